@@ -1,0 +1,126 @@
+# accel: settings first, then targets; `make help` lists them.  Nothing here downloads or installs anything, except `make deps` and
+# what runs it first (demo, test) when a package is missing.
+
+MODE     ?= release#    release, asan or ubsan; the last two build into build/MODE
+PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before it
+CC       ?= cc
+SPEC     ?= spec#       what `make test` runs: files or folders
+JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler off
+OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
+
+ifeq ($(filter release asan ubsan,$(MODE)),)
+$(error MODE is "$(MODE)"; it must be release, asan or ubsan)
+endif
+
+OPT_release := -O2
+OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
+OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
+OPT         := $(OPT_$(MODE))
+WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla
+BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels
+
+# Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
+HOST_CFLAGS = $(eval HOST_CFLAGS := $$(shell pkg-config --cflags luajit))$(HOST_CFLAGS)
+HOST_LIBS  := -lluajit-5.1 -lyaml -lcjson -lz -ledit -ldl -lm -lpthread
+HOST_SRC   := $(wildcard host/*.c host/core/*.c host/bind/*.c)
+HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
+
+# The CPU kernels are built once for each level of processor; the host loads the best that the processor runs.  Products and sums
+# are not contracted behind our back: the levels, and a GPU, are to agree where the code says so.
+LEVELS       := $(if $(filter x86_64,$(shell uname -m)),v2 v3 v4,native)
+MARCH_v2     := -march=x86-64-v2
+MARCH_v3     := -march=x86-64-v3
+MARCH_v4     := -march=x86-64-v4 -mprefer-vector-width=512
+CPU_CFLAGS   := $(if $(filter release,$(MODE)),-O3) -fopenmp -fno-math-errno -ffp-contract=off
+CPU_SRC      := $(wildcard kernels/cpu/*.c)
+CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
+
+# Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
+DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libyaml-dev:yaml.h libcjson-dev:cjson/cJSON.h \
+        zlib1g-dev:zlib.h libedit-dev:editline/readline.h libdnnl-dev:dnnl.h lua-busted:busted \
+        dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+
+# LuaJIT's heap is not scanned for pointers, and libgomp and oneDNN keep what they once allocated; see the file of suppressions.
+RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0 LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
+RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
+RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
+
+# ---- build
+
+all: $(OUT)/accel-run $(CPU_PLUGINS)  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
+
+$(OUT)/accel-run: $(HOST_OBJ)
+	$(CC) $(OPT) -rdynamic -o $@ $(HOST_OBJ) $(LDFLAGS) $(HOST_LIBS)
+
+$(OUT)/host/%.o: host/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
+
+define cpu_level
+CPU_OBJ += $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
+$(OUT)/$(1)/%.o: %.c Makefile
+	@mkdir -p $$(@D)
+	$(CC) $(BASE_CFLAGS) -MMD -MP $(CPU_CFLAGS) $(MARCH_$(1)) -DAX_CPU_LEVEL='"$(1)"' $(CFLAGS) -c -o $$@ $$<
+$(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
+	$(CC) $(OPT) -shared -fopenmp -o $$@ $$^ $(LDFLAGS) -ldnnl -lm
+endef
+$(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
+
+-include $(HOST_OBJ:.o=.d) $(CPU_OBJ:.o=.d)
+
+# ---- run
+
+demo: all  ## train on Fashion-MNIST with two processes; installs what is missing first
+	$(OUT)/accel-run --num_processes 2 examples/fashion_mnist.lua
+
+test: all  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
+	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
+
+bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=mlp, PYTHON=...)
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run bench/run
+
+deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with sudo)
+	@want=; for dep in $(DEPS); do probe=$${dep#*:}; \
+	  case $$probe in \
+	    /*)  test -e $$probe ;; \
+	    *.h) printf '#include <stdio.h>\n#include <%s>\n' $$probe | $(CC) $$(pkg-config --cflags luajit 2>/dev/null) $(CFLAGS) -E -x c -o /dev/null - ;; \
+	    *)   command -v $$probe ;; \
+	  esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done; \
+	test -n "$$want" || exit 0; \
+	run="apt-get install -y --no-install-recommends$$want"; \
+	if ! command -v apt-get >/dev/null; then echo "make deps: no apt-get here; please install by hand what Debian calls$$want" >&2; exit 1; fi; \
+	if [ "$$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; \
+	else echo "make deps: not root and no sudo; please run as root: $$run" >&2; exit 1; fi; \
+	echo "make deps: installing$$want"; \
+	$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive $$run
+
+# What trains or tests makes sure of the packages first; a plain `make` leaves the machine as it is.
+ifneq ($(filter demo test,$(MAKECMDGOALS)),)
+$(HOST_OBJ) $(CPU_OBJ) $(OUT)/accel-run: | deps
+endif
+
+# ---- install, docs, upkeep
+
+install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files, examples)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
+	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(CPU_PLUGINS) $(DESTDIR)$(PREFIX)/lib/accel/
+	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
+
+docs: all  ## write docs/reference from the op table (a spec fails when it is out of date)
+	$(OUT)/accel-run host/tools/gendoc.lua docs/reference
+
+lint:  ## C with warnings as errors, Lua files with luacheck (package lua-check)
+	$(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only $(HOST_SRC)
+	$(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only $(CPU_SRC)
+	@command -v luacheck >/dev/null || { echo "make lint: no luacheck here (package lua-check)" >&2; exit 1; }
+	luacheck -q lua examples spec bench host/tools
+
+clean:  ## remove build/
+	rm -rf build
+
+help:  ## this list
+	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...]"
+	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: all demo test bench deps install docs lint clean help
