@@ -36,11 +36,18 @@ CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
-DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libyaml-dev:yaml.h libcjson-dev:cjson/cJSON.h \
-        zlib1g-dev:zlib.h libedit-dev:editline/readline.h libdnnl-dev:dnnl.h lua-busted:busted \
-        dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+BUILD_DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libyaml-dev:yaml.h libcjson-dev:cjson/cJSON.h \
+              zlib1g-dev:zlib.h libedit-dev:editline/readline.h libdnnl-dev:dnnl.h
+DEPS       := $(BUILD_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+# Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler, so that CFLAGS=-I... counts.
+MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
+  case $$probe in \
+    /*)  test -e $$probe ;; \
+    *.h) printf '\#include <stdio.h>\n\#include <%s>\n' $$probe | $(CC) $$(pkg-config --cflags luajit 2>/dev/null) $(CFLAGS) -E -x c -o /dev/null - ;; \
+    *)   command -v $$probe ;; \
+  esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done
 
-# LuaJIT's heap is not scanned for pointers, and libgomp and oneDNN keep what they once allocated; see the file of suppressions.
+# libgomp and oneDNN keep what they once allocated; see the file of suppressions.
 RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0 LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
@@ -76,17 +83,11 @@ demo: all  ## train on Fashion-MNIST with two processes; installs what is missin
 test: all  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
-bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=mlp, PYTHON=...)
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run bench/run
+bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua
 
 deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with sudo)
-	@want=; for dep in $(DEPS); do probe=$${dep#*:}; \
-	  case $$probe in \
-	    /*)  test -e $$probe ;; \
-	    *.h) printf '#include <stdio.h>\n#include <%s>\n' $$probe | $(CC) $$(pkg-config --cflags luajit 2>/dev/null) $(CFLAGS) -E -x c -o /dev/null - ;; \
-	    *)   command -v $$probe ;; \
-	  esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done; \
-	test -n "$$want" || exit 0; \
+	@$(call MISSING,$(DEPS)); test -n "$$want" || exit 0; \
 	run="apt-get install -y --no-install-recommends$$want"; \
 	if ! command -v apt-get >/dev/null; then echo "make deps: no apt-get here; please install by hand what Debian calls$$want" >&2; exit 1; fi; \
 	if [ "$$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; \
@@ -94,10 +95,11 @@ deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with
 	echo "make deps: installing$$want"; \
 	$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive $$run
 
-# What trains or tests makes sure of the packages first; a plain `make` leaves the machine as it is.
-ifneq ($(filter demo test,$(MAKECMDGOALS)),)
-$(HOST_OBJ) $(CPU_OBJ) $(OUT)/accel-run: | deps
-endif
+build-deps:
+	@$(call MISSING,$(BUILD_DEPS)); test -z "$$want" || { echo "missing:$$want; run: make deps" >&2; exit 1; }
+
+# What trains or tests installs what is missing first; a plain `make` names it and leaves the machine as it is.
+$(HOST_OBJ) $(CPU_OBJ): | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 
@@ -123,4 +125,4 @@ help:  ## this list
 	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-.PHONY: all demo test bench deps install docs lint clean help
+.PHONY: all demo test bench deps build-deps install docs lint clean help

@@ -1,0 +1,49 @@
+-- What our sides of the benchmarks share: a wall clock, medians, the images, and the line of JSON at the end.
+local ffi = require "ffi"
+local core = require "accelerate.core"
+
+ffi.cdef [[
+  typedef struct { long seconds, nanoseconds; } bench_time;
+  int clock_gettime(int clock, bench_time *out);
+]]
+
+local common = {}
+local stamp = ffi.new("bench_time")
+
+--- Seconds on the monotonic clock.
+function common.now()
+  ffi.C.clock_gettime(1, stamp)
+  return tonumber(stamp.seconds) + tonumber(stamp.nanoseconds) * 1e-9
+end
+
+function common.median(values)
+  local sorted = { unpack(values) }
+  table.sort(sorted)
+  local n = #sorted
+  return n % 2 == 1 and sorted[(n + 1) / 2] or (sorted[n / 2] + sorted[n / 2 + 1]) / 2
+end
+
+--- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].
+function common.fashion_mnist(data)
+  local dataset = data.FashionMNIST { split = "train" }
+  for x, y in data.DataLoader(dataset, { batch_size = dataset:len() }):iter() do
+    return x:reshape(dataset:len(), 784), y
+  end
+end
+
+--- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
+function common.emit(fields)
+  fields.backend = core.backend_info().description
+  fields.level = core.backend_info().level
+  fields.threads = core.get_num_threads()
+  local keys, parts = {}, {}
+  for key in pairs(fields) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    local value = fields[key]
+    parts[i] = ("%q: %s"):format(key, type(value) == "number" and ("%.6g"):format(value) or ("%q"):format(value))
+  end
+  print("{" .. table.concat(parts, ", ") .. "}")
+end
+
+return common

@@ -1,0 +1,46 @@
+-- Fashion-MNIST, 784-512-256-10 with ReLU, AdamW at its defaults and lr 1e-3; one line of JSON.
+--
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/mlp.lua [BATCH=64] [STEPS=400] [WARMUP=50]
+--
+-- The same work as peer/mlp.py.  A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to
+-- [0, 1] once, before timing; each epoch is shuffled without replacement and its last, short batch dropped.  With ranks, each
+-- has a batch of this size.
+local accelerate = require "accelerate"
+local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
+local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
+
+local batch, steps, warmup = tonumber(arg[1]) or 64, tonumber(arg[2]) or 400, tonumber(arg[3]) or 50
+
+local accelerator = accelerate.Accelerator()
+local images, labels = common.fashion_mnist(data)
+local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
+local loader = data.DataLoader(data.TensorDataset(images, labels), { batch_size = batch, shuffle = true, drop_last = true })
+local loss_fn = nn.CrossEntropyLoss()
+model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+
+local times, losses, done = {}, {}, 0
+while done < warmup + steps do
+  local began = common.now()
+  for x, y in loader:iter() do
+    local loss = loss_fn(model(x), y)
+    optimizer:zero_grad()
+    accelerator:backward(loss)
+    optimizer:step()
+    done = done + 1
+    local ended = common.now()
+    if done > warmup then
+      times[#times + 1] = ended - began
+      losses[#losses + 1] = loss:detach()
+      losses[#losses - 10] = nil
+    end
+    if done == warmup + steps then break end
+    began = common.now()
+  end
+end
+
+if accelerator.is_main_process then
+  local sum = 0
+  for i = #times - 9, #times do sum = sum + losses[i]:item() end
+  common.emit { batch = batch, ranks = accelerator.num_processes, step_ms = common.median(times) * 1e3, loss = sum / 10 }
+end

@@ -1,0 +1,175 @@
+-- `make bench`: our benchmarks beside PyTorch's, in one run, as ratios (their time over ours).
+--
+--   accel-run bench/run.lua
+--
+-- Environment:
+--   PYTHON      an interpreter that can import torch (default: python3)
+--   ROUNDS      how often everything is measured; medians of the rounds are shown (default 5)
+--   ONLY        a Lua pattern: only the rows whose name it matches (such as "batch 64" or "all%-reduce")
+--   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine alone (default 30)
+--
+-- PyTorch runs as installed and at its best setting without changes to a script's model: glibc keeps big blocks instead of
+-- mapping fresh pages for each, AVX-512 kernels on where the processor has them, the fused optimizer.  The sides take turns
+-- within a round, since machines drift.
+local here = arg[0]:match("^(.*)/") or "."
+local host = os.getenv("ACCEL_RUN") or "build/accel-run"
+local rounds = tonumber(os.getenv("ROUNDS") or 5)
+local only = os.getenv("ONLY") or ""
+local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
+
+local ROWS = {
+  { "MLP step, batch 64, 1 rank", "ms", "step_ms", script = "mlp", ours = "64", peer = "--batch 64" },
+  { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20" },
+  { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64", peer = "--batch 64" },
+  { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
+  { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
+  { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },
+  { "add of 4 elements", "ns", "plain_ns", script = "ops" },
+  { "the same, recorded for autograd", "ns", "recorded_ns", script = "ops" },
+  { "the same, with its backward", "ns", "backward_ns", script = "ops" },
+}
+
+local function read(path)
+  local f = assert(io.open(path))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+--- The output of a command and whether it ended well.
+local function capture(command)
+  local pipe = assert(io.popen(command .. "; echo status $?"))
+  local text = pipe:read("*a")
+  pipe:close()
+  local status = tonumber(text:match("status (%d+)%s*$"))
+  return text:gsub("status %d+%s*$", ""), status == 0
+end
+
+--- Seconds of processor time that the whole machine has used, all cores together.
+local function busy_seconds()
+  local user, nice, system, _, _, irq, soft, steal = read("/proc/stat"):match("^cpu%s+" .. ("(%d+)%s+"):rep(8))
+  return (user + nice + system + irq + soft + steal) / 100
+end
+
+local noisy = false
+
+--- Waits until others use less than 0.15 of a core, or `quiet_wait` is over.
+local function wait_quiet()
+  for _ = 1, quiet_wait do
+    local before = busy_seconds()
+    os.execute("sleep 1")
+    if busy_seconds() - before < 0.15 then return end
+  end
+  noisy = noisy or quiet_wait > 0
+end
+
+local function number(line, field)
+  return tonumber(line:match(('"%s": ([-+.%%deE]+)'):format(field)))
+end
+
+local function text(line, field)
+  return line:match(('"%s": "([^"]*)"'):format(field)) or "?"
+end
+
+local function median(values)
+  table.sort(values)
+  local n = #values
+  if n == 0 then return nil end
+  return n % 2 == 1 and values[(n + 1) / 2] or (values[n / 2] + values[n / 2 + 1]) / 2
+end
+
+-- The sides: each turns a row into a command.
+local cpuinfo = read("/proc/cpuinfo")
+local python = os.getenv("PYTHON") or "python3"
+local BEST = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 "
+  .. (cpuinfo:find("avx512vl", 1, true) and "ATEN_CPU_CAPABILITY=avx512 " or "")
+
+local function peer(environment, flags)
+  return function(row)
+    return ("%s PYTHONWARNINGS=ignore '%s' '%s/peer/%s.py' --threads 1 --ranks %d %s %s"):format(
+      environment, python, here, row.script, row.ranks or 1, row.peer or "", flags)
+  end
+end
+
+local sides = {
+  { name = "accel", command = function(row)
+    return ("'%s' --num_processes %d --num_cpu_threads_per_process 1 '%s/%s.lua' %s"):format(
+      host, row.ranks or 1, here, row.script, row.ours or "")
+  end },
+}
+local _, has_torch = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):format(python))
+if has_torch then
+  sides[2] = { name = "PyTorch as installed", command = peer("", "") }
+  sides[3] = { name = "PyTorch at its best", command = peer(BEST, "--fused") }
+else
+  print(("bench: '%s' cannot import torch, so only our side is measured; set PYTHON to an interpreter that can\n"):format(python))
+end
+
+-- Rows that share a script and its arguments share a run.
+local runs, by_key = {}, {}
+for _, row in ipairs(ROWS) do
+  if row[1]:find(only) then
+    local key = sides[1].command(row)
+    if not by_key[key] then
+      by_key[key] = { first = row, rows = {} }
+      runs[#runs + 1] = by_key[key]
+    end
+    table.insert(by_key[key].rows, row)
+    row.values = { {}, {}, {} }
+  end
+end
+if #runs == 0 then error(("ONLY=%q matches no row"):format(only), 0) end
+
+local about = {}
+for round = 1, rounds do
+  for _, run in ipairs(runs) do
+    io.stderr:write(("round %d of %d: %s\n"):format(round, rounds, run.first[1]))
+    for s, side in ipairs(sides) do
+      wait_quiet()
+      local line, ok = capture(side.command(run.first))
+      if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
+      about[s] = line
+      for _, row in ipairs(run.rows) do table.insert(row.values[s], number(line, row[3])) end
+    end
+  end
+end
+
+-- ---- the table
+
+local function show(value)
+  return not value and "" or value >= 100 and ("%.0f"):format(value) or ("%.3g"):format(value)
+end
+
+local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
+local lines = { has_torch and head or { "", "accel" } }
+local json = {}
+for _, row in ipairs(ROWS) do
+  if row.values then
+    local ours, plain, best = median(row.values[1]), median(row.values[2]), median(row.values[3])
+    local cells = { row[1], show(ours) .. " " .. row[2] }
+    if has_torch then
+      cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(plain / ours)
+      cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(best / ours)
+    end
+    lines[#lines + 1] = cells
+    json[#json + 1] = ('  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1], row[2],
+      table.concat(row.values[1], ", "), table.concat(row.values[2], ", "), table.concat(row.values[3], ", "))
+  end
+end
+for i, cells in ipairs(lines) do
+  print("| " .. table.concat(cells, " | ") .. " |")
+  if i == 1 then print(("|---"):rep(#cells) .. "|") end
+end
+print()
+print(("Medians of %d rounds, one thread for each rank. %s, %d cores."):format(rounds,
+  cpuinfo:match("model name%s*:%s*([^\n]+)") or "?", select(2, cpuinfo:gsub("\nprocessor%s*:", "\n")) + 1))
+print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", "")))
+if has_torch then
+  print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %s--fused."):format(text(about[2], "torch"),
+    text(about[2], "onednn"), text(about[2], "capability"), text(about[2], "python"), BEST))
+end
+if noisy then print("Other processes kept the machine busy during some measurements.") end
+
+local out = assert(io.open(here .. "/results.json", "w"))
+out:write("[\n", table.concat(json, ",\n"), "\n]\n")
+out:close()

@@ -1,0 +1,102 @@
+-- Writes docs/reference/ops.md from the op table.
+--
+--   accel-run host/tools/gendoc.lua docs/reference      (what `make docs` does)
+--
+-- As a module it returns { ops_page = function() -> text }: spec/docs_spec.lua compares that with the file.
+local core = require "accelerate.core"
+
+local M = {}
+
+local INTRODUCTION = [[
+# Ops
+
+*Written by `make docs` from the op table (`host/core/ops.def`); edit the table, not this page.*
+
+Every op is a function of `accelerate.tensor` and a method of its first tensor: `tensor.sum(x, 1)` is `x:sum(1)`. Arguments go by
+position in the order shown; those in brackets may be left out, and the last argument may be a table that gives them by name:
+`x:sum({ dim = { 1, 2 }, keepdim = true })`. An unknown name is an error that says which one is nearest.
+
+A dim counts from 1, and -1 is the last; so does a position in a dim. Integers stored in a tensor (labels, indices) count from 0.
+
+* **in place**: there is also a form with an underscore that writes into its first argument, as `x:add_(y)`.
+* **gradient**: the op has a gradient, and gradients of gradients. An op put together from others (*of its parts*) has theirs; a
+  view or a copy passes gradients through.
+* **autocast**: what mixed precision does with floating-point inputs: *lower* casts them to the lower type, *float* to float32,
+  *widest* to the widest among them, *keep* leaves them alone.
+
+]]
+
+-- What the kinds of ops.def are called on the page.
+local KINDS = {
+  T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim", ["dim+"] = "dim, or one past the last",
+  dims = "dim or list of dims", pos = "position", int = "integer", ints = "sizes", num = "number", bool = "boolean",
+  dtype = "dtype", gen = "Generator",
+}
+
+local function kind_text(kind)
+  if kind:find("|", 1, true) then return '"' .. kind:gsub("|", '" or "') .. '"' end
+  return KINDS[kind] or error(("gendoc: the kind %q of ops.def has no text here"):format(kind), 0)
+end
+
+--- "x:T dim:dims? keepdim:bool=false -> values indices" as { "x", "[dim]", "[keepdim = false]" }, the arguments, and results.
+local function parse(signature)
+  local left, results = signature:match("^(.-)%s*%->%s*(.*)$")
+  local arguments = {}
+  for word in (left or signature):gmatch("%S+") do
+    local name, rest = word:match("^([%w_]+):(.+)$")
+    local kind, default = rest:match("^([^=]+)=(.+)$")
+    kind = kind or rest
+    local optional = default ~= nil or kind:sub(-1) == "?"
+    kind = kind:gsub("%?$", "")
+    arguments[#arguments + 1] = { name = name, kind = kind_text(kind), default = default, optional = optional }
+  end
+  return arguments, results
+end
+
+local function call_text(name, arguments)
+  local parts = {}
+  for i, argument in ipairs(arguments) do
+    local text = argument.name .. (argument.default and " = " .. argument.default or "")
+    parts[i] = argument.optional and "[" .. text .. "]" or text
+  end
+  return ("%s(%s)"):format(name, table.concat(parts, ", "))
+end
+
+local function facts(row)
+  local list = {}
+  if row.inplace then list[#list + 1] = "in place" end
+  if row.differentiable then list[#list + 1] = "gradient"
+  elseif row.form == "composite" then list[#list + 1] = "gradient of its parts" end
+  list[#list + 1] = "autocast: " .. row.autocast
+  return table.concat(list, " · ")
+end
+
+--- The text of docs/reference/ops.md.
+function M.ops_page()
+  local rows = {}
+  for _, row in ipairs(core.ops()) do
+    if not row.hidden then rows[#rows + 1] = row end
+  end
+  table.sort(rows, function(a, b) return a.name < b.name end)
+  local out = { INTRODUCTION }
+  for _, row in ipairs(rows) do
+    local arguments, results = parse(row.signature)
+    out[#out + 1] = ("## %s\n\n`%s`%s\n\n%s.\n\n"):format(row.name, call_text(row.name, arguments),
+      results and " → " .. results:gsub("%s+", ", ") or "", (row.summary:gsub("^%l", string.upper):gsub("%.$", "")))
+    local kinds = {}
+    for i, argument in ipairs(arguments) do kinds[i] = ("`%s` %s"):format(argument.name, argument.kind) end
+    out[#out + 1] = table.concat(kinds, ", ") .. "  \n" .. facts(row) .. "\n\n"
+  end
+  return (table.concat(out):gsub("\n+$", "\n"))
+end
+
+if arg and arg[0] and arg[0]:find("gendoc%.lua$") then
+  local folder = arg[1] or error("usage: accel-run host/tools/gendoc.lua FOLDER", 0)
+  local path = folder .. "/ops.md"
+  local f = assert(io.open(path, "w"))
+  f:write(M.ops_page())
+  f:close()
+  print("wrote " .. path)
+end
+
+return M
