@@ -1,0 +1,67 @@
+-- Runs the host under test in a process of its own: for what only shows from outside (exit status, stderr, ranks, crashes).
+local M = {}
+
+--- The binary that this very process runs: what is tested is what is started.
+M.path = (function()
+  local pipe = io.popen("readlink /proc/$PPID/exe")
+  local path = pipe:read("*l")
+  pipe:close()
+  return path
+end)()
+
+local function quote(word)
+  return "'" .. tostring(word):gsub("'", [['\'']]) .. "'"
+end
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+--- Runs the host with a list of arguments and waits for its end.
+--- Raises when it takes longer than `seconds`.
+---@param arguments string[]
+---@param options? { stdin?: string, env?: table<string, string>, seconds?: number, folder?: string }
+---@return integer status as the shell gives it: 128 + signal when it was killed
+---@return string stdout
+---@return string stderr
+function M.run(arguments, options)
+  options = options or {}
+  local seconds = options.seconds or 60
+  local base = os.tmpname()
+  local words = {}
+  for name, value in pairs(options.env or {}) do words[#words + 1] = name .. "=" .. quote(value) end
+  table.sort(words)
+  table.insert(words, 1, options.folder and ("cd %s && env"):format(quote(options.folder)) or "env")
+  words[#words + 1] = ("timeout -k 5 %g %s"):format(seconds, quote(M.path))
+  for _, word in ipairs(arguments) do words[#words + 1] = quote(word) end
+  if options.stdin then
+    local f = assert(io.open(base .. ".in", "wb"))
+    f:write(options.stdin)
+    f:close()
+  end
+  local pipe = io.popen(("{ %s; } <%s >%s 2>%s; echo $?"):format(table.concat(words, " "),
+    options.stdin and base .. ".in" or "/dev/null", base .. ".out", base .. ".err"))
+  local status = tonumber(pipe:read("*a"))
+  pipe:close()
+  local out, err = read(base .. ".out"), read(base .. ".err")
+  for _, suffix in ipairs { "", ".in", ".out", ".err" } do os.remove(base .. suffix) end
+  if status == 124 or status == 137 then
+    error(("accel-run %s: still running after %g s\nstdout: %s\nstderr: %s"):format(table.concat(arguments, " "), seconds, out, err), 2)
+  end
+  return status, out, err
+end
+
+--- Calls `body(folder)` with a fresh folder, which is removed afterwards, also when body raises.
+function M.in_folder(body)
+  local folder = os.tmpname()
+  os.remove(folder)
+  os.execute("mkdir -p " .. quote(folder))
+  local ok, message = xpcall(body, function(m) return type(m) == "string" and debug.traceback(m, 2) or m end, folder)
+  os.execute("rm -rf " .. quote(folder))
+  if not ok then error(message, 0) end
+end
+
+return M
