@@ -1,0 +1,86 @@
+--- Classes: `local Cat = class("Cat", Animal)`; `function Cat:init(name) … end`; `local tom = Cat("Tom")`.
+--- Inheritance is single. Metamethods (`__call`, `__tostring`, …) are taken over from the base when the class is made.
+--- `class.is(value, Class)` is true for instances of Class and of classes made from it.
+
+local class = {}
+
+--- Metamethods that describe the class itself and are never inherited by copying.
+local OWN = { __index = true, __name = true, __base = true, __new = true }
+
+local function construct(Class, ...)
+  local object = Class.__new(Class)
+  local init = Class.init
+  if init then
+    init(object, ...)
+  elseif select("#", ...) > 0 then
+    local n = select("#", ...)
+    error(("%s: got %d argument%s, but the class has no init method to take %s"):format(
+      Class.__name, n, n == 1 and "" or "s", n == 1 and "it" or "them"), 2)
+  end
+  return object
+end
+
+local function new(Class)
+  return setmetatable({}, Class)
+end
+
+local function describe(Class)
+  return "class " .. Class.__name
+end
+
+--- Makes a class. Calling it makes an instance: `__new(Class)` gives the empty object, then `init(object, ...)` fills it.
+---@param name string what messages call it
+---@param base? table a class made by this function
+---@return table Class
+local function make(_, name, base)
+  if type(name) ~= "string" or name == "" then
+    error(("class: the name must be a string that is not empty, got %s"):format(tostring(name)), 2)
+  end
+  if base ~= nil and (type(base) ~= "table" or rawget(base, "__name") == nil) then
+    error(("class %s: the base must be a class, got %s"):format(name, type(base)), 2)
+  end
+  local Class = { __name = name, __base = base, __new = base and base.__new or new }
+  Class.__index = Class
+  if base then
+    for key, value in next, base do  -- order does not matter: keys are distinct
+      if type(key) == "string" and key:sub(1, 2) == "__" and not OWN[key] then Class[key] = value end
+    end
+    if base.__index ~= base then Class.__index = base.__index end  -- a base that looks attributes up itself
+  end
+  return setmetatable(Class, { __index = base, __call = construct, __tostring = describe })
+end
+
+--- Whether `value` is an instance of `Class`, or of a class derived from it.
+---@param value any
+---@param Class table
+---@return boolean
+function class.is(value, Class)
+  local meta = type(value) == "table" and getmetatable(value)
+  while type(meta) == "table" do
+    if meta == Class then return true end
+    meta = rawget(meta, "__base")
+  end
+  return false
+end
+
+--- Whether `Class` is `Base` or derived from it.
+---@param Class any
+---@param Base table
+---@return boolean
+function class.derives(Class, Base)
+  while type(Class) == "table" do
+    if Class == Base then return true end
+    Class = rawget(Class, "__base")
+  end
+  return false
+end
+
+--- The class of an instance made by this module, or nil.
+---@param value any
+---@return table?
+function class.of(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "__name") and meta or nil
+end
+
+return setmetatable(class, { __call = make })

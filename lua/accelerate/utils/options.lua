@@ -1,0 +1,263 @@
+--- Checked options. A schema names every option with its type; a key that is not in it is an error that names the nearest one.
+---
+---   local OPTIONS = {
+---     momentum  = { "number", default = 0, min = 0 },
+---     reduction = { "string", default = "mean", one_of = { "mean", "sum", "none" } },
+---     generator = { "Generator", optional = true },
+---   }
+---   local o = options.check("SGD", given, OPTIONS)     -- a fresh table with the defaults filled in
+---
+--- Entries: a type ("string" "number" "integer" "boolean" "function" "table" "list" "tensor" "any", or several as
+--- "number|string"; other words are names of classes), and default=, optional= (may be absent; without a default it is then
+--- nil), one_of= {...}, min=, max= (allowed ends), above=, below= (not allowed ends), class= (a class from utils.class).
+--- Errors carry the position of the caller's script: the innermost frame that does not lie in this library.
+
+local class = require "accelerate.utils.class"
+local ordered = require "accelerate.utils.ordered"
+
+local options = {}
+
+-- "@…/lua/accelerate/": what the sources of this library begin with.
+local LIBRARY = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]options%.lua$")
+
+--- The stack level, as error() counts it in the function that calls this one, of the innermost Lua function outside this library.
+--- 0 (no position) when there is none.
+---@return integer
+function options.caller_level()
+  local level = 2  -- 1 is the caller, which lies in the library or is about to raise for its own caller
+  while true do
+    local info = debug.getinfo(level + 1, "S")
+    if not info then return 0 end
+    if info.what ~= "C" and not (LIBRARY and info.source:sub(1, #LIBRARY) == LIBRARY) then return level end
+    level = level + 1
+  end
+end
+
+--- Raises `message` (a format with its arguments) with the position of the innermost caller outside this library.
+---@param message string
+function options.fail(message, ...)
+  if select("#", ...) > 0 then message = message:format(...) end
+  local level = options.caller_level()
+  error(message, level)
+end
+local fail = options.fail
+
+-- Edit distance with neighbouring letters swapped counted as one edit, so that "lenght" is near "length".
+local function distance(a, b)
+  local rows = { [0] = {} }
+  for j = 0, #b do rows[0][j] = j end
+  for i = 1, #a do
+    local row = { [0] = i }
+    rows[i] = row
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      local d = math.min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        d = math.min(d, rows[i - 2][j - 2] + 1)
+      end
+      row[j] = d
+    end
+  end
+  return rows[#a][#b]
+end
+
+--- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third of the letters differ).
+---@param word string
+---@param known string[]
+---@return string?
+function options.nearest(word, known)
+  local lower = word:lower()
+  local best, best_d = nil, math.max(2, math.floor(#word / 3)) + 1
+  for _, candidate in ipairs(known) do
+    local d = distance(lower, candidate:lower())
+    if d >= #candidate then d = math.huge end  -- nothing in common
+    if d < best_d then best, best_d = candidate, d end
+  end
+  if best then return best end
+  for _, candidate in ipairs(known) do  -- a part of the name, or the name with more around it
+    local c = candidate:lower()
+    if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then return candidate end
+  end
+end
+
+--- "; did you mean 'x'?" or, when no word is near, "; known: a, b, c".
+---@param word any
+---@param known string[]
+---@return string
+function options.hint(word, known)
+  local near = type(word) == "string" and options.nearest(word, known)
+  if near then return ("; did you mean '%s'?"):format(near) end
+  if #known == 0 then return "; none are known" end
+  return "; known: " .. table.concat(known, ", ")
+end
+
+--- How messages show a value: text in quotes, numbers as they are, tensors with their shape.
+---@param value any
+---@return string
+function options.show(value)
+  local kind = type(value)
+  if kind == "string" then
+    if #value > 40 then value = value:sub(1, 37) .. "..." end
+    return ("'%s'"):format(value)
+  elseif kind == "nil" then
+    return "nil"
+  elseif kind == "number" or kind == "boolean" then
+    return tostring(value)
+  end
+  local core = package.loaded["accelerate.core"]
+  if core and core.is_tensor(value) then
+    return ("a %s tensor of shape [%s]"):format(value.dtype, table.concat(value.shape, ", "))
+  end
+  local Class = class.of(value)
+  if Class then return "a " .. Class.__name end
+  return "a " .. kind
+end
+
+local ARTICLE = {
+  string = "a string", number = "a number", integer = "an integer", boolean = "true or false", ["function"] = "a function",
+  table = "a table", list = "a list", tensor = "a tensor", any = "a value",
+}
+
+local function callable(value)
+  if type(value) == "function" then return true end
+  local meta = (type(value) == "table" or type(value) == "userdata") and getmetatable(value)
+  return type(meta) == "table" and meta.__call ~= nil
+end
+
+local fits = {
+  string = function(v) return type(v) == "string" end,
+  number = function(v) return type(v) == "number" end,
+  integer = function(v) return type(v) == "number" and v % 1 == 0 end,  -- false for inf and NaN
+  boolean = function(v) return type(v) == "boolean" end,
+  ["function"] = callable,
+  table = function(v) return type(v) == "table" end,
+  list = function(v) return type(v) == "table" and getmetatable(v) == nil and ordered.is_list(v) end,
+  tensor = function(v)
+    local core = package.loaded["accelerate.core"]
+    return core ~= nil and core.is_tensor(v)
+  end,
+  any = function(v) return v ~= nil end,
+}
+
+-- A type word that is no Lua type is a class of the C module, told by the name in its metatable.
+local function is_a(word, value)
+  local fit = fits[word]
+  if fit then return fit(value) end
+  local Class = class.of(value)
+  if Class then return Class.__name == word end
+  local meta = type(value) == "userdata" and getmetatable(value)
+  if type(meta) ~= "table" then return type(value) == "userdata" end
+  local name = rawget(meta, "__name")
+  return name == nil or name:match("[^.]*$") == word
+end
+
+local function type_fits(entry, value)
+  local words = entry[1] or "any"
+  if entry.class and class.is(value, entry.class) then return true end
+  for word in words:gmatch("[^|]+") do
+    if is_a(word, value) then return true end
+  end
+  return false
+end
+
+local function expected(entry)
+  local names = {}
+  if entry.class then names[1] = "a " .. entry.class.__name end
+  for word in (entry[1] or "any"):gmatch("[^|]+") do
+    if not (entry.class and word == entry.class.__name) then names[#names + 1] = ARTICLE[word] or "a " .. word end
+  end
+  return table.concat(names, " or ")
+end
+
+local function limits(entry, value)
+  if type(value) ~= "number" then return nil end
+  local low, high = entry.min or entry.above, entry.max or entry.below
+  local bad = value ~= value and (low or high)
+    or entry.min and value < entry.min or entry.above and value <= entry.above
+    or entry.max and value > entry.max or entry.below and value >= entry.below
+  if not bad then return nil end
+  local text = {}
+  if entry.min then text[#text + 1] = ("at least %g"):format(entry.min) end
+  if entry.above then text[#text + 1] = ("above %g"):format(entry.above) end
+  if entry.max then text[#text + 1] = ("at most %g"):format(entry.max) end
+  if entry.below then text[#text + 1] = ("below %g"):format(entry.below) end
+  return table.concat(text, " and ")
+end
+
+local function one_of(entry, value)
+  for _, allowed in ipairs(entry.one_of) do
+    if value == allowed then return true end
+  end
+  return false
+end
+
+--- Checks one value against a schema entry; returns it, or the entry's default when it is nil.
+---@param where string what the message begins with: "Linear"
+---@param what string what the value is called: "in_features"
+---@param value any
+---@param entry table
+---@return any
+function options.value(where, what, value, entry)
+  if value == nil then
+    if entry.default ~= nil then
+      if type(entry.default) ~= "table" or getmetatable(entry.default) then return entry.default end
+      local copy = {}  -- lists of defaults are the caller's to change
+      for i, item in ipairs(entry.default) do copy[i] = item end
+      return copy
+    end
+    if entry.optional then return nil end
+    fail("%s: %s is missing (expected %s)", where, what, expected(entry))
+  end
+  if not type_fits(entry, value) then
+    fail("%s: %s must be %s, got %s", where, what, expected(entry), options.show(value))
+  end
+  local wrong = limits(entry, value)
+  if wrong then fail("%s: %s must be %s, got %s", where, what, wrong, options.show(value)) end
+  if entry.one_of and not one_of(entry, value) then
+    local words = {}
+    for i, allowed in ipairs(entry.one_of) do words[i] = tostring(allowed) end
+    fail("%s: %s must be one of %s, got %s%s", where, what, table.concat(words, ", "), options.show(value),
+      type(value) == "string" and options.nearest(value, words) and options.hint(value, words) or "")
+  end
+  return value
+end
+
+--- Checks a table of options against a schema. Returns a fresh table with every option that has a value, defaults included.
+---@param where string what messages begin with: the function or class that takes the options
+---@param given table|nil the options as the caller gave them
+---@param schema table<string, table>
+---@return table
+function options.check(where, given, schema)
+  if given == nil then given = {} end
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("%s: options must be a table, got %s", where, options.show(given))
+  end
+  local names = ordered.sorted_keys(schema)
+  for key in next, given do  -- any one unknown key will do; with several, the first in order is named
+    if type(key) ~= "string" then
+      fail("%s: options are given by name, got a value at position %s", where, tostring(key))
+    end
+  end
+  for _, key in ipairs(ordered.sorted_keys(given)) do
+    if not schema[key] then fail("%s: unknown option '%s'%s", where, key, options.hint(key, names)) end
+  end
+  local result = {}
+  for _, name in ipairs(names) do
+    result[name] = options.value(where, ("option '%s'"):format(name), given[name], schema[name])
+  end
+  return result
+end
+
+--- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how `prepare` tells options from objects).
+---@param value any
+---@param schema table<string, table>
+---@return boolean
+function options.is_options(value, schema)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or next(value) == nil then return false end
+  for key in next, value do
+    if type(key) ~= "string" or not schema[key] then return false end
+  end
+  return true
+end
+
+return options
