@@ -1,0 +1,16 @@
+/* bind_dist.h: what the host needs of bind_dist.c. */
+#ifndef AX_BIND_DIST_H
+#define AX_BIND_DIST_H
+
+#include <stddef.h>
+
+#include <lua.h>
+
+/* Where the library's own Lua files lie: frames in there are passed over when a script line is looked for. */
+void ax_bind_set_lua_dir(const char *dir);
+/* "train.lua:12", the innermost frame outside the library; "" when there is none.  Returns buf. */
+const char *ax_bind_where(lua_State *L, char *buf, size_t size);
+/* Expects the table of accelerate.core on the stack top; sets its field `dist`. */
+void ax_open_dist(lua_State *L);
+
+#endif

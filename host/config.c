@@ -1,0 +1,378 @@
+/* config.c: the command line and the environment become a plan.
+ *
+ * Order of precedence: option, environment variable, default.  Options end at the script; what follows is the script's own.
+ * The interpreter's options (-e, -l, -i, -j, -) are those of lua and luajit, so that tools which start a Lua interpreter can
+ * start this one. */
+#define _GNU_SOURCE
+#include "host.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum { COUNT, SECONDS, SWITCH } kind;
+
+typedef struct row {
+  const char *name;
+  kind kind;
+  const char *env, *standard;
+  double least, most;
+  const char *argument, *help;
+} row;
+
+static const row rows[AX_SET_COUNT] = {
+#define SETTING(ID, kind, env, standard, least, most, argument, help) {#ID, kind, env, standard, least, most, argument, help},
+#include "config.def"
+#undef SETTING
+};
+
+/* Options that are not settings, for the help and for guessing what a misspelt one meant. */
+static const struct { const char *name, *argument, *help; } others[] = {
+  {"help", NULL, "print this and exit"},
+  {"version", NULL, "print the version and exit"},
+  {"explain", NULL, "print each setting with its value and where it came from, and exit"},
+};
+#define N_OTHERS ((int)(sizeof others / sizeof *others))
+
+/* Edits between two words, where swapping neighbours is one edit.  Words are short: anything over 63 is far away. */
+static int distance(const char *a, const char *b)
+{
+  int d[3][65], na = (int)strlen(a), nb = (int)strlen(b), i, j;
+
+  if (na > 63 || nb > 63)
+    return 99;
+  for (j = 0; j <= nb; j++)
+    d[0][j] = j;
+  for (i = 1; i <= na; i++) {
+    int *now = d[i % 3], *up = d[(i - 1) % 3], *up2 = d[(i + 1) % 3];
+    now[0] = i;
+    for (j = 1; j <= nb; j++) {
+      int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+      if (up[j] + 1 < best) best = up[j] + 1;
+      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+        best = up2[j - 2] + 1;
+      now[j] = best;
+    }
+  }
+  return d[na % 3][nb];
+}
+
+static const char *nearest_option(const char *given)
+{
+  const char *best = rows[0].name;
+  int least = 1000, i;
+
+  for (i = 0; i < AX_SET_COUNT + N_OTHERS; i++) {
+    const char *name = i < AX_SET_COUNT ? rows[i].name : others[i - AX_SET_COUNT].name;
+    int d = distance(given, name);
+    if (strncmp(given, name, strlen(given)) == 0 && d > 2)
+      d = 2; /* the beginning of a long name is a good hint of it */
+    if (d < least) { least = d; best = name; }
+  }
+  return best;
+}
+
+static bool truth(const char *text, double *out)
+{
+  static const char *const words[] = {"0", "false", "no", "off", "", "1", "true", "yes", "on"};
+  size_t i;
+
+  for (i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcasecmp(text, words[i]) == 0) {
+      *out = i > 4;
+      return true;
+    }
+  return false;
+}
+
+/* Reads `text` as the value of row `id`; 0, or the exit status after saying what is wrong with it. */
+static int assign(ax_plan *plan, int id, const char *text, const char *origin)
+{
+  const row *r = &rows[id];
+  ax_setting *s = &plan->set[id];
+  double v = NAN;
+  char *end;
+
+  if (strcmp(text, "auto") == 0 && strcmp(r->standard, "auto") == 0) {
+    /* worked out later */
+  } else if (r->kind == SWITCH) {
+    if (!truth(text, &v)) {
+      fprintf(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
+      return AX_EXIT_USAGE;
+    }
+  } else {
+    v = strtod(text, &end);
+    if (end == text || *end || isnan(v) || (r->kind == COUNT && v != floor(v))) {
+      fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin,
+              r->kind == COUNT ? "a whole number" : "a number of seconds", text);
+      return AX_EXIT_USAGE;
+    }
+    if (v < r->least || v > r->most) {
+      fprintf(stderr, "accel-run: %s: expected %g to %g, got %s\n", origin, r->least, r->most, text);
+      return AX_EXIT_USAGE;
+    }
+  }
+  *s = (ax_setting){v, text, origin};
+  return 0;
+}
+
+static int find_row(const char *name)
+{
+  int i;
+  for (i = 0; i < AX_SET_COUNT; i++)
+    if (strcmp(rows[i].name, name) == 0)
+      return i;
+  return -1;
+}
+
+/* "--num-processes=2" and "--num_processes 2": moves *at to the last word used. */
+static int long_option(ax_plan *plan, int *at)
+{
+  const char *word = plan->argv[*at] + 2, *eq = strchr(word, '='), *value = eq ? eq + 1 : NULL;
+  size_t n = eq ? (size_t)(eq - word) : strlen(word), i;
+  char name[64];
+  int id;
+
+  if (n >= sizeof name)
+    n = sizeof name - 1;
+  for (i = 0; i < n; i++)
+    name[i] = word[i] == '-' ? '_' : word[i];
+  name[n] = '\0';
+
+  if ((id = find_row(name)) >= 0) {
+    static char origins[AX_SET_COUNT][48];
+    snprintf(origins[id], sizeof origins[id], "--%s", rows[id].name);
+    if (rows[id].kind == SWITCH)
+      return assign(plan, id, value ? value : "true", origins[id]);
+    if (!value) {
+      if (*at + 1 >= plan->argc) {
+        fprintf(stderr, "accel-run: --%s needs a value: --%s %s\n", rows[id].name, rows[id].name, rows[id].argument);
+        return AX_EXIT_USAGE;
+      }
+      value = plan->argv[++*at];
+    }
+    return assign(plan, id, value, origins[id]);
+  }
+  if (value) {
+    /* fall through: none of the others takes a value */
+  } else if (strcmp(name, "help") == 0) {
+    plan->mode = AX_MODE_HELP;
+    return 0;
+  } else if (strcmp(name, "version") == 0) {
+    plan->mode = AX_MODE_VERSION;
+    return 0;
+  } else if (strcmp(name, "explain") == 0) {
+    plan->mode = AX_MODE_EXPLAIN;
+    return 0;
+  }
+  fprintf(stderr, "accel-run: there is no option --%s; the nearest is --%s (accel-run --help lists them)\n", name,
+          nearest_option(name));
+  return AX_EXIT_USAGE;
+}
+
+const char *ax_config_action(const ax_plan *plan, int i, char *letter)
+{
+  const char *word = plan->argv[plan->actions[i]];
+  *letter = word[1];
+  if (word[2])
+    return word + 2;
+  return *letter == 'j' ? "on" : plan->argv[plan->actions[i] + 1];
+}
+
+static int short_option(ax_plan *plan, int *at)
+{
+  const char *word = plan->argv[*at];
+
+  switch (word[1]) {
+  case 'e': case 'l': case 'j':
+    plan->actions[plan->n_actions++] = *at;
+    if (word[2] || word[1] == 'j')
+      return 0;
+    if (*at + 1 >= plan->argc) {
+      fprintf(stderr, "accel-run: %s needs %s after it\n", word, word[1] == 'e' ? "a piece of Lua code" : "the name of a module");
+      return AX_EXIT_USAGE;
+    }
+    ++*at;
+    return 0;
+  case 'i':
+    if (word[2]) break;
+    plan->interactive = true;
+    return 0;
+  case 'h':
+    if (word[2]) break;
+    plan->mode = AX_MODE_HELP;
+    return 0;
+  case 'v':
+    if (word[2]) break;
+    plan->mode = AX_MODE_VERSION;
+    return 0;
+  default:
+    break;
+  }
+  fprintf(stderr, "accel-run: there is no option %s (long options begin with --; accel-run --help lists them)\n", word);
+  return AX_EXIT_USAGE;
+}
+
+static int read_environment(ax_plan *plan)
+{
+  static char origins[AX_SET_COUNT][80];
+  int i, status;
+
+  for (i = 0; i < AX_SET_COUNT; i++) {
+    const char *text = getenv(rows[i].env);
+    if ((status = assign(plan, i, rows[i].standard, "default")) != 0)
+      return status;
+    if (!text || (!*text && rows[i].kind != SWITCH))
+      continue;
+    snprintf(origins[i], sizeof origins[i], "environment variable %s", rows[i].env);
+    if ((status = assign(plan, i, text, origins[i])) != 0)
+      return status;
+  }
+  return 0;
+}
+
+int ax_config_parse(int argc, char **argv, ax_plan *plan)
+{
+  int i, status;
+
+  memset(plan, 0, sizeof *plan);
+  plan->argc = argc;
+  plan->argv = argv;
+  plan->actions = calloc((size_t)argc + 1, sizeof *plan->actions);
+  if (!plan->actions) {
+    fputs("accel-run: out of memory\n", stderr);
+    return AX_EXIT_FAILED;
+  }
+  if ((status = read_environment(plan)) != 0)
+    return status;
+  i = argc > 1 && strcmp(argv[1], "launch") == 0 ? 2 : 1;
+  for (; i < argc; i++) {
+    if (argv[i][0] != '-' || !argv[i][1])
+      break;
+    if (strcmp(argv[i], "--") == 0) {
+      i++;
+      break;
+    }
+    status = argv[i][1] == '-' ? long_option(plan, &i) : short_option(plan, &i);
+    if (status != 0)
+      return status;
+  }
+  if (i < argc)
+    plan->script = i;
+  return 0;
+}
+
+void ax_config_free(ax_plan *plan)
+{
+  free(plan->actions);
+  free(plan->stdin_text);
+  plan->actions = NULL;
+  plan->stdin_text = NULL;
+}
+
+void ax_config_help(FILE *f)
+{
+  int i;
+
+  fputs("usage: accel-run [launch] [options] script.lua [script arguments]\n"
+        "       accel-run                 a prompt, when started on a terminal; else the script is read from stdin\n"
+        "\n"
+        "Runs a Lua script that trains a model, in one process or in several ranks.\n"
+        "\n"
+        "  -e CODE                 run this first; several are run in order; no script is needed then\n"
+        "  -l MODULE               require this first\n"
+        "  -i                      stay at a prompt after the script\n"
+        "  -joff                   run with LuaJIT's compiler off (-jCOMMAND as luajit has it)\n"
+        "  -                       read the script from stdin\n"
+        "  --                      the script's name follows\n"
+        "\n", f);
+  for (i = 0; i < AX_SET_COUNT; i++) {
+    char word[64];
+    snprintf(word, sizeof word, "--%s%s%s", rows[i].name, rows[i].argument ? " " : "", rows[i].argument ? rows[i].argument : "");
+    fprintf(f, "  %s\n      %s\n      (%s; default %s)\n", word, rows[i].help, rows[i].env, rows[i].standard);
+  }
+  for (i = 0; i < N_OTHERS; i++)
+    fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
+}
+
+void ax_config_explain(const ax_plan *plan, FILE *f)
+{
+  int ranks = (int)plan->set[AX_SET_num_processes].number, i;
+
+  for (i = 0; i < AX_SET_COUNT; i++) {
+    const ax_setting *s = &plan->set[i];
+    if (i == AX_SET_num_cpu_threads_per_process && isnan(s->number)) {
+      bool given;
+      int threads = ax_config_threads(plan, ranks, &given);
+      if (given)
+        fprintf(f, "%-28s %-8d environment variable OMP_NUM_THREADS\n", rows[i].name, threads);
+      else
+        fprintf(f, "%-28s %-8d default (%d cores for %d %s)\n", rows[i].name, threads, ax_config_cores(), ranks,
+                ranks == 1 ? "rank" : "ranks");
+      continue;
+    }
+    fprintf(f, "%-28s %-8s %s\n", rows[i].name, rows[i].kind == SWITCH ? (s->number ? "true" : "false") : s->text, s->origin);
+  }
+}
+
+/* ---- cores and threads ------------------------------------------------------------------------------------------- */
+
+/* The cgroup's quota in cores, or 0 when there is none.  Version 2 writes "max 100000" or "150000 100000". */
+static double quota(void)
+{
+  double limit = 0, period = 0;
+  FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+
+  if (f) {
+    if (fscanf(f, "%lf %lf", &limit, &period) != 2)
+      limit = 0;
+    fclose(f);
+  } else if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"))) {
+    if (fscanf(f, "%lf", &limit) != 1)
+      limit = 0;
+    fclose(f);
+    if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r"))) {
+      if (fscanf(f, "%lf", &period) != 1)
+        period = 0;
+      fclose(f);
+    }
+  }
+  return limit > 0 && period > 0 ? limit / period : 0;
+}
+
+int ax_config_cores(void)
+{
+  cpu_set_t mask;
+  double q = quota();
+  long n;
+
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0)
+    n = CPU_COUNT(&mask);
+  else
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+  if (n < 1)
+    n = 1;
+  if (q > 0 && ceil(q) < (double)n)
+    n = (long)ceil(q);
+  return (int)n;
+}
+
+int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
+{
+  double asked = plan->set[AX_SET_num_cpu_threads_per_process].number;
+  const char *omp = getenv("OMP_NUM_THREADS");
+  int n = omp ? atoi(omp) : 0; /* "4,2" is nested levels: the first one counts */
+
+  *explicit_ = true;
+  if (!isnan(asked))
+    return (int)asked;
+  if (n > 0)
+    return n;
+  *explicit_ = false;
+  n = ax_config_cores() / (ranks > 0 ? ranks : 1);
+  return n > 0 ? n : 1;
+}

@@ -1,0 +1,87 @@
+/* host.h: what the files of the host itself (main, config, interp, repl, launch) offer each other. */
+#ifndef AX_HOST_H
+#define AX_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <lua.h>
+
+#define AX_VERSION "0.1.0"
+
+#define AX_EXIT_FAILED 1      /* a script raised */
+#define AX_EXIT_USAGE 2       /* the command line was wrong */
+#define AX_EXIT_INTERRUPT 130 /* Ctrl-C: 128 + SIGINT, as shells say it */
+
+/* ---- config.c: settings and the command line ------------------------------------------------------------------- */
+
+typedef enum {
+#define SETTING(ID, ...) AX_SET_##ID,
+#include "config.def"
+#undef SETTING
+  AX_SET_COUNT
+} ax_setting_id;
+
+typedef struct ax_setting {
+  double number;      /* the value; switches: 0 or 1; NaN where the value is worked out later ("auto") */
+  const char *text;   /* as it was written */
+  const char *origin; /* "default", "--num_processes", "environment variable ACCELERATE_..." */
+} ax_setting;
+
+typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN } ax_mode;
+
+/* What the command line asks for.  Everything is borrowed from argv, the environment or static text. */
+typedef struct ax_plan {
+  ax_mode mode;
+  ax_setting set[AX_SET_COUNT];
+  int argc;
+  char **argv;
+  int n_actions;       /* options that run before the script: argv positions of -e, -l and -j */
+  int *actions;
+  int script;          /* argv position of the script ("-" is stdin); 0: none */
+  bool interactive;    /* -i */
+  char *stdin_text;    /* the script read from stdin, once, before ranks are forked; NULL if there is none */
+  size_t stdin_size;
+} ax_plan;
+
+/* Fills `plan`; 0, or the exit status after telling stderr what is wrong. */
+int ax_config_parse(int argc, char **argv, ax_plan *plan);
+void ax_config_free(ax_plan *plan);
+void ax_config_help(FILE *f);
+void ax_config_explain(const ax_plan *plan, FILE *f);
+/* The text after a short option, "-efoo" or "-e foo"; see ax_plan.actions. */
+const char *ax_config_action(const ax_plan *plan, int i, char *letter);
+/* Cores this process may use: the affinity mask, cut down to the cgroup's quota. */
+int ax_config_cores(void);
+/* Threads a rank gets when `ranks` share this machine; *explicit_: they were asked for. */
+int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
+
+/* ---- interp.c: one Lua state ------------------------------------------------------------------------------------- */
+
+/* Told once about the error that ends a script.  `text` is the message and the traceback; `where` the script line. */
+typedef void (*ax_failure_fn)(const char *text, const char *where);
+
+/* Runs what `plan` asks for in a fresh Lua state and returns the exit status.  Errors go to `failed`; NULL: stderr. */
+int ax_interp_run(const ax_plan *plan, ax_failure_fn failed);
+/* Calls the function below `nargs` arguments with a traceback as message handler; the status of lua_pcall. */
+int ax_interp_call(lua_State *L, int nargs, int nresults);
+/* Prints the error on the stack top, if it is not nil, and pops it. */
+void ax_interp_report(lua_State *L);
+/* Calls `raise` (or nothing) at the first SIGINT while Lua runs: see interp.c. */
+void ax_interp_catch_interrupts(lua_State *L);
+bool ax_interp_take_interrupt(void);
+/* Where the Lua files were found, or would be: ".../lua".  Borrowed. */
+const char *ax_interp_lua_dir(void);
+
+/* ---- repl.c -------------------------------------------------------------------------------------------------------- */
+
+/* Reads, evaluates and prints until the end of input. */
+void ax_repl_run(lua_State *L);
+
+/* ---- launch.c ------------------------------------------------------------------------------------------------------ */
+
+/* Runs the plan in `ranks` forked processes and returns the exit status of the whole. */
+int ax_launch(const ax_plan *plan, int ranks);
+
+#endif

@@ -1,0 +1,339 @@
+/* interp.c: one Lua state, from opening to exit status (model: lua.c's pmain).
+ *
+ * The Lua files are found relative to the binary, never through a path fixed at build time:
+ *
+ *   PREFIX/bin/accel-run     PREFIX/share/accel/lua   plugins in PREFIX/lib/accel     installed, or a moved copy of that
+ *   build/accel-run          lua                      plugins beside the binary       build tree
+ *   build/MODE/accel-run     lua                      plugins beside the binary       build tree, other modes
+ *   DIR/accel-run            DIR/lua                  plugins beside the binary       a flat folder
+ */
+#define _GNU_SOURCE
+#include "ax.h"
+#include "bind/bind_dist.h"
+#include "host.h"
+
+#include <errno.h>
+#include <lauxlib.h>
+#include <limits.h>
+#include <lualib.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern int luaopen_accelerate_core(lua_State *L) __attribute__((weak));
+extern void ax_backend_set_dir(const char *dir) __attribute__((weak));
+
+static char lua_dir[PATH_MAX], plugin_dir[PATH_MAX];
+static ax_failure_fn failed_fn;
+static char failed_at[256]; /* the script line of the last error that the message handler saw */
+
+const char *ax_interp_lua_dir(void) { return lua_dir; }
+
+/* ---- where things lie -------------------------------------------------------------------------------------------- */
+
+static bool is_dir(const char *path)
+{
+  struct stat s;
+  return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+static void find_dirs(void)
+{
+  static const struct { const char *lua, *plugins; } layouts[] = {
+    {"../share/accel/lua", "../lib/accel"}, {"../lua", "."}, {"../../lua", "."}, {"lua", "."},
+  };
+  char exe[PATH_MAX], probe[PATH_MAX + 64];
+  ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+  size_t i;
+
+  if (n <= 0)
+    return; /* no /proc: modules come from LUA_PATH, or are not found, which `require` says */
+  exe[n] = '\0';
+  *strrchr(exe, '/') = '\0';
+  for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
+    if (!is_dir(probe))
+      continue;
+    *strrchr(probe, '/') = '\0';
+    if (!realpath(probe, lua_dir))
+      continue;
+    snprintf(probe, sizeof probe, "%s/%s", exe, layouts[i].plugins);
+    if (!realpath(probe, plugin_dir))
+      snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
+    return;
+  }
+  snprintf(lua_dir, sizeof lua_dir, "%.*s/lua", (int)(sizeof lua_dir - 8), exe);
+  snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
+}
+
+static void set_paths(lua_State *L)
+{
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "path");
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", lua_dir, lua_dir, lua_tostring(L, -1));
+  lua_setfield(L, -3, "path");
+  lua_pop(L, 1);
+  lua_getfield(L, -1, "preload");
+  if (luaopen_accelerate_core) {
+    lua_pushcfunction(L, luaopen_accelerate_core);
+    lua_setfield(L, -2, "accelerate.core");
+  }
+  lua_pop(L, 2);
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------------------- */
+
+/* Message handler: the error as text, with the stack once, however often it is raised again. */
+static int traceback(lua_State *L)
+{
+  ax_bind_where(L, failed_at, sizeof failed_at);
+  if (!lua_isstring(L, 1)) {
+    if (lua_isnil(L, 1))
+      return 1; /* error(): a silent failure, as with lua */
+    if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1))
+      lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+    lua_replace(L, 1);
+    lua_settop(L, 1);
+  }
+  if (strstr(lua_tostring(L, 1), "\nstack traceback:"))
+    return 1;
+  luaL_traceback(L, L, lua_tostring(L, 1), 1);
+  return 1;
+}
+
+int ax_interp_call(lua_State *L, int nargs, int nresults)
+{
+  int base = lua_gettop(L) - nargs, status;
+
+  lua_pushcfunction(L, traceback);
+  lua_insert(L, base);
+  status = lua_pcall(L, nargs, nresults, base);
+  lua_remove(L, base);
+  return status;
+}
+
+void ax_interp_report(lua_State *L)
+{
+  const char *text = lua_tostring(L, -1);
+
+  if (failed_fn) {
+    failed_fn(text ? text : "the script ended with error()", failed_at);
+  } else if (text) {
+    fflush(stdout);
+    fprintf(stderr, "accel-run: %s\n", text);
+  }
+  lua_pop(L, 1);
+}
+
+/* os.exit in a rank: a status other than 0 ends the run, so the launcher wants to know from where. */
+static int rank_exit(lua_State *L)
+{
+  int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : luaL_optint(L, 1, 0);
+  char where[256];
+
+  if ((status & 255) != 0) {
+    ax_bind_where(L, where, sizeof where);
+    lua_pushfstring(L, "os.exit(%d) was called", status);
+    luaL_traceback(L, L, lua_tostring(L, -1), 0);
+    failed_fn(lua_tostring(L, -1), where);
+    lua_pop(L, 2);
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
+static void watch_exit(lua_State *L)
+{
+  lua_getglobal(L, "os");
+  lua_getfield(L, -1, "exit");
+  lua_pushcclosure(L, rank_exit, 1);
+  lua_setfield(L, -2, "exit");
+  lua_pop(L, 1);
+}
+
+/* ---- Ctrl-C -------------------------------------------------------------------------------------------------------- */
+
+/* The first SIGINT raises "interrupted" where Lua is; a second one, should that not be heard (a compiled loop that calls
+ * nothing), ends the process. */
+static lua_State *interrupted_state;
+static volatile sig_atomic_t interrupted;
+
+static void raise_interrupt(lua_State *L, lua_Debug *ar)
+{
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted");
+}
+
+static void on_interrupt(int sig)
+{
+  signal(sig, SIG_DFL);
+  interrupted = 1;
+  lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+void ax_interp_catch_interrupts(lua_State *L)
+{
+  struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a blocked read gives up */
+
+  interrupted_state = L;
+  interrupted = 0;
+  sigaction(SIGINT, &a, NULL);
+}
+
+bool ax_interp_take_interrupt(void)
+{
+  bool was = interrupted;
+
+  interrupted = 0;
+  lua_sethook(interrupted_state, NULL, 0, 0);
+  return was;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static const char jit_command[] =
+  "local name, rest = (...):match('^([^=]*)=?(.*)$')\n"
+  "local args = {}\n"
+  "for word in rest:gmatch('[^,]+') do args[#args + 1] = word end\n"
+  "local run = jit[name]\n"
+  "if type(run) ~= 'function' then run = require('jit.' .. name).start end\n"
+  "run(unpack(args))\n";
+
+/* -e, -l and -j, in the order they were given.  Leaves the error on the stack when one fails. */
+static int run_actions(lua_State *L, const ax_plan *plan)
+{
+  int i, status = 0;
+
+  for (i = 0; i < plan->n_actions && status == 0; i++) {
+    char letter;
+    const char *text = ax_config_action(plan, i, &letter);
+    if (letter == 'e') {
+      if ((status = luaL_loadbuffer(L, text, strlen(text), "=(command line)")) == 0)
+        status = ax_interp_call(L, 0, 0);
+    } else if (letter == 'l') {
+      lua_getglobal(L, "require");
+      lua_pushstring(L, text);
+      status = ax_interp_call(L, 1, 0);
+    } else {
+      if ((status = luaL_loadbuffer(L, jit_command, sizeof jit_command - 1, "=(-j)")) == 0) {
+        lua_pushstring(L, text);
+        status = ax_interp_call(L, 1, 0);
+      }
+    }
+  }
+  return status;
+}
+
+/* arg[0] is the script, arg[1].. its arguments, arg[-1].. what stands before it. */
+static void set_arg(lua_State *L, const ax_plan *plan)
+{
+  int i;
+
+  lua_createtable(L, plan->argc - plan->script, plan->script + 1);
+  for (i = 0; i < plan->argc; i++) {
+    lua_pushstring(L, plan->argv[i]);
+    lua_rawseti(L, -2, i - plan->script);
+  }
+  lua_setglobal(L, "arg");
+}
+
+static int run_script(lua_State *L, const ax_plan *plan)
+{
+  int i, n = 0, status;
+
+  if (plan->stdin_text) {
+    const char *text = plan->stdin_text, *end = text + plan->stdin_size;
+    if (text < end && *text == '#') /* "#!" line: skipped, but it counts as a line */
+      while (text < end && *text != '\n')
+        text++;
+    status = luaL_loadbuffer(L, text, (size_t)(end - text), "=stdin");
+  } else {
+    status = luaL_loadfile(L, plan->argv[plan->script]);
+  }
+  if (status != 0)
+    return status;
+  if (plan->script)
+    for (i = plan->script + 1; i < plan->argc; i++, n++) {
+      luaL_checkstack(L, 1, "too many arguments to the script");
+      lua_pushstring(L, plan->argv[i]);
+    }
+  return ax_interp_call(L, n, 0);
+}
+
+static int check_gc64(lua_State *L)
+{
+  bool ok;
+
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "ffi");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "abi");
+  lua_pushliteral(L, "gc64");
+  lua_call(L, 1, 1);
+  ok = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  if (!ok)
+    return luaL_error(L, "this LuaJIT was built without GC64 and can address only 2 GB of Lua data; accel needs one built with "
+                      "it (the default on x86-64 since 2022, and Debian's and Ubuntu's packages)");
+  return 0;
+}
+
+typedef struct job { const ax_plan *plan; int status; } job;
+
+static int protected_main(lua_State *L)
+{
+  job *j = lua_touserdata(L, 1);
+  const ax_plan *plan = j->plan;
+  int status;
+
+  lua_gc(L, LUA_GCSTOP, 0); /* opening the libraries makes no garbage worth a collection */
+  luaL_openlibs(L);
+  lua_gc(L, LUA_GCRESTART, -1);
+  check_gc64(L);
+  set_paths(L);
+  set_arg(L, plan);
+  if (failed_fn)
+    watch_exit(L);
+  else
+    ax_interp_catch_interrupts(L);
+  failed_at[0] = '\0';
+  status = run_actions(L, plan);
+  if (status == 0 && (plan->script || plan->stdin_text))
+    status = run_script(L, plan);
+  if (status != 0) {
+    j->status = !failed_fn && ax_interp_take_interrupt() ? AX_EXIT_INTERRUPT : AX_EXIT_FAILED;
+    ax_interp_report(L);
+  }
+  if (plan->interactive) {
+    ax_repl_run(L);
+    j->status = 0;
+  }
+  return 0;
+}
+
+int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
+{
+  job j = {plan, 0};
+  lua_State *L = luaL_newstate();
+
+  if (!L) {
+    fputs("accel-run: LuaJIT could not make a state: out of memory\n", stderr);
+    return AX_EXIT_FAILED;
+  }
+  failed_fn = failed;
+  find_dirs();
+  if (ax_backend_set_dir) ax_backend_set_dir(plugin_dir);
+  ax_bind_set_lua_dir(lua_dir);
+  if (lua_cpcall(L, protected_main, &j) != 0) {
+    ax_interp_report(L);
+    j.status = AX_EXIT_FAILED;
+  }
+  if (!failed || j.status == 0)
+    lua_close(L); /* a rank that failed leaves at once: its peers wait for the news */
+  return j.status;
+}

@@ -1,0 +1,87 @@
+/* main.c: argv -> script, prompt or launch; nothing else. */
+#include "host.h"
+
+#include <luajit.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads the whole of stdin, so that every rank can run the script that is there. */
+static int read_stdin(ax_plan *plan)
+{
+  size_t room = 0, got;
+
+  do {
+    if (plan->stdin_size == room) {
+      char *grown = realloc(plan->stdin_text, room = room ? 2 * room : 1 << 16);
+      if (!grown) {
+        fputs("accel-run: out of memory while reading the script from stdin\n", stderr);
+        return AX_EXIT_FAILED;
+      }
+      plan->stdin_text = grown;
+    }
+    got = fread(plan->stdin_text + plan->stdin_size, 1, room - plan->stdin_size, stdin);
+    plan->stdin_size += got;
+  } while (got > 0);
+  return 0;
+}
+
+/* A process that another launcher started would train alone, silently, n times over. */
+static int refuse_foreign_ranks(void)
+{
+  static const struct { const char *size, *rank, *who; } launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun (Open MPI)"},
+    {"PMI_SIZE", "PMI_RANK", "an MPI launcher (PMI)"},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun (Slurm)"},
+    {"WORLD_SIZE", "RANK", "torchrun or a launcher like it"},
+  };
+  size_t i;
+
+  if (getenv("ACCEL_RUN_RANK")) /* started by a rank of ours: the variables are about that rank */
+    return 0;
+  for (i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+    const char *size = getenv(launchers[i].size), *rank = getenv(launchers[i].rank);
+    if (size && rank && atoi(size) > 1) {
+      fprintf(stderr, "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; joining ranks that "
+              "others started is not possible yet.\nStart them with: accel-run --num_processes %s script.lua   (or unset %s "
+              "to run alone)\n", launchers[i].size, size, launchers[i].rank, rank, launchers[i].who, size, size,
+              launchers[i].size);
+      return AX_EXIT_USAGE;
+    }
+  }
+  return 0;
+}
+
+static int run(ax_plan *plan)
+{
+  int ranks = (int)plan->set[AX_SET_num_processes].number, status;
+  bool script = plan->script > 0, prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
+
+  if ((status = refuse_foreign_ranks()) != 0)
+    return status;
+  if (prompt && ranks > 1) {
+    fprintf(stderr, "accel-run: a prompt runs in one process; give a script for --num_processes %d\n", ranks);
+    return AX_EXIT_USAGE;
+  }
+  plan->interactive = prompt;
+  if ((script && strcmp(plan->argv[plan->script], "-") == 0) || (!script && !prompt && plan->n_actions == 0))
+    if ((status = read_stdin(plan)) != 0)
+      return status;
+  return ranks > 1 ? ax_launch(plan, ranks) : ax_interp_run(plan, NULL);
+}
+
+int main(int argc, char **argv)
+{
+  ax_plan plan;
+  int status = ax_config_parse(argc, argv, &plan);
+
+  if (status == 0)
+    switch (plan.mode) {
+    case AX_MODE_HELP: ax_config_help(stdout); break;
+    case AX_MODE_VERSION: puts("accel " AX_VERSION " (" LUAJIT_VERSION ")"); break;
+    case AX_MODE_EXPLAIN: ax_config_explain(&plan, stdout); break;
+    case AX_MODE_SCRIPT: status = run(&plan); break;
+    }
+  ax_config_free(&plan);
+  return status;
+}
