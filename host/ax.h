@@ -1,0 +1,380 @@
+/* ax.h: the C API of accel's core: tensors, ops, autograd, random numbers, backends, process groups.
+ *
+ * Three words for ownership.  New reference: the caller releases it.  Borrowed: valid while its owner lives.
+ * Takes: the callee releases it, also when it fails.
+ *
+ * Every call that can fail returns an ax_status.  The lowest function that knows the facts writes them with ax_fail;
+ * callers pass the status up untouched; the binding turns it into a Lua error.  The core never prints, never exits
+ * and knows neither Lua nor CUDA.
+ *
+ * Threads: a tensor and its graph belong to one thread (one Lua state).  Storages may be shared between threads. */
+#ifndef AX_H
+#define AX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define AX_API __attribute__((visibility("default")))
+#define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
+
+#define AX_ABI 1        /* a backend built against another number is refused by name */
+#define AX_MAX_DIMS 8   /* dims of a tensor */
+#define AX_MAX_OUT 2    /* results of an op */
+#define AX_MAX_INPUTS 4 /* tensor inputs of an op that takes no list */
+
+/* ---- status ------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+#define STATUS(ID, text) AX_##ID,
+#include "core/status.def"
+#undef STATUS
+} ax_status;
+
+/* Writes the thread's message and returns `st`, so that `return ax_fail(AX_ESHAPE, "...", ...)` reads well. */
+AX_API ax_status ax_fail(ax_status st, const char *fmt, ...) AX_PRINTF(2, 3);
+/* The message of the last ax_fail on this thread.  Borrowed until the next one. */
+AX_API const char *ax_last_error(void);
+AX_API const char *ax_status_text(ax_status st);
+
+#define AX_TRY(expr) do { if ((st = (expr)) != AX_OK) goto out; } while (0)
+
+/* ---- element types ------------------------------------------------------------------------------------------ */
+
+typedef enum {
+#define DTYPE(ID, name, ctype, size, category) AX_##ID,
+#include "core/dtype.def"
+#undef DTYPE
+  AX_DTYPE_COUNT
+} ax_dtype;
+
+typedef enum { AX_BOOLEAN, AX_INTEGRAL, AX_FLOATING } ax_category;
+
+AX_API size_t ax_dtype_size(ax_dtype d);
+AX_API const char *ax_dtype_name(ax_dtype d);
+AX_API ax_category ax_dtype_category(ax_dtype d);
+/* *out: the type called `name`.  EINVAL, with the list of names, when there is none. */
+AX_API ax_status ax_dtype_parse(const char *name, ax_dtype *out);
+/* PyTorch's promotion of two tensor types (both with at least one dim). */
+AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
+
+static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; }
+
+/* ---- devices ------------------------------------------------------------------------------------------------ */
+
+typedef enum { AX_CPU, AX_CUDA, AX_DEVICE_KINDS } ax_device_kind;
+typedef struct ax_device { uint8_t kind; uint8_t index; } ax_device;
+
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+/* Small C structures (nodes, tables).  As malloc, but counted, and made to fail by ax_alloc_fail_at.  Free with
+ * ax_mfree.  NULL, with the message written, when memory is out. */
+AX_API void *ax_malloc(size_t bytes);
+AX_API void *ax_calloc(size_t n, size_t size);
+AX_API void ax_mfree(void *p);
+
+/* Tensor bytes on the CPU, 64-byte aligned, from the caching allocator.  Not cleared.  ENOMEM, with the size asked for,
+ * the live bytes and the limit, when the limit is reached after the pressure hook has run. */
+AX_API ax_status ax_alloc(size_t bytes, void **out);
+AX_API void ax_free(void *p, size_t bytes);
+
+typedef struct ax_memory_stats {
+  int64_t live_bytes, peak_bytes; /* in tensors now; the most there ever was since reset */
+  int64_t cached_bytes;           /* freed by tensors, kept for the next ones */
+  int64_t limit_bytes;            /* live + cached never exceed it */
+  int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
+  int64_t allocations, cache_hits, pressure_collections;
+} ax_memory_stats;
+AX_API void ax_memory_get(ax_memory_stats *out);
+AX_API void ax_memory_reset_peak(void);
+/* bytes 0: back to the default (cgroup limit or available memory, less a margin, divided by the ranks here). */
+AX_API void ax_memory_set_limit(int64_t bytes);
+AX_API void ax_memory_empty_cache(void);
+/* Called with the number of bytes wanted before an allocation fails; returns true if it freed something (the host collects
+ * Lua garbage there).  NULL: none. */
+AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted));
+AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
+/* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
+AX_API int64_t ax_memory_pressure(void);
+/* Fault injection for tests: the n-th allocation from now (1 is the next, of either kind) fails; 0 turns it off. */
+AX_API void ax_alloc_fail_at(int64_t n);
+
+typedef struct ax_version { int32_t refs; /* <0: part of its storage */ uint32_t edits; uint32_t rebased; } ax_version;
+
+typedef struct ax_storage {
+  int32_t refs; /* atomic */
+  ax_device device;
+  void *data;
+  size_t bytes;
+  void (*release)(struct ax_storage *); /* frees `data` only; NULL: not ours to free */
+  void *owner;                          /* for `release` */
+  ax_version version;                   /* of the tensors that are not given a cell of their own */
+} ax_storage;
+
+/* New reference to `bytes` uncleared bytes. */
+AX_API ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out);
+/* New reference around foreign memory; release(s) is called once, with s->owner = owner. */
+AX_API ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out);
+AX_API ax_storage *ax_storage_retain(ax_storage *s);
+AX_API void ax_storage_release(ax_storage *s);
+
+/* ---- tensors ------------------------------------------------------------------------------------------------ */
+
+typedef struct ax_tensor ax_tensor;
+typedef struct ax_node ax_node;
+typedef struct ax_hook ax_hook;
+
+struct ax_tensor {
+  int32_t refs; /* one thread */
+  uint8_t dtype, ndim;
+  bool requires_grad; /* leaf that wants a gradient, or result of a recorded op */
+  bool is_view;       /* made by a view op (in-place editing under autograd needs to know) */
+  uint8_t out_index;  /* which result of grad_fn this is */
+  ax_device device;
+  int64_t numel;
+  int64_t offset; /* in elements, into storage */
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS]; /* in elements */
+  ax_storage *storage;
+  ax_version *version; /* shared with views; edits counts writes */
+  uint32_t rebased;    /* version->rebased when grad_fn was set: a stale view is caught by comparing */
+  ax_node *grad_fn;    /* counted; NULL for leaves */
+  ax_node *accumulate; /* leaves: weak pointer to the node that adds into grad */
+  ax_tensor *grad;     /* leaves: counted; NULL when there is none */
+  ax_tensor *grad_slot; /* leaves: where grad goes (a view of a flat buffer) when there is one; counted */
+  ax_hook *hooks;      /* leaves: called with the gradient before it is added */
+  void *handle;        /* for the binding: how it finds the Lua object of this tensor; NULL if none */
+};
+
+/* New reference, contiguous, uncleared. */
+AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+/* New reference over an existing storage (retained).  No bounds are checked: ax_tensor_view_of does that. */
+AX_API ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
+                                int64_t offset, ax_tensor **out);
+/* New reference, 0-d, of the given value (cast to dtype). */
+AX_API ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out);
+/* New reference to the same elements, without gradient history; shares the version counter. */
+AX_API ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out);
+AX_API ax_tensor *ax_tensor_retain(ax_tensor *t);
+AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */
+AX_API bool ax_tensor_is_contiguous(const ax_tensor *t);
+/* Turns `t` into a view of `flat` (1-d, same dtype and device) at element `offset`: its elements are copied there first, its
+ * shape stays, its strides become contiguous and it gets a version cell of its own.  Objects that hold `t` see the new
+ * place.  Gradient history must be empty. */
+AX_API ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset);
+/* Points t->grad_slot at elements [offset, offset + numel) of `flat`; an existing gradient moves there.  flat NULL: none. */
+AX_API ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset);
+/* Makes `t` share storage, shape and dtype of `src` (x.data = y); history must be empty. */
+AX_API ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src);
+
+static inline size_t ax_itemsize(const ax_tensor *t) { return ax_dtype_size((ax_dtype)t->dtype); }
+static inline void *ax_data(const ax_tensor *t)
+{
+  return (char *)t->storage->data + (size_t)t->offset * ax_dtype_size((ax_dtype)t->dtype);
+}
+
+/* Shape arithmetic (shape.c), pure. */
+AX_API int64_t ax_shape_numel(int ndim, const int64_t *shape);
+/* "[2, 3]" into buf. */
+AX_API const char *ax_shape_text(int ndim, const int64_t *shape, char *buf, size_t size);
+/* Joint broadcast shape of a and b; ESHAPE naming `op` and both shapes. */
+AX_API ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *nd, int64_t *out);
+
+/* Reads or writes one element through double / int64 (for item, printing, tests).  `at` is an element offset from ax_data. */
+AX_API double ax_load_double(ax_dtype d, const void *data, int64_t at);
+AX_API int64_t ax_load_int(ax_dtype d, const void *data, int64_t at);
+AX_API void ax_store_double(ax_dtype d, void *data, int64_t at, double v);
+AX_API void ax_store_int(ax_dtype d, void *data, int64_t at, int64_t v);
+
+/* ---- random numbers ----------------------------------------------------------------------------------------- */
+
+/* Philox 4x32-10.  Element i of a draw is a pure function of (seed, stream, draw, i): the same bits on every device and for any
+ * number of threads.  `stream` is 0 except for dropout, where it is 1 + rank. */
+typedef struct ax_generator { int32_t refs; uint64_t seed; uint64_t draws; } ax_generator;
+AX_API ax_status ax_generator_new(uint64_t seed, ax_generator **out);
+AX_API void ax_generator_release(ax_generator *g);
+AX_API ax_generator *ax_generator_default(void); /* borrowed; seed 0 until ax_manual_seed */
+AX_API void ax_manual_seed(uint64_t seed);
+AX_API void ax_random_set_rank(int rank);
+
+/* ---- ops ---------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+#define OP(ID, ...) AX_OP_##ID,
+#include "core/ops.def"
+#undef OP
+  AX_OP_COUNT
+} ax_op;
+
+#define AX_NO_DIM INT64_MIN /* an optional dim that was not given */
+
+/* Arguments that are not tensors.  The signature in ops.def says which slot means what: dims, integers, booleans, choices and
+ * dtypes fill `i` in order, numbers fill `f`, one list (dims or sizes) fills `list`. */
+typedef struct ax_attrs {
+  int64_t i[4];
+  double f[4];
+  int n_list; /* -1: the list was not given */
+  int64_t list[AX_MAX_DIMS];
+  bool accumulate; /* internal: the result is added to what `out` holds (mm, sum) */
+  ax_generator *gen; /* borrowed during the call; NULL: the default one */
+  struct { uint64_t seed, stream, draw; } rng; /* filled by the dispatcher for random ops, so that a gradient can draw again */
+} ax_attrs;
+
+/* What an op is called with.  in[k] NULL with bit k of `scalars` set: the operand is the number num[k]. */
+typedef struct ax_args {
+  int n_in;
+  ax_tensor *const *in; /* borrowed */
+  uint32_t scalars;     /* which of the first inputs are numbers */
+  uint32_t integral;    /* which of those are integral (they keep an integer tensor's dtype) */
+  uint32_t booleans;    /* which of those are Lua booleans */
+  double num[AX_MAX_INPUTS];
+  ax_attrs a;
+} ax_args;
+
+/* Runs an op: checks, allocates, computes, records.  out: AX_MAX_OUT places; new references, the unused ones NULL.  On
+ * failure all are NULL. */
+AX_API ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out);
+/* Runs an op with its (single) result written into `dst`, broadcasting to its shape; recorded if need be (x:add_(y)). */
+AX_API ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst);
+/* As ax_run with no recording and the result written into `dst`, whose shape and dtype must be the result's. */
+AX_API ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst);
+
+typedef enum { AX_FORM_POINTWISE, AX_FORM_REDUCE, AX_FORM_KERNEL, AX_FORM_VIEW, AX_FORM_HOST, AX_FORM_COMPOSITE } ax_form;
+typedef enum { AX_CAST_KEEP, AX_CAST_LOWER, AX_CAST_FLOAT, AX_CAST_WIDEST } ax_cast_policy;
+
+typedef struct ax_op_row {
+  const char *name;
+  const char *signature;
+  const char *summary;
+  ax_form form;
+  ax_cast_policy autocast;
+  bool differentiable; /* has a gradient rule */
+  bool inplace;        /* has a name_ form */
+} ax_op_row;
+AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
+
+/* Conveniences for C callers (gradient rules, optimizers, data). */
+AX_API ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out);
+AX_API ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out);
+AX_API ax_status ax_run_num(ax_op op, ax_tensor *a, double number, ax_tensor **out); /* op(a, number) */
+AX_API ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out);             /* new reference; t itself if it fits */
+AX_API ax_status ax_contiguous(ax_tensor *t, ax_tensor **out);                       /* likewise */
+AX_API ax_status ax_copy(ax_tensor *dst, ax_tensor *src); /* broadcast, cast; not recorded */
+AX_API ax_status ax_fill(ax_tensor *dst, double value);   /* not recorded */
+
+/* ---- autograd ----------------------------------------------------------------------------------------------- */
+
+AX_API bool ax_grad_enabled(void);
+AX_API bool ax_grad_set_enabled(bool on); /* returns the former value */
+
+/* Runs backward from roots[k] with the starting gradients seeds[k] (NULL entry: ones, for a root of one element), adding into
+ * leaves.  Without retain_graph the graph is released as it is walked. */
+AX_API ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph, bool create_graph);
+/* The same, but returns the gradients of `inputs` (out: n_in places, new references; NULL where unused and allowed). */
+AX_API ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in, ax_tensor *const *inputs,
+                            bool retain_graph, bool create_graph, bool allow_unused, ax_tensor **out);
+/* Sets requires_grad on a leaf; EGRAD for an integer tensor, or for false on a non-leaf. */
+AX_API ax_status ax_set_requires_grad(ax_tensor *t, bool on);
+/* Drops t->grad; the slot, if any, stays reserved. */
+AX_API void ax_zero_grad(ax_tensor *t);
+/* Makes t a leaf that requires no gradient (detach_). */
+AX_API void ax_detach_inplace(ax_tensor *t);
+
+/* A hook sees the gradient of a tensor.  call: *replacement may be set to a new reference.  drop: frees ud, on the thread of
+ * the graph.  POST hooks run after a leaf's gradient is complete (one call for each backward) and may not replace it. */
+typedef ax_status (*ax_hook_fn)(void *ud, ax_tensor *grad, ax_tensor **replacement);
+AX_API ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id);
+AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
+
+/* A user's differentiable function: `outputs` (fresh aliases made by the caller) get a node whose gradient is `backward`.  It
+ * receives one gradient for each output (NULL: none) and fills one for each input (new references, NULL: none). */
+typedef ax_status (*ax_custom_fn)(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result);
+AX_API ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out, ax_tensor *const *outputs,
+                                  ax_custom_fn backward, void (*drop)(void *), void *ud);
+/* Whether recording would happen for these inputs now. */
+AX_API bool ax_would_record(int n, ax_tensor *const *inputs);
+/* The name of the op that made t ("add"), or NULL for a leaf. */
+AX_API const char *ax_grad_fn_name(const ax_tensor *t);
+/* Counts a write from outside (data_ptr, a collective). */
+static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
+
+/* ---- optimizers: one pass over a segment table ------------------------------------------------------------------ */
+
+typedef enum { AX_OPTIM_SGD, AX_OPTIM_ADAMW } ax_optim_kind;
+/* One run of parameters.  Neighbouring runs with the same step count are merged before the kernel sees them. */
+typedef struct ax_segment {
+  void *param, *state[2]; /* SGD: state[0] = momentum buffer or NULL; ADAMW: exp_avg, exp_avg_sq.  The param's dtype */
+  const void *grad;
+  const void *home[4]; /* the storages of param, grad, state[0], state[1]; NULL: not known, so gaps are never bridged */
+  int64_t n;
+  int64_t step; /* ADAMW: count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
+} ax_segment;
+typedef struct ax_hyper {
+  double lr, weight_decay;
+  double momentum, dampening; bool nesterov;  /* SGD, as torch.optim.SGD */
+  double beta1, beta2, eps;                   /* ADAMW, as torch.optim.AdamW (decoupled decay) */
+  bool maximize;
+} ax_hyper;
+/* All params of one call share dtype (float32, float64) and device.  Merges what touches, then runs the backend. */
+AX_API ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
+/* Norm over the gradients of `params` (those that have one): p = 2, 1, any p > 0, INFINITY.  *out: float64, fixed order. */
+AX_API ax_status ax_grad_norm(int n, ax_tensor *const *params, double p, double *out);
+AX_API ax_status ax_grad_scale(int n, ax_tensor *const *params, double factor);
+
+/* ---- backends ----------------------------------------------------------------------------------------------- */
+
+/* One operand of a pointwise or reducing kernel. */
+typedef struct ax_operand {
+  char *data;
+  ax_dtype dtype;
+  int64_t stride[AX_MAX_DIMS]; /* in bytes; 0 where broadcast, or (result of a reduction) reduced */
+} ax_operand;
+
+/* A loop nest shared by up to five operands.  Dims are outermost first, size-1 dims dropped and neighbours merged where every operand
+ * allows it: contiguous operands come as one dim.  ndim may be 0 (one element); numel may be 0 (nothing to do, except that a
+ * reduction must still write its identity).  op[0] is the result.  Numbers come as operands of one element with stride 0. */
+typedef struct ax_iter {
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  int64_t numel;
+  int n;
+  ax_operand op[1 + AX_MAX_INPUTS];
+} ax_iter;
+
+/* What a kernel is called with.  POINTWISE: `iter` over out[0] and the inputs, all inputs in the compute dtype (cast: its own
+ * source dtype).  REDUCE: `iter` over the input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
+ * through out[1], contiguous); KERNEL: tensors as the row's rule asked for them (contiguous and cast where it says so). */
+typedef struct ax_call {
+  ax_op op;
+  const ax_attrs *a;
+  int n_in, n_out;
+  ax_tensor *const *in;
+  ax_tensor *const *out;
+  const ax_iter *iter;
+} ax_call;
+typedef ax_status (*ax_kernel)(const ax_call *call);
+
+typedef struct ax_backend {
+  uint32_t abi;
+  const char *name;  /* "cpu" */
+  const char *level; /* "x86-64-v3" */
+  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
+  ax_status (*optim)(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+  /* sum over all segments of |grad|^p (p = INFINITY: the largest), in float64, in an order that does not depend on threads */
+  ax_status (*norm)(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+  ax_status (*scale)(ax_dtype dtype, const ax_segment *segs, int n, double factor); /* grad *= factor; grad is writable here */
+  int (*get_threads)(void);
+  void (*set_threads)(int n);
+  const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */
+} ax_backend;
+/* The one symbol of a plugin. */
+typedef const ax_backend *(*ax_backend_entry)(void);
+#define AX_BACKEND_ENTRY "ax_backend_get"
+
+/* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
+AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out);
+AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
+
+/* ---- process group: dist.h -------------------------------------------------------------------------------------- */
+
+#endif

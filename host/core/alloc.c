@@ -1,0 +1,264 @@
+/* The caching CPU allocator.
+ *
+ * Blocks are rounded up to size classes (four to a power of two, so at most a quarter is wasted) and kept on a free list per class
+ * when freed: after the first step a training loop allocates without a system call or a page fault.  Blocks of a megabyte and more come from
+ * mmap, so that the cache can really give them back.  A limit turns running out of memory into an error: before that the cache is emptied and the
+ * host's hook may collect Lua garbage.
+ *
+ * One lock guards the lists; it is never contended while one thread runs a rank. */
+#define _GNU_SOURCE
+#include "core/core.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+  MIN_SHIFT = 6,                       /* the smallest class is 64 bytes */
+  CLASSES = (63 - MIN_SHIFT) * 4,
+  MAP_FROM = 1 << 20,                  /* from here on blocks are mapped */
+};
+#define MARGIN ((int64_t)256 << 20)    /* left for code, stacks and Lua when the limit is found out */
+
+typedef struct block { struct block *next; } block;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static block *lists[CLASSES];
+static ax_memory_stats stats;
+static bool (*pressure_hook)(size_t);
+static int64_t fail_in; /* 0: off; else the number of allocations until one fails */
+
+/* ---- size classes */
+
+static int class_of(size_t bytes, size_t *rounded)
+{
+  if (bytes <= (size_t)1 << MIN_SHIFT) {
+    *rounded = (size_t)1 << MIN_SHIFT;
+    return 0;
+  }
+  const int top = 63 - __builtin_clzll(bytes - 1); /* 2^top < bytes <= 2^(top+1) */
+  const size_t step = top >= 2 + MIN_SHIFT ? (size_t)1 << (top - 2) : (size_t)1 << MIN_SHIFT;
+  *rounded = (bytes + step - 1) / step * step;
+  return (top - MIN_SHIFT) * 4 + (int)((*rounded - ((size_t)1 << top)) / ((size_t)1 << (top - 2)));
+}
+
+/* ---- the limit */
+
+static int64_t read_number(const char *path)
+{
+  char text[64] = "";
+  FILE *f = fopen(path, "r");
+  if (!f) return -1;
+  const bool got = fgets(text, sizeof text, f) != NULL;
+  fclose(f);
+  return got && text[0] >= '0' && text[0] <= '9' ? strtoll(text, NULL, 10) : -1; /* "max" counts as none */
+}
+
+static int64_t available_memory(void)
+{
+  char line[128];
+  long long kib = -1;
+  FILE *f = fopen("/proc/meminfo", "r");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) break;
+  if (f) fclose(f);
+  return kib < 0 ? INT64_MAX : (int64_t)kib * 1024;
+}
+
+static int64_t default_limit(void)
+{
+  const char *const cgroup[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
+  const char *local = getenv("LOCAL_WORLD_SIZE");
+  const int64_t ranks = local && atoll(local) > 0 ? atoll(local) : 1;
+  int64_t limit = available_memory();
+
+  for (size_t i = 0; i < sizeof cgroup / sizeof *cgroup; i++) {
+    const int64_t n = read_number(cgroup[i]);
+    if (n > 0 && n < limit) limit = n;
+  }
+  limit = limit > 2 * MARGIN ? limit - MARGIN : limit / 2;
+  return limit / ranks;
+}
+
+void ax_memory_set_limit(int64_t bytes)
+{
+  pthread_mutex_lock(&lock);
+  stats.limit_bytes = bytes > 0 ? bytes : default_limit();
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- fault injection */
+
+void ax_alloc_fail_at(int64_t n) { fail_in = n; }
+
+bool ax_alloc_injecting(void) { return fail_in > 0; }
+
+static bool injected_failure(void) { return fail_in > 0 && --fail_in == 0; }
+
+/* ---- blocks; all of these with the lock held */
+
+static void *system_block(size_t rounded)
+{
+  void *p = NULL;
+  if (rounded < MAP_FROM) return posix_memalign(&p, 64, rounded) == 0 ? p : NULL;
+  p = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  if (rounded >= (size_t)4 << 20) madvise(p, rounded, MADV_HUGEPAGE); /* a hint; refusal costs nothing */
+  return p;
+}
+
+static void return_to_system(void *p, size_t rounded)
+{
+  if (rounded < MAP_FROM) free(p);
+  else munmap(p, rounded);
+}
+
+static size_t class_bytes(int class)
+{
+  if (class == 0) return (size_t)1 << MIN_SHIFT;
+  return ((size_t)1 << (class / 4 + MIN_SHIFT)) + (size_t)(class % 4) * ((size_t)1 << (class / 4 + MIN_SHIFT)) / 4;
+}
+
+static void empty_cache(void)
+{
+  for (int c = 0; c < CLASSES; c++)
+    while (lists[c]) {
+      block *b = lists[c];
+      lists[c] = b->next;
+      return_to_system(b, class_bytes(c));
+      stats.cached_bytes -= (int64_t)class_bytes(c);
+    }
+}
+
+static void *take(int class, size_t rounded)
+{
+  void *p;
+  if (lists[class]) {
+    block *b = lists[class];
+    lists[class] = b->next;
+    stats.cached_bytes -= (int64_t)rounded;
+    stats.cache_hits++;
+    p = b;
+  } else {
+    if (stats.live_bytes + stats.cached_bytes + (int64_t)rounded > stats.limit_bytes) empty_cache();
+    if (stats.live_bytes + (int64_t)rounded > stats.limit_bytes) return NULL;
+    p = system_block(rounded);
+    if (!p) {
+      empty_cache();
+      p = system_block(rounded);
+    }
+    if (!p) return NULL;
+  }
+  stats.live_bytes += (int64_t)rounded;
+  stats.live_blocks++;
+  stats.allocations++;
+  if (stats.live_bytes > stats.peak_bytes) stats.peak_bytes = stats.live_bytes;
+  return p;
+}
+
+ax_status ax_alloc(size_t bytes, void **out)
+{
+  size_t rounded;
+  int class;
+  void *p;
+
+  *out = NULL;
+  if (injected_failure()) return ax_fail(AX_ENOMEM, "out of memory (a failure asked for by a test): %zu bytes", bytes);
+  if (bytes > (size_t)1 << 46) return ax_fail(AX_ENOMEM, "out of memory: %zu bytes asked for at once", bytes);
+  class = class_of(bytes, &rounded);
+  if (!stats.limit_bytes) ax_memory_set_limit(0);
+  pthread_mutex_lock(&lock);
+  p = take(class, rounded);
+  pthread_mutex_unlock(&lock);
+  if (!p && pressure_hook && pressure_hook(rounded)) {
+    pthread_mutex_lock(&lock);
+    p = take(class, rounded);
+    pthread_mutex_unlock(&lock);
+  }
+  if (!p)
+    return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB",
+                   (double)bytes / 1e6, (double)stats.live_bytes / 1e6, (double)stats.limit_bytes / 1e6);
+  *out = p;
+  return AX_OK;
+}
+
+void ax_free(void *p, size_t bytes)
+{
+  size_t rounded;
+  if (!p) return;
+  const int class = class_of(bytes, &rounded);
+  pthread_mutex_lock(&lock);
+  ((block *)p)->next = lists[class];
+  lists[class] = p;
+  stats.cached_bytes += (int64_t)rounded;
+  stats.live_bytes -= (int64_t)rounded;
+  stats.live_blocks--;
+  pthread_mutex_unlock(&lock);
+}
+
+void ax_memory_get(ax_memory_stats *out)
+{
+  if (!stats.limit_bytes) ax_memory_set_limit(0);
+  pthread_mutex_lock(&lock);
+  *out = stats;
+  pthread_mutex_unlock(&lock);
+}
+
+void ax_memory_reset_peak(void)
+{
+  pthread_mutex_lock(&lock);
+  stats.peak_bytes = stats.live_bytes;
+  pthread_mutex_unlock(&lock);
+}
+
+void ax_memory_empty_cache(void)
+{
+  pthread_mutex_lock(&lock);
+  empty_cache();
+  pthread_mutex_unlock(&lock);
+}
+
+void ax_memory_set_hook(bool (*hook)(size_t wanted)) { pressure_hook = hook; }
+
+void ax_memory_count_collection(void) { stats.pressure_collections++; }
+
+/* A structure (a tensor, a node with its arrays) is some 300 bytes that the tensors' own count does not show. */
+int64_t ax_memory_pressure(void)
+{
+  return __atomic_load_n(&stats.live_bytes, __ATOMIC_RELAXED) + 300 * __atomic_load_n(&stats.structs, __ATOMIC_RELAXED);
+}
+
+/* ---- structures */
+
+void ax_structs_add(int n) { __atomic_add_fetch(&stats.structs, n, __ATOMIC_RELAXED); }
+
+void *ax_malloc(size_t bytes)
+{
+  void *p = injected_failure() ? NULL : malloc(bytes ? bytes : 1);
+  if (p) __atomic_add_fetch(&stats.structs, 1, __ATOMIC_RELAXED);
+  else ax_fail(AX_ENOMEM, "out of memory: %zu bytes for a structure", bytes);
+  return p;
+}
+
+void *ax_calloc(size_t n, size_t size)
+{
+  size_t bytes;
+  void *p;
+  if (__builtin_mul_overflow(n, size, &bytes)) {
+    ax_fail(AX_ENOMEM, "out of memory: %zu x %zu bytes for a structure", n, size);
+    return NULL;
+  }
+  p = ax_malloc(bytes);
+  if (p) memset(p, 0, bytes);
+  return p;
+}
+
+void ax_mfree(void *p)
+{
+  if (!p) return;
+  __atomic_sub_fetch(&stats.structs, 1, __ATOMIC_RELAXED);
+  free(p);
+}

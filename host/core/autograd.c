@@ -1,0 +1,710 @@
+/* The tape: recording, walking backward, accumulating into leaves, hooks.  Nothing here recurses along the graph: walking and releasing
+ * a chain of a million nodes takes no stack. */
+#include "core/infer.h"
+#include "core/rules.h"
+
+#include <string.h>
+
+static _Thread_local bool grad_enabled = true;
+static _Thread_local uint64_t next_seq = 1;
+
+bool ax_grad_enabled(void) { return grad_enabled; }
+
+bool ax_grad_set_enabled(bool on)
+{
+  const bool former = grad_enabled;
+  grad_enabled = on;
+  return former;
+}
+
+bool ax_would_record(int n, ax_tensor *const *in)
+{
+  if (grad_enabled)
+    for (int k = 0; k < n; k++)
+      if (in[k] && in[k]->requires_grad) return true;
+  return false;
+}
+
+const char *ax_grad_fn_name(const ax_tensor *t)
+{
+  if (!t->grad_fn) return NULL;
+  return t->grad_fn->kind == AX_NODE_CUSTOM ? t->grad_fn->name : ax_ops[t->grad_fn->op].name;
+}
+
+/* ---- hooks */
+
+static _Thread_local uint64_t next_hook = 1;
+
+static void drop_hook(ax_hook *h)
+{
+  if (h->drop) h->drop(h->ud);
+  ax_mfree(h);
+}
+
+void ax_hooks_drop(ax_hook **list)
+{
+  while (*list) {
+    ax_hook *h = *list;
+    *list = h->next;
+    drop_hook(h);
+  }
+}
+
+ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id)
+{
+  ax_hook **at, *h;
+
+  if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
+  if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
+  if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;
+  *h = (ax_hook){ .id = next_hook++, .post = post, .out = t->out_index, .call = call, .drop = drop, .ud = ud };
+  at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
+  while (*at) at = &(*at)->next; /* hooks run in the order in which they were added */
+  *at = h;
+  *id = h->id;
+  return AX_OK;
+}
+
+void ax_hook_remove(ax_tensor *t, uint64_t id)
+{
+  for (ax_hook **at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks; *at; at = &(*at)->next)
+    if ((*at)->id == id) {
+      ax_hook *h = *at;
+      *at = h->next;
+      drop_hook(h);
+      return;
+    }
+}
+
+/* Runs the hooks of one result; *g may be replaced. */
+static ax_status run_hooks(ax_hook *list, bool post, int out, ax_tensor **g)
+{
+  for (ax_hook *h = list, *next; h; h = next) {
+    ax_tensor *replacement = NULL;
+    next = h->next; /* a hook may remove itself */
+    if (h->post != post || h->out != out) continue;
+    const ax_status st = h->call(h->ud, *g, &replacement);
+    if (st != AX_OK) return st;
+    if (!replacement) continue;
+    if (!ax_same_shape(replacement, (*g)->ndim, (*g)->shape)) {
+      char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+      ax_shape_text(replacement->ndim, replacement->shape, a, sizeof a);
+      ax_tensor_release(replacement);
+      return ax_fail(AX_ESHAPE, "hook: returned a gradient of shape %s in place of %s", a, ax_shape_text((*g)->ndim, (*g)->shape, b, sizeof b));
+    }
+    ax_tensor_release(*g);
+    *g = replacement;
+  }
+  return AX_OK;
+}
+
+/* ---- nodes */
+
+static ax_status new_node(ax_node_kind kind, int n_in, int n_out, ax_node **out)
+{
+  const size_t per_in = sizeof(ax_edge) + sizeof(ax_meta) + sizeof(ax_saved);
+  const size_t per_out = sizeof(ax_meta) + sizeof(ax_saved) + sizeof(ax_tensor *);
+  ax_node *n = ax_calloc(1, sizeof *n + (size_t)n_in * per_in + (size_t)n_out * per_out);
+
+  *out = n;
+  if (!n) return AX_ENOMEM;
+  char *at = (char *)(n + 1); /* every part is a multiple of 8 bytes long */
+  n->edges = (ax_edge *)at, at += sizeof(ax_edge) * (size_t)n_in;
+  n->in_meta = (ax_meta *)at, at += sizeof(ax_meta) * (size_t)n_in;
+  n->in = (ax_saved *)at, at += sizeof(ax_saved) * (size_t)n_in;
+  n->out_meta = (ax_meta *)at, at += sizeof(ax_meta) * (size_t)n_out;
+  n->out = (ax_saved *)at, at += sizeof(ax_saved) * (size_t)n_out;
+  n->grads = (ax_tensor **)at;
+  n->refs = 1;
+  n->kind = kind;
+  n->op = AX_OP_COUNT;
+  n->n_in = n_in;
+  n->n_out = n_out;
+  n->seq = next_seq++;
+  return AX_OK;
+}
+
+/* The list turns the recursion node -> saved tensor -> node into a loop: the outermost call works it off. */
+static _Thread_local struct { ax_node *first; bool working; } dead;
+
+/* Frees what the gradient rule needed, and lets go of the nodes before this one.  Saved tensors may hold the last reference to other nodes; those go to the list of the dead. */
+static void release_saved(ax_node *n)
+{
+  for (int k = 0; k < n->n_in; k++) {
+    ax_tensor_release(n->in[k].t);
+    n->in[k].t = NULL;
+  }
+  for (int k = 0; k < n->n_out; k++) {
+    ax_tensor_release(n->out[k].t);
+    n->out[k].t = NULL;
+  }
+  for (int k = 0; k < n->n_in; k++)
+    if (n->edges[k].node) {
+      ax_node_release(n->edges[k].node);
+      n->edges[k].node = NULL;
+    }
+  if (n->drop) n->drop(n->ud);
+  n->drop = NULL;
+  n->released = true;
+}
+
+void ax_node_release(ax_node *n)
+{
+  if (--n->refs > 0) return;
+  n->next_dead = dead.first;
+  dead.first = n;
+  if (dead.working) return;
+  dead.working = true;
+  while (dead.first) {
+    n = dead.first;
+    dead.first = n->next_dead;
+    release_saved(n);
+    for (int k = 0; k < n->n_out; k++) ax_tensor_release(n->grads[k]);
+    ax_hooks_drop(&n->hooks);
+    if (n->leaf) {
+      n->leaf->accumulate = NULL;
+      ax_tensor_release(n->leaf);
+    }
+    if (n->args.a.gen) ax_generator_release(n->args.a.gen);
+    ax_mfree(n);
+  }
+  dead.working = false;
+}
+
+/* The node and result that a gradient with respect to t goes to.  New reference. */
+static ax_status edge_of(ax_tensor *t, ax_edge *e)
+{
+  ax_status st;
+  *e = (ax_edge){ 0 };
+  if (!t || !t->requires_grad) return AX_OK;
+  if (t->grad_fn) *e = (ax_edge){ t->grad_fn, t->out_index };
+  else if (t->accumulate) e->node = t->accumulate;
+  else {
+    if ((st = new_node(AX_NODE_ACCUMULATE, 0, 1, &e->node)) != AX_OK) return st;
+    e->node->leaf = ax_tensor_retain(t);
+    t->accumulate = e->node;
+    return AX_OK;
+  }
+  e->node->refs++;
+  return AX_OK;
+}
+
+static void meta_of(const ax_tensor *t, ax_meta *m)
+{
+  m->dtype = (ax_dtype)t->dtype;
+  m->ndim = t->ndim;
+  memcpy(m->shape, t->shape, sizeof m->shape);
+}
+
+static ax_status link_inputs(ax_node *n, int n_in, ax_tensor *const *in)
+{
+  for (int k = 0; k < n_in; k++) {
+    const ax_status st = edge_of(in[k], &n->edges[k]);
+    if (st != AX_OK) return st;
+    if (in[k]) meta_of(in[k], &n->in_meta[k]);
+  }
+  return AX_OK;
+}
+
+/* Saves an alias, so that what the user does to the tensor object later (x.data, in-place ops that give it another history) does not
+ * matter; a leaf is saved itself, because its gradient goes to that very object. */
+static ax_status save(ax_saved *s, ax_tensor *t, bool result)
+{
+  ax_status st;
+  if (!result && t->requires_grad && !t->grad_fn) s->t = ax_tensor_retain(t);
+  else {
+    if ((st = ax_tensor_alias(t, &s->t)) != AX_OK) return st;
+    if (!result && t->grad_fn) { /* a result's own history would be a circle */
+      s->t->grad_fn = t->grad_fn;
+      t->grad_fn->refs++;
+      s->t->out_index = t->out_index;
+      s->t->requires_grad = true;
+    }
+  }
+  s->edits = t->version->edits;
+  return AX_OK;
+}
+
+static bool saves_input(const ax_node *n, int k, uint32_t saves)
+{
+  if (saves & I0 << k) return true;
+  if (saves & S0 << k && n->edges[k].node) return true;
+  if (saves & X0 << k)
+    for (int other = 0; other < n->n_in && other < 2; other++)
+      if (other != k && n->edges[other].node) return true;
+  return false;
+}
+
+ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves, const ax_tensor *overwritten, ax_node **out)
+{
+  ax_node *n = NULL;
+  ax_status st;
+
+  *out = NULL;
+  AX_TRY(new_node(AX_NODE_OP, args->n_in, n_out, &n));
+  n->op = op;
+  n->args = *args;
+  n->args.in = NULL;
+  n->args.a.gen = NULL; /* the draw is in rng */
+  AX_TRY(link_inputs(n, args->n_in, args->in));
+  for (int k = 0; k < args->n_in && k < AX_MAX_INPUTS; k++)
+    if (args->in[k] && saves_input(n, k, saves)) {
+      if (args->in[k] != overwritten) AX_TRY(save(&n->in[k], args->in[k], false));
+      else AX_TRY(ax_run1(AX_OP_CLONE, args->in[k], &n->in[k].t)); /* the gradient needs what the op is about to overwrite */
+    }
+  *out = n;
+  n = NULL;
+out:
+  if (n) ax_node_release(n);
+  return st;
+}
+
+ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
+{
+  for (int k = 0; k < n_out; k++) {
+    meta_of(out[k], &n->out_meta[k]);
+    if (saves >> (8 + k) & 1) {
+      const ax_status st = save(&n->out[k], out[k], true);
+      if (st != AX_OK) return st;
+    }
+    if (!ax_is_float((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
+    if (k > 0 && n->op == AX_OP_CROSS_ENTROPY) continue;  /* its hidden result neither */
+    out[k]->grad_fn = n;
+    n->refs++;
+    out[k]->out_index = (uint8_t)k;
+    out[k]->requires_grad = true;
+  }
+  return AX_OK;
+}
+
+ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves)
+{
+  ax_node *n;
+  ax_status st = ax_node_new_op(op, args, n_out, saves, NULL, &n);
+  if (st != AX_OK) return st;
+  st = ax_node_attach(n, n_out, out, saves);
+  ax_node_release(n);
+  return st;
+}
+
+ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out, ax_tensor *const *outputs,
+                           ax_custom_fn backward, void (*drop)(void *), void *ud)
+{
+  ax_node *n = NULL;
+  ax_status st;
+
+  if (n_out < 1 || n_out > 255) return ax_fail(AX_EINVAL, "%s: a function has 1 to 255 results, got %d", name, n_out);
+  AX_TRY(new_node(AX_NODE_CUSTOM, n_in, n_out, &n));
+  n->name = name;
+  AX_TRY(link_inputs(n, n_in, inputs));
+  for (int k = 0; k < n_out; k++) {
+    meta_of(outputs[k], &n->out_meta[k]);
+    if (!ax_is_float((ax_dtype)outputs[k]->dtype)) continue;
+    outputs[k]->grad_fn = n;
+    n->refs++;
+    outputs[k]->out_index = (uint8_t)k;
+    outputs[k]->requires_grad = true;
+  }
+  n->custom = backward;
+  n->drop = drop; /* set last: on failure `ud` stays the caller's */
+  n->ud = ud;
+out:
+  if (n) ax_node_release(n);
+  return st;
+}
+
+/* ---- one backward run */
+
+typedef struct run {
+  ax_node **heap; /* largest sequence number first */
+  int n, size;
+  bool retain, create_graph;
+  bool collect;   /* gradients of given inputs are wanted, leaves are left alone */
+  int n_wanted;
+  const ax_edge *wanted;
+  ax_tensor **found;
+  uint64_t oldest; /* nodes made before this cannot lead to a wanted input */
+} run;
+
+static ax_status push(run *r, ax_node *n)
+{
+  if (n->run == r) return AX_OK;
+  if (n->run) return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, on a graph that a backward pass is walking");
+  if (r->n == r->size) {
+    const int size = r->size ? 2 * r->size : 64;
+    ax_node **heap = ax_malloc(sizeof *heap * (size_t)size);
+    if (!heap) return AX_ENOMEM;
+    if (r->n) memcpy(heap, r->heap, sizeof *heap * (size_t)r->n);
+    ax_mfree(r->heap);
+    r->heap = heap;
+    r->size = size;
+  }
+  int at = r->n++;
+  for (int up; at > 0 && r->heap[up = (at - 1) / 2]->seq < n->seq; at = up) r->heap[at] = r->heap[up];
+  r->heap[at] = n;
+  n->refs++;
+  n->run = r;
+  return AX_OK;
+}
+
+static ax_node *pop(run *r)
+{
+  ax_node *top = r->heap[0], *last = r->heap[--r->n];
+  int at = 0;
+  for (int down; (down = 2 * at + 1) < r->n; at = down) {
+    if (down + 1 < r->n && r->heap[down + 1]->seq > r->heap[down]->seq) down++;
+    if (r->heap[down]->seq < last->seq) break;
+    r->heap[at] = r->heap[down];
+  }
+  r->heap[at] = last;
+  top->run = NULL;
+  return top;
+}
+
+/* Sums a gradient down to the shape it was broadcast from, and casts it. */
+static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
+{
+  ax_tensor *summed = NULL, *shaped = NULL, *results[AX_MAX_OUT];
+  ax_status st = AX_OK;
+
+  ax_tensor_retain(g);
+  if (!ax_same_shape(g, m->ndim, m->shape)) {
+    ax_args args = { .n_in = 1, .in = &g, .a = { .n_list = 0 } };
+    const int lead = g->ndim - m->ndim;
+    for (int d = 0; d < g->ndim; d++)
+      if (d < lead || (m->shape[d - lead] == 1 && g->shape[d] != 1)) args.a.list[args.a.n_list++] = d;
+    if (args.a.n_list) {
+      args.a.i[0] = 1; /* keepdim */
+      AX_TRY(ax_run(AX_OP_SUM, &args, results));
+      summed = results[0];
+    } else summed = ax_tensor_retain(g);
+    args = (ax_args){ .n_in = 1, .in = &summed, .a = { .n_list = m->ndim } };
+    memcpy(args.a.list, m->shape, sizeof args.a.list);
+    AX_TRY(ax_run(AX_OP_RESHAPE, &args, results));
+    shaped = results[0];
+  } else shaped = ax_tensor_retain(g);
+  st = ax_cast(shaped, m->dtype, out);
+out:
+  ax_tensor_release(g), ax_tensor_release(summed), ax_tensor_release(shaped);
+  return st;
+}
+
+/* Adds g (taken) to what has arrived for an edge. */
+static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
+{
+  ax_tensor **at = &e->node->grads[e->out], *sum = NULL;
+  ax_status st = push(r, e->node);
+
+  if (st != AX_OK) {
+    ax_tensor_release(g);
+    return st;
+  }
+  if (!*at) {
+    *at = g;
+    return AX_OK;
+  }
+  const bool ours = (*at)->refs == 1 && (*at)->storage->refs == 1 && !(*at)->grad_fn && ax_tensor_is_contiguous(*at);
+  if (ours && !r->create_graph) {
+    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
+  } else if ((st = ax_run2(AX_OP_ADD, *at, g, &sum)) == AX_OK) {
+    ax_tensor_release(*at);
+    *at = sum;
+  }
+  ax_tensor_release(g);
+  return st;
+}
+
+/* Adds g into a leaf's gradient. */
+static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
+{
+  ax_tensor *sum = NULL;
+  ax_status st = AX_OK;
+
+  if (leaf->grad && r->create_graph) {
+    if ((st = ax_run2(AX_OP_ADD, leaf->grad, g, &sum)) != AX_OK) return st;
+    ax_tensor_release(leaf->grad);
+    leaf->grad = sum;
+  } else if (leaf->grad) {
+    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } }, leaf->grad);
+  } else if (leaf->grad_slot && !r->create_graph) {
+    if ((st = ax_copy(leaf->grad_slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(leaf->grad_slot);
+  } else if (r->create_graph || (g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g))) {
+    leaf->grad = ax_tensor_retain(g);
+  } else st = ax_run1(AX_OP_CLONE, g, &leaf->grad);
+  return st;
+}
+
+static ax_status run_leaf(run *r, ax_node *n)
+{
+  ax_tensor *leaf = n->leaf;
+  ax_status st = AX_OK;
+
+  if (n->grads[0]) {
+    AX_TRY(run_hooks(leaf->hooks, false, 0, &n->grads[0]));
+    AX_TRY(accumulate(r, leaf, n->grads[0]));
+  }
+  n->sunk = false;
+  if (leaf->grad) {
+    ax_tensor *g = ax_tensor_retain(leaf->grad);
+    st = run_hooks(leaf->hooks, true, 0, &g);
+    ax_tensor_release(g);
+  }
+out:
+  return st;
+}
+
+/* ---- what rules ask */
+
+bool ax_wants(const ax_grad *c, int k)
+{
+  const ax_node *to = c->node->edges[k].node;
+  return to && to->seq >= c->oldest;
+}
+
+ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
+{
+  const ax_node *to = c->node->edges[k].node;
+  ax_tensor *leaf = to && to->kind == AX_NODE_ACCUMULATE ? to->leaf : NULL;
+
+  if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph) return NULL;
+  if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
+  for (const ax_hook *h = leaf->hooks; h; h = h->next)
+    if (!h->post) return NULL; /* the hook must see the gradient before it is added */
+  *accumulate_ = leaf->grad != NULL;
+  return leaf->grad_slot;
+}
+
+void ax_sunk(ax_grad *c, int k)
+{
+  ax_node *to = c->node->edges[k].node;
+  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
+  to->sunk = c->sunk[k] = true;
+}
+
+/* Saved tensors as the rule sees them.  own[] is what has to be released. */
+static ax_status unpack(ax_grad *c, ax_tensor **own)
+{
+  ax_node *n = c->node;
+  ax_status st;
+  for (int k = 0; k < n->n_in + n->n_out; k++) {
+    const bool result = k >= n->n_in;
+    const int at = result ? k - n->n_in : k;
+    const ax_saved *s = result ? &n->out[at] : &n->in[at];
+    if (!s->t) continue;
+    if (s->t->version->edits != s->edits)
+      return ax_fail(AX_EGRAD, "backward: %s %d of %s, needed for its gradient, was changed in place after the forward pass (version %u, expected %u)",
+                     result ? "result" : "argument", at + 1, ax_ops[n->op].name, s->t->version->edits, s->edits);
+    if (!result) c->in[at] = s->t;
+    else if (!c->create_graph) c->out[at] = s->t;
+    else { /* with its history, so that the gradient can be differentiated */
+      if ((st = ax_tensor_alias(s->t, &own[at])) != AX_OK) return st;
+      own[at]->grad_fn = n;
+      n->refs++;
+      own[at]->out_index = (uint8_t)at;
+      own[at]->requires_grad = true;
+      c->out[at] = own[at];
+    }
+  }
+  return AX_OK;
+}
+
+static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk)
+{
+  ax_tensor *own[AX_MAX_OUT] = { 0 };
+  ax_grad c = { .node = n, .g = n->grads, .d = d, .sunk = r->collect ? NULL : sunk, .create_graph = r->create_graph, .oldest = r->oldest };
+  ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK; /* cat saves nothing and may have any number of inputs */
+
+  if (st == AX_OK) {
+    ax_op_impls[n->op].gradient(&c);
+    st = c.st;
+  }
+  for (int k = 0; k < c.n_temps; k++) ax_tensor_release(c.temps[k]);
+  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(own[k]);
+  return st;
+}
+
+static ax_status run_node(run *r, ax_node *n)
+{
+  enum { FEW = 8 };
+  ax_tensor *few[FEW] = { 0 }, **d = few;
+  bool few_sunk[FEW] = { 0 }, *sunk = few_sunk;
+  ax_status st = AX_OK;
+
+  if (n->released)
+    return ax_fail(AX_EGRAD, "backward: the graph through %s was released by an earlier backward pass; pass { retain_graph = true } to that one to go through it again",
+                   n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
+  if (n->n_in > FEW) {
+    d = ax_calloc((size_t)n->n_in, sizeof *d + sizeof *sunk);
+    if (!d) return AX_ENOMEM;
+    sunk = (bool *)(d + n->n_in);
+  }
+  if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
+  else st = run_op(r, n, d, sunk);
+  for (int k = 0; st == AX_OK && k < n->n_in; k++) {
+    const ax_edge *e = &n->edges[k];
+    ax_tensor *fitted = NULL;
+    if (!e->node || e->node->seq < r->oldest) continue;
+    if (sunk[k]) st = push(r, e->node);
+    else if (d[k]) {
+      st = fit(d[k], &n->in_meta[k], &fitted);
+      ax_tensor_release(d[k]);
+      d[k] = NULL; /* before it is delivered: the engine adds in place only into what it alone holds */
+      if (st == AX_OK) st = deliver(r, e, fitted);
+    }
+  }
+  for (int k = 0; k < n->n_in; k++) ax_tensor_release(d[k]);
+  if (d != few) ax_mfree(d);
+  if (st == AX_OK && !r->retain) release_saved(n);
+  return st;
+}
+
+static ax_status visit(run *r, ax_node *n)
+{
+  bool any = n->sunk;
+  ax_status st;
+
+  for (int k = 0; k < n->n_out; k++) {
+    if (!n->grads[k]) continue;
+    any = true;
+    if (n->kind != AX_NODE_ACCUMULATE && (st = run_hooks(n->hooks, false, k, &n->grads[k])) != AX_OK) return st;
+    for (int w = 0; w < r->n_wanted; w++)
+      if (r->wanted[w].node == n && r->wanted[w].out == k) {
+        ax_tensor_release(r->found[w]);
+        r->found[w] = ax_tensor_retain(n->grads[k]);
+      }
+  }
+  if (!any) return AX_OK;
+  if (n->kind == AX_NODE_ACCUMULATE) return r->collect ? AX_OK : run_leaf(r, n);
+  if (r->collect && n->seq <= r->oldest) return AX_OK; /* nothing wanted lies further back */
+  return run_node(r, n);
+}
+
+static void forget(ax_node *n)
+{
+  for (int k = 0; k < n->n_out; k++) {
+    ax_tensor_release(n->grads[k]);
+    n->grads[k] = NULL;
+  }
+  n->sunk = false;
+  n->run = NULL;
+  ax_node_release(n);
+}
+
+static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
+{
+  ax_edge e = { 0 };
+  ax_tensor *g = NULL;
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_status st;
+
+  if (!root->requires_grad)
+    return ax_fail(AX_EGRAD, "backward: the tensor %s does not require a gradient and has no history: no input of it had requires_grad set, or it was made inside no_grad or by detach",
+                   ax_shape_text(root->ndim, root->shape, a, sizeof a));
+  if (!seed && root->numel != 1)
+    return ax_fail(AX_EGRAD, "backward: a gradient must be given for a tensor of shape %s; only a scalar starts with 1",
+                   ax_shape_text(root->ndim, root->shape, a, sizeof a));
+  if (seed && !ax_same_shape(seed, root->ndim, root->shape))
+    return ax_fail(AX_ESHAPE, "backward: gradient of shape %s for a tensor of shape %s", ax_shape_text(seed->ndim, seed->shape, a, sizeof a),
+                   ax_shape_text(root->ndim, root->shape, b, sizeof b));
+  AX_TRY(edge_of(root, &e));
+  if (seed) AX_TRY(ax_cast(seed, (ax_dtype)root->dtype, &g));
+  else {
+    AX_TRY(ax_tensor_new_on(root->device, (ax_dtype)root->dtype, root->ndim, root->shape, &g));
+    AX_TRY(ax_fill(g, 1));
+  }
+  st = deliver(r, &e, g);
+  g = NULL;
+out:
+  ax_tensor_release(g);
+  if (e.node) ax_node_release(e.node);
+  return st;
+}
+
+static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
+{
+  const bool former = ax_grad_set_enabled(r->create_graph);
+  ax_status st = AX_OK;
+
+  for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
+  while (st == AX_OK && r->n > 0) {
+    ax_node *node = pop(r);
+    node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
+    st = visit(r, node);
+    forget(node);
+  }
+  while (r->n > 0) forget(r->heap[--r->n]); /* after a failure */
+  ax_mfree(r->heap);
+  ax_grad_set_enabled(former);
+  return st;
+}
+
+ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph, bool create_graph)
+{
+  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
+  return walk(&r, n, roots, seeds);
+}
+
+ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in, ax_tensor *const *inputs, bool retain_graph,
+                     bool create_graph, bool allow_unused, ax_tensor **out)
+{
+  ax_edge *wanted = ax_calloc((size_t)(n_in ? n_in : 1), sizeof *wanted);
+  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph, .collect = true, .n_wanted = n_in, .wanted = wanted, .found = out,
+            .oldest = UINT64_MAX };
+  ax_status st = AX_OK;
+
+  for (int k = 0; k < n_in; k++) out[k] = NULL;
+  if (!wanted) return AX_ENOMEM;
+  for (int k = 0; k < n_in; k++) {
+    if (!inputs[k]->requires_grad) {
+      st = ax_fail(AX_EGRAD, "grad: input %d does not require a gradient", k + 1);
+      goto out;
+    }
+    AX_TRY(edge_of(inputs[k], &wanted[k]));
+    if (wanted[k].node->seq < r.oldest) r.oldest = wanted[k].node->seq;
+  }
+  AX_TRY(walk(&r, n, roots, seeds));
+  for (int k = 0; k < n_in && !allow_unused; k++)
+    if (!out[k]) {
+      st = ax_fail(AX_EGRAD, "grad: the result does not depend on input %d; pass { allow_unused = true } to get nil for it", k + 1);
+      goto out;
+    }
+out:
+  for (int k = 0; k < n_in; k++) {
+    if (wanted[k].node) ax_node_release(wanted[k].node);
+    if (st != AX_OK) {
+      ax_tensor_release(out[k]);
+      out[k] = NULL;
+    }
+  }
+  ax_mfree(wanted);
+  return st;
+}
+
+/* ---- leaves */
+
+ax_status ax_set_requires_grad(ax_tensor *t, bool on)
+{
+  if (on && !ax_is_float((ax_dtype)t->dtype))
+    return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s", ax_dtype_name((ax_dtype)t->dtype));
+  if (!on && t->grad_fn)
+    return ax_fail(AX_EGRAD, "requires_grad: the tensor is the result of %s; use detach() to get one without history", ax_grad_fn_name(t));
+  t->requires_grad = on || t->grad_fn;
+  return AX_OK;
+}
+
+void ax_zero_grad(ax_tensor *t)
+{
+  ax_tensor_release(t->grad);
+  t->grad = NULL;
+}
+
+void ax_detach_inplace(ax_tensor *t)
+{
+  ax_node *n = t->grad_fn;
+  t->grad_fn = NULL;
+  t->out_index = 0;
+  t->requires_grad = false;
+  t->is_view = false;
+  t->rebased = t->version->rebased;
+  if (n) ax_node_release(n);
+}

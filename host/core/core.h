@@ -1,0 +1,32 @@
+/* What the files of host/core share among themselves and the binding does not need. */
+#ifndef AX_CORE_H
+#define AX_CORE_H
+
+#include "ax.h"
+
+#define AX_SHAPE_TEXT 192 /* room for the text of any shape */
+
+/* ---- shape.c */
+/* Checks sizes and multiplies them up; ESHAPE when negative or when bytes would overflow. */
+ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, int64_t *numel, size_t *bytes);
+void ax_strides_contiguous(int ndim, const int64_t *shape, int64_t *strides);
+bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *strides);
+/* Strides that show the same elements as `new_shape` (same count); false when only a copy can. */
+bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out);
+
+/* ---- alloc.c */
+bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */
+void ax_structs_add(int n);    /* a structure left or entered a spare list */
+
+/* ---- tensor.c */
+/* New reference: a view of t with its version cell; no graph. */
+ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out);
+static inline bool ax_same_shape(const ax_tensor *a, int ndim, const int64_t *shape)
+{
+  if (a->ndim != ndim) return false;
+  for (int d = 0; d < ndim; d++)
+    if (a->shape[d] != shape[d]) return false;
+  return true;
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* Element types: names, sizes, promotion, access to single elements. */
+#include "ax.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "half.h"
+
+static const struct { const char *name; size_t size; ax_category category; } rows[AX_DTYPE_COUNT] = {
+#define DTYPE(ID, name, ctype, size, category) [AX_##ID] = { #name, size, AX_##category },
+#include "core/dtype.def"
+#undef DTYPE
+};
+
+size_t ax_dtype_size(ax_dtype d) { return rows[d].size; }
+const char *ax_dtype_name(ax_dtype d) { return rows[d].name; }
+ax_category ax_dtype_category(ax_dtype d) { return rows[d].category; }
+
+ax_status ax_dtype_parse(const char *name, ax_dtype *out)
+{
+  for (int d = 0; d < AX_DTYPE_COUNT; d++)
+    if (strcmp(rows[d].name, name) == 0) {
+      *out = (ax_dtype)d;
+      return AX_OK;
+    }
+  return ax_fail(AX_EDTYPE, "no element type is called '%s'; there are "
+#define DTYPE(ID, name, ctype, size, category) #name " "
+#include "core/dtype.def"
+#undef DTYPE
+                 , name);
+}
+
+/* Rank within a category; the table in torch/csrc/utils/tensor_types and "type promotion" in PyTorch's documentation:
+ * uint8 with int32 gives int32, float16 with bfloat16 float32. */
+ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b)
+{
+  const ax_category ca = rows[a].category, cb = rows[b].category;
+
+  if (a == b) return a;
+  if (ca != cb) return ca > cb ? a : b;
+  if (ca == AX_FLOATING && rows[a].size == 2 && rows[b].size == 2) return AX_F32;
+  return rows[a].size >= rows[b].size ? a : b;
+}
+
+double ax_load_double(ax_dtype d, const void *data, int64_t at)
+{
+  switch (d) {
+  case AX_F32: return ((const float *)data)[at];
+  case AX_F64: return ((const double *)data)[at];
+  case AX_F16: return ax_half_to_float(((const uint16_t *)data)[at]);
+  case AX_BF16: return ax_bf16_to_float(((const uint16_t *)data)[at]);
+  default: return (double)ax_load_int(d, data, at);
+  }
+}
+
+int64_t ax_load_int(ax_dtype d, const void *data, int64_t at)
+{
+  switch (d) {
+  case AX_I64: return ((const int64_t *)data)[at];
+  case AX_I32: return ((const int32_t *)data)[at];
+  case AX_U8:
+  case AX_BOOL: return ((const uint8_t *)data)[at];
+  default: {
+    const double v = ax_load_double(d, data, at);
+    /* out of range and NaN are undefined in C: they come as the least value, as x86 has it */
+    return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
+  }
+  }
+}
+
+void ax_store_int(ax_dtype d, void *data, int64_t at, int64_t v)
+{
+  switch (d) {
+  case AX_I64: ((int64_t *)data)[at] = v; break;
+  case AX_I32: ((int32_t *)data)[at] = (int32_t)(uint32_t)(uint64_t)v; break;
+  case AX_U8: ((uint8_t *)data)[at] = (uint8_t)(uint64_t)v; break;
+  case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
+  default: ax_store_double(d, data, at, (double)v);
+  }
+}
+
+void ax_store_double(ax_dtype d, void *data, int64_t at, double v)
+{
+  switch (d) {
+  case AX_F32: ((float *)data)[at] = (float)v; break;
+  case AX_F64: ((double *)data)[at] = v; break;
+  case AX_F16: ((uint16_t *)data)[at] = ax_float_to_half((float)v); break;
+  case AX_BF16: ((uint16_t *)data)[at] = ax_float_to_bf16((float)v); break;
+  case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
+  default: ax_store_int(d, data, at, v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN);
+  }
+}

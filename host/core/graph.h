@@ -1,0 +1,107 @@
+/* The tape's inside: nodes, what they save, and what a gradient rule sees.
+ *
+ * A node stands for one recorded op.  It holds (counted) the nodes that made its inputs, so a result keeps its history alive and nothing
+ * else does.  Sequence numbers rise with creation, and a node is made after the nodes it points to: walking backward in falling order of
+ * sequence number is a topological order, with no counting of dependencies beforehand. */
+#ifndef AX_GRAPH_H
+#define AX_GRAPH_H
+
+#include "core/core.h"
+
+typedef struct ax_edge {
+  ax_node *node; /* counted; NULL: this input wants no gradient */
+  int out;       /* which result of that node */
+} ax_edge;
+
+typedef struct ax_meta {
+  ax_dtype dtype;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+} ax_meta;
+
+typedef struct ax_saved {
+  ax_tensor *t;   /* counted alias; NULL when not saved */
+  uint32_t edits; /* the version it had */
+} ax_saved;
+
+struct ax_hook {
+  ax_hook *next;
+  uint64_t id;
+  bool post;
+  int out;
+  ax_hook_fn call;
+  void (*drop)(void *);
+  void *ud;
+};
+
+typedef enum { AX_NODE_OP, AX_NODE_ACCUMULATE, AX_NODE_CUSTOM } ax_node_kind;
+
+struct ax_node {
+  int32_t refs;
+  ax_node_kind kind;
+  ax_op op;
+  bool released;     /* backward ran and freed what was saved */
+  uint64_t seq;
+  ax_args args;      /* attributes and number operands of the call; its `in` is not used */
+  int n_in, n_out;
+  ax_edge *edges;    /* [n_in] */
+  ax_meta *in_meta;  /* [n_in] */
+  ax_saved *in;      /* [n_in] */
+  ax_meta *out_meta; /* [n_out] */
+  ax_saved *out;     /* [n_out] */
+  ax_tensor **grads; /* [n_out] what has arrived during a backward run */
+  ax_hook *hooks;
+  ax_tensor *leaf;   /* ACCUMULATE: counted; the leaf points back weakly */
+  const char *name;  /* CUSTOM */
+  ax_custom_fn custom;
+  void (*drop)(void *);
+  void *ud;
+  const void *run;   /* the backward run that has it queued, or NULL */
+  bool sunk;         /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
+  ax_node *next_dead; /* list of ax_node_release */
+};
+
+void ax_node_release(ax_node *n);
+void ax_hooks_drop(ax_hook **list);
+
+/* Bits of a row's `saves`. */
+enum {
+  I0 = 1, I1 = 2, I2 = 4, I3 = 8, /* always */
+  X0 = 1 << 16, X1 = 1 << 17,     /* if the other one of the first two wants a gradient */
+  S0 = 1 << 20, S1 = 1 << 21,     /* if it wants one itself */
+  O0 = 1 << 8, O1 = 1 << 9,
+};
+
+/* Records a call whose results are `out`.  saves: as in ops.def. */
+ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves);
+/* The two halves of ax_record, for in-place ops: make the node (saving inputs, `overwritten` as a copy) before the kernel, attach the results
+ * after it. */
+ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves, const ax_tensor *overwritten, ax_node **out);
+ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves);
+
+/* ---- what a gradient rule works with (grad.c) */
+
+/* A tensor or a number; what rules compute with. */
+typedef struct ax_arg { ax_tensor *t; double num; bool integral; } ax_arg;
+
+enum { AX_RULE_TEMPS = 24 };
+typedef struct ax_grad {
+  ax_status st;         /* first failure; later steps do nothing */
+  ax_node *node;
+  ax_tensor *const *g;  /* gradient of each result; NULL: none arrived */
+  ax_tensor *in[AX_MAX_INPUTS], *out[AX_MAX_OUT]; /* saved tensors, borrowed; NULL where not saved */
+  ax_tensor **d;        /* gradient of each input: the rule gives new references */
+  bool *sunk;           /* [n_in] set where the rule wrote into the leaf's slot itself */
+  bool create_graph;
+  uint64_t oldest;      /* inputs made before this sequence number are not wanted */
+  ax_tensor *temps[AX_RULE_TEMPS];
+  int n_temps;
+} ax_grad;
+
+typedef void (*ax_rule)(ax_grad *c);
+bool ax_wants(const ax_grad *c, int input);
+/* The leaf slot that the gradient of `input` may be written into directly, or NULL.  *accumulate: it holds a gradient already. */
+ax_tensor *ax_sink(ax_grad *c, int input, bool *accumulate);
+void ax_sunk(ax_grad *c, int input); /* the rule has written there */
+
+#endif

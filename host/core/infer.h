@@ -1,0 +1,51 @@
+/* What a row's rule sees and decides (infer.c, views.c, composite.c). */
+#ifndef AX_INFER_H
+#define AX_INFER_H
+
+#include "core/graph.h"
+
+typedef struct ax_infer {
+  ax_op op;
+  const char *name;
+  const ax_args *args;
+  ax_attrs a;          /* a copy that the rule may complete; the kernel and the tape get this one */
+  /* kernels */
+  int n_out;
+  ax_meta out[AX_MAX_OUT];
+  ax_dtype compute;    /* inputs with a bit in `cast` are cast to this first */
+  uint32_t cast;
+  uint32_t contiguous; /* inputs made contiguous first */
+  uint32_t axes;       /* REDUCE: bit d set: dim d is reduced */
+  /* views, host and composite ops: the results themselves (new references) */
+  ax_tensor **result;
+} ax_infer;
+
+typedef ax_status (*ax_infer_fn)(ax_infer *q);
+
+typedef struct ax_op_impl {
+  ax_infer_fn infer;
+  ax_rule gradient;
+  uint32_t saves;
+} ax_op_impl;
+extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
+
+/* ---- iter.c */
+typedef struct ax_number { int64_t bits; } ax_number; /* room for one element of any type */
+/* Loop nest over dst and n inputs (NULL: the number in `numbers`), broadcast to dst's shape. */
+void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype compute);
+/* Loop nest over x's dims, dst standing still in the reduced ones (bits of `axes`). */
+void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
+
+/* ---- views.c */
+/* Sizes from a list in which one may be -1. */
+ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape);
+
+/* ---- random.c */
+/* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this rank's own. */
+void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a);
+
+/* ---- ops.c */
+/* Runs a row's kernel, nothing else. */
+ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out, const ax_iter *it);
+
+#endif

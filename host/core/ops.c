@@ -1,0 +1,344 @@
+/* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
+#include "core/infer.h"
+#include "core/rules.h"
+
+#include <string.h>
+
+#define ax_grad_NONE NULL
+#define PLAIN(rule) (ax_infer_##rule == ax_infer_promote || ax_infer_##rule == ax_infer_floats || ax_infer_##rule == ax_infer_clamp || \
+                     ax_infer_##rule == ax_infer_masked_fill)
+const ax_op_row ax_ops[AX_OP_COUNT] = {
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
+  [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, ax_grad_##gradient != NULL, \
+                   AX_FORM_##form == AX_FORM_POINTWISE && PLAIN(rule) && #name[0] != '_' },
+#include "core/ops.def"
+#undef OP
+};
+#undef PLAIN
+
+const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
+#include "core/ops.def"
+#undef OP
+};
+#undef ax_grad_NONE
+
+/* ---- kernels */
+
+ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out, const ax_iter *it)
+{
+  const ax_backend *backend;
+  const ax_status st = ax_backend_of(out[0]->device, &backend);
+  if (st != AX_OK) return st;
+  if (!backend->kernels[op]) return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
+  return backend->kernels[op](&(ax_call){ .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it });
+}
+
+/* Copy with cast between equal shapes or broadcast; no recording. */
+static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
+{
+  ax_iter it;
+  ax_iter_pointwise(&it, dst, 1, &src, NULL, (ax_dtype)src->dtype);
+  return dst->numel ? ax_kernel_call(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, &src, 1, &dst, &it) : AX_OK;
+}
+
+/* Inputs as the kernel wants them.  own[k] is what has to be released. */
+static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **own)
+{
+  for (int k = 0; k < q->args->n_in; k++) {
+    ax_tensor *t = in[k] = q->args->in[k];
+    if (!t) continue;
+    const bool cast = q->cast >> k & 1 && t->dtype != q->compute;
+    if (!cast && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
+    ax_status st = ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
+    if (st == AX_OK) st = raw_copy(own[k], t);
+    if (st != AX_OK) return st;
+    in[k] = own[k];
+  }
+  return AX_OK;
+}
+
+static void numbers_as(const ax_infer *q, ax_number *numbers)
+{
+  for (int k = 0; k < q->args->n_in; k++)
+    if (!q->args->in[k]) ax_store_double(q->compute, &numbers[k], 0, q->args->num[k]);
+}
+
+static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
+{
+  ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *own[AX_MAX_INPUTS] = { 0 };
+  ax_number numbers[AX_MAX_INPUTS];
+  ax_iter it;
+  ax_status st;
+
+  AX_TRY(prepare_inputs(q, in, own));
+  switch (ax_ops[q->op].form) {
+  case AX_FORM_POINTWISE:
+    if (out[0]->numel == 0) goto out;
+    numbers_as(q, numbers);
+    ax_iter_pointwise(&it, out[0], q->args->n_in, in, numbers, q->compute);
+    st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, 1, out, &it);
+    break;
+  case AX_FORM_REDUCE:
+    ax_iter_reduce(&it, out[0], in[0], q->axes);
+    st = ax_kernel_call(q->op, &q->a, 1, in, q->n_out, out, &it);
+    break;
+  default:
+    st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, q->n_out, out, NULL);
+  }
+out:
+  for (int k = 0; k < q->args->n_in; k++) ax_tensor_release(own[k]);
+  return st;
+}
+
+/* ---- what every way of running begins with */
+
+static ax_device device_of(const ax_args *args)
+{
+  for (int k = 0; k < args->n_in; k++)
+    if (args->in[k]) return args->in[k]->device;
+  return (ax_device){ AX_CPU, 0 };
+}
+
+static ax_status check_inputs(ax_op op, const ax_args *args)
+{
+  const bool list = ax_ops[op].form == AX_FORM_HOST || ax_ops[op].form == AX_FORM_COMPOSITE;
+  const ax_device device = device_of(args);
+
+  if (args->n_in > AX_MAX_INPUTS && !list) return ax_fail(AX_EINVAL, "%s: got %d tensors", ax_ops[op].name, args->n_in);
+  for (int k = 0; k < args->n_in; k++) {
+    const ax_tensor *t = args->in[k];
+    if (!t) continue;
+    if (t->device.kind != device.kind || t->device.index != device.index)
+      return ax_fail(AX_EINVAL, "%s: tensors lie on different devices", ax_ops[op].name);
+    /* a view of something that a recorded in-place op has changed since no longer knows its history */
+    if (t->rebased != t->version->rebased && (t->requires_grad || t->is_view) && ax_grad_enabled())
+      return ax_fail(AX_EGRAD, "%s: argument %d is a view of a tensor that an in-place op under autograd changed after the view was made; make the view again",
+                     ax_ops[op].name, k + 1);
+  }
+  return AX_OK;
+}
+
+static bool recordable(ax_op op, const ax_args *args)
+{
+  return ax_op_impls[op].gradient && ax_would_record(args->n_in, args->in);
+}
+
+static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
+
+/* ---- the three ways of running */
+
+ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
+{
+  const ax_op_impl *impl = &ax_op_impls[op];
+  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a, .result = out };
+  ax_args recorded;
+  ax_status st;
+  bool former;
+
+  memset(out, 0, AX_MAX_OUT * sizeof *out);
+  AX_TRY(check_inputs(op, args));
+  switch (ax_ops[op].form) {
+  case AX_FORM_COMPOSITE: return impl->infer(&q);
+  case AX_FORM_VIEW:
+    AX_TRY(impl->infer(&q));
+    out[0]->is_view = true;
+    q.n_out = 1;
+    break;
+  case AX_FORM_HOST:
+    former = ax_grad_set_enabled(false);
+    st = impl->infer(&q);
+    ax_grad_set_enabled(former);
+    if (st != AX_OK) goto out;
+    q.n_out = 1;
+    break;
+  default:
+    AX_TRY(impl->infer(&q));
+    for (int k = 0; k < q.n_out; k++)
+      AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
+    AX_TRY(run_kernel(&q, out));
+  }
+  if (!recordable(op, args)) return AX_OK;
+  recorded = *args;
+  recorded.a = q.a;
+  st = ax_record(op, &recorded, q.n_out, out, impl->saves);
+out:
+  if (st != AX_OK)
+    for (int k = 0; k < AX_MAX_OUT; k++) {
+      ax_tensor_release(out[k]);
+      out[k] = NULL;
+    }
+  return st;
+}
+
+/* Do writes to dst reach what a still unread input shows?  The very same elements are fine: each is read before it is written. */
+static bool overlaps(const ax_tensor *dst, const ax_tensor *t)
+{
+  if (!t || t->storage != dst->storage) return false;
+  if (t->offset == dst->offset && t->dtype == dst->dtype && ax_same_shape(t, dst->ndim, dst->shape) &&
+      memcmp(t->strides, dst->strides, sizeof *t->strides * (size_t)t->ndim) == 0) return false;
+  int64_t lo[2], hi[2];
+  const ax_tensor *both[2] = { dst, t };
+  for (int k = 0; k < 2; k++) {
+    lo[k] = hi[k] = both[k]->offset * (int64_t)ax_itemsize(both[k]);
+    for (int d = 0; d < both[k]->ndim; d++)
+      if (both[k]->shape[d] > 0) hi[k] += (both[k]->shape[d] - 1) * both[k]->strides[d] * (int64_t)ax_itemsize(both[k]);
+    hi[k] += (int64_t)ax_itemsize(both[k]);
+  }
+  return lo[0] < hi[1] && lo[1] < hi[0];
+}
+
+static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool recording)
+{
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  const ax_meta *m = &q->out[0];
+  const ax_status st = ax_shape_broadcast(q->name, dst->ndim, dst->shape, m->ndim, m->shape, &ndim, shape);
+
+  if (st != AX_OK) return st;
+  if (!ax_same_shape(dst, ndim, shape))
+    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s", q->name,
+                   ax_shape_text(m->ndim, m->shape, a, sizeof a), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+  if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
+    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", q->name, ax_dtype_name(m->dtype),
+                   ax_dtype_name((ax_dtype)dst->dtype));
+  for (int d = 0; d < dst->ndim; d++)
+    if (dst->strides[d] == 0 && dst->shape[d] > 1)
+      return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor being changed is expanded: several positions share an element; clone it first", q->name, d + 1);
+  if (ax_grad_enabled() && dst->requires_grad && !dst->grad_fn)
+    return ax_fail(AX_EGRAD, "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", q->name);
+  if (recording && dst->is_view)
+    return ax_fail(AX_EGRAD, "%s_: changing a view in place is not available while gradients are recorded; build the result out of place (cat, stack, where) or use tensor.no_grad", q->name);
+  return AX_OK;
+}
+
+ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
+{
+  const ax_op_impl *impl = &ax_op_impls[op];
+  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
+  ax_args recorded;
+  ax_tensor *temp = NULL;
+  ax_node *node = NULL;
+  ax_status st;
+
+  if (ax_ops[op].form != AX_FORM_POINTWISE) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
+  const bool recording = impl->gradient && ax_grad_enabled() && (dst->requires_grad || ax_would_record(args->n_in, args->in));
+  AX_TRY(check_inputs(op, args));
+  AX_TRY(impl->infer(&q));
+  AX_TRY(check_destination(&q, dst, recording));
+  if (recording) {
+    recorded = *args;
+    recorded.a = q.a;
+    AX_TRY(ax_node_new_op(op, &recorded, 1, impl->saves, dst, &node));
+  }
+  bool direct = q.out[0].dtype == dst->dtype || op == AX_OP_COPY;
+  for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
+  if (direct) AX_TRY(run_kernel(&q, &dst));
+  else {
+    AX_TRY(ax_tensor_new_on(dst->device, q.out[0].dtype, dst->ndim, dst->shape, &temp));
+    AX_TRY(run_kernel(&q, &temp));
+    AX_TRY(raw_copy(dst, temp));
+  }
+  dst->version->edits++;
+  if (node) {
+    ax_node *old = dst->grad_fn;
+    dst->grad_fn = NULL;
+    dst->rebased = ++dst->version->rebased;
+    st = ax_node_attach(node, 1, &dst, impl->saves);
+    if (old) ax_node_release(old);
+  }
+out:
+  if (node) ax_node_release(node);
+  ax_tensor_release(temp);
+  return st;
+}
+
+ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
+{
+  const ax_op_impl *impl = &ax_op_impls[op];
+  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_tensor *temp = NULL;
+  ax_status st = AX_OK;
+
+  if (impl->infer == ax_infer_into_only) {
+    if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
+    q.n_out = 1;
+    if (!ax_tensor_is_contiguous(dst)) AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
+    ax_tensor *target = temp ? temp : dst;
+    AX_TRY(run_kernel(&q, &target));
+    if (temp) AX_TRY(raw_copy(dst, temp));
+  } else {
+    AX_TRY(impl->infer(&q));
+    if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape) || !ax_tensor_is_contiguous(dst))
+      return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name, ax_dtype_name(q.out[0].dtype),
+                     ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a), ax_dtype_name((ax_dtype)dst->dtype),
+                     ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+    AX_TRY(run_kernel(&q, &dst));
+  }
+  dst->version->edits++;
+out:
+  ax_tensor_release(temp);
+  return st;
+}
+
+/* ---- conveniences */
+
+ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  const ax_status st = ax_run(op, &(ax_args){ .n_in = 1, .in = &a, .a = { .n_list = -1 } }, results);
+  *out = results[0];
+  return st;
+}
+
+ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  const ax_status st = ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = { .n_list = -1 } }, results);
+  *out = results[0];
+  return st;
+}
+
+ax_status ax_run_num(ax_op op, ax_tensor *a, double number, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  const ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ a, NULL }, .scalars = 2, .integral = number == (double)(int64_t)number ? 2 : 0,
+                         .num = { 0, number }, .a = { .n_list = -1 } };
+  const ax_status st = ax_run(op, &args, results);
+  *out = results[0];
+  return st;
+}
+
+ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  if (t->dtype == dtype) {
+    *out = ax_tensor_retain(t);
+    return AX_OK;
+  }
+  const ax_status st = ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { dtype }, .n_list = -1 } }, results);
+  *out = results[0];
+  return st;
+}
+
+ax_status ax_contiguous(ax_tensor *t, ax_tensor **out) { return ax_run1(AX_OP_CONTIGUOUS, t, out); }
+
+ax_status ax_copy(ax_tensor *dst, ax_tensor *src)
+{
+  const bool former = ax_grad_set_enabled(false);
+  const ax_status st = ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = &src, .a = { .n_list = -1 } }, dst);
+  ax_grad_set_enabled(former);
+  return st;
+}
+
+ax_status ax_fill(ax_tensor *dst, double value)
+{
+  ax_tensor *none = NULL;
+  const ax_args args = { .n_in = 1, .in = &none, .scalars = 1, .num = { value }, .a = { .n_list = -1 } };
+  const bool former = ax_grad_set_enabled(false);
+  const ax_status st = ax_run_inplace(AX_OP_COPY, &args, dst);
+  ax_grad_set_enabled(former);
+  return st;
+}

@@ -1,0 +1,36 @@
+/* Generators.  The numbers themselves are made by kernels from (seed, stream, draw, index): see kernels/philox.h. */
+#include "core/infer.h"
+
+static ax_generator fallback = { .refs = 1 };
+static int rank;
+
+ax_status ax_generator_new(uint64_t seed, ax_generator **out)
+{
+  ax_generator *g = *out = ax_malloc(sizeof *g);
+  if (!g) return AX_ENOMEM;
+  *g = (ax_generator){ .refs = 1, .seed = seed };
+  return AX_OK;
+}
+
+void ax_generator_release(ax_generator *g)
+{
+  if (g && --g->refs == 0) ax_mfree(g);
+}
+
+ax_generator *ax_generator_default(void) { return &fallback; }
+
+void ax_manual_seed(uint64_t seed)
+{
+  fallback.seed = seed;
+  fallback.draws = 0;
+}
+
+void ax_random_set_rank(int r) { rank = r; }
+
+void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a)
+{
+  if (!gen) gen = &fallback;
+  a->rng.seed = gen->seed;
+  a->rng.stream = per_rank ? 1 + (uint64_t)rank : 0;
+  a->rng.draw = gen->draws++;
+}

@@ -1,0 +1,38 @@
+/* Storages: counted device bytes. */
+#include "ax.h"
+
+static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
+
+ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out)
+{
+  ax_storage *s = ax_malloc(sizeof *s);
+  *out = s;
+  if (!s) return AX_ENOMEM;
+  *s = (ax_storage){ .refs = 1, .data = data, .bytes = bytes, .release = release, .owner = owner, .version = { .refs = -1 } };
+  return AX_OK;
+}
+
+ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
+{
+  ax_status st;
+  void *data;
+
+  *out = NULL;
+  if (device.kind != AX_CPU) return ax_fail(AX_ENOIMPL, "this build has no backend for device kind %d", device.kind);
+  if ((st = ax_alloc(bytes, &data)) != AX_OK) return st;
+  if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
+  return st;
+}
+
+ax_storage *ax_storage_retain(ax_storage *s)
+{
+  __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
+  return s;
+}
+
+void ax_storage_release(ax_storage *s)
+{
+  if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+  if (s->release) s->release(s);
+  ax_mfree(s);
+}

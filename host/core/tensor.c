@@ -1,0 +1,226 @@
+/* Tensors: counted views over storages.  What a tensor means to autograd is in autograd.c; here are its bytes and its life. */
+#include "core/core.h"
+#include "core/graph.h"
+
+#include <string.h>
+
+/* Tensor structures are made and dropped at the rate of ops: a short list of free ones saves malloc its work.  One thread each. */
+enum { SPARE = 64 };
+static _Thread_local struct { ax_tensor *list[SPARE]; int n; } spare;
+
+static ax_tensor *new_struct(void)
+{
+  ax_tensor *t;
+  if (spare.n > 0 && !ax_alloc_injecting()) {
+    t = spare.list[--spare.n];
+    ax_structs_add(1);
+  } else if (!(t = ax_malloc(sizeof *t))) return NULL;
+  memset(t, 0, sizeof *t);
+  t->refs = 1;
+  return t;
+}
+
+static void free_struct(ax_tensor *t)
+{
+  if (spare.n < SPARE) {
+    spare.list[spare.n++] = t;
+    ax_structs_add(-1);
+  } else ax_mfree(t);
+}
+
+static void version_release(ax_version *v)
+{
+  if (v->refs > 0 && --v->refs == 0) ax_mfree(v);
+}
+
+static ax_version *version_retain(ax_version *v)
+{
+  if (v->refs > 0) v->refs++;
+  return v;
+}
+
+ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  ax_status st;
+  ax_storage *s = NULL;
+  int64_t numel, strides[AX_MAX_DIMS];
+  size_t bytes;
+
+  *out = NULL;
+  AX_TRY(ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes));
+  AX_TRY(ax_storage_new(device, bytes, &s));
+  ax_strides_contiguous(ndim, shape, strides);
+  st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
+out:
+  ax_storage_release(s);
+  return st;
+}
+
+ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  return ax_tensor_new_on((ax_device){ AX_CPU, 0 }, dtype, ndim, shape, out);
+}
+
+ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
+                         ax_tensor **out)
+{
+  ax_tensor *t = new_struct();
+  *out = t;
+  if (!t) return AX_ENOMEM;
+  t->dtype = (uint8_t)dtype;
+  t->ndim = (uint8_t)ndim;
+  t->device = s->device;
+  t->offset = offset;
+  t->numel = 1;
+  for (int d = 0; d < ndim; d++) {
+    t->shape[d] = shape[d];
+    t->strides[d] = strides[d];
+    t->numel *= shape[d];
+  }
+  t->storage = ax_storage_retain(s);
+  t->version = &s->version;
+  return AX_OK;
+}
+
+ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out)
+{
+  const ax_status st = ax_tensor_over(t->storage, (ax_dtype)t->dtype, ndim, shape, strides, offset, out);
+  if (st != AX_OK) return st;
+  (*out)->version = version_retain(t->version);
+  (*out)->rebased = t->rebased;
+  return AX_OK;
+}
+
+ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out)
+{
+  return ax_tensor_view(t, t->ndim, t->shape, t->strides, t->offset, out);
+}
+
+ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out)
+{
+  const ax_status st = ax_tensor_new(dtype, 0, NULL, out);
+  if (st == AX_OK) ax_store_double(dtype, ax_data(*out), 0, value);
+  return st;
+}
+
+ax_tensor *ax_tensor_retain(ax_tensor *t)
+{
+  t->refs++;
+  return t;
+}
+
+/* Releasing a graph must not recurse: a chain of a million ops is freed by ax_node_release's own list.  (A leaf's accumulate node holds the
+ * leaf, so there is none any more when a leaf goes.) */
+void ax_tensor_release(ax_tensor *t)
+{
+  if (!t || --t->refs > 0) return;
+  ax_node *node = t->grad_fn;
+  t->grad_fn = NULL;
+  ax_hooks_drop(&t->hooks);
+  ax_tensor_release(t->grad);
+  ax_tensor_release(t->grad_slot);
+  version_release(t->version);
+  ax_storage_release(t->storage);
+  free_struct(t);
+  if (node) ax_node_release(node);
+}
+
+bool ax_tensor_is_contiguous(const ax_tensor *t) { return ax_strides_are_contiguous(t->ndim, t->shape, t->strides); }
+
+/* ---- moving a tensor to other memory */
+
+static ax_status check_flat(const char *what, const ax_tensor *t, const ax_tensor *flat, int64_t offset)
+{
+  if (flat->ndim != 1 || flat->dtype != t->dtype || !ax_tensor_is_contiguous(flat))
+    return ax_fail(AX_EINVAL, "%s: expected a contiguous 1-d %s buffer, got %d-d %s", what, ax_dtype_name((ax_dtype)t->dtype),
+                   flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
+  if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
+    return ax_fail(AX_ERANGE, "%s: %lld elements at offset %lld do not fit a buffer of %lld", what, (long long)t->numel,
+                   (long long)offset, (long long)flat->numel);
+  return AX_OK;
+}
+
+/* Swaps what t looks at; takes nothing, retains s. */
+static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *version)
+{
+  ax_storage_retain(s);
+  ax_storage_release(t->storage);
+  version_release(t->version);
+  t->storage = s;
+  t->offset = offset;
+  t->device = s->device;
+  t->version = version;
+  t->rebased = version->rebased;
+}
+
+ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)
+{
+  ax_status st;
+  ax_tensor *place = NULL;
+  ax_version *own = NULL;
+  int64_t strides[AX_MAX_DIMS];
+
+  if (t->grad_fn) return ax_fail(AX_EGRAD, "rebind: the tensor is the result of %s; only leaves can move", ax_grad_fn_name(t));
+  AX_TRY(check_flat("rebind", t, flat, offset));
+  ax_strides_contiguous(t->ndim, t->shape, strides);
+  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset, &place));
+  own = ax_malloc(sizeof *own);
+  if (!own) { st = AX_ENOMEM; goto out; }
+  *own = (ax_version){ .refs = 1, .edits = t->version->edits };
+  AX_TRY(ax_copy(place, t));
+  point_at(t, flat->storage, place->offset, own);
+  memcpy(t->strides, strides, sizeof strides);
+  own = NULL;
+out:
+  ax_mfree(own);
+  ax_tensor_release(place);
+  return st;
+}
+
+ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset)
+{
+  ax_status st;
+  ax_tensor *slot = NULL;
+  int64_t strides[AX_MAX_DIMS];
+
+  if (!flat) {
+    ax_tensor_release(t->grad_slot);
+    t->grad_slot = NULL;
+    return AX_OK;
+  }
+  AX_TRY(check_flat("set_grad_slot", t, flat, offset));
+  ax_strides_contiguous(t->ndim, t->shape, strides);
+  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset, &slot));
+  if (t->grad) {
+    AX_TRY(ax_copy(slot, t->grad));
+    ax_tensor_release(t->grad);
+    t->grad = ax_tensor_retain(slot);
+  }
+  ax_tensor_release(t->grad_slot);
+  t->grad_slot = slot;
+  slot = NULL;
+out:
+  ax_tensor_release(slot);
+  return st;
+}
+
+ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
+{
+  ax_version *own;
+  if (t->grad_fn) return ax_fail(AX_EGRAD, "data: the tensor is the result of %s; only a leaf's data can be set", ax_grad_fn_name(t));
+  if (t->requires_grad && !ax_is_float((ax_dtype)src->dtype))
+    return ax_fail(AX_EDTYPE, "data: a tensor that requires a gradient cannot hold %s", ax_dtype_name((ax_dtype)src->dtype));
+  if (!(own = ax_malloc(sizeof *own))) return AX_ENOMEM;
+  *own = (ax_version){ .refs = 1, .edits = t->version->edits + 1 };
+  point_at(t, src->storage, src->offset, own);
+  t->dtype = src->dtype;
+  t->ndim = src->ndim;
+  t->numel = src->numel;
+  memcpy(t->shape, src->shape, sizeof t->shape);
+  memcpy(t->strides, src->strides, sizeof t->strides);
+  if (t->grad_slot) { /* it had the old shape */
+    ax_tensor_release(t->grad_slot);
+    t->grad_slot = NULL;
+  }
+  return AX_OK;
+}

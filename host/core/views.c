@@ -1,0 +1,181 @@
+/* Rules of view rows: each makes a tensor over the same storage. */
+#include "core/infer.h"
+#include "core/rules.h"
+
+#include <string.h>
+
+#define TEXT(t) ax_shape_text((t)->ndim, (t)->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT)
+#define X (q->args->in[0])
+
+static const char *list_text(const ax_infer *q, char *buf) { return ax_shape_text(q->a.n_list, q->a.list, buf, AX_SHAPE_TEXT); }
+
+/* Shape from a list in which one size may be -1. */
+ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape)
+{
+  char text[AX_SHAPE_TEXT];
+  int64_t known = 1;
+  int unknown = -1;
+
+  if (n < 0) return ax_fail(AX_EINVAL, "%s: expected the sizes of the new shape", name);
+  for (int d = 0; d < n; d++) {
+    shape[d] = list[d];
+    if (list[d] == -1) {
+      if (unknown >= 0) return ax_fail(AX_EINVAL, "%s: only one size can be -1, got %s", name, ax_shape_text(n, list, text, sizeof text));
+      unknown = d;
+    } else if (list[d] < 0 || __builtin_mul_overflow(known, list[d], &known))
+      return ax_fail(AX_ERANGE, "%s: %s is not a shape", name, ax_shape_text(n, list, text, sizeof text));
+  }
+  if (unknown >= 0) {
+    if (known == 0 || x->numel % known != 0) goto misfit;
+    shape[unknown] = x->numel / known;
+  } else if (known != x->numel) goto misfit;
+  return AX_OK;
+misfit:
+  return ax_fail(AX_ESHAPE, "%s: shape %s has %lld elements and does not fit %s", name, TEXT(x), (long long)x->numel,
+                 ax_shape_text(n, list, text, sizeof text));
+}
+
+ax_status ax_infer_view(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  char text[AX_SHAPE_TEXT];
+  const ax_status st = ax_resolve_shape(q->name, X, q->a.n_list, q->a.list, shape);
+  if (st != AX_OK) return st;
+  if (!ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides))
+    return ax_fail(AX_ESHAPE, "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape", TEXT(X),
+                   ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), list_text(q, text));
+  return ax_tensor_view(X, q->a.n_list, shape, strides, X->offset, &q->result[0]);
+}
+
+ax_status ax_infer_permute(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  uint32_t seen = 0;
+  if (q->a.n_list != X->ndim)
+    return ax_fail(AX_EINVAL, "permute: shape %s needs %d dims in their new order, got %d", TEXT(X), X->ndim, q->a.n_list < 0 ? 0 : q->a.n_list);
+  for (int d = 0; d < X->ndim; d++) {
+    const int64_t from = q->a.list[d];
+    if (from < 0 || from >= X->ndim) return ax_fail(AX_ERANGE, "permute: dim %lld is outside 1..%d", (long long)from + 1, X->ndim);
+    if (seen >> from & 1) return ax_fail(AX_EINVAL, "permute: dim %lld is listed twice", (long long)from + 1);
+    seen |= 1u << from;
+    shape[d] = X->shape[from];
+    strides[d] = X->strides[from];
+  }
+  return ax_tensor_view(X, X->ndim, shape, strides, X->offset, &q->result[0]);
+}
+
+ax_status ax_infer_transpose(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  const int64_t a = q->a.i[0], b = q->a.i[1];
+  if (X->ndim == 0) return ax_tensor_view(X, 0, NULL, NULL, X->offset, &q->result[0]);
+  memcpy(shape, X->shape, sizeof shape);
+  memcpy(strides, X->strides, sizeof strides);
+  shape[a] = X->shape[b], shape[b] = X->shape[a];
+  strides[a] = X->strides[b], strides[b] = X->strides[a];
+  return ax_tensor_view(X, X->ndim, shape, strides, X->offset, &q->result[0]);
+}
+
+ax_status ax_infer_expand(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  char text[AX_SHAPE_TEXT];
+  const int n = q->a.n_list, lead = n - X->ndim;
+
+  if (lead < 0) return ax_fail(AX_ESHAPE, "expand: %s has fewer dims than shape %s", n < 0 ? "nothing" : list_text(q, text), TEXT(X));
+  for (int d = 0; d < n; d++) {
+    const int64_t want = q->a.list[d], have = d < lead ? 1 : X->shape[d - lead];
+    if ((want < 0 && !(want == -1 && d >= lead)) || (want >= 0 && have != want && have != 1))
+      return ax_fail(AX_ESHAPE, "expand: shape %s does not expand to %s", TEXT(X), list_text(q, text));
+    shape[d] = want == -1 ? have : want;
+    strides[d] = d < lead || (have == 1 && shape[d] != 1) ? 0 : X->strides[d - lead];
+  }
+  return ax_tensor_view(X, n, shape, strides, X->offset, &q->result[0]);
+}
+
+ax_status ax_infer_squeeze(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  int n = 0;
+  for (int k = 0; k < q->a.n_list; k++)
+    if (q->a.list[k] < 0 || q->a.list[k] >= (X->ndim ? X->ndim : 1))
+      return ax_fail(AX_ERANGE, "squeeze: dim %lld is outside 1..%d", (long long)q->a.list[k] + 1, X->ndim);
+  for (int d = 0; d < X->ndim; d++) {
+    bool drop = X->shape[d] == 1;
+    if (drop && q->a.n_list >= 0) {
+      drop = false;
+      for (int k = 0; k < q->a.n_list; k++) drop |= q->a.list[k] == d;
+    }
+    if (drop) continue;
+    shape[n] = X->shape[d];
+    strides[n++] = X->strides[d];
+  }
+  return ax_tensor_view(X, n, shape, strides, X->offset, &q->result[0]);
+}
+
+ax_status ax_infer_unsqueeze(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  const int at = (int)q->a.i[0];
+  if (X->ndim == AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "unsqueeze: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
+  for (int d = 0, from = 0; d <= X->ndim; d++) {
+    shape[d] = d == at ? 1 : X->shape[from];
+    strides[d] = d == at ? (from < X->ndim ? X->strides[from] * X->shape[from] : 1) : X->strides[from];
+    from += d != at;
+  }
+  return ax_tensor_view(X, X->ndim + 1, shape, strides, X->offset, &q->result[0]);
+}
+
+static ax_status check_position(const ax_infer *q, int64_t dim, int64_t at)
+{
+  if (X->ndim == 0) return ax_fail(AX_ERANGE, "%s: a 0-d tensor has no positions", q->name);
+  if (at < 0 || at >= X->shape[dim])
+    return ax_fail(AX_ERANGE, "%s: position %lld of dim %lld is outside 1..%lld (shape %s)", q->name, (long long)at + 1, (long long)dim + 1,
+                   (long long)X->shape[dim], TEXT(X));
+  return AX_OK;
+}
+
+ax_status ax_infer_select(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  const int64_t dim = q->a.i[0], at = q->a.i[1];
+  int n = 0;
+  const ax_status st = check_position(q, dim, at);
+  if (st != AX_OK) return st;
+  for (int d = 0; d < X->ndim; d++)
+    if (d != dim) {
+      shape[n] = X->shape[d];
+      strides[n++] = X->strides[d];
+    }
+  return ax_tensor_view(X, n, shape, strides, X->offset + at * X->strides[dim], &q->result[0]);
+}
+
+static ax_status stepped(ax_infer *q, int64_t step)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  const int64_t dim = q->a.i[0], start = q->a.i[1], length = q->a.i[2];
+  int64_t last;
+
+  if (X->ndim == 0) return ax_fail(AX_ERANGE, "%s: a 0-d tensor has no positions", q->name);
+  if (step < 1) return ax_fail(AX_ERANGE, "%s: step must be at least 1, got %lld", q->name, (long long)step);
+  if (length < 0) return ax_fail(AX_ERANGE, "%s: length must not be negative, got %lld", q->name, (long long)length);
+  if (start < 0 || start > X->shape[dim] ||
+      (length > 0 && (__builtin_mul_overflow(length - 1, step, &last) || last >= X->shape[dim] - start)))
+    return ax_fail(AX_ERANGE, "%s: %lld positions from %lld on do not fit dim %lld of size %lld (shape %s)", q->name, (long long)length,
+                   (long long)start + 1, (long long)dim + 1, (long long)X->shape[dim], TEXT(X));
+  memcpy(shape, X->shape, sizeof shape);
+  memcpy(strides, X->strides, sizeof strides);
+  shape[dim] = length;
+  strides[dim] *= step;
+  return ax_tensor_view(X, X->ndim, shape, strides, X->offset + (length ? start * X->strides[dim] : 0), &q->result[0]);
+}
+
+ax_status ax_infer_narrow(ax_infer *q) { return stepped(q, 1); }
+ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.i[3]); }
+
+ax_status ax_infer_diagonal(ax_infer *q)
+{
+  if (X->ndim != 2) return ax_fail(AX_ESHAPE, "diagonal: expected a matrix, got %s", TEXT(X));
+  const int64_t n = X->shape[0] < X->shape[1] ? X->shape[0] : X->shape[1];
+  return ax_tensor_view(X, 1, &n, (int64_t[]){ X->strides[0] + X->strides[1] }, X->offset, &q->result[0]);
+}
