@@ -1,0 +1,150 @@
+--- Walks the op table: every row has a case; forward against a plain reference, gradients against finite differences in
+--- float64, each contiguous, strided and broadcast.
+local tensor = require "accelerate.tensor"
+local core = require "accelerate.core"
+local cases = require "spec.support.op_cases"
+local gradcheck = require "spec.support.gradcheck"
+
+-- Values evenly spread over the range in a scrambled order: distinct, so no finite difference crosses a tie or a kink.
+local function spread(n, lo, hi, salt)
+  local order, values = tensor.randperm(n, { generator = tensor.Generator(salt) }):totable(), {}
+  for i = 1, n do values[i] = lo + (hi - lo) * (order[i] + 0.5) / n end
+  return tensor.tensor(values, { dtype = "float64" })
+end
+
+local function numel(shape)
+  local n = 1
+  for _, s in ipairs(shape) do n = n * s end
+  return n
+end
+
+-- Each layout makes a leaf and a function that views it as the input.
+local layouts = {
+  contiguous = function(spec, salt)
+    return spread(numel(spec.shape), spec.lo, spec.hi, salt):view(spec.shape), function(leaf) return leaf end
+  end,
+  -- every other element of a transposed buffer
+  strided = function(spec, salt)
+    local back = {}
+    for d = #spec.shape, 1, -1 do back[#back + 1] = spec.shape[d] end
+    back[#back] = back[#back] * 2
+    local order = {}
+    for d = 1, #back do order[d] = #back - d + 1 end
+    return spread(numel(back), spec.lo, spec.hi, salt):view(back), function(leaf)
+      local first = {}
+      for d = 1, #back do first[d] = d == #back and { 1, back[d], 2 } or {} end
+      return leaf[first]:permute(order)
+    end
+  end,
+  -- one row repeated with stride 0 (ops of one input); several inputs bring shapes of their own
+  broadcast = function(spec, salt, own)
+    if own then return spread(numel(spec.shape), spec.lo, spec.hi, salt):view(spec.shape), function(leaf) return leaf end end
+    local row = { unpack(spec.shape) }
+    row[1] = 1
+    return spread(numel(row), spec.lo, spec.hi, salt):view(row), function(leaf) return leaf:expand(spec.shape) end
+  end,
+}
+
+local function build(case, layout)
+  local own = layout == "broadcast" and case.broadcast
+  local leaves, views = {}, {}
+  for k, spec in ipairs(own or case.inputs) do leaves[k], views[k] = layouts[layout](spec, k, own) end
+  local function inputs(...)
+    local out = { ... }
+    for k = 1, #out do out[k] = views[k](out[k]) end
+    return unpack(out)
+  end
+  return leaves, inputs
+end
+
+local function close(what, got, expected, tolerance)
+  if type(expected) == "table" then
+    assert.are.equal("table", type(got), what)
+    assert.are.equal(#expected, #got, what .. ": length")
+    for i, e in ipairs(expected) do close(("%s[%d]"):format(what, i), got[i], e, tolerance) end
+  elseif type(expected) == "boolean" then
+    assert.are.equal(expected, got, what)
+  elseif not (math.abs(got - expected) <= tolerance * math.max(1, math.abs(expected))) then
+    error(("%s: got %.17g, expected %.17g"):format(what, got, expected), 0)
+  end
+end
+
+local function value(t) return t:dim() == 0 and t:item() or t:totable() end
+
+-- Applies a scalar reference over tensors already broadcast to one shape.
+local function pointwise_reference(ref, inputs)
+  local shape = inputs[1]
+  for k = 2, #inputs do shape = shape + inputs[k] end
+  local flats = {}
+  for k, t in ipairs(inputs) do flats[k] = t:expand(shape.shape):reshape(-1):totable() end
+  local out = {}
+  for i = 1, #flats[1] do
+    local scalars = {}
+    for k = 1, #flats do scalars[k] = flats[k][i] end
+    out[i] = ref(unpack(scalars))
+  end
+  return out
+end
+
+local function check_forward(name, case, layout)
+  local leaves, inputs = build(case, layout)
+  local given = { inputs(unpack(leaves)) }
+  local results = { case.call(unpack(given)) }
+  if case.pointwise then
+    close(name, results[1]:reshape(-1):totable(), pointwise_reference(case.ref, given), case.tolerance or 1e-12)
+  elseif case.ref then
+    local plain = {}
+    for k, t in ipairs(given) do plain[k] = t:totable() end
+    for k, expected in ipairs { case.ref(unpack(plain)) } do close(name .. " result " .. k, value(results[k]), expected, 1e-12) end
+  end
+end
+
+local function check_gradient(name, case, layout, order)
+  local leaves, inputs = build(case, layout)
+  for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
+  gradcheck[order](name .. ", " .. layout, function(...) return case.call(inputs(...)) end, leaves)
+end
+
+describe("the op table", function()
+  for _, row in ipairs(core.ops()) do
+    local case = cases[row.name]
+    it(row.name .. " has a case", function() assert.is_table(case, "spec/support/op_cases.lua has no case for " .. row.name) end)
+    if case and case.through then
+      it(row.name .. " is run by the cases of " .. case.through, function() assert.is_table(cases[case.through]) end)
+    elseif case and case.creator then
+      it(row.name .. " is run by tensor." .. case.creator, function() assert.is_function(tensor[case.creator]) end)
+    elseif case then
+      for _, layout in ipairs { "contiguous", "strided", "broadcast" } do
+        it(("%s, %s: forward"):format(row.name, layout), function() check_forward(row.name, case, layout) end)
+        local differentiable = row.differentiable or row.form == "composite"
+        if differentiable and not case.exact and not case.no_differences then
+          it(("%s, %s: gradient"):format(row.name, layout), function() check_gradient(row.name, case, layout, "first") end)
+          it(("%s, %s: gradient of the gradient"):format(row.name, layout), function() check_gradient(row.name, case, layout, "second") end)
+        end
+        if row.inplace and case.pointwise then
+          it(("%s, %s: in place gives the same"):format(row.name, layout), function()
+            local leaves, inputs = build(case, "contiguous")
+            local given = { inputs(unpack(leaves)) }
+            local expected = case.call(unpack(given)):totable()
+            local x = given[1]:clone()
+            if row.name == "clamp" then x:clamp_ { min = -0.5, max = 0.7 }
+            elseif row.name == "masked_fill" then x:masked_fill_(x:gt(0.5), 7)
+            else x[row.name .. "_"](x, unpack(given, 2)) end
+            close(row.name .. "_", x:totable(), expected, 0)
+          end)
+        end
+        if case.pointwise and not case.exact and not row.name:find("^_") then
+          it(("%s, %s: float32 agrees with float64"):format(row.name, layout), function()
+            local leaves, inputs = build(case, layout)
+            local given = { inputs(unpack(leaves)) }
+            local low = {}
+            for k, t in ipairs(given) do low[k] = t:float() end
+            local exact_low = {}
+            for k, t in ipairs(low) do exact_low[k] = t:double() end
+            close(row.name, case.call(unpack(low)):double():reshape(-1):totable(), case.call(unpack(exact_low)):reshape(-1):totable(), 2e-6)
+          end)
+        end
+      end
+    end
+  end
+end)
