@@ -1,0 +1,68 @@
+--- Every allocation of a training step is made to fail in turn: each failure is a Lua error that names memory, nothing leaks, and the
+--- next step works.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+
+local function live()
+  collectgarbage() -- the test counts; programs need not do this
+  collectgarbage()
+  local s = core.memory_stats()
+  return s.live_bytes, s.structs
+end
+
+-- Runs `step` with the n-th allocation failing, n = 1, 2, 3 ... until it passes; returns the number of failures seen.
+local function torture(step, reset)
+  local n = 0
+  while true do
+    n = n + 1
+    reset()
+    local bytes, structs = live()
+    core.debug_fail_alloc(n)
+    local ok, message = pcall(step)
+    core.debug_fail_alloc(0)
+    if ok then return n - 1 end
+    assert.is_truthy(tostring(message):find("out of memory", 1, true), ("failure %d: %s"):format(n, tostring(message)))
+    reset()
+    local bytes_after, structs_after = live()
+    assert.are.equal(bytes, bytes_after, ("failure %d leaks tensor memory: %s"):format(n, message))
+    assert.are.equal(structs, structs_after, ("failure %d leaks structures: %s"):format(n, message))
+    assert.is_true(n < 5000, "the step never passes")
+  end
+end
+
+describe("running out of memory", function()
+  it("in any allocation of forward, backward and the optimizer's step is an error and leaks nothing", function()
+    tensor.manual_seed(1)
+    local model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 3))
+    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
+    local x, y = tensor.randn(4, 6), tensor.tensor({ 0, 2, 1, 1 }, { dtype = "int64" })
+    local loss_fn = nn.CrossEntropyLoss()
+    local function step()
+      local loss = loss_fn(model(x), y)
+      loss:backward()
+      core.clip_grad_norm_(model:parameters(), 1.0)
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    step() -- optimizer state exists from here on
+    assert.is_true(torture(step, function() optimizer:zero_grad() end) > 30)
+    step()
+  end)
+
+  it("in any allocation of shape, index and reduction ops is an error and leaks nothing", function()
+    local x = tensor.randn(4, 6, { requires_grad = true })
+    local index = tensor.tensor({ 1, 0, 3 }, { dtype = "int64" })
+    local function step()
+      local a = core.cat({ x[{ { 1, 2 } }], x:index_select(1, index), x:t():reshape(4, 6) }, 1)
+      local b = core.stack { a:softmax(2), a:log_softmax(1) }
+      local c = b[b:gt(0)]:sum() + a:max { dim = 2 }:sum() + (a:matmul(x:t())):mean()
+      local g = core.grad({ c }, { x }, { create_graph = true })
+      g:square():sum():backward()
+      x.grad = nil
+    end
+    assert.is_true(torture(step, function() x.grad = nil end) > 30)
+    step()
+  end)
+end)

@@ -1,0 +1,123 @@
+--- The tape: what holds what, when it is released, and how errors read.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+
+local function leaf(values) return tensor.tensor(values, { dtype = "float64", requires_grad = true }) end
+
+describe("the tape", function()
+  it("walks and releases a chain of a million ops without recursion", function()
+    local x = leaf { 1 }
+    local y = x
+    for _ = 1, 1000000 do y = y + 0 end
+    y:sum():backward()
+    assert.are.same({ 1 }, x.grad:totable())
+    local z = x
+    for _ = 1, 1000000 do z = z * 1 end
+    z = nil -- released without a backward pass
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(core.memory_stats().live_bytes < 1e6)
+  end)
+
+  it("refuses a second backward pass and says how to allow it", function()
+    local x = leaf { 2 }
+    local y = (x * x):sum()
+    y:backward()
+    local ok, message = pcall(y.backward, y)
+    assert.is_false(ok)
+    assert.is_truthy(message:find("retain_graph", 1, true), message)
+    local z = (x * x):sum()
+    z:backward(nil, { retain_graph = true })
+    z:backward()
+    assert.are.same({ 12 }, x.grad:totable())
+  end)
+
+  it("notices that a saved tensor was changed in place", function()
+    local x, w = leaf { 2, 3 }, tensor.tensor({ 1, 1 }, { dtype = "float64" })
+    local y = x * w
+    w:add_(1)
+    local ok, message = pcall(function() y:sum():backward() end)
+    assert.is_false(ok)
+    assert.is_truthy(message:find("changed in place", 1, true) and message:find("mul", 1, true), message)
+  end)
+
+  it("keeps versions apart for parameters that share a flat buffer", function()
+    local flat = tensor.zeros(128, { dtype = "float64" })
+    local a, b = leaf { 2 }, leaf { 5 }
+    core.rebind(a, flat, 0)
+    core.rebind(b, flat, 64)
+    local y = a * b
+    tensor.no_grad(function() flat:narrow(1, 100, 1):fill_(3) end)
+    y:sum():backward()
+    assert.are.same({ 5 }, a.grad:totable())
+    local z = (a * a):sum()
+    tensor.no_grad(function() b:add_(1) end) -- its neighbour
+    z:backward()
+    assert.are.same({ 5 + 4 }, a.grad:totable())
+  end)
+
+  it("adds gradients of products straight into a slot, and starts afresh after zero_grad", function()
+    local w = tensor.tensor({ { 1, 2 }, { 3, 4 } }, { requires_grad = true })
+    local slots = tensor.full({ 64 }, 9)
+    core.set_grad_slot(w, slots, 0)
+    local x = tensor.tensor { { 1, 1 } }
+    for round = 1, 2 do
+      x:linear(w):sum():backward()
+      assert.are.same({ { round, round }, { round, round } }, w.grad:totable())
+      assert.are.equal(round, slots[1]:item())
+    end
+    w.grad = nil
+    x:linear(w):sum():backward()
+    assert.are.equal(1, slots[4]:item())
+    assert.are.equal(9, slots[5]:item())
+  end)
+
+  it("gives tied weights the sum of both contributions", function()
+    local w = leaf { { 1, 2 }, { 3, 4 } }
+    local x = tensor.tensor({ { 1, -1 } }, { dtype = "float64" })
+    local plain = core.grad({ x:matmul(w):matmul(w):sum() }, { w })
+    core.set_grad_slot(w, tensor.zeros(32, { dtype = "float64" }), 0)
+    x:matmul(w):matmul(w):sum():backward()
+    assert.are.same(plain:totable(), w.grad:totable())
+  end)
+
+  it("refuses in-place changes of leaves and of views while recording", function()
+    local x = leaf { 1, 2 }
+    assert.has_error(function() x:add_(1) end)
+    local base = tensor.zeros(2, 2, { dtype = "float64" })
+    assert.has_error(function() base[1]:add_(x) end)
+    tensor.no_grad(function() x:add_(1) end)
+    assert.are.same({ 2, 3 }, x:totable())
+  end)
+
+  it("refuses a view made before a recorded in-place change of its base", function()
+    local x = leaf { 1, 2 }
+    local base = tensor.ones(2, { dtype = "float64" })
+    local view = base:view(2, 1)
+    base:mul_(x)
+    local ok, message = pcall(function() return view * x end)
+    assert.is_false(ok)
+    assert.is_truthy(message:find("view", 1, true), message)
+  end)
+
+  it("differentiates through in-place ops on results", function()
+    local x = leaf { 0.5, -1 }
+    local y = x * 2
+    y:exp_()
+    y:mul_(x)
+    y:sum():backward()
+    local expected = {}
+    for i, v in ipairs { 0.5, -1 } do expected[i] = math.exp(2 * v) * (1 + 2 * v) end
+    for i, g in ipairs(x.grad:totable()) do assert.is_true(math.abs(g - expected[i]) < 1e-12) end
+  end)
+
+  it("says why backward cannot start", function()
+    local ok, message = pcall(function() tensor.ones(2):sum():backward() end)
+    assert.is_false(ok)
+    assert.is_truthy(message:find("requires_grad", 1, true), message)
+    local x = leaf { 1, 2 }
+    ok, message = pcall(function() (x * 2):backward() end)
+    assert.is_false(ok)
+    assert.is_truthy(message:find("scalar", 1, true), message)
+  end)
+end)
