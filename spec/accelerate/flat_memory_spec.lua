@@ -1,0 +1,96 @@
+--- Long loops hold memory flat with no call to collectgarbage: the core counts what tensors hold and drives the collector.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+local accelerate = require "accelerate"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local data = require "accelerate.data"
+
+local function resident_bytes()
+  for line in io.lines("/proc/self/status") do
+    local kib = line:match("^VmRSS:%s+(%d+)")
+    if kib then return tonumber(kib) * 1024 end
+  end
+end
+
+-- Runs `step` n times and compares the second half with the first: a leak of 100 bytes a step would show.
+local function flat(n, step)
+  local warm = math.floor(n / 2)
+  local peak_live, peak_resident = 0, 0
+  local function measure(from, to)
+    peak_live, peak_resident = 0, 0
+    for i = from, to do
+      step(i)
+      if i % 50 == 0 then
+        peak_live = math.max(peak_live, core.memory_stats().live_bytes)
+        peak_resident = math.max(peak_resident, resident_bytes())
+      end
+    end
+    return peak_live, peak_resident
+  end
+  local live, resident = measure(1, warm)
+  local live_later, resident_later = measure(warm + 1, n)
+  local slack = 16e6 -- garbage between two collections comes and goes
+  assert.is_true(live_later < live + slack, ("live bytes grew from %.1f to %.1f MB"):format(live / 1e6, live_later / 1e6))
+  assert.is_true(resident_later < resident + slack, ("resident memory grew from %.1f to %.1f MB"):format(resident / 1e6, resident_later / 1e6))
+end
+
+describe("a long loop", function()
+  it("of 20,000 MLP steps holds memory flat #slow", function()
+    local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
+    local accelerator = accelerate.Accelerator {}
+    model, optimizer = accelerator:prepare(model, optimizer)
+    local loss_fn = nn.CrossEntropyLoss()
+    local images, labels = tensor.rand(256, 784), tensor.randint(0, 10, { 256 })
+    flat(20000, function(i)
+      local at = (i % 16) * 16 + 1
+      local x, y = images:narrow(1, at, 16):clone(), labels:narrow(1, at, 16)
+      accelerator:accumulate(model, function()
+        accelerator:backward(loss_fn(model(x), y))
+        optimizer:step()
+        optimizer:zero_grad()
+      end)
+    end)
+  end)
+
+  it("of closures over 100,000 samples in Lua tables, with evaluation that never runs backward, holds memory flat #slow", function()
+    local samples = {}
+    for i = 1, 100000 do samples[i] = { i % 7, (i * 3) % 11, (i * 5) % 13, i % 2 } end
+    local dataset = {
+      len = function() return #samples end,
+      get = function(_, i)
+        local s = samples[i]
+        return tensor.tensor { s[1], s[2], s[3] }, s[4]
+      end,
+    }
+    local Net = nn.class("Net")
+    function Net:init() self.a, self.b = nn.Linear(3, 256), nn.Linear(256, 2) end
+    function Net:forward(x)
+      local h = self.a(x)
+      local function twice(f, v) return f(f(v)) end
+      return self.b(twice(function(v) return (v * 0.5):relu() end, h))
+    end
+    local model = Net()
+    local optimizer = optim.SGD(model:parameters(), { lr = 1e-3 })
+    local loss_fn = nn.CrossEntropyLoss()
+    local seen = 0
+    local next_batch
+    flat(1500, function(i)
+      if not next_batch then next_batch = data.DataLoader(dataset, { batch_size = 64, shuffle = true }):iter() end
+      local x, y = next_batch()
+      if not x then
+        next_batch = nil
+        return
+      end
+      local loss = loss_fn(model(x), y)
+      if i % 3 ~= 0 then -- every third batch is only looked at
+        loss:backward()
+        optimizer:step()
+        optimizer:zero_grad()
+      end
+      seen = seen + loss:item()
+    end)
+    assert.is_true(seen > 0)
+  end)
+end)

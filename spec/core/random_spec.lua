@@ -1,0 +1,58 @@
+--- Random numbers: reproducible, keyed by seed and draw, with the right distribution.
+local tensor = require "accelerate.tensor"
+
+local function mean_and_variance(t)
+  local m = t:mean():item()
+  return m, (t - m):square():mean():item()
+end
+
+describe("random numbers", function()
+  it("repeat from the same seed and differ from draw to draw", function()
+    tensor.manual_seed(5)
+    local a, b = tensor.rand(1000):totable(), tensor.rand(1000):totable()
+    tensor.manual_seed(5)
+    assert.are.same(a, tensor.rand(1000):totable())
+    assert.are_not.same(a, b)
+    assert.are.same(tensor.randn(10, { generator = tensor.Generator(9) }):totable(), tensor.randn(10, { generator = tensor.Generator(9) }):totable())
+  end)
+
+  it("do not depend on how many are drawn at once: element i is a function of i", function()
+    local long = tensor.rand(1003, { generator = tensor.Generator(2) }):totable()
+    local short = tensor.rand(7, { generator = tensor.Generator(2) }):totable()
+    for i = 1, 7 do assert.are.equal(long[i], short[i]) end
+  end)
+
+  it("have the moments of their distributions", function()
+    local n = 200000
+    local m, v = mean_and_variance(tensor.rand(n, { generator = tensor.Generator(1), dtype = "float64" }))
+    assert.is_true(math.abs(m - 0.5) < 5 * math.sqrt(1 / 12 / n) and math.abs(v - 1 / 12) < 1e-3)
+    m, v = mean_and_variance(tensor.randn(n, { generator = tensor.Generator(1), dtype = "float64" }))
+    assert.is_true(math.abs(m) < 5 / math.sqrt(n) and math.abs(v - 1) < 0.02)
+    local ints = tensor.randint(3, 8, { n }, { generator = tensor.Generator(4) })
+    assert.are.equal(3, ints:min():item())
+    assert.are.equal(7, ints:max():item())
+    m = ints:double():mean():item()
+    assert.is_true(math.abs(m - 5) < 0.02)
+  end)
+
+  it("randperm is a permutation, whatever its length", function()
+    for _, n in ipairs { 0, 1, 2, 3, 10, 1000, 65537 } do
+      local seen = {}
+      for _, v in ipairs(tensor.randperm(n, { generator = tensor.Generator(n) }):totable()) do
+        assert.is_true(v >= 0 and v < n and not seen[v])
+        seen[v] = true
+      end
+    end
+  end)
+
+  it("dropout zeroes about p of the elements, scales the rest, and its gradient uses the same mask", function()
+    local x = tensor.ones({ 100000 }, { requires_grad = true })
+    local y = x:dropout { p = 0.3 }
+    y:sum():backward()
+    local kept = y:gt(0):sum():item()
+    assert.is_true(math.abs(kept / 100000 - 0.7) < 0.01)
+    assert.is_true(math.abs(y:max():item() - 1 / 0.7) < 1e-6)
+    assert.are.equal(0, (x.grad - y):abs():max():item())
+    assert.are.equal(x, x:dropout { p = 0.3, training = false })
+  end)
+end)
