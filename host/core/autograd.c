@@ -203,6 +203,7 @@ static ax_status link_inputs(ax_node *n, int n_in, ax_tensor *const *in)
     if (st != AX_OK) return st;
     if (in[k]) meta_of(in[k], &n->in_meta[k]);
   }
+  n->seq = next_seq++; /* after the leaves' nodes that this may just have made */
   return AX_OK;
 }
 

@@ -4,18 +4,24 @@
 
 #include <string.h>
 
-#define ax_grad_NONE NULL
-#define PLAIN(rule) (ax_infer_##rule == ax_infer_promote || ax_infer_##rule == ax_infer_floats || ax_infer_##rule == ax_infer_clamp || \
-                     ax_infer_##rule == ax_infer_masked_fill)
+/* IS(NONE_, gradient) is 1 where the table says NONE, and 0 elsewhere: a macro that exists expands to two arguments, and the second one is
+ * taken.  It keeps the rows constants. */
+#define SECOND(a, b, ...) b
+#define PICK(...) SECOND(__VA_ARGS__, 0, 0)
+#define IS(prefix, word) PICK(prefix##word)
+#define NONE_NONE ~, 1
+#define INPLACE_promote ~, 1
+#define INPLACE_floats ~, 1
+#define INPLACE_clamp ~, 1
+#define INPLACE_masked_fill ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
-  [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, ax_grad_##gradient != NULL, \
-                   AX_FORM_##form == AX_FORM_POINTWISE && PLAIN(rule) && #name[0] != '_' },
+  [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) },
 #include "core/ops.def"
 #undef OP
 };
-#undef PLAIN
 
+#define ax_grad_NONE NULL
 const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
 #include "core/ops.def"
