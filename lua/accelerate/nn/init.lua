@@ -1,0 +1,46 @@
+--- accelerate.nn: modules, losses, initialisation. `local nn = require "accelerate.nn"`.
+
+-- `require "accelerate.nn.init"` finds this file too; what it means is nn.init.
+if (...) == "accelerate.nn.init" then return require("accelerate.nn.init_") end
+
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.state_dict"
+local parameter = require "accelerate.nn.parameter"
+
+---@class accelerate.nn
+local nn = {
+  Module = Module,
+  Parameter = parameter.new,
+  functional = require "accelerate.nn.functional",
+  init = require "accelerate.nn.init_",
+  utils = require "accelerate.nn.utils",
+}
+
+for _, file in ipairs { "linear", "activation", "dropout", "loss", "containers" } do
+  for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
+end
+
+--- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward` are the user's to define.
+---@param name string what print and messages call it
+---@param base? table a module class; default nn.Module
+---@return table Class
+function nn.class(name, base)
+  if type(name) ~= "string" or name == "" then options.fail("nn.class: expected a name, got %s", options.show(name)) end
+  if base ~= nil and not class.derives(base, Module) then
+    options.fail("nn.class: the base of '%s' must be a module class, got %s", name, options.show(base))
+  end
+  return class(name, base or Module)
+end
+
+--- Whether `value` is a module.
+---@param value any
+---@return boolean
+function nn.is_module(value) return Module._is_module(value) end
+
+--- Whether `value` was made by nn.Parameter.
+---@param value any
+---@return boolean
+function nn.is_parameter(value) return parameter.is(value) end
+
+return nn

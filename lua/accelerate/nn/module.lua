@@ -1,0 +1,480 @@
+--- nn.Module: parameters, buffers and submodules registered by assignment, in the order of assignment.
+---
+---   local Net = nn.class("Net")
+---   function Net:init(width) self.fc = nn.Linear(width, 10) end
+---   function Net:forward(x) return self.fc(x) end
+---   local net = Net(64)
+---
+--- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every assignment comes by here. Own
+--- fields of the instance: training, _values, _kinds (name -> "parameter" | "buffer" | "module"), _order (registered names),
+--- _transient (names of buffers that are not saved), and, once there is one, _forward_hooks and _forward_pre_hooks.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
+
+local fail, is_parameter = options.fail, parameter.is
+
+---@class accelerate.nn.Module
+---@field training boolean
+local Module = class("Module")
+
+-- ---- attributes ----------------------------------------------------------------------------------------------
+
+function Module.__new(Class)
+  return setmetatable({ training = true, _values = {}, _kinds = {}, _order = {}, _transient = {} }, Class)
+end
+
+function Module.__index(self, key)
+  local value = rawget(self, "_values")[key]
+  if value ~= nil then return value end
+  return getmetatable(self)[key]
+end
+
+local function is_module(value)
+  return type(value) == "table" and class.is(value, Module)
+end
+
+local function kind_of(value)
+  if is_parameter(value) then return "parameter" end
+  if is_module(value) then return "module" end
+end
+
+local function check_name(self, key, kind)
+  if type(key) ~= "string" or key == "" or key:find(".", 1, true) then
+    fail("%s: a %s's name must be a string without dots that is not empty, got %s", self.__name, kind, options.show(key))
+  end
+  if Module[key] ~= nil or rawget(self, key) ~= nil then
+    fail("%s: '%s' is a name of nn.Module's own; call the %s something else", self.__name, key, kind)
+  end
+end
+
+local function unregister(self, key)
+  rawget(self, "_kinds")[key] = nil
+  rawget(self, "_transient")[key] = nil
+  rawset(self, "_children", nil)
+  local order = rawget(self, "_order")
+  for i = 1, #order do
+    if order[i] == key then
+      table.remove(order, i)
+      break
+    end
+  end
+end
+
+local function register(self, key, value, kind)
+  local kinds = rawget(self, "_kinds")
+  if kinds[key] ~= kind then
+    check_name(self, key, kind)
+    if kinds[key] then unregister(self, key) end
+    kinds[key] = kind
+    local order = rawget(self, "_order")
+    order[#order + 1] = key
+  end
+  rawset(self, "_children", nil)
+  rawget(self, "_values")[key] = value
+end
+
+function Module.__newindex(self, key, value)
+  local kind, former = kind_of(value), rawget(self, "_kinds")[key]
+  if kind then
+    register(self, key, value, kind)
+  elseif former == nil then
+    rawget(self, "_values")[key] = value
+  elseif value == nil then
+    unregister(self, key)
+    rawget(self, "_values")[key] = nil
+  elseif former == "buffer" and core.is_tensor(value) then
+    rawget(self, "_values")[key] = value
+  else
+    local wanted = former == "parameter" and "an nn.Parameter" or former == "buffer" and "a tensor" or "a module"
+    fail("%s: '%s' is a %s and can be set to %s or nil, got %s", self.__name, key, former, wanted, options.show(value))
+  end
+end
+
+--- Registers a parameter under `name`; nil removes it. The same as `self[name] = value`.
+---@param name string
+---@param value accelerate.Tensor?
+function Module:register_parameter(name, value)
+  if value ~= nil and not is_parameter(value) then
+    fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name), options.show(value))
+  end
+  self[name] = value
+end
+
+--- Registers a submodule under `name`.
+---@param name string
+---@param value accelerate.nn.Module
+function Module:add_module(name, value)
+  if not is_module(value) then
+    fail("%s: add_module('%s') takes a module, got %s", self.__name, tostring(name), options.show(value))
+  end
+  self[name] = value
+end
+Module.register_module = Module.add_module
+
+local BUFFER = { persistent = { "boolean", default = true } }
+
+--- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent = false) and follows to().
+---@param name string
+---@param value accelerate.Tensor?
+---@param opts? { persistent: boolean }
+function Module:register_buffer(name, value, opts)
+  local o = options.check("register_buffer", opts, BUFFER)
+  if value ~= nil and not core.is_tensor(value) then
+    fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
+  end
+  if value == nil then
+    if rawget(self, "_kinds")[name] then self[name] = nil end
+    return
+  end
+  register(self, name, value, "buffer")
+  rawget(self, "_transient")[name] = not o.persistent or nil
+end
+
+-- ---- calling -------------------------------------------------------------------------------------------------
+
+local function pass(...) return ... end
+
+local function packed(...) return { n = select("#", ...), ... } end
+
+-- A hook that returns nothing (or nil) leaves the values as they are.
+local function replaced(values, ...)
+  if select("#", ...) > 0 and (...) ~= nil then return packed(...) end
+  return values
+end
+
+local function call_with_hooks(self, pre, post, ...)
+  local args = packed(...)
+  if pre then
+    for _, handle in ipairs(pre) do args = replaced(args, handle.hook(self, args)) end
+  end
+  local out = packed(self:forward(unpack(args, 1, args.n)))
+  if post then
+    for _, handle in ipairs(post) do out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n))) end
+  end
+  return unpack(out, 1, out.n)
+end
+
+--- Calling a module runs its pre-hooks, forward and its hooks. Not a tail call: errors find their layer by this frame.
+function Module.__call(self, ...)
+  local pre, post = rawget(self, "_forward_pre_hooks"), rawget(self, "_forward_hooks")
+  if pre or post then return pass(call_with_hooks(self, pre, post, ...)) end
+  return pass(self:forward(...))
+end
+
+--- What the module computes; every class that is called defines its own.
+function Module:forward()
+  fail("%s has no forward method: define `function %s:forward(x) ... end`", self.__name, self.__name)
+end
+
+local Handle = class("RemovableHandle")
+
+function Handle:init(module, field, hook)
+  self.module, self.field, self.hook = module, field, hook
+end
+
+--- Takes the hook off; a second call does nothing.
+function Handle:remove()
+  local module = self.module
+  local kept = {}  -- a fresh list: the old one may be under way
+  for _, handle in ipairs(module and rawget(module, self.field) or {}) do
+    if handle ~= self then kept[#kept + 1] = handle end
+  end
+  if module then rawset(module, self.field, kept[1] and kept or nil) end
+  self.module = nil
+end
+
+local function add_hook(self, field, hook)
+  options.value(self.__name, "hook", hook, { "function" })
+  local handle = Handle(self, field, hook)
+  local list = {}
+  for i, other in ipairs(rawget(self, field) or {}) do list[i] = other end
+  list[#list + 1] = handle
+  rawset(self, field, list)
+  return handle
+end
+
+--- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it returns,
+--- if anything, takes their place.
+---@param hook fun(module: accelerate.nn.Module, args: table): ...
+---@return table handle with handle:remove()
+function Module:register_forward_pre_hook(hook)
+  return add_hook(self, "_forward_pre_hooks", hook)
+end
+
+--- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the results' place.
+---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
+---@return table handle with handle:remove()
+function Module:register_forward_hook(hook)
+  return add_hook(self, "_forward_hooks", hook)
+end
+
+-- ---- walking -------------------------------------------------------------------------------------------------
+
+local function own(self, kind, list)
+  local kinds, values = rawget(self, "_kinds"), rawget(self, "_values")
+  for _, name in ipairs(rawget(self, "_order")) do
+    if kinds[name] == kind then list[#list + 1] = { name, values[name] } end
+  end
+  return list
+end
+
+--- The module's own entries of a kind as {name, value} pairs, in order of registration.
+---@param kind "parameter"|"buffer"|"module"
+---@return table[]
+function Module:_own(kind) return own(self, kind, {}) end
+
+local function over(pairs_list)
+  local i = 0
+  return function()
+    i = i + 1
+    local item = pairs_list[i]
+    if item then return item[1], item[2] end
+  end
+end
+
+local function values_of(pairs_list)
+  local list = {}
+  for i, item in ipairs(pairs_list) do list[i] = item[2] end
+  return list
+end
+
+local function joined(prefix, name)
+  return prefix == "" and name or prefix .. "." .. name
+end
+
+local function collect_modules(self, prefix, seen, list)
+  if seen[self] then return list end
+  seen[self] = true
+  list[#list + 1] = { prefix, self }
+  for _, child in ipairs(own(self, "module", {})) do collect_modules(child[2], joined(prefix, child[1]), seen, list) end
+  return list
+end
+
+local function collect(self, kind, o)
+  local list, seen = {}, {}
+  local modules = o.recurse and collect_modules(self, o.prefix, {}, {}) or { { o.prefix, self } }
+  for _, module in ipairs(modules) do
+    for _, item in ipairs(own(module[2], kind, {})) do
+      if not (o.remove_duplicate and seen[item[2]]) then
+        seen[item[2]] = true
+        list[#list + 1] = { joined(module[1], item[1]), item[2] }
+      end
+    end
+  end
+  return list
+end
+
+local WALK = {
+  prefix = { "string", default = "" },
+  recurse = { "boolean", default = true },
+  remove_duplicate = { "boolean", default = true },
+}
+
+--- All parameters in order of registration, a module's own before its children's; tied ones once.
+---@param opts? { recurse: boolean }
+---@return accelerate.Tensor[]
+function Module:parameters(opts)
+  return values_of(collect(self, "parameter", options.check("parameters", opts, WALK)))
+end
+
+--- `for name, p in model:named_parameters() do`: names like "fc.weight", the order of parameters().
+---@param opts? { prefix: string, recurse: boolean, remove_duplicate: boolean }
+---@return fun(): string, accelerate.Tensor
+function Module:named_parameters(opts)
+  return over(collect(self, "parameter", options.check("named_parameters", opts, WALK)))
+end
+
+--- All buffers, in order of registration.
+---@return accelerate.Tensor[]
+function Module:buffers(opts)
+  return values_of(collect(self, "buffer", options.check("buffers", opts, WALK)))
+end
+
+---@return fun(): string, accelerate.Tensor
+function Module:named_buffers(opts)
+  return over(collect(self, "buffer", options.check("named_buffers", opts, WALK)))
+end
+
+--- The direct submodules in order of registration; one that has two names comes once.
+---@return accelerate.nn.Module[]
+function Module:children()
+  local list, seen = {}, {}
+  for _, item in ipairs(own(self, "module", {})) do
+    if not seen[item[2]] then list[#list + 1] = item[2] end
+    seen[item[2]] = true
+  end
+  return list
+end
+
+---@return fun(): string, accelerate.nn.Module
+function Module:named_children()
+  local list, seen = {}, {}
+  for _, item in ipairs(own(self, "module", {})) do
+    if not seen[item[2]] then list[#list + 1] = item end
+    seen[item[2]] = true
+  end
+  return over(list)
+end
+
+--- The module itself and everything below it, each once, parents before children.
+---@return accelerate.nn.Module[]
+function Module:modules()
+  return values_of(collect_modules(self, "", {}, {}))
+end
+
+--- `for name, module in model:named_modules() do`: the module itself comes first, under the name "".
+---@param opts? { prefix: string }
+---@return fun(): string, accelerate.nn.Module
+function Module:named_modules(opts)
+  local o = options.check("named_modules", opts, { prefix = WALK.prefix })
+  return over(collect_modules(self, o.prefix, {}, {}))
+end
+
+--- The submodule at a path such as "net.0"; "" is the module itself. Raises when there is none.
+---@param path string
+---@return accelerate.nn.Module
+function Module:get_submodule(path)
+  local at, done = self, {}
+  for name in path:gmatch("[^.]+") do
+    if rawget(at, "_kinds")[name] ~= "module" then
+      local names = {}
+      for _, child in ipairs(own(at, "module", {})) do names[#names + 1] = child[1] end
+      fail("get_submodule: %s has no submodule '%s'%s", done[1] and "'" .. table.concat(done, ".") .. "'" or at.__name, name,
+        options.hint(name, names))
+    end
+    at = rawget(at, "_values")[name]
+    done[#done + 1] = name
+  end
+  return at
+end
+
+-- ---- modes, gradients, placement -----------------------------------------------------------------------------
+
+--- Puts the module and everything below it into training mode (dropout on), or out of it.
+---@param mode? boolean default true
+---@return accelerate.nn.Module self
+function Module:train(mode)
+  if mode == nil then mode = true end
+  options.value(self.__name, "train's mode", mode, { "boolean" })
+  for _, module in ipairs(self:modules()) do rawset(module, "training", mode) end
+  return self
+end
+
+--- The same as train(false).
+---@return accelerate.nn.Module self
+function Module:eval() return self:train(false) end
+
+--- Calls fn(module) for everything below the module, children first, and last for the module itself.
+---@param fn fun(module: accelerate.nn.Module)
+---@return accelerate.nn.Module self
+function Module:apply(fn)
+  options.value(self.__name, "apply's function", fn, { "function" })
+  for _, child in ipairs(self:children()) do child:apply(fn) end
+  fn(self)
+  return self
+end
+
+--- Whether the parameters want gradients from now on.
+---@param on? boolean default true
+---@return accelerate.nn.Module self
+function Module:requires_grad_(on)
+  if on == nil then on = true end
+  for _, p in ipairs(self:parameters()) do p.requires_grad = on end
+  return self
+end
+
+--- Drops all gradients, or with set_to_none = false fills them with zeros.
+---@param set_to_none? boolean|{ set_to_none: boolean } default true
+function Module:zero_grad(set_to_none)
+  parameter.zero_grad(self:parameters(), set_to_none)
+end
+
+--- Converts parameters and buffers of floating type to a type, and moves all to a device. The tensors stay the same objects, so
+--- ties and optimizers hold.
+---@param where string|{ dtype: string, device: string } a dtype, a device, or both by name
+---@return accelerate.nn.Module self
+function Module:to(where, more)
+  local dtype, device = parameter.destination(self.__name, where, more)
+  local seen = {}
+  for _, kind in ipairs { "parameter", "buffer" } do
+    for _, item in ipairs(collect(self, kind, { recurse = true, remove_duplicate = true, prefix = "" })) do
+      if not seen[item[2]] then parameter.convert(item[2], dtype, device) end
+      seen[item[2]] = true
+    end
+  end
+  return self
+end
+
+function Module:float() return self:to("float32") end
+function Module:double() return self:to("float64") end
+function Module:half() return self:to("float16") end
+function Module:bfloat16() return self:to("bfloat16") end
+function Module:cpu() return self:to({ device = "cpu" }) end
+
+-- ---- printing ------------------------------------------------------------------------------------------------
+
+--- What print shows between the parentheses: "in_features=20, out_features=10".
+---@return string
+function Module:extra_repr() return "" end
+
+local function indented(text) return (text:gsub("\n", "\n  ")) end
+
+function Module.__tostring(self)
+  local extra = self:extra_repr()
+  local lines = {}
+  for _, child in ipairs(own(self, "module", {})) do
+    lines[#lines + 1] = ("(%s): %s"):format(child[1], indented(tostring(child[2])))
+  end
+  if #lines == 0 then return ("%s(%s)"):format(self.__name, extra) end
+  if extra ~= "" then table.insert(lines, 1, extra) end
+  return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
+end
+
+-- ---- errors of built-in layers -------------------------------------------------------------------------------
+
+local function name_in(parent, module)
+  for _, item in ipairs(collect_modules(parent, "", {}, {})) do
+    if item[2] == module then return item[1] end
+  end
+end
+
+-- Where `self` sits in the modules whose calls are under way: "net.0", or nil when it was called on its own.
+local function path_of(self)
+  local path, at = {}, self
+  for level = 2, 250 do
+    local info = debug.getinfo(level, "f")
+    if not info then break end
+    if info.func == Module.__call then
+      local _, module = debug.getlocal(level, 1)
+      local name = module ~= at and is_module(module) and name_in(module, at)
+      if name and name ~= "" then
+        table.insert(path, 1, name)
+        at = module
+      end
+    end
+  end
+  if #path > 0 then return table.concat(path, "."), at end
+end
+
+local function finish(self, ok, ...)
+  if ok then return ... end
+  local err = ...
+  if type(err) ~= "string" then error(err, 0) end
+  local path, root = path_of(self)
+  local text = err:gsub("^[^\n:]+:%d+: ", "")
+  if path then fail("%s", ("%s (in layer '%s' of %s: %s)"):format(text, path, root.__name, self:_brief())) end
+  fail("%s", ("%s (in %s)"):format(text, self:_brief()))
+end
+
+--- One line that tells the layer.
+function Module:_brief() return ("%s(%s)"):format(self.__name, self:extra_repr()) end
+
+--- Calls op(...); an error is raised again with the layer and its path in the message and the script's position before it.
+function Module:_run(op, ...) return finish(self, pcall(op, ...)) end
+
+Module._is_module = is_module
+
+return Module

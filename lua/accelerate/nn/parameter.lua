@@ -1,0 +1,118 @@
+--- Parameters: tensors that modules register when they are assigned to them.
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local parameter = {}
+
+-- The tensors made by nn.Parameter. A mark and not a type: they are ordinary tensors everywhere else.
+local marked = setmetatable({}, { __mode = "k" })
+
+--- Whether `value` was made by nn.Parameter.
+---@param value any
+---@return boolean
+function parameter.is(value)
+  return value ~= nil and marked[value] == true
+end
+
+local OPTIONS = { requires_grad = { "boolean", default = true } }
+
+--- A leaf with the elements of `data` (shared with it) that becomes a parameter of the module it is assigned to.
+---@param data accelerate.Tensor
+---@param opts? { requires_grad: boolean } default true
+---@return accelerate.Tensor
+function parameter.new(data, opts)
+  local o = options.check("Parameter", opts, OPTIONS)
+  if not core.is_tensor(data) then options.fail("Parameter: expected a tensor, got %s", options.show(data)) end
+  if o.requires_grad and not data.dtype:find("float", 1, true) then
+    options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass requires_grad = false", data.dtype)
+  end
+  local p = data:detach()
+  if o.requires_grad then p.requires_grad = true end
+  marked[p] = true
+  return p
+end
+
+local ZERO_GRAD = { set_to_none = { "boolean", default = true } }
+
+--- Drops the gradients of a list of tensors; set_to_none = false zeroes them in place.
+---@param params accelerate.Tensor[]
+---@param set_to_none? boolean|{ set_to_none: boolean } default true
+function parameter.zero_grad(params, set_to_none)
+  if type(set_to_none) == "table" then
+    set_to_none = options.check("zero_grad", set_to_none, ZERO_GRAD).set_to_none
+  elseif set_to_none == nil then
+    set_to_none = true
+  end
+  if set_to_none then
+    for i = 1, #params do params[i].grad = nil end
+    return
+  end
+  for i = 1, #params do
+    local grad = params[i].grad
+    if grad then
+      if grad.grad_fn or grad.requires_grad then
+        params[i].grad = core.zeros_like(grad)  -- its history ends here, as a detached gradient's would
+      else
+        grad:zero_()
+      end
+    end
+  end
+end
+
+local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
+local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
+
+--- Reads the arguments of Module:to: a dtype, a device, both in either order, or { dtype =, device = }.
+---@return string? dtype
+---@return string? device
+function parameter.destination(where, ...)
+  local given = { ... }
+  if type(given[1]) == "table" then
+    local o = options.check(where .. ":to", given[1], { dtype = { "string", optional = true }, device = { "string", optional = true } })
+    given = { o.dtype, o.dtype and o.device or nil }
+    if not o.dtype then given = { o.device } end
+  end
+  local dtype, device
+  for i = 1, 2 do
+    local word = given[i]
+    if word == nil then break end
+    if type(word) ~= "string" then options.fail("%s:to: expected a dtype or a device, got %s", where, options.show(word)) end
+    if FLOATS[word] then
+      dtype = word
+    elseif word:match("^cpu$") or word:match("^cuda") then
+      device = word
+    else
+      for _, known in ipairs(DTYPES) do
+        if word == known then
+          options.fail("%s:to: parameters can only become float32, float64, float16 or bfloat16, got '%s'", where, word)
+        end
+      end
+      options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
+        options.hint(word, { "float32", "float64", "float16", "bfloat16", "cpu", "cuda" }))
+    end
+  end
+  if not dtype and not device then options.fail("%s:to: give a dtype or a device", where) end
+  return dtype, device
+end
+
+--- Converts a tensor and its gradient; the object stays the same. Tensors that are not of floating type keep their type.
+---@param t accelerate.Tensor
+---@param dtype string?
+---@param device string?
+function parameter.convert(t, dtype, device)
+  if dtype and not FLOATS[t.dtype] then dtype = nil end
+  local target = { dtype = dtype or t.dtype, device = device or t.device }
+  if target.dtype == t.dtype and target.device == t.device then return end
+  local grad = t.grad
+  local data = t:detach():to(target)  -- before anything is changed: it may fail
+  local new_grad = grad and grad:detach():to(target)
+  if t.is_leaf and t.requires_grad then
+    t.grad = nil
+    core.set_grad_slot(t, nil, 0)
+  end
+  t.data = data
+  if new_grad then t.grad = new_grad end
+end
+
+return parameter

@@ -1,0 +1,101 @@
+--- state_dict and load_state_dict of modules.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local Module = require "accelerate.nn.module"
+
+local fail = options.fail
+
+-- Calls visit(name, tensor) for every parameter and saved buffer under every name it has, in order of registration.
+local function walk(self, prefix, above, visit)
+  if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
+  above[self] = true
+  local transient = rawget(self, "_transient")
+  for _, item in ipairs(self:_own("parameter")) do visit(prefix .. item[1], item[2]) end
+  for _, item in ipairs(self:_own("buffer")) do
+    if not transient[item[1]] then visit(prefix .. item[1], item[2]) end
+  end
+  for _, item in ipairs(self:_own("module")) do walk(item[2], prefix .. item[1] .. ".", above, visit) end
+  above[self] = nil
+end
+
+local OPTIONS = { prefix = { "string", default = "" }, keep_vars = { "boolean", default = false } }
+
+--- Parameters and buffers by name ("fc.weight"), sharing memory with the module. The table remembers its order:
+--- `for name, t in ordered.pairs(sd)` (accelerate.utils.ordered) walks it in order of registration.
+---@param opts? { prefix: string, keep_vars: boolean } keep_vars: the tensors themselves, not detached ones
+---@return table<string, accelerate.Tensor>
+function Module:state_dict(opts)
+  local o = options.check("state_dict", opts, OPTIONS)
+  local dict = ordered.new()
+  walk(self, o.prefix, {}, function(name, t) dict[name] = o.keep_vars and t or t:detach() end)
+  return dict
+end
+
+local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+
+local function same_shape(a, b)
+  local x, y = a.shape, b.shape
+  if #x ~= #y then return false end
+  for i = 1, #x do
+    if x[i] ~= y[i] then return false end
+  end
+  return true
+end
+
+local function compare(self, dict)
+  local mine, names, satisfied = {}, {}, {}
+  local missing, unexpected, wrong = {}, {}, {}
+  walk(self, "", {}, function(name, t)
+    mine[name] = t
+    names[#names + 1] = name
+    if dict[name] ~= nil then satisfied[t] = true end
+  end)
+  for _, name in ipairs(names) do
+    local value, t = dict[name], mine[name]
+    if value == nil then
+      if not satisfied[t] then missing[#missing + 1] = name end  -- files may hold tied weights under one of their names only
+    elseif not core.is_tensor(value) then
+      wrong[#wrong + 1] = ("'%s' must be a tensor, got %s"):format(name, options.show(value))
+    elseif not same_shape(value, t) then
+      wrong[#wrong + 1] = ("size mismatch for '%s': the state dict has %s, the module has %s"):format(
+        name, shape_text(value), shape_text(t))
+    end
+  end
+  for _, name in ipairs(ordered.keys(dict)) do
+    if mine[name] == nil then unexpected[#unexpected + 1] = tostring(name) end
+  end
+  return mine, names, missing, unexpected, wrong
+end
+
+local LOAD = { strict = { "boolean", default = true } }
+
+--- Copies values into the module's parameters and buffers, cast to their types. With strict, names that are missing or unknown
+--- raise; wrong shapes always do. All faults come in one message, and then nothing was changed.
+---@param dict table<string, accelerate.Tensor>
+---@param opts? { strict: boolean }
+---@return { missing_keys: string[], unexpected_keys: string[] }
+function Module:load_state_dict(dict, opts)
+  local o = options.check("load_state_dict", opts, LOAD)
+  if type(dict) ~= "table" or class.of(dict) then
+    fail("load_state_dict: expected a table of tensors by name, got %s", options.show(dict))
+  end
+  local mine, names, missing, unexpected, wrong = compare(self, dict)
+  local faults = {}
+  if o.strict and #missing > 0 then faults[1] = "missing keys: " .. table.concat(missing, ", ") end
+  if o.strict and #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
+  for _, text in ipairs(wrong) do faults[#faults + 1] = text end
+  if #faults > 0 then
+    fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name, table.concat(faults, "\n  ")))
+  end
+  core.no_grad(function()
+    for _, name in ipairs(names) do
+      if dict[name] ~= nil then mine[name]:copy_(dict[name]) end
+    end
+  end)
+  return { missing_keys = missing, unexpected_keys = unexpected }
+end
+
+return Module

@@ -1,0 +1,9 @@
+--- accelerate.optim: optimizers and learning rate schedules. `local optim = require "accelerate.optim"`.
+
+---@class accelerate.optim
+return {
+  Optimizer = require "accelerate.optim.optimizer",
+  SGD = require "accelerate.optim.sgd",
+  AdamW = require "accelerate.optim.adamw",
+  lr_scheduler = require "accelerate.optim.lr_scheduler",
+}

@@ -1,0 +1,52 @@
+--- optim.SGD, as torch.optim.SGD.
+
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Optimizer = require "accelerate.optim.optimizer"
+
+--- Stochastic gradient descent: `optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })`. With g the gradient (plus
+--- weight_decay * p), the buffer is b = momentum * b + (1 - dampening) * g (the first time b = g), and p loses lr * b, or
+--- lr * (g + momentum * b) with nesterov.
+---@class accelerate.optim.SGD : accelerate.optim.Optimizer
+local SGD = class("SGD", Optimizer)
+
+SGD._kind = "sgd"
+SGD._tensors = { "momentum_buffer" }
+SGD._fresh_when_new = true  -- step 1 tells the C side that the buffer is not filled yet
+SGD._schema = {
+  lr = { "number", default = 1e-3, min = 0 },
+  momentum = { "number", default = 0, min = 0 },
+  dampening = { "number", default = 0 },
+  weight_decay = { "number", default = 0, min = 0 },
+  nesterov = { "boolean", default = false },
+  maximize = { "boolean", default = false },
+}
+
+function SGD:_checked(given, schema)
+  local o = Optimizer._checked(self, given, schema)
+  if o.nesterov and (o.momentum <= 0 or o.dampening ~= 0) then
+    options.fail("SGD: nesterov needs a momentum above 0 and no dampening, got momentum %g and dampening %g", o.momentum, o.dampening)
+  end
+  return o
+end
+
+local NONE, MOMENTUM = {}, SGD._tensors
+
+function SGD:_state_names(group) return group.momentum ~= 0 and MOMENTUM or NONE end
+function SGD:_needs(group) return group.momentum ~= 0 end
+
+function SGD:_hyper(group, hyper)
+  hyper.lr, hyper.momentum, hyper.dampening = group.lr, group.momentum, group.dampening
+  hyper.weight_decay, hyper.nesterov, hyper.maximize = group.weight_decay, group.nesterov, group.maximize
+end
+
+-- PyTorch keeps the buffer only; the count is ours, and says whether the buffer has been filled.
+function SGD:_saved(state)
+  if state.momentum_buffer and state.step > 0 then return { momentum_buffer = state.momentum_buffer } end
+end
+
+function SGD:_restored(state, entry)
+  state.step = entry.momentum_buffer and 1 or 0
+end
+
+return SGD

@@ -1,0 +1,185 @@
+"""Writes spec/support/optim_reference.lua: what PyTorch's optimizers and schedulers do in the scenarios of
+spec/accelerate/optim_spec.lua and lr_scheduler_spec.lua. Both sides build the same small network out of the same formulas, in
+float64. Run: python3 spec/support/gen_optim_reference.py > spec/support/optim_reference.lua"""
+
+import torch
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+
+torch.set_default_dtype(torch.float64)
+STEPS = 7
+
+
+def pattern(shape, a, b):
+    """Numbers that both sides compute alike: ((i * a + b) mod 17 - 8) / 16 for i = 0, 1, ..."""
+    n = 1
+    for s in shape:
+        n *= s
+    return torch.tensor([((i * a + b) % 17 - 8) / 16 for i in range(n)]).reshape(shape)
+
+
+class Net:
+    """x (5, 3) -> tanh(fc1) -> tanh(fc2), skipped or twice when asked -> fc3 -> (5, 2)"""
+
+    def __init__(self, seed=0):
+        shapes = [(4, 3), (4,), (4, 4), (4,), (2, 4), (2,)]
+        self.p = [pattern(s, 5 + k, 3 * k + seed).requires_grad_() for k, s in enumerate(shapes)]
+
+    def loss(self, t, repeat=1):
+        w1, b1, w2, b2, w3, b3 = self.p
+        h = torch.tanh(pattern((5, 3), 3, t) @ w1.T + b1)
+        for _ in range(repeat):
+            h = torch.tanh(h @ w2.T + b2)
+        return ((h @ w3.T + b3 - pattern((5, 2), 7, 2 * t)) ** 2).mean()
+
+
+def digest(*nets):
+    """One number in which every parameter has another weight."""
+    flat = torch.cat([p.detach().reshape(-1) for n in nets for p in n.p])
+    return sum(v * ((i * 11 + 5) % 23 + 1) / 23 for i, v in enumerate(flat.tolist()))
+
+
+def train(nets, optimizers, loss, before=lambda t: None, set_to_none=True, scheduler=None):
+    digests = []
+    for t in range(1, STEPS + 1):
+        before(t)
+        loss(t).backward()
+        for o in optimizers:
+            o.step()
+        if scheduler:
+            scheduler.step()
+        for o in optimizers:
+            o.zero_grad(set_to_none=set_to_none)
+        digests.append(digest(*nets))
+    return digests
+
+
+MAKERS = {
+    "sgd": lambda p, **k: SGD(p, **{"lr": 0.1, **k}),
+    "momentum": lambda p, **k: SGD(p, **{"lr": 0.1, "momentum": 0.9, **k}),
+    "nesterov": lambda p, **k: SGD(p, **{"lr": 0.1, "momentum": 0.8, "nesterov": True, "weight_decay": 0.05, **k}),
+    "dampening": lambda p, **k: SGD(p, **{"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.02, **k}),
+    "sgd_maximize": lambda p, **k: SGD(p, **{"lr": 0.01, "momentum": 0.5, "maximize": True, "weight_decay": 0.1, **k}),
+    "adamw": lambda p, **k: AdamW(p, **{"lr": 0.02, **k}),
+    "adamw_betas": lambda p, **k: AdamW(p, **{"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3, **k}),
+    "adamw_maximize": lambda p, **k: AdamW(p, **{"lr": 0.01, "maximize": True, "weight_decay": 0.0, **k}),
+}
+
+
+def scenarios(make):
+    out = {}
+
+    net = Net()
+    out["plain"] = train([net], [make(net.p)], net.loss)
+
+    for name, none in (("missing", True), ("missing_zeroed", False)):
+        net = Net()
+        out[name] = train([net], [make(net.p)], lambda t: net.loss(t, 0 if t % 3 == 0 or t == 1 else 1), set_to_none=none)
+
+    net = Net()
+    out["tied"] = train([net], [make(net.p)], lambda t: net.loss(t, 2))
+
+    net = Net()
+    groups = [{"params": net.p[0::2], "lr": 0.04, "weight_decay": 0.2}, {"params": net.p[1::2], "weight_decay": 0.0}]
+    out["two_groups"] = train([net], [make(groups)], net.loss)
+
+    net = Net()
+
+    def thaw(t, net=net):
+        for p in net.p[:2]:
+            p.requires_grad_(t > 3)
+
+    out["frozen"] = train([net], [make(net.p)], net.loss, thaw)
+
+    net = Net()
+    opt = make(net.p[:4])
+
+    def grow(t, net=net, opt=opt):
+        if t == 4:
+            opt.add_param_group({"params": net.p[4:], "lr": 0.03})
+            for p in net.p[4:]:
+                p.grad = None
+
+    out["add_group"] = train([net], [opt], net.loss, grow)
+
+    net = Net()
+
+    def edit(t, net=net):
+        if t == 4:
+            with torch.no_grad():
+                net.p[2].mul_(0.5)
+                net.p[1].fill_(0.25)
+
+    out["edit"] = train([net], [make(net.p)], net.loss, edit)
+
+    net = Net()
+    out["halves"] = train([net], [make(net.p[:3]), AdamW(net.p[3:], lr=0.01)], net.loss)
+
+    a, b = Net(), Net(4)
+    out["two_models"] = train([a, b], [make(a.p + b.p)], lambda t: b.loss(t) + (a.loss(t) if t % 2 == 0 else 0))
+
+    net = Net()
+    opt = make(net.p)
+    out["cosine"] = train([net], [opt], net.loss, scheduler=CosineAnnealingLR(opt, T_max=5, eta_min=0.001))
+    return out
+
+
+class Idle:
+    """An optimizer of two groups that is never stepped."""
+
+    def __init__(self):
+        w = torch.zeros(2, requires_grad=True)
+        v = torch.zeros(3, requires_grad=True)
+        self.opt = SGD([{"params": [w], "lr": 0.4}, {"params": [v], "lr": 0.05}], lr=1)
+
+
+def rates(make, n, before=None):
+    idle = Idle()
+    scheduler = make(idle.opt)
+    out = [scheduler.get_last_lr()]
+    for t in range(n):
+        if before:
+            before(t, idle.opt)
+        idle.opt.step()
+        scheduler.step()
+        out.append([g["lr"] for g in idle.opt.param_groups])
+    return out
+
+
+def changed(t, opt):
+    if t == 4:
+        opt.param_groups[0]["lr"] = 0.2
+
+
+def schedules():
+    return {
+        "step": rates(lambda o: StepLR(o, step_size=3, gamma=0.5), 10),
+        "step_changed": rates(lambda o: StepLR(o, step_size=3, gamma=0.5), 10, changed),
+        "lambda_one": rates(lambda o: LambdaLR(o, lambda t: 1 / (1 + t)), 6),
+        "lambda_each": rates(lambda o: LambdaLR(o, [lambda t: 0.9**t, lambda t: min(1, (t + 1) / 4)]), 8),
+        "cosine": rates(lambda o: CosineAnnealingLR(o, T_max=4), 20),
+        "cosine_min": rates(lambda o: CosineAnnealingLR(o, T_max=7, eta_min=0.01), 20),
+        "cosine_changed": rates(lambda o: CosineAnnealingLR(o, T_max=7, eta_min=0.01), 20, changed),
+    }
+
+
+def lua(value, depth=0):
+    pad = "  " * depth
+    if isinstance(value, dict):
+        return "{\n" + "".join(f"{pad}  {k} = {lua(v, depth + 1)},\n" for k, v in value.items() if v != []) + pad + "}"
+    if value and isinstance(value[0], list):
+        return "{\n" + "".join(f"{pad}  {lua(v, depth + 1)},\n" for v in value) + pad + "}"
+    text, line = "", pad + "  "
+    for x in value:
+        item = f"{x:.16g}, "
+        if len(line) + len(item) > 120:
+            text, line = text + line.rstrip() + "\n", pad + "  "
+        line += item
+    if not text:
+        return "{ " + line.strip().rstrip(",") + " }"
+    return "{\n" + text + line.rstrip() + "\n" + pad + "}"
+
+
+if __name__ == "__main__":
+    print("-- Written by gen_optim_reference.py with PyTorch; do not edit.")
+    print("return " + lua({"optim": {k: scenarios(m) for k, m in MAKERS.items()}, "schedules": schedules()}))
