@@ -1,0 +1,710 @@
+/* args.c: argument checks, and the one place where a position that Lua counts from 1 becomes the core's, from 0.
+ *
+ * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them over the Lua stack.  Arguments come by
+ * position, in the signature's order; a plain table with string keys at the end gives the rest by name. */
+#include "bind/bind.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define EXACT 9007199254740992.0 /* 2^53: doubles beyond it skip integers */
+
+/* ---- signatures */
+
+static ax_signature signatures[AX_OP_COUNT];
+static pthread_once_t parsed = PTHREAD_ONCE_INIT;
+static char text_space[16384]; /* names and words, cut out of the signatures */
+static size_t text_used;
+
+static const char *keep_text(const char *from, size_t n)
+{
+  char *p = text_space + text_used;
+  if (text_used + n + 1 > sizeof text_space) return "?"; /* the spec that walks core.ops() would see it */
+  memcpy(p, from, n);
+  p[n] = '\0';
+  text_used += n + 1;
+  return p;
+}
+
+static uint8_t kind_named(const char *s, size_t n)
+{
+  static const struct { const char *name; uint8_t kind; } kinds[] = {
+    { "T", AX_P_TENSOR }, { "TN", AX_P_OPERAND }, { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM }, { "dim+", AX_P_DIM_PLUS },
+    { "dims", AX_P_DIMS }, { "pos", AX_P_POS }, { "int", AX_P_INT }, { "ints", AX_P_INTS }, { "num", AX_P_NUM },
+    { "bool", AX_P_BOOL }, { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR },
+  };
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
+  return AX_P_WORD;
+}
+
+static double default_value(const ax_param *p, const char *s, size_t n)
+{
+  if (p->kind == AX_P_BOOL) return n == 4 && memcmp(s, "true", 4) == 0;
+  if (p->kind == AX_P_WORD) {
+    for (int i = 0; i < p->n_words; i++)
+      if (strlen(p->words[i]) == n && memcmp(p->words[i], s, n) == 0) return i;
+    return 0;
+  }
+  const double v = strtod(s, NULL);
+  const bool position = p->kind == AX_P_DIM || p->kind == AX_P_DIM_PLUS || p->kind == AX_P_POS;
+  return position && v > 0 ? v - 1 : v;
+}
+
+/* "dim:dims?", "keepdim:bool=false", "reduction:mean|sum|none=mean" */
+static void parse_param(ax_param *p, const char *s, size_t n, int *slots)
+{
+  const char *colon = memchr(s, ':', n), *end = s + n, *equals = memchr(s, '=', n);
+  const char *kind = colon + 1, *kind_end = equals ? equals : end;
+
+  p->name = keep_text(s, (size_t)(colon - s));
+  if (kind_end[-1] == '?') {
+    p->optional = true;
+    kind_end--;
+  }
+  p->kind = kind_named(kind, (size_t)(kind_end - kind));
+  if (p->kind == AX_P_WORD)
+    while (kind < kind_end && p->n_words < AX_MAX_WORDS) {
+      const char *bar = memchr(kind, '|', (size_t)(kind_end - kind));
+      if (!bar) bar = kind_end;
+      p->words[p->n_words++] = keep_text(kind, (size_t)(bar - kind));
+      kind = bar + 1;
+    }
+  switch (p->kind) {
+    case AX_P_TENSOR: case AX_P_OPERAND: p->slot = (uint8_t)slots[0]++; break;
+    case AX_P_NUM: p->slot = (uint8_t)slots[2]++; break;
+    case AX_P_TENSORS: case AX_P_DIMS: case AX_P_INTS: case AX_P_GENERATOR: break;
+    default: p->slot = (uint8_t)slots[1]++; break;
+  }
+  if (equals) {
+    p->optional = true;
+    p->value = default_value(p, equals + 1, (size_t)(end - equals - 1));
+  } else if (p->kind == AX_P_NUM) p->value = NAN; /* an optional number that was not given */
+  else p->value = (double)AX_NO_DIM;
+}
+
+static void parse_signatures(void)
+{
+  for (int op = 0; op < AX_OP_COUNT; op++) {
+    ax_signature *sig = &signatures[op];
+    const char *s = ax_ops[op].signature;
+    int slots[3] = { 0, 0, 0 };
+    bool arrow = false;
+
+    while (*s) {
+      const size_t n = strcspn(s, " ");
+      if (n == 2 && s[0] == '-' && s[1] == '>') arrow = true;
+      else if (arrow) sig->results++;
+      else if (n && sig->n < AX_MAX_PARAMS) parse_param(&sig->param[sig->n++], s, n, slots);
+      s += n + strspn(s + n, " ");
+    }
+    if (!arrow) sig->results = 1;
+  }
+}
+
+const ax_signature *ax_signature_of(ax_op op)
+{
+  pthread_once(&parsed, parse_signatures);
+  return &signatures[op];
+}
+
+/* ---- messages */
+
+static int lesser(int a, int b) { return a < b ? a : b; }
+
+/* Edits (insert, drop, replace, swap neighbours) between two short names, letters in either case. */
+static int edit_distance(const char *a, const char *b)
+{
+  enum { MOST = 40 };
+  int row[3][MOST + 1];
+  const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
+
+  for (int j = 0; j <= nb; j++) row[0][j] = j;
+  for (int i = 1; i <= na; i++) {
+    int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+    now[0] = i;
+    for (int j = 1; j <= nb; j++) {
+      const int differs = (a[i - 1] | 32) != (b[j - 1] | 32);
+      now[j] = lesser(lesser(last[j], now[j - 1]) + 1, last[j - 1] + differs);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = lesser(now[j], before[j - 2] + 1);
+    }
+  }
+  return row[na % 3][nb];
+}
+
+const char *ax_nearest(const char *given, const char *const *names, int n)
+{
+  const char *best = NULL;
+  int least = 1 + (int)strlen(given) / 3; /* the more letters, the more of them may be wrong */
+  for (int i = 0; i < n; i++) {
+    const int d = edit_distance(given, names[i]);
+    if (d < least || (d == least && !best)) {
+      least = d;
+      best = names[i];
+    }
+  }
+  return best;
+}
+
+const char *ax_describe(lua_State *L, int idx)
+{
+  char shape[192];
+  ax_tensor **box;
+
+  if (idx < 0 && idx > LUA_REGISTRYINDEX) idx += lua_gettop(L) + 1;
+  switch (lua_type(L, idx)) {
+    case LUA_TNONE: return lua_pushliteral(L, "nothing"), lua_tostring(L, -1);
+    case LUA_TSTRING:
+      if (lua_objlen(L, idx) > 40) return lua_pushfstring(L, "string \"%s...\"", (lua_pushlstring(L, lua_tostring(L, idx), 37), lua_tostring(L, -1)));
+      return lua_pushfstring(L, "string \"%s\"", lua_tostring(L, idx));
+    case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
+    case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
+    case LUA_TTABLE:
+      if (ax_is_options(L, idx, false)) {
+        lua_pushnil(L);
+        lua_next(L, idx);
+        lua_pop(L, 1);
+        return lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1));
+      }
+      if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
+      return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
+    case LUA_TUSERDATA:
+      if ((box = ax_to_box(L, idx))) {
+        if (!*box) return lua_pushliteral(L, "a tensor that was released"), lua_tostring(L, -1);
+        return lua_pushfstring(L, "tensor %s %s", ax_dtype_name((ax_dtype)(*box)->dtype),
+                               ax_shape_text((*box)->ndim, (*box)->shape, shape, sizeof shape));
+      } /* fall through */
+    default: return lua_pushstring(L, luaL_typename(L, idx)), lua_tostring(L, -1);
+  }
+}
+
+int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
+{
+  char text[1024];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  luaL_where(L, 1);
+  lua_pushfstring(L, "%s: %s", fn, text);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+/* `arg` 0: an option, or whatever `name` says. */
+int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
+{
+  const char *got = ax_describe(L, idx);
+  if (arg > 0 && name) return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
+  if (arg > 0) return ax_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
+  return ax_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
+}
+
+int ax_raise(lua_State *L, const char *where)
+{
+  const char *message = ax_last_error();
+  const size_t n = where ? strlen(where) : 0;
+
+  if (ax_bind.raised) { /* what a Lua hook or gradient raised, unchanged */
+    ax_bind.raised = false;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
+    lua_pushboolean(L, 0);
+    lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
+    return lua_error(L);
+  }
+  luaL_where(L, 1);
+  if (n && !(strncmp(message, where, n) == 0 && message[n] == ':')) lua_pushfstring(L, "%s: %s", where, message);
+  else lua_pushstring(L, message);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+/* ---- single values */
+
+bool ax_to_integer(lua_State *L, int idx, int64_t *out)
+{
+  if (lua_type(L, idx) != LUA_TNUMBER) return false;
+  const double v = lua_tonumber(L, idx);
+  if (!(v >= -EXACT && v <= EXACT) || v != floor(v)) return false; /* NaN fails the first test */
+  *out = (int64_t)v;
+  return true;
+}
+
+int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least, int64_t most)
+{
+  int64_t v = 0;
+  const bool named = lua_gettop(L) > 0 && idx < 0;
+  if (!ax_to_integer(L, idx, &v)) return ax_arg_error(L, fn, named ? 0 : idx, name, "an integer", idx);
+  if (v < least || v > most) {
+    if (most >= (int64_t)EXACT)
+      return ax_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least, (long long)v);
+    return ax_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least, (long long)most, (long long)v);
+  }
+  return v;
+}
+
+double ax_check_number(lua_State *L, int idx, const char *fn, const char *name)
+{
+  if (lua_type(L, idx) != LUA_TNUMBER) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a number", idx);
+  return lua_tonumber(L, idx);
+}
+
+bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name)
+{
+  if (lua_type(L, idx) != LUA_TBOOLEAN) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a boolean", idx);
+  return lua_toboolean(L, idx);
+}
+
+static const char *const dtype_names[] = {
+#define DTYPE(ID, name, ...) #name,
+#include "core/dtype.def"
+#undef DTYPE
+};
+
+ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_dtype d = AX_F32;
+  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
+  if (ax_dtype_parse(lua_tostring(L, idx), &d) != AX_OK) {
+    const char *near = ax_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
+    if (near) ax_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name, lua_tostring(L, idx), near);
+    ax_error(L, fn, "%s: %s", name, ax_last_error());
+  }
+  return d;
+}
+
+bool ax_device_parse(const char *text, ax_device *out)
+{
+  char *end;
+  long index;
+  *out = (ax_device){ AX_CPU, 0 };
+  if (strcmp(text, "cpu") == 0) return true;
+  if (strncmp(text, "cuda", 4) != 0) return false;
+  out->kind = AX_CUDA;
+  if (text[4] == '\0') return true;
+  if (text[4] != ':' || text[5] < '0' || text[5] > '9') return false;
+  index = strtol(text + 5, &end, 10);
+  out->index = (uint8_t)index;
+  return *end == '\0' && index <= 255;
+}
+
+const char *ax_device_text(ax_device d, char *buf, size_t size)
+{
+  if (d.kind == AX_CPU) return "cpu";
+  snprintf(buf, size, "cuda:%d", d.index);
+  return buf;
+}
+
+ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_device d = { AX_CPU, 0 };
+  const ax_backend *backend;
+  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
+  if (!ax_device_parse(lua_tostring(L, idx), &d))
+    ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"", name, lua_tostring(L, idx));
+  if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_raise(L, fn);
+  return d;
+}
+
+static int64_t position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; } /* -1 for 0: out of range */
+
+int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size)
+{
+  int64_t p = 0;
+  if (!ax_to_integer(L, idx, &p)) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "an integer", idx);
+  const int64_t at = position(p, size);
+  if (p == 0) return ax_error(L, fn, "%s: positions count from 1 (and from -1 backward); got 0", name);
+  if (at < 0 || at >= size)
+    return ax_error(L, fn, "%s: %lld is out of range for size %lld", name, (long long)p, (long long)size);
+  return at;
+}
+
+ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_generator **box = lua_touserdata(L, idx);
+  if (box && lua_getmetatable(L, idx)) {
+    const bool same = lua_topointer(L, -1) == ax_bind.generator_mt;
+    lua_pop(L, 1);
+    if (same && *box) return *box;
+  }
+  ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
+  return NULL;
+}
+
+ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
+{
+  ax_tensor **box = ax_to_box(L, idx);
+  if (!box) return NULL;
+  if (!*box) ax_error(L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
+  return *box;
+}
+
+ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_tensor *t = ax_opt_tensor(L, idx, fn);
+  if (!t) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
+  return t;
+}
+
+/* ---- tables */
+
+bool ax_is_options(lua_State *L, int idx, bool empty_counts)
+{
+  bool text;
+  if (!lua_istable(L, idx)) return false;
+  if (lua_getmetatable(L, idx)) { /* an object of some class is not plain */
+    lua_pop(L, 1);
+    return false;
+  }
+  if (idx < 0) idx += lua_gettop(L) + 1;
+  lua_pushnil(L);
+  if (!lua_next(L, idx)) return empty_counts;
+  text = lua_type(L, -2) == LUA_TSTRING;
+  lua_pop(L, 2);
+  return text;
+}
+
+void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)
+{
+  if (idx < 0) idx += lua_gettop(L) + 1;
+  lua_pushnil(L);
+  while (lua_next(L, idx)) {
+    bool known = false;
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) ax_error(L, fn, "options: expected names as keys, got %s", ax_describe(L, -1));
+    for (int i = 0; i < n && !known; i++) known = strcmp(lua_tostring(L, -1), names[i]) == 0;
+    if (!known) {
+      const char *given = lua_tostring(L, -1), *near = ax_nearest(given, names, n);
+      luaL_Buffer b;
+      if (near) ax_error(L, fn, "there is no option \"%s\"; did you mean \"%s\"?", given, near);
+      if (n == 0) ax_error(L, fn, "there is no option \"%s\": it takes none", given);
+      luaL_buffinit(L, &b);
+      for (int i = 0; i < n; i++) {
+        if (i) luaL_addstring(&b, ", ");
+        luaL_addstring(&b, names[i]);
+      }
+      luaL_pushresult(&b);
+      ax_error(L, fn, "there is no option \"%s\"; there are %s", given, lua_tostring(L, -1));
+    }
+  }
+}
+
+/* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and options. */
+static int read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, const char *expected, int64_t *out)
+{
+  const int n = (int)lua_objlen(L, idx);
+  int keys = 0;
+
+  lua_pushnil(L);
+  while (lua_next(L, idx)) {
+    if (lua_type(L, -2) != LUA_TNUMBER)
+      return ax_error(L, fn, "%s: a list must not hold named entries (\"%s\"); give options in a table of their own", name,
+                      lua_tostring(L, (lua_pushvalue(L, -2), -1)));
+    keys++;
+    lua_pop(L, 1);
+  }
+  if (n > AX_MAX_DIMS) return ax_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
+  if (keys != n) return ax_error(L, fn, "%s: the list has holes", name);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, idx, i + 1);
+    if (!ax_to_integer(L, -1, &out[i])) {
+      lua_pushfstring(L, "%s (entry %d)", name, i + 1);
+      return ax_arg_error(L, fn, arg, lua_tostring(L, -1), "an integer", -2);
+    }
+    lua_pop(L, 1);
+  }
+  (void)expected;
+  return n;
+}
+
+int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape)
+{
+  int n = 0;
+  if (last == first && lua_istable(L, first)) n = read_list(L, first, fn, "shape", first, "sizes", shape);
+  else {
+    if (last < first) return ax_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
+    if (last - first + 1 > AX_MAX_DIMS) return ax_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1, AX_MAX_DIMS);
+    for (int i = first; i <= last; i++)
+      if (!ax_to_integer(L, i, &shape[n++])) return ax_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
+  }
+  for (int i = 0; i < n; i++)
+    if (shape[i] < 0) return ax_error(L, fn, "size %d is negative: %lld", i + 1, (long long)shape[i]);
+  return n;
+}
+
+/* ---- arguments of ops */
+
+typedef struct reader {
+  lua_State *L;
+  const char *fn;
+  const ax_signature *sig;
+  ax_read_result *r;
+  int ndim;      /* of the tensor that dims are about */
+  int64_t dim;   /* the dim that positions are about */
+  bool at_least; /* positions may be one past the last (narrow of length 0) */
+} reader;
+
+static const char *expected_text(lua_State *L, const ax_param *p)
+{
+  switch (p->kind) {
+    case AX_P_TENSOR: return "a tensor";
+    case AX_P_OPERAND: return "a tensor or a number";
+    case AX_P_TENSORS: return "a list of tensors";
+    case AX_P_DIMS: return "an integer or a list of integers";
+    case AX_P_INTS: return "integers or a list of integers";
+    case AX_P_NUM: return "a number";
+    case AX_P_BOOL: return "a boolean";
+    case AX_P_DTYPE: return "the name of an element type";
+    case AX_P_GENERATOR: return "a Generator";
+    case AX_P_WORD: {
+      luaL_Buffer b;
+      luaL_buffinit(L, &b);
+      for (int i = 0; i < p->n_words; i++) {
+        if (i) luaL_addstring(&b, i + 1 < p->n_words ? ", " : " or ");
+        luaL_addchar(&b, '"');
+        luaL_addstring(&b, p->words[i]);
+        luaL_addchar(&b, '"');
+      }
+      luaL_pushresult(&b);
+      return lua_tostring(L, -1);
+    }
+    default: return "an integer";
+  }
+}
+
+static int wrong(reader *q, const ax_param *p, int arg, int idx)
+{
+  return ax_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
+}
+
+/* A dim as the user counts, to 0 .. ndim-1 (0-d tensors: dim 1, as in PyTorch). */
+static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
+{
+  const int extra = p->kind == AX_P_DIM_PLUS;
+  const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = position(v, n);
+  if (v == 0) return ax_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
+  if (at < 0 || at >= n)
+    return ax_error(q->L, q->fn, "%s: dim %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
+                    (long long)v, (long long)n, (long long)n, q->ndim);
+  return at;
+}
+
+static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
+{
+  const ax_tensor *x = q->r->args.in[0];
+  if (x->ndim == 0) return ax_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
+  const int64_t size = x->shape[q->dim], at = position(v, size);
+  if (v == 0) return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
+  if (at < 0 || at >= size + q->at_least)
+    return ax_error(q->L, q->fn, "%s: %lld is out of range for dim %lld of size %lld", p->name, (long long)v, (long long)q->dim + 1,
+                    (long long)size);
+  return at;
+}
+
+static void set_input(reader *q, int k, ax_tensor *t, int idx)
+{
+  ax_args *a = &q->r->args;
+  q->r->in[k] = t;
+  q->r->at[k] = idx;
+  if (a->n_in <= k) a->n_in = k + 1;
+  if (k == 0) q->ndim = t->ndim;
+}
+
+static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
+{
+  lua_State *L = q->L;
+  int n;
+  ax_tensor **list;
+
+  if (!lua_istable(L, idx)) wrong(q, p, arg, idx);
+  n = (int)lua_objlen(L, idx);
+  if (n == 0) ax_error(L, q->fn, "%s: expected at least one tensor, got an empty list", p->name);
+  list = lua_newuserdata(L, sizeof *list * (size_t)n); /* lives as long as this call: it stays on the stack */
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, idx, i + 1); /* the list keeps them alive */
+    list[i] = ax_opt_tensor(L, -1, q->fn);
+    if (!list[i]) {
+      lua_pushfstring(L, "%s (entry %d)", p->name, i + 1);
+      ax_arg_error(L, q->fn, arg, lua_tostring(L, -1), "a tensor", -2);
+    }
+    lua_pop(L, 1);
+  }
+  q->r->args.in = list;
+  q->r->args.n_in = n;
+  q->ndim = list[0]->ndim;
+}
+
+static void read_operand(reader *q, const ax_param *p, int arg, int idx)
+{
+  lua_State *L = q->L;
+  ax_args *a = &q->r->args;
+  const int k = p->slot;
+  const int type = lua_type(L, idx);
+
+  if (type == LUA_TNUMBER) {
+    const double v = lua_tonumber(L, idx);
+    a->num[k] = v;
+    if (v == floor(v) && fabs(v) < 9.2e18) a->integral |= 1u << k;
+  } else if (type == LUA_TBOOLEAN) {
+    a->num[k] = lua_toboolean(L, idx);
+    a->integral |= 1u << k;
+    a->booleans |= 1u << k;
+  } else {
+    ax_tensor *t = ax_opt_tensor(L, idx, q->fn);
+    if (!t) wrong(q, p, arg, idx);
+    set_input(q, k, t, idx);
+    return;
+  }
+  a->scalars |= 1u << k;
+  if (a->n_in <= k) a->n_in = k + 1;
+}
+
+static void read_dims(reader *q, const ax_param *p, int arg, int idx)
+{
+  ax_attrs *a = &q->r->args.a;
+  int64_t v;
+  if (lua_istable(q->L, idx)) {
+    a->n_list = read_list(q->L, idx, q->fn, p->name, arg, NULL, a->list);
+  } else {
+    if (!ax_to_integer(q->L, idx, &v)) wrong(q, p, arg, idx);
+    a->n_list = 1;
+    a->list[0] = v;
+  }
+  if (p->kind == AX_P_DIMS)
+    for (int i = 0; i < a->n_list; i++) a->list[i] = dim_of(q, p, a->list[i]);
+}
+
+static int word_of(reader *q, const ax_param *p, int arg, int idx)
+{
+  lua_State *L = q->L;
+  const char *given, *near;
+  if (lua_type(L, idx) != LUA_TSTRING) return wrong(q, p, arg, idx);
+  given = lua_tostring(L, idx);
+  for (int i = 0; i < p->n_words; i++)
+    if (strcmp(given, p->words[i]) == 0) return i;
+  near = ax_nearest(given, p->words, p->n_words);
+  return ax_error(L, q->fn, "%s: expected %s, got \"%s\"%s%s%s", p->name, expected_text(L, p), given, near ? "; did you mean \"" : "",
+                  near ? near : "", near ? "\"?" : "");
+}
+
+/* Reads the value at idx for p.  arg: its number in the call, 0 when it came by name. */
+static void read_param(reader *q, const ax_param *p, int arg, int idx)
+{
+  lua_State *L = q->L;
+  ax_attrs *a = &q->r->args.a;
+  int64_t v;
+  ax_tensor *t;
+
+  switch (p->kind) {
+    case AX_P_TENSOR:
+      if (!(t = ax_opt_tensor(L, idx, q->fn))) wrong(q, p, arg, idx);
+      set_input(q, p->slot, t, idx);
+      break;
+    case AX_P_OPERAND: read_operand(q, p, arg, idx); break;
+    case AX_P_TENSORS: read_tensors(q, p, arg, idx); break;
+    case AX_P_DIMS: case AX_P_INTS: read_dims(q, p, arg, idx); break;
+    case AX_P_DIM: case AX_P_DIM_PLUS:
+      if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+      a->i[p->slot] = q->dim = dim_of(q, p, v);
+      break;
+    case AX_P_POS:
+      if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+      a->i[p->slot] = pos_of(q, p, v);
+      break;
+    case AX_P_INT:
+      if (!ax_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
+      break;
+    case AX_P_NUM:
+      if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
+      a->f[p->slot] = lua_tonumber(L, idx);
+      break;
+    case AX_P_BOOL:
+      if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);
+      a->i[p->slot] = lua_toboolean(L, idx);
+      break;
+    case AX_P_DTYPE: a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name); break;
+    case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
+    case AX_P_GENERATOR: a->gen = ax_check_generator(L, idx, q->fn, p->name); break;
+  }
+}
+
+static void use_default(reader *q, const ax_param *p, int arg)
+{
+  ax_attrs *a = &q->r->args.a;
+  if (!p->optional) ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s", arg, p->name, expected_text(q->L, p));
+  switch (p->kind) {
+    case AX_P_DIM: case AX_P_DIM_PLUS: {
+      int64_t v = (int64_t)p->value;
+      if (v < 0 && v != AX_NO_DIM) v += q->ndim > 0 ? q->ndim : 1;
+      a->i[p->slot] = v;
+      break;
+    }
+    case AX_P_POS: case AX_P_INT: case AX_P_BOOL: case AX_P_DTYPE: case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
+    case AX_P_NUM: a->f[p->slot] = p->value; break;
+    default: break; /* no tensor, no list (n_list -1), the default generator */
+  }
+}
+
+/* Sizes or dims as several numbers take all positions that are left: x:view(2, 3). */
+static bool read_rest(reader *q, const ax_param *p, int first, int last)
+{
+  ax_attrs *a = &q->r->args.a;
+  if (last - first + 1 > AX_MAX_DIMS)
+    return ax_error(q->L, q->fn, "%s: %d numbers, but tensors have at most %d dims", p->name, last - first + 1, AX_MAX_DIMS);
+  for (int i = first; i <= last; i++) {
+    int64_t v;
+    if (!ax_to_integer(q->L, i, &v)) wrong(q, p, i, i);
+    a->list[i - first] = p->kind == AX_P_DIMS ? dim_of(q, p, v) : v;
+  }
+  a->n_list = last - first + 1;
+  return true;
+}
+
+void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
+{
+  const ax_signature *sig = &signatures[op];
+  int last = lua_gettop(L), options = 0;
+  reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .at_least = op != AX_OP_SELECT };
+
+  memset(&r->args, 0, sizeof r->args);
+  for (int k = 0; k < AX_MAX_INPUTS; k++) r->in[k] = NULL;
+  r->args.in = r->in;
+  r->args.a.n_list = -1;
+
+  if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
+    const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
+    const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS;
+    if (ax_is_options(L, last, !list)) {
+      const char *names[AX_MAX_PARAMS];
+      for (int i = 0; i < sig->n; i++) names[i] = sig->param[i].name;
+      options = last--;
+      ax_check_options(L, options, shown, names, sig->n);
+    }
+  }
+  for (int i = 0; i < sig->n; i++) {
+    const ax_param *p = &sig->param[i];
+    const int arg = i + 1;
+    const bool given = arg <= last && lua_type(L, arg) != LUA_TNIL;
+
+    if (options) {
+      lua_getfield(L, options, p->name); /* stays on the stack: a tensor among the options is borrowed from there */
+      if (!lua_isnil(L, -1)) {
+        if (given) ax_error(L, shown, "%s is given twice, by position and by name", p->name);
+        read_param(&q, p, 0, lua_gettop(L));
+        continue;
+      }
+      lua_pop(L, 1);
+    }
+    if (!given) use_default(&q, p, arg);
+    else if (arg == sig->n && last > arg && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS)) {
+      read_rest(&q, p, arg, last);
+      last = arg;
+    } else read_param(&q, p, arg, arg);
+  }
+  if (last > sig->n) ax_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
+  if (r->args.n_in > 0 && r->args.scalars && (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
+    ax_error(L, shown, "expected at least one tensor, got numbers only");
+}

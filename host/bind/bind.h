@@ -1,0 +1,185 @@
+/* bind.h: what the files of the binding share.
+ *
+ * A tensor is a full userdata of eight bytes (a box) that holds one counted reference.  Lua errors jump: a function makes the box
+ * first, with ax_push_box, and lets the core write into it, so that nothing is ever owned by a C variable while a call that can raise
+ * is under way.  Tensors read from arguments are borrowed: the Lua stack holds them.
+ *
+ * Every function that Lua can call starts with ax_bind_enter. */
+#ifndef AX_BIND_H
+#define AX_BIND_H
+
+#include "ax.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <string.h>
+
+/* ---- the state of the binding on this thread: one Lua state a thread */
+
+typedef struct ax_dead_ref { struct ax_dead_ref *next; int ref; } ax_dead_ref; /* a Lua value that C let go of */
+
+typedef struct ax_bind_state {
+  lua_State *L;             /* of the innermost call into the binding */
+  bool open;                /* a state is; finalisers that run while it closes leave Lua alone */
+  const void *tensor_mt, *generator_mt;
+  int ref_tensor_mt, ref_generator_mt; /* in the registry */
+  int ref_methods;          /* name -> method, or number of a field */
+  int ref_handles;          /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
+  int ref_orphans;          /* boxes whose Lua object died before the hooks on their tensor could: see bind_grad.c */
+  int ref_anchors;          /* Lua values held by graph nodes; luaL_ref keys */
+  bool in_scope;            /* inside tensor.scope; see bind_scope.c */
+  int ref_scope, ref_kept;  /* the results made in the innermost scope (weak list); those it must not empty */
+  int scope_count;
+  int64_t mark;             /* the pressure at which a collection is due */
+  ax_dead_ref *dead;        /* anchors to drop at the next occasion: finalisers must not touch Lua themselves */
+  bool collecting;
+  bool raised;              /* a Lua function called from C failed; its error waits in the registry */
+  int ref_error;
+} ax_bind_state;
+extern _Thread_local ax_bind_state ax_bind;
+
+void ax_bind_slow(lua_State *L); /* collects, drops anchors, reports an interrupt; may raise */
+extern volatile int ax_interrupted __attribute__((weak)); /* set by a signal handler of the host, where there is one */
+
+/* Call it first in every function that Lua calls.  May run a full collection, so call it before anything is owned. */
+static inline void ax_bind_enter(lua_State *L)
+{
+  ax_bind.L = L;
+  if (__builtin_expect(ax_memory_pressure() > ax_bind.mark || ax_bind.dead != NULL || (&ax_interrupted && ax_interrupted), 0))
+    ax_bind_slow(L);
+}
+void ax_bind_drop_dead(lua_State *L);
+
+/* ---- errors */
+
+/* Raises "where: message" with the message of the last ax_fail (no second "where:" when it starts with one), or, when a Lua function
+ * called from C raised, that error as it was. */
+int ax_raise(lua_State *L, const char *where);
+/* Raises "fn: argument N (name): expected ..., got ..." about the value at `idx`. */
+int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
+/* Raises "fn: ..." with the caller's position. */
+int ax_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4);
+/* Pushes a short text about the value: string "a", number 1.5, tensor float32 [2, 3], nil.  Returns it. */
+const char *ax_describe(lua_State *L, int idx);
+/* The name in the list that is closest to `given`, or NULL when none is near. */
+const char *ax_nearest(const char *given, const char *const *names, int n);
+
+/* ---- boxes */
+
+/* Pushes an empty handle and returns its place; `result`: made by an op, so a scope may empty it again. */
+ax_tensor **ax_push_box(lua_State *L);
+ax_tensor **ax_push_result(lua_State *L);
+/* The box at idx, or NULL when the value is not a tensor.  It may have been released: *box NULL. */
+static inline ax_tensor **ax_to_box(lua_State *L, int idx)
+{
+  void *p = lua_touserdata(L, idx);
+  const void *mt;
+  if (!p || !lua_getmetatable(L, idx)) return NULL;
+  mt = lua_topointer(L, -1);
+  lua_pop(L, 1);
+  return mt == ax_bind.tensor_mt ? p : NULL;
+}
+/* Borrowed.  Raises when the value is not a tensor, or was released. */
+ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
+/* Borrowed, or NULL when the value is not a tensor.  Raises when it was released. */
+ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn);
+/* Pushes the Lua object of `t`: the one that there is, if ax_remember_handle was called for it, else a new one (which is remembered). */
+void ax_push_handle(lua_State *L, ax_tensor *t);
+/* Makes the Lua object at idx the one that ax_push_handle finds. */
+void ax_remember_handle(lua_State *L, int idx);
+/* Takes the tensor out of a box; returns it (owned) or NULL. */
+ax_tensor *ax_empty_box(ax_tensor **box);
+/* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy. Borrowed (the stack holds it). */
+ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn);
+
+/* ---- arguments (args.c) */
+
+typedef enum {
+  AX_P_TENSOR, AX_P_OPERAND, AX_P_TENSORS, AX_P_DIM, AX_P_DIM_PLUS, AX_P_DIMS, AX_P_POS, AX_P_INT, AX_P_INTS, AX_P_NUM, AX_P_BOOL,
+  AX_P_DTYPE, AX_P_WORD, AX_P_GENERATOR
+} ax_param_kind;
+
+enum { AX_MAX_PARAMS = 6, AX_MAX_WORDS = 4 };
+typedef struct ax_param {
+  const char *name;
+  uint8_t kind, slot;
+  bool optional;
+  double value; /* the default, in the core's counting */
+  int n_words;
+  const char *words[AX_MAX_WORDS];
+} ax_param;
+
+typedef struct ax_signature {
+  int n, results; /* parameters; results that users see */
+  ax_param param[AX_MAX_PARAMS];
+} ax_signature;
+
+/* The parsed signatures of ops.def. */
+const ax_signature *ax_signature_of(ax_op op);
+
+typedef struct ax_read_result {
+  ax_args args;
+  ax_tensor *in[AX_MAX_INPUTS];
+  int at[AX_MAX_INPUTS]; /* where on the stack each input lies */
+} ax_read_result;
+/* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.  Raises; owns nothing. */
+void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r);
+
+/* Whether the value is a plain table whose first key is a string, or an empty one where `empty_counts`. */
+bool ax_is_options(lua_State *L, int idx, bool empty_counts);
+/* Raises when the table at idx has a key that is not in `names`. */
+void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n);
+/* Whether the value at idx is an integral number that doubles hold exactly. */
+bool ax_to_integer(lua_State *L, int idx, int64_t *out);
+int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least, int64_t most);
+double ax_check_number(lua_State *L, int idx, const char *fn, const char *name);
+bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name);
+ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name);
+ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name);
+bool ax_device_parse(const char *text, ax_device *out);
+const char *ax_device_text(ax_device d, char *buf, size_t size);
+/* 1-based or negative -> 0-based; raises unless the result is in 0 .. size-1. `what` names it: "dim", "position". */
+int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size);
+/* Sizes at first..last of the stack: several numbers or one list. Returns their number. */
+int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape);
+ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name);
+
+/* ---- running ops */
+
+/* Runs op and pushes its visible results; a result that is input k itself comes as the Lua value at r->at[k]. */
+int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r);
+
+/* ---- parts: each expects the table of accelerate.core on the stack top and leaves it there */
+
+void ax_open_tensor(lua_State *L);
+void ax_open_values(lua_State *L);
+void ax_open_create(lua_State *L);
+void ax_open_ops(lua_State *L);
+void ax_open_grad(lua_State *L);
+void ax_open_function(lua_State *L);
+void ax_open_scope(lua_State *L);
+void ax_open_memory(lua_State *L);
+void ax_open_optim(lua_State *L);
+void ax_open_random(lua_State *L);
+void ax_open_dist(lua_State *L) __attribute__((weak));
+void ax_open_io(lua_State *L) __attribute__((weak));
+void ax_open_flat(lua_State *L);
+
+/* Adds functions to the table on the stack top. */
+void ax_add_functions(lua_State *L, const luaL_Reg *list);
+/* Adds methods of tensors. */
+void ax_add_methods(lua_State *L, const luaL_Reg *list);
+
+/* ---- among the files */
+
+int ax_index_read(lua_State *L);   /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
+int ax_index_write(lua_State *L);  /* (tensor, key, value) */
+void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box); /* bind_grad.c: keeps hooks alive, then releases */
+void ax_sweep_orphans(lua_State *L);
+/* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_raise, and the status says that there was one. */
+ax_status ax_protect(lua_CFunction fn, void *p);
+/* Lets go of an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
+void ax_drop_anchor(ax_dead_ref *d);
+void ax_scope_track(lua_State *L); /* the result on the stack top was made in a scope */
+bool ax_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */
+#endif

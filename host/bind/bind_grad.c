@@ -1,0 +1,331 @@
+/* bind_grad.c: backward, grad, and hooks.
+ *
+ * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that the collector sees a closure that
+ * captures the tensor, and frees both; a result's in a registry table until the graph is released.  A leaf's Lua object may die while a
+ * graph still holds the tensor; its hooks must go on working, so its finaliser puts the object into the table of orphans, and each collection by memory
+ * pressure drops the orphans whose tensor nothing else holds any more. */
+#include "bind/bind.h"
+
+#include <stdlib.h>
+
+/* ---- lists of tensors */
+
+/* Pushes an array with the tensors at idx: one, or a list of them.  Borrowed: the argument holds them. */
+static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char *name, bool holes, int expected, int *n)
+{
+  ax_tensor **list, *one = ax_opt_tensor(L, idx, fn);
+  if (one) {
+    list = lua_newuserdata(L, sizeof *list);
+    list[0] = one;
+    *n = 1;
+    return list;
+  }
+  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor or a list of tensors", idx);
+  *n = expected >= 0 ? expected : (int)lua_objlen(L, idx);
+  if (idx < 0) idx += lua_gettop(L) + 1;
+  list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, idx, k + 1);
+    list[k] = ax_opt_tensor(L, -1, fn);
+    if (!list[k] && !(holes && lua_isnil(L, -1))) ax_error(L, fn, "%s: entry %d: expected a tensor, got %s", name, k + 1, ax_describe(L, -1));
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+static bool option(lua_State *L, int idx, const char *fn, const char *name)
+{
+  bool v = false;
+  if (!idx) return false;
+  lua_getfield(L, idx, name);
+  if (!lua_isnil(L, -1)) v = ax_check_boolean(L, -1, fn, name);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* t:backward(gradient, { retain_graph, create_graph }) */
+static int backward(lua_State *L)
+{
+  static const char *const names[] = { "retain_graph", "create_graph" };
+  ax_tensor *t, *seed = NULL;
+  int options = 0, last = lua_gettop(L);
+  bool retain, create;
+
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "backward", "self");
+  if (last > 1 && ax_is_options(L, last, true)) options = last--;
+  if (last > 2) return ax_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
+  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_opt_tensor(L, 2, "backward"))) return ax_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
+  if (options) ax_check_options(L, options, "backward", names, 2);
+  retain = option(L, options, "backward", "retain_graph");
+  create = option(L, options, "backward", "create_graph");
+  if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_raise(L, "backward");
+  return 0;
+}
+
+/* core.grad(outputs, inputs, { grad_outputs, retain_graph, create_graph, allow_unused }) -> one value for each input */
+static int grad(lua_State *L)
+{
+  static const char *const names[] = { "grad_outputs", "retain_graph", "create_graph", "allow_unused" };
+  ax_tensor **roots, **inputs, **seeds = NULL, **out, ***boxes;
+  int n, n_in, options = 0, n_seeds, base;
+  bool retain, create, unused;
+
+  ax_bind_enter(L);
+  if (lua_gettop(L) > 3) return ax_error(L, "grad", "%d arguments given, at most 3 expected", lua_gettop(L));
+  lua_settop(L, 3);
+  if (!lua_isnil(L, 3)) {
+    if (!ax_is_options(L, 3, true)) return ax_arg_error(L, "grad", 3, "options", "a table of options", 3);
+    ax_check_options(L, options = 3, "grad", names, 4);
+  }
+  roots = push_array(L, 1, "grad", "outputs", false, -1, &n);
+  inputs = push_array(L, 2, "grad", "inputs", false, -1, &n_in);
+  if (n == 0 || n_in == 0) return ax_error(L, "grad", "expected at least one output and one input");
+  if (options) {
+    lua_getfield(L, options, "grad_outputs");
+    if (!lua_isnil(L, -1)) seeds = push_array(L, -1, "grad", "grad_outputs", true, lua_istable(L, -1) ? n : -1, &n_seeds);
+    if (seeds && n_seeds != n) return ax_error(L, "grad", "grad_outputs: %d given for %d outputs", n_seeds, n);
+  }
+  retain = option(L, options, "grad", "retain_graph");
+  create = option(L, options, "grad", "create_graph");
+  unused = option(L, options, "grad", "allow_unused");
+  out = lua_newuserdata(L, (sizeof *out + sizeof *boxes) * (size_t)n_in);
+  boxes = (ax_tensor ***)(out + n_in);
+  if (!lua_checkstack(L, n_in + 4)) return ax_error(L, "grad", "%d inputs are too many for Lua's stack", n_in);
+  base = lua_gettop(L);
+  for (int k = 0; k < n_in; k++) boxes[k] = ax_push_result(L);
+  if (ax_grad_of(n, roots, seeds, n_in, inputs, retain, create, unused, out) != AX_OK) return ax_raise(L, "grad");
+  for (int k = 0; k < n_in; k++) *boxes[k] = out[k];
+  for (int k = 0; k < n_in; k++)
+    if (!*boxes[k]) {
+      lua_pushnil(L);
+      lua_replace(L, base + 1 + k);
+    }
+  return n_in;
+}
+
+/* ---- hooks */
+
+typedef struct hook {
+  ax_dead_ref anchor; /* ref: of the function; LUA_NOREF for a leaf */
+  ax_tensor *leaf;    /* borrowed: the hook dies with it */
+  int key;            /* of the function in the leaf's environment */
+  bool post;
+} hook;
+
+typedef struct hook_call {
+  const hook *h;
+  ax_tensor *grad, *replacement;
+} hook_call;
+
+/* Pushes the environment table of the userdata at idx; a fresh one when it still has the default. */
+static void push_environment(lua_State *L, int idx)
+{
+  lua_getfenv(L, idx);
+  lua_pushliteral(L, "accelerate.hooks");
+  lua_rawget(L, -2); /* raw: the default is the table of globals, and scripts put strict metatables on that */
+  if (lua_toboolean(L, -1)) {
+    lua_pop(L, 1);
+    return;
+  }
+  lua_pop(L, 2);
+  lua_newtable(L);
+  lua_pushboolean(L, 1);
+  lua_setfield(L, -2, "accelerate.hooks");
+  lua_pushvalue(L, -1);
+  lua_setfenv(L, idx);
+}
+
+static int run_hook(lua_State *L)
+{
+  hook_call *c = lua_touserdata(L, 1);
+  const hook *h = c->h;
+  const bool post = h->post;
+  ax_tensor **box, *given;
+
+  if (h->leaf) {
+    ax_push_handle(L, h->leaf);
+    push_environment(L, lua_gettop(L));
+    lua_rawgeti(L, -1, h->key);
+    if (lua_isnil(L, -1)) return 0;
+  } else {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+    lua_rawgeti(L, -1, h->anchor.ref);
+  }
+  if (post) lua_pushvalue(L, 2);
+  else {
+    box = ax_push_box(L);
+    *box = ax_tensor_retain(c->grad);
+  }
+  lua_call(L, 1, 1); /* the hook may remove itself: h may be gone after this */
+  if (lua_isnil(L, -1) || post) return 0;
+  if (!(given = ax_opt_tensor(L, -1, "hook"))) return ax_error(L, "hook", "expected a tensor or nil as result, got %s", ax_describe(L, -1));
+  if (given != c->grad) c->replacement = ax_tensor_retain(given);
+  return 0;
+}
+
+static ax_status call_hook(void *ud, ax_tensor *grad, ax_tensor **replacement)
+{
+  hook_call c = { .h = ud, .grad = grad };
+  const ax_status st = ax_protect(run_hook, &c);
+  *replacement = c.replacement;
+  return st;
+}
+
+static void drop_hook(void *ud)
+{
+  hook *h = ud;
+  if (h->leaf) free(h);
+  else ax_drop_anchor(&h->anchor);
+}
+
+/* The handle that register_hook returns: a table { tensor, id, key } with a method. */
+static int hook_remove(lua_State *L)
+{
+  ax_tensor **box;
+  int64_t id;
+  ax_bind_enter(L);
+  if (!lua_istable(L, 1)) return ax_error(L, "remove", "expected the handle that register_hook returned; call it as handle:remove()");
+  lua_rawgeti(L, 1, 1);
+  lua_rawgeti(L, 1, 2);
+  lua_rawgeti(L, 1, 3);
+  box = ax_to_box(L, -3);
+  if (!box || !*box || !ax_to_integer(L, -2, &id)) return 0; /* removed before, or the tensor was released */
+  if (!lua_isnil(L, -1)) { /* a leaf's function lies in its environment */
+    lua_getfenv(L, -3);
+    lua_pushnil(L);
+    lua_rawseti(L, -2, (int)lua_tointeger(L, -3));
+    lua_pop(L, 1);
+  }
+  ax_hook_remove(*box, (uint64_t)id);
+  lua_pushnil(L);
+  lua_rawseti(L, 1, 1);
+  return 0;
+}
+
+static int add_hook(lua_State *L, const char *fn, bool post)
+{
+  ax_tensor *t;
+  hook *h;
+  int key = 0, ref = LUA_NOREF;
+  uint64_t id;
+
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, fn, "self");
+  if (!lua_isfunction(L, 2)) return ax_arg_error(L, fn, 2, "hook", "a function", 2);
+  lua_settop(L, 2);
+  lua_createtable(L, 3, 0); /* the handle */
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, 3, 1);
+  if (!t->grad_fn) {
+    ax_remember_handle(L, 1);
+    push_environment(L, 1);
+    lua_getfield(L, -1, "last");
+    key = (int)lua_tointeger(L, -1) + 1;
+    lua_pop(L, 1);
+    lua_pushinteger(L, key);
+    lua_setfield(L, -2, "last");
+    lua_pushvalue(L, 2);
+    lua_rawseti(L, -2, key);
+    lua_pushinteger(L, key);
+    lua_rawseti(L, 3, 3);
+  } else {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+    lua_pushvalue(L, 2);
+    ref = luaL_ref(L, -2);
+  }
+  h = malloc(sizeof *h);
+  if (h) *h = (hook){ .anchor.ref = ref, .leaf = t->grad_fn ? NULL : t, .key = key, .post = post };
+  if (!h || ax_hook_add(t, post, call_hook, drop_hook, h, &id) != AX_OK) {
+    if (t->grad_fn) luaL_unref(L, -1, ref);
+    else {
+      lua_pushnil(L);
+      lua_rawseti(L, -2, key);
+    }
+    if (!h) return ax_error(L, fn, "out of memory");
+    free(h);
+    return ax_raise(L, fn);
+  }
+  lua_pushnumber(L, (double)id);
+  lua_rawseti(L, 3, 2);
+  lua_settop(L, 3);
+  return 1;
+}
+
+static int register_hook(lua_State *L) { return add_hook(L, "register_hook", false); }
+static int register_post_accumulate_grad_hook(lua_State *L) { return add_hook(L, "register_post_accumulate_grad_hook", true); }
+
+/* ---- orphans */
+
+void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box)
+{
+  ax_tensor *t = *box;
+  if (t->refs == 1 || t->handle != box) {
+    ax_tensor_release(ax_empty_box(box));
+    return;
+  }
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans);
+  lua_pushlightuserdata(L, box);
+  lua_pushvalue(L, idx);
+  lua_rawset(L, -3);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_handles); /* the weak entry is gone already */
+  lua_pushlightuserdata(L, box);
+  lua_pushvalue(L, idx);
+  lua_rawset(L, -3);
+  lua_pop(L, 2);
+}
+
+void ax_sweep_orphans(lua_State *L)
+{
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans);
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    ax_tensor **box = ax_to_box(L, -1);
+    lua_pop(L, 1);
+    if (*box && (*box)->refs > 1) continue;
+    ax_tensor_release(ax_empty_box(box));
+    lua_pushvalue(L, -1);
+    lua_pushnil(L);
+    lua_rawset(L, -4); /* clearing a field while walking is allowed */
+  }
+  lua_pop(L, 1);
+}
+
+/* ---- switching recording on and off */
+
+static int is_grad_enabled(lua_State *L)
+{
+  lua_pushboolean(L, ax_grad_enabled());
+  return 1;
+}
+
+static int set_grad_enabled(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_pushboolean(L, ax_grad_set_enabled(ax_check_boolean(L, 1, "set_grad_enabled", "on")));
+  return 1;
+}
+
+void ax_open_grad(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "grad", grad }, { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled }, { NULL, NULL },
+  };
+  ax_add_functions(L, functions);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  lua_pushcfunction(L, backward);
+  lua_setfield(L, -2, "backward");
+  lua_createtable(L, 0, 2); /* the metatable of hook handles */
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, hook_remove);
+  lua_setfield(L, -2, "remove");
+  lua_setfield(L, -2, "__index");
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, register_hook, 1);
+  lua_setfield(L, -3, "register_hook");
+  lua_pushcclosure(L, register_post_accumulate_grad_hook, 1);
+  lua_setfield(L, -2, "register_post_accumulate_grad_hook");
+  lua_pop(L, 1);
+}

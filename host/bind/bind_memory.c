@@ -1,0 +1,194 @@
+/* bind_memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file makes it run when tensors have piled up.
+ *
+ * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB).  It is put off while the
+ * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), unless a quarter of the memory limit is at
+ * stake.  One more chance comes before an allocation fails. */
+#include "bind/bind.h"
+
+#include <time.h>
+
+#define LEAST_GROWTH ((int64_t)32 << 20)
+#define POSTPONE ((int64_t)4 << 20) /* growth until the clock is looked at again */
+#define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
+
+static _Thread_local struct {
+  int64_t left;        /* pressure after the last collection */
+  double ended, cost;  /* seconds */
+} last;
+
+static double now(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t growth_allowed(void) { return last.left / 2 > LEAST_GROWTH ? last.left / 2 : LEAST_GROWTH; }
+
+static int run_collector(lua_State *L)
+{
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  ax_sweep_orphans(L);
+  return 0;
+}
+
+/* A full collection; the status of lua_cpcall (a user's finaliser may raise), with the error on the stack. */
+static int collect(lua_State *L)
+{
+  const double start = now();
+  int status;
+
+  ax_bind.collecting = true;
+  status = lua_cpcall(L, run_collector, NULL);
+  ax_bind.collecting = false;
+  if (ax_bind.dead) ax_bind_drop_dead(L);
+  ax_memory_count_collection();
+  last.ended = now();
+  last.cost = last.ended - start;
+  last.left = ax_memory_pressure();
+  ax_bind.mark = last.left + growth_allowed();
+  return status;
+}
+
+void ax_bind_slow(lua_State *L)
+{
+  ax_memory_stats stats;
+  const int64_t pressure = ax_memory_pressure();
+
+  if (ax_bind.collecting) return; /* a finaliser written in Lua uses tensors */
+  if (&ax_interrupted && ax_interrupted) {
+    ax_interrupted = 0;
+    luaL_error(L, "interrupted");
+  }
+  if (!lua_checkstack(L, 16)) return;
+  if (ax_bind.dead) ax_bind_drop_dead(L);
+  if (pressure <= ax_bind.mark) return;
+  ax_memory_get(&stats);
+  if (now() - last.ended < SHARE * last.cost && pressure - last.left < stats.limit_bytes / 4) {
+    ax_bind.mark = pressure + POSTPONE;
+    return;
+  }
+  if (collect(L) != 0) lua_error(L);
+}
+
+/* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the Lua stack or counted. */
+static bool last_chance(size_t wanted)
+{
+  lua_State *L = ax_bind.L;
+  const int64_t before = ax_memory_pressure();
+
+  if (!ax_bind.open || ax_bind.collecting || !lua_checkstack(L, 16)) return false;
+  if (collect(L) != 0) lua_pop(L, 1); /* no place to raise it */
+  return ax_memory_pressure() < before;
+}
+
+/* ---- what scripts see */
+
+static void set_number(lua_State *L, const char *key, int64_t v)
+{
+  lua_pushnumber(L, (double)v);
+  lua_setfield(L, -2, key);
+}
+
+static int memory_stats(lua_State *L)
+{
+  ax_memory_stats s;
+  ax_bind_enter(L);
+  ax_memory_get(&s);
+  lua_createtable(L, 0, 10);
+  set_number(L, "live_bytes", s.live_bytes);
+  set_number(L, "peak_bytes", s.peak_bytes);
+  set_number(L, "cached_bytes", s.cached_bytes);
+  set_number(L, "limit_bytes", s.limit_bytes);
+  set_number(L, "live_blocks", s.live_blocks);
+  set_number(L, "structs", s.structs);
+  set_number(L, "allocations", s.allocations);
+  set_number(L, "cache_hits", s.cache_hits);
+  set_number(L, "pressure_collections", s.pressure_collections);
+  return 1;
+}
+
+/* core.set_memory_limit(bytes): 0 goes back to the default */
+static int set_memory_limit(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_memory_set_limit(ax_check_integer(L, 1, "set_memory_limit", "bytes", 0, INT64_C(1) << 53));
+  return 0;
+}
+
+static int empty_cache(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_memory_empty_cache();
+  return 0;
+}
+
+static int reset_peak_memory_stats(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_memory_reset_peak();
+  return 0;
+}
+
+/* core.debug_fail_alloc(n): the n-th allocation from now fails; 0: none */
+static int debug_fail_alloc(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_alloc_fail_at(ax_check_integer(L, 1, "debug_fail_alloc", "n", 0, INT64_C(1) << 53));
+  return 0;
+}
+
+/* ---- the backend */
+
+static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
+{
+  const ax_backend *b;
+  const ax_device d = lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
+  if (ax_backend_of(d, &b) != AX_OK) ax_raise(L, fn);
+  return b;
+}
+
+static int get_num_threads(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_pushinteger(L, backend_at(L, 1, "get_num_threads")->get_threads());
+  return 1;
+}
+
+static int set_num_threads(lua_State *L)
+{
+  int n;
+  ax_bind_enter(L);
+  n = (int)ax_check_integer(L, 1, "set_num_threads", "n", 1, 4096);
+  backend_at(L, 2, "set_num_threads")->set_threads(n);
+  return 0;
+}
+
+static int backend_info(lua_State *L)
+{
+  const ax_backend *b;
+  ax_bind_enter(L);
+  b = backend_at(L, 1, "backend_info");
+  lua_createtable(L, 0, 3);
+  lua_pushstring(L, b->name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, b->level);
+  lua_setfield(L, -2, "level");
+  lua_pushstring(L, b->describe ? b->describe() : "");
+  lua_setfield(L, -2, "description");
+  return 1;
+}
+
+void ax_open_memory(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "memory_stats", memory_stats }, { "set_memory_limit", set_memory_limit }, { "empty_cache", empty_cache },
+    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "debug_fail_alloc", debug_fail_alloc },
+    { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info }, { NULL, NULL },
+  };
+  ax_add_functions(L, functions);
+  last.left = ax_memory_pressure();
+  last.ended = last.cost = 0;
+  ax_bind.mark = last.left + growth_allowed();
+  ax_memory_set_hook(last_chance);
+}

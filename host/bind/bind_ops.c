@@ -1,0 +1,195 @@
+/* bind_ops.c: the rows of ops.def as Lua functions, methods and operators.  Every op is one C function; its upvalue says which row. */
+#include "bind/bind.h"
+
+#include <math.h>
+
+/* ---- calling */
+
+/* The result is an input itself (x:contiguous()): hand out the caller's object. */
+static bool same_object(lua_State *L, ax_tensor **box, const ax_read_result *r)
+{
+  for (int k = 0; k < r->args.n_in && k < AX_MAX_INPUTS && r->args.in == r->in; k++)
+    if (r->in[k] == *box) {
+      ax_tensor_release(ax_empty_box(box));
+      lua_pushvalue(L, r->at[k]);
+      return true;
+    }
+  return false;
+}
+
+int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r)
+{
+  const int results = ax_signature_of(op)->results;
+  ax_tensor **first = ax_push_result(L), **second = results > 1 ? ax_push_result(L) : NULL;
+  ax_tensor *out[AX_MAX_OUT];
+
+  if (ax_run(op, &r->args, out) != AX_OK) return ax_raise(L, shown);
+  *first = out[0];
+  if (second) *second = out[1];
+  else if (out[1]) ax_tensor_release(out[1]); /* a result for the gradient alone */
+  if (second) {
+    if (out[1]) return 2;
+    lua_pop(L, 1);
+  } else if (ax_ops[op].form == AX_FORM_COMPOSITE) same_object(L, first, r);
+  return 1;
+}
+
+static int op_call(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  ax_read_result r;
+
+  ax_bind_enter(L);
+  ax_read_args(L, op, ax_ops[op].name, &r);
+  return ax_run_push(L, op, ax_ops[op].name, &r);
+}
+
+/* x:add_(y): the first tensor is an argument and the place of the result. */
+static int op_inplace(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  const char *shown = lua_tostring(L, lua_upvalueindex(2));
+  ax_read_result r;
+
+  ax_bind_enter(L);
+  ax_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
+  ax_read_args(L, op, shown, &r);
+  if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_raise(L, shown);
+  lua_pushvalue(L, r.at[0]);
+  return 1;
+}
+
+/* a + b and its kin, with none of op_call's generality: this is the shortest way from Lua to a kernel. */
+static int operator_call(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  ax_tensor *in[2] = { NULL, NULL }, *out[AX_MAX_OUT], **box;
+  ax_args a = { .n_in = op == AX_OP_NEG ? 1 : 2, .in = in };
+
+  ax_bind_enter(L);
+  for (int k = 0; k < a.n_in; k++) {
+    if (lua_type(L, k + 1) == LUA_TNUMBER) {
+      const double v = lua_tonumber(L, k + 1);
+      a.scalars |= 1u << k;
+      a.num[k] = v;
+      if (v == floor(v) && fabs(v) < 9.2e18) a.integral |= 1u << k;
+    } else if (!(in[k] = ax_opt_tensor(L, k + 1, ax_ops[op].name))) return ax_arg_error(L, ax_ops[op].name, k + 1, k ? "b" : "a", "a tensor or a number", k + 1);
+  }
+  box = ax_push_result(L);
+  if (__builtin_expect(ax_run(op, &a, out) != AX_OK, 0)) return ax_raise(L, ax_ops[op].name);
+  *box = out[0];
+  return 1;
+}
+
+/* ---- copy_, fill_, zero_ */
+
+static int copy_into(lua_State *L, const char *fn, bool number_wanted)
+{
+  ax_tensor *dst, *in[1];
+  ax_args a = { .n_in = 1, .in = in };
+
+  ax_bind_enter(L);
+  dst = ax_check_tensor(L, 1, fn, "x");
+  in[0] = ax_opt_tensor(L, 2, fn);
+  if (number_wanted && in[0] && in[0]->numel != 1) return ax_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
+  if (!in[0]) {
+    const int type = lua_type(L, 2);
+    if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
+      return ax_arg_error(L, fn, 2, number_wanted ? "value" : "source", number_wanted ? "a number or a boolean" : "a tensor or a number", 2);
+    a.scalars = 1;
+    a.num[0] = type == LUA_TBOOLEAN ? lua_toboolean(L, 2) : lua_tonumber(L, 2);
+    if (type == LUA_TBOOLEAN) a.booleans = a.integral = 1;
+    else if (a.num[0] == floor(a.num[0]) && fabs(a.num[0]) < 9.2e18) a.integral = 1;
+    if (!ax_number_fits((ax_dtype)dst->dtype, a.num[0])) return ax_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0], ax_dtype_name((ax_dtype)dst->dtype));
+  }
+  if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_raise(L, fn);
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int copy_(lua_State *L) { return copy_into(L, "copy_", false); }
+static int fill_(lua_State *L) { return copy_into(L, "fill_", true); }
+
+static int zero_(lua_State *L)
+{
+  lua_settop(L, 1);
+  lua_pushnumber(L, 0);
+  return copy_into(L, "zero_", true);
+}
+
+/* ---- the table of ops */
+
+static const char *const form_names[] = { "pointwise", "reduce", "kernel", "view", "host", "composite" };
+static const char *const cast_names[] = { "keep", "lower", "float", "widest" };
+
+static void set_string(lua_State *L, const char *key, const char *value)
+{
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void set_boolean(lua_State *L, const char *key, bool value)
+{
+  lua_pushboolean(L, value);
+  lua_setfield(L, -2, key);
+}
+
+/* core.ops() -> one table for each row, in the order of ops.def; `hidden` rows have no Lua function. */
+static int ops(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_createtable(L, AX_OP_COUNT, 0);
+  for (int op = 0; op < AX_OP_COUNT; op++) {
+    const ax_op_row *row = &ax_ops[op];
+    lua_createtable(L, 0, 8);
+    set_string(L, "name", row->name);
+    set_string(L, "signature", row->signature);
+    set_string(L, "summary", row->summary);
+    set_string(L, "form", form_names[row->form]);
+    set_string(L, "autocast", cast_names[row->autocast]);
+    set_boolean(L, "differentiable", row->differentiable);
+    set_boolean(L, "inplace", row->inplace);
+    set_boolean(L, "hidden", row->name[0] == '_');
+    lua_rawseti(L, -2, op + 1);
+  }
+  return 1;
+}
+
+static const struct { const char *event; ax_op op; } operators[] = {
+  { "__add", AX_OP_ADD }, { "__sub", AX_OP_SUB }, { "__mul", AX_OP_MUL }, { "__div", AX_OP_DIV },
+  { "__mod", AX_OP_REMAINDER }, { "__pow", AX_OP_POW }, { "__unm", AX_OP_NEG },
+};
+
+void ax_open_ops(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "ops", ops }, { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL } };
+
+  ax_signature_of(AX_OP_ADD); /* parses them all */
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  for (int op = 0; op < AX_OP_COUNT; op++) {
+    const ax_op_row *row = &ax_ops[op];
+    if (row->name[0] == '_') continue;
+    lua_pushinteger(L, op);
+    lua_pushcclosure(L, op_call, 1);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, row->name); /* the method */
+    lua_setfield(L, -3, row->name); /* the function */
+    if (!row->inplace) continue;
+    lua_pushfstring(L, "%s_", row->name);
+    lua_pushinteger(L, op);
+    lua_pushvalue(L, -2);
+    lua_pushcclosure(L, op_inplace, 2);
+    lua_rawset(L, -3);
+  }
+  lua_pop(L, 1);
+  ax_add_functions(L, functions);
+  ax_add_methods(L, methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_tensor_mt);
+  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+    lua_pushinteger(L, operators[i].op);
+    lua_pushcclosure(L, operator_call, 1);
+    lua_setfield(L, -2, operators[i].event);
+  }
+  lua_pop(L, 1);
+}

@@ -1,0 +1,163 @@
+/* bind_scope.c: contexts: functions that run a function and put things back, also when it raises.
+ *
+ * They are Lua around a pair of C functions, since a coroutine may yield across Lua's own xpcall but not across a C function. */
+#include "bind/bind.h"
+
+static const char contexts[] =
+  "local core, open, close = ...\n"
+  "local error, find, type, unpack, xpcall = error, string.find, type, unpack, xpcall\n"
+  "local traceback, set = debug.traceback, core.set_grad_enabled\n"
+  "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
+  "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
+  "  return traceback(e, 2)\n"
+  "end\n"
+  "local function restored(former, ok, ...)\n"
+  "  set(former)\n"
+  "  if not ok then error((...), 0) end\n"
+  "  return ...\n"
+  "end\n"
+  "local function check(name, fn)\n"
+  "  if type(fn) ~= 'function' then\n"
+  "    error(name .. ': argument 1 (fn): expected a function, got ' .. type(fn), 3)\n"
+  "  end\n"
+  "end\n"
+  "function core.no_grad(fn, ...)\n"
+  "  check('no_grad', fn)\n"
+  "  return restored(set(false), xpcall(fn, traced, ...))\n"
+  "end\n"
+  "function core.enable_grad(fn, ...)\n"
+  "  check('enable_grad', fn)\n"
+  "  return restored(set(true), xpcall(fn, traced, ...))\n"
+  "end\n"
+  "local function left(list, kept, count, ok, ...)\n"
+  "  close(list, kept, count, ok, ...)\n"
+  "  if not ok then error((...), 0) end\n"
+  "  return ...\n"
+  "end\n"
+  "function core.scope(fn, ...)\n"
+  "  check('scope', fn)\n"
+  "  local list, kept, count = open()\n"
+  "  return left(list, kept, count, xpcall(fn, traced, ...))\n"
+  "end\n";
+
+/* ---- tensor.scope: results of ops made inside are emptied when it ends, unless they are returned (alone or in tables) or kept.  What
+ * constructors make stays: it tends to be state. */
+
+void ax_scope_track(lua_State *L)
+{
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  lua_pushvalue(L, -2);
+  lua_rawseti(L, -2, ++ax_bind.scope_count);
+  lua_pop(L, 1);
+}
+
+/* -> the list, the kept set and the count of the scope around, or nil where there is none */
+static int scope_open(lua_State *L)
+{
+  const bool inner = ax_bind.in_scope;
+  const int count = ax_bind.scope_count;
+
+  ax_bind_enter(L);
+  if (inner) {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  } else {
+    lua_pushnil(L);
+    lua_pushnil(L);
+  }
+  lua_pushinteger(L, count);
+  lua_newtable(L); /* weak: what the collector frees inside need not be emptied */
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  lua_newtable(L);
+  lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  ax_bind.in_scope = true;
+  ax_bind.scope_count = 0;
+  return 3;
+}
+
+/* Marks the tensors in the value at idx; tables are walked, each once. */
+static void keep_value(lua_State *L, int idx, int kept)
+{
+  const bool tensor = ax_to_box(L, idx) != NULL;
+  if (!tensor && !lua_istable(L, idx)) return;
+  lua_pushvalue(L, idx);
+  lua_rawget(L, kept);
+  const bool seen = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  if (seen) return;
+  lua_pushvalue(L, idx);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, kept);
+  if (tensor) return;
+  luaL_checkstack(L, 8, "scope: the result is nested too deep");
+  lua_pushnil(L);
+  while (lua_next(L, idx)) {
+    keep_value(L, lua_gettop(L), kept);
+    lua_pop(L, 1);
+  }
+}
+
+/* (list, kept, count of the scope around, ok, results...) */
+static int scope_close(lua_State *L)
+{
+  const int last = lua_gettop(L), made = ax_bind.scope_count;
+  int list, kept;
+
+  ax_bind_enter(L);
+  luaL_checkstack(L, 16, "scope");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  list = lua_gettop(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  kept = lua_gettop(L);
+  ax_bind.in_scope = !lua_isnil(L, 1);
+  ax_bind.scope_count = (int)lua_tointeger(L, 3);
+  for (int i = 1; i <= 2; i++) { /* the scope around is the current one again, before anything below can raise */
+    if (lua_isnil(L, i)) lua_newtable(L);
+    else lua_pushvalue(L, i);
+    lua_rawseti(L, LUA_REGISTRYINDEX, i == 1 ? ax_bind.ref_scope : ax_bind.ref_kept);
+  }
+  if (lua_toboolean(L, 4))
+    for (int i = 5; i <= last; i++) keep_value(L, i, kept);
+  for (int i = 1; i <= made; i++) {
+    ax_tensor **box;
+    lua_rawgeti(L, list, i);
+    if ((box = ax_to_box(L, -1))) {
+      lua_pushvalue(L, -1);
+      lua_rawget(L, kept);
+      const bool keep = lua_toboolean(L, -1);
+      lua_pop(L, 1);
+      if (!keep) ax_tensor_release(ax_empty_box(box));
+      else if (ax_bind.in_scope) ax_scope_track(L); /* the scope around decides about it */
+    }
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+/* core.keep(...) -> its arguments: their tensors outlive the innermost scope and those around it */
+static int keep(lua_State *L)
+{
+  const int n = lua_gettop(L);
+  ax_bind_enter(L);
+  if (!ax_bind.in_scope) return n;
+  luaL_checkstack(L, 8, "keep");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  for (int i = 1; i <= n; i++) keep_value(L, i, n + 1);
+  lua_settop(L, n);
+  return n;
+}
+
+void ax_open_scope(lua_State *L)
+{
+  lua_pushcfunction(L, keep);
+  lua_setfield(L, -2, "keep");
+  if (luaL_loadbuffer(L, contexts, sizeof contexts - 1, "=tensor") != 0) lua_error(L);
+  lua_pushvalue(L, -2);
+  lua_pushcfunction(L, scope_open);
+  lua_pushcfunction(L, scope_close);
+  lua_call(L, 3, 0);
+}

@@ -1,0 +1,497 @@
+/* bind_tensor.c: the userdata of tensors: fields, methods, conversion between types and devices. */
+#include "bind/bind.h"
+
+#include <stdio.h>
+
+/* ---- fields: read by name, and some of them written */
+
+typedef enum {
+  FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_REQUIRES_GRAD, FIELD_GRAD, FIELD_IS_LEAF, FIELD_GRAD_FN, FIELD_DATA, FIELD_NDIM
+} field;
+static const struct { const char *name; field id; } fields[] = {
+  { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "requires_grad", FIELD_REQUIRES_GRAD },
+  { "grad", FIELD_GRAD }, { "is_leaf", FIELD_IS_LEAF }, { "grad_fn", FIELD_GRAD_FN }, { "data", FIELD_DATA }, { "ndim", FIELD_NDIM },
+};
+
+static void push_numbers(lua_State *L, int n, const int64_t *v)
+{
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (double)v[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+static int push_field(lua_State *L, ax_tensor *t, field id)
+{
+  char text[16];
+  ax_tensor **box;
+
+  switch (id) {
+    case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
+    case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
+    case FIELD_DEVICE: lua_pushstring(L, ax_device_text(t->device, text, sizeof text)); break;
+    case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
+    case FIELD_GRAD:
+      if (t->grad) ax_push_handle(L, t->grad);
+      else lua_pushnil(L);
+      break;
+    case FIELD_IS_LEAF: lua_pushboolean(L, t->grad_fn == NULL); break;
+    case FIELD_GRAD_FN:
+      if (t->grad_fn) lua_pushstring(L, ax_grad_fn_name(t));
+      else lua_pushnil(L);
+      break;
+    case FIELD_DATA:
+      box = ax_push_box(L);
+      if (ax_tensor_alias(t, box) != AX_OK) return ax_raise(L, "data");
+      break;
+    case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
+  }
+  return 1;
+}
+
+/* Names are compared with all there are only when one was not found. */
+static int unknown_name(lua_State *L, const char *what)
+{
+  const char *given = lua_tostring(L, 2), *names[512], *near;
+  int n = 0;
+
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  lua_pushnil(L);
+  while (lua_next(L, -2) && n < 511) {
+    names[n++] = lua_tostring(L, -2); /* the table of methods keeps the names alive */
+    lua_pop(L, 1);
+  }
+  near = ax_nearest(given, names, n);
+  if (near) return ax_error(L, "tensor", "there is no %s \"%s\"; did you mean \"%s\"?", what, given, near);
+  return ax_error(L, "tensor", "there is no %s \"%s\"", what, given);
+}
+
+/* Also the way to every method, so strings come first. */
+static int tensor_index(lua_State *L)
+{
+  if (lua_type(L, 2) == LUA_TSTRING) {
+    lua_pushvalue(L, 2);
+    lua_rawget(L, lua_upvalueindex(1));
+    switch (lua_type(L, -1)) {
+      case LUA_TFUNCTION: return 1;
+      case LUA_TNUMBER:
+        ax_bind_enter(L);
+        return push_field(L, ax_check_tensor(L, 1, lua_tostring(L, 2), "self"), (field)lua_tointeger(L, -1));
+      default: return unknown_name(L, "field or method");
+    }
+  }
+  return ax_index_read(L);
+}
+
+static bool same_place(const ax_tensor *a, const ax_tensor *b)
+{
+  if (a->ndim != b->ndim || a->dtype != b->dtype || a->device.kind != b->device.kind || a->device.index != b->device.index) return false;
+  return memcmp(a->shape, b->shape, sizeof a->shape[0] * a->ndim) == 0;
+}
+
+/* x.grad = g.  Where the gradient has a reserved place in a flat buffer g's elements move there, and so does the Lua object of g. */
+static int set_grad(lua_State *L, ax_tensor *t)
+{
+  ax_tensor **box, *g;
+  char a[192], b[192];
+
+  if (lua_isnil(L, 3)) {
+    ax_zero_grad(t);
+    return 0;
+  }
+  g = ax_check_tensor(L, 3, "grad", "value");
+  if (t->grad_fn) return ax_error(L, "grad", "only a leaf has a gradient to set; this is the result of %s", ax_grad_fn_name(t));
+  if (!same_place(t, g))
+    return ax_error(L, "grad", "expected a tensor of %s %s on the same device, got %s %s", ax_dtype_name((ax_dtype)t->dtype),
+                    ax_shape_text(t->ndim, t->shape, a, sizeof a), ax_dtype_name((ax_dtype)g->dtype),
+                    ax_shape_text(g->ndim, g->shape, b, sizeof b));
+  if (g == t) return ax_error(L, "grad", "a tensor cannot be its own gradient");
+  if (g == t->grad) return 0;
+  box = ax_to_box(L, 3);
+  if (t->grad_slot) {
+    if (ax_copy(t->grad_slot, g) != AX_OK) return ax_raise(L, "grad");
+    if (t->grad != t->grad_slot) {
+      ax_tensor_release(t->grad);
+      t->grad = ax_tensor_retain(t->grad_slot);
+    }
+    if (g->refs == 1 && !g->requires_grad && !g->grad && !t->grad_slot->handle) {
+      ax_tensor_release(ax_empty_box(box));
+      *box = ax_tensor_retain(t->grad_slot);
+      ax_remember_handle(L, 3);
+    }
+    return 0;
+  }
+  ax_remember_handle(L, 3);
+  ax_tensor_retain(g);
+  ax_tensor_release(t->grad);
+  t->grad = g;
+  return 0;
+}
+
+static int tensor_newindex(lua_State *L)
+{
+  ax_tensor *t;
+  if (lua_type(L, 2) != LUA_TSTRING) return ax_index_write(L);
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, lua_tostring(L, 2), "self");
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(1));
+  if (lua_isnil(L, -1)) return unknown_name(L, "field");
+  switch (lua_type(L, -1) == LUA_TNUMBER ? (field)lua_tointeger(L, -1) : 0) {
+    case FIELD_REQUIRES_GRAD:
+      if (ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK) return ax_raise(L, "requires_grad");
+      return 0;
+    case FIELD_GRAD: return set_grad(L, t);
+    case FIELD_DATA:
+      if (ax_tensor_set_data(t, ax_check_tensor(L, 3, "data", "value")) != AX_OK) return ax_raise(L, "data");
+      return 0;
+    default: return ax_error(L, "tensor", "\"%s\" cannot be set; requires_grad, grad and data can", lua_tostring(L, 2));
+  }
+}
+
+/* ---- life */
+
+static int tensor_gc(lua_State *L)
+{
+  ax_tensor **box = ax_to_box(L, 1);
+  if (!box || !*box) return 0;
+  if ((*box)->hooks && ax_bind.open) ax_tensor_finalise(L, 1, box);
+  else ax_tensor_release(ax_empty_box(box));
+  return 0;
+}
+
+/* core.release(t): its memory goes at once, if nothing else holds it. */
+static int release(lua_State *L)
+{
+  ax_tensor **box;
+  ax_bind_enter(L);
+  if (!(box = ax_to_box(L, 1))) return ax_arg_error(L, "release", 1, "t", "a tensor", 1);
+  ax_tensor_release(ax_empty_box(box));
+  return 0;
+}
+
+static int is_released(lua_State *L)
+{
+  ax_tensor **box;
+  ax_bind_enter(L);
+  if (!(box = ax_to_box(L, 1))) return ax_arg_error(L, "is_released", 1, "t", "a tensor", 1);
+  lua_pushboolean(L, *box == NULL);
+  return 1;
+}
+
+static int is_tensor(lua_State *L)
+{
+  lua_pushboolean(L, ax_to_box(L, 1) != NULL);
+  return 1;
+}
+
+/* ---- facts */
+
+static ax_tensor *self(lua_State *L, const char *fn)
+{
+  ax_bind_enter(L);
+  return ax_check_tensor(L, 1, fn, "self");
+}
+
+static int tensor_len(lua_State *L)
+{
+  const ax_tensor *t = self(L, "#");
+  if (t->ndim == 0) return ax_error(L, "#", "a 0-d tensor has no length");
+  lua_pushnumber(L, (double)t->shape[0]);
+  return 1;
+}
+
+static int tensor_tostring(lua_State *L)
+{
+  ax_tensor **box = ax_to_box(L, 1);
+  ax_bind_enter(L);
+  if (box && !*box) {
+    lua_pushliteral(L, "tensor(released)");
+    return 1;
+  }
+  ax_check_tensor(L, 1, "tostring", "self");
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.utils.format");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "tensor");
+  lua_pushvalue(L, 1);
+  lua_call(L, 1, 1);
+  return 1;
+}
+
+static int dim(lua_State *L)
+{
+  lua_pushinteger(L, self(L, "dim")->ndim);
+  return 1;
+}
+
+static int numel(lua_State *L)
+{
+  lua_pushnumber(L, (double)self(L, "numel")->numel);
+  return 1;
+}
+
+/* x:size() lists all, x:size(d) gives one. */
+static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const int64_t *v)
+{
+  if (lua_isnoneornil(L, 2)) push_numbers(L, t->ndim, v);
+  else lua_pushnumber(L, (double)v[ax_check_position(L, 2, fn, "dim", t->ndim)]);
+  return 1;
+}
+
+static int size(lua_State *L)
+{
+  const ax_tensor *t = self(L, "size");
+  return one_or_all(L, "size", t, t->shape);
+}
+
+static int stride(lua_State *L)
+{
+  const ax_tensor *t = self(L, "stride");
+  return one_or_all(L, "stride", t, t->strides);
+}
+
+static int is_contiguous(lua_State *L)
+{
+  lua_pushboolean(L, ax_tensor_is_contiguous(self(L, "is_contiguous")));
+  return 1;
+}
+
+static int element_size(lua_State *L)
+{
+  lua_pushinteger(L, (lua_Integer)ax_itemsize(self(L, "element_size")));
+  return 1;
+}
+
+static int storage_offset(lua_State *L)
+{
+  lua_pushnumber(L, (double)self(L, "storage_offset")->offset);
+  return 1;
+}
+
+static int nbytes(lua_State *L)
+{
+  const ax_tensor *t = self(L, "nbytes");
+  lua_pushnumber(L, (double)t->numel * (double)ax_itemsize(t));
+  return 1;
+}
+
+/* The edits that were counted on this tensor's memory: what the check of saved tensors compares. */
+static int version(lua_State *L)
+{
+  lua_pushnumber(L, self(L, "_version")->version->edits);
+  return 1;
+}
+
+/* ---- data_ptr */
+
+static const char cast_pointer[] =
+  "local ffi = require 'ffi'\n"
+  "local cast, types = ffi.cast, {}\n"
+  "for dtype, name in pairs { float32 = 'float', float64 = 'double', float16 = 'uint16_t', bfloat16 = 'uint16_t', int64 = 'int64_t',\n"
+  "                           int32 = 'int32_t', uint8 = 'uint8_t', bool = 'bool' } do\n"
+  "  types[dtype] = ffi.typeof('$ *', ffi.typeof(name))\n"
+  "end\n"
+  "return function(p, dtype) return cast(types[dtype], p) end\n";
+
+/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not rebound.  Counts as an edit, since what the
+ * caller does with it cannot be seen. */
+static int data_ptr(lua_State *L)
+{
+  ax_tensor *t = self(L, "data_ptr");
+  if (t->device.kind != AX_CPU) return ax_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
+  if (!ax_tensor_is_contiguous(t)) return ax_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
+  if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: the FFI library is loaded only now */
+    if (luaL_loadbuffer(L, cast_pointer, sizeof cast_pointer - 1, "=data_ptr") != 0) return lua_error(L);
+    lua_call(L, 0, 1);
+    lua_replace(L, lua_upvalueindex(1));
+  }
+  ax_touch(t);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushlightuserdata(L, ax_data(t));
+  lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype));
+  lua_call(L, 2, 1);
+  return 1;
+}
+
+/* ---- history */
+
+static int detach(lua_State *L)
+{
+  ax_tensor *t = self(L, "detach"), **box = ax_push_result(L);
+  if (ax_tensor_alias(t, box) != AX_OK) return ax_raise(L, "detach");
+  return 1;
+}
+
+static int detach_(lua_State *L)
+{
+  ax_detach_inplace(self(L, "detach_"));
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int requires_grad_(lua_State *L)
+{
+  ax_tensor *t = self(L, "requires_grad_");
+  const bool on = lua_isnoneornil(L, 2) || ax_check_boolean(L, 2, "requires_grad_", "requires_grad");
+  if (ax_set_requires_grad(t, on) != AX_OK) return ax_raise(L, "requires_grad_");
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* ---- to */
+
+typedef struct target { ax_dtype dtype; ax_device device; bool copy; } target;
+
+static void to_word(lua_State *L, int idx, target *to)
+{
+  const char *s = lua_tostring(L, idx);
+  if (ax_device_parse(s, &to->device)) to->device = ax_check_device(L, idx, "to", "device");
+  else to->dtype = ax_check_dtype(L, idx, "to", "dtype or device");
+}
+
+static void read_target(lua_State *L, int last, target *to)
+{
+  static const char *const names[] = { "dtype", "device", "copy" };
+  for (int i = 2; i <= last; i++) {
+    const ax_tensor *like = ax_opt_tensor(L, i, "to");
+    if (like) {
+      to->dtype = (ax_dtype)like->dtype;
+      to->device = like->device;
+    } else if (lua_type(L, i) == LUA_TSTRING) to_word(L, i, to);
+    else if (i == last && ax_is_options(L, i, true)) {
+      ax_check_options(L, i, "to", names, 3);
+      lua_getfield(L, i, "dtype");
+      if (!lua_isnil(L, -1)) to->dtype = ax_check_dtype(L, -1, "to", "dtype");
+      lua_getfield(L, i, "device");
+      if (!lua_isnil(L, -1)) to->device = ax_check_device(L, -1, "to", "device");
+      lua_getfield(L, i, "copy");
+      if (!lua_isnil(L, -1)) to->copy = ax_check_boolean(L, -1, "to", "copy");
+      lua_pop(L, 3);
+    } else ax_arg_error(L, "to", i, NULL, "an element type, a device, a tensor or options", i);
+  }
+}
+
+/* Pushes t (which lies at index 1) as `to` wants it: the same object when nothing changes. */
+static int convert(lua_State *L, ax_tensor *t, const target *to)
+{
+  ax_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
+  const bool moves = t->device.kind != to->device.kind || t->device.index != to->device.index;
+
+  r.args.in = r.in;
+  r.args.a.i[0] = to->dtype;
+  if (moves) {
+    ax_tensor **box = ax_push_result(L);
+    if (t->requires_grad && ax_grad_enabled())
+      return ax_error(L, "to", "moving a tensor that requires a gradient between devices is not recorded; detach it first");
+    if (ax_tensor_new_on(to->device, to->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK) return ax_raise(L, "to");
+    return 1;
+  }
+  if (to->dtype != t->dtype) return ax_run_push(L, AX_OP_CAST, "to", &r);
+  if (to->copy) return ax_run_push(L, AX_OP_CLONE, "to", &r);
+  lua_pushvalue(L, 1);
+  return 1;
+}
+
+static int to(lua_State *L)
+{
+  ax_tensor *t = self(L, "to");
+  target want = { (ax_dtype)t->dtype, t->device, false };
+  const int last = lua_gettop(L);
+
+  if (last < 2) return ax_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
+  read_target(L, last, &want);
+  return convert(L, t, &want);
+}
+
+/* x:float(), x:long() ...: the upvalue is the element type. */
+static int cast_method(lua_State *L)
+{
+  const ax_dtype d = (ax_dtype)lua_tointeger(L, lua_upvalueindex(1));
+  ax_tensor *t = self(L, ax_dtype_name(d));
+  return convert(L, t, &(target){ d, t->device, false });
+}
+
+static const struct { const char *name; ax_dtype dtype; } casts[] = {
+  { "float", AX_F32 }, { "double", AX_F64 }, { "half", AX_F16 }, { "bfloat16", AX_BF16 },
+  { "long", AX_I64 }, { "int", AX_I32 }, { "byte", AX_U8 }, { "bool", AX_BOOL },
+};
+
+/* ---- moving parameters (internal: flat buffers) */
+
+/* core.rebind(t, flat, offset): offset counts elements from 0. */
+static int rebind(lua_State *L)
+{
+  ax_tensor *t, *flat;
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "rebind", "t");
+  flat = ax_check_tensor(L, 2, "rebind", "flat");
+  if (ax_tensor_rebind(t, flat, ax_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK) return ax_raise(L, "rebind");
+  return 0;
+}
+
+/* core.set_grad_slot(t, flat | nil, offset) */
+static int set_grad_slot(lua_State *L)
+{
+  ax_tensor *t, *flat;
+  int64_t offset;
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "set_grad_slot", "t");
+  flat = lua_isnoneornil(L, 2) ? NULL : ax_check_tensor(L, 2, "set_grad_slot", "flat");
+  offset = flat ? ax_check_integer(L, 3, "set_grad_slot", "offset", 0, INT64_C(1) << 53) : 0;
+  if (ax_tensor_set_grad_slot(t, flat, offset) != AX_OK) return ax_raise(L, "set_grad_slot");
+  return 0;
+}
+
+/* ---- opening */
+
+static void make_metatable(lua_State *L)
+{
+  static const luaL_Reg events[] = {
+    { "__gc", tensor_gc }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { NULL, NULL },
+  };
+  lua_createtable(L, 0, 16);
+  ax_bind.tensor_mt = lua_topointer(L, -1);
+  ax_add_functions(L, events);
+  lua_pushliteral(L, "tensor");
+  lua_setfield(L, -2, "__metatable"); /* scripts cannot swap it: C trusts it */
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, tensor_index, 1);
+  lua_setfield(L, -3, "__index");
+  lua_pushcclosure(L, tensor_newindex, 1);
+  lua_setfield(L, -2, "__newindex");
+  ax_bind.ref_tensor_mt = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+void ax_open_tensor(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "is_tensor", is_tensor }, { "release", release }, { "is_released", is_released }, { "rebind", rebind },
+    { "set_grad_slot", set_grad_slot }, { NULL, NULL },
+  };
+  static const luaL_Reg methods[] = {
+    { "dim", dim }, { "numel", numel }, { "size", size }, { "stride", stride }, { "is_contiguous", is_contiguous },
+    { "element_size", element_size }, { "storage_offset", storage_offset }, { "nbytes", nbytes }, { "_version", version },
+    { "detach", detach }, { "detach_", detach_ }, { "requires_grad_", requires_grad_ }, { "to", to }, { NULL, NULL },
+  };
+
+  make_metatable(L);
+  ax_add_functions(L, functions);
+  ax_add_methods(L, methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    lua_pushinteger(L, fields[i].id);
+    lua_setfield(L, -2, fields[i].name);
+  }
+  for (size_t i = 0; i < sizeof casts / sizeof *casts; i++) {
+    lua_pushinteger(L, casts[i].dtype);
+    lua_pushcclosure(L, cast_method, 1);
+    lua_setfield(L, -2, casts[i].name);
+  }
+  lua_pushnil(L);
+  lua_pushcclosure(L, data_ptr, 1);
+  lua_setfield(L, -2, "data_ptr");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,276 @@
+/* bind_values.c: nested Lua tables to tensors and back; item. */
+#include "bind/bind.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define EXACT (INT64_C(1) << 53)
+
+bool ax_number_fits(ax_dtype d, double v)
+{
+  if (ax_is_float(d) || d == AX_BOOL) return true;
+  if (v != floor(v)) return false; /* also NaN */
+  switch (d) {
+    case AX_I64: return v >= -0x1p63 && v < 0x1p63;
+    case AX_I32: return v >= INT32_MIN && v <= INT32_MAX;
+    case AX_U8: return v >= 0 && v <= 255;
+    default: return true;
+  }
+}
+
+/* ---- tables to tensors */
+
+typedef struct filler {
+  lua_State *L;
+  ax_dtype dtype;
+  bool told;   /* the caller named the type: numbers and booleans may stand for each other */
+  int ndim;
+  int64_t shape[AX_MAX_DIMS], at[AX_MAX_DIMS]; /* at: where we are, 1-based, for messages */
+  void *data;
+  int64_t next; /* element to write */
+} filler;
+
+/* "{2, 3}": the entry at depth 0 .. depth. */
+static const char *place(const filler *f, int depth, char *buf, size_t size)
+{
+  size_t n = (size_t)snprintf(buf, size, "{");
+  for (int d = 0; d <= depth && n < size; d++) n += (size_t)snprintf(buf + n, size - n, "%s%lld", d ? ", " : "", (long long)f->at[d]);
+  if (n < size) snprintf(buf + n, size - n, "}");
+  return buf;
+}
+
+/* The shape is that of the first entries all the way down; fill compares the rest with it.  Table at idx. */
+static void measure(filler *f, int idx)
+{
+  lua_State *L = f->L;
+  const int top = lua_gettop(L);
+  lua_pushvalue(L, idx);
+  while (lua_istable(L, -1)) {
+    if (f->ndim == AX_MAX_DIMS) ax_error(L, "tensor", "the table is nested more than %d deep", AX_MAX_DIMS);
+    f->shape[f->ndim++] = (int64_t)lua_objlen(L, -1);
+    lua_rawgeti(L, -1, 1);
+    if (f->shape[f->ndim - 1] == 0) {
+      lua_pop(L, 1);
+      lua_pushnil(L);
+      if (lua_next(L, -2)) ax_error(L, "tensor", "expected lists, got a table with the key %s", ax_describe(L, -2));
+      lua_pushnil(L);
+    }
+  }
+  if (!f->told) {
+    const int type = lua_type(L, -1);
+    f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : AX_F32;
+  }
+  lua_settop(L, top);
+}
+
+static void bad_leaf(filler *f, int depth)
+{
+  lua_State *L = f->L;
+  char where[128];
+  const char *at = depth < 0 ? "value" : place(f, depth, where, sizeof where);
+
+  if (lua_istable(L, -1))
+    ax_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
+  if (ax_to_box(L, -1)) ax_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
+  ax_error(L, "tensor", "entry %s: expected a %s, got %s", at, f->told ? "number or a boolean" : f->dtype == AX_BOOL ? "boolean, like the first entry" : "number",
+           ax_describe(L, -1));
+}
+
+/* Writes the value on the stack top. */
+static void put(filler *f, int depth)
+{
+  lua_State *L = f->L;
+  char where[128];
+  double v;
+
+  switch (lua_type(L, -1)) {
+    case LUA_TNUMBER:
+      if (f->dtype == AX_BOOL && !f->told) bad_leaf(f, depth);
+      v = lua_tonumber(L, -1);
+      if (!ax_number_fits(f->dtype, v))
+        ax_error(L, "tensor", "entry %s: %.14g does not fit %s", depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
+      break;
+    case LUA_TBOOLEAN:
+      if (f->dtype != AX_BOOL && !f->told) bad_leaf(f, depth);
+      v = lua_toboolean(L, -1);
+      break;
+    default: bad_leaf(f, depth); return;
+  }
+  if (f->dtype == AX_BOOL) ((uint8_t *)f->data)[f->next++] = v != 0;
+  else ax_store_double(f->dtype, f->data, f->next++, v);
+}
+
+/* The list on the stack top has the right length; its entries are leaves. */
+static void fill_row(filler *f, int depth)
+{
+  lua_State *L = f->L;
+  const int64_t n = f->shape[depth];
+  float *f32 = f->dtype == AX_F32 ? (float *)f->data + f->next : NULL; /* the common type gets a loop of its own */
+
+  for (int64_t i = 0; i < n; i++) {
+    lua_rawgeti(L, -1, (int)i + 1);
+    if (f32 && lua_type(L, -1) == LUA_TNUMBER) {
+      f32[i] = (float)lua_tonumber(L, -1);
+      f->next++;
+    } else {
+      f->at[depth] = i + 1;
+      put(f, depth);
+    }
+    lua_pop(L, 1);
+  }
+}
+
+static void fill(filler *f, int depth)
+{
+  lua_State *L = f->L;
+  char where[128];
+  const int64_t n = (int64_t)lua_objlen(L, -1);
+
+  if (n != f->shape[depth])
+    ax_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld", place(f, depth - 1, where, sizeof where), (long long)n,
+             (long long)f->shape[depth]);
+  if (depth == f->ndim - 1) {
+    fill_row(f, depth);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    f->at[depth] = i + 1;
+    lua_rawgeti(L, -1, (int)i + 1);
+    if (!lua_istable(L, -1))
+      ax_error(L, "tensor", "ragged table: entry %s: expected a list of %lld, got %s", place(f, depth, where, sizeof where),
+               (long long)f->shape[depth + 1], ax_describe(L, -1));
+    fill(f, depth + 1);
+    lua_pop(L, 1);
+  }
+}
+
+/* core.tensor(value, { dtype, device, requires_grad }) */
+static int tensor(lua_State *L)
+{
+  static const char *const names[] = { "dtype", "device", "requires_grad" };
+  filler f = { .L = L, .dtype = AX_F32 };
+  ax_device device = { AX_CPU, 0 };
+  bool requires_grad = false;
+  ax_tensor *source, **box;
+  const int last = lua_gettop(L);
+
+  ax_bind_enter(L);
+  if (last > 2) return ax_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table", last);
+  source = ax_opt_tensor(L, 1, "tensor");
+  if (source) device = source->device;
+  if (!lua_isnoneornil(L, 2)) {
+    if (!ax_is_options(L, 2, true)) return ax_arg_error(L, "tensor", 2, "options", "a table of options", 2);
+    ax_check_options(L, 2, "tensor", names, 3);
+    lua_getfield(L, 2, "dtype");
+    if ((f.told = !lua_isnil(L, -1))) f.dtype = ax_check_dtype(L, -1, "tensor", "dtype");
+    lua_getfield(L, 2, "device");
+    if (!lua_isnil(L, -1)) device = ax_check_device(L, -1, "tensor", "device");
+    lua_getfield(L, 2, "requires_grad");
+    if (!lua_isnil(L, -1)) requires_grad = ax_check_boolean(L, -1, "tensor", "requires_grad");
+    lua_settop(L, 2);
+  }
+  luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
+  if (source) {
+    box = ax_push_box(L);
+    if (ax_tensor_new_on(device, f.told ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape, box) != AX_OK ||
+        ax_copy(*box, source) != AX_OK)
+      return ax_raise(L, "tensor");
+  } else {
+    const int type = lua_type(L, 1);
+    if (type != LUA_TTABLE && type != LUA_TNUMBER && type != LUA_TBOOLEAN)
+      return ax_arg_error(L, "tensor", 1, "value", "a list, a number, a boolean or a tensor", 1);
+    measure(&f, 1);
+    box = ax_push_box(L);
+    if (ax_tensor_new(f.dtype, f.ndim, f.shape, box) != AX_OK) return ax_raise(L, "tensor");
+    f.data = ax_data(*box);
+    lua_pushvalue(L, 1);
+    if (f.ndim == 0) put(&f, -1);
+    else fill(&f, 0);
+    lua_pop(L, 1);
+    if (device.kind != AX_CPU) {
+      ax_tensor **there = ax_push_box(L);
+      if (ax_tensor_new_on(device, f.dtype, f.ndim, f.shape, there) != AX_OK || ax_copy(*there, *box) != AX_OK) return ax_raise(L, "tensor");
+      box = there;
+    }
+  }
+  if (requires_grad && ax_set_requires_grad(*box, true) != AX_OK) return ax_raise(L, "tensor");
+  return 1;
+}
+
+/* ---- tensors to values */
+
+static void push_element(lua_State *L, const char *fn, ax_dtype d, const void *data, int64_t at)
+{
+  if (ax_is_float(d)) lua_pushnumber(L, ax_load_double(d, data, at));
+  else if (d == AX_BOOL) lua_pushboolean(L, ax_load_int(d, data, at) != 0);
+  else {
+    const int64_t v = ax_load_int(d, data, at);
+    if (v > EXACT || v < -EXACT)
+      ax_error(L, fn, "%lld lies beyond 2^53, where Lua numbers are not exact; x:double() rounds it, x:data_ptr() reads it", (long long)v);
+    lua_pushnumber(L, (double)v);
+  }
+}
+
+static void push_nested(lua_State *L, const ax_tensor *t, int depth, int64_t at)
+{
+  const int64_t n = t->shape[depth], step = t->strides[depth];
+  if (n > INT32_MAX) ax_error(L, "totable", "a Lua table cannot hold %lld entries", (long long)n);
+  lua_createtable(L, (int)n, 0);
+  for (int64_t i = 0; i < n; i++, at += step) {
+    if (depth + 1 < t->ndim) push_nested(L, t, depth + 1, at);
+    else push_element(L, "totable", (ax_dtype)t->dtype, ax_data(t), at);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+}
+
+/* x:totable(): nested lists; a 0-d tensor gives its value. */
+static int totable(lua_State *L)
+{
+  ax_tensor *t;
+  ax_bind_enter(L);
+  ax_check_tensor(L, 1, "totable", "self");
+  luaL_checkstack(L, AX_MAX_DIMS + 8, "totable");
+  t = ax_push_on_cpu(L, 1, "totable");
+  if (t->ndim == 0) push_element(L, "totable", (ax_dtype)t->dtype, ax_data(t), 0);
+  else push_nested(L, t, 0, 0);
+  return 1;
+}
+
+static int item(lua_State *L)
+{
+  ax_tensor *t;
+  char shape[192];
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "item", "self");
+  if (t->numel != 1)
+    return ax_error(L, "item", "expected a tensor of one element, got one of shape %s", ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
+  t = ax_push_on_cpu(L, 1, "item");
+  push_element(L, "item", (ax_dtype)t->dtype, ax_data(t), 0);
+  return 1;
+}
+
+/* core._integers(t) -> list of all elements of an integer tensor as decimal text, in order (printing shows int64 beyond 2^53). */
+static int integers(lua_State *L)
+{
+  ax_tensor *t;
+  char text[32];
+  ax_bind_enter(L);
+  ax_check_tensor(L, 1, "_integers", "t");
+  t = ax_push_on_cpu(L, 1, "_integers");
+  if (ax_is_float((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t)) return ax_error(L, "_integers", "expected a contiguous tensor of integers");
+  lua_createtable(L, (int)t->numel, 0);
+  for (int64_t i = 0; i < t->numel; i++) {
+    snprintf(text, sizeof text, "%lld", (long long)ax_load_int((ax_dtype)t->dtype, ax_data(t), i));
+    lua_pushstring(L, text);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+void ax_open_values(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "tensor", tensor }, { "_integers", integers }, { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "totable", totable }, { "tolist", totable }, { "item", item }, { NULL, NULL } };
+  ax_add_functions(L, functions);
+  ax_add_methods(L, methods);
+}
