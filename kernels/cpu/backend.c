@@ -1,0 +1,52 @@
+/* The plugin's one symbol and the table behind it.  A row of ops.def without its kernel does not link. */
+#include "cpu.h"
+
+#include <stdio.h>
+
+#include "gemm.h"
+
+#define KERNEL_POINTWISE(name) ax_cpu_##name
+#define KERNEL_REDUCE(name) ax_cpu_##name
+#define KERNEL_KERNEL(name) ax_cpu_##name
+#define KERNEL_VIEW(name) NULL
+#define KERNEL_HOST(name) NULL
+#define KERNEL_COMPOSITE(name) NULL
+
+static const ax_kernel kernels[AX_OP_COUNT] = {
+#define OP(ID, name, signature, form, ...) [AX_OP_##ID] = KERNEL_##form(name),
+#include "core/ops.def"
+#undef OP
+};
+
+static const char *describe(void)
+{
+  static __thread char text[96];
+  const int n = ax_cpu_get_threads();
+  snprintf(text, sizeof(text), "oneDNN %s, %d thread%s", ax_dnnl_version(), n, n == 1 ? "" : "s");
+  return text;
+}
+
+#ifdef __x86_64__
+#define LEVEL "x86-64-" AX_CPU_LEVEL
+#else
+#define LEVEL AX_CPU_LEVEL
+#endif
+
+AX_API const ax_backend *ax_backend_get(void);
+
+const ax_backend *ax_backend_get(void)
+{
+  static const ax_backend backend = {
+    .abi = AX_ABI,
+    .name = "cpu",
+    .level = LEVEL,
+    .kernels = kernels,
+    .optim = ax_cpu_optim,
+    .norm = ax_cpu_norm,
+    .scale = ax_cpu_scale,
+    .get_threads = ax_cpu_get_threads,
+    .set_threads = ax_cpu_set_threads,
+    .describe = describe,
+  };
+  return &backend;
+}

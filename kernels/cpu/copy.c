@@ -1,0 +1,253 @@
+/* Copies: any strides, any type to any other. */
+#include "cpu.h"
+
+#include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+/* ---- half types, a run at a time */
+
+void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n)
+{
+  if (stride == 2 && d == AX_BF16) {
+    const uint16_t *p = (const uint16_t *)src;
+    AX_SIMD
+    for (int64_t i = 0; i < n; i++) dst[i] = ax_bf16_to_float(p[i]);
+    return;
+  }
+  int64_t i = 0;
+#ifdef __F16C__
+  if (stride == 2)
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + 2 * i))));
+#endif
+  for (; i < n; i++) {
+    uint16_t h;
+    memcpy(&h, src + i * stride, 2);
+    dst[i] = d == AX_BF16 ? ax_bf16_to_float(h) : ax_half_to_float(h);
+  }
+}
+
+void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t stride, int64_t n)
+{
+  if (stride == 2 && d == AX_BF16) {
+    uint16_t *p = (uint16_t *)dst;
+    AX_SIMD
+    for (int64_t i = 0; i < n; i++) p[i] = ax_float_to_bf16(src[i]);
+    return;
+  }
+  int64_t i = 0;
+#ifdef __F16C__
+  if (stride == 2)
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128((__m128i *)(dst + 2 * i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < n; i++) {
+    const uint16_t h = d == AX_BF16 ? ax_float_to_bf16(src[i]) : ax_float_to_half(src[i]);
+    memcpy(dst + i * stride, &h, 2);
+  }
+}
+
+/* ---- single elements: every type goes through the one of these three that holds it exactly */
+
+/* Out of range and NaN are undefined in C: they come as the least value, as x86 has it; narrower integers take its low bits. */
+static inline int64_t to_int(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
+static inline int64_t to_int_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
+
+/* Rows: from type, its C type, the value as float, double, integer, truth; x is what was loaded. */
+#define SOURCES(X, ...) \
+  X(f32, float, x, x, to_int_f(x), x != 0, __VA_ARGS__) \
+  X(f64, double, (float)x, x, to_int(x), x != 0, __VA_ARGS__) \
+  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_int_f(ax_half_to_float(x)), (x & 0x7fff) != 0, __VA_ARGS__) \
+  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_int_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0, __VA_ARGS__) \
+  X(i64, int64_t, (float)x, (double)x, x, x != 0, __VA_ARGS__) \
+  X(i32, int32_t, (float)x, x, x, x != 0, __VA_ARGS__) \
+  X(u8, uint8_t, x, x, x, x != 0, __VA_ARGS__)
+
+#define CAST(from, to, TI, TO, expr) \
+  static void from##_to_##to(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    if (stride[0] == sizeof(TO) && stride[1] == sizeof(TI)) { \
+      const TI *p = (const TI *)data[1]; \
+      TO *out = (TO *)data[0]; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) { \
+        const TI x = p[i]; \
+        out[i] = (TO)(expr); \
+      } \
+      return; \
+    } \
+    for (int64_t i = 0; i < n; i++) { \
+      const TI x = *(const TI *)(data[1] + i * stride[1]); \
+      *(TO *)(data[0] + i * stride[0]) = (TO)(expr); \
+    } \
+  }
+#define ALL_CASTS(from, TI, as_float, as_double, as_int, as_truth, ...) \
+  CAST(from, f32, TI, float, as_float) \
+  CAST(from, f64, TI, double, as_double) \
+  CAST(from, f16, TI, uint16_t, ax_float_to_half(as_float)) \
+  CAST(from, bf16, TI, uint16_t, ax_float_to_bf16(as_float)) \
+  CAST(from, i64, TI, int64_t, as_int) \
+  CAST(from, i32, TI, int32_t, (uint32_t)(as_int)) \
+  CAST(from, u8, TI, uint8_t, as_int) \
+  CAST(from, bool, TI, uint8_t, as_truth)
+SOURCES(ALL_CASTS, )
+
+/* Half and float in runs, with the processor's instructions where there are some. */
+#define RUNS(half, D) \
+  static void half##_to_f32_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    if (stride[0] == sizeof(float)) ax_cpu_half_to_float(D, data[1], stride[1], (float *)data[0], n); \
+    else half##_to_f32(data, stride, n, ctx); \
+  } \
+  static void f32_to_##half##_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    if (stride[1] == sizeof(float)) ax_cpu_float_to_half(D, (const float *)data[1], data[0], stride[0], n); \
+    else f32_to_##half(data, stride, n, ctx); \
+  }
+RUNS(f16, AX_F16)
+RUNS(bf16, AX_BF16)
+
+#define ROW(from) \
+  { [AX_F32] = from##_to_f32, [AX_F64] = from##_to_f64, [AX_F16] = from##_to_f16, [AX_BF16] = from##_to_bf16, \
+    [AX_I64] = from##_to_i64, [AX_I32] = from##_to_i32, [AX_U8] = from##_to_u8, [AX_BOOL] = from##_to_bool }
+static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
+  [AX_F32] = { [AX_F32] = f32_to_f32, [AX_F64] = f32_to_f64, [AX_F16] = f32_to_f16_runs, [AX_BF16] = f32_to_bf16_runs,
+               [AX_I64] = f32_to_i64, [AX_I32] = f32_to_i32, [AX_U8] = f32_to_u8, [AX_BOOL] = f32_to_bool },
+  [AX_F64] = ROW(f64),
+  [AX_F16] = { [AX_F32] = f16_to_f32_runs, [AX_F64] = f16_to_f64, [AX_F16] = f16_to_f16, [AX_BF16] = f16_to_bf16,
+               [AX_I64] = f16_to_i64, [AX_I32] = f16_to_i32, [AX_U8] = f16_to_u8, [AX_BOOL] = f16_to_bool },
+  [AX_BF16] = { [AX_F32] = bf16_to_f32_runs, [AX_F64] = bf16_to_f64, [AX_F16] = bf16_to_f16, [AX_BF16] = bf16_to_bf16,
+                [AX_I64] = bf16_to_i64, [AX_I32] = bf16_to_i32, [AX_U8] = bf16_to_u8, [AX_BOOL] = bf16_to_bool },
+  [AX_I64] = ROW(i64),
+  [AX_I32] = ROW(i32),
+  [AX_U8] = ROW(u8),
+  [AX_BOOL] = ROW(u8), /* a bool is an integer of 0 or 1 */
+};
+
+/* ---- the same type: bits, by size */
+
+#define MOVE(size, T) \
+  static void move_##size(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    if (stride[0] == size && stride[1] == size) { \
+      memmove(data[0], data[1], (size_t)n * size); \
+    } else if (stride[0] == size && stride[1] == 0) { \
+      const T v = *(const T *)data[1]; \
+      T *out = (T *)data[0]; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) out[i] = v; \
+    } else \
+      for (int64_t i = 0; i < n; i++) *(T *)(data[0] + i * stride[0]) = *(const T *)(data[1] + i * stride[1]); \
+  } \
+  static void tile_##size(char *dst, int64_t d0, int64_t d1, const char *src, int64_t s0, int64_t s1, int64_t rows, int64_t cols) \
+  { \
+    for (int64_t i = 0; i < rows; i++) \
+      for (int64_t j = 0; j < cols; j++) \
+        *(T *)(dst + i * d0 + j * d1) = *(const T *)(src + i * s0 + j * s1); \
+  }
+MOVE(1, uint8_t)
+MOVE(2, uint16_t)
+MOVE(4, uint32_t)
+MOVE(8, uint64_t)
+static const ax_loop moves[9] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8 };
+typedef void (*tile_fn)(char *, int64_t, int64_t, const char *, int64_t, int64_t, int64_t, int64_t);
+static const tile_fn tiles[9] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8 };
+
+/* A transposing copy: the result is contiguous in one dim, the source in another.  Tiles of 32 x 32 keep both sides' cache lines
+ * alive until they are used up. */
+#define TILE 32
+typedef struct transpose { const ax_iter *it; int row, col; tile_fn tile; int64_t tiles_across, tiles_down; } transpose;
+
+static void transpose_range(int64_t lo, int64_t hi, void *ud)
+{
+  const transpose *t = ud;
+  const ax_iter *it = t->it;
+  const ax_operand *o = &it->op[0], *x = &it->op[1];
+
+  for (int64_t p = lo; p < hi; p++) {
+    const int64_t i = p / t->tiles_across % t->tiles_down * TILE, j = p % t->tiles_across * TILE;
+    int64_t rest = p / t->tiles_across / t->tiles_down, at_o = 0, at_x = 0;
+    for (int d = it->ndim - 1; d >= 0; d--) {
+      if (d == t->row || d == t->col) continue;
+      at_o += rest % it->shape[d] * o->stride[d];
+      at_x += rest % it->shape[d] * x->stride[d];
+      rest /= it->shape[d];
+    }
+    const int64_t rows = it->shape[t->row] - i < TILE ? it->shape[t->row] - i : TILE;
+    const int64_t cols = it->shape[t->col] - j < TILE ? it->shape[t->col] - j : TILE;
+    t->tile(o->data + at_o + i * o->stride[t->row] + j * o->stride[t->col], o->stride[t->row], o->stride[t->col],
+            x->data + at_x + i * x->stride[t->row] + j * x->stride[t->col], x->stride[t->row], x->stride[t->col], rows, cols);
+  }
+}
+
+static void copy_nest(const ax_iter *it)
+{
+  const ax_operand *o = &it->op[0], *x = &it->op[1];
+  const int64_t size = (int64_t)ax_dtype_size(o->dtype);
+
+  if (it->numel == 0) return;
+  if (o->dtype != x->dtype) {
+    ax_cpu_nest(it, casts[x->dtype][o->dtype], NULL);
+    return;
+  }
+  if (it->ndim > 1 && it->numel >= 1024) {
+    int row = -1, col = -1;
+    for (int d = 0; d < it->ndim; d++) {
+      if (o->stride[d] == size) col = d;
+      if (x->stride[d] == size) row = d;
+    }
+    if (row >= 0 && col >= 0 && row != col && it->shape[row] >= 8 && it->shape[col] >= 8) {
+      transpose t = { it, row, col, tiles[size], (it->shape[col] + TILE - 1) / TILE, (it->shape[row] + TILE - 1) / TILE };
+      ax_cpu_for(t.tiles_across * t.tiles_down * (it->numel / (it->shape[row] * it->shape[col])), it->numel, transpose_range, &t);
+      return;
+    }
+  }
+  ax_cpu_nest(it, moves[size], NULL);
+}
+
+void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from, const void *src,
+                         const int64_t *strides)
+{
+  const int64_t to_size = (int64_t)ax_dtype_size(to), from_size = (int64_t)ax_dtype_size(from);
+  int64_t packed[AX_MAX_DIMS], step = to_size;
+  ax_iter it = { .n = 2 };
+  int last = -1;
+
+  it.op[0].data = dst;
+  it.op[0].dtype = to;
+  it.op[1].data = (char *)src;
+  it.op[1].dtype = from;
+  it.numel = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    packed[d] = step;
+    step *= shape[d];
+    it.numel *= shape[d];
+  }
+  for (int d = 0; d < ndim; d++) { /* size-1 dims drop out, neighbours merge */
+    const int64_t s = strides[d] * from_size;
+    if (shape[d] == 1) continue;
+    if (last >= 0 && it.op[1].stride[last] == s * shape[d]) it.shape[last] *= shape[d];
+    else it.shape[++last] = shape[d];
+    it.op[0].stride[last] = packed[d];
+    it.op[1].stride[last] = s;
+  }
+  it.ndim = last + 1;
+  copy_nest(&it);
+}
+
+ax_status ax_cpu__copy(const ax_call *call)
+{
+  copy_nest(call->iter);
+  return AX_OK;
+}
+
+static ax_status copy_tensor(const ax_call *call)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  ax_cpu_copy_strided(x->ndim, x->shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x), x->strides);
+  return AX_OK;
+}
+ax_status ax_cpu_clone(const ax_call *call) { return copy_tensor(call); }
+ax_status ax_cpu__cast(const ax_call *call) { return copy_tensor(call); }

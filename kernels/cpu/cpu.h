@@ -1,0 +1,54 @@
+/* What the CPU kernels share: the loop driver, work sharing, conversions.  Built once per processor level.
+ *
+ * Results never depend on the number of threads: work is divided by outputs, or into chunks whose bounds follow from the sizes
+ * alone and whose results are combined in order. */
+#ifndef AX_CPU_H
+#define AX_CPU_H
+
+#include "ax.h"
+
+#include "half.h"
+
+/* The iterations of the next loop touch different elements (an operand may be the result itself, element for element). */
+#define AX_SIMD _Pragma("omp simd")
+#define AX_LIKELY(x) __builtin_expect(!!(x), 1)
+
+/* Below this many elements a second thread costs more than it brings. */
+#define AX_GRAIN 32768
+
+/* Every kernel of the op table. */
+#define OP(ID, name, ...) ax_status ax_cpu_##name(const ax_call *call);
+#include "core/ops.def"
+#undef OP
+
+/* ---- loop.c: work sharing and loop nests */
+
+/* Calls fn over [0, n), in one piece or in one piece per thread when `work` (elements touched) is worth it. */
+typedef void (*ax_range_fn)(int64_t lo, int64_t hi, void *ctx);
+void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx);
+int ax_cpu_get_threads(void);
+void ax_cpu_set_threads(int n);
+
+/* The innermost loop of a nest: n steps from data[k] by stride[k] bytes. */
+typedef void (*ax_loop)(char *const *data, const int64_t *stride, int64_t n, const void *ctx);
+/* Walks `it` in the order that suits memory best; operands must not overlap other than exactly. */
+void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
+/* Picks the loop for the type of operand `key` out of `loops` [AX_DTYPE_COUNT]; float16 and bfloat16 run through the float32 loop
+ * a block at a time.  EDTYPE naming the op where there is none. */
+ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx);
+ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
+
+/* ---- copy.c */
+/* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest even. */
+void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n);
+void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t stride, int64_t n);
+/* dst (contiguous, `to`) = src (any strides, in elements, `from`), cast. */
+void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from, const void *src,
+                         const int64_t *strides);
+
+/* ---- optim.c */
+ax_status ax_cpu_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+ax_status ax_cpu_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+ax_status ax_cpu_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor);
+
+#endif

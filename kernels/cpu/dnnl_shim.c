@@ -1,0 +1,203 @@
+/* All that we use of oneDNN: matrix products.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ in how a primitive is described;
+ * nothing outside this file sees which one it is.
+ *
+ * Making a primitive costs some 100 microseconds, running one well under 1: each thread keeps the primitives of the last shapes
+ * that it met, four ways for each of 64 hash values.  Where oneDNN would fall back on its plain reference code, that is kept
+ * too, so that the caller's next way is taken at once. */
+#include "gemm.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <dnnl.h>
+
+/* ---- what differs between the versions */
+
+#if DNNL_VERSION_MAJOR >= 3
+
+typedef dnnl_memory_desc_t desc; /* a pointer, to be destroyed */
+
+static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+{
+  return dnnl_memory_desc_create_with_strides(d, ndims, dims, type, strides);
+}
+static void desc_clear(desc *d) { if (*d) dnnl_memory_desc_destroy(*d); }
+static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
+{
+  return dnnl_memory_create(m, *d, engine, DNNL_MEMORY_NONE);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a, const desc *b,
+                                   const desc *bias, const desc *c, const_dnnl_primitive_attr_t attr)
+{
+  return dnnl_matmul_primitive_desc_create(pd, engine, *a, *b, bias ? *bias : NULL, *c, attr);
+}
+
+#else
+
+typedef dnnl_memory_desc_t desc; /* a structure */
+
+static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+{
+  return dnnl_memory_desc_init_by_strides(d, ndims, dims, type, strides);
+}
+static void desc_clear(desc *d) { (void)d; }
+static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
+{
+  return dnnl_memory_create(m, d, engine, DNNL_MEMORY_NONE);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a, const desc *b,
+                                   const desc *bias, const desc *c, const_dnnl_primitive_attr_t attr)
+{
+  dnnl_matmul_desc_t d;
+  const dnnl_status_t st = dnnl_matmul_desc_init(&d, a, b, bias, c);
+  return st == dnnl_success ? dnnl_primitive_desc_create(pd, &d, attr, engine, NULL) : st;
+}
+
+#endif
+
+#define DNNL_TRY(expr) do { if ((st = (expr)) != dnnl_success) goto out; } while (0)
+
+/* ---- the cache of a thread */
+
+#define SETS 64
+#define WAYS 4
+
+typedef struct entry {
+  ax_gemm key;
+  int64_t threads;   /* that the primitive was made for; 0: the entry is empty */
+  uint64_t used;     /* when, for choosing which one to drop */
+  dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
+  dnnl_memory_t a, b, bias, c;
+} entry;
+
+static __thread entry cache[SETS][WAYS];
+static __thread uint64_t clock_now;
+static __thread dnnl_engine_t engine;
+static __thread dnnl_stream_t stream;
+
+static void entry_clear(entry *e)
+{
+  if (e->primitive) dnnl_primitive_destroy(e->primitive);
+  if (e->a) dnnl_memory_destroy(e->a);
+  if (e->b) dnnl_memory_destroy(e->b);
+  if (e->bias) dnnl_memory_destroy(e->bias);
+  if (e->c) dnnl_memory_destroy(e->c);
+  memset(e, 0, sizeof(*e));
+}
+
+/* One matrix of a batch; a repeated one has a batch dim of 1, which oneDNN broadcasts. */
+static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, int64_t rows, int64_t cols, int64_t batch_step,
+                            int64_t row_step, int64_t col_step)
+{
+  const int64_t size[3] = { batch_step ? g->batch : 1, rows, cols };
+  const int64_t step[3] = { batch_step ? batch_step : rows * cols, row_step, col_step };
+  const int ndims = g->batch == 1 ? 2 : 3;
+  dnnl_dims_t dims = {0}, strides = {0};
+
+  memcpy(dims, size + 3 - ndims, (size_t)ndims * sizeof(*dims));
+  memcpy(strides, step + 3 - ndims, (size_t)ndims * sizeof(*strides));
+  return desc_init(d, ndims, dims, type, strides);
+}
+
+static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
+{
+  const dnnl_data_type_t type = g->dtype == AX_F32 ? dnnl_f32 : g->dtype == AX_BF16 ? dnnl_bf16 : dnnl_f16;
+  desc a = {0}, b = {0}, bias = {0}, c = {0};
+  dnnl_primitive_attr_t attr = NULL;
+  dnnl_post_ops_t ops = NULL;
+  dnnl_primitive_desc_t pd = NULL;
+  const char *code = "";
+  dnnl_status_t st;
+
+  if (!engine) DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
+  if (!stream) DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+  DNNL_TRY(matrix(&a, g, type, g->m, g->k, g->a[0], g->a[1], g->a[2]));
+  DNNL_TRY(matrix(&b, g, type, g->k, g->n, g->b[0], g->b[1], g->b[2]));
+  DNNL_TRY(matrix(&c, g, type, g->m, g->n, g->c[0], g->c[1], 1));
+  if (g->bias) DNNL_TRY(matrix(&bias, g, type, 1, g->n, 0, g->n, 1));
+  if (g->accumulate) {
+    DNNL_TRY(dnnl_primitive_attr_create(&attr));
+    DNNL_TRY(dnnl_post_ops_create(&ops));
+    DNNL_TRY(append_sum(ops));
+    DNNL_TRY(dnnl_primitive_attr_set_post_ops(attr, ops));
+  }
+  DNNL_TRY(matmul_create(&pd, engine, &a, &b, g->bias ? &bias : NULL, &c, attr));
+  DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
+  if (strstr(code, "ref")) { /* plain loops, a hundred times slower than ours */
+    st = dnnl_unimplemented;
+    goto out;
+  }
+  DNNL_TRY(memory_create(&e->a, &a, engine));
+  DNNL_TRY(memory_create(&e->b, &b, engine));
+  DNNL_TRY(memory_create(&e->c, &c, engine));
+  if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, engine));
+  DNNL_TRY(dnnl_primitive_create(&e->primitive, pd));
+out:
+  if (pd) dnnl_primitive_desc_destroy(pd);
+  if (ops) dnnl_post_ops_destroy(ops);
+  if (attr) dnnl_primitive_attr_destroy(attr);
+  desc_clear(&a);
+  desc_clear(&b);
+  desc_clear(&bias);
+  desc_clear(&c);
+  return st;
+}
+
+static entry *find(const ax_gemm *g, int64_t threads)
+{
+  const int64_t *word = (const int64_t *)g;
+  uint64_t hash = (uint64_t)threads;
+  entry *set, *oldest;
+
+  for (size_t i = 0; i < sizeof(*g) / sizeof(*word); i++) hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
+  set = cache[hash >> 58]; /* 64 sets */
+  oldest = set;
+  for (int w = 0; w < WAYS; w++) {
+    if (set[w].threads == threads && memcmp(&set[w].key, g, sizeof(*g)) == 0) return &set[w];
+    if (set[w].used < oldest->used) oldest = &set[w];
+  }
+  entry_clear(oldest);
+  return oldest;
+}
+
+ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done)
+{
+  const int64_t threads = omp_get_max_threads();
+  entry *e = find(g, threads);
+  dnnl_status_t st = dnnl_success;
+
+  *done = false;
+  if (!e->threads) {
+    st = entry_build(e, g);
+    if (st != dnnl_success) entry_clear(e);
+    if (st != dnnl_success && st != dnnl_unimplemented && st != dnnl_invalid_arguments) goto out;
+    e->key = *g;
+    e->threads = threads;
+  }
+  e->used = ++clock_now;
+  if (!e->primitive) return AX_OK;
+
+  dnnl_exec_arg_t args[4] = { { DNNL_ARG_SRC, e->a }, { DNNL_ARG_WEIGHTS, e->b }, { DNNL_ARG_DST, e->c }, { DNNL_ARG_BIAS, e->bias } };
+  DNNL_TRY(dnnl_memory_set_data_handle(e->a, (void *)a));
+  DNNL_TRY(dnnl_memory_set_data_handle(e->b, (void *)b));
+  DNNL_TRY(dnnl_memory_set_data_handle(e->c, c));
+  if (g->bias) DNNL_TRY(dnnl_memory_set_data_handle(e->bias, (void *)bias));
+  DNNL_TRY(dnnl_primitive_execute(e->primitive, stream, g->bias ? 4 : 3, args));
+  *done = true;
+  return AX_OK;
+out:
+  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
+                 "oneDNN: a product of %lld x %lld and %lld x %lld failed with its status %d%s", (long long)g->m, (long long)g->k,
+                 (long long)g->k, (long long)g->n, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
+}
+
+const char *ax_dnnl_version(void)
+{
+  static char text[32];
+  const dnnl_version_t *v = dnnl_version();
+  snprintf(text, sizeof(text), "%d.%d.%d", v->major, v->minor, v->patch);
+  return text;
+}

@@ -1,0 +1,241 @@
+/* max, min, argmax, argmin.  A NaN beats everything; of equals the first wins, in logical order. */
+#include "reduce.h"
+
+#include <string.h>
+
+/* The best element so far and its position among the reduced ones; at < 0: none yet. */
+typedef struct best { union { double d; int64_t i; } v; int64_t at; } best;
+/* Elements base .. base + n - 1, `stride` apart from p, against *b. */
+typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, int64_t base, best *b);
+/* b[j] against column j of `rows` rows, the first being position `base`; row r starts at p + at[r]. */
+typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b);
+
+/* Is x better than y?  `op` is > or <. */
+#define FLOAT_BETTER(op, x, y) (((x) op (y)) | (((x) != (x)) & ((y) == (y))))
+#define INT_BETTER(op, x, y) ((x) op (y))
+
+#define LANES 16
+#define BLOCK 1024
+
+/* Finds the best value of a block with vector code, then, only if it beats what there is, where it first stands. */
+#define ROW(fn, T, field, op, better) \
+  static void fn##_block(const T *x, int64_t n, int64_t base, best *b) \
+  { \
+    T lane[LANES], top = x[0]; \
+    int64_t i = 0; \
+    if (n >= LANES) { \
+      for (int j = 0; j < LANES; j++) lane[j] = x[j]; \
+      for (i = LANES; i + LANES <= n; i += LANES) { \
+        AX_SIMD \
+        for (int j = 0; j < LANES; j++) lane[j] = better(op, x[i + j], lane[j]) ? x[i + j] : lane[j]; \
+      } \
+      for (int j = 0; j < LANES; j++) top = better(op, lane[j], top) ? lane[j] : top; \
+    } \
+    for (; i < n; i++) top = better(op, x[i], top) ? x[i] : top; \
+    if (b->at >= 0 && !better(op, top, (T)b->v.field)) return; \
+    for (i = 0; !(x[i] == top || (x[i] != x[i] && top != top)); i++) ; \
+    b->v.field = top; \
+    b->at = base + i; \
+  } \
+  static void fn(const char *p, int64_t stride, int64_t n, int64_t base, best *b) \
+  { \
+    T run[BLOCK]; \
+    for (int64_t lo = 0; lo < n; lo += BLOCK) { \
+      const int64_t count = n - lo < BLOCK ? n - lo : BLOCK; \
+      const T *x = (const T *)(p + lo * stride); \
+      if (stride != sizeof(T)) { \
+        for (int64_t i = 0; i < count; i++) run[i] = *(const T *)(p + (lo + i) * stride); \
+        x = run; \
+      } \
+      fn##_block(x, count, base + lo, b); \
+    } \
+  }
+
+/* Rows come in blocks of at most 64. */
+#define COLUMN(fn, T, field, op, better) \
+  static void fn(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b) \
+  { \
+    T top[AX_TILE]; \
+    int64_t where[AX_TILE]; \
+    for (int64_t j = 0; j < n; j++) { \
+      top[j] = *(const T *)(p + at[0] + j * stride); \
+      where[j] = base; \
+    } \
+    for (int64_t r = 1; r < rows; r++) { \
+      const char *row = p + at[r]; \
+      if (stride == sizeof(T)) { \
+        const T *v = (const T *)row; \
+        AX_SIMD \
+        for (int64_t j = 0; j < n; j++) { \
+          const T x = v[j]; \
+          const int wins = better(op, x, top[j]); \
+          top[j] = wins ? x : top[j]; \
+          where[j] = wins ? base + r : where[j]; \
+        } \
+      } else \
+        for (int64_t j = 0; j < n; j++) { \
+          const T x = *(const T *)(row + j * stride); \
+          if (better(op, x, top[j])) { \
+            top[j] = x; \
+            where[j] = base + r; \
+          } \
+        } \
+    } \
+    for (int64_t j = 0; j < n; j++) \
+      if (b[j].at < 0 || better(op, top[j], (T)b[j].v.field)) { \
+        b[j].v.field = top[j]; \
+        b[j].at = where[j]; \
+      } \
+  }
+
+#define BOTH(name, T, field, better) \
+  ROW(max_row_##name, T, field, >, better) \
+  ROW(min_row_##name, T, field, <, better) \
+  COLUMN(max_column_##name, T, field, >, better) \
+  COLUMN(min_column_##name, T, field, <, better)
+BOTH(f32, float, d, FLOAT_BETTER)
+BOTH(f64, double, d, FLOAT_BETTER)
+BOTH(i64, int64_t, i, INT_BETTER)
+BOTH(i32, int32_t, i, INT_BETTER)
+BOTH(u8, uint8_t, i, INT_BETTER)
+
+/* Half types in float32: every value has its own, in the same order. */
+#define HALF(dir, name, D) \
+  static void dir##_row_##name(const char *p, int64_t stride, int64_t n, int64_t base, best *b) \
+  { \
+    float run[BLOCK]; \
+    for (int64_t lo = 0; lo < n; lo += BLOCK) { \
+      const int64_t count = n - lo < BLOCK ? n - lo : BLOCK; \
+      ax_cpu_half_to_float(D, p + lo * stride, stride, run, count); \
+      dir##_row_f32_block(run, count, base + lo, b); \
+    } \
+  } \
+  static void dir##_column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b) \
+  { \
+    float row[AX_TILE]; \
+    const int64_t here = 0; \
+    for (int64_t r = 0; r < rows; r++) { \
+      ax_cpu_half_to_float(D, p + at[r], stride, row, n); \
+      dir##_column_f32((const char *)row, sizeof(float), n, &here, 1, base + r, b); \
+    } \
+  }
+HALF(max, f16, AX_F16)
+HALF(min, f16, AX_F16)
+HALF(max, bf16, AX_BF16)
+HALF(min, bf16, AX_BF16)
+
+/* ---- driver */
+
+typedef struct finder { row_fn row; column_fn column; } finder;
+typedef struct job {
+  ax_split s;
+  finder find;
+  int64_t *where;  /* positions of all results, or NULL */
+  bool arg;        /* the result proper is the position */
+  best *partial;   /* [chunks][results] when there is more than one chunk */
+} job;
+
+static void find_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, best *b)
+{
+  const ax_dims *r = &j->s.reduced;
+  const int last = r->n - 1;
+
+  if (!j->s.columns && r->n == 0) {
+    j->find.row(g->in, 0, 1, 0, b);
+    return;
+  }
+  while (lo < hi) {
+    if (!j->s.columns) {
+      const int64_t x = lo % r->shape[last], left = r->shape[last] - x, n = left < hi - lo ? left : hi - lo;
+      j->find.row(g->in + ax_dims_at(r, lo / r->shape[last], last) + x * r->in[last], r->in[last], n, lo, b);
+      lo += n;
+    } else {
+      int64_t at[64], n = 0;
+      const int64_t base = lo;
+      for (; n < 64 && lo < hi; n++, lo++) at[n] = r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n);
+      j->find.column(g->in, g->in_step, g->n, at, n, base, b);
+    }
+  }
+}
+
+static void put(const job *j, const ax_group *g, int64_t k, const best *b)
+{
+  char *out = g->out + k * g->out_step;
+
+  if (j->where) j->where[g->first + k] = b->at;
+  if (j->arg) *(int64_t *)out = b->at;
+  else if (ax_is_float(j->s.from)) ax_store_double(j->s.to, out, 0, b->v.d);
+  else ax_store_int(j->s.to, out, 0, b->v.i);
+}
+
+static void extreme_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  best here[AX_TILE];
+
+  for (int64_t p = lo; p < hi; p++) {
+    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
+    best *b = j->partial ? j->partial + p % j->s.chunks * j->s.kept.count + g.first : here;
+    int64_t from, until;
+    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
+    for (int64_t k = 0; k < g.n; k++) b[k].at = -1;
+    find_range(j, &g, from, until, b);
+    if (j->partial) continue;
+    for (int64_t k = 0; k < g.n; k++) put(j, &g, k, &b[k]);
+  }
+}
+
+/* Is a better than b?  `sign` is 1 for max, -1 for min. */
+static bool beats(const job *j, int sign, const best *a, const best *b)
+{
+  if (ax_is_float(j->s.from)) {
+    if (a->v.d != a->v.d) return b->v.d == b->v.d;
+    return sign > 0 ? a->v.d > b->v.d : a->v.d < b->v.d;
+  }
+  return sign > 0 ? a->v.i > b->v.i : a->v.i < b->v.i;
+}
+
+static ax_status extreme(const ax_call *call, const finder *finders, int sign, bool arg)
+{
+  job j = { .arg = arg };
+  best few[128];
+
+  ax_cpu_split(call->iter, &j.s);
+  j.find = finders[j.s.from];
+  if (!arg && call->n_out > 1 && call->out[1]) j.where = ax_data(call->out[1]);
+  if (j.s.reduced.count == 0) { /* the core refuses this where there are results; nothing to do where there are none */
+    if (j.s.kept.count == 0) return AX_OK;
+    return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
+  }
+  if (j.s.chunks == 1) {
+    ax_cpu_for(j.s.tiles, j.s.work, extreme_range, &j);
+    return AX_OK;
+  }
+  const size_t bytes = (size_t)(j.s.chunks * j.s.kept.count) * sizeof(best);
+  j.partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
+  if (!j.partial) return AX_ENOMEM;
+  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, extreme_range, &j);
+  for (int64_t t = 0; t < j.s.tiles; t++) {
+    const ax_group g = ax_cpu_group(&j.s, t);
+    for (int64_t k = 0; k < g.n; k++) {
+      const best *p = j.partial + g.first + k, *top = p;
+      for (int64_t c = 1; c < j.s.chunks; c++)
+        if (beats(&j, sign, p + c * j.s.kept.count, top)) top = p + c * j.s.kept.count;
+      put(&j, &g, k, top);
+    }
+  }
+  if (j.partial != few) ax_mfree(j.partial);
+  return AX_OK;
+}
+
+#define FINDER(dir, name) { dir##_row_##name, dir##_column_##name }
+#define FINDERS(dir) \
+  { [AX_F32] = FINDER(dir, f32), [AX_F64] = FINDER(dir, f64), [AX_F16] = FINDER(dir, f16), [AX_BF16] = FINDER(dir, bf16), \
+    [AX_I64] = FINDER(dir, i64), [AX_I32] = FINDER(dir, i32), [AX_U8] = FINDER(dir, u8), [AX_BOOL] = FINDER(dir, u8) }
+static const finder max_finders[AX_DTYPE_COUNT] = FINDERS(max);
+static const finder min_finders[AX_DTYPE_COUNT] = FINDERS(min);
+
+ax_status ax_cpu_max(const ax_call *call) { return extreme(call, max_finders, 1, false); }
+ax_status ax_cpu_min(const ax_call *call) { return extreme(call, min_finders, -1, false); }
+ax_status ax_cpu_argmax(const ax_call *call) { return extreme(call, max_finders, 1, true); }
+ax_status ax_cpu_argmin(const ax_call *call) { return extreme(call, min_finders, -1, true); }

@@ -1,0 +1,141 @@
+/* Picking positions of a dim, its gradient, and where a mask is true.  Indices are checked before anything is written. */
+#include "cpu.h"
+
+#include <string.h>
+
+typedef struct job {
+  ax_dtype dtype;
+  int64_t outer, size, picked, inner; /* x is (outer, size, inner), the picked part (outer, picked, inner) */
+  const int64_t *index;
+  const char *src;
+  char *dst;
+} job;
+
+static void job_shape(job *j, const ax_tensor *x, int64_t dim)
+{
+  j->dtype = (ax_dtype)x->dtype;
+  j->outer = j->inner = 1;
+  for (int d = 0; d < x->ndim; d++)
+    if (d < dim) j->outer *= x->shape[d];
+    else if (d > dim) j->inner *= x->shape[d];
+}
+
+static ax_status check_index(const job *j)
+{
+  for (int64_t i = 0; i < j->picked; i++)
+    if (j->index[i] < 0 || j->index[i] >= j->size)
+      return ax_fail(AX_ERANGE, "index_select: index %lld at position %lld is outside 0..%lld", (long long)j->index[i],
+                     (long long)i, (long long)j->size - 1);
+  return AX_OK;
+}
+
+#define PICK(item_size, T) \
+  case item_size: \
+    for (int64_t p = lo; p < hi; p++) \
+      ((T *)j->dst)[p] = ((const T *)j->src)[p / j->picked * j->size + j->index[p % j->picked]]; \
+    break;
+
+/* Runs of `inner` elements. */
+static void select_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  const int64_t item = (int64_t)ax_dtype_size(j->dtype), bytes = j->inner * item;
+
+  if (j->inner == 1) {
+    switch (item) {
+    PICK(1, uint8_t)
+    PICK(2, uint16_t)
+    PICK(4, uint32_t)
+    PICK(8, uint64_t)
+    }
+    return;
+  }
+  for (int64_t p = lo; p < hi; p++)
+    memcpy(j->dst + p * bytes, j->src + (p / j->picked * j->size + j->index[p % j->picked]) * bytes, (size_t)bytes);
+}
+
+ax_status ax_cpu_index_select(const ax_call *call)
+{
+  const ax_tensor *x = call->in[0], *index = call->in[1];
+  job j = { .index = ax_data(index), .picked = index->numel, .src = ax_data(x), .dst = ax_data(call->out[0]) };
+  ax_status st;
+
+  job_shape(&j, x, call->a->i[0]);
+  j.size = x->ndim ? x->shape[call->a->i[0]] : 1;
+  if ((st = check_index(&j)) != AX_OK) return st;
+  if (call->out[0]->numel) ax_cpu_for(j.outer * j.picked, call->out[0]->numel, select_range, &j);
+  return AX_OK;
+}
+
+/* ---- gradient: sums in the order of the indices.  Threads divide the columns (outer x inner), never the indices. */
+
+#define ADD(name, T, U, sum) \
+  static void add_##name(const job *j, int64_t o, int64_t at, int64_t n) \
+  { \
+    for (int64_t i = 0; i < j->picked; i++) { \
+      const T *g = (const T *)j->src + (o * j->picked + i) * j->inner + at; \
+      T *x = (T *)j->dst + (o * j->size + j->index[i]) * j->inner + at; \
+      AX_SIMD \
+      for (int64_t k = 0; k < n; k++) { \
+        const U a = (U)x[k], b = (U)g[k]; \
+        x[k] = (T)(sum); \
+      } \
+    } \
+  }
+ADD(f32, float, float, a + b)
+ADD(f64, double, double, a + b)
+ADD(f16, uint16_t, uint16_t, ax_float_to_half(ax_half_to_float(a) + ax_half_to_float(b)))
+ADD(bf16, uint16_t, uint16_t, ax_float_to_bf16(ax_bf16_to_float(a) + ax_bf16_to_float(b)))
+ADD(i64, int64_t, uint64_t, a + b)
+ADD(i32, int32_t, uint32_t, a + b)
+ADD(u8, uint8_t, uint32_t, a + b)
+static void (*const adds[AX_DTYPE_COUNT])(const job *, int64_t, int64_t, int64_t) = {
+  [AX_F32] = add_f32, [AX_F64] = add_f64, [AX_F16] = add_f16, [AX_BF16] = add_bf16, [AX_I64] = add_i64, [AX_I32] = add_i32, [AX_U8] = add_u8,
+};
+
+#define COLUMNS 256
+
+static void scatter_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  const int64_t across = (j->inner + COLUMNS - 1) / COLUMNS;
+
+  for (int64_t p = lo; p < hi; p++) {
+    const int64_t at = p % across * COLUMNS;
+    adds[j->dtype](j, p / across, at, j->inner - at < COLUMNS ? j->inner - at : COLUMNS);
+  }
+}
+
+ax_status ax_cpu__index_select_backward(const ax_call *call)
+{
+  const ax_tensor *g = call->in[0], *index = call->in[1], *out = call->out[0];
+  job j = { .index = ax_data(index), .picked = index->numel, .src = ax_data(g), .dst = ax_data(out) };
+  ax_status st;
+
+  job_shape(&j, out, call->a->i[0]);
+  j.size = out->ndim ? out->shape[call->a->i[0]] : 1;
+  if (!adds[j.dtype]) return ax_cpu_no_dtype(call->op, j.dtype);
+  if ((st = check_index(&j)) != AX_OK) return st;
+  memset(j.dst, 0, (size_t)out->numel * ax_dtype_size(j.dtype));
+  if (g->numel) ax_cpu_for(j.outer * ((j.inner + COLUMNS - 1) / COLUMNS), g->numel, scatter_range, &j);
+  return AX_OK;
+}
+
+/* ---- flat positions of the trues; the caller counted them, and both must agree */
+
+ax_status ax_cpu__mask_indices(const ax_call *call)
+{
+  const ax_tensor *mask = call->in[0], *out = call->out[0];
+  const uint8_t *m = ax_data(mask);
+  int64_t *to = ax_data(out), n = 0;
+
+  for (int64_t i = 0; i < mask->numel; i++) {
+    if (!m[i]) continue;
+    if (n < out->numel) to[n] = i;
+    n++;
+  }
+  if (n != out->numel)
+    return ax_fail(AX_ESHAPE, "mask_indices: the mask has %lld true elements, the result room for %lld", (long long)n,
+                   (long long)out->numel);
+  return AX_OK;
+}

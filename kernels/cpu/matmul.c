@@ -1,0 +1,173 @@
+/* mm, bmm, linear.  float32 and the half types go to oneDNN; what it has no fast code for goes to it in another form (copied,
+ * or in float32) or to our own kernel, which also does float64 and integers. */
+#include "gemm.h"
+
+#include <string.h>
+
+/* Steps that oneDNN likes: a dim of size 1 steps as if it were contiguous. */
+static void tidy(int64_t rows, int64_t cols, int64_t *step)
+{
+  if (cols == 1) step[2] = 1;
+  if (rows == 1) step[1] = step[2] == 1 ? cols : 1;
+}
+
+/* Can a BLAS take it: one dim adjacent, the other one not overlapping? */
+static bool plain(int64_t rows, int64_t cols, const int64_t *step)
+{
+  return step[0] >= 0 && ((step[2] == 1 && step[1] >= cols) || (step[1] == 1 && step[2] >= rows));
+}
+
+/* Scratch memory with matrix `src` packed in type `to`; changes its steps. */
+static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void *src, void **out,
+                      size_t *bytes)
+{
+  const int64_t batch = step[0] ? g->batch : 1, shape[3] = { batch, rows, cols };
+  ax_status st;
+
+  *bytes = (size_t)(batch * rows * cols) * ax_dtype_size(to);
+  AX_TRY(ax_alloc(*bytes, out));
+  ax_cpu_copy_strided(3, shape, to, *out, (ax_dtype)g->dtype, src, step);
+  step[0] = step[0] ? rows * cols : 0;
+  step[1] = cols;
+  step[2] = 1;
+  tidy(rows, cols, step);
+out:
+  return st;
+}
+
+/* c = bias in each row, for kernels that can only add to c. */
+static void spread_bias(const ax_gemm *g, const void *bias, void *c)
+{
+  const size_t size = ax_dtype_size((ax_dtype)g->dtype);
+  for (int64_t i = 0; i < g->batch; i++)
+    for (int64_t y = 0; y < g->m; y++)
+      memcpy((char *)c + (size_t)(i * g->c[0] + y * g->c[1]) * size, bias, (size_t)g->n * size);
+}
+
+static void own(ax_gemm g, const void *a, const void *b, const void *bias, void *c)
+{
+  if (g.bias) {
+    spread_bias(&g, bias, c);
+    g.bias = 0;
+    g.accumulate = 1;
+  }
+  ax_cpu_gemm(&g, a, b, c);
+}
+
+/* float32, and half types where oneDNN has them. */
+static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bias, void *c, bool *done)
+{
+  void *own_a = NULL, *own_b = NULL;
+  size_t bytes_a = 0, bytes_b = 0;
+  ax_status st = AX_OK;
+
+  *done = false;
+  if (g.k == 0) return AX_OK;
+  tidy(g.m, g.k, g.a);
+  tidy(g.k, g.n, g.b);
+  if (g.m == 1) g.c[1] = g.n;
+  if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
+  if (!plain(g.m, g.k, g.a)) {
+    AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
+    a = own_a;
+  }
+  if (!plain(g.k, g.n, g.b)) {
+    AX_TRY(pack((ax_dtype)g.dtype, &g, g.k, g.n, g.b, b, &own_b, &bytes_b));
+    b = own_b;
+  }
+  AX_TRY(ax_dnnl_gemm(&g, a, b, bias, c, done));
+out:
+  if (own_a) ax_free(own_a, bytes_a);
+  if (own_b) ax_free(own_b, bytes_b);
+  return st;
+}
+
+static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
+/* Half types through float32: everything is widened, the result rounded once. */
+static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+{
+  const ax_dtype d = (ax_dtype)g->dtype;
+  const int64_t c_shape[3] = { g->batch, g->m, g->n }, c_step[3] = { g->c[0], g->c[1], 1 };
+  ax_gemm wide = *g;
+  void *wa = NULL, *wb = NULL, *wc = NULL, *wbias = NULL;
+  size_t na = 0, nb = 0, nc = (size_t)(g->batch * g->m * g->n) * 4, nbias = (size_t)g->n * 4;
+  ax_status st;
+
+  AX_TRY(pack(AX_F32, g, g->m, g->k, wide.a, a, &wa, &na));
+  AX_TRY(pack(AX_F32, g, g->k, g->n, wide.b, b, &wb, &nb));
+  AX_TRY(ax_alloc(nc, &wc));
+  if (g->bias) {
+    AX_TRY(ax_alloc(nbias, &wbias));
+    ax_cpu_half_to_float(d, bias, 2, wbias, g->n);
+  }
+  if (g->accumulate) ax_cpu_copy_strided(3, c_shape, AX_F32, wc, d, c, c_step);
+  wide.dtype = AX_F32;
+  wide.c[0] = g->m * g->n;
+  wide.c[1] = g->n;
+  AX_TRY(run(&wide, wa, wb, wbias, wc));
+  for (int64_t i = 0; i < g->batch; i++)
+    for (int64_t y = 0; y < g->m; y++)
+      ax_cpu_float_to_half(d, (float *)wc + (i * g->m + y) * g->n, (char *)c + 2 * (i * g->c[0] + y * g->c[1]), 2, g->n);
+out:
+  if (wa) ax_free(wa, na);
+  if (wb) ax_free(wb, nb);
+  if (wc) ax_free(wc, nc);
+  if (wbias) ax_free(wbias, nbias);
+  return st;
+}
+
+static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+{
+  bool done = false;
+  ax_status st = AX_OK;
+
+  if (g->batch == 0 || g->m == 0 || g->n == 0) return AX_OK;
+  if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16) AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
+  if (done) return AX_OK;
+  if (g->dtype == AX_BF16 || g->dtype == AX_F16) return widened(g, a, b, bias, c);
+  own(*g, a, b, bias, c);
+out:
+  return st;
+}
+
+static ax_status check(const ax_call *call)
+{
+  const ax_dtype d = (ax_dtype)call->in[0]->dtype;
+  return d == AX_BOOL ? ax_cpu_no_dtype(call->op, d) : AX_OK;
+}
+
+ax_status ax_cpu_mm(const ax_call *call)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  const ax_gemm g = { .dtype = a->dtype, .batch = 1, .m = a->shape[0], .n = b->shape[1], .k = a->shape[1],
+                      .a = { 0, a->strides[0], a->strides[1] }, .b = { 0, b->strides[0], b->strides[1] },
+                      .c = { 0, c->strides[0] }, .accumulate = call->a->accumulate };
+  const ax_status st = check(call);
+  return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
+}
+
+ax_status ax_cpu_bmm(const ax_call *call)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  const ax_gemm g = { .dtype = a->dtype, .batch = a->shape[0], .m = a->shape[1], .n = b->shape[2], .k = a->shape[2],
+                      .a = { a->strides[0], a->strides[1], a->strides[2] }, .b = { b->strides[0], b->strides[1], b->strides[2] },
+                      .c = { c->strides[0], c->strides[1] }, .accumulate = call->a->accumulate };
+  const ax_status st = check(call);
+  return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
+}
+
+/* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as rows. */
+ax_status ax_cpu_linear(const ax_call *call)
+{
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const int64_t in = w->shape[1], out = w->shape[0];
+  int64_t rows = 1;
+  ax_gemm g = { .dtype = x->dtype, .batch = 1, .n = out, .k = in, .a = { 0, in, 1 }, .b = { 0, w->strides[1], w->strides[0] },
+                .c = { 0, out }, .bias = bias != NULL, .accumulate = call->a->accumulate && !bias };
+  const ax_status st = check(call);
+
+  for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
+  g.m = rows;
+  return st != AX_OK ? st : run(&g, ax_data(x), ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y));
+}

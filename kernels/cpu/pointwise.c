@@ -1,0 +1,248 @@
+/* Arithmetic and functions, element by element.  The expressions stand in pointwise.h; here they meet the loops of simd.h, one for
+ * each type that the op is defined for. */
+#include "simd.h"
+
+#include "pointwise.h"
+
+/* ---- the loops, named <op>_<type> */
+
+#define MATH(name) \
+  AX_LOOP1(name##_f32, float, float, ax_##name##_f32(x)) \
+  AX_LOOP1(name##_f64, double, double, ax_##name##_f64(x))
+AX_FLOAT_FUNCTIONS(MATH)
+
+#define T float
+#define FLOAT1(name, expr) AX_LOOP1(name##_f32, T, T, expr)
+#define FLOAT2(name, expr) AX_LOOP2(name##_f32, T, T, expr)
+AX_FLOAT_UNARY(FLOAT1)
+AX_FLOAT_BINARY(FLOAT2)
+FLOAT2(remainder, ax_remainder_f32(a, b))
+#undef T
+#undef FLOAT1
+#undef FLOAT2
+
+#define T double
+#define FLOAT1(name, expr) AX_LOOP1(name##_f64, T, T, expr)
+#define FLOAT2(name, expr) AX_LOOP2(name##_f64, T, T, expr)
+AX_FLOAT_UNARY(FLOAT1)
+AX_FLOAT_BINARY(FLOAT2)
+FLOAT2(remainder, ax_remainder_f64(a, b))
+FLOAT2(pow, ax_pow_f64(a, b))
+#undef T
+#undef FLOAT1
+#undef FLOAT2
+
+#define U uint64_t
+#define INT1(name, expr) AX_LOOP1(name##_i64, int64_t, int64_t, expr)
+#define INT2(name, expr) AX_LOOP2(name##_i64, int64_t, int64_t, expr)
+AX_INT_UNARY(INT1)
+AX_INT_BINARY(INT2)
+#undef U
+#undef INT1
+#undef INT2
+
+#define U uint32_t
+#define INT1(name, expr) AX_LOOP1(name##_i32, int32_t, int32_t, expr)
+#define INT2(name, expr) AX_LOOP2(name##_i32, int32_t, int32_t, expr)
+AX_INT_UNARY(INT1)
+AX_INT_BINARY(INT2)
+#undef INT1
+#undef INT2
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtype-limits" /* x < 0 of an unsigned x */
+#define INT1(name, expr) AX_LOOP1(name##_u8, uint8_t, uint8_t, expr)
+#define INT2(name, expr) AX_LOOP2(name##_u8, uint8_t, uint8_t, expr)
+AX_INT_UNARY(INT1)
+AX_INT_BINARY(INT2)
+#pragma GCC diagnostic pop
+
+#define BOOL1(name, expr) AX_LOOP1(name##_bool, uint8_t, uint8_t, expr)
+#define BOOL2(name, expr) AX_LOOP2(name##_bool, uint8_t, uint8_t, expr)
+AX_BOOL_UNARY(BOOL1)
+AX_BOOL_BINARY(BOOL2)
+
+/* ---- the kernels: which types an op has */
+
+#define TABLE(name, ...) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
+    return ax_cpu_pointwise(call, loops, 1, NULL); \
+  }
+#define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
+#define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
+#define BOOL(name) [AX_BOOL] = name##_bool
+
+TABLE(add, FLOATS(add), INTS(add), BOOL(add))
+TABLE(sub, FLOATS(sub), INTS(sub))
+TABLE(mul, FLOATS(mul), INTS(mul), BOOL(mul))
+TABLE(div, FLOATS(div))
+TABLE(maximum, FLOATS(maximum), INTS(maximum), BOOL(maximum))
+TABLE(minimum, FLOATS(minimum), INTS(minimum), BOOL(minimum))
+TABLE(neg, FLOATS(neg), INTS(neg))
+TABLE(abs, FLOATS(abs), INTS(abs))
+TABLE(sign, FLOATS(sign), INTS(sign), BOOL(sign))
+TABLE(square, FLOATS(square), INTS(square), BOOL(square))
+TABLE(relu, FLOATS(relu), INTS(relu))
+TABLE(floor, FLOATS(floor), INTS(floor))
+TABLE(ceil, FLOATS(ceil), INTS(ceil))
+TABLE(round, FLOATS(round), INTS(round))
+TABLE(reciprocal, FLOATS(reciprocal))
+TABLE(exp, FLOATS(exp))
+TABLE(expm1, FLOATS(expm1))
+TABLE(log, FLOATS(log))
+TABLE(log1p, FLOATS(log1p))
+TABLE(sqrt, FLOATS(sqrt))
+TABLE(rsqrt, FLOATS(rsqrt))
+TABLE(tanh, FLOATS(tanh))
+TABLE(sigmoid, FLOATS(sigmoid))
+TABLE(erf, FLOATS(erf))
+TABLE(_tanh_backward, FLOATS(_tanh_backward))
+TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward))
+TABLE(_relu_backward, FLOATS(_relu_backward))
+
+/* ---- sin and cos: large arguments need libm, one by one */
+
+AX_LOOP1(sin_fast, float, float, ax_sin_f32(x))
+AX_LOOP1(cos_fast, float, float, ax_cos_f32(x))
+AX_LOOP1(sin_f64, double, double, ax_sin_f64(x))
+AX_LOOP1(cos_f64, double, double, ax_cos_f64(x))
+
+static bool any_large(const char *p, int64_t stride, int64_t n)
+{
+  int large = 0;
+  if (stride == sizeof(float)) {
+    const float *x = (const float *)p;
+    #pragma omp simd reduction(|:large)
+    for (int64_t i = 0; i < n; i++) large |= !(fabsf(x[i]) <= AX_TRIG_LIMIT);
+  } else
+    for (int64_t i = 0; i < n; i++) large |= !(fabsf(*(const float *)(p + i * stride)) <= AX_TRIG_LIMIT);
+  return large;
+}
+
+#define TRIG(name) \
+  static void name##_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    for (int64_t lo = 0; lo < n; lo += 1024) { \
+      const int64_t count = n - lo < 1024 ? n - lo : 1024; \
+      char *const part[2] = { data[0] + lo * stride[0], data[1] + lo * stride[1] }; \
+      if (!any_large(part[1], stride[1], count)) { \
+        name##_fast(part, stride, count, ctx); \
+        continue; \
+      } \
+      for (int64_t i = 0; i < count; i++) { /* the same bits for an element whatever its neighbours are */ \
+        const float x = *(const float *)(part[1] + i * stride[1]); \
+        *(float *)(part[0] + i * stride[0]) = fabsf(x) <= AX_TRIG_LIMIT ? ax_##name##_f32(x) : name##f(x); \
+      } \
+    } \
+  }
+TRIG(sin)
+TRIG(cos)
+TABLE(sin, FLOATS(sin))
+TABLE(cos, FLOATS(cos))
+
+/* ---- clamp: the limits come in f[0] and f[1], infinite where not given */
+
+static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p63 ? (int64_t)v : INT64_MIN; }
+
+/* A NaN in x stays; a NaN as limit gives NaN everywhere, as in PyTorch; where min > max the result is max. */
+#define CLAMP(suffix, T, L, limit) \
+  static void clamp_##suffix(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    const double *f = ctx; \
+    const L lo = limit(f[0]), hi = limit(f[1]); \
+    for (int64_t done = 0; done < n; done += 1024) { /* pieces: the limits stay in registers, the loop maker stays simple */ \
+      const int64_t count = n - done < 1024 ? n - done : 1024; \
+      const char *in = data[1] + done * stride[1]; \
+      char *out = data[0] + done * stride[0]; \
+      if (stride[0] == sizeof(T) && stride[1] == sizeof(T)) { \
+        const T *p = (const T *)in; \
+        T *o = (T *)out; \
+        AX_SIMD \
+        for (int64_t i = 0; i < count; i++) { \
+          const L x = p[i], y = x < lo ? lo : x; \
+          o[i] = (T)(y > hi ? hi : y); \
+        } \
+      } else \
+        for (int64_t i = 0; i < count; i++) { \
+          const L x = *(const T *)(in + i * stride[1]), y = x < lo ? lo : x; \
+          *(T *)(out + i * stride[0]) = (T)(y > hi ? hi : y); \
+        } \
+    } \
+  }
+CLAMP(f32, float, float, (float))
+CLAMP(f64, double, double, )
+CLAMP(i64, int64_t, int64_t, to_limit)
+CLAMP(i32, int32_t, int64_t, to_limit)
+CLAMP(u8, uint8_t, int64_t, to_limit)
+
+ax_status ax_cpu_clamp(const ax_call *call)
+{
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(clamp), INTS(clamp) };
+  return ax_cpu_pointwise(call, loops, 1, call->a->f);
+}
+
+/* ---- pow: the common exponents are products and roots */
+
+AX_LOOP2(pow_any, float, float, ax_pow_f32(a, b))
+AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f)) /* what pow says for -infinity and -0 */
+AX_LOOP1(pow_one, float, float, x)
+AX_LOOP1(pow_cube, float, float, x * x * x)
+AX_LOOP1(pow_minus_two, float, float, 1.0f / (x * x))
+
+static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
+{
+  const float b = *(const float *)data[2];
+  const ax_loop loop = stride[2] ? pow_any : b == 2.0f ? square_f32 : b == 0.5f ? pow_half : b == 1.0f ? pow_one :
+                       b == 3.0f ? pow_cube : b == -1.0f ? reciprocal_f32 : b == -2.0f ? pow_minus_two : pow_any;
+  loop(data, stride, n, ctx);
+}
+
+/* ---- pow and remainder of integers: what has no result is found before anything is written */
+
+/* ctx: an int, set to 1 when the operand holds a 0 (remainder), a negative number (pow). */
+#define FIND(fn, T, test) \
+  static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    int found = 0; \
+    for (int64_t i = 0; i < n; i++) { \
+      const T x = *(const T *)(data[0] + i * stride[0]); \
+      found |= (test); \
+    } \
+    if (found) __atomic_store_n(*(int *const *)ctx, 1, __ATOMIC_RELAXED); \
+  }
+FIND(zero_i64, int64_t, x == 0)
+FIND(zero_i32, int32_t, x == 0)
+FIND(zero_u8, uint8_t, x == 0)
+
+ax_status ax_cpu_remainder(const ax_call *call)
+{
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(remainder), INTS(remainder) };
+  static const ax_loop zeros[AX_DTYPE_COUNT] = { [AX_I64] = zero_i64, [AX_I32] = zero_i32, [AX_U8] = zero_u8 };
+  const ax_loop zero = zeros[call->iter->op[1].dtype];
+
+  if (zero) {
+    ax_iter divisor = *call->iter;
+    int found = 0, *to = &found;
+    divisor.n = 1;
+    divisor.op[0] = divisor.op[2];
+    ax_cpu_nest(&divisor, zero, &to);
+    if (found) return ax_fail(AX_ERANGE, "remainder: division of an integer by zero");
+  }
+  return ax_cpu_pointwise(call, loops, 1, NULL);
+}
+
+ax_status ax_cpu_pow(const ax_call *call)
+{
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow) };
+  const ax_operand *exponent = &call->iter->op[2];
+
+  if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) { /* a number, as in PyTorch; a tensor truncates instead */
+    const int64_t b = exponent->dtype == AX_I64 ? *(const int64_t *)exponent->data : *(const int32_t *)exponent->data;
+    if (exponent->dtype != AX_U8 && exponent->dtype != AX_BOOL && b < 0)
+      return ax_fail(AX_ERANGE, "pow: integers to the power %lld, a negative number: convert the tensor to float first",
+                     (long long)b);
+  }
+  return ax_cpu_pointwise(call, loops, 1, NULL);
+}

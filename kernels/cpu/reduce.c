@@ -1,0 +1,305 @@
+/* sum, mean, any, all.  float32 and the half types add in float32 over short runs and in float64 above that: as accurate as a
+ * float64 sum for practical purposes, at the speed of float32.  Integers add in int64 and wrap around. */
+#include "reduce.h"
+
+#include <string.h>
+
+void ax_cpu_split(const ax_iter *it, ax_split *s)
+{
+  const ax_operand *o = &it->op[0], *x = &it->op[1];
+
+  s->in = x->data;
+  s->out = o->data;
+  s->from = x->dtype;
+  s->to = o->dtype;
+  s->work = it->numel;
+  s->kept = s->reduced = (ax_dims){ .count = 1 };
+  s->columns = false;
+  for (int d = 0; d < it->ndim; d++) {
+    s->columns = o->stride[d] != 0;
+    ax_dims *to = s->columns ? &s->kept : &s->reduced;
+    to->shape[to->n] = it->shape[d];
+    to->in[to->n] = x->stride[d];
+    to->out[to->n++] = o->stride[d];
+    to->count *= it->shape[d];
+  }
+  s->width = s->columns ? s->kept.shape[s->kept.n - 1] : 1;
+  s->tiles = !s->columns ? s->kept.count : s->width ? s->kept.count / s->width * ((s->width + AX_TILE - 1) / AX_TILE) : 0;
+  s->chunks = 1;
+  if (s->tiles < 16 && s->work >= 2 * AX_CHUNK) {
+    s->chunks = s->work / AX_CHUNK < AX_MAX_CHUNKS ? s->work / AX_CHUNK : AX_MAX_CHUNKS;
+    if (s->chunks > s->reduced.count) s->chunks = s->reduced.count > 0 ? s->reduced.count : 1;
+  }
+}
+
+ax_group ax_cpu_group(const ax_split *s, int64_t t)
+{
+  ax_group g = { .first = t, .n = 1 };
+  int64_t p = t, at_out = 0;
+
+  if (s->columns) {
+    const int64_t across = (s->width + AX_TILE - 1) / AX_TILE, column = t % across * AX_TILE;
+    g.first = t / across * s->width + column;
+    g.n = s->width - column < AX_TILE ? s->width - column : AX_TILE;
+    g.in_step = s->kept.in[s->kept.n - 1];
+    g.out_step = s->kept.out[s->kept.n - 1];
+    p = g.first;
+  }
+  g.in = s->in + ax_dims_at(&s->kept, p, s->kept.n);
+  for (int k = s->kept.n - 1; k >= 0; k--) {
+    at_out += p % s->kept.shape[k] * s->kept.out[k];
+    p /= s->kept.shape[k];
+  }
+  g.out = s->out + at_out;
+  return g;
+}
+
+/* ---- the innermost loops.  A total is the bits of a double or of an int64_t. */
+
+typedef union total { double d; int64_t i; } total;
+/* *to += the sum of n elements. */
+typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, total *to);
+/* to[j] += column j of `rows` rows; row r starts at p + at[r]. */
+typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, total *to);
+
+#define RUN 512 /* elements that are added in float32 */
+
+/* 32 running sums, combined in a fixed order: the same at each level of processor. */
+#define LANES 32
+static inline float sum_run(const float *p, int64_t n)
+{
+  float lane[LANES] = {0}, s = 0;
+  int64_t i = 0;
+
+  if (n >= LANES) {
+    for (; i + LANES <= n; i += LANES) {
+      AX_SIMD
+      for (int j = 0; j < LANES; j++) lane[j] += p[i + j];
+    }
+    for (int w = LANES / 2; w > 0; w /= 2)
+      for (int j = 0; j < w; j++) lane[j] += lane[j + w];
+  }
+  for (; i < n; i++) s += p[i];
+  return lane[0] + s;
+}
+
+static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
+{
+  if (stride == sizeof(float)) {
+    for (int64_t i = 0; i < n; i += RUN) to->d += (double)sum_run((const float *)p + i, n - i < RUN ? n - i : RUN);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) to->d += (double)*(const float *)(p + i * stride);
+}
+
+#define ROW_HALF(name, D) \
+  static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
+  { \
+    float run[RUN]; \
+    for (int64_t i = 0; i < n; i += RUN) { \
+      const int64_t count = n - i < RUN ? n - i : RUN; \
+      ax_cpu_half_to_float(D, p + i * stride, stride, run, count); \
+      to->d += (double)sum_run(run, count); \
+    } \
+  }
+ROW_HALF(f16, AX_F16)
+ROW_HALF(bf16, AX_BF16)
+
+static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
+{
+  double lane[8] = {0};
+  int64_t i = 0;
+
+  if (stride == sizeof(double)) {
+    const double *x = (const double *)p;
+    for (; i + 8 <= n; i += 8) {
+      AX_SIMD
+      for (int j = 0; j < 8; j++) lane[j] += x[i + j];
+    }
+  }
+  for (; i < n; i++) lane[0] += *(const double *)(p + i * stride);
+  to->d += ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
+/* Sums of integers and counts of what is not 0: any order gives the same. */
+#define ROW_INT(name, T, expr) \
+  static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
+  { \
+    uint64_t s = 0; \
+    if (stride == sizeof(T)) { \
+      const T *v = (const T *)p; \
+      for (int64_t i = 0; i < n; i++) { \
+        const T x = v[i]; \
+        s += (uint64_t)(expr); \
+      } \
+    } else \
+      for (int64_t i = 0; i < n; i++) { \
+        const T x = *(const T *)(p + i * stride); \
+        s += (uint64_t)(expr); \
+      } \
+    to->i = (int64_t)((uint64_t)to->i + s); \
+  }
+
+/* Rows come in blocks of at most 64, so that float32 sums stay short. */
+#define COLUMNS_BEGIN(name, A) \
+  static void column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, total *to) \
+  { \
+    A sum[AX_TILE] = {0}; \
+    for (int64_t r = 0; r < rows; r++) { \
+      const char *row = p + at[r];
+#define COLUMNS_ADD(T, expr) \
+      if (stride == sizeof(T)) { \
+        const T *v = (const T *)row; \
+        AX_SIMD \
+        for (int64_t j = 0; j < n; j++) { \
+          const T x = v[j]; \
+          sum[j] += expr; \
+        } \
+      } else \
+        for (int64_t j = 0; j < n; j++) { \
+          const T x = *(const T *)(row + j * stride); \
+          sum[j] += expr; \
+        }
+#define COLUMNS_END(field, type) \
+    } \
+    for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
+  }
+
+COLUMNS_BEGIN(f32, float) COLUMNS_ADD(float, x) COLUMNS_END(d, double)
+COLUMNS_BEGIN(f64, double) COLUMNS_ADD(double, x) COLUMNS_END(d, double)
+COLUMNS_BEGIN(f16, float) COLUMNS_ADD(uint16_t, ax_half_to_float(x)) COLUMNS_END(d, double)
+COLUMNS_BEGIN(bf16, float) COLUMNS_ADD(uint16_t, ax_bf16_to_float(x)) COLUMNS_END(d, double)
+
+#define INT_PAIR(name, T, expr) \
+  ROW_INT(name, T, expr) \
+  COLUMNS_BEGIN(name, uint64_t) COLUMNS_ADD(T, (uint64_t)(expr)) COLUMNS_END(i, uint64_t)
+INT_PAIR(i64, int64_t, x)
+INT_PAIR(i32, int32_t, (int64_t)x)
+INT_PAIR(u8, uint8_t, x)
+INT_PAIR(count_1, uint8_t, x != 0)
+INT_PAIR(count_2, uint16_t, (x & 0x7fff) != 0) /* half types: -0 is 0 */
+INT_PAIR(count_4, int32_t, x != 0)
+INT_PAIR(count_8, int64_t, x != 0)
+INT_PAIR(count_f32, float, x != 0)
+INT_PAIR(count_f64, double, x != 0)
+
+/* ---- driver */
+
+typedef struct adder { row_fn row; column_fn column; } adder;
+typedef enum finish { SUM, MEAN, ANY, ALL } finish;
+
+typedef struct job {
+  ax_split s;
+  adder add;
+  finish what;
+  bool integral, accumulate; /* totals are integers; the result is added to */
+  total *partial; /* [chunks][results] when there is more than one chunk */
+} job;
+
+/* Adds reduced positions [lo, hi) of a group into to[0 .. g->n). */
+static void add_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, total *to)
+{
+  const ax_dims *r = &j->s.reduced;
+  const int last = r->n - 1;
+
+  if (!j->s.columns) {
+    if (r->n == 0) { /* nothing is reduced, or a single element */
+      if (lo < hi) j->add.row(g->in, 0, 1, to);
+      return;
+    }
+    while (lo < hi) {
+      const int64_t x = lo % r->shape[last], left = r->shape[last] - x, n = left < hi - lo ? left : hi - lo;
+      j->add.row(g->in + ax_dims_at(r, lo / r->shape[last], last) + x * r->in[last], r->in[last], n, to);
+      lo += n;
+    }
+    return;
+  }
+  while (lo < hi) {
+    int64_t at[64], n = 0;
+    for (; n < 64 && lo < hi; n++, lo++) at[n] = r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n);
+    j->add.column(g->in, g->in_step, g->n, at, n, to);
+  }
+}
+
+static void put(const job *j, char *out, total t)
+{
+  const int64_t count = j->s.reduced.count;
+
+  if (j->what == ANY || j->what == ALL) {
+    *(uint8_t *)out = j->what == ANY ? t.i > 0 : t.i == count;
+  } else if (j->s.to == AX_I64) {
+    *(int64_t *)out = (int64_t)((uint64_t)t.i + (j->accumulate ? (uint64_t)*(int64_t *)out : 0));
+  } else {
+    double v = j->integral ? (double)t.i : t.d;
+    if (j->what == MEAN) v = v / (double)count;
+    if (j->s.to == AX_F32) *(float *)out = (float)(j->accumulate ? *(float *)out + v : v);
+    else ax_store_double(j->s.to, out, 0, j->accumulate ? ax_load_double(j->s.to, out, 0) + v : v);
+  }
+}
+
+static void reduce_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  total to[AX_TILE];
+
+  for (int64_t p = lo; p < hi; p++) {
+    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
+    total *sums = j->partial ? j->partial + p % j->s.chunks * j->s.kept.count + g.first : to;
+    int64_t from, until;
+    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
+    memset(sums, 0, (size_t)g.n * sizeof(total));
+    add_range(j, &g, from, until, sums);
+    if (j->partial) continue;
+    for (int64_t k = 0; k < g.n; k++) put(j, g.out + k * g.out_step, sums[k]);
+  }
+}
+
+static ax_status reduce(const ax_call *call, const adder *adders, finish what)
+{
+  job j = { .what = what, .accumulate = call->a->accumulate };
+  total few[256];
+
+  ax_cpu_split(call->iter, &j.s);
+  j.add = adders[j.s.from];
+  if (!j.add.row) return ax_cpu_no_dtype(call->op, j.s.from);
+  j.integral = what == ANY || what == ALL || !ax_is_float(j.s.from);
+  if (j.s.chunks == 1) {
+    ax_cpu_for(j.s.tiles, j.s.work, reduce_range, &j);
+    return AX_OK;
+  }
+  const size_t bytes = (size_t)(j.s.chunks * j.s.kept.count) * sizeof(total);
+  j.partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
+  if (!j.partial) return AX_ENOMEM;
+  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, reduce_range, &j);
+  for (int64_t t = 0; t < j.s.tiles; t++) {
+    const ax_group g = ax_cpu_group(&j.s, t);
+    for (int64_t k = 0; k < g.n; k++) {
+      const total *p = j.partial + g.first + k;
+      total sum = p[0];
+      for (int64_t c = 1; c < j.s.chunks; c++)
+        if (!j.integral) sum.d += p[c * j.s.kept.count].d;
+        else sum.i = (int64_t)((uint64_t)sum.i + (uint64_t)p[c * j.s.kept.count].i);
+      put(&j, g.out + k * g.out_step, sum);
+    }
+  }
+  if (j.partial != few) ax_mfree(j.partial);
+  return AX_OK;
+}
+
+#define ADDER(name) { row_##name, column_##name }
+static const adder sums[AX_DTYPE_COUNT] = {
+  [AX_F32] = ADDER(f32), [AX_F64] = ADDER(f64), [AX_F16] = ADDER(f16), [AX_BF16] = ADDER(bf16),
+  [AX_I64] = ADDER(i64), [AX_I32] = ADDER(i32), [AX_U8] = ADDER(u8), [AX_BOOL] = ADDER(count_1),
+};
+static const adder means[AX_DTYPE_COUNT] = {
+  [AX_F32] = ADDER(f32), [AX_F64] = ADDER(f64), [AX_F16] = ADDER(f16), [AX_BF16] = ADDER(bf16),
+};
+static const adder counts[AX_DTYPE_COUNT] = {
+  [AX_F32] = ADDER(count_f32), [AX_F64] = ADDER(count_f64), [AX_F16] = ADDER(count_2), [AX_BF16] = ADDER(count_2),
+  [AX_I64] = ADDER(count_8), [AX_I32] = ADDER(count_4), [AX_U8] = ADDER(count_1), [AX_BOOL] = ADDER(count_1),
+};
+
+ax_status ax_cpu_sum(const ax_call *call) { return reduce(call, sums, SUM); }
+ax_status ax_cpu_mean(const ax_call *call) { return reduce(call, means, MEAN); }
+ax_status ax_cpu_any(const ax_call *call) { return reduce(call, counts, ANY); }
+ax_status ax_cpu_all(const ax_call *call) { return reduce(call, counts, ALL); }
