@@ -42,7 +42,7 @@ ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, c
   const int n = na > nb ? na : nb;
   char ta[AX_SHAPE_TEXT], tb[AX_SHAPE_TEXT];
 
-  for (int d = 0; d < n; d++) {
+  for (int d = n - 1; d >= 0; d--) { /* from the end: `out` may be `a` or `b` */
     const int64_t sa = d < n - na ? 1 : a[d - (n - na)], sb = d < n - nb ? 1 : b[d - (n - nb)];
     if (sa != sb && sa != 1 && sb != 1)
       return ax_fail(AX_ESHAPE, "%s: shapes %s and %s do not broadcast: dim %d from the end is %lld against %lld", op,
