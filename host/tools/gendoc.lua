@@ -81,8 +81,8 @@ function M.ops_page()
   local out = { INTRODUCTION }
   for _, row in ipairs(rows) do
     local arguments, results = parse(row.signature)
-    out[#out + 1] = ("## %s\n\n`%s`%s\n\n%s.\n\n"):format(row.name, call_text(row.name, arguments),
-      results and " → " .. results:gsub("%s+", ", ") or "", (row.summary:gsub("^%l", string.upper):gsub("%.$", "")))
+    out[#out + 1] = ("## %s\n\n`%s`%s: %s\n\n"):format(row.name, call_text(row.name, arguments),
+      results and " → " .. results:gsub("%s+", ", ") or "", row.summary)
     local kinds = {}
     for i, argument in ipairs(arguments) do kinds[i] = ("`%s` %s"):format(argument.name, argument.kind) end
     out[#out + 1] = table.concat(kinds, ", ") .. "  \n" .. facts(row) .. "\n\n"

@@ -48,7 +48,7 @@ function M.run(arguments, options)
   pipe:close()
   local out, err = read(base .. ".out"), read(base .. ".err")
   for _, suffix in ipairs { "", ".in", ".out", ".err" } do os.remove(base .. suffix) end
-  if status == 124 or status == 137 then
+  if status == 124 then
     error(("accel-run %s: still running after %g s\nstdout: %s\nstderr: %s"):format(table.concat(arguments, " "), seconds, out, err), 2)
   end
   return status, out, err
