@@ -391,7 +391,7 @@ RULE(cat)
     if (m->ndim == 1 && m->shape[0] == 0) continue;
     if (WANTS(k)) {
       give(c, k, with_ints(c, AX_OP_NARROW, G, dim, at, m->shape[dim], 0));
-      ax_tensor_release(c->temps[--c->n_temps]); /* there may be more inputs than places for temporaries */
+      if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]); /* there may be more inputs than places for temporaries */
     }
     at += m->shape[dim];
   }
