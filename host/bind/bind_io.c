@@ -1,0 +1,172 @@
+/* bind_io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
+#include "bind/bind.h"
+#include "core/io.h"
+
+#include <stdlib.h>
+
+#define FILE_MT "accelerate.tensor_file" /* the metatable of the box that holds a file while its tensors are handed out */
+
+static const char *check_path(lua_State *L, const char *fn)
+{
+  size_t n;
+  const char *path;
+  if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
+  path = lua_tolstring(L, 1, &n);
+  if (n == 0 || strlen(path) != n) ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
+  return path;
+}
+
+/* read_idx(path) -> tensor */
+static int read_idx(lua_State *L)
+{
+  const char *path;
+  ax_tensor **box;
+
+  ax_bind_enter(L);
+  path = check_path(L, "read_idx");
+  box = ax_push_result(L);
+  if (ax_idx_read(path, box) != AX_OK) return ax_raise(L, "read_idx");
+  return 1;
+}
+
+/* ---- saving */
+
+/* The text at idx, which must be a string without NUL; `what` names it. */
+static const char *check_text(lua_State *L, int idx, const char *what)
+{
+  size_t n;
+  const char *s;
+  if (lua_type(L, idx) != LUA_TSTRING) ax_arg_error(L, "safetensors_save", 0, what, "a string", idx);
+  s = lua_tolstring(L, idx, &n);
+  if (strlen(s) != n) ax_error(L, "safetensors_save", "%s: \"%s\" goes on after a NUL", what, s);
+  return s;
+}
+
+/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list keeps what they point to. */
+static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors)
+{
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, idx, i + 1);
+    if (!lua_istable(L, -1)) {
+      lua_pushfstring(L, "entry %d", i + 1);
+      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a pair { name, tensor }", lua_gettop(L) - 1);
+    }
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    lua_pushfstring(L, "the name of entry %d", i + 1);
+    names[i] = check_text(L, lua_gettop(L) - 2, lua_tostring(L, -1));
+    lua_pushfstring(L, "tensor '%s'", names[i]);
+    tensors[i] = ax_check_tensor(L, lua_gettop(L) - 2, "safetensors_save", lua_tostring(L, -1));
+    lua_pop(L, 5);
+  }
+}
+
+typedef struct pair { const char *key, *value; } pair; /* laid out as the core's list: key, value, key, value */
+
+static int by_key(const void *a, const void *b) { return strcmp(((const pair *)a)->key, ((const pair *)b)->key); }
+
+/* Reads the map of strings at idx as pairs, in the order of their keys (the same file from every process).  Pushes their memory. */
+static const char *const *read_metadata(lua_State *L, int idx, int *n)
+{
+  pair *pairs;
+  int at = 0;
+
+  *n = 0;
+  if (lua_isnoneornil(L, idx)) return NULL;
+  if (!lua_istable(L, idx)) ax_arg_error(L, "safetensors_save", idx, "metadata", "a table of strings", idx);
+  for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) ++*n;
+  pairs = lua_newuserdata(L, sizeof *pairs * (size_t)(*n ? *n : 1));
+  for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) {
+    const int value = lua_gettop(L);
+    pairs[at].key = check_text(L, value - 1, "a key of the metadata");
+    pairs[at].value = check_text(L, value, pairs[at].key);
+    at++;
+  }
+  qsort(pairs, (size_t)*n, sizeof *pairs, by_key);
+  return (const char *const *)pairs;
+}
+
+/* safetensors_save(path, { { name, tensor }, ... }, metadata?) */
+static int safetensors_save(lua_State *L)
+{
+  const char *path, *const *meta;
+  const char **names;
+  ax_tensor **tensors;
+  int n, n_meta;
+
+  ax_bind_enter(L);
+  path = check_path(L, "safetensors_save");
+  if (!lua_istable(L, 2)) ax_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
+  lua_settop(L, 3);
+  n = (int)lua_objlen(L, 2);
+  if (n == 0 && (lua_pushnil(L), lua_next(L, 2)))
+    ax_error(L, "safetensors_save", "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
+  names = lua_newuserdata(L, sizeof *names * (size_t)(n + 1));
+  tensors = lua_newuserdata(L, sizeof *tensors * (size_t)(n + 1));
+  read_entries(L, 2, n, names, tensors);
+  meta = read_metadata(L, 3, &n_meta);
+  if (ax_safetensors_write(path, n, names, tensors, n_meta, meta) != AX_OK) return ax_raise(L, "safetensors");
+  return 0;
+}
+
+/* ---- loading */
+
+static int free_file(lua_State *L)
+{
+  ax_tensor_file **box = lua_touserdata(L, 1);
+  ax_tensor_file_free(*box);
+  *box = NULL;
+  return 0;
+}
+
+/* safetensors_load(path) -> list of { name, tensor }, metadata */
+static int safetensors_load(lua_State *L)
+{
+  const char *path;
+  ax_tensor_file **file;
+
+  ax_bind_enter(L);
+  path = check_path(L, "safetensors_load");
+  file = lua_newuserdata(L, sizeof *file);
+  *file = NULL;
+  luaL_getmetatable(L, FILE_MT);
+  lua_setmetatable(L, -2);
+  if (ax_safetensors_read(path, file) != AX_OK) return ax_raise(L, "safetensors");
+
+  lua_createtable(L, (*file)->n, 0);
+  for (int i = 0; i < (*file)->n; i++) {
+    ax_tensor **box;
+    lua_createtable(L, 2, 0);
+    lua_pushstring(L, (*file)->names[i]);
+    lua_rawseti(L, -2, 1);
+    box = ax_push_result(L);
+    *box = ax_tensor_retain((*file)->tensors[i]);
+    lua_rawseti(L, -2, 2);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_createtable(L, 0, (*file)->n_meta);
+  for (int i = 0; i < (*file)->n_meta; i++) {
+    lua_pushstring(L, (*file)->meta[2 * i]);
+    lua_pushstring(L, (*file)->meta[2 * i + 1]);
+    lua_rawset(L, -3);
+  }
+  ax_tensor_file_free(*file); /* now, not at the next collection: each tensor must have one owner */
+  *file = NULL;
+  return 2;
+}
+
+void ax_open_io(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "read_idx", read_idx },
+    { "safetensors_save", safetensors_save },
+    { "safetensors_load", safetensors_load },
+    { NULL, NULL },
+  };
+
+  luaL_newmetatable(L, FILE_MT);
+  lua_pushcfunction(L, free_file);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
+  ax_add_functions(L, functions);
+}

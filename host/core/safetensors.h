@@ -1,0 +1,37 @@
+/* safetensors.h: what the reader and the writer of the safetensors format share.
+ *
+ *   8 bytes  N, little-endian: the size of the header
+ *   N bytes  JSON: { "__metadata__": { key: text },
+ *                    name: { "dtype": "F32", "shape": [..], "data_offsets": [begin, end] }, .. }
+ *   the rest the elements, little-endian, row-major; the offsets count from here and cover it without holes or overlap */
+#ifndef AX_SAFETENSORS_H
+#define AX_SAFETENSORS_H
+
+#include "io.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors files are copied as elements lie in memory, which must be little-endian"
+#endif
+
+#define AX_SAFETENSORS_HEADER_LIMIT 100000000 /* bytes; the reference implementation's */
+
+/* The format's name of each element type. */
+static const char *const ax_safetensors_types[AX_DTYPE_COUNT] = {
+  [AX_F32] = "F32", [AX_F64] = "F64", [AX_F16] = "F16", [AX_BF16] = "BF16",
+  [AX_I64] = "I64", [AX_I32] = "I32", [AX_U8] = "U8",   [AX_BOOL] = "BOOL",
+};
+
+/* Bytes of the UTF-8 character at s (at most n), or 0 when there is none (overlong forms and surrogates are none: RFC 3629). */
+static inline size_t ax_utf8_length(const unsigned char *s, size_t n)
+{
+  const unsigned char c = s[0];
+  const size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+  if (len == 0 || len > n) return 0;
+  for (size_t i = 1; i < len; i++)
+    if ((s[i] & 0xC0) != 0x80) return 0;
+  if ((c == 0xE0 && s[1] < 0xA0) || (c == 0xED && s[1] > 0x9F)) return 0;
+  if ((c == 0xF0 && s[1] < 0x90) || (c == 0xF4 && s[1] > 0x8F)) return 0;
+  return len;
+}
+
+#endif

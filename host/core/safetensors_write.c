@@ -1,0 +1,208 @@
+/* safetensors_write.c: the writer of the safetensors format (safetensors.h shows it). */
+#define _GNU_SOURCE /* open_memstream, O_CLOEXEC */
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Fails with a message that names the file. */
+#define FAIL(st, fmt, ...) ax_fail(st, "safetensors: '%s': " fmt, path, ##__VA_ARGS__)
+
+#define ALIGNMENT 8 /* of the data's first byte */
+
+static bool is_utf8(const char *s)
+{
+  size_t n = strlen(s), len;
+  for (; n > 0; s += len, n -= len)
+    if ((len = ax_utf8_length((const unsigned char *)s, n)) == 0) return false;
+  return true;
+}
+
+static int compare_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static ax_status check_names(const char *path, int n, const char *const *names, ax_tensor *const *tensors)
+{
+  ax_status st = AX_OK;
+  const char **sorted = ax_malloc((size_t)n * sizeof *sorted);
+
+  if (!sorted) return AX_ENOMEM;
+  for (int i = 0; i < n; i++) {
+    sorted[i] = names[i];
+    if (strcmp(names[i], "__metadata__") == 0)
+      AX_TRY(FAIL(AX_EINVAL, "no tensor can be called '__metadata__': the format keeps that name"));
+    if (!is_utf8(names[i])) AX_TRY(FAIL(AX_EINVAL, "the name of tensor %d is not UTF-8", i + 1));
+    if (tensors[i]->device.kind != AX_CPU)
+      AX_TRY(FAIL(AX_EINVAL, "tensor '%.100s' is not on the CPU", names[i]));
+  }
+  qsort(sorted, (size_t)n, sizeof *sorted, compare_text);
+  for (int i = 1; i < n; i++)
+    if (strcmp(sorted[i - 1], sorted[i]) == 0)
+      AX_TRY(FAIL(AX_EINVAL, "two tensors are called '%.100s'", sorted[i]));
+out:
+  ax_mfree(sorted);
+  return st;
+}
+
+static void print_quoted(FILE *to, const char *s)
+{
+  putc('"', to);
+  for (; *s; s++) {
+    const unsigned char c = (unsigned char)*s;
+    if (c == '"' || c == '\\') fprintf(to, "\\%c", c);
+    else if (c < 0x20) fprintf(to, "\\u%04x", c);
+    else putc(c, to);
+  }
+  putc('"', to);
+}
+
+static void print_entry(FILE *to, const char *name, const ax_tensor *t, int64_t begin)
+{
+  print_quoted(to, name);
+  fprintf(to, ":{\"dtype\":\"%s\",\"shape\":[", ax_safetensors_types[t->dtype]);
+  for (int d = 0; d < t->ndim; d++) fprintf(to, d ? ",%lld" : "%lld", (long long)t->shape[d]);
+  fprintf(to, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)(begin + t->numel * (int64_t)ax_itemsize(t)));
+}
+
+/* places[i]: where tensor i begins in the data; wider types first, so that each is aligned to its elements. */
+static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
+{
+  int64_t at = 0;
+  for (size_t size = 8; size >= 1; size /= 2)
+    for (int i = 0; i < n; i++)
+      if (ax_itemsize(tensors[i]) == size) {
+        places[i] = at;
+        at += tensors[i]->numel * (int64_t)size;
+      }
+}
+
+/* *text: the size and the JSON, padded with spaces so that the data begins aligned; free it. */
+static ax_status make_header(int n, const char *const *names, ax_tensor *const *tensors, const int64_t *places, int n_meta,
+                             const char *const *meta, char **text, size_t *bytes)
+{
+  FILE *to = open_memstream(text, bytes);
+  const char *comma = "";
+  bool bad;
+
+  if (!to) return ax_fail(AX_ENOMEM, "safetensors: no memory for a header");
+  for (int i = 0; i < 8; i++) putc(0, to);
+  putc('{', to);
+  if (n_meta > 0) {
+    fputs("\"__metadata__\":{", to);
+    for (int i = 0; i < n_meta; i++) {
+      if (i) putc(',', to);
+      print_quoted(to, meta[2 * i]);
+      putc(':', to);
+      print_quoted(to, meta[2 * i + 1]);
+    }
+    putc('}', to);
+    comma = ",";
+  }
+  for (int i = 0; i < n; i++) {
+    fputs(comma, to);
+    print_entry(to, names[i], tensors[i], places[i]);
+    comma = ",";
+  }
+  putc('}', to);
+  while (!ferror(to) && ftell(to) % ALIGNMENT) putc(' ', to);
+  bad = ferror(to);
+  if (fclose(to) != 0 || bad) return ax_fail(AX_ENOMEM, "safetensors: no memory for a header");
+  if (*bytes - 8 > AX_SAFETENSORS_HEADER_LIMIT)
+    return ax_fail(AX_EINVAL, "safetensors: the header would have %zu bytes; at most %d are allowed", *bytes - 8,
+                   AX_SAFETENSORS_HEADER_LIMIT);
+  for (int i = 0; i < 8; i++) (*text)[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
+  return AX_OK;
+}
+
+static ax_status write_all(int fd, const char *path, const void *from, int64_t bytes)
+{
+  int64_t done = 0;
+  while (done < bytes) {
+    const int64_t rest = bytes - done;
+    const ssize_t n = write(fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FAIL(AX_EIO, "cannot write it: %s", strerror(errno));
+    done += n;
+  }
+  return AX_OK;
+}
+
+static ax_status write_data(int fd, const char *path, int n, ax_tensor *const *tensors)
+{
+  ax_status st = AX_OK;
+  for (size_t size = 8; size >= 1; size /= 2)
+    for (int i = 0; i < n; i++) {
+      ax_tensor *flat;
+      if (ax_itemsize(tensors[i]) != size) continue;
+      if ((st = ax_contiguous(tensors[i], &flat)) != AX_OK) return st;
+      st = write_all(fd, path, ax_data(flat), flat->numel * (int64_t)size);
+      ax_tensor_release(flat);
+      if (st != AX_OK) return st;
+    }
+  return st;
+}
+
+/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then there is nothing more to do. */
+static void sync_folder_of(char *path)
+{
+  char *slash = strrchr(path, '/');
+  int fd;
+  if (slash) *(slash == path ? slash + 1 : slash) = '\0';
+  fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)fsync(fd);
+  close(fd);
+}
+
+static ax_status create_temporary(const char *path, char **temporary, int *fd)
+{
+  const size_t room = strlen(path) + 32;
+
+  if (!(*temporary = ax_malloc(room))) return AX_ENOMEM;
+  snprintf(*temporary, room, "%s.tmp.%ld", path, (long)getpid());
+  unlink(*temporary); /* a leftover of a killed process that had our id */
+  *fd = open(*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (*fd < 0) return FAIL(AX_EIO, "cannot write it: %s", strerror(errno));
+  return AX_OK;
+}
+
+ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors, int n_meta,
+                               const char *const *meta)
+{
+  ax_status st;
+  int64_t *places = NULL;
+  char *header = NULL, *temporary = NULL;
+  size_t header_bytes = 0;
+  int fd = -1;
+
+  AX_TRY(check_names(path, n, names, tensors));
+  for (int i = 0; i < 2 * n_meta; i++)
+    if (!is_utf8(meta[i])) AX_TRY(FAIL(AX_EINVAL, "entry %d of the metadata is not UTF-8", i / 2 + 1));
+  if (!(places = ax_malloc((size_t)n * sizeof *places))) { st = AX_ENOMEM; goto out; }
+  place_tensors(n, tensors, places);
+  AX_TRY(make_header(n, names, tensors, places, n_meta, meta, &header, &header_bytes));
+
+  AX_TRY(create_temporary(path, &temporary, &fd));
+  AX_TRY(write_all(fd, path, header, (int64_t)header_bytes));
+  AX_TRY(write_data(fd, path, n, tensors));
+  if (fsync(fd) != 0) AX_TRY(FAIL(AX_EIO, "cannot sync it: %s", strerror(errno)));
+  if (close(fd) != 0) { /* some network file systems report a full disk only here */
+    fd = -1;
+    AX_TRY(FAIL(AX_EIO, "cannot write it: %s", strerror(errno)));
+  }
+  fd = -1;
+  if (rename(temporary, path) != 0) AX_TRY(FAIL(AX_EIO, "cannot put it in place: %s", strerror(errno)));
+  sync_folder_of(temporary);
+  ax_mfree(temporary);
+  temporary = NULL;
+out:
+  if (fd >= 0) close(fd);
+  if (temporary) unlink(temporary);
+  ax_mfree(temporary);
+  free(header);
+  ax_mfree(places);
+  return st;
+}
