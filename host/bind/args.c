@@ -487,7 +487,7 @@ static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
   const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = position(v, n);
   if (v == 0) return ax_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= n)
-    return ax_error(q->L, q->fn, "%s: dim %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
+    return ax_error(q->L, q->fn, "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
                     (long long)v, (long long)n, (long long)n, q->ndim);
   return at;
 }
@@ -499,7 +499,7 @@ static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
   const int64_t size = x->shape[q->dim], at = position(v, size);
   if (v == 0) return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= size + q->at_least)
-    return ax_error(q->L, q->fn, "%s: %lld is out of range for dim %lld of size %lld", p->name, (long long)v, (long long)q->dim + 1,
+    return ax_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name, (long long)v, (long long)q->dim + 1,
                     (long long)size);
   return at;
 }

@@ -9,11 +9,11 @@ _Thread_local ax_bind_state ax_bind;
 
 ax_tensor **ax_push_box(lua_State *L)
 {
-  ax_tensor **box = lua_newuserdata(L, sizeof *box);
-  *box = NULL;
+  ax_box *box = lua_newuserdata(L, sizeof *box);
+  *box = (ax_box){ NULL, &ax_bind };
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_tensor_mt);
   lua_setmetatable(L, -2);
-  return box;
+  return &box->t;
 }
 
 ax_tensor **ax_push_result(lua_State *L)

@@ -452,7 +452,6 @@ static void make_metatable(lua_State *L)
     { "__gc", tensor_gc }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { NULL, NULL },
   };
   lua_createtable(L, 0, 16);
-  ax_bind.tensor_mt = lua_topointer(L, -1);
   ax_add_functions(L, events);
   lua_pushliteral(L, "tensor");
   lua_setfield(L, -2, "__metatable"); /* scripts cannot swap it: C trusts it */
