@@ -86,8 +86,21 @@ static ax_status need_float(const ax_infer *q, const ax_tensor *t)
 
 /* ---- pointwise */
 
+/* Two tensors of one type and shape: most of what is ever called. */
+static bool alike(const ax_infer *q)
+{
+  if (q->args->n_in != 2) return false;
+  const ax_tensor *a = IN(0), *b = IN(1);
+  return a && b && a->dtype == b->dtype && ax_same_shape(a, b->ndim, b->shape);
+}
+
 ax_status ax_infer_promote(ax_infer *q)
 {
+  if (alike(q) && ax_is_float((ax_dtype)IN(0)->dtype)) {
+    q->compute = (ax_dtype)IN(0)->dtype;
+    out_like(q, 0, q->compute, IN(0)->ndim, IN(0)->shape);
+    return AX_OK;
+  }
   const ax_dtype d = promoted(q, 0);
   if (d == AX_BOOL && (q->op == AX_OP_NEG || q->op == AX_OP_SUB))
     return ax_fail(AX_EDTYPE, "%s: not defined for bool; use logical_not or logical_xor", q->name);

@@ -1,11 +1,30 @@
 /* Storages: counted device bytes. */
-#include "ax.h"
+#include "core/core.h"
+
+/* As for tensors: a short list of free structures, one a thread. */
+enum { SPARE = 64 };
+static _Thread_local struct { ax_storage *list[SPARE]; int n; } spare;
+
+static ax_storage *new_struct(void)
+{
+  if (spare.n == 0 || ax_alloc_injecting()) return ax_malloc(sizeof(ax_storage));
+  ax_structs_add(1);
+  return spare.list[--spare.n];
+}
+
+static void free_struct(ax_storage *s)
+{
+  if (spare.n < SPARE) {
+    spare.list[spare.n++] = s;
+    ax_structs_add(-1);
+  } else ax_mfree(s);
+}
 
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
 
 ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out)
 {
-  ax_storage *s = ax_malloc(sizeof *s);
+  ax_storage *s = new_struct();
   *out = s;
   if (!s) return AX_ENOMEM;
   *s = (ax_storage){ .refs = 1, .data = data, .bytes = bytes, .release = release, .owner = owner, .version = { .refs = -1 } };
@@ -34,5 +53,5 @@ void ax_storage_release(ax_storage *s)
 {
   if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
   if (s->release) s->release(s);
-  ax_mfree(s);
+  free_struct(s);
 }
