@@ -1,0 +1,233 @@
+--- Weights in files: safetensors, in one file or in shards with an index, under Accelerate's names.
+local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+local M = {}
+
+local WEIGHTS = "model.safetensors"
+local INDEX = "model.safetensors.index.json"
+local METADATA = { format = "pt" }  -- what PyTorch's users' tools look for
+
+local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30, TIB = 2 ^ 40 }
+
+--- "5MB" as a number of bytes; KB, MB, GB and TB are decimal, KiB, MiB, GiB and TiB binary.
+---@param size integer|string
+---@return integer
+function M.convert_file_size_to_int(size)
+  if type(size) == "number" then return size end
+  local number, unit = tostring(size):match("^%s*([%d%.]+)%s*(%a+)%s*$")
+  local factor = unit and UNITS[unit:upper()]
+  if not factor or not tonumber(number) then
+    fail("max_shard_size: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, GiB, TiB), got %s",
+      options.show(size))
+  end
+  return math.floor(tonumber(number) * factor)
+end
+
+--- Drops names after the first of a tensor that has several: a safetensors file holds each tensor once.
+local function without_shared(dict)
+  local list, seen = {}, {}
+  for name, t in ordered.pairs(dict) do
+    if not core.is_tensor(t) then fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t)) end
+    if not seen[t] then
+      seen[t] = true
+      list[#list + 1] = { name, t }
+    end
+  end
+  return list
+end
+
+--- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A tensor above the limit is a
+--- shard of its own at once, before the one being filled.
+---@return table[] shards lists of { name, tensor }
+---@return integer total bytes
+function M.split_into_shards(list, limit)
+  local shards, filling, size, total = {}, {}, 0, 0
+  for _, item in ipairs(list) do
+    local bytes = item[2]:numel() * item[2]:element_size()
+    total = total + bytes
+    if bytes > limit then
+      shards[#shards + 1] = { item }
+    else
+      if size + bytes > limit then
+        shards[#shards + 1] = filling
+        filling, size = {}, 0
+      end
+      filling[#filling + 1] = item
+      size = size + bytes
+    end
+  end
+  if #filling > 0 or #shards == 0 then shards[#shards + 1] = filling end
+  return shards, total
+end
+
+local function check_safe(safe_serialization)
+  if not safe_serialization then
+    fail("safe_serialization = false: PyTorch's own format is not there yet; leave the option out to write safetensors")
+  end
+end
+
+--- Writes a table of tensors to one safetensors file.
+---@param dict table<string, accelerate.Tensor>
+---@param path string
+function M.save(dict, path, safe_serialization)
+  if type(dict) ~= "table" then fail("save: expected a table of tensors by name, got %s", options.show(dict)) end
+  check_safe(safe_serialization)
+  core.safetensors_save(path, without_shared(dict), METADATA)
+end
+
+--- Removes what an earlier save left that this one did not write.
+local function remove_stale(directory, written)
+  for _, name in ipairs(assert(fs.list(directory))) do
+    local ours = name == WEIGHTS or name == INDEX or name:match("^model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.safetensors$")
+    if ours and not written[name] then os.remove(fs.join(directory, name)) end
+  end
+end
+
+--- Writes a model's weights into a directory.
+---@param model accelerate.nn.Module
+---@param directory string
+---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
+function M.save_model(model, directory, opts)
+  check_safe(opts.safe_serialization)
+  local limit = M.convert_file_size_to_int(opts.max_shard_size)
+  if fs.is_file(directory) then
+    io.stderr:write(("accelerate: save_model: %s should be a directory, not a file; nothing was saved\n"):format(directory))
+    return
+  end
+  local made, why = fs.make_dirs(directory)
+  if not made then fail("save_model: %s", why) end
+  local shards, total = M.split_into_shards(without_shared(model:state_dict { keep_vars = true }), limit)
+  local written, weight_map = {}, {}
+  for i, shard in ipairs(shards) do
+    local name = #shards == 1 and WEIGHTS or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
+    core.safetensors_save(fs.join(directory, name), shard, METADATA)
+    written[name] = true
+    for _, item in ipairs(shard) do weight_map[item[1]] = name end
+  end
+  if #shards > 1 then
+    local text = json.encode({ metadata = { total_size = total }, weight_map = weight_map }, 2) .. "\n"
+    local ok, problem = fs.write(fs.join(directory, INDEX), text)
+    if not ok then fail("save_model: %s", tostring(problem)) end
+    written[INDEX] = true
+  end
+  remove_stale(directory, written)
+end
+
+-- ---- loading -----------------------------------------------------------------------------------------------------
+
+local function read_index(path)
+  local text, why = fs.read(path)
+  if not text then fail("load_checkpoint_in_model: %s", why) end
+  local index, problem = json.decode(text)
+  local map = type(index) == "table" and (index.weight_map or index)
+  if type(map) ~= "table" then fail("load_checkpoint_in_model: %s: %s", path, problem or "there is no weight_map in it") end
+  local folder = path:match("^(.*)/[^/]*$") or "."
+  local files, names, seen = {}, {}, {}
+  for name, file in ordered.pairs(map) do
+    if type(file) ~= "string" or file:find("/", 1, true) then
+      fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name), options.show(file))
+    end
+    names[#names + 1] = name
+    if not seen[file] then
+      seen[file] = true
+      files[#files + 1] = fs.join(folder, file)
+    end
+  end
+  table.sort(files)
+  return files, names
+end
+
+--- The files of a checkpoint, and the names of its tensors when an index tells them.
+local function find_files(path)
+  if not fs.exists(path) then fail("load_checkpoint_in_model: there is no file or directory %s", path) end
+  if not fs.is_dir(path) then
+    if path:match("%.json$") then return read_index(path) end
+    return { path }
+  end
+  if fs.exists(fs.join(path, WEIGHTS)) then return { fs.join(path, WEIGHTS) } end
+  local found = {}
+  for _, name in ipairs(assert(fs.list(path))) do
+    if name:match("%.index%.json$") then found[#found + 1] = name end
+  end
+  if #found == 1 then return read_index(fs.join(path, found[1])) end
+  if #found > 1 then
+    fail("load_checkpoint_in_model: %s holds several index files (%s); name the one to load", path, table.concat(found, ", "))
+  end
+  if fs.exists(fs.join(path, "pytorch_model.bin")) then
+    fail("load_checkpoint_in_model: %s holds pytorch_model.bin; PyTorch's own format is not there yet, only safetensors", path)
+  end
+  fail("load_checkpoint_in_model: %s holds neither %s nor an index (*.index.json)", path, WEIGHTS)
+end
+
+local function read_file(path)
+  local list, metadata = core.safetensors_load(path)
+  local format = metadata and metadata.format
+  if format and format ~= "pt" then
+    fail("load_checkpoint_in_model: %s was written for '%s'; expected the format 'pt'", path, format)
+  end
+  local dict = ordered.new()
+  for _, item in ipairs(list) do dict[item[1]] = item[2] end
+  return dict
+end
+
+local LOAD = { strict = { "boolean", default = false } }
+for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_dict", "offload_buffers", "keep_in_fp32_modules",
+  "offload_8bit_bnb" } do
+  LOAD[name] = { "any", optional = true }
+end
+
+--- What the model lacks in a checkpoint, and what it does not know: tensors under another of their names count.
+local function compare(model, names)
+  local known, given, found, missing, unexpected = {}, {}, {}, {}, {}
+  local mine = model:state_dict { keep_vars = true }
+  for _, name in ipairs(names) do given[name] = true end
+  for name, t in ordered.pairs(mine) do
+    known[name] = true
+    if given[name] then found[t] = true end
+  end
+  for name, t in ordered.pairs(mine) do
+    if not found[t] then missing[#missing + 1] = name end
+  end
+  for _, name in ipairs(names) do
+    if not known[name] then unexpected[#unexpected + 1] = name end
+  end
+  return missing, unexpected
+end
+
+--- Loads weights that save_model (or a PyTorch user) wrote.
+---@param model accelerate.nn.Module
+---@param checkpoint string a safetensors file, an index, or a directory with either
+---@param opts { strict: boolean? }? strict: names that are missing or unknown are an error, otherwise only told on stderr
+function M.load_checkpoint_in_model(model, checkpoint, opts)
+  opts = options.check("load_checkpoint_in_model", opts, LOAD)
+  for name in pairs(opts) do
+    if name ~= "strict" then fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name) end
+  end
+  options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
+  local files, names = find_files(checkpoint)
+  local first
+  if not names then
+    first = read_file(files[1])
+    names = ordered.keys(first)
+  end
+  local missing, unexpected = compare(model, names)
+  local faults = {}
+  if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
+  if #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
+  if #faults > 0 then
+    local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint, table.concat(faults, "; "))
+    if opts.strict then fail("%s", text) end
+    io.stderr:write("accelerate: ", text, "\n")
+  end
+  for i, file in ipairs(files) do
+    model:load_state_dict(i == 1 and first or read_file(file), { strict = false })
+  end
+end
+
+return M

@@ -1,0 +1,35 @@
+--- accelerate: train on one process or many with the same script.
+---
+---   local accelerate = require "accelerate"
+---   local accelerator = accelerate.Accelerator{ gradient_accumulation_steps = 2 }
+---
+--- Every member is loaded at its first use, so that a script pays only for what it takes.
+local properties = require "accelerate.utils.properties"
+
+return properties.lazy("accelerate", {
+  Accelerator = "accelerate.accelerator:Accelerator",
+  PartialState = "accelerate.state:PartialState",
+  DistributedType = "accelerate.state:DistributedType",
+  DataLoaderConfiguration = "accelerate.dataclasses:DataLoaderConfiguration",
+  ProjectConfiguration = "accelerate.dataclasses:ProjectConfiguration",
+  GradientAccumulationPlugin = "accelerate.dataclasses:GradientAccumulationPlugin",
+  skip_first_batches = "accelerate.data_loader:skip_first_batches",
+  load_checkpoint_in_model = "accelerate.checkpoint:load_checkpoint_in_model",
+
+  core = "accelerate.core",
+  data = "accelerate.data",
+  data_loader = "accelerate.data_loader",
+  nn = "accelerate.nn",
+  optim = "accelerate.optim",
+  state = "accelerate.state",
+  tensor = "accelerate.tensor",
+  utils = "accelerate.utils",
+}, {
+  launchers = "start ranks with `accel-run --num_processes N script.lua`",
+  notebook_launcher = "start ranks with `accel-run --num_processes N script.lua`",
+  logging = "use accelerator:print",
+  metrics = "count on gathered tensors (accelerator:gather_for_metrics)",
+  models = "build models from accelerate.nn",
+  tokenizers = "token ids come from your own code so far",
+  tracking = "write values from the main process yourself so far",
+})

@@ -1,0 +1,78 @@
+--- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are synchronised.
+local options = require "accelerate.utils.options"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local gradient_state = state.GradientState()
+
+---@class accelerate.AcceleratedOptimizer
+---@field optimizer table the optimizer that it wraps; every other field and method is that one's
+---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler
+local Accelerated = {}
+
+--- Applies the gradients; nothing while they are being accumulated.
+---@param closure function? as the inner optimizer's
+function Accelerated:step(closure)
+  if not gradient_state.sync_gradients then return end
+  local inner, owner = rawget(self, "optimizer"), rawget(self, "_owner")
+  if owner then owner:_before_step() end
+  local result = inner:step(closure)
+  if owner then owner:_after_step(inner) end
+  return result
+end
+
+--- Clears the gradients; nothing while they are being accumulated, so that a script may call it for every batch.
+---@param set_to_none boolean? default true
+function Accelerated:zero_grad(set_to_none)
+  if not gradient_state.sync_gradients then return end
+  if set_to_none == nil then set_to_none = true end
+  return rawget(self, "optimizer"):zero_grad(set_to_none)
+end
+
+--- Adds parameters; those of a prepared model that came later join its flat buffers.
+function Accelerated:add_param_group(group)
+  rawget(self, "optimizer"):add_param_group(group)
+  local owner = rawget(self, "_owner")
+  if owner then owner:_adopt_parameters() end
+end
+
+function Accelerated:state_dict() return rawget(self, "optimizer"):state_dict() end
+function Accelerated:load_state_dict(dict) return rawget(self, "optimizer"):load_state_dict(dict) end
+
+--- For optimizers that have two modes; nothing for the others.
+local function mode(name)
+  return function(self)
+    local inner = rawget(self, "optimizer")
+    if type(inner[name]) == "function" then inner[name](inner) end
+  end
+end
+Accelerated.train, Accelerated.eval = mode "train", mode "eval"
+
+local meta = { __name = "AcceleratedOptimizer" }
+
+function meta.__index(self, key)
+  local method = Accelerated[key]
+  if method ~= nil then return method end
+  if key == "step_was_skipped" then return false end
+  return rawget(self, "optimizer")[key]
+end
+
+function meta.__newindex(self, key, value)
+  if Accelerated[key] or key == "step_was_skipped" then fail("AcceleratedOptimizer: '%s' cannot be assigned", tostring(key)) end
+  rawget(self, "optimizer")[key] = value
+end
+
+function meta.__tostring(self) return ("AcceleratedOptimizer(%s)"):format(tostring(rawget(self, "optimizer"))) end
+
+--- Wraps `optimizer`.  `owner` (an Accelerator) is told before and after each real step.
+function M.AcceleratedOptimizer(optimizer, owner)
+  return setmetatable({ optimizer = optimizer, _owner = owner }, meta)
+end
+
+---@return boolean
+function M.is_accelerated(value) return type(value) == "table" and getmetatable(value) == meta end
+
+return M

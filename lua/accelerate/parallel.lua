@@ -1,0 +1,356 @@
+--- Flat parameter buffers, and the reduction of gradients over ranks.
+---
+--- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients in a second one of the same
+--- layout.  The Lua objects stay the same; they become views.  Slots are multiples of 256 bytes, in reverse order of registration,
+--- which is about the order in which gradients get ready.  Padding is zero and stays zero, so optimizers and norms may run over it.
+---
+--- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a gradient.  It travels with
+--- the gradients in the same all_reduce, so that ranks agree about parameters that only some of them used: those take part as zeros
+--- on the others, and a parameter that no rank used keeps no gradient.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local SLOT_BYTES = 256
+
+---@class accelerate.Chunk
+---@field dtype string
+---@field params accelerate.Tensor[] in the order of the buffer
+---@field offsets integer[] in elements, counted from 0
+---@field size integer elements of all slots
+---@field flat accelerate.Tensor the parameters
+---@field grads accelerate.Tensor? the gradients and the presence; made when a parameter wants a gradient
+---@field trainable boolean whether its parameters wanted gradients when it was made
+
+---@class accelerate.Record what is known of a prepared model
+---@field chunks accelerate.Chunk[]
+---@field quiet integer how many no_sync scopes are open
+---@field touched boolean a backward pass outside no_sync reached a parameter since the last reduction
+---@field hits integer parameters that the current backward pass reached
+---@field watched integer parameters with a hook
+---@field hooked table<accelerate.Tensor, boolean>
+---@field weight number sum of this rank's weights since the last reduction
+---@field divisor number mean weight by which the gradients of this window were divided so far; 0: they were not
+---@field summing boolean that division was undone, because another pass of the window came
+---@field has_buffers boolean
+
+-- Model -> record.  A record refers to tensors, never to its model, so the weak key does its work.
+local records = setmetatable({}, { __mode = "k" })
+-- Parameter -> chunk.  Weak on both sides: the chunk holds its parameters, and the record holds the chunk.
+local homes = setmetatable({}, { __mode = "kv" })
+
+---@return accelerate.Record?
+function M.record_of(model) return records[model] end
+
+local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
+
+-- ---- layout ------------------------------------------------------------------------------------------------------
+
+--- Reserves the gradients' slots.
+local function give_slots(chunk)
+  chunk.grads = core.zeros({ chunk.size + #chunk.params }, { dtype = chunk.dtype, device = chunk.device })
+  for i, p in ipairs(chunk.params) do core.set_grad_slot(p, chunk.grads, chunk.offsets[i]) end
+end
+
+local function new_chunk(params, trainable)
+  local first = params[1]
+  local chunk = { dtype = first.dtype, device = first.device, params = params, offsets = {}, trainable = trainable, size = 0 }
+  local unit = SLOT_BYTES / first:element_size()
+  for i, p in ipairs(params) do
+    chunk.offsets[i] = chunk.size
+    chunk.size = chunk.size + math.ceil(p:numel() / unit) * unit
+  end
+  chunk.flat = core.zeros({ chunk.size }, { dtype = chunk.dtype, device = chunk.device })
+  for i, p in ipairs(params) do
+    core.rebind(p, chunk.flat, chunk.offsets[i])
+    homes[p] = chunk
+  end
+  if trainable then give_slots(chunk) end
+  return chunk
+end
+
+--- Parameters that are not laid out yet, grouped by element type and by whether they want gradients; each group in reverse order of
+--- registration.
+local function groups_of(params)
+  local groups, order, seen = {}, {}, {}
+  for i = #params, 1, -1 do
+    local p = params[i]
+    if not seen[p] and not homes[p] and floating(p) then
+      seen[p] = true
+      local key = ("%s %s %s"):format(p.dtype, p.device, p.requires_grad and "trained" or "frozen")
+      if not groups[key] then
+        groups[key] = {}
+        order[#order + 1] = key
+      end
+      table.insert(groups[key], p)
+    end
+  end
+  return groups, order
+end
+
+--- Lays out what is new in `params`.
+---@return accelerate.Chunk[] the chunks made
+local function lay_out(record, params)
+  local made = {}
+  local groups, order = groups_of(params)
+  for _, key in ipairs(order) do
+    made[#made + 1] = new_chunk(groups[key], groups[key][1].requires_grad)
+  end
+  for _, chunk in ipairs(made) do table.insert(record.chunks, chunk) end
+  -- A parameter shared with another prepared model lives in that one's chunk, which must then be reduced with this model, too.
+  local known = {}
+  for _, chunk in ipairs(record.chunks) do known[chunk] = true end
+  for _, p in ipairs(params) do
+    local home = homes[p]
+    if home and not known[home] then
+      known[home] = true
+      table.insert(record.chunks, home)
+    end
+  end
+  return made
+end
+
+-- ---- agreement between ranks -------------------------------------------------------------------------------------
+
+local function describe(model)
+  local lines = {}
+  for name, p in model:named_parameters() do
+    lines[#lines + 1] = ("%s %s [%s]%s"):format(name, p.dtype, table.concat(p.shape, ", "), p.requires_grad and "" or " (frozen)")
+  end
+  for name, b in model:named_buffers() do
+    lines[#lines + 1] = ("%s %s [%s] (buffer)"):format(name, b.dtype, table.concat(b.shape, ", "))
+  end
+  return lines
+end
+
+--- Raises, on the ranks that differ from rank 0, unless names, types and shapes agree.
+local function check_agreement(model)
+  local mine = describe(model)
+  local theirs = core.dist.broadcast_bytes(state.PartialState().process_index == 0 and table.concat(mine, "\n") or nil, 0)
+  if theirs == table.concat(mine, "\n") then return end
+  local i = 0
+  for line in (theirs .. "\n"):gmatch("(.-)\n") do
+    i = i + 1
+    if line ~= mine[i] then
+      fail("prepare: the model differs between ranks: entry %d is '%s' here and '%s' on rank 0", i, mine[i] or "nothing", line)
+    end
+  end
+  fail("prepare: the model differs between ranks: '%s' is not on rank 0", mine[i + 1] or "an entry")
+end
+
+--- Gives every rank rank 0's buffers.
+local function share_buffers(model)
+  for _, buffer in ipairs(model:buffers()) do core.dist.broadcast(buffer, 0) end
+end
+
+--- Every rank starts from rank 0's values.
+local function share_values(model, made)
+  for _, chunk in ipairs(made) do core.dist.broadcast(chunk.flat, 0) end
+  for _, p in ipairs(model:parameters()) do
+    if not homes[p] then core.dist.broadcast(p.data, 0) end
+  end
+  share_buffers(model)
+end
+
+--- Watches backward passes reach the parameters: what is reduced when, and a script that calls loss:backward() itself, hang on it.
+local function watch(record)
+  for _, chunk in ipairs(record.chunks) do
+    for _, p in ipairs(chunk.params) do
+      if p.requires_grad and not record.hooked[p] then
+        record.hooked[p] = true
+        record.watched = record.watched + 1
+        p:register_post_accumulate_grad_hook(function()
+          record.hits = record.hits + 1
+          if record.quiet == 0 then record.touched = true end
+        end)
+      end
+    end
+  end
+end
+
+-- ---- preparing ---------------------------------------------------------------------------------------------------
+
+--- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same model: takes in what was added
+--- to it since.
+---@param model accelerate.Module
+---@return accelerate.Record
+function M.prepare(model)
+  local record = records[model]
+  local params = model:parameters()
+  if record then
+    local _, new = groups_of(params)
+    if #new == 0 then return record end
+  else
+    record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }), weight = 0,
+      divisor = 0, summing = false }
+  end
+  local distributed = state.PartialState().num_processes > 1
+  if distributed then check_agreement(model) end
+  local made = lay_out(record, params)
+  if distributed then
+    share_values(model, made)
+    watch(record)
+  end
+  record.has_buffers = #model:buffers() > 0
+  records[model] = record
+  return record
+end
+
+-- ---- reducing ----------------------------------------------------------------------------------------------------
+
+--- Does a parameter of a chunk that was frozen at prepare want a gradient by now?
+local function thawed(record, chunk)
+  for _, p in ipairs(chunk.params) do
+    if p.requires_grad then
+      if not chunk.grads then give_slots(chunk) end
+      watch(record)
+      return true
+    end
+  end
+  return false
+end
+
+--- Averages the gradients of a prepared model over all ranks, in one all_reduce for each chunk.
+---@param model accelerate.nn.Module
+function M.reduce(model)
+  local record = records[model]
+  record.touched = false
+  for _, chunk in ipairs(record.chunks) do
+    if chunk.trainable or thawed(record, chunk) then
+      local missing = core.flat_collect(chunk.params, chunk.grads, chunk.offsets, chunk.size)
+      core.dist.all_reduce(chunk.grads, "mean")
+      if missing > 0 then core.flat_adopt(chunk.params, chunk.grads, chunk.size) end
+    end
+  end
+  -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that an
+  -- evaluation in between sees the same on every rank.
+  if record.has_buffers then share_buffers(model) end
+end
+
+--- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the next reduction takes them along.
+function M.no_sync(model, fn, ...)
+  local record = records[model]
+  if not record then return fn(...) end
+  record.quiet = record.quiet + 1
+  return scope.run(nil, function() record.quiet = record.quiet - 1 end, fn, ...)
+end
+
+--- Runs `fn` with the reduction on, also inside no_sync.
+function M.with_sync(model, fn, ...)
+  local record = records[model]
+  if not record then return fn(...) end
+  return scope.with(record, "quiet", 0, fn, ...)
+end
+
+--- Reduces what backward passes outside Accelerator:backward (`loss:backward()`) have left unreduced.
+---@param models accelerate.nn.Module[]
+function M.flush(models)
+  for _, model in ipairs(models) do
+    local record = records[model]
+    if record.touched and record.quiet == 0 then M.reduce(model) end
+  end
+end
+
+-- ---- weighted windows --------------------------------------------------------------------------------------------
+
+local function scale(record, factor)
+  core.no_grad(function()
+    for _, chunk in ipairs(record.chunks) do
+      for _, p in ipairs(chunk.params) do
+        local grad = p.grad
+        if grad then grad:mul_(factor) end
+      end
+    end
+  end)
+end
+
+--- Has any parameter of these models a gradient?
+function M.any_gradient(models)
+  for _, model in ipairs(models) do
+    for _, chunk in ipairs(records[model].chunks) do
+      for _, p in ipairs(chunk.params) do
+        if p.grad then return true end
+      end
+    end
+  end
+  return false
+end
+
+--- Before a weighted backward pass: gradients that an earlier pass of this window divided become sums again.
+function M.open_window(models)
+  for _, model in ipairs(models) do
+    local record = records[model]
+    watch(record)
+    if record.weight > 0 or record.divisor > 0 then
+      if not M.any_gradient { model } then
+        record.weight, record.divisor = 0, 0  -- cleared by hand: a new window
+      elseif record.divisor > 0 and not record.summing then
+        scale(record, record.divisor)
+        record.summing = true
+      end
+    end
+  end
+end
+
+--- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of weights.
+local function divide(record)
+  local mine = record.weight
+  if state.PartialState().num_processes > 1 then
+    mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
+  end
+  local total = record.divisor + mine
+  if not (total > 0) then fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total) end
+  scale(record, 1 / total)
+  record.weight, record.divisor, record.summing = 0, total, false
+end
+
+--- Ends the windows of the models that own one of these parameters: their gradients were applied.
+---@param groups table[] an optimizer's param_groups
+function M.close_windows(models, groups)
+  local applied = {}
+  for _, group in ipairs(groups) do
+    for _, p in ipairs(group.params) do
+      local home = homes[p]
+      if home then applied[home] = true end
+    end
+  end
+  for _, model in ipairs(models) do
+    local record = records[model]
+    for _, chunk in ipairs(record.chunks) do
+      if applied[chunk] then record.weight, record.divisor, record.summing = 0, 0, false end
+    end
+  end
+end
+
+-- ---- one backward pass -------------------------------------------------------------------------------------------
+
+--- Before a backward pass of Accelerator:backward.
+function M.begin(models)
+  for _, model in ipairs(models) do records[model].hits = 0 end
+end
+
+--- After it: reduces the models that it reached.  With one model all ranks take part even where a rank's loss did not reach it.
+---@param models accelerate.nn.Module[]
+---@param sync boolean whether gradients are to be reduced now
+---@param weight number? of this rank's loss, in a weighted window
+function M.finish(models, sync, weight)
+  local distributed = state.PartialState().num_processes > 1
+  local single = #models == 1
+  for _, model in ipairs(models) do
+    local record = records[model]
+    local reached = single or record.hits > 0
+    if weight and reached then record.weight = record.weight + weight end
+    if sync and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
+      if distributed then M.reduce(model) end
+      record.touched = false
+      if weight then divide(record) end
+    end
+  end
+end
+
+return M

@@ -1,0 +1,77 @@
+--- The scheduler that `prepare` returns: it follows the optimizer's real steps.
+local options = require "accelerate.utils.options"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local gradient_state = state.GradientState()
+local announced = false
+
+--- Said once, because N moves a step is what Accelerate does and what everybody stumbles over.
+local function announce(moves)
+  if announced then return end
+  announced = true
+  if not state.PartialState().is_main_process then return end
+  io.stderr:write(("accelerate: a prepared scheduler moves %d times at each optimizer step, because each of the %d processes takes a whole "
+    .. "batch.  step_scheduler_with_optimizer = false or split_batches = true changes that.\n"):format(moves, moves))
+end
+
+---@class accelerate.AcceleratedScheduler
+---@field scheduler table the scheduler that it wraps; every other field and method is that one's
+---@field optimizers table[] the prepared optimizers that it follows
+local Accelerated = {}
+
+--- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once under split_batches and
+--- num_processes times otherwise.  With step_scheduler_with_optimizer = false: always once.
+function Accelerated:step(...)
+  local inner = rawget(self, "scheduler")
+  if not rawget(self, "step_with_optimizer") then return inner:step(...) end
+  if not gradient_state.sync_gradients then return end
+  for _, optimizer in ipairs(rawget(self, "optimizers")) do
+    if optimizer.step_was_skipped then return end
+  end
+  if rawget(self, "split_batches")() then return inner:step(...) end
+  local moves = state.PartialState().num_processes
+  if moves > 1 then announce(moves) end
+  for _ = 1, moves do
+    local total = inner.total_steps
+    -- A one-cycle schedule must not be moved past its end by the extra moves.
+    if total == nil or (inner._step_count or inner.last_epoch + 1) <= total then inner:step(...) end
+  end
+end
+
+function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
+function Accelerated:get_lr() return rawget(self, "scheduler"):get_lr() end
+function Accelerated:state_dict() return rawget(self, "scheduler"):state_dict() end
+function Accelerated:load_state_dict(dict) return rawget(self, "scheduler"):load_state_dict(dict) end
+
+local meta = { __name = "AcceleratedScheduler" }
+
+function meta.__index(self, key)
+  local method = Accelerated[key]
+  if method ~= nil then return method end
+  return rawget(self, "scheduler")[key]
+end
+
+function meta.__newindex(self, key, value)
+  if Accelerated[key] then fail("AcceleratedScheduler: '%s' cannot be assigned", tostring(key)) end
+  rawget(self, "scheduler")[key] = value
+end
+
+--- Wraps `scheduler`.
+---@param scheduler table
+---@param optimizers table[] prepared optimizers
+---@param step_with_optimizer boolean
+---@param split_batches fun(): boolean asked at each step: the configuration may change
+function M.AcceleratedScheduler(scheduler, optimizers, step_with_optimizer, split_batches)
+  return setmetatable({
+    scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer, split_batches = split_batches,
+  }, meta)
+end
+
+---@return boolean
+function M.is_accelerated(value) return type(value) == "table" and getmetatable(value) == meta end
+
+return M

@@ -1,0 +1,92 @@
+--- The few file system calls that Lua lacks, through the C library.
+local ffi = require "ffi"
+
+ffi.cdef [[
+int mkdir(const char *path, unsigned int mode);
+int access(const char *path, int mode);
+char *strerror(int number);
+typedef struct accelerate_dir accelerate_dir;
+accelerate_dir *opendir(const char *path);
+int closedir(accelerate_dir *dir);
+/* glibc and musl on 64-bit Linux */
+struct accelerate_dirent { uint64_t ino; int64_t off; unsigned short reclen; unsigned char type; char name[256]; };
+struct accelerate_dirent *readdir(accelerate_dir *dir);
+]]
+local C = ffi.C
+
+local M = {}
+
+local function reason() return ffi.string(C.strerror(ffi.errno())) end
+
+---@return boolean
+function M.exists(path) return C.access(path, 0) == 0 end
+
+---@return boolean
+function M.is_dir(path)
+  local dir = C.opendir(path)
+  if dir == nil then return false end
+  C.closedir(dir)
+  return true
+end
+
+--- True for what exists and is not a directory.
+function M.is_file(path) return M.exists(path) and not M.is_dir(path) end
+
+--- Makes a directory and its parents.  True, or nil and the reason.
+function M.make_dirs(path)
+  local at = path:sub(1, 1) == "/" and "/" or ""
+  for part in path:gmatch("[^/]+") do
+    at = at .. part
+    if not M.exists(at) and C.mkdir(at, 511) ~= 0 and not M.is_dir(at) then  -- 511: 0777, less the umask
+      return nil, ("cannot make the directory %s: %s"):format(at, reason())
+    end
+    at = at .. "/"
+  end
+  if not M.is_dir(path) then return nil, ("%s is not a directory"):format(path) end
+  return true
+end
+
+--- Names in a directory, sorted, without `.` and `..`; nil and the reason when it cannot be read.
+---@return string[]?
+function M.list(path)
+  local dir = C.opendir(path)
+  if dir == nil then return nil, ("cannot read the directory %s: %s"):format(path, reason()) end
+  local names = {}
+  while true do
+    local entry = C.readdir(dir)
+    if entry == nil then break end
+    local name = ffi.string(entry.name)
+    if name ~= "." and name ~= ".." then names[#names + 1] = name end
+  end
+  C.closedir(dir)
+  table.sort(names)
+  return names
+end
+
+--- The whole file as a string; nil and the reason when it cannot be read.
+function M.read(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local text, failed = file:read("*a")
+  file:close()
+  if not text then return nil, ("cannot read %s: %s"):format(path, tostring(failed)) end
+  return text
+end
+
+--- Writes a file beside its place and renames it, so that a reader never sees half of it.
+function M.write(path, text)
+  local aside = path .. ".tmp"
+  local file, why = io.open(aside, "wb")
+  if not file then return nil, why end
+  local ok, failed = file:write(text)
+  local closed, late = file:close()
+  if not ok or not closed then
+    os.remove(aside)
+    return nil, ("cannot write %s: %s"):format(path, tostring(failed or late))
+  end
+  return os.rename(aside, path)
+end
+
+function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
+
+return M

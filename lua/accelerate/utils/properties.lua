@@ -1,0 +1,119 @@
+--- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient` raises and names
+--- `sync_gradients`, where a plain table would answer nil.
+local options = require "accelerate.utils.options"
+
+local M = {}
+
+local function names_of(...)
+  local list = {}
+  for _, map in ipairs { ... } do
+    for name in pairs(map) do
+      if type(name) == "string" and name:sub(1, 1) ~= "_" then list[#list + 1] = name end
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+local function unknown(what, name, list)
+  local near = type(name) == "string" and options.nearest(name, list)
+  return ("%s has no %s%s"):format(what, type(name) == "string" and ("'" .. name .. "'") or tostring(name),
+    near and ("; did you mean '" .. near .. "'?") or "")
+end
+
+--- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every public name is a method or has a
+--- getter (and, when it may be assigned, a setter).
+---@param name string used in messages
+---@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string): any)?, tostring: function? }
+---  `missing` is asked for names that the class lacks, before the error
+---@return table class call class.new() for an empty object
+function M.define(name, spec)
+  local get, set, methods = spec.get or {}, spec.set or {}, spec.methods or {}
+  local class = { __name = name }
+  function class.__index(self, key)
+    local method = methods[key]
+    if method ~= nil then return method end
+    local getter = get[key]
+    if getter then return getter(self) end
+    if type(key) == "string" and key:sub(1, 1) == "_" then return nil end
+    if spec.missing then
+      local value = spec.missing(self, key)
+      if value ~= nil then return value end
+    end
+    error(unknown(name, key, names_of(get, methods)), 2)
+  end
+  function class.__newindex(self, key, value)
+    local setter = set[key]
+    if setter then return setter(self, value) end
+    if type(key) == "string" and key:sub(1, 1) == "_" then return rawset(self, key, value) end
+    if get[key] or methods[key] ~= nil then error(("%s: '%s' cannot be assigned"):format(name, key), 2) end
+    error(unknown(name, key, names_of(set)), 2)
+  end
+  class.__tostring = spec.tostring or function() return name end
+  function class.new() return setmetatable({}, class) end
+  return class
+end
+
+--- One table with the entries of both; `b` wins.
+function M.merge(a, b)
+  local both = {}
+  for key, value in pairs(a) do both[key] = value end
+  for key, value in pairs(b) do both[key] = value end
+  return both
+end
+
+--- A class whose call is `make` and whose fields are `statics`.
+function M.callable(name, make, statics)
+  return setmetatable(statics or {}, {
+    __name = name,
+    __call = function(_, ...) return make(...) end,
+    __index = function(_, key)
+      if type(key) == "string" and key:sub(1, 1) == "_" then return nil end
+      error(unknown(name, key, names_of(statics or {})), 2)
+    end,
+    __tostring = function() return "class " .. name end,
+  })
+end
+
+--- A table of names whose values are their own text: `DistributedType.MULTI_CPU == "MULTI_CPU"`.
+---@param name string
+---@param values string[]
+function M.enum(name, values)
+  local map = {}
+  for _, value in ipairs(values) do map[value:upper()] = value end
+  return setmetatable(map, {
+    __index = function(_, key) error(unknown(name, key, names_of(map)), 2) end,
+    __newindex = function() error(name .. " cannot be changed", 2) end,
+    __tostring = function() return name end,
+  })
+end
+
+--- A module's table whose members are loaded from other modules at their first use.
+---@param name string
+---@param members table<string, string|function> member name -> module that is the member, "module:field", or a loader
+---@param absent table<string, string>? names that upstream has and we do not have yet -> what to say
+function M.lazy(name, members, absent)
+  local list = names_of(members)
+  return setmetatable({}, {
+    __index = function(self, key)
+      local from = members[key]
+      if from == nil then
+        if absent and absent[key] then error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2) end
+        error(unknown(name, key, list), 2)
+      end
+      local value
+      if type(from) == "function" then
+        value = from()
+      else
+        local module, field = from:match("^(.-):(.+)$")
+        value = require(module or from)
+        if field then value = value[field] end
+      end
+      rawset(self, key, value)
+      return value
+    end,
+    __members = list,
+  })
+end
+
+return M

@@ -1,0 +1,57 @@
+--- Seeds, and generators that are made equal on all ranks.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local SEED = { device_specific = { "boolean", default = false }, deterministic = { "boolean", default = false } }
+
+--- Seeds the generators of tensors and Lua's `math.random` on this rank.
+---@param seed integer
+---@param opts { device_specific: boolean?, deterministic: boolean? }? device_specific: adds the rank; deterministic: runs are
+---  deterministic anyhow, accepted for scripts that ask
+function M.set_seed(seed, opts)
+  opts = options.check("set_seed", opts, SEED)
+  if type(seed) ~= "number" or seed % 1 ~= 0 or seed < 0 then
+    fail("set_seed: expected a whole number of at least 0, got %s", tostring(seed))
+  end
+  if opts.device_specific then seed = seed + state.PartialState().process_index end
+  core.manual_seed(seed)
+  math.randomseed(seed)
+end
+
+local TYPES = { "torch", "generator" }
+local ELSEWHERE = { cuda = true, xla = true, mlu = true, sdaa = true, musa = true, npu = true, xpu = true, hpu = true, neuron = true }
+
+--- Raises unless `kind` names generators that there are here.
+function M.check_rng_type(kind)
+  for _, name in ipairs(TYPES) do
+    if kind == name then return end
+  end
+  if ELSEWHERE[kind] then fail("rng_types: '%s' generators are not there yet, only the CPU's", kind) end
+  local near = options.nearest(tostring(kind), TYPES)
+  fail("rng_types: '%s' is not a kind of generator%s", tostring(kind), near and (", did you mean '" .. near .. "'?") or
+    "; there are 'torch' (the default generator) and 'generator' (a loader's own)")
+end
+
+--- Gives every rank the state of rank 0's generator.
+---@param kind "torch"|"generator" the default generator, or `generator`
+function M.synchronize_rng_state(kind, generator)
+  M.check_rng_type(kind)
+  local here = state.PartialState()
+  if kind == "torch" then generator = core.default_generator() end
+  if generator == nil then fail("synchronize_rng_state: 'generator' needs a generator") end
+  if here.num_processes == 1 then return end
+  local bytes = core.dist.broadcast_bytes(here.process_index == 0 and generator:get_state() or nil, 0)
+  if here.process_index ~= 0 then generator:set_state(bytes) end
+end
+
+---@param kinds string[]
+function M.synchronize_rng_states(kinds, generator)
+  for _, kind in ipairs(kinds) do M.synchronize_rng_state(kind, generator) end
+end
+
+return M

@@ -1,0 +1,206 @@
+--- A progress bar on stderr, by default on the machine's main process only.
+---
+---   for x, y in utils.tqdm(loader, { desc = "epoch 1" }):iter() do ... end
+---   local bar = utils.tqdm(1000);  bar:update(1);  bar:set_postfix({ loss = loss });  bar:close()
+---
+--- On a terminal the line is drawn again at most ten times a second; elsewhere (a log file) a line is written every ten
+--- seconds, so that a log stays short.
+local core = require "accelerate.core"
+local ffi = require "ffi"
+local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+ffi.cdef [[
+int isatty(int fd);
+struct accelerate_timespec { long sec; long nsec; };
+int clock_gettime(int clock, struct accelerate_timespec *time);
+struct accelerate_winsize { unsigned short rows, columns, x, y; };
+int ioctl(int fd, unsigned long request, ...);
+]]
+
+local STDERR, CLOCK_MONOTONIC, TIOCGWINSZ = 2, 1, 0x5413
+local CELLS = 20
+local EIGHTHS = { "▏", "▎", "▍", "▌", "▋", "▊", "▉" }
+
+local time = ffi.new("struct accelerate_timespec")
+local function now()
+  ffi.C.clock_gettime(CLOCK_MONOTONIC, time)
+  return tonumber(time.sec) + tonumber(time.nsec) * 1e-9
+end
+
+local function columns()
+  local size = ffi.new("struct accelerate_winsize")
+  if ffi.C.ioctl(STDERR, TIOCGWINSZ, size) ~= 0 or size.columns == 0 then return 80 end
+  return size.columns
+end
+
+local function clock(seconds)
+  if seconds ~= seconds or seconds > 359999 then return "?" end
+  local s = math.floor(seconds + 0.5)
+  if s >= 3600 then return ("%d:%02d:%02d"):format(s / 3600, s / 60 % 60, s % 60) end
+  return ("%02d:%02d"):format(s / 60, s % 60)
+end
+
+local function cells(share)
+  local filled = math.max(0, math.min(1, share)) * CELLS
+  local whole = math.floor(filled)
+  local part = EIGHTHS[math.floor((filled - whole) * 8)] or (whole < CELLS and " " or "")
+  return ("█"):rep(whole) .. part .. (" "):rep(CELLS - whole - 1)
+end
+
+local function value_text(value)
+  if core.is_tensor(value) then value = value:item() end
+  if type(value) == "number" then return ("%.4g"):format(value) end
+  return tostring(value)
+end
+
+local function line_of(bar, at)
+  local seconds = at - bar._start
+  local rate = seconds > 0 and bar._n / seconds or 0
+  local speed = rate >= 1 and ("%.1f%s/s"):format(rate, bar._unit) or rate > 0 and ("%.2fs/%s"):format(1 / rate, bar._unit) or
+    "?" .. bar._unit .. "/s"
+  local notes = ""
+  for _, key in ipairs(bar._keys) do notes = notes .. ", " .. key .. "=" .. value_text(bar._notes[key]) end
+  local head = bar._desc and bar._desc .. ": " or ""
+  if not bar._total then return ("%s%d%s [%s, %s%s]"):format(head, bar._n, bar._unit, clock(seconds), speed, notes) end
+  local share = bar._total > 0 and bar._n / bar._total or 1
+  local left = rate > 0 and clock((bar._total - bar._n) / rate) or "?"
+  return ("%s%3d%%|%s| %d/%d [%s<%s, %s%s]"):format(head, math.floor(share * 100), cells(share), bar._n, bar._total, clock(seconds),
+    left, speed, notes)
+end
+
+--- Cuts to `width` characters (UTF-8), so that a long line does not wrap.
+local function cut(text, width)
+  local count = 0
+  for at in text:gmatch("()[%z\1-\127\194-\244][\128-\191]*") do
+    count = count + 1
+    if count > width then return text:sub(1, at - 1) end
+  end
+  return text
+end
+
+local function draw(bar, at, last)
+  if bar._terminal then
+    io.stderr:write("\r", cut(line_of(bar, at), columns() - 1), "\27[K", last and bar._leave and "\n" or "")
+    if last and not bar._leave then io.stderr:write("\r\27[K") end
+  else
+    io.stderr:write(line_of(bar, at), "\n")
+  end
+  io.stderr:flush()
+  bar._drawn = at
+end
+
+local Bar = properties.define("tqdm", {
+  get = {
+    n = function(self) return self._n end,
+    total = function(self) return self._total end,
+    disable = function(self) return self._off end,
+  },
+  methods = {
+    --- Counts `n` more steps (default 1) and draws when it is time.
+    update = function(self, n)
+      self._n = self._n + (n or 1)
+      if self._off or self._closed then return end
+      local at = now()
+      if at - self._drawn >= self._interval then draw(self, at) end
+    end,
+    set_description = function(self, text) self._desc = text end,
+    --- Values shown behind the rate: `{ loss = loss }`; a tensor is read only when the line is drawn.
+    set_postfix = function(self, notes)
+      local keys = {}
+      for key, value in pairs(notes) do
+        keys[#keys + 1] = key
+        if core.is_tensor(value) then notes[key] = value:detach() end
+      end
+      table.sort(keys)
+      self._notes, self._keys = notes, keys
+    end,
+    --- Writes a line of text without breaking the bar.
+    write = function(self, text)
+      if self._off then return end
+      io.stderr:write(self._terminal and "\r\27[K" or "", text, "\n")
+      if self._terminal and not self._closed then draw(self, now()) end
+    end,
+    --- Draws the last state.  Later updates are not drawn.
+    close = function(self)
+      if self._closed then return end
+      self._closed = true
+      if not self._off then draw(self, now(), true) end
+    end,
+    --- Goes through what the bar was made for, counting.
+    iter = function(self)
+      local next_value = self._source:iter()
+      local function step(...)
+        if (...) == nil then
+          self:close()
+          return
+        end
+        return ...
+      end
+      local started = false
+      return function()
+        if started then self:update(1) end
+        started = true
+        return step(next_value())
+      end
+    end,
+    len = function(self) return self._total end,
+  },
+})
+
+local OPTIONS = {
+  total = { "integer", min = 0, optional = true },
+  desc = { "string", optional = true },
+  unit = { "string", default = "it" },
+  disable = { "boolean", default = false },
+  leave = { "boolean", default = true },
+  main_process_only = { "boolean", default = true },
+}
+
+--- Turns a list into something with `iter` and `len`.
+local function source_of(value)
+  if type(value) ~= "table" or type(value.iter) == "function" then return value end
+  return {
+    len = function() return #value end,
+    iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        return value[i]
+      end
+    end,
+  }
+end
+
+--- A progress bar.
+---@param what any a loader or another object with `iter` (and `len`), a list, or the number of steps
+---@param opts { total: integer?, desc: string?, unit: string?, disable: boolean?, leave: boolean?, main_process_only: boolean? }?
+return function(what, opts)
+  if type(what) == "boolean" then
+    fail("tqdm: a boolean as first argument is not supported; use the option main_process_only")
+  end
+  opts = options.check("tqdm", opts, OPTIONS)
+  local bar = Bar.new()
+  local total = opts.total
+  if type(what) == "number" then
+    total = total or what
+  elseif what ~= nil then
+    bar._source = source_of(what)
+    if type(bar._source) ~= "table" then fail("tqdm: expected a loader, a list or a number of steps, got a %s", type(what)) end
+    if not total and bar._source.len then
+      local known, length = pcall(bar._source.len, bar._source)  -- a stream may not know
+      total = known and length or nil
+    end
+  end
+  bar._total, bar._desc, bar._unit, bar._leave = total, opts.desc, opts.unit, opts.leave
+  bar._n, bar._keys, bar._notes, bar._closed = 0, {}, {}, false
+  bar._off = opts.disable or (opts.main_process_only and not state.PartialState().is_local_main_process)
+  bar._terminal = ffi.C.isatty(STDERR) == 1
+  bar._interval = bar._terminal and 0.1 or 10
+  bar._start = now()
+  bar._drawn = bar._start
+  return bar
+end
