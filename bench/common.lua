@@ -26,9 +26,9 @@ end
 --- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].
 function common.fashion_mnist(data)
   local dataset = data.FashionMNIST { split = "train" }
-  for x, y in data.DataLoader(dataset, { batch_size = dataset:len() }):iter() do
-    return x:reshape(dataset:len(), 784), y
-  end
+  local next_batch, state, control = data.DataLoader(dataset, { batch_size = dataset:len() }):iter()
+  local x, y = next_batch(state, control)
+  return x:reshape(dataset:len(), 784), y
 end
 
 --- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
