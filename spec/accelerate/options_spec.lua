@@ -155,7 +155,9 @@ describe("ordered", function()
 
   it("remembers the order of addition", function()
     local t = ordered.new()
-    t.b, t.a, t.c = 1, 2, 3
+    t.b = 1
+    t.a = 2
+    t.c = 3
     assert.equal("b=1 a=2 c=3", walk(t))
     t.b = 5
     assert.equal("b=5 a=2 c=3", walk(t))

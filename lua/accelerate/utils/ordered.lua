@@ -2,7 +2,7 @@
 --- keys, so every walk over a table whose keys are not 1..n goes through here.
 ---
 ---   local d = ordered.new()           -- remembers the order in which keys are added
----   d.b, d.a = 1, 2
+---   d.b = 1; d.a = 2                  -- (Lua does not promise the order of `d.b, d.a = 1, 2`)
 ---   for key, value in ordered.pairs(d) do … end           -- b, a
 ---   for key, value in ordered.pairs({ b = 1, a = 2 }) do … end   -- a, b: plain tables are walked in sorted order
 
