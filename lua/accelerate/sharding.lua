@@ -1,0 +1,287 @@
+--- Which rank gets which samples: pure arithmetic over batch samplers and streams, as in Accelerate.
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+--- Length of a sampler, a data set or a list; nil when it does not say.
+local function length_of(object)
+  if type(object) == "table" and type(object.len) == "function" then return object:len() end
+end
+
+local function append(list, other, from, to)
+  for i = from or 1, to or #other do list[#list + 1] = other[i] end
+end
+
+local function slice(list, from, to)
+  local part = {}
+  for i = from, math.min(to, #list) do part[#part + 1] = list[i] end
+  return part
+end
+
+--- Repeats `list` until it has at least `count` entries.
+local function repeated(list, count)
+  local long = slice(list, 1, #list)
+  while #long < count do append(long, long, 1, #long) end
+  return long
+end
+
+-- ---- batches of a map-style data set -----------------------------------------------------------------------------
+
+--- The batches of one rank.
+---
+--- Whole batches go round the ranks.  A last round that is not full is filled with samples from the START of the sampler, so that all
+--- ranks get equally many full batches; with even_batches = false nothing is filled, with drop_last the round is dropped.
+---
+--- With split_batches every batch is cut into as many pieces as there are ranks instead, and a short last batch is filled from the
+--- first one.
+---@class accelerate.BatchSamplerShard
+---@field batch_sampler table with iter(), giving lists of indices, and len()
+---@field batch_size integer? nil: lists of any length, which go round whole
+---@field drop_last boolean
+---@field num_processes integer
+---@field process_index integer
+---@field split_batches boolean
+---@field even_batches boolean|fun(): boolean
+local Shard = class("BatchSamplerShard")
+
+local SHARD = {
+  num_processes = { "integer", default = 1, min = 1 },
+  process_index = { "integer", default = 0, min = 0 },
+  split_batches = { "boolean", default = false },
+  even_batches = { "boolean|function", default = true },
+}
+
+function Shard:init(batch_sampler, opts)
+  local o = options.check("BatchSamplerShard", opts, SHARD)
+  self.batch_sampler = batch_sampler
+  self.batch_size = batch_sampler.batch_size
+  self.drop_last = batch_sampler.drop_last or false
+  self.num_processes, self.process_index = o.num_processes, o.process_index
+  self.split_batches, self.even_batches = o.split_batches, o.even_batches
+  if self.split_batches and (not self.batch_size or self.batch_size % self.num_processes ~= 0) then
+    fail("BatchSamplerShard: split_batches needs a batch size that is a multiple of the %d processes, got %s", self.num_processes,
+      tostring(self.batch_size))
+  end
+end
+
+function Shard:_even()
+  if type(self.even_batches) == "function" then return self.even_batches() end
+  return self.even_batches
+end
+
+--- How many batches this rank gets.
+function Shard:len()
+  local count, ranks = length_of(self.batch_sampler), self.num_processes
+  if not count then fail("BatchSamplerShard: the batch sampler has no len method") end
+  if self.split_batches or count % ranks == 0 then return self.split_batches and count or count / ranks end
+  local rounds = math.floor(count / ranks)
+  if self.drop_last then return rounds end
+  if self:_even() then return rounds + 1 end
+  return self.process_index < count % ranks and rounds + 1 or rounds
+end
+
+--- What rank `index` (from 0) gets of a last round that is not full.
+---@param round any[][] the round's batches, maybe fewer than ranks, maybe the last one short
+---@param first any[][] the first round
+local function fill_round(self, round, first)
+  local size, ranks = self.batch_size, self.num_processes
+  if not size then  -- lists of any length: missing ones are copies of the first
+    if round[self.process_index + 1] then return round[self.process_index + 1] end
+    return repeated(first, ranks)[self.process_index - #round + 1]
+  end
+  local fill = {}
+  for _, batch in ipairs(first) do append(fill, batch) end
+  if #fill == 0 then return nil end
+  fill = repeated(fill, ranks * size)
+  local at, batch = 0, nil
+  for index = 0, self.process_index do  -- the filling runs on across ranks
+    batch = slice(round[index + 1] or {}, 1, size)
+    local wanted = size - #batch
+    append(batch, fill, at + 1, at + wanted)
+    at = at + wanted
+  end
+  return batch
+end
+
+local function iter_whole(self)
+  local next_batch, ranks, size = self.batch_sampler:iter(), self.num_processes, self.batch_size
+  local first, ahead, ended
+  local function pull()
+    if ahead then
+      local batch = ahead
+      ahead = nil
+      return batch
+    end
+    return next_batch()
+  end
+  return function()
+    if ended then return nil end
+    local round = {}
+    for i = 1, ranks do
+      round[i] = pull()
+      if round[i] == nil then break end
+    end
+    first = first or round
+    local full = #round == ranks and (size == nil or #round[ranks] == size)
+    if #round == ranks and not full then
+      ahead = next_batch()  -- a short batch is the last one, except with samplers of one's own
+      full = ahead ~= nil
+    end
+    if full then return round[self.process_index + 1] end
+    ended = true
+    if self.drop_last or #round == 0 then return nil end
+    if self:_even() then return fill_round(self, round, first) end
+    local mine = round[self.process_index + 1]
+    return mine and #mine > 0 and mine or nil
+  end
+end
+
+local function iter_split(self)
+  local next_batch, size = self.batch_sampler:iter(), self.batch_size
+  local piece = size / self.num_processes
+  local from = piece * self.process_index
+  local first
+  return function()
+    local batch = next_batch()
+    if batch == nil then return nil end
+    first = first or batch
+    if #batch < size then
+      if self.drop_last or #batch == 0 then return nil end
+      if self:_even() then
+        local filled = slice(batch, 1, #batch)
+        append(filled, repeated(first, size))
+        batch = filled
+      elseif #batch <= from then
+        return nil
+      end
+    end
+    return slice(batch, from + 1, from + piece)
+  end
+end
+
+function Shard:iter()
+  if self.split_batches then return iter_split(self) end
+  return iter_whole(self)
+end
+
+--- Passed on to the batch sampler and the samplers inside it.
+function Shard:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
+
+M.BatchSamplerShard = Shard
+
+--- Tells `object`, or the sampler that it draws from, the number of the pass; objects that do not care are left alone.
+function M.set_epoch(object, epoch)
+  while type(object) == "table" do
+    if type(object.set_epoch) == "function" then return object:set_epoch(epoch) end
+    object = object.sampler or object.batch_sampler
+  end
+end
+
+-- ---- streams -----------------------------------------------------------------------------------------------------
+
+--- One rank's items of a data set that can only be read through.  Every rank reads all of it and keeps its slice of each round; a
+--- last round that is not full is completed from the first one, or dropped with drop_last.
+---@class accelerate.IterableDatasetShard
+local Stream = class("IterableDatasetShard")
+
+local STREAM = {
+  batch_size = { "integer", default = 1, min = 1 },
+  drop_last = { "boolean", default = false },
+  num_processes = { "integer", default = 1, min = 1 },
+  process_index = { "integer", default = 0, min = 0 },
+  split_batches = { "boolean", default = false },
+}
+
+function Stream:init(dataset, opts)
+  local o = options.check("IterableDatasetShard", opts, STREAM)
+  self.dataset = dataset
+  for name, value in pairs(o) do self[name] = value end
+  if o.split_batches and o.batch_size > 1 and o.batch_size % o.num_processes ~= 0 then
+    fail("IterableDatasetShard: split_batches needs a batch size that is a multiple of the %d processes, got %d", o.num_processes,
+      o.batch_size)
+  end
+end
+
+function Stream:set_epoch(epoch) M.set_epoch(self.dataset, epoch) end
+
+function Stream:len()
+  local count = length_of(self.dataset)
+  if not count then fail("IterableDatasetShard: the data set has no len method") end
+  local rounds = count / (self.batch_size * self.num_processes)
+  return (self.drop_last and math.floor(rounds) or math.ceil(rounds)) * self.batch_size
+end
+
+function Stream:iter()
+  local next_item = self.dataset:iter()
+  local round_size = self.split_batches and self.batch_size or self.batch_size * self.num_processes
+  local mine = self.split_batches and math.floor(self.batch_size / self.num_processes) or self.batch_size
+  local from = self.process_index * mine
+  local first, round, at = nil, nil, mine  -- at: how many of this round's items were given
+
+  -- The next round, whole or completed; nil at the end.
+  local function read_round()
+    local items = {}
+    for i = 1, round_size do
+      items[i] = next_item()
+      if items[i] == nil then break end
+    end
+    if #items == 0 then return nil end
+    if #items < round_size then
+      if self.drop_last then return nil end
+      local start = first or slice(items, 1, #items)
+      while #items < round_size do append(items, start, 1, #start) end
+    end
+    first = first or items
+    return items
+  end
+
+  return function()
+    if at >= mine then
+      round, at = read_round(), 0
+      if not round then
+        at, next_item = mine, function() end
+        return nil
+      end
+    end
+    at = at + 1
+    return round[from + at]
+  end
+end
+
+M.IterableDatasetShard = Stream
+
+-- ---- leaving out the beginning -----------------------------------------------------------------------------------
+
+--- A batch sampler without its first `skip_batches` batches.
+---@class accelerate.SkipBatchSampler
+local Skip = class("SkipBatchSampler")
+
+function Skip:init(batch_sampler, skip_batches)
+  self.batch_sampler, self.skip_batches = batch_sampler, skip_batches or 0
+  self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+  self.split_batches, self.num_processes = batch_sampler.split_batches, batch_sampler.num_processes
+end
+
+function Skip:len() return math.max(0, self.batch_sampler:len() - self.skip_batches) end
+function Skip:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
+
+function Skip:iter()
+  local next_batch, left = self.batch_sampler:iter(), self.skip_batches
+  return function()
+    while left > 0 do
+      left = left - 1
+      if next_batch() == nil then
+        left = 0
+        return nil
+      end
+    end
+    return next_batch()
+  end
+end
+
+M.SkipBatchSampler = Skip
+
+return M
