@@ -1,5 +1,5 @@
--- Optimizers: PyTorch's trajectories (spec/support/optim_reference.lua), with parameters on their own and in flat buffers; groups;
--- what is saved.
+-- Optimizers: PyTorch's trajectories (spec/support/optim_reference.lua), with parameters on their own and in flat
+-- buffers; groups; what is saved.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"

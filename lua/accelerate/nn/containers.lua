@@ -89,12 +89,12 @@ Sequential.len = len
 
 -- A layer of this library, as it came: nothing but itself sees its input and its result.
 local function is_plain(layer)
-  return rawget(getmetatable(layer), "_builtin") and not rawget(layer, "_forward_hooks") and not rawget(layer, "_forward_pre_hooks")
-    and rawget(layer, "_values").forward == nil
+  return rawget(getmetatable(layer), "_builtin") and rawget(layer, "_values").forward == nil
+    and not rawget(layer, "_forward_hooks") and not rawget(layer, "_forward_pre_hooks")
 end
 
---- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it needs, and a dead handle that waits
---- for the collector would keep the rest.
+--- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it needs, and a dead handle
+--- that waits for the collector would keep the rest.
 function Sequential:forward(x)
   local list = list_of(self)
   local ours = false  -- x was made by a plain layer in this loop, so nobody else has it
@@ -119,7 +119,8 @@ end
 local ModuleList = class("ModuleList", Module)
 ModuleList.__index, ModuleList.__newindex = index, newindex
 
---- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i = 1, layers:len() do x = layers[i](x) end`.
+--- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i = 1, layers:len() do x =
+--- layers[i](x) end`.
 ---@param modules? accelerate.nn.Module[]
 function ModuleList:init(modules)
   if modules == nil then return end

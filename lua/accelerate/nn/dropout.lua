@@ -11,8 +11,8 @@ Dropout._builtin = true
 
 local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, generator = { "Generator", optional = true } }
 
---- In training, zeroes each element with probability p and scales the others by 1 / (1 - p); otherwise returns its input. Each
---- rank draws its own numbers; which they are depends on the seed alone.
+--- In training, zeroes each element with probability p and scales the others by 1 / (1 - p); otherwise returns its input.
+--- Each rank draws its own numbers; which they are depends on the seed alone.
 ---@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
 function Dropout:init(p)
   local o = options.check("Dropout", type(p) == "table" and p or { p = p }, OPTIONS)

@@ -21,7 +21,8 @@ for _, file in ipairs { "linear", "activation", "dropout", "loss", "containers" 
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
 
---- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward` are the user's to define.
+--- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward` are the user's to
+--- define.
 ---@param name string what print and messages call it
 ---@param base? table a module class; default nn.Module
 ---@return table Class

@@ -110,7 +110,9 @@ end
 local function fans(where, t)
   floating(where, t)
   local shape = t.shape
-  if #shape < 2 then fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where, table.concat(shape, ", ")) end
+  if #shape < 2 then
+    fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where, table.concat(shape, ", "))
+  end
   local field = 1
   for i = 3, #shape do field = field * shape[i] end
   return shape[2] * field, shape[1] * field

@@ -10,8 +10,8 @@ local REDUCTION = { "string", default = "mean", one_of = { "mean", "sum", "none"
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
 local CrossEntropyLoss = class("CrossEntropyLoss", Module)
 
---- -log softmax(input)[target]: input (N, C) or (C), target int64 class labels (counted from 0). Labels equal to ignore_index add
---- nothing, and mean divides by the number of the others.
+--- -log softmax(input)[target]: input (N, C) or (C), target int64 class labels (counted from 0). Labels equal to
+--- ignore_index add nothing, and mean divides by the number of the others.
 ---@param opts? { reduction: "mean"|"sum"|"none", ignore_index: integer }
 function CrossEntropyLoss:init(opts)
   local o = options.check("CrossEntropyLoss", opts, { reduction = REDUCTION, ignore_index = { "integer", default = -100 } })

@@ -5,9 +5,10 @@
 ---   function Net:forward(x) return self.fc(x) end
 ---   local net = Net(64)
 ---
---- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every assignment comes by here. Own
---- fields of the instance: training, _values, _kinds (name -> "parameter" | "buffer" | "module"), _order (registered names),
---- _transient (names of buffers that are not saved), and, once there is one, _forward_hooks and _forward_pre_hooks.
+--- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every assignment comes by
+--- here. Own fields of the instance: training, _values, _kinds (name -> "parameter" | "buffer" | "module"), _order
+--- (registered names), _transient (names of buffers that are not saved), and, once there is one, _forward_hooks and
+--- _forward_pre_hooks.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -116,7 +117,8 @@ Module.register_module = Module.add_module
 
 local BUFFER = { persistent = { "boolean", default = true } }
 
---- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent = false) and follows to().
+--- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent = false) and follows
+--- to().
 ---@param name string
 ---@param value accelerate.Tensor?
 ---@param opts? { persistent: boolean }
@@ -196,8 +198,8 @@ local function add_hook(self, field, hook)
   return handle
 end
 
---- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it returns,
---- if anything, takes their place.
+--- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it
+--- returns, if anything, takes their place.
 ---@param hook fun(module: accelerate.nn.Module, args: table): ...
 ---@return table handle with handle:remove()
 function Module:register_forward_pre_hook(hook)
@@ -392,8 +394,8 @@ function Module:zero_grad(set_to_none)
   parameter.zero_grad(self:parameters(), set_to_none)
 end
 
---- Converts parameters and buffers of floating type to a type, and moves all to a device. The tensors stay the same objects, so
---- ties and optimizers hold.
+--- Converts parameters and buffers of floating type to a type, and moves all to a device. The tensors stay the same
+--- objects, so ties and optimizers hold.
 ---@param where string|{ dtype: string, device: string } a dtype, a device, or both by name
 ---@return accelerate.nn.Module self
 function Module:to(where, more)

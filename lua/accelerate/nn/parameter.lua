@@ -61,6 +61,7 @@ function parameter.zero_grad(params, set_to_none)
 end
 
 local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
+local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true } }
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
 
 --- Reads the arguments of Module:to: a dtype, a device, both in either order, or { dtype =, device = }.
@@ -69,7 +70,7 @@ local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", 
 function parameter.destination(where, ...)
   local given = { ... }
   if type(given[1]) == "table" then
-    local o = options.check(where .. ":to", given[1], { dtype = { "string", optional = true }, device = { "string", optional = true } })
+    local o = options.check(where .. ":to", given[1], PLACE)
     given = { o.dtype, o.dtype and o.device or nil }
     if not o.dtype then given = { o.device } end
   end
@@ -107,10 +108,8 @@ function parameter.convert(t, dtype, device)
   local grad = t.grad
   local data = t:detach():to(target)  -- before anything is changed: it may fail
   local new_grad = grad and grad:detach():to(target)
-  if t.is_leaf and t.requires_grad then
-    t.grad = nil
-    core.set_grad_slot(t, nil, 0)
-  end
+  if grad then t.grad = nil end
+  if marked[t] then core.set_grad_slot(t, nil, 0) end  -- a slot of a flat buffer has the former type
   t.data = data
   if new_grad then t.grad = new_grad end
 end

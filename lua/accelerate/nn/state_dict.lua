@@ -72,8 +72,8 @@ end
 
 local LOAD = { strict = { "boolean", default = true } }
 
---- Copies values into the module's parameters and buffers, cast to their types. With strict, names that are missing or unknown
---- raise; wrong shapes always do. All faults come in one message, and then nothing was changed.
+--- Copies values into the module's parameters and buffers, cast to their types. With strict, names that are missing or
+--- unknown raise; wrong shapes always do. All faults come in one message, and then nothing was changed.
 ---@param dict table<string, accelerate.Tensor>
 ---@param opts? { strict: boolean }
 ---@return { missing_keys: string[], unexpected_keys: string[] }

@@ -14,7 +14,9 @@ local function list_of(where, params)
     fail("%s: expected a list of tensors (model:parameters()), got %s", where, options.show(params))
   end
   for i = 1, #params do
-    if not core.is_tensor(params[i]) then fail("%s: entry %d must be a tensor, got %s", where, i, options.show(params[i])) end
+    if not core.is_tensor(params[i]) then
+      fail("%s: entry %d must be a tensor, got %s", where, i, options.show(params[i]))
+    end
   end
   return params
 end

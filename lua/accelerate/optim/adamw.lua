@@ -4,9 +4,9 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Adam with decoupled weight decay: `optim.AdamW(model:parameters(), { lr = 2e-3 })`. A step first shrinks p by lr * weight_decay
---- of itself, then moves it by lr * m / (sqrt(v) + eps), where m and v are the running means of the gradient and of its square
---- (betas), corrected for their start at zero.
+--- Adam with decoupled weight decay: `optim.AdamW(model:parameters(), { lr = 2e-3 })`. A step first shrinks p by lr *
+--- weight_decay of itself, then moves it by lr * m / (sqrt(v) + eps), where m and v are the running means of the gradient
+--- and of its square (betas), corrected for their start at zero.
 ---@class accelerate.optim.AdamW : accelerate.optim.Optimizer
 local AdamW = class("AdamW", Optimizer)
 

@@ -1,5 +1,5 @@
---- optim.lr_scheduler: learning rates as functions of the number of steps. The formulas are PyTorch's recursive ones, so that a
---- learning rate changed from outside is carried on from where it is.
+--- optim.lr_scheduler: learning rates as functions of the number of steps. The formulas are PyTorch's recursive ones, so
+--- that a learning rate changed from outside is carried on from where it is.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -21,8 +21,8 @@ local function check(self, opts, schema)
   return options.check(self.__name, opts, all)
 end
 
---- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set. For classes of one's own, which
---- define get_lr.
+--- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set. For classes of one's
+--- own, which define get_lr.
 ---@param optimizer table
 ---@param opts? { last_epoch: integer } last_epoch: -1 for a fresh start; otherwise groups must have initial_lr already
 function LRScheduler:init(optimizer, opts)

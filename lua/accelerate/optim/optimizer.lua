@@ -1,10 +1,10 @@
 --- The base of optimizers: parameter groups, their state, and how both are saved.
 ---
---- A subclass gives, beside its defaults: `_kind`, the name core.optim_step knows it by; `_state_names(group)`, the state tensors a
---- parameter of the group needs; and `_hyper(group, hyper)`, which fills the numbers for a step.
+--- A subclass gives, beside its defaults: `_kind`, the name core.optim_step knows it by; `_state_names(group)`, the state
+--- tensors a parameter of the group needs; and `_hyper(group, hyper)`, which fills the numbers for a step.
 ---
---- State lies as the parameters lie. Where parameters are neighbours in one flat buffer (accelerator:prepare makes it so), their
---- state tensors are neighbours at the same distances, and the C side walks a whole run as one.
+--- State lies as the parameters lie. Where parameters are neighbours in one flat buffer (accelerator:prepare makes it
+--- so), their state tensors are neighbours at the same distances, and the C side walks a whole run as one.
 
 local ffi = require "ffi"
 local core = require "accelerate.core"
@@ -57,8 +57,8 @@ local function group_schema(self)
   return schema
 end
 
---- Adds a group: { params = list, lr = …, … }. Options that it does not give are the optimizer's defaults. A parameter may be in
---- one group only.
+--- Adds a group: { params = list, lr = …, … }. Options that it does not give are the optimizer's defaults. A parameter
+--- may be in one group only.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
@@ -175,8 +175,8 @@ local function new_state(places, p, name)
   return flat:narrow(1, place.at + 1, p:numel()):view(p.shape)
 end
 
--- How a group is stepped. batches: its parameters by element type, each { params, states, pending }; pending are the places in the
--- batch whose parameter has had no gradient yet, or lacks a state tensor.
+-- How a group is stepped. batches: its parameters by element type, each { params, states, pending }; pending are the
+-- places in the batch whose parameter has had no gradient yet, or lacks a state tensor.
 local function plan_of(self, group)
   local plan = self._plans[group]
   if plan and plan.count == #group.params then return plan end
@@ -248,8 +248,8 @@ end
 --- A value that changes when other state tensors are needed.
 function Optimizer:_needs() return true end
 
---- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat buffers, or
---- were converted to another type; the state stays right without it, too, unless the type changed.
+--- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat
+--- buffers, or were converted to another type; the state stays right without it, too, unless the type changed.
 function Optimizer:_relayout()
   for _, group in ipairs(self.param_groups) do
     local places
@@ -286,8 +286,8 @@ local function copied(value)
   return copy
 end
 
---- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups, whose params are these numbers.
---- The tensors are the optimizer's own.
+--- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups, whose params are these
+--- numbers. The tensors are the optimizer's own.
 ---@return { state: table<integer, table>, param_groups: table[] }
 function Optimizer:state_dict()
   local dict, number = { state = {}, param_groups = {} }, 0
@@ -339,7 +339,8 @@ local function check_groups(self, dict)
   for g, saved in ipairs(dict.param_groups) do
     local have, want = type(saved.params) == "table" and #saved.params or 0, #self.param_groups[g].params
     if have ~= want then
-      fail("%s:load_state_dict: group %d of the state dict has %d parameter(s), the optimizer's has %d", self.__name, g, have, want)
+      fail("%s:load_state_dict: group %d of the state dict has %d parameter(s), the optimizer's has %d",
+        self.__name, g, have, want)
     end
   end
 end
@@ -378,8 +379,8 @@ end
 --- Raises when a saved entry is not whole. A subclass' business.
 function Optimizer:_check_saved() end
 
---- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the parameters' types. Raises, with
---- nothing changed, when groups, counts or shapes differ.
+--- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the parameters' types.
+--- Raises, with nothing changed, when groups, counts or shapes differ.
 ---@param dict { state: table, param_groups: table[] }
 function Optimizer:load_state_dict(dict)
   check_groups(self, dict)
@@ -427,7 +428,8 @@ function Optimizer:_restored() end
 -- Options of PyTorch's optimizers that say how, and not what, is computed.
 local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = true, fused = true, decoupled_weight_decay = true }
 
---- A saved group's options over the group's own, checked. Options that only PyTorch has are passed over when they change nothing.
+--- A saved group's options over the group's own, checked. Options that only PyTorch has are passed over when they change
+--- nothing.
 function Optimizer:_merged(group, saved, g)
   local given, schema = {}, group_schema(self)
   for name in next, schema do given[name] = group[name] end

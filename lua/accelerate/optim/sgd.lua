@@ -25,7 +25,8 @@ SGD._schema = {
 function SGD:_checked(given, schema)
   local o = Optimizer._checked(self, given, schema)
   if o.nesterov and (o.momentum <= 0 or o.dampening ~= 0) then
-    options.fail("SGD: nesterov needs a momentum above 0 and no dampening, got momentum %g and dampening %g", o.momentum, o.dampening)
+    options.fail("SGD: nesterov needs a momentum above 0 and no dampening, got momentum %g and dampening %g",
+      o.momentum, o.dampening)
   end
   return o
 end

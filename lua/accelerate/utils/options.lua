@@ -1,4 +1,5 @@
---- Checked options. A schema names every option with its type; a key that is not in it is an error that names the nearest one.
+--- Checked options. A schema names every option with its type; a key that is not in it is an error that names the nearest
+--- one.
 ---
 ---   local OPTIONS = {
 ---     momentum  = { "number", default = 0, min = 0 },
@@ -20,8 +21,8 @@ local options = {}
 -- "@…/lua/accelerate/": what the sources of this library begin with.
 local LIBRARY = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]options%.lua$")
 
---- The stack level, as error() counts it in the function that calls this one, of the innermost Lua function outside this library.
---- 0 (no position) when there is none.
+--- The stack level, as error() counts it in the function that calls this one, of the innermost Lua function outside this
+--- library. 0 (no position) when there is none.
 ---@return integer
 function options.caller_level()
   local level = 2  -- 1 is the caller, which lies in the library or is about to raise for its own caller
@@ -248,7 +249,8 @@ function options.check(where, given, schema)
   return result
 end
 
---- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how `prepare` tells options from objects).
+--- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how `prepare` tells options
+--- from objects).
 ---@param value any
 ---@param schema table<string, table>
 ---@return boolean

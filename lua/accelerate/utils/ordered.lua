@@ -1,5 +1,5 @@
---- Order that does not depend on the process. `pairs` walks a table in an order that differs between processes, even for string
---- keys, so every walk over a table whose keys are not 1..n goes through here.
+--- Order that does not depend on the process. `pairs` walks a table in an order that differs between processes, even for
+--- string keys, so every walk over a table whose keys are not 1..n goes through here.
 ---
 ---   local d = ordered.new()           -- remembers the order in which keys are added
 ---   d.b = 1; d.a = 2                  -- (Lua does not promise the order of `d.b, d.a = 1, 2`)
@@ -17,7 +17,8 @@ local function before(a, b)
   return a < b
 end
 
---- The keys of a plain table: numbers ascending, then strings, then booleans. Raises on keys of other types, which have no order.
+--- The keys of a plain table: numbers ascending, then strings, then booleans. Raises on keys of other types, which have
+--- no order.
 ---@param t table
 ---@return any[] keys
 function ordered.sorted_keys(t)
@@ -69,8 +70,8 @@ function ordered.keys(t)
   return keys
 end
 
---- Iterates over key, value in the order of ordered.keys. The table may be changed while it is walked; keys added meanwhile are
---- not visited, removed ones are skipped.
+--- Iterates over key, value in the order of ordered.keys. The table may be changed while it is walked; keys added
+--- meanwhile are not visited, removed ones are skipped.
 ---@param t table
 ---@return fun(): any, any
 function ordered.pairs(t)
