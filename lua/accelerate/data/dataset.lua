@@ -1,0 +1,196 @@
+--- Datasets: what a loader reads samples from.
+---
+--- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives their number. A dataset may also have
+--- `get_batch(positions)`, which takes a list of positions and gives the parts of the whole batch, collated; the loader then calls it
+--- instead of `get`, unless it was given a collate_fn.
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local fail, show = options.fail, options.show
+
+local M = {}
+
+--- Base class of users' datasets. It adds nothing: any table with the methods will do.
+---@class accelerate.Dataset
+---@field get fun(self, i: integer): any, ...
+---@field len fun(self): integer
+M.Dataset = class("Dataset")
+
+--- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be missing.
+---@class accelerate.IterableDataset
+---@field iter fun(self): function
+M.IterableDataset = class("IterableDataset")
+
+--- Makes a class of datasets: `local Words = data.class("Words")`; `function Words:get(i) … end`; `function Words:len() … end`.
+---@param name string
+---@param base? table default data.Dataset
+---@return table
+function M.class(name, base) return class(name, base or M.Dataset) end
+
+--- Whether it has get(i) and len().
+function M.is_map(dataset)
+  return type(dataset) == "table" and type(dataset.get) == "function" and type(dataset.len) == "function"
+end
+
+--- Whether it has iter() and no get(i).
+function M.is_stream(dataset)
+  return type(dataset) == "table" and type(dataset.get) ~= "function" and type(dataset.iter) == "function"
+end
+
+local function check_position(where, i, n)
+  if type(i) ~= "number" or i % 1 ~= 0 or i < 1 or i > n then
+    fail("%s: expected a position from 1 to %d, got %s", where, n, show(i))
+  end
+end
+M.check_position = check_position
+
+--- An int64 tensor with the positions counted from 0, as kernels want them. Release it after use.
+---@param where string what messages begin with
+---@param positions integer[] counted from 1
+---@param n integer the size of the dataset
+local function to_indices(where, positions, n)
+  local count = #positions
+  local indices = core.empty(count, { dtype = "int64" })
+  local p = indices:data_ptr()
+  for j = 1, count do
+    local i = positions[j]
+    if type(i) ~= "number" or not (i >= 1 and i <= n) or i % 1 ~= 0 then check_position(where, i, n) end
+    p[j - 1] = i - 1
+  end
+  return indices
+end
+
+--- Samples that lie side by side in tensors: sample i is position i of dim 1 of each.
+---@class accelerate.TensorDataset: accelerate.Dataset
+---@field tensors accelerate.Tensor[]
+local TensorDataset = class("TensorDataset", M.Dataset)
+M.TensorDataset = TensorDataset
+
+---@param ... accelerate.Tensor at least one; the sizes of dim 1 must agree
+function TensorDataset:init(...)
+  local n = select("#", ...)
+  if n == 0 then fail("TensorDataset: expected at least one tensor, got none") end
+  self.tensors = { ... }
+  for k = 1, n do
+    local t = self.tensors[k]
+    if not core.is_tensor(t) then fail("TensorDataset: argument %d must be a tensor, got %s", k, show(t)) end
+    if t.ndim == 0 then fail("TensorDataset: argument %d has no dims; its dim 1 must count the samples", k) end
+    if t:size(1) ~= self.tensors[1]:size(1) then
+      fail("TensorDataset: sizes of dim 1 must agree; argument 1 has %d, argument %d has %d", self.tensors[1]:size(1), k, t:size(1))
+    end
+  end
+end
+
+function TensorDataset:len() return self.tensors[1]:size(1) end
+
+--- Sample i: one tensor for each of the dataset's, views without dim 1.
+---@param i integer
+function TensorDataset:get(i)
+  check_position(self.__name .. ":get", i, self:len())
+  local tensors = self.tensors
+  if #tensors == 2 then return tensors[1]:select(1, i), tensors[2]:select(1, i) end
+  local parts = {}
+  for k, t in ipairs(tensors) do parts[k] = t:select(1, i) end
+  return unpack(parts)
+end
+
+--- The batch of these samples: one call into C for each tensor.
+---@param positions integer[]
+---@return accelerate.Tensor ...
+function TensorDataset:get_batch(positions)
+  local tensors = self.tensors
+  local indices = to_indices(self.__name, positions, self:len())
+  local parts = {}
+  for k = 1, #tensors do parts[k] = tensors[k]:index_select(1, indices) end
+  core.release(indices)
+  return unpack(parts)
+end
+
+--- Some samples of another dataset, in a given order.
+---@class accelerate.Subset: accelerate.Dataset
+---@field dataset table
+---@field indices integer[] positions in `dataset`, counted from 1
+local Subset = class("Subset", M.Dataset)
+M.Subset = Subset
+
+---@param dataset table
+---@param indices integer[] positions, counted from 1; may repeat
+function Subset:init(dataset, indices)
+  if not M.is_map(dataset) then fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset)) end
+  if type(indices) ~= "table" or getmetatable(indices) then fail("Subset: expected a list of positions, got %s", show(indices)) end
+  local n = dataset:len()
+  for j = 1, #indices do check_position(("Subset: entry %d of the list"):format(j), indices[j], n) end
+  self.dataset, self.indices = dataset, indices
+end
+
+function Subset:len() return #self.indices end
+
+function Subset:get(i)
+  check_position("Subset:get", i, #self.indices)
+  return self.dataset:get(self.indices[i])
+end
+
+function Subset:get_batch(positions)
+  local mapped, indices, n = {}, self.indices, #self.indices
+  for j = 1, #positions do
+    check_position("Subset", positions[j], n)
+    mapped[j] = indices[positions[j]]
+  end
+  return self.dataset:get_batch(mapped)
+end
+
+--- The dataset's get_batch when it stands for its get: a class made from ours that overrides get alone must not be read around it.
+---@return function? get_batch
+function M.batch_reader(dataset)
+  local get_batch = dataset.get_batch
+  if type(get_batch) ~= "function" then return nil end
+  if get_batch == TensorDataset.get_batch and dataset.get ~= TensorDataset.get then return nil end
+  if get_batch == Subset.get_batch and (dataset.get ~= Subset.get or not M.batch_reader(dataset.dataset)) then return nil end
+  return get_batch
+end
+
+-- Lengths as counts: fractions (below 1, together 1) are shares, rounded down, and what is left goes to the first ones.
+local function to_counts(lengths, n)
+  local sum = 0
+  for k, length in ipairs(lengths) do
+    if type(length) ~= "number" or length ~= length or length < 0 then fail("random_split: length %d must be 0 or more, got %s", k, show(length)) end
+    sum = sum + length
+  end
+  if math.abs(sum - 1) > 1e-9 or n == 1 then
+    if sum ~= n then fail("random_split: the lengths must add up to the %d samples (or, as fractions, to 1), got %g", n, sum) end
+    return lengths
+  end
+  local counts, left = {}, n
+  for k, length in ipairs(lengths) do
+    counts[k] = math.floor(length * n + 1e-9)
+    left = left - counts[k]
+  end
+  for k = 1, left do counts[(k - 1) % #counts + 1] = counts[(k - 1) % #counts + 1] + 1 end
+  return counts
+end
+
+--- Cuts a dataset at random into parts that do not overlap.
+---@param dataset table
+---@param lengths number[] counts that add up to dataset:len(), or fractions that add up to 1
+---@param opts? { generator: accelerate.Generator }
+---@return accelerate.Subset ... one for each length
+function M.random_split(dataset, lengths, opts)
+  opts = options.check("random_split", opts, { generator = { "Generator", optional = true } })
+  if not M.is_map(dataset) then fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset)) end
+  if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: expected a list of lengths, got %s", show(lengths)) end
+  local n = dataset:len()
+  local counts = to_counts(lengths, n)
+  local order = core.randperm(n, { generator = opts.generator }):totable()
+  local parts, at = {}, 0
+  for k, count in ipairs(counts) do
+    if count % 1 ~= 0 then fail("random_split: length %d must be a whole number or a fraction, got %g", k, count) end
+    local indices = {}
+    for j = 1, count do indices[j] = order[at + j] + 1 end
+    at = at + count
+    parts[k] = Subset(dataset, indices)
+  end
+  return unpack(parts)
+end
+
+return M

@@ -1,0 +1,24 @@
+--- Data: datasets, samplers and the loader that makes batches of them.
+---
+---   local data = require "accelerate.data"
+---   local train = data.FashionMNIST{ split = "train" }
+---   local loader = data.DataLoader(train, { batch_size = 64, shuffle = true })
+---   for images, labels in loader:iter() do … end
+---
+--- A dataset is any object with `get(i)` (i from 1; several values, the parts of a sample, or one table) and `len()`; a stream has
+--- `iter()` instead. A sampler is any object with `iter()`, which gives positions, from 1; a batch sampler's `iter()` gives lists
+--- of positions. Iterators are what a generic `for` takes.
+return require("accelerate.utils.properties").lazy("accelerate.data", {
+  class = "accelerate.data.dataset:class",
+  Dataset = "accelerate.data.dataset:Dataset",
+  IterableDataset = "accelerate.data.dataset:IterableDataset",
+  TensorDataset = "accelerate.data.dataset:TensorDataset",
+  Subset = "accelerate.data.dataset:Subset",
+  random_split = "accelerate.data.dataset:random_split",
+  FashionMNIST = "accelerate.data.fashion_mnist",
+  SequentialSampler = "accelerate.data.sampler:SequentialSampler",
+  RandomSampler = "accelerate.data.sampler:RandomSampler",
+  BatchSampler = "accelerate.data.sampler:BatchSampler",
+  default_collate = "accelerate.data.collate:default_collate",
+  DataLoader = "accelerate.data.loader",
+})
