@@ -361,11 +361,20 @@ int ax_config_cores(void)
   return (int)n;
 }
 
+/* OMP_NUM_THREADS, unless a launcher of ours worked it out for the rank that started this process. */
+static int omp_threads(void)
+{
+  const char *omp = getenv("OMP_NUM_THREADS"), *ours = getenv("ACCEL_RUN_THREADS");
+
+  if (!omp || (ours && strcmp(omp, ours) == 0))
+    return 0;
+  return atoi(omp); /* "4,2" is nested levels: the first one counts */
+}
+
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
 {
-  double asked = plan->set[AX_SET_num_cpu_threads_per_process].number;
-  const char *omp = getenv("OMP_NUM_THREADS");
-  int n = omp ? atoi(omp) : 0; /* "4,2" is nested levels: the first one counts */
+  const double asked = plan->set[AX_SET_num_cpu_threads_per_process].number;
+  int n = omp_threads();
 
   *explicit_ = true;
   if (!isnan(asked))
@@ -375,4 +384,23 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
   *explicit_ = false;
   n = ax_config_cores() / (ranks > 0 ? ranks : 1);
   return n > 0 ? n : 1;
+}
+
+/* libgomp knows the affinity mask but not the cgroup's quota, and nothing of other ranks. */
+void ax_config_export(const ax_plan *plan, int ranks)
+{
+  bool given;
+  const int threads = ax_config_threads(plan, ranks, &given);
+  char text[16];
+
+  snprintf(text, sizeof text, "%d", threads);
+  if (given) {
+    setenv("OMP_NUM_THREADS", text, 1);
+    unsetenv("ACCEL_RUN_THREADS");
+  } else if (ranks > 1 || quota() > 0 || getenv("ACCEL_RUN_THREADS")) {
+    setenv("OMP_NUM_THREADS", text, 1);
+    setenv("ACCEL_RUN_THREADS", text, 1);
+  }
+  if (plan->set[AX_SET_cpu].number)
+    setenv("ACCELERATE_USE_CPU", "true", 1);
 }

@@ -56,6 +56,8 @@ const char *ax_config_action(const ax_plan *plan, int i, char *letter);
 int ax_config_cores(void);
 /* Threads a rank gets when `ranks` share this machine; *explicit_: they were asked for. */
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
+/* Puts what libraries and the script look for into the environment. */
+void ax_config_export(const ax_plan *plan, int ranks);
 
 /* ---- interp.c: one Lua state ------------------------------------------------------------------------------------- */
 

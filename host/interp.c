@@ -22,8 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-extern int luaopen_accelerate_core(lua_State *L) __attribute__((weak));
-extern void ax_backend_set_dir(const char *dir) __attribute__((weak));
+extern int luaopen_accelerate_core(lua_State *L);
 
 static char lua_dir[PATH_MAX], plugin_dir[PATH_MAX];
 static ax_failure_fn failed_fn;
@@ -76,18 +75,44 @@ static void set_paths(lua_State *L)
   lua_setfield(L, -3, "path");
   lua_pop(L, 1);
   lua_getfield(L, -1, "preload");
-  if (luaopen_accelerate_core) {
-    lua_pushcfunction(L, luaopen_accelerate_core);
-    lua_setfield(L, -2, "accelerate.core");
-  }
+  lua_pushcfunction(L, luaopen_accelerate_core);
+  lua_setfield(L, -2, "accelerate.core");
   lua_pop(L, 2);
 }
 
 /* ---- errors -------------------------------------------------------------------------------------------------------- */
 
+/* Is `name` (as messages shorten it) a file of the library? */
+static bool in_library(const char *name)
+{
+  const size_t n = strlen(lua_dir);
+  return strncmp(name, lua_dir, n) == 0 || (strncmp(name, "...", 3) == 0 && strstr(name, "/accelerate/"));
+}
+
+/* An error that was caught, given its stack and raised again tells its script line in that stack: the first line there that is not in
+ * the library. */
+static void where_of_stack(const char *stack)
+{
+  const char *line;
+
+  for (line = strstr(stack, "\n\t"); line; line = strstr(line + 2, "\n\t")) {
+    const char *name = line + 2, *end = strstr(name, ": in ");
+    char text[sizeof failed_at];
+    if (!end || *name == '[' || end - name >= (ptrdiff_t)sizeof text || memchr(name, '\n', (size_t)(end - name)))
+      continue;
+    snprintf(text, sizeof text, "%.*s", (int)(end - name), name);
+    if (in_library(text))
+      continue;
+    memcpy(failed_at, text, sizeof text);
+    return;
+  }
+}
+
 /* Message handler: the error as text, with the stack once, however often it is raised again. */
 static int traceback(lua_State *L)
 {
+  const char *stack, *last;
+
   ax_bind_where(L, failed_at, sizeof failed_at);
   if (!lua_isstring(L, 1)) {
     if (lua_isnil(L, 1))
@@ -97,9 +122,14 @@ static int traceback(lua_State *L)
     lua_replace(L, 1);
     lua_settop(L, 1);
   }
-  if (strstr(lua_tostring(L, 1), "\nstack traceback:"))
+  if ((stack = strstr(lua_tostring(L, 1), "\nstack traceback:"))) {
+    where_of_stack(stack);
     return 1;
+  }
   luaL_traceback(L, L, lua_tostring(L, 1), 1);
+  last = strrchr(lua_tostring(L, -1), '\n'); /* "[C]: at 0x55...": main, which tells nobody anything */
+  if (last && strncmp(last, "\n\t[C]: at 0x", 13) == 0)
+    lua_pushlstring(L, lua_tostring(L, -1), (size_t)(last - lua_tostring(L, -1)));
   return 1;
 }
 
@@ -160,19 +190,26 @@ static void watch_exit(lua_State *L)
 /* The first SIGINT raises "interrupted" where Lua is; a second one, should that not be heard (a compiled loop that calls
  * nothing), ends the process. */
 static lua_State *interrupted_state;
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
+/* Not 0: one waits to be raised.  The binding looks at it too: compiled loops do not heed hooks, but they call tensors.  Whoever raises
+ * it sets it back. */
+volatile int ax_interrupted;
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar)
 {
+  bool waits = ax_interrupted != 0;
+
   (void)ar;
+  ax_interrupted = 0;
   lua_sethook(L, NULL, 0, 0);
-  luaL_error(L, "interrupted");
+  if (waits)
+    luaL_error(L, "interrupted");
 }
 
 static void on_interrupt(int sig)
 {
   signal(sig, SIG_DFL);
-  interrupted = 1;
+  interrupts = ax_interrupted = 1;
   lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
@@ -181,15 +218,15 @@ void ax_interp_catch_interrupts(lua_State *L)
   struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a blocked read gives up */
 
   interrupted_state = L;
-  interrupted = 0;
+  interrupts = ax_interrupted = 0;
   sigaction(SIGINT, &a, NULL);
 }
 
 bool ax_interp_take_interrupt(void)
 {
-  bool was = interrupted;
+  bool was = interrupts != 0;
 
-  interrupted = 0;
+  interrupts = ax_interrupted = 0;
   lua_sethook(interrupted_state, NULL, 0, 0);
   return was;
 }
@@ -327,7 +364,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
   }
   failed_fn = failed;
   find_dirs();
-  if (ax_backend_set_dir) ax_backend_set_dir(plugin_dir);
+  ax_backend_set_dir(plugin_dir);
   ax_bind_set_lua_dir(lua_dir);
   if (lua_cpcall(L, protected_main, &j) != 0) {
     ax_interp_report(L);

@@ -1,9 +1,480 @@
-/* launch.c: forks one process per rank. */
+/* launch.c: forks one process per rank, before any Lua state or library thread exists, and sees them to their end.
+ *
+ * The launcher itself does nothing but wait.  It learns of a failure in one of two ways: a rank writes why it fails into its record and
+ * raises the abort flag (an error in the script, os.exit), or the kernel says how a process ended (a signal, a plain exit).  Either
+ * way, ranks that wait in a collective are woken with an error of their own, and what is left a moment later is killed.  The report
+ * comes after the last rank is gone, so that it is the end of what the run prints.
+ *
+ * Nothing outlives the launcher: the kernel kills a rank whose parent dies, and the shared memory has no name. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/dist_shm.h"
 #include "host.h"
+
+#define TICK_NS 100000000      /* between looks at the ranks' records */
+#define TICK_ENDING_NS 20000000
+#define PATIENCE_NS 300000000  /* that ranks get to leave by themselves, and again after SIGTERM */
+#define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too: no need to tell of that */
+#define SHOWN 16               /* ranks in a table */
+
+typedef struct child {
+  pid_t pid;
+  bool alive;
+  int status;          /* of waitpid, when no longer alive */
+  int stop_signal;     /* 0: not stopped */
+  int64_t stopped_at;
+  bool stop_told;
+} child;
+
+typedef struct run {
+  ax_control *control;
+  int ranks, alive;
+  child child[AX_MAX_RANKS];
+  double stall_report, stall_timeout; /* seconds */
+  int64_t last_tick, awake_since;     /* when the launcher itself was last found stopped: clocks of waits start anew */
+  double next_stall;
+  int ending_signal;   /* a signal to the launcher ends the run */
+  int lost_to;         /* the signal that stopped a rank for too long */
+  int64_t ending_at;   /* 0: not ending */
+  bool termed, killed;
+  char table[SHOWN + 1][400]; /* where the ranks were when the run began to end */
+} run;
+
+/* ---- in a rank ---------------------------------------------------------------------------------------------------------- */
+
+static ax_control *my_control;
+static int my_rank;
+
+static void keep_going(int sig) { (void)sig; }
+
+static void finished(void) { ax_shm_finished(my_control, my_rank); }
+
+/* Writes down why this rank fails.  The first to fail ends the run. */
+static void rank_failed(const char *text, const char *where)
+{
+  ax_rank_record *me = &my_control->rank[my_rank];
+  const char *end = strstr(text, "\nstack traceback:");
+  int length = end ? (int)(end - text) : (int)strlen(text);
+  char reason[1024];
+
+  snprintf(me->failed_at, sizeof me->failed_at, "%s", where);
+  if (snprintf(me->failure, sizeof me->failure, "%s", text) >= (int)sizeof me->failure)
+    memcpy(me->failure + sizeof me->failure - 4, "...", 4);
+  snprintf(reason, sizeof reason, "rank %d failed: %.*s", my_rank, length > 800 ? 800 : length, text);
+  ax_shm_abort(my_control, my_rank, reason);
+}
+
+static void set_number(const char *name, int value)
+{
+  char text[16];
+  snprintf(text, sizeof text, "%d", value);
+  setenv(name, text, 1);
+}
+
+static int rank_main(const ax_plan *plan, ax_control *c, int rank, pid_t launcher, const sigset_t *mask)
+{
+  struct sigaction on_interrupt = {.sa_handler = keep_going, .sa_flags = SA_RESTART};
+  int status, null;
+
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) /* it died before the line above */
+    _exit(128 + SIGKILL);
+  /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by programs that the script starts. */
+  sigaction(SIGINT, &on_interrupt, NULL);
+  sigprocmask(SIG_SETMASK, mask, NULL);
+  if (rank > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) { /* ranks must not race for lines of input: it is rank 0's */
+    dup2(null, STDIN_FILENO);
+    close(null);
+  }
+  set_number("RANK", rank);
+  set_number("LOCAL_RANK", rank);
+  set_number("WORLD_SIZE", c->ranks);
+  set_number("LOCAL_WORLD_SIZE", c->ranks);
+  set_number("ACCEL_RUN_RANK", rank);
+  my_control = c;
+  my_rank = rank;
+  if (ax_shm_join(c, rank) != AX_OK) {
+    rank_failed(ax_last_error(), "");
+    _exit(AX_EXIT_FAILED);
+  }
+  atexit(finished); /* also for os.exit(0) */
+  status = ax_interp_run(plan, rank_failed);
+  if (status == 0)
+    return 0; /* main ends the process as usual */
+  fflush(NULL);
+  _exit(status);
+}
+
+/* ---- what ranks are doing --------------------------------------------------------------------------------------------------- */
+
+/* Both are borrowed until the next call. */
+static const char *signal_name(int sig)
+{
+  static char text[32];
+  const char *abbreviation = sigabbrev_np(sig);
+
+  if (abbreviation)
+    snprintf(text, sizeof text, "SIG%s", abbreviation);
+  else
+    snprintf(text, sizeof text, "signal %d", sig);
+  return text;
+}
+
+static double seconds_since(const run *r, int64_t then, int64_t now)
+{
+  if (then < r->awake_since)
+    then = r->awake_since;
+  return now > then ? (double)(now - then) * 1e-9 : 0;
+}
+
+/* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s" */
+static void doing(const run *r, int rank, int64_t now, char *buf, size_t size)
+{
+  const ax_rank_record *rec = &r->control->rank[rank];
+  const uint32_t state = atomic_load(&rec->state);
+  const uint64_t n = atomic_load(&rec->collectives);
+  const double s = seconds_since(r, atomic_load(&rec->since), now);
+  char text[96], last[300] = "";
+
+  if (n > 0) {
+    ax_collective_text(&rec->last, text, sizeof text);
+    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "", AX_WHERE_TEXT, rec->where);
+  }
+  if (state == AX_RANK_WAITING || state == AX_RANK_GIVEN_UP)
+    snprintf(buf, size, "in %s, for %.1f s", last, s);
+  else if (state == AX_RANK_FINISHED)
+    snprintf(buf, size, "finished%s%s", n > 0 ? "; last collective " : "", last);
+  else if (state == AX_RANK_STARTING)
+    snprintf(buf, size, "starting");
+  else if (n == 0)
+    snprintf(buf, size, "running for %.1f s, no collective so far", s);
+  else
+    snprintf(buf, size, "running for %.1f s since %s", s, last);
+}
+
+/* One line for each rank but `except`, up to SHOWN of them. */
+static int fill_table(run *r, int except, int64_t now)
+{
+  int rank, lines = 0, rows = 0;
+
+  for (rank = 0; rank < r->ranks; rank++) {
+    char text[340], stopped[32] = "";
+    if (rank == except)
+      continue;
+    if (rows++ >= SHOWN)
+      continue;
+    doing(r, rank, now, text, sizeof text);
+    if (r->child[rank].stop_signal)
+      snprintf(stopped, sizeof stopped, "stopped, ");
+    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s", rank, stopped, text);
+  }
+  if (rows > SHOWN)
+    snprintf(r->table[lines++], sizeof r->table[0], "  ... and %d more ranks", rows - SHOWN);
+  return lines;
+}
+
+static void print_table(run *r, int lines)
+{
+  int i;
+  for (i = 0; i < lines; i++)
+    fprintf(stderr, "%s\n", r->table[i]);
+}
+
+/* Tells, at growing intervals, when ranks have been waiting for long. */
+static void watch_stalls(run *r, int64_t now)
+{
+  double longest = 0;
+  int rank;
+
+  for (rank = 0; rank < r->ranks; rank++) {
+    ax_rank_record *rec = &r->control->rank[rank];
+    if (atomic_load(&rec->state) == AX_RANK_WAITING) {
+      const double s = seconds_since(r, atomic_load(&rec->since), now);
+      if (s > longest) longest = s;
+    }
+  }
+  if (longest < r->stall_report) {
+    r->next_stall = r->stall_report;
+    return;
+  }
+  if (longest < r->next_stall)
+    return;
+  r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
+  fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, r->control->timeout);
+  print_table(r, fill_table(r, -1, now));
+}
+
+/* ---- the ranks' ends ------------------------------------------------------------------------------------------------------ */
+
+static void rank_ended(run *r, int rank, int status)
+{
+  char reason[128];
+  int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+
+  r->child[rank].alive = false;
+  r->child[rank].status = status;
+  r->child[rank].stop_signal = 0;
+  r->alive--;
+  if (code != 0) {
+    if (WIFSIGNALED(status))
+      snprintf(reason, sizeof reason, "rank %d was killed by %s", rank, signal_name(WTERMSIG(status)));
+    else
+      snprintf(reason, sizeof reason, "rank %d exited with status %d", rank, code);
+    ax_shm_abort(r->control, rank, reason);
+  } else {
+    ax_shm_finished(r->control, rank); /* it may have left without saying so */
+  }
+}
+
+static void reap(run *r, int64_t now)
+{
+  int status, rank;
+  pid_t pid;
+
+  while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
+    for (rank = 0; rank < r->ranks && r->child[rank].pid != pid; rank++)
+      ;
+    if (rank == r->ranks)
+      continue;
+    if (WIFSTOPPED(status)) {
+      r->child[rank].stop_signal = WSTOPSIG(status);
+      r->child[rank].stopped_at = now;
+      r->child[rank].stop_told = false;
+    } else if (WIFCONTINUED(status)) {
+      if (r->child[rank].stop_told && r->ending_at == 0)
+        fprintf(stderr, "accel-run: rank %d goes on\n", rank);
+      r->child[rank].stop_signal = 0;
+    } else {
+      rank_ended(r, rank, status);
+    }
+  }
+}
+
+/* A stopped rank stops everybody, sooner or later. */
+static void watch_stopped(run *r, int64_t now)
+{
+  int rank;
+
+  for (rank = 0; rank < r->ranks; rank++) {
+    child *c = &r->child[rank];
+    char text[340], reason[128];
+    if (!c->alive || !c->stop_signal)
+      continue;
+    if (!c->stop_told && now - c->stopped_at >= STOP_NOTICE_NS) {
+      c->stop_told = true;
+      doing(r, rank, now, text, sizeof text);
+      fprintf(stderr, "accel-run: rank %d (process %d) was stopped by %s; it was %s. The run ends unless it goes on within %g s "
+              "(--stall_timeout)\n", rank, (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
+    }
+    if (seconds_since(r, c->stopped_at, now) >= r->stall_timeout) {
+      snprintf(reason, sizeof reason, "rank %d was stopped by %s and did not go on within %g s", rank, signal_name(c->stop_signal),
+               r->stall_timeout);
+      if (ax_shm_abort(r->control, rank, reason))
+        r->lost_to = c->stop_signal;
+    }
+  }
+}
+
+static void signal_all(run *r, int sig)
+{
+  int rank;
+
+  for (rank = 0; rank < r->ranks; rank++)
+    if (r->child[rank].alive)
+      kill(r->child[rank].pid, sig);
+}
+
+/* Once the run is ending: first patience, then SIGTERM, then SIGKILL, which also ends what is stopped. */
+static void end_ranks(run *r, int64_t now)
+{
+  const int64_t patience = r->ending_signal ? 0 : PATIENCE_NS;
+
+  if (!r->termed && now - r->ending_at >= patience) {
+    r->termed = true;
+    signal_all(r, SIGTERM);
+  }
+  if (!r->killed && now - r->ending_at >= patience + PATIENCE_NS) {
+    r->killed = true;
+    signal_all(r, SIGKILL);
+  }
+}
+
+static int wait_for_ranks(run *r, const sigset_t *signals)
+{
+  int lines = 0;
+
+  r->last_tick = r->awake_since = ax_monotonic_ns();
+  while (r->alive > 0) {
+    const struct timespec tick = {0, r->ending_at ? TICK_ENDING_NS : TICK_NS};
+    int sig = sigtimedwait(signals, NULL, &tick);
+    int64_t now = ax_monotonic_ns();
+
+    if (now - r->last_tick > 20 * (int64_t)TICK_NS) /* stopped ourselves (Ctrl-Z), or the machine slept */
+      r->awake_since = now;
+    r->last_tick = now;
+    if (sig > 0 && sig != SIGCHLD) {
+      char reason[64];
+      if (r->ending_signal) {
+        signal_all(r, SIGKILL); /* asked twice */
+      } else {
+        r->ending_signal = sig;
+        snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
+        ax_shm_abort(r->control, -1, reason);
+      }
+    }
+    reap(r, now);
+    if (r->ending_at == 0) {
+      watch_stopped(r, now);
+      watch_stalls(r, now);
+    }
+    if (r->ending_at == 0 && atomic_load(&r->control->abort) != AX_ABORT_NONE) {
+      r->ending_at = now;
+      lines = fill_table(r, r->control->failed_rank, now);
+    }
+    if (r->ending_at)
+      end_ranks(r, now);
+  }
+  return lines;
+}
+
+/* ---- the report ------------------------------------------------------------------------------------------------------------- */
+
+/* Fills `how` ("was killed by SIGKILL") and returns the exit status for the failed rank. */
+static int how_it_failed(const run *r, int rank, char *how, size_t size)
+{
+  const child *c = &r->child[rank];
+  const ax_rank_record *rec = &r->control->rank[rank];
+  int code;
+
+  if (rec->failure[0]) { /* it said so itself, whatever ended the process in the end */
+    code = WIFEXITED(c->status) && WEXITSTATUS(c->status) ? WEXITSTATUS(c->status) : AX_EXIT_FAILED;
+    snprintf(how, size, "failed");
+    return code;
+  }
+  if (r->lost_to) {
+    snprintf(how, size, "was stopped by %s and did not go on within %g s", signal_name(r->lost_to), r->stall_timeout);
+    return 128 + r->lost_to;
+  }
+  if (WIFSIGNALED(c->status)) {
+    code = WTERMSIG(c->status);
+    snprintf(how, size, "was killed by %s%s", signal_name(code), code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
+    return 128 + code;
+  }
+  code = WEXITSTATUS(c->status);
+  snprintf(how, size, "exited with status %d", code);
+  return code ? code : AX_EXIT_FAILED;
+}
+
+static int report(run *r, int lines)
+{
+  const int rank = r->control->failed_rank;
+  const ax_rank_record *rec;
+  char how[256], was[340];
+  int status;
+
+  if (atomic_load(&r->control->abort) == AX_ABORT_NONE)
+    return 0;
+  fflush(stdout);
+  if (rank < 0) {
+    fprintf(stderr, "accel-run: %s; the ranks were\n", r->control->reason);
+    print_table(r, lines);
+    return 128 + r->ending_signal;
+  }
+  rec = &r->control->rank[rank];
+  status = how_it_failed(r, rank, how, sizeof how);
+  if (rec->failure[0]) {
+    fprintf(stderr, "accel-run: rank %d of %d failed: %s\n", rank, r->ranks, rec->failure);
+  } else {
+    doing(r, rank, r->ending_at, was, sizeof was);
+    fprintf(stderr, "accel-run: rank %d of %d %s; it was %s\n", rank, r->ranks, how, was);
+  }
+  if (lines > 0) {
+    fputs("accel-run: the other ranks were\n", stderr);
+    print_table(r, lines);
+  }
+  fprintf(stderr, "accel-run: rank %d %s", rank, how);
+  if (rec->failed_at[0])
+    fprintf(stderr, " at %s", rec->failed_at);
+  else if (rec->where[0] && !rec->failure[0])
+    fprintf(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
+  fprintf(stderr, " (exit status %d)\n", status);
+  return status;
+}
+
+/* ---- starting ---------------------------------------------------------------------------------------------------------------- */
+
+/* The signals that the launcher waits for; one that was ignored when it started (nohup) stays ignored. */
+static void block_signals(sigset_t *signals, sigset_t *former)
+{
+  static const int list[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  struct sigaction a;
+  size_t i;
+
+  sigemptyset(signals);
+  for (i = 0; i < sizeof list / sizeof *list; i++)
+    if (list[i] == SIGCHLD || sigaction(list[i], NULL, &a) != 0 || a.sa_handler != SIG_IGN)
+      sigaddset(signals, list[i]);
+  signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would lose the exit statuses */
+  sigprocmask(SIG_BLOCK, signals, former);
+}
+
+static int check_script(const ax_plan *plan)
+{
+  const char *name = plan->script ? plan->argv[plan->script] : "-";
+
+  if (plan->stdin_text || strcmp(name, "-") == 0 || access(name, R_OK) == 0)
+    return 0;
+  fprintf(stderr, "accel-run: cannot open %s: %s\n", name, strerror(errno));
+  return AX_EXIT_FAILED;
+}
 
 int ax_launch(const ax_plan *plan, int ranks)
 {
-  (void)plan;
-  fprintf(stderr, "accel-run: %d ranks: not in this build yet\n", ranks);
-  return AX_EXIT_USAGE;
+  static run r;
+  bool given;
+  const int threads = ax_config_threads(plan, ranks, &given), cores = ax_config_cores();
+  const bool crowded = (long)ranks * threads > cores;
+  const pid_t launcher = getpid();
+  sigset_t signals, former;
+  int rank, status;
+
+  if ((status = check_script(plan)) != 0)
+    return status;
+  r.ranks = ranks;
+  r.stall_report = r.next_stall = plan->set[AX_SET_stall_report].number;
+  r.stall_timeout = plan->set[AX_SET_stall_timeout].number;
+  if (ax_shm_create(ranks, plan->set[AX_SET_timeout].number, !crowded, &r.control) != AX_OK) {
+    fprintf(stderr, "accel-run: %s\n", ax_last_error());
+    return AX_EXIT_FAILED;
+  }
+  ax_config_export(plan, ranks);
+  if (crowded)
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+  fflush(NULL); /* or every rank would print it again */
+  block_signals(&signals, &former);
+  for (rank = 0; rank < ranks; rank++) {
+    pid_t pid = fork();
+    if (pid == 0)
+      return rank_main(plan, r.control, rank, launcher, &former);
+    if (pid < 0) {
+      fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, ranks, strerror(errno));
+      signal_all(&r, SIGKILL);
+      while (waitpid(-1, NULL, 0) > 0)
+        ;
+      return AX_EXIT_FAILED;
+    }
+    r.child[rank] = (child){.pid = pid, .alive = true};
+    r.alive++;
+  }
+  return report(&r, wait_for_ranks(&r, &signals));
 }

@@ -67,7 +67,10 @@ static int run(ax_plan *plan)
   if ((script && strcmp(plan->argv[plan->script], "-") == 0) || (!script && !prompt && plan->n_actions == 0))
     if ((status = read_stdin(plan)) != 0)
       return status;
-  return ranks > 1 ? ax_launch(plan, ranks) : ax_interp_run(plan, NULL);
+  if (ranks > 1)
+    return ax_launch(plan, ranks);
+  ax_config_export(plan, 1);
+  return ax_interp_run(plan, NULL);
 }
 
 int main(int argc, char **argv)

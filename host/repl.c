@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <histedit.h>
 #include <lauxlib.h>
+#include <locale.h>
 #include <luajit.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -80,6 +81,7 @@ static bool open_editor(void)
   void *lib = NULL;
   size_t i;
 
+  setlocale(LC_CTYPE, ""); /* what the keyboard sends may be UTF-8 */
   for (i = 0; i < sizeof names / sizeof *names && !lib; i++)
     lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!lib)
@@ -111,10 +113,6 @@ static bool open_editor(void)
 
 static void close_editor(void)
 {
-  HistEvent ev;
-
-  if (past && history_path())
-    edit.history(past, &ev, H_SAVE, history_path());
   if (line_editor) edit.end(line_editor);
   if (past) edit.history_end(past);
   line_editor = NULL;
@@ -161,8 +159,11 @@ static void remember(lua_State *L, int at)
   HistEvent ev;
   const char *text = lua_tostring(L, at);
 
-  if (past && text[strspn(text, " \t")])
-    edit.history(past, &ev, H_ENTER, text);
+  if (!past || !text[strspn(text, " \t")])
+    return;
+  edit.history(past, &ev, H_ENTER, text);
+  if (history_path()) /* now, for the process may not live to the end of the session */
+    edit.history(past, &ev, H_SAVE, history_path());
 }
 
 /* Does the parser want more, rather than something else? */

@@ -1,30 +1,230 @@
-/* bind_dist.c: process groups in Lua, and the script line that messages about ranks name. */
-#include "bind_dist.h"
+/* bind_dist.c: process groups in Lua (core.dist), and the script line that messages about ranks name. */
+#include "bind/bind_dist.h"
 
-#include <lauxlib.h>
 #include <stdio.h>
-#include <string.h>
 
-static char library_dir[4096]; /* "@.../lua/accelerate/": how the sources of the library's own frames begin */
+#include "bind/bind.h"
+#include "dist.h"
+
+/* ---- script lines ------------------------------------------------------------------------------------------------------- */
+
+static char library_dir[4100]; /* "@.../lua/accelerate/": how the sources of the library's own frames begin */
 
 void ax_bind_set_lua_dir(const char *dir)
 {
-  snprintf(library_dir, sizeof library_dir, "@%.4000s/accelerate/", dir);
+  snprintf(library_dir, sizeof library_dir, "@%.4080s/accelerate/", dir);
 }
 
 const char *ax_bind_where(lua_State *L, char *buf, size_t size)
 {
-  size_t n = strlen(library_dir);
+  const size_t n = strlen(library_dir);
   lua_Debug ar;
   int level;
 
   buf[0] = '\0';
   for (level = 0; lua_getstack(L, level, &ar); level++) {
+    const char *name;
+    size_t long_by;
     lua_getinfo(L, "Sl", &ar);
     if (ar.currentline <= 0 || (n > 0 && strncmp(ar.source, library_dir, n) == 0))
       continue;
-    snprintf(buf, size, "%s:%d", ar.short_src, ar.currentline);
+    name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
+    long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0; /* the end of a path says more than its beginning */
+    snprintf(buf, size, "%s%s:%d", long_by ? "..." : "", name + (long_by ? long_by + 3 : 0), ar.currentline);
     break;
   }
   return buf;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------------------ */
+
+static void enter(lua_State *L)
+{
+  char where[128];
+
+  ax_bind_enter(L);
+  if (ax_dist_world()->size > 1)
+    ax_dist_at(ax_bind_where(L, where, sizeof where));
+}
+
+static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
+{
+  ax_reduction r = AX_SUM;
+  size_t n;
+
+  if (lua_isnoneornil(L, idx))
+    return r;
+  if (lua_type(L, idx) != LUA_TSTRING || !lua_tolstring(L, idx, &n) || ax_reduction_parse(lua_tostring(L, idx), &r) != AX_OK)
+    ax_arg_error(L, fn, idx, "op", "one of sum, mean, max, min, prod", idx);
+  return r;
+}
+
+static int check_rank(lua_State *L, int idx, const char *fn, const char *name)
+{
+  return lua_isnoneornil(L, idx) ? 0 : (int)ax_check_integer(L, idx, fn, name, 0, ax_dist_world()->size - 1);
+}
+
+static int dist_rank(lua_State *L) { lua_pushinteger(L, ax_dist_world()->rank); return 1; }
+static int dist_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->size); return 1; }
+static int dist_local_rank(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_rank); return 1; }
+static int dist_local_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_size); return 1; }
+
+static int dist_all_reduce(lua_State *L)
+{
+  ax_tensor *t;
+  ax_reduction r;
+
+  enter(L);
+  t = ax_check_tensor(L, 1, "all_reduce", "tensor");
+  r = check_reduction(L, 2, "all_reduce");
+  if (ax_dist_all_reduce(t, r) != AX_OK)
+    return ax_raise(L, "all_reduce");
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int dist_broadcast(lua_State *L)
+{
+  ax_tensor *t;
+  int root;
+
+  enter(L);
+  t = ax_check_tensor(L, 1, "broadcast", "tensor");
+  root = check_rank(L, 2, "broadcast", "src");
+  if (ax_dist_broadcast(t, root) != AX_OK)
+    return ax_raise(L, "broadcast");
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int dist_all_gather(lua_State *L)
+{
+  ax_tensor *t, **out;
+
+  enter(L);
+  t = ax_check_tensor(L, 1, "all_gather", "tensor");
+  out = ax_push_box(L);
+  if (ax_dist_all_gather(t, out) != AX_OK)
+    return ax_raise(L, "all_gather");
+  return 1;
+}
+
+static int dist_reduce_scatter(lua_State *L)
+{
+  ax_tensor *t, **out;
+  ax_reduction r;
+
+  enter(L);
+  t = ax_check_tensor(L, 1, "reduce_scatter", "tensor");
+  r = check_reduction(L, 2, "reduce_scatter");
+  out = ax_push_box(L);
+  if (ax_dist_reduce_scatter(t, r, out) != AX_OK)
+    return ax_raise(L, "reduce_scatter");
+  return 1;
+}
+
+static int dist_gather(lua_State *L)
+{
+  ax_tensor *t, **out;
+  int root;
+
+  enter(L);
+  t = ax_check_tensor(L, 1, "gather", "tensor");
+  root = check_rank(L, 2, "gather", "dst");
+  out = ax_push_box(L);
+  if (ax_dist_gather(t, root, out) != AX_OK)
+    return ax_raise(L, "gather");
+  if (!*out)
+    lua_pushnil(L);
+  return 1;
+}
+
+static int dist_barrier(lua_State *L)
+{
+  enter(L);
+  if (ax_dist_barrier() != AX_OK)
+    return ax_raise(L, "barrier");
+  return 0;
+}
+
+/* ---- byte strings.  Their buffers are userdata, so that an error frees them. ------------------------------------------------ */
+
+static void run(lua_State *L, const char *fn, ax_collective c)
+{
+  if (ax_group_run(ax_dist_world(), &c, NULL) != AX_OK)
+    ax_raise(L, fn);
+}
+
+/* Strings may differ in length: the lengths go first, then every string padded to the longest. */
+static int dist_all_gather_bytes(lua_State *L)
+{
+  static const char fn[] = "all_gather_bytes";
+  const int n = ax_dist_world()->size;
+  int64_t *lengths, mine, longest = 0;
+  const char *text;
+  char *in, *all;
+  size_t size;
+  int r;
+
+  enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return ax_arg_error(L, fn, 1, "bytes", "a string", 1);
+  text = lua_tolstring(L, 1, &size);
+  mine = (int64_t)size;
+  lengths = lua_newuserdata(L, (size_t)n * sizeof *lengths);
+  run(L, fn, (ax_collective){.op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine, .out = lengths});
+  for (r = 0; r < n; r++)
+    if (lengths[r] > longest) longest = lengths[r];
+  in = lua_newuserdata(L, (size_t)longest + 1);
+  memcpy(in, text, size);
+  memset(in + size, 0, (size_t)longest - size);
+  all = lua_newuserdata(L, (size_t)longest * (size_t)n + 1);
+  run(L, fn, (ax_collective){.op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all});
+  lua_createtable(L, n, 0);
+  for (r = 0; r < n; r++) {
+    lua_pushlstring(L, all + (size_t)r * (size_t)longest, (size_t)lengths[r]);
+    lua_rawseti(L, -2, r + 1);
+  }
+  return 1;
+}
+
+static int dist_broadcast_bytes(lua_State *L)
+{
+  static const char fn[] = "broadcast_bytes";
+  const ax_group *g = ax_dist_world();
+  const char *text = NULL;
+  int64_t length = 0;
+  size_t size;
+  char *buf;
+  int root;
+
+  enter(L);
+  root = check_rank(L, 2, fn, "src");
+  if (g->rank == root) {
+    if (lua_type(L, 1) != LUA_TSTRING)
+      return ax_arg_error(L, fn, 1, "bytes", "a string (on the rank that sends)", 1);
+    text = lua_tolstring(L, 1, &size);
+    length = (int64_t)size;
+  }
+  run(L, fn, (ax_collective){.op = AX_BROADCAST, .dtype = AX_I64, .root = root, .count = 1, .in = &length, .out = &length});
+  buf = lua_newuserdata(L, (size_t)length + 1);
+  if (text)
+    memcpy(buf, text, (size_t)length);
+  run(L, fn, (ax_collective){.op = AX_BROADCAST, .dtype = AX_U8, .root = root, .count = length, .in = buf, .out = buf});
+  lua_pushlstring(L, buf, (size_t)length);
+  return 1;
+}
+
+void ax_open_dist(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    {"rank", dist_rank}, {"world_size", dist_world_size}, {"local_rank", dist_local_rank}, {"local_world_size", dist_local_world_size},
+    {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"all_gather", dist_all_gather},
+    {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier},
+    {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},
+  };
+
+  lua_newtable(L);
+  ax_add_functions(L, functions);
+  lua_setfield(L, -2, "dist");
 }

@@ -1,0 +1,210 @@
+/* dist.c: what every transport has in common: names, checks, the group of one, collectives on tensors. */
+#include "dist.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/core.h"
+
+static const char *const op_names[AX_COLLECTIVES] = {
+  [AX_ALL_REDUCE] = "all_reduce", [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
+  [AX_REDUCE_SCATTER] = "reduce_scatter", [AX_GATHER] = "gather", [AX_BARRIER] = "barrier",
+};
+static const char *const reduction_names[AX_REDUCTIONS] = {
+  [AX_SUM] = "sum", [AX_MEAN] = "mean", [AX_MAX] = "max", [AX_MIN] = "min", [AX_PROD] = "prod",
+};
+static char script_line[128];
+
+const char *ax_collective_name(ax_collective_op op) { return (unsigned)op < AX_COLLECTIVES ? op_names[op] : "?"; }
+const char *ax_reduction_name(ax_reduction r) { return (unsigned)r < AX_REDUCTIONS ? reduction_names[r] : "?"; }
+
+ax_status ax_reduction_parse(const char *name, ax_reduction *out)
+{
+  for (int r = 0; r < AX_REDUCTIONS; r++)
+    if (strcmp(name, reduction_names[r]) == 0) {
+      *out = (ax_reduction)r;
+      return AX_OK;
+    }
+  return ax_fail(AX_EINVAL, "expected a reduction, one of sum, mean, max, min, prod; got '%s'", name);
+}
+
+void ax_dist_at(const char *where) { snprintf(script_line, sizeof script_line, "%s", where); }
+const char *ax_dist_where(void) { return script_line; }
+
+static bool reduces(ax_collective_op op) { return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER; }
+static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == AX_GATHER; }
+
+const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
+{
+  char extra[48] = "";
+
+  if (reduces(c->op))
+    snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
+  else if (has_root(c->op))
+    snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
+  if (c->op == AX_BARRIER)
+    snprintf(buf, size, "barrier()");
+  else
+    snprintf(buf, size, "%s(%s, %lld element%s%s)", ax_collective_name(c->op),
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra);
+  return buf;
+}
+
+/* ---- the group of one ---------------------------------------------------------------------------------------------- */
+
+static ax_status alone_issue(ax_group *g, const ax_collective *c, ax_work **work)
+{
+  if (c->out && c->out != c->in && c->count > 0)
+    memcpy(c->out, c->in, (size_t)c->count * ax_dtype_size(c->dtype));
+  *work = NULL;
+  return AX_OK;
+}
+static ax_status alone_wait(ax_group *g, ax_work *work) { return AX_OK; }
+static void alone_close(ax_group *g) { (void)g; }
+
+static const ax_transport alone = {"alone", alone_issue, alone_wait, alone_close};
+static ax_group group_of_one = {&alone, NULL, 0, 1, 0, 1};
+static ax_group *world = &group_of_one;
+
+ax_group *ax_dist_world(void) { return world; }
+
+void ax_dist_set_world(ax_group *g)
+{
+  world = g ? g : &group_of_one;
+  ax_random_set_rank(world->rank);
+}
+
+/* ---- running a collective -------------------------------------------------------------------------------------------- */
+
+/* What does not depend on the other ranks is refused before they are asked, so that the message is about this call alone. */
+static ax_status check(const ax_group *g, const ax_collective *c)
+{
+  if (reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
+    return ax_fail(AX_EDTYPE, "%s of bool tensors is not defined: use max (any) or min (all), or convert to int64",
+                   ax_reduction_name(c->reduction));
+  if (reduces(c->op) && c->reduction == AX_MEAN && !ax_is_float(c->dtype))
+    return ax_fail(AX_EDTYPE, "mean of %s tensors is not defined: convert to float32 first", ax_dtype_name(c->dtype));
+  if (has_root(c->op) && (c->root < 0 || c->root >= g->size))
+    return ax_fail(AX_ERANGE, "rank %d does not exist: ranks are 0 to %d", c->root, g->size - 1);
+  if (c->count < 0)
+    return ax_fail(AX_EINVAL, "the number of elements is negative: %lld", (long long)c->count);
+  return AX_OK;
+}
+
+ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work)
+{
+  ax_work *started = NULL;
+  ax_status st;
+
+  AX_TRY(check(g, c));
+  AX_TRY(g->transport->issue(g, c, &started));
+  if (work)
+    *work = started;
+  else
+    AX_TRY(g->transport->wait(g, started));
+out:
+  if (st != AX_OK && work) *work = NULL;
+  return st;
+}
+
+ax_status ax_work_wait(ax_group *g, ax_work *work) { return g->transport->wait(g, work); }
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+
+static ax_status on_host(const ax_tensor *t)
+{
+  if (t->device.kind != AX_CPU)
+    return ax_fail(AX_ENOIMPL, "the %s group carries tensors in CPU memory; this one is on cuda:%d", world->transport->name,
+                   t->device.index);
+  return AX_OK;
+}
+
+/* Runs `c` in place over t's elements; t's strides do not matter. */
+static ax_status in_place(ax_tensor *t, ax_collective *c)
+{
+  ax_tensor *flat = NULL;
+  ax_status st;
+
+  AX_TRY(on_host(t));
+  AX_TRY(ax_contiguous(t, &flat));
+  c->dtype = (ax_dtype)t->dtype;
+  c->count = t->numel;
+  c->in = c->out = ax_data(flat);
+  AX_TRY(ax_group_run(world, c, NULL));
+  if (flat != t)
+    AX_TRY(ax_copy(t, flat)); /* counts the write */
+  else
+    ax_touch(t);
+out:
+  ax_tensor_release(flat);
+  return st;
+}
+
+ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r)
+{
+  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r};
+  return in_place(t, &c);
+}
+
+ax_status ax_dist_broadcast(ax_tensor *t, int root)
+{
+  ax_collective c = {.op = AX_BROADCAST, .root = root};
+  return in_place(t, &c);
+}
+
+/* Runs `c` from t into a fresh tensor with t's shape but `first` as size of dim 0; `wanted` false: there is no result here. */
+static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t count, bool wanted, ax_tensor **out)
+{
+  ax_tensor *flat = NULL, *made = NULL;
+  int64_t shape[AX_MAX_DIMS] = {first};
+  ax_status st;
+
+  *out = NULL;
+  AX_TRY(on_host(t));
+  AX_TRY(ax_contiguous(t, &flat));
+  if (t->ndim > 1)
+    memcpy(shape + 1, t->shape + 1, (size_t)(t->ndim - 1) * sizeof *shape);
+  if (wanted)
+    AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim > 0 ? t->ndim : 1, shape, &made));
+  c->dtype = (ax_dtype)t->dtype;
+  c->count = count;
+  c->in = ax_data(flat);
+  c->out = made ? ax_data(made) : NULL;
+  AX_TRY(ax_group_run(world, c, NULL));
+  *out = made;
+  made = NULL;
+out:
+  ax_tensor_release(made);
+  ax_tensor_release(flat);
+  return st;
+}
+
+ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out)
+{
+  ax_collective c = {.op = AX_ALL_GATHER};
+  return into_new(t, &c, (t->ndim > 0 ? t->shape[0] : 1) * world->size, t->numel, true, out);
+}
+
+ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out)
+{
+  ax_collective c = {.op = AX_GATHER, .root = root};
+  return into_new(t, &c, (t->ndim > 0 ? t->shape[0] : 1) * world->size, t->numel, world->rank == root, out);
+}
+
+ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out)
+{
+  ax_collective c = {.op = AX_REDUCE_SCATTER, .reduction = r};
+  char text[AX_SHAPE_TEXT];
+
+  *out = NULL;
+  if (t->ndim == 0 || t->shape[0] % world->size != 0)
+    return ax_fail(AX_ESHAPE, "reduce_scatter: the first size must be a multiple of the number of ranks (%d); the shape is %s",
+                   world->size, ax_shape_text(t->ndim, t->shape, text, sizeof text));
+  return into_new(t, &c, t->shape[0] / world->size, t->numel / world->size, true, out);
+}
+
+ax_status ax_dist_barrier(void)
+{
+  const ax_collective c = {.op = AX_BARRIER};
+  return ax_group_run(world, &c, NULL);
+}

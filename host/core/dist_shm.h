@@ -1,0 +1,65 @@
+/* dist_shm.h: the memory that the launcher and the ranks of one machine share.
+ *
+ * It is one anonymous mapping, made before the ranks are forked: no name, no file, nothing to clean up, whoever dies.  It holds a
+ * control block, a record for each rank (where it is, and how it failed) and a window for each rank (data on its way). */
+#ifndef AX_DIST_SHM_H
+#define AX_DIST_SHM_H
+
+#include <stdatomic.h>
+
+#include "dist.h"
+
+#define AX_MAX_RANKS 256
+#define AX_WHERE_TEXT 128
+
+typedef enum {
+  AX_RANK_STARTING,
+  AX_RANK_RUNNING,
+  AX_RANK_WAITING,  /* in a collective, since `since` */
+  AX_RANK_GIVEN_UP, /* left that collective with an error */
+  AX_RANK_FINISHED
+} ax_rank_state;
+
+/* One rank as the others see it.  Only the rank itself writes, except for the last state, which the launcher may write for it.
+ * `filled`, `reduced` and `done` count steps of collectives (dist_shm.c); they are futexes. */
+typedef struct ax_rank_record {
+  _Alignas(64) _Atomic uint32_t filled;
+  _Atomic uint32_t reduced, done;
+  _Atomic uint32_t sleepers; /* ranks asleep on one of the three */
+
+  _Alignas(64) _Atomic uint32_t state; /* ax_rank_state */
+  int32_t pid;
+  _Atomic uint64_t collectives; /* entered so far: the number of the last one */
+  _Atomic int64_t since;        /* CLOCK_MONOTONIC nanoseconds, when `state` last changed */
+  ax_collective last;           /* the last one entered; its buffers mean nothing here */
+  char where[AX_WHERE_TEXT];    /* its script line */
+
+  char failed_at[256];   /* the script line of the error that ended the rank */
+  char failure[12 << 10]; /* its text and traceback */
+} ax_rank_record;
+
+typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_TOLD } ax_abort_state;
+
+typedef struct ax_control {
+  _Atomic uint32_t abort; /* ax_abort_state: set once, by the first rank that fails or by the launcher */
+  int32_t failed_rank;    /* -1: none in particular */
+  char reason[1024];      /* what the other ranks' errors say: "rank 1 failed: ..." */
+
+  int32_t ranks;
+  double timeout;  /* seconds that a rank waits in one collective */
+  bool spin;       /* every thread of every rank has a core of its own: waiting may keep it busy */
+  ax_rank_record rank[];
+} ax_control;
+
+/* Maps the memory for `ranks`; EINVAL, ENOMEM. */
+ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out);
+/* In a rank: makes the mapping the world group.  The control block lives as long as the process. */
+ax_status ax_shm_join(ax_control *c, int rank);
+/* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if not, nothing changes. */
+bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
+/* Says that `rank` will join no more collectives, and wakes those that wait for it. */
+void ax_shm_finished(ax_control *c, int rank);
+
+int64_t ax_monotonic_ns(void);
+
+#endif

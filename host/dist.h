@@ -1,0 +1,95 @@
+/* dist.h: process groups.
+ *
+ * A group is a rank, a size and a transport.  A transport is a vtable with one entry that issues any collective and gives back a
+ * handle for its end, so that transports which run beside the computation (NCCL, MPI) fit as they are; `shm` finishes a collective before
+ * it returns.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, root,
+ * reduction) is compared before data moves: a difference is an error on every rank that names both ranks and both script lines.
+ *
+ * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get the same bits, in every run.
+ * float16 and bfloat16 are added up in float32 and rounded once; integer sums and products wrap. */
+#ifndef AX_DIST_H
+#define AX_DIST_H
+
+#include "ax.h"
+
+typedef enum {
+  AX_ALL_REDUCE, AX_BROADCAST, AX_ALL_GATHER, AX_REDUCE_SCATTER, AX_GATHER, AX_BARRIER, AX_COLLECTIVES
+} ax_collective_op;
+typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_reduction;
+
+AX_API const char *ax_collective_name(ax_collective_op op);
+AX_API const char *ax_reduction_name(ax_reduction r);
+/* *out: the reduction called `name`; EINVAL, with the list of names, when there is none. */
+AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
+
+/* One collective over raw, contiguous buffers of host memory.  n is the group's size, `count` in elements:
+ *   ALL_REDUCE      in[count] of all ranks reduced -> out[count] on each; in may be out
+ *   BROADCAST       in[count] of root -> out[count] on each; in may be out
+ *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
+ *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not overlap out
+ *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL elsewhere
+ *   BARRIER         nobody leaves before all have entered */
+typedef struct ax_collective {
+  ax_collective_op op;
+  ax_dtype dtype;
+  ax_reduction reduction; /* of the reducing ones, else AX_SUM */
+  int root;               /* of BROADCAST and GATHER, else 0 */
+  int64_t count;
+  const void *in;
+  void *out;
+} ax_collective;
+
+typedef struct ax_group ax_group;
+typedef struct ax_work ax_work;
+
+typedef struct ax_transport {
+  const char *name; /* "shm" */
+  /* Starts `c`, whose buffers stay untouched by the caller until the wait.  *work: a new reference. */
+  ax_status (*issue)(ax_group *g, const ax_collective *c, ax_work **work);
+  /* Waits for the end, bounded by the group's timeout.  Takes the work. */
+  ax_status (*wait)(ax_group *g, ax_work *work);
+  /* Frees what the group holds; not a collective. */
+  void (*close)(ax_group *g);
+} ax_transport;
+
+struct ax_group {
+  const ax_transport *transport;
+  void *state; /* the transport's */
+  int rank, size, local_rank, local_size;
+};
+
+/* The group of all ranks; borrowed.  A group of one until a transport is joined. */
+AX_API ax_group *ax_dist_world(void);
+
+/* Checks `c` against what the group and the dtype allow, and starts it. work NULL: also waits for its end. */
+AX_API ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work);
+/* Takes the work. */
+AX_API ax_status ax_work_wait(ax_group *g, ax_work *work);
+/* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
+AX_API void ax_dist_at(const char *where);
+
+/* ---- tensors.  None of these is recorded by autograd. ------------------------------------------------------------- */
+
+/* In place; t may have any strides. */
+AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r);
+AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
+/* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d tensor counts as [1]. */
+AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
+/* The same on root; *out is NULL elsewhere. */
+AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
+/* New reference: part `rank` of dim 0 of the reduced tensor.  ESHAPE when the size of dim 0 is no multiple of the group's. */
+AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out);
+AX_API ax_status ax_dist_barrier(void);
+
+/* ---- for transports ------------------------------------------------------------------------------------------------- */
+
+/* Makes `g` the world.  Its fields are set; the group belongs to the transport. */
+void ax_dist_set_world(ax_group *g);
+/* "train.lua:12", or "" */
+const char *ax_dist_where(void);
+/* "all_reduce(float32, 10 elements, sum)" into buf. */
+const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
+/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not overlap one by parts. */
+void ax_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count);
+
+#endif
