@@ -3,6 +3,7 @@
  * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them over the Lua stack.  Arguments come by
  * position, in the signature's order; a plain table with string keys at the end gives the rest by name. */
 #include "bind/bind.h"
+#include "bind/bind_dist.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -181,6 +182,15 @@ const char *ax_describe(lua_State *L, int idx)
   }
 }
 
+/* "train.lua:12: ", the innermost line of the user's own: a call that goes through lua/accelerate is reported where it began. */
+static void push_where(lua_State *L)
+{
+  char where[256] = "";
+  ax_bind_where(L, where, sizeof where);
+  if (where[0]) lua_pushfstring(L, "%s: ", where);
+  else luaL_where(L, 1);
+}
+
 int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
 {
   char text[1024];
@@ -188,7 +198,7 @@ int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  luaL_where(L, 1);
+  push_where(L);
   lua_pushfstring(L, "%s: %s", fn, text);
   lua_concat(L, 2);
   return lua_error(L);
@@ -215,7 +225,7 @@ int ax_raise(lua_State *L, const char *where)
     lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
     return lua_error(L);
   }
-  luaL_where(L, 1);
+  push_where(L);
   if (n && !(strncmp(message, where, n) == 0 && message[n] == ':')) lua_pushfstring(L, "%s: %s", where, message);
   else lua_pushstring(L, message);
   lua_concat(L, 2);

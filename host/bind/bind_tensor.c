@@ -180,6 +180,26 @@ static int is_released(lua_State *L)
   return 1;
 }
 
+/* core._nearest(given, names) -> the name that is closest, or nil when none is near */
+static int nearest(lua_State *L)
+{
+  const char **names, *near;
+  int n, used = 0;
+  ax_bind_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING || !lua_istable(L, 2)) return ax_error(L, "_nearest", "expected a string and a list of strings");
+  n = (int)lua_objlen(L, 2);
+  names = lua_newuserdata(L, sizeof *names * (size_t)(n ? n : 1));
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, 2, i);
+    if (lua_type(L, -1) == LUA_TSTRING) names[used++] = lua_tostring(L, -1); /* the list holds it */
+    lua_pop(L, 1);
+  }
+  near = ax_nearest(lua_tostring(L, 1), names, used);
+  if (near) lua_pushstring(L, near);
+  else lua_pushnil(L);
+  return 1;
+}
+
 static int is_tensor(lua_State *L)
 {
   lua_pushboolean(L, ax_to_box(L, 1) != NULL);
@@ -286,13 +306,12 @@ static int version(lua_State *L)
 
 /* ---- data_ptr */
 
+/* No loop over names: LuaJIT 2.1.0-beta3 compiles ffi.typeof in one, with the type of the first turn for all. */
 static const char cast_pointer[] =
   "local ffi = require 'ffi'\n"
-  "local cast, types = ffi.cast, {}\n"
-  "for dtype, name in pairs { float32 = 'float', float64 = 'double', float16 = 'uint16_t', bfloat16 = 'uint16_t', int64 = 'int64_t',\n"
-  "                           int32 = 'int32_t', uint8 = 'uint8_t', bool = 'bool' } do\n"
-  "  types[dtype] = ffi.typeof('$ *', ffi.typeof(name))\n"
-  "end\n"
+  "local cast, typeof = ffi.cast, ffi.typeof\n"
+  "local types = { float32 = typeof 'float *', float64 = typeof 'double *', float16 = typeof 'uint16_t *', bfloat16 = typeof 'uint16_t *',\n"
+  "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', uint8 = typeof 'uint8_t *', bool = typeof 'bool *' }\n"
   "return function(p, dtype) return cast(types[dtype], p) end\n";
 
 /* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not rebound.  Counts as an edit, since what the
@@ -468,7 +487,7 @@ void ax_open_tensor(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "is_tensor", is_tensor }, { "release", release }, { "is_released", is_released }, { "rebind", rebind },
-    { "set_grad_slot", set_grad_slot }, { NULL, NULL },
+    { "set_grad_slot", set_grad_slot }, { "_nearest", nearest }, { NULL, NULL },
   };
   static const luaL_Reg methods[] = {
     { "dim", dim }, { "numel", numel }, { "size", size }, { "stride", stride }, { "is_contiguous", is_contiguous },

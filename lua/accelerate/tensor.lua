@@ -1,0 +1,144 @@
+--- Tensors: what scripts load as `accelerate.tensor`. The module is the constructor:
+---
+---   local tensor = require "accelerate.tensor"
+---   local x = tensor({ {1, 2}, {3, 4} }, { dtype = "float64", requires_grad = true })
+---   local y = (x * x):sum()
+---   y:backward()
+---   print(x.grad)
+---
+--- Sizes come as several numbers or as one list: tensor.zeros(2, 3), tensor.zeros({ 2, 3 }, { dtype = "int64" }). A number that
+--- names a position (a dim, x[1]) counts from 1; integers stored in a tensor count from 0. `==` is identity; x:eq(y) compares.
+
+local core = require "accelerate.core"
+
+---@class accelerate.Tensor
+---@field shape integer[] a fresh table
+---@field dtype accelerate.DType
+---@field device string "cpu", "cuda:0"
+---@field ndim integer
+---@field requires_grad boolean may be set on leaves
+---@field grad accelerate.Tensor? of a leaf, the same object until it is replaced; may be set
+---@field data accelerate.Tensor the same elements without history; setting it makes this object show other elements
+---@field is_leaf boolean
+---@field grad_fn string? the op that made it, where that was recorded
+
+---@alias accelerate.DType "float32"|"float64"|"float16"|"bfloat16"|"int64"|"int32"|"uint8"|"bool"
+---@alias accelerate.TensorOptions { dtype: accelerate.DType?, device: string?, requires_grad: boolean? }
+---@alias accelerate.RandomOptions { dtype: accelerate.DType?, device: string?, requires_grad: boolean?, generator: userdata? }
+
+---@class accelerate.tensor
+---@overload fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless told otherwise
+---@field zeros fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
+---@field ones fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
+---@field empty fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor not cleared
+---@field full fun(shape: integer[]|integer, value: number|boolean, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field arange fun(...: number|accelerate.TensorOptions): accelerate.Tensor (stop), (start, stop) or (start, stop, step); stop is not in it; int64 when all are integral
+---@field linspace fun(start: number, stop: number, steps: integer, options?: accelerate.TensorOptions): accelerate.Tensor both ends are in it
+---@field eye fun(n: integer, m?: integer, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field rand fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor uniform in [0, 1)
+---@field randn fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor standard normal
+---@field randint fun(low: integer, high: integer, ...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor int64 in low .. high - 1; (high, shape) starts from 0
+---@field randperm fun(n: integer, options?: accelerate.RandomOptions): accelerate.Tensor 0 .. n-1 in random order, int64
+---@field zeros_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field ones_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field full_like fun(x: accelerate.Tensor, value: number|boolean, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field rand_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
+---@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
+---@field is_tensor fun(value: any): boolean
+---@field no_grad fun(fn: function, ...): ... runs fn(...) with nothing recorded, and returns what it returns
+---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
+---@field is_grad_enabled fun(): boolean
+---@field set_grad_enabled fun(on: boolean): boolean returns the former setting
+---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are neither returned nor kept are freed at once when it ends
+---@field keep fun(...): ... its arguments; their tensors outlive the scope
+---@field release fun(x: accelerate.Tensor) frees a tensor's handle at once; using it later is an error
+---@field is_released fun(x: accelerate.Tensor): boolean
+---@field grad fun(outputs: accelerate.Tensor|accelerate.Tensor[], inputs: accelerate.Tensor|accelerate.Tensor[], options?: { grad_outputs: accelerate.Tensor|accelerate.Tensor[]|nil, retain_graph: boolean?, create_graph: boolean?, allow_unused: boolean? }): ... one gradient for each input, as several values
+---@field Function fun(definition: { forward: function, backward: function, name: string? }): table a differentiable function written in Lua; call it
+---@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state, set_state
+---@field manual_seed fun(seed: integer) seeds all generators of this rank
+---@field default_generator fun(): userdata
+---@field get_num_threads fun(): integer
+---@field set_num_threads fun(n: integer)
+---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable, inplace, hidden
+local M = {}
+
+for _, name in ipairs {
+  "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm",
+  "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
+  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released", "grad", "Function",
+  "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "ops",
+} do
+  M[name] = core[name]
+end
+for _, row in ipairs(core.ops()) do
+  if not row.hidden then M[row.name] = core[row.name] end
+end
+
+local function check_pair(where, a, b)
+  for i, x in ipairs { a, b } do
+    if not core.is_tensor(x) then
+      error(("%s: argument %d: expected a tensor, got %s"):format(where, i, type(x)), 3)
+    end
+  end
+  if not (core.is_tensor(a) and core.is_tensor(b)) then error(where .. ": expected two tensors, got nil", 3) end
+end
+
+local function same_shape(a, b)
+  local p, q = a.shape, b.shape
+  if #p ~= #q then return false end
+  for i = 1, #p do
+    if p[i] ~= q[i] then return false end
+  end
+  return true
+end
+
+--- Whether two tensors have the same shape and the same elements. NaN equals nothing.
+---@param a accelerate.Tensor
+---@param b accelerate.Tensor
+---@return boolean
+function M.equal(a, b)
+  check_pair("equal", a, b)
+  if not same_shape(a, b) then return false end
+  return core.no_grad(function() return a:eq(b):all():item() end)
+end
+
+local CLOSE = { rtol = 1e-5, atol = 1e-8, equal_nan = false }
+
+--- Whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in float64). Infinities must be the same.
+---@param a accelerate.Tensor
+---@param b accelerate.Tensor
+---@param options? { rtol: number?, atol: number?, equal_nan: boolean? } 1e-5, 1e-8, false
+---@return boolean
+function M.allclose(a, b, options)
+  local o
+  check_pair("allclose", a, b)
+  if options == nil then
+    o = CLOSE
+  else
+    o = require("accelerate.utils.options").check("allclose", options, {
+      rtol = { "number", default = CLOSE.rtol, min = 0 }, atol = { "number", default = CLOSE.atol, min = 0 },
+      equal_nan = { "boolean", default = CLOSE.equal_nan },
+    })
+  end
+  return core.no_grad(function()
+    local x, y = a:double(), b:double()
+    local near = (x - y):abs():le(y:abs() * o.rtol + o.atol):logical_and(y:isfinite())
+    local same = x:eq(y):logical_or(near)
+    if o.equal_nan then same = same:logical_or(x:isnan():logical_and(y:isnan())) end
+    return same:all():item()
+  end)
+end
+
+return setmetatable(M, {
+  __call = function(_, ...) return core.tensor(...) end,
+  __index = function(_, key)
+    local names = {}
+    for name in pairs(M) do names[#names + 1] = name end
+    table.sort(names)
+    local near = type(key) == "string" and core._nearest(key, names)
+    error(("tensor: there is no function %s%s"):format(tostring(key), near and ("; did you mean %s?"):format(near) or ""), 2)
+  end,
+})

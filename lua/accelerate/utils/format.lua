@@ -1,0 +1,163 @@
+--- How tensors look as text: PyTorch's layout and its rules for choosing digits (torch/_tensor_str.py). Loaded when the first tensor is printed.
+
+local core = require "accelerate.core"
+
+local M = {}
+
+local PRECISION, THRESHOLD, EDGE, LINE = 4, 1000, 3, 80
+
+-- ---- values: nested lists of numbers, or of texts for integers; `cut` marks a list that shows only its two ends
+
+local function ends_of(n, summarize)
+  if summarize and n > 2 * EDGE then return EDGE, n - EDGE + 1 end
+  return n, n + 1
+end
+
+local function plain_values(x)
+  if x.dtype == "bool" then
+    local list = x:totable()
+    for i = 1, #list do list[i] = list[i] and "True" or "False" end
+    return list
+  elseif x.dtype:find("float", 1, true) then
+    return x:totable()
+  end
+  return core._integers(x:contiguous())
+end
+
+local function read(x, summarize)
+  local n = x:size(1)
+  local head, tail = ends_of(n, summarize)
+  local list
+  if x.ndim == 1 then
+    if head == n then return plain_values(x) end
+    list = plain_values(core.cat({ x:narrow(1, 1, head), x:narrow(1, tail, n - tail + 1) }))
+  else
+    list = {}
+    for i = 1, head do list[#list + 1] = read(x[i], summarize) end
+    for i = tail, n do list[#list + 1] = read(x[i], summarize) end
+  end
+  list.cut = head < n
+  return list
+end
+
+local function each(values, visit)
+  for _, v in ipairs(values) do
+    if type(v) == "table" then each(v, visit) else visit(v) end
+  end
+end
+
+-- ---- one width and one notation for all
+
+local function is_finite(v) return v == v and v ~= math.huge and v ~= -math.huge end
+
+local function odd_text(v)
+  if v ~= v then return "nan" end
+  return v > 0 and "inf" or "-inf"
+end
+
+local function float_format(values)
+  local least, most, integral, sample = math.huge, 0, true, {}
+  each(values, function(v)
+    if is_finite(v) and v ~= 0 then
+      local a = math.abs(v)
+      least, most = math.min(least, a), math.max(most, a)
+      if v ~= math.floor(v) then integral = false end
+      sample[#sample + 1] = v
+    end
+  end)
+  if #sample == 0 then return 1, function(v) return is_finite(v) and ("%.0f."):format(v) or odd_text(v) end end
+  local exponent = most / least > 1000 or most > 1e8 or least < 1e-4
+  local template = exponent and ("%%.%de"):format(PRECISION) or integral and "%.0f." or ("%%.%df"):format(PRECISION)
+  local width = 1
+  for _, v in ipairs(sample) do width = math.max(width, #template:format(v)) end
+  return width, function(v) return is_finite(v) and template:format(v) or odd_text(v) end
+end
+
+local function text_format(values)
+  local width = 1
+  each(values, function(v) width = math.max(width, #v) end)
+  return width, function(v) return v end
+end
+
+-- ---- layout
+
+local function vector_text(values, indent, width, text)
+  local parts = {}
+  for i, v in ipairs(values) do
+    local s = text(v)
+    parts[#parts + 1] = (" "):rep(width - #s) .. s
+    if values.cut and i == EDGE then parts[#parts + 1] = " ..." end
+  end
+  local per_line = math.max(1, math.floor((LINE - indent) / (width + 2)))
+  local lines = {}
+  for i = 1, #parts, per_line do
+    lines[#lines + 1] = table.concat(parts, ", ", i, math.min(i + per_line - 1, #parts))
+  end
+  return "[" .. table.concat(lines, ",\n" .. (" "):rep(indent + 1)) .. "]"
+end
+
+local function nested_text(values, dims, indent, width, text)
+  if dims == 1 then return vector_text(values, indent, width, text) end
+  local parts = {}
+  for i, v in ipairs(values) do
+    parts[#parts + 1] = nested_text(v, dims - 1, indent + 1, width, text)
+    if values.cut and i == EDGE then parts[#parts + 1] = "..." end
+  end
+  return "[" .. table.concat(parts, "," .. ("\n"):rep(dims - 1) .. (" "):rep(indent + 1)) .. "]"
+end
+
+local function body_text(x, indent)
+  if x:numel() == 0 then return "[]" end
+  local choose = x.dtype:find("float", 1, true) and float_format or text_format
+  if x.ndim == 0 then
+    local values = plain_values(x:reshape(1))
+    local width, text = choose(values)
+    local s = text(values[1])
+    return (" "):rep(width - #s) .. s
+  end
+  local values = read(x, x:numel() > THRESHOLD)
+  local width, text = choose(values)
+  return nested_text(values, x.ndim, indent, width, text)
+end
+
+-- ---- the whole
+
+local function suffixes_of(x)
+  local list = {}
+  local shown = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool"
+  if x.device ~= "cpu" then list[#list + 1] = ("device='%s'"):format(x.device) end
+  if x:numel() == 0 then
+    if x.ndim ~= 1 then list[#list + 1] = "size=(" .. table.concat(x.shape, ", ") .. ")" end
+    shown = x.dtype ~= "float32"
+  end
+  if shown then list[#list + 1] = "dtype=" .. x.dtype end
+  if x.grad_fn then
+    list[#list + 1] = ("grad_fn=<%s>"):format(x.grad_fn)
+  elseif x.requires_grad then
+    list[#list + 1] = "requires_grad=True"
+  end
+  return list
+end
+
+--- "tensor([[1., 2.],\n        [3., 4.]])". Above 1000 elements only the three at each end of a dim are shown.
+---@param x accelerate.Tensor
+---@return string
+function M.tensor(x)
+  local indent = #"tensor("
+  local body = core.no_grad(function() return body_text(x:detach(), indent) end)
+  local text = "tensor(" .. body
+  local out, last_line = { text }, #text:match("[^\n]*$") + 2
+  for _, suffix in ipairs(suffixes_of(x)) do
+    if last_line + #suffix + 2 > LINE then
+      out[#out + 1] = ",\n" .. (" "):rep(indent) .. suffix
+      last_line = indent + #suffix
+    else
+      out[#out + 1] = ", " .. suffix
+      last_line = last_line + #suffix + 2
+    end
+  end
+  out[#out + 1] = ")"
+  return table.concat(out)
+end
+
+return M

@@ -1,0 +1,47 @@
+-- Tensors as text, against what PyTorch prints for the same values.
+local tensor = require "accelerate.tensor"
+local reference = require "spec.support.print_reference"
+
+local environment = setmetatable({
+  tensor = tensor,
+  T = function(value, options) return tensor(value, options) end,
+  A = function(n) return tensor.arange(n) end,
+}, { __index = _G })
+
+describe("tostring", function()
+  for _, case in ipairs(reference) do
+    local expression, expected = case[1], case[2]
+    it("prints " .. expression:sub(1, 60) .. " as PyTorch does", function()
+      local x = setfenv(assert(loadstring("return " .. expression)), environment)()
+      assert.equal(expected, tostring(x))
+    end)
+  end
+
+  it("names the op that made a tensor", function()
+    local x = tensor({ 1, 2 }, { requires_grad = true })
+    assert.equal("tensor([2., 3.], grad_fn=<add>)", tostring(x + 1))
+  end)
+
+  it("prints a view that is not contiguous in its own order", function()
+    assert.equal("tensor([[0, 3],\n        [1, 4],\n        [2, 5]])", tostring(tensor.arange(6):view(2, 3):t()))
+  end)
+
+  it("prints integers beyond 2^53 exactly", function()
+    local x = tensor({ 0 }, { dtype = "int64" })
+    x:data_ptr()[0] = 9007199254740993LL
+    assert.equal("tensor([9007199254740993])", tostring(x))
+  end)
+
+  it("records nothing and changes nothing", function()
+    local x = tensor({ 1, 2 }, { requires_grad = true })
+    local _ = tostring(x)
+    assert.is_true(x.is_leaf)
+    assert.equal(0, x:_version())
+  end)
+
+  it("says so when a tensor was released", function()
+    local x = tensor.ones(2)
+    tensor.release(x)
+    assert.equal("tensor(released)", tostring(x))
+  end)
+end)
