@@ -51,19 +51,21 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
 
 /* ---- single elements: every type goes through the one of these three that holds it exactly */
 
-/* Out of range and NaN are undefined in C: they come as the least value, as x86 has it; narrower integers take its low bits. */
-static inline int64_t to_int(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
-static inline int64_t to_int_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
+/* Out of range and NaN are undefined in C: they come as the least value, as x86 and PyTorch have it; uint8 takes the low bits. */
+static inline int64_t to_i64(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
+static inline int64_t to_i64_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
+static inline int32_t to_i32(double v) { return v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; }
+static inline int32_t to_i32_f(float v) { return v >= -0x1p31f && v < 0x1p31f ? (int32_t)v : INT32_MIN; }
 
-/* Rows: from type, its C type, the value as float, double, integer, truth; x is what was loaded. */
-#define SOURCES(X, ...) \
-  X(f32, float, x, x, to_int_f(x), x != 0, __VA_ARGS__) \
-  X(f64, double, (float)x, x, to_int(x), x != 0, __VA_ARGS__) \
-  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_int_f(ax_half_to_float(x)), (x & 0x7fff) != 0, __VA_ARGS__) \
-  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_int_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0, __VA_ARGS__) \
-  X(i64, int64_t, (float)x, (double)x, x, x != 0, __VA_ARGS__) \
-  X(i32, int32_t, (float)x, x, x, x != 0, __VA_ARGS__) \
-  X(u8, uint8_t, x, x, x, x != 0, __VA_ARGS__)
+/* Rows: from type, its C type, the value as float, double, int64, int32, truth; x is what was loaded. */
+#define SOURCES(X) \
+  X(f32, float, x, x, to_i64_f(x), to_i32_f(x), x != 0) \
+  X(f64, double, (float)x, x, to_i64(x), to_i32(x), x != 0) \
+  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_i64_f(ax_half_to_float(x)), to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
+  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_i64_f(ax_bf16_to_float(x)), to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
+  X(i64, int64_t, (float)x, (double)x, x, (uint32_t)(uint64_t)x, x != 0) \
+  X(i32, int32_t, (float)x, x, x, x, x != 0) \
+  X(u8, uint8_t, x, x, x, x, x != 0)
 
 #define CAST(from, to, TI, TO, expr) \
   static void from##_to_##to(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
@@ -83,16 +85,16 @@ static inline int64_t to_int_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? 
       *(TO *)(data[0] + i * stride[0]) = (TO)(expr); \
     } \
   }
-#define ALL_CASTS(from, TI, as_float, as_double, as_int, as_truth, ...) \
+#define ALL_CASTS(from, TI, as_float, as_double, as_i64, as_i32, as_truth) \
   CAST(from, f32, TI, float, as_float) \
   CAST(from, f64, TI, double, as_double) \
   CAST(from, f16, TI, uint16_t, ax_float_to_half(as_float)) \
   CAST(from, bf16, TI, uint16_t, ax_float_to_bf16(as_float)) \
-  CAST(from, i64, TI, int64_t, as_int) \
-  CAST(from, i32, TI, int32_t, (uint32_t)(as_int)) \
-  CAST(from, u8, TI, uint8_t, as_int) \
+  CAST(from, i64, TI, int64_t, as_i64) \
+  CAST(from, i32, TI, int32_t, as_i32) \
+  CAST(from, u8, TI, uint8_t, as_i64) \
   CAST(from, bool, TI, uint8_t, as_truth)
-SOURCES(ALL_CASTS, )
+SOURCES(ALL_CASTS)
 
 /* Half and float in runs, with the processor's instructions where there are some. */
 #define RUNS(half, D) \

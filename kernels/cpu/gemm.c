@@ -18,9 +18,9 @@
 #define MR 4
 
 /* U: what arithmetic is done in, so that integers wrap around without undefined behaviour. */
-#define GEMM(name, U) \
-  typedef U name##_vec __attribute__((vector_size(BYTES), aligned(sizeof(U)), may_alias)); \
-  enum { name##_V = BYTES / sizeof(U), name##_NR = 2 * name##_V }; \
+#define GEMM(name, U, bytes) \
+  typedef U name##_vec __attribute__((vector_size(bytes), aligned(sizeof(U)), may_alias)); \
+  enum { name##_V = bytes / sizeof(U), name##_NR = 2 * name##_V }; \
   /* acc (4 x NR, rows TILE apart) += pa (depth x 4) x pb (depth x NR) */ \
   __attribute__((optimize("fp-contract=fast"))) \
   static void name##_micro(const U *pa, const U *pb, int64_t depth, U *acc) \
@@ -73,11 +73,11 @@
 
 typedef struct job { const ax_gemm *g; const void *a, *b; void *c; int64_t across, down; } job;
 
-GEMM(f32, float)
-GEMM(f64, double)
-GEMM(i64, uint64_t)
-GEMM(i32, uint32_t)
-GEMM(u8, uint8_t)
+GEMM(f32, float, BYTES)
+GEMM(f64, double, BYTES)
+GEMM(i64, uint64_t, BYTES)
+GEMM(i32, uint32_t, BYTES)
+GEMM(u8, uint8_t, (BYTES < 32 ? BYTES : 32)) /* two vectors must fit a tile */
 
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c)
 {
