@@ -108,10 +108,25 @@ static void where_of_stack(const char *stack)
   }
 }
 
+/* Replaces the text on the stack top by itself and the stack from `level` on. */
+static void add_stack(lua_State *L, int level)
+{
+  const char *text, *last;
+
+  luaL_traceback(L, L, lua_tostring(L, -1), level);
+  text = lua_tostring(L, -1);
+  last = strrchr(text, '\n'); /* "[C]: at 0x55...": main, which tells nobody anything */
+  if (last && strncmp(last, "\n\t[C]: at 0x", 12) == 0) {
+    lua_pushlstring(L, text, (size_t)(last - text));
+    lua_remove(L, -2);
+  }
+  lua_remove(L, -2);
+}
+
 /* Message handler: the error as text, with the stack once, however often it is raised again. */
 static int traceback(lua_State *L)
 {
-  const char *stack, *last;
+  const char *stack;
 
   ax_bind_where(L, failed_at, sizeof failed_at);
   if (!lua_isstring(L, 1)) {
@@ -126,10 +141,7 @@ static int traceback(lua_State *L)
     where_of_stack(stack);
     return 1;
   }
-  luaL_traceback(L, L, lua_tostring(L, 1), 1);
-  last = strrchr(lua_tostring(L, -1), '\n'); /* "[C]: at 0x55...": main, which tells nobody anything */
-  if (last && strncmp(last, "\n\t[C]: at 0x", 13) == 0)
-    lua_pushlstring(L, lua_tostring(L, -1), (size_t)(last - lua_tostring(L, -1)));
+  add_stack(L, 1);
   return 1;
 }
 
@@ -166,9 +178,9 @@ static int rank_exit(lua_State *L)
   if ((status & 255) != 0) {
     ax_bind_where(L, where, sizeof where);
     lua_pushfstring(L, "os.exit(%d) was called", status);
-    luaL_traceback(L, L, lua_tostring(L, -1), 0);
+    add_stack(L, 0);
     failed_fn(lua_tostring(L, -1), where);
-    lua_pop(L, 2);
+    lua_pop(L, 1);
   }
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
