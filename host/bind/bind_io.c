@@ -55,9 +55,12 @@ static void read_entries(lua_State *L, int idx, int n, const char **names, ax_te
     lua_rawgeti(L, -2, 2);
     lua_pushfstring(L, "the name of entry %d", i + 1);
     names[i] = check_text(L, lua_gettop(L) - 2, lua_tostring(L, -1));
-    lua_pushfstring(L, "tensor '%s'", names[i]);
-    tensors[i] = ax_check_tensor(L, lua_gettop(L) - 2, "safetensors_save", lua_tostring(L, -1));
-    lua_pop(L, 5);
+    tensors[i] = ax_opt_tensor(L, -2, "safetensors_save");
+    if (!tensors[i]) {
+      lua_pushfstring(L, "tensor '%s'", names[i]);
+      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a tensor", lua_gettop(L) - 2);
+    }
+    lua_pop(L, 4);
   }
 }
 
@@ -65,7 +68,8 @@ typedef struct pair { const char *key, *value; } pair; /* laid out as the core's
 
 static int by_key(const void *a, const void *b) { return strcmp(((const pair *)a)->key, ((const pair *)b)->key); }
 
-/* Reads the map of strings at idx as pairs, in the order of their keys (the same file from every process).  Pushes their memory. */
+/* Reads the map of strings at idx as pairs, in the order of their keys (every process writes the same file).  Pushes their
+ * memory. */
 static const char *const *read_metadata(lua_State *L, int idx, int *n)
 {
   pair *pairs;
