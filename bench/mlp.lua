@@ -31,8 +31,7 @@ while done < warmup + steps do
     local ended = common.now()
     if done > warmup then
       times[#times + 1] = ended - began
-      losses[#losses + 1] = loss:detach()
-      losses[#losses - 10] = nil
+      if done > warmup + steps - 10 then losses[#losses + 1] = loss:detach() end
     end
     if done == warmup + steps then break end
     began = common.now()
@@ -41,6 +40,6 @@ end
 
 if accelerator.is_main_process then
   local sum = 0
-  for i = #times - 9, #times do sum = sum + losses[i]:item() end
-  common.emit { batch = batch, ranks = accelerator.num_processes, step_ms = common.median(times) * 1e3, loss = sum / 10 }
+  for _, loss in ipairs(losses) do sum = sum + loss:item() end
+  common.emit { batch = batch, ranks = accelerator.num_processes, step_ms = common.median(times) * 1e3, loss = sum / #losses }
 end
