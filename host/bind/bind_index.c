@@ -85,12 +85,13 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
   return *box;
 }
 
-static int64_t position(lua_State *L, const ax_tensor *x, int dim, int64_t p)
+/* 1-based or negative, to 0-based.  `shown` and `shape` are the dim and the tensor as the user knows them. */
+static int64_t position(lua_State *L, int64_t size, int64_t p, int shown, const ax_tensor *whole)
 {
-  const int64_t size = x->shape[dim], at = p < 0 ? size + p : p - 1;
+  const int64_t at = p < 0 ? size + p : p - 1;
   if (p == 0) return ax_error(L, "index", "positions count from 1 (and from -1 backward); got 0");
   if (at < 0 || at >= size)
-    return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)", (long long)p, dim + 1, (long long)size, SHAPE(x));
+    return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)", (long long)p, shown, (long long)size, SHAPE(whole));
   return at;
 }
 
@@ -179,8 +180,7 @@ static ax_tensor *read_range(work *w, ax_tensor *x, int dim, int entry, int idx)
   if (v[0] == 0 || (v[1] == 0 && v[0] != 1)) ax_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
   if (v[2] < 1) ax_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
   if (first < 0 || last >= size || last < first - 1)
-    ax_error(L, "index", "entry %d: the range {%lld, %lld} does not fit dim %d of size %lld", entry, (long long)v[0], (long long)v[1], dim + 1,
-             (long long)size);
+    ax_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry, (long long)v[0], (long long)v[1], (long long)size);
   length = (last - first + v[2]) / v[2];
   return apply1(w, AX_OP_SLICE, x, (ax_attrs){ .i = { dim, first, length, v[2] }, .n_list = -1 });
 }
@@ -193,13 +193,13 @@ static bool empty_table(lua_State *L, int idx)
   return false;
 }
 
-static ax_tensor *read_entry(work *w, ax_tensor *x, int *dim, int entry, int idx, bool views_only)
+static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int *dim, int entry, int idx, bool views_only)
 {
   lua_State *L = w->L;
   int64_t p;
   ax_tensor *index;
 
-  if (ax_to_integer(L, idx, &p)) return select_at(w, x, *dim, position(L, x, *dim, p));
+  if (ax_to_integer(L, idx, &p)) return select_at(w, x, *dim, position(L, x->shape[*dim], p, entry, whole));
   if (lua_istable(L, idx)) return empty_table(L, idx) ? ((*dim)++, x) : read_range(w, x, (*dim)++, entry, idx);
   index = ax_opt_tensor(L, idx, "index");
   if (!index) ax_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry, ax_describe(L, idx));
@@ -207,8 +207,7 @@ static ax_tensor *read_entry(work *w, ax_tensor *x, int *dim, int entry, int idx
   if (index->ndim != 1 || (index->dtype != AX_BOOL && index->dtype != AX_I64)) bad_tensor_key(L, index);
   if (index->dtype == AX_BOOL) {
     if (index->numel != x->shape[*dim])
-      ax_error(L, "index", "entry %d: a mask of %lld does not fit dim %d of size %lld", entry, (long long)index->numel, *dim + 1,
-               (long long)x->shape[*dim]);
+      ax_error(L, "index", "entry %d: a mask of %lld does not fit a dim of size %lld", entry, (long long)index->numel, (long long)x->shape[*dim]);
     index = mask_positions(w, index);
   }
   return index_select(w, x, (*dim)++, index);
@@ -226,7 +225,7 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx, bool views_only)
   luaL_checkstack(L, MOST_TEMPS + 2 * AX_MAX_DIMS, "index");
   for (int k = 1; k <= n; k++) {
     lua_rawgeti(L, idx, k);
-    x = read_entry(w, x, &dim, k, lua_gettop(L), views_only);
+    x = read_entry(w, original, x, &dim, k, lua_gettop(L), views_only);
   }
   if (x != original) return x;
   if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 }); /* all of it, as a new view */
@@ -243,7 +242,7 @@ static ax_tensor *read_key(work *w, ax_tensor *x, int idx)
 
   if (ax_to_integer(L, idx, &p)) {
     if (x->ndim == 0) ax_error(L, "index", "a 0-d tensor has no positions; x:item() is its value");
-    return select_at(w, x, 0, position(L, x, 0, p));
+    return select_at(w, x, 0, position(L, x->shape[0], p, 1, x));
   }
   if (lua_istable(L, idx)) return read_list(w, x, idx, false);
   index = ax_opt_tensor(L, idx, "index");
@@ -292,6 +291,18 @@ static void write_into(lua_State *L, ax_tensor *place, const value *v)
   if (ax_run_inplace(AX_OP_COPY, &a, place) != AX_OK) ax_raise(L, "index");
 }
 
+/* Leading dims of size 1 do not matter: x[1] = tensor({ 3 }) for a 1-d x, as in PyTorch. */
+static ax_tensor *trim(work *w, ax_tensor *v, const ax_tensor *place)
+{
+  const int extra = v->ndim - place->ndim;
+  ax_attrs a = { .n_list = extra };
+  for (int d = 0; d < extra; d++) {
+    if (v->shape[d] != 1) return v;
+    a.list[d] = d;
+  }
+  return extra > 0 ? apply1(w, AX_OP_SQUEEZE, v, a) : v;
+}
+
 static void check_fits(lua_State *L, const ax_tensor *v, const ax_tensor *place)
 {
   int ndim, k;
@@ -305,6 +316,7 @@ static ax_tensor *expand(work *w, ax_tensor *v, const ax_tensor *like)
 {
   ax_attrs a = { .n_list = like->ndim };
   memcpy(a.list, like->shape, sizeof a.list);
+  v = trim(w, v, like);
   check_fits(w->L, v, like);
   return apply1(w, AX_OP_EXPAND, v, a);
 }
@@ -428,7 +440,10 @@ int ax_index_write(lua_State *L)
   else if (index) write_rows(&w, x, index, &v);
   else if (ax_to_integer(L, 2, &p) || lua_istable(L, 2)) {
     ax_tensor *place = lua_istable(L, 2) ? read_list(&w, x, 2, true) : read_key(&w, x, 2);
-    if (v.t) check_fits(L, v.t, place);
+    if (v.t) {
+      v.t = trim(&w, v.t, place);
+      check_fits(L, v.t, place);
+    }
     write_into(L, place, &v);
   } else return ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, 2));
   drop_temps(&w, NULL);

@@ -1,0 +1,219 @@
+-- x[key] and x[key] = value.
+local tensor = require "accelerate.tensor"
+
+local function fails(expected, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+end
+
+local function grid() return tensor.arange(12):view(3, 4) end  -- {0..3}, {4..7}, {8..11}
+local function longs(list) return tensor(list, { dtype = "int64" }) end
+
+describe("reading", function()
+  it("a position drops the dim, and counts from the end when negative", function()
+    local x = grid()
+    assert.same({ 4, 5, 6, 7 }, x[2]:totable())
+    assert.same({ 8, 9, 10, 11 }, x[-1]:totable())
+    assert.equal(6, x[2][3]:item())
+  end)
+
+  it("a list has one entry a dim", function()
+    local x = grid()
+    assert.equal(6, x[{ 2, 3 }]:item())
+    assert.same({ 4, 5, 6, 7 }, x[{ 2 }]:totable())
+    assert.same({ 2, 6, 10 }, x[{ {}, 3 }]:totable())
+    assert.same({ 3, 7, 11 }, x[{ {}, -1 }]:totable())
+    assert.same(x:totable(), x[{}]:totable())
+    assert.same(x:totable(), x[{ {}, {} }]:totable())
+  end)
+
+  it("ranges include both ends, and may step", function()
+    local x = grid()
+    assert.same({ { 0, 1, 2, 3 }, { 4, 5, 6, 7 } }, x[{ { 1, 2 } }]:totable())
+    assert.same({ { 5, 6 }, { 9, 10 } }, x[{ { 2, 3 }, { 2, 3 } }]:totable())
+    assert.same({ { 4, 6 } }, x[{ { 2, 2 }, { 1, 4, 2 } }]:totable())
+    assert.same({ 9, 10, 11 }, x[{ -1, { -3, -1 } }]:totable())
+    assert.same({ 0, 3 }, x[{ 1, { 1, 4, 3 } }]:totable())
+    assert.same({ 0, 4 }, x[{ { 3, 2 } }].shape)
+    assert.same({ 0, 4 }, x[{ { 1, 0 } }].shape)
+  end)
+
+  it("gives views", function()
+    local x = grid()
+    x[{ { 1, 2 }, 1 }]:fill_(-1)
+    assert.same({ { -1, 1, 2, 3 }, { -1, 5, 6, 7 }, { 8, 9, 10, 11 } }, x:totable())
+  end)
+
+  it("a bool tensor picks elements, or rows when it has fewer dims", function()
+    local x = grid()
+    assert.same({ 9, 10, 11 }, x[x:gt(8)]:totable())
+    assert.same({ { 0, 1, 2, 3 }, { 8, 9, 10, 11 } }, x[tensor({ true, false, true })]:totable())
+    assert.same({ 0 }, x[x:lt(0)].shape)
+    assert.same({ 0, 4 }, x[tensor({ false, false, false })].shape)
+    assert.same({ 3, 7, 11 }, x[x:remainder(4):eq(3)]:totable())
+    assert.same({ 1, 3, 4 }, x[tensor(true)].shape)
+  end)
+
+  it("masks strided tensors in their own order", function()
+    local x = grid():t()
+    assert.same({ 8, 9, 10, 7, 11 }, x[x:gt(6)]:totable())
+  end)
+
+  it("an int64 tensor picks rows, counted from 0", function()
+    local x = grid()
+    assert.same({ { 8, 9, 10, 11 }, { 0, 1, 2, 3 } }, x[longs { 2, 0 }]:totable())
+    assert.same({ 2, 2, 4 }, x[longs { { 0, 1 }, { 2, 0 } }].shape)
+    assert.same({ 0, 4 }, x[longs {}].shape)
+    assert.same({ 0, 1, 2, 3 }, x[longs(0)]:totable())
+    assert.same({ { 1, 3 }, { 5, 7 }, { 9, 11 } }, x[{ {}, longs { 1, 3 } }]:totable())
+    assert.same({ { 1, 3 }, { 5, 7 }, { 9, 11 } }, x[{ {}, tensor({ false, true, false, true }) }]:totable())
+    assert.same({ 5, 7 }, x[{ 2, longs { 1, 3 } }]:totable())
+  end)
+
+  it("is recorded", function()
+    local x = tensor({ { 1, 2 }, { 3, 4 } }, { requires_grad = true })
+    local y = x[1]:sum() + 10 * x[{ {}, 2 }]:sum() + 100 * x[x:gt(3)]:sum() + 1000 * x[longs { 0, 0 }]:sum()
+    y:backward()
+    assert.same({ { 2001, 2011 }, { 0, 110 } }, x.grad:totable())
+  end)
+
+  it("refuses what lies outside", function()
+    local x = grid()
+    fails("index: position 4 is out of range for dim 1 of size 3 (shape [3, 4])", function() return x[4] end)
+    fails("position -4 is out of range", function() return x[-4] end)
+    fails("positions count from 1 (and from -1 backward); got 0", function() return x[0] end)
+    fails("position 5 is out of range for dim 2 of size 4", function() return x[{ 1, 5 }] end)
+    fails("entry 1: the range {2, 4} does not fit a dim of size 3", function() return x[{ { 2, 4 } }] end)
+    fails("entry 1: the range {3, 1} does not fit", function() return x[{ { 3, 1 } }] end)
+    fails("3 entries for a tensor of 2 dims", function() return x[{ 1, 2, 3 }] end)
+    fails("a 0-d tensor has no positions", function() return tensor(1)[1] end)
+    fails("index", function() return x[longs { 3 }] end)
+    fails("index", function() return x[longs { -1 }] end)
+  end)
+
+  it("refuses keys of other kinds", function()
+    local x = grid()
+    fails("expected a position, a list or a tensor as key, got number 1.5", function() return x[1.5] end)
+    fails("got number nan", function() return x[0 / 0] end)
+    fails("got boolean true", function() return x[true] end)
+    fails("entry 2: expected a position, {}, {first, last} or a tensor, got string \"a\"", function() return x[{ 1, "a" }] end)
+    fails("entry 1: expected {}, {first, last} or {first, last, step}, got a list of 1", function() return x[{ { 1 } }] end)
+    fails("entry 1: the step must be at least 1, got 0", function() return x[{ { 1, 2, 0 } }] end)
+    fails("entry 1: expected integers in a range, got string", function() return x[{ { 1, "b" } }] end)
+    fails("expected a list with one entry a dim", function() return x[{ a = 1 }] end)
+    fails("expected a tensor of bool (a mask) or int64", function() return x[tensor({ 1, 2 })] end)
+    fails("a mask of shape [2] does not match the first dims of shape [3, 4]", function() return x[tensor({ true, false })] end)
+    fails("a mask of 2 does not fit a dim of size 4", function() return x[{ {}, tensor({ true, false }) }] end)
+  end)
+end)
+
+describe("writing", function()
+  it("a number or a tensor goes to positions and ranges", function()
+    local x = tensor.zeros(2, 3)
+    x[1] = 1
+    x[{ 2, 3 }] = 5
+    x[{ 2, { 1, 2 } }] = tensor({ 7, 8 })
+    assert.same({ { 1, 1, 1 }, { 7, 8, 5 } }, x:totable())
+    x[{ {}, 1 }] = tensor({ 3, 4 })
+    assert.same({ { 3, 1, 1 }, { 4, 8, 5 } }, x:totable())
+    x[{}] = 2
+    assert.same({ { 2, 2, 2 }, { 2, 2, 2 } }, x:totable())
+    x[{ { 1, 2 } }] = tensor({ 1, 2, 3 })  -- broadcast
+    assert.same({ { 1, 2, 3 }, { 1, 2, 3 } }, x:totable())
+    x[{ {}, { 1, 3, 2 } }] = 0
+    assert.same({ { 0, 2, 0 }, { 0, 2, 0 } }, x:totable())
+  end)
+
+  it("casts to the tensor's type", function()
+    local x = tensor.zeros(2, { dtype = "int64" })
+    x[1] = tensor({ 3.0 })
+    x[2] = true
+    assert.same({ 3, 1 }, x:totable())
+    fails("1.5 does not fit a tensor of int64", function() x[1] = 1.5 end)
+  end)
+
+  it("goes where a mask is true", function()
+    local x = grid()
+    x[x:gt(8)] = -1
+    assert.same({ { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, -1, -1, -1 } }, x:totable())
+    x[tensor({ true, false, false })] = 9
+    assert.same({ { 9, 9, 9, 9 }, { 4, 5, 6, 7 }, { 8, -1, -1, -1 } }, x:totable())
+    x[x:lt(0)] = longs { 1, 2, 3 }
+    assert.same({ 8, 1, 2, 3 }, x[3]:totable())
+    x[tensor({ false, true, true })] = longs { 1, 2, 3, 4 }
+    assert.same({ { 1, 2, 3, 4 }, { 1, 2, 3, 4 } }, x[{ { 2, 3 } }]:totable())
+    x[x:gt(100)] = 5
+    local b = tensor({ true, false, true })
+    b[b] = false
+    assert.same({ false, false, false }, b:totable())
+  end)
+
+  it("goes to listed rows, in order", function()
+    local x = tensor.zeros(3, 2)
+    x[longs { 2, 0 }] = tensor({ { 1, 2 }, { 3, 4 } })
+    assert.same({ { 3, 4 }, { 0, 0 }, { 1, 2 } }, x:totable())
+    x[longs { 0, 0 }] = tensor({ { 5, 5 }, { 6, 6 } })
+    assert.same({ 6, 6 }, x[1]:totable())
+    x[longs { 1, 2 }] = 8
+    assert.same({ { 6, 6 }, { 8, 8 }, { 8, 8 } }, x:totable())
+    fails("position 3 (counted from 0) is out of range for dim 1 of size 3", function() x[longs { 3 }] = 1 end)
+  end)
+
+  it("writes through views", function()
+    local x = tensor.zeros(2, 2)
+    x[1][2] = 4
+    x:t()[{ 1, 2 }] = 6
+    assert.same({ { 0, 4 }, { 6, 0 } }, x:totable())
+  end)
+
+  it("is recorded where gradients are", function()
+    local v = tensor({ 10, 20 }, { requires_grad = true })
+    local x = tensor.zeros(2, 2)
+    x[1] = v
+    assert.same({ { 10, 20 }, { 0, 0 } }, x:totable())
+    local w = tensor({ { 1, 2 }, { 3, 4 } })
+    local loss = (x * w):sum()
+    loss:backward()
+    assert.same({ 1, 2 }, v.grad:totable())
+  end)
+
+  it("cuts the history of what it overwrites", function()
+    local v = tensor({ 1, 2, 3 }, { requires_grad = true })
+    local x = v * 2
+    x[2] = 0
+    x[x:gt(5)] = 7
+    assert.same({ 2, 0, 7 }, x:totable())
+    x:sum():backward()
+    assert.same({ 2, 0, 0 }, v.grad:totable())
+    local u = tensor({ 1, 2, 3 }, { requires_grad = true })
+    local y = u * 2
+    y[longs { 2, 0 }] = u[{ { 1, 2 } }]
+    assert.same({ 2, 4, 1 }, y:totable())
+    y:sum():backward()
+    assert.same({ 1, 3, 0 }, u.grad:totable())
+    fails("a row is listed twice", function()
+      local z = u * 1
+      z[longs { 0, 0 }] = u[{ { 1, 2 } }]
+    end)
+  end)
+
+  it("refuses to write into a leaf that is being trained", function()
+    local x = tensor.ones(2, { requires_grad = true })
+    fails("a leaf that requires a gradient cannot be changed in place", function() x[1] = 0 end)
+    tensor.no_grad(function() x[1] = 0 end)
+    assert.same({ 0, 1 }, x:totable())
+  end)
+
+  it("refuses values that do not fit", function()
+    local x = grid()
+    fails("index: a value of shape [3] does not fit the place of shape [4]", function() x[1] = tensor.ones(3) end)
+    fails("a value of shape [2, 4] does not fit the place of shape [4]", function() x[1] = tensor.ones(2, 4) end)
+    fails("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
+    fails("got string", function() x[1] = "a" end)
+    fails("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)
+    fails("entry 1: a tensor inside a list can be read with, not assigned to", function() x[{ longs { 0 } }] = 1 end)
+    fails("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
+    fails("position 4 is out of range", function() x[4] = 1 end)
+  end)
+end)
