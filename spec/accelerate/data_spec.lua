@@ -18,7 +18,8 @@ local function plain(n, get) return { len = function() return n end, get = funct
 
 local function all(iterable)
   local list = {}
-  for value in iterable:iter() do list[#list + 1] = type(value) == "table" and value or core.is_tensor(value) and value:totable() or value end
+  for value in iterable:iter() do list[#list + 1] = type(value) == "table" and value or core.is_tensor(value)
+    and value:totable() or value end
   return list
 end
 
@@ -98,7 +99,8 @@ describe("Subset and random_split", function()
     local parts = { data.random_split(set, { 0.5, 0.25, 0.25 }) }
     assert.same({ 6, 2, 2 }, { parts[1]:len(), parts[2]:len(), parts[3]:len() })
     fails_with("must add up to the 10 samples", data.random_split, set, { 5, 6 })
-    fails_with("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set, { 10 }, { generater = 1 })
+    fails_with("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set, { 10 },
+      { generater = 1 })
   end)
 end)
 
@@ -160,7 +162,8 @@ describe("samplers", function()
   end)
 
   it("go on saying that they are at their end", function()
-    for _, sampler in ipairs { data.SequentialSampler(4), data.RandomSampler(4), data.BatchSampler(data.SequentialSampler(4), { batch_size = 2 }) } do
+    for _, sampler in ipairs { data.SequentialSampler(4), data.RandomSampler(4),
+      data.BatchSampler(data.SequentialSampler(4), { batch_size = 2 }) } do
       local nexts = sampler:iter()
       for _ = 1, 10 do nexts() end
       assert.is_nil(nexts())
@@ -182,7 +185,8 @@ describe("samplers", function()
   it("refuse what they cannot take", function()
     fails_with("BatchSampler: option 'batch_size' is missing", data.BatchSampler, data.SequentialSampler(3))
     fails_with("BatchSampler: expected a sampler with iter(), got 5", data.BatchSampler, 5, { batch_size = 1 })
-    fails_with("RandomSampler: give a generator or a seed, not both", data.RandomSampler, 3, { seed = 1, generator = core.Generator(1) })
+    fails_with("RandomSampler: give a generator or a seed, not both", data.RandomSampler, 3,
+      { seed = 1, generator = core.Generator(1) })
     fails_with("RandomSampler: expected a dataset with len(), or a number of positions, got -1", data.RandomSampler, -1)
     fails_with("expected an integer of 0 or more, got 1.5", data.RandomSampler(3).set_epoch, data.RandomSampler(3), 1.5)
   end)
@@ -207,7 +211,8 @@ describe("DataLoader", function()
     local one_by_one = plain(10, function(i) return set:get(i) end)
     for _, drop_last in ipairs { true, false } do
       local a = data.DataLoader(set, { batch_size = 3, shuffle = true, drop_last = drop_last, generator = core.Generator(1) })
-      local b = data.DataLoader(one_by_one, { batch_size = 3, shuffle = true, drop_last = drop_last, generator = core.Generator(1) })
+      local b = data.DataLoader(one_by_one,
+        { batch_size = 3, shuffle = true, drop_last = drop_last, generator = core.Generator(1) })
       assert.equal(drop_last and 3 or 4, a:len())
       local next_a, next_b, count = a:iter(), b:iter(), 0
       for x, y in next_a do
@@ -294,7 +299,8 @@ describe("DataLoader", function()
     assert.same({ { 2, 0 }, { 1 } }, labels)
     assert.equal(2, loader:len())
     local batches = { iter = function() return next, { { 5, 5, 6 } } end } -- gives keys: not what is asked for
-    fails_with("a batch sampler must give lists of at least one position, got 1", function() all(data.DataLoader(set, { batch_sampler = batches })) end)
+    fails_with("a batch sampler must give lists of at least one position, got 1",
+      function() all(data.DataLoader(set, { batch_sampler = batches })) end)
     local given
     batches.iter = function()
       given = { { 5, 5, 6 }, { 1 } }
@@ -343,7 +349,8 @@ describe("DataLoader", function()
     fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set, { batchsize = 3 })
     fails_with("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })
     fails_with("num_workers must be 0, got 2", data.DataLoader, set, { num_workers = 2 })
-    fails_with("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set, { shuffle = true, sampler = data.SequentialSampler(3) })
+    fails_with("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set,
+      { shuffle = true, sampler = data.SequentialSampler(3) })
     fails_with("option 'batch_size' has no place here: the batch_sampler decides", data.DataLoader, set,
       { batch_size = 2, batch_sampler = data.BatchSampler(data.SequentialSampler(3), { batch_size = 2 }) })
     fails_with("option 'sampler' must be an object with iter()", data.DataLoader, set, { sampler = {} })
@@ -365,7 +372,8 @@ describe("DataLoader", function()
     assert.equal(own, message(all, loader)) -- errors that are not text come as they are
     fails_with("part 2 of sample 1 is nil", all, data.DataLoader(plain(2, function(i) return i, nil, i end)))
     fails_with("the dataset gave nothing for sample 1", all, data.DataLoader(plain(2, function() end)))
-    fails_with("sample 1 has 1 parts, sample 2 has 2", all, data.DataLoader(plain(2, function(i) return unpack({ 1, 2 }, 1, i) end), { batch_size = 2 }))
+    fails_with("sample 1 has 1 parts, sample 2 has 2", all,
+      data.DataLoader(plain(2, function(i) return unpack({ 1, 2 }, 1, i) end), { batch_size = 2 }))
   end)
 
   it("holds memory flat over passes left by break", function()
@@ -411,7 +419,8 @@ describe("collate", function()
   end)
 
   it("makes one table of tables, key by key", function()
-    local b = batch_of({ x = core.ones(2), meta = { id = 1, tags = { "a", true } } }, { x = core.zeros(2), meta = { id = 2, tags = { "b", false } } })
+    local b = batch_of({ x = core.ones(2), meta = { id = 1, tags = { "a", true } } },
+      { x = core.zeros(2), meta = { id = 2, tags = { "b", false } } })
     assert.same({ { 1, 1 }, { 0, 0 } }, b.x:totable())
     assert.same({ 1, 2 }, b.meta.id:totable())
     assert.same({ "a", "b" }, b.meta.tags[1])
@@ -422,7 +431,8 @@ describe("collate", function()
     fails_with("sample 1 is [2], sample 3 is [3]", batch_of, core.ones(2), core.ones(2), core.ones(3))
     fails_with("'x' of sample 1 is [2], 'x' of sample 2 is [2, 1]", batch_of, { x = core.ones(2) }, { x = core.ones(2, 1) })
     fails_with("sample 1 is a number, sample 2 a string", batch_of, 1, "1")
-    fails_with("'a[2]' of sample 1 is a number, 'a[2]' of sample 2 a boolean", batch_of, { a = { 1, 1 } }, { a = { 1, true } })
+    fails_with("'a[2]' of sample 1 is a number, 'a[2]' of sample 2 a boolean", batch_of, { a = { 1, 1 } },
+      { a = { 1, true } })
     fails_with("sample 2 has no 'y', but sample 1 has", batch_of, { x = 1, y = 1 }, { x = 1 })
     fails_with("sample 2 has 2 keys, sample 1 has 1", batch_of, { x = 1 }, { x = 1, y = 1 })
     fails_with("sample 1 is a function, which cannot be put into a batch", batch_of, print)
@@ -430,7 +440,8 @@ describe("collate", function()
   end)
 
   it("refuses a field that changes kind between batches, and says how to mend it", function()
-    local loader = data.DataLoader(plain(4, function(i) return core.ones(1), { target = i / 2 } end), { batch_size = 1, sampler = {
+    local loader = data.DataLoader(plain(4, function(i) return core.ones(1), { target = i / 2 } end),
+      { batch_size = 1, sampler = {
       iter = function()
         local i = 0
         return function()
@@ -442,13 +453,15 @@ describe("collate", function()
     nexts()
     nexts()
     local err = message(nexts)
-    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is float32 in the one of sample 1", 1, true), err)
+    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is float32 in the one of sample 1", 1, true),
+      err)
     assert.truthy(err:find("dtype = 'float32'", 1, true), err)
   end)
 
   it("hands samples to a collate_fn as they are", function()
     local seen
-    local loader = data.DataLoader(plain(3, function(i) return i, "s" .. i end), { batch_size = 3, collate_fn = function(samples)
+    local loader = data.DataLoader(plain(3, function(i) return i, "s" .. i end),
+      { batch_size = 3, collate_fn = function(samples)
       seen = samples
       return core.ones(2), "x", 5
     end })
@@ -457,7 +470,8 @@ describe("collate", function()
     assert.same({ 1, 1 }, a:totable())
     assert.equal("x", b)
     assert.equal(5, c)
-    loader = data.DataLoader(data.TensorDataset(core.arange(3)), { batch_size = 3, collate_fn = function(samples) return #samples end })
+    loader = data.DataLoader(data.TensorDataset(core.arange(3)),
+      { batch_size = 3, collate_fn = function(samples) return #samples end })
     assert.equal(3, loader:iter()())
     local x, y = unpack(data.default_collate { { 1, true }, { 2, false } })
     assert.same({ 1, 2 }, x:totable())
@@ -480,7 +494,8 @@ describe("FashionMNIST", function()
     f:write(bytes)
     f:close()
   end
-  local function images(n, byte) return "\0\0\8\3\0\0\0" .. string.char(n) .. "\0\0\0\28\0\0\0\28" .. string.char(byte):rep(n * 784) end
+  local function images(n, byte) return "\0\0\8\3\0\0\0" .. string.char(n) .. "\0\0\0\28\0\0\0\28"
+    .. string.char(byte):rep(n * 784) end
   local function labels(...) return "\0\0\8\1\0\0\0" .. string.char(select("#", ...)) .. string.char(...) end
 
   it("gives the images and labels of the real files", function()
@@ -500,11 +515,9 @@ describe("FashionMNIST", function()
     local normalised = data.FashionMNIST { split = "test", mean = 0.2868, std = 0.3524 }
     assert.near(0, normalised.tensors[1]:mean():item(), 1e-3)
     assert.near((x[{ 1, 15, 15 }]:item() - 0.2868) / 0.3524, (normalised:get(1))[{ 1, 15, 15 }]:item(), 1e-6)
-    for a, b in data.DataLoader(test, { batch_size = 64, shuffle = true }):iter() do
-      assert.same({ 64, 1, 28, 28 }, a.shape)
-      assert.same({ 64 }, b.shape)
-      break
-    end
+    local a, b = data.DataLoader(test, { batch_size = 64, shuffle = true }):iter()()
+    assert.same({ 64, 1, 28, 28 }, a.shape)
+    assert.same({ 64 }, b.shape)
   end)
 
   it("reads plain files from a folder of one's own, also as torchvision lays them out", function()
@@ -516,14 +529,16 @@ describe("FashionMNIST", function()
     assert.same({ 3, 9 }, set.tensors[2]:totable())
     os.execute(("mkdir -p '%s/up/FashionMNIST/raw' && cp '%s'/train-* '%s/up/FashionMNIST/raw'"):format(base, base, base))
     assert.equal(2, data.FashionMNIST({ root = base .. "/up" }):len())
-    local status, out = host.run({ "-e", "print(require('accelerate.data').FashionMNIST():len())" }, { env = { FASHION_MNIST_DIR = base } })
+    local status, out = host.run({ "-e", "print(require('accelerate.data').FashionMNIST():len())" },
+      { env = { FASHION_MNIST_DIR = base } })
     assert.equal(0, status)
     assert.equal("2\n", out)
   end)
 
   it("names every place it looked at, and the package", function()
     local err = message(data.FashionMNIST, { root = "/nowhere" })
-    for _, text in ipairs { "train-images-idx3-ubyte", "/nowhere, /nowhere/FashionMNIST/raw", "dataset-fashion-mnist", "root", "FASHION_MNIST_DIR" } do
+    for _, text in ipairs { "train-images-idx3-ubyte", "/nowhere, /nowhere/FashionMNIST/raw", "dataset-fashion-mnist", "root",
+      "FASHION_MNIST_DIR" } do
       assert.truthy(err:find(text, 1, true), err)
     end
   end)

@@ -14,7 +14,8 @@ local function from_hex(hex) return (hex:gsub("%x%x", function(h) return string.
 local function header(kind, ...)
   local bytes = { "\0\0", string.char(kind), string.char(select("#", ...)) }
   for _, n in ipairs { ... } do
-    bytes[#bytes + 1] = string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256, math.floor(n / 256) % 256, n % 256)
+    bytes[#bytes + 1] = string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256, math.floor(n / 256) % 256,
+      n % 256)
   end
   return table.concat(bytes)
 end
@@ -82,7 +83,8 @@ describe("read_idx", function()
   end)
 
   it("names a file that is not there, a folder, and a path that is none", function()
-    assert.has_error(function() core.read_idx("/nowhere/x") end, "read_idx: '/nowhere/x': cannot be opened: No such file or directory")
+    assert.has_error(function() core.read_idx("/nowhere/x") end,
+      "read_idx: '/nowhere/x': cannot be opened: No such file or directory")
     local ok, err = pcall(core.read_idx, "/")
     assert.is_false(ok)
     assert.truthy(err:find("not a regular file", 1, true))

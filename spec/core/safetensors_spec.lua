@@ -21,7 +21,8 @@ local function from_hex(hex) return (hex:gsub("%x%x", function(h) return string.
 -- A file with this header and data.
 local function file(json, data)
   local n = #json
-  return string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256, math.floor(n / 2 ^ 24)) .. "\0\0\0\0" .. json
+  return string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256, math.floor(n / 2 ^ 24)) .. "\0\0\0\0"
+    .. json
     .. (data or "")
 end
 
@@ -30,8 +31,10 @@ local function entry(name, dtype, shape, from, to)
 end
 
 -- What the reference implementation (safetensors 0.8.0 for Python) writes.
-local REFERENCE = file('{"__metadata__":{"format":"pt"},' .. entry("steps", "I64", "", 0, 8) .. "," .. entry("fc.weight", "F32", "2,3", 8, 32) .. ","
-  .. entry("none", "F32", "0,4", 32, 32) .. "," .. entry("fc.bias", "F16", "2", 32, 36) .. "," .. entry("mask", "BOOL", "3", 36, 39) .. "}    ",
+local REFERENCE = file('{"__metadata__":{"format":"pt"},' .. entry("steps", "I64", "", 0, 8) .. ","
+  .. entry("fc.weight", "F32", "2,3", 8, 32) .. ","
+  .. entry("none", "F32", "0,4", 32, 32) .. "," .. entry("fc.bias", "F16", "2", 32, 36) .. ","
+    .. entry("mask", "BOOL", "3", 36, 39) .. "}    ",
   from_hex "0700000000000000000000000000003f0000803f0000c03f0000004000002040003e00c0010001")
 
 local function failure(bytes)
@@ -95,7 +98,8 @@ describe("safetensors_load", function()
     fails_with("is not text: byte 0xff", file('{"\255":1}'))
     fails_with("is not text: byte 0x00", file('{"a\0b":1}'))
     fails_with("has a NUL in a name", file('{"a\\u0000b":1}'))
-    fails_with("two tensors are called 'a'", file("{" .. entry("a", "U8", "0", 0, 0) .. "," .. entry("a", "U8", "0", 0, 0) .. "}"))
+    fails_with("two tensors are called 'a'",
+      file("{" .. entry("a", "U8", "0", 0, 0) .. "," .. entry("a", "U8", "0", 0, 0) .. "}"))
     fails_with("\"__metadata__\" is not an object", file('{"__metadata__":[]}'))
     fails_with("the metadata 'k' is not a text", file('{"__metadata__":{"k":1}}'))
   end)
@@ -139,7 +143,8 @@ describe("safetensors_load", function()
     end
     for n = 0, #REFERENCE - 1 do assert.is_false(try(REFERENCE:sub(1, n)), n) end
     for at = 1, #REFERENCE do
-      for b = 0, 7 do try(REFERENCE:sub(1, at - 1) .. string.char(bit.bxor(REFERENCE:byte(at), 2 ^ b)) .. REFERENCE:sub(at + 1)) end
+      for b = 0, 7 do try(REFERENCE:sub(1, at - 1) .. string.char(bit.bxor(REFERENCE:byte(at), 2 ^ b))
+        .. REFERENCE:sub(at + 1)) end
     end
     local seed = 1
     local function random(n) -- 1 to n, the same numbers in every run
@@ -189,9 +194,11 @@ describe("safetensors_save", function()
   teardown(function() os.remove(path) end)
 
   it("writes bytes that the reference implementation reads: aligned, without holes, in the order of the list", function()
-    core.safetensors_save(path, { { "m", core.tensor { true, false, true } }, { "w", core.tensor { 1, -2 } }, { "n", core.tensor(3, { dtype = "int64" }) } },
+    core.safetensors_save(path, { { "m", core.tensor { true, false, true } }, { "w", core.tensor { 1, -2 } },
+      { "n", core.tensor(3, { dtype = "int64" }) } },
       { format = "pt", a = 'b"' })
-    local json = '{"__metadata__":{"a":"b\\"","format":"pt"},' .. entry("m", "BOOL", "3", 16, 19) .. "," .. entry("w", "F32", "2", 8, 16) .. ","
+    local json = '{"__metadata__":{"a":"b\\"","format":"pt"},' .. entry("m", "BOOL", "3", 16, 19) .. ","
+      .. entry("w", "F32", "2", 8, 16) .. ","
       .. entry("n", "I64", "", 0, 8) .. "}"
     json = json .. (" "):rep(-#json % 8)
     assert.equal(file(json, from_hex "03000000000000000000803f000000c0010001"), read())
@@ -199,7 +206,8 @@ describe("safetensors_save", function()
 
   it("brings back every element type, shape and name, and views as they look", function()
     local base = core.arange(6, { dtype = "float64" }):view(2, 3)
-    local list = { { "a \"quoted\" \\ name\n", base }, { "väg", base:t() }, { "narrow", base:narrow(2, 2, 2) }, { "none", core.zeros(0, 3) } }
+    local list = { { "a \"quoted\" \\ name\n", base }, { "väg", base:t() }, { "narrow", base:narrow(2, 2, 2) },
+      { "none", core.zeros(0, 3) } }
     for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
       list[#list + 1] = { dtype, core.tensor({ { 1, 0 }, { 1, 1 } }, { dtype = dtype }) }
     end

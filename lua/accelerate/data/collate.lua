@@ -21,8 +21,8 @@ local M = {}
 local EXACT = 2 ^ 53
 local int64 = ffi.typeof("int64_t")
 
--- A field is a place in the samples: its path for messages, the kind it had in the batches before, the fields inside it. The root's path is
--- "", so that messages speak of the sample.
+-- A field is a place in the samples: its path for messages, the kind it had in the batches before, the fields inside
+-- it. The root's path is "", so that messages speak of the sample.
 local function new_field(path) return { path = path, inner = {} } end
 
 local function inner_field(field, key)
@@ -77,8 +77,8 @@ local function stack(values, field, positions)
     local same = #shape == #first
     for d = 1, #first do same = same and shape[d] == first[d] end
     if not same then
-      fail("DataLoader: tensors of one batch must have one shape; %s is [%s], %s is [%s]; make them equal in the dataset's get, "
-        .. "or use a collate_fn that pads", name_of(field, 1, positions), table.concat(first, ", "),
+      fail("DataLoader: tensors of one batch must have one shape; %s is [%s], %s is [%s]; make them equal in the "
+        .. "dataset's get, or use a collate_fn that pads", name_of(field, 1, positions), table.concat(first, ", "),
         name_of(field, j, positions), table.concat(shape, ", "))
     end
   end
@@ -129,8 +129,8 @@ function collate(values, field, positions)
   for j = 2, #values do
     local other = form_of(values[j])
     if other ~= form then
-      fail("DataLoader: %s is a %s, %s a %s; a field must hold one kind of value, or use a collate_fn", name_of(field, 1, positions),
-        form, name_of(field, j, positions), other)
+      fail("DataLoader: %s is a %s, %s a %s; a field must hold one kind of value, or use a collate_fn",
+        name_of(field, 1, positions), form, name_of(field, j, positions), other)
     end
   end
   local batch

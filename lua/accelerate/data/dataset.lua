@@ -1,8 +1,8 @@
 --- Datasets: what a loader reads samples from.
 ---
---- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives their number. A dataset may also have
---- `get_batch(positions)`, which takes a list of positions and gives the parts of the whole batch, collated; the loader then calls it
---- instead of `get`, unless it was given a collate_fn.
+--- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives their number. A
+--- dataset may also have `get_batch(positions)`, which takes a list of positions and gives the parts of the whole
+--- batch, collated; the loader then calls it instead of `get`, unless it was given a collate_fn.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -17,12 +17,14 @@ local M = {}
 ---@field len fun(self): integer
 M.Dataset = class("Dataset")
 
---- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be missing.
+--- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be
+--- missing.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
 M.IterableDataset = class("IterableDataset")
 
---- Makes a class of datasets: `local Words = data.class("Words")`; `function Words:get(i) … end`; `function Words:len() … end`.
+--- Makes a class of datasets: `local Words = data.class("Words")`, `function Words:get(i) … end`,
+--- `function Words:len() … end`.
 ---@param name string
 ---@param base? table default data.Dataset
 ---@return table
@@ -77,7 +79,8 @@ function TensorDataset:init(...)
     if not core.is_tensor(t) then fail("TensorDataset: argument %d must be a tensor, got %s", k, show(t)) end
     if t.ndim == 0 then fail("TensorDataset: argument %d has no dims; its dim 1 must count the samples", k) end
     if t:size(1) ~= self.tensors[1]:size(1) then
-      fail("TensorDataset: sizes of dim 1 must agree; argument 1 has %d, argument %d has %d", self.tensors[1]:size(1), k, t:size(1))
+      fail("TensorDataset: sizes of dim 1 must agree; argument 1 has %d, argument %d has %d",
+        self.tensors[1]:size(1), k, t:size(1))
     end
   end
 end
@@ -118,7 +121,9 @@ M.Subset = Subset
 ---@param indices integer[] positions, counted from 1; may repeat
 function Subset:init(dataset, indices)
   if not M.is_map(dataset) then fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset)) end
-  if type(indices) ~= "table" or getmetatable(indices) then fail("Subset: expected a list of positions, got %s", show(indices)) end
+  if type(indices) ~= "table" or getmetatable(indices) then
+    fail("Subset: expected a list of positions, got %s", show(indices))
+  end
   local n = dataset:len()
   for j = 1, #indices do check_position(("Subset: entry %d of the list"):format(j), indices[j], n) end
   self.dataset, self.indices = dataset, indices
@@ -140,7 +145,8 @@ function Subset:get_batch(positions)
   return self.dataset:get_batch(mapped)
 end
 
---- The dataset's get_batch when it stands for its get: a class made from ours that overrides get alone must not be read around it.
+--- The dataset's get_batch when it stands for its get: a class made from ours that overrides get alone must not be read
+--- around it.
 ---@return function? get_batch
 function M.batch_reader(dataset)
   local get_batch = dataset.get_batch
@@ -154,11 +160,15 @@ end
 local function to_counts(lengths, n)
   local sum = 0
   for k, length in ipairs(lengths) do
-    if type(length) ~= "number" or length ~= length or length < 0 then fail("random_split: length %d must be 0 or more, got %s", k, show(length)) end
+    if type(length) ~= "number" or length ~= length or length < 0 then
+      fail("random_split: length %d must be 0 or more, got %s", k, show(length))
+    end
     sum = sum + length
   end
   if math.abs(sum - 1) > 1e-9 or n == 1 then
-    if sum ~= n then fail("random_split: the lengths must add up to the %d samples (or, as fractions, to 1), got %g", n, sum) end
+    if sum ~= n then
+      fail("random_split: the lengths must add up to the %d samples (or, as fractions, to 1), got %g", n, sum)
+    end
     return lengths
   end
   local counts, left = {}, n
@@ -178,7 +188,9 @@ end
 function M.random_split(dataset, lengths, opts)
   opts = options.check("random_split", opts, { generator = { "Generator", optional = true } })
   if not M.is_map(dataset) then fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset)) end
-  if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: expected a list of lengths, got %s", show(lengths)) end
+  if type(lengths) ~= "table" or #lengths == 0 then
+    fail("random_split: expected a list of lengths, got %s", show(lengths))
+  end
   local n = dataset:len()
   local counts = to_counts(lengths, n)
   local order = core.randperm(n, { generator = opts.generator }):totable()

@@ -15,7 +15,8 @@ local OPTIONS = {
   std = { "number", default = 1, above = 0 },
 }
 
---- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels int64 from 0 to 9. `tensors` holds them all.
+--- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels int64 from 0 to 9. `tensors` holds
+--- them all.
 ---@class accelerate.FashionMNIST: accelerate.TensorDataset
 ---@field split "train"|"test"
 ---@field classes string[] classes[label + 1] names a label

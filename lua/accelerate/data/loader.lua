@@ -38,7 +38,9 @@ local function refuse(given, names, because)
 end
 
 local function check_iter(object, name)
-  if type(object.iter) ~= "function" then fail("DataLoader: option '%s' must be an object with iter(), got %s", name, show(object)) end
+  if type(object.iter) ~= "function" then
+    fail("DataLoader: option '%s' must be an object with iter(), got %s", name, show(object))
+  end
 end
 
 -- Fills in sampler and batch_sampler for a dataset with get and len.
@@ -60,13 +62,14 @@ local function choose_samplers(self, o)
     self.sampler = sampler_module.SequentialSampler(self.dataset)
   end
   if self.batch_size then
-    self.batch_sampler = sampler_module.BatchSampler(self.sampler, { batch_size = self.batch_size, drop_last = self.drop_last })
+    self.batch_sampler = sampler_module.BatchSampler(self.sampler,
+      { batch_size = self.batch_size, drop_last = self.drop_last })
   end
 end
 
---- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler, drop_last (leave out the short last
---- batch), collate_fn, generator (of the shuffling). collate_fn gets a list of samples (a sample of several parts is a
---- list of them) and may return several values.
+--- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler, drop_last (leave
+--- out the short last batch), collate_fn, generator (of the shuffling). collate_fn gets a list of samples (a sample of
+--- several parts is a list of them) and may return several values.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -93,7 +96,8 @@ function DataLoader:init(dataset, opts)
     choose_samplers(self, o)
     if not self.collate_fn then self._read_batch = dataset_module.batch_reader(dataset) end
   elseif dataset_module.is_stream(dataset) then
-    refuse(o, { "shuffle", "sampler", "batch_sampler" }, "the dataset is a stream (it has iter() and no get(i)) with an order of its own")
+    refuse(o, { "shuffle", "sampler", "batch_sampler" },
+      "the dataset is a stream (it has iter() and no get(i)) with an order of its own")
   else
     fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s", show(dataset))
   end
@@ -207,15 +211,17 @@ local function stream(self)
       end
       count = count + 1
       positions[j] = count
-      if n ~= (parts or n) then fail("DataLoader: sample %d has %d parts, sample %d has %d", positions[1], parts, count, n) end
+      if n ~= (parts or n) then
+        fail("DataLoader: sample %d has %d parts, sample %d has %d", positions[1], parts, count, n)
+      end
       parts = n
     end
     return assemble(self, samples, parts, positions)
   end
 end
 
---- Starts a pass: `for images, labels in loader:iter() do … end`. Gives the batch's parts as several values, or one table when
---- the samples are tables.
+--- Starts a pass: `for images, labels in loader:iter() do … end`. Gives the batch's parts as several values, or one
+--- table when the samples are tables.
 ---@return function
 function DataLoader:iter()
   if self.batch_sampler then return batches(self) end
@@ -239,7 +245,9 @@ end
 --- Says that the next pass is epoch `epoch`, to the batch sampler, the sampler and the dataset, as far as they want to know.
 ---@param epoch integer from 0
 function DataLoader:set_epoch(epoch)
-  if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch)) end
+  if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
+    fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch))
+  end
   for _, part in ipairs { self.batch_sampler or false, self.sampler or false, self.dataset } do
     if part and type(part.set_epoch) == "function" then part:set_epoch(epoch) end
   end

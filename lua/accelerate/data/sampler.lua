@@ -3,10 +3,10 @@
 --- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them. Those below also take
 --- `iter(skip)`, which starts `skip` positions (batches) later without looking at the ones before.
 ---
---- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at draw number `epoch` of a
---- generator with that seed. Each pass uses up one draw of the sampler's generator, so that, from a fresh one, passes are epochs
---- 0, 1, 2 …; set_epoch(e) says that the next pass is epoch e whatever was drawn before. Ranks that agree on the generator's state
---- (16 bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
+--- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at draw number `epoch` of
+--- a generator with that seed. Each pass uses up one draw of the sampler's generator, so that, from a fresh one, passes
+--- are epochs 0, 1, 2 …; set_epoch(e) says that the next pass is epoch e whatever was drawn before. Ranks that agree on
+--- the generator's state (16 bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -25,7 +25,9 @@ local function count(source) return type(source) == "number" and source or sourc
 
 local function check_skip(where, skip)
   if skip == nil then return 0 end
-  if type(skip) ~= "number" or skip % 1 ~= 0 or skip < 0 then fail("%s: skip must be an integer of 0 or more, got %s", where, show(skip)) end
+  if type(skip) ~= "number" or skip % 1 ~= 0 or skip < 0 then
+    fail("%s: skip must be an integer of 0 or more, got %s", where, show(skip))
+  end
   return skip
 end
 
@@ -74,7 +76,9 @@ function RandomSampler:len() return count(self.data_source) end
 --- The next pass is that of epoch `epoch`; the ones after it count on from there.
 ---@param epoch integer from 0
 function RandomSampler:set_epoch(epoch)
-  if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch)) end
+  if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
+    fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch))
+  end
   self.epoch = epoch
 end
 
@@ -103,11 +107,11 @@ end
 
 function RandomSampler:iter(skip)
   local i, n = check_skip("RandomSampler:iter", skip), self:len()
-  local order = self:permutation()
-  local p = order:data_ptr()
+  local order = { self:permutation() } -- named in the closure, which must keep the memory that p points to
+  local p = order[1]:data_ptr()
   return function()
     if i >= n then
-      order = nil -- named here, so that the closure keeps the memory that p points to
+      order[1] = nil
       return nil
     end
     i = i + 1
