@@ -332,16 +332,20 @@ int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *nam
   return at;
 }
 
-ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
+static ax_generator *to_generator(lua_State *L, int idx)
 {
   ax_generator **box = lua_touserdata(L, idx);
-  if (box && lua_getmetatable(L, idx)) {
-    const bool same = lua_topointer(L, -1) == ax_bind.generator_mt;
-    lua_pop(L, 1);
-    if (same && *box) return *box;
-  }
-  ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
-  return NULL;
+  if (!box || !lua_getmetatable(L, idx)) return NULL;
+  const bool same = lua_topointer(L, -1) == ax_bind.generator_mt;
+  lua_pop(L, 1);
+  return same ? *box : NULL;
+}
+
+ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_generator *g = to_generator(L, idx);
+  if (!g) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
+  return g;
 }
 
 ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
@@ -421,7 +425,7 @@ static int read_list(lua_State *L, int idx, const char *fn, const char *name, in
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
     if (!ax_to_integer(L, -1, &out[i])) {
-      lua_pushfstring(L, "%s (entry %d)", name, i + 1);
+      lua_pushfstring(L, "%s, entry %d", name, i + 1);
       return ax_arg_error(L, fn, arg, lua_tostring(L, -1), "an integer", -2);
     }
     lua_pop(L, 1);
@@ -537,7 +541,7 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
     lua_rawgeti(L, idx, i + 1); /* the list keeps them alive */
     list[i] = ax_opt_tensor(L, -1, q->fn);
     if (!list[i]) {
-      lua_pushfstring(L, "%s (entry %d)", p->name, i + 1);
+      lua_pushfstring(L, "%s, entry %d", p->name, i + 1);
       ax_arg_error(L, q->fn, arg, lua_tostring(L, -1), "a tensor", -2);
     }
     lua_pop(L, 1);
@@ -635,9 +639,14 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
       if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);
       a->i[p->slot] = lua_toboolean(L, idx);
       break;
-    case AX_P_DTYPE: a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name); break;
+    case AX_P_DTYPE:
+      if (lua_type(L, idx) != LUA_TSTRING) wrong(q, p, arg, idx);
+      a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name);
+      break;
     case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
-    case AX_P_GENERATOR: a->gen = ax_check_generator(L, idx, q->fn, p->name); break;
+    case AX_P_GENERATOR:
+      if (!(a->gen = to_generator(L, idx))) wrong(q, p, arg, idx);
+      break;
   }
 }
 

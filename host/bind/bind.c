@@ -44,17 +44,25 @@ void ax_remember_handle(lua_State *L, int idx)
   (*box)->handle = box;
 }
 
+/* Pushes what `table` (a registry reference) holds under the handle of t, if that is t's box. */
+static bool find_handle(lua_State *L, int table, const ax_tensor *t)
+{
+  ax_tensor **box;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, table);
+  lua_pushlightuserdata(L, t->handle);
+  lua_rawget(L, -2);
+  lua_remove(L, -2);
+  if ((box = ax_to_box(L, -1)) && *box == t) return true;
+  lua_pop(L, 1);
+  return false;
+}
+
 void ax_push_handle(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box;
   if (t->handle) {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_handles);
-    lua_pushlightuserdata(L, t->handle);
-    lua_rawget(L, -2);
-    lua_remove(L, -2);
-    if ((box = ax_to_box(L, -1)) && *box == t) return;
-    lua_pop(L, 1); /* the object is garbage, though not yet finalised */
-    t->handle = NULL;
+    if (find_handle(L, ax_bind.ref_handles, t) || find_handle(L, ax_bind.ref_orphans, t)) return;
+    t->handle = NULL; /* the object is garbage, though not yet finalised */
   }
   box = ax_push_box(L);
   *box = ax_tensor_retain(t);

@@ -270,11 +270,7 @@ void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box)
   lua_pushlightuserdata(L, box);
   lua_pushvalue(L, idx);
   lua_rawset(L, -3);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_handles); /* the weak entry is gone already */
-  lua_pushlightuserdata(L, box);
-  lua_pushvalue(L, idx);
-  lua_rawset(L, -3);
-  lua_pop(L, 2);
+  lua_pop(L, 1);
 }
 
 void ax_sweep_orphans(lua_State *L)

@@ -1,0 +1,381 @@
+-- Gradients as scripts see them: backward, grad, hooks, custom functions, switching recording on and off.
+local tensor = require "accelerate.tensor"
+local core = require "accelerate.core"
+
+local function fails(expected, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+end
+
+local function leaf(list) return tensor(list, { requires_grad = true }) end
+
+describe("backward", function()
+  it("adds into leaves", function()
+    local x = leaf { 1, 2 }
+    for _ = 1, 2 do
+      local y = (x * x):sum()
+      y:backward()
+    end
+    assert.same({ 4, 8 }, x.grad:totable())
+  end)
+
+  it("takes a gradient and options, in any usual form", function()
+    local x = leaf { 1, 2 }
+    local y = x * x
+    y:backward(tensor { 1, 10 }, { retain_graph = true })
+    assert.same({ 2, 40 }, x.grad:totable())
+    local z = y:sum()
+    z:backward({ retain_graph = true })
+    z:backward(nil, { retain_graph = true })
+    z:backward()
+    assert.same({ 8, 52 }, x.grad:totable())
+    fails("was released by an earlier backward pass", z.backward, z)
+    fails("did you mean \"retain_graph\"", z.backward, z, { retian_graph = true })
+    fails("retain_graph: expected a boolean, got number 1", z.backward, z, { retain_graph = 1 })
+    fails("backward: argument 2 (gradient): expected a tensor, got number 1", z.backward, z, 1)
+    fails("a gradient must be given for a tensor of shape [2]", function() return (x * 2):backward() end)
+    fails("does not require a gradient", function() return tensor(1):backward() end)
+  end)
+
+  it("records itself with create_graph", function()
+    local x = leaf { 2 }
+    local y = (x ^ 3):sum()
+    y:backward({ create_graph = true })
+    local g = x.grad
+    x.grad = nil
+    g:sum():backward()
+    assert.same({ 12 }, x.grad:totable())
+  end)
+end)
+
+describe("grad", function()
+  it("gives one value for each input and leaves .grad alone", function()
+    local x, w = leaf { 1, 2 }, leaf { 3, 4 }
+    local gx, gw = tensor.grad((x * w):sum(), { x, w })
+    assert.same({ 3, 4 }, gx:totable())
+    assert.same({ 1, 2 }, gw:totable())
+    assert.is_nil(x.grad)
+    local g = tensor.grad((x * w):sum(), x)
+    assert.same({ 3, 4 }, g:totable())
+  end)
+
+  it("takes several outputs with their gradients", function()
+    local x = leaf { 1, 2 }
+    local g = tensor.grad({ x * 2, x * 3 }, x, { grad_outputs = { tensor { 1, 1 }, tensor { 10, 0 } } })
+    assert.same({ 32, 2 }, g:totable())
+    local h = tensor.grad(x * 2, { x }, { grad_outputs = tensor { 1, 5 } })
+    assert.same({ 2, 10 }, h:totable())
+  end)
+
+  it("differentiates again", function()
+    local x = leaf { 2 }
+    local first = tensor.grad((x ^ 3):sum(), x, { create_graph = true })
+    local second = tensor.grad(first:sum(), x, { create_graph = true })
+    local third = tensor.grad(second:sum(), x)
+    assert.same({ { 12 }, { 12 }, { 6 } }, { first:totable(), second:totable(), third:totable() })
+  end)
+
+  it("gives nil for an unused input when that is allowed", function()
+    local x, w = leaf { 1 }, leaf { 2 }
+    local gx, gw = tensor.grad((x * 2):sum(), { x, w }, { allow_unused = true })
+    assert.same({ 2 }, gx:totable())
+    assert.is_nil(gw)
+    fails("does not depend on input 2", tensor.grad, (x * 2):sum(), { x, w })
+    fails("grad: input 1 does not require a gradient", tensor.grad, x:sum(), tensor.ones(1))
+    fails("expected at least one output and one input", tensor.grad, x:sum(), {})
+    fails("grad: argument 2 (inputs): expected a tensor or a list of tensors, got nil", tensor.grad, x:sum())
+    fails("did you mean \"allow_unused\"", tensor.grad, x:sum(), x, { allow_unsued = true })
+    fails("grad_outputs: 1 given for 2 outputs", tensor.grad, { x, w }, x, { grad_outputs = tensor.ones(1) })
+  end)
+end)
+
+describe("no_grad and its kin", function()
+  it("switch recording, pass values through, and restore", function()
+    local x = leaf { 1 }
+    local y, two, none = tensor.no_grad(function(a, b) return x * a, b, nil end, 3, 2)
+    assert.is_false(y.requires_grad)
+    assert.same({ 2, nil }, { two, none })
+    assert.is_true(tensor.is_grad_enabled())
+    tensor.no_grad(function()
+      assert.is_false(tensor.is_grad_enabled())
+      assert.is_true(tensor.enable_grad(function() return (x * 2).requires_grad end))
+      assert.is_false(tensor.is_grad_enabled())
+    end)
+    assert.is_true(tensor.set_grad_enabled(false))
+    assert.is_false(tensor.set_grad_enabled(true))
+  end)
+
+  it("restore when the function raises, and keep the message and one traceback", function()
+    local ok, message = pcall(tensor.no_grad, function()
+      tensor.no_grad(function() error("oops") end)
+    end)
+    assert.is_false(ok)
+    assert.is_true(tensor.is_grad_enabled())
+    assert.truthy(message:find("oops", 1, true))
+    local _, count = message:gsub("stack traceback:", "")
+    assert.equal(1, count)
+    local object = {}
+    local _, raised = pcall(tensor.no_grad, error, object)
+    assert.is_true(rawequal(object, raised))
+    fails("no_grad: argument 1 (fn): expected a function, got nil", tensor.no_grad)
+  end)
+
+  it("let coroutines yield", function()
+    local co = coroutine.wrap(function()
+      return tensor.no_grad(function()
+        coroutine.yield(1)
+        return 2
+      end)
+    end)
+    assert.equal(1, co())
+    assert.equal(2, co())
+    assert.is_true(tensor.is_grad_enabled())
+  end)
+end)
+
+describe("hooks", function()
+  it("see the gradient of a leaf, and may replace it", function()
+    local x = leaf { 1, 2 }
+    local seen
+    local handle = x:register_hook(function(g)
+      seen = g:totable()
+      return g * 10
+    end)
+    local y = (x * 3):sum()
+    y:backward()
+    assert.same({ 3, 3 }, seen)
+    assert.same({ 30, 30 }, x.grad:totable())
+    handle:remove()
+    handle:remove()
+    x.grad = nil
+    y = (x * 3):sum()
+    y:backward()
+    assert.same({ 3, 3 }, x.grad:totable())
+  end)
+
+  it("see the gradient of a result", function()
+    local x = leaf { 1 }
+    local y = x * 2
+    y:register_hook(function(g) return g + 1 end)
+    local handle = y:register_hook(function() error("removed") end)
+    handle:remove()
+    y:sum():backward()
+    assert.same({ 4 }, x.grad:totable())
+  end)
+
+  it("run after accumulation, with the tensor itself", function()
+    local x = leaf { 1 }
+    local count = 0
+    x:register_post_accumulate_grad_hook(function(p)
+      assert.is_true(rawequal(p, x))
+      count = count + 1
+      p.grad = nil
+    end)
+    local y = x * 2 + x * 3
+    y:sum():backward()
+    assert.equal(1, count)
+    assert.is_nil(x.grad)
+  end)
+
+  it("turn their errors into errors of backward, and leave things in order", function()
+    local x = leaf { 1 }
+    local object = { "an error object" }
+    local handle = x:register_hook(function() error(object) end)
+    local y = (x * 2):sum()
+    local ok, raised = pcall(y.backward, y)
+    assert.is_false(ok)
+    assert.is_true(rawequal(object, raised))
+    handle:remove()
+    x:register_hook(function() return "no tensor" end)
+    fails("hook: expected a tensor or nil as result, got string \"no tensor\"", function() return (x * 2):sum():backward() end)
+    assert.is_true(tensor.is_grad_enabled())
+    fails("register_hook: argument 2 (hook): expected a function, got number 1", x.register_hook, x, 1)
+    fails("does not require a gradient", function() tensor.ones(1):register_hook(print) end)
+    fails("only a leaf accumulates", function() (x * 2):register_post_accumulate_grad_hook(print) end)
+  end)
+
+  it("refuse a gradient of another shape", function()
+    local x = leaf { 1, 2 }
+    x:register_hook(function() return tensor.ones(3) end)
+    fails("hook: returned a gradient of shape [3] in place of [2]", function() return (x * 2):sum():backward() end)
+  end)
+
+  it("live as long as the graph, when the leaf's object is gone", function()
+    local count = 0
+    local function make()
+      local x = leaf { 1 }
+      x:register_hook(function() count = count + x:item() end)
+      return (x * 2):sum()
+    end
+    local y = make()
+    for _ = 1, 3 do collectgarbage() end
+    y:backward()
+    assert.equal(1, count)
+  end)
+
+  it("that capture their tensor are collected with it", function()
+    local weak = setmetatable({}, { __mode = "k" })
+    local function make()
+      local x = leaf { 1 }
+      x:register_hook(function() return x * 1 end)
+      weak[x] = true
+    end
+    for _ = 1, 10 do make() end
+    for _ = 1, 3 do collectgarbage() end
+    assert.is_nil(next(weak))
+  end)
+
+  it("may call backward on another graph", function()
+    local x, z = leaf { 1 }, leaf { 5 }
+    x:register_hook(function()  -- recording is off inside a backward pass, as in PyTorch
+      tensor.enable_grad(function() return (z * z):sum():backward() end)
+    end)
+    local y = (x * 2):sum()
+    y:backward()
+    assert.same({ 10 }, z.grad:totable())
+    assert.same({ 2 }, x.grad:totable())
+  end)
+end)
+
+describe("Function", function()
+  local square = tensor.Function {
+    name = "Square",
+    forward = function(ctx, x)
+      ctx:save_for_backward(x)
+      return x * x
+    end,
+    backward = function(ctx, g)
+      local x = ctx:saved_tensors()
+      return 2 * x * g
+    end,
+  }
+
+  it("has the gradient that it says", function()
+    local x = leaf { 1, 3 }
+    local y = square(x)
+    assert.same({ 1, 9 }, y:totable())
+    assert.equal("Square", y.grad_fn)
+    y:sum():backward()
+    assert.same({ 2, 6 }, x.grad:totable())
+    assert.same({ 4 }, square.apply(tensor { 2 }):totable())
+    assert.same({ 4 }, square:apply(tensor { 2 }):totable())
+  end)
+
+  it("is not recorded where nothing needs a gradient", function()
+    assert.is_false(square(tensor { 2 }).requires_grad)
+    assert.is_false(tensor.no_grad(function() return square(leaf { 2 }) end).requires_grad)
+  end)
+
+  it("can be differentiated again, also through saved results", function()
+    local x = leaf { 3 }
+    local g = tensor.grad(square(x):sum(), x, { create_graph = true })
+    assert.same({ 2 }, tensor.grad(g:sum(), x):totable())
+    local exp = tensor.Function {
+      forward = function(ctx, v)
+        local y = v:exp()
+        ctx:save_for_backward(y)
+        return y
+      end,
+      backward = function(ctx, d) return d * ctx:saved_tensors() end,
+    }
+    local z = leaf { 0.5 }
+    local first = tensor.grad(exp(z):sum(), z, { create_graph = true })
+    local second = tensor.grad(first:sum(), z, { create_graph = true })
+    assert.is_true(math.abs(second:item() - math.exp(0.5)) < 1e-5)
+  end)
+
+  it("has several inputs and outputs; other values pass through", function()
+    local f = tensor.Function {
+      forward = function(ctx, a, factor, b)
+        assert.same({ true, false, true }, ctx.needs_input_grad)
+        ctx.factor = factor
+        return a * factor, "text", a + b
+      end,
+      backward = function(ctx, first, second) return first * ctx.factor + second, nil, second end,
+    }
+    local a, b = leaf { 1 }, leaf { 2 }
+    local p, text, q = f(a, 5, b)
+    assert.equal("text", text)
+    assert.same({ { 5 }, { 3 } }, { p:totable(), q:totable() })
+    q:sum():backward()  -- no gradient came for p: zeros
+    assert.same({ { 1 }, { 1 } }, { a.grad:totable(), b.grad:totable() })
+    local u, _, v = f(a, 5, b)
+    local loss = (u + v):sum()
+    a.grad, b.grad = nil, nil
+    loss:backward()
+    assert.same({ { 6 }, { 1 } }, { a.grad:totable(), b.grad:totable() })
+  end)
+
+  it("checks what backward returns", function()
+    local function with(backward)
+      return tensor.Function { name = "Odd", forward = function(_, x) return x * 1 end, backward = backward }(leaf { 1, 2 }):sum()
+    end
+    fails("Odd: backward: result 1 has shape [3], but argument 1 of forward had shape [2]", function() with(function() return tensor.ones(3) end):backward() end)
+    fails("Odd: backward: result 1: expected a tensor or nil, got number 1", function() with(function() return 1 end):backward() end)
+    fails("Odd: backward: 2 results, but forward had 1 arguments", function()
+      with(function(_, g) return g, g end):backward()
+    end)
+    with(function() return nil end):backward()
+    with(function(_, g) return g, nil end):backward()
+  end)
+
+  it("passes errors of forward and backward on", function()
+    local f = tensor.Function { forward = function() error("in forward") end, backward = print }
+    fails("in forward", f, leaf { 1 })
+    assert.is_true(tensor.is_grad_enabled())
+    local g = tensor.Function { forward = function(_, x) return x * 1 end, backward = function() error("in backward") end }
+    fails("in backward", function() g(leaf { 1 }):sum():backward() end)
+    fails("Function: backward: expected a function, got nil", tensor.Function, { forward = print })
+    fails("did you mean \"forward\"", tensor.Function, { forwrad = print, backward = print })
+  end)
+
+  it("notices that a saved tensor was edited", function()
+    local x = leaf { 1 }
+    local h = x * 1
+    local y = square(h)
+    tensor.no_grad(function() h:add_(1) end)
+    fails("saved tensor 1 was changed in place", function() y:sum():backward() end)
+  end)
+
+  it("leaves nothing behind", function()
+    local function once()
+      local x = leaf { 1, 2 }
+      square(square(x)):sum():backward()
+      return nil
+    end
+    once()
+    collectgarbage()
+    collectgarbage()
+    local before = core.memory_stats()
+    for _ = 1, 50 do once() end
+    for _ = 1, 50 do square(leaf { 1 }) end
+    for _ = 1, 3 do
+      collectgarbage()
+      core.is_released(tensor.ones(1))
+    end
+    collectgarbage()
+    local after = core.memory_stats()
+    assert.is_true(after.live_blocks <= before.live_blocks + 2)
+    assert.is_true(after.structs <= before.structs + 8)
+  end)
+end)
+
+describe("detach and requires_grad", function()
+  it("cut and start history", function()
+    local x = leaf { 1, 2 }
+    local y = x * 2
+    local d = y:detach()
+    assert.is_false(d.requires_grad)
+    d:fill_(9)
+    assert.same({ 9, 9 }, y:totable())
+    local z = tensor { 1 }
+    assert.is_true(rawequal(z, z:requires_grad_()))
+    assert.is_true(z.requires_grad)
+    z:requires_grad_(false)
+    assert.is_false(z.requires_grad)
+    fails("use detach()", function() y.requires_grad = false end)
+    fails("only floating-point tensors", function() tensor.arange(3):requires_grad_() end)
+    assert.is_true(y:detach_().is_leaf)
+  end)
+end)
