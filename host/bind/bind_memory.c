@@ -1,13 +1,16 @@
 /* bind_memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file makes it run when tensors have piled up.
  *
- * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB).  It is put off while the
- * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), unless a quarter of the memory limit is at
- * stake.  One more chance comes before an allocation fails. */
+ * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB, at most 256 MB).  It is put off while the
+ * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so
+ * that memory stays flat whatever the clock says.  One more chance comes before an allocation fails. */
 #include "bind/bind.h"
 
 #include <time.h>
 
 #define LEAST_GROWTH ((int64_t)32 << 20)
+#define MOST_GROWTH ((int64_t)256 << 20)
+#define PATIENCE 4                  /* times the growth allowed: then it runs however much it costs */
+#define MOST_GROWTH ((int64_t)512 << 20)
 #define POSTPONE ((int64_t)4 << 20) /* growth until the clock is looked at again */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 
@@ -23,7 +26,11 @@ static double now(void)
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int64_t growth_allowed(void) { return last.left / 2 > LEAST_GROWTH ? last.left / 2 : LEAST_GROWTH; }
+static int64_t growth_allowed(void)
+{
+  const int64_t half = last.left / 2;
+  return half < LEAST_GROWTH ? LEAST_GROWTH : half > MOST_GROWTH ? MOST_GROWTH : half;
+}
 
 static int run_collector(lua_State *L)
 {
@@ -52,7 +59,6 @@ static int collect(lua_State *L)
 
 void ax_bind_slow(lua_State *L)
 {
-  ax_memory_stats stats;
   const int64_t pressure = ax_memory_pressure();
 
   if (ax_bind.collecting) return; /* a finaliser written in Lua uses tensors */
@@ -63,8 +69,7 @@ void ax_bind_slow(lua_State *L)
   if (!lua_checkstack(L, 16)) return;
   if (ax_bind.dead) ax_bind_drop_dead(L);
   if (pressure <= ax_bind.mark) return;
-  ax_memory_get(&stats);
-  if (now() - last.ended < SHARE * last.cost && pressure - last.left < stats.limit_bytes / 4) {
+  if (now() - last.ended < SHARE * last.cost && pressure - last.left < PATIENCE * growth_allowed()) {
     ax_bind.mark = pressure + POSTPONE;
     return;
   }
