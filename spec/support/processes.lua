@@ -1,0 +1,174 @@
+-- Starts the host in the background, to watch it, signal it and see what it leaves behind.
+local ffi = require "ffi"
+local host = require "spec.support.host"
+
+ffi.cdef [[
+  typedef struct { long seconds, nanoseconds; } spec_time;
+  int fork(void);
+  int execv(const char *path, char *const *argv);
+  int waitpid(int pid, int *status, int options);
+  int kill(int pid, int sig);
+  int usleep(unsigned microseconds);
+  int open(const char *path, int flags, ...);
+  int dup2(int from, int to);
+  int setpgid(int pid, int group);
+  void (*signal(int sig, void (*handler)(int)))(int);
+  void _exit(int status);
+  int setenv(const char *name, const char *value, int overwrite);
+  int clock_gettime(int clock, spec_time *out);
+]]
+local C = ffi.C
+local WNOHANG = 1
+
+local M = { SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+
+function M.now()
+  local t = ffi.new("spec_time")
+  C.clock_gettime(1, t)
+  return tonumber(t.seconds) + tonumber(t.nanoseconds) * 1e-9
+end
+
+function M.sleep(seconds) C.usleep(seconds * 1e6) end
+function M.kill(pid, sig) return C.kill(pid, sig) end
+
+local function read(path)
+  local f = io.open(path, "rb")
+  if not f then return "" end
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+local written = {} -- temporary files
+
+--- Writes a script to a temporary file; M.clean() removes all of them.
+---@param text string
+---@return string path
+function M.script(text)
+  local path = os.tmpname()
+  written[#written + 1] = path
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+  return path
+end
+
+function M.clean()
+  for _, path in ipairs(written) do os.remove(path) end
+  written = {}
+end
+
+--- Whether the process runs (one that waits to be reaped does not).
+function M.alive(pid)
+  local state = read(("/proc/%d/stat"):format(pid)):match("%) (%a) ")
+  return state ~= nil and state ~= "Z" and state ~= "X"
+end
+
+--- Waits for `condition` to hold; returns whether it came to.
+function M.wait_until(seconds, condition)
+  local deadline = M.now() + seconds
+  repeat
+    if condition() then return true end
+    M.sleep(0.002)
+  until M.now() > deadline
+  return condition()
+end
+
+local Run = {}
+Run.__index = Run
+
+--- Starts the host with a list of arguments.  Its output goes to files.
+---@param arguments string[]
+---@param options? { env?: table<string, string> }
+function M.start(arguments, options)
+  local base = os.tmpname()
+  local run = setmetatable({ out_path = base .. ".out", err_path = base .. ".err" }, Run)
+  for _, path in ipairs { base, run.out_path, run.err_path } do written[#written + 1] = path end
+  local argv = ffi.new("const char *[?]", #arguments + 2)
+  argv[0] = host.path
+  for i, word in ipairs(arguments) do argv[i] = word end
+  io.stdout:flush()
+  local pid = C.fork()
+  if pid == 0 then -- nothing here may raise: this is a copy of the whole test run
+    C.setpgid(0, 0)
+    C.signal(M.SIGINT, nil) -- shells start background jobs with it ignored
+    for name, value in pairs(options and options.env or {}) do C.setenv(name, value, 1) end
+    C.dup2(C.open("/dev/null", 0), 0)
+    C.dup2(C.open(run.out_path, 577, ffi.cast("int", 384)), 1) -- O_WRONLY | O_CREAT | O_TRUNC, 0600
+    C.dup2(C.open(run.err_path, 577, ffi.cast("int", 384)), 2)
+    C.execv(host.path, ffi.cast("char *const *", argv))
+    C._exit(127)
+  end
+  run.pid = pid
+  return run
+end
+
+function Run:stdout() return read(self.out_path) end
+function Run:stderr() return read(self.err_path) end
+function Run:signal(sig) return C.kill(self.pid, sig) end
+
+--- Waits until the run's output has `pattern` in it.
+function Run:expect(pattern, seconds)
+  if not M.wait_until(seconds, function() return self:stdout():find(pattern) or self:stderr():find(pattern) end) then
+    self:destroy()
+    error(("%q did not appear; stdout: %s\nstderr: %s"):format(pattern, self:stdout(), self:stderr()), 2)
+  end
+end
+
+--- Process ids of the ranks, by rank, as M.PRELUDE prints them.
+function Run:ranks(n)
+  local pids = {}
+  if not M.wait_until(20, function()
+    for rank, pid in self:stdout():gmatch("pid (%d+) (%d+)\n") do pids[tonumber(rank)] = tonumber(pid) end
+    for rank = 0, n - 1 do
+      if not pids[rank] then return false end
+    end
+    return true
+  end) then
+    self:destroy()
+    error("the ranks did not all start; stderr: " .. self:stderr(), 2)
+  end
+  self.rank_pids = pids
+  return pids
+end
+
+function Run:destroy()
+  C.kill(self.pid, M.SIGKILL)
+  C.waitpid(self.pid, ffi.new("int[1]"), 0)
+end
+
+--- Waits for the end; raises (and ends the run) when it takes longer than `seconds`.
+---@return integer status 128 + signal when it was killed
+---@return string stdout
+---@return string stderr
+function Run:wait(seconds)
+  local status = ffi.new("int[1]")
+  if not M.wait_until(seconds, function() return C.waitpid(self.pid, status, WNOHANG) == self.pid end) then
+    self:destroy()
+    error(("still running after %g s\nstdout: %s\nstderr: %s"):format(seconds, self:stdout(), self:stderr()), 2)
+  end
+  local sig = bit.band(status[0], 127)
+  return sig ~= 0 and 128 + sig or bit.band(bit.rshift(status[0], 8), 255), self:stdout(), self:stderr()
+end
+
+--- Whether every rank found by Run:ranks is gone within `seconds`.
+function Run:nothing_left(seconds)
+  return M.wait_until(seconds, function()
+    for _, pid in pairs(self.rank_pids) do
+      if M.alive(pid) then return false end
+    end
+    return true
+  end)
+end
+
+--- Goes in front of a script: prints the process id of each rank.
+M.PRELUDE = [[
+local core = require "accelerate.core"
+local dist = core.dist
+local ffi = require "ffi"
+ffi.cdef "int getpid(void); int kill(int pid, int sig);"
+io.stdout:setvbuf("no")
+io.write(("pid %d %d\n"):format(dist.rank(), ffi.C.getpid()))
+]]
+
+return M
