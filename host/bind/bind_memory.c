@@ -10,7 +10,6 @@
 #define LEAST_GROWTH ((int64_t)32 << 20)
 #define MOST_GROWTH ((int64_t)256 << 20)
 #define PATIENCE 4                  /* times the growth allowed: then it runs however much it costs */
-#define MOST_GROWTH ((int64_t)512 << 20)
 #define POSTPONE ((int64_t)4 << 20) /* growth until the clock is looked at again */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 

@@ -1,0 +1,227 @@
+-- Memory: the collector is driven by live tensor bytes, the limit is an error, and a failed allocation leaves nothing behind.
+local tensor = require "accelerate.tensor"
+local core = require "accelerate.core"
+
+local MB = 1024 * 1024
+
+local function fails(expected, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+end
+
+local function settle()
+  for _ = 1, 3 do
+    collectgarbage()
+    core.release(tensor.ones(1))  -- a call into the binding drops what finalisers let go of
+  end
+  collectgarbage()
+  return core.memory_stats()
+end
+
+-- The most live bytes at any time while fn runs n times, over those before.
+local function growth(n, fn)
+  local before, most = settle().live_bytes, 0
+  for i = 1, n do
+    fn(i)
+    most = math.max(most, core.memory_stats().live_bytes)
+  end
+  return most - before
+end
+
+describe("garbage tensors", function()
+  it("are collected without a call to collectgarbage", function()
+    assert.is_true(growth(3000, function() return tensor.empty(256 * 1024) end) < 256 * MB)  -- 1 MB each: 3 GB in all
+  end)
+
+  it("are collected when they are many and small", function()
+    local before = settle().structs
+    local most = 0
+    for i = 1, 400000 do
+      local _ = tensor.ones(4)
+      if i % 1000 == 0 then most = math.max(most, core.memory_stats().structs) end
+    end
+    assert.is_true(most - before < 400000, ("%d structures"):format(most - before))
+  end)
+
+  it("are collected beside a large Lua heap", function()
+    local samples = {}
+    for i = 1, 100000 do samples[i] = { i, tostring(i), { i } } end
+    local seconds = os.clock()
+    local most = growth(2000, function() return tensor.empty(256 * 1024) end)
+    seconds = os.clock() - seconds
+    assert.is_true(most < 256 * MB, ("%.0f MB"):format(most / MB))
+    assert.is_true(seconds < 10)
+    assert.equal(100000, #samples)
+  end)
+
+  it("are collected with the graphs and closures that hold them", function()
+    local threads = tensor.get_num_threads()
+    tensor.set_num_threads(1)  -- small products; with more threads than free cores they would wait for each other
+    finally(function() tensor.set_num_threads(threads) end)
+    local w = tensor.randn(256, 256, { requires_grad = true })
+    local most = growth(2000, function()
+      local x = tensor.randn(64, 256)
+      local function forward() return x:matmul(w):relu():matmul(w) end
+      local y = forward()
+      y:register_hook(function(g) return g * 1 end)
+      return y
+    end)
+    assert.is_true(most < 256 * MB, ("%.0f MB"):format(most / MB))
+  end)
+
+  it("are counted", function()
+    local before = core.memory_stats().pressure_collections
+    for _ = 1, 200 do tensor.empty(MB) end
+    assert.is_true(core.memory_stats().pressure_collections > before)
+  end)
+end)
+
+describe("the limit", function()
+  after_each(function()
+    core.set_memory_limit(0)
+    core.debug_fail_alloc(0)
+  end)
+
+  it("is reached only when a collection frees nothing", function()
+    core.empty_cache()
+    core.set_memory_limit(settle().live_bytes + 64 * MB)
+    for _ = 1, 100 do tensor.empty(6 * MB) end  -- 24 MB each
+    local held = {}
+    fails("out of memory", function()
+      for i = 1, 100 do held[i] = tensor.empty(6 * MB) end
+    end)
+    assert.equal(2, #held)
+    held = nil
+    assert.equal(1, tensor.ones(1):item())
+    tensor.empty(6 * MB)
+  end)
+
+  it("must be a size", function()
+    fails("set_memory_limit: bytes: expected an integer of at least 0", core.set_memory_limit, -1)
+    fails("expected an integer", core.set_memory_limit, 0 / 0)
+    fails("expected an integer", core.set_memory_limit, "1 GB")
+  end)
+end)
+
+describe("statistics", function()
+  it("follow tensors", function()
+    local before = settle()
+    local x = tensor.empty(MB)
+    local during = core.memory_stats()
+    assert.equal(4 * MB, during.live_bytes - before.live_bytes)
+    assert.equal(1, during.live_blocks - before.live_blocks)
+    core.release(x)
+    assert.equal(before.live_bytes, core.memory_stats().live_bytes)
+    core.reset_peak_memory_stats()
+    assert.equal(core.memory_stats().live_bytes, core.memory_stats().peak_bytes)
+    core.empty_cache()
+    assert.equal(0, core.memory_stats().cached_bytes)
+  end)
+end)
+
+describe("a failed allocation", function()
+  after_each(function() core.debug_fail_alloc(0) end)
+
+  local square = tensor.Function {
+    forward = function(ctx, x)
+      ctx:save_for_backward(x)
+      return x * x, x + 1
+    end,
+    backward = function(ctx, g, h) return 2 * ctx:saved_tensors() * g + h end,
+  }
+
+  local CASES = {
+    ["tensor from a table"] = function() return tensor({ { 1, 2 }, { 3, 4 } }, { dtype = "float64", requires_grad = true }) end,
+    ["constructors"] = function()
+      return tensor.zeros(3), tensor.full({ 2 }, 3), tensor.arange(5), tensor.eye(2), tensor.linspace(0, 1, 3), tensor.rand(2), tensor.randperm(3)
+    end,
+    ["operators"] = function()
+      local x = tensor.ones(3)
+      return (x + x) * 2 - -x
+    end,
+    ["several results"] = function() return tensor.ones(2, 3):max(1) end,
+    ["reading with keys"] = function()
+      local x = tensor.arange(12):view(3, 4)
+      return x[1], x[{ { 1, 2 }, 3 }], x[x:gt(3)], x[tensor({ 0, 2 }, { dtype = "int64" })], x[{ {}, tensor({ true, false, true, false }) }]
+    end,
+    ["writing with keys"] = function()
+      local x = tensor.zeros(3, 4)
+      x[1] = 1
+      x[{ { 1, 2 }, 3 }] = tensor.ones(2)
+      x[x:gt(0)] = 2
+      x[x:gt(1)] = tensor.ones(5)
+      x[tensor({ 0, 2 }, { dtype = "int64" })] = tensor.ones(2, 4)
+    end,
+    ["recorded writing"] = function()
+      local v = tensor.ones(4, { requires_grad = true })
+      local x = tensor.zeros(3, 4)
+      x[2] = v
+      x[x:gt(5)] = v:sum()
+      x:sum():backward()
+    end,
+    ["conversion"] = function()
+      local x = tensor.ones(2, 2)
+      return x:double():long():t():contiguous(), x:t():totable(), tostring(x), x:detach(), x.data
+    end,
+    ["gradients"] = function()
+      local x = tensor.ones(3, { requires_grad = true })
+      local g = tensor.grad((x * x):sum(), x, { create_graph = true })
+      g:sum():backward()
+      return x.grad
+    end,
+    ["hooks"] = function()
+      local x = tensor.ones(3, { requires_grad = true })
+      local y = x * 2
+      y:register_hook(function(g) return g * 2 end)
+      x:register_hook(function(g) return g + 1 end)
+      x:register_post_accumulate_grad_hook(function(p) p.grad:zero_() end)
+      y:sum():backward()
+    end,
+    ["a custom function"] = function()
+      local x = tensor.ones(3, { requires_grad = true })
+      local y, z = square(x)
+      y:sum():backward({ retain_graph = true })
+      z:sum():backward()
+    end,
+    ["clipping and a step"] = function()
+      local x = tensor.ones(3, { requires_grad = true })
+      x.grad = tensor.ones(3)
+      core.clip_grad_norm_({ x }, 0.5)
+      core.optim_step("adamw", { x }, { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
+        { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01 })
+    end,
+    ["moving parameters"] = function()
+      local x = tensor.ones(3, { requires_grad = true })
+      local flat, grads = tensor.zeros(8), tensor.zeros(8)
+      core.rebind(x, flat, 4)
+      core.set_grad_slot(x, grads, 4)
+      x.grad = tensor.ones(3)
+      x.data = tensor.zeros(3)
+    end,
+    ["a scope"] = function()
+      return tensor.scope(function() return tensor.ones(2) + 1 end)
+    end,
+  }
+
+  for name, case in pairs(CASES) do
+    it("is an error and leaves nothing behind: " .. name, function()
+      case()
+      local before = settle()
+      local n = 0
+      repeat
+        n = n + 1
+        core.debug_fail_alloc(n)
+        local ok, message = pcall(case)
+        core.debug_fail_alloc(0)
+        assert.is_true(ok or tostring(message):find("out of memory", 1, true) ~= nil, tostring(message))
+        assert.is_true(tensor.is_grad_enabled())
+        assert.is_true(n < 2000)
+      until ok
+      assert.is_true(n > 1)
+      local after = settle()
+      assert.equal(before.live_blocks, after.live_blocks)
+      assert.equal(before.structs, after.structs)
+    end)
+  end
+end)
