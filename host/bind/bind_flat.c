@@ -5,7 +5,8 @@
 #include "bind/bind.h"
 
 /* (params, grads, offsets, at): brings every gradient into its slot (one that the script made itself, or with create_graph, lies
- * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on.  Returns how many have none. */
+ * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on.  Returns how many have none; nil when a
+ * parameter was given other memory meanwhile (x.data = y, a conversion) and the layout is out of date. */
 static int flat_collect(lua_State *L)
 {
   ax_tensor *grads;
@@ -26,9 +27,8 @@ static int flat_collect(lua_State *L)
     t = ax_check_tensor(L, -2, "flat_collect", "parameter");
     offset = ax_check_integer(L, -1, "flat_collect", "offset", 0, grads->numel);
     lua_pop(L, 2); /* the list holds t */
-    if (!t->grad_slot || t->grad_slot->storage != grads->storage || t->grad_slot->offset != grads->offset + offset) {
-      if (ax_tensor_set_grad_slot(t, grads, offset) != AX_OK) return ax_raise(L, "gradients");
-    } else if (t->grad && t->grad != t->grad_slot) {
+    if (!t->grad_slot || t->grad_slot->storage != grads->storage || t->grad_slot->offset != grads->offset + offset) return 0;
+    if (t->grad && t->grad != t->grad_slot) {
       if (ax_copy(t->grad_slot, t->grad) != AX_OK) return ax_raise(L, "gradients");
       ax_tensor_release(t->grad);
       t->grad = ax_tensor_retain(t->grad_slot);

@@ -215,17 +215,37 @@ local function thawed(record, chunk)
   return false
 end
 
+--- Lays a model out anew: its parameters were converted, or given other memory, since.
+local function lay_out_again(model, record)
+  for _, chunk in ipairs(record.chunks) do
+    for _, p in ipairs(chunk.params) do
+      if homes[p] == chunk then homes[p] = nil end
+    end
+  end
+  record.chunks = {}
+  lay_out(record, model:parameters())
+end
+
+local function reduce_chunks(record)
+  for _, chunk in ipairs(record.chunks) do
+    if chunk.trainable or thawed(record, chunk) then
+      local missing = core.flat_collect(chunk.params, chunk.grads, chunk.offsets, chunk.size)
+      if not missing then return false end
+      core.dist.all_reduce(chunk.grads, "mean")
+      if missing > 0 then core.flat_adopt(chunk.params, chunk.grads, chunk.size) end
+    end
+  end
+  return true
+end
+
 --- Averages the gradients of a prepared model over all ranks, in one all_reduce for each chunk.
 ---@param model accelerate.nn.Module
 function M.reduce(model)
   local record = records[model]
   record.touched = false
-  for _, chunk in ipairs(record.chunks) do
-    if chunk.trainable or thawed(record, chunk) then
-      local missing = core.flat_collect(chunk.params, chunk.grads, chunk.offsets, chunk.size)
-      core.dist.all_reduce(chunk.grads, "mean")
-      if missing > 0 then core.flat_adopt(chunk.params, chunk.grads, chunk.size) end
-    end
+  if not reduce_chunks(record) then
+    lay_out_again(model, record)
+    reduce_chunks(record)  -- means of means: what was reduced already does not change
   end
   -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that an
   -- evaluation in between sees the same on every rank.

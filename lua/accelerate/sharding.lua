@@ -11,6 +11,15 @@ local function length_of(object)
   if type(object) == "table" and type(object.len) == "function" then return object:len() end
 end
 
+--- A function that gives the next item of what a generic `for` would walk: `object:iter(...)`.
+local function stepper(object, ...)
+  local nexts, state, control = object:iter(...)
+  return function()
+    control = nexts(state, control)
+    return control
+  end
+end
+
 local function append(list, other, from, to)
   for i = from or 1, to or #other do list[#list + 1] = other[i] end
 end
@@ -46,6 +55,7 @@ end
 ---@field split_batches boolean
 ---@field even_batches boolean|fun(): boolean
 local Shard = class("BatchSamplerShard")
+Shard.seekable = true  -- iter takes a number of batches to leave out
 
 local SHARD = {
   num_processes = { "integer", default = 1, min = 1 },
@@ -106,9 +116,26 @@ local function fill_round(self, round, first)
   return batch
 end
 
-local function iter_whole(self)
-  local next_batch, ranks, size = self.batch_sampler:iter(), self.num_processes, self.batch_size
-  local first, ahead, ended
+--- Starts the inner sampler `skip` rounds late: the function for the batches that follow, and the first round where filling may
+--- need it.
+local function start_late(self, skip)
+  local inner, ranks = self.batch_sampler, self.num_processes
+  if skip == 0 then return stepper(inner), nil end
+  if inner.seekable and (self.drop_last or not self:_even()) then return stepper(inner, skip * ranks), nil end
+  local next_batch = stepper(inner)  -- lists of positions are read and dropped; no sample is
+  local first = {}
+  for i = 1, skip * ranks do
+    local batch = next_batch()
+    if batch == nil then return function() end, first end
+    if i <= ranks then first[i] = batch end
+  end
+  return next_batch, first
+end
+
+local function iter_whole(self, skip)
+  local ranks, size = self.num_processes, self.batch_size
+  local next_batch, first = start_late(self, skip)
+  local ahead, ended
   local function pull()
     if ahead then
       local batch = ahead
@@ -135,15 +162,21 @@ local function iter_whole(self)
     if self.drop_last or #round == 0 then return nil end
     if self:_even() then return fill_round(self, round, first) end
     local mine = round[self.process_index + 1]
-    return mine and #mine > 0 and mine or nil
+    if type(mine) == "table" and #mine == 0 then return nil end
+    return mine
   end
 end
 
-local function iter_split(self)
-  local next_batch, size = self.batch_sampler:iter(), self.batch_size
+local function iter_split(self, skip)
+  local next_batch, size = stepper(self.batch_sampler), self.batch_size
   local piece = size / self.num_processes
   local from = piece * self.process_index
   local first
+  for _ = 1, skip do
+    local batch = next_batch()
+    if batch == nil then return function() end end
+    first = first or batch
+  end
   return function()
     local batch = next_batch()
     if batch == nil then return nil end
@@ -162,9 +195,11 @@ local function iter_split(self)
   end
 end
 
-function Shard:iter()
-  if self.split_batches then return iter_split(self) end
-  return iter_whole(self)
+--- Lists of positions.
+---@param skip integer? batches of this rank to leave out
+function Shard:iter(skip)
+  if self.split_batches then return iter_split(self, skip or 0) end
+  return iter_whole(self, skip or 0)
 end
 
 --- Passed on to the batch sampler and the samplers inside it.
@@ -214,12 +249,22 @@ function Stream:len()
   return (self.drop_last and math.floor(rounds) or math.ceil(rounds)) * self.batch_size
 end
 
+local function packed(...) return { n = select("#", ...), ... } end
+
+--- Gives items as the data set gives them; several values stay several.
 function Stream:iter()
-  local next_item = self.dataset:iter()
+  local nexts, state, control = self.dataset:iter()
   local round_size = self.split_batches and self.batch_size or self.batch_size * self.num_processes
   local mine = self.split_batches and math.floor(self.batch_size / self.num_processes) or self.batch_size
   local from = self.process_index * mine
   local first, round, at = nil, nil, mine  -- at: how many of this round's items were given
+  self.real_items = round_size  -- of the last round read
+
+  local function next_item()
+    local item = packed(nexts(state, control))
+    control = item[1]
+    if control ~= nil then return item end
+  end
 
   -- The next round, whole or completed; nil at the end.
   local function read_round()
@@ -231,6 +276,7 @@ function Stream:iter()
     if #items == 0 then return nil end
     if #items < round_size then
       if self.drop_last then return nil end
+      self.real_items = #items
       local start = first or slice(items, 1, #items)
       while #items < round_size do append(items, start, 1, #start) end
     end
@@ -242,12 +288,13 @@ function Stream:iter()
     if at >= mine then
       round, at = read_round(), 0
       if not round then
-        at, next_item = mine, function() end
+        at, nexts = mine, function() end
         return nil
       end
     end
     at = at + 1
-    return round[from + at]
+    local item = round[from + at]
+    return unpack(item, 1, item.n)
   end
 end
 
@@ -269,14 +316,13 @@ function Skip:len() return math.max(0, self.batch_sampler:len() - self.skip_batc
 function Skip:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
 
 function Skip:iter()
-  local next_batch, left = self.batch_sampler:iter(), self.skip_batches
+  local inner, skip = self.batch_sampler, self.skip_batches
+  if inner.seekable then return inner:iter(skip) end
+  local next_batch = stepper(inner)
   return function()
-    while left > 0 do
-      left = left - 1
-      if next_batch() == nil then
-        left = 0
-        return nil
-      end
+    while skip > 0 do
+      skip = skip - 1
+      if next_batch() == nil then skip = 0 end
     end
     return next_batch()
   end
