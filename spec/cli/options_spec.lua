@@ -1,0 +1,272 @@
+-- host/main.c, config.c, interp.c: the command line, where files are found, exit statuses, errors.
+local host = require "spec.support.host"
+local processes = require "spec.support.processes"
+
+local function has(text, pattern) assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text)) end
+
+-- Runs the host and checks its status; returns stdout, stderr.
+local function run(status, arguments, options)
+  local got, out, err = host.run(arguments, options)
+  assert(got == status, ("status %d, expected %d\nstdout: %s\nstderr: %s"):format(got, status, out, err))
+  return out, err
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+describe("a script", function()
+  after_each(processes.clean)
+
+  it("gets its arguments in arg and in ...", function()
+    local path = processes.script("print(...)\nprint(arg[0], arg[1], arg[2], arg[3], #arg)\nprint(arg[-1])")
+    assert.equal(("one\t--two\n%s\tone\t--two\tnil\t2\n%s\n"):format(path, host.path), (run(0, { path, "one", "--two" })))
+  end)
+
+  it("may have a first line for the shell", function()
+    local path = processes.script("#!/usr/bin/env accel-run\nerror('here')")
+    local _, err = run(1, { path })
+    has(err, ":2: here\n")
+    _, err = run(1, { "-" }, { stdin = "#!/usr/bin/env accel-run\nerror('here')" })
+    has(err, "stdin:2: here\n")
+  end)
+
+  it("that raises prints a traceback to stderr and ends with status 1", function()
+    local path = processes.script("local function inner() local x = nil; return x.y end\nlocal y = inner()")
+    local out, err = run(1, { path })
+    assert.equal("", out)
+    has(err, "^accel%-run: [^\n]*:1: attempt to index local 'x' %(a nil value%)\nstack traceback:\n")
+    has(err, "in function 'inner'\n[^\n]*:2: in main chunk\n")
+  end)
+
+  it("ends with the status it asks for", function()
+    run(0, { "-e", "os.exit(0)" })
+    run(7, { "-e", "os.exit(7)" })
+    run(1, { "-e", "os.exit(false)" })
+    run(1, { "-e", "error()" })
+  end)
+
+  it("that is missing, or no Lua, is a message that names it", function()
+    local _, err = run(1, { "no_such_script.lua" })
+    has(err, "cannot open no_such_script.lua")
+    _, err = run(1, { "--num_processes", "2", "no_such_script.lua" })
+    has(err, "cannot open no_such_script.lua")
+    _, err = run(1, { processes.script("x = = 1") })
+    has(err, ":1: unexpected symbol near '='")
+    run(1, { "/" })
+  end)
+
+  it("comes from stdin when it is called -, or not at all", function()
+    assert.equal("3\t-\targ\n", (run(0, { "-", "arg" }, { stdin = "print(1 + 2, arg[0], ...)" })))
+    assert.equal("3\n", (run(0, {}, { stdin = "print(1 + 2)" })))
+    assert.equal("", (run(0, {}, { stdin = "" })))
+  end)
+
+  it("is run in this process unless several are asked for", function()
+    assert.equal("nil\tnil\n", (run(0, { "-e", "print(os.getenv('RANK'), os.getenv('WORLD_SIZE'))" })))
+    assert.equal("0 of 1\n", (run(0, { "-e", "local d = require('accelerate.core').dist; print(d.rank() .. ' of ' .. d.world_size())" })))
+  end)
+
+  it("is interrupted by Ctrl-C with a traceback and status 130", function()
+    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nwhile true do os.time() end") }
+    r:expect("ready", 10)
+    r:signal(processes.SIGINT)
+    local status, _, err = r:wait(2)
+    assert.equal(130, status)
+    has(err, ":2: interrupted\nstack traceback:")
+  end)
+
+  it("that does not heed Ctrl-C is ended by the second one", function()
+    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nlocal i = 0 while true do i = i + 1 end") }
+    r:expect("ready", 10)
+    processes.sleep(0.1)
+    r:signal(processes.SIGINT)
+    processes.sleep(0.1)
+    r:signal(processes.SIGINT)
+    assert.equal(130, (r:wait(2)))
+  end)
+end)
+
+describe("the interpreter's options", function()
+  it("run -e and -l in order, then the script", function()
+    local path = processes.script("print(x, ...)")
+    assert.equal("1\n2\ta\n", (run(0, { "-e", "x = 1 print(x)", "-e", "x = x + 1", path, "a" })))
+    assert.equal("true\n", (run(0, { "-l", "accelerate.utils.class", "-e", "print(package.loaded['accelerate.utils.class'] ~= nil)" })))
+    assert.equal("5\n", (run(0, { "-eprint(5)" })))
+    processes.clean()
+  end)
+
+  it("stop at the first that fails", function()
+    local out, err = run(1, { "-e", "error('first')", "-e", "print('second')" })
+    assert.equal("", out)
+    has(err, "%(command line%):1: first")
+    _, err = run(1, { "-l", "no.such.module" })
+    has(err, "module 'no.such.module' not found")
+  end)
+
+  it("turn LuaJIT's compiler off", function()
+    assert.equal("false\n", (run(0, { "-joff", "-e", "print((jit.status()))" })))
+    assert.equal("true\n", (run(0, { "-e", "print((jit.status()))" })))
+    local _, err = run(1, { "-jnonsense", "-e", "" })
+    has(err, "jit.nonsense")
+  end)
+
+  it("are those that a tool expects of a Lua interpreter", function()
+    local path = processes.script("print(package.path:sub(1, 4), ...)")
+    assert.equal("mine\ta\n", (run(0, { "-e", "package.path = 'mine;' .. package.path", "-l", "string", "--", path, "a" })))
+    processes.clean()
+  end)
+end)
+
+describe("launch options", function()
+  it("may be written with dashes, underscores, = and after launch", function()
+    for _, words in ipairs { { "--num_processes", "2" }, { "--num-processes", "2" }, { "--num_processes=2" }, { "launch", "--num_processes", "2" } } do
+      words[#words + 1] = "-e"
+      words[#words + 1] = "io.write('x')"
+      assert.equal("xx", (run(0, words)))
+    end
+  end)
+
+  it("that are misspelt are an error that names the nearest", function()
+    for given, nearest in pairs { ["--num_proceses"] = "num_processes", ["--num-procs"] = "num_processes", ["--stall_timout"] = "stall_timeout",
+      ["--cpus"] = "cpu", ["--hlep"] = "help", ["--timeouts=3"] = "timeout", ["--explian"] = "explain", ["--num_cpu_threads"] = "num_cpu_threads_per_process" } do
+      local _, err = run(2, { given, "x.lua" })
+      has(err, "there is no option " .. given:gsub("=.*", ""):gsub("%-", "_"):gsub("^__", "%%-%%-") .. "; the nearest is %-%-" .. nearest .. " ")
+    end
+    local _, err = run(2, { "-x" })
+    has(err, "there is no option %-x")
+  end)
+
+  it("with a bad value are an error that says what was expected", function()
+    for _, case in ipairs {
+      { { "--num_processes", "0" }, "%-%-num_processes: expected 1 to 256, got 0" },
+      { { "--num_processes", "1000" }, "%-%-num_processes: expected 1 to 256, got 1000" },
+      { { "--num_processes", "-1" }, "expected 1 to 256, got %-1" },
+      { { "--num_processes", "two" }, "%-%-num_processes: expected a whole number, got 'two'" },
+      { { "--num_processes", "1.5" }, "expected a whole number, got '1.5'" },
+      { { "--num_processes", "" }, "expected a whole number, got ''" },
+      { { "--num_processes", "nan" }, "expected a whole number, got 'nan'" },
+      { { "--num_processes" }, "%-%-num_processes needs a value: %-%-num_processes N" },
+      { { "--timeout", "soon" }, "%-%-timeout: expected a number of seconds, got 'soon'" },
+      { { "--timeout", "0" }, "%-%-timeout: expected 0.1 to 1e%+09, got 0" },
+      { { "--cpu=maybe" }, "%-%-cpu: expected true or false, got 'maybe'" },
+      { { "-e" }, "%-e needs a piece of Lua code after it" },
+      { { "-l" }, "%-l needs the name of a module after it" },
+    } do
+      local _, err = run(2, case[1])
+      has(err, case[2])
+    end
+    local _, err = run(2, { "-e", "" }, { env = { ACCELERATE_NUM_PROCESSES = "many" } })
+    has(err, "environment variable ACCELERATE_NUM_PROCESSES: expected a whole number, got 'many'")
+  end)
+
+  it("are explained with their origin", function()
+    local out = run(0, { "--num_processes", "2", "--explain" }, { env = { ACCELERATE_TIMEOUT = "60", ACCELERATE_USE_CPU = "yes", OMP_NUM_THREADS = "3" } })
+    has(out, "num_processes +2 +%-%-num_processes\n")
+    has(out, "num_cpu_threads_per_process +3 +environment variable OMP_NUM_THREADS\n")
+    has(out, "\ncpu +true +environment variable ACCELERATE_USE_CPU\n")
+    has(out, "\ntimeout +60 +environment variable ACCELERATE_TIMEOUT\n")
+    has(out, "\nstall_timeout +30 +default\n")
+    out = run(0, { "--timeout", "5", "--explain" }, { env = { ACCELERATE_TIMEOUT = "60" } })
+    has(out, "\ntimeout +5 +%-%-timeout\n")
+  end)
+
+  it("are listed by --help, each with its variable", function()
+    local out = run(0, { "--help" })
+    for _, word in ipairs { "usage: accel%-run", "%-%-num_processes N\n", "ACCELERATE_NUM_PROCESSES; default 1", "%-%-stall_timeout S", "%-%-explain", "%-e CODE" } do
+      has(out, word)
+    end
+    assert.equal(out, (run(0, { "-h" })))
+    has(run(0, { "--version" }), "^accel %d+%.%d+%.%d+ %(LuaJIT 2%.1")
+  end)
+
+  it("reach the script where it is the script's business", function()
+    assert.equal("true\n", (run(0, { "--cpu", "-e", "print(os.getenv('ACCELERATE_USE_CPU'))" })))
+    assert.equal("4\n", (run(0, { "--num_cpu_threads_per_process", "4", "-e", "print(os.getenv('OMP_NUM_THREADS'))" })))
+  end)
+
+  it("refuse a prompt in several processes", function()
+    local _, err = run(2, { "-i", "--num_processes", "2", "x.lua" })
+    has(err, "a prompt runs in one process")
+  end)
+end)
+
+describe("a process that another launcher started", function()
+  it("is told so, instead of training alone many times over", function()
+    for _, case in ipairs {
+      { { WORLD_SIZE = "4", RANK = "2" }, "WORLD_SIZE=4 and RANK=2 in|torchrun|%-%-num_processes 4 script.lua" },
+      { { OMPI_COMM_WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "0" }, "mpirun" },
+      { { SLURM_STEP_NUM_TASKS = "8", SLURM_PROCID = "3" }, "srun" },
+    } do
+      local _, err = run(2, { "-e", "print('ran')" }, { env = case[1] })
+      for word in case[2]:gmatch("[^|]+") do
+        if not word:find(" in$") then has(err, word) end
+      end
+    end
+  end)
+
+  it("runs when it is the only one, or belongs to one of our ranks", function()
+    assert.equal("ran\n", (run(0, { "-e", "print('ran')" }, { env = { WORLD_SIZE = "1", RANK = "0" } })))
+    local inner = ("%s -e \"io.write('inner')\""):format(host.path)
+    assert.equal("innerinner", (run(0, { "--num_processes", "2", "-e", ("assert(os.execute(%q) == 0)"):format(inner) })))
+  end)
+end)
+
+describe("files", function()
+  -- A copy of the host in `folder`/bin, say; the Lua files are linked.
+  local function copy(folder, bin, lua)
+    assert(os.execute(("mkdir -p '%s/%s' '%s/%s' && cp '%s' '%s/%s/accel-run'"):format(folder, bin, folder, lua:match("(.*)/") or ".", host.path, folder, bin)) == 0)
+    local source = assert(package.searchpath("accelerate.utils.class", package.path)):match("^(.*)/accelerate/")
+    assert(os.execute(("ln -s '%s' '%s/%s'"):format(source, folder, lua)) == 0)
+    local pipe = io.popen(("cd / && '%s/%s/accel-run' -e 'print((package.path:match(\"^[^;]*\"))) print(require(\"accelerate.utils.class\") ~= nil)' 2>&1"):format(folder, bin))
+    local text = pipe:read("*a")
+    pipe:close()
+    return text
+  end
+
+  it("are found in a build tree, after an installation and in a moved folder", function()
+    for bin, lua in pairs { bin = "share/accel/lua", build = "lua", ["build/asan"] = "lua", ["."] = "lua" } do
+      host.in_folder(function(folder)
+        has(copy(folder, bin, lua), "/%?%.lua\ntrue\n$")
+      end)
+    end
+  end)
+
+  it("that are missing are said to be missing where they were looked for", function()
+    host.in_folder(function(folder)
+      assert(os.execute(("cp '%s' '%s/accel-run'"):format(host.path, folder)) == 0)
+      local pipe = io.popen(("'%s/accel-run' -e 'require \"accelerate\"' 2>&1"):format(folder))
+      local text = pipe:read("*a")
+      pipe:close()
+      has(text, "module 'accelerate' not found")
+      has(text, "no file '" .. folder:gsub("%p", "%%%0") .. "/lua/accelerate.lua'")
+    end)
+  end)
+
+  it("do not appear as globals in a script", function()
+    assert.equal("nil\tnil\tnil\tnil\n", (run(0, { "-e", "print(accelerate, nn, tensor, core)" })))
+  end)
+end)
+
+describe("starting", function()
+  it("takes at most 10 ms", function()
+    local best = math.huge
+    for _ = 1, 20 do
+      local began = processes.now()
+      local r = processes.start { "-e", "" }
+      assert.equal(0, (r:wait(5)))
+      best = math.min(best, processes.now() - began)
+    end
+    processes.clean()
+    -- the clock's own steps (2 ms naps) count too; a sanitizer's start-up does not
+    if not host.path:find("san") then assert.is_true(best < 0.010, ("%.1f ms"):format(best * 1e3)) end
+  end)
+
+  it("loads no kernels, no OpenMP and no line editor", function()
+    local out = run(0, { "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
+    has(out, "libluajit")
+    for _, name in ipairs { "libax_cpu", "libgomp", "libdnnl", "libedit" } do assert.is_nil(out:find(name), name) end
+  end)
+end)
