@@ -1,5 +1,6 @@
 --- The loader: reads samples in a sampler's order and gives batches.
 local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
 local collate = require "accelerate.data.collate"
 local dataset_module = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
@@ -220,11 +221,26 @@ local function stream(self)
   end
 end
 
+-- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the main process.
+local function warn_empty(self)
+  if self._warned or not self.drop_last or type(self.sampler.len) ~= "function" then return end
+  local n = self.sampler:len()
+  if n > 0 and n < self.batch_size and core.dist.rank() == 0 then
+    self._warned = true
+    io.stderr:write(("DataLoader: there are %d samples, fewer than batch_size %d, and drop_last leaves no batch of them\n"):format(
+      n, self.batch_size))
+  end
+end
+
 --- Starts a pass: `for images, labels in loader:iter() do … end`. Gives the batch's parts as several values, or one
---- table when the samples are tables.
+--- table when the samples are tables. Warns when there are samples, but drop_last leaves not one
+--- batch of them.
 ---@return function
 function DataLoader:iter()
-  if self.batch_sampler then return batches(self) end
+  if self.batch_sampler then
+    warn_empty(self)
+    return batches(self)
+  end
   if self.sampler then return single_samples(self) end
   return stream(self)
 end
