@@ -1,0 +1,58 @@
+-- Every example runs for a few steps on one rank and on two, and learns.
+local host = require "spec.support.host"
+
+-- File name -> what to check, given a function that runs it: run(ranks, arguments...) -> stdout.
+local CHECKS = {}
+
+CHECKS["fashion_mnist.lua"] = function(run, ranks)
+  local function accuracy(steps)
+    local out = run(ranks, "--epochs", "1", "--steps", tostring(steps))
+    return tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$")) or error("the last line is not `test accuracy 0.xxxx`:\n" .. out)
+  end
+  local untrained, trained = accuracy(1), accuracy(150)
+  assert(untrained < 0.6, "after one step: " .. untrained)
+  assert(trained > 0.75, "after 150 steps: " .. trained)
+end
+
+local function run(name)
+  return function(ranks, ...)
+    local status, out, err = host.run { "--num_processes", tostring(ranks), "examples/" .. name, ... }
+    assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
+    return out
+  end
+end
+
+describe("examples", function()
+  local list = io.popen("ls examples")
+  for name in list:lines() do
+    for ranks = 1, 2 do
+      it(("%s learns on %d rank%s"):format(name, ranks, ranks == 1 and "" or "s"), function()
+        local check = CHECKS[name] or error("no check for examples/" .. name)
+        check(run(name), ranks)
+      end)
+    end
+  end
+  list:close()
+
+  it("fashion_mnist.lua gives the same bits twice, on two ranks", function()
+    local function weights()
+      local bytes
+      host.in_folder(function(folder)
+        run("fashion_mnist.lua")(2, "--epochs", "1", "--steps", "20", "--save", folder)
+        local f = assert(io.open(folder .. "/model.safetensors", "rb"))
+        bytes = f:read("*a")
+        f:close()
+      end)
+      return bytes
+    end
+    local first = weights()
+    assert.is_true(#first > 800000)
+    assert.is_true(first == weights())
+  end)
+
+  it("fashion_mnist.lua names an option that is misspelt", function()
+    local status, _, err = host.run { "examples/fashion_mnist.lua", "--epohs", "1" }
+    assert.equal(1, status)
+    assert.truthy(err:find("'epohs'", 1, true) and err:find("'epochs'", 1, true), err)
+  end)
+end)
