@@ -61,7 +61,7 @@ local function refuse_engines(o)
     fail("Accelerator: log_with: experiment trackers are not there yet; write values from the main process yourself")
   end
   if o.kwargs_handlers and #o.kwargs_handlers > 0 then
-    fail("Accelerator: kwargs_handlers: there are no handlers yet; leave the list empty")
+    fail("Accelerator: kwargs_handlers: handler objects are not there yet; leave the list empty")
   end
 end
 

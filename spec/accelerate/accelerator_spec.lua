@@ -1,0 +1,527 @@
+-- The Accelerator: arguments, preparing, windows of accumulation, schedules, files.
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local data = require "accelerate.data"
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+local json = require "accelerate.utils.json"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local ranks = require "spec.support.ranks"
+local reference = require "spec.support.sharding_reference"
+local state = require "accelerate.state"
+
+local function run_with(env, code)
+  return host.run({ "-e", code }, { env = env })
+end
+
+describe("the constructor", function()
+  before_each(function() state.reset() end)
+  after_each(function() state.reset() end)
+
+  it("takes nothing, and has Accelerate's defaults", function()
+    local a = accelerate.Accelerator()
+    assert.are.equal("cpu", a.device)
+    assert.are.equal("NO", a.distributed_type)
+    assert.are.equal("no", a.mixed_precision)
+    assert.are.equal(1, a.gradient_accumulation_steps)
+    assert.is_true(a.sync_gradients)
+    assert.are.equal(0, a.step)
+    assert.is_true(a.is_main_process and a.is_local_main_process and a.is_last_process)
+    assert.is_false(a.use_distributed or a.multi_device or a.split_batches or a.use_seedable_sampler or a.optimizer_step_was_skipped)
+    assert.is_true(a.even_batches and a.device_placement and a.step_scheduler_with_optimizer and a.should_save_model)
+    assert.is_nil(a.project_dir)
+    assert.are.equal(0, a.save_iteration)
+    assert.are.equal(state.GradientState(), a.gradient_state)
+  end)
+
+  it("names the nearest option for a misspelt one, and the nearest method for a misspelt call", function()
+    assert.error_matches(function() accelerate.Accelerator { gradient_acumulation_steps = 2 } end, "did you mean 'gradient_accumulation_steps'")
+    local a = accelerate.Accelerator()
+    assert.error_matches(function() a:acumulate(print) end, "Accelerator has no 'acumulate'; did you mean 'accumulate'")
+    assert.error_matches(function() a.sync_gradient = false end, "did you mean 'sync_gradients'")
+    assert.error_matches(function() a.device = "cuda" end, "'device' cannot be assigned")
+    assert.error_matches(function() return accelerate.Accelarator end, "did you mean 'Accelerator'")
+  end)
+
+  it("says what is not there yet", function()
+    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {}, megatron_lm_plugin = {}, dynamo_plugin = {},
+      dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {}, log_with = "tensorboard", kwargs_handlers = { {} } } do
+      assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "not there yet", nil, option)
+    end
+    for _, mode in ipairs { "bf16", "fp16", "fp8" } do
+      assert.error_matches(function() accelerate.Accelerator { mixed_precision = mode } end, "'" .. mode .. "' is not there yet on the CPU")
+    end
+    local a = accelerate.Accelerator { log_with = {}, kwargs_handlers = {}, dynamo_backend = "no", mixed_precision = "no", cpu = true }
+    for _, method in ipairs { "save_state", "load_state", "log", "init_trackers", "register_for_checkpointing", "profile" } do
+      assert.error_matches(function() a[method](a) end, "accelerator:" .. method .. ": .* is not there yet")
+    end
+  end)
+
+  it("refuses wrong values", function()
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf61" } end, "unknown mode 'bf61'.*did you mean 'bf16'")
+    assert.error_matches(function() accelerate.Accelerator { gradient_accumulation_steps = 0 } end, "at least 1")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "torsh" } } end, "did you mean 'torch'")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "cuda" } } end, "not there yet")
+    assert.error_matches(function()
+      accelerate.Accelerator { gradient_accumulation_steps = 2, gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2 } }
+    end, "not both")
+    assert.error_matches(function() accelerate.DataLoaderConfiguration { even_batch = true } end, "did you mean 'even_batches'")
+    assert.error_matches(function() accelerate.ProjectConfiguration { total_limit = 0 } end, "at least 1")
+  end)
+
+  it("honours loader arguments in both places, once", function()
+    local Config = accelerate.DataLoaderConfiguration
+    assert.is_true(accelerate.Accelerator({ split_batches = true }).split_batches)
+    assert.is_true(accelerate.Accelerator({ dataloader_config = Config { split_batches = true } }).split_batches)
+    assert.is_true(accelerate.Accelerator({ split_batches = true, dataloader_config = Config { split_batches = true } }).split_batches)
+    assert.is_true(accelerate.Accelerator({ split_batches = true, dataloader_config = Config {} }).split_batches)
+    assert.error_matches(function() accelerate.Accelerator { split_batches = true, dataloader_config = Config { split_batches = false } } end,
+      "split_batches = true here, but false in dataloader_config")
+    local a = accelerate.Accelerator()
+    a.even_batches = false
+    assert.is_false(a.dataloader_config.even_batches)
+  end)
+
+  it("reads projects", function()
+    local a = accelerate.Accelerator { project_dir = "p" }
+    assert.are.equal("p", a.project_dir)
+    assert.are.equal("p", a.logging_dir)
+    local config = accelerate.ProjectConfiguration { project_dir = "q", logging_dir = "l" }
+    assert.are.equal("q", accelerate.Accelerator({ project_dir = "p", project_config = config }).project_dir)
+    assert.are.equal("l", accelerate.Accelerator({ project_config = config }).logging_dir)
+  end)
+
+  it("shares state with a second one, which must not ask for another precision", function()
+    local a = accelerate.Accelerator { mixed_precision = "no", gradient_accumulation_steps = 3 }
+    local b = accelerate.Accelerator { gradient_accumulation_steps = 3 }
+    assert.are.equal(a.state, b.state)
+    assert.are.equal("no", b.mixed_precision)
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf16" } end, "the first Accelerator of this process was made with 'no'")
+  end)
+
+  it("lets the environment replace gradient_accumulation_steps, but not mixed_precision", function()
+    local _, out = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "5" },
+      [[print(require("accelerate").Accelerator({ gradient_accumulation_steps = 2 }).gradient_accumulation_steps)]])
+    assert.are.equal("5\n", out)
+    _, out = run_with({ ACCELERATE_MIXED_PRECISION = "bf16" },
+      [[print(require("accelerate").Accelerator({ mixed_precision = "no" }).mixed_precision)]])
+    assert.are.equal("no\n", out)
+    local status, _, err = run_with({ ACCELERATE_MIXED_PRECISION = "bf16" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_MIXED_PRECISION = 'bf16' is not there yet", err)
+    status, _, err = run_with({ ACCELERATE_USE_FSDP = "true" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_USE_FSDP is set", err)
+    status, _, err = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "two" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number of at least 1, got 'two'", err)
+    status, _, err = run_with({ ACCELERATE_USE_CPU = "maybe" }, [[require("accelerate").Accelerator()]])
+    assert.are_not.equal(0, status)
+    assert.matches("ACCELERATE_USE_CPU: expected .*'maybe'", err)
+  end)
+end)
+
+local function parts(n)
+  local model = nn.Linear(4, 3)
+  local optimizer = optim.SGD(model:parameters(), { lr = 0.5 })
+  local loader = data.DataLoader(data.TensorDataset(core.ones(n or 6, 4), core.zeros(n or 6, { dtype = "int64" })), { batch_size = 1 })
+  local scheduler = optim.lr_scheduler.LambdaLR(optimizer, function(step) return 1 / (1 + step) end)
+  return model, optimizer, loader, scheduler
+end
+
+describe("prepare", function()
+  local accelerator
+  before_each(function()
+    state.reset()
+    accelerator = accelerate.Accelerator()
+  end)
+  after_each(function() state.reset() end)
+
+  it("returns objects in the order given, whatever that is", function()
+    local model, optimizer, loader, scheduler = parts()
+    local s, l, thing, o, m = accelerator:prepare(scheduler, loader, "thing", optimizer, model)
+    assert.are.equal(model, m)
+    assert.are.equal(optimizer, o.optimizer)
+    assert.are.equal(loader, l.base_dataloader)
+    assert.are.equal(scheduler, s.scheduler)
+    assert.are.same({ o }, s.optimizers)
+    assert.are.equal("thing", thing)
+    assert.are.same({ m }, accelerator._models)
+  end)
+
+  it("gives the same object for one that was prepared, also by its first form", function()
+    local model, optimizer, loader, scheduler = parts()
+    local m, o, l, s = accelerator:prepare(model, optimizer, loader, scheduler)
+    local s2, m2, o2, l2 = accelerator:prepare(s, m, o, l)
+    assert.is_true(m == m2 and o == o2 and l == l2 and s == s2)
+    local m3, o3, l3, s3 = accelerator:prepare(model, optimizer, loader, scheduler)
+    assert.is_true(m == m3 and o == o3 and l == l3 and s == s3)
+    assert.are.equal(1, #accelerator._models)
+    assert.are.equal(1, #accelerator._optimizers)
+    assert.are.equal(1, #accelerator._dataloaders)
+    assert.are.equal(1, #accelerator._schedulers)
+    local other = accelerate.Accelerator()
+    assert.are.equal(m, other:prepare(m))
+    assert.are.equal(1, #other._models)
+  end)
+
+  it("passes objects of other kinds through untouched", function()
+    local table_, fn = {}, function() end
+    local a, b, c, d, e = accelerator:prepare(table_, fn, 3, nil, "x")
+    assert.is_true(a == table_ and b == fn and c == 3 and d == nil and e == "x")
+  end)
+
+  it("takes one placement for each object", function()
+    local model, optimizer = parts()
+    local m, o = accelerator:prepare(model, optimizer, { device_placement = { false, true } })
+    assert.is_true(m == model and o.optimizer == optimizer)
+    assert.error_matches(function() accelerator:prepare(model, optimizer, { device_placement = { true } }) end, "1 entries for 2 objects")
+  end)
+
+  it("refuses the wrong kind in its single forms", function()
+    local model, optimizer, loader, scheduler = parts()
+    assert.error_matches(function() accelerator:prepare_model(optimizer) end, "prepare_model: expected a module, got a SGD")
+    assert.error_matches(function() accelerator:prepare_optimizer(model) end, "expected an optimizer")
+    assert.error_matches(function() accelerator:prepare_scheduler(loader) end, "expected a scheduler")
+    assert.are.equal(scheduler, accelerator:prepare_scheduler(scheduler).scheduler)
+    assert.are.equal(model, accelerator:prepare_model(model, { evaluation_mode = true }))
+    assert.are.equal(0, #accelerator._models)
+    assert.are.equal(model, accelerator:unwrap_model(model))
+  end)
+
+  it("keeps an optimizer's state", function()
+    local model, optimizer = nn.Linear(2, 2)
+    optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
+    model(core.ones(1, 2)):sum():backward()
+    optimizer:step()
+    local buffer = optimizer.state[model.weight].momentum_buffer:totable()
+    accelerator:prepare(model, optimizer)
+    assert.are.same(buffer, optimizer.state[model.weight].momentum_buffer:totable())
+    assert.are.same({ { 1, 1 }, { 1, 1 } }, model.weight.grad:totable())
+  end)
+
+  it("an accelerated optimizer passes everything else through", function()
+    local model, optimizer = parts()
+    local o = accelerator:prepare(optimizer)
+    assert.are.equal(optimizer.param_groups, o.param_groups)
+    o.param_groups[1].lr = 7
+    assert.are.equal(7, optimizer.param_groups[1].lr)
+    assert.are.equal(7, o:state_dict().param_groups[1].lr)
+    o:load_state_dict(optimizer:state_dict())
+    o:add_param_group { params = { nn.Parameter(core.ones(2)) } }
+    assert.are.equal(2, #optimizer.param_groups)
+    assert.is_false(o.step_was_skipped)
+    o:train()
+    o:eval()
+    model(core.ones(1, 4)):sum():backward()
+    o:zero_grad()
+    assert.is_nil(model.weight.grad)
+  end)
+
+  it("free_memory forgets, and gives a nil for each argument", function()
+    local model, optimizer = accelerator:prepare(parts())
+    accelerator:accumulate(model, function() end)
+    local n = select("#", accelerator:free_memory(model, optimizer))
+    assert.are.equal(2, n)
+    assert.are.equal(0, #accelerator._models + #accelerator._optimizers + #accelerator._dataloaders)
+    assert.are.equal(0, accelerator.step)
+  end)
+end)
+
+describe("accumulate", function()
+  local accelerator
+  before_each(function() state.reset() end)
+  after_each(function() state.reset() end)
+
+  local function record(n, steps, opts)
+    opts = opts or {}
+    opts.gradient_accumulation_steps = not opts.gradient_accumulation_plugin and steps or nil
+    accelerator = accelerate.Accelerator(opts)
+    local model, optimizer, loader, scheduler = accelerator:prepare(parts(n))
+    local seen = {}
+    for pass = 1, 2 do
+      for x, y in loader:iter() do
+        local result = accelerator:accumulate(model, function()
+          accelerator:backward(nn.functional.cross_entropy(model(x), y))
+          optimizer:step()
+          scheduler:step()
+          optimizer:zero_grad()
+          seen[#seen + 1] = (accelerator.sync_gradients and "s" or ".") .. accelerator.step .. (model.weight.grad and "g" or "")
+          return 11, 12
+        end)
+        assert.are.equal(11, result)
+      end
+    end
+    return table.concat(seen, " "), scheduler
+  end
+
+  it("syncs on every n-th batch and on the last, and starts again in the next pass", function()
+    local seen, scheduler = record(5, 2)
+    assert.are.equal(".1g s2 .3g s4 s0 .1g s2 .3g s4 s0", seen)
+    assert.are.equal(6, scheduler.last_epoch)
+  end)
+
+  it("with sync_with_dataloader = false counts on over passes", function()
+    assert.are.equal(".1g s2 .3g s4 .5g s6 .7g s8 .9g s10", (record(5, 2, {
+      gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2, sync_with_dataloader = false },
+    })))
+  end)
+
+  it("divides the loss by the number of steps, also in a short window", function()
+    accelerator = accelerate.Accelerator { gradient_accumulation_steps = 4 }
+    local model = accelerator:prepare(nn.Linear(2, 1, { bias = false }))
+    accelerator:backward(model(core.ones(1, 2)):sum())
+    assert.are.same({ { 0.25, 0.25 } }, model.weight.grad:totable())
+  end)
+
+  it("puts the state back when the function raises, with the script's line", function()
+    accelerator = accelerate.Accelerator { gradient_accumulation_steps = 2 }
+    local model = accelerator:prepare(nn.Linear(2, 1))
+    local ok, message = pcall(accelerator.accumulate, accelerator, model, function() error("inside") end)
+    assert.is_false(ok)
+    assert.matches("accelerator_spec%.lua:%d+: inside", message)
+    assert.error_matches(function() accelerator:accumulate(model) end, "expected a function as the last argument, got a Linear")
+    assert.error_matches(function() accelerator:accumulate(3, print) end, "argument 1 must be a module, got 3")
+  end)
+
+  it("refuses a loss that is no tensor, and options that it does not know", function()
+    accelerator = accelerate.Accelerator()
+    assert.error_matches(function() accelerator:backward(3) end, "expected the loss as a tensor, got 3")
+    local loss = (core.ones(1, { requires_grad = true }) * 2):sum()
+    assert.error_matches(function() accelerator:backward(loss, { wieght = 2 }) end, "did you mean 'weight'")
+    assert.error_matches(function() accelerator:backward(loss, { learning_rate = 2 }) end, "LOMO")
+    assert.error_matches(function() accelerator:backward(loss, { weight = -1 }) end, "at least 0")
+  end)
+end)
+
+describe("an accelerated scheduler", function()
+  it("moves as Accelerate's does", function()
+    for n = 1, 3 do
+      local cases = {}
+      for _, case in ipairs(reference.cases("schedule")) do
+        local count, split, steps, follows = unpack(case.arguments)
+        if count == n then cases[#cases + 1] = ("{ %s, %d, %s, %q }"):format(tostring(split == 1), steps, tostring(follows == 1), case.fields[1]) end
+      end
+      local _, err = ranks.ok(n, "local cases = {" .. table.concat(cases, ",") .. "}\n" .. [[
+        local optim = require "accelerate.optim"
+        for _, case in ipairs(cases) do
+          local accelerator = accelerate.Accelerator { split_batches = case[1], step_scheduler_with_optimizer = case[3] }
+          local p = core.ones(1, { requires_grad = true })
+          local optimizer = optim.SGD({ p }, { lr = 1 })
+          local scheduler
+          optimizer, scheduler = accelerator:prepare(optimizer, optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end))
+          local seen = {}
+          for batch = 1, 7 do
+            accelerator.sync_gradients = batch % case[2] == 0 or batch == 7
+            scheduler:step()
+            seen[batch] = scheduler.last_epoch
+          end
+          check(table.concat(seen, " ") == case[4], table.concat(seen, " ") .. " instead of " .. case[4])
+        end
+      ]])
+      local _, told = err:gsub("moves %d times at each optimizer step", "")
+      assert.are.equal(n > 1 and 1 or 0, told)
+    end
+  end)
+
+  it("does not move a one-cycle schedule past its end", function()
+    ranks.ok(2, [[
+      local optim = require "accelerate.optim"
+      local accelerator = accelerate.Accelerator()
+      local optimizer = accelerator:prepare(optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1 }))
+      local inner = optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end)
+      inner.total_steps = 3
+      local scheduler = accelerator:prepare(inner)
+      for _ = 1, 4 do scheduler:step() end
+      check(inner.last_epoch == 3, tostring(inner.last_epoch))
+    ]])
+  end)
+end)
+
+describe("clipping", function()
+  after_each(function() state.reset() end)
+
+  it("returns the norm before clipping, and limits values", function()
+    state.reset()
+    local accelerator = accelerate.Accelerator()
+    local model = accelerator:prepare(nn.Linear(4, 1, { bias = false }))
+    accelerator:backward(model(core.full({ 1, 4 }, 3)):sum())
+    local norm = accelerator:clip_grad_norm_(model:parameters(), 1.0)
+    assert.are.equal(0, norm:dim())
+    assert.are.equal(6, norm:item())
+    assert.is_true(math.abs(model.weight.grad:totable()[1][1] - 0.5) < 1e-5)
+    accelerator:clip_grad_value_(model:parameters(), 0.25)
+    assert.are.same({ { 0.25, 0.25, 0.25, 0.25 } }, model.weight.grad:totable())
+    assert.are.equal(0.25, accelerator:clip_grad_norm_(model:parameters(), 10, { norm_type = math.huge }):item())
+  end)
+end)
+
+describe("gather_for_metrics", function()
+  after_each(function() state.reset() end)
+
+  it("cuts nothing outside of a loader or before its last batch", function()
+    state.reset()
+    local accelerator = accelerate.Accelerator()
+    local x = core.arange(4)
+    assert.are.equal(x, accelerator:gather_for_metrics(x))
+    local sizes = {}
+    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5)), { batch_size = 2 }))
+    for _ in loader:iter() do
+      local got = accelerator:gather_for_metrics { core.arange(9), deep = { x } }
+      sizes[#sizes + 1] = got[1]:numel() .. "/" .. got.deep[1]:numel()
+    end
+    assert.are.same({ "9/4", "9/4", "1/1" }, sizes)
+    assert.are.same({ "a" }, accelerator:gather_for_metrics({ "a" }))
+  end)
+end)
+
+describe("weights in files", function()
+  local accelerator
+  before_each(function()
+    state.reset()
+    accelerator = accelerate.Accelerator()
+  end)
+  after_each(function() state.reset() end)
+
+  local function net() return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)) end
+
+  local function same(a, b)
+    for i, p in ipairs(a:parameters()) do
+      if (p - b:parameters()[i]):abs():max():item() ~= 0 then return false end
+    end
+    return true
+  end
+
+  it("come back from one file", function()
+    host.in_folder(function(folder)
+      local model, other = accelerator:prepare(net()), net()
+      accelerator:save_model(model, folder .. "/new/out")
+      assert.are.same({ "model.safetensors" }, fs.list(folder .. "/new/out"))
+      assert.is_false(same(model, other))
+      accelerate.load_checkpoint_in_model(other, folder .. "/new/out", { strict = true })
+      assert.is_true(same(model, other))
+      accelerate.utils.load_checkpoint_in_model(other, folder .. "/new/out/model.safetensors")
+      local list, metadata = core.safetensors_load(folder .. "/new/out/model.safetensors")
+      assert.are.equal("pt", metadata.format)
+      assert.are.equal(4, #list)
+    end)
+  end)
+
+  it("are cut into shards as huggingface_hub cuts them", function()
+    local checkpoint = require "accelerate.checkpoint"
+    for _, case in ipairs(reference.cases("shards")) do
+      local list = {}
+      for i = 2, #case.arguments do list[i - 1] = { i - 2, core.empty(case.arguments[i], { dtype = "uint8" }) } end
+      local text = {}
+      for i, shard in ipairs((checkpoint.split_into_shards(list, case.arguments[1]))) do
+        local names = {}
+        for k, item in ipairs(shard) do names[k] = item[1] end
+        text[i] = table.concat(names, ",")
+      end
+      assert.are.equal(case.fields[1], table.concat(text, " "), case.name)
+    end
+  end)
+
+  it("come back from shards, and an index names them", function()
+    host.in_folder(function(folder)
+      local model, other = net(), net()
+      accelerator:save_model(model, folder)
+      accelerator:save_model(model, folder, { max_shard_size = "0.1KB" })
+      assert.are.same({ "model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors", "model-00003-of-00004.safetensors",
+        "model-00004-of-00004.safetensors", "model.safetensors.index.json" }, fs.list(folder))
+      local index = json.decode(fs.read(folder .. "/model.safetensors.index.json"))
+      assert.are.equal((32 + 8 + 24 + 3) * 4, index.metadata.total_size)
+      assert.are.equal("model-00001-of-00004.safetensors", index.weight_map["0.weight"])
+      accelerate.load_checkpoint_in_model(other, folder, { strict = true })
+      assert.is_true(same(model, other))
+      accelerator:save_model(model, folder, { max_shard_size = 150 })
+      assert.are.equal(3, #fs.list(folder))  -- two shards and the index; the old ones are gone
+      other = net()
+      accelerate.load_checkpoint_in_model(other, folder .. "/model.safetensors.index.json", { strict = true })
+      assert.is_true(same(model, other))
+      accelerator:save_model(model, folder)
+      assert.are.same({ "model.safetensors" }, fs.list(folder))
+    end)
+  end)
+
+  it("hold tied weights once", function()
+    host.in_folder(function(folder)
+      local function tied()
+        local model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[2].weight = model[1].weight
+        return model
+      end
+      local model, other = accelerator:prepare(tied()), tied()
+      accelerator:save_model(model, folder)
+      local list = core.safetensors_load(folder .. "/model.safetensors")
+      assert.are.equal(3, #list)
+      accelerate.load_checkpoint_in_model(other, folder, { strict = true })
+      assert.is_true(same(model, other))
+    end)
+  end)
+
+  it("say what is wrong with a checkpoint", function()
+    host.in_folder(function(folder)
+      local model = net()
+      local load = accelerate.load_checkpoint_in_model
+      assert.error_matches(function() load(model, folder .. "/none") end, "there is no file or directory")
+      assert.error_matches(function() load(model, folder) end, "holds neither model.safetensors nor an index")
+      accelerator:save_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 3)), folder)
+      assert.error_matches(function() load(model, folder, { strict = true }) end, "unexpected keys: 3.weight, 3.bias")
+      load(model, folder)
+      assert.error_matches(function() load(nn.Sequential(nn.Linear(5, 8)), folder) end, "size mismatch for '0.weight'")
+      assert.error_matches(function() load(model, folder, { dtype = "float16" }) end, "dtype is not there yet")
+      assert.error_matches(function() accelerator:save_model(model, folder, { max_shard_size = "5XB" }) end, "expected a number of bytes or text")
+      assert.error_matches(function() accelerator:save_model(model, folder, { safe_serialization = false }) end, "not there yet")
+      fs.write(folder .. "/model.safetensors.index.json", "{ nonsense")
+      os.remove(folder .. "/model.safetensors")
+      assert.error_matches(function() load(model, folder) end, "json: ")
+      fs.write(folder .. "/other.index.json", "{}")
+      assert.error_matches(function() load(model, folder) end, "several index files")
+    end)
+  end)
+
+  it("are written by the main process", function()
+    host.in_folder(function(folder)
+      ranks.ok(2, [[
+        local accelerator = accelerate.Accelerator()
+        local model = accelerator:prepare(require("accelerate.nn").Linear(3, 3))
+        accelerator:save_model(model, arg[1] .. "/" .. rank)
+        accelerator:save({ x = core.ones(2) }, arg[1] .. "/file" .. rank)
+        accelerator:wait_for_everyone()
+        local other = require("accelerate.nn").Linear(3, 3)
+        accelerate.load_checkpoint_in_model(other, arg[1] .. "/0", { strict = true })
+        check((other.weight - model.weight):abs():max():item() == 0)
+      ]], { arguments = { folder } })
+      assert.are.same({ "0", "file0" }, fs.list(folder))
+    end)
+  end)
+end)
+
+describe("tqdm", function()
+  after_each(function() state.reset() end)
+
+  it("goes through a loader and refuses a boolean", function()
+    local tqdm, sum = accelerate.utils.tqdm, 0
+    local bar = tqdm({ 1, 2, 3 }, { disable = true })
+    for x in bar:iter() do sum = sum + x end
+    assert.are.equal(6, sum)
+    assert.are.equal(3, bar.n)
+    assert.are.equal(3, bar.total)
+    assert.error_matches(function() tqdm(true) end, "main_process_only")
+    assert.error_matches(function() tqdm(3, { descr = "x" }) end, "did you mean 'desc'")
+  end)
+
+  it("draws on the main process only", function()
+    local _, err = ranks.ok(2, [[
+      local bar = accelerate.utils.tqdm(2, { desc = "bar of " .. rank })
+      bar:update()
+      bar:set_postfix { loss = core.tensor(0.5) }
+      bar:update()
+      bar:close()
+    ]])
+    assert.matches("bar of 0: 100%%|[^|]*| 2/2 .*loss=0%.5%]\n", err)
+    assert.is_nil(err:find("bar of 1", 1, true))
+  end)
+end)
