@@ -291,6 +291,8 @@ AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
 typedef ax_status (*ax_custom_fn)(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result);
 AX_API ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out, ax_tensor *const *outputs,
                                   ax_custom_fn backward, void (*drop)(void *), void *ud);
+/* Gives the fresh alias `t` the place of result `out` of node `n` in the graph (a custom function's saved result). */
+AX_API void ax_tensor_join(ax_tensor *t, ax_node *n, int out);
 /* Whether recording would happen for these inputs now. */
 AX_API bool ax_would_record(int n, ax_tensor *const *inputs);
 /* The name of the op that made t ("add"), or NULL for a leaf. */

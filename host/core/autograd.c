@@ -65,37 +65,82 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   return AX_OK;
 }
 
+/* The lists whose hooks are being run, the innermost first.  A hook may remove itself or others: what goes from one of these
+ * lists stays in memory until the list is through. */
+typedef struct running { ax_hook **list; struct running *outer; } running;
+static _Thread_local running *now_running;
+
+static bool is_running(ax_hook *const *list)
+{
+  for (const running *r = now_running; r; r = r->outer)
+    if (r->list == list) return true;
+  return false;
+}
+
 void ax_hook_remove(ax_tensor *t, uint64_t id)
 {
-  for (ax_hook **at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks; *at; at = &(*at)->next)
+  ax_hook **const list = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
+  for (ax_hook **at = list; *at; at = &(*at)->next)
     if ((*at)->id == id) {
       ax_hook *h = *at;
+      if (is_running(list)) {
+        h->gone = true;
+        return;
+      }
       *at = h->next;
       drop_hook(h);
       return;
     }
 }
 
-/* Runs the hooks of one result; *g may be replaced. */
-static ax_status run_hooks(ax_hook *list, bool post, int out, ax_tensor **g)
+static void sweep_hooks(ax_hook **list)
 {
-  for (ax_hook *h = list, *next; h; h = next) {
-    ax_tensor *replacement = NULL;
-    next = h->next; /* a hook may remove itself */
-    if (h->post != post || h->out != out) continue;
-    const ax_status st = h->call(h->ud, *g, &replacement);
-    if (st != AX_OK) return st;
-    if (!replacement) continue;
-    if (!ax_same_shape(replacement, (*g)->ndim, (*g)->shape)) {
-      char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
-      ax_shape_text(replacement->ndim, replacement->shape, a, sizeof a);
-      ax_tensor_release(replacement);
-      return ax_fail(AX_ESHAPE, "hook: returned a gradient of shape %s in place of %s", a, ax_shape_text((*g)->ndim, (*g)->shape, b, sizeof b));
+  for (ax_hook **at = list; *at;) {
+    ax_hook *h = *at;
+    if (!h->gone) {
+      at = &h->next;
+      continue;
     }
-    ax_tensor_release(*g);
-    *g = replacement;
+    *at = h->next;
+    drop_hook(h);
   }
-  return AX_OK;
+}
+
+/* What a hook returned (taken) instead of *g: of its shape, and cast to its type, on which the rules rely. */
+static ax_status replace(ax_tensor **g, ax_tensor *with)
+{
+  ax_tensor *cast = NULL;
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_status st;
+
+  if (!ax_same_shape(with, (*g)->ndim, (*g)->shape))
+    st = ax_fail(AX_ESHAPE, "hook: returned a gradient of shape %s in place of %s", ax_shape_text(with->ndim, with->shape, a, sizeof a),
+                 ax_shape_text((*g)->ndim, (*g)->shape, b, sizeof b));
+  else if ((st = ax_cast(with, (ax_dtype)(*g)->dtype, &cast)) == AX_OK) {
+    ax_tensor_release(*g);
+    *g = cast;
+  }
+  ax_tensor_release(with);
+  return st;
+}
+
+/* Runs the hooks of one result; *g may be replaced. */
+static ax_status run_hooks(ax_hook **list, bool post, int out, ax_tensor **g)
+{
+  running here = { list, now_running };
+  ax_status st = AX_OK;
+
+  if (!*list) return AX_OK;
+  now_running = &here;
+  for (ax_hook *h = *list; h && st == AX_OK; h = h->next) {
+    ax_tensor *replacement = NULL;
+    if (h->gone || h->post != post || h->out != out) continue;
+    st = h->call(h->ud, *g, &replacement);
+    if (st == AX_OK && replacement) st = replace(g, replacement);
+  }
+  now_running = here.outer;
+  if (!is_running(list)) sweep_hooks(list);
+  return st;
 }
 
 /* ---- nodes */
@@ -265,8 +310,10 @@ ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
   for (int k = 0; k < n_out; k++) {
     meta_of(out[k], &n->out_meta[k]);
     if (saves >> (8 + k) & 1) {
-      const ax_status st = save(&n->out[k], out[k], true);
+      const ax_status st = n->out[k].t ? AX_OK : save(&n->out[k], out[k], true);
       if (st != AX_OK) return st;
+      n->out[k].edits = out[k]->version->edits;
+      n->out[k].t->rebased = out[k]->rebased;
     }
     if (!ax_is_float((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
     if (k > 0 && n->op == AX_OP_CROSS_ENTROPY) continue;  /* its hidden result neither */
@@ -277,6 +324,8 @@ ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
   }
   return AX_OK;
 }
+
+ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves) { return saves & O0 ? save(&n->out[0], dst, true) : AX_OK; }
 
 ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves)
 {
@@ -312,6 +361,14 @@ ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs,
 out:
   if (n) ax_node_release(n);
   return st;
+}
+
+void ax_tensor_join(ax_tensor *t, ax_node *n, int out)
+{
+  n->refs++;
+  t->grad_fn = n;
+  t->out_index = (uint8_t)out;
+  t->requires_grad = true;
 }
 
 /* ---- one backward run */
@@ -362,12 +419,26 @@ static ax_node *pop(run *r)
   return top;
 }
 
+/* Can g come from broadcasting something of m's shape? */
+static bool broadcast_from(const ax_tensor *g, const ax_meta *m)
+{
+  const int lead = g->ndim - m->ndim;
+  if (lead < 0) return false;
+  for (int d = lead; d < g->ndim; d++)
+    if (m->shape[d - lead] != g->shape[d] && m->shape[d - lead] != 1) return false;
+  return true;
+}
+
 /* Sums a gradient down to the shape it was broadcast from, and casts it. */
 static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
 {
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_tensor *summed = NULL, *shaped = NULL, *results[AX_MAX_OUT];
   ax_status st = AX_OK;
 
+  if (!broadcast_from(g, m))
+    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for an argument of shape %s", ax_shape_text(g->ndim, g->shape, a, sizeof a),
+                   ax_shape_text(m->ndim, m->shape, b, sizeof b));
   ax_tensor_retain(g);
   if (!ax_same_shape(g, m->ndim, m->shape)) {
     ax_args args = { .n_in = 1, .in = &g, .a = { .n_list = 0 } };
@@ -419,8 +490,13 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
 static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
 {
   ax_tensor *sum = NULL;
+  const ax_tensor *told = leaf->grad ? leaf->grad : leaf;
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_status st = AX_OK;
 
+  if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape)) /* the script set x.data in between */
+    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
+                   ax_shape_text(g->ndim, g->shape, a, sizeof a), ax_shape_text(leaf->ndim, leaf->shape, b, sizeof b));
   if (leaf->grad && r->create_graph) {
     if ((st = ax_run2(AX_OP_ADD, leaf->grad, g, &sum)) != AX_OK) return st;
     ax_tensor_release(leaf->grad);
@@ -429,25 +505,31 @@ static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
     st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } }, leaf->grad);
   } else if (leaf->grad_slot && !r->create_graph) {
     if ((st = ax_copy(leaf->grad_slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(leaf->grad_slot);
-  } else if (r->create_graph || (g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g))) {
+  } else if (g->dtype != leaf->dtype) {
+    st = ax_cast(g, (ax_dtype)leaf->dtype, &leaf->grad);
+  } else if (!r->create_graph && g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g)) {
     leaf->grad = ax_tensor_retain(g);
   } else st = ax_run1(AX_OP_CLONE, g, &leaf->grad);
   return st;
 }
+
+/* The script may have frozen a leaf since the forward pass, or made it the result of an in-place op: then it has no gradient any more. */
+static bool still_leaf(const ax_tensor *t) { return t->requires_grad && !t->grad_fn; }
 
 static ax_status run_leaf(run *r, ax_node *n)
 {
   ax_tensor *leaf = n->leaf;
   ax_status st = AX_OK;
 
+  if (!still_leaf(leaf)) return AX_OK;
   if (n->grads[0]) {
-    AX_TRY(run_hooks(leaf->hooks, false, 0, &n->grads[0]));
+    AX_TRY(run_hooks(&leaf->hooks, false, 0, &n->grads[0]));
     AX_TRY(accumulate(r, leaf, n->grads[0]));
   }
   n->sunk = false;
   if (leaf->grad) {
     ax_tensor *g = ax_tensor_retain(leaf->grad);
-    st = run_hooks(leaf->hooks, true, 0, &g);
+    st = run_hooks(&leaf->hooks, true, 0, &g);
     ax_tensor_release(g);
   }
 out:
@@ -467,7 +549,7 @@ ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
   const ax_node *to = c->node->edges[k].node;
   ax_tensor *leaf = to && to->kind == AX_NODE_ACCUMULATE ? to->leaf : NULL;
 
-  if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph) return NULL;
+  if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
   if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
     if (!h->post) return NULL; /* the hook must see the gradient before it is added */
@@ -567,7 +649,11 @@ static ax_status visit(run *r, ax_node *n)
   for (int k = 0; k < n->n_out; k++) {
     if (!n->grads[k]) continue;
     any = true;
-    if (n->kind != AX_NODE_ACCUMULATE && (st = run_hooks(n->hooks, false, k, &n->grads[k])) != AX_OK) return st;
+    bool wanted = false;
+    for (int w = 0; w < r->n_wanted; w++) wanted |= r->wanted[w].node == n && r->wanted[w].out == k;
+    if (n->kind != AX_NODE_ACCUMULATE) st = run_hooks(&n->hooks, false, k, &n->grads[k]);
+    else st = wanted ? run_hooks(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK; /* run_leaf does the others */
+    if (st != AX_OK) return st;
     for (int w = 0; w < r->n_wanted; w++)
       if (r->wanted[w].node == n && r->wanted[w].out == k) {
         ax_tensor_release(r->found[w]);

@@ -40,7 +40,8 @@ ax_status ax_infer_reshape(ax_infer *q)
   if (ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides))
     return run_list(AX_OP_VIEW, X, q->a.n_list, shape, &q->result[0]);
   AX_TRY(ax_run1(AX_OP_CLONE, X, &copy));
-  st = run_list(AX_OP_VIEW, copy, q->a.n_list, shape, &q->result[0]);
+  AX_TRY(run_list(AX_OP_VIEW, copy, q->a.n_list, shape, &q->result[0]));
+  q->result[0]->is_view = false; /* nobody else sees the copy: it may be changed in place under autograd */
 out:
   ax_tensor_release(copy);
   return st;
@@ -91,9 +92,9 @@ static ax_status matmul_stacks(ax_infer *q, ax_tensor *a, ax_tensor *b, ax_tenso
   memcpy(sb, batch, sizeof batch);
   memcpy(sa + n, a->shape + a->ndim - 2, 2 * sizeof *sa);
   memcpy(sb + n, b->shape + b->ndim - 2, 2 * sizeof *sb);
-  const int64_t count = ax_shape_numel(n, batch);
-  AX_TRY(run_list(AX_OP_EXPAND, a, n + 2, sa, &ea));
+  AX_TRY(run_list(AX_OP_EXPAND, a, n + 2, sa, &ea)); /* refuses a stack too long to count */
   AX_TRY(run_list(AX_OP_EXPAND, b, n + 2, sb, &eb));
+  const int64_t count = ax_shape_numel(n, batch);
   AX_TRY(run_list(AX_OP_RESHAPE, ea, 3, (int64_t[]){ count, sa[n], sa[n + 1] }, &fa));
   AX_TRY(run_list(AX_OP_RESHAPE, eb, 3, (int64_t[]){ count, sb[n], sb[n + 1] }, &fb));
   AX_TRY(ax_run2(AX_OP_BMM, fa, fb, &product));
@@ -153,6 +154,7 @@ ax_status ax_infer_matmul(ax_infer *q)
     product = less;
   }
   q->result[0] = product;
+  product->is_view = false; /* of a product that nobody else sees */
   product = NULL;
 out:
   ax_tensor_release(wide_a), ax_tensor_release(wide_b), ax_tensor_release(product);
@@ -185,7 +187,7 @@ ax_status ax_infer_cat(ax_infer *q)
     for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || t->shape[d] == first->shape[d];
     if (!fits)
       return ax_fail(AX_ESHAPE, "cat: tensor %d of shape %s does not join shape %s along dim %lld", k + 1, TEXT(t), TEXT(first), (long long)dim + 1);
-    total += t->shape[dim];
+    if (__builtin_add_overflow(total, t->shape[dim], &total)) return ax_fail(AX_ESHAPE, "cat: the tensors are too long together to count");
   }
   if (!first) first = q->args->in[0];
   memcpy(shape, first->shape, sizeof shape);
@@ -259,7 +261,7 @@ static void slice_strides(const ax_tensor *whole, const ax_infer *q, int64_t *st
 {
   memcpy(strides, whole->strides, sizeof *strides * AX_MAX_DIMS);
   *offset = q->args->in[0]->numel ? q->a.i[1] * whole->strides[q->a.i[0]] : 0;
-  strides[q->a.i[0]] *= q->a.i[2];
+  if (q->args->in[0]->shape[q->a.i[0]] > 1) strides[q->a.i[0]] *= q->a.i[2];
 }
 
 static void diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)

@@ -14,19 +14,19 @@
 #define NUM(v) number(v)
 #define WANTS(k) ax_wants(c, k)
 
-static ax_arg number(double v) { return (ax_arg){ .num = v, .integral = v == floor(v) }; }
+static ax_arg number(double v) { return (ax_arg){ .num = v, .integral = isfinite(v) && v == floor(v) }; }
 
 /* ---- calling ops */
 
 static ax_arg keep(ax_grad *c, ax_status st, ax_tensor *t)
 {
-  if (st == AX_OK && c->n_temps == AX_RULE_TEMPS) {
+  if (st == AX_OK && c->n_temps == AX_RULE_TEMPS) st = ax_fail(AX_EGRAD, "gradient of %s: too many steps in its rule", ax_ops[c->node->op].name);
+  if (st != AX_OK) {
     ax_tensor_release(t);
-    t = NULL;
-    st = ax_fail(AX_EGRAD, "gradient of %s: too many steps in its rule", ax_ops[c->node->op].name);
+    c->st = st;
+    return (ax_arg){ 0 };
   }
-  if (st != AX_OK) c->st = st;
-  else c->temps[c->n_temps++] = t;
+  c->temps[c->n_temps++] = t;
   return (ax_arg){ .t = t };
 }
 
@@ -96,13 +96,23 @@ static void give(ax_grad *c, int k, ax_arg v)
   if (c->st == AX_OK && v.t) c->d[k] = ax_tensor_retain(v.t);
 }
 
+/* A constant like input k.  (g * 0 would be NaN where g is infinite.) */
+static ax_arg filled(ax_grad *c, int k, double v)
+{
+  ax_tensor *t = NULL;
+  if (c->st != AX_OK) return (ax_arg){ 0 };
+  ax_status st = ax_tensor_new_on(c->g[0]->device, META(k)->dtype, META(k)->ndim, META(k)->shape, &t);
+  if (st == AX_OK) st = ax_fill(t, v);
+  return keep(c, st, t);
+}
+
 /* ---- arithmetic */
 
 RULE(add) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, G); }
 RULE(sub) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, G)); }
 RULE(neg) { give(c, 0, un(c, AX_OP_NEG, G)); }
 RULE(identity) { give(c, 0, G); }
-RULE(zero) { give(c, 0, mul(c, G, NUM(0))); }
+RULE(zero) { give(c, 0, filled(c, 0, 0)); }
 RULE(abs) { give(c, 0, mul(c, G, un(c, AX_OP_SIGN, IN(0)))); }
 RULE(square) { give(c, 0, mul(c, mul(c, G, IN(0)), NUM(2))); }
 RULE(reciprocal) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SQUARE, OUT(0))))); }
@@ -119,19 +129,21 @@ RULE(div) /* -g a / b^2 */
   if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, over(c, over(c, IN(0), IN(1)), IN(1)))));
 }
 
-RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 */
+RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 (there log a is infinite) */
 {
   const ax_arg a = IN(0), b = IN(1);
   if (WANTS(0)) {
-    if (!b.t && b.num == 0) give(c, 0, mul(c, G, NUM(0)));
+    if (!b.t && b.num == 0) give(c, 0, filled(c, 0, 0));
     else {
       const ax_arg d = mul(c, mul(c, G, bin(c, AX_OP_POW, a, b.t ? sub(c, b, NUM(1)) : NUM(b.num - 1))), b);
       give(c, 0, b.t ? where(c, bin(c, AX_OP_EQ, b, NUM(0)), NUM(0), d) : d);
     }
   }
   if (WANTS(1)) {
-    if (!a.t) give(c, 1, a.num == 0 ? mul(c, G, where(c, bin(c, AX_OP_GE, b, NUM(0)), NUM(0), NUM(-INFINITY))) : mul(c, mul(c, G, OUT(0)), NUM(log(a.num))));
-    else give(c, 1, where(c, bin(c, AX_OP_EQ, a, NUM(0)), NUM(0), mul(c, mul(c, G, OUT(0)), un(c, AX_OP_LOG, a))));
+    const ax_arg d = mul(c, mul(c, G, OUT(0)), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
+    const bool flat = !a.t && a.num != 0; /* no zero to look out for */
+    const ax_arg grows = flat ? NUM(0) : bin(c, AX_OP_GE, b, NUM(0));
+    give(c, 1, flat ? d : where(c, a.t ? bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_EQ, a, NUM(0)), grows) : grows, NUM(0), d));
   }
 }
 
@@ -195,7 +207,7 @@ RULE(sigmoid_backward) /* r = g y (1 - y) */
 RULE(relu_backward) /* linear in g; flat in y */
 {
   if (WANTS(0)) give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, IN(1)));
-  if (WANTS(1)) give(c, 1, mul(c, IN(1), NUM(0)));
+  if (WANTS(1)) give(c, 1, filled(c, 1, 0));
 }
 
 /* ---- choice */
@@ -268,7 +280,7 @@ static void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == a.t->dtype && slot->ndim == 2) {
+  if (slot && slot->dtype == a.t->dtype && slot->ndim == 2 && a.t->storage != slot->storage && b.t->storage != slot->storage) {
     c->st = ax_run_into(AX_OP_MM, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a.t, b.t }, .a = { .n_list = -1, .accumulate = accumulate } }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, bin(c, AX_OP_MM, a, b));
@@ -278,7 +290,7 @@ static void give_row_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1) {
+  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1 && g.t->storage != slot->storage) {
     c->st = ax_run_into(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &g.t, .a = { .n_list = 1, .list = { 0 }, .accumulate = accumulate } }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, with_list(c, AX_OP_SUM, g, 1, (int64_t[]){ 0 }, 0));
@@ -339,16 +351,15 @@ RULE(cross_entropy)
 /* r = s (softmax(x) - onehot), where s is g over the count of rows that are not ignored (mean) or g (sum, none), and 0 in ignored rows */
 RULE(cross_entropy_backward)
 {
-  const ax_arg g = IN(0), x = IN(1), target = IN(2), lse = IN(3);
+  const ax_arg x = IN(1), target = IN(2), lse = IN(3);
   const int64_t classes = META(1)->ndim - 1;
   if (WANTS(0)) {
-    const ax_arg ones = bin(c, AX_OP_ADD, mul(c, g, NUM(0)), NUM(1));
-    const ax_arg unit = call(c, AX_OP_CROSS_ENTROPY_BACKWARD, 4, (ax_arg[]){ ones, x, target, lse }, &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 });
+    const ax_arg unit = call(c, AX_OP_CROSS_ENTROPY_BACKWARD, 4, (ax_arg[]){ filled(c, 0, 1), x, target, lse }, &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 });
     const ax_arg per = mul(c, G, unit);
     give(c, 0, META(0)->ndim == 0 ? with_list(c, AX_OP_SUM, per, -1, NULL, 0) : with_list(c, AX_OP_SUM, per, 1, &classes, 0));
   }
   if (WANTS(1)) {
-    ax_arg s = where(c, bin(c, AX_OP_NE, target, NUM((double)A->i[0])), g, NUM(0));
+    ax_arg s = where(c, bin(c, AX_OP_NE, target, NUM((double)A->i[0])), IN(0), NUM(0));
     if (A->i[1] == 0) s = over(c, s, with_ints(c, AX_OP_SELECT, lse, 0, ax_shape_numel(META(2)->ndim, META(2)->shape), 0, 0));
     s = with_ints(c, AX_OP_UNSQUEEZE, s, META(2)->ndim, 0, 0, 0);
     const ax_attrs along = { .i = { classes }, .n_list = -1 };

@@ -28,6 +28,7 @@ struct ax_hook {
   ax_hook *next;
   uint64_t id;
   bool post;
+  bool gone; /* removed while its list is being run: freed afterwards */
   int out;
   ax_hook_fn call;
   void (*drop)(void *);
@@ -78,6 +79,8 @@ ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, u
  * after it. */
 ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves, const ax_tensor *overwritten, ax_node **out);
 ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves);
+/* Makes room for what the gradient needs of the result, so that ax_node_attach to `dst` cannot fail. */
+ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves);
 
 /* ---- what a gradient rule works with (grad.c) */
 

@@ -2,6 +2,7 @@
 #include "core/infer.h"
 #include "core/rules.h"
 
+#include <math.h>
 #include <string.h>
 
 /* IS(NONE_, gradient) is 1 where the table says NONE, and 0 elsewhere: a macro that exists expands to two arguments, and the second one is
@@ -196,26 +197,27 @@ static bool overlaps(const ax_tensor *dst, const ax_tensor *t)
 
 static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool recording)
 {
+  const char *const name = q->name + (q->name[0] == '_'); /* "_copy" is copy_ to the user */
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   int ndim;
   int64_t shape[AX_MAX_DIMS];
   const ax_meta *m = &q->out[0];
-  const ax_status st = ax_shape_broadcast(q->name, dst->ndim, dst->shape, m->ndim, m->shape, &ndim, shape);
+  const ax_status st = ax_shape_broadcast(name, dst->ndim, dst->shape, m->ndim, m->shape, &ndim, shape);
 
   if (st != AX_OK) return st;
   if (!ax_same_shape(dst, ndim, shape))
-    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s", q->name,
+    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s", name,
                    ax_shape_text(m->ndim, m->shape, a, sizeof a), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
   if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
-    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", q->name, ax_dtype_name(m->dtype),
+    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name, ax_dtype_name(m->dtype),
                    ax_dtype_name((ax_dtype)dst->dtype));
   for (int d = 0; d < dst->ndim; d++)
     if (dst->strides[d] == 0 && dst->shape[d] > 1)
-      return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor being changed is expanded: several positions share an element; clone it first", q->name, d + 1);
+      return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor being changed is expanded: several positions share an element; clone it first", name, d + 1);
   if (ax_grad_enabled() && dst->requires_grad && !dst->grad_fn)
-    return ax_fail(AX_EGRAD, "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", q->name);
+    return ax_fail(AX_EGRAD, "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
   if (recording && dst->is_view)
-    return ax_fail(AX_EGRAD, "%s_: changing a view in place is not available while gradients are recorded; build the result out of place (cat, stack, where) or use tensor.no_grad", q->name);
+    return ax_fail(AX_EGRAD, "%s_: changing a view in place is not available while gradients are recorded; build the result out of place (cat, stack, where) or use tensor.no_grad", name);
   return AX_OK;
 }
 
@@ -237,6 +239,7 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
     recorded = *args;
     recorded.a = q.a;
     AX_TRY(ax_node_new_op(op, &recorded, 1, impl->saves, dst, &node));
+    AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
   }
   bool direct = q.out[0].dtype == dst->dtype || op == AX_OP_COPY;
   for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
@@ -271,6 +274,7 @@ ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
   if (impl->infer == ax_infer_into_only) {
     if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
     q.n_out = 1;
+    q.contiguous = ~0u;
     if (!ax_tensor_is_contiguous(dst)) AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
     ax_tensor *target = temp ? temp : dst;
     AX_TRY(run_kernel(&q, &target));
@@ -310,7 +314,7 @@ ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out)
 ax_status ax_run_num(ax_op op, ax_tensor *a, double number, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT];
-  const ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ a, NULL }, .scalars = 2, .integral = number == (double)(int64_t)number ? 2 : 0,
+  const ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ a, NULL }, .scalars = 2, .integral = fabs(number) < 0x1p63 && number == floor(number) ? 2 : 0,
                          .num = { 0, number }, .a = { .n_list = -1 } };
   const ax_status st = ax_run(op, &args, results);
   *out = results[0];

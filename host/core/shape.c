@@ -14,15 +14,18 @@ ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, in
 {
   char text[AX_SHAPE_TEXT];
   int64_t n = 1, b;
+  bool empty = false;
 
   if (ndim < 0 || ndim > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "a tensor has at most %d dims, not %d", AX_MAX_DIMS, ndim);
   for (int d = 0; d < ndim; d++) {
     if (shape[d] < 0) return ax_fail(AX_ESHAPE, "size %lld of dim %d is negative", (long long)shape[d], d + 1);
-    if (__builtin_mul_overflow(n, shape[d], &n)) goto too_large;
+    /* sizes of 0 do not hide the others: strides are products of those */
+    if (shape[d] == 0) empty = true;
+    else if (__builtin_mul_overflow(n, shape[d], &n)) goto too_large;
   }
   if (__builtin_mul_overflow(n, (int64_t)item, &b)) goto too_large;
-  *numel = n;
-  *bytes = (size_t)b;
+  *numel = empty ? 0 : n;
+  *bytes = empty ? 0 : (size_t)b;
   return AX_OK;
 too_large:
   return ax_fail(AX_ESHAPE, "shape %s has too many elements to count", ax_shape_text(ndim, shape, text, sizeof text));

@@ -13,7 +13,8 @@ static const char *list_text(const ax_infer *q, char *buf) { return ax_shape_tex
 ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape)
 {
   char text[AX_SHAPE_TEXT];
-  int64_t known = 1;
+  int64_t known = 1, numel;
+  size_t bytes;
   int unknown = -1;
 
   if (n < 0) return ax_fail(AX_EINVAL, "%s: expected the sizes of the new shape", name);
@@ -29,7 +30,7 @@ ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const in
     if (known == 0 || x->numel % known != 0) goto misfit;
     shape[unknown] = x->numel / known;
   } else if (known != x->numel) goto misfit;
-  return AX_OK;
+  return ax_shape_checked_bytes(n, shape, ax_itemsize(x), &numel, &bytes);
 misfit:
   return ax_fail(AX_ESHAPE, "%s: shape %s has %lld elements and does not fit %s", name, TEXT(x), (long long)x->numel,
                  ax_shape_text(n, list, text, sizeof text));
@@ -81,6 +82,9 @@ ax_status ax_infer_expand(ax_infer *q)
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   char text[AX_SHAPE_TEXT];
   const int n = q->a.n_list, lead = n - X->ndim;
+  int64_t numel;
+  size_t bytes;
+  ax_status st;
 
   if (lead < 0) return ax_fail(AX_ESHAPE, "expand: %s has fewer dims than shape %s", n < 0 ? "nothing" : list_text(q, text), TEXT(X));
   for (int d = 0; d < n; d++) {
@@ -90,22 +94,24 @@ ax_status ax_infer_expand(ax_infer *q)
     shape[d] = want == -1 ? have : want;
     strides[d] = d < lead || (have == 1 && shape[d] != 1) ? 0 : X->strides[d - lead];
   }
+  if ((st = ax_shape_checked_bytes(n, shape, ax_itemsize(X), &numel, &bytes)) != AX_OK) return st;
   return ax_tensor_view(X, n, shape, strides, X->offset, &q->result[0]);
 }
 
 ax_status ax_infer_squeeze(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  uint32_t seen = 0;
   int n = 0;
-  for (int k = 0; k < q->a.n_list; k++)
-    if (q->a.list[k] < 0 || q->a.list[k] >= (X->ndim ? X->ndim : 1))
-      return ax_fail(AX_ERANGE, "squeeze: dim %lld is outside 1..%d", (long long)q->a.list[k] + 1, X->ndim);
+  for (int k = 0; k < q->a.n_list; k++) {
+    const int64_t d = q->a.list[k];
+    if (d < 0 || d >= (X->ndim ? X->ndim : 1)) return ax_fail(AX_ERANGE, "squeeze: dim %lld is outside 1..%d", (long long)d + 1, X->ndim);
+    if (seen >> d & 1) return ax_fail(AX_EINVAL, "squeeze: dim %lld is listed twice", (long long)d + 1);
+    seen |= 1u << d;
+  }
   for (int d = 0; d < X->ndim; d++) {
     bool drop = X->shape[d] == 1;
-    if (drop && q->a.n_list >= 0) {
-      drop = false;
-      for (int k = 0; k < q->a.n_list; k++) drop |= q->a.list[k] == d;
-    }
+    if (q->a.n_list >= 0) drop = drop && seen >> d & 1;
     if (drop) continue;
     shape[n] = X->shape[d];
     strides[n++] = X->strides[d];
@@ -166,7 +172,7 @@ static ax_status stepped(ax_infer *q, int64_t step)
   memcpy(shape, X->shape, sizeof shape);
   memcpy(strides, X->strides, sizeof strides);
   shape[dim] = length;
-  strides[dim] *= step;
+  if (length > 1) strides[dim] *= step; /* else a step of any size goes nowhere, and the product might overflow */
   return ax_tensor_view(X, X->ndim, shape, strides, X->offset + (length ? start * X->strides[dim] : 0), &q->result[0]);
 }
 
