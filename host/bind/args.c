@@ -168,7 +168,7 @@ const char *ax_describe(lua_State *L, int idx)
         lua_pushnil(L);
         lua_next(L, idx);
         lua_pop(L, 1);
-        return lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1));
+        return lua_type(L, -1) == LUA_TSTRING ? lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1)) : "a table";
       }
       if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
       return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
@@ -367,18 +367,17 @@ ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *na
 
 bool ax_is_options(lua_State *L, int idx, bool empty_counts)
 {
-  bool text;
   if (!lua_istable(L, idx)) return false;
   if (lua_getmetatable(L, idx)) { /* an object of some class is not plain */
     lua_pop(L, 1);
     return false;
   }
+  if (lua_objlen(L, idx) > 0) return false; /* a list, whatever else it holds */
   if (idx < 0) idx += lua_gettop(L) + 1;
   lua_pushnil(L);
   if (!lua_next(L, idx)) return empty_counts;
-  text = lua_type(L, -2) == LUA_TSTRING;
   lua_pop(L, 2);
-  return text;
+  return true;
 }
 
 void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)

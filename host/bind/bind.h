@@ -123,7 +123,7 @@ typedef struct ax_read_result {
 /* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.  Raises; owns nothing. */
 void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r);
 
-/* Whether the value is a plain table whose first key is a string, or an empty one where `empty_counts`. */
+/* Whether the value is a plain table that is no list (has no [1]); an empty one where `empty_counts`. */
 bool ax_is_options(lua_State *L, int idx, bool empty_counts);
 /* Raises when the table at idx has a key that is not in `names`. */
 void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n);

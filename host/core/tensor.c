@@ -144,8 +144,8 @@ static ax_status check_flat(const char *what, const ax_tensor *t, const ax_tenso
 static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *version)
 {
   ax_storage_retain(s);
+  version_release(t->version); /* it may lie inside the storage, so it goes first */
   ax_storage_release(t->storage);
-  version_release(t->version);
   t->storage = s;
   t->offset = offset;
   t->device = s->device;
