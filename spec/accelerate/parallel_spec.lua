@@ -297,3 +297,117 @@ describe("gradients on ranks", function()
     ]])
   end)
 end)
+
+describe("prepared training", function()
+  -- Every rank has the same data, so that the mean over two ranks is the gradient itself and no bit may differ from plain training
+  -- (which optim_spec compares with PyTorch).
+  local SCRIPT = [[
+    local nn, optim = require "accelerate.nn", require "accelerate.optim"
+    local accelerator = accelerate.Accelerator()
+    local Net = nn.class("Net")
+    function Net:init(tied)
+      self.a, self.b, self.c, self.unused = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(2, 2)
+      if tied then self.d = nn.Linear(4, 4); self.d.weight = self.b.weight end
+    end
+    function Net:forward(x, skip)
+      local h = self.a(x):tanh()
+      if not skip then h = self.b(h):tanh() end
+      if self.d then h = self.d(h):tanh() end
+      return self.c(h)
+    end
+    local function adamw(p, opts) return optim.AdamW(p, opts or { lr = 0.05 }) end
+    local function momentum(p, opts) return optim.SGD(p, opts or { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 }) end
+
+    -- scenario(prepare, make) -> models to compare; prepare(...) gives its arguments back
+    local scenarios = {}
+    local function steps(model, optimizers, backward, each)
+      for t = 1, 7 do
+        if each then each(t) end
+        core.manual_seed(100 + t)
+        local x = core.randn(5, 3)
+        backward((model(x, t % 3 == 0) - x:narrow(2, 1, 2)):square():mean())
+        for _, o in ipairs(optimizers) do o:step() o:zero_grad() end
+      end
+      return { model }
+    end
+    function scenarios.missing_gradients(prepare, make, backward)
+      local net = Net()
+      local net, o = prepare(net, make(net:parameters()))
+      return steps(net, { o }, backward)
+    end
+    function scenarios.tied(prepare, make, backward)
+      local net = Net(true)
+      local net, o = prepare(net, make(net:parameters()))
+      return steps(net, { o }, backward)
+    end
+    function scenarios.two_groups(prepare, make, backward)
+      local net = Net()
+      local o = make({ unpack(net.a:parameters()) })
+      o:add_param_group { params = net.b:parameters(), lr = 0.01 }
+      local net, o = prepare(net, o)
+      return steps(net, { o }, backward)
+    end
+    function scenarios.frozen_then_unfrozen(prepare, make, backward)
+      local net = Net()
+      net.b:requires_grad_(false)
+      local net, o = prepare(net, make(net:parameters()))
+      return steps(net, { o }, backward, function(t)
+        if t == 3 then net.b:requires_grad_(true) end
+        if t == 5 then net.a:requires_grad_(false) end
+      end)
+    end
+    function scenarios.add_param_group(prepare, make, backward)
+      local net = Net()
+      local net, o = prepare(net, make(net.a:parameters()))
+      return steps(net, { o }, backward, function(t)
+        if t == 3 then o:add_param_group { params = net.c:parameters() } end
+        if t == 5 then net.d = nn.Linear(4, 4); o:add_param_group { params = net.d:parameters() } end
+      end)
+    end
+    function scenarios.edit_in_place(prepare, make, backward)
+      local net = Net()
+      local net, o = prepare(net, make(net:parameters()))
+      return steps(net, { o }, backward, function(t)
+        if t == 4 then core.no_grad(function() net.b.weight:mul_(0.5) net.c.bias:fill_(0.25) end) end
+      end)
+    end
+    function scenarios.two_optimizers(prepare, make, backward)
+      local net = Net()
+      local net, o, p = prepare(net, make(net.a:parameters()), make({ net.b.weight, net.c.weight }, { lr = 0.02 }))
+      return steps(net, { o, p }, backward)
+    end
+    function scenarios.two_models(prepare, make, backward)
+      local one, two = Net(), Net()
+      local all = one:parameters()
+      for _, p in ipairs(two:parameters()) do all[#all + 1] = p end
+      local one, two, o = prepare(one, two, make(all))
+      for t = 1, 7 do
+        core.manual_seed(200 + t)
+        local x = core.randn(5, 3)
+        backward((one(x) - x:narrow(2, 1, 2)):square():mean())
+        if t % 2 == 0 then backward((two(x) - one(x)):square():mean()) end
+        o:step() o:zero_grad()
+      end
+      return { one, two }
+    end
+
+    for _, name in ipairs(require("accelerate.utils.ordered").sorted_keys(scenarios)) do
+      for _, make in ipairs { adamw, momentum } do
+        core.manual_seed(4)
+        local plain = scenarios[name](function(...) return ... end, make, function(loss) loss:backward() end)
+        core.manual_seed(4)
+        local prepared = scenarios[name](function(...) return accelerator:prepare(...) end, make, function(loss) accelerator:backward(loss) end)
+        for m, model in ipairs(plain) do
+          local others = prepared[m]:parameters()
+          for i, p in ipairs(model:parameters()) do
+            check((p - others[i]):abs():max():item() == 0, ("%s: parameter %d of model %d differs"):format(name, i, m))
+          end
+        end
+        accelerator:free_memory()
+      end
+    end
+  ]]
+
+  it("on one rank changes no bit", function() ranks.ok(1, SCRIPT) end)
+  it("on two ranks with the same data changes no bit", function() ranks.ok(2, SCRIPT) end)
+end)
