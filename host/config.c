@@ -401,6 +401,10 @@ void ax_config_export(const ax_plan *plan, int ranks)
     setenv("OMP_NUM_THREADS", text, 1);
     setenv("ACCEL_RUN_THREADS", text, 1);
   }
+  /* libgomp's threads by default spin for milliseconds between parallel regions, and a process that keeps one core busy then slows
+   * a two-thread step down tenfold.  A tenth of a millisecond bridges the gaps inside a step. */
+  if ((long)ranks * threads <= ax_config_cores() && !getenv("OMP_WAIT_POLICY"))
+    setenv("GOMP_SPINCOUNT", "10000", 0);
   if (plan->set[AX_SET_cpu].number)
     setenv("ACCELERATE_USE_CPU", "true", 1);
 }
