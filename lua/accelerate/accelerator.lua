@@ -44,7 +44,8 @@ local function is_scheduler(value)
   return schedulers.is_accelerated(value) or class.is(value, require("accelerate.optim").lr_scheduler.LRScheduler)
 end
 
---- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  The same object is returned.
+--- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  The same object is
+--- returned.
 ---@param model accelerate.nn.Module
 ---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here
 ---@return accelerate.nn.Module model
@@ -121,8 +122,8 @@ end
 
 local PREPARE = { device_placement = { "list" } }
 
---- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns them in that order.  Objects of
---- other kinds pass through untouched.
+--- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns them in that order.
+--- Objects of other kinds pass through untouched.
 ---@param ... any objects; last, if need be, { device_placement = { true, false, ... } } with one entry for each object
 ---@return any ...
 function Accelerator:prepare(...)
@@ -133,11 +134,12 @@ function Accelerator:prepare(...)
     n = n - 1
     if #placement ~= n then fail("prepare: device_placement has %d entries for %d objects", #placement, n) end
   end
+  local layouts = parallel.layouts
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
   -- State that an optimizer has from before lies as the parameters lay then.
-  for _, optimizer in ipairs(self._optimizers) do
+  for _, optimizer in ipairs(parallel.layouts > layouts and self._optimizers or {}) do
     local inner = rawget(optimizer, "optimizer")
     if next(inner.state) ~= nil and inner._relayout then inner:_relayout() end
   end
@@ -150,8 +152,8 @@ function Accelerator:unwrap_model(model, opts)
   return model
 end
 
---- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the allocator's cache.  Returns one nil for
---- each argument: `model, optimizer = accelerator:free_memory(model, optimizer)`.
+--- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the allocator's cache.  Returns
+--- one nil for each argument: `model, optimizer = accelerator:free_memory(model, optimizer)`.
 function Accelerator:free_memory(...)
   for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do self[name] = {} end
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
@@ -180,9 +182,9 @@ local function enter_window(self, kind)
   self._window = kind
 end
 
---- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients over all ranks when they are to be
---- synchronised.  With `weight` (how many items the loss is a sum of) nothing is divided here: at the sync, gradients are the sum
---- over the window and all ranks, divided by the sum of the weights, however the items were split.
+--- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients over all ranks when they
+--- are to be synchronised.  With `weight` (how many items the loss is a sum of) nothing is divided here: at the sync,
+--- gradients are the sum over the window and all ranks, divided by the sum of the weights, however the items were split.
 ---@param loss accelerate.Tensor
 ---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean? }?
 function Accelerator:backward(loss, opts)
@@ -238,8 +240,9 @@ local function models_and_body(what, ...)
   return models, body
 end
 
---- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every gradient_accumulation_steps-th batch
---- and on the last one of the loader; on the others, reductions are put off and prepared optimizers and schedulers do nothing.
+--- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every
+--- gradient_accumulation_steps-th batch and on the last one of the loader; on the others, reductions are put off and
+--- prepared optimizers and schedulers do nothing.
 ---@param ... any the models whose gradients accumulate, then the function
 function Accelerator:accumulate(...)
   local models, body = models_and_body("accumulate", ...)
@@ -277,7 +280,8 @@ function Accelerator:trigger_sync_in_backward(model, fn)
   return parallel.with_sync(models[1], body)
 end
 
---- Runs `fn`.  Only ranks on several GPUs can join with different numbers of batches; elsewhere this says so once and changes nothing.
+--- Runs `fn`.  Only ranks on several GPUs can join with different numbers of batches; elsewhere this says so once and
+--- changes nothing.
 function Accelerator:join_uneven_inputs(joinables, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
@@ -321,7 +325,8 @@ function Accelerator:unscale_gradients() end
 --- Joins tensors of all ranks along dim 1, in rank order; see utils.gather.
 function Accelerator:gather(data) return operations.gather(data) end
 
---- Gathers, and on a loader's last batch cuts what was added to fill it.  Values that are no tensors are gathered as objects.
+--- Gathers, and on a loader's last batch cuts what was added to fill it.  Values that are no tensors are gathered as
+--- objects.
 ---@param data any nested tensors, or a list of any values
 ---@param opts { use_gather_object: boolean? }?
 function Accelerator:gather_for_metrics(data, opts)

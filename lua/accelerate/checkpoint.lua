@@ -42,8 +42,8 @@ local function without_shared(dict)
   return list
 end
 
---- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A tensor above the limit is a
---- shard of its own at once, before the one being filled.
+--- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A tensor above the limit
+--- is a shard of its own at once, before the one being filled.
 ---@return table[] shards lists of { name, tensor }
 ---@return integer total bytes
 function M.split_into_shards(list, limit)

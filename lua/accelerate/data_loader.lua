@@ -35,17 +35,18 @@ local function reader(self)
   elseif not base.batch_sampler and not base.sampler then
     nexts = base:iter()
   else
-    local source, from, state_ = shard or base.batch_sampler or base.sampler, nil, nil
+    local source = shard or base.batch_sampler or base.sampler
+    local from, input
     if source.seekable then
-      from, state_, control = source:iter(skip)
+      from, input, control = source:iter(skip)
       skip = 0
     else
-      from, state_, control = source:iter()
+      from, input, control = source:iter()
     end
     local single = not base.batch_sampler
     return function()
       repeat
-        control = from(state_, control)
+        control = from(input, control)
         if control == nil then return nil end
         skip = skip - 1
       until skip < 0
@@ -83,8 +84,8 @@ local function synchronise(self)
   end
 end
 
---- Tells samplers and data sets of the script's own which pass comes.  Ours draw a new order for each pass by themselves, so that a
---- pass that was left by break is not repeated.
+--- Tells samplers and data sets of the script's own which pass comes.  Ours draw a new order for each pass by themselves,
+--- so that a pass that was left by break is not repeated.
 local function announce_pass(self)
   for _, part in ipairs(self._epoch_parts) do part:set_epoch(self._iteration) end
 end
@@ -95,10 +96,10 @@ function Loader:iter()
   synchronise(self)
   announce_pass(self)
   local next_batch = reader(self)
-  local ahead, over = nil, false
+  local over = false
   self._end, self._remainder = false, remainder_of(self)
   gradient_state:_enter(self)
-  ahead = next_batch()
+  local ahead = next_batch()
 
   local function finish()
     over = true
@@ -311,8 +312,8 @@ function Skipping:iter()
   end
 end
 
---- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone.  No sample of a
---- data set with get(i) is read for it; a stream is read and thrown away.
+--- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone.  No sample
+--- of a data set with get(i) is read for it; a stream is read and thrown away.
 ---@param loader table
 ---@param num_batches integer
 function M.skip_first_batches(loader, num_batches)

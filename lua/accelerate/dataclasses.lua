@@ -6,8 +6,8 @@ local fail = options.fail
 
 local M = {}
 
---- Makes a record class from a schema of utils.options.  An object's fields can be read and assigned; a name that the schema lacks
---- raises, and so does a value that does not fit.
+--- Makes a record class from a schema of utils.options.  An object's fields can be read and assigned; a name that the
+--- schema lacks raises, and so does a value that does not fit.
 local function record(name, schema, methods, init)
   methods = methods or {}
   local get, set = {}, {}

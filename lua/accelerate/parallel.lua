@@ -1,12 +1,13 @@
 --- Flat parameter buffers, and the reduction of gradients over ranks.
 ---
---- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients in a second one of the same
---- layout.  The Lua objects stay the same; they become views.  Slots are multiples of 256 bytes, in reverse order of registration,
---- which is about the order in which gradients get ready.  Padding is zero and stays zero, so optimizers and norms may run over it.
+--- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients in a second one of
+--- the same layout.  The Lua objects stay the same; they become views.  Slots are multiples of 256 bytes, in reverse
+--- order of registration, which is about the order in which gradients get ready.  Padding is zero and stays zero, so
+--- optimizers and norms may run over it.
 ---
---- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a gradient.  It travels with
---- the gradients in the same all_reduce, so that ranks agree about parameters that only some of them used: those take part as zeros
---- on the others, and a parameter that no rank used keeps no gradient.
+--- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a gradient.  It travels
+--- with the gradients in the same all_reduce, so that ranks agree about parameters that only some of them used: those
+--- take part as zeros on the others, and a parameter that no rank used keeps no gradient.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
@@ -44,6 +45,9 @@ local records = setmetatable({}, { __mode = "k" })
 -- Parameter -> chunk.  Weak on both sides: the chunk holds its parameters, and the record holds the chunk.
 local homes = setmetatable({}, { __mode = "kv" })
 
+--- How many chunks were made so far in this process: when it grew, optimizers' state no longer lies as the parameters do.
+M.layouts = 0
+
 ---@return accelerate.Record?
 function M.record_of(model) return records[model] end
 
@@ -71,11 +75,12 @@ local function new_chunk(params, trainable)
     homes[p] = chunk
   end
   if trainable then give_slots(chunk) end
+  M.layouts = M.layouts + 1
   return chunk
 end
 
---- Parameters that are not laid out yet, grouped by element type and by whether they want gradients; each group in reverse order of
---- registration.
+--- Parameters that are not laid out yet, grouped by element type and by whether they want gradients; each group in
+--- reverse order of registration.
 local function groups_of(params)
   local groups, order, seen = {}, {}, {}
   for i = #params, 1, -1 do
@@ -102,7 +107,8 @@ local function lay_out(record, params)
     made[#made + 1] = new_chunk(groups[key], groups[key][1].requires_grad)
   end
   for _, chunk in ipairs(made) do table.insert(record.chunks, chunk) end
-  -- A parameter shared with another prepared model lives in that one's chunk, which must then be reduced with this model, too.
+  -- A parameter shared with another prepared model lives in that one's chunk, which must then be reduced with this
+  -- model, too.
   local known = {}
   for _, chunk in ipairs(record.chunks) do known[chunk] = true end
   for _, p in ipairs(params) do
@@ -157,7 +163,8 @@ local function share_values(model, made)
   share_buffers(model)
 end
 
---- Watches backward passes reach the parameters: what is reduced when, and a script that calls loss:backward() itself, hang on it.
+--- Watches backward passes reach the parameters: what is reduced when, and a script that calls loss:backward() itself,
+--- hang on it.
 local function watch(record)
   for _, chunk in ipairs(record.chunks) do
     for _, p in ipairs(chunk.params) do
@@ -175,8 +182,8 @@ end
 
 -- ---- preparing ---------------------------------------------------------------------------------------------------
 
---- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same model: takes in what was added
---- to it since.
+--- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same model: takes in what
+--- was added to it since.
 ---@param model accelerate.Module
 ---@return accelerate.Record
 function M.prepare(model)
@@ -247,12 +254,13 @@ function M.reduce(model)
     lay_out_again(model, record)
     reduce_chunks(record)  -- means of means: what was reduced already does not change
   end
-  -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that an
-  -- evaluation in between sees the same on every rank.
+  -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that
+  -- an evaluation in between sees the same on every rank.
   if record.has_buffers then share_buffers(model) end
 end
 
---- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the next reduction takes them along.
+--- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the next reduction takes
+--- them along.
 function M.no_sync(model, fn, ...)
   local record = records[model]
   if not record then return fn(...) end
@@ -354,7 +362,8 @@ function M.begin(models)
   for _, model in ipairs(models) do records[model].hits = 0 end
 end
 
---- After it: reduces the models that it reached.  With one model all ranks take part even where a rank's loss did not reach it.
+--- After it: reduces the models that it reached.  With one model all ranks take part even where a rank's loss did not
+--- reach it.
 ---@param models accelerate.nn.Module[]
 ---@param sync boolean whether gradients are to be reduced now
 ---@param weight number? of this rank's loss, in a weighted window

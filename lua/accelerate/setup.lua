@@ -1,4 +1,5 @@
---- Reads the constructor arguments of Accelerator: which there are, which go together, and which engines are not there yet.
+--- Reads the constructor arguments of Accelerator: which there are, which go together, and which engines are not there
+--- yet.
 local dataclasses = require "accelerate.dataclasses"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"

@@ -41,11 +41,12 @@ end
 
 --- The batches of one rank.
 ---
---- Whole batches go round the ranks.  A last round that is not full is filled with samples from the START of the sampler, so that all
---- ranks get equally many full batches; with even_batches = false nothing is filled, with drop_last the round is dropped.
+--- Whole batches go round the ranks.  A last round that is not full is filled with samples from the START of the sampler,
+--- so that all ranks get equally many full batches; with even_batches = false nothing is filled, with drop_last the round
+--- is dropped.
 ---
---- With split_batches every batch is cut into as many pieces as there are ranks instead, and a short last batch is filled from the
---- first one.
+--- With split_batches every batch is cut into as many pieces as there are ranks instead, and a short last batch is filled
+--- from the first one.
 ---@class accelerate.BatchSamplerShard
 ---@field batch_sampler table with iter(), giving lists of indices, and len()
 ---@field batch_size integer? nil: lists of any length, which go round whole
@@ -116,8 +117,8 @@ local function fill_round(self, round, first)
   return batch
 end
 
---- Starts the inner sampler `skip` rounds late: the function for the batches that follow, and the first round where filling may
---- need it.
+--- Starts the inner sampler `skip` rounds late: the function for the batches that follow, and the first round where
+--- filling may need it.
 local function start_late(self, skip)
   local inner, ranks = self.batch_sampler, self.num_processes
   if skip == 0 then return stepper(inner), nil end
@@ -217,8 +218,8 @@ end
 
 -- ---- streams -----------------------------------------------------------------------------------------------------
 
---- One rank's items of a data set that can only be read through.  Every rank reads all of it and keeps its slice of each round; a
---- last round that is not full is completed from the first one, or dropped with drop_last.
+--- One rank's items of a data set that can only be read through.  Every rank reads all of it and keeps its slice of each
+--- round; a last round that is not full is completed from the first one, or dropped with drop_last.
 ---@class accelerate.IterableDatasetShard
 local Stream = class("IterableDatasetShard")
 

@@ -1,5 +1,6 @@
 --- Who am I: ranks and device (PartialState), what the run was set up with (AcceleratorState), and where gradient
---- accumulation stands (GradientState).  Each is shared by everything in the process: calling the class gives the one object.
+--- accumulation stands (GradientState).  Each is shared by everything in the process: calling the class gives the one
+--- object.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
@@ -75,7 +76,8 @@ local function chosen(name, key, rank_of)
   end
 end
 
---- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index = 2 })`.  One process always calls.
+--- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index = 2 })`.  One process
+--- always calls.
 process.on_process = chosen("on_process", "process_index", function(self) return self.process_index end)
 --- The same by the rank on the machine: `on_local_process(fn, { local_process_index = 1 })`.
 process.on_local_process = chosen("on_local_process", "local_process_index", function(self) return self.local_process_index end)
@@ -105,8 +107,8 @@ local function length_of(value)
   fail("split_between_processes: expected a list, a tensor, or a map of them, got a %s", type(value))
 end
 
---- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod num_processes) ranks get one
---- more.  One process: `inputs` itself.
+--- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod num_processes) ranks
+--- get one more.  One process: `inputs` itself.
 ---@param inputs any[]|accelerate.Tensor|table<string, any> a list, a tensor (dim 1 is split), or a map of equally long ones
 ---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input until all parts are equally long
 ---@param fn fun(part: any): ...

@@ -1,8 +1,8 @@
 --- Collectives over nested values, and walks over them.
 ---
---- A nested value is a tensor, or a table of nested values.  A table whose keys are 1 to n is a list; any other plain table is
---- a map, and a map is always walked in the order of its sorted keys: `pairs` has another order in every process, and the order
---- of collectives must be the same on all ranks.
+--- A nested value is a tensor, or a table of nested values.  A table whose keys are 1 to n is a list; any other plain
+--- table is a map, and a map is always walked in the order of its sorted keys: `pairs` has another order in every
+--- process, and the order of collectives must be the same on all ranks.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
@@ -167,8 +167,8 @@ local function gather_one(t)
   return core.dist.all_gather(t:contiguous())
 end
 
---- Joins every tensor of all ranks along dim 1, in rank order, on every rank.  A 0-d tensor counts as one of one element.  One
---- process: `data` itself.
+--- Joins every tensor of all ranks along dim 1, in rank order, on every rank.  A 0-d tensor counts as one of one
+--- element.  One process: `data` itself.
 ---@generic T
 ---@param data T nested tensors; shapes must agree between ranks
 ---@return T
@@ -255,8 +255,8 @@ local PAD = {
   pad_first = { "boolean", default = false },
 }
 
---- Pads tensors to the size that the longest rank has, so that they can be gathered.  A tensor without such a dim stays as
---- it is.
+--- Pads tensors to the size that the longest rank has, so that they can be gathered.  A tensor without such a dim stays
+--- as it is.
 ---@generic T
 ---@param data T nested tensors
 ---@param opts { dim: integer?, pad_index: number?, pad_first: boolean? }? `dim` counts from 1, -1 is the last; default 1

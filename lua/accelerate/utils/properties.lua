@@ -21,8 +21,8 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
---- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every public name is a method or has a
---- getter (and, when it may be assigned, a setter).
+--- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every public name is a
+--- method or has a getter (and, when it may be assigned, a setter).
 ---@param name string used in messages
 ---@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string): any)?, tostring: function? }
 ---  `missing` is asked for names that the class lacks, before the error
