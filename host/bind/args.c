@@ -1,17 +1,12 @@
-/* args.c: argument checks, and the one place where a position that Lua counts from 1 becomes the core's, from 0.
+/* args.c: the arguments of ops, and where a position that Lua counts from 1 becomes the core's, from 0.
  *
  * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them over the Lua stack.  Arguments come by
  * position, in the signature's order; a plain table with string keys at the end gives the rest by name. */
 #include "bind/bind.h"
-#include "bind/bind_dist.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#define EXACT 9007199254740992.0 /* 2^53: doubles beyond it skip integers */
 
 /* ---- signatures */
 
@@ -112,342 +107,6 @@ const ax_signature *ax_signature_of(ax_op op)
   return &signatures[op];
 }
 
-/* ---- messages */
-
-static int lesser(int a, int b) { return a < b ? a : b; }
-
-/* Edits (insert, drop, replace, swap neighbours) between two short names, letters in either case. */
-static int edit_distance(const char *a, const char *b)
-{
-  enum { MOST = 40 };
-  int row[3][MOST + 1];
-  const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
-
-  for (int j = 0; j <= nb; j++) row[0][j] = j;
-  for (int i = 1; i <= na; i++) {
-    int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-    now[0] = i;
-    for (int j = 1; j <= nb; j++) {
-      const int differs = (a[i - 1] | 32) != (b[j - 1] | 32);
-      now[j] = lesser(lesser(last[j], now[j - 1]) + 1, last[j - 1] + differs);
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = lesser(now[j], before[j - 2] + 1);
-    }
-  }
-  return row[na % 3][nb];
-}
-
-const char *ax_nearest(const char *given, const char *const *names, int n)
-{
-  const char *best = NULL;
-  int least = 1 + (int)strlen(given) / 3; /* the more letters, the more of them may be wrong */
-  for (int i = 0; i < n; i++) {
-    const int d = edit_distance(given, names[i]);
-    if (d < least || (d == least && !best)) {
-      least = d;
-      best = names[i];
-    }
-  }
-  return best;
-}
-
-const char *ax_describe(lua_State *L, int idx)
-{
-  char shape[192];
-  ax_tensor **box;
-
-  if (idx < 0 && idx > LUA_REGISTRYINDEX) idx += lua_gettop(L) + 1;
-  switch (lua_type(L, idx)) {
-    case LUA_TNONE: return lua_pushliteral(L, "nothing"), lua_tostring(L, -1);
-    case LUA_TSTRING:
-      if (lua_objlen(L, idx) > 40) return lua_pushfstring(L, "string \"%s...\"", (lua_pushlstring(L, lua_tostring(L, idx), 37), lua_tostring(L, -1)));
-      return lua_pushfstring(L, "string \"%s\"", lua_tostring(L, idx));
-    case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
-    case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
-    case LUA_TTABLE:
-      if (ax_is_options(L, idx, false)) {
-        lua_pushnil(L);
-        lua_next(L, idx);
-        lua_pop(L, 1);
-        return lua_type(L, -1) == LUA_TSTRING ? lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1)) : "a table";
-      }
-      if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
-      return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
-    case LUA_TUSERDATA:
-      if ((box = ax_to_box(L, idx))) {
-        if (!*box) return lua_pushliteral(L, "a tensor that was released"), lua_tostring(L, -1);
-        return lua_pushfstring(L, "tensor %s %s", ax_dtype_name((ax_dtype)(*box)->dtype),
-                               ax_shape_text((*box)->ndim, (*box)->shape, shape, sizeof shape));
-      } /* fall through */
-    default: return lua_pushstring(L, luaL_typename(L, idx)), lua_tostring(L, -1);
-  }
-}
-
-/* "train.lua:12: ", the innermost line of the user's own: a call that goes through lua/accelerate is reported where it began. */
-static void push_where(lua_State *L)
-{
-  char where[256] = "";
-  ax_bind_where(L, where, sizeof where);
-  if (where[0]) lua_pushfstring(L, "%s: ", where);
-  else luaL_where(L, 1);
-}
-
-int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
-{
-  char text[1024];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(text, sizeof text, fmt, ap);
-  va_end(ap);
-  push_where(L);
-  lua_pushfstring(L, "%s: %s", fn, text);
-  lua_concat(L, 2);
-  return lua_error(L);
-}
-
-/* `arg` 0: an option, or whatever `name` says. */
-int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
-{
-  const char *got = ax_describe(L, idx);
-  if (arg > 0 && name) return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
-  if (arg > 0) return ax_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
-  return ax_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
-}
-
-int ax_raise(lua_State *L, const char *where)
-{
-  const char *message = ax_last_error();
-  const size_t n = where ? strlen(where) : 0;
-
-  if (ax_bind.raised) { /* what a Lua hook or gradient raised, unchanged */
-    ax_bind.raised = false;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
-    lua_pushboolean(L, 0);
-    lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
-    return lua_error(L);
-  }
-  push_where(L);
-  if (n && !(strncmp(message, where, n) == 0 && message[n] == ':')) lua_pushfstring(L, "%s: %s", where, message);
-  else lua_pushstring(L, message);
-  lua_concat(L, 2);
-  return lua_error(L);
-}
-
-/* ---- single values */
-
-bool ax_to_integer(lua_State *L, int idx, int64_t *out)
-{
-  if (lua_type(L, idx) != LUA_TNUMBER) return false;
-  const double v = lua_tonumber(L, idx);
-  if (!(v >= -EXACT && v <= EXACT) || v != floor(v)) return false; /* NaN fails the first test */
-  *out = (int64_t)v;
-  return true;
-}
-
-int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least, int64_t most)
-{
-  int64_t v = 0;
-  const bool named = lua_gettop(L) > 0 && idx < 0;
-  if (!ax_to_integer(L, idx, &v)) return ax_arg_error(L, fn, named ? 0 : idx, name, "an integer", idx);
-  if (v < least || v > most) {
-    if (most >= (int64_t)EXACT)
-      return ax_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least, (long long)v);
-    return ax_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least, (long long)most, (long long)v);
-  }
-  return v;
-}
-
-double ax_check_number(lua_State *L, int idx, const char *fn, const char *name)
-{
-  if (lua_type(L, idx) != LUA_TNUMBER) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a number", idx);
-  return lua_tonumber(L, idx);
-}
-
-bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name)
-{
-  if (lua_type(L, idx) != LUA_TBOOLEAN) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a boolean", idx);
-  return lua_toboolean(L, idx);
-}
-
-static const char *const dtype_names[] = {
-#define DTYPE(ID, name, ...) #name,
-#include "core/dtype.def"
-#undef DTYPE
-};
-
-ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
-{
-  ax_dtype d = AX_F32;
-  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
-  if (ax_dtype_parse(lua_tostring(L, idx), &d) != AX_OK) {
-    const char *near = ax_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
-    if (near) ax_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name, lua_tostring(L, idx), near);
-    ax_error(L, fn, "%s: %s", name, ax_last_error());
-  }
-  return d;
-}
-
-bool ax_device_parse(const char *text, ax_device *out)
-{
-  char *end;
-  long index;
-  *out = (ax_device){ AX_CPU, 0 };
-  if (strcmp(text, "cpu") == 0) return true;
-  if (strncmp(text, "cuda", 4) != 0) return false;
-  out->kind = AX_CUDA;
-  if (text[4] == '\0') return true;
-  if (text[4] != ':' || text[5] < '0' || text[5] > '9') return false;
-  index = strtol(text + 5, &end, 10);
-  out->index = (uint8_t)index;
-  return *end == '\0' && index <= 255;
-}
-
-const char *ax_device_text(ax_device d, char *buf, size_t size)
-{
-  if (d.kind == AX_CPU) return "cpu";
-  snprintf(buf, size, "cuda:%d", d.index);
-  return buf;
-}
-
-ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name)
-{
-  ax_device d = { AX_CPU, 0 };
-  const ax_backend *backend;
-  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
-  if (!ax_device_parse(lua_tostring(L, idx), &d))
-    ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"", name, lua_tostring(L, idx));
-  if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_raise(L, fn);
-  return d;
-}
-
-static int64_t position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; } /* -1 for 0: out of range */
-
-int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size)
-{
-  int64_t p = 0;
-  if (!ax_to_integer(L, idx, &p)) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "an integer", idx);
-  const int64_t at = position(p, size);
-  if (p == 0) return ax_error(L, fn, "%s: positions count from 1 (and from -1 backward); got 0", name);
-  if (at < 0 || at >= size)
-    return ax_error(L, fn, "%s: %lld is out of range for size %lld", name, (long long)p, (long long)size);
-  return at;
-}
-
-static ax_generator *to_generator(lua_State *L, int idx)
-{
-  ax_generator **box = lua_touserdata(L, idx);
-  if (!box || !lua_getmetatable(L, idx)) return NULL;
-  const bool same = lua_topointer(L, -1) == ax_bind.generator_mt;
-  lua_pop(L, 1);
-  return same ? *box : NULL;
-}
-
-ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
-{
-  ax_generator *g = to_generator(L, idx);
-  if (!g) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
-  return g;
-}
-
-ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
-{
-  ax_tensor **box = ax_to_box(L, idx);
-  if (!box) return NULL;
-  if (!*box) ax_error(L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
-  return *box;
-}
-
-ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
-{
-  ax_tensor *t = ax_opt_tensor(L, idx, fn);
-  if (!t) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
-  return t;
-}
-
-/* ---- tables */
-
-bool ax_is_options(lua_State *L, int idx, bool empty_counts)
-{
-  if (!lua_istable(L, idx)) return false;
-  if (lua_getmetatable(L, idx)) { /* an object of some class is not plain */
-    lua_pop(L, 1);
-    return false;
-  }
-  if (lua_objlen(L, idx) > 0) return false; /* a list, whatever else it holds */
-  if (idx < 0) idx += lua_gettop(L) + 1;
-  lua_pushnil(L);
-  if (!lua_next(L, idx)) return empty_counts;
-  lua_pop(L, 2);
-  return true;
-}
-
-void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)
-{
-  if (idx < 0) idx += lua_gettop(L) + 1;
-  lua_pushnil(L);
-  while (lua_next(L, idx)) {
-    bool known = false;
-    lua_pop(L, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) ax_error(L, fn, "options: expected names as keys, got %s", ax_describe(L, -1));
-    for (int i = 0; i < n && !known; i++) known = strcmp(lua_tostring(L, -1), names[i]) == 0;
-    if (!known) {
-      const char *given = lua_tostring(L, -1), *near = ax_nearest(given, names, n);
-      luaL_Buffer b;
-      if (near) ax_error(L, fn, "there is no option \"%s\"; did you mean \"%s\"?", given, near);
-      if (n == 0) ax_error(L, fn, "there is no option \"%s\": it takes none", given);
-      luaL_buffinit(L, &b);
-      for (int i = 0; i < n; i++) {
-        if (i) luaL_addstring(&b, ", ");
-        luaL_addstring(&b, names[i]);
-      }
-      luaL_pushresult(&b);
-      ax_error(L, fn, "there is no option \"%s\"; there are %s", given, lua_tostring(L, -1));
-    }
-  }
-}
-
-/* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and options. */
-static int read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, const char *expected, int64_t *out)
-{
-  const int n = (int)lua_objlen(L, idx);
-  int keys = 0;
-
-  lua_pushnil(L);
-  while (lua_next(L, idx)) {
-    if (lua_type(L, -2) != LUA_TNUMBER)
-      return ax_error(L, fn, "%s: a list must not hold named entries (\"%s\"); give options in a table of their own", name,
-                      lua_tostring(L, (lua_pushvalue(L, -2), -1)));
-    keys++;
-    lua_pop(L, 1);
-  }
-  if (n > AX_MAX_DIMS) return ax_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
-  if (keys != n) return ax_error(L, fn, "%s: the list has holes", name);
-  for (int i = 0; i < n; i++) {
-    lua_rawgeti(L, idx, i + 1);
-    if (!ax_to_integer(L, -1, &out[i])) {
-      lua_pushfstring(L, "%s, entry %d", name, i + 1);
-      return ax_arg_error(L, fn, arg, lua_tostring(L, -1), "an integer", -2);
-    }
-    lua_pop(L, 1);
-  }
-  (void)expected;
-  return n;
-}
-
-int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape)
-{
-  int n = 0;
-  if (last == first && lua_istable(L, first)) n = read_list(L, first, fn, "shape", first, "sizes", shape);
-  else {
-    if (last < first) return ax_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
-    if (last - first + 1 > AX_MAX_DIMS) return ax_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1, AX_MAX_DIMS);
-    for (int i = first; i <= last; i++)
-      if (!ax_to_integer(L, i, &shape[n++])) return ax_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
-  }
-  for (int i = 0; i < n; i++)
-    if (shape[i] < 0) return ax_error(L, fn, "size %d is negative: %lld", i + 1, (long long)shape[i]);
-  return n;
-}
-
 /* ---- arguments of ops */
 
 typedef struct reader {
@@ -497,7 +156,7 @@ static int wrong(reader *q, const ax_param *p, int arg, int idx)
 static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
 {
   const int extra = p->kind == AX_P_DIM_PLUS;
-  const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = position(v, n);
+  const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = ax_position(v, n);
   if (v == 0) return ax_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= n)
     return ax_error(q->L, q->fn, "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
@@ -509,7 +168,7 @@ static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
 {
   const ax_tensor *x = q->r->args.in[0];
   if (x->ndim == 0) return ax_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
-  const int64_t size = x->shape[q->dim], at = position(v, size);
+  const int64_t size = x->shape[q->dim], at = ax_position(v, size);
   if (v == 0) return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= size + q->at_least)
     return ax_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name, (long long)v, (long long)q->dim + 1,
@@ -580,7 +239,7 @@ static void read_dims(reader *q, const ax_param *p, int arg, int idx)
   ax_attrs *a = &q->r->args.a;
   int64_t v;
   if (lua_istable(q->L, idx)) {
-    a->n_list = read_list(q->L, idx, q->fn, p->name, arg, NULL, a->list);
+    a->n_list = ax_read_list(q->L, idx, q->fn, p->name, arg, a->list);
   } else {
     if (!ax_to_integer(q->L, idx, &v)) wrong(q, p, arg, idx);
     a->n_list = 1;
@@ -644,7 +303,7 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
       break;
     case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
     case AX_P_GENERATOR:
-      if (!(a->gen = to_generator(L, idx))) wrong(q, p, arg, idx);
+      if (!(a->gen = ax_to_generator(L, idx))) wrong(q, p, arg, idx);
       break;
   }
 }

@@ -90,7 +90,7 @@ ax_tensor *ax_empty_box(ax_tensor **box);
 /* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy. Borrowed (the stack holds it). */
 ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn);
 
-/* ---- arguments (args.c) */
+/* ---- arguments (args.c, check.c) */
 
 typedef enum {
   AX_P_TENSOR, AX_P_OPERAND, AX_P_TENSORS, AX_P_DIM, AX_P_DIM_PLUS, AX_P_DIMS, AX_P_POS, AX_P_INT, AX_P_INTS, AX_P_NUM, AX_P_BOOL,
@@ -141,6 +141,11 @@ int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *nam
 /* Sizes at first..last of the stack: several numbers or one list. Returns their number. */
 int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape);
 ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name);
+ax_generator *ax_to_generator(lua_State *L, int idx); /* NULL when it is none */
+/* The integers of the list at idx; returns their number, at most AX_MAX_DIMS.  Raises for other entries, holes and named ones. */
+int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out);
+/* A position as users count, from 1 or from -1 backward, to 0 .. size-1; what is out of range comes out of range (0 as -1). */
+static inline int64_t ax_position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; }
 
 /* ---- running ops */
 

@@ -88,7 +88,7 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
 /* 1-based or negative, to 0-based.  `shown` and `shape` are the dim and the tensor as the user knows them. */
 static int64_t position(lua_State *L, int64_t size, int64_t p, int shown, const ax_tensor *whole)
 {
-  const int64_t at = p < 0 ? size + p : p - 1;
+  const int64_t at = ax_position(p, size);
   if (p == 0) return ax_error(L, "index", "positions count from 1 (and from -1 backward); got 0");
   if (at < 0 || at >= size)
     return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)", (long long)p, shown, (long long)size, SHAPE(whole));
@@ -175,8 +175,8 @@ static ax_tensor *read_range(work *w, ax_tensor *x, int dim, int entry, int idx)
     if (!ax_to_integer(L, -1, &v[k])) ax_error(L, "index", "entry %d: expected integers in a range, got %s", entry, ax_describe(L, -1));
     lua_pop(L, 1);
   }
-  first = v[0] < 0 ? size + v[0] : v[0] - 1;
-  last = v[1] < 0 ? size + v[1] : v[1] - 1;
+  first = ax_position(v[0], size);
+  last = ax_position(v[1], size);
   if (v[0] == 0 || (v[1] == 0 && v[0] != 1)) ax_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
   if (v[2] < 1) ax_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
   if (first < 0 || last >= size || last < first - 1)
