@@ -11,6 +11,7 @@
 #include <lauxlib.h>
 #include <locale.h>
 #include <luajit.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,21 +32,26 @@ static EditLine *line_editor;
 static History *past;
 static const char *prompt_text;
 static volatile sig_atomic_t cancelled;
+static sigset_t waiting_mask; /* while a character is waited for: SIGINT is let in */
 
 static void on_cancel(int sig) { (void)sig; cancelled = 1; }
 
 static char *prompt_of(EditLine *e) { (void)e; return (char *)prompt_text; }
 
-/* Reads one character; -1 when Ctrl-C came instead, which makes el_gets give the line up. */
+/* Reads one character; -1 when Ctrl-C came instead, which makes el_gets give the line up.  SIGINT is blocked but for the moment of
+ * waiting, so that it cannot come unseen just before that. */
 static int read_char(EditLine *e, wchar_t *out)
 {
   static mbstate_t state;
+  struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
   char c;
 
   (void)e;
   for (;;) {
-    ssize_t n = read(STDIN_FILENO, &c, 1);
+    ssize_t n = -1;
     size_t r;
+    if (ppoll(&in, 1, NULL, &waiting_mask) > 0)
+      n = read(STDIN_FILENO, &c, 1);
     if (n < 0 && errno == EINTR && !cancelled)
       continue; /* a window that changed its size */
     if (n <= 0)
@@ -133,7 +139,13 @@ static read_result read_line(lua_State *L, const char *prompt)
   cancelled = 0;
   sigaction(SIGINT, &a, &old);
   if (line_editor) {
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &waiting_mask);
+    edit.set(line_editor, EL_PREP_TERM, 1); /* before the prompt shows: what is typed then is not echoed twice */
     text = edit.gets(line_editor, &n);
+    sigprocmask(SIG_SETMASK, &waiting_mask, NULL);
   } else {
     fputs(prompt, stdout);
     fflush(stdout);

@@ -32,6 +32,7 @@ local function open(arguments, env)
     C.execv(host.path, ffi.cast("char *const *", argv))
     C._exit(127)
   end
+  assert(pid > 0, "forkpty failed")
   return setmetatable({ pid = pid, fd = terminal[0], text = "", at = 1 }, Session)
 end
 
@@ -70,7 +71,7 @@ function Session:ask(line, pattern)
 end
 
 function Session:stop()
-  C.kill(self.pid, 9)
+  processes.kill(self.pid, 9)
   C.waitpid(self.pid, ffi.new("int[1]"), 0)
   C.close(self.fd)
 end

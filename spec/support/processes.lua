@@ -29,7 +29,12 @@ function M.now()
 end
 
 function M.sleep(seconds) C.usleep(seconds * 1e6) end
-function M.kill(pid, sig) return C.kill(pid, sig) end
+
+--- Sends a signal to a process, or (negative) to a group.  Never to everything: -1 is what a failed fork returns.
+function M.kill(pid, sig)
+  assert(pid > 1 or pid < -1, "no process to signal")
+  return C.kill(pid, sig)
+end
 
 local function read(path)
   local f = io.open(path, "rb")
@@ -99,13 +104,14 @@ function M.start(arguments, options)
     C.execv(host.path, ffi.cast("char *const *", argv))
     C._exit(127)
   end
+  assert(pid > 0, "fork failed")
   run.pid = pid
   return run
 end
 
 function Run:stdout() return read(self.out_path) end
 function Run:stderr() return read(self.err_path) end
-function Run:signal(sig) return C.kill(self.pid, sig) end
+function Run:signal(sig) return M.kill(self.pid, sig) end
 
 --- Waits until the run's output has `pattern` in it.
 function Run:expect(pattern, seconds)
@@ -133,7 +139,7 @@ function Run:ranks(n)
 end
 
 function Run:destroy()
-  C.kill(self.pid, M.SIGKILL)
+  M.kill(self.pid, M.SIGKILL)
   C.waitpid(self.pid, ffi.new("int[1]"), 0)
 end
 
