@@ -16,7 +16,7 @@ OPT_release := -O2
 OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
 OPT         := $(OPT_$(MODE))
-WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla
+WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla -Werror=implicit-function-declaration
 BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels
 
 # Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
@@ -53,26 +53,33 @@ RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0 LSAN_OP
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 
-# ---- build
+# ---- build; V=1 shows the commands
+
+Q   := $(if $(V),,@)
+say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
 all: $(OUT)/accel-run $(CPU_PLUGINS)  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
 
 $(OUT)/accel-run: $(HOST_OBJ)
-	$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(LDFLAGS) $(HOST_LIBS)
+	$(call say,link $@)
+	$(Q)$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(LDFLAGS) $(HOST_LIBS)
 	@mv $@.new $@
 
 $(OUT)/host/%.o: host/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
 
 define cpu_level
 CPU_OBJ += $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
 $(OUT)/$(1)/%.o: %.c Makefile
 	@mkdir -p $$(@D)
-	$(CC) $(BASE_CFLAGS) -MMD -MP $(CPU_CFLAGS) $(MARCH_$(1)) -DAX_CPU_LEVEL='"$(1)"' $(CFLAGS) -c -o $$@ $$<
+	$$(call say,cc $$< ($(1)))
+	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(CPU_CFLAGS) $(MARCH_$(1)) -DAX_CPU_LEVEL='"$(1)"' $(CFLAGS) -c -o $$@ $$<
 $(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
-	$(CC) $(OPT) -shared -fopenmp -o $$@.new $$^ $(LDFLAGS) -ldnnl -lm
+	$$(call say,link $$@)
+	$(Q)$(CC) $(OPT) -shared -fopenmp -o $$@.new $$^ $(LDFLAGS) -ldnnl -lm
 	@mv $$@.new $$@
 endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
@@ -126,7 +133,7 @@ clean:  ## remove build/
 	rm -rf build
 
 help:  ## this list
-	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...]"
+	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: all demo test bench deps build-deps install docs lint clean help
