@@ -7,13 +7,23 @@ local function quote(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
 end
 
+--- The shortest text that reads back as the same number.
+local function number_text(value)
+  if value % 1 == 0 and math.abs(value) < 2 ^ 53 then return ("%.0f"):format(value) end
+  for digits = 14, 16 do
+    local text = ("%." .. digits .. "g"):format(value)
+    if tonumber(text) == value then return text end
+  end
+  return ("%.17g"):format(value)
+end
+
 local function write(value, indent, pad, out)
   local kind = type(value)
   if kind == "string" then
     out[#out + 1] = quote(value)
   elseif kind == "number" then
     if value ~= value or value == math.huge or value == -math.huge then error("json: a number that is not finite", 0) end
-    out[#out + 1] = value % 1 == 0 and math.abs(value) < 2 ^ 53 and ("%.0f"):format(value) or ("%.17g"):format(value)
+    out[#out + 1] = number_text(value)
   elseif kind == "boolean" then
     out[#out + 1] = tostring(value)
   elseif kind == "table" then
