@@ -124,14 +124,14 @@ AX_FN void ax_philox_turn_f32(uint32_t word, float *cosine, float *sine)
   *sine = q & 2u ? -t : t;
 }
 
-AX_FN void ax_normal_f32(uint32_t w0, uint32_t w1, float out[2])
+AX_FN void ax_normal_f32(uint32_t w0, uint32_t w1, float *first, float *second)
 {
   const float u = (float)((w0 >> 8) + 1u) * 0x1p-24f;
   const float r = sqrtf(-2.0f * ax_philox_log_f32(u));
   float c, s;
   ax_philox_turn_f32(w1, &c, &s);
-  out[0] = r * c;
-  out[1] = r * s;
+  *first = r * c;
+  *second = r * s;
 }
 
 /* log of a double in [2^-53, 1]: fdlibm's, without its short cuts. */
@@ -183,14 +183,14 @@ AX_FN void ax_philox_turn_f64(uint64_t word, double *cosine, double *sine)
   *sine = q & 2u ? -t : t;
 }
 
-AX_FN void ax_normal_f64(uint64_t w0, uint64_t w1, double out[2])
+AX_FN void ax_normal_f64(uint64_t w0, uint64_t w1, double *first, double *second)
 {
   const double u = (double)((w0 >> 11) + 1u) * 0x1p-53;
   const double r = sqrt(-2.0 * ax_philox_log_f64(u));
   double c, s;
   ax_philox_turn_f64(w1, &c, &s);
-  out[0] = r * c;
-  out[1] = r * s;
+  *first = r * c;
+  *second = r * s;
 }
 
 #endif

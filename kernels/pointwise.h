@@ -88,7 +88,7 @@ AX_FN float ax_expm1_f32(float x)
 AX_FN float ax_log_f32(float x)
 {
   const int tiny = x < 0x1p-126f;
-  const float m0 = tiny ? x * 0x1p23f : x;
+  const float m0 = x * (tiny ? 0x1p23f : 1.0f); /* choosing between constants, not results, keeps this free of branches */
   const int32_t e = (int32_t)((ax_as_bits(m0) - 0x3f2aaaabu) & 0xff800000u);
   const float m = ax_as_float(ax_as_bits(m0) - (uint32_t)e) - 1.0f; /* in [-1/3, 1/3] */
   const float n = AX_FMAF((float)e, 0x1p-23f, tiny ? -23.0f : 0.0f);
@@ -113,10 +113,9 @@ AX_FN float ax_log_f32(float x)
 /* 1.5 ulp.  What 1 + x loses of x comes back as a first-order term. */
 AX_FN float ax_log1p_f32(float x)
 {
-  const float u = 1.0f + x;
-  const float y = ax_log_f32(u) + (x - (u - 1.0f)) / u;
-  /* -0 stays -0; where u is infinite or 0 the term would be NaN */
-  return x == 0.0f || x == INFINITY ? x : (u == 0.0f ? -INFINITY : y);
+  const float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
+  const float y = ax_log_f32(u) + (x > -1.0f && x < INFINITY ? lost : 0.0f); /* at the ends it would be NaN */
+  return x == 0.0f ? x : y; /* -0 stays -0 */
 }
 
 /* 1.5 ulp.  A polynomial near 0, where the quotient would lose bits; both are computed, one is taken. */

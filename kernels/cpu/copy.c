@@ -130,6 +130,8 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
 
 /* ---- the same type: bits, by size */
 
+#define TILE 32 /* a side of a transposing copy's tile */
+
 #define MOVE(size, T) \
   static void move_##size(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
@@ -143,23 +145,26 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
     } else \
       for (int64_t i = 0; i < n; i++) *(T *)(data[0] + i * stride[0]) = *(const T *)(data[1] + i * stride[1]); \
   } \
-  static void tile_##size(char *dst, int64_t d0, int64_t d1, const char *src, int64_t s0, int64_t s1, int64_t rows, int64_t cols) \
+  static void tile_##size(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, int64_t cols) \
   { \
-    for (int64_t i = 0; i < rows; i++) \
-      for (int64_t j = 0; j < cols; j++) \
-        *(T *)(dst + i * d0 + j * d1) = *(const T *)(src + i * s0 + j * s1); \
+    T buffer[TILE][TILE]; \
+    for (int64_t j = 0; j < cols; j++) { \
+      const T *from = (const T *)(src + j * src_col); \
+      for (int64_t i = 0; i < rows; i++) buffer[i][j] = from[i]; \
+    } \
+    for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], (size_t)cols * size); \
   }
 MOVE(1, uint8_t)
 MOVE(2, uint16_t)
 MOVE(4, uint32_t)
 MOVE(8, uint64_t)
 static const ax_loop moves[9] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8 };
-typedef void (*tile_fn)(char *, int64_t, int64_t, const char *, int64_t, int64_t, int64_t, int64_t);
+typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, int64_t cols);
 static const tile_fn tiles[9] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8 };
 
-/* A transposing copy: the result is contiguous in one dim, the source in another.  Tiles of 32 x 32 keep both sides' cache lines
- * alive until they are used up. */
-#define TILE 32
+/* A transposing copy: the result is contiguous in one dim (the columns), the source in another (the rows).  Tiles go through a
+ * buffer, so that each cache line of either side is touched once: with strides of a power of two they would push each other
+ * out before they are used up. */
 typedef struct transpose { const ax_iter *it; int row, col; tile_fn tile; int64_t tiles_across, tiles_down; } transpose;
 
 static void transpose_range(int64_t lo, int64_t hi, void *ud)
@@ -179,8 +184,8 @@ static void transpose_range(int64_t lo, int64_t hi, void *ud)
     }
     const int64_t rows = it->shape[t->row] - i < TILE ? it->shape[t->row] - i : TILE;
     const int64_t cols = it->shape[t->col] - j < TILE ? it->shape[t->col] - j : TILE;
-    t->tile(o->data + at_o + i * o->stride[t->row] + j * o->stride[t->col], o->stride[t->row], o->stride[t->col],
-            x->data + at_x + i * x->stride[t->row] + j * x->stride[t->col], x->stride[t->row], x->stride[t->col], rows, cols);
+    t->tile(o->data + at_o + i * o->stride[t->row] + j * o->stride[t->col], o->stride[t->row],
+            x->data + at_x + i * x->stride[t->row] + j * x->stride[t->col], x->stride[t->col], rows, cols);
   }
 }
 

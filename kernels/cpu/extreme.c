@@ -14,7 +14,7 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 #define FLOAT_BETTER(op, x, y) (((x) op (y)) | (((x) != (x)) & ((y) == (y))))
 #define INT_BETTER(op, x, y) ((x) op (y))
 
-#define LANES 16
+#define LANES 64
 #define BLOCK 1024
 
 /* Finds the best value of a block with vector code, then, only if it beats what there is, where it first stands. */
@@ -23,17 +23,29 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
   { \
     T lane[LANES], top = x[0]; \
     int64_t i = 0; \
+    int nan = 0; \
     if (n >= LANES) { \
       for (int j = 0; j < LANES; j++) lane[j] = x[j]; \
-      for (i = LANES; i + LANES <= n; i += LANES) { \
-        AX_SIMD \
-        for (int j = 0; j < LANES; j++) lane[j] = better(op, x[i + j], lane[j]) ? x[i + j] : lane[j]; \
+      for (i = 0; i + LANES <= n; i += LANES) { \
+        _Pragma("omp simd reduction(|:nan)") \
+        for (int j = 0; j < LANES; j++) { \
+          lane[j] = x[i + j] op lane[j] ? x[i + j] : lane[j]; \
+          nan |= x[i + j] != x[i + j]; \
+        } \
       } \
-      for (int j = 0; j < LANES; j++) top = better(op, lane[j], top) ? lane[j] : top; \
+      for (int j = 0; j < LANES; j++) top = lane[j] op top ? lane[j] : top; \
+      for (i = nan ? 0 : i; nan && x[i] == x[i]; i++) ; /* the first NaN is the best there is */ \
+      top = nan ? x[i] : top; \
     } \
     for (; i < n; i++) top = better(op, x[i], top) ? x[i] : top; \
     if (b->at >= 0 && !better(op, top, (T)b->v.field)) return; \
-    for (i = 0; !(x[i] == top || (x[i] != x[i] && top != top)); i++) ; \
+    for (i = 0; i + LANES <= n; i += LANES) { /* where it first stands */ \
+      int here = 0; \
+      _Pragma("omp simd reduction(|:here)") \
+      for (int j = 0; j < LANES; j++) here |= (x[i + j] == top) | ((x[i + j] != x[i + j]) & (top != top)); \
+      if (here) break; \
+    } \
+    for (; !(x[i] == top || (x[i] != x[i] && top != top)); i++) ; \
     b->v.field = top; \
     b->at = base + i; \
   } \

@@ -17,11 +17,40 @@ typedef struct job {
   char *out;
 } job;
 
+/* Few classes: one row has too little to fill vectors with, so 16 rows lie side by side in them. */
+#define FEW 32
+#define ROWS 16
+
+static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
+{
+  float v[FEW][ROWS], top[ROWS], sum[ROWS] = {0};
+
+  for (int64_t r = 0; r < ROWS; r++)
+    for (int64_t c = 0; c < n; c++) v[c][r] = x[(r < rows ? r : 0) * n + c];
+  for (int r = 0; r < ROWS; r++) top[r] = -INFINITY;
+  for (int64_t c = 0; c < n; c++) {
+    AX_SIMD
+    for (int r = 0; r < ROWS; r++) top[r] = v[c][r] > top[r] ? v[c][r] : top[r];
+  }
+  for (int64_t c = 0; c < n; c++) {
+    AX_SIMD
+    for (int r = 0; r < ROWS; r++) sum[r] += ax_exp_f32(v[c][r] - top[r]);
+  }
+  AX_SIMD
+  for (int r = 0; r < ROWS; r++) sum[r] = top[r] + ax_log_f32(sum[r]);
+  memcpy(lse, sum, (size_t)rows * sizeof(float));
+}
+
 static void lse_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   const int64_t n = j->classes;
 
+  if (j->dtype == AX_F32 && n > 0 && n <= FEW) {
+    for (int64_t r = lo; r < hi; r += ROWS)
+      lse_few((const float *)j->input + r * n, n, hi - r < ROWS ? hi - r : ROWS, (float *)j->lse + r);
+    return;
+  }
   for (int64_t r = lo; r < hi; r++)
     if (j->dtype == AX_F64) {
       const double *x = (const double *)j->input + r * n, top = top_f64(x, n);

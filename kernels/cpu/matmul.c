@@ -54,6 +54,31 @@ static void own(ax_gemm g, const void *a, const void *b, const void *bias, void 
   ax_cpu_gemm(&g, a, b, c);
 }
 
+/* oneDNN divides k among threads, and so lets the result depend on their number, when a is transposed and k at least 2048 (the
+ * gradient of a weight over a large batch).  We let no product be that deep. */
+#define DEEP 2048
+#define SLICE 1024
+
+static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c, bool *done)
+{
+  const int64_t size = (int64_t)ax_dtype_size((ax_dtype)all->dtype), k = all->k;
+  ax_gemm g = *all;
+  ax_status st = AX_OK;
+
+  for (int64_t at = 0; at < k; at += SLICE) {
+    g.k = k - at < SLICE ? k - at : SLICE;
+    const char *slice_a = (const char *)a + at * g.a[2] * size, *slice_b = (const char *)b + at * g.b[1] * size;
+    AX_TRY(ax_dnnl_gemm(&g, slice_a, slice_b, bias, c, done));
+    if (!*done && at == 0) break; /* nothing has been written: the caller has other ways */
+    if (!*done) ax_cpu_gemm(&g, slice_a, slice_b, c);
+    *done = true;
+    g.bias = 0;
+    g.accumulate = 1;
+  }
+out:
+  return st;
+}
+
 /* float32, and half types where oneDNN has them. */
 static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bias, void *c, bool *done)
 {
@@ -67,7 +92,8 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
   tidy(g.k, g.n, g.b);
   if (g.m == 1) g.c[1] = g.n;
   if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
-  if (!plain(g.m, g.k, g.a)) {
+  const bool deep = g.batch == 1 && g.k >= DEEP && g.a[1] == 1 && g.m > 1;
+  if (!plain(g.m, g.k, g.a) || (deep && g.dtype != AX_F32)) { /* half types would be rounded after each slice */
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
     a = own_a;
   }
@@ -75,7 +101,7 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.k, g.n, g.b, b, &own_b, &bytes_b));
     b = own_b;
   }
-  AX_TRY(ax_dnnl_gemm(&g, a, b, bias, c, done));
+  AX_TRY((deep && !own_a ? in_slices : ax_dnnl_gemm)(&g, a, b, bias, c, done));
 out:
   if (own_a) ax_free(own_a, bytes_a);
   if (own_b) ax_free(own_b, bytes_b);

@@ -95,12 +95,12 @@ static void normal_range(int64_t from, int64_t until, void *ud)
   for (int64_t p = from; p < until; p++) {
     const int64_t n = block_bounds(j, p, &lo);
     if (j->dtype == AX_F64) {
-      double *y = (double *)j->out + lo, two[2];
+      double *y = (double *)j->out + lo, first, second;
       words64(j, lo, n, w);
       for (int64_t i = 0; i < n; i += 2) {
-        ax_normal_f64(ax_word64(w[2 * i], w[2 * i + 1]), ax_word64(w[2 * i + 2], w[2 * i + 3]), two);
-        y[i] = mean + two[0] * std;
-        if (i + 1 < n) y[i + 1] = mean + two[1] * std;
+        ax_normal_f64(ax_word64(w[2 * i], w[2 * i + 1]), ax_word64(w[2 * i + 2], w[2 * i + 3]), &first, &second);
+        y[i] = mean + first * std;
+        if (i + 1 < n) y[i + 1] = mean + second * std;
       }
       continue;
     }
@@ -108,10 +108,10 @@ static void normal_range(int64_t from, int64_t until, void *ud)
     words32(j, lo, n, w);
     AX_SIMD
     for (int64_t i = 0; i < (n + 1) / 2; i++) {
-      float two[2];
-      ax_normal_f32(w[2 * i], w[2 * i + 1], two);
-      v[2 * i] = mean_f + two[0] * std_f;
-      v[2 * i + 1] = mean_f + two[1] * std_f;
+      float first, second;
+      ax_normal_f32(w[2 * i], w[2 * i + 1], &first, &second);
+      v[2 * i] = mean_f + first * std_f;
+      v[2 * i + 1] = mean_f + second * std_f;
     }
     put_floats(j, lo, n, v);
   }

@@ -26,8 +26,8 @@ void ax_cpu_split(const ax_iter *it, ax_split *s)
   s->width = s->columns ? s->kept.shape[s->kept.n - 1] : 1;
   s->tiles = !s->columns ? s->kept.count : s->width ? s->kept.count / s->width * ((s->width + AX_TILE - 1) / AX_TILE) : 0;
   s->chunks = 1;
-  if (s->tiles < 16 && s->work >= 2 * AX_CHUNK) {
-    s->chunks = s->work / AX_CHUNK < AX_MAX_CHUNKS ? s->work / AX_CHUNK : AX_MAX_CHUNKS;
+  if (s->tiles > 0 && s->tiles < 16 && s->work >= 2 * AX_CHUNK) {
+    s->chunks = s->work / AX_CHUNK < AX_PIECES / s->tiles ? s->work / AX_CHUNK : AX_PIECES / s->tiles;
     if (s->chunks > s->reduced.count) s->chunks = s->reduced.count > 0 ? s->reduced.count : 1;
   }
 }

@@ -8,9 +8,9 @@
 
 #include "cpu.h"
 
-#define AX_TILE 256      /* results in a column tile */
+#define AX_TILE 512      /* results in a column tile: runs of memory long enough for the processor to foresee */
 #define AX_CHUNK 65536   /* elements below which reduced positions are not cut */
-#define AX_MAX_CHUNKS 64
+#define AX_PIECES 64     /* tiles times chunks, when cut */
 
 typedef struct ax_dims { int n; int64_t count, shape[AX_MAX_DIMS], in[AX_MAX_DIMS], out[AX_MAX_DIMS]; } ax_dims; /* strides in bytes */
 
