@@ -30,9 +30,9 @@
 #define SLOTS 4
 #define CHUNK (64 << 10)
 #define ONE_PHASE 4096              /* bytes up to which an all_reduce among many ranks is done in one phase */
-#define BUSY 400                    /* looks at the counter before a waiting rank offers its core to others: some 10 us */
-#define YIELDS 1000                 /* offers before it sleeps: some 300 us when nobody takes them */
-#define YIELDS_CROWDED 4            /* the same when ranks share cores */
+#define BUSY 8000                   /* looks at the counter before a waiting rank offers its core to others: some 200 us */
+#define BUSY_LEAST 40
+#define YIELDS 4                    /* offers before it sleeps */
 #define SLICE_NS 100000000          /* how long it sleeps between looks at the flags */
 
 /* In front of the data of a slot. */
@@ -50,6 +50,7 @@ typedef struct shm_state {
   ax_control *control;
   char *windows;
   uint32_t step;  /* steps walked since the start; the same on all ranks */
+  int busy;       /* looks that a wait spends now, BUSY_LEAST to BUSY */
   bool broken;    /* a collective failed half-way: ranks may be at different steps */
   char why[1200];
 } shm_state;
@@ -170,14 +171,19 @@ static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
   if (reached(word, want))
     return AX_OK;
   /* Three manners of waiting, each for as long as it pays: busy, while the answer is a cache line away; giving the core to whoever wants
-   * it, which may be the rank waited for; asleep. */
-  if (state.control->spin)
-    for (i = 0; i < BUSY; i++) {
+   * it, which may be the rank waited for; asleep.  Cores that should be free may be taken by other programs: being busy then only keeps
+   * the others from working, so its share shrinks with every wait that it did not end. */
+  if (state.control->spin) {
+    for (i = 0; i < state.busy; i++) {
       relax();
-      if (reached(word, want))
+      if (reached(word, want)) {
+        state.busy = state.busy * 2 < BUSY ? state.busy * 2 : BUSY;
         return AX_OK;
+      }
     }
-  for (i = 0; i < (state.control->spin ? YIELDS : YIELDS_CROWDED); i++) {
+    state.busy = state.busy / 2 > BUSY_LEAST ? state.busy / 2 : BUSY_LEAST;
+  }
+  for (i = 0; i < YIELDS; i++) {
     sched_yield();
     if (reached(word, want))
       return AX_OK;
@@ -530,7 +536,7 @@ ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 
 ax_status ax_shm_join(ax_control *c, int rank)
 {
-  state = (shm_state){.control = c, .windows = (char *)c + records_bytes(c->ranks)};
+  state = (shm_state){.control = c, .busy = BUSY, .windows = (char *)c + records_bytes(c->ranks)};
   group = (ax_group){&shm, &state, rank, c->ranks, rank, c->ranks};
   c->rank[rank].pid = (int32_t)getpid();
   atomic_store(&c->rank[rank].since, ax_monotonic_ns());
