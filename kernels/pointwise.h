@@ -130,7 +130,7 @@ AX_FN float ax_tanh_f32(float x)
   p = AX_FMAF(p, s, 1.333144307e-1f);
   p = AX_FMAF(p, s, -3.333328068e-1f);
   p = AX_FMAF(p * s, x, x);
-  return a < 0.625f ? p : copysignf(1.0f - 2.0f / (e + 1.0f), x);
+  return copysignf(a < 0.625f ? p : 1.0f - 2.0f / (e + 1.0f), x); /* of -0 too */
 }
 
 /* 2.4 ulp above -87; below the result is 0 instead of a subnormal. */
@@ -191,7 +191,11 @@ AX_FN float ax_trig_f32(float x, uint32_t quarter)
 }
 
 /* The same names for both precisions, for the rows below. */
-AX_FN float ax_sin_f32(float x) { return ax_trig_f32(x, 0); }
+AX_FN float ax_sin_f32(float x) /* -0 stays -0 */
+{
+  const float y = ax_trig_f32(x, 0);
+  return x == 0.0f ? x : y;
+}
 AX_FN float ax_cos_f32(float x) { return ax_trig_f32(x, 1); }
 AX_FN float ax_sqrt_f32(float x) { return sqrtf(x); }
 AX_FN float ax_rsqrt_f32(float x) { return 1.0f / sqrtf(x); }
@@ -270,7 +274,7 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   X(minimum, a < b || a != a ? a : b) \
   X(_tanh_backward, a * ((T)1 - b * b)) \
   X(_sigmoid_backward, a * (((T)1 - b) * b)) \
-  X(_relu_backward, b > 0 ? a : (T)0)
+  X(_relu_backward, b <= 0 ? (T)0 : a)
 
 /* Integers; what is the same for bool is marked by its own row further down. */
 #define AX_INT_UNARY(X) \

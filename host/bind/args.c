@@ -207,6 +207,11 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
   q->r->args.in = list;
   q->r->args.n_in = n;
   q->ndim = list[0]->ndim;
+  for (int i = 0; i < n; i++) /* empty lists join with anything: dims are about the first tensor that is none */
+    if (list[i]->ndim != 1 || list[i]->numel > 0) {
+      q->ndim = list[i]->ndim;
+      break;
+    }
 }
 
 static void read_operand(reader *q, const ax_param *p, int arg, int idx)

@@ -190,6 +190,7 @@ ax_status ax_infer_cat(ax_infer *q)
     if (__builtin_add_overflow(total, t->shape[dim], &total)) return ax_fail(AX_ESHAPE, "cat: the tensors are too long together to count");
   }
   if (!first) first = q->args->in[0];
+  if (dim >= first->ndim) return ax_fail(AX_ERANGE, "cat: dim %lld is outside 1..%d", (long long)dim + 1, first->ndim);
   memcpy(shape, first->shape, sizeof shape);
   shape[dim] = total;
   AX_TRY(ax_tensor_new_on(first->device, dtype, first->ndim, shape, &joined));

@@ -129,9 +129,16 @@ RULE(div) /* -g a / b^2 */
   if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, over(c, over(c, IN(0), IN(1)), IN(1)))));
 }
 
+/* x in the type that the op computed in: a logarithm of a narrower one would lose digits. */
+static ax_arg computed(ax_grad *c, ax_arg x)
+{
+  const ax_dtype d = c->node->out_meta[0].dtype;
+  return !x.t || x.t->dtype == d ? x : call(c, AX_OP_CAST, 1, &x, &(ax_attrs){ .i = { d }, .n_list = -1 });
+}
+
 RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 (there log a is infinite) */
 {
-  const ax_arg a = IN(0), b = IN(1);
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
   if (WANTS(0)) {
     if (!b.t && b.num == 0) give(c, 0, filled(c, 0, 0));
     else {
@@ -153,23 +160,28 @@ RULE(remainder) /* a - b floor(a / b) */
   if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_FLOOR, over(c, IN(0), IN(1))))));
 }
 
-/* The larger (smaller) one gets g; equal ones half each, as in PyTorch. */
-static void grad_choice(ax_grad *c, ax_op wins)
+/* The larger (smaller) one gets g; equal ones half each; where one is NaN, both get it: as in PyTorch. */
+static void grad_choice(ax_grad *c, ax_op loses)
 {
   for (int k = 0; k < 2; k++) {
     if (!WANTS(k)) continue;
     const ax_arg mine = IN(k), other = IN(1 - k);
-    const ax_arg tie = where(c, bin(c, AX_OP_EQ, mine, other), mul(c, G, NUM(0.5)), NUM(0));
-    give(c, k, where(c, bin(c, wins, mine, other), G, tie));
+    const ax_arg shared = where(c, bin(c, AX_OP_EQ, mine, other), mul(c, G, NUM(0.5)), G);
+    give(c, k, where(c, bin(c, loses, mine, other), NUM(0), shared));
   }
 }
-RULE(maximum) { grad_choice(c, AX_OP_GT); }
-RULE(minimum) { grad_choice(c, AX_OP_LT); }
+RULE(maximum) { grad_choice(c, AX_OP_LT); }
+RULE(minimum) { grad_choice(c, AX_OP_GT); }
 
-RULE(clamp)
+RULE(clamp) /* nothing passes at a limit or beyond it, nor where x is NaN */
 {
-  const ax_arg inside = bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_GE, IN(0), NUM(A->f[0])), bin(c, AX_OP_LE, IN(0), NUM(A->f[1])));
-  give(c, 0, where(c, inside, G, NUM(0)));
+  ax_arg inside = { 0 };
+  if (A->f[0] != -INFINITY) inside = bin(c, AX_OP_GT, IN(0), NUM(A->f[0]));
+  if (A->f[1] != INFINITY) {
+    const ax_arg below = bin(c, AX_OP_LT, IN(0), NUM(A->f[1]));
+    inside = inside.t ? bin(c, AX_OP_LOGICAL_AND, inside, below) : below;
+  }
+  give(c, 0, inside.t ? where(c, inside, G, NUM(0)) : G);
 }
 
 /* ---- functions */
@@ -254,7 +266,8 @@ RULE(select_extreme)
   int64_t shape[AX_MAX_DIMS];
 
   if (dim == AX_NO_DIM || m->ndim == 0) {
-    const ax_arg chosen = bin(c, AX_OP_EQ, IN(0), (ax_arg){ .t = OUT(0).t });
+    const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, IN(0)), un(c, AX_OP_ISNAN, OUT(0)));
+    const ax_arg chosen = bin(c, AX_OP_LOGICAL_OR, bin(c, AX_OP_EQ, IN(0), OUT(0)), both_nan);
     const ax_arg count = with_list(c, AX_OP_SUM, chosen, -1, NULL, 0);
     give(c, 0, where(c, chosen, over(c, spread(c, G, -1, NULL, 1), count), NUM(0)));
     return;

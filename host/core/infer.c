@@ -147,6 +147,14 @@ ax_status ax_infer_where(ax_infer *q)
   return AX_OK;
 }
 
+/* Can an element of the type hold v without losing more than digits?  A bool takes any number: is it not 0? */
+static bool number_fits(ax_dtype d, double v)
+{
+  if (ax_is_float(d) || d == AX_BOOL) return true;
+  const double limit = d == AX_I64 ? 0x1p63 : d == AX_I32 ? 0x1p31 : 256;
+  return v == floor(v) && v < limit && v >= (d == AX_U8 ? 0 : -limit); /* NaN fails the first test */
+}
+
 ax_status ax_infer_masked_fill(ax_infer *q)
 {
   ax_status st;
@@ -155,7 +163,7 @@ ax_status ax_infer_masked_fill(ax_infer *q)
   const ax_tensor *x = IN(0), *mask = IN(1);
 
   if ((st = need_dtype(q, mask, AX_BOOL, "mask")) != AX_OK) return st;
-  if (!ax_is_float((ax_dtype)x->dtype) && q->a.f[0] != floor(q->a.f[0]))
+  if (!number_fits((ax_dtype)x->dtype, q->a.f[0]))
     return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.f[0], TYPE(x));
   if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK) return st;
   q->compute = (ax_dtype)x->dtype;

@@ -32,7 +32,7 @@ extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
 /* ---- iter.c */
 typedef struct ax_number { int64_t bits; } ax_number; /* room for one element of any type */
 /* Loop nest over dst and n inputs (NULL: the number in `numbers`), broadcast to dst's shape. */
-void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype compute);
+void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype number_dtype);
 /* Loop nest over x's dims, dst standing still in the reduced ones (bits of `axes`). */
 void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
 

@@ -30,7 +30,7 @@ static void set_operand(ax_operand *o, const ax_tensor *t, int ndim, const int64
     o->stride[d] = d < lead || (t->shape[d - lead] == 1 && shape[d] != 1) ? 0 : t->strides[d - lead] * item;
 }
 
-void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype compute)
+void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype number_dtype)
 {
   bool flat = ax_tensor_is_contiguous(dst);
 
@@ -45,7 +45,7 @@ void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in,
     it->op[0] = (ax_operand){ .data = ax_data(dst), .dtype = (ax_dtype)dst->dtype, .stride = { (int64_t)ax_itemsize(dst) } };
     for (int k = 0; k < n; k++) {
       ax_operand *o = &it->op[k + 1];
-      if (!in[k]) *o = (ax_operand){ .data = (char *)&numbers[k], .dtype = compute };
+      if (!in[k]) *o = (ax_operand){ .data = (char *)&numbers[k], .dtype = number_dtype };
       else *o = (ax_operand){ .data = ax_data(in[k]), .dtype = (ax_dtype)in[k]->dtype,
                               .stride = { in[k]->numel == 1 ? 0 : (int64_t)ax_itemsize(in[k]) } };
     }
@@ -54,7 +54,7 @@ void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in,
   set_operand(&it->op[0], dst, dst->ndim, dst->shape);
   for (int k = 0; k < n; k++)
     if (in[k]) set_operand(&it->op[k + 1], in[k], dst->ndim, dst->shape);
-    else it->op[k + 1] = (ax_operand){ .data = (char *)&numbers[k], .dtype = compute };
+    else it->op[k + 1] = (ax_operand){ .data = (char *)&numbers[k], .dtype = number_dtype };
   merge(it, dst->ndim, dst->shape);
 }
 

@@ -65,10 +65,12 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
   return AX_OK;
 }
 
-static void numbers_as(const ax_infer *q, ax_number *numbers)
+/* The type in which a kernel gets numbers.  Arithmetic on half types runs in float32, so their numbers need not be rounded: 65536, which
+ * no half holds, is a fine factor.  Where bits are moved (where) or compared, they are of the type itself. */
+static ax_dtype number_dtype(const ax_infer *q)
 {
-  for (int k = 0; k < q->args->n_in; k++)
-    if (!q->args->in[k]) ax_store_double(q->compute, &numbers[k], 0, q->args->num[k]);
+  const bool half = q->compute == AX_F16 || q->compute == AX_BF16;
+  return half && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32 : q->compute;
 }
 
 static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
@@ -82,8 +84,9 @@ static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
   switch (ax_ops[q->op].form) {
   case AX_FORM_POINTWISE:
     if (out[0]->numel == 0) goto out;
-    numbers_as(q, numbers);
-    ax_iter_pointwise(&it, out[0], q->args->n_in, in, numbers, q->compute);
+    for (int k = 0; k < q->args->n_in; k++)
+      if (!in[k]) ax_store_double(number_dtype(q), &numbers[k], 0, q->args->num[k]);
+    ax_iter_pointwise(&it, out[0], q->args->n_in, in, numbers, number_dtype(q));
     st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, 1, out, &it);
     break;
   case AX_FORM_REDUCE:

@@ -167,8 +167,10 @@ static void half_loop(char *const *data, const int64_t *stride, int64_t n, const
 ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx)
 {
   const ax_iter *it = call->iter;
-  const ax_dtype d = it->op[key].dtype;
+  ax_dtype d = it->op[key].dtype;
 
+  for (int k = 1; key && k < it->n; k++)
+    if (is_half(it->op[k].dtype)) d = it->op[k].dtype; /* a number beside half operands comes in float32 */
   if (is_half(d) && !loops[d]) {
     const half_walk h = { loops[AX_F32], ctx, it };
     if (!h.loop) return ax_cpu_no_dtype(call->op, d);
