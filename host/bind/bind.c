@@ -57,16 +57,35 @@ static bool find_handle(lua_State *L, int table, const ax_tensor *t)
   return false;
 }
 
+/* Gives the userdata on the stack top the table of hooks that lay in `former`.  Between a collection and the finaliser weak tables no
+ * longer hold the former object, but still the table, which lives until then. */
+static void move_environment(lua_State *L, const void *former, const void *box)
+{
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_environments);
+  lua_pushlightuserdata(L, (void *)former);
+  lua_rawget(L, -2);
+  if (lua_istable(L, -1)) {
+    lua_pushvalue(L, -1);
+    lua_setfenv(L, -4);
+    lua_pushlightuserdata(L, (void *)box);
+    lua_insert(L, -2);
+    lua_rawset(L, -3);
+    lua_pop(L, 1);
+  } else lua_pop(L, 2);
+}
+
 void ax_push_handle(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box;
-  if (t->handle) {
+  const void *former = t->handle;
+  if (former) {
     if (find_handle(L, ax_bind.ref_handles, t) || find_handle(L, ax_bind.ref_orphans, t)) return;
     t->handle = NULL; /* the object is garbage, though not yet finalised */
   }
   box = ax_push_box(L);
   *box = ax_tensor_retain(t);
   ax_remember_handle(L, lua_gettop(L));
+  if (former && t->hooks) move_environment(L, former, box);
 }
 
 ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn)
@@ -158,11 +177,23 @@ static int new_table(lua_State *L)
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
-/* The state goes away: its finalisers have yet to run, but no new call comes. */
+/* The state goes away: its finalisers have yet to run, but no new call comes.  The registry is still there. */
 static int state_closed(lua_State *L)
 {
   ax_memory_set_hook(NULL);
   ax_bind.open = false;
+  while (ax_bind.dead) {
+    ax_dead_ref *d = ax_bind.dead;
+    ax_bind.dead = d->next;
+    free(d);
+  }
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans); /* their finalisers ran long ago */
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    ax_tensor_release(ax_empty_box(ax_to_box(L, -1)));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
   return 0;
 }
 
@@ -179,6 +210,7 @@ static int open_core(lua_State *L)
   b->open = true;
   b->mark = INT64_MAX;
   b->ref_handles = weak_table(L);
+  b->ref_environments = weak_table(L);
   b->ref_orphans = new_table(L);
   b->ref_anchors = new_table(L);
   b->ref_methods = new_table(L);

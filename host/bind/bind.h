@@ -25,6 +25,7 @@ typedef struct ax_bind_state {
   int ref_tensor_mt, ref_generator_mt; /* in the registry */
   int ref_methods;          /* name -> method, or number of a field */
   int ref_handles;          /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
+  int ref_environments;     /* weak: light userdata of a leaf's box -> the table of its hooks */
   int ref_orphans;          /* boxes whose Lua object died before the hooks on their tensor could: see bind_grad.c */
   int ref_anchors;          /* Lua values held by graph nodes; luaL_ref keys */
   bool in_scope;            /* inside tensor.scope; see bind_scope.c */

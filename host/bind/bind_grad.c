@@ -134,6 +134,11 @@ static void push_environment(lua_State *L, int idx)
   lua_setfield(L, -2, "accelerate.hooks");
   lua_pushvalue(L, -1);
   lua_setfenv(L, idx);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_environments); /* see ax_push_handle */
+  lua_pushlightuserdata(L, ax_to_box(L, idx));
+  lua_pushvalue(L, -3);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
 }
 
 static int run_hook(lua_State *L)

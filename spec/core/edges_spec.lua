@@ -52,6 +52,25 @@ describe("hooks", function()
     end)
   end)
 
+  it("outlive the Lua object of their leaf, whatever the collector has got to", function()
+    collectgarbage()
+    collectgarbage("stop")
+    local lost = 0
+    for round = 1, 800 do
+      local n, y = 0, nil
+      do
+        local x = leaf { 1, 2 }
+        x:register_hook(function() n = n + 1 end)
+        y = (x * x):sum()
+      end
+      for _ = 1, round % 400 do collectgarbage("step", 0) end
+      y:backward()
+      if n ~= 1 then lost = lost + 1 end
+    end
+    collectgarbage("restart")
+    assert.are.equal(0, lost)
+  end)
+
   it("of a leaf run for core.grad too", function()
     local x = leaf { 2 }
     x:register_hook(function(g) return g * 10 end)
@@ -164,6 +183,52 @@ describe("gradients", function()
     local t = x:transpose(2, 3):reshape(4)
     t:mul_(t)
     assert.are.same({ { { 2, 4 }, { 6, 8 } } }, core.grad({ t:sum() }, { x }):totable())
+  end)
+end)
+
+describe("as in PyTorch", function()
+  it("numbers beside half types are not rounded to them", function()
+    local x = tensor.tensor({ 0.5 }, { dtype = "float16" })
+    assert.are.equal(32768, (x * 65536):item())
+    assert.are.equal(32768, (65536 * x):item())
+    assert.are.equal(math.huge, (65536 / x):item()) -- what comes out is a half all the same
+    assert.is_true((tensor.tensor({ 0.1 }, { dtype = "float16" }):eq(0.1)):item())
+    assert.are.equal(0.5, core.where(tensor.tensor { false }, 65536, x):item())
+    x:mul_(65536)
+    assert.are.equal(32768, x:item())
+  end)
+
+  it("NaN passes gradients on where it wins, not where it is limited", function()
+    local nan = 0 / 0
+    local function gradient(f)
+      local x = leaf { nan, 1, 2, nan }
+      f(x):sum():backward()
+      return x.grad:totable()
+    end
+    assert.are.same({ 1, 1, 0.5, 1 }, gradient(function(x) return x:maximum(tensor.tensor({ 0, 0, 2, nan }, { dtype = "float64" })) end))
+    assert.are.same({ 0.5, 0, 0, 0.5 }, gradient(function(x) return x:max() end))
+    assert.are.same({ 1, 1, 1, 1 }, gradient(function(x) return x:relu() end))
+    assert.are.same({ 0, 0, 1, 0 }, gradient(function(x) return x:clamp(1) end))
+    assert.are.same({ 0, 1, 0, 0 }, gradient(function(x) return x:clamp(0, 2) end))
+  end)
+
+  it("a power's gradient is computed in the type of its result", function()
+    local a, b = tensor.tensor { 3, 5 }, leaf { 0.5, 2 }
+    core.pow(a, b):sum():backward()
+    assert.are.near(math.sqrt(3) * math.log(3), b.grad[1]:item(), 1e-14)
+  end)
+
+  it("empty lists at the front of cat do not say what the dims are", function()
+    local x = tensor.ones(2, 3)
+    assert.are.same({ 2, 6 }, core.cat({ tensor.zeros(0), x, x }, -1).shape)
+    assert.are.same({ 2, 6 }, core.cat({ tensor.zeros(0), x, x }, 2).shape)
+    raises("cat", core.cat, { tensor.zeros(0), tensor.zeros(0) }, 2)
+  end)
+
+  it("masked_fill refuses what an integer cannot hold", function()
+    local mask = tensor.tensor { true }
+    raises("masked_fill", function() tensor.zeros(1, { dtype = "uint8" }):masked_fill(mask, 256) end)
+    raises("masked_fill", function() tensor.zeros(1, { dtype = "int64" }):masked_fill(mask, math.huge) end)
   end)
 end)
 
