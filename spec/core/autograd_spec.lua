@@ -379,3 +379,45 @@ describe("detach and requires_grad", function()
     assert.is_true(y:detach_().is_leaf)
   end)
 end)
+
+describe("a collection at any moment", function()
+  it("takes nothing that is still in use", function()
+    local both = tensor.Function {
+      forward = function(ctx, a, b)
+        collectgarbage()
+        ctx:save_for_backward(a, b)
+        return a * b, a + b
+      end,
+      backward = function(ctx, g, h)
+        collectgarbage()
+        local a, b = ctx:saved_tensors()
+        return b * g + h, a * g + h
+      end,
+    }
+    local function once()
+      local x = tensor.ones(4, 3, { requires_grad = true })
+      x:register_hook(function(g)
+        collectgarbage()
+        return g * 1
+      end)
+      local u, v = both(x, x * 2)
+      collectgarbage()
+      v:register_hook(function(g)
+        collectgarbage()
+        return g + 1
+      end)
+      local y = u + v
+      local t = tensor.zeros(4, 3)
+      t[2] = u[1]
+      local z = y[{ {}, { 1, 2 } }]:sum() + y[y:gt(0)]:sum() + t:sum()
+      collectgarbage()
+      z:backward()
+      local g = x.grad
+      collectgarbage()
+      assert.is_true(rawequal(g, x.grad))
+      return g:totable()
+    end
+    local first = once()
+    for _ = 1, 30 do assert.same(first, once()) end
+  end)
+end)
