@@ -1,0 +1,31 @@
+--- Random programs over the op table (spec/support/fuzz_ops.lua): what is refused says so by name, what is done is done the same way
+--- twice, whatever lay in memory before.  FUZZ_SEED and FUZZ_SECONDS make longer runs of it.
+local core = require "accelerate.core"
+local fuzz = require "spec.support.fuzz_ops"
+
+local FIRST, SECONDS = tonumber(os.getenv("FUZZ_SEED") or 1), tonumber(os.getenv("FUZZ_SECONDS") or 3)
+local STEPS = 300
+
+-- Leaves `byte` in the blocks that the allocator hands out next: a result that was not written everywhere shows.
+local function soil(byte)
+  local list, size = {}, 64
+  while size <= 80000 do
+    for _ = 1, 20 do list[#list + 1] = core.full({ size }, byte, { dtype = "uint8" }) end
+    size = math.floor(size * 1.25 / 8) * 8
+  end
+  for _, t in ipairs(list) do core.release(t) end
+end
+
+describe("random programs", function()
+  it("succeed or say what is wrong, and give the same bits again", function()
+    local seed, stop, passed, tried = FIRST, os.time() + SECONDS, 0, 0
+    repeat
+      soil(255)
+      local hash, p, t = fuzz.run(seed, STEPS)
+      soil(seed % 251)
+      assert.are.equal(hash, (fuzz.run(seed, STEPS)), "seed " .. seed)
+      seed, passed, tried = seed + 1, passed + p, tried + t
+    until os.time() >= stop
+    assert.is_true(passed > tried / 2, "most calls were refused: the programs have become too wild to mean anything")
+  end)
+end)
