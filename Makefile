@@ -21,7 +21,7 @@ BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ik
 
 # Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
 HOST_CFLAGS = $(eval HOST_CFLAGS := $$(shell pkg-config --cflags luajit))$(HOST_CFLAGS)
-HOST_LIBS  := -Wl,--as-needed -lluajit-5.1 -lyaml -lcjson -lz -ledit -ldl -lm -lpthread
+HOST_LIBS  := -lluajit-5.1 -lcjson -lz -ldl -lm -lpthread
 HOST_SRC   := $(wildcard host/*.c host/core/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
@@ -37,8 +37,8 @@ CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
-BUILD_DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libyaml-dev:yaml.h libcjson-dev:cjson/cJSON.h \
-              zlib1g-dev:zlib.h libedit-dev:editline/readline.h libdnnl-dev:dnnl.h
+BUILD_DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libcjson-dev:cjson/cJSON.h \
+              zlib1g-dev:zlib.h libedit-dev:histedit.h libdnnl-dev:dnnl.h
 DEPS       := $(BUILD_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 # Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler, so that CFLAGS=-I... counts.
 MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
