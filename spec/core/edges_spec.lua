@@ -57,7 +57,8 @@ describe("hooks", function()
     collectgarbage("stop")
     local lost = 0
     for round = 1, 800 do
-      local n, y = 0, nil
+      local n = 0
+      local y
       do
         local x = leaf { 1, 2 }
         x:register_hook(function() n = n + 1 end)

@@ -1,6 +1,7 @@
 --- Random programs over the op table (spec/support/fuzz_ops.lua): what is refused says so by name, what is done is done the same way
 --- twice, whatever lay in memory before.  FUZZ_SEED and FUZZ_SECONDS make longer runs of it.
 local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
 local fuzz = require "spec.support.fuzz_ops"
 
 local FIRST, SECONDS = tonumber(os.getenv("FUZZ_SEED") or 1), tonumber(os.getenv("FUZZ_SECONDS") or 3)
@@ -17,6 +18,25 @@ local function soil(byte)
 end
 
 describe("random programs", function()
+  it("give everything back when allocations fail half-way", function()
+    local function held()
+      for _ = 1, 3 do collectgarbage() end
+      tensor.zeros(1) -- what finalisers dropped is cleared by the next call
+      local s = core.memory_stats()
+      return s.structs, s.live_blocks
+    end
+    jit.off() -- traces may hold on to tensors that they met
+    jit.flush()
+    fuzz.run(FIRST, STEPS, true)
+    local structs, blocks = held()
+    for seed = FIRST + 1, FIRST + 6 do
+      fuzz.run(seed, STEPS, true)
+      local now_structs, now_blocks = held()
+      assert.are.same({ structs, blocks }, { now_structs, now_blocks }, "seed " .. seed)
+    end
+    jit.on()
+  end)
+
   it("succeed or say what is wrong, and give the same bits again", function()
     local seed, stop, passed, tried = FIRST, os.time() + SECONDS, 0, 0
     repeat

@@ -154,13 +154,16 @@ function Program:try(what, names, f, n, ...)
     if self.trace then io.stderr:write(line, "\n") end
     self.last = line
   end
+  if self.faults and self.c:once_in(2) then core.debug_fail_alloc(self.c:int(15)) end
   local result = { pcall(f, ...) }
+  core.debug_fail_alloc(0)
   if result[1] then
     self.passed = self.passed + 1
     return select(2, unpack(result, 1, table.maxn(result)))
   end
   local message = result[2]
   if type(message) ~= "string" then error(("%s raised a %s"):format(self.last or what, type(message)), 0) end
+  if self.faults and message:find("out of memory", 1, true) then return end
   for _, name in ipairs(names) do
     if message:find(name, 1, true) then return end
   end
@@ -357,6 +360,7 @@ function Program:backward(t)
   if c:once_in(20) then seed = c:of { self:pick(), nil } end
   local options = { retain_graph = c:once_in(3) or nil, create_graph = c:once_in(4) or nil }
   if c:once_in(2) then
+    options.create_graph = nil -- a gradient with history holds its leaf, which holds it: only the script can cut that circle
     self:try("backward", names, t.backward, 3, t, seed, options)
     for _, p in pairs(self.pool) do
       if not core.is_released(p) and p.grad then
@@ -419,7 +423,7 @@ function Program:other(x)
   elseif kind == 8 then self:try("requires_grad", { "requires_grad" }, function(t, v) t.requires_grad = v end, 2, x, c:once_in(2))
   elseif kind == 9 then
     if c:once_in(3) then core.release(x) end
-  elseif kind == 10 then
+  elseif kind == 10 and not self.faults then -- (hooks may keep a leaf until memory is short)
     self:try("register_hook", { "hook" }, x.register_hook, 2, x, function(g) return c:once_in(2) and g * 2 or nil end)
   elseif kind == 11 then
     self:try("data", { "data" }, function(t, v) t.data = v end, 2, x, self:partner(x, x.dtype))
@@ -453,12 +457,13 @@ end
 --- Runs `steps` random steps. Raises, with the step, where a promise is broken.
 ---@param seed integer
 ---@param steps integer
+---@param faults? boolean some allocations fail
 ---@return integer hash of the bits of all results
 ---@return integer passed how many calls succeeded
 ---@return integer tried
-function M.run(seed, steps)
+function M.run(seed, steps, faults)
   core.manual_seed(seed)
-  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, ops = {}, trace = os.getenv("FUZZ_TRACE"), log = true }, Program)
+  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, ops = {}, trace = os.getenv("FUZZ_TRACE"), log = true, faults = faults }, Program)
   for _, op in ipairs(core.ops()) do if not op.hidden then p.ops[#p.ops + 1] = op end end
   for _ = 1, steps do
     local ok, message = pcall(function()
