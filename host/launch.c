@@ -375,15 +375,28 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
   return code ? code : AX_EXIT_FAILED;
 }
 
+/* A rank may have been killed while it wrote down why it fails: then the first one that ended badly is it. */
+static void settle(run *r)
+{
+  int rank;
+
+  if (atomic_load(&r->control->abort) != AX_ABORT_CLAIMED)
+    return;
+  for (rank = 0; rank < r->ranks - 1 && r->child[rank].status == 0; rank++)
+    ;
+  r->control->failed_rank = rank;
+}
+
 static int report(run *r, int lines)
 {
-  const int rank = r->control->failed_rank;
   const ax_rank_record *rec;
   char how[256], was[340];
-  int status;
+  int rank, status;
 
   if (atomic_load(&r->control->abort) == AX_ABORT_NONE)
     return 0;
+  settle(r);
+  rank = r->control->failed_rank;
   fflush(stdout);
   if (rank < 0) {
     fprintf(stderr, "accel-run: %s; the ranks were\n", r->control->reason);

@@ -1,0 +1,318 @@
+/* dist_steps.c: how ranks meet over shared memory.  See dist_steps.h.
+ *
+ * Waits are busy for a moment if every thread has a core of its own, then sleep on a futex in slices, between which they look at the
+ * abort flag, at whether the awaited rank has finished, and at the clock. */
+#define _GNU_SOURCE
+#include "core/dist_steps.h"
+
+#include <errno.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BULK (32 << 10)             /* bytes from which on the manner of copying matters */
+#define SLOW_WRITES 3.0             /* bytes per ns */
+#define PROBE_EVERY 1023            /* steps, less one */
+#define PROBES 4
+#define BUSY 8000                   /* looks at the counter before a waiting rank offers its core to others: some 200 us */
+#define BUSY_LEAST 40
+#define YIELDS 4                    /* offers before it sleeps */
+#define SLICE_NS 100000000          /* how long it sleeps between looks at the flags */
+
+/* In front of the data of a slot. */
+typedef struct slot_header {
+  uint64_t number; /* which collective of the group this is */
+  ax_collective facts;
+  char where[AX_WHERE_TEXT];
+} slot_header;
+_Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit in front of its data");
+
+ax_steps ax_shm;
+
+int64_t ax_monotonic_ns(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------------- */
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
+{
+  const struct timespec t = {ns / 1000000000, ns % 1000000000};
+  syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+void ax_futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static ax_rank_record *record(int rank) { return &ax_shm.control->rank[rank]; }
+
+/* Counters may wrap around. */
+static inline bool reached(_Atomic uint32_t *word, uint32_t want)
+{
+  return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - want) >= 0;
+}
+
+static void publish(_Atomic uint32_t *word, uint32_t value)
+{
+  ax_rank_record *me = record(ax_shm.rank);
+
+  atomic_store_explicit(word, value, memory_order_release);
+  atomic_thread_fence(memory_order_seq_cst); /* against the sleeper's: one of the two sees the other */
+  if (atomic_load_explicit(&me->sleepers, memory_order_relaxed) != 0)
+    ax_futex_wake(word);
+}
+
+static const char *now_doing(int rank, char *buf, size_t size)
+{
+  ax_rank_record *r = record(rank);
+  char text[96];
+  uint64_t n = atomic_load(&r->collectives);
+
+  if (n == 0)
+    snprintf(buf, size, "has called none yet");
+  else
+    snprintf(buf, size, "last called #%llu, %s at %.*s", (unsigned long long)n, ax_collective_text(&r->last, text, sizeof text),
+             AX_WHERE_TEXT, r->where);
+  return buf;
+}
+
+ax_status ax_shm_aborted(void)
+{
+  ax_control *c = ax_shm.control;
+  int i;
+
+  for (i = 0; i < 50 && atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_CLAIMED; i++)
+    usleep(1000); /* the first to fail is writing down why */
+  if (atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_TOLD)
+    return ax_fail(AX_EABORTED, "%s", c->reason);
+  return ax_fail(AX_EABORTED, "another rank failed");
+}
+
+/* The slow end of a wait: asleep, looking up in every slice. */
+static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
+{
+  ax_rank_record *r = record(rank);
+  const int64_t limit = (int64_t)(ax_shm.control->timeout * 1e9);
+  int64_t waited = 0, before = ax_monotonic_ns();
+  char text[400];
+
+  for (;;) {
+    uint32_t seen;
+    int64_t now, left = limit - waited;
+    bool finished;
+
+    if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+      return reached(word, want) ? AX_OK : ax_shm_aborted();
+    finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
+    if (reached(word, want))
+      return AX_OK;
+    if (finished)
+      return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", rank,
+                     now_doing(rank, text, sizeof text));
+    if (left <= 0)
+      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (--timeout sets the limit)", ax_shm.control->timeout, rank,
+                     now_doing(rank, text, sizeof text));
+    atomic_fetch_add(&r->sleepers, 1);
+    seen = atomic_load(word);
+    if ((int32_t)(seen - want) < 0)
+      futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);
+    atomic_fetch_sub(&r->sleepers, 1);
+    now = ax_monotonic_ns();
+    /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
+    waited += now - before < 2 * (int64_t)SLICE_NS ? now - before : SLICE_NS;
+    before = now;
+  }
+}
+
+static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
+{
+  int i;
+
+  if (reached(word, want))
+    return AX_OK;
+  /* Three manners of waiting, each for as long as it pays: busy, while the answer is a cache line away; giving the core to whoever wants
+   * it, which may be the rank waited for; asleep.  Cores that should be free may be taken by other programs: being busy then only keeps
+   * the others from working, so its share shrinks with every wait that it did not end. */
+  if (ax_shm.control->spin) {
+    for (i = 0; i < ax_shm.busy; i++) {
+      relax();
+      if (reached(word, want)) {
+        ax_shm.busy = ax_shm.busy * 2 < BUSY ? ax_shm.busy * 2 : BUSY;
+        return AX_OK;
+      }
+    }
+    ax_shm.busy = ax_shm.busy / 2 > BUSY_LEAST ? ax_shm.busy / 2 : BUSY_LEAST;
+  }
+  for (i = 0; i < YIELDS; i++) {
+    sched_yield();
+    if (reached(word, want))
+      return AX_OK;
+  }
+  return sleep_for(rank, word, want);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+
+static slot_header *slot(int rank, uint32_t step)
+{
+  return (slot_header *)(ax_shm.windows + ((size_t)rank * AX_SLOTS + step % AX_SLOTS) * (AX_SLOT_HEADER + ax_shm.chunk));
+}
+char *ax_step_slot(int rank) { return (char *)slot(rank, ax_shm.step) + AX_SLOT_HEADER; }
+
+ax_status ax_step_begin(void)
+{
+  ax_status st = AX_OK;
+  int r;
+
+  for (r = 0; r < ax_shm.size; r++)
+    if (r != ax_shm.rank)
+      AX_TRY(wait_for(r, &record(r)->done, ax_shm.step + 1 - AX_SLOTS));
+out:
+  return st;
+}
+
+static void step_filled(void) { publish(&record(ax_shm.rank)->filled, ax_shm.step + 1); }
+
+void ax_step_end(void)
+{
+  /* The three counters stay level: one that lagged by more than half their range would look like one that is ahead. */
+  atomic_store_explicit(&record(ax_shm.rank)->reduced, ax_shm.step + 1, memory_order_release);
+  publish(&record(ax_shm.rank)->done, ax_shm.step + 1);
+  ax_shm.step++;
+}
+
+void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step + 1); }
+ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
+static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
+
+static void describe(int rank, char *buf, size_t size)
+{
+  const slot_header *h = slot(rank, ax_shm.step);
+  char text[96];
+
+  snprintf(buf, size, "rank %d calls %s%s%.*s", rank, ax_collective_text(&h->facts, text, sizeof text), h->where[0] ? " at " : "",
+           AX_WHERE_TEXT, h->where);
+}
+
+static bool same_facts(const ax_collective *a, const ax_collective *b)
+{
+  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count;
+}
+
+/* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is the measure, and the first rank that
+ * differs from it is named, so that all ranks raise the same message; that is done as soon as those two are here. */
+static ax_status agree(void)
+{
+  ax_status st = AX_OK;
+  int r;
+
+  for (r = 0; r < ax_shm.size; r++) {
+    if (r != ax_shm.rank)
+      AX_TRY(wait_filled(r));
+    if (!same_facts(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts)) {
+      char a[300], b[300];
+      describe(0, a, sizeof a);
+      describe(r, b, sizeof b);
+      return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)slot(0, ax_shm.step)->number, a, b);
+    }
+  }
+out:
+  return st;
+}
+
+ax_status ax_step_meet(bool first, int from)
+{
+  ax_status st = AX_OK;
+  int r;
+
+  step_filled();
+  if (first)
+    return agree();
+  for (r = 0; r < ax_shm.size; r++)
+    if (r != ax_shm.rank && (from < 0 || from == r))
+      AX_TRY(wait_filled(r));
+out:
+  return st;
+}
+void ax_step_header(const ax_collective *c)
+{
+  slot_header *h = slot(ax_shm.rank, ax_shm.step);
+
+  h->number = atomic_load_explicit(&record(ax_shm.rank)->collectives, memory_order_relaxed);
+  h->facts = *c;
+  memcpy(h->where, record(ax_shm.rank)->where, sizeof h->where);
+}
+
+/* ---- copying ----------------------------------------------------------------------------------------------------------------
+ *
+ * How fast a core takes back lines that another has read depends on where the two are: 15 GB/s and more within a group of cores that share
+ * a third-level cache, 2 GB/s across groups on some processors, where writing around the caches is three times faster.  A virtual
+ * machine may be moved from one case to the other at any time.  So every rank rates its bulk writes and changes the manner when they are
+ * slow, but for a few steps now and then, which show whether they still are. */
+
+static void stream(char *to, const char *from, size_t n)
+{
+#if defined(__x86_64__)
+  size_t i = 0;
+  for (; i + 64 <= n; i += 64) { /* slots begin at cache lines */
+    const __m128i a = _mm_loadu_si128((const __m128i *)(from + i)), b = _mm_loadu_si128((const __m128i *)(from + i + 16));
+    const __m128i c = _mm_loadu_si128((const __m128i *)(from + i + 32)), d = _mm_loadu_si128((const __m128i *)(from + i + 48));
+    _mm_prefetch(from + i + 1024, _MM_HINT_T0);
+    _mm_stream_si128((__m128i *)(to + i), a);
+    _mm_stream_si128((__m128i *)(to + i + 16), b);
+    _mm_stream_si128((__m128i *)(to + i + 32), c);
+    _mm_stream_si128((__m128i *)(to + i + 48), d);
+  }
+  _mm_sfence(); /* before the counter that says it is there */
+  to += i, from += i, n -= i;
+#endif
+  memcpy(to, from, n);
+}
+
+/* The best of a few counts, for a rank may lose its core meanwhile. */
+static void rate(double bytes_per_ns)
+{
+  if (bytes_per_ns > ax_shm.best_rate)
+    ax_shm.best_rate = bytes_per_ns;
+  if (++ax_shm.rated < 4)
+    return;
+  ax_shm.slow_writes = ax_shm.best_rate < SLOW_WRITES;
+  ax_shm.best_rate = 0;
+  ax_shm.rated = 0;
+}
+
+void ax_step_put(size_t at, const void *from, size_t n)
+{
+  char *to = ax_step_slot(ax_shm.rank) + at;
+  int64_t began;
+
+  if (n < BULK) {
+    if (n > 0)
+      memcpy(to, from, n);
+  } else if (ax_shm.slow_writes && at % 64 == 0 && (ax_shm.step & PROBE_EVERY) >= PROBES) {
+    stream(to, from, n);
+  } else {
+    began = ax_monotonic_ns();
+    memcpy(to, from, n);
+    rate((double)n / (double)(ax_monotonic_ns() - began + 1));
+  }
+}

@@ -1,0 +1,53 @@
+/* dist_steps.h: how ranks meet over shared memory.
+ *
+ * Each rank owns a window: a ring of AX_SLOTS slots of `chunk` bytes, small enough to stay in the caches, large enough that a slot has left
+ * the reader's own cache when it is filled again (taking lines back from another core is slow).  A collective is a row of steps, and all
+ * ranks walk the same steps: fill a slot of the own window, publish `filled`, wait for the others' `filled`, read their slots, publish
+ * `done`.  A slot is filled again when everybody's `done` has passed its last use; with several slots that wait is almost always over before
+ * it starts, so a step costs one meeting of the ranks.
+ *
+ * The first slot of a collective carries what its owner asked for.  Every rank compares everybody's with rank 0's, so a mismatch is seen by
+ * all of them, and before any data is used. */
+#ifndef AX_DIST_STEPS_H
+#define AX_DIST_STEPS_H
+
+#include "core/dist_shm.h"
+
+#define AX_SLOTS 8
+#define AX_SLOT_HEADER 256 /* bytes in front of a slot's data */
+#define AX_FROM_ALL (-1)
+
+typedef struct ax_steps {
+  ax_control *control;
+  char *windows;
+  size_t chunk; /* bytes of a slot's data */
+  int rank, size;
+  uint32_t step;    /* walked since the start; the same on all ranks */
+  double best_rate; /* of the last few bulk writes, bytes per ns */
+  int rated;
+  bool slow_writes;
+  int busy;         /* looks that a wait spends now */
+} ax_steps;
+extern ax_steps ax_shm;
+
+/* The data of a rank's slot of this step. */
+char *ax_step_slot(int rank);
+/* Waits until nobody reads the own slot of this step any more. */
+ax_status ax_step_begin(void);
+/* Writes what this rank wants in front of the first slot of a collective. */
+void ax_step_header(const ax_collective *c);
+/* Copies into the own slot, `at` bytes behind its beginning. */
+void ax_step_put(size_t at, const void *from, size_t n);
+/* Publishes the filled slot and waits for the slots that this rank is going to read: of AX_FROM_ALL or of one rank (the own one: of none).
+ * In the first step of a collective it waits for everybody, and fails with EMISMATCH when they want different things. */
+ax_status ax_step_meet(bool first, int from);
+/* The second phase of a step that has two. */
+void ax_step_reduced(void);
+ax_status ax_step_wait_reduced(int rank);
+void ax_step_end(void);
+
+/* EABORTED with the reason why the run is being ended. */
+ax_status ax_shm_aborted(void);
+void ax_futex_wake(_Atomic uint32_t *word);
+
+#endif
