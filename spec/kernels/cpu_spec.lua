@@ -1,0 +1,284 @@
+--- What the CPU kernels promise beyond the values of ops_spec: the same bits for any number of threads, the same random bits on every
+--- processor level, accuracy of our own functions, the corners of integers, casts and NaN, products of every layout and type.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+local host = require "spec.support.host"
+
+local nan, inf = 0 / 0, math.huge
+
+local function raises(pattern, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(message):find(pattern, 1, true), message)
+end
+
+-- Runs at a level of processor, if this one has it.
+local function at_level(level, code)
+  local status, out, err = host.run({ "-e", code }, { env = { ACCEL_CPU_LEVEL = level } })
+  if status ~= 0 and err:find("this processor runs", 1, true) then return nil end
+  assert.are.equal(0, status, err)
+  return out
+end
+
+describe("threads", function()
+  local before = core.get_num_threads()
+  after_each(function() core.set_num_threads(before) end)
+
+  local function same_for_any_number(f)
+    core.set_num_threads(1)
+    local one = f():totable()
+    for _, n in ipairs { 2, 3, 4 } do
+      core.set_num_threads(n)
+      assert.are.same(one, f():totable())
+    end
+  end
+  local function random(...) return tensor.randn({ ... }, { generator = tensor.Generator(3) }) end
+
+  it("do not change sums", function()
+    local long, wide = random(300001), random(700, 301)
+    same_for_any_number(function() return long:sum() end)
+    same_for_any_number(function() return wide:sum(1) end)
+    same_for_any_number(function() return wide:mean(2) end)
+    same_for_any_number(function() return wide:t():sum(1) end)
+  end)
+
+  it("do not change functions, softmax and random numbers", function()
+    local x = random(300, 401)
+    same_for_any_number(function() return x:tanh() end)
+    same_for_any_number(function() return x:sin() end)
+    same_for_any_number(function() return x:softmax(1) end)
+    same_for_any_number(function() return random(50001) end)
+    same_for_any_number(function() return tensor.randperm(50001, { generator = tensor.Generator(4) }) end)
+  end)
+
+  it("do not change products, not even a small result of many rows, where oneDNN would divide the sum", function()
+    local x, g = random(5000, 20), random(5000, 12)
+    same_for_any_number(function() return core.mm(g:t(), x) end)
+    same_for_any_number(function() return core.mm(random(65, 300), random(300, 70)) end)
+    same_for_any_number(function() return core.mm(random(65, 300):double(), random(300, 70):double()) end)
+  end)
+
+  it("do not change an AdamW step", function()
+    same_for_any_number(function()
+      local p, g = random(50001), random(50001)
+      p.requires_grad = true
+      p.grad = g
+      core.optim_step("adamw", { p }, { { step = 0, exp_avg = tensor.zeros(50001), exp_avg_sq = tensor.zeros(50001) } },
+        { lr = 0.01, weight_decay = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, maximize = false })
+      return p:detach()
+    end)
+  end)
+end)
+
+describe("processor levels", function()
+  it("draw the same random bits", function()
+    local code = [[
+      local t = require "accelerate.tensor"
+      local function show(x) for _, v in ipairs(x:totable()) do io.write(("%.17g "):format(v)) end end
+      for _, d in ipairs { "float32", "float64", "float16", "bfloat16" } do
+        show(t.rand(1003, { dtype = d, generator = t.Generator(1) }))
+        show(t.randn(1003, { dtype = d, generator = t.Generator(2) }))
+      end
+      show(t.randperm(1003, { generator = t.Generator(3) }))
+      show(t.randint(-5, 1000, { 1003 }, { generator = t.Generator(4) }))]]
+    local v2 = at_level("v2", code)
+    for _, level in ipairs { "v3", "v4" } do
+      local other = at_level(level, code)
+      if other then assert.are.equal(v2, other) end
+    end
+  end)
+
+  it("compute values that agree", function()
+    local code = [[
+      local t = require "accelerate.tensor"
+      local x = t.randn(130, 70, { generator = t.Generator(1) })
+      for _, f in ipairs { "exp", "tanh", "sigmoid", "erf", "sin", "expm1", "abs", "relu" } do print(x[f](x):double():sum():item()) end
+      print(x:mm(x:t()):double():sum():item())
+      print(x:log_softmax(2):double():sum():item())
+      print(x:argmax():item())
+      print(x:max():item())]]
+    local function numbers(text)
+      local list = {}
+      for word in text:gmatch("%S+") do list[#list + 1] = tonumber(word) end
+      return list
+    end
+    local v2 = numbers(at_level("v2", code))
+    for _, level in ipairs { "v3", "v4" } do
+      local other = at_level(level, code)
+      for i, v in ipairs(other and numbers(other) or {}) do
+        assert.is_true(math.abs(v - v2[i]) <= 1e-6 * math.abs(v2[i]), ("%s: number %d is %.17g, on v2 %.17g"):format(level, i, v, v2[i]))
+      end
+    end
+  end)
+end)
+
+describe("float32 functions", function()
+  -- units in the last place of a float32 near v
+  local function unit(v)
+    local _, e = math.frexp(v)
+    return math.ldexp(1, math.max(e, -125) - 24)
+  end
+  local ranges = {
+    exp = { -87, 88, 1.5 }, expm1 = { -20, 88, 2 }, log = { 1e-30, 1e30, 1.5 }, log1p = { -0.99, 1e3, 2 }, tanh = { -12, 12, 2 },
+    sigmoid = { -80, 80, 3 }, erf = { -5, 5, 1.5 }, sin = { -3, 3, 2 }, cos = { -1.5, 1.5, 2 }, sqrt = { 0, 1e9, 0.51 },
+  }
+  for name, range in pairs(ranges) do
+    it(name .. " is within " .. range[3] .. " units in the last place", function()
+      local x = tensor.rand(20000, { generator = tensor.Generator(1) }) * (range[2] - range[1]) + range[1]
+      local small = tensor.randn(20000, { generator = tensor.Generator(2) }):abs() * 0.01
+      for _, sample in ipairs { x, small } do
+        local got, want = sample[name](sample):totable(), sample:double()[name](sample:double()):totable()
+        for i = 1, #got do
+          local off = math.abs(got[i] - want[i]) / unit(want[i])
+          if off > range[3] then error(("%s: %.2f units off at element %d"):format(name, off, i)) end
+        end
+      end
+    end)
+  end
+
+  it("keep infinities, NaN and the sign of zero", function()
+    local x = tensor.tensor { inf, -inf, nan, 0, -0.0 }
+    local function is(name, expected)
+      local got = x[name](x):totable()
+      for i, e in ipairs(expected) do
+        assert.is_true(got[i] == e and 1 / got[i] == 1 / e or (got[i] ~= got[i] and e ~= e), ("%s of element %d: %g"):format(name, i, got[i]))
+      end
+    end
+    is("exp", { inf, 0, nan, 1, 1 })
+    is("expm1", { inf, -1, nan, 0, -0.0 })
+    is("log", { inf, nan, nan, -inf, -inf })
+    is("log1p", { inf, nan, nan, 0, -0.0 })
+    is("tanh", { 1, -1, nan, 0, -0.0 })
+    is("sigmoid", { 1, 0, nan, 0.5, 0.5 })
+    is("erf", { 1, -1, nan, 0, -0.0 })
+    is("sin", { nan, nan, nan, 0, -0.0 })
+  end)
+
+  it("of large angles are libm's, whatever stands beside them", function()
+    local x = tensor.tensor { 1e6, 0.5, -3e8, 1e30 }
+    assert.is_true(math.abs(x:sin()[1]:item() - math.sin(1e6)) < 1e-7)
+    assert.are.equal(x:sin()[2]:item(), tensor.tensor { 0.5 }:sin():item())
+  end)
+end)
+
+describe("integers", function()
+  local function ints(values, dtype) return tensor.tensor(values, { dtype = dtype or "int64" }) end
+
+  it("refuse a division by zero and a negative power before anything is written", function()
+    local x = ints { 7, 8, 9 }
+    raises("division of an integer by zero", function() x:remainder_(ints { 2, 0, 2 }) end)
+    assert.are.same({ 7, 8, 9 }, x:totable())
+    raises("negative", function() return x ^ -1 end)
+  end)
+
+  it("take the divisor's sign, and survive the least integer by -1", function()
+    assert.are.same({ 1, -1, 2, -2 }, (ints { 7, -7, -7, 7 } % ints { 3, -3, 3, -3 }):totable())
+    local least = ints({ -2 ^ 31 }, "int32")
+    assert.are.same({ 0 }, (least % ints({ -1 }, "int32")):totable())
+    assert.are.same({ 1 }, ((ints { -2 ^ 62 } * 2) % ints { -1 }):eq(0):to("int64"):totable())
+  end)
+
+  it("wrap around", function()
+    assert.are.same({ 4 }, (ints({ 250 }, "uint8") + ints({ 10 }, "uint8")):totable())
+    assert.are.same({ -2 ^ 31 }, (ints({ 2 ^ 31 - 1 }, "int32") + 1):totable())
+  end)
+
+  it("come from floats as on x86: towards zero, the least value where there is none", function()
+    local x = tensor.tensor { 2.9, -2.9, nan, inf, 3e9 }
+    assert.are.same({ 2, -2, -2 ^ 31, -2 ^ 31, -2 ^ 31 }, x:to("int32"):totable())
+    assert.are.same({ 2, -2 }, x[{ { 1, 2 } }]:to("int64"):totable())
+    assert.are.same({ true, true, true }, x[{ { 3, 5 } }]:to("bool"):totable())
+  end)
+end)
+
+describe("extremes", function()
+  it("give the first of equals and let NaN win, in long rows and in columns", function()
+    local x = tensor.zeros(300, 130)
+    x[17][5], x[200][5] = 3, 3
+    local values, positions = x:max({ dim = 1 })
+    assert.are.equal(3, values[5]:item())
+    assert.are.equal(16, positions[5]:item())
+    assert.are.equal(0, positions[6]:item())
+    assert.are.equal(16 * 130 + 4, x:argmax():item())
+    x[40][5] = nan
+    values, positions = x:max({ dim = 1 })
+    assert.is_true(values[5]:item() ~= values[5]:item())
+    assert.are.equal(39, positions[5]:item())
+    assert.are.equal(39 * 130 + 4, x:argmin():item())
+    local long = tensor.zeros(5000)
+    long[4001] = nan
+    long[4500] = inf
+    assert.are.equal(4000, long:argmax():item())
+  end)
+end)
+
+describe("products", function()
+  local function plain(a, b)
+    local m, k, n = a.shape[1], a.shape[2], b.shape[2]
+    local x, y, out = a:totable(), b:totable(), {}
+    for i = 1, m do
+      out[i] = {}
+      for j = 1, n do
+        local s = 0
+        for p = 1, k do s = s + x[i][p] * y[p][j] end
+        out[i][j] = s
+      end
+    end
+    return out
+  end
+  -- the same numbers in memory of another layout
+  local layouts = {
+    rows = function(t) return t end,
+    columns = function(t) return t:t():contiguous():t() end,
+    gaps = function(t) return core.cat({ t, t }, 2):t():contiguous():t()[{ {}, { 1, t.shape[2] } }] end,
+    neither = function(t)
+      local wide = core.stack({ t, t }, 3)
+      return wide:select(3, 1)
+    end,
+  }
+
+  for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" } do
+    it("of " .. dtype .. " in every layout", function()
+      for _, size in ipairs { { 1, 1, 1 }, { 3, 5, 2 }, { 17, 33, 70 }, { 65, 130, 9 }, { 1, 40, 7 }, { 40, 7, 1 } } do
+        local m, k, n = unpack(size)
+        local a = tensor.randint(0, 4, { m, k }, { generator = tensor.Generator(m) }):to(dtype)
+        local b = tensor.randint(0, 4, { k, n }, { generator = tensor.Generator(n) }):to(dtype)
+        local expected = plain(a, b)
+        if dtype == "uint8" then
+          for i = 1, m do for j = 1, n do expected[i][j] = expected[i][j] % 256 end end
+        end
+        local want = tensor.tensor(expected, { dtype = "float64" }):to(dtype)
+        for name, of_a in pairs(layouts) do
+          for other, of_b in pairs(layouts) do
+            local got = core.mm(of_a(a), of_b(b))
+            assert.is_true(got:eq(want):all():item(), ("%s %s %d x %d x %d"):format(name, other, m, k, n))
+          end
+        end
+      end
+    end)
+  end
+
+  it("with nothing to add up are zeros, and bool has none", function()
+    assert.are.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } }, core.mm(tensor.zeros(3, 0), tensor.zeros(0, 2)):totable())
+    assert.are.same({ { 1, 2 }, { 1, 2 } }, core.linear(tensor.zeros(2, 0), tensor.zeros(2, 0), tensor.tensor { 1, 2 }):totable())
+    raises("bool", core.mm, tensor.ones(2, 2, { dtype = "bool" }), tensor.ones(2, 2, { dtype = "bool" }))
+  end)
+end)
+
+describe("copies", function()
+  it("transpose in tiles of any size and type", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16", "uint8" } do
+      for _, size in ipairs { { 33, 65 }, { 100, 31 }, { 8, 200 } } do
+        local x = tensor.arange(size[1] * size[2]):remainder(200):to(dtype):view(size)
+        local y = x:t():contiguous()
+        assert.are.same(x:totable(), y:t():contiguous():totable())
+        assert.are.equal(x[3][7]:item(), y[7][3]:item())
+      end
+    end
+  end)
+
+  it("round half types to nearest even", function()
+    assert.are.same({ 1, 1.0009765625 + 0.0009765625, inf, 65504 }, tensor.tensor { 1 + 2 ^ -11, 1 + 3 * 2 ^ -11, 65520, 65519 }:to("float16"):double():totable())
+    assert.are.same({ 1, 1 + 2 ^ -6 }, tensor.tensor { 1 + 2 ^ -8, 1 + 3 * 2 ^ -8 }:to("bfloat16"):double():totable())
+  end)
+end)
