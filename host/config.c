@@ -297,6 +297,8 @@ void ax_config_help(FILE *f)
   }
   for (i = 0; i < N_OTHERS; i++)
     fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
+  fputs("\nAn option beats its environment variable.  ACCELERATE_HISTORY names the prompt's history file (default ~/.accel_history;\n"
+        "empty: none).  Exit status: 0, or the first failing rank's, 128 + signal when it was killed; 2 for a wrong command line.\n", f);
 }
 
 void ax_config_explain(const ax_plan *plan, FILE *f)
