@@ -49,7 +49,7 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
   esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done
 
 # libgomp and oneDNN keep what they once allocated; see the file of suppressions.
-RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0 LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
+RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 
