@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,12 +45,12 @@ static void find_dirs(void)
     {"../share/accel/lua", "../lib/accel"}, {"../lua", "."}, {"../../lua", "."}, {"lua", "."},
   };
   char exe[PATH_MAX], probe[PATH_MAX + 64];
-  ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+  const char *started = (const char *)getauxval(AT_EXECFN); /* as exec was given it */
   size_t i;
 
-  if (n <= 0)
-    return; /* no /proc: modules come from LUA_PATH, or are not found, which `require` says */
-  exe[n] = '\0';
+  /* A bare root may have no /proc mounted; the working directory is still the one in which we were started. */
+  if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
+    return; /* modules come from LUA_PATH, or are not found, which `require` says */
   *strrchr(exe, '/') = '\0';
   for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
