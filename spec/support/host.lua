@@ -6,7 +6,7 @@ M.path = (function()
   local pipe = io.popen("readlink /proc/$PPID/exe")
   local path = pipe:read("*l")
   pipe:close()
-  return path
+  return path or os.getenv("ACCEL_RUN") -- a bare root may have no /proc mounted
 end)()
 
 local function quote(word)
