@@ -46,7 +46,14 @@ end
 local NO_PROC = "needs /proc, to see resident memory"
 local has_proc = io.open("/proc/self/status") ~= nil
 
+local proc = io.open("/proc/self/status")
+if proc then proc:close() end
+
 describe("a long loop", function()
+  if not proc then
+    it("holds memory flat #slow", function() pending("needs /proc to see resident memory") end)
+    return
+  end
   it("of 20,000 MLP steps holds memory flat #slow", function()
     if not has_proc then return pending(NO_PROC) end
     local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
