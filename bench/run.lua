@@ -137,7 +137,7 @@ end
 -- ---- the table
 
 local function show(value)
-  return not value and "" or value >= 100 and ("%.0f"):format(value) or ("%.3g"):format(value)
+  return not value and "" or (value >= 100 and "%.0f" or value >= 10 and "%.1f" or "%.2f"):format(value)
 end
 
 local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
