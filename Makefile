@@ -22,7 +22,7 @@ BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ik
 # Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
 HOST_CFLAGS = $(eval HOST_CFLAGS := $$(shell pkg-config --cflags luajit))$(HOST_CFLAGS)
 HOST_LIBS  := -lluajit-5.1 -lcjson -lz -ldl -lm -lpthread
-HOST_SRC   := $(wildcard host/*.c host/core/*.c host/bind/*.c)
+HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/ops/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
 # The CPU kernels are built once for each level of processor; the host loads the best that the processor runs.  Products and sums

@@ -20,8 +20,8 @@
 
 #define AX_ABI 1        /* a backend built against another number is refused by name */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
-#define AX_MAX_OUT 2    /* results of an op */
-#define AX_MAX_INPUTS 4 /* tensor inputs of an op that takes no list */
+#define AX_MAX_OUT 3    /* results of an op */
+#define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
 
 /* ---- status ------------------------------------------------------------------------------------------------- */
 
@@ -211,7 +211,7 @@ typedef enum {
 /* Arguments that are not tensors.  The signature in ops.def says which slot means what: dims, integers, booleans, choices and
  * dtypes fill `i` in order, numbers fill `f`, one list (dims or sizes) fills `list`. */
 typedef struct ax_attrs {
-  int64_t i[4];
+  int64_t i[12];
   double f[4];
   int n_list; /* -1: the list was not given */
   int64_t list[AX_MAX_DIMS];

@@ -12,7 +12,7 @@
 
 static ax_signature signatures[AX_OP_COUNT];
 static pthread_once_t parsed = PTHREAD_ONCE_INIT;
-static char text_space[16384]; /* names and words, cut out of the signatures */
+static char text_space[65536]; /* names and words, cut out of the signatures */
 static size_t text_used;
 
 static const char *keep_text(const char *from, size_t n)
@@ -29,7 +29,7 @@ static uint8_t kind_named(const char *s, size_t n)
 {
   static const struct { const char *name; uint8_t kind; } kinds[] = {
     { "T", AX_P_TENSOR }, { "TN", AX_P_OPERAND }, { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM }, { "dim+", AX_P_DIM_PLUS },
-    { "dims", AX_P_DIMS }, { "pos", AX_P_POS }, { "int", AX_P_INT }, { "ints", AX_P_INTS }, { "num", AX_P_NUM },
+    { "dims", AX_P_DIMS }, { "pos", AX_P_POS }, { "int", AX_P_INT }, { "int2", AX_P_INT2 }, { "ints", AX_P_INTS }, { "num", AX_P_NUM },
     { "bool", AX_P_BOOL }, { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR },
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -72,6 +72,10 @@ static void parse_param(ax_param *p, const char *s, size_t n, int *slots)
   switch (p->kind) {
     case AX_P_TENSOR: case AX_P_OPERAND: p->slot = (uint8_t)slots[0]++; break;
     case AX_P_NUM: p->slot = (uint8_t)slots[2]++; break;
+    case AX_P_INT2:
+      p->slot = (uint8_t)slots[1];
+      slots[1] += 2;
+      break;
     case AX_P_TENSORS: case AX_P_DIMS: case AX_P_INTS: case AX_P_GENERATOR: break;
     default: p->slot = (uint8_t)slots[1]++; break;
   }
@@ -126,6 +130,7 @@ static const char *expected_text(lua_State *L, const ax_param *p)
     case AX_P_OPERAND: return "a tensor or a number";
     case AX_P_TENSORS: return "a list of tensors";
     case AX_P_DIMS: return "an integer or a list of integers";
+    case AX_P_INT2: return "an integer or a list of two";
     case AX_P_INTS: return "integers or a list of integers";
     case AX_P_NUM: return "a number";
     case AX_P_BOOL: return "a boolean";
@@ -254,6 +259,20 @@ static void read_dims(reader *q, const ax_param *p, int arg, int idx)
     for (int i = 0; i < a->n_list; i++) a->list[i] = dim_of(q, p, a->list[i]);
 }
 
+/* An integer for both places, or a list of two. */
+static void read_pair(reader *q, const ax_param *p, int arg, int idx)
+{
+  int64_t *at = &q->r->args.a.i[p->slot], list[AX_MAX_DIMS];
+  if (lua_istable(q->L, idx)) {
+    if (ax_read_list(q->L, idx, q->fn, p->name, arg, list) != 2) wrong(q, p, arg, idx);
+    at[0] = list[0];
+    at[1] = list[1];
+  } else {
+    if (!ax_to_integer(q->L, idx, at)) wrong(q, p, arg, idx);
+    at[1] = at[0];
+  }
+}
+
 static int word_of(reader *q, const ax_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
@@ -294,6 +313,7 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
     case AX_P_INT:
       if (!ax_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
       break;
+    case AX_P_INT2: read_pair(q, p, arg, idx); break;
     case AX_P_NUM:
       if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
       a->f[p->slot] = lua_tonumber(L, idx);
@@ -324,6 +344,7 @@ static void use_default(reader *q, const ax_param *p, int arg)
       a->i[p->slot] = v;
       break;
     }
+    case AX_P_INT2: a->i[p->slot] = a->i[p->slot + 1] = (int64_t)p->value; break;
     case AX_P_POS: case AX_P_INT: case AX_P_BOOL: case AX_P_DTYPE: case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
     case AX_P_NUM: a->f[p->slot] = p->value; break;
     default: break; /* no tensor, no list (n_list -1), the default generator */
@@ -358,7 +379,7 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
 
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
-    const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS;
+    const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2;
     if (ax_is_options(L, last, !list)) {
       const char *names[AX_MAX_PARAMS];
       for (int i = 0; i < sig->n; i++) names[i] = sig->param[i].name;

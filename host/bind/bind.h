@@ -94,11 +94,11 @@ ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn);
 /* ---- arguments (args.c, check.c) */
 
 typedef enum {
-  AX_P_TENSOR, AX_P_OPERAND, AX_P_TENSORS, AX_P_DIM, AX_P_DIM_PLUS, AX_P_DIMS, AX_P_POS, AX_P_INT, AX_P_INTS, AX_P_NUM, AX_P_BOOL,
+  AX_P_TENSOR, AX_P_OPERAND, AX_P_TENSORS, AX_P_DIM, AX_P_DIM_PLUS, AX_P_DIMS, AX_P_POS, AX_P_INT, AX_P_INT2, AX_P_INTS, AX_P_NUM, AX_P_BOOL,
   AX_P_DTYPE, AX_P_WORD, AX_P_GENERATOR
 } ax_param_kind;
 
-enum { AX_MAX_PARAMS = 6, AX_MAX_WORDS = 4 };
+enum { AX_MAX_PARAMS = 14, AX_MAX_WORDS = 6 };
 typedef struct ax_param {
   const char *name;
   uint8_t kind, slot;

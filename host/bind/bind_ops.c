@@ -20,18 +20,22 @@ static bool same_object(lua_State *L, ax_tensor **box, const ax_read_result *r)
 int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r)
 {
   const int results = ax_signature_of(op)->results;
-  ax_tensor **first = ax_push_result(L), **second = results > 1 ? ax_push_result(L) : NULL;
-  ax_tensor *out[AX_MAX_OUT];
+  ax_tensor **box[AX_MAX_OUT], *out[AX_MAX_OUT];
+  int n = 1;
 
+  for (int k = 0; k < results; k++) box[k] = ax_push_result(L);
   if (ax_run(op, &r->args, out) != AX_OK) return ax_raise(L, shown);
-  *first = out[0];
-  if (second) *second = out[1];
-  else if (out[1]) ax_tensor_release(out[1]); /* a result for the gradient alone */
-  if (second) {
-    if (out[1]) return 2;
-    lua_pop(L, 1);
-  } else if (ax_ops[op].form == AX_FORM_COMPOSITE) same_object(L, first, r);
-  return 1;
+  *box[0] = out[0];
+  for (int k = 1; k < AX_MAX_OUT; k++) {
+    if (k >= results) ax_tensor_release(out[k]); /* for the gradient alone */
+    else if (out[k]) {
+      *box[k] = out[k];
+      n = k + 1;
+    }
+  }
+  lua_pop(L, results - n); /* max without a dim has no positions */
+  if (results == 1 && ax_ops[op].form == AX_FORM_COMPOSITE) same_object(L, box[0], r);
+  return n;
 }
 
 static int op_call(lua_State *L)

@@ -316,7 +316,7 @@ ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
       n->out[k].t->rebased = out[k]->rebased;
     }
     if (!ax_is_float((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
-    if (k > 0 && n->op == AX_OP_CROSS_ENTROPY) continue;  /* its hidden result neither */
+    if (k > 0 && saves & HIDDEN) continue;
     out[k]->grad_fn = n;
     n->refs++;
     out[k]->out_index = (uint8_t)k;

@@ -67,10 +67,11 @@ void ax_hooks_drop(ax_hook **list);
 
 /* Bits of a row's `saves`. */
 enum {
-  I0 = 1, I1 = 2, I2 = 4, I3 = 8, /* always */
+  I0 = 1, I1 = 2, I2 = 4, I3 = 8, I4 = 16, I5 = 32, I6 = 64, /* always */
   X0 = 1 << 16, X1 = 1 << 17,     /* if the other one of the first two wants a gradient */
   S0 = 1 << 20, S1 = 1 << 21,     /* if it wants one itself */
-  O0 = 1 << 8, O1 = 1 << 9,
+  O0 = 1 << 8, O1 = 1 << 9, O2 = 1 << 10,
+  HIDDEN = 1 << 24,               /* results after the first are for the gradient alone: none flows into them */
 };
 
 /* Records a call whose results are `out`.  saves: as in ops.def. */

@@ -1,11 +1,7 @@
-/* Rules of view rows: each makes a tensor over the same storage. */
-#include "core/infer.h"
-#include "core/rules.h"
+/* Rules and gradients of view rows: each rule makes a tensor over the same storage. */
+#include "core/ops/rule.h"
 
-#include <string.h>
-
-#define TEXT(t) ax_shape_text((t)->ndim, (t)->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT)
-#define X (q->args->in[0])
+#define X INPUT(0)
 
 static const char *list_text(const ax_infer *q, char *buf) { return ax_shape_text(q->a.n_list, q->a.list, buf, AX_SHAPE_TEXT); }
 
@@ -185,3 +181,64 @@ ax_status ax_infer_diagonal(ax_infer *q)
   const int64_t n = X->shape[0] < X->shape[1] ? X->shape[0] : X->shape[1];
   return ax_tensor_view(X, 1, &n, (int64_t[]){ X->strides[0] + X->strides[1] }, X->offset, &q->result[0]);
 }
+
+/* ---- gradients: zeros with g somewhere inside */
+
+typedef void (*place_fn)(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset);
+
+static ax_status zeros_with(ax_infer *q, place_fn where)
+{
+  ax_tensor *g = X, *whole = NULL, *place = NULL;
+  int64_t strides[AX_MAX_DIMS], offset = 0;
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(g->device, (ax_dtype)g->dtype, q->a.n_list, q->a.list, &whole));
+  AX_TRY(ax_fill(whole, 0));
+  where(whole, q, strides, &offset);
+  AX_TRY(ax_tensor_view(whole, g->ndim, g->shape, strides, offset, &place));
+  AX_TRY(ax_copy(place, g));
+  q->result[0] = whole;
+  whole = NULL;
+out:
+  ax_tensor_release(place);
+  ax_tensor_release(whole);
+  return st;
+}
+
+static void slice_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
+{
+  memcpy(strides, whole->strides, sizeof *strides * AX_MAX_DIMS);
+  *offset = q->args->in[0]->numel ? q->a.i[1] * whole->strides[q->a.i[0]] : 0;
+  if (q->args->in[0]->shape[q->a.i[0]] > 1) strides[q->a.i[0]] *= q->a.i[2];
+}
+
+static void diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
+{
+  strides[0] = whole->strides[0] + whole->strides[1];
+}
+
+ax_status ax_infer_slice_backward(ax_infer *q) { return zeros_with(q, slice_strides); }
+ax_status ax_infer_diagonal_backward(ax_infer *q) { return zeros_with(q, diagonal_strides); }
+
+RULE(reshape_back) { give(c, 0, with_list(c, AX_OP_RESHAPE, G, META(0)->ndim, META(0)->shape, 0)); }
+RULE(transpose) { give(c, 0, with_ints(c, AX_OP_TRANSPOSE, G, A->i[0], A->i[1], 0, 0)); }
+
+RULE(permute)
+{
+  int64_t back[AX_MAX_DIMS];
+  for (int d = 0; d < A->n_list; d++) back[A->list[d]] = d;
+  give(c, 0, with_list(c, AX_OP_PERMUTE, G, A->n_list, back, 0));
+}
+
+static ax_arg into_zeros(ax_grad *c, ax_arg g, int64_t dim, int64_t start, int64_t step)
+{
+  ax_attrs a = { .i = { dim, start, step }, .n_list = META(0)->ndim };
+  memcpy(a.list, META(0)->shape, sizeof a.list);
+  return call(c, AX_OP_SLICE_BACKWARD, 1, &g, &a);
+}
+
+RULE(select) { give(c, 0, into_zeros(c, with_ints(c, AX_OP_UNSQUEEZE, G, A->i[0], 0, 0, 0), A->i[0], A->i[1], 1)); }
+RULE(narrow) { give(c, 0, into_zeros(c, G, A->i[0], A->i[1], c->node->op == AX_OP_SLICE ? A->i[3] : 1)); }
+RULE(slice_backward) { give(c, 0, with_ints(c, AX_OP_SLICE, G, A->i[0], A->i[1], META(0)->shape[A->i[0]], A->i[2])); }
+RULE(diagonal) { give(c, 0, with_list(c, AX_OP_DIAGONAL_BACKWARD, G, META(0)->ndim, META(0)->shape, 0)); }
+RULE(diagonal_backward) { give(c, 0, un(c, AX_OP_DIAGONAL, G)); }

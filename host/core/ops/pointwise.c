@@ -1,0 +1,215 @@
+/* Rules and gradients of pointwise rows. */
+#include "core/ops/rule.h"
+
+/* ---- pointwise */
+
+/* Two tensors of one type and shape: most of what is ever called. */
+static bool alike(const ax_infer *q)
+{
+  if (q->args->n_in != 2) return false;
+  const ax_tensor *a = INPUT(0), *b = INPUT(1);
+  return a && b && a->dtype == b->dtype && ax_same_shape(a, b->ndim, b->shape);
+}
+
+ax_status ax_infer_promote(ax_infer *q)
+{
+  if (alike(q) && ax_is_float((ax_dtype)INPUT(0)->dtype)) {
+    q->compute = (ax_dtype)INPUT(0)->dtype;
+    out_like(q, 0, q->compute, INPUT(0)->ndim, INPUT(0)->shape);
+    return AX_OK;
+  }
+  const ax_dtype d = promoted(q, 0);
+  if (d == AX_BOOL && (q->op == AX_OP_NEG || q->op == AX_OP_SUB))
+    return ax_fail(AX_EDTYPE, "%s: not defined for bool; use logical_not or logical_xor", q->name);
+  return elementwise(q, d, d);
+}
+
+ax_status ax_infer_floats(ax_infer *q)
+{
+  ax_dtype d = promoted(q, 0);
+  if (!ax_is_float(d)) d = AX_F32;
+  return elementwise(q, d, d);
+}
+
+ax_status ax_infer_compare(ax_infer *q) { return elementwise(q, promoted(q, 0), AX_BOOL); }
+ax_status ax_infer_logical(ax_infer *q) { return elementwise(q, AX_BOOL, AX_BOOL); }
+
+ax_status ax_infer_clamp(ax_infer *q)
+{
+  const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
+  const bool no_min = isnan(q->a.f[0]), no_max = isnan(q->a.f[1]);
+  if (no_min && no_max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
+  if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "clamp: not defined for bool");
+  const bool whole = (no_min || q->a.f[0] == floor(q->a.f[0])) && (no_max || q->a.f[1] == floor(q->a.f[1]));
+  const ax_dtype r = ax_is_float(d) || whole ? d : AX_F32;
+  if (no_min) q->a.f[0] = -INFINITY;
+  if (no_max) q->a.f[1] = INFINITY;
+  return elementwise(q, r, r);
+}
+
+ax_status ax_infer_where(ax_infer *q)
+{
+  ax_status st;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  const ax_dtype d = promoted(q, 1);
+
+  if ((st = need_dtype(q, INPUT(0), AX_BOOL, "condition")) != AX_OK) return st;
+  ndim = INPUT(0)->ndim;
+  memcpy(shape, INPUT(0)->shape, sizeof shape);
+  if ((st = joint_shape(q, 1, &ndim, shape)) != AX_OK) return st;
+  q->compute = d;
+  q->cast = ~1u;
+  out_like(q, 0, d, ndim, shape);
+  return AX_OK;
+}
+
+/* Can an element of the type hold v without losing more than digits?  A bool takes any number: is it not 0? */
+static bool number_fits(ax_dtype d, double v)
+{
+  if (ax_is_float(d) || d == AX_BOOL) return true;
+  const double limit = d == AX_I64 ? 0x1p63 : d == AX_I32 ? 0x1p31 : 256;
+  return v == floor(v) && v < limit && v >= (d == AX_U8 ? 0 : -limit); /* NaN fails the first test */
+}
+
+ax_status ax_infer_masked_fill(ax_infer *q)
+{
+  ax_status st;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  const ax_tensor *x = INPUT(0), *mask = INPUT(1);
+
+  if ((st = need_dtype(q, mask, AX_BOOL, "mask")) != AX_OK) return st;
+  if (!number_fits((ax_dtype)x->dtype, q->a.f[0]))
+    return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.f[0], TYPE(x));
+  if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK) return st;
+  q->compute = (ax_dtype)x->dtype;
+  out_like(q, 0, (ax_dtype)x->dtype, ndim, shape);
+  return AX_OK;
+}
+
+/* ---- arithmetic */
+
+RULE(add) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, G); }
+RULE(sub) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, G)); }
+RULE(neg) { give(c, 0, un(c, AX_OP_NEG, G)); }
+RULE(identity) { give(c, 0, G); }
+RULE(zero) { give(c, 0, filled(c, 0, 0)); }
+RULE(abs) { give(c, 0, mul(c, G, un(c, AX_OP_SIGN, IN(0)))); }
+RULE(square) { give(c, 0, mul(c, mul(c, G, IN(0)), NUM(2))); }
+RULE(reciprocal) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SQUARE, OUT(0))))); }
+
+RULE(mul)
+{
+  if (WANTS(0)) give(c, 0, mul(c, G, IN(1)));
+  if (WANTS(1)) give(c, 1, mul(c, G, IN(0)));
+}
+
+RULE(div) /* -g a / b^2 */
+{
+  if (WANTS(0)) give(c, 0, over(c, G, IN(1)));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, over(c, over(c, IN(0), IN(1)), IN(1)))));
+}
+
+/* x in the type that the op computed in: a logarithm of a narrower one would lose digits. */
+static ax_arg computed(ax_grad *c, ax_arg x)
+{
+  const ax_dtype d = c->node->out_meta[0].dtype;
+  return !x.t || x.t->dtype == d ? x : call(c, AX_OP_CAST, 1, &x, &(ax_attrs){ .i = { d }, .n_list = -1 });
+}
+
+RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 (there log a is infinite) */
+{
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
+  if (WANTS(0)) {
+    if (!b.t && b.num == 0) give(c, 0, filled(c, 0, 0));
+    else {
+      const ax_arg d = mul(c, mul(c, G, bin(c, AX_OP_POW, a, b.t ? sub(c, b, NUM(1)) : NUM(b.num - 1))), b);
+      give(c, 0, b.t ? where(c, bin(c, AX_OP_EQ, b, NUM(0)), NUM(0), d) : d);
+    }
+  }
+  if (WANTS(1)) {
+    const ax_arg d = mul(c, mul(c, G, OUT(0)), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
+    const bool flat = !a.t && a.num != 0; /* no zero to look out for */
+    const ax_arg grows = flat ? NUM(0) : bin(c, AX_OP_GE, b, NUM(0));
+    give(c, 1, flat ? d : where(c, a.t ? bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_EQ, a, NUM(0)), grows) : grows, NUM(0), d));
+  }
+}
+
+RULE(remainder) /* a - b floor(a / b) */
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_FLOOR, over(c, IN(0), IN(1))))));
+}
+
+/* The larger (smaller) one gets g; equal ones half each; where one is NaN, both get it: as in PyTorch. */
+static void grad_choice(ax_grad *c, ax_op loses)
+{
+  for (int k = 0; k < 2; k++) {
+    if (!WANTS(k)) continue;
+    const ax_arg mine = IN(k), other = IN(1 - k);
+    const ax_arg shared = where(c, bin(c, AX_OP_EQ, mine, other), mul(c, G, NUM(0.5)), G);
+    give(c, k, where(c, bin(c, loses, mine, other), NUM(0), shared));
+  }
+}
+RULE(maximum) { grad_choice(c, AX_OP_LT); }
+RULE(minimum) { grad_choice(c, AX_OP_GT); }
+
+RULE(clamp) /* nothing passes at a limit or beyond it, nor where x is NaN */
+{
+  ax_arg inside = { 0 };
+  if (A->f[0] != -INFINITY) inside = bin(c, AX_OP_GT, IN(0), NUM(A->f[0]));
+  if (A->f[1] != INFINITY) {
+    const ax_arg below = bin(c, AX_OP_LT, IN(0), NUM(A->f[1]));
+    inside = inside.t ? bin(c, AX_OP_LOGICAL_AND, inside, below) : below;
+  }
+  give(c, 0, inside.t ? where(c, inside, G, NUM(0)) : G);
+}
+
+/* ---- functions */
+
+RULE(exp) { give(c, 0, mul(c, G, OUT(0))); }
+RULE(expm1) { give(c, 0, mul(c, G, bin(c, AX_OP_ADD, OUT(0), NUM(1)))); }
+RULE(log) { give(c, 0, over(c, G, IN(0))); }
+RULE(log1p) { give(c, 0, over(c, G, bin(c, AX_OP_ADD, IN(0), NUM(1)))); }
+RULE(sqrt) { give(c, 0, over(c, G, mul(c, OUT(0), NUM(2)))); }
+RULE(rsqrt) { give(c, 0, mul(c, mul(c, G, NUM(-0.5)), mul(c, OUT(0), un(c, AX_OP_SQUARE, OUT(0))))); }
+RULE(sin) { give(c, 0, mul(c, G, un(c, AX_OP_COS, IN(0)))); }
+RULE(cos) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SIN, IN(0))))); }
+RULE(tanh) { give(c, 0, bin(c, AX_OP_TANH_BACKWARD, G, OUT(0))); }
+RULE(sigmoid) { give(c, 0, bin(c, AX_OP_SIGMOID_BACKWARD, G, OUT(0))); }
+RULE(relu) { give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, OUT(0))); }
+
+RULE(erf) /* 2 / sqrt(pi) exp(-x^2) */
+{
+  const double k = 1.1283791670955126;
+  give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_NEG, un(c, AX_OP_SQUARE, IN(0)))), NUM(k))));
+}
+
+RULE(tanh_backward) /* r = g (1 - y^2) */
+{
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_TANH_BACKWARD, G, IN(1)));
+  if (WANTS(1)) give(c, 1, mul(c, mul(c, G, IN(0)), mul(c, IN(1), NUM(-2))));
+}
+
+RULE(sigmoid_backward) /* r = g y (1 - y) */
+{
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_SIGMOID_BACKWARD, G, IN(1)));
+  if (WANTS(1)) give(c, 1, mul(c, mul(c, G, IN(0)), sub(c, NUM(1), mul(c, IN(1), NUM(2)))));
+}
+
+RULE(relu_backward) /* linear in g; flat in y */
+{
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, IN(1)));
+  if (WANTS(1)) give(c, 1, filled(c, 1, 0));
+}
+
+/* ---- choice */
+
+RULE(where)
+{
+  if (WANTS(1)) give(c, 1, where(c, IN(0), G, NUM(0)));
+  if (WANTS(2)) give(c, 2, where(c, IN(0), NUM(0), G));
+}
+
+RULE(masked_fill) { give(c, 0, where(c, IN(1), NUM(0), G)); }
