@@ -144,27 +144,6 @@ out:
 static ax_arg t(ax_grad *c, ax_arg x) { return with_ints(c, AX_OP_TRANSPOSE, x, 0, 1, 0, 0); }
 static ax_arg flat_rows(ax_grad *c, ax_arg x) { return x.t && x.t->ndim == 2 ? x : with_list(c, AX_OP_RESHAPE, x, 2, (int64_t[]){ x.t ? ax_shape_numel(x.t->ndim - 1, x.t->shape) : 0, x.t ? x.t->shape[x.t->ndim - 1] : 0 }, 0); }
 
-/* d(input k) = a b, straight into the leaf's slot of the flat gradient when there is one: no temporary, no second pass. */
-static void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
-{
-  bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == a.t->dtype && slot->ndim == 2 && a.t->storage != slot->storage && b.t->storage != slot->storage) {
-    c->st = ax_run_into(AX_OP_MM, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a.t, b.t }, .a = { .n_list = -1, .accumulate = accumulate } }, slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
-  } else give(c, k, bin(c, AX_OP_MM, a, b));
-}
-
-static void give_row_sum(ax_grad *c, int k, ax_arg g)
-{
-  bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1 && g.t->storage != slot->storage) {
-    c->st = ax_run_into(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &g.t, .a = { .n_list = 1, .list = { 0 }, .accumulate = accumulate } }, slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
-  } else give(c, k, with_list(c, AX_OP_SUM, g, 1, (int64_t[]){ 0 }, 0));
-}
-
 RULE(mm)
 {
   if (WANTS(0)) give_product(c, 0, G, t(c, IN(1)));

@@ -203,6 +203,12 @@ static inline void give(ax_grad *c, int k, ax_arg v)
   if (c->st == AX_OK && v.t) c->d[k] = ax_tensor_retain(v.t);
 }
 
+/* rule.c: d(input k) = a b, and d(input k) = the sum of g's rows: straight into the leaf's slot of the flat gradient where there is one. */
+void give_product(ax_grad *c, int k, ax_arg a, ax_arg b);
+void give_row_sum(ax_grad *c, int k, ax_arg g);
+/* The gradient of fused backward rows that cannot be differentiated again: raises by name. */
+RULE(once);
+
 /* A constant like input k.  (g * 0 would be NaN where g is infinite.) */
 static inline ax_arg filled(ax_grad *c, int k, double v)
 {
