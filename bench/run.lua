@@ -17,7 +17,11 @@ local rounds = tonumber(os.getenv("ROUNDS") or 5)
 local only = os.getenv("ONLY") or ""
 local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 
+-- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer (arguments), ranks, threads (of each rank),
+-- best (flags of PyTorch's best setting; several: each is measured and the best counts)
 local ROWS = {
+  { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
+  { "start-up: the first step of an MLP", "ms", "step_ms", script = "startup" },
   { "MLP step, batch 64, 1 rank", "ms", "step_ms", script = "mlp", ours = "64", peer = "--batch 64" },
   { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20" },
   { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64", peer = "--batch 64" },
@@ -86,21 +90,28 @@ local BEST = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 "
 
 local function peer(environment, flags)
   return function(row)
-    return ("%s PYTHONWARNINGS=ignore '%s' '%s/peer/%s.py' --threads 1 --ranks %d %s %s"):format(
-      environment, python, here, row.script, row.ranks or 1, row.peer or "", flags)
+    return ("%s PYTHONWARNINGS=ignore '%s' '%s/peer/%s.py' --threads %d --ranks %d %s %s"):format(
+      environment, python, here, row.script, row.threads or 1, row.ranks or 1, row.peer or "", flags(row))
   end
 end
 
+local function settings_of(row) return row.best or { "--fused" } end
+
+local most_settings = 1
+for _, row in ipairs(ROWS) do most_settings = math.max(most_settings, #settings_of(row)) end
+
 local sides = {
   { name = "accel", command = function(row)
-    return ("'%s' --num_processes %d --num_cpu_threads_per_process 1 '%s/%s.lua' %s"):format(
-      host, row.ranks or 1, here, row.script, row.ours or "")
+    return ("'%s' --num_processes %d --num_cpu_threads_per_process %d '%s/%s.lua' %s"):format(
+      host, row.ranks or 1, row.threads or 1, here, row.script, row.ours or "")
   end },
 }
 local _, has_torch = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):format(python))
 if has_torch then
-  sides[2] = { name = "PyTorch as installed", command = peer("", "") }
-  sides[3] = { name = "PyTorch at its best", command = peer(BEST, "--fused") }
+  sides[2] = { name = "PyTorch as installed", command = peer("", function() return "" end) }
+  for k = 1, most_settings do
+    sides[2 + k] = { name = "PyTorch at its best", setting = k, command = peer(BEST, function(row) return settings_of(row)[k] end) }
+  end
 else
   print(("bench: '%s' cannot import torch, so only our side is measured; set PYTHON to an interpreter that can\n"):format(python))
 end
@@ -115,7 +126,8 @@ for _, row in ipairs(ROWS) do
       runs[#runs + 1] = by_key[key]
     end
     table.insert(by_key[key].rows, row)
-    row.values = { {}, {}, {} }
+    row.values = {}
+    for k = 1, #sides do row.values[k] = {} end
   end
 end
 if #runs == 0 then error(("ONLY=%q matches no row"):format(only), 0) end
@@ -125,11 +137,13 @@ for round = 1, rounds do
   for _, run in ipairs(runs) do
     io.stderr:write(("round %d of %d: %s\n"):format(round, rounds, run.first[1]))
     for s, side in ipairs(sides) do
-      wait_quiet()
-      local line, ok = capture(side.command(run.first))
-      if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
-      about[s] = line
-      for _, row in ipairs(run.rows) do table.insert(row.values[s], number(line, row[3])) end
+      if not side.setting or settings_of(run.first)[side.setting] then
+        wait_quiet()
+        local line, ok = capture(side.command(run.first))
+        if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
+        about[s] = line
+        for _, row in ipairs(run.rows) do table.insert(row.values[s], number(line, row[3])) end
+      end
     end
   end
 end
@@ -140,20 +154,33 @@ local function show(value)
   return not value and "" or (value >= 100 and "%.0f" or value >= 10 and "%.1f" or "%.2f"):format(value)
 end
 
+--- The values of the best setting, by their median.
+local function best_of(row)
+  local best
+  for k = 3, #sides do
+    local values = row.values[k]
+    if #values > 0 and (not best or median(values) < median(best)) then best = values end
+  end
+  return best or {}
+end
+
 local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
 local lines = { has_torch and head or { "", "accel" } }
-local json = {}
+local json, over_installed, over_best = {}, {}, {}
 for _, row in ipairs(ROWS) do
   if row.values then
-    local ours, plain, best = median(row.values[1]), median(row.values[2]), median(row.values[3])
+    local ours, plain, best = median(row.values[1]), median(row.values[2] or {}), median(best_of(row))
     local cells = { row[1], show(ours) .. " " .. row[2] }
     if has_torch then
       cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(plain / ours)
       cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(best / ours)
+      if row[3] == "step_ms" and row.script ~= "startup" then
+        over_installed[#over_installed + 1], over_best[#over_best + 1] = plain / ours, best / ours
+      end
     end
     lines[#lines + 1] = cells
     json[#json + 1] = ('  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1], row[2],
-      table.concat(row.values[1], ", "), table.concat(row.values[2], ", "), table.concat(row.values[3], ", "))
+      table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "), table.concat(best_of(row), ", "))
   end
 end
 for i, cells in ipairs(lines) do
@@ -161,11 +188,12 @@ for i, cells in ipairs(lines) do
   if i == 1 then print(("|---"):rep(#cells) .. "|") end
 end
 print()
-print(("Medians of %d rounds, one thread for each rank. %s, %d cores."):format(rounds,
+if #over_best > 0 then print(("Median ratio of the training steps: %.2f over PyTorch as installed, %.2f over its best setting.\n"):format(median(over_installed), median(over_best))) end
+print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(rounds,
   cpuinfo:match("model name%s*:%s*([^\n]+)") or "?", select(2, cpuinfo:gsub("\nprocessor%s*:", "\n")) + 1))
 print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", "")))
 if has_torch then
-  print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %s--fused."):format(text(about[2], "torch"),
+  print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %swith the fused optimizer."):format(text(about[2], "torch"),
     text(about[2], "onednn"), text(about[2], "capability"), text(about[2], "python"), BEST))
 end
 if noisy then print("Other processes kept the machine busy during some measurements.") end
