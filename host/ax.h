@@ -302,21 +302,50 @@ static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
 
 /* ---- optimizers: one pass over a segment table ------------------------------------------------------------------ */
 
-typedef enum { AX_OPTIM_SGD, AX_OPTIM_ADAMW } ax_optim_kind;
+enum { AX_MAX_STATES = 3 };
+
+typedef enum {
+#define OPTIM(ID, ...) AX_OPTIM_##ID,
+#include "core/optim.def"
+  AX_OPTIM_COUNT
+} ax_optim_kind;
+
+/* The numbers of a step, named in optim.def; those that a kind does not take are 0. */
+typedef struct ax_hyper {
+#define NUMBER(name) double name;
+#define PAIR(name) double name[2];
+#define FLAG(name) bool name;
+#define HYPER(name, form) form(name)
+#include "core/optim.def"
+#undef FLAG
+#undef PAIR
+#undef NUMBER
+} ax_hyper;
+
+typedef enum { AX_STATE_EACH, AX_STATE_ROWS, AX_STATE_COLS, AX_STATE_SMALL, AX_STATE_NUMBER } ax_state_form;
+typedef struct ax_optim_state { const char *name; ax_state_form form; } ax_optim_state;
+typedef struct ax_optim_row {
+  const char *name;
+  const char *hyper; /* names of ax_hyper's fields, a space between */
+  bool by_matrix;
+  int n_states;
+  ax_optim_state states[AX_MAX_STATES];
+} ax_optim_row;
+AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
+/* Which states (bit k: states[k]) a kind keeps with these numbers. */
+AX_API uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h);
+
 /* One run of parameters.  Neighbouring runs with the same step count are merged before the kernel sees them. */
 typedef struct ax_segment {
-  void *param, *state[2]; /* SGD: state[0] = momentum buffer or NULL; ADAMW: exp_avg, exp_avg_sq.  The param's dtype */
+  void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
+  void *work;                         /* bfloat16: the kernel writes the new parameter there, rounded; NULL: no such copy */
   const void *grad;
-  const void *home[4]; /* the storages of param, grad, state[0], state[1]; NULL: not known, so gaps are never bridged */
+  const void *home[3 + AX_MAX_STATES]; /* the storages of param, grad, work, states; NULL: not known, so gaps are never bridged */
   int64_t n;
-  int64_t step; /* ADAMW: count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
+  int64_t step;       /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
+  int64_t rows, cols; /* by_matrix: of each of the n / (rows * cols) matrices; 0: fewer than two dims */
+  double number;      /* of the state of form NUMBER, up to and including this step */
 } ax_segment;
-typedef struct ax_hyper {
-  double lr, weight_decay;
-  double momentum, dampening; bool nesterov;  /* SGD, as torch.optim.SGD */
-  double beta1, beta2, eps;                   /* ADAMW, as torch.optim.AdamW (decoupled decay) */
-  bool maximize;
-} ax_hyper;
 /* All params of one call share dtype (float32, float64) and device.  Merges what touches, then runs the backend. */
 AX_API ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
 /* Norm over the gradients of `params` (those that have one): p = 2, 1, any p > 0, INFINITY.  *out: float64, fixed order. */

@@ -21,60 +21,154 @@ static ax_tensor **push_params(lua_State *L, int idx, const char *fn, int *n)
 
 /* ---- hyperparameters */
 
-static double number_field(lua_State *L, int idx, const char *fn, const char *name)
+/* The value of field `name` of the table at idx, on the stack top; raises when it is missing. */
+static void push_field(lua_State *L, int idx, const char *fn, const char *name)
 {
-  double v = 0;
   lua_getfield(L, idx, name);
-  if (!lua_isnil(L, -1)) v = ax_check_number(L, -1, fn, name);
-  lua_pop(L, 1);
-  return v;
+  if (lua_isnil(L, -1)) ax_error(L, fn, "hyper: %s is missing", name);
 }
 
-static bool boolean_field(lua_State *L, int idx, const char *fn, const char *name)
+static void number_field(lua_State *L, int idx, const char *fn, const char *name, double *out)
 {
-  bool v = false;
-  lua_getfield(L, idx, name);
-  if (!lua_isnil(L, -1)) v = ax_check_boolean(L, -1, fn, name);
+  push_field(L, idx, fn, name);
+  *out = ax_check_number(L, -1, fn, name);
   lua_pop(L, 1);
-  return v;
 }
 
-static void read_hyper(lua_State *L, int idx, const char *fn, ax_hyper *h)
+static void flag_field(lua_State *L, int idx, const char *fn, const char *name, bool *out)
 {
-  static const char *const names[] = { "lr", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "maximize" };
-  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "hyper", "a table", idx);
-  ax_check_options(L, idx, fn, names, 8);
-  lua_getfield(L, idx, "lr");
-  if (lua_isnil(L, -1)) ax_error(L, fn, "hyper: lr is missing");
+  push_field(L, idx, fn, name);
+  *out = ax_check_boolean(L, -1, fn, name);
   lua_pop(L, 1);
-  *h = (ax_hyper){ .lr = number_field(L, idx, fn, "lr"), .weight_decay = number_field(L, idx, fn, "weight_decay"),
-                   .momentum = number_field(L, idx, fn, "momentum"), .dampening = number_field(L, idx, fn, "dampening"),
-                   .eps = number_field(L, idx, fn, "eps"), .nesterov = boolean_field(L, idx, fn, "nesterov"),
-                   .maximize = boolean_field(L, idx, fn, "maximize"), .beta1 = 0.9, .beta2 = 0.999 };
-  lua_getfield(L, idx, "betas");
-  if (!lua_isnil(L, -1)) {
-    if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) ax_error(L, fn, "betas: expected a list of two numbers, got %s", ax_describe(L, -1));
-    lua_rawgeti(L, -1, 1);
-    lua_rawgeti(L, -2, 2);
-    h->beta1 = ax_check_number(L, -2, fn, "betas");
-    h->beta2 = ax_check_number(L, -1, fn, "betas");
-    lua_pop(L, 2);
+}
+
+static void pair_field(lua_State *L, int idx, const char *fn, const char *name, double *out)
+{
+  push_field(L, idx, fn, name);
+  if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) ax_error(L, fn, "%s: expected a list of two numbers, got %s", name, ax_describe(L, -1));
+  for (int k = 0; k < 2; k++) {
+    lua_rawgeti(L, -1, k + 1);
+    out[k] = ax_check_number(L, -1, fn, name);
+    lua_pop(L, 1);
   }
   lua_pop(L, 1);
 }
 
+/* Is `name` one of the words of `list`? */
+static bool lists(const char *list, const char *name)
+{
+  const size_t n = strlen(name);
+  for (const char *at = list; (at = strstr(at, name)); at += n)
+    if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
+  return false;
+}
+
+/* The numbers that `kind` takes, all of them, out of the table at idx. */
+static void read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind, ax_hyper *h)
+{
+  const char *takes = ax_optims[kind].hyper;
+  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "hyper", "a table", idx);
+  *h = (ax_hyper){ 0 };
+#define NUMBER(name) number_field(L, idx, fn, #name, &h->name)
+#define PAIR(name) pair_field(L, idx, fn, #name, h->name)
+#define FLAG(name) flag_field(L, idx, fn, #name, &h->name)
+#define HYPER(name, form) if (lists(takes, #name)) form(name);
+#include "core/optim.def"
+#undef FLAG
+#undef PAIR
+#undef NUMBER
+}
+
+static ax_optim_kind read_kind(lua_State *L, const char *fn)
+{
+  static const char *names[AX_OPTIM_COUNT];
+  const char *given = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "", *near;
+  for (int k = 0; k < AX_OPTIM_COUNT; k++) {
+    names[k] = ax_optims[k].name;
+    if (strcmp(names[k], given) == 0) return (ax_optim_kind)k;
+  }
+  near = ax_nearest(given, names, AX_OPTIM_COUNT);
+  if (near) ax_error(L, fn, "kind: no optimizer is called '%s'; did you mean '%s'?", given, near);
+  return (ax_optim_kind)ax_arg_error(L, fn, 1, "kind", "the name of an optimizer", 1);
+}
+
+/* core.optim_kinds() -> { [name] = { hyper = { names }, states = { { name = , form = }, ... } } } */
+static int optim_kinds(lua_State *L)
+{
+  static const char *const forms[] = { "each", "rows", "cols", "small", "number" };
+  lua_newtable(L);
+  for (int k = 0; k < AX_OPTIM_COUNT; k++) {
+    const ax_optim_row *row = &ax_optims[k];
+    int n = 0;
+    lua_newtable(L);
+    lua_newtable(L);
+    for (const char *at = row->hyper; *at; at += strspn(at, " ")) {
+      lua_pushlstring(L, at, strcspn(at, " "));
+      lua_rawseti(L, -2, ++n);
+      at += strcspn(at, " ");
+    }
+    lua_setfield(L, -2, "hyper");
+    lua_newtable(L);
+    for (int i = 0; i < row->n_states; i++) {
+      lua_newtable(L);
+      lua_pushstring(L, row->states[i].name);
+      lua_setfield(L, -2, "name");
+      lua_pushstring(L, forms[row->states[i].form]);
+      lua_setfield(L, -2, "form");
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "states");
+    lua_setfield(L, -2, row->name);
+  }
+  return 1;
+}
+
+/* core.optim_needs(kind, hyper) -> which states are kept, bit k - 1 for the k-th */
+static int optim_needs(lua_State *L)
+{
+  ax_hyper h;
+  ax_optim_kind kind;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  kind = read_kind(L, "optim_needs");
+  read_hyper(L, 2, "optim_needs", kind, &h);
+  lua_pushinteger(L, (lua_Integer)ax_optim_needs(kind, &h));
+  return 1;
+}
+
 /* ---- one step */
 
-/* The state tensor `name` of parameter k; the state table is on the stack top. */
-static ax_tensor *state_tensor(lua_State *L, const char *fn, const ax_tensor *p, int k, const char *name)
+enum { WRITTEN = 2 + AX_MAX_STATES }; /* tensors that a step may write for a parameter: itself, its working copy, its states */
+
+/* Does parameter p have a state of this form? */
+static bool has_state(const ax_tensor *p, ax_state_form form)
 {
+  switch (form) {
+  case AX_STATE_EACH: return true;
+  case AX_STATE_ROWS: case AX_STATE_COLS: return p->ndim >= 2;
+  case AX_STATE_SMALL: return p->ndim < 2;
+  case AX_STATE_NUMBER: break;
+  }
+  return false;
+}
+
+static int64_t state_numel(const ax_tensor *p, ax_state_form form)
+{
+  const int64_t size = form == AX_STATE_ROWS ? p->shape[p->ndim - 1] : form == AX_STATE_COLS ? p->shape[p->ndim - 2] : 1;
+  return size ? p->numel / size : 0; /* an empty parameter is not stepped */
+}
+
+/* The state tensor of parameter k; the state table is on the stack top. */
+static ax_tensor *state_tensor(lua_State *L, const char *fn, const ax_tensor *p, int k, const ax_optim_state *state)
+{
+  const int64_t numel = state_numel(p, state->form);
   ax_tensor *t;
-  lua_getfield(L, -1, name);
+  lua_getfield(L, -1, state->name);
   t = ax_opt_tensor(L, -1, fn);
-  if (!t) ax_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", k + 1, name, ax_describe(L, -1));
-  if (t->dtype != p->dtype || t->numel != p->numel || !ax_tensor_is_contiguous(t))
-    ax_error(L, fn, "states: entry %d: %s must be contiguous, with the %lld elements and type %s of its parameter", k + 1, name,
-             (long long)p->numel, ax_dtype_name((ax_dtype)p->dtype));
+  if (!t) ax_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", k + 1, state->name, ax_describe(L, -1));
+  if (t->dtype != p->dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
+    ax_error(L, fn, "states: entry %d: %s must be contiguous, with %lld elements and its parameter's type, %s", k + 1, state->name,
+             (long long)numel, ax_dtype_name((ax_dtype)p->dtype));
   lua_pop(L, 1); /* the state table holds it */
   return t;
 }
@@ -88,30 +182,73 @@ static int64_t step_count(lua_State *L, const char *fn, int k)
   return n;
 }
 
-/* core.optim_step(kind, params, states, hyper) */
+/* The working copy of parameter k, or NULL: the list of them, if there is one, is at idx. */
+static ax_tensor *work_tensor(lua_State *L, int idx, const char *fn, const ax_tensor *p, int k)
+{
+  ax_tensor *t;
+  if (lua_isnil(L, idx)) return NULL;
+  lua_rawgeti(L, idx, k + 1);
+  t = ax_opt_tensor(L, -1, fn);
+  if (!t && lua_toboolean(L, -1)) ax_error(L, fn, "works: entry %d: expected a tensor or false, got %s", k + 1, ax_describe(L, -1));
+  if (t && (t->dtype != AX_BF16 || t->numel != p->numel || !ax_tensor_is_contiguous(t)))
+    ax_error(L, fn, "works: entry %d must be contiguous and bfloat16, with the %lld elements of its parameter", k + 1, (long long)p->numel);
+  lua_pop(L, 1); /* the list holds it */
+  return t;
+}
+
+/* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
+static void fill_segment(lua_State *L, const char *fn, const ax_optim_row *row, uint32_t needs, int k, ax_tensor *p, ax_tensor *work,
+                         ax_segment *s, ax_tensor **written)
+{
+  s->step = step_count(L, fn, k) + 1;
+  if (row->by_matrix && p->ndim >= 2) {
+    s->rows = p->shape[p->ndim - 2];
+    s->cols = p->shape[p->ndim - 1];
+  }
+  written[0] = p;
+  written[1] = work;
+  if (work) {
+    s->work = ax_data(work);
+    s->home[2] = work->storage;
+  }
+  for (int i = 0; i < row->n_states; i++) {
+    const ax_optim_state *state = &row->states[i];
+    if (!(needs >> i & 1)) continue;
+    if (state->form == AX_STATE_NUMBER) {
+      lua_getfield(L, -1, state->name);
+      s->number = ax_check_number(L, -1, fn, state->name);
+      lua_pop(L, 1);
+    } else if (has_state(p, state->form)) {
+      written[2 + i] = state_tensor(L, fn, p, k, state);
+      s->state[i] = ax_data(written[2 + i]);
+      s->home[3 + i] = written[2 + i]->storage;
+    }
+  }
+}
+
+/* core.optim_step(kind, params, states, hyper [, works]): works may have a bfloat16 tensor for a parameter, a copy that is kept */
 static int optim_step(lua_State *L)
 {
   static const char fn[] = "optim_step";
-  const char *kind;
-  bool adamw;
+  ax_optim_kind kind;
   int n, m = 0;
+  uint32_t needs;
   ax_hyper h;
   ax_tensor **params, **written;
   ax_segment *segs;
 
   ax_bind_enter(L);
-  kind = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "";
-  adamw = strcmp(kind, "adamw") == 0;
-  if (!adamw && strcmp(kind, "sgd") != 0) return ax_arg_error(L, fn, 1, "kind", "\"sgd\" or \"adamw\"", 1);
+  lua_settop(L, 5);
+  kind = read_kind(L, fn);
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
-  lua_settop(L, 4);
-  read_hyper(L, 4, fn, &h);
+  if (!lua_istable(L, 5) && !lua_isnil(L, 5)) return ax_arg_error(L, fn, 5, "works", "a list of tensors", 5);
+  read_hyper(L, 4, fn, kind, &h);
+  needs = ax_optim_needs(kind, &h);
   params = push_params(L, 2, fn, &n);
-  segs = lua_newuserdata(L, (sizeof *segs + 3 * sizeof *written) * (size_t)(n ? n : 1));
+  segs = lua_newuserdata(L, (sizeof *segs + WRITTEN * sizeof *written) * (size_t)(n ? n : 1));
   written = (ax_tensor **)(segs + (n ? n : 1));
   for (int k = 0; k < n; k++) {
     ax_tensor *p = params[k], *g = p->grad;
-    ax_segment *s = &segs[m];
     if (!g) continue;
     if (p->device.kind != AX_CPU) return ax_error(L, fn, "params: entry %d is on another device", k + 1);
     if (p->dtype != params[0]->dtype || g->dtype != p->dtype || g->numel != p->numel)
@@ -127,25 +264,15 @@ static int optim_step(lua_State *L)
     }
     lua_rawgeti(L, 3, k + 1);
     if (!lua_istable(L, -1)) return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
-    *s = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .step = step_count(L, fn, k) + 1, .home = { p->storage, g->storage } };
-    written[3 * m] = p;
-    written[3 * m + 1] = written[3 * m + 2] = NULL;
-    if (adamw || h.momentum != 0) {
-      ax_tensor *t = written[3 * m + 1] = state_tensor(L, fn, p, k, adamw ? "exp_avg" : "momentum_buffer");
-      s->state[0] = ax_data(t);
-      s->home[2] = t->storage;
-    }
-    if (adamw) {
-      ax_tensor *t = written[3 * m + 2] = state_tensor(L, fn, p, k, "exp_avg_sq");
-      s->state[1] = ax_data(t);
-      s->home[3] = t->storage;
-    }
+    segs[m] = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage } };
+    memset(&written[WRITTEN * m], 0, WRITTEN * sizeof *written);
+    fill_segment(L, fn, &ax_optims[kind], needs, k, p, work_tensor(L, 5, fn, p, k), &segs[m], &written[WRITTEN * m]);
     lua_pop(L, 1);
     m++;
   }
-  for (int i = 0; i < 3 * m; i++)
+  for (int i = 0; i < WRITTEN * m; i++)
     if (written[i]) ax_touch(written[i]); /* before the kernel: should it fail half-way, what was written counts */
-  if (m && ax_optim_step(adamw ? AX_OPTIM_ADAMW : AX_OPTIM_SGD, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
+  if (m && ax_optim_step(kind, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
   for (int k = 0; k < n; k++) {
     if (!params[k]->grad) continue;
     lua_rawgeti(L, 3, k + 1);
@@ -178,8 +305,9 @@ static int clip_grad_norm_(lua_State *L)
     ax_check_options(L, 3, fn, names, 2);
     lua_getfield(L, 3, "norm_type");
     if (!lua_isnil(L, -1)) p = ax_check_number(L, -1, fn, "norm_type");
-    lua_pop(L, 1);
-    strict = boolean_field(L, 3, fn, "error_if_nonfinite");
+    lua_getfield(L, 3, "error_if_nonfinite");
+    if (!lua_isnil(L, -1)) strict = ax_check_boolean(L, -1, fn, "error_if_nonfinite");
+    lua_pop(L, 2);
   }
   params = push_params(L, 1, fn, &n);
   for (int k = 0; k < n; k++)
@@ -211,7 +339,8 @@ static int grad_norm(lua_State *L)
 void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "optim_step", optim_step }, { "clip_grad_norm_", clip_grad_norm_ }, { "grad_norm", grad_norm }, { NULL, NULL },
+    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step },
+    { "clip_grad_norm_", clip_grad_norm_ }, { "grad_norm", grad_norm }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
 }

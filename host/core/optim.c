@@ -3,25 +3,61 @@
 #include "core/core.h"
 
 #include <math.h>
+#include <string.h>
+
+/* ---- the kinds */
+
+#define STATE(name, form, when) { #name, AX_STATE_##form }
+#define N_STATES(...) (int)(sizeof((ax_optim_state[]){ __VA_ARGS__ }) / sizeof(ax_optim_state))
+const ax_optim_row ax_optims[AX_OPTIM_COUNT] = {
+#define OPTIM(ID, name, kernel, hyper, ...) [AX_OPTIM_##ID] = { #name, hyper, false, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
+#define OPTIM_MATRIX(ID, name, kernel, hyper, ...) [AX_OPTIM_##ID] = { #name, hyper, true, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
+#include "core/optim.def"
+};
+#undef STATE
+
+uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h)
+{
+  uint32_t mask = 0;
+  switch (kind) {
+#define STATE(name, form, when) (when)
+#define OPTIM(ID, name, kernel, hyper, ...) \
+  case AX_OPTIM_##ID: { \
+    const bool kept[] = { __VA_ARGS__ }; \
+    for (size_t k = 0; k < sizeof kept / sizeof *kept; k++) mask |= (uint32_t)kept[k] << k; \
+    break; \
+  }
+#include "core/optim.def"
+  case AX_OPTIM_COUNT: break;
+  }
+  return mask;
+}
+
+/* ---- a step */
 
 /* Flat buffers give every tensor a slot of a multiple of 256 bytes.  The padding is zero in all of them, where every formula here leaves
  * it zero, so a run may bridge it: but only inside one storage, where nothing else can lie between two slots. */
 enum { SLOT = 256 };
 
+static bool follows(const void *a, const void *b, int64_t gap)
+{
+  return !a == !b && (!a || (const char *)b - (const char *)a == gap);
+}
+
 /* Does b follow a in every buffer at one and the same distance?  *elements: how many both take together. */
-static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, int64_t *elements)
+static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool bridge, int64_t *elements)
 {
   const int64_t size = a->n * item, gap = (const char *)b->param - (const char *)a->param;
-  bool bridged = true;
 
-  for (int k = 0; k < 4; k++)
-    bridged &= (k > 1 && !a->state[k - 2]) || (a->home[k] && a->home[k] == b->home[k]);
-  if (a->step != b->step || !(gap == size || (bridged && gap == (size + SLOT - 1) / SLOT * SLOT))) return false;
-  if ((const char *)b->grad - (const char *)a->grad != gap) return false;
-  for (int k = 0; k < 2; k++) {
-    if (!a->state[k] != !b->state[k]) return false;
-    if (a->state[k] && (char *)b->state[k] - (char *)a->state[k] != gap) return false;
+  if (a->step != b->step || a->number != b->number) return false;
+  for (int k = 0; k < 3 + AX_MAX_STATES; k++) {
+    const bool used = k < 2 || (k == 2 ? a->work != NULL : a->state[k - 3] != NULL);
+    if (used) bridge &= a->home[k] && a->home[k] == b->home[k];
   }
+  if (!(gap == size || (bridge && gap == (size + SLOT - 1) / SLOT * SLOT))) return false;
+  if (!follows(a->grad, b->grad, gap) || !follows(a->work, b->work, gap / item * 2)) return false;
+  for (int k = 0; k < AX_MAX_STATES; k++)
+    if (!follows(a->state[k], b->state[k], gap)) return false;
   *elements = gap / item + b->n;
   return true;
 }
@@ -29,6 +65,8 @@ static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, int64_
 ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h)
 {
   const int64_t item = (int64_t)ax_dtype_size(dtype);
+  /* without an eps, zeros divide zeros in the padding */
+  const bool bridge = h->eps > 0 || !strstr(ax_optims[kind].hyper, "eps");
   const ax_backend *backend;
   ax_status st;
   int last = 0;
@@ -39,7 +77,7 @@ ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, in
   if ((st = ax_backend_of((ax_device){ AX_CPU, 0 }, &backend)) != AX_OK) return st;
   for (int k = 1; k < n; k++) {
     int64_t elements;
-    if (joins(&segs[last], &segs[k], item, &elements)) segs[last].n = elements;
+    if (!ax_optims[kind].by_matrix && joins(&segs[last], &segs[k], item, bridge, &elements)) segs[last].n = elements;
     else segs[++last] = segs[k];
   }
   return backend->optim(kind, dtype, segs, last + 1, h);

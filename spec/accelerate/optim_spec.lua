@@ -290,6 +290,44 @@ describe("state", function()
   end)
 end)
 
+describe("working copies", function()
+  local function bits_follow(p, work)
+    local rounded = p:detach():bfloat16():float():totable()
+    assert.same(rounded, work:float():totable())
+  end
+
+  for _, name in ipairs { "SGD", "AdamW" } do
+    it(("are written by %s, apart and in flat buffers"):format(name), function()
+      for _, dtype in ipairs { "float32", "float64" } do
+        local p = core.randn(5003, { dtype = dtype, requires_grad = true })
+        local q = core.randn(70, 3, { dtype = dtype, requires_grad = true })
+        local r = core.randn(9, { dtype = dtype, requires_grad = true })
+        if dtype == "float64" then lay_out { p, q, r } end
+        local flat = core.full({ 6000 }, 7, { dtype = "bfloat16" })
+        local o = optim[name]({ p, q, r }, { lr = 0.1 })
+        local works = { [p] = flat:narrow(1, 1, 5003), [q] = flat:narrow(1, 5101, 210):view(70, 3) }
+        o:_keep_works(works)
+        for _ = 1, 3 do
+          p.grad, q.grad, r.grad = core.randn(5003, { dtype = dtype }), core.randn(70, 3, { dtype = dtype }), core.ones(9, { dtype = dtype })
+          o:step()
+          bits_follow(p:flatten(), works[p])
+          bits_follow(q:flatten(), works[q]:flatten())
+          assert.equal(7, flat[5004]:item())
+          assert.equal(7, flat[5311]:item())
+        end
+      end
+    end)
+  end
+
+  it("are refused when they do not fit", function()
+    local p = core.ones(3, { requires_grad = true })
+    p.grad = core.ones(3)
+    local o = optim.SGD { p }
+    o:_keep_works { [p] = core.ones(3) }
+    assert.matches("works: entry 1 must be contiguous and bfloat16, with the 3 elements", message(o.step, o))
+  end)
+end)
+
 describe("zero_grad", function()
   it("drops gradients, or zeroes them", function()
     local p = core.ones(2, { requires_grad = true })
@@ -377,7 +415,7 @@ describe("groups", function()
     assert.matches("nesterov needs a momentum above 0 and no dampening", message(optim.SGD, { p }, { nesterov = true }))
     assert.matches("AdamW: betas%[2%] must be at least 0 and below 1, got 1", message(optim.AdamW, { p }, { betas = { 0.9, 1 } }))
     assert.matches("AdamW: betas must be two numbers, got 1", message(optim.AdamW, { p }, { betas = { 0.9 } }))
-    assert.matches("AdamW: unknown option 'amsgrad'", message(optim.AdamW, { p }, { amsgrad = true }))
+    assert.matches("AdamW: unknown option 'decoupled_weight_decay'", message(optim.AdamW, { p }, { decoupled_weight_decay = true }))
     local err = message(function() optim.SGD({ p }, { Lr = 1 }) end)
     assert.matches("^[^\n]*optim_spec%.lua:%d+: SGD: unknown option 'Lr'; did you mean 'lr'", err)
   end)
@@ -472,7 +510,9 @@ describe("state_dict", function()
     assert.matches("parameter 0 has no exp_avg_sq", load({ [0] = { step = 1, exp_avg = core.ones(2) } }, group))
     assert.matches("parameter 0 has the state 'momentum_buffer', which AdamW does not keep",
       load({ [0] = { momentum_buffer = core.ones(2) } }, group))
-    assert.matches("was saved with amsgrad = true, which AdamW does not have", load({}, { params = { 0 }, amsgrad = true }))
+    assert.matches("was saved with nesterov = true, which AdamW does not have", load({}, { params = { 0 }, nesterov = true }))
+    assert.matches("parameter 0 has no max_exp_avg_sq",
+      load({ [0] = { step = 1, exp_avg = core.ones(2), exp_avg_sq = core.ones(2) } }, { params = { 0 }, amsgrad = true }))
     assert.equal(0.5, o.param_groups[1].lr)
     assert.is_nil(o.state[p])
   end)

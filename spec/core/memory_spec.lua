@@ -188,8 +188,8 @@ describe("a failed allocation", function()
       local x = tensor.ones(3, { requires_grad = true })
       x.grad = tensor.ones(3)
       core.clip_grad_norm_({ x }, 0.5)
-      core.optim_step("adamw", { x }, { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
-        { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01 })
+      core.optim_step("adam", { x }, { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
+        { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, maximize = false, amsgrad = false, decoupled_weight_decay = true })
     end,
     ["moving parameters"] = function()
       local x = tensor.ones(3, { requires_grad = true })

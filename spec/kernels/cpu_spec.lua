@@ -63,8 +63,8 @@ describe("threads", function()
       local p, g = random(50001), random(50001)
       p.requires_grad = true
       p.grad = g
-      core.optim_step("adamw", { p }, { { step = 0, exp_avg = tensor.zeros(50001), exp_avg_sq = tensor.zeros(50001) } },
-        { lr = 0.01, weight_decay = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, maximize = false })
+      core.optim_step("adam", { p }, { { step = 0, exp_avg = tensor.zeros(50001), exp_avg_sq = tensor.zeros(50001) } },
+        { lr = 0.01, weight_decay = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, maximize = false, amsgrad = false, decoupled_weight_decay = true })
       return p:detach()
     end)
   end)

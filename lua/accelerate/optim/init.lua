@@ -4,6 +4,7 @@
 return {
   Optimizer = require "accelerate.optim.optimizer",
   SGD = require "accelerate.optim.sgd",
+  Adam = require "accelerate.optim.adam",
   AdamW = require "accelerate.optim.adamw",
   lr_scheduler = require "accelerate.optim.lr_scheduler",
 }

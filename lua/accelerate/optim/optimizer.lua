@@ -1,7 +1,7 @@
 --- The base of optimizers: parameter groups, their state, and how both are saved.
 ---
---- A subclass gives, beside its defaults: `_kind`, the name core.optim_step knows it by; `_state_names(group)`, the state
---- tensors a parameter of the group needs; and `_hyper(group, hyper)`, which fills the numbers for a step.
+--- A subclass gives `_kind`, its row in host/core/optim.def, which says what numbers a step takes and what state it keeps,
+--- and `_schema`, the options of a group with their defaults.
 ---
 --- State lies as the parameters lie. Where parameters are neighbours in one flat buffer (accelerator:prepare makes it
 --- so), their state tensors are neighbours at the same distances, and the C side walks a whole run as one.
@@ -22,6 +22,7 @@ local fail = options.fail
 local Optimizer = class("Optimizer")
 
 local SLOT_BYTES = 256  -- what every tensor of a flat buffer is padded to
+local KINDS = core.optim_kinds()
 
 -- ---- groups --------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,7 @@ end
 ---@param opts? table
 function Optimizer:init(params, opts)
   if not self._kind then fail("Optimizer is the base of optimizers; use optim.SGD or optim.AdamW") end
+  self._row = KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
   self.param_groups, self.state = {}, {}
   self._owned = {}               -- parameter -> number of its group
@@ -161,10 +163,19 @@ local function layout_of(params)
   return places
 end
 
--- A zero tensor shaped as p, in the place of run's buffer for `name` that corresponds to p's.
-local function new_state(places, p, name)
+-- The shape of a state of p, or nil when parameters of that many dims have none.
+local function state_shape(p, form)
+  local shape = p.shape
+  if form == "each" then return shape end
+  if form == "number" or (form == "small") ~= (#shape < 2) then return nil end
+  if form ~= "small" then shape[form == "rows" and #shape or #shape - 1] = 1 end
+  return shape
+end
+
+-- A zero tensor for a state of p; shaped as p, it has the place of run's buffer for `name` that corresponds to p's.
+local function new_state(places, p, name, form)
   local place = places[p]
-  if not place then return core.zeros(p.shape, { dtype = p.dtype, device = p.device }) end
+  if form ~= "each" or not place then return core.zeros(state_shape(p, form), { dtype = p.dtype, device = p.device }) end
   local run = place.run
   run.flats = run.flats or {}
   local flat = run.flats[name]
@@ -175,8 +186,17 @@ local function new_state(places, p, name)
   return flat:narrow(1, place.at + 1, p:numel()):view(p.shape)
 end
 
--- How a group is stepped. batches: its parameters by element type, each { params, states, pending }; pending are the
--- places in the batch whose parameter has had no gradient yet, or lacks a state tensor.
+-- The states of the optimizer's row that the bits of `needs` ask for.
+local function kept_states(self, needs)
+  local list = {}
+  for k, state in ipairs(self._row.states) do
+    if math.floor(needs / 2 ^ (k - 1)) % 2 == 1 then list[#list + 1] = state end
+  end
+  return list
+end
+
+-- How a group is stepped. batches: its parameters by element type, each { params, states, pending, works }; pending are
+-- the places in the batch whose parameter has had no gradient yet, or lacks a state.
 local function plan_of(self, group)
   local plan = self._plans[group]
   if plan and plan.count == #group.params then return plan end
@@ -192,6 +212,10 @@ local function plan_of(self, group)
     end
     local n = #batch.params + 1
     batch.params[n], batch.states[n], batch.pending[n] = p, self.state[p] or { step = 0 }, n
+    if self._works then
+      batch.works = batch.works or {}
+      batch.works[n] = self._works[p] or false
+    end
   end
   self._plans[group] = plan
   return plan
@@ -199,16 +223,19 @@ end
 
 -- Makes the state of parameters that have a gradient for the first time.
 local function fill_state(self, group, plan, batch)
-  local still = {}
+  local still, kept = {}, kept_states(self, plan.needs)
   for _, n in ipairs(batch.pending) do
     local p = batch.params[n]
     if p.grad ~= nil then
       local state = batch.states[n]
-      for _, name in ipairs(self:_state_names(group)) do
-        if not state[name] then
+      for _, row in ipairs(kept) do
+        if state[row.name] then -- it was loaded
+        elseif row.form == "number" then
+          state[row.name] = 1
+        elseif state_shape(p, row.form) then
           plan.places = plan.places or layout_of(group.params)
-          if self._fresh_when_new then state.step = 0 end
-          state[name] = new_state(plan.places, p, name)
+          state[row.name] = new_state(plan.places, p, row.name, row.form)
+          self:_made(state, row.name, group)
         end
       end
       self.state[p] = state
@@ -217,6 +244,15 @@ local function fill_state(self, group, plan, batch)
     end
   end
   batch.pending = still
+end
+
+--- Gives the new state tensor state[name] its first values. A subclass' business; they are zeros.
+function Optimizer:_made() end
+
+--- Fills the numbers of a step.
+function Optimizer:_hyper(group, hyper)
+  local names = self._row.hyper
+  for i = 1, #names do hyper[names[i]] = group[names[i]] end
 end
 
 --- One update. Parameters without a gradient are passed over: no decay, no momentum.
@@ -231,22 +267,27 @@ function Optimizer:step(closure)
   for _, group in ipairs(self.param_groups) do
     local plan = plan_of(self, group)
     self:_hyper(group, plan.hyper)
-    local needs = self:_needs(group)
+    local needs = core.optim_needs(self._kind, plan.hyper)
     for _, batch in ipairs(plan.batches) do
       if plan.needs ~= needs then  -- momentum was switched on: all are looked at again
         batch.pending = {}
         for n = 1, #batch.params do batch.pending[n] = n end
       end
-      if batch.pending[1] then fill_state(self, group, plan, batch) end
-      core.optim_step(self._kind, batch.params, batch.states, plan.hyper)
     end
     plan.needs = needs
+    for _, batch in ipairs(plan.batches) do
+      if batch.pending[1] then fill_state(self, group, plan, batch) end
+      core.optim_step(self._kind, batch.params, batch.states, plan.hyper, batch.works)
+    end
   end
   return result
 end
 
---- A value that changes when other state tensors are needed.
-function Optimizer:_needs() return true end
+--- From now on every step writes the new values of these parameters into bfloat16 tensors, too, in the same pass.
+---@param works table<accelerate.Tensor, accelerate.Tensor>? by parameter, contiguous; nil: none
+function Optimizer:_keep_works(works)
+  self._works, self._plans = works, {}
+end
 
 --- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat
 --- buffers, or were converted to another type; the state stays right without it, too, unless the type changed.
@@ -257,9 +298,10 @@ function Optimizer:_relayout()
       local state = self.state[p]
       if state then
         places = places or layout_of(group.params)
-        for _, name in ipairs(ordered.sorted_keys(state)) do
+        for _, row in ipairs(self._row.states) do
+          local name = row.name
           if core.is_tensor(state[name]) then
-            local moved = new_state(places, p, name)
+            local moved = new_state(places, p, name, row.form)
             core.no_grad(function() moved:copy_(state[name]) end)
             state[name] = moved
           end
@@ -319,8 +361,7 @@ local function as_number(value)
   return core.is_tensor(value) and value:item() or value
 end
 
-local function same_shape(a, b)
-  local x, y = a.shape, b.shape
+local function same_shape(x, y)
   if #x ~= #y then return false end
   for i = 1, #x do
     if x[i] ~= y[i] then return false end
@@ -353,31 +394,36 @@ local function entry_of(dict, number)
 end
 
 local function check_entry(self, entry, p, number)
-  local needed = {}
-  for _, name in ipairs(self._tensors) do needed[name] = true end
+  local rows = {}
+  for _, row in ipairs(self._row.states) do rows[row.name] = row end
   for _, name in ipairs(ordered.sorted_keys(entry)) do
-    local value = entry[name]
-    if needed[name] then
-      if not core.is_tensor(value) then
-        fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number, options.show(value))
-      elseif not same_shape(value, p) then
-        fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]", self.__name, name, number,
-          table.concat(value.shape, ", "), table.concat(p.shape, ", "))
-      end
-    elseif name == "step" then
+    local value, row = entry[name], rows[name]
+    local shape = row and state_shape(p, row.form)
+    if name == "step" or (row and row.form == "number") then
       if type(as_number(value)) ~= "number" then
-        fail("%s:load_state_dict: step of parameter %d must be a number, got %s", self.__name, number, options.show(value))
+        fail("%s:load_state_dict: %s of parameter %d must be a number, got %s", self.__name, name, number, options.show(value))
       end
-    else
+    elseif not shape then
       fail("%s:load_state_dict: parameter %d has the state '%s', which %s does not keep", self.__name, number, tostring(name),
         self.__name)
+    elseif not core.is_tensor(value) then
+      fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number, options.show(value))
+    elseif not same_shape(value.shape, shape) then
+      fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name, name, number,
+        table.concat(value.shape, ", "), table.concat(p.shape, ", "),
+        row.form == "each" and "" or (", so [%s] was expected"):format(table.concat(shape, ", ")))
     end
   end
-  return self:_check_saved(entry, number)
 end
 
---- Raises when a saved entry is not whole. A subclass' business.
-function Optimizer:_check_saved() end
+--- Raises when a saved entry lacks the step or one of the states in `kept` that parameter p has.
+function Optimizer:_check_saved(entry, p, number, kept)
+  local missing = entry.step == nil and "step"
+  for _, row in ipairs(kept) do
+    if not missing and entry[row.name] == nil and (row.form == "number" or state_shape(p, row.form)) then missing = row.name end
+  end
+  if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
+end
 
 --- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the parameters' types.
 --- Raises, with nothing changed, when groups, counts or shapes differ.
@@ -388,11 +434,15 @@ function Optimizer:load_state_dict(dict)
   for g, saved in ipairs(dict.param_groups) do
     local group = self.param_groups[g]
     groups[g] = self:_merged(group, saved, g)
+    local hyper = {}
+    self:_hyper(groups[g], hyper)
+    local kept = kept_states(self, core.optim_needs(self._kind, hyper))
     for i, p in ipairs(group.params) do
       local number = as_number(saved.params[i])
       local entry = entry_of(dict, number)
       if entry ~= nil then
         check_entry(self, entry, p, number)
+        self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, p = p, entry = entry }
       end
     end
@@ -402,10 +452,13 @@ function Optimizer:load_state_dict(dict)
     local places = layouts[item.group] or layout_of(item.group.params)
     layouts[item.group] = places
     local fresh = { step = as_number(item.entry.step) or 0 }
-    for _, name in ipairs(self._tensors) do
-      if item.entry[name] then
-        fresh[name] = new_state(places, item.p, name)
-        core.no_grad(function() fresh[name]:copy_(item.entry[name]) end)
+    for _, row in ipairs(self._row.states) do
+      local name, value = row.name, item.entry[row.name]
+      if row.form == "number" then
+        fresh[name] = as_number(value)
+      elseif value then
+        fresh[name] = new_state(places, item.p, name, row.form)
+        core.no_grad(function() fresh[name]:copy_(value) end)
       end
     end
     self:_restored(fresh, item.entry)

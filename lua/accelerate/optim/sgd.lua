@@ -11,8 +11,6 @@ local Optimizer = require "accelerate.optim.optimizer"
 local SGD = class("SGD", Optimizer)
 
 SGD._kind = "sgd"
-SGD._tensors = { "momentum_buffer" }
-SGD._fresh_when_new = true  -- step 1 tells the C side that the buffer is not filled yet
 SGD._schema = {
   lr = { "number", default = 1e-3, min = 0 },
   momentum = { "number", default = 0, min = 0 },
@@ -31,15 +29,10 @@ function SGD:_checked(given, schema)
   return o
 end
 
-local NONE, MOMENTUM = {}, SGD._tensors
+-- Step 1 tells the C side that the buffer is not filled yet.
+function SGD:_made(state) state.step = 0 end
 
-function SGD:_state_names(group) return group.momentum ~= 0 and MOMENTUM or NONE end
-function SGD:_needs(group) return group.momentum ~= 0 end
-
-function SGD:_hyper(group, hyper)
-  hyper.lr, hyper.momentum, hyper.dampening = group.lr, group.momentum, group.dampening
-  hyper.weight_decay, hyper.nesterov, hyper.maximize = group.weight_decay, group.nesterov, group.maximize
-end
+function SGD:_check_saved() end
 
 -- PyTorch keeps the buffer only; the count is ours, and says whether the buffer has been filled.
 function SGD:_saved(state)

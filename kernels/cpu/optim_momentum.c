@@ -1,0 +1,29 @@
+/* Optimizers that step by a gradient or its running mean: SGD. */
+#include "optim.h"
+
+/* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, the first time b = g; p -= lr * b, or with
+ * nesterov lr * (g + momentum * b). */
+#define SGD(S, T) \
+  void ax_cpu_sgd_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    T *p = (T *)s->param + at, *buf = AX_OPTIM_STATE(T, s, 0, at); \
+    const T *grad = (const T *)s->grad + at; \
+    const T lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum; \
+    if (!buf) { \
+      AX_OPTIM_EACH(S, s, p, at, n, p[i] -= lr * (sign * grad[i] + decay * p[i]);) \
+      return; \
+    } \
+    const T keep = s->step == 1 ? 0 : momentum, add = s->step == 1 ? 1 : (T)(1 - h->dampening); \
+    const T from_buf = h->nesterov ? momentum : 1, from_grad = h->nesterov ? 1 : 0; \
+    if (s->step == 1) { \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) buf[i] = 0; /* it may hold anything, NaN included */ \
+    } \
+    AX_OPTIM_EACH(S, s, p, at, n, \
+      const T g = sign * grad[i] + decay * p[i]; \
+      const T b = keep * buf[i] + add * g; \
+      buf[i] = b; \
+      p[i] -= lr * (from_grad * g + from_buf * b);) \
+  }
+SGD(f32, float)
+SGD(f64, double)
