@@ -8,7 +8,7 @@
 --- exact     no finite differences (results are not floating, or random)
 ---
 --- A file for each family of rows, as in host/core/ops.
-for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "shape", "index", "random" } do
+for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "norm", "shape", "index", "random" } do
   require("spec.support.op_cases." .. family)
 end
 

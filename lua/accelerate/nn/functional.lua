@@ -14,6 +14,9 @@ local F = {
   dropout = core.dropout,              -- dropout(x, { p = 0.5, training = true, generator = nil })
   cross_entropy = core.cross_entropy,  -- cross_entropy(input, target, { ignore_index = -100, reduction = "mean" })
   flatten = core.flatten,
+  layer_norm = core.layer_norm,        -- layer_norm(x, normalized_shape, weight?, bias?, eps = 1e-5)
+  rms_norm = core.rms_norm,            -- rms_norm(x, normalized_shape, weight?, eps?)
+  group_norm = core.group_norm,        -- group_norm(x, num_groups, weight?, bias?, eps = 1e-5)
 }
 
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end

@@ -1,0 +1,353 @@
+/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) is read from memory once: later
+ * passes over it find it in the first-level cache.  float32 and the half types compute in float32, float64 in itself.
+ *
+ * Gradients of weight and bias are sums over rows: rows are cut into chunks whose number follows from the sizes, each chunk adds up its own,
+ * and the chunks are added in order, so that nothing depends on the number of threads. */
+#include "cpu.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#define LANES 64
+#define MAX_CHUNKS 64
+#define CHUNK 16384 /* elements that are worth a chunk */
+
+typedef struct job {
+  ax_dtype dtype, compute;
+  int64_t rows, n;       /* layer_norm and rms_norm: n elements a row; group_norm: a row is `channels` runs of n */
+  int64_t groups, channels;
+  double eps;
+  bool centred;
+  const char *x, *g;
+  const void *w, *b;     /* in the compute type; never NULL */
+  char *y;               /* the result, or dx */
+  void *mean, *rstd;
+  char *scratch;         /* half types: three rows in float32 for each thread */
+  void *sums;            /* gradients: two sums for each chunk (rows) or channel of a row (groups) */
+  int64_t chunks;
+} job;
+
+/* `fold` adds lanes pairwise, by the same tree on every level of processor. */
+#define NORM(S, T, SQRT) \
+  static inline T fold_##S(T *lane) \
+  { \
+    for (int w = LANES / 2; w; w /= 2) { \
+      AX_SIMD \
+      for (int j = 0; j < w; j++) lane[j] += lane[j + w]; \
+    } \
+    return lane[0]; \
+  } \
+  static inline T sum_##S(const T *x, int64_t n) \
+  { \
+    T lane[LANES] = {0}, rest = 0; \
+    int64_t i = 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      AX_SIMD \
+      for (int j = 0; j < LANES; j++) lane[j] += x[i + j]; \
+    } \
+    for (; i < n; i++) rest += x[i]; \
+    return fold_##S(lane) + rest; \
+  } \
+  static inline T squares_##S(const T *x, int64_t n, T mean) \
+  { \
+    T lane[LANES] = {0}, rest = 0; \
+    int64_t i = 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      AX_SIMD \
+      for (int j = 0; j < LANES; j++) lane[j] += (x[i + j] - mean) * (x[i + j] - mean); \
+    } \
+    for (; i < n; i++) rest += (x[i] - mean) * (x[i] - mean); \
+    return fold_##S(lane) + rest; \
+  } \
+  static void forward_##S(const job *j, const T *x, T *y, T *mean_out, T *rstd_out) \
+  { \
+    const T *w = j->w, *b = j->b; \
+    const int64_t n = j->n; \
+    const T mean = j->centred ? sum_##S(x, n) / (T)n : 0; \
+    const T rstd = 1 / SQRT(squares_##S(x, n, mean) / (T)n + (T)j->eps); \
+    if (j->centred) *mean_out = mean; \
+    *rstd_out = rstd; \
+    if (j->centred) { \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * w[i] + b[i]; \
+    } else { \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) y[i] = x[i] * rstd * w[i]; \
+    } \
+  } \
+  /* dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw += g xhat; db += g */ \
+  static void backward_##S(const job *j, const T *g, const T *x, T *dx, T mean, T rstd, T *dw, T *db) \
+  { \
+    const T *w = j->w; \
+    const int64_t n = j->n; \
+    T lane[LANES] = {0}, other[LANES] = {0}, s = 0, t = 0; \
+    int64_t i = 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      AX_SIMD \
+      for (int k = 0; k < LANES; k++) { \
+        const T gw = g[i + k] * w[i + k]; \
+        lane[k] += gw; \
+        other[k] += gw * (x[i + k] - mean); \
+      } \
+    } \
+    for (; i < n; i++) { \
+      s += g[i] * w[i]; \
+      t += g[i] * w[i] * (x[i] - mean); \
+    } \
+    s = j->centred ? (fold_##S(lane) + s) / (T)n : 0; \
+    t = (fold_##S(other) + t) * rstd * rstd / (T)n; \
+    AX_SIMD \
+    for (i = 0; i < n; i++) { \
+      const T gi = g[i], d = x[i] - mean; \
+      dx[i] = (gi * w[i] - s - d * t) * rstd; \
+      dw[i] += gi * (d * rstd); \
+      db[i] += gi; \
+    } \
+  } \
+  /* groups: mean and variance of the whole row, weight and bias by channel */ \
+  static void group_forward_##S(const job *j, int64_t row, const T *x, T *y, T *mean_out, T *rstd_out) \
+  { \
+    const int64_t n = j->n, first = row % j->groups * j->channels; \
+    const T *w = (const T *)j->w + first, *b = (const T *)j->b + first; \
+    const T count = (T)(n * j->channels), mean = sum_##S(x, n * j->channels) / count; \
+    const T rstd = 1 / SQRT(squares_##S(x, n * j->channels, mean) / count + (T)j->eps); \
+    *mean_out = mean; \
+    *rstd_out = rstd; \
+    for (int64_t c = 0; c < j->channels; c++) { \
+      const T by = rstd * w[c], plus = b[c] - mean * by; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) y[c * n + i] = x[c * n + i] * by + plus; \
+    } \
+  } \
+  static void group_backward_##S(const job *j, int64_t row, const T *g, const T *x, T *dx, T mean, T rstd) \
+  { \
+    const int64_t n = j->n, first = row % j->groups * j->channels; \
+    const T *w = (const T *)j->w + first, count = (T)(n * j->channels); \
+    T *sums = (T *)j->sums + 2 * row * j->channels, s = 0, t = 0; /* by channel: sum of g, sum of g xhat */ \
+    for (int64_t c = 0; c < j->channels; c++, g += n, x += n) { \
+      T lane[LANES] = {0}, other[LANES] = {0}, sg = 0, sx = 0; \
+      int64_t i = 0; \
+      for (; i + LANES <= n; i += LANES) { \
+        AX_SIMD \
+        for (int k = 0; k < LANES; k++) { \
+          lane[k] += g[i + k]; \
+          other[k] += g[i + k] * (x[i + k] - mean); \
+        } \
+      } \
+      for (; i < n; i++) { \
+        sg += g[i]; \
+        sx += g[i] * (x[i] - mean); \
+      } \
+      sums[2 * c] = fold_##S(lane) + sg; \
+      sums[2 * c + 1] = (fold_##S(other) + sx) * rstd; \
+      s += sums[2 * c] * w[c]; \
+      t += sums[2 * c + 1] * w[c]; \
+    } \
+    g -= n * j->channels; \
+    x -= n * j->channels; \
+    s /= count; \
+    t *= rstd / count; \
+    for (int64_t c = 0; c < j->channels; c++) { \
+      const T wc = w[c]; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) dx[c * n + i] = (g[c * n + i] * wc - s - (x[c * n + i] - mean) * t) * rstd; \
+    } \
+  } \
+  /* A half row goes through float32 copies; of other types it is used where it lies. */ \
+  static void S##_range(int64_t lo, int64_t hi, void *ud) \
+  { \
+    const job *j = ud; \
+    const bool half = j->dtype != j->compute; \
+    const int64_t length = j->n * j->channels, size = (int64_t)ax_dtype_size(j->dtype); \
+    T *own = half ? (T *)j->scratch + 3 * length * omp_get_thread_num() : NULL, *mean = j->mean, *rstd = j->rstd; \
+    for (int64_t at = lo; at < hi; at++) { \
+      /* gradients of last dims: `at` is a chunk of rows */ \
+      const bool chunked = j->g && !j->groups; \
+      const int64_t from = chunked ? j->rows * at / j->chunks : at, until = chunked ? j->rows * (at + 1) / j->chunks : at + 1; \
+      T *dw = chunked ? (T *)j->sums + 2 * length * at : NULL, *db = chunked ? dw + length : NULL; \
+      if (chunked) memset(dw, 0, (size_t)(2 * length) * sizeof(T)); \
+      for (int64_t r = from; r < until; r++) { \
+        const T *x = (const T *)(j->x + r * length * size), *g = j->g ? (const T *)(j->g + r * length * size) : NULL; \
+        T *y = (T *)(j->y + r * length * size); \
+        if (half) { \
+          ax_cpu_half_to_float(j->dtype, (const char *)x, 2, (float *)own, length); \
+          if (g) ax_cpu_half_to_float(j->dtype, (const char *)g, 2, (float *)(own + length), length); \
+          x = own; \
+          g = g ? own + length : NULL; \
+          y = own + 2 * length; \
+        } \
+        T nothing; \
+        if (!g && j->groups) group_forward_##S(j, r, x, y, mean + r, rstd + r); \
+        else if (!g) forward_##S(j, x, y, mean ? mean + r : &nothing, rstd + r); \
+        else if (j->groups) group_backward_##S(j, r, g, x, y, mean[r], rstd[r]); \
+        else backward_##S(j, g, x, y, mean ? mean[r] : 0, rstd[r], dw, db); \
+        if (half) ax_cpu_float_to_half(j->dtype, (const float *)y, j->y + r * length * 2, 2, length); \
+      } \
+    } \
+  } \
+  /* Sums over chunks (or batch and channel) in order, into parameters of the compute type. */ \
+  static void collect_##S(const job *j, int64_t n, int which, bool add, T *out) \
+  { \
+    const T *sums = j->sums; \
+    if (!j->groups) { \
+      if (!add) memset(out, 0, (size_t)n * sizeof(T)); \
+      for (int64_t c = 0; c < j->chunks; c++) { \
+        const T *part = sums + (2 * c + which) * n; \
+        AX_SIMD \
+        for (int64_t i = 0; i < n; i++) out[i] += part[i]; \
+      } \
+      return; \
+    } \
+    const int64_t batch = j->rows / j->groups; \
+    for (int64_t i = 0; i < n; i++) { \
+      T s = 0; \
+      for (int64_t k = 0; k < batch; k++) s += sums[2 * (k * n + i) + (1 - which)]; \
+      out[i] = add ? out[i] + s : s; \
+    } \
+  }
+NORM(f32, float, sqrtf)
+NORM(f64, double, sqrt)
+
+/* ---- drivers */
+
+/* A parameter of n elements in the compute type: itself, a converted copy, or `otherwise` throughout. */
+static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double otherwise, void **own, size_t bytes, const void **out)
+{
+  ax_status st;
+  if (t && (ax_dtype)t->dtype == j->compute) {
+    *out = ax_data(t);
+    return AX_OK;
+  }
+  if ((st = ax_alloc(bytes, own)) != AX_OK) return st;
+  if (t) ax_cpu_half_to_float((ax_dtype)t->dtype, ax_data(t), 2, *own, n);
+  else if (j->compute == AX_F64) for (int64_t i = 0; i < n; i++) ((double *)*own)[i] = otherwise;
+  else for (int64_t i = 0; i < n; i++) ((float *)*own)[i] = (float)otherwise;
+  *out = *own;
+  return AX_OK;
+}
+
+/* The sizes of a job over x: groups 0 for the last `last` dims. */
+static job plan(const ax_tensor *x, int last, int64_t groups)
+{
+  job j = { .dtype = (ax_dtype)x->dtype, .compute = x->dtype == AX_F64 ? AX_F64 : AX_F32, .rows = 1, .n = 1, .groups = groups, .channels = 1, .x = ax_data(x) };
+  if (groups) {
+    for (int d = 2; d < x->ndim; d++) j.n *= x->shape[d];
+    j.rows = x->shape[0] * groups;
+    j.channels = x->shape[1] / groups;
+  } else
+    for (int d = 0; d < x->ndim; d++) *(d < x->ndim - last ? &j.rows : &j.n) *= x->shape[d];
+  return j;
+}
+
+static int64_t parameter_count(const job *j) { return j->groups ? j->groups * j->channels : j->n; }
+
+static ax_status scratch_for(job *j, size_t *bytes)
+{
+  *bytes = j->dtype == j->compute ? 0 : (size_t)(3 * j->n * j->channels * omp_get_max_threads()) * sizeof(float);
+  return *bytes ? ax_alloc(*bytes, (void **)&j->scratch) : AX_OK;
+}
+
+static void run_rows(job *j, int64_t pieces, int64_t work)
+{
+  ax_cpu_for(pieces, work, j->compute == AX_F64 ? f64_range : f32_range, j);
+}
+
+static ax_status forward(const ax_call *call, int64_t groups, bool centred)
+{
+  const ax_tensor *x = call->in[0];
+  job j = plan(x, call->a->n_list, groups);
+  const size_t bytes = (size_t)parameter_count(&j) * ax_dtype_size(j.compute);
+  void *own[2] = { NULL, NULL };
+  size_t scratch = 0;
+  ax_status st = AX_OK;
+
+  if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
+    for (int k = 1; k < call->n_out; k++)
+      for (int64_t i = 0; i < call->out[k]->numel; i++) ax_store_double(j.compute, ax_data(call->out[k]), i, NAN);
+    return AX_OK;
+  }
+  j.centred = centred;
+  j.eps = call->a->f[0];
+  j.y = ax_data(call->out[0]);
+  j.mean = centred ? ax_data(call->out[1]) : NULL;
+  j.rstd = ax_data(call->out[centred ? 2 : 1]);
+  AX_TRY(parameter(&j, call->n_in > 1 ? call->in[1] : NULL, parameter_count(&j), 1, &own[0], bytes, &j.w));
+  AX_TRY(parameter(&j, centred && call->n_in > 2 ? call->in[2] : NULL, parameter_count(&j), 0, &own[1], bytes, &j.b));
+  AX_TRY(scratch_for(&j, &scratch));
+  run_rows(&j, j.rows, x->numel * 2);
+out:
+  for (int k = 0; k < 2; k++)
+    if (own[k]) ax_free(own[k], bytes);
+  if (j.scratch) ax_free(j.scratch, scratch);
+  return st;
+}
+
+/* The gradient of weight (0) or bias (1) into `t`, which may be of a half type. */
+static ax_status give(const job *j, int which, bool add, ax_tensor *t)
+{
+  const int64_t n = parameter_count(j);
+  const size_t bytes = (size_t)n * sizeof(float);
+  void *wide = NULL;
+  ax_status st;
+
+  if (!t) return AX_OK;
+  if (j->compute == AX_F64) {
+    collect_f64(j, n, which, add, ax_data(t));
+    return AX_OK;
+  }
+  if (t->dtype == AX_F32) {
+    collect_f32(j, n, which, add, ax_data(t));
+    return AX_OK;
+  }
+  if ((st = ax_alloc(bytes, &wide)) != AX_OK) return st;
+  if (add) ax_cpu_half_to_float((ax_dtype)t->dtype, ax_data(t), 2, wide, n);
+  collect_f32(j, n, which, add, wide);
+  ax_cpu_float_to_half((ax_dtype)t->dtype, wide, ax_data(t), 2, n);
+  ax_free(wide, bytes);
+  return AX_OK;
+}
+
+/* in: g, x, mean, rstd, weight; out: dx, and the gradients of weight and bias or NULL. */
+static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias)
+{
+  const ax_tensor *x = call->in[1];
+  job j = plan(x, call->a->n_list, groups);
+  const int64_t n = parameter_count(&j);
+  const size_t bytes = (size_t)n * ax_dtype_size(j.compute);
+  size_t scratch = 0, sums = 0;
+  void *own = NULL;
+  ax_status st = AX_OK;
+
+  if (x->numel == 0) {
+    for (int k = 1; k < 3; k++)
+      if (call->out[k] && !(k == 1 ? add_weight : add_bias)) memset(ax_data(call->out[k]), 0, (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
+    return AX_OK;
+  }
+  j.centred = centred;
+  j.g = ax_data(call->in[0]);
+  j.mean = centred ? ax_data(call->in[2]) : NULL;
+  j.rstd = ax_data(call->in[3]);
+  j.y = ax_data(call->out[0]);
+  j.chunks = x->numel / CHUNK < 1 ? 1 : x->numel / CHUNK < MAX_CHUNKS ? x->numel / CHUNK : MAX_CHUNKS;
+  if (j.chunks > j.rows) j.chunks = j.rows;
+  AX_TRY(parameter(&j, call->in[4], n, 1, &own, bytes, &j.w));
+  sums = (size_t)(2 * (groups ? j.rows * j.channels : j.chunks * n)) * ax_dtype_size(j.compute);
+  AX_TRY(ax_alloc(sums, &j.sums));
+  AX_TRY(scratch_for(&j, &scratch));
+  run_rows(&j, groups ? j.rows : j.chunks, x->numel * 3);
+  AX_TRY(give(&j, 0, add_weight, call->out[1]));
+  AX_TRY(give(&j, 1, add_bias, call->out[2]));
+out:
+  if (own) ax_free(own, bytes);
+  if (j.sums) ax_free(j.sums, sums);
+  if (j.scratch) ax_free(j.scratch, scratch);
+  return st;
+}
+
+ax_status ax_cpu_layer_norm(const ax_call *call) { return forward(call, 0, true); }
+ax_status ax_cpu_rms_norm(const ax_call *call) { return forward(call, 0, false); }
+ax_status ax_cpu_group_norm(const ax_call *call) { return forward(call, call->a->i[0], true); }
+ax_status ax_cpu__layer_norm_backward(const ax_call *call) { return backward(call, 0, true, call->a->i[0], call->a->i[1]); }
+ax_status ax_cpu__rms_norm_backward(const ax_call *call) { return backward(call, 0, false, call->a->i[0], false); }
+ax_status ax_cpu__group_norm_backward(const ax_call *call) { return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]); }
