@@ -86,10 +86,6 @@ ax_status ax_infer_norm_backward(ax_infer *q) /* only the rules below call these
   return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name);
 }
 
-RULE(once)
-{
-  if (c->st == AX_OK) c->st = ax_fail(AX_EGRAD, "%s: a fused gradient cannot be differentiated again", ax_ops[c->node->op].name);
-}
 
 /* ---- the fused gradient */
 
@@ -109,15 +105,19 @@ static ax_tensor *parameter_place(ax_grad *c, int k, bool *in_slot, int64_t *add
     *add = accumulate;
     return slot;
   }
-  return keep(c, ax_tensor_new_on(c->g[0]->device, (ax_dtype)c->g[0]->dtype, META(k)->ndim, META(k)->shape, &t), t).t;
+  const ax_status st = ax_tensor_new_on(c->g[0]->device, (ax_dtype)c->g[0]->dtype, META(k)->ndim, META(k)->shape, &t);
+  return keep(c, st, t).t;
 }
 
 static ax_tensor *plain(ax_grad *c, ax_tensor *t, ax_dtype dtype)
 {
   ax_tensor *cast = NULL, *order = NULL;
+  ax_status st;
   if (!t || c->st != AX_OK) return NULL;
-  t = keep(c, ax_cast(t, dtype, &cast), cast).t;
-  return t ? keep(c, ax_contiguous(t, &order), order).t : NULL;
+  st = ax_cast(t, dtype, &cast);
+  if (!(t = keep(c, st, cast).t)) return NULL;
+  st = ax_contiguous(t, &order);
+  return keep(c, st, order).t;
 }
 
 static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_t groups)
@@ -131,7 +131,8 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
   memcpy(a.list, A->list, sizeof a.list);
   if (op == AX_OP_GROUP_NORM_BACKWARD) a.i[0] = groups;
   if (c->st != AX_OK) return;
-  dx = keep(c, ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx), dx).t;
+  const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
+  if (!keep(c, st, dx).t) return;
   ax_tensor *dw = parameter_place(c, 1, &slot[1], &add[0]), *db = op == AX_OP_RMS_NORM_BACKWARD ? NULL : parameter_place(c, 2, &slot[2], &add[1]);
   if (c->st != AX_OK) return;
   c->st = ax_kernel_call(op, &a, 5, (ax_tensor *[]){ g, x, mean, rstd, w }, 3, (ax_tensor *[]){ dx, dw, db }, NULL);
