@@ -86,6 +86,12 @@ $(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
 endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 
+# For the specs: a device without a GPU.
+$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/ops/*.def host/core/*.def) Makefile
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
+	@mv $@.new $@
+
 -include $(HOST_OBJ:.o=.d) $(CPU_OBJ:.o=.d)
 
 # ---- run
@@ -93,7 +99,7 @@ $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 demo: all  ## train on Fashion-MNIST with two processes; installs what is missing first
 	$(OUT)/accel-run --num_processes 2 examples/fashion_mnist.lua
 
-test: all  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
+test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)

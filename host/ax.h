@@ -18,7 +18,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-#define AX_ABI 1        /* a backend built against another number is refused by name */
+#define AX_ABI 2        /* a backend built against another number is refused by name */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -64,6 +64,13 @@ static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; }
 
 typedef enum { AX_CPU, AX_CUDA, AX_DEVICE_KINDS } ax_device_kind;
 typedef struct ax_device { uint8_t kind; uint8_t index; } ax_device;
+
+static inline bool ax_same_device(ax_device a, ax_device b) { return a.kind == b.kind && a.index == b.index; }
+AX_API const char *ax_device_text(ax_device d, char *buf, size_t size); /* "cpu", "cuda:1" */
+/* How many devices of a kind can be used; 0 with the reason as the thread's message. */
+AX_API int ax_device_count(ax_device_kind kind);
+/* Waits until everything asked of the device so far is done.  Nothing to wait for on the CPU. */
+AX_API ax_status ax_device_synchronize(ax_device d);
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
@@ -261,6 +268,8 @@ AX_API ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out);        
 AX_API ax_status ax_contiguous(ax_tensor *t, ax_tensor **out);                       /* likewise */
 AX_API ax_status ax_copy(ax_tensor *dst, ax_tensor *src); /* broadcast, cast; not recorded */
 AX_API ax_status ax_fill(ax_tensor *dst, double value);   /* not recorded */
+/* The one element of `t`, wherever it lies; waits for its device. */
+AX_API ax_status ax_item(ax_tensor *t, double *out);
 
 /* ---- autograd ----------------------------------------------------------------------------------------------- */
 
@@ -385,6 +394,21 @@ typedef struct ax_call {
 } ax_call;
 typedef ax_status (*ax_kernel)(const ax_call *call);
 
+/* The memory of devices other than the CPU. */
+typedef struct ax_device_memory {
+  int (*count)(void); /* devices that can be used */
+  /* 256-byte aligned, not cleared.  Work is ordered: memory given back may be handed out again at once.  ENOMEM says how much was asked
+   * for, is live and free. */
+  ax_status (*alloc)(int device, size_t bytes, void **out);
+  void (*release)(int device, void *data, size_t bytes);
+  /* Between host and device or two devices.  On return `from` may be reused, and what lies on the host is complete. */
+  ax_status (*copy)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
+  ax_status (*synchronize)(int device);
+  void (*stats)(int device, ax_memory_stats *out);
+  void (*reset_peak)(int device);
+  void (*empty_cache)(int device);
+} ax_device_memory;
+
 typedef struct ax_backend {
   uint32_t abi;
   const char *name;  /* "cpu" */
@@ -397,13 +421,14 @@ typedef struct ax_backend {
   int (*get_threads)(void);
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */
+  const ax_device_memory *memory; /* NULL: the host's (CPU) */
 } ax_backend;
-/* The one symbol of a plugin. */
+/* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
 typedef const ax_backend *(*ax_backend_entry)(void);
 #define AX_BACKEND_ENTRY "ax_backend_get"
 
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
-AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out);
+AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out); /* of a CUDA device: checks its number, too */
 AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
 
 /* ---- process group: dist.h -------------------------------------------------------------------------------------- */

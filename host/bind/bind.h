@@ -31,6 +31,7 @@ typedef struct ax_bind_state {
   bool in_scope;            /* inside tensor.scope; see bind_scope.c */
   int ref_scope, ref_kept;  /* the results made in the innermost scope (weak list); those it must not empty */
   int scope_count;
+  ax_device device;         /* where constructors put tensors when nothing else is said */
   int64_t mark;             /* the pressure at which a collection is due */
   ax_dead_ref *dead;        /* anchors to drop at the next occasion: finalisers must not touch Lua themselves */
   bool collecting;
@@ -136,7 +137,6 @@ bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name);
 ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name);
 ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name);
 bool ax_device_parse(const char *text, ax_device *out);
-const char *ax_device_text(ax_device d, char *buf, size_t size);
 /* 1-based or negative -> 0-based; raises unless the result is in 0 .. size-1. `what` names it: "dim", "position". */
 int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size);
 /* Sizes at first..last of the stack: several numbers or one list. Returns their number. */

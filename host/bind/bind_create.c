@@ -95,7 +95,7 @@ static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndi
 static int make_shape(lua_State *L)
 {
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
 
@@ -110,7 +110,7 @@ static int make_like(lua_State *L)
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
   const char *fn = like_names[m];
   const ax_tensor *x;
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   int last;
 
   ax_bind_enter(L);
@@ -135,7 +135,7 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
 /* full(shape, value): float32 for a number, bool for a boolean, unless told otherwise */
 static int full(lua_State *L)
 {
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
   double v;
@@ -153,7 +153,7 @@ static int full(lua_State *L)
 
 static int full_like(lua_State *L)
 {
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   const ax_tensor *x;
   double v;
   ax_tensor *t;
@@ -174,7 +174,7 @@ static int full_like(lua_State *L)
 /* arange(n), arange(start, stop), arange(start, stop, step): without stop; int64 when all are integral */
 static int arange(lua_State *L)
 {
-  factory f = { .dtype = AX_I64 };
+  factory f = { .dtype = AX_I64, .device = ax_bind.device };
   double v[3] = { 0, 0, 1 }, count;
   int last;
   int64_t n, whole;
@@ -226,7 +226,7 @@ static int land(lua_State *L, const char *fn, const factory *f, ax_tensor *draft
 /* linspace(start, stop, steps): both ends included; exact at both */
 static int linspace(lua_State *L)
 {
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   double start, stop, step;
   int64_t n;
   ax_tensor *t;
@@ -247,7 +247,7 @@ static int linspace(lua_State *L)
 /* eye(n), eye(n, m) */
 static int eye(lua_State *L)
 {
-  factory f = { .dtype = AX_F32 };
+  factory f = { .dtype = AX_F32, .device = ax_bind.device };
   int64_t shape[2];
   int last;
   ax_tensor *t;
@@ -268,7 +268,7 @@ static int eye(lua_State *L)
 /* randint(low, high, shape), randint(high, shape): low <= value < high, int64 unless told otherwise */
 static int randint(lua_State *L)
 {
-  factory f = { .dtype = AX_I64 };
+  factory f = { .dtype = AX_I64, .device = ax_bind.device };
   int64_t shape[AX_MAX_DIMS], low = 0, high;
   int last, n, first = 3;
   ax_tensor *t;
@@ -291,7 +291,7 @@ static int randint(lua_State *L)
 
 static int randperm(lua_State *L)
 {
-  factory f = { .dtype = AX_I64 };
+  factory f = { .dtype = AX_I64, .device = ax_bind.device };
   int64_t n;
   ax_tensor *t;
 

@@ -94,11 +94,23 @@ static void set_number(lua_State *L, const char *key, int64_t v)
   lua_setfield(L, -2, key);
 }
 
+/* The backend of the device named at idx; of the CPU where nothing is. */
+static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
+{
+  const ax_backend *b;
+  const ax_device d = lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
+  if (ax_backend_of(d, &b) != AX_OK) ax_raise(L, fn);
+  return b;
+}
+
 static int memory_stats(lua_State *L)
 {
-  ax_memory_stats s;
+  ax_memory_stats s = { 0 };
+  const ax_backend *b;
   ax_bind_enter(L);
-  ax_memory_get(&s);
+  b = lua_isnoneornil(L, 1) ? NULL : backend_at(L, 1, "memory_stats");
+  if (b && b->memory) b->memory->stats(ax_check_device(L, 1, "memory_stats", "device").index, &s);
+  else ax_memory_get(&s);
   lua_createtable(L, 0, 10);
   set_number(L, "live_bytes", s.live_bytes);
   set_number(L, "peak_bytes", s.peak_bytes);
@@ -122,15 +134,21 @@ static int set_memory_limit(lua_State *L)
 
 static int empty_cache(lua_State *L)
 {
+  const ax_backend *b;
   ax_bind_enter(L);
-  ax_memory_empty_cache();
+  b = backend_at(L, 1, "empty_cache");
+  if (b->memory) b->memory->empty_cache(ax_check_device(L, 1, "empty_cache", "device").index);
+  else ax_memory_empty_cache();
   return 0;
 }
 
 static int reset_peak_memory_stats(lua_State *L)
 {
+  const ax_backend *b;
   ax_bind_enter(L);
-  ax_memory_reset_peak();
+  b = backend_at(L, 1, "reset_peak_memory_stats");
+  if (b->memory) b->memory->reset_peak(ax_check_device(L, 1, "reset_peak_memory_stats", "device").index);
+  else ax_memory_reset_peak();
   return 0;
 }
 
@@ -143,14 +161,6 @@ static int debug_fail_alloc(lua_State *L)
 }
 
 /* ---- the backend */
-
-static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
-{
-  const ax_backend *b;
-  const ax_device d = lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
-  if (ax_backend_of(d, &b) != AX_OK) ax_raise(L, fn);
-  return b;
-}
 
 static int get_num_threads(lua_State *L)
 {
@@ -183,12 +193,47 @@ static int backend_info(lua_State *L)
   return 1;
 }
 
+/* core.device_count(kind): how many devices can be used; for 0 also why */
+static int device_count(lua_State *L)
+{
+  ax_device d;
+  int n;
+  ax_bind_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d))
+    return ax_arg_error(L, "device_count", 1, "kind", "\"cpu\" or \"cuda\"", 1);
+  n = ax_device_count(d.kind);
+  lua_pushinteger(L, n);
+  if (n > 0) return 1;
+  lua_pushstring(L, ax_last_error());
+  return 2;
+}
+
+/* core.set_default_device(device): where constructors put tensors when nothing else is said; returns the former one's name */
+static int set_default_device(lua_State *L)
+{
+  char text[16];
+  const ax_device former = ax_bind.device;
+  ax_bind_enter(L);
+  ax_bind.device = ax_check_device(L, 1, "set_default_device", "device");
+  lua_pushstring(L, ax_device_text(former, text, sizeof text));
+  return 1;
+}
+
+/* core.synchronize(device): waits until the device has done all it was asked for */
+static int synchronize(lua_State *L)
+{
+  ax_bind_enter(L);
+  if (ax_device_synchronize(ax_check_device(L, 1, "synchronize", "device")) != AX_OK) return ax_raise(L, "synchronize");
+  return 0;
+}
+
 void ax_open_memory(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "memory_stats", memory_stats }, { "set_memory_limit", set_memory_limit }, { "empty_cache", empty_cache },
     { "reset_peak_memory_stats", reset_peak_memory_stats }, { "debug_fail_alloc", debug_fail_alloc },
-    { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info }, { NULL, NULL },
+    { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info },
+    { "device_count", device_count }, { "synchronize", synchronize }, { "set_default_device", set_default_device }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   last.left = ax_memory_pressure();

@@ -366,7 +366,8 @@ typedef struct target { ax_dtype dtype; ax_device device; bool copy; } target;
 static void to_word(lua_State *L, int idx, target *to)
 {
   const char *s = lua_tostring(L, idx);
-  if (ax_device_parse(s, &to->device)) to->device = ax_check_device(L, idx, "to", "device");
+  ax_device named;
+  if (ax_device_parse(s, &named)) to->device = ax_check_device(L, idx, "to", "device");
   else to->dtype = ax_check_dtype(L, idx, "to", "dtype or device");
 }
 
@@ -396,17 +397,16 @@ static void read_target(lua_State *L, int last, target *to)
 static int convert(lua_State *L, ax_tensor *t, const target *to)
 {
   ax_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
-  const bool moves = t->device.kind != to->device.kind || t->device.index != to->device.index;
 
   r.args.in = r.in;
-  r.args.a.i[0] = to->dtype;
-  if (moves) {
-    ax_tensor **box = ax_push_result(L);
-    if (t->requires_grad && ax_grad_enabled())
-      return ax_error(L, "to", "moving a tensor that requires a gradient between devices is not recorded; detach it first");
-    if (ax_tensor_new_on(to->device, to->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK) return ax_raise(L, "to");
-    return 1;
+  if (!ax_same_device(t->device, to->device)) { /* the cast, where there is one, follows on the new device */
+    r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index }, .n_list = -1 };
+    ax_run_push(L, AX_OP_TO_DEVICE, "to", &r);
+    if (to->dtype == t->dtype) return 1;
+    lua_replace(L, 1);
+    r.in[0] = t = *ax_to_box(L, 1);
   }
+  r.args.a.i[0] = to->dtype;
   if (to->dtype != t->dtype) return ax_run_push(L, AX_OP_CAST, "to", &r);
   if (to->copy) return ax_run_push(L, AX_OP_CLONE, "to", &r);
   lua_pushvalue(L, 1);

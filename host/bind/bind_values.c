@@ -149,7 +149,7 @@ static int tensor(lua_State *L)
 {
   static const char *const names[] = { "dtype", "device", "requires_grad" };
   filler f = { .L = L, .dtype = AX_F32 };
-  ax_device device = { AX_CPU, 0 };
+  ax_device device = ax_bind.device;
   bool requires_grad = false;
   ax_tensor *source, **box;
   const int last = lua_gettop(L);

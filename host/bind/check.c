@@ -198,13 +198,6 @@ bool ax_device_parse(const char *text, ax_device *out)
   return *end == '\0' && index <= 255;
 }
 
-const char *ax_device_text(ax_device d, char *buf, size_t size)
-{
-  if (d.kind == AX_CPU) return "cpu";
-  snprintf(buf, size, "cuda:%d", d.index);
-  return buf;
-}
-
 ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_device d = { AX_CPU, 0 };

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
@@ -32,11 +33,9 @@ static int usable_levels(const char **levels)
 }
 
 /* Opens one plugin file; on refusal appends why to `said`. */
-static const ax_backend *open_plugin(const char *level, char *said, size_t size)
+static const ax_backend *open_plugin(const char *path, char *said, size_t size)
 {
-  char path[4200];
   const size_t used = strlen(said);
-  snprintf(path, sizeof path, "%s/libax_cpu_%s.so", plugin_dir, level);
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
     snprintf(said + used, size - used, "\n  %s", dlerror());
@@ -45,23 +44,19 @@ static const ax_backend *open_plugin(const char *level, char *said, size_t size)
   const ax_backend_entry entry = (ax_backend_entry)dlsym(lib, AX_BACKEND_ENTRY);
   const ax_backend *backend = entry ? entry() : NULL;
   if (backend && backend->abi == AX_ABI) return backend;
-  if (!backend) snprintf(said + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
+  if (!entry) snprintf(said + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
+  else if (!backend) snprintf(said + used, size - used, "\n  %.600s", ax_last_error());
   else snprintf(said + used, size - used, "\n  %.200s: built for interface %u, this host has %d", path, backend->abi, AX_ABI);
   dlclose(lib);
   return NULL;
 }
 
-ax_status ax_backend_of(ax_device device, const ax_backend **out)
+static ax_status load_cpu(const ax_backend **out)
 {
-  const char *levels[4], *wanted = NULL;
-  char said[900] = "";
-  int n;
+  const char *levels[4], *wanted = getenv("ACCEL_CPU_LEVEL");
+  char said[900] = "", path[4200];
+  int n = usable_levels(levels);
 
-  *out = loaded[device.kind];
-  if (*out) return AX_OK;
-  if (device.kind != AX_CPU) return ax_fail(AX_ENOIMPL, "no CUDA backend in this build");
-  n = usable_levels(levels);
-  wanted = getenv("ACCEL_CPU_LEVEL");
   if (wanted && *wanted) {
     bool known = false;
     for (int k = 0; k < n; k++) known |= strcmp(levels[k], wanted) == 0;
@@ -69,8 +64,41 @@ ax_status ax_backend_of(ax_device device, const ax_backend **out)
     levels[0] = wanted;
     n = 1;
   }
-  for (int k = 0; k < n && !*out; k++) *out = open_plugin(levels[k], said, sizeof said);
-  if (!*out) return ax_fail(AX_ENOIMPL, "no CPU plugin could be loaded:%s", said);
-  loaded[device.kind] = *out;
-  return AX_OK;
+  for (int k = 0; k < n && !*out; k++) {
+    snprintf(path, sizeof path, "%s/libax_cpu_%s.so", plugin_dir, levels[k]);
+    *out = open_plugin(path, said, sizeof said);
+  }
+  return *out ? AX_OK : ax_fail(AX_ENOIMPL, "no CPU plugin could be loaded:%s", said);
+}
+
+/* The reason why there is no CUDA does not change while a process lives: it is found once and told each time.
+ * ACCEL_CUDA_PLUGIN names another file (tests of devices bring one that needs no GPU). */
+static ax_status load_cuda(const ax_backend **out)
+{
+  static char reason[900];
+  const char *named = getenv("ACCEL_CUDA_PLUGIN");
+  char path[4200];
+
+  if (!*reason) {
+    if (named && *named) snprintf(path, sizeof path, "%s", named);
+    else snprintf(path, sizeof path, "%s/libax_cuda.so", plugin_dir);
+    if (access(path, F_OK) != 0) snprintf(reason, sizeof reason, "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)", path);
+    else *out = open_plugin(path, reason, sizeof reason);
+  }
+  return *out ? AX_OK : ax_fail(AX_ENOIMPL, "CUDA cannot be used here:%s", reason);
+}
+
+ax_status ax_backend_of(ax_device device, const ax_backend **out)
+{
+  ax_status st = AX_OK;
+  *out = loaded[device.kind];
+  if (__builtin_expect(!*out, 0)) {
+    st = device.kind == AX_CPU ? load_cpu(out) : load_cuda(out);
+    if (st != AX_OK) return st;
+    loaded[device.kind] = *out;
+  }
+  if (device.kind == AX_CPU || device.index < (*out)->memory->count()) return AX_OK;
+  const int n = (*out)->memory->count();
+  *out = NULL;
+  return ax_fail(AX_EINVAL, "cuda:%d: this process sees %d CUDA device%s, numbered from 0", device.index, n, n == 1 ? "" : "s");
 }

@@ -14,6 +14,10 @@ bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *st
 /* Strides that show the same elements as `new_shape` (same count); false when only a copy can. */
 bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out);
 
+/* ---- device.c */
+/* Elements of `src` into `dst` of the same shape on another device, cast on the way. */
+ax_status ax_transfer(ax_tensor *dst, ax_tensor *src);
+
 /* ---- alloc.c */
 bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */
 void ax_structs_add(int n);    /* a structure left or entered a spare list */

@@ -103,6 +103,8 @@ out:
 
 /* ---- what every way of running begins with */
 
+#define DEVICE(d) ax_device_text(d, (char[16]){ 0 }, 16)
+
 static ax_device device_of(const ax_args *args)
 {
   for (int k = 0; k < args->n_in; k++)
@@ -119,8 +121,8 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
   for (int k = 0; k < args->n_in; k++) {
     const ax_tensor *t = args->in[k];
     if (!t) continue;
-    if (t->device.kind != device.kind || t->device.index != device.index)
-      return ax_fail(AX_EINVAL, "%s: tensors lie on different devices", ax_ops[op].name);
+    if (!ax_same_device(t->device, device))
+      return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name, DEVICE(device), DEVICE(t->device));
     /* a view of something that a recorded in-place op has changed since no longer knows its history */
     if (t->rebased != t->version->rebased && (t->requires_grad || t->is_view) && ax_grad_enabled())
       return ax_fail(AX_EGRAD, "%s: argument %d is a view of a tensor that an in-place op under autograd changed after the view was made; make the view again",
@@ -224,6 +226,21 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
   return AX_OK;
 }
 
+/* dst:copy_(a tensor on another device): it is brought over first, which is recorded if need be. */
+static ax_status copy_across(const ax_args *args, ax_tensor *dst)
+{
+  ax_tensor *moved[AX_MAX_OUT];
+  ax_args a = *args;
+  a.a = (ax_attrs){ .i = { dst->device.kind, dst->device.index }, .n_list = -1 };
+  ax_status st = ax_run(AX_OP_TO_DEVICE, &a, moved);
+  if (st != AX_OK) return st;
+  a.in = moved;
+  a.a = args->a;
+  st = ax_run_inplace(AX_OP_COPY, &a, dst);
+  ax_tensor_release(moved[0]);
+  return st;
+}
+
 ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
@@ -234,6 +251,11 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   ax_status st;
 
   if (ax_ops[op].form != AX_FORM_POINTWISE) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
+  for (int k = 0; k < args->n_in; k++)
+    if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
+      if (op == AX_OP_COPY) return copy_across(args, dst);
+      return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name, DEVICE(dst->device), DEVICE(args->in[k]->device));
+    }
   const bool recording = impl->gradient && ax_grad_enabled() && (dst->requires_grad || ax_would_record(args->n_in, args->in));
   AX_TRY(check_inputs(op, args));
   AX_TRY(impl->infer(&q));

@@ -31,13 +31,26 @@ ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *
   return AX_OK;
 }
 
+static void release_device(ax_storage *s) { ((const ax_device_memory *)s->owner)->release(s->device.index, s->data, s->bytes); }
+
+static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
+{
+  const ax_backend *backend;
+  void *data;
+  ax_status st = ax_backend_of(device, &backend);
+  if (st != AX_OK || (st = backend->memory->alloc(device.index, bytes, &data)) != AX_OK) return st;
+  if ((st = ax_storage_wrap(data, bytes, release_device, (void *)backend->memory, out)) == AX_OK) (*out)->device = device;
+  else backend->memory->release(device.index, data, bytes);
+  return st;
+}
+
 ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
 {
   ax_status st;
   void *data;
 
   *out = NULL;
-  if (device.kind != AX_CPU) return ax_fail(AX_ENOIMPL, "this build has no backend for device kind %d", device.kind);
+  if (device.kind != AX_CPU) return new_on_device(device, bytes, out);
   if ((st = ax_alloc(bytes, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
   return st;

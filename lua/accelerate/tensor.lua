@@ -62,6 +62,9 @@ local core = require "accelerate.core"
 ---@field default_generator fun(): userdata
 ---@field get_num_threads fun(): integer
 ---@field set_num_threads fun(n: integer)
+---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for none also why
+---@field set_default_device fun(device: string): string where constructors put tensors when nothing else is said; returns the former one
+---@field synchronize fun(device: string) waits until the device has done all it was asked for
 ---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable, inplace, hidden
 local M = {}
 
@@ -69,7 +72,7 @@ for _, name in ipairs {
   "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm",
   "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
   "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released", "grad", "Function",
-  "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "ops",
+  "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count", "set_default_device", "synchronize", "ops",
 } do
   M[name] = core[name]
 end

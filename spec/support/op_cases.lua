@@ -5,6 +5,7 @@
 --- ref       POINTWISE: scalars in, scalar out.  Others: nested tables in, nested table(s) out
 --- through   rows with a leading underscore have no Lua function: the named row's second derivative (or forward pass) runs them
 --- once      the fused backward row whose gradient raises: no second derivative
+--- spec      the spec that runs it, where nothing here can
 --- exact     no finite differences (results are not floating, or random)
 ---
 --- A file for each family of rows, as in host/core/ops.

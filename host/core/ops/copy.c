@@ -22,3 +22,19 @@ ax_status ax_infer_cast(ax_infer *q)
   out_like(q, 0, (ax_dtype)q->a.i[0], INPUT(0)->ndim, INPUT(0)->shape);
   return AX_OK;
 }
+
+/* Integers 2 and 3 say where x lay, for the way back. */
+ax_status ax_infer_to_device(ax_infer *q)
+{
+  ax_tensor *x = INPUT(0);
+  const ax_device to = { (uint8_t)q->a.i[0], (uint8_t)q->a.i[1] };
+  ax_status st = ax_tensor_new_on(to, (ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
+  q->a.i[2] = x->device.kind;
+  q->a.i[3] = x->device.index;
+  if (st != AX_OK || (st = ax_transfer(q->result[0], x)) == AX_OK) return st;
+  ax_tensor_release(q->result[0]);
+  q->result[0] = NULL;
+  return st;
+}
+
+RULE(to_device) { give(c, 0, with_ints(c, AX_OP_TO_DEVICE, G, A->i[2], A->i[3], 0, 0)); }

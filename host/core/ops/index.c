@@ -49,7 +49,9 @@ ax_status ax_infer_masked_select(ax_infer *q)
   AX_TRY(run_list(AX_OP_RESHAPE, wide, 1, (int64_t[]){ -1 + (wide->numel == 0) }, &flat));
   AX_TRY(run_list(AX_OP_RESHAPE, wide_mask, 1, (int64_t[]){ -1 + (wide->numel == 0) }, &flat_mask));
   AX_TRY(run_list(AX_OP_SUM, flat_mask, -1, NULL, &count));
-  n = ax_load_int(AX_I64, ax_data(count), 0);
+  double trues;
+  AX_TRY(ax_item(count, &trues));
+  n = (int64_t)trues;
   AX_TRY(ax_tensor_new_on(X->device, AX_I64, 1, &n, &index));
   AX_TRY(ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat_mask, .a = { .n_list = -1 } }, index));
   AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ flat, index }, .a = { .n_list = -1 } }, results));
