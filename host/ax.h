@@ -59,6 +59,7 @@ AX_API ax_status ax_dtype_parse(const char *name, ax_dtype *out);
 AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 
 static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; }
+static inline bool ax_is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 
@@ -148,6 +149,8 @@ struct ax_tensor {
   ax_node *accumulate; /* leaves: weak pointer to the node that adds into grad */
   ax_tensor *grad;     /* leaves: counted; NULL when there is none */
   ax_tensor *grad_slot; /* leaves: where grad goes (a view of a flat buffer) when there is one; counted */
+  ax_tensor *work;      /* leaves: their copy in autocast's type (a view of a flat buffer) when there is one; counted */
+  uint32_t work_edits;  /* version->edits when `work` was written: it is current while they are equal */
   ax_hook *hooks;      /* leaves: called with the gradient before it is added */
   void *handle;        /* for the binding: how it finds the Lua object of this tensor; NULL if none */
 };
@@ -171,6 +174,9 @@ AX_API bool ax_tensor_is_contiguous(const ax_tensor *t);
 AX_API ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset);
 /* Points t->grad_slot at elements [offset, offset + numel) of `flat`; an existing gradient moves there.  flat NULL: none. */
 AX_API ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset);
+/* Points t->work at elements [offset, offset + numel) of `flat`, which is of a half type; it is written when it is first used.
+ * flat NULL: none. */
+AX_API ax_status ax_tensor_set_work(ax_tensor *t, ax_tensor *flat, int64_t offset);
 /* Makes `t` share storage, shape and dtype of `src` (x.data = y); history must be empty. */
 AX_API ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src);
 
@@ -223,6 +229,7 @@ typedef struct ax_attrs {
   int n_list; /* -1: the list was not given */
   int64_t list[AX_MAX_DIMS];
   bool accumulate; /* internal: the result is added to what `out` holds (mm, sum) */
+  bool wide;       /* internal: inputs of half types give a float32 result, with no rounding in between */
   ax_generator *gen; /* borrowed during the call; NULL: the default one */
   struct { uint64_t seed, stream, draw; } rng; /* filled by the dispatcher for random ops, so that a gradient can draw again */
 } ax_attrs;
@@ -259,6 +266,20 @@ typedef struct ax_op_row {
   bool inplace;        /* has a name_ form */
 } ax_op_row;
 AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
+
+/* Automatic casting, of one thread.  While it is on, ax_run casts the floating inputs of an op as the row's policy says; the casts
+ * are recorded, so that gradients come back in the types of the leaves.  float64 stays as it is.  In-place ops, ax_run_into and what a
+ * backward pass runs are not touched. */
+typedef struct ax_autocast {
+  bool enabled;
+  bool cache;     /* a leaf is cast once while the region lasts, and again only when it was written meanwhile */
+  ax_dtype dtype; /* of rows with the policy LOWER: AX_BF16 or AX_F16 */
+} ax_autocast;
+AX_API ax_autocast ax_autocast_get(void);
+/* Begins a region, inside which `state` holds; hand what it returns to ax_autocast_leave.  The end of the outermost one frees the casts
+ * that were kept. */
+AX_API ax_autocast ax_autocast_enter(ax_autocast state);
+AX_API void ax_autocast_leave(ax_autocast former);
 
 /* Conveniences for C callers (gradient rules, optimizers, data). */
 AX_API ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out);
@@ -382,7 +403,7 @@ typedef struct ax_iter {
 } ax_iter;
 
 /* What a kernel is called with.  POINTWISE: `iter` over out[0] and the inputs, all inputs in the compute dtype (cast: its own
- * source dtype).  REDUCE: `iter` over the input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
+ * source dtype), except that inputs of half types stay as they are where that is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter` over the input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
  * through out[1], contiguous); KERNEL: tensors as the row's rule asked for them (contiguous and cast where it says so). */
 typedef struct ax_call {
   ax_op op;
@@ -409,6 +430,9 @@ typedef struct ax_device_memory {
   void (*empty_cache)(int device);
 } ax_device_memory;
 
+/* How often a kernel was chosen on this thread, under a name such as "mm bfloat16 -> float32, oneDNN brg:avx512_core_bf16". */
+typedef struct ax_kernel_stat { char name[96]; int64_t calls; } ax_kernel_stat;
+
 typedef struct ax_backend {
   uint32_t abi;
   const char *name;  /* "cpu" */
@@ -422,6 +446,8 @@ typedef struct ax_backend {
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */
   const ax_device_memory *memory; /* NULL: the host's (CPU) */
+  /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: all counts go back to 0 */
+  const ax_kernel_stat *(*stats)(int *n, bool reset);
 } ax_backend;
 /* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
 typedef const ax_backend *(*ax_backend_entry)(void);

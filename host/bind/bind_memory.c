@@ -227,13 +227,45 @@ static int synchronize(lua_State *L)
   return 0;
 }
 
+/* core.kernel_stats({ reset = false }) -> how often each kernel that is counted ran on this thread: a table name -> calls */
+static int kernel_stats(lua_State *L)
+{
+  static const char *const names[] = { "reset" };
+  const ax_backend *b;
+  const ax_kernel_stat *list;
+  bool reset = false;
+  int n = 0;
+
+  ax_bind_enter(L);
+  lua_settop(L, 1);
+  if (!lua_isnil(L, 1)) {
+    if (!ax_is_options(L, 1, true)) return ax_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
+    ax_check_options(L, 1, "kernel_stats", names, 1);
+    lua_getfield(L, 1, "reset");
+    if (!lua_isnil(L, -1)) reset = ax_check_boolean(L, -1, "kernel_stats", "reset");
+    lua_pop(L, 1);
+  }
+  if (ax_backend_of((ax_device){ AX_CPU, 0 }, &b) != AX_OK) return ax_raise(L, "kernel_stats");
+  lua_newtable(L);
+  if (!b->stats) return 1;
+  list = b->stats(&n, false);
+  for (int k = 0; k < n; k++) {
+    if (!list[k].calls) continue;
+    lua_pushnumber(L, (double)list[k].calls);
+    lua_setfield(L, -2, list[k].name);
+  }
+  if (reset) b->stats(&n, true);
+  return 1;
+}
+
 void ax_open_memory(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "memory_stats", memory_stats }, { "set_memory_limit", set_memory_limit }, { "empty_cache", empty_cache },
     { "reset_peak_memory_stats", reset_peak_memory_stats }, { "debug_fail_alloc", debug_fail_alloc },
     { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info },
-    { "device_count", device_count }, { "synchronize", synchronize }, { "set_default_device", set_default_device }, { NULL, NULL },
+    { "device_count", device_count }, { "synchronize", synchronize }, { "set_default_device", set_default_device },
+    { "kernel_stats", kernel_stats }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   last.left = ax_memory_pressure();

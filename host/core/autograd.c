@@ -544,10 +544,18 @@ bool ax_wants(const ax_grad *c, int k)
   return to && to->seq >= c->oldest;
 }
 
+/* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a leaf, through which a rule may add in the
+ * leaf's type.  NULL where there is none, or where a hook is to see what comes by. */
+static ax_node *leaf_node(ax_node *to)
+{
+  if (to && to->kind == AX_NODE_OP && to->op == AX_OP_CAST && !to->hooks && !to->released) to = to->edges[0].node;
+  return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
+}
+
 ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
 {
-  const ax_node *to = c->node->edges[k].node;
-  ax_tensor *leaf = to && to->kind == AX_NODE_ACCUMULATE ? to->leaf : NULL;
+  const ax_node *to = leaf_node(c->node->edges[k].node);
+  ax_tensor *leaf = to ? to->leaf : NULL;
 
   if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
   if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
@@ -559,7 +567,7 @@ ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
 
 void ax_sunk(ax_grad *c, int k)
 {
-  ax_node *to = c->node->edges[k].node;
+  ax_node *to = leaf_node(c->node->edges[k].node);
   if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
   to->sunk = c->sunk[k] = true;
 }
@@ -627,7 +635,7 @@ static ax_status run_node(run *r, ax_node *n)
     const ax_edge *e = &n->edges[k];
     ax_tensor *fitted = NULL;
     if (!e->node || e->node->seq < r->oldest) continue;
-    if (sunk[k]) st = push(r, e->node);
+    if (sunk[k]) st = push(r, leaf_node(e->node));
     else if (d[k]) {
       st = fit(d[k], &n->in_meta[k], &fitted);
       ax_tensor_release(d[k]);
@@ -709,8 +717,10 @@ out:
 
 static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
 {
-  const bool former = ax_grad_set_enabled(r->create_graph);
+  const bool former = ax_grad_set_enabled(r->create_graph), casting = ax_autocast_now.enabled;
   ax_status st = AX_OK;
+
+  ax_autocast_now.enabled = false; /* gradients are computed in the types of the forward pass */
 
   for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
   while (st == AX_OK && r->n > 0) {
@@ -721,6 +731,7 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
   }
   while (r->n > 0) forget(r->heap[--r->n]); /* after a failure */
   ax_mfree(r->heap);
+  ax_autocast_now.enabled = casting;
   ax_grad_set_enabled(former);
   return st;
 }

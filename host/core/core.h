@@ -22,6 +22,12 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src);
 bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */
 void ax_structs_add(int n);    /* a structure left or entered a spare list */
 
+/* ---- autocast.c */
+extern _Thread_local ax_autocast ax_autocast_now;
+/* ax_run_cast: runs `op` with its inputs cast as its row says; ax_run calls it where autocast is on.  ax_run_plain: runs it as given. */
+ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out);
+ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out);
+
 /* ---- tensor.c */
 /* New reference: a view of t with its version cell; no graph. */
 ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out);

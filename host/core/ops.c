@@ -52,10 +52,13 @@ static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
 /* Inputs as the kernel wants them.  own[k] is what has to be released. */
 static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **own)
 {
+  /* pointwise kernels widen half types themselves; where moves bits */
+  const bool widens = ax_ops[q->op].form == AX_FORM_POINTWISE && q->compute == AX_F32 && q->op != AX_OP_WHERE;
+
   for (int k = 0; k < q->args->n_in; k++) {
     ax_tensor *t = in[k] = q->args->in[k];
     if (!t) continue;
-    const bool cast = q->cast >> k & 1 && t->dtype != q->compute;
+    const bool cast = q->cast >> k & 1 && t->dtype != q->compute && !(widens && ax_is_half((ax_dtype)t->dtype));
     if (!cast && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
     ax_status st = ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
     if (st == AX_OK) st = raw_copy(own[k], t);
@@ -69,8 +72,7 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
  * no half holds, is a fine factor.  Where bits are moved (where) or compared, they are of the type itself. */
 static ax_dtype number_dtype(const ax_infer *q)
 {
-  const bool half = q->compute == AX_F16 || q->compute == AX_BF16;
-  return half && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32 : q->compute;
+  return ax_is_half(q->compute) && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32 : q->compute;
 }
 
 static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
@@ -141,6 +143,12 @@ static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RAND
 /* ---- the three ways of running */
 
 ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
+{
+  if (__builtin_expect(ax_autocast_now.enabled, 0) && ax_ops[op].autocast != AX_CAST_KEEP) return ax_run_cast(op, args, out);
+  return ax_run_plain(op, args, out);
+}
+
+ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a, .result = out };

@@ -119,6 +119,7 @@ void ax_tensor_release(ax_tensor *t)
   ax_hooks_drop(&t->hooks);
   ax_tensor_release(t->grad);
   ax_tensor_release(t->grad_slot);
+  ax_tensor_release(t->work);
   version_release(t->version);
   ax_storage_release(t->storage);
   free_struct(t);
@@ -204,6 +205,34 @@ out:
   return st;
 }
 
+ax_status ax_tensor_set_work(ax_tensor *t, ax_tensor *flat, int64_t offset)
+{
+  ax_status st = AX_OK;
+  ax_tensor *work = NULL;
+  ax_version *own = NULL;
+  int64_t strides[AX_MAX_DIMS];
+
+  if (flat) {
+    if (!ax_is_half((ax_dtype)flat->dtype) || flat->ndim != 1 || !ax_tensor_is_contiguous(flat))
+      return ax_fail(AX_EINVAL, "set_work: expected a contiguous 1-d buffer of a half type, got %d-d %s", flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
+    if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
+      return ax_fail(AX_ERANGE, "set_work: %lld elements at offset %lld do not fit a buffer of %lld", (long long)t->numel, (long long)offset,
+                     (long long)flat->numel);
+    ax_strides_contiguous(t->ndim, t->shape, strides);
+    AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)flat->dtype, t->ndim, t->shape, strides, flat->offset + offset, &work));
+    if (!(own = ax_malloc(sizeof *own))) { st = AX_ENOMEM; goto out; }
+    *own = (ax_version){ .refs = 1 }; /* writing one copy must not make the others look edited */
+    work->version = own;
+  }
+  ax_tensor_release(t->work);
+  t->work = work;
+  t->work_edits = t->version->edits - 1;
+  work = NULL;
+out:
+  ax_tensor_release(work);
+  return st;
+}
+
 ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
 {
   ax_version *own;
@@ -222,5 +251,7 @@ ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
     ax_tensor_release(t->grad_slot);
     t->grad_slot = NULL;
   }
+  ax_tensor_release(t->work);
+  t->work = NULL;
   return AX_OK;
 }

@@ -47,6 +47,7 @@ const ax_backend *ax_backend_get(void)
     .get_threads = ax_cpu_get_threads,
     .set_threads = ax_cpu_set_threads,
     .describe = describe,
+    .stats = ax_cpu_stats,
   };
   return &backend;
 }

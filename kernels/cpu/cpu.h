@@ -38,6 +38,11 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
 ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx);
 ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
 
+/* ---- stats.c: what core.kernel_stats() tells */
+/* The counter of that name on this thread, for the kernel to add to; it may keep the pointer. */
+int64_t *ax_cpu_counter(const char *name);
+const ax_kernel_stat *ax_cpu_stats(int *n, bool reset);
+
 /* ---- copy.c */
 /* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest even. */
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n);

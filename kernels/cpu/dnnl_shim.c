@@ -71,6 +71,7 @@ typedef struct entry {
   uint64_t used;     /* when, for choosing which one to drop */
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
   dnnl_memory_t a, b, bias, c;
+  int64_t *calls;
 } entry;
 
 static __thread entry cache[SETS][WAYS];
@@ -102,22 +103,25 @@ static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, in
   return desc_init(d, ndims, dims, type, strides);
 }
 
+static dnnl_data_type_t type_of(ax_dtype d) { return d == AX_F32 ? dnnl_f32 : d == AX_BF16 ? dnnl_bf16 : dnnl_f16; }
+
 static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
 {
-  const dnnl_data_type_t type = g->dtype == AX_F32 ? dnnl_f32 : g->dtype == AX_BF16 ? dnnl_bf16 : dnnl_f16;
+  const dnnl_data_type_t type = type_of((ax_dtype)g->dtype);
   desc a = {0}, b = {0}, bias = {0}, c = {0};
   dnnl_primitive_attr_t attr = NULL;
   dnnl_post_ops_t ops = NULL;
   dnnl_primitive_desc_t pd = NULL;
   const char *code = "";
+  char name[96];
   dnnl_status_t st;
 
   if (!engine) DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
   if (!stream) DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
   DNNL_TRY(matrix(&a, g, type, g->m, g->k, g->a[0], g->a[1], g->a[2]));
   DNNL_TRY(matrix(&b, g, type, g->k, g->n, g->b[0], g->b[1], g->b[2]));
-  DNNL_TRY(matrix(&c, g, type, g->m, g->n, g->c[0], g->c[1], 1));
-  if (g->bias) DNNL_TRY(matrix(&bias, g, type, 1, g->n, 0, g->n, 1));
+  DNNL_TRY(matrix(&c, g, type_of(ax_gemm_out(g)), g->m, g->n, g->c[0], g->c[1], 1));
+  if (g->bias) DNNL_TRY(matrix(&bias, g, type_of(ax_gemm_bias(g)), 1, g->n, 0, g->n, 1));
   if (g->accumulate) {
     DNNL_TRY(dnnl_primitive_attr_create(&attr));
     DNNL_TRY(dnnl_post_ops_create(&ops));
@@ -135,6 +139,8 @@ static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
   DNNL_TRY(memory_create(&e->c, &c, engine));
   if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, engine));
   DNNL_TRY(dnnl_primitive_create(&e->primitive, pd));
+  snprintf(name, sizeof(name), "mm %s -> %s, oneDNN %s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name(ax_gemm_out(g)), code);
+  e->calls = ax_cpu_counter(name);
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
   if (ops) dnnl_post_ops_destroy(ops);
@@ -186,6 +192,7 @@ ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const voi
   DNNL_TRY(dnnl_memory_set_data_handle(e->c, c));
   if (g->bias) DNNL_TRY(dnnl_memory_set_data_handle(e->bias, (void *)bias));
   DNNL_TRY(dnnl_primitive_execute(e->primitive, stream, g->bias ? 4 : 3, args));
+  ++*e->calls;
   *done = true;
   return AX_OK;
 out:

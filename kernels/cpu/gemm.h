@@ -10,9 +10,13 @@ typedef struct ax_gemm {
   int64_t dtype, batch, m, n, k;
   int64_t a[3], b[3], c[2];
   int64_t bias, accumulate; /* 0 or 1; not both */
+  int64_t wide, wide_bias;  /* 0 or 1, half types only: c, the bias, is float32 */
 } ax_gemm;
 
-/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias. */
+static inline ax_dtype ax_gemm_out(const ax_gemm *g) { return g->wide ? AX_F32 : (ax_dtype)g->dtype; }
+static inline ax_dtype ax_gemm_bias(const ax_gemm *g) { return g->wide_bias ? AX_F32 : (ax_dtype)g->dtype; }
+
+/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias, nothing wide. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 
 /* dnnl_shim.c: float32 and half types, as far as oneDNN has fast code for the case; *done tells.  Sizes must not be 0. */

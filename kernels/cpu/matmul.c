@@ -2,6 +2,7 @@
  * or in float32) or to our own kernel, which also does float64 and integers. */
 #include "gemm.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Steps that oneDNN likes: a dim of size 1 steps as if it were contiguous. */
@@ -54,6 +55,9 @@ static void own(ax_gemm g, const void *a, const void *b, const void *bias, void 
   ax_cpu_gemm(&g, a, b, c);
 }
 
+static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
 /* oneDNN divides k among threads, and so lets the result depend on their number, when a is transposed and k at least 2048 (the
  * gradient of a weight over a large batch).  We let no product be that deep. */
 #define DEEP 2048
@@ -70,7 +74,8 @@ static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, con
     const char *slice_a = (const char *)a + at * g.a[2] * size, *slice_b = (const char *)b + at * g.b[1] * size;
     AX_TRY(ax_dnnl_gemm(&g, slice_a, slice_b, bias, c, done));
     if (!*done && at == 0) break; /* nothing has been written: the caller has other ways */
-    if (!*done) ax_cpu_gemm(&g, slice_a, slice_b, c);
+    if (!*done && g.wide) AX_TRY(widened(&g, slice_a, slice_b, NULL, c));
+    else if (!*done) ax_cpu_gemm(&g, slice_a, slice_b, c);
     *done = true;
     g.bias = 0;
     g.accumulate = 1;
@@ -93,7 +98,7 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
   if (g.m == 1) g.c[1] = g.n;
   if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
   const bool deep = g.batch == 1 && g.k >= DEEP && g.a[1] == 1 && g.m > 1;
-  if (!plain(g.m, g.k, g.a) || (deep && g.dtype != AX_F32)) { /* half types would be rounded after each slice */
+  if (!plain(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) { /* half results would be rounded after each slice */
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
     a = own_a;
   }
@@ -108,9 +113,7 @@ out:
   return st;
 }
 
-static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
-
-/* Half types through float32: everything is widened, the result rounded once. */
+/* Half types through float32: everything is widened; the result, unless it is wide itself, is rounded once. */
 static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   const ax_dtype d = (ax_dtype)g->dtype;
@@ -122,16 +125,22 @@ static ax_status widened(const ax_gemm *g, const void *a, const void *b, const v
 
   AX_TRY(pack(AX_F32, g, g->m, g->k, wide.a, a, &wa, &na));
   AX_TRY(pack(AX_F32, g, g->k, g->n, wide.b, b, &wb, &nb));
-  AX_TRY(ax_alloc(nc, &wc));
-  if (g->bias) {
+  if (g->bias && !g->wide_bias) {
     AX_TRY(ax_alloc(nbias, &wbias));
     ax_cpu_half_to_float(d, bias, 2, wbias, g->n);
+    bias = wbias;
   }
-  if (g->accumulate) ax_cpu_copy_strided(3, c_shape, AX_F32, wc, d, c, c_step);
   wide.dtype = AX_F32;
+  wide.wide = wide.wide_bias = 0;
+  if (g->wide) {
+    st = run(&wide, wa, wb, bias, c);
+    goto out;
+  }
+  AX_TRY(ax_alloc(nc, &wc));
+  if (g->accumulate) ax_cpu_copy_strided(3, c_shape, AX_F32, wc, d, c, c_step);
   wide.c[0] = g->m * g->n;
   wide.c[1] = g->n;
-  AX_TRY(run(&wide, wa, wb, wbias, wc));
+  AX_TRY(run(&wide, wa, wb, bias, wc));
   for (int64_t i = 0; i < g->batch; i++)
     for (int64_t y = 0; y < g->m; y++)
       ax_cpu_float_to_half(d, (float *)wc + (i * g->m + y) * g->n, (char *)c + 2 * (i * g->c[0] + y * g->c[1]), 2, g->n);
@@ -143,6 +152,20 @@ out:
   return st;
 }
 
+/* Counts a product that oneDNN did not take. */
+static void count(const ax_gemm *g, bool widens)
+{
+  static __thread int64_t *calls[AX_DTYPE_COUNT][2][2];
+  int64_t **at = &calls[g->dtype][g->wide != 0][widens];
+  char name[96];
+
+  if (!*at) {
+    snprintf(name, sizeof(name), "mm %s -> %s, %s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name(ax_gemm_out(g)), widens ? "through float32" : "own kernel");
+    *at = ax_cpu_counter(name);
+  }
+  ++**at;
+}
+
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   bool done = false;
@@ -151,11 +174,17 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
   if (g->batch == 0 || g->m == 0 || g->n == 0) return AX_OK;
   if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16) AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
   if (done) return AX_OK;
-  if (g->dtype == AX_BF16 || g->dtype == AX_F16) return widened(g, a, b, bias, c);
+  if (ax_is_half((ax_dtype)g->dtype)) {
+    count(g, true);
+    return widened(g, a, b, bias, c);
+  }
+  count(g, false);
   own(*g, a, b, bias, c);
 out:
   return st;
 }
+
+static bool is_wide(const ax_tensor *half, const ax_tensor *t) { return ax_is_half((ax_dtype)half->dtype) && t->dtype == AX_F32; }
 
 static ax_status check(const ax_call *call)
 {
@@ -168,7 +197,7 @@ ax_status ax_cpu_mm(const ax_call *call)
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
   const ax_gemm g = { .dtype = a->dtype, .batch = 1, .m = a->shape[0], .n = b->shape[1], .k = a->shape[1],
                       .a = { 0, a->strides[0], a->strides[1] }, .b = { 0, b->strides[0], b->strides[1] },
-                      .c = { 0, c->strides[0] }, .accumulate = call->a->accumulate };
+                      .c = { 0, c->strides[0] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
   const ax_status st = check(call);
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
@@ -178,7 +207,7 @@ ax_status ax_cpu_bmm(const ax_call *call)
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
   const ax_gemm g = { .dtype = a->dtype, .batch = a->shape[0], .m = a->shape[1], .n = b->shape[2], .k = a->shape[2],
                       .a = { a->strides[0], a->strides[1], a->strides[2] }, .b = { b->strides[0], b->strides[1], b->strides[2] },
-                      .c = { c->strides[0], c->strides[1] }, .accumulate = call->a->accumulate };
+                      .c = { c->strides[0], c->strides[1] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
   const ax_status st = check(call);
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
@@ -190,7 +219,8 @@ ax_status ax_cpu_linear(const ax_call *call)
   const int64_t in = w->shape[1], out = w->shape[0];
   int64_t rows = 1;
   ax_gemm g = { .dtype = x->dtype, .batch = 1, .n = out, .k = in, .a = { 0, in, 1 }, .b = { 0, w->strides[1], w->strides[0] },
-                .c = { 0, out }, .bias = bias != NULL, .accumulate = call->a->accumulate && !bias };
+                .c = { 0, out }, .bias = bias != NULL, .accumulate = call->a->accumulate && !bias, .wide = is_wide(x, y),
+                .wide_bias = bias && is_wide(x, bias) };
   const ax_status st = check(call);
 
   for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];

@@ -51,6 +51,9 @@ local core = require "accelerate.core"
 ---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
 ---@field is_grad_enabled fun(): boolean
 ---@field set_grad_enabled fun(on: boolean): boolean returns the former setting
+---@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see accelerate.autocast
+---@field is_autocast_enabled fun(): boolean
+---@field get_autocast_dtype fun(): accelerate.DType the lower type
 ---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are neither returned nor kept are freed at once when it ends
 ---@field keep fun(...): ... its arguments; their tensors outlive the scope
 ---@field release fun(x: accelerate.Tensor) frees a tensor's handle at once; using it later is an error
@@ -79,6 +82,9 @@ end
 for _, row in ipairs(core.ops()) do
   if not row.hidden then M[row.name] = core[row.name] end
 end
+
+local casting = require "accelerate.autocast"
+M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled, casting.get_autocast_dtype
 
 local function check_pair(where, a, b)
   for i, x in ipairs { a, b } do

@@ -16,7 +16,7 @@ ax_status ax_infer_mm(ax_infer *q)
     return ax_fail(AX_ESHAPE, "mm: expected two matrices, got %s x %s; matmul takes stacks of them", TEXT(a), TEXT(b));
   if ((st = same_dtype(q, a, b)) != AX_OK) return st;
   if (a->shape[1] != b->shape[0]) return ax_fail(AX_ESHAPE, "mm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
-  out_like(q, 0, (ax_dtype)a->dtype, 2, (int64_t[]){ a->shape[0], b->shape[1] });
+  out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), 2, (int64_t[]){ a->shape[0], b->shape[1] });
   return AX_OK;
 }
 
@@ -28,7 +28,7 @@ ax_status ax_infer_bmm(ax_infer *q)
   if ((st = same_dtype(q, a, b)) != AX_OK) return st;
   if (a->shape[0] != b->shape[0]) return ax_fail(AX_ESHAPE, "bmm: stacks differ in length: %s x %s", TEXT(a), TEXT(b));
   if (a->shape[2] != b->shape[1]) return ax_fail(AX_ESHAPE, "bmm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
-  out_like(q, 0, (ax_dtype)a->dtype, 3, (int64_t[]){ a->shape[0], a->shape[1], b->shape[2] });
+  out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), 3, (int64_t[]){ a->shape[0], a->shape[1], b->shape[2] });
   return AX_OK;
 }
 
@@ -46,12 +46,13 @@ ax_status ax_infer_linear(ax_infer *q)
   if (b) {
     if (b->ndim != 1 || b->shape[0] != w->shape[0])
       return ax_fail(AX_ESHAPE, "linear: bias must be [%lld] for weight %s, got %s", (long long)w->shape[0], TEXT(w), TEXT(b));
-    if ((st = same_dtype(q, x, b)) != AX_OK) return st;
+    const bool mixed = b->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype); /* added before the result is rounded */
+    if (!mixed && (st = same_dtype(q, x, b)) != AX_OK) return st;
   }
   memcpy(shape, x->shape, sizeof shape);
   shape[x->ndim - 1] = w->shape[0];
   q->contiguous = 1 | 4;
-  out_like(q, 0, (ax_dtype)x->dtype, x->ndim, shape);
+  out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype), x->ndim, shape);
   return AX_OK;
 }
 

@@ -36,7 +36,7 @@ ax_status ax_infer_cross_entropy(ax_infer *q)
   const ax_tensor *x = INPUT(0), *target = INPUT(1);
   const ax_status st = check_classes(q, x, target);
   if (st != AX_OK) return st;
-  out_like(q, 0, (ax_dtype)x->dtype, q->a.i[1] == 2 ? target->ndim : 0, target->shape);
+  out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype), q->a.i[1] == 2 ? target->ndim : 0, target->shape);
   out_like(q, 1, x->dtype == AX_F64 ? AX_F64 : AX_F32, 1, (int64_t[]){ target->numel + 1 });
   return AX_OK;
 }
@@ -46,7 +46,8 @@ ax_status ax_infer_cross_entropy_backward(ax_infer *q)
   const ax_tensor *g = INPUT(0), *x = INPUT(1), *target = INPUT(2), *lse = INPUT(3);
   const ax_status st = check_classes(q, x, target);
   if (st != AX_OK) return st;
-  if (g->dtype != x->dtype || g->numel != (q->a.i[1] == 2 ? target->numel : 1) || lse->numel != target->numel + 1)
+  const bool typed = g->dtype == x->dtype || (g->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype));
+  if (!typed || g->numel != (q->a.i[1] == 2 ? target->numel : 1) || lse->numel != target->numel + 1)
     return ax_fail(AX_ESHAPE, "%s: gradient %s %s and sums %s do not fit input %s", q->name, TYPE(g), TEXT(g), TEXT(lse), TEXT(x));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
   return AX_OK;

@@ -13,12 +13,12 @@ static bool alike(const ax_infer *q)
 
 ax_status ax_infer_promote(ax_infer *q)
 {
-  if (alike(q) && ax_is_float((ax_dtype)INPUT(0)->dtype)) {
+  if (alike(q) && ax_is_float((ax_dtype)INPUT(0)->dtype) && !q->a.wide) {
     q->compute = (ax_dtype)INPUT(0)->dtype;
     out_like(q, 0, q->compute, INPUT(0)->ndim, INPUT(0)->shape);
     return AX_OK;
   }
-  const ax_dtype d = promoted(q, 0);
+  const ax_dtype d = result_dtype(q, promoted(q, 0));
   if (d == AX_BOOL && (q->op == AX_OP_NEG || q->op == AX_OP_SUB))
     return ax_fail(AX_EDTYPE, "%s: not defined for bool; use logical_not or logical_xor", q->name);
   return elementwise(q, d, d);
@@ -26,7 +26,7 @@ ax_status ax_infer_promote(ax_infer *q)
 
 ax_status ax_infer_floats(ax_infer *q)
 {
-  ax_dtype d = promoted(q, 0);
+  ax_dtype d = result_dtype(q, promoted(q, 0));
   if (!ax_is_float(d)) d = AX_F32;
   return elementwise(q, d, d);
 }

@@ -37,7 +37,7 @@ ax_status ax_infer_sum(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], ax_is_float((ax_dtype)INPUT(0)->dtype) ? (ax_dtype)INPUT(0)->dtype : AX_I64, 0);
+  return reduced(q, axes, q->a.i[0], ax_is_float((ax_dtype)INPUT(0)->dtype) ? result_dtype(q, (ax_dtype)INPUT(0)->dtype) : AX_I64, 0);
 }
 
 ax_status ax_infer_mean(ax_infer *q)
@@ -47,7 +47,7 @@ ax_status ax_infer_mean(ax_infer *q)
   if (!ax_is_float((ax_dtype)INPUT(0)->dtype))
     return ax_fail(AX_EDTYPE, "mean: expected a floating-point tensor, got %s; cast it first, as in x:float():mean()", TYPE(INPUT(0)));
   if ((st = listed_axes(q, &axes)) != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], (ax_dtype)INPUT(0)->dtype, 0);
+  return reduced(q, axes, q->a.i[0], result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
 
 ax_status ax_infer_truth(ax_infer *q)

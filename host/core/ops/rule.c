@@ -9,13 +9,21 @@ RULE(once)
     c->st = ax_fail(AX_EGRAD, "%s: its gradient cannot be differentiated again; it comes from a fused kernel", name);
 }
 
+/* May a kernel write g-like values into the slot?  In its type, or in float32 while they are halves: then the sums are never rounded. */
+static bool fits(const ax_tensor *slot, int ndim, const ax_tensor *g)
+{
+  return slot->ndim == ndim && g->storage != slot->storage &&
+         (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype)));
+}
+
 /* d(input k) = a b, straight into the leaf's slot of the flat gradient when there is one: no temporary, no second pass. */
 void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == a.t->dtype && slot->ndim == 2 && a.t->storage != slot->storage && b.t->storage != slot->storage) {
-    c->st = ax_run_into(AX_OP_MM, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a.t, b.t }, .a = { .n_list = -1, .accumulate = accumulate } }, slot);
+  if (slot && fits(slot, 2, a.t) && fits(slot, 2, b.t)) {
+    c->st = ax_run_into(AX_OP_MM, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a.t, b.t },
+                                              .a = { .n_list = -1, .accumulate = accumulate, .wide = slot->dtype != a.t->dtype } }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, bin(c, AX_OP_MM, a, b));
 }
@@ -24,8 +32,10 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1 && g.t->storage != slot->storage) {
-    c->st = ax_run_into(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &g.t, .a = { .n_list = 1, .list = { 0 }, .accumulate = accumulate } }, slot);
+  const bool wide = c->st == AX_OK && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g.t->dtype);
+  if (slot && fits(slot, 1, g.t)) {
+    c->st = ax_run_into(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &g.t,
+                                               .a = { .n_list = 1, .list = { 0 }, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
-  } else give(c, k, with_list(c, AX_OP_SUM, g, 1, (int64_t[]){ 0 }, 0));
+  } else give(c, k, call(c, AX_OP_SUM, 1, &g, &(ax_attrs){ .n_list = 1, .list = { 0 }, .wide = wide }));
 }

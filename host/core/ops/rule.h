@@ -53,6 +53,9 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
   return (ax_dtype)result;
 }
 
+/* The type of the result for inputs of type d: float32 where halves are asked for it (see ax_attrs.wide). */
+static inline ax_dtype result_dtype(const ax_infer *q, ax_dtype d) { return q->a.wide && ax_is_half(d) ? AX_F32 : d; }
+
 /* Joint shape of the operands from `from` on (numbers have none). */
 static inline ax_status joint_shape(ax_infer *q, int from, int *ndim, int64_t *shape)
 {

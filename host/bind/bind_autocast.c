@@ -1,0 +1,80 @@
+/* bind_autocast.c: the state of automatic casting, for lua/accelerate/autocast.lua; and parameters' working copies. */
+#include "bind/bind.h"
+
+static void push_state(lua_State *L, ax_autocast s)
+{
+  lua_pushboolean(L, s.enabled);
+  lua_pushstring(L, ax_dtype_name(s.dtype));
+  lua_pushboolean(L, s.cache);
+}
+
+/* core.autocast_state() -> enabled, dtype, cache_enabled */
+static int autocast_state(lua_State *L)
+{
+  ax_bind_enter(L);
+  push_state(L, ax_autocast_get());
+  return 3;
+}
+
+static ax_autocast read_state(lua_State *L, const char *fn)
+{
+  ax_autocast s;
+  ax_bind_enter(L);
+  s.enabled = ax_check_boolean(L, 1, fn, "enabled");
+  s.dtype = ax_check_dtype(L, 2, fn, "dtype");
+  s.cache = ax_check_boolean(L, 3, fn, "cache_enabled");
+  return s;
+}
+
+/* core.autocast_enter(enabled, dtype, cache_enabled) -> the former state, three values for autocast_leave */
+static int autocast_enter(lua_State *L)
+{
+  const ax_autocast s = read_state(L, "autocast");
+  if (s.enabled && !ax_is_half(s.dtype)) return ax_error(L, "autocast", "dtype must be bfloat16 or float16, got %s", ax_dtype_name(s.dtype));
+  push_state(L, ax_autocast_enter(s));
+  return 3;
+}
+
+/* core.autocast_leave(enabled, dtype, cache_enabled) */
+static int autocast_leave(lua_State *L)
+{
+  ax_autocast_leave(read_state(L, "autocast"));
+  return 0;
+}
+
+/* core.set_work(parameter, flat, offset): its working copy is elements [offset, ..) of the flat buffer of a half type.  flat nil: none. */
+static int set_work(lua_State *L)
+{
+  ax_tensor *t, *flat;
+  int64_t offset;
+
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "set_work", "parameter");
+  flat = ax_opt_tensor(L, 2, "set_work");
+  offset = flat ? ax_check_integer(L, 3, "set_work", "offset", 0, flat->numel) : 0;
+  if (ax_tensor_set_work(t, flat, offset) != AX_OK) return ax_raise(L, "set_work");
+  return 0;
+}
+
+/* core.work_of(parameter) -> its working copy or nil, whether that is current */
+static int work_of(lua_State *L)
+{
+  ax_tensor *t, **box;
+
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "work_of", "parameter");
+  if (!t->work) return 0;
+  box = ax_push_box(L);
+  if (ax_tensor_alias(t->work, box) != AX_OK) return ax_raise(L, "work_of");
+  lua_pushboolean(L, t->work_edits == t->version->edits);
+  return 2;
+}
+
+void ax_open_autocast(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "autocast_state", autocast_state }, { "autocast_enter", autocast_enter }, { "autocast_leave", autocast_leave },
+    { "set_work", set_work }, { "work_of", work_of }, { NULL, NULL },
+  };
+  ax_add_functions(L, functions);
+}

@@ -1,0 +1,199 @@
+/* Automatic casting: what ax_run does with an op's inputs while it is on.
+ *
+ * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast once.  Where the leaf has a working
+ * copy (ax_tensor_set_work), which optimizers write together with the leaf, there is nothing to cast at all: the copy gets a place in the graph.
+ * Versions tell whether either is still what the leaf holds. */
+#include "core/infer.h"
+#include "core/rules.h"
+
+#include <string.h>
+
+_Thread_local ax_autocast ax_autocast_now = { .cache = true, .dtype = AX_BF16 };
+
+/* ---- the casts that are kept */
+
+typedef struct kept {
+  ax_tensor *leaf, *cast; /* counted; leaf NULL: a free place */
+  uint32_t edits;         /* the leaf's version when it was cast */
+} kept;
+
+/* A hash table of 2^bits places, at most half of them taken. */
+static _Thread_local struct { kept *place; int bits, n; } cache;
+static _Thread_local int depth; /* of regions */
+
+static kept *find(kept *place, int bits, const ax_tensor *leaf)
+{
+  const size_t mask = ((size_t)1 << bits) - 1;
+  size_t at = (size_t)(((uint64_t)(uintptr_t)leaf >> 4) * 0x9e3779b97f4a7c15u >> (64 - bits));
+  while (place[at].leaf && place[at].leaf != leaf) at = (at + 1) & mask;
+  return &place[at];
+}
+
+static ax_status grow(void)
+{
+  const int bits = cache.bits ? cache.bits + 1 : 6;
+  kept *place = ax_calloc((size_t)1 << bits, sizeof *place);
+  if (!place) return AX_ENOMEM;
+  for (size_t i = 0; cache.bits && i < (size_t)1 << cache.bits; i++)
+    if (cache.place[i].leaf) *find(place, bits, cache.place[i].leaf) = cache.place[i];
+  ax_mfree(cache.place);
+  cache.place = place;
+  cache.bits = bits;
+  return AX_OK;
+}
+
+static void forget_all(void)
+{
+  kept *place = cache.place;
+  const size_t n = place ? (size_t)1 << cache.bits : 0;
+
+  cache.place = NULL; /* first: what is released may run Lua, and that may begin a region */
+  cache.bits = cache.n = 0;
+  for (size_t i = 0; i < n; i++) {
+    ax_tensor_release(place[i].cast);
+    ax_tensor_release(place[i].leaf);
+  }
+  ax_mfree(place);
+}
+
+/* Is it what casting the leaf would give now?  Its node must not have been used up by a backward pass inside the region, and what was
+ * cast without a history serves no recording. */
+static bool current(const kept *k, ax_dtype to)
+{
+  ax_tensor *leaf = k->leaf;
+  return k->edits == leaf->version->edits && k->cast->dtype == to && k->cast->requires_grad == ax_would_record(1, &leaf) &&
+         !(k->cast->grad_fn && k->cast->grad_fn->released);
+}
+
+/* ---- regions */
+
+ax_autocast ax_autocast_get(void) { return ax_autocast_now; }
+
+ax_autocast ax_autocast_enter(ax_autocast state)
+{
+  const ax_autocast former = ax_autocast_now;
+  ax_autocast_now = state;
+  depth++;
+  return former;
+}
+
+void ax_autocast_leave(ax_autocast former)
+{
+  ax_autocast_now = former;
+  if (depth > 0 && --depth == 0) forget_all();
+}
+
+/* ---- casting one input */
+
+/* The leaf's working copy, written anew if need be, as the result of a cast. */
+static ax_status from_work(ax_tensor *t, ax_tensor **out)
+{
+  ax_status st;
+
+  *out = NULL;
+  if (t->work_edits != t->version->edits) {
+    AX_TRY(ax_copy(t->work, t));
+    t->work_edits = t->version->edits;
+  }
+  AX_TRY(ax_tensor_alias(t->work, out));
+  if (ax_would_record(1, &t))
+    st = ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { t->work->dtype }, .n_list = -1 } }, 1, out, 0);
+out:
+  if (st != AX_OK) {
+    ax_tensor_release(*out);
+    *out = NULL;
+  }
+  return st;
+}
+
+static ax_status cast_now(ax_tensor *t, ax_dtype to, ax_tensor **out)
+{
+  return t->work && t->work->dtype == to && !t->grad_fn ? from_work(t, out) : ax_cast(t, to, out);
+}
+
+/* New reference to t in the type `to`. */
+static ax_status cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
+{
+  const bool keeps = ax_autocast_now.cache && depth > 0 && t->requires_grad && !t->grad_fn && t->dtype == AX_F32 && ax_is_half(to);
+  kept *k;
+  ax_status st = AX_OK;
+
+  if (!keeps) return cast_now(t, to, out);
+  *out = NULL;
+  if (2 * (cache.n + 1) > (cache.bits ? 1 << cache.bits : 0)) AX_TRY(grow());
+  k = find(cache.place, cache.bits, t);
+  if (k->leaf && current(k, to)) {
+    *out = ax_tensor_retain(k->cast);
+    return AX_OK;
+  }
+  AX_TRY(cast_now(t, to, out));
+  if (k->leaf) ax_tensor_release(k->cast);
+  else {
+    k->leaf = ax_tensor_retain(t);
+    cache.n++;
+  }
+  k->cast = ax_tensor_retain(*out);
+  k->edits = t->version->edits;
+out:
+  return st;
+}
+
+/* ---- one op */
+
+/* What autocast may touch: float64 it leaves alone, as PyTorch does. */
+static bool eligible(const ax_tensor *t) { return t && ax_is_float((ax_dtype)t->dtype) && t->dtype != AX_F64; }
+
+/* The widest type among the eligible inputs. */
+static ax_dtype widest(const ax_args *args)
+{
+  ax_dtype d = ax_autocast_now.dtype;
+  bool any = false;
+  for (int k = 0; k < args->n_in; k++)
+    if (eligible(args->in[k])) {
+      d = any ? ax_dtype_promote(d, (ax_dtype)args->in[k]->dtype) : (ax_dtype)args->in[k]->dtype;
+      any = true;
+    }
+  return d;
+}
+
+/* Rows that take half inputs as they are and give float32: the cast happens inside their kernels. */
+static bool widens(ax_op op)
+{
+  const ax_infer_fn rule = ax_op_impls[op].infer;
+  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY;
+}
+
+/* Inputs that the kernel takes in float32 beside others in a half type. */
+static bool stays(ax_op op, int k) { return op == AX_OP_LINEAR && k == 2; }
+
+ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
+{
+  ax_tensor *in[AX_MAX_INPUTS], *own[AX_MAX_INPUTS] = { 0 };
+  const ax_cast_policy policy = ax_ops[op].autocast;
+  ax_args changed;
+  bool any = false;
+  ax_status st = AX_OK;
+
+  memset(out, 0, AX_MAX_OUT * sizeof *out);
+  /* pointwise rows and those that take lists find the widest type themselves: promotion is that */
+  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && ax_ops[op].form != AX_FORM_KERNEL)) return ax_run_plain(op, args, out);
+  const ax_dtype to = policy == AX_CAST_LOWER ? ax_autocast_now.dtype : policy == AX_CAST_FLOAT ? AX_F32 : widest(args);
+  const bool inside = policy == AX_CAST_FLOAT && widens(op);
+
+  for (int k = 0; k < args->n_in; k++) {
+    ax_tensor *t = in[k] = args->in[k];
+    if (!eligible(t) || t->dtype == to || (stays(op, k) && t->dtype == AX_F32)) continue;
+    any = true;
+    if (inside) continue;
+    AX_TRY(cast(t, to, &own[k]));
+    in[k] = own[k];
+  }
+  if (!any) return ax_run_plain(op, args, out);
+  changed = *args;
+  changed.in = in;
+  changed.a.wide = inside;
+  st = ax_run_plain(op, &changed, out);
+out:
+  for (int k = 0; k < args->n_in; k++) ax_tensor_release(own[k]);
+  return st;
+}
