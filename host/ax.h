@@ -365,6 +365,9 @@ AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
 /* Which states (bit k: states[k]) a kind keeps with these numbers. */
 AX_API uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h);
 
+/* The state of form NUMBER after step `step`, out of that before it. */
+AX_API double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before);
+
 /* One run of parameters.  Neighbouring runs with the same step count are merged before the kernel sees them. */
 typedef struct ax_segment {
   void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */

@@ -182,6 +182,29 @@ static int64_t step_count(lua_State *L, const char *fn, int k)
   return n;
 }
 
+static double state_number(lua_State *L, const char *fn, const char *name)
+{
+  double v;
+  lua_getfield(L, -1, name);
+  v = ax_check_number(L, -1, fn, name);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* After a step of a parameter whose state table is on the stack top: its count, and its state of form NUMBER. */
+static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k)
+{
+  const int64_t step = step_count(L, fn, k) + 1;
+  lua_pushnumber(L, (double)step);
+  lua_setfield(L, -2, "step");
+  for (int i = 0; i < ax_optims[kind].n_states; i++) {
+    const ax_optim_state *state = &ax_optims[kind].states[i];
+    if (state->form != AX_STATE_NUMBER) continue;
+    lua_pushnumber(L, ax_optim_number(kind, h, step, state_number(L, fn, state->name)));
+    lua_setfield(L, -2, state->name);
+  }
+}
+
 /* The working copy of parameter k, or NULL: the list of them, if there is one, is at idx. */
 static ax_tensor *work_tensor(lua_State *L, int idx, const char *fn, const ax_tensor *p, int k)
 {
@@ -197,9 +220,11 @@ static ax_tensor *work_tensor(lua_State *L, int idx, const char *fn, const ax_te
 }
 
 /* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
-static void fill_segment(lua_State *L, const char *fn, const ax_optim_row *row, uint32_t needs, int k, ax_tensor *p, ax_tensor *work,
+static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, ax_tensor *work,
                          ax_segment *s, ax_tensor **written)
 {
+  const ax_optim_row *row = &ax_optims[kind];
+  const uint32_t needs = ax_optim_needs(kind, h);
   s->step = step_count(L, fn, k) + 1;
   if (row->by_matrix && p->ndim >= 2) {
     s->rows = p->shape[p->ndim - 2];
@@ -214,11 +239,8 @@ static void fill_segment(lua_State *L, const char *fn, const ax_optim_row *row, 
   for (int i = 0; i < row->n_states; i++) {
     const ax_optim_state *state = &row->states[i];
     if (!(needs >> i & 1)) continue;
-    if (state->form == AX_STATE_NUMBER) {
-      lua_getfield(L, -1, state->name);
-      s->number = ax_check_number(L, -1, fn, state->name);
-      lua_pop(L, 1);
-    } else if (has_state(p, state->form)) {
+    if (state->form == AX_STATE_NUMBER) s->number = ax_optim_number(kind, h, s->step, state_number(L, fn, state->name));
+    else if (has_state(p, state->form)) {
       written[2 + i] = state_tensor(L, fn, p, k, state);
       s->state[i] = ax_data(written[2 + i]);
       s->home[3 + i] = written[2 + i]->storage;
@@ -232,7 +254,6 @@ static int optim_step(lua_State *L)
   static const char fn[] = "optim_step";
   ax_optim_kind kind;
   int n, m = 0;
-  uint32_t needs;
   ax_hyper h;
   ax_tensor **params, **written;
   ax_segment *segs;
@@ -243,7 +264,6 @@ static int optim_step(lua_State *L)
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
   if (!lua_istable(L, 5) && !lua_isnil(L, 5)) return ax_arg_error(L, fn, 5, "works", "a list of tensors", 5);
   read_hyper(L, 4, fn, kind, &h);
-  needs = ax_optim_needs(kind, &h);
   params = push_params(L, 2, fn, &n);
   segs = lua_newuserdata(L, (sizeof *segs + WRITTEN * sizeof *written) * (size_t)(n ? n : 1));
   written = (ax_tensor **)(segs + (n ? n : 1));
@@ -266,7 +286,7 @@ static int optim_step(lua_State *L)
     if (!lua_istable(L, -1)) return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
     segs[m] = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage } };
     memset(&written[WRITTEN * m], 0, WRITTEN * sizeof *written);
-    fill_segment(L, fn, &ax_optims[kind], needs, k, p, work_tensor(L, 5, fn, p, k), &segs[m], &written[WRITTEN * m]);
+    fill_segment(L, fn, kind, &h, k, p, work_tensor(L, 5, fn, p, k), &segs[m], &written[WRITTEN * m]);
     lua_pop(L, 1);
     m++;
   }
@@ -276,8 +296,7 @@ static int optim_step(lua_State *L)
   for (int k = 0; k < n; k++) {
     if (!params[k]->grad) continue;
     lua_rawgeti(L, 3, k + 1);
-    lua_pushnumber(L, (double)step_count(L, fn, k) + 1);
-    lua_setfield(L, -2, "step");
+    advance_state(L, fn, kind, &h, k);
     lua_pop(L, 1);
   }
   return 0;

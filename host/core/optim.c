@@ -33,6 +33,12 @@ uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h)
   return mask;
 }
 
+double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before)
+{
+  if (kind != AX_OPTIM_NADAM) return before;
+  return before * h->betas[0] * (1 - 0.5 * pow(0.96, (double)step * h->momentum_decay));
+}
+
 /* ---- a step */
 
 /* Flat buffers give every tensor a slot of a multiple of 256 bytes.  The padding is zero in all of them, where every formula here leaves

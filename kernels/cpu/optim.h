@@ -39,6 +39,8 @@ static inline void ax_round_f64(const double *restrict p, uint16_t *restrict wor
     if ((s)->work) ax_round_##S((p) + lo_, (uint16_t *)(s)->work + (at) + lo_, hi_ - lo_); \
   }
 
+#define AX_OPTIM_EACH_(S, s, p, at, n, ...) AX_OPTIM_EACH(S, s, p, at, n, __VA_ARGS__) /* for an S that is a macro */
+
 /* The arrays of a segment from element `at` on. */
 #define AX_OPTIM_STATE(T, s, k, at) ((s)->state[k] ? (T *)(s)->state[k] + (at) : NULL)
 

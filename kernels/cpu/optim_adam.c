@@ -1,4 +1,4 @@
-/* Optimizers that divide a running mean of gradients by the root of one of squares: Adam and AdamW. */
+/* Optimizers that divide a running mean of gradients by the root of one of squares: Adam and AdamW, Adamax, NAdam, RAdam. */
 #include "optim.h"
 
 #ifdef __AVX512F__
@@ -122,3 +122,85 @@ void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper 
   adam_f32(s, at, n, &a);
 }
 #endif
+
+/* torch.optim.Adamax: the root of the mean of squares gives way to u = max(beta2 * u, |g| + eps). */
+#define ADAMAX(S, T, ABS) \
+  void ax_cpu_adamax_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    T *p = (T *)s->param + at, *m = (T *)s->state[0] + at, *top = (T *)s->state[1] + at; \
+    const T *grad = (const T *)s->grad + at; \
+    const T sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], eps = (T)h->eps; \
+    const T step = (T)(h->lr / (1 - pow(h->betas[0], (double)s->step))); \
+    AX_OPTIM_EACH(S, s, p, at, n, \
+      const T g = sign * grad[i] + l2 * p[i]; \
+      const T c = m[i] + w1 * (g - m[i]); \
+      const T old = beta2 * top[i]; \
+      const T now = ABS(g) + eps; \
+      const T u = MAX_OF(old, now); \
+      m[i] = c; \
+      top[i] = u; \
+      p[i] -= step * c / u;) \
+  }
+ADAMAX(f32, float, fabsf)
+ADAMAX(f64, double, fabs)
+
+/* The steps of torch.optim.NAdam and RAdam: p loses (by_grad * g + by_mean * m) / (sqrt(v) * root + eps), or that without its divisor. */
+typedef struct mixed { double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean; bool divide; } mixed;
+
+static mixed mixed_numbers(const ax_hyper *h)
+{
+  return (mixed){ .sign = h->maximize ? -1 : 1, .l2 = h->decoupled_weight_decay ? 0 : h->weight_decay,
+                  .keep = h->decoupled_weight_decay ? 1 - h->lr * h->weight_decay : 1, .w1 = 1 - h->betas[0], .beta2 = h->betas[1],
+                  .w2 = 1 - h->betas[1], .root = 1, .eps = h->eps, .divide = true };
+}
+
+static mixed nadam_numbers(const ax_segment *s, const ax_hyper *h)
+{
+  const double step = (double)s->step, product = s->number; /* of the momenta up to this step's */
+  const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
+  const double next = h->betas[0] * (1 - 0.5 * pow(0.96, (step + 1) * h->momentum_decay));
+  mixed x = mixed_numbers(h);
+  x.root = 1 / sqrt(1 - pow(h->betas[1], step));
+  x.by_grad = h->lr * (1 - mu) / (1 - product);
+  x.by_mean = h->lr * next / (1 - product * next);
+  return x;
+}
+
+static mixed radam_numbers(const ax_segment *s, const ax_hyper *h)
+{
+  const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step), bias2 = 1 - power;
+  const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2; /* of the mean of squares, in steps */
+  mixed x = mixed_numbers(h);
+  x.divide = length > 5; /* below that its variance is not defined */
+  x.by_mean = h->lr / bias1;
+  if (x.divide) x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+  return x;
+}
+
+#define MIXED(S, T, SQRT) \
+  static void mixed_##S(const ax_segment *s, int64_t at, int64_t n, const mixed *x) \
+  { \
+    T *p = (T *)s->param + at, *m = (T *)s->state[0] + at, *v = (T *)s->state[1] + at; \
+    const T *grad = (const T *)s->grad + at; \
+    const T sign = (T)x->sign, l2 = (T)x->l2, keep = (T)x->keep, w1 = (T)x->w1, beta2 = (T)x->beta2, w2 = (T)x->w2; \
+    const T root = x->divide ? (T)x->root : 0, eps = x->divide ? (T)x->eps : 1, by_grad = (T)x->by_grad, by_mean = (T)x->by_mean; \
+    AX_OPTIM_EACH(S, s, p, at, n, \
+      const T g = sign * grad[i] + l2 * p[i]; \
+      const T c = m[i] + w1 * (g - m[i]); \
+      const T b = beta2 * v[i] + w2 * g * g; \
+      m[i] = c; \
+      v[i] = b; \
+      p[i] = keep * p[i] - (by_grad * g + by_mean * c) / (SQRT(b) * root + eps);) \
+  } \
+  void ax_cpu_nadam_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    const mixed x = nadam_numbers(s, h); \
+    mixed_##S(s, at, n, &x); \
+  } \
+  void ax_cpu_radam_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    const mixed x = radam_numbers(s, h); \
+    mixed_##S(s, at, n, &x); \
+  }
+MIXED(f32, float, sqrtf)
+MIXED(f64, double, sqrt)

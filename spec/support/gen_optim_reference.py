@@ -3,7 +3,7 @@ spec/accelerate/optim_spec.lua and lr_scheduler_spec.lua. Both sides build the s
 float64. Run: python3 spec/support/gen_optim_reference.py > spec/support/optim_reference.lua"""
 
 import torch
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, Adafactor, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
 torch.set_default_dtype(torch.float64)
@@ -54,6 +54,26 @@ def train(nets, optimizers, loss, before=lambda t: None, set_to_none=True, sched
     return digests
 
 
+class Lion(torch.optim.Optimizer):
+    """PyTorch has none: Algorithm 2 of Chen et al. 2023."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                g = -p.grad if group["maximize"] else p.grad
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                c = torch.sign(beta1 * m + (1 - beta1) * g)
+                p -= group["lr"] * (c + group["weight_decay"] * p)
+                m.copy_(beta2 * m + (1 - beta2) * g)
+
+
 MAKERS = {
     "sgd": lambda p, **k: SGD(p, **{"lr": 0.1, **k}),
     "momentum": lambda p, **k: SGD(p, **{"lr": 0.1, "momentum": 0.9, **k}),
@@ -64,6 +84,58 @@ MAKERS = {
     "adamw_betas": lambda p, **k: AdamW(p, **{"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3, **k}),
     "adamw_maximize": lambda p, **k: AdamW(p, **{"lr": 0.01, "maximize": True, "weight_decay": 0.0, **k}),
 }
+
+
+# The options of the others, in fewer scenarios: their groups and gaps are the same code.
+FEWER = {
+    "adam": lambda p, **k: Adam(p, **{"lr": 0.02, "weight_decay": 0.1, **k}),
+    "adam_amsgrad": lambda p, **k: Adam(p, **{"lr": 0.02, "betas": (0.5, 0.6), "amsgrad": True, **k}),
+    "adam_decoupled": lambda p, **k: Adam(p, **{"lr": 0.02, "weight_decay": 0.2, "decoupled_weight_decay": True, **k}),
+    "adam_maximize": lambda p, **k: Adam(p, **{"lr": 0.01, "maximize": True, "weight_decay": 0.1, **k}),
+    "adamw_amsgrad": lambda p, **k: AdamW(p, **{"lr": 0.03, "betas": (0.6, 0.7), "amsgrad": True, **k}),
+    "adamax": lambda p, **k: Adamax(p, **{"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1, **k}),
+    "adamax_maximize": lambda p, **k: Adamax(p, **{"lr": 0.01, "maximize": True, **k}),
+    "nadam": lambda p, **k: NAdam(p, **{"lr": 0.02, "weight_decay": 0.1, **k}),
+    "nadam_decoupled": lambda p, **k: NAdam(p, **{"lr": 0.02, "betas": (0.8, 0.9), "momentum_decay": 0.2, "weight_decay": 0.3, "decoupled_weight_decay": True, **k}),
+    "nadam_maximize": lambda p, **k: NAdam(p, **{"lr": 0.01, "maximize": True, **k}),
+    "radam": lambda p, **k: RAdam(p, **{"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1, **k}),
+    "radam_decoupled": lambda p, **k: RAdam(p, **{"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True, **k}),
+    "radam_maximize": lambda p, **k: RAdam(p, **{"lr": 0.01, "maximize": True, **k}),
+    "adagrad": lambda p, **k: Adagrad(p, **{"lr": 0.1, **k}),
+    "adagrad_decay": lambda p, **k: Adagrad(p, **{"lr": 0.1, "lr_decay": 0.2, "initial_accumulator_value": 0.3, "weight_decay": 0.1, "eps": 1e-3, **k}),
+    "adagrad_maximize": lambda p, **k: Adagrad(p, **{"lr": 0.02, "maximize": True, **k}),
+    "rmsprop": lambda p, **k: RMSprop(p, **{"lr": 0.02, "weight_decay": 0.1, **k}),
+    "rmsprop_centered": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.7, "centered": True, "eps": 1e-2, **k}),
+    "rmsprop_momentum": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.8, "momentum": 0.9, **k}),
+    "rmsprop_both": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.9, "momentum": 0.5, "centered": True, "eps": 1e-2, "weight_decay": 0.1, **k}),
+    "rmsprop_maximize": lambda p, **k: RMSprop(p, **{"lr": 0.01, "maximize": True, **k}),
+    "adafactor": lambda p, **k: Adafactor(p, **{"lr": 0.05, **k}),
+    "adafactor_options": lambda p, **k: Adafactor(p, **{"lr": 0.6, "beta2_decay": -0.5, "eps": (0.1, 0.2), "d": 1.5, "weight_decay": 0.1, **k}),
+    "adafactor_maximize": lambda p, **k: Adafactor(p, **{"lr": 0.02, "maximize": True, **k}),
+    "lion": lambda p, **k: Lion(p, **{"lr": 0.02, **k}),
+    "lion_options": lambda p, **k: Lion(p, **{"lr": 0.01, "betas": (0.6, 0.8), "weight_decay": 0.3, **k}),
+    "lion_maximize": lambda p, **k: Lion(p, **{"lr": 0.01, "maximize": True, **k}),
+}
+
+
+def fewer(name, make):
+    out = scenarios(make)
+    names = ["plain"] if name.endswith("maximize") else ["plain", "missing", "two_groups", "cosine"]
+    return {k: out[k] for k in names}
+
+
+def shapes(make):
+    """Digests of parameters of many shapes under gradients given by a formula."""
+    sizes = [(3, 2, 4, 5), (), (7,), (700, 90), (2, 20, 1000), (40000,)]
+    net = type("Params", (), {})
+    net.p = [pattern(s, 5 + k, k).requires_grad_() for k, s in enumerate(sizes)]
+    opt, digests = make(net.p), []
+    for t in range(1, 4):
+        for k, p in enumerate(net.p):
+            p.grad = pattern(tuple(p.shape), 3 + k, 2 * t) * (t + 1)
+        opt.step()
+        digests.append(digest(net))
+    return digests
 
 
 def scenarios(make):
@@ -182,4 +254,8 @@ def lua(value, depth=0):
 
 if __name__ == "__main__":
     print("-- Written by gen_optim_reference.py with PyTorch; do not edit.")
-    print("return " + lua({"optim": {k: scenarios(m) for k, m in MAKERS.items()}, "schedules": schedules()}))
+    optim = {k: scenarios(m) for k, m in MAKERS.items()}
+    optim.update({k: fewer(k, m) for k, m in FEWER.items()})
+    optim["adafactor"]["shapes"] = shapes(FEWER["adafactor"])
+    optim["adafactor_options"]["shapes"] = shapes(FEWER["adafactor_options"])
+    print("return " + lua({"optim": optim, "schedules": schedules()}))

@@ -99,7 +99,7 @@ end
 ---@param params accelerate.Tensor[]|table[] model:parameters(), or a list of groups { params = list, lr = …, … }
 ---@param opts? table
 function Optimizer:init(params, opts)
-  if not self._kind then fail("Optimizer is the base of optimizers; use optim.SGD or optim.AdamW") end
+  if not self._kind then fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance") end
   self._row = KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
   self.param_groups, self.state = {}, {}
@@ -504,7 +504,11 @@ function Optimizer.__tostring(self)
     lines[#lines + 1] = ("  group %d: %d parameters"):format(g, #group.params)
     for _, name in ipairs(ordered.sorted_keys(group)) do
       local value = group[name]
-      if type(value) == "table" and name ~= "params" then value = "{ " .. table.concat(value, ", ") .. " }" end
+      if type(value) == "table" and name ~= "params" then
+        local words = {}
+        for i = 1, #value do words[i] = tostring(value[i]) end
+        value = "{ " .. table.concat(words, ", ") .. " }"
+      end
       if name ~= "params" then lines[#lines + 1] = ("    %s = %s"):format(name, tostring(value)) end
     end
   end

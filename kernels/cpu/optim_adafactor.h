@@ -1,0 +1,197 @@
+/* The walks of optim_adafactor.c for one element type: T, its suffix S, and SQRT.  Included once for each. */
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(base) JOIN(base, S)
+
+/* Sum of the squares of n elements. */
+static double NAME(squares_of)(const T *x, int64_t n)
+{
+  double sum = 0;
+  for (int64_t lo = 0; lo < n; lo += SUM_BLOCK) {
+    const int64_t hi = n - lo < SUM_BLOCK ? n : lo + SUM_BLOCK;
+    T part = 0;
+    #pragma omp simd reduction(+ : part)
+    for (int64_t i = lo; i < hi; i++) part += x[i] * x[i];
+    sum += (double)part;
+  }
+  return sum;
+}
+
+/* The same of one row of gradients, which are added to the columns' as well. */
+static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t n)
+{
+  double sum = 0;
+  for (int64_t lo = 0; lo < n; lo += SUM_BLOCK) {
+    const int64_t hi = n - lo < SUM_BLOCK ? n : lo + SUM_BLOCK;
+    T part = 0;
+    #pragma omp simd reduction(+ : part)
+    for (int64_t i = lo; i < hi; i++) {
+      const T q = g[i] * g[i];
+      col[i] += q;
+      part += q;
+    }
+    sum += (double)part;
+  }
+  return sum;
+}
+
+static T NAME(moved_to)(T old, double mean, double weight) { return old + (T)weight * ((T)mean - old); }
+
+/* First walk.  Factored: rows' means, and the squares of each column in the chunk; small matrices: columns' means, too.  Vectors:
+ * the running mean, and the size of the update. */
+static void NAME(squares)(int64_t from, int64_t to, void *ud)
+{
+  const factor_job *j = ud;
+  const int64_t rows = j->rows, cols = j->cols;
+  const T *p = j->s->param, *g = j->s->grad;
+  T *row_var = j->s->state[0], *col_var = j->s->state[1], *variance = j->s->state[2];
+
+  for (int64_t c = from; c < to; c++) {
+    int64_t first, last, lo, hi;
+    T *col = (T *)j->col_sums + c * cols;
+    double sum = 0;
+
+    bounds(j, c, &first, &last, &lo, &hi);
+    if (!j->factored) {
+      const T weight = (T)j->weight, limit = (T)j->limit;
+      double moved = 0;
+      for (int64_t at = lo; at < hi; at += SUM_BLOCK) {
+        const int64_t end = hi - at < SUM_BLOCK ? hi : at + SUM_BLOCK;
+        T part = 0;
+        #pragma omp simd reduction(+ : part)
+        for (int64_t i = at; i < end; i++) {
+          const T v = variance[i] + weight * (g[i] * g[i] - variance[i]), inverse = 1 / SQRT(v);
+          const T u = g[i] * (inverse > limit ? limit : inverse);
+          variance[i] = v;
+          part += u * u;
+        }
+        moved += (double)part;
+      }
+      j->sums[2 * c] = NAME(squares_of)(p + lo, hi - lo);
+      j->sums[2 * c + 1] = moved;
+      continue;
+    }
+    for (int64_t m = first; m < last; m++) {
+      const int64_t base = m * rows * cols;
+      memset(col, 0, (size_t)cols * sizeof *col);
+      for (int64_t r = lo; r < hi; r++) {
+        T *mean = &row_var[m * rows + r];
+        *mean = NAME(moved_to)(*mean, NAME(row_squares)(g + base + r * cols, col, cols) / (double)cols, j->weight);
+      }
+      sum += NAME(squares_of)(p + base + lo * cols, (hi - lo) * cols);
+      if (lo == 0 && hi == rows)
+        for (int64_t i = 0; i < cols; i++) {
+          T *mean = &col_var[m * cols + i];
+          *mean = NAME(moved_to)(*mean, (double)col[i] / (double)rows, j->weight);
+        }
+    }
+    j->sums[2 * c] = sum;
+  }
+}
+
+/* The means of columns [from, to) of all matrices, out of those of the chunks. */
+static void NAME(columns)(int64_t from, int64_t to, void *ud)
+{
+  const factor_job *j = ud;
+  const int64_t cols = j->cols;
+  T *col_var = j->s->state[1];
+
+  for (int64_t at = from; at < to;) {
+    double sum[SUM_BLOCK] = {0};
+    const int64_t m = at / cols, first = at % cols;
+    int64_t n = cols - first < SUM_BLOCK ? cols - first : SUM_BLOCK;
+    if (n > to - at) n = to - at;
+    for (int64_t c = m * j->chunks_each; c < (m + 1) * j->chunks_each; c++) {
+      const T *col = (const T *)j->col_sums + c * cols + first;
+      AX_SIMD
+      for (int64_t i = 0; i < n; i++) sum[i] += (double)col[i];
+    }
+    for (int64_t i = 0; i < n; i++) col_var[at + i] = NAME(moved_to)(col_var[at + i], sum[i] / (double)j->rows, j->weight);
+    at += n;
+  }
+}
+
+static void NAME(factors)(int64_t from, int64_t to, void *ud)
+{
+  const factor_job *j = ud;
+  const int64_t rows = j->rows, cols = j->cols;
+  const T *row_var = j->s->state[0], *col_var = j->s->state[1];
+  T *row = j->row_factor, *col = j->col_factor;
+
+  for (int64_t m = from; m < to; m++) {
+    double sum = 0;
+    T mean;
+    for (int64_t r = 0; r < rows; r++) sum += (double)row_var[m * rows + r];
+    mean = (T)(sum / (double)rows);
+    if (mean < (T)j->mean_eps) mean = (T)j->mean_eps;
+    AX_SIMD
+    for (int64_t r = m * rows; r < (m + 1) * rows; r++) row[r] = 1 / SQRT(row_var[r] / mean);
+    AX_SIMD
+    for (int64_t i = m * cols; i < (m + 1) * cols; i++) col[i] = 1 / SQRT(col_var[i]);
+  }
+}
+
+/* Second walk: the squares of the update. */
+static void NAME(size)(int64_t from, int64_t to, void *ud)
+{
+  const factor_job *j = ud;
+  const int64_t rows = j->rows, cols = j->cols;
+  const T *row = j->row_factor, limit = (T)j->limit;
+
+  for (int64_t c = from; c < to; c++) {
+    int64_t first, last, lo, hi;
+    double sum = 0;
+
+    bounds(j, c, &first, &last, &lo, &hi);
+    for (int64_t m = first; m < last; m++)
+      for (int64_t r = m * rows + lo; r < m * rows + hi; r++) {
+        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols, factor = row[r];
+        for (int64_t at = 0; at < cols; at += SUM_BLOCK) {
+          const int64_t end = cols - at < SUM_BLOCK ? cols : at + SUM_BLOCK;
+          T part = 0;
+          #pragma omp simd reduction(+ : part)
+          for (int64_t i = at; i < end; i++) {
+            const T by = factor * col[i], u = g[i] * (by > limit ? limit : by);
+            part += u * u;
+          }
+          sum += (double)part;
+        }
+      }
+    j->sums[2 * c + 1] = sum;
+  }
+}
+
+/* Third walk. */
+static void NAME(update)(int64_t from, int64_t to, void *ud)
+{
+  const factor_job *j = ud;
+  const int64_t rows = j->rows, cols = j->cols;
+  const T *row = j->row_factor, limit = (T)j->limit, keep = (T)j->keep, step = (T)(j->sign * j->step);
+
+  for (int64_t c = from; c < to; c++) {
+    int64_t first, last, lo, hi;
+
+    bounds(j, c, &first, &last, &lo, &hi);
+    if (!j->factored) {
+      const T *g = (const T *)j->s->grad + lo, *variance = (const T *)j->s->state[2] + lo;
+      T *p = (T *)j->s->param + lo;
+      AX_OPTIM_EACH_(S, j->s, p, lo, hi - lo,
+        const T inverse = 1 / SQRT(variance[i]);
+        p[i] = keep * p[i] - step * (g[i] * (inverse > limit ? limit : inverse));)
+      continue;
+    }
+    for (int64_t m = first; m < last; m++)
+      for (int64_t r = m * rows + lo; r < m * rows + hi; r++) {
+        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols, factor = row[r];
+        T *p = (T *)j->s->param + r * cols;
+        AX_OPTIM_EACH_(S, j->s, p, r * cols, cols,
+          const T by = factor * col[i];
+          p[i] = keep * p[i] - step * (g[i] * (by > limit ? limit : by));)
+      }
+  }
+}
+
+#undef NAME
+#undef JOIN
+#undef JOIN_

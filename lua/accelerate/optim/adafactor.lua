@@ -1,0 +1,41 @@
+--- optim.Adafactor, as torch.optim.Adafactor.
+
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Optimizer = require "accelerate.optim.optimizer"
+
+--- Adam without a mean gradient, and with the mean of squares kept as one number for each row and each column of a matrix (the
+--- last two dims), so that the state is next to nothing: `optim.Adafactor(model:parameters(), { lr = 0.01 })`.
+---
+--- A step is rho * max(eps[2], rms(p)) * u / max(1, rms(u) / d), where u is the gradient over the root of the mean of squares,
+--- rho the lesser of lr and 1 / sqrt(t), and rms the root mean square. The mean of squares moves by t ^ beta2_decay. eps[1] is the
+--- least root; false: the epsilon of the parameter's type.
+---@class accelerate.optim.Adafactor : accelerate.optim.Optimizer
+local Adafactor = class("Adafactor", Optimizer)
+
+Adafactor._kind = "adafactor"
+Adafactor._schema = {
+  lr = { "number", default = 1e-2, min = 0 },
+  beta2_decay = { "number", default = -0.8, max = 0 },
+  eps = { "table", default = { false, 1e-3 } },
+  d = { "number", default = 1, min = 1 },
+  weight_decay = { "number", default = 0, min = 0 },
+  maximize = { "boolean", default = false },
+}
+
+-- eps = { nil, 1e-3 } is what PyTorch's (None, 1e-3) looks like in Lua.
+function Adafactor:_checked(given, schema)
+  local o = Optimizer._checked(self, given, schema)
+  local least, floor = o.eps[1] or false, o.eps[2]
+  if least then options.value(self.__name, "eps[1]", least, { "number", min = 0 }) end
+  o.eps = { least, options.value(self.__name, "eps[2]", floor, { "number", min = 0 }) }
+  return o
+end
+
+function Adafactor:_hyper(group, hyper)
+  hyper.lr, hyper.weight_decay, hyper.maximize = group.lr, group.weight_decay, group.maximize
+  hyper.d, hyper.beta2_decay = group.d, group.beta2_decay
+  hyper.eps1, hyper.eps2 = group.eps[1] or -1, group.eps[2]
+end
+
+return Adafactor
