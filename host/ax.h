@@ -281,6 +281,12 @@ AX_API ax_autocast ax_autocast_get(void);
 AX_API ax_autocast ax_autocast_enter(ax_autocast state);
 AX_API void ax_autocast_leave(ax_autocast former);
 
+/* Ops with any number of results; their rows are there for their names.  out: `n` places for new references, all NULL on failure.
+ * split: views of sizes[k] positions of dim each; unbind: views of the n = shape[dim] positions, without the dim.  One node of the tape for
+ * all of them (each 255): the gradient is one concatenation, however many there are. */
+AX_API ax_status ax_split_into(ax_tensor *x, int dim, int n, const int64_t *sizes, ax_tensor **out);
+AX_API ax_status ax_unbind_into(ax_tensor *x, int dim, int n, ax_tensor **out);
+
 /* Conveniences for C callers (gradient rules, optimizers, data). */
 AX_API ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out);
 AX_API ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out);

@@ -51,7 +51,7 @@ static double default_value(const ax_param *p, const char *s, size_t n)
 }
 
 /* "dim:dims?", "keepdim:bool=false", "reduction:mean|sum|none=mean" */
-static void parse_param(ax_param *p, const char *s, size_t n, int *slots)
+static void parse_param(ax_param *p, const char *s, size_t n, int *slots, bool *listed)
 {
   const char *colon = memchr(s, ':', n), *end = s + n, *equals = memchr(s, '=', n);
   const char *kind = colon + 1, *kind_end = equals ? equals : end;
@@ -76,7 +76,15 @@ static void parse_param(ax_param *p, const char *s, size_t n, int *slots)
       p->slot = (uint8_t)slots[1];
       slots[1] += 2;
       break;
-    case AX_P_TENSORS: case AX_P_DIMS: case AX_P_INTS: case AX_P_GENERATOR: break;
+    case AX_P_DIMS: case AX_P_INTS:
+      if (*listed) { /* the second one: its length and its entries go where integers go */
+        p->second = true;
+        p->slot = (uint8_t)slots[1];
+        slots[1] += 1 + AX_MAX_DIMS;
+      }
+      *listed = true;
+      break;
+    case AX_P_TENSORS: case AX_P_GENERATOR: break;
     default: p->slot = (uint8_t)slots[1]++; break;
   }
   if (equals) {
@@ -92,13 +100,13 @@ static void parse_signatures(void)
     ax_signature *sig = &signatures[op];
     const char *s = ax_ops[op].signature;
     int slots[3] = { 0, 0, 0 };
-    bool arrow = false;
+    bool arrow = false, listed = false;
 
     while (*s) {
       const size_t n = strcspn(s, " ");
       if (n == 2 && s[0] == '-' && s[1] == '>') arrow = true;
       else if (arrow) sig->results++;
-      else if (n && sig->n < AX_MAX_PARAMS) parse_param(&sig->param[sig->n++], s, n, slots);
+      else if (n && sig->n < AX_MAX_PARAMS) parse_param(&sig->param[sig->n++], s, n, slots, &listed);
       s += n + strspn(s + n, " ");
     }
     if (!arrow) sig->results = 1;
@@ -247,16 +255,19 @@ static void read_operand(reader *q, const ax_param *p, int arg, int idx)
 static void read_dims(reader *q, const ax_param *p, int arg, int idx)
 {
   ax_attrs *a = &q->r->args.a;
+  int64_t *list = p->second ? a->i + p->slot + 1 : a->list;
   int64_t v;
+  int n = 1;
   if (lua_istable(q->L, idx)) {
-    a->n_list = ax_read_list(q->L, idx, q->fn, p->name, arg, a->list);
+    n = ax_read_list(q->L, idx, q->fn, p->name, arg, list);
   } else {
     if (!ax_to_integer(q->L, idx, &v)) wrong(q, p, arg, idx);
-    a->n_list = 1;
-    a->list[0] = v;
+    list[0] = v;
   }
   if (p->kind == AX_P_DIMS)
-    for (int i = 0; i < a->n_list; i++) a->list[i] = dim_of(q, p, a->list[i]);
+    for (int i = 0; i < n; i++) list[i] = dim_of(q, p, list[i]);
+  if (p->second) a->i[p->slot] = n;
+  else a->n_list = n;
 }
 
 /* An integer for both places, or a list of two. */
@@ -340,13 +351,16 @@ static void use_default(reader *q, const ax_param *p, int arg)
   switch (p->kind) {
     case AX_P_DIM: case AX_P_DIM_PLUS: {
       int64_t v = (int64_t)p->value;
-      if (v < 0 && v != AX_NO_DIM) v += q->ndim > 0 ? q->ndim : 1;
+      if (v < 0 && v != AX_NO_DIM) v += p->kind == AX_P_DIM_PLUS ? q->ndim + 1 : q->ndim > 0 ? q->ndim : 1;
       a->i[p->slot] = v;
       break;
     }
     case AX_P_INT2: a->i[p->slot] = a->i[p->slot + 1] = (int64_t)p->value; break;
     case AX_P_POS: case AX_P_INT: case AX_P_BOOL: case AX_P_DTYPE: case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
     case AX_P_NUM: a->f[p->slot] = p->value; break;
+    case AX_P_DIMS: case AX_P_INTS:
+      if (p->second) a->i[p->slot] = -1;
+      break;
     default: break; /* no tensor, no list (n_list -1), the default generator */
   }
 }
@@ -402,7 +416,7 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
       lua_pop(L, 1);
     }
     if (!given) use_default(&q, p, arg);
-    else if (arg == sig->n && last > arg && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS)) {
+    else if (arg == sig->n && last > arg && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) && !p->second) {
       read_rest(&q, p, arg, last);
       last = arg;
     } else read_param(&q, p, arg, arg);

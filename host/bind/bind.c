@@ -224,6 +224,7 @@ static int open_core(lua_State *L)
   ax_open_values(L);
   ax_open_create(L);
   ax_open_ops(L);
+  ax_open_parts(L);
   ax_open_grad(L);
   ax_open_function(L);
   ax_open_scope(L);

@@ -104,6 +104,7 @@ typedef struct ax_param {
   const char *name;
   uint8_t kind, slot;
   bool optional;
+  bool second;  /* a list of an op that has one already: it fills ax_attrs.i, its length (-1: not given) first */
   double value; /* the default, in the core's counting */
   int n_words;
   const char *words[AX_MAX_WORDS];
@@ -159,6 +160,7 @@ void ax_open_tensor(lua_State *L);
 void ax_open_values(lua_State *L);
 void ax_open_create(lua_State *L);
 void ax_open_ops(lua_State *L);
+void ax_open_parts(lua_State *L);
 void ax_open_grad(lua_State *L);
 void ax_open_function(lua_State *L);
 void ax_open_scope(lua_State *L);

@@ -15,6 +15,12 @@
 #define INPLACE_floats ~, 1
 #define INPLACE_clamp ~, 1
 #define INPLACE_masked_fill ~, 1
+#define INPLACE_triangle ~, 1
+#define INPLACE_scatter ~, 1
+#define INPLACE_scatter_add ~, 1
+#define INPLACE_index_add ~, 1
+#define INPLACE_index_copy ~, 1
+#define INPLACE_index_fill ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
   [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) },
@@ -258,7 +264,7 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   ax_node *node = NULL;
   ax_status st;
 
-  if (ax_ops[op].form != AX_FORM_POINTWISE) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
+  if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
       if (op == AX_OP_COPY) return copy_across(args, dst);
@@ -275,7 +281,12 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
     AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
   }
   bool direct = q.out[0].dtype == dst->dtype || op == AX_OP_COPY;
-  for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
+  if (ax_ops[op].form == AX_FORM_POINTWISE)
+    for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
+  else { /* other kernels write dense results, and read their further inputs in an order of their own */
+    direct = direct && ax_tensor_is_contiguous(dst);
+    for (int k = 1; direct && k < args->n_in; k++) direct = !args->in[k] || args->in[k]->storage != dst->storage;
+  }
   if (direct) AX_TRY(run_kernel(&q, &dst));
   else {
     AX_TRY(ax_tensor_new_on(dst->device, q.out[0].dtype, dst->ndim, dst->shape, &temp));

@@ -15,11 +15,25 @@
 
 /* Below this many elements a second thread costs more than it brings. */
 #define AX_GRAIN 32768
+/* `work` of a loop that only moves bytes, for ax_cpu_for: a second thread pays from about a megabyte on. */
+#define AX_MOVED(bytes) ((bytes) / 32)
 
 /* Every kernel of the op table. */
-#define OP(ID, name, ...) ax_status ax_cpu_##name(const ax_call *call);
+#define KERNEL_POINTWISE(name) ax_status ax_cpu_##name(const ax_call *call);
+#define KERNEL_REDUCE(name) KERNEL_POINTWISE(name)
+#define KERNEL_KERNEL(name) KERNEL_POINTWISE(name)
+#define KERNEL_VIEW(name)
+#define KERNEL_HOST(name)
+#define KERNEL_COMPOSITE(name)
+#define OP(ID, name, signature, form, ...) KERNEL_##form(name)
 #include "core/ops.def"
 #undef OP
+#undef KERNEL_POINTWISE
+#undef KERNEL_REDUCE
+#undef KERNEL_KERNEL
+#undef KERNEL_VIEW
+#undef KERNEL_HOST
+#undef KERNEL_COMPOSITE
 
 /* ---- loop.c: work sharing and loop nests */
 

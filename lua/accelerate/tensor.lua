@@ -82,6 +82,8 @@ end
 for _, row in ipairs(core.ops()) do
   if not row.hidden then M[row.name] = core[row.name] end
 end
+-- other names of the same ops; tensor["repeat"] is tile
+for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to" } do M[name] = core[name] end
 
 local casting = require "accelerate.autocast"
 M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled, casting.get_autocast_dtype

@@ -130,7 +130,12 @@ RULE(cat)
   int64_t at = 0;
   for (int k = 0; k < c->node->n_in && c->st == AX_OK; k++) {
     const ax_meta *m = META(k);
-    if (m->ndim == 1 && m->shape[0] == 0) continue;
+    const bool empty = m->ndim == 1 && m->shape[0] == 0;
+    if (empty && WANTS(k)) {
+      give(c, k, filled(c, k, 0));
+      if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]);
+    }
+    if (empty) continue;
     if (WANTS(k)) {
       give(c, k, with_ints(c, AX_OP_NARROW, G, dim, at, m->shape[dim], 0));
       if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]); /* there may be more inputs than places for temporaries */

@@ -175,16 +175,42 @@ static ax_status stepped(ax_infer *q, int64_t step)
 ax_status ax_infer_narrow(ax_infer *q) { return stepped(q, 1); }
 ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.i[3]); }
 
+/* Of the diagonal of `offset` over dims d1 and d2: its length, and the element where it starts.  ESHAPE, ERANGE where there is none. */
+static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_t *a, int64_t *length, int64_t *start)
+{
+  const int64_t offset = a[0], d1 = a[1], d2 = a[2];
+  if (x->ndim < 2 || d1 >= x->ndim || d2 >= x->ndim)
+    return ax_fail(AX_ESHAPE, "%s: expected at least two dims, and dims %lld and %lld among them, got %s", q->name, (long long)d1 + 1,
+                   (long long)d2 + 1, TEXT(x));
+  if (d1 == d2) return ax_fail(AX_EINVAL, "%s: dim1 and dim2 are both %lld", q->name, (long long)d1 + 1);
+  const int64_t rows = x->shape[d1] + (offset < 0 ? offset : 0), cols = x->shape[d2] - (offset > 0 ? offset : 0);
+  *length = rows < cols ? rows : cols;
+  if (*length <= 0) *length = *start = 0;
+  else *start = offset < 0 ? -offset * x->strides[d1] : offset * x->strides[d2];
+  return AX_OK;
+}
+
 ax_status ax_infer_diagonal(ax_infer *q)
 {
-  if (X->ndim != 2) return ax_fail(AX_ESHAPE, "diagonal: expected a matrix, got %s", TEXT(X));
-  const int64_t n = X->shape[0] < X->shape[1] ? X->shape[0] : X->shape[1];
-  return ax_tensor_view(X, 1, &n, (int64_t[]){ X->strides[0] + X->strides[1] }, X->offset, &q->result[0]);
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], start;
+  const int64_t d1 = q->a.i[1], d2 = q->a.i[2];
+  int n = 0;
+  const ax_status st = diagonal_of(q, X, q->a.i, &shape[AX_MAX_DIMS - 1], &start);
+  if (st != AX_OK) return st;
+  const int64_t length = shape[AX_MAX_DIMS - 1];
+  for (int d = 0; d < X->ndim; d++)
+    if (d != d1 && d != d2) {
+      shape[n] = X->shape[d];
+      strides[n++] = X->strides[d];
+    }
+  shape[n] = length;
+  strides[n++] = X->strides[d1] + X->strides[d2];
+  return ax_tensor_view(X, n, shape, strides, X->offset + start, &q->result[0]);
 }
 
 /* ---- gradients: zeros with g somewhere inside */
 
-typedef void (*place_fn)(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset);
+typedef ax_status (*place_fn)(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset);
 
 static ax_status zeros_with(ax_infer *q, place_fn where)
 {
@@ -194,7 +220,7 @@ static ax_status zeros_with(ax_infer *q, place_fn where)
 
   AX_TRY(ax_tensor_new_on(g->device, (ax_dtype)g->dtype, q->a.n_list, q->a.list, &whole));
   AX_TRY(ax_fill(whole, 0));
-  where(whole, q, strides, &offset);
+  AX_TRY(where(whole, q, strides, &offset));
   AX_TRY(ax_tensor_view(whole, g->ndim, g->shape, strides, offset, &place));
   AX_TRY(ax_copy(place, g));
   q->result[0] = whole;
@@ -205,16 +231,26 @@ out:
   return st;
 }
 
-static void slice_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
+static ax_status slice_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
 {
   memcpy(strides, whole->strides, sizeof *strides * AX_MAX_DIMS);
   *offset = q->args->in[0]->numel ? q->a.i[1] * whole->strides[q->a.i[0]] : 0;
   if (q->args->in[0]->shape[q->a.i[0]] > 1) strides[q->a.i[0]] *= q->a.i[2];
+  return AX_OK;
 }
 
-static void diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
+static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
 {
-  strides[0] = whole->strides[0] + whole->strides[1];
+  const ax_tensor *g = q->args->in[0];
+  int64_t length;
+  int n = 0;
+  const ax_status st = diagonal_of(q, whole, q->a.i, &length, offset);
+  if (st != AX_OK) return st;
+  for (int d = 0; d < whole->ndim; d++)
+    if (d != q->a.i[1] && d != q->a.i[2]) strides[n++] = whole->strides[d];
+  strides[n++] = whole->strides[q->a.i[1]] + whole->strides[q->a.i[2]];
+  if (g->ndim != n || g->shape[n - 1] != length) return ax_fail(AX_ESHAPE, "%s: %s does not fit a diagonal of %s", q->name, TEXT(g), TEXT(whole));
+  return AX_OK;
 }
 
 ax_status ax_infer_slice_backward(ax_infer *q) { return zeros_with(q, slice_strides); }
@@ -240,5 +276,12 @@ static ax_arg into_zeros(ax_grad *c, ax_arg g, int64_t dim, int64_t start, int64
 RULE(select) { give(c, 0, into_zeros(c, with_ints(c, AX_OP_UNSQUEEZE, G, A->i[0], 0, 0, 0), A->i[0], A->i[1], 1)); }
 RULE(narrow) { give(c, 0, into_zeros(c, G, A->i[0], A->i[1], c->node->op == AX_OP_SLICE ? A->i[3] : 1)); }
 RULE(slice_backward) { give(c, 0, with_ints(c, AX_OP_SLICE, G, A->i[0], A->i[1], META(0)->shape[A->i[0]], A->i[2])); }
-RULE(diagonal) { give(c, 0, with_list(c, AX_OP_DIAGONAL_BACKWARD, G, META(0)->ndim, META(0)->shape, 0)); }
-RULE(diagonal_backward) { give(c, 0, un(c, AX_OP_DIAGONAL, G)); }
+
+RULE(diagonal)
+{
+  ax_attrs a = { .i = { A->i[0], A->i[1], A->i[2] }, .n_list = META(0)->ndim };
+  memcpy(a.list, META(0)->shape, sizeof a.list);
+  give(c, 0, call(c, AX_OP_DIAGONAL_BACKWARD, 1, &G, &a));
+}
+
+RULE(diagonal_backward) { give(c, 0, with_ints(c, AX_OP_DIAGONAL, G, A->i[0], A->i[1], A->i[2], 0)); }

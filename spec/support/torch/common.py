@@ -15,7 +15,7 @@ torch.set_default_dtype(torch.float64)
 def rand(*shape, lo=-2.0, hi=2.0, seed=0):
     """Values with four digits, so that the files stay small."""
     g = torch.Generator().manual_seed(seed * 7919 + sum(shape) * 31 + len(shape))
-    return (torch.rand(*shape, generator=g) * (hi - lo) + lo).mul(1e4).round().div(1e4)
+    return (torch.rand(shape, generator=g) * (hi - lo) + lo).mul(1e4).round().div(1e4)
 
 
 def number(v):
@@ -55,7 +55,7 @@ class Family:
             grads = torch.autograd.grad(total, [t for t, w in zip(inputs, wants) if w], allow_unused=True)
             grads = iter(grads)
             grads = [next(grads) if w else None for w in wants]
-        self.cases.append('{row="%s",call=[[%s]],tolerance=%g,\n inputs={%s},\n outputs={%s},\n grads={%s}}' % (
+        self.cases.append('{row="%s",call=[=[%s]=],tolerance=%g,\n inputs={%s},\n outputs={%s},\n grads={%s}}' % (
             row, expression, tolerance, ",".join(lua(t) for t in inputs), ",".join(lua(o) for o in out),
             ",".join("false" if g is None else lua(g) for g in grads)))
 
