@@ -247,20 +247,19 @@ RULE(tile)
   give(c, 0, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape, 0));
 }
 
-/* repeats[k] times k, as int64. */
-static ax_status repeated_positions(ax_infer *q, const ax_tensor *repeats, int64_t size, ax_tensor **out)
+/* repeats[k] times k, as int64, on the CPU. */
+static ax_status repeated_positions(const ax_infer *q, const ax_tensor *repeats, int64_t size, ax_tensor **out)
 {
   const int64_t n = repeats->numel, step = repeats->ndim && n > 1 ? repeats->strides[0] : 0;
   const void *data = ax_data(repeats);
   const ax_dtype d = (ax_dtype)repeats->dtype;
   int64_t total = 0, at = 0;
 
-  if (repeats->device.kind != AX_CPU) return ax_fail(AX_ENOIMPL, "repeat_interleave: repeats must lie on the cpu");
   if (d != AX_I64 && d != AX_I32) return ax_fail(AX_EDTYPE, "repeat_interleave: repeats must be int64 or int32, got %s", TYPE(repeats));
   if (repeats->ndim > 1 || (n != size && n != 1))
     return ax_fail(AX_ESHAPE, "repeat_interleave: repeats must have one entry, or %lld, got %s", (long long)size, TEXT(repeats));
   for (int64_t k = 0; k < size; k++) {
-    const int64_t r = ax_load_int(d, data, n == 1 ? 0 : k * step);
+    const int64_t r = ax_load_int(d, data, k * step);
     if (r < 0) return ax_fail(AX_ERANGE, "repeat_interleave: repeats[%lld] is %lld (counted from 0)", (long long)k, (long long)r);
     if (__builtin_add_overflow(total, r, &total)) return ax_fail(AX_ESHAPE, "repeat_interleave: the repeats are too many to count");
   }
@@ -268,13 +267,28 @@ static ax_status repeated_positions(ax_infer *q, const ax_tensor *repeats, int64
   if (st != AX_OK) return st;
   int64_t *to = ax_data(*out);
   for (int64_t k = 0; k < size; k++)
-    for (int64_t r = ax_load_int(d, data, n == 1 ? 0 : k * step); r > 0; r--) to[at++] = k;
+    for (int64_t r = ax_load_int(d, data, k * step); r > 0; r--) to[at++] = k;
   return AX_OK;
+}
+
+static ax_status repeat_by_index(const ax_infer *q, ax_tensor *x, int64_t dim, ax_tensor *repeats, ax_tensor **out)
+{
+  ax_tensor *here = NULL, *index = NULL, *there = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st;
+
+  AX_TRY(bring(repeats, (ax_device){ AX_CPU, 0 }, &here));
+  AX_TRY(repeated_positions(q, here, x->shape[dim], &index));
+  AX_TRY(bring(index, x->device, &there));
+  AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, there }, .a = { .i = { dim }, .n_list = -1 } }, results));
+  *out = results[0];
+out:
+  ax_tensor_release(here), ax_tensor_release(index), ax_tensor_release(there);
+  return st;
 }
 
 ax_status ax_infer_repeat_interleave(ax_infer *q)
 {
-  ax_tensor *x = NULL, *wide = NULL, *apart = NULL, *index = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *x = NULL, *wide = NULL, *apart = NULL;
   int64_t shape[AX_MAX_DIMS], dim = q->a.i[0];
   ax_status st;
 
@@ -283,9 +297,7 @@ ax_status ax_infer_repeat_interleave(ax_infer *q)
     dim = 0;
   } else x = ax_tensor_retain(X);
   if (INPUT(1)) {
-    AX_TRY(repeated_positions(q, INPUT(1), x->shape[dim], &index));
-    AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, index }, .a = { .i = { dim }, .n_list = -1 } }, results));
-    q->result[0] = results[0];
+    st = repeat_by_index(q, x, dim, INPUT(1), &q->result[0]);
     goto out;
   }
   const double r = q->args->num[1];
@@ -294,12 +306,8 @@ ax_status ax_infer_repeat_interleave(ax_infer *q)
     goto out;
   }
   if (x->ndim == AX_MAX_DIMS) { /* no room for a dim of repeats */
-    const int64_t one = 0;
-    AX_TRY(ax_tensor_new(AX_I64, 1, (int64_t[]){ 1 }, &wide));
-    ax_store_int(AX_I64, ax_data(wide), one, (int64_t)r);
-    AX_TRY(repeated_positions(q, wide, x->shape[dim], &index));
-    AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, index }, .a = { .i = { dim }, .n_list = -1 } }, results));
-    q->result[0] = results[0];
+    AX_TRY(ax_tensor_scalar(AX_I64, r, &wide));
+    st = repeat_by_index(q, x, dim, wide, &q->result[0]);
     goto out;
   }
   AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, dim + 1, 0, 0, 0, &apart));
@@ -319,7 +327,7 @@ ax_status ax_infer_repeat_interleave(ax_infer *q)
     ax_tensor_release(view);
   }
 out:
-  ax_tensor_release(x), ax_tensor_release(wide), ax_tensor_release(apart), ax_tensor_release(index);
+  ax_tensor_release(x), ax_tensor_release(wide), ax_tensor_release(apart);
   return st;
 }
 

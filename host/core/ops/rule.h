@@ -119,6 +119,14 @@ static inline ax_status run_ints(ax_op op, ax_tensor *x, int64_t i0, int64_t i1,
   return st;
 }
 
+/* x where device `d` has it: x itself when it lies there. */
+static inline ax_status bring(ax_tensor *x, ax_device d, ax_tensor **out)
+{
+  if (!ax_same_device(x->device, d)) return run_ints(AX_OP_TO_DEVICE, x, d.kind, d.index, 0, 0, out);
+  *out = ax_tensor_retain(x);
+  return AX_OK;
+}
+
 /* ---- for ax_grad_ */
 
 #define RULE(name) void ax_grad_##name(ax_grad *c)
