@@ -88,7 +88,7 @@ ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves);
 /* A tensor or a number; what rules compute with. */
 typedef struct ax_arg { ax_tensor *t; double num; bool integral; } ax_arg;
 
-enum { AX_RULE_TEMPS = 24 };
+enum { AX_RULE_TEMPS = 40 };
 typedef struct ax_grad {
   ax_status st;         /* first failure; later steps do nothing */
   ax_node *node;

@@ -16,6 +16,9 @@ typedef struct ax_gemm {
 static inline ax_dtype ax_gemm_out(const ax_gemm *g) { return g->wide ? AX_F32 : (ax_dtype)g->dtype; }
 static inline ax_dtype ax_gemm_bias(const ax_gemm *g) { return g->wide_bias ? AX_F32 : (ax_dtype)g->dtype; }
 
+/* matmul.c: the fastest way that there is for g, any float or integer type; sizes may be 0. */
+ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
 /* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias, nothing wide. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 

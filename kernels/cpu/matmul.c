@@ -184,6 +184,8 @@ out:
   return st;
 }
 
+ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c) { return run(g, a, b, bias, c); }
+
 static bool is_wide(const ax_tensor *half, const ax_tensor *t) { return ax_is_half((ax_dtype)half->dtype) && t->dtype == AX_F32; }
 
 static ax_status check(const ax_call *call)

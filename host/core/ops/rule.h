@@ -224,8 +224,10 @@ RULE(once);
 static inline ax_arg filled(ax_grad *c, int k, double v)
 {
   ax_tensor *t = NULL;
+  const ax_tensor *like = c->g[0]; /* of several results any may be the one that a gradient came to */
+  for (int i = 1; !like && i < c->node->n_out; i++) like = c->g[i];
   if (c->st != AX_OK) return (ax_arg){ 0 };
-  ax_status st = ax_tensor_new_on(c->g[0]->device, META(k)->dtype, META(k)->ndim, META(k)->shape, &t);
+  ax_status st = ax_tensor_new_on(like->device, META(k)->dtype, META(k)->ndim, META(k)->shape, &t);
   if (st == AX_OK) st = ax_fill(t, v);
   return keep(c, st, t);
 }

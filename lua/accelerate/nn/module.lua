@@ -422,6 +422,15 @@ function Module:cpu() return self:to({ device = "cpu" }) end
 ---@return string
 function Module:extra_repr() return "" end
 
+--- A value as PyTorch prints it in extra_repr: True, False, None, 0.1, 1e-05.
+function Module._show(value)
+  if value == true then return "True" end
+  if value == false then return "False" end
+  if value == nil then return "None" end
+  if type(value) == "number" then return ("%.12g"):format(value) end
+  return tostring(value)
+end
+
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 
 function Module.__tostring(self)

@@ -6,7 +6,7 @@ local options = require "accelerate.utils.options"
 local fail = options.fail
 
 ---@class accelerate.nn.utils
-local M = {}
+local M = { rnn = require "accelerate.nn.utils.rnn" }
 
 local function list_of(where, params)
   if core.is_tensor(params) then return { params } end
