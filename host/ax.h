@@ -102,6 +102,8 @@ AX_API void ax_memory_empty_cache(void);
  * Lua garbage there).  NULL: none. */
 AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted));
 AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
+/* Tensors over memory that is not the allocator's (batches from worker processes) took, or gave back, so many bytes. */
+AX_API void ax_memory_count_foreign(int64_t bytes);
 /* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
 AX_API int64_t ax_memory_pressure(void);
 /* Fault injection for tests: the n-th allocation from now (1 is the next, of either kind) fails; 0 turns it off. */

@@ -57,7 +57,11 @@ static int my_rank;
 
 static void keep_going(int sig) { (void)sig; }
 
-static void finished(void) { ax_shm_finished(my_control, my_rank); }
+static void finished(void)
+{
+  if (my_control->rank[my_rank].pid == (int32_t)getpid()) /* not in a process that the rank forked */
+    ax_shm_finished(my_control, my_rank);
+}
 
 /* Writes down why this rank fails.  The first to fail ends the run. */
 static void rank_failed(const char *text, const char *where)

@@ -233,6 +233,7 @@ static int open_core(lua_State *L)
   ax_open_random(L);
   ax_open_flat(L);
   ax_open_autocast(L);
+  ax_open_worker(L);
   if (ax_open_dist) ax_open_dist(L);
   if (ax_open_io) ax_open_io(L);
 

@@ -230,6 +230,14 @@ void ax_memory_set_hook(bool (*hook)(size_t wanted)) { pressure_hook = hook; }
 
 void ax_memory_count_collection(void) { stats.pressure_collections++; }
 
+void ax_memory_count_foreign(int64_t bytes)
+{
+  pthread_mutex_lock(&lock);
+  stats.live_bytes += bytes;
+  if (stats.live_bytes > stats.peak_bytes) stats.peak_bytes = stats.live_bytes;
+  pthread_mutex_unlock(&lock);
+}
+
 /* A structure (a tensor, a node with its arrays) is some 300 bytes that the tensors' own count does not show. */
 int64_t ax_memory_pressure(void)
 {

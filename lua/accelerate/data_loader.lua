@@ -24,44 +24,12 @@ local function length_of(object)
   end
 end
 
-local function packed(...) return { n = select("#", ...), ... } end
-
 --- A function that gives the next batch's parts as { n = count, ... }, or nil.
 local function reader(self)
-  local base, shard, skip = self._base, self._shard, self._skip
-  local nexts, control
-  if self._stream then
-    nexts = self._stream:iter()
-  elseif not base.batch_sampler and not base.sampler then
-    nexts = base:iter()
-  else
-    local source = shard or base.batch_sampler or base.sampler
-    local from, input
-    if source.seekable then
-      from, input, control = source:iter(skip)
-      skip = 0
-    else
-      from, input, control = source:iter()
-    end
-    local single = not base.batch_sampler
-    return function()
-      repeat
-        control = from(input, control)
-        if control == nil then return nil end
-        skip = skip - 1
-      until skip < 0
-      if single then return packed(base.dataset:get(control)) end
-      return packed(base:read(control))
-    end
-  end
-  return function()
-    while true do
-      local batch = packed(nexts())
-      if batch[1] == nil then return nil end
-      if skip <= 0 then return batch end
-      skip = skip - 1
-    end
-  end
+  local pass = { skip = self._skip, epoch = self._iteration, rank = self._process_index }
+  if self._stream then return self._stream:_start(pass) end
+  pass.source = self._shard
+  return self._base:_start(pass)
 end
 
 -- ---- passes ------------------------------------------------------------------------------------------------------
@@ -119,7 +87,7 @@ function Loader:iter()
     local batch = ahead
     ahead = next_batch()
     self._end = ahead == nil
-    if self._end and self._items and not self._drop_last then
+    if self._end and self._items and self._items.real_items and not self._drop_last then
       self._remainder = self._items.real_items % self.total_batch_size  -- a stream's length is known by now
     end
     local device = self._device
@@ -240,10 +208,9 @@ local function shard_stream(loader, self)
     batch_size = size, drop_last = loader.drop_last, num_processes = self._num_processes, process_index = self._process_index,
     split_batches = split,
   })
-  self._stream = data().DataLoader(self._items, {
-    batch_size = split and math.max(1, size / self._num_processes) or size, drop_last = loader.drop_last,
-    collate_fn = loader.collate_fn,
-  })
+  local opts = loader:_carried()
+  opts.batch_size, opts.drop_last = split and math.max(1, size / self._num_processes) or size, loader.drop_last
+  self._stream = data().DataLoader(self._items, opts)
 end
 
 --- Makes a DataLoaderShard.
@@ -328,8 +295,9 @@ function M.skip_first_batches(loader, num_batches)
   end
   if not M.is_loader(loader) then fail("skip_first_batches: expected a loader, got %s", options.show(loader)) end
   if loader.batch_sampler then
-    return data().DataLoader(loader.dataset,
-      { batch_sampler = sharding.SkipBatchSampler(loader.batch_sampler, num_batches), collate_fn = loader.collate_fn })
+    local opts = loader:_carried()
+    opts.batch_sampler = sharding.SkipBatchSampler(loader.batch_sampler, num_batches)
+    return data().DataLoader(loader.dataset, opts)
   end
   return Skipping(loader, num_batches)
 end

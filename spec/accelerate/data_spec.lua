@@ -348,7 +348,9 @@ describe("DataLoader", function()
   it("names what is wrong with its options", function()
     fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set, { batchsize = 3 })
     fails_with("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })
-    fails_with("num_workers must be 0, got 2", data.DataLoader, set, { num_workers = 2 })
+    fails_with("option 'num_workers' must be at least 0 and at most 128, got 129", data.DataLoader, set, { num_workers = 129 })
+    fails_with("'prefetch_factor' is about worker processes; num_workers is 0", data.DataLoader, set, { prefetch_factor = 3 })
+    fails_with("'background' is for reading without worker processes", data.DataLoader, set, { background = true, num_workers = 1 })
     fails_with("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set,
       { shuffle = true, sampler = data.SequentialSampler(3) })
     fails_with("option 'batch_size' has no place here: the batch_sampler decides", data.DataLoader, set,
@@ -356,7 +358,7 @@ describe("DataLoader", function()
     fails_with("option 'sampler' must be an object with iter()", data.DataLoader, set, { sampler = {} })
     fails_with("expected a dataset with get(i) and len(), or with iter(), got a table", data.DataLoader, {})
     fails_with("expected a dataset with get(i) and len(), or with iter(), got nil", data.DataLoader)
-    fails_with("data_spec.lua:", data.DataLoader, set, { num_workers = 2 }) -- the script's line
+    fails_with("data_spec.lua:", data.DataLoader, set, { num_workers = -1 }) -- the script's line
   end)
 
   it("says which sample failed", function()

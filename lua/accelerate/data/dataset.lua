@@ -136,14 +136,17 @@ function Subset:get(i)
   return self.dataset:get(self.indices[i])
 end
 
-function Subset:get_batch(positions)
+-- These positions, in the dataset below.
+function Subset:_mapped(positions)
   local mapped, indices, n = {}, self.indices, #self.indices
   for j = 1, #positions do
     check_position("Subset", positions[j], n)
     mapped[j] = indices[positions[j]]
   end
-  return self.dataset:get_batch(mapped)
+  return mapped
 end
+
+function Subset:get_batch(positions) return self.dataset:get_batch(self:_mapped(positions)) end
 
 --- The dataset's get_batch when it stands for its get: a class made from ours that overrides get alone must not be read
 --- around it.
@@ -154,6 +157,19 @@ function M.batch_reader(dataset)
   if get_batch == TensorDataset.get_batch and dataset.get ~= TensorDataset.get then return nil end
   if get_batch == Subset.get_batch and (dataset.get ~= Subset.get or not M.batch_reader(dataset.dataset)) then return nil end
   return get_batch
+end
+
+--- Where a dataset's batches are nothing but rows of tensors: those tensors, and what makes rows (positions in the tensors,
+--- from 1) of positions. nil otherwise.
+---@return accelerate.Tensor[]? tensors
+---@return (fun(positions: integer[]): integer[])? to_rows
+function M.rows_of(dataset)
+  local get_batch = M.batch_reader(dataset)
+  if get_batch == TensorDataset.get_batch then return dataset.tensors, function(positions) return positions end end
+  if get_batch ~= Subset.get_batch then return nil end
+  local tensors, inner = M.rows_of(dataset.dataset)
+  if not tensors then return nil end
+  return tensors, function(positions) return inner(dataset:_mapped(positions)) end
 end
 
 -- Lengths as counts: fractions (below 1, together 1) are shares, rounded down, and what is left goes to the first ones.

@@ -21,4 +21,5 @@ return require("accelerate.utils.properties").lazy("accelerate.data", {
   BatchSampler = "accelerate.data.sampler:BatchSampler",
   default_collate = "accelerate.data.collate:default_collate",
   DataLoader = "accelerate.data.loader",
+  get_worker_info = "accelerate.data.workers:get_worker_info",
 })

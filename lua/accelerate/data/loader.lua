@@ -6,6 +6,8 @@ local dataset_module = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
 local sampler_module = require "accelerate.data.sampler"
 local scope = require "accelerate.utils.scope"
+local seeding = require "accelerate.data.seeding"
+local workers = require "accelerate.data.workers"
 
 local fail, show = options.fail, options.show
 
@@ -17,8 +19,15 @@ local OPTIONS = {
   drop_last = { "boolean", optional = true },
   collate_fn = { "function", optional = true },
   generator = { "Generator", optional = true },
-  num_workers = { "integer", default = 0, min = 0 },
+  num_workers = { "integer", default = 0, min = 0, max = 128 },
+  prefetch_factor = { "integer", optional = true, min = 1 },
+  persistent_workers = { "boolean", optional = true },
+  worker_init_fn = { "function", optional = true },
+  timeout = { "number", default = 0, min = 0 },
+  background = { "boolean", optional = true },
 }
+-- What a loader made of another one takes over beside the dataset and the order.
+local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout", "background" }
 
 --- Passes are independent of each other: the same loader may be walked inside its own loop, and a pass that was left by
 --- `break` needs no closing. The fields may be read by whoever makes another loader of this one; they are not to be set.
@@ -30,6 +39,12 @@ local OPTIONS = {
 ---@field batch_sampler table? nil for streams, and without batches
 ---@field collate_fn function? nil: ours
 ---@field generator accelerate.Generator? as given; the sampler's own is loader.sampler.generator
+---@field num_workers integer
+---@field prefetch_factor integer? batches that each worker reads ahead
+---@field persistent_workers boolean
+---@field worker_init_fn function?
+---@field timeout number seconds; 0: none
+---@field background boolean? nil: where it pays
 local DataLoader = class("DataLoader")
 
 local function refuse(given, names, because)
@@ -71,6 +86,14 @@ end
 --- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler, drop_last (leave
 --- out the short last batch), collate_fn, generator (of the shuffling). collate_fn gets a list of samples (a sample of
 --- several parts is a list of them) and may return several values.
+---
+--- num_workers: processes that read batches ahead (each prefetch_factor of them, default 2); they come in the same order
+--- and are the same for any number of workers. They are forked when a pass starts and end with it, or with the loader when
+--- persistent_workers. worker_init_fn(id) runs in each, id from 0; timeout: the seconds after which a batch that does
+--- not come is an error. data.get_worker_info() tells code which worker it runs in.
+---
+--- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a TensorDataset (and parts
+--- of one) without collate_fn. Default: when a core is free and timing the first batches shows that it gains.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -82,11 +105,19 @@ function DataLoader:init(dataset, opts)
     opts = copy
   end
   local o = options.check("DataLoader", opts, OPTIONS)
-  if o.num_workers ~= 0 then
-    fail("DataLoader: worker processes are not there yet: num_workers must be 0, got %d", o.num_workers)
+  if o.num_workers == 0 then
+    for _, name in ipairs { "prefetch_factor", "persistent_workers" } do
+      if o[name] then fail("DataLoader: option '%s' is about worker processes; num_workers is 0", name) end
+    end
+  elseif o.background then
+    fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d", o.num_workers)
   end
   self.dataset = dataset
-  self.collate_fn, self.generator = o.collate_fn, o.generator
+  self.generator = o.generator
+  for _, name in ipairs(CARRIED) do self[name] = o[name] end
+  self.persistent_workers = o.persistent_workers or false
+  if o.num_workers > 0 then self.prefetch_factor = o.prefetch_factor or 2 end
+  self._epoch = 0
   self.drop_last = o.drop_last or false
   if not o.batch_sampler then self.batch_size = not unbatched and (o.batch_size or 1) end
   if unbatched and (o.drop_last or o.collate_fn or o.batch_sampler) then
@@ -95,7 +126,10 @@ function DataLoader:init(dataset, opts)
   end
   if dataset_module.is_map(dataset) then
     choose_samplers(self, o)
-    if not self.collate_fn then self._read_batch = dataset_module.batch_reader(dataset) end
+    if not self.collate_fn then
+      self._read_batch = dataset_module.batch_reader(dataset)
+      self._pure = self._read_batch ~= nil and dataset_module.rows_of(dataset) ~= nil -- copies rows, draws no numbers
+    end
   elseif dataset_module.is_stream(dataset) then
     refuse(o, { "shuffle", "sampler", "batch_sampler" },
       "the dataset is a stream (it has iter() and no get(i)) with an order of its own")
@@ -148,14 +182,19 @@ local function assemble(self, samples, parts, positions)
   return collate.parts(samples, parts, self._fields, positions)
 end
 
---- The batch of the samples at these positions, as iter() gives it.
----@param positions integer[] counted from 1
----@return any ... the parts of the batch, or one table
-function DataLoader:read(positions)
+local function check_task(positions)
   if type(positions) ~= "table" or getmetatable(positions) or #positions == 0 then
     fail("DataLoader: a batch sampler must give lists of at least one position, got %s",
       type(positions) == "table" and not getmetatable(positions) and "an empty list" or show(positions))
   end
+  return positions
+end
+
+--- The batch of the samples at these positions, as iter() gives it.
+---@param positions integer[] counted from 1
+---@return any ... the parts of the batch, or one table
+function DataLoader:read(positions)
+  check_task(positions)
   if self._read_batch then return self._read_batch(self.dataset, positions) end
   local samples = {}
   local ok, parts = xpcall(read_samples, in_sample, self.dataset, positions, samples)
@@ -163,30 +202,123 @@ function DataLoader:read(positions)
   return assemble(self, samples, parts, positions)
 end
 
-local function batches(self)
-  local nexts, state, positions = self.batch_sampler:iter()
+--- Reads what one task asks for: a list of positions, or one position when there are no batches.
+function DataLoader:_fetch(task)
+  if self.batch_sampler then return self:read(task) end
+  return self.dataset:get(task)
+end
+
+local function packed(...) return { n = select("#", ...), ... } end
+
+-- A function that gives the tasks of a pass one by one, and nil at its end.
+local function tasks_of(source, skip)
+  local nexts, state, control
+  if source.seekable then
+    nexts, state, control = source:iter(skip)
+    skip = 0
+  else
+    nexts, state, control = source:iter()
+  end
   return function()
     if not nexts then return nil end
-    positions = nexts(state, positions)
-    if positions == nil then
-      nexts = nil
-      return nil
-    end
-    return self:read(positions)
+    repeat
+      control = nexts(state, control)
+      if control == nil then
+        nexts = nil
+        return nil
+      end
+      skip = skip - 1
+    until skip < 0
+    return control
   end
 end
 
-local function single_samples(self)
-  local nexts, state, position = self.sampler:iter()
+-- Batch after batch, in this process.
+local function plain_reader(self, tasks, seed, number)
+  local seeded = not self._pure
   return function()
-    if not nexts then return nil end
-    position = nexts(state, position)
-    if position == nil then
-      nexts = nil
-      return nil
-    end
-    return self.dataset:get(position)
+    local task = tasks()
+    if task == nil then return nil end
+    number = number + 1
+    if seeded then return packed(seeding.run(seed, number, self._fetch, self, task)) end
+    return packed(self:_fetch(task))
   end
+end
+
+local TRIAL, AGAIN = 16, 4096 -- batches of each way that are timed; batches until they are timed again
+
+-- Whether it pays to have the thread copy is found by timing: it does not on a machine whose cores are all busy. `always`: it
+-- was asked for. The batches are the same either way.
+local function stopwatch(always)
+  if always then return function() return true end, function() end end
+  local ahead, plain, seen, pays = 0, 0, 0, true
+  return function() -- may the next batch be started ahead?
+    if seen < TRIAL then return true end
+    if seen < 2 * TRIAL then return false end
+    return pays
+  end, function(seconds)
+    seen = seen + 1
+    if seen <= TRIAL then
+      ahead = ahead + seconds
+    elseif seen <= 2 * TRIAL then
+      plain = plain + seconds
+      pays = ahead < plain
+    elseif seen == AGAIN then
+      ahead, plain, seen = 0, 0, 0
+    end
+  end
+end
+
+-- The thread copies the next batch while this one is in use. An error of the next one waits for its turn.
+local function background_reader(tasks, gatherer, to_rows, always)
+  local state = "idle" -- or "started", "failed", "over"
+  local problem
+  local may_start, timed = stopwatch(always)
+  local function begin(ahead)
+    local task = tasks()
+    if task == nil then return "over" end
+    gatherer:start(to_rows(task), ahead)
+    return "started"
+  end
+  return function()
+    local since = core._monotonic()
+    if state == "idle" then state = begin(false) end
+    if state == "over" then return nil end
+    if state == "failed" then
+      state = "over"
+      error(problem, 0)
+    end
+    local batch = packed(gatherer:take())
+    state = "idle"
+    if may_start() then
+      local ok, result = pcall(begin, true)
+      state = ok and result or "failed"
+      if not ok then problem = result end
+    end
+    timed(core._monotonic() - since)
+    return batch
+  end
+end
+
+local SMALL_BATCH = 64 * 1024 -- bytes; waking the thread for less costs what the copying does
+
+-- Whether a thread of its own for copying would have a core, and something worth while to do. Samplers of users may want to
+-- see a step's outcome before they say which samples come next: only ours are asked one batch early.
+local function background_pays(self, source, tensors)
+  if not source.seekable or not self.batch_size then return false end
+  local bytes = 0
+  for _, t in ipairs(tensors) do bytes = bytes + t:numel() / math.max(1, t:size(1)) * t:element_size() * self.batch_size end
+  return bytes >= SMALL_BATCH and core._cores() > core.get_num_threads() * core.dist.local_world_size()
+end
+
+local function gatherer_for(self, source)
+  if self.background == false or self.collate_fn or not self.batch_sampler or core._worker_inside() then return nil end
+  local tensors, to_rows = dataset_module.rows_of(self.dataset)
+  if not tensors then return nil end
+  if self.background == nil and not background_pays(self, source, tensors) then return nil end
+  local gatherer = core._gather(tensors)
+  if not gatherer then return nil end
+  return gatherer, to_rows
 end
 
 -- Keeps the first value, which is the control variable of the stream's iterator, beside the sample.
@@ -195,9 +327,16 @@ local function take(samples, j, where, ...)
   return (...), keep(samples, j, where, ...)
 end
 
-local function stream(self)
+--- Batch after batch of the stream: a function that gives the parts of the next batch, and nothing at the end.
+function DataLoader:_stream()
   local nexts, state, control = self.dataset:iter()
-  if self.batch_size == false then return nexts, state, control end
+  if self.batch_size == false then
+    local function later(...)
+      control = ...
+      return ...
+    end
+    return function() return later(nexts(state, control)) end
+  end
   local size, drop_last, count = self.batch_size, self.drop_last, 0
   return function()
     if not nexts then return nil end
@@ -221,6 +360,57 @@ local function stream(self)
   end
 end
 
+local function stream_reader(self, seed, skip)
+  local nexts = seeding.run(seed, 0, self._stream, self)
+  local number = 0
+  local function one()
+    number = number + 1
+    local batch = packed(seeding.run(seed, number, nexts))
+    if batch[1] ~= nil then return batch end
+  end
+  return function()
+    while skip > 0 do
+      skip = skip - 1
+      if one() == nil then skip = 0 end
+    end
+    return one()
+  end
+end
+
+--- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at the end.
+---@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer? } source: what to read instead of the own
+---  (batch) sampler's positions; skip: batches to leave out; epoch: the number of the pass
+function DataLoader:_start(opts)
+  opts = opts or {}
+  local skip, epoch = opts.skip or 0, opts.epoch
+  local announced = epoch ~= nil or self._announced ~= nil
+  if not epoch then
+    epoch = self._epoch
+    self._epoch = epoch + 1
+  end
+  local seed = seeding.pass(epoch, opts.rank or core.dist.rank())
+  local source = opts.source or self.batch_sampler or self.sampler
+  if not source then
+    if self.num_workers > 0 then return workers.read(self, nil, seed, epoch, skip, announced) end
+    return stream_reader(self, seed, skip)
+  end
+  if self.num_workers > 0 then return workers.read(self, tasks_of(source, skip), seed, epoch, skip, announced) end
+  local gatherer, to_rows = gatherer_for(self, source)
+  if gatherer then
+    return background_reader(tasks_of(source, skip), gatherer, function(task) return to_rows(check_task(task)) end, self.background)
+  end
+  return plain_reader(self, tasks_of(source, skip), seed, skip)
+end
+
+--- The options that a loader over other positions, or another dataset, takes over from this one.
+---@return table
+function DataLoader:_carried()
+  local opts = {}
+  for _, name in ipairs(CARRIED) do opts[name] = self[name] end
+  if not self.persistent_workers then opts.persistent_workers = nil end
+  return opts
+end
+
 -- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the main process.
 local function warn_empty(self)
   if self._warned or not self.drop_last or type(self.sampler.len) ~= "function" then return end
@@ -237,13 +427,17 @@ end
 --- batch of them.
 ---@return function
 function DataLoader:iter()
-  if self.batch_sampler then
-    warn_empty(self)
-    return batches(self)
+  if self.batch_sampler then warn_empty(self) end
+  local next_batch = self:_start()
+  return function()
+    local batch = next_batch()
+    if batch then return unpack(batch, 1, batch.n) end
   end
-  if self.sampler then return single_samples(self) end
-  return stream(self)
 end
+
+--- Ends the worker processes at once, also those of passes that were left by break (which otherwise end when the
+--- collector finds them). The loader can still be used.
+function DataLoader:close() workers.close(self) end
 
 --- The number of batches of a pass. Raises when it is not known: a sampler or a stream without len().
 ---@return integer
@@ -264,6 +458,7 @@ function DataLoader:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
     fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch))
   end
+  self._epoch, self._announced = epoch, epoch
   for _, part in ipairs { self.batch_sampler or false, self.sampler or false, self.dataset } do
     if part and type(part.set_epoch) == "function" then part:set_epoch(epoch) end
   end

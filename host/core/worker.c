@@ -1,0 +1,428 @@
+#define _GNU_SOURCE
+#include "core/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/core.h"
+#include "dist.h"
+
+enum { SLOTS = 1024, PAGE = 4096 };
+
+/* Shared by both processes.  The child fills a slot while it is not busy; the parent sets busy back when nothing of its own lies in
+ * it any more. */
+typedef struct control {
+  _Atomic uint32_t busy[SLOTS];
+} control;
+
+typedef struct slot_map {
+  struct ax_worker *worker;
+  int index;
+  int32_t refs;             /* atomic: the note until it is dropped, and each storage */
+  char *data;               /* the parent's mapping, kept from one use to the next */
+  uint64_t offset, capacity;
+  int64_t counted;          /* bytes that the memory statistics count now */
+} slot_map;
+
+struct ax_worker {
+  int32_t refs;             /* atomic: the owner, and each busy slot */
+  pid_t pid, parent;
+  int fd, memory;           /* the socket, the memory file */
+  bool child;
+  control *control;
+  ax_worker *next;          /* parent: the live ones */
+  int n_slots;              /* child: made so far */
+  uint64_t end;             /* child: of the memory file */
+  slot_map slots[SLOTS];    /* child: offset, capacity and mapping are its own */
+  char *request;
+  size_t room;
+};
+
+static ax_worker *live; /* of this process; one thread uses it */
+static bool inside;
+
+bool ax_worker_inside(void) { return inside; }
+int ax_worker_pid(const ax_worker *w) { return (int)w->pid; }
+
+static double now(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------------- */
+
+static void free_worker(ax_worker *w)
+{
+  for (int i = 0; i < SLOTS; i++)
+    if (w->slots[i].data) munmap(w->slots[i].data, w->slots[i].capacity);
+  if (w->control) munmap(w->control, sizeof *w->control);
+  if (w->memory >= 0) close(w->memory);
+  if (w->fd >= 0) close(w->fd);
+  free(w->request);
+  ax_mfree(w);
+}
+
+static void release(ax_worker *w)
+{
+  if (__atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL) == 0) free_worker(w);
+}
+
+static ax_status refuse_collective(ax_group *g, const ax_collective *c, ax_work **work)
+{
+  (void)g;
+  *work = NULL;
+  return ax_fail(AX_EINVAL, "%s in a loader's worker process: only the ranks themselves take part in collectives",
+                 c->op == AX_BARRIER ? "barrier" : "a collective");
+}
+static ax_status no_wait(ax_group *g, ax_work *work) { (void)g, (void)work; return AX_OK; }
+static void no_close(ax_group *g) { (void)g; }
+
+static void keep_going(int sig) { (void)sig; }
+
+/* What makes a worker of a fresh fork. */
+static void become_worker(ax_worker *w, pid_t parent)
+{
+  static const ax_transport refusing = { "worker", refuse_collective, no_wait, no_close };
+  static ax_group group;
+  struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
+  int null;
+
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(128 + SIGKILL); /* it died before the line above */
+  prctl(PR_SET_NAME, "accel-worker");
+  inside = true;
+  sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all; the parent decides */
+  signal(SIGTERM, SIG_DFL);
+  for (ax_worker *other = live; other; other = other->next) { /* or they would not see the parent go */
+    close(other->fd);
+    close(other->memory);
+    other->fd = other->memory = -1;
+  }
+  live = NULL;
+  if ((null = open("/dev/null", O_RDONLY)) >= 0) {
+    dup2(null, STDIN_FILENO);
+    close(null);
+  }
+  group = *ax_dist_world();
+  group.transport = &refusing;
+  ax_dist_set_world(&group);
+  w->child = true;
+}
+
+ax_status ax_worker_fork(ax_worker **out, bool *child)
+{
+  const pid_t parent = getpid();
+  int pair[2] = { -1, -1 };
+  ax_worker *w = *out = NULL;
+  ax_status st = AX_OK;
+  pid_t pid;
+
+  *child = false;
+  if (!(w = ax_calloc(1, sizeof *w))) return AX_ENOMEM;
+  *w = (ax_worker){ .refs = 1, .parent = parent, .fd = -1, .memory = -1 };
+  w->control = mmap(NULL, sizeof *w->control, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (w->control == MAP_FAILED) {
+    w->control = NULL;
+    AX_TRY(ax_fail(AX_ENOMEM, "no memory to share with a worker: %s", strerror(errno)));
+  }
+  w->memory = memfd_create("accel-batches", MFD_CLOEXEC);
+  if (w->memory < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    AX_TRY(ax_fail(AX_EIO, "a worker needs a memory file and a socket: %s", strerror(errno)));
+  fflush(NULL); /* or the worker would print it again */
+  pid = fork();
+  if (pid < 0) AX_TRY(ax_fail(AX_EIO, "a worker process could not be started: %s", strerror(errno)));
+  w->pid = pid;
+  if (pid == 0) {
+    become_worker(w, parent);
+    close(pair[0]);
+    w->fd = pair[1];
+    w->pid = getpid();
+    *child = true;
+    *out = w;
+    return AX_OK;
+  }
+  w->fd = pair[0];
+  pair[0] = -1;
+  w->next = live;
+  live = w;
+  *out = w;
+  w = NULL;
+out:
+  if (pair[0] >= 0) close(pair[0]);
+  if (pair[1] >= 0) close(pair[1]);
+  if (w) free_worker(w);
+  return st;
+}
+
+_Noreturn void ax_worker_exit(int status)
+{
+  fflush(NULL);
+  _exit(status);
+}
+
+void ax_worker_hang_up(ax_worker *w)
+{
+  if (w->fd >= 0) shutdown(w->fd, SHUT_WR);
+}
+
+void ax_worker_close(ax_worker *w, double seconds)
+{
+  const double deadline = now() + seconds;
+  int status;
+
+  if (w->parent != getpid()) return; /* a copy of the parent's, in a worker or another fork: the process is not its own */
+  for (ax_worker **p = &live; *p; p = &(*p)->next)
+    if (*p == w) {
+      *p = w->next;
+      break;
+    }
+  ax_worker_hang_up(w);
+  while (w->pid > 0 && waitpid(w->pid, &status, WNOHANG) == 0) {
+    if (now() >= deadline) {
+      kill(w->pid, SIGKILL);
+      while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR) { }
+      break;
+    }
+    nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+  }
+  if (w->fd >= 0) close(w->fd);
+  w->fd = -1;
+  w->pid = 0;
+  release(w);
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const void *from, size_t n)
+{
+  for (size_t at = 0; at < n; ) {
+    const ssize_t k = send(fd, (const char *)from + at, n - at, MSG_NOSIGNAL);
+    if (k > 0) at += (size_t)k;
+    else if (errno != EINTR) return false;
+  }
+  return true;
+}
+
+/* Returns the number of bytes read: fewer than n at the end of the stream. */
+static size_t read_all(int fd, void *to, size_t n)
+{
+  size_t at = 0;
+  while (at < n) {
+    const ssize_t k = recv(fd, (char *)to + at, n - at, 0);
+    if (k > 0) at += (size_t)k;
+    else if (k == 0 || errno != EINTR) break;
+  }
+  return at;
+}
+
+ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n)
+{
+  const uint64_t length = n;
+  if (w->fd < 0 || !write_all(w->fd, &length, sizeof length) || !write_all(w->fd, bytes, n))
+    return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(w->fd < 0 ? EPIPE : errno));
+  return AX_OK;
+}
+
+ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
+{
+  uint64_t length;
+
+  *n = 0;
+  if (read_all(w->fd, &length, sizeof length) < sizeof length) return AX_OK;
+  if (length > w->room) {
+    char *grown = realloc(w->request, length);
+    if (!grown) return ax_fail(AX_ENOMEM, "no memory for a request of %llu bytes", (unsigned long long)length);
+    w->request = grown;
+    w->room = length;
+  }
+  if (read_all(w->fd, w->request, length) < length) return AX_OK;
+  *bytes = w->request;
+  *n = length;
+  return AX_OK;
+}
+
+/* ---- slots, in the child ------------------------------------------------------------------------------------------------------ */
+
+/* A free slot: the smallest that is large enough, else any, else a new one.  -1: all are in use. */
+static int choose_slot(ax_worker *w, size_t bytes)
+{
+  int best = -1, any = -1;
+  for (int i = 0; i < w->n_slots; i++) {
+    if (atomic_load_explicit(&w->control->busy[i], memory_order_acquire)) continue;
+    any = i;
+    if (w->slots[i].capacity >= bytes && (best < 0 || w->slots[i].capacity < w->slots[best].capacity)) best = i;
+  }
+  if (best >= 0) return best;
+  if (any >= 0) return any;
+  return w->n_slots < SLOTS ? w->n_slots++ : -1;
+}
+
+/* Gives the slot a larger place at the end of the file; what it had goes back to the system. */
+static ax_status move_slot(ax_worker *w, slot_map *s, size_t bytes)
+{
+  const uint64_t wanted = (bytes + bytes / 8 + PAGE - 1) / PAGE * PAGE;
+  char *data;
+  int error;
+
+  if (s->data) {
+    munmap(s->data, s->capacity);
+    fallocate(w->memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->offset, (off_t)s->capacity);
+    s->data = NULL;
+    s->capacity = 0;
+  }
+  /* takes the pages now: running out is an error here and not a signal at the first write */
+  while ((error = posix_fallocate(w->memory, (off_t)w->end, (off_t)wanted)) == EINTR) { }
+  if (error) return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted, strerror(error));
+  data = mmap(NULL, wanted, PROT_READ | PROT_WRITE, MAP_SHARED, w->memory, (off_t)w->end);
+  if (data == MAP_FAILED) return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted, strerror(errno));
+  s->data = data;
+  s->offset = w->end;
+  s->capacity = wanted;
+  w->end += wanted;
+  return AX_OK;
+}
+
+ax_status ax_worker_slot(ax_worker *w, size_t bytes, ax_note *note, char **data)
+{
+  const int index = choose_slot(w, bytes);
+  slot_map *s = &w->slots[index < 0 ? 0 : index];
+  ax_status st;
+
+  if (index < 0) return ax_fail(AX_ENOMEM, "all %d batches of this worker are still in use", SLOTS);
+  if (s->capacity < bytes && (st = move_slot(w, s, bytes)) != AX_OK) return st;
+  note->slot = index;
+  note->offset = s->offset;
+  note->capacity = s->capacity;
+  note->bytes = bytes;
+  *data = s->data;
+  return AX_OK;
+}
+
+ax_status ax_worker_reply(ax_worker *w, const ax_note *note)
+{
+  atomic_store_explicit(&w->control->busy[note->slot], 1, memory_order_release);
+  if (!write_all(w->fd, note, sizeof *note)) return ax_fail(AX_EIO, "the parent is gone");
+  return AX_OK;
+}
+
+/* ---- slots, in the parent ----------------------------------------------------------------------------------------------------- */
+
+ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
+{
+  slot_map *s = &w->slots[note->slot];
+
+  if (s->data && s->offset != note->offset) { /* it moved */
+    munmap(s->data, s->capacity);
+    s->data = NULL;
+  }
+  if (!s->data) {
+    char *p = mmap(NULL, note->capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memory, (off_t)note->offset);
+    if (p == MAP_FAILED) {
+      atomic_store_explicit(&w->control->busy[note->slot], 0, memory_order_release);
+      return ax_fail(AX_EIO, "%llu bytes of a batch could not be mapped: %s", (unsigned long long)note->capacity, strerror(errno));
+    }
+    s->data = p;
+    s->offset = note->offset;
+    s->capacity = note->capacity;
+  }
+  s->worker = w;
+  s->index = note->slot;
+  s->refs = 1;
+  s->counted = (int64_t)note->bytes;
+  ax_memory_count_foreign(s->counted);
+  __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
+  *data = s->data;
+  return AX_OK;
+}
+
+static void release_slot(slot_map *s)
+{
+  ax_worker *w = s->worker;
+  if (w->parent != getpid()) return; /* a worker's copy of what its parent holds */
+  if (__atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+  ax_memory_count_foreign(-s->counted);
+  atomic_store_explicit(&w->control->busy[s->index], 0, memory_order_release);
+  release(w);
+}
+
+static void release_storage(ax_storage *s) { release_slot(s->owner); }
+
+ax_status ax_worker_storage(ax_worker *w, const ax_note *note, char *data, size_t bytes, ax_storage **out)
+{
+  slot_map *s = &w->slots[note->slot];
+  ax_status st = ax_storage_wrap(data, bytes, release_storage, s, out);
+  if (st == AX_OK) __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
+  return st;
+}
+
+void ax_worker_drop(ax_worker *w, const ax_note *note) { release_slot(&w->slots[note->slot]); }
+
+int ax_worker_held(const ax_worker *w)
+{
+  int n = 0;
+  for (int i = 0; i < SLOTS; i++) n += atomic_load_explicit(&w->control->busy[i], memory_order_relaxed) != 0;
+  return n;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------------------------------------ */
+
+/* Writes how the worker ended. */
+static void describe_end(ax_worker *w)
+{
+  const double deadline = now() + 1;
+  int status = 0;
+  pid_t got;
+
+  while ((got = waitpid(w->pid, &status, WNOHANG)) == 0 && now() < deadline)
+    nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+  if (got == w->pid && WIFSIGNALED(status)) {
+    const char *name = sigabbrev_np(WTERMSIG(status));
+    ax_fail(AX_EIO, "process %d was killed by SIG%s%s", (int)w->pid, name ? name : "?",
+            WTERMSIG(status) == SIGKILL ? " (by hand, or because memory ran out)" : "");
+  } else if (got == w->pid)
+    ax_fail(AX_EIO, "process %d exited with status %d", (int)w->pid, WEXITSTATUS(status));
+  else
+    ax_fail(AX_EIO, "process %d is gone", (int)w->pid);
+  if (got != 0) w->pid = 0; /* reaped: the number may be another process's soon */
+}
+
+ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died)
+{
+  struct pollfd fds[AX_MAX_WORKERS];
+  const double deadline = seconds < 0 ? 0 : now() + seconds;
+
+  for (int i = 0; i < n; i++) fds[i] = (struct pollfd){ .fd = list[i]->fd, .events = i == at ? POLLIN : 0 };
+  for (;;) {
+    const double left = seconds < 0 ? 1 : deadline - now();
+    const int ready = poll(fds, (nfds_t)n, left <= 0 ? 0 : left < 1e6 ? (int)(left * 1000) + 1 : 1000000000);
+    if (ready < 0 && errno == EINTR) return AX_WAIT_INTERRUPTED;
+    if (fds[at].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) {
+      if (read_all(list[at]->fd, note, sizeof *note) == sizeof *note) return AX_WAIT_NOTE;
+      *died = at;
+      describe_end(list[at]);
+      return AX_WAIT_DIED;
+    }
+    for (int i = 0; ready > 0 && i < n; i++)
+      if (fds[i].revents & (POLLHUP | POLLERR | POLLNVAL)) {
+        *died = i;
+        describe_end(list[i]);
+        return AX_WAIT_DIED;
+      }
+    if (seconds >= 0 && now() >= deadline) return AX_WAIT_TIMEOUT;
+  }
+}

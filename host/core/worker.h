@@ -1,0 +1,64 @@
+/* worker.h: processes that read batches for a loader.
+ *
+ * A worker is a fork of the rank.  Requests go to it over a socket; a batch comes back in a slot, a part of a memory file that was
+ * made before the fork and has no name, and the socket carries only a short note that says which slot.  The parent's tensors lie in
+ * the slot itself; when the last of them is released the slot is free again.  So a batch is copied once, by the worker.
+ *
+ * Notes are small and few, so that a worker never waits for its parent to read them; it always comes back to reading
+ * requests, and neither side can block the other for ever.
+ *
+ * A worker dies with its parent (the kernel sees to it), and nothing of either has a name that could be left behind. */
+#ifndef AX_WORKER_H
+#define AX_WORKER_H
+
+#include "ax.h"
+
+#define AX_MAX_WORKERS 128 /* of one loader */
+
+typedef struct ax_worker ax_worker;
+
+typedef struct ax_note {
+  uint64_t ticket; /* of the request that it answers */
+  uint32_t kind;   /* the caller's: a batch, an error, the end */
+  int32_t slot;
+  uint64_t offset, capacity, bytes; /* where in the memory file the slot lies, and how much of it is filled */
+} ax_note;
+
+/* Forks.  In the parent *out is the worker; in the child *child is true and *out is the other end.  Threads of ours are stopped
+ * before it; the caller sees to the number of threads of the child's kernels.  EIO, ENOMEM. */
+ax_status ax_worker_fork(ax_worker **out, bool *child);
+/* Whether this process is a worker. */
+bool ax_worker_inside(void);
+int ax_worker_pid(const ax_worker *w);
+
+/* Parent: sends a request.  EIO when the worker is gone. */
+ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n);
+/* Child: the next request, in memory that is valid until the next call.  *n 0: the parent wants no more. */
+ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n);
+/* Child: a slot of at least `bytes`, free until ax_worker_reply hands it over. */
+ax_status ax_worker_slot(ax_worker *w, size_t bytes, ax_note *note, char **data);
+/* Child: tells the parent that the slot of `note` is filled.  EIO when the parent is gone. */
+ax_status ax_worker_reply(ax_worker *w, const ax_note *note);
+/* Child: flushes what was printed and ends the process, without the parent's exit handlers. */
+_Noreturn void ax_worker_exit(int status);
+
+typedef enum { AX_WAIT_NOTE, AX_WAIT_TIMEOUT, AX_WAIT_INTERRUPTED, AX_WAIT_DIED } ax_wait;
+/* Parent: waits until worker list[at] has a note.  Also looks at the others: *died is the one that ended (its message, with how, is in
+ * ax_last_error).  seconds < 0: without end. */
+ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died);
+/* Parent: the bytes of a note's slot.  EIO when they cannot be mapped. */
+ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data);
+/* Parent: a storage over a part of the open slot; it keeps the slot. */
+ax_status ax_worker_storage(ax_worker *w, const ax_note *note, char *data, size_t bytes, ax_storage **out);
+/* Parent: lets go of the slot itself.  It is free when its storages are, too. */
+void ax_worker_drop(ax_worker *w, const ax_note *note);
+/* How many slots are in use. */
+int ax_worker_held(const ax_worker *w);
+
+/* Parent: says that no more requests come.  A worker that has nothing to do ends. */
+void ax_worker_hang_up(ax_worker *w);
+/* Parent: hangs up, waits up to `seconds` for the end and kills the worker if it does not come.  Memory stays for as long as tensors lie in
+ * it.  Takes w. */
+void ax_worker_close(ax_worker *w, double seconds);
+
+#endif

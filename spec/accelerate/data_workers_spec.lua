@@ -1,0 +1,549 @@
+local core = require "accelerate.core"
+local data = require "accelerate.data"
+local ffi = require "ffi"
+local host = require "spec.support.host"
+local processes = require "spec.support.processes"
+local ranks = require "spec.support.ranks"
+
+ffi.cdef "int getpid(void);"
+
+local function plain(n, get) return { len = function() return n end, get = function(_, i) return get(i) end } end
+
+local function fails_with(text, fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok, "expected an error")
+  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
+  return err
+end
+
+-- Pids of this process's children.
+local function children()
+  local list = {}
+  local pipe = io.popen("cat /proc/[0-9]*/stat 2>/dev/null")
+  for line in pipe:lines() do
+    local pid, name, state, parent = line:match("^(%d+) (%b()) (%a) (%d+)")
+    if tonumber(parent) == ffi.C.getpid() and name == "(accel-worker)" and state ~= "Z" then list[#list + 1] = tonumber(pid) end
+  end
+  pipe:close()
+  return list
+end
+
+local function walk(loader)
+  for _ in loader:iter() do end -- luacheck: ignore
+end
+
+-- Reads random numbers, strings and nested tables.
+local mixed = plain(53, function(i)
+  return { x = core.rand(3, 4), i = i, name = "sample " .. i, pair = { a = { i, 2 * i }, flag = i % 2 == 0 } }
+end)
+
+local function digest(loader, passes)
+  local lines = {}
+  for _ = 1, passes or 1 do
+    for b in loader:iter() do
+      lines[#lines + 1] = ("%s %.7f %s %s %s"):format(table.concat(b.i:totable(), ","), b.x:sum():item(), table.concat(b.name, ";"),
+        table.concat(b.pair.a[2]:totable(), ","), tostring(b.pair.flag:totable()[1]))
+    end
+  end
+  return table.concat(lines, "\n")
+end
+
+local function mixed_loader(opts)
+  opts.batch_size, opts.shuffle, opts.generator = 5, true, core.Generator(4)
+  return data.DataLoader(mixed, opts)
+end
+
+describe("worker processes", function()
+  teardown(processes.clean)
+
+  it("give the same batches, random numbers included, for any number of workers and for none", function()
+    core.manual_seed(11)
+    local expected = digest(mixed_loader {}, 2)
+    for _, opts in ipairs { { num_workers = 1 }, { num_workers = 2 }, { num_workers = 3, prefetch_factor = 1 },
+      { num_workers = 2, persistent_workers = true } } do
+      assert.equal(expected, digest(mixed_loader(opts), 2))
+    end
+    core.manual_seed(12)
+    assert.not_equal(expected, digest(mixed_loader { num_workers = 2 }, 2))
+    core.manual_seed(0)
+  end)
+
+  it("draw other numbers in each pass and batch, and leave the generator of the step alone", function()
+    local loader = data.DataLoader(plain(4, function() return core.rand(1) end), { batch_size = 1 })
+    local seen = {}
+    core.manual_seed(3)
+    local before = core.default_generator():get_state()
+    for _ = 1, 2 do
+      for x in loader:iter() do seen[x:item()] = true end
+    end
+    assert.equal(before, core.default_generator():get_state())
+    local n = 0
+    for _ in pairs(seen) do n = n + 1 end
+    assert.equal(8, n)
+    core.manual_seed(0)
+  end)
+
+  it("keep the order when one is slower", function()
+    local set = plain(24, function(i)
+      if i % 8 < 4 then processes.sleep(0.005) end
+      return i
+    end)
+    local got = {}
+    for b in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got[#got + 1] = b[1]:item() end
+    assert.same({ 1, 5, 9, 13, 17, 21 }, got)
+  end)
+
+  it("pass every kind of value", function()
+    local loader = data.DataLoader(plain(2, function(i) return i end), { num_workers = 1, batch_size = 2, collate_fn = function()
+      return core.arange(6):view(2, 3):transpose(1, 2), { true, false, [10] = "ten", deep = { {} } }, nil, "", core.empty(0, 3),
+        core.tensor(2.5, { dtype = "bfloat16" }), math.huge
+    end })
+    local x, t, none, text, empty, scalar, huge = loader:iter()()
+    assert.same({ { 0, 3 }, { 1, 4 }, { 2, 5 } }, x:totable())
+    assert.same({ true, false, [10] = "ten", deep = { {} } }, t)
+    assert.is_nil(none)
+    assert.equal("", text)
+    assert.same({ 0, 3 }, empty.shape)
+    assert.equal("bfloat16", scalar.dtype)
+    assert.equal(2.5, scalar:item())
+    assert.equal(math.huge, huge)
+  end)
+
+  it("read tensors and single samples", function()
+    local set = data.TensorDataset(core.arange(20):view(10, 2), core.arange(10))
+    local got = {}
+    for x, y in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got[#got + 1] = { x:size(1), y:sum():item() } end
+    assert.same({ { 4, 6 }, { 4, 22 }, { 2, 17 } }, got)
+    local sum = 0
+    for _, y in data.DataLoader(set, { batch_size = false, num_workers = 2 }):iter() do sum = sum + y:item() end
+    assert.equal(45, sum)
+  end)
+
+  it("leave batches alone that the script keeps, however many, and reuse the memory of those it does not", function()
+    local set = plain(400, function(i) return core.full({ 20000 }, i) end)
+    local kept = {}
+    for x in data.DataLoader(set, { batch_size = 2, num_workers = 2 }):iter() do kept[#kept + 1] = x end
+    assert.equal(200, #kept)
+    for k, x in ipairs(kept) do
+      assert.equal(2 * k - 1, x[{ 1, 1 }]:item())
+      assert.equal(2 * k, x[{ 2, 20000 }]:item())
+    end
+    kept[1]:zero_()
+    assert.equal(3, kept[2][{ 1, 1 }]:item())
+    kept = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    local before = core.memory_stats().live_bytes
+    for _ = 1, 3 do walk(data.DataLoader(set, { batch_size = 2, num_workers = 1 })) end
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, core.memory_stats().live_bytes)
+  end)
+
+  it("grow with batches that grow", function()
+    local loader = data.DataLoader(plain(12, function(i) return core.full({ 4 ^ (i % 6) * 10, 2 }, i) end), { num_workers = 1 })
+    local n = 0
+    for x in loader:iter() do
+      n = n + 1
+      assert.same({ 1, 4 ^ (n % 6) * 10, 2 }, x.shape)
+      assert.equal(n, x[{ 1, -1, 2 }]:item())
+    end
+    assert.equal(12, n)
+  end)
+
+  it("raise a sample's error at its place, with the worker's stack", function()
+    local set = plain(40, function(i)
+      if i == 25 then error("no such picture") end
+      return i
+    end)
+    local got = 0
+    local err = fails_with("batch 7: DataLoader: sample 25: ", function()
+      for _ in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got = got + 1 end
+    end)
+    assert.equal(6, got)
+    assert.truthy(err:find("DataLoader: worker 0 (process ", 1, true), err)
+    assert.truthy(err:find("data_workers_spec.lua:%d+: no such picture"), err)
+    assert.equal(1, select(2, err:gsub("stack traceback:", "")))
+    assert.same({}, children())
+  end)
+
+  it("say what cannot go from one process to another", function()
+    local loader = data.DataLoader(plain(4, function(i) return i end),
+      { num_workers = 1, collate_fn = function() return { inner = { 1, print } } end })
+    fails_with("part 1.inner[2] is function, which cannot go from one process to another", walk, loader)
+    local cycle = {}
+    cycle.me = cycle
+    loader = data.DataLoader(plain(4, function(i) return i end), { num_workers = 1, collate_fn = function() return cycle end })
+    fails_with("is nested more than 100 tables deep (or holds itself)", walk, loader)
+  end)
+
+  it("are missed within a second when they are killed, even one whose turn it is not", function()
+    local set = plain(200, function(i)
+      processes.sleep(0.2)
+      return i
+    end)
+    local next_batch = data.DataLoader(set, { num_workers = 2 }):iter()
+    next_batch()
+    local pids = children()
+    assert.equal(2, #pids)
+    processes.kill(pids[2], processes.SIGKILL)
+    local began = processes.now()
+    local err = fails_with("was killed by SIGKILL", function()
+      while next_batch() do end -- luacheck: ignore
+    end)
+    assert.is_true(processes.now() - began < 1.5, "took " .. processes.now() - began)
+    assert.truthy(err:find("worker %d ended before its time: process " .. pids[2]), err)
+    assert.same({}, children())
+  end)
+
+  it("may not leave by os.exit, which is told", function()
+    fails_with("exited with status 3", walk, data.DataLoader(plain(4, function() os.exit(3) end), { num_workers = 1 }))
+  end)
+
+  it("are given up after timeout", function()
+    local set = plain(8, function(i)
+      if i == 3 then processes.sleep(30) end
+      return i
+    end)
+    local began = processes.now()
+    fails_with("gave no batch 3 in 0.3 s (timeout)", walk, data.DataLoader(set, { num_workers = 1, timeout = 0.3 }))
+    assert.is_true(processes.now() - began < 3)
+    assert.same({}, children())
+  end)
+
+  it("run worker_init_fn and know who they are", function()
+    assert.is_nil(data.get_worker_info())
+    local started
+    local set = plain(6, function(i)
+      local info = data.get_worker_info()
+      return { i, info.id, info.num_workers, started, info.dataset ~= nil and info.seed ~= nil and 1 or 0 }
+    end)
+    local loader = data.DataLoader(set, { num_workers = 2, worker_init_fn = function(id) started = 100 + id end })
+    local got = {}
+    for b in loader:iter() do got[#got + 1] = { b[1]:item(), b[2]:item(), b[3]:item(), b[4]:item(), b[5]:item() } end
+    assert.same({ { 1, 0, 2, 100, 1 }, { 2, 1, 2, 101, 1 }, { 3, 0, 2, 100, 1 }, { 4, 1, 2, 101, 1 }, { 5, 0, 2, 100, 1 },
+      { 6, 1, 2, 101, 1 } }, got)
+    assert.is_nil(started)
+    fails_with("worker_init_fn: ", walk, data.DataLoader(set, { num_workers = 1, worker_init_fn = function() error("cannot") end }))
+  end)
+
+  it("read streams, each worker its own part", function()
+    local Numbers = data.class("Numbers", data.IterableDataset)
+    function Numbers:iter()
+      local info = data.get_worker_info()
+      local i, step = info and info.id or 0, info and info.num_workers or 1
+      i = i + 1 - step
+      return function()
+        i = i + step
+        if i <= 11 then return i end
+      end
+    end
+    local function read(opts)
+      local got = {}
+      for b in data.DataLoader(Numbers(), opts):iter() do got[#got + 1] = b:totable() end
+      return got
+    end
+    assert.same({ { 1, 2, 3, 4 }, { 5, 6, 7, 8 }, { 9, 10, 11 } }, read { batch_size = 4 })
+    assert.same({ { 1, 3, 5, 7 }, { 2, 4, 6, 8 }, { 9, 11 }, { 10 } }, read { batch_size = 4, num_workers = 2 })
+    assert.same({ { 1, 3 }, { 2, 4 }, { 5, 7 }, { 6, 8 }, { 9, 11 } }, read { batch_size = 2, num_workers = 2, drop_last = true })
+    assert.same({}, children())
+  end)
+
+  it("stay for the next pass when asked to, and end with it otherwise", function()
+    local set = plain(4, function() return ffi.C.getpid() end)
+    local function pids(loader)
+      local seen = {}
+      for b in loader:iter() do seen[#seen + 1] = b:item() end
+      return seen
+    end
+    local loader = data.DataLoader(set, { num_workers = 2, persistent_workers = true })
+    local first = pids(loader)
+    assert.equal(first[1], first[3])
+    assert.not_equal(first[1], first[2])
+    assert.same(first, pids(loader))
+    assert.equal(2, #children())
+    loader:close()
+    assert.same({}, children())
+    assert.not_same(first, pids(loader)) -- starts new ones
+    loader:close()
+    loader = data.DataLoader(set, { num_workers = 2 })
+    first = pids(loader)
+    assert.same({}, children())
+    assert.not_same(first, pids(loader))
+  end)
+
+  it("serve passes inside each other, and a pass after a break", function()
+    for _, persistent in ipairs { false, true } do
+      local loader = data.DataLoader(plain(6, function(i) return i end), { num_workers = 2, persistent_workers = persistent })
+      local got = {}
+      for a in loader:iter() do
+        for b in loader:iter() do
+          got[#got + 1] = a:item() * 10 + b:item()
+          if b:item() == 4 then break end
+        end
+      end
+      local expected = {}
+      for a = 1, 6 do
+        for b = 1, 4 do expected[#expected + 1] = a * 10 + b end
+      end
+      assert.same(expected, got)
+      loader:close()
+      assert.same({}, children())
+    end
+  end)
+
+  it("tell a dataset the number of the pass", function()
+    local set = plain(3, function(i) return i end)
+    set.set_epoch = function(self, epoch) self.epoch = epoch end
+    set.get = function(self, i) return 10 * (self.epoch or 0) + i end
+    local loader = data.DataLoader(set, { batch_size = 3, num_workers = 1, persistent_workers = true })
+    assert.same({ 1, 2, 3 }, loader:iter()():totable())
+    loader:set_epoch(4)
+    assert.same({ 41, 42, 43 }, loader:iter()():totable())
+    loader:close()
+  end)
+
+  it("are gone when the collector has found a pass that was left by break", function()
+    local loader = data.DataLoader(plain(100, function(i) return i end), { num_workers = 2 })
+    for _ in loader:iter() do break end
+    jit.flush()
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(processes.wait_until(2, function() return #children() == 0 end))
+  end)
+
+  it("take part in no collective and start no workers", function()
+    fails_with("only the ranks themselves take part in collectives", walk,
+      data.DataLoader(plain(1, function() return core.dist.all_reduce(core.ones(1)) end), { num_workers = 1 }))
+    fails_with("a worker process cannot start workers of its own", walk, data.DataLoader(plain(1, function()
+      return data.DataLoader(plain(1, function() return 1 end), { num_workers = 1 }):iter()()
+    end), { num_workers = 1 }))
+  end)
+
+  it("start after OpenMP's threads have run, and while the background thread is alive", function()
+    local threads = core.get_num_threads()
+    core.set_num_threads(2)
+    local big = core.rand(600, 600)
+    local sum = big:matmul(big):sum():item()
+    local next_row = data.DataLoader(data.TensorDataset(big), { batch_size = 100, background = true }):iter()
+    next_row()
+    local loader = data.DataLoader(plain(4, function() return big:matmul(big):sum() end), { num_workers = 2, timeout = 30 })
+    for x in loader:iter() do assert.near(sum, x:item(), math.abs(sum) * 1e-5) end
+    assert.same({ 100, 600 }, next_row().shape)
+    core.set_num_threads(threads)
+  end)
+
+  -- A script whose workers print their pids; what ends it is up to the test.
+  local SCRIPT = processes.PRELUDE .. [[
+    local data = require "accelerate.data"
+    ffi.cdef "int usleep(unsigned n);"
+    local set = { len = function() return 1000 end, get = function(_, i)
+      ffi.C.usleep(2000)
+      return i
+    end }
+    local loader = data.DataLoader(set, { num_workers = 2, worker_init_fn = function(id)
+      io.write(("worker %d %d\n"):format(id + 10 * dist.rank(), ffi.C.getpid()))
+    end })
+    for x in loader:iter() do
+      if x:item() == 5 then
+        io.write("five\n")
+        ENDING
+      end
+    end
+  ]]
+
+  local function worker_pids(run, count)
+    local pids = {}
+    assert.is_true(processes.wait_until(20, function()
+      for id, pid in run:stdout():gmatch("worker (%d+) (%d+)\n") do pids[tonumber(id)] = tonumber(pid) end
+      local n = 0
+      for _ in pairs(pids) do n = n + 1 end
+      return n == count
+    end), run:stderr())
+    return pids
+  end
+
+  local function gone(pids)
+    return processes.wait_until(2, function()
+      for _, pid in pairs(pids) do
+        if processes.alive(pid) then return false end
+      end
+      return true
+    end)
+  end
+
+  it("leave nothing behind however the script ends", function()
+    for ending, status in pairs { ["break"] = 0, ["error 'done'"] = 1, ["os.exit(4)"] = 4, ["os.exit(0)"] = 0,
+      ["ffi.C.kill(ffi.C.getpid(), 9)"] = 137 } do
+      local run = processes.start { processes.script((SCRIPT:gsub("ENDING", function() return ending end))) }
+      local pids = worker_pids(run, 2)
+      assert.equal(status, (run:wait(30)), ending)
+      assert.is_true(gone(pids), ending)
+    end
+  end)
+
+  it("leave nothing behind when their rank is killed", function()
+    local run = processes.start { "--num_processes", "2", processes.script((SCRIPT:gsub("ENDING", "ffi.C.usleep(30000000)"))) }
+    local pids = worker_pids(run, 4)
+    run:ranks(2)
+    run:expect("five", 20)
+    processes.kill(run.rank_pids[1], processes.SIGKILL)
+    assert.equal(137, (run:wait(20)))
+    assert.is_true(gone(pids))
+  end)
+
+  it("serve prepared loaders: the same batches on two ranks", function()
+    local out = ranks.ok(2, [[
+      local data = accelerate.data
+      local set = { len = function() return 45 end, get = function(_, i) return { x = core.rand(2), i = i } end }
+      local function read(opts)
+        opts.batch_size, opts.shuffle, opts.generator = 4, true, core.Generator(7)
+        local loader = accelerate.Accelerator {}:prepare(data.DataLoader(set, opts))
+        local lines = {}
+        for pass = 1, 2 do
+          for b in loader:iter() do lines[#lines + 1] = ("%s %.7f"):format(text(b.i), b.x:sum():item()) end
+        end
+        local skipped = accelerate.skip_first_batches(loader, 2)
+        for b in skipped:iter() do lines[#lines + 1] = ("%s %.7f"):format(text(b.i), b.x:sum():item()) end
+        return table.concat(lines, "\n")
+      end
+      local expected = read {}
+      check(expected == read { num_workers = 2 }, "two workers")
+      check(expected == read { num_workers = 1, persistent_workers = true }, "one that stays")
+      io.write(rank, " ", #expected > 100 and "good" or "short", "\n")
+    ]])
+    assert.truthy(out:find("0 good") and out:find("1 good"), out)
+  end)
+
+  it("serve prepared streams", function()
+    ranks.ok(2, [[
+      local data = accelerate.data
+      local set = { iter = function()
+        local info = data.get_worker_info()
+        local i, step = (info and info.id or 0) + 1, info and info.num_workers or 1
+        i = i - step
+        return function() i = i + step if i <= 32 then return i end end
+      end }
+      local loader = accelerate.Accelerator {}:prepare(data.DataLoader(set, { batch_size = 4, num_workers = 2 }))
+      local got = {}
+      for x in loader:iter() do got[#got + 1] = text(x) end
+      local expected = rank == 0 and "1 3 5 7|2 4 6 8|17 19 21 23|18 20 22 24" or "9 11 13 15|10 12 14 16|25 27 29 31|26 28 30 32"
+      check(table.concat(got, "|") == expected, table.concat(got, "|"))
+    ]])
+  end)
+end)
+
+describe("the background thread", function()
+  local x, y = core.arange(4000, { dtype = "float32" }):view(100, 40), core.arange(100)
+  local set = data.TensorDataset(x, y)
+
+  local function read(dataset, background, opts)
+    opts = opts or {}
+    opts.batch_size, opts.background = opts.batch_size or 7, background
+    local sums = {}
+    for a, b in data.DataLoader(dataset, opts):iter() do sums[#sums + 1] = { a:sum():item(), b:totable() } end
+    return sums
+  end
+
+  it("gives the same batches", function()
+    assert.same(read(set, false), read(set, true))
+    assert.same(read(set, false, { shuffle = true, generator = core.Generator(2) }),
+      read(set, true, { shuffle = true, generator = core.Generator(2) }))
+    local part = data.Subset(data.Subset(set, { 100, 3, 50, 7, 7 }), { 5, 1, 2 })
+    assert.same(read(part, false, { batch_size = 2 }), read(part, true, { batch_size = 2 }))
+    local wide = data.TensorDataset(core.rand(300, 3000), core.arange(300)) -- more than one unit of work
+    assert.same(read(wide, false, { batch_size = 250 }), read(wide, true, { batch_size = 250 }))
+    for _, dtype in ipairs { "float64", "bfloat16", "int32", "uint8", "bool" } do
+      local other = data.TensorDataset(x:to(dtype), y)
+      assert.same(read(other, false), read(other, true))
+    end
+    assert.same({}, read(data.TensorDataset(core.empty(0, 3), core.empty(0)), true))
+    assert.same(read(data.TensorDataset(core.empty(5, 0), core.arange(5)), false), read(data.TensorDataset(core.empty(5, 0), core.arange(5)), true))
+  end)
+
+  it("sees a dataset that is edited during the pass as if it were read batch by batch", function()
+    local function edited(background)
+      local t = core.zeros(12, 3)
+      local got = {}
+      for b in data.DataLoader(data.TensorDataset(t), { batch_size = 4, background = background }):iter() do
+        got[#got + 1] = b:sum():item()
+        t:add_(1)
+      end
+      return got
+    end
+    assert.same({ 0, 12, 24 }, edited(true))
+    assert.same(edited(false), edited(true))
+  end)
+
+  it("raises at the batch that is wrong, not before", function()
+    local lists = { { 1, 2 }, { 3, 101 }, { 4 } }
+    for _, background in ipairs { false, true } do
+      local got, ok, err = 0, nil, nil
+      ok, err = pcall(function()
+        for _ in data.DataLoader(set, { batch_sampler = { iter = function() return ipairs(lists) end }, background = background }):iter() do
+          got = got + 1
+        end
+      end)
+      assert.is_false(ok)
+      assert.is_true(got <= 1, err)
+    end
+    local function samplers()
+      local k = 0
+      return { iter = function()
+        return function()
+          k = k + 1
+          return lists[k]
+        end
+      end }
+    end
+    for _, background in ipairs { false, true } do
+      local got = 0
+      fails_with("expected a position from 1 to 100, got 101", function()
+        for _ in data.DataLoader(set, { batch_sampler = samplers(), background = background }):iter() do got = got + 1 end
+      end)
+      assert.equal(1, got)
+    end
+  end)
+
+  it("is there only while it is needed, and never in a process that was forked", function()
+    local function threads()
+      local n = 0
+      for _ in io.popen("ls /proc/" .. ffi.C.getpid() .. "/task"):lines() do n = n + 1 end
+      return n
+    end
+    jit.flush() -- traces keep what they met
+    collectgarbage()
+    collectgarbage()
+    local before = threads()
+    local next_batch = data.DataLoader(set, { batch_size = 7, background = true }):iter()
+    next_batch()
+    assert.equal(before + 1, threads())
+    next_batch = nil -- luacheck: ignore
+    jit.flush()
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, threads())
+  end)
+
+  it("leaks nothing when a pass is left, or memory runs out", function()
+    jit.off()
+    local function pass() for _ in data.DataLoader(set, { batch_size = 7, background = true }):iter() do break end end
+    local function held()
+      for _ = 1, 3 do collectgarbage() end
+      local s = core.memory_stats()
+      return s.live_bytes, s.structs
+    end
+    pass()
+    local bytes, structs = held()
+    for n = 1, 12 do
+      core.debug_fail_alloc(n)
+      pcall(pass)
+      core.debug_fail_alloc(0)
+    end
+    pass()
+    local bytes_after, structs_after = held()
+    jit.on()
+    assert.equal(bytes, bytes_after)
+    assert.equal(structs, structs_after)
+  end)
+end)
