@@ -205,24 +205,20 @@ static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, cons
   }
 }
 
-/* The working copy of parameter k, or NULL: the list of them, if there is one, is at idx. */
-static ax_tensor *work_tensor(lua_State *L, int idx, const char *fn, const ax_tensor *p, int k)
+/* The working copy that the kernels write beside the parameter, or NULL; one that they do not know gets stale and is written when it is
+ * used next. */
+static ax_tensor *work_of(const ax_tensor *p)
 {
-  ax_tensor *t;
-  if (lua_isnil(L, idx)) return NULL;
-  lua_rawgeti(L, idx, k + 1);
-  t = ax_opt_tensor(L, -1, fn);
-  if (!t && lua_toboolean(L, -1)) ax_error(L, fn, "works: entry %d: expected a tensor or false, got %s", k + 1, ax_describe(L, -1));
-  if (t && (t->dtype != AX_BF16 || t->numel != p->numel || !ax_tensor_is_contiguous(t)))
-    ax_error(L, fn, "works: entry %d must be contiguous and bfloat16, with the %lld elements of its parameter", k + 1, (long long)p->numel);
-  lua_pop(L, 1); /* the list holds it */
-  return t;
+  ax_tensor *work = p->work;
+  return work && work->dtype == AX_BF16 && work->numel == p->numel && ax_tensor_is_contiguous(work) ? work : NULL;
 }
 
 /* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
-static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, ax_tensor *work,
-                         ax_segment *s, ax_tensor **written)
+static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, ax_segment *s,
+                         ax_tensor **written)
 {
+  ax_tensor *work = work_of(p);
+
   const ax_optim_row *row = &ax_optims[kind];
   const uint32_t needs = ax_optim_needs(kind, h);
   s->step = step_count(L, fn, k) + 1;
@@ -248,7 +244,7 @@ static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const
   }
 }
 
-/* core.optim_step(kind, params, states, hyper [, works]): works may have a bfloat16 tensor for a parameter, a copy that is kept */
+/* core.optim_step(kind, params, states, hyper) */
 static int optim_step(lua_State *L)
 {
   static const char fn[] = "optim_step";
@@ -259,10 +255,9 @@ static int optim_step(lua_State *L)
   ax_segment *segs;
 
   ax_bind_enter(L);
-  lua_settop(L, 5);
+  lua_settop(L, 4);
   kind = read_kind(L, fn);
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
-  if (!lua_istable(L, 5) && !lua_isnil(L, 5)) return ax_arg_error(L, fn, 5, "works", "a list of tensors", 5);
   read_hyper(L, 4, fn, kind, &h);
   params = push_params(L, 2, fn, &n);
   segs = lua_newuserdata(L, (sizeof *segs + WRITTEN * sizeof *written) * (size_t)(n ? n : 1));
@@ -286,13 +281,15 @@ static int optim_step(lua_State *L)
     if (!lua_istable(L, -1)) return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
     segs[m] = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage } };
     memset(&written[WRITTEN * m], 0, WRITTEN * sizeof *written);
-    fill_segment(L, fn, kind, &h, k, p, work_tensor(L, 5, fn, p, k), &segs[m], &written[WRITTEN * m]);
+    fill_segment(L, fn, kind, &h, k, p, &segs[m], &written[WRITTEN * m]);
     lua_pop(L, 1);
     m++;
   }
   for (int i = 0; i < WRITTEN * m; i++)
     if (written[i]) ax_touch(written[i]); /* before the kernel: should it fail half-way, what was written counts */
   if (m && ax_optim_step(kind, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
+  for (int i = 0; i < m; i++)
+    if (written[WRITTEN * i + 1]) written[WRITTEN * i]->work_edits = written[WRITTEN * i]->version->edits;
   for (int k = 0; k < n; k++) {
     if (!params[k]->grad) continue;
     lua_rawgeti(L, 3, k + 1);

@@ -3,11 +3,14 @@
 ---   local accelerator = accelerate.Accelerator{ gradient_accumulation_steps = 2 }
 ---   model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 ---
---- A façade: what it does lies in state, parallel, optimizer, scheduler, data_loader, checkpoint and utils.operations.
+--- A façade: what it does lies in state, parallel, mixed_precision, optimizer, scheduler, data_loader, checkpoint and
+--- utils.operations.
 local checkpoint = require "accelerate.checkpoint"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local data_loader = require "accelerate.data_loader"
+local dataclasses = require "accelerate.dataclasses"
+local mixed_precision = require "accelerate.mixed_precision"
 local operations = require "accelerate.utils.operations"
 local optimizers = require "accelerate.optimizer"
 local options = require "accelerate.utils.options"
@@ -44,8 +47,9 @@ local function is_scheduler(value)
   return schedulers.is_accelerated(value) or class.is(value, require("accelerate.optim").lr_scheduler.LRScheduler)
 end
 
---- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  The same object is
---- returned.
+--- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With mixed precision its
+--- forward runs under casting and gives float32 (every float16 and bfloat16 tensor in what it returns is converted), and
+--- its parameters get working copies in the lower type, which optimizers write.  The same object is returned.
 ---@param model accelerate.nn.Module
 ---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here
 ---@return accelerate.nn.Module model
@@ -54,6 +58,7 @@ function Accelerator:prepare_model(model, opts)
     { device_placement = { "boolean", default = self._device_placement }, evaluation_mode = { "boolean", default = false } })
   if not is_model(model) then fail("prepare_model: expected a module, got %s", options.show(model)) end
   if opts.device_placement then model:to(self.device) end
+  mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model) end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
@@ -146,9 +151,13 @@ function Accelerator:prepare(...)
   return unpack(objects, 1, n)
 end
 
---- The model that a prepared one stands for: here the same object, for prepare does not wrap models.
+--- The model that a prepared one stands for: here the same object, for prepare does not wrap models.  With
+--- keep_fp32_wrapper = false its forward is again what it was before mixed precision.
+---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean? }? both true by default
 function Accelerator:unwrap_model(model, opts)
-  options.check("unwrap_model", opts, { keep_fp32_wrapper = { "boolean", default = true }, keep_torch_compile = { "boolean", default = true } })
+  opts = options.check("unwrap_model", opts,
+    { keep_fp32_wrapper = { "boolean", default = true }, keep_torch_compile = { "boolean", default = true } })
+  if not opts.keep_fp32_wrapper then mixed_precision.unwrap(model) end
   return model
 end
 
@@ -292,12 +301,25 @@ function Accelerator:join_uneven_inputs(joinables, opts, fn)
   return fn()
 end
 
---- Runs `fn` under automatic casting, of which there is none with mixed_precision = "no".
-function Accelerator:autocast(opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  if opts ~= nil then fail("autocast: handlers are not there yet") end
+local AUTOCAST = { autocast_handler = { "table" } }
+
+--- Runs fn(...) under automatic casting as mixed_precision says; with "no" it just calls.  For what runs outside a
+--- prepared model, such as a loss, which is computed in float32 otherwise.
+---@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain table is taken for its
+---  fields, as in { enabled = false }, or for { autocast_handler = handler }
+---@param fn function
+---@return any ... what fn returns
+function Accelerator:autocast(handler, fn, ...)
+  if type(handler) == "function" then return self:autocast(nil, handler, fn, ...) end
+  if type(handler) == "table" and getmetatable(handler) == nil then
+    if handler.autocast_handler ~= nil then handler = options.check("autocast", handler, AUTOCAST).autocast_handler
+    else handler = dataclasses.AutocastKwargs(handler) end
+  end
+  if handler ~= nil and not dataclasses.is(handler, dataclasses.AutocastKwargs) then
+    fail("autocast: the handler must be an AutocastKwargs, got %s", options.show(handler))
+  end
   if type(fn) ~= "function" then fail("autocast: expected a function, got %s", options.show(fn)) end
-  return fn()
+  return mixed_precision.context(handler or self._autocast_handler)(fn, ...)
 end
 
 --- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when `sync_gradients` is true.
@@ -454,7 +476,10 @@ local GET = {
     end
     return false
   end,
-  native_amp = constant(false), fp8_enabled = constant(false), is_fsdp2 = constant(false),
+  --- Whether forwards are cast.
+  native_amp = function() return state.lower_type() ~= nil end,
+  autocast_handler = function(self) return self._autocast_handler end,
+  fp8_backend = constant(nil), fp8_enabled = constant(false), is_fsdp2 = constant(false),
   is_composable_parallelism_enabled = constant(false),
   scaler = constant(nil), deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
   trackers = function() return {} end, log_with = function() return {} end,

@@ -86,4 +86,10 @@ M.GradientAccumulationPlugin = record("GradientAccumulationPlugin", {
   sync_each_batch = { "boolean", default = false },
 })
 
+--- How `Accelerator:autocast` and prepared models cast: a handler for Accelerator's kwargs_handlers.
+M.AutocastKwargs = record("AutocastKwargs", {
+  enabled = { "boolean", default = true },
+  cache_enabled = { "boolean", optional = true },  -- nil: as autocast has it, which is true
+})
+
 return M

@@ -13,6 +13,7 @@ return properties.lazy("accelerate", {
   DataLoaderConfiguration = "accelerate.dataclasses:DataLoaderConfiguration",
   ProjectConfiguration = "accelerate.dataclasses:ProjectConfiguration",
   GradientAccumulationPlugin = "accelerate.dataclasses:GradientAccumulationPlugin",
+  AutocastKwargs = "accelerate.dataclasses:AutocastKwargs",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   load_checkpoint_in_model = "accelerate.checkpoint:load_checkpoint_in_model",
 

@@ -26,6 +26,7 @@ local SLOT_BYTES = 256
 ---@field size integer elements of all slots
 ---@field flat accelerate.Tensor the parameters
 ---@field grads accelerate.Tensor? the gradients and the presence; made when a parameter wants a gradient
+---@field work accelerate.Tensor? the parameters once more, in bfloat16, for mixed precision
 ---@field trainable boolean whether its parameters wanted gradients when it was made
 
 ---@class accelerate.Record what is known of a prepared model
@@ -61,6 +62,12 @@ local function give_slots(chunk)
   for i, p in ipairs(chunk.params) do core.set_grad_slot(p, chunk.grads, chunk.offsets[i]) end
 end
 
+--- Reserves the parameters' working copies.  Autocast writes them when it first needs them; from then on optimizers do.
+local function give_works(chunk, dtype)
+  chunk.work = core.zeros({ chunk.size }, { dtype = dtype, device = chunk.device })
+  for i, p in ipairs(chunk.params) do core.set_work(p, chunk.work, chunk.offsets[i]) end
+end
+
 local function new_chunk(params, trainable)
   local first = params[1]
   local chunk = { dtype = first.dtype, device = first.device, params = params, offsets = {}, trainable = trainable, size = 0 }
@@ -75,6 +82,8 @@ local function new_chunk(params, trainable)
     homes[p] = chunk
   end
   if trainable then give_slots(chunk) end
+  local lower = state.lower_type()
+  if lower and chunk.dtype == "float32" then give_works(chunk, lower) end
   M.layouts = M.layouts + 1
   return chunk
 end

@@ -61,9 +61,20 @@ local function refuse_engines(o)
   if o.log_with ~= nil and not (type(o.log_with) == "table" and next(o.log_with) == nil) then
     fail("Accelerator: log_with: experiment trackers are not there yet; write values from the main process yourself")
   end
-  if o.kwargs_handlers and #o.kwargs_handlers > 0 then
-    fail("Accelerator: kwargs_handlers: handler objects are not there yet; leave the list empty")
+end
+
+--- Handlers by the name of what they set; one of each kind.
+local function handlers(list)
+  local found = {}
+  for i, handler in ipairs(list or {}) do
+    if not dataclasses.is(handler, dataclasses.AutocastKwargs) then
+      fail("Accelerator: kwargs_handlers: entry %d is %s; of the handlers AutocastKwargs is there, others are not there yet", i,
+        options.show(handler))
+    end
+    if found.autocast then fail("Accelerator: kwargs_handlers: entry %d: only one AutocastKwargs can be given", i) end
+    found.autocast = handler
   end
+  return found
 end
 
 --- A configuration object: the one given, which must be of the class, or one from a plain table of its fields.
@@ -121,6 +132,7 @@ function M.read(given)
     dataloader_config = loader_config(o),
     project_configuration = project_config(o),
     rng_types = o.rng_types or { "generator" },
+    autocast_handler = handlers(o.kwargs_handlers).autocast,
   }
   for _, kind in ipairs(parts.rng_types) do random.check_rng_type(kind) end
   local plugin = accumulation_plugin(o)

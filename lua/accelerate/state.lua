@@ -248,6 +248,19 @@ M.AcceleratorState = properties.callable("AcceleratorState", function()
   return accelerator_state
 end, { _reset_state = function() settings = nil end })
 
+--- Raises where a mode cannot be had on this device.
+local function check_precision(from, mode, device)
+  if mode == "fp16" and device == "cpu" then
+    fail("%s = 'fp16': fp16 mixed precision requires a GPU (not '%s'); use 'bf16', which needs no loss scaling", from, device)
+  elseif mode == "fp8" then
+    fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries for Python); use 'bf16'", from)
+  end
+end
+
+--- The type that mixed precision computes in, or nil where there is none.
+---@return "bfloat16"?
+function M.lower_type() return settings and settings.mixed_precision == "bf16" and "bfloat16" or nil end
+
 --- For Accelerator: joins or sets up the shared state.
 ---@param wanted { mixed_precision: string?, cpu: boolean }
 function M.set_up(wanted)
@@ -268,10 +281,8 @@ function M.set_up(wanted)
         "give the same value or none", given, settings.mixed_precision)
     end
   else
-    if given ~= "no" then
-      fail("%s = '%s' is not there yet on the CPU; use 'no'", from, given)
-    end
     M.PartialState { cpu = wanted.cpu or env.flag("ACCELERATE_USE_CPU", false) }
+    check_precision(from, given, M.PartialState().device)
     settings = { mixed_precision = given }
   end
   M.PartialState()

@@ -195,7 +195,7 @@ local function kept_states(self, needs)
   return list
 end
 
--- How a group is stepped. batches: its parameters by element type, each { params, states, pending, works }; pending are
+-- How a group is stepped. batches: its parameters by element type, each { params, states, pending }; pending are
 -- the places in the batch whose parameter has had no gradient yet, or lacks a state.
 local function plan_of(self, group)
   local plan = self._plans[group]
@@ -212,10 +212,6 @@ local function plan_of(self, group)
     end
     local n = #batch.params + 1
     batch.params[n], batch.states[n], batch.pending[n] = p, self.state[p] or { step = 0 }, n
-    if self._works then
-      batch.works = batch.works or {}
-      batch.works[n] = self._works[p] or false
-    end
   end
   self._plans[group] = plan
   return plan
@@ -277,16 +273,10 @@ function Optimizer:step(closure)
     plan.needs = needs
     for _, batch in ipairs(plan.batches) do
       if batch.pending[1] then fill_state(self, group, plan, batch) end
-      core.optim_step(self._kind, batch.params, batch.states, plan.hyper, batch.works)
+      core.optim_step(self._kind, batch.params, batch.states, plan.hyper)
     end
   end
   return result
-end
-
---- From now on every step writes the new values of these parameters into bfloat16 tensors, too, in the same pass.
----@param works table<accelerate.Tensor, accelerate.Tensor>? by parameter, contiguous; nil: none
-function Optimizer:_keep_works(works)
-  self._works, self._plans = works, {}
 end
 
 --- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat

@@ -35,6 +35,10 @@ return properties.lazy("accelerate.utils", {
   DataLoaderConfiguration = dataclasses .. "DataLoaderConfiguration",
   ProjectConfiguration = dataclasses .. "ProjectConfiguration",
   GradientAccumulationPlugin = dataclasses .. "GradientAccumulationPlugin",
+  AutocastKwargs = dataclasses .. "AutocastKwargs",
+
+  convert_to_fp32 = "accelerate.mixed_precision:convert_to_fp32",
+  convert_outputs_to_fp32 = "accelerate.mixed_precision:convert_outputs_to_fp32",
 
   load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",

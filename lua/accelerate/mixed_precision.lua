@@ -1,0 +1,70 @@
+--- Mixed precision of an Accelerator: the casting context, and prepared models' forward in it.
+local autocast = require "accelerate.autocast".autocast
+local core = require "accelerate.core"
+local operations = require "accelerate.utils.operations"
+local state = require "accelerate.state"
+
+local M = {}
+
+local is_tensor = core.is_tensor
+local HALF = { float16 = true, bfloat16 = true }
+
+local function is_half(value) return is_tensor(value) and HALF[value.dtype] ~= nil end
+
+--- `data` with every float16 and bfloat16 tensor in it as float32; everything else as it is.
+---@param data any nested values
+---@return any
+function M.convert_to_fp32(data)
+  if is_tensor(data) then return HALF[data.dtype] and data:float() or data end
+  return operations.recursively_apply(function(t) return t:float() end, data, is_half)
+end
+
+local function each_to_fp32(...)
+  local n = select("#", ...)
+  if n == 1 then return (M.convert_to_fp32((...))) end
+  local values = { ... }
+  for i = 1, n do values[i] = M.convert_to_fp32(values[i]) end
+  return unpack(values, 1, n)
+end
+
+--- A function that calls `fn` and converts what it returns.
+---@param fn function
+---@return function
+function M.convert_outputs_to_fp32(fn)
+  return function(...) return each_to_fp32(fn(...)) end
+end
+
+--- What runs a function under casting: `context(fn, ...)`. Without mixed precision it just calls.
+---@param handler accelerate.AutocastKwargs?
+---@return fun(fn: function, ...): ...
+function M.context(handler)
+  local lower = state.lower_type()
+  if not lower then return function(fn, ...) return fn(...) end end
+  local opts = { dtype = lower }
+  if handler then opts.enabled, opts.cache_enabled = handler.enabled, handler.cache_enabled end
+  return function(fn, ...) return autocast(opts, fn, ...) end
+end
+
+-- Model -> the forward that it had on its own before (false: its class').
+local wrapped = setmetatable({}, { __mode = "k" })
+
+--- Makes `model.forward` run under casting and give float32. Once more for the same model: nothing.
+---@param model accelerate.nn.Module
+---@param handler accelerate.AutocastKwargs?
+function M.wrap(model, handler)
+  if wrapped[model] ~= nil or not state.lower_type() then return end
+  local forward, own = model.forward, rawget(model, "_values").forward
+  local context = M.context(handler)
+  wrapped[model] = own or false
+  model.forward = function(...) return each_to_fp32(context(forward, ...)) end
+end
+
+--- Gives a model back the forward that it had.
+---@param model accelerate.nn.Module
+function M.unwrap(model)
+  if wrapped[model] == nil then return end
+  model.forward = wrapped[model] or nil
+  wrapped[model] = nil
+end
+
+return M
