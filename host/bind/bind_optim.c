@@ -177,7 +177,8 @@ static int64_t step_count(lua_State *L, const char *fn, int k)
 {
   int64_t n = 0;
   lua_getfield(L, -1, "step");
-  if (!ax_to_integer(L, -1, &n) || n < 0) ax_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", k + 1, ax_describe(L, -1));
+  if (!ax_to_integer(L, -1, &n) || n < 0)
+    ax_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", k + 1, ax_describe(L, -1));
   lua_pop(L, 1);
   return n;
 }

@@ -90,7 +90,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
 
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? squares_f32 : squares_f64, &j);
   if (j.factored) {
-    if (j.chunk_matrices == 1 && j.chunks_each > 1) ax_cpu_for(j.matrices * j.cols, j.chunks * j.cols, dtype == AX_F32 ? columns_f32 : columns_f64, &j);
+    if (j.chunks_each > 1) ax_cpu_for(j.matrices * j.cols, j.chunks * j.cols, dtype == AX_F32 ? columns_f32 : columns_f64, &j);
     ax_cpu_for(j.matrices, j.matrices * (j.rows + j.cols), dtype == AX_F32 ? factors_f32 : factors_f64, &j);
     ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? size_f32 : size_f64, &j);
   }

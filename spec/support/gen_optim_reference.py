@@ -4,7 +4,9 @@ float64. Run: python3 spec/support/gen_optim_reference.py > spec/support/optim_r
 
 import torch
 from torch.optim import SGD, Adafactor, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import lr_scheduler as ls
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+from transformers import optimization as tf
 
 torch.set_default_dtype(torch.float64)
 STEPS = 7
@@ -196,25 +198,27 @@ def scenarios(make):
     return out
 
 
-class Idle:
-    """An optimizer of two groups that is never stepped."""
-
-    def __init__(self):
-        w = torch.zeros(2, requires_grad=True)
-        v = torch.zeros(3, requires_grad=True)
-        self.opt = SGD([{"params": [w], "lr": 0.4}, {"params": [v], "lr": 0.05}], lr=1)
+def idle(Class=SGD, **options):
+    """An optimizer of two groups that has nothing to do."""
+    w = torch.zeros(2, requires_grad=True)
+    v = torch.zeros(3, requires_grad=True)
+    return Class([{"params": [w], "lr": 0.4}, {"params": [v], "lr": 0.05}], lr=1, **options)
 
 
-def rates(make, n, before=None):
-    idle = Idle()
-    scheduler = make(idle.opt)
-    out = [scheduler.get_last_lr()]
-    for t in range(n):
-        if before:
-            before(t, idle.opt)
-        idle.opt.step()
-        scheduler.step()
-        out.append([g["lr"] for g in idle.opt.param_groups])
+def rates(make, n, before=None, momentum=False, opt=None):
+    """The groups' learning rates (and momentum or beta1) before the first step and after each of n."""
+    opt, out = opt or idle(), []
+    scheduler = make(opt)
+    for t in range(n + 1):
+        if t > 0:
+            if before:
+                before(t - 1, opt)
+            opt.step()
+            scheduler.step()
+        row = [g["lr"] for g in opt.param_groups]
+        if momentum:
+            row += [g["betas"][0] if "betas" in g else g["momentum"] for g in opt.param_groups]
+        out.append(row)
     return out
 
 
@@ -223,15 +227,94 @@ def changed(t, opt):
         opt.param_groups[0]["lr"] = 0.2
 
 
+def plateau(n=24, **options):
+    """Under a metric that falls, stays, and falls again."""
+    opt = idle()
+    scheduler = ls.ReduceLROnPlateau(opt, **options)
+    out = []
+    for t in range(n):
+        scheduler.step(max(3 - t / 2, 1) if t < 16 else 0.9 - t / 100)
+        out.append([g["lr"] for g in opt.param_groups])
+    return out
+
+
+def resumed(make, at, n):
+    """A scheduler that was stepped `at` times gives way to one made with last_epoch."""
+    opt = idle()
+    first = make(opt, -1)
+    for _ in range(at):
+        opt.step()
+        first.step()
+    return rates(lambda o: make(o, at), n, opt=opt)
+
+
+def sequential(o):
+    parts = [ls.ConstantLR(o, factor=0.1, total_iters=2), ls.LinearLR(o, start_factor=0.2, total_iters=3), ls.ExponentialLR(o, gamma=0.9)]
+    return ls.SequentialLR(o, parts, milestones=[2, 6])
+
+
+def warm_restarts_later(o):
+    parts = [ls.LinearLR(o, start_factor=0.1, total_iters=4), ls.CosineAnnealingWarmRestarts(o, T_0=3)]
+    return ls.SequentialLR(o, parts, milestones=[4])
+
+
 def schedules():
+    adam = lambda: idle(Adam)
     return {
         "step": rates(lambda o: StepLR(o, step_size=3, gamma=0.5), 10),
         "step_changed": rates(lambda o: StepLR(o, step_size=3, gamma=0.5), 10, changed),
+        "step_resumed": resumed(lambda o, at: StepLR(o, step_size=3, gamma=0.5, last_epoch=at), 4, 6),
+        "multistep": rates(lambda o: ls.MultiStepLR(o, milestones=[6, 2, 6, 3], gamma=0.5), 8),
+        "multistep_resumed": resumed(lambda o, at: ls.MultiStepLR(o, milestones=[2, 6], gamma=0.5, last_epoch=at), 3, 6),
+        "exponential": rates(lambda o: ls.ExponentialLR(o, gamma=0.9), 6),
+        "exponential_resumed": resumed(lambda o, at: ls.ExponentialLR(o, gamma=0.9, last_epoch=at), 3, 4),
+        "constant": rates(lambda o: ls.ConstantLR(o, factor=0.25, total_iters=4), 7),
+        "linear": rates(lambda o: ls.LinearLR(o, start_factor=0.2, end_factor=0.8, total_iters=4), 7),
+        "linear_default": rates(lambda o: ls.LinearLR(o), 7, changed),
+        "linear_resumed": resumed(lambda o, at: ls.LinearLR(o, total_iters=8, last_epoch=at), 3, 7),
+        "polynomial": rates(lambda o: ls.PolynomialLR(o, total_iters=5, power=2.0), 8),
+        "polynomial_resumed": resumed(lambda o, at: ls.PolynomialLR(o, total_iters=8, power=0.5, last_epoch=at), 3, 6),
         "lambda_one": rates(lambda o: LambdaLR(o, lambda t: 1 / (1 + t)), 6),
         "lambda_each": rates(lambda o: LambdaLR(o, [lambda t: 0.9**t, lambda t: min(1, (t + 1) / 4)]), 8),
+        "multiplicative": rates(lambda o: ls.MultiplicativeLR(o, [lambda t: 1 - t / 10, lambda t: 1.5]), 6),
         "cosine": rates(lambda o: CosineAnnealingLR(o, T_max=4), 20),
         "cosine_min": rates(lambda o: CosineAnnealingLR(o, T_max=7, eta_min=0.01), 20),
         "cosine_changed": rates(lambda o: CosineAnnealingLR(o, T_max=7, eta_min=0.01), 20, changed),
+        "cosine_resumed": resumed(lambda o, at: CosineAnnealingLR(o, T_max=7, last_epoch=at), 4, 8),
+        "restarts": rates(lambda o: ls.CosineAnnealingWarmRestarts(o, T_0=3), 8),
+        "restarts_longer": rates(lambda o: ls.CosineAnnealingWarmRestarts(o, T_0=2, T_mult=2, eta_min=0.01), 15),
+        "one_cycle": rates(lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=12), 12, momentum=True, opt=idle(momentum=0.9)),
+        "one_cycle_linear": rates(
+            lambda o: ls.OneCycleLR(o, max_lr=[0.5, 0.1], epochs=4, steps_per_epoch=3, anneal_strategy="linear", pct_start=0.5, div_factor=10.0),
+            11, momentum=True, opt=adam()),
+        "one_cycle_three": rates(
+            lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=14, three_phase=True, pct_start=0.4, final_div_factor=100.0, cycle_momentum=False), 13),
+        "cyclic": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=3), 9, momentum=True, opt=idle(momentum=0.9)),
+        "cyclic_half": rates(
+            lambda o: ls.CyclicLR(o, base_lr=[0.1, 0.2], max_lr=0.5, step_size_up=2, step_size_down=3, mode="triangular2"), 11, momentum=True, opt=adam()),
+        "cyclic_exp": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, mode="exp_range", gamma=0.9, cycle_momentum=False), 8),
+        "cyclic_own": rates(
+            lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, scale_fn=lambda x: 1 / (1 + x), scale_mode="iterations", cycle_momentum=False), 6),
+        "sequential": rates(sequential, 9),
+        "sequential_restarts": rates(warm_restarts_later, 11),
+        "chained": rates(lambda o: ls.ChainedScheduler([ls.ConstantLR(o, factor=0.1, total_iters=3), ls.ExponentialLR(o, gamma=0.9)]), 6),
+        "plateau": plateau(factor=0.5, patience=2),
+        "plateau_abs": plateau(factor=0.5, patience=1, threshold_mode="abs", threshold=0.6, cooldown=2, min_lr=[0.02, 0.01]),
+        "plateau_max": plateau(mode="max", factor=0.3, patience=4, eps=0.01),
+        "get_constant": rates(lambda o: tf.get_constant_schedule(o), 3),
+        "get_constant_with_warmup": rates(lambda o: tf.get_constant_schedule_with_warmup(o, 4), 6),
+        "get_linear": rates(lambda o: tf.get_linear_schedule_with_warmup(o, 3, 8), 10),
+        "get_linear_resumed": resumed(lambda o, at: tf.get_linear_schedule_with_warmup(o, 3, 8, last_epoch=at), 4, 4),
+        "get_cosine": rates(lambda o: tf.get_cosine_schedule_with_warmup(o, 3, 9), 11),
+        "get_cosine_waves": rates(lambda o: tf.get_cosine_schedule_with_warmup(o, 2, 9, num_cycles=1.5), 11),
+        "get_restarts": rates(lambda o: tf.get_cosine_with_hard_restarts_schedule_with_warmup(o, 2, 9, num_cycles=2), 11),
+        "get_polynomial": rates(lambda o: tf.get_polynomial_decay_schedule_with_warmup(o, 2, 8, lr_end=0.1, power=2.0), 10),
+        "get_inverse_sqrt": rates(lambda o: tf.get_inverse_sqrt_schedule(o, 3), 8),
+        "get_inverse_sqrt_slow": rates(lambda o: tf.get_inverse_sqrt_schedule(o, 0, timescale=5), 5),
+        "get_cosine_min": rates(lambda o: tf.get_cosine_with_min_lr_schedule_with_warmup(o, 2, 8, min_lr=0.2), 10),
+        "get_wsd": rates(lambda o: tf.get_wsd_schedule(o, 2, 3, num_stable_steps=3, min_lr_ratio=0.1), 10),
+        "get_wsd_other": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="cosine", decay_type="1-sqrt"), 11),
+        "get_wsd_third": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="1-sqrt", decay_type="linear"), 11),
     }
 
 

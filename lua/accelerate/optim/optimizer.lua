@@ -51,9 +51,12 @@ local function list_of_params(self, params, where)
   return list
 end
 
--- A group's options: the optimizer's, the schedulers' initial_lr, and a name for the user.
+-- A group's options: the optimizer's, what schedulers keep there, and a name for the user.
 local function group_schema(self)
-  local schema = { initial_lr = { "number", optional = true }, name = { "string", optional = true } }
+  local number = { "number", optional = true }
+  local schema = {
+    initial_lr = number, max_lr = number, min_lr = number, max_momentum = number, base_momentum = number, name = { "string", optional = true },
+  }
   for name, entry in next, self._schema do schema[name] = entry end
   return schema
 end
@@ -225,10 +228,10 @@ local function fill_state(self, group, plan, batch)
     if p.grad ~= nil then
       local state = batch.states[n]
       for _, row in ipairs(kept) do
-        if state[row.name] then -- it was loaded
-        elseif row.form == "number" then
+        local missing = state[row.name] == nil
+        if missing and row.form == "number" then
           state[row.name] = 1
-        elseif state_shape(p, row.form) then
+        elseif missing and state_shape(p, row.form) then
           plan.places = plan.places or layout_of(group.params)
           state[row.name] = new_state(plan.places, p, row.name, row.form)
           self:_made(state, row.name, group)

@@ -1,0 +1,216 @@
+--- The base of schedulers, and what their files share.
+---
+--- A scheduler defines get_lr: the learning rates for self.last_epoch. PyTorch's formulas are recursive, so that a learning
+--- rate changed from outside is carried on from where it is. `_closed_form_lr`, where there is one, gives them out of
+--- base_lrs: SequentialLR starts a scheduler with it.
+
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+---@class accelerate.optim.LRScheduler
+---@field optimizer table
+---@field last_epoch integer how many times step was called (from -1 before the first, which the constructor makes)
+---@field base_lrs number[] the groups' initial learning rates
+local LRScheduler = class("LRScheduler")
+
+local base = { LRScheduler = LRScheduler }
+
+local COMMON = { last_epoch = { "integer", default = -1, min = -1 } }
+
+--- Options of a scheduler, with last_epoch among them.
+function base.check(self, opts, schema)
+  local all = { last_epoch = COMMON.last_epoch }
+  for name, entry in next, schema do all[name] = entry end
+  return options.check(self.__name, opts, all)
+end
+
+--- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set. For classes of one's
+--- own, which define get_lr.
+---@param optimizer table
+---@param opts? { last_epoch: integer } last_epoch: -1 for a fresh start; otherwise groups must have initial_lr already
+function LRScheduler:init(optimizer, opts)
+  self:_attach(optimizer, base.check(self, opts, {}).last_epoch)
+end
+
+--- The optimizer's groups.
+function base.groups_of(self, optimizer)
+  local groups = type(optimizer) == "table" and optimizer.param_groups
+  if type(groups) ~= "table" then fail("%s: expected an optimizer, got %s", self.__name, options.show(optimizer)) end
+  return groups
+end
+
+--- One value for each group: `value` is a number for all or a list with one for each.
+function base.for_each_group(self, groups, name, value)
+  local list = {}
+  if type(value) ~= "table" then
+    for i = 1, #groups do list[i] = value end
+    return list
+  end
+  if #value ~= #groups then fail("%s: %s: %d values for %d parameter groups", self.__name, name, #value, #groups) end
+  for i = 1, #groups do list[i] = options.value(self.__name, ("%s[%d]"):format(name, i), value[i], { "number" }) end
+  return list
+end
+
+--- One function for each group: `given` is a function for all or a list with one for each.
+function base.function_for_each_group(self, groups, given)
+  local list = {}
+  if type(given) == "table" and getmetatable(given) == nil then
+    if #given ~= #groups then fail("%s: %d functions for %d parameter groups", self.__name, #given, #groups) end
+    for i, fn in ipairs(given) do list[i] = options.value(self.__name, ("function %d"):format(i), fn, { "function" }) end
+    return list
+  end
+  options.value(self.__name, "lr_lambda", given, { "function" })
+  for i = 1, #groups do list[i] = given end
+  return list
+end
+
+--- What function i says about this step.
+function base.ask(self, i)
+  local factor = self.lr_lambdas[i](self.last_epoch)
+  if type(factor) ~= "number" then
+    fail("%s: function %d returned %s for step %d; it must return a number", self.__name, i, options.show(factor), self.last_epoch)
+  end
+  return factor
+end
+
+--- The groups' learning rates now, times `factor`.
+function base.scaled(self, factor)
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr * (factor or 1) end
+  return rates
+end
+
+--- The groups' initial learning rates, times `factor`.
+function base.from_base(self, factor)
+  local rates = {}
+  for i, rate in ipairs(self.base_lrs) do rates[i] = rate * factor end
+  return rates
+end
+
+--- How many of the sorted numbers in `list` are at most `value`.
+function base.count_up_to(list, value)
+  local n = 0
+  while n < #list and list[n + 1] <= value do n = n + 1 end
+  return n
+end
+
+-- base_lrs: in place of the groups' initial_lr.
+function LRScheduler:_attach(optimizer, last_epoch, base_lrs)
+  local groups = base.groups_of(self, optimizer)
+  for i, group in ipairs(groups) do
+    if last_epoch == -1 then
+      if group.initial_lr == nil then group.initial_lr = group.lr end
+    elseif group.initial_lr == nil then
+      fail("%s: last_epoch = %d resumes a schedule, but parameter group %d has no initial_lr; load the optimizer's state first",
+        self.__name, last_epoch, i)
+    end
+  end
+  self.optimizer, self.last_epoch, self.base_lrs = optimizer, last_epoch, base_lrs or {}
+  for i, group in ipairs(groups) do self.base_lrs[i] = self.base_lrs[i] or group.initial_lr end
+  self:_initial_step()
+end
+
+-- The step that a constructor makes.
+function LRScheduler:_initial_step()
+  self._step_count = 0
+  self._is_initial = true
+  self:step()
+  self._is_initial = false
+end
+
+--- The learning rates for self.last_epoch, one for each group. Every scheduler defines its own.
+---@return number[]
+function LRScheduler:get_lr()
+  fail("%s has no get_lr method: define `function %s:get_lr() ... end`", self.__name, self.__name)
+end
+
+--- Sets the next learning rates. Call it after optimizer:step().
+function LRScheduler:step()
+  self._step_count = self._step_count + 1
+  self:_update_lr()
+end
+
+-- Sets the learning rates of the next step, or of step `epoch`.
+function LRScheduler:_update_lr(epoch)
+  local groups = self.optimizer.param_groups
+  if #groups ~= #self.base_lrs then
+    fail("%s: the optimizer has %d parameter groups now and had %d when the scheduler was made; make a new scheduler after "
+      .. "add_param_group", self.__name, #groups, #self.base_lrs)
+  end
+  self.last_epoch = epoch or self.last_epoch + 1
+  self:_apply(epoch and self._closed_form_lr and self:_closed_form_lr() or self:get_lr())
+end
+
+-- Gives the groups these learning rates.
+function LRScheduler:_apply(rates)
+  local groups = self.optimizer.param_groups
+  if type(rates) ~= "table" or #rates ~= #groups then
+    fail("%s: get_lr must return %d learning rate(s), one for each parameter group", self.__name, #groups)
+  end
+  for i, group in ipairs(groups) do
+    if type(rates[i]) ~= "number" then
+      fail("%s: the learning rate of group %d must be a number, got %s", self.__name, i, options.show(rates[i]))
+    end
+    group.lr = rates[i]
+  end
+  self._last_lr = base.scaled(self)
+end
+
+--- The learning rates that were set last.
+---@return number[]
+function LRScheduler:get_last_lr()
+  local copy = {}
+  for i, rate in ipairs(self._last_lr) do copy[i] = rate end
+  return copy
+end
+
+local NOT_SAVED = { optimizer = true, lr_lambdas = true, _is_initial = true, _schedulers = true }
+
+--- Everything but the optimizer and functions.
+---@return table
+function LRScheduler:state_dict()
+  local dict = {}
+  for name, value in next, self do
+    if not NOT_SAVED[name] and type(value) ~= "function" then
+      if type(value) == "table" then
+        local copy = {}
+        for i = 1, #value do copy[i] = value[i] end
+        value = copy
+      end
+      dict[name] = value
+    end
+  end
+  return dict
+end
+
+LRScheduler._may_miss = {}  -- what a state_dict may lack
+
+--- Takes over a state_dict. The optimizer's learning rates come with the optimizer's own state.
+---@param dict table
+function LRScheduler:load_state_dict(dict)
+  if type(dict) ~= "table" then fail("%s:load_state_dict: expected a table, got %s", self.__name, options.show(dict)) end
+  local own = LRScheduler.state_dict(self)
+  for name, value in next, own do
+    local given = dict[name]
+    if given == nil then
+      if not self._may_miss[name] then fail("%s:load_state_dict: '%s' is missing", self.__name, name) end
+    elseif type(given) ~= type(value) then
+      fail("%s:load_state_dict: '%s' must be a %s, got %s", self.__name, name, type(value), options.show(given))
+    elseif type(value) == "table" and #value ~= #given then
+      fail("%s:load_state_dict: '%s' has %d entries, expected %d", self.__name, name, #given, #value)
+    end
+  end
+  for name in next, own do
+    local value = dict[name]
+    if type(value) == "table" then
+      local copy = {}
+      for i = 1, #value do copy[i] = value[i] end
+      value = copy
+    end
+    if value ~= nil then self[name] = value end
+  end
+end
+
+return base

@@ -1,0 +1,47 @@
+--- Schedules given by functions: LambdaLR and MultiplicativeLR.
+
+local class = require "accelerate.utils.class"
+local base = require "accelerate.optim.lr_scheduler.base"
+
+local LRScheduler = base.LRScheduler
+
+--- lr = initial_lr * fn(number of steps): `LambdaLR(optimizer, function(step) return math.min(1, (step + 1) / 100) end)`.
+---@class accelerate.optim.LambdaLR : accelerate.optim.LRScheduler
+local LambdaLR = class("LambdaLR", LRScheduler)
+
+---@param optimizer table
+---@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups, or a list with one for each
+---@param opts? { last_epoch: integer }
+function LambdaLR:init(optimizer, lr_lambda, opts)
+  local o = base.check(self, opts, {})
+  self.lr_lambdas = base.function_for_each_group(self, base.groups_of(self, optimizer), lr_lambda)
+  self:_attach(optimizer, o.last_epoch)
+end
+
+function LambdaLR:get_lr()
+  local rates = {}
+  for i, rate in ipairs(self.base_lrs) do rates[i] = rate * base.ask(self, i) end
+  return rates
+end
+
+--- At each step lr is multiplied by fn(number of steps): `MultiplicativeLR(optimizer, function(step) return 0.95 end)`.
+---@class accelerate.optim.MultiplicativeLR : accelerate.optim.LRScheduler
+local MultiplicativeLR = class("MultiplicativeLR", LRScheduler)
+
+---@param optimizer table
+---@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups, or a list with one for each
+---@param opts? { last_epoch: integer }
+function MultiplicativeLR:init(optimizer, lr_lambda, opts)
+  local o = base.check(self, opts, {})
+  self.lr_lambdas = base.function_for_each_group(self, base.groups_of(self, optimizer), lr_lambda)
+  self:_attach(optimizer, o.last_epoch)
+end
+
+function MultiplicativeLR:get_lr()
+  local rates = base.scaled(self)
+  if self._is_initial then return rates end
+  for i = 1, #rates do rates[i] = rates[i] * base.ask(self, i) end
+  return rates
+end
+
+return { LambdaLR = LambdaLR, MultiplicativeLR = MultiplicativeLR }
