@@ -168,8 +168,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   case AX_FORM_COMPOSITE: return impl->infer(&q);
   case AX_FORM_VIEW:
     AX_TRY(impl->infer(&q));
-    out[0]->is_view = true;
-    q.n_out = 1;
+    while (q.n_out < AX_MAX_OUT && out[q.n_out]) out[q.n_out++]->is_view = true;
     break;
   case AX_FORM_HOST:
     former = ax_grad_set_enabled(false);

@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn", F = require "accelerate.nn.functional" }
 
-local FAMILIES = { "linalg", "norm", "shape", "rnn" }
+local FAMILIES = { "linalg", "norm", "attention", "shape", "rnn" }
 
 local function make(v)
   local t = core.tensor(v.v, { dtype = v.d })

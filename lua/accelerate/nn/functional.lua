@@ -14,6 +14,8 @@ local F = {
   dropout = core.dropout,              -- dropout(x, { p = 0.5, training = true, generator = nil })
   cross_entropy = core.cross_entropy,  -- cross_entropy(input, target, { ignore_index = -100, reduction = "mean" })
   flatten = core.flatten,
+  -- scaled_dot_product_attention(query, key, value, { attn_mask, dropout_p, is_causal, scale, enable_gqa })
+  scaled_dot_product_attention = core.scaled_dot_product_attention,
   layer_norm = core.layer_norm,        -- layer_norm(x, normalized_shape, weight?, bias?, eps = 1e-5)
   rms_norm = core.rms_norm,            -- rms_norm(x, normalized_shape, weight?, eps?)
   group_norm = core.group_norm,        -- group_norm(x, num_groups, weight?, bias?, eps = 1e-5)

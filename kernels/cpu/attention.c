@@ -1,0 +1,151 @@
+/* Scaled dot-product attention and its gradient, in memory linear in the sequence: blocks of QUERIES queries against blocks of KEYS keys, with a
+ * running softmax; the gradient computes the blocks anew from the log-sum-exp that the forward pass kept.  float32 and the half types compute in
+ * float32, float64 in itself.  Work is shared by blocks of queries (forward) or heads (backward), and no sum crosses two pieces of work. */
+#include "cpu.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "philox.h"
+#include "pointwise.h"
+
+#if defined(__AVX512F__)
+#define BYTES 64
+#define MAX_NV 4 /* vectors of a register tile: 6 x 4 of 32 registers */
+#elif defined(__AVX__)
+#define BYTES 32
+#define MAX_NV 2 /* 6 x 2 of 16 */
+#else
+#define BYTES 16
+#define MAX_NV 2
+#endif
+#define MR 6
+#define QUERIES 48 /* a multiple of MR and of every vector */
+#define KEYS 144   /* a multiple of MR and of 4 */
+#define NEVER (1 << 20) /* without a diagonal: further ahead than any block is wide */
+
+/* A tensor (batch, heads, rows, columns); step: bytes. */
+typedef struct side { char *data; ax_dtype dtype; int64_t size[4], step[4]; } side;
+
+typedef struct job {
+  const ax_attrs *a;
+  side q, k, v, y, g, dq, dk, dv, mask_side;
+  const void *mask; /* NULL: none */
+  void *lse;
+  int64_t batch, heads, group, queries, keys, head, value_head;
+  int64_t width, value_width; /* head sizes in whole vectors */
+  double scale;
+  bool causal, dropout, back;
+  uint32_t least; /* an element stays when its word reaches this */
+  double kept;    /* and is then scaled by this */
+  int64_t quads;  /* Philox blocks for a row of scores */
+  char *scratch;
+  size_t scratch_bytes; /* of one thread */
+} job;
+
+#define sizeof_type(T) (sizeof(T) == 4 ? AX_F32 : AX_F64)
+
+#define T float
+#define N(name) name##_f32
+#define EXP ax_exp_f32
+#define LOG ax_log_f32
+#include "attention_tile.h"
+#undef T
+#undef N
+#undef EXP
+#undef LOG
+
+#define T double
+#define N(name) name##_f64
+#define EXP exp
+#define LOG log
+#include "attention_tile.h"
+#undef T
+#undef N
+#undef EXP
+#undef LOG
+
+static side side_of(const ax_tensor *t)
+{
+  side s = { .data = ax_data(t), .dtype = (ax_dtype)t->dtype };
+  for (int d = 0; d < 4; d++) {
+    s.size[d] = t->shape[d];
+    s.step[d] = t->strides[d] * (int64_t)ax_itemsize(t);
+  }
+  return s;
+}
+
+/* (batch, rows, heads, columns) as the rest see it. */
+static side turned(const ax_tensor *t)
+{
+  side s = side_of(t), r = s;
+  r.size[1] = s.size[2], r.size[2] = s.size[1];
+  r.step[1] = s.step[2], r.step[2] = s.step[1];
+  return r;
+}
+
+static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v, const ax_tensor *mask)
+{
+  const double p = call->a->f[0];
+  const int64_t vector = BYTES / (q->dtype == AX_F64 ? 8 : 4), lanes = vector < 4 ? 4 : vector; /* `turn` takes four columns at a time */
+
+  j->a = call->a;
+  j->q = side_of(q), j->k = side_of(k), j->v = side_of(v);
+  if (mask) {
+    j->mask = ax_data(mask);
+    j->mask_side = side_of(mask);
+  }
+  j->batch = q->shape[0], j->heads = q->shape[1], j->group = k->shape[1] ? q->shape[1] / k->shape[1] : 1;
+  j->queries = q->shape[2], j->keys = k->shape[2], j->head = q->shape[3], j->value_head = v->shape[3];
+  j->width = (j->head + lanes - 1) / lanes * lanes;
+  j->value_width = (j->value_head + lanes - 1) / lanes * lanes;
+  j->causal = call->a->i[0];
+  j->scale = call->a->f[1];
+  j->dropout = p > 0;
+  j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
+  j->kept = p >= 1 ? 0 : 1 / (1 - p);
+  j->quads = (j->keys + 3) / 4;
+}
+
+static ax_status run(job *j, int64_t pieces, ax_range_fn f32, ax_range_fn f64)
+{
+  const bool wide = j->q.dtype == AX_F64;
+  const int threads = omp_get_max_threads();
+  ax_status st;
+
+  if (pieces == 0) return AX_OK;
+  if (wide) {
+    scratch_f64 w;
+    j->scratch_bytes = scratch_size_f64(j, &w, NULL);
+  } else {
+    scratch_f32 w;
+    j->scratch_bytes = scratch_size_f32(j, &w, NULL);
+  }
+  if ((st = ax_alloc(j->scratch_bytes * (size_t)threads, (void **)&j->scratch)) != AX_OK) return st;
+  ax_cpu_for(pieces, j->batch * j->heads * j->queries * j->keys * 8, wide ? f64 : f32, j);
+  ax_free(j->scratch, j->scratch_bytes * (size_t)threads);
+  return AX_OK;
+}
+
+/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
+ax_status ax_cpu__attention(const ax_call *call)
+{
+  job j = { 0 };
+  plan(&j, call, call->in[0], call->in[1], call->in[2], call->n_in > 3 ? call->in[3] : NULL);
+  j.y = turned(call->out[0]);
+  j.lse = ax_data(call->out[1]);
+  return run(&j, j.batch * j.heads * ((j.queries + QUERIES - 1) / QUERIES), forward_range_f32, forward_range_f64);
+}
+
+/* in: g, query, key, value, mask, y, log-sum-exp; out: gradients of query, key, value. */
+ax_status ax_cpu__attention_backward(const ax_call *call)
+{
+  job j = { .back = true };
+  plan(&j, call, call->in[1], call->in[2], call->in[3], call->in[4]);
+  j.g = turned(call->in[0]);
+  j.y = turned(call->in[5]);
+  j.lse = ax_data(call->in[6]);
+  j.dq = side_of(call->out[0]), j.dk = side_of(call->out[1]), j.dv = side_of(call->out[2]);
+  return run(&j, j.batch * (j.heads / j.group), backward_range_f32, backward_range_f64);
+}

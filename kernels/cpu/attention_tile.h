@@ -1,0 +1,428 @@
+/* Attention on tiles, for one element type: attention.c includes this once for float and once for double.  T is the type, N(name) the name with
+ * the type's suffix, EXP and LOG its functions.  All matrices here are scratch of our own: rows padded to whole vectors and filled up with zeros,
+ * with room for a whole tile past the last row.
+ *
+ * Scores are kept transposed, (keys, QUERIES): then the softmax runs along rows with one vector lane for each query and no sums across lanes, and
+ * every product has the one form that a register tile likes, a broadcast element of A times a vector of a row of B:
+ *
+ *   forward   S^T = K Q^T        O   += P V         (A is P^T read by columns)
+ *   backward  dP^T = V dO^T      dV  += P^T dO      dK += dS^T Q      dQ += dS K
+ *
+ * so that only Q and dO have to be transposed, once for each block of queries. */
+
+typedef T N(vec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+enum { N(V) = BYTES / sizeof(T) };
+
+/* c (MR rows, NV vectors) = or += a b; a(m, k) lies at a + m * AM + k * AK. */
+#define TILE(name, NV, AM, AK) \
+  __attribute__((optimize("fp-contract=fast"), noinline)) \
+  static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, bool add) \
+  { \
+    N(vec) acc[MR][NV]; \
+    for (int i = 0; i < MR; i++) \
+      for (int j = 0; j < NV; j++) acc[i][j] = add ? *(const N(vec) *)(c + i * ldc + j * N(V)) : (N(vec)){0}; \
+    for (int64_t k = 0; k < depth; k++, b += ldb) { \
+      N(vec) row[NV]; \
+      for (int j = 0; j < NV; j++) row[j] = *(const N(vec) *)(b + j * N(V)); \
+      for (int i = 0; i < MR; i++) { \
+        const T x = a[i * (AM) + k * (AK)]; \
+        for (int j = 0; j < NV; j++) acc[i][j] += x * row[j]; \
+      } \
+    } \
+    for (int i = 0; i < MR; i++) \
+      for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) = acc[i][j]; \
+  }
+TILE(by_rows_1, 1, step, 1)
+TILE(by_cols_1, 1, 1, step)
+TILE(by_rows_2, 2, step, 1)
+TILE(by_cols_2, 2, 1, step)
+#if MAX_NV > 2
+TILE(by_rows_3, 3, step, 1)
+TILE(by_cols_3, 3, 1, step)
+TILE(by_rows_4, 4, step, 1)
+TILE(by_cols_4, 4, 1, step)
+#endif
+#undef TILE
+
+/* One row tile of c over `width` columns, a multiple of V. */
+static inline void N(rows_of)(bool by_cols, const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t width, int64_t depth, bool add)
+{
+  typedef void (*tile)(const T *, int64_t, const T *, int64_t, T *, int64_t, int64_t, bool);
+#if MAX_NV > 2
+  static const tile tiles[2][4] = { { N(by_rows_1), N(by_rows_2), N(by_rows_3), N(by_rows_4) }, { N(by_cols_1), N(by_cols_2), N(by_cols_3), N(by_cols_4) } };
+#else
+  static const tile tiles[2][2] = { { N(by_rows_1), N(by_rows_2) }, { N(by_cols_1), N(by_cols_2) } };
+#endif
+  for (int64_t vectors = width / N(V), panels = (vectors + MAX_NV - 1) / MAX_NV; panels > 0; panels--) {
+    const int64_t nv = (vectors + panels - 1) / panels; /* as even as can be */
+    tiles[by_cols][nv - 1](a, step, b, ldb, c, ldc, depth, add);
+    b += nv * N(V);
+    c += nv * N(V);
+    vectors -= nv;
+  }
+}
+
+/* ---- scratch of a thread */
+
+typedef struct N(scratch) {
+  T *k, *v, *dk, *dv;            /* (keys, width) */
+  T *q, *qt, *go, *got, *o, *dq; /* a block of queries: (QUERIES, width), t: (width, QUERIES) */
+  T *s, *dp, *mask;              /* (KEYS, QUERIES) */
+  T *lse, *delta, *row;          /* QUERIES each; row: one row of any length */
+} N(scratch);
+
+static size_t N(scratch_size)(const job *j, N(scratch) *at, T *base)
+{
+  const int64_t keys = j->keys + MR, wide = j->width > j->value_width ? j->width : j->value_width;
+  T *p = base;
+#define ROOM(field, n) at->field = p, p += ((n) + 15) / 16 * 16
+  ROOM(k, keys * j->width);
+  ROOM(v, keys * j->value_width);
+  ROOM(q, QUERIES * j->width);
+  ROOM(qt, QUERIES * j->width);
+  ROOM(o, QUERIES * j->value_width);
+  ROOM(s, (KEYS + MR) * QUERIES);
+  ROOM(mask, j->mask ? (KEYS + MR) * QUERIES : 0);
+  ROOM(lse, QUERIES);
+  ROOM(delta, QUERIES);
+  ROOM(row, wide);
+  if (j->back) {
+    ROOM(dk, keys * j->width);
+    ROOM(dv, keys * j->value_width);
+    ROOM(go, QUERIES * j->value_width);
+    ROOM(got, QUERIES * j->value_width);
+    ROOM(dq, QUERIES * j->width);
+    ROOM(dp, (KEYS + MR) * QUERIES);
+  }
+#undef ROOM
+  return (size_t)(p - base) * sizeof(T);
+}
+
+/* ---- in and out */
+
+/* n rows of a tensor (any strides, its own type) into dst, times `factor`; `width` elements a row, zeros past those that there are, and zero
+ * rows up to `rows`. */
+static void N(load)(const side *t, const char *from, int64_t n, int64_t rows, int64_t width, T factor, T *dst)
+{
+  for (int64_t r = 0; r < n; r++, from += t->step[2], dst += width) {
+    if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
+      ax_cpu_half_to_float(t->dtype, from, t->step[3], (float *)dst, t->size[3]); /* T is float then */
+      if (factor != 1)
+        for (int64_t i = 0; i < t->size[3]; i++) dst[i] *= factor;
+    } else if (t->step[3] == sizeof(T)) {
+      const T *src = (const T *)from;
+      AX_SIMD
+      for (int64_t i = 0; i < t->size[3]; i++) dst[i] = src[i] * factor;
+    } else
+      for (int64_t i = 0; i < t->size[3]; i++) dst[i] = *(const T *)(from + i * t->step[3]) * factor;
+    for (int64_t i = t->size[3]; i < width; i++) dst[i] = 0;
+  }
+  if (rows > n) memset(dst, 0, (size_t)((rows - n) * width) * sizeof(T));
+}
+
+static void N(store)(const side *t, char *to, int64_t n, int64_t width, T factor, T *src)
+{
+  for (int64_t r = 0; r < n; r++, to += t->step[2], src += width) {
+    if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
+      for (int64_t i = 0; i < t->size[3]; i++) src[i] *= factor;
+      ax_cpu_float_to_half(t->dtype, (const float *)src, to, t->step[3], t->size[3]);
+    } else if (t->step[3] == sizeof(T)) {
+      T *dst = (T *)to;
+      AX_SIMD
+      for (int64_t i = 0; i < t->size[3]; i++) dst[i] = src[i] * factor;
+    } else
+      for (int64_t i = 0; i < t->size[3]; i++) *(T *)(to + i * t->step[3]) = src[i] * factor;
+  }
+}
+
+/* dst (width, QUERIES) = src (QUERIES, width) transposed, in pieces of 4 x 4 that stay in registers. */
+static void N(turn)(const T *src, int64_t width, T *dst)
+{
+  typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+  for (int64_t c = 0; c < width; c += 4)
+    for (int64_t r = 0; r < QUERIES; r += 4) {
+      const T *s = src + r * width + c;
+      T *d = dst + c * QUERIES + r;
+      const quad r0 = *(const quad *)s, r1 = *(const quad *)(s + width), r2 = *(const quad *)(s + 2 * width), r3 = *(const quad *)(s + 3 * width);
+      const quad a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+      const quad e = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), f = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+      *(quad *)d = __builtin_shufflevector(a, e, 0, 1, 4, 5);
+      *(quad *)(d + QUERIES) = __builtin_shufflevector(a, e, 2, 3, 6, 7);
+      *(quad *)(d + 2 * QUERIES) = __builtin_shufflevector(b, f, 0, 1, 4, 5);
+      *(quad *)(d + 3 * QUERIES) = __builtin_shufflevector(b, f, 2, 3, 6, 7);
+    }
+}
+
+/* ---- scores of a block: masks, exponentials, dropout */
+
+typedef struct N(block) { int64_t b, h, q0, nq, k0, nk; } N(block);
+
+/* What the mask adds, as (keys, QUERIES), or one value for each key where it does not depend on the query.  False: it blocks all of it. */
+static bool N(load_mask)(const job *j, const N(block) *at, N(scratch) *w)
+{
+  const side *m = &j->mask_side;
+  const char *from = (const char *)j->mask + at->b * m->step[0] + at->h * m->step[1] + at->q0 * m->step[2] + at->k0 * m->step[3];
+  const int64_t nq = m->step[2] ? at->nq : 1, across = m->step[2] ? QUERIES : 1;
+  bool any = false;
+  for (int64_t k = 0; k < at->nk; k++, from += m->step[3])
+    for (int64_t q = 0; q < nq; q++) {
+      const char *p = from + q * m->step[2];
+      const T v = m->dtype == AX_BOOL ? (*(const uint8_t *)p ? 0 : -(T)INFINITY) : m->dtype == sizeof_type(T) ? *(const T *)p : (T)ax_load_double(m->dtype, p, 0);
+      w->mask[k * across + q] = v;
+      any |= v != -(T)INFINITY;
+    }
+  return any;
+}
+
+/* S^T of a block of keys, masked.  False: nothing in it counts. */
+static bool N(scores)(const job *j, const N(block) *at, N(scratch) *w, T *s)
+{
+  const int64_t ahead = j->causal ? at->k0 - at->q0 : -NEVER; /* key k is seen by query q when q >= k + ahead, both within the block */
+
+  if (j->mask && !N(load_mask)(j, at, w)) return false;
+  for (int64_t k = 0; k < at->nk; k += MR) {
+    const int64_t first = k + ahead > 0 ? (k + ahead) / N(V) * N(V) : 0;
+    N(rows_of)(false, w->k + (at->k0 + k) * j->width, j->width, w->qt + first, QUERIES, s + k * QUERIES + first, QUERIES, QUERIES - first, j->head, false);
+  }
+  if (j->mask) {
+    const bool each = j->mask_side.step[2] != 0;
+    for (int64_t k = 0; k < at->nk; k++) {
+      const T *m = w->mask + (each ? k * QUERIES : k);
+      T *row = s + k * QUERIES;
+      if (each) {
+        AX_SIMD
+        for (int i = 0; i < QUERIES; i++) row[i] += m[i];
+      } else {
+        const T v = *m;
+        AX_SIMD
+        for (int i = 0; i < QUERIES; i++) row[i] += v;
+      }
+    }
+  }
+  for (int64_t k = ahead < 0 ? -ahead + 1 : 0; k < at->nk; k++) /* only the blocks that the diagonal crosses */
+    for (int64_t i = 0; i < k + ahead && i < QUERIES; i++) s[k * QUERIES + i] = -(T)INFINITY;
+  return true;
+}
+
+/* factor[key r of 4][query]: 0 or 1 / (1 - p).  Element (b, h, q, k) takes word k % 4 of the Philox block ((b H + h) T + q) K/4 + k/4. */
+static void N(keep)(const job *j, const N(block) *at, int64_t k, T factor[4][QUERIES])
+{
+  const uint64_t first = (uint64_t)(((at->b * j->heads + at->h) * j->queries + at->q0) * j->quads + (at->k0 + k) / 4), step = (uint64_t)j->quads;
+  const uint64_t seed = j->a->rng.seed, stream = j->a->rng.stream, draw = j->a->rng.draw;
+  const uint32_t least = j->least;
+  const T kept = (T)j->kept;
+  uint32_t word[4][QUERIES];
+
+  AX_SIMD
+  for (int i = 0; i < QUERIES; i++) {
+    uint32_t four[4];
+    ax_philox_run(ax_philox_at(seed, stream, draw, first + (uint64_t)i * step), four);
+    word[0][i] = four[0];
+    word[1][i] = four[1];
+    word[2][i] = four[2];
+    word[3][i] = four[3];
+  }
+  for (int r = 0; r < 4; r++) {
+    AX_SIMD
+    for (int i = 0; i < QUERIES; i++) factor[r][i] = word[r][i] >= least ? kept : 0;
+  }
+}
+
+/* ---- forward: one block of queries */
+
+static void N(load_keys)(const job *j, int64_t b, int64_t h, N(scratch) *w)
+{
+  const int64_t shared = h / j->group;
+  N(load)(&j->k, j->k.data + b * j->k.step[0] + shared * j->k.step[1], j->keys, j->keys + MR, j->width, 1, w->k);
+  N(load)(&j->v, j->v.data + b * j->v.step[0] + shared * j->v.step[1], j->keys, j->keys + MR, j->value_width, 1, w->v);
+}
+
+static void N(forward)(const job *j, int64_t b, int64_t h, int64_t q0, N(scratch) *w)
+{
+  N(block) at = { b, h, q0, j->queries - q0 < QUERIES ? j->queries - q0 : QUERIES, 0, 0 };
+  const int64_t end = j->causal && q0 + at.nq < j->keys ? q0 + at.nq : j->keys;
+  T top[QUERIES], sum[QUERIES], change[QUERIES], factor[4][QUERIES];
+  bool first = true;
+
+  N(load)(&j->q, j->q.data + b * j->q.step[0] + h * j->q.step[1] + q0 * j->q.step[2], at.nq, QUERIES, j->width, (T)j->scale, w->q);
+  N(turn)(w->q, j->width, w->qt);
+  for (int i = 0; i < QUERIES; i++) {
+    top[i] = -(T)INFINITY;
+    sum[i] = 0;
+  }
+  for (at.k0 = 0; at.k0 < end; at.k0 += KEYS) {
+    at.nk = end - at.k0 < KEYS ? end - at.k0 : KEYS;
+    T *s = w->s;
+    if (!N(scores)(j, &at, w, s)) continue;
+    T now[QUERIES];
+    memcpy(now, top, sizeof now);
+    for (int64_t k = 0; k < at.nk; k++) {
+      const T *row = s + k * QUERIES;
+      AX_SIMD
+      for (int i = 0; i < QUERIES; i++) now[i] = row[i] > now[i] ? row[i] : now[i];
+    }
+    AX_SIMD
+    for (int i = 0; i < QUERIES; i++) {
+      const T least = now[i] == -(T)INFINITY ? 0 : now[i]; /* all masked so far: exp(-inf - 0) is 0, not NaN */
+      change[i] = EXP(top[i] - least);
+      top[i] = now[i];
+      now[i] = least;
+      sum[i] *= change[i];
+    }
+    for (int64_t k = 0; k < at.nk; k++) {
+      T *row = s + k * QUERIES;
+      AX_SIMD
+      for (int i = 0; i < QUERIES; i++) {
+        row[i] = EXP(row[i] - now[i]);
+        sum[i] += row[i];
+      }
+    }
+    if (j->dropout)
+      for (int64_t k = 0; k < at.nk; k += 4) {
+        N(keep)(j, &at, k, factor);
+        for (int r = 0; r < 4 && k + r < at.nk; r++) {
+          T *row = s + (k + r) * QUERIES;
+          AX_SIMD
+          for (int i = 0; i < QUERIES; i++) row[i] *= factor[r][i];
+        }
+      }
+    if (!first)
+      for (int64_t i = 0; i < at.nq; i++) {
+        T *o = w->o + i * j->value_width;
+        const T by = change[i];
+        AX_SIMD
+        for (int64_t c = 0; c < j->value_width; c++) o[c] *= by;
+      }
+    for (int64_t i = 0; i < at.nq; i += MR) {
+      const int64_t last = j->causal && q0 + i + MR - at.k0 < at.nk ? q0 + i + MR - at.k0 : at.nk; /* keys that these queries see */
+      N(rows_of)(true, s + i, QUERIES, w->v + at.k0 * j->value_width, j->value_width, w->o + i * j->value_width, j->value_width, j->value_width,
+                 last < 0 ? 0 : last, !first);
+    }
+    first = false;
+  }
+  if (first) memset(w->o, 0, (size_t)(at.nq * j->value_width) * sizeof(T));
+  T *lse = (T *)j->lse + (b * j->heads + h) * j->queries + q0;
+  char *to = j->y.data + b * j->y.step[0] + h * j->y.step[1] + q0 * j->y.step[2];
+  for (int64_t i = 0; i < at.nq; i++, to += j->y.step[2]) {
+    const bool none = sum[i] == 0; /* a query that sees no key: 0, as in PyTorch */
+    N(store)(&j->y, to, 1, j->value_width, none ? 0 : 1 / sum[i], w->o + i * j->value_width);
+    lse[i] = none ? (T)INFINITY : top[i] + LOG(sum[i]);
+  }
+}
+
+/* ---- backward: one head of keys and values, with every block of queries that looks at it */
+
+static void N(back_block)(const job *j, N(block) at, N(scratch) *w)
+{
+  const int64_t ahead = j->causal ? at.k0 - at.q0 : -NEVER;
+  T *s = w->s, *dp = w->dp, factor[4][QUERIES];
+
+  if (!N(scores)(j, &at, w, s)) return;
+  for (int64_t k = 0; k < at.nk; k += MR) {
+    const int64_t first = k + ahead > 0 ? (k + ahead) / N(V) * N(V) : 0;
+    if (first) /* what the diagonal leaves out is not computed, and must not be NaN */
+      for (int64_t r = k; r < k + MR; r++) memset(dp + r * QUERIES, 0, (size_t)first * sizeof(T));
+    N(rows_of)(false, w->v + (at.k0 + k) * j->value_width, j->value_width, w->got + first, QUERIES, dp + k * QUERIES + first, QUERIES, QUERIES - first,
+               j->value_head, false);
+  }
+  for (int64_t k = 0; k < at.nk; k++) {
+    T *p = s + k * QUERIES, *d = dp + k * QUERIES;
+    if (!j->dropout) {
+      AX_SIMD
+      for (int i = 0; i < QUERIES; i++) {
+        p[i] = EXP(p[i] - w->lse[i]);
+        d[i] = p[i] * (d[i] - w->delta[i]);
+      }
+    } else {
+      if (k % 4 == 0) N(keep)(j, &at, k, factor);
+      const T *f = factor[k % 4];
+      AX_SIMD
+      for (int i = 0; i < QUERIES; i++) {
+        const T e = EXP(p[i] - w->lse[i]);
+        p[i] = e * f[i];
+        d[i] = e * (d[i] * f[i] - w->delta[i]);
+      }
+    }
+  }
+  for (int64_t k = at.nk; k % MR; k++) { /* the last tile reaches rows of dk and dv that this block must not touch */
+    memset(s + k * QUERIES, 0, QUERIES * sizeof(T));
+    memset(dp + k * QUERIES, 0, QUERIES * sizeof(T));
+  }
+  const int64_t depth = at.nq; /* the padding of p and d past it is never read */
+  for (int64_t k = 0; k < at.nk; k += MR) {
+    const int64_t first = k + ahead > 0 ? k + ahead : 0, row = at.k0 + k;
+    if (first >= depth) break;
+    N(rows_of)(false, s + k * QUERIES + first, QUERIES, w->go + first * j->value_width, j->value_width, w->dv + row * j->value_width, j->value_width,
+               j->value_width, depth - first, true);
+    N(rows_of)(false, dp + k * QUERIES + first, QUERIES, w->q + first * j->width, j->width, w->dk + row * j->width, j->width, j->width, depth - first, true);
+  }
+  for (int64_t i = 0; i < at.nq; i += MR) {
+    const int64_t last = i + MR - ahead < at.nk ? i + MR - ahead : at.nk;
+    if (last > 0) N(rows_of)(true, dp + i, QUERIES, w->k + at.k0 * j->width, j->width, w->dq + i * j->width, j->width, j->width, last, true);
+  }
+}
+
+static void N(backward)(const job *j, int64_t b, int64_t shared, N(scratch) *w)
+{
+  N(load_keys)(j, b, shared * j->group, w);
+  memset(w->dk, 0, (size_t)((j->keys + MR) * j->width) * sizeof(T));
+  memset(w->dv, 0, (size_t)((j->keys + MR) * j->value_width) * sizeof(T));
+  for (int64_t h = shared * j->group; h < (shared + 1) * j->group; h++)
+    for (int64_t q0 = 0; q0 < j->queries; q0 += QUERIES) {
+      N(block) at = { b, h, q0, j->queries - q0 < QUERIES ? j->queries - q0 : QUERIES, 0, 0 };
+      const int64_t end = j->causal && q0 + at.nq < j->keys ? q0 + at.nq : j->keys;
+      const T *lse = (const T *)j->lse + (b * j->heads + h) * j->queries + q0;
+      const char *y = j->y.data + b * j->y.step[0] + h * j->y.step[1] + q0 * j->y.step[2];
+
+      N(load)(&j->q, j->q.data + b * j->q.step[0] + h * j->q.step[1] + q0 * j->q.step[2], at.nq, QUERIES, j->width, (T)j->scale, w->q);
+      N(turn)(w->q, j->width, w->qt);
+      N(load)(&j->g, j->g.data + b * j->g.step[0] + h * j->g.step[1] + q0 * j->g.step[2], at.nq, QUERIES, j->value_width, 1, w->go);
+      N(turn)(w->go, j->value_width, w->got);
+      for (int64_t i = 0; i < QUERIES; i++) {
+        T sum = 0;
+        if (i < at.nq) {
+          const T *go = w->go + i * j->value_width;
+          N(load)(&j->y, y + i * j->y.step[2], 1, 1, j->value_width, 1, w->row);
+          _Pragma("omp simd reduction(+:sum)")
+          for (int64_t c = 0; c < j->value_width; c++) sum += go[c] * w->row[c];
+        }
+        w->delta[i] = sum;
+        w->lse[i] = i < at.nq ? lse[i] : (T)INFINITY;
+      }
+      memset(w->dq, 0, (size_t)(QUERIES * j->width) * sizeof(T));
+      for (at.k0 = 0; at.k0 < end; at.k0 += KEYS) {
+        at.nk = end - at.k0 < KEYS ? end - at.k0 : KEYS;
+        N(back_block)(j, at, w);
+      }
+      N(store)(&j->dq, j->dq.data + b * j->dq.step[0] + h * j->dq.step[1] + q0 * j->dq.step[2], at.nq, j->width, (T)j->scale, w->dq);
+    }
+  N(store)(&j->dk, j->dk.data + b * j->dk.step[0] + shared * j->dk.step[1], j->keys, j->width, 1, w->dk); /* q carried the scale */
+  N(store)(&j->dv, j->dv.data + b * j->dv.step[0] + shared * j->dv.step[1], j->keys, j->value_width, 1, w->dv);
+}
+
+/* ---- ranges of work, for ax_cpu_for */
+
+static void N(forward_range)(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  const int64_t blocks = (j->queries + QUERIES - 1) / QUERIES;
+  N(scratch) w;
+  int64_t loaded = -1;
+
+  N(scratch_size)(j, &w, (T *)(j->scratch + (size_t)omp_get_thread_num() * j->scratch_bytes));
+  for (int64_t t = lo; t < hi; t++) {
+    const int64_t head = t / blocks, b = head / j->heads, h = head % j->heads, keys = b * j->heads + h / j->group;
+    if (keys != loaded) N(load_keys)(j, b, h, &w);
+    loaded = keys;
+    N(forward)(j, b, h, t % blocks * QUERIES, &w);
+  }
+}
+
+static void N(backward_range)(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  const int64_t shared = j->heads / j->group;
+  N(scratch) w;
+  N(scratch_size)(j, &w, (T *)(j->scratch + (size_t)omp_get_thread_num() * j->scratch_bytes));
+  for (int64_t t = lo; t < hi; t++) N(backward)(j, t / shared, t % shared, &w);
+}
