@@ -86,6 +86,42 @@ $(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
 endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 
+# The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on the host, for the specs.
+CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)))
+CUDA_ARCH    ?= sm_90# architectures to build for: `make CUDA_ARCH="sm_80 sm_90"`
+NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
+CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
+CUDA_FLAGS   := -std=c++17 -O3 -fmad=true --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
+EMULATE_FLAGS = -std=c++17 -g $(OPT) -x c++ -DAX_EMULATE -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+
+cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
+
+$(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,nvcc $<)
+	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
+$(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<
+$(OUT)/libax_cuda.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/cuda/%.o) $(OUT)/cuda/backend.o
+	$(call say,link $@)
+	$(Q)$(CXX) -shared -o $@.new $^ -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
+	@mv $@.new $@
+
+$(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,c++ $< (emulated))
+	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+$(OUT)/emulated/emulate.o: kernels/cuda/emulate.cpp Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(OUT)/emulated/emulate.o $(OUT)/cuda/backend.o
+	$(call say,link $@)
+	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
+	@mv $@.new $@
+
+-include $(wildcard $(OUT)/cuda/*.d $(OUT)/emulated/*.d)
+
 # For the specs: a device without a GPU.
 $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/ops/*.def host/core/*.def) Makefile
 	$(call say,cc $<)
@@ -101,6 +137,12 @@ demo: all  ## train on Fashion-MNIST with two processes; installs what is missin
 
 test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
+
+test-gpu: all cuda  ## run spec/gpu on a GPU
+	@ACCEL_TEST_DEVICE=cuda ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
+
+test-emulated: all $(OUT)/libax_cuda_emulated.so  ## run spec/gpu with the CUDA kernels on an emulated device (needs a C++ compiler)
+	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua

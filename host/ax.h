@@ -101,6 +101,10 @@ AX_API void ax_memory_empty_cache(void);
 /* Called with the number of bytes wanted before an allocation fails; returns true if it freed something (the host collects
  * Lua garbage there).  NULL: none. */
 AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted));
+/* Asks the hook for memory, for backends that ran out of theirs; true if it freed something. */
+AX_API bool ax_memory_relieve(size_t wanted);
+/* Bytes taken (or, negative, given back) on a device: they press on the collector as those here do. */
+AX_API void ax_memory_count_device(int64_t bytes);
 AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
 /* Tensors over memory that is not the allocator's (batches from worker processes) took, or gave back, so many bytes. */
 AX_API void ax_memory_count_foreign(int64_t bytes);

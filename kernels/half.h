@@ -3,22 +3,24 @@
 #ifndef AX_HALF_H
 #define AX_HALF_H
 
+#include "fn.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline float ax_bits_to_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static inline uint32_t ax_float_to_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+AX_FN float ax_bits_to_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+AX_FN uint32_t ax_float_to_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
-static inline float ax_bf16_to_float(uint16_t h) { return ax_bits_to_float((uint32_t)h << 16); }
+AX_FN float ax_bf16_to_float(uint16_t h) { return ax_bits_to_float((uint32_t)h << 16); }
 
-static inline uint16_t ax_float_to_bf16(float f)
+AX_FN uint16_t ax_float_to_bf16(float f)
 {
   const uint32_t u = ax_float_to_bits(f);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((u >> 16) | 0x40u) : (uint16_t)rounded; /* a NaN stays one, quiet */
 }
 
-static inline float ax_half_to_float(uint16_t h)
+AX_FN float ax_half_to_float(uint16_t h)
 {
   const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
   /* the exponent moves from bias 15 to 127; subnormals come out right because the multiplication normalises them */
@@ -27,7 +29,7 @@ static inline float ax_half_to_float(uint16_t h)
   return ax_bits_to_float(sign | bits);
 }
 
-static inline uint16_t ax_float_to_half(float f)
+AX_FN uint16_t ax_float_to_half(float f)
 {
   const uint32_t u = ax_float_to_bits(f), sign = (u >> 16) & 0x8000u, mag = u & 0x7fffffffu;
   uint32_t out;

@@ -11,13 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef AX_FN
-#ifdef __CUDACC__
-#define AX_FN static __host__ __device__ __forceinline__
-#else
-#define AX_FN static inline __attribute__((always_inline))
-#endif
-#endif
+#include "fn.h"
 
 typedef struct ax_philox { uint32_t key[2], counter[4]; } ax_philox;
 

@@ -11,11 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define AX_FN static __host__ __device__ __forceinline__
-#else
-#define AX_FN static inline __attribute__((always_inline))
-#endif
+#include "fn.h"
 
 /* a * b + c, fused where the processor does it in one instruction; elsewhere fmaf would be a slow call. */
 #if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)

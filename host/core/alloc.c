@@ -228,6 +228,12 @@ void ax_memory_empty_cache(void)
 
 void ax_memory_set_hook(bool (*hook)(size_t wanted)) { pressure_hook = hook; }
 
+bool ax_memory_relieve(size_t wanted) { return pressure_hook && pressure_hook(wanted); }
+
+static int64_t device_bytes;
+
+void ax_memory_count_device(int64_t bytes) { __atomic_add_fetch(&device_bytes, bytes, __ATOMIC_RELAXED); }
+
 void ax_memory_count_collection(void) { stats.pressure_collections++; }
 
 void ax_memory_count_foreign(int64_t bytes)
@@ -241,7 +247,7 @@ void ax_memory_count_foreign(int64_t bytes)
 /* A structure (a tensor, a node with its arrays) is some 300 bytes that the tensors' own count does not show. */
 int64_t ax_memory_pressure(void)
 {
-  return __atomic_load_n(&stats.live_bytes, __ATOMIC_RELAXED) + 300 * __atomic_load_n(&stats.structs, __ATOMIC_RELAXED);
+  return __atomic_load_n(&stats.live_bytes, __ATOMIC_RELAXED) + __atomic_load_n(&device_bytes, __ATOMIC_RELAXED) + 300 * __atomic_load_n(&stats.structs, __ATOMIC_RELAXED);
 }
 
 /* ---- structures */

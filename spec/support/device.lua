@@ -1,13 +1,17 @@
---- The device that device specs run on: a GPU when ACCEL_TEST_DEVICE=cuda (make test-gpu), else the backend of
---- spec/support/fake_device.c, whose memory the host cannot touch.  Required before anything asks for CUDA.
+--- The device that device specs run on, by ACCEL_TEST_DEVICE.  Required before anything asks for CUDA.
+---   (nothing)   the CPU's kernels over memory that the host cannot touch (spec/support/fake_device.c)
+---   emulated    the CUDA kernels, run on the host (make test-emulated)
+---   cuda        a GPU (make test-gpu)
 local ffi = require "ffi"
 local core = require "accelerate.core"
 local host = require "spec.support.host"
 
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 
-local M = { fake = os.getenv("ACCEL_TEST_DEVICE") ~= "cuda" }
-if M.fake then ffi.C.setenv("ACCEL_CUDA_PLUGIN", host.path:match("^(.*)/") .. "/libax_fake_device.so", 1) end
+local kind = os.getenv("ACCEL_TEST_DEVICE") or "fake"
+local M = { fake = kind == "fake", kind = kind }
+local plugin = ({ fake = "libax_fake_device.so", emulated = "libax_cuda_emulated.so" })[kind]
+if plugin then ffi.C.setenv("ACCEL_CUDA_PLUGIN", host.path:match("^(.*)/") .. "/" .. plugin, 1) end
 
 local count, reason = core.device_count("cuda")
 M.name, M.reason = count > 0 and "cuda:0" or nil, reason

@@ -1,0 +1,37 @@
+/* The plugin's one symbol and the table behind it.
+ *
+ * The kernels of a row are found by name: ax_cuda_<row>, weak here, so that a row without one is NULL and the dispatcher's error names it. */
+#include "ax.h"
+
+#define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
+#include "core/ops.def"
+#undef OP
+
+ax_status ax_cuda_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h) __attribute__((weak));
+ax_status ax_cuda_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out) __attribute__((weak));
+ax_status ax_cuda_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor) __attribute__((weak));
+ax_status ax_cuda_find_devices(void);
+const char *ax_cuda_describe(void);
+extern const ax_device_memory ax_cuda_memory;
+
+static ax_kernel kernels[AX_OP_COUNT];
+
+/* The host's side of a GPU has no threads of its own. */
+static int get_threads(void) { return 1; }
+static void set_threads(int n) { }
+
+AX_API const ax_backend *ax_backend_get(void);
+
+const ax_backend *ax_backend_get(void)
+{
+  static ax_backend backend = { .abi = AX_ABI, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
+                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory };
+  if (ax_cuda_find_devices() != AX_OK) return NULL;
+#define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;
+#include "core/ops.def"
+#undef OP
+  backend.optim = ax_cuda_optim;
+  backend.norm = ax_cuda_norm;
+  backend.scale = ax_cuda_scale;
+  return &backend;
+}

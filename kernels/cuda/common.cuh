@@ -1,0 +1,196 @@
+/* What the CUDA kernels share: launching, element types, loop nests on the device.
+ *
+ * All work of a device goes to one stream of ours, in order; memory given back may therefore be handed out again at once.  Kernels never
+ * use atomics on floating-point numbers, and sums have a fixed shape that follows from the sizes alone: the same bits in every run on
+ * one model of GPU. */
+#ifndef AX_CUDA_COMMON_H
+#define AX_CUDA_COMMON_H
+
+extern "C" {
+#include "ax.h"
+}
+
+#ifdef AX_EMULATE
+#include "emulate.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#include "fn.h"
+#include "half.h"
+#include "pointwise.h"
+
+#define AX_CUDA_KERNEL(name) extern "C" ax_status ax_cuda_##name(const ax_call *call)
+
+/* ---- device.cu */
+
+/* Makes `d` the calling thread's device and gives its stream. */
+ax_status ax_cuda_use(ax_device d, cudaStream_t *stream);
+/* Turns the last error of the runtime into a status with `what` (an op's name) in front. */
+ax_status ax_cuda_status(const char *what, cudaError_t e);
+int ax_cuda_multiprocessors(int device);
+/* Memory for the duration of a call, in stream order: take, launch, give back. */
+ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
+void ax_cuda_give(ax_device d, void *p, size_t bytes);
+/* The positions of an int64 index tensor were checked by kernels that raise this device's flag; looked at where the host waits anyway. */
+
+static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
+{
+  const char *name = ax_ops[op].name;
+  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
+}
+
+/* ---- launching */
+
+/* Enough blocks of `threads` for n items, at most as many as keep the device busy: kernels step by the grid's size. */
+static inline unsigned ax_blocks(int64_t n, int threads, int device)
+{
+  const int64_t wanted = (n + threads - 1) / threads, most = (int64_t)ax_cuda_multiprocessors(device) * 32;
+  return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
+}
+
+/* kernel(arguments) on the device and stream of `d`.  `what` names it in messages. */
+template <class... P, class... A>
+static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...), A... arguments)
+{
+  cudaStream_t stream;
+  const ax_status st = ax_cuda_use(d, &stream);
+  if (st != AX_OK) return st;
+#ifdef AX_EMULATE
+  const char *wrong = ax_emulate(grid, block, [&]() { kernel(P(arguments)...); });
+  return wrong ? ax_fail(AX_ENOIMPL, "%s: emulated CUDA: %s", what, wrong) : AX_OK;
+#else
+  kernel<<<grid, block, 0, stream>>>(P(arguments)...);
+  return ax_cuda_status(what, cudaGetLastError());
+#endif
+}
+
+/* The first item of a thread and the step to its next one, in loops over more items than there are threads. */
+#define AX_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
+#define AX_STEP ((int64_t)gridDim.x * blockDim.x)
+
+/* ---- element types: S as it is stored, compute<S> as it is computed with */
+
+struct ax_f16 { uint16_t bits; };
+struct ax_bf16 { uint16_t bits; };
+struct ax_bool { uint8_t value; };
+
+template <class S> struct ax_compute { typedef S type; };
+template <> struct ax_compute<ax_f16> { typedef float type; };
+template <> struct ax_compute<ax_bf16> { typedef float type; };
+template <> struct ax_compute<ax_bool> { typedef uint8_t type; };
+template <class S> using compute = typename ax_compute<S>::type;
+
+template <class S> AX_FN compute<S> ax_load(S v) { return v; }
+AX_FN float ax_load(ax_bf16 v) { return ax_bf16_to_float(v.bits); }
+AX_FN uint8_t ax_load(ax_bool v) { return v.value; }
+AX_FN float ax_load(ax_f16 v) { return ax_half_to_float(v.bits); }
+
+template <class S> struct ax_storer { template <class V> static __host__ __device__ __forceinline__ S of(V v) { return (S)v; } };
+template <> struct ax_storer<ax_f16> { template <class V> static __host__ __device__ __forceinline__ ax_f16 of(V v) { return ax_f16{ ax_float_to_half((float)v) }; } };
+template <> struct ax_storer<ax_bf16> { template <class V> static __host__ __device__ __forceinline__ ax_bf16 of(V v) { return ax_bf16{ ax_float_to_bf16((float)v) }; } };
+template <> struct ax_storer<ax_bool> { template <class V> static __host__ __device__ __forceinline__ ax_bool of(V v) { return ax_bool{ (uint8_t)(v != (V)0) }; } };
+template <class S, class V> AX_FN S ax_store(V v) { return ax_storer<S>::of(v); }
+
+/* Calls f(ax_type<S>()) with the storage type of a dtype. */
+template <class S> struct ax_type { typedef S type; };
+#define AX_TYPE_OF(tag) typename decltype(tag)::type
+
+template <class F> static ax_status ax_with_float(ax_op op, ax_dtype d, F f)
+{
+  switch (d) {
+  case AX_F32: return f(ax_type<float>());
+  case AX_F64: return f(ax_type<double>());
+  case AX_F16: return f(ax_type<ax_f16>());
+  case AX_BF16: return f(ax_type<ax_bf16>());
+  default: return ax_cuda_no_dtype(op, d);
+  }
+}
+
+template <class F> static ax_status ax_with_any(ax_op op, ax_dtype d, F f)
+{
+  switch (d) {
+  case AX_I64: return f(ax_type<int64_t>());
+  case AX_I32: return f(ax_type<int32_t>());
+  case AX_U8: return f(ax_type<uint8_t>());
+  case AX_BOOL: return f(ax_type<ax_bool>());
+  default: return ax_with_float(op, d, f);
+  }
+}
+
+/* By size alone, for kernels that move elements and do not look at them. */
+template <class F> static ax_status ax_with_size(ax_op op, ax_dtype d, F f)
+{
+  switch (ax_dtype_size(d)) {
+  case 1: return f(ax_type<uint8_t>());
+  case 2: return f(ax_type<uint16_t>());
+  case 4: return f(ax_type<uint32_t>());
+  default: return f(ax_type<uint64_t>());
+  }
+}
+
+/* ---- loop nests */
+
+/* An ax_iter as a kernel gets it: N operands, by value. */
+template <int N> struct ax_nest {
+  int ndim;
+  int64_t numel, shape[AX_MAX_DIMS];
+  int64_t stride[N][AX_MAX_DIMS]; /* in bytes */
+  char *data[N];
+};
+
+template <int N> static inline ax_nest<N> ax_nest_of(const ax_iter *it)
+{
+  ax_nest<N> nest = {};
+  nest.ndim = it->ndim;
+  nest.numel = it->numel;
+  for (int d = 0; d < it->ndim; d++) nest.shape[d] = it->shape[d];
+  for (int k = 0; k < N; k++) {
+    nest.data[k] = it->op[k].data;
+    for (int d = 0; d < it->ndim; d++) nest.stride[k][d] = it->op[k].stride[d];
+  }
+  return nest;
+}
+
+/* Byte offsets of item i in every operand. */
+template <int N> static __host__ __device__ __forceinline__ void ax_nest_at(const ax_nest<N> &nest, int64_t i, int64_t *at)
+{
+  for (int k = 0; k < N; k++) at[k] = 0;
+  for (int d = nest.ndim - 1; d >= 0; d--) {
+    int64_t p;
+    if (nest.numel < INT64_C(1) << 31) { /* 32-bit division is several times faster */
+      const uint32_t q = (uint32_t)i / (uint32_t)nest.shape[d];
+      p = (uint32_t)i - q * (uint32_t)nest.shape[d];
+      i = q;
+    } else {
+      p = i % nest.shape[d];
+      i /= nest.shape[d];
+    }
+    for (int k = 0; k < N; k++) at[k] += p * nest.stride[k][d];
+  }
+}
+
+/* ---- sums over a block: the same tree for every size */
+
+template <class T, class F> static __device__ __forceinline__ T ax_warp_reduce(T v, F combine)
+{
+  for (int by = 16; by > 0; by >>= 1) v = combine(v, __shfl_xor_sync(0xffffffffu, v, by));
+  return v;
+}
+
+/* The combination of all threads' values in every thread.  blockDim.x is a multiple of 32; `shared` has a place for each warp. */
+template <class T, class F> static __device__ __forceinline__ T ax_block_reduce(T v, F combine, T *shared)
+{
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  v = ax_warp_reduce(v, combine);
+  __syncthreads(); /* `shared` may still be read by the last use */
+  if (lane == 0) shared[warp] = v;
+  __syncthreads();
+  v = shared[0];
+  for (int w = 1; w < warps; w++) v = combine(v, shared[w]);
+  return v;
+}
+
+#endif

@@ -1,0 +1,139 @@
+/* clone, cast, copy: elements to another place, type or order. */
+#include "common.cuh"
+
+/* Values that the host passes for numbers: the element itself, of the operand's type. */
+struct ax_value { int64_t bits; };
+
+/* From any type to any other, as C casts where the value fits: floats to integers by truncation. */
+template <class To, class From> struct convert {
+  static __host__ __device__ __forceinline__ To of(From v) { return ax_store<To>(ax_load(v)); }
+};
+/* float to a narrower integer goes through int64, so that what does not fit wraps instead of being undefined */
+template <class I, class V> static __host__ __device__ __forceinline__ I ax_to_int(V v) { return (I)(int64_t)v; }
+template <class From> struct convert<int32_t, From> { static __host__ __device__ __forceinline__ int32_t of(From v) { return ax_to_int<int32_t>(ax_load(v)); } };
+template <class From> struct convert<uint8_t, From> { static __host__ __device__ __forceinline__ uint8_t of(From v) { return ax_to_int<uint8_t>(ax_load(v)); } };
+
+template <class To, class From> static __global__ void copy_flat(To *dst, const From *src, int64_t step, int64_t n)
+{
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) dst[i] = convert<To, From>::of(src[i * step]);
+}
+
+template <class To, class From> static __global__ void copy_nest(ax_nest<2> nest)
+{
+  int64_t at[2];
+  for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
+    ax_nest_at(nest, i, at);
+    *(To *)(nest.data[0] + at[0]) = convert<To, From>::of(*(const From *)(nest.data[1] + at[1]));
+  }
+}
+
+template <class To> static __global__ void fill_nest(ax_nest<1> nest, To v)
+{
+  int64_t at[1];
+  for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
+    ax_nest_at(nest, i, at);
+    *(To *)(nest.data[0] + at[0]) = v;
+  }
+}
+
+/* A two-dim transpose through shared memory, so that both sides are read and written in runs. */
+enum { TILE = 32, ROWS = 8 };
+template <class S> static __global__ void transpose_tile(S *dst, const S *src, int64_t rows, int64_t columns, int64_t src_step)
+{
+  __shared__ S tile[TILE][TILE + 1]; /* one more: columns fall into different banks */
+  const int64_t r0 = (int64_t)blockIdx.y * TILE, c0 = (int64_t)blockIdx.x * TILE;
+  for (int k = threadIdx.y; k < TILE; k += ROWS) /* src runs along r */
+    if (c0 + k < columns && r0 + threadIdx.x < rows) tile[k][threadIdx.x] = src[(c0 + k) * src_step + r0 + threadIdx.x];
+  __syncthreads();
+  for (int k = threadIdx.y; k < TILE; k += ROWS)
+    if (r0 + k < rows && c0 + threadIdx.x < columns) dst[(r0 + k) * columns + c0 + threadIdx.x] = tile[threadIdx.x][k];
+}
+
+/* dst is contiguous (rows, columns); src is its transpose, each of its rows contiguous.  False: not of that form. */
+static bool is_transpose(const ax_iter *it, size_t item)
+{
+  return it->ndim == 2 && it->op[0].dtype == it->op[1].dtype && it->op[0].stride[1] == (int64_t)item && it->op[0].stride[0] == it->shape[1] * (int64_t)item &&
+         it->op[1].stride[0] == (int64_t)item && it->op[1].stride[1] > 0 && it->shape[0] >= 16 && it->shape[1] >= 16 && it->shape[0] < 65535 * (int64_t)TILE;
+}
+
+static ax_status fill(const ax_call *call)
+{
+  const ax_iter *it = call->iter;
+  const ax_device d = call->out[0]->device;
+  const ax_dtype from = it->op[1].dtype;
+  return ax_with_any(call->op, it->op[0].dtype, [&](auto to) {
+    typedef AX_TYPE_OF(to) To;
+    To v;
+    /* the host's own cast, through the one function that knows all types */
+    if (ax_is_float(from)) ax_store_double(it->op[0].dtype, &v, 0, ax_load_double(from, it->op[1].data, 0));
+    else ax_store_int(it->op[0].dtype, &v, 0, ax_load_int(from, it->op[1].data, 0));
+    return ax_launch("fill", d, ax_blocks(it->numel, 256, d.index), 256, fill_nest<To>, ax_nest_of<1>(it), v);
+  });
+}
+
+AX_CUDA_KERNEL(_copy)
+{
+  const ax_iter *it = call->iter;
+  const ax_device d = call->out[0]->device;
+  const unsigned blocks = ax_blocks(it->numel, 256, d.index);
+
+  if (it->numel == 0) return AX_OK;
+  if (!call->in[0]) return fill(call);
+  const size_t item = ax_dtype_size(it->op[0].dtype);
+  if (is_transpose(it, item))
+    return ax_with_size(call->op, it->op[0].dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      const dim3 grid((unsigned)((it->shape[1] + TILE - 1) / TILE), (unsigned)((it->shape[0] + TILE - 1) / TILE));
+      return ax_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data, (const S *)it->op[1].data, it->shape[0], it->shape[1],
+                       it->op[1].stride[1] / (int64_t)item);
+    });
+  if (it->op[0].dtype == it->op[1].dtype) /* moved as bits */
+    return ax_with_size(call->op, it->op[0].dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      if (it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(S)))
+        return ax_launch("copy", d, blocks, 256, copy_flat<S, S>, (S *)it->op[0].data, (const S *)it->op[1].data,
+                         it->ndim ? it->op[1].stride[0] / (int64_t)sizeof(S) : 0, it->numel);
+      return ax_launch("copy", d, blocks, 256, copy_nest<S, S>, ax_nest_of<2>(it));
+    });
+  return ax_with_any(call->op, it->op[0].dtype, [&](auto to) {
+    return ax_with_any(call->op, it->op[1].dtype, [&](auto from) {
+      typedef AX_TYPE_OF(to) To;
+      typedef AX_TYPE_OF(from) From;
+      if (it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(To)))
+        return ax_launch("copy", d, blocks, 256, copy_flat<To, From>, (To *)it->op[0].data, (const From *)it->op[1].data,
+                         it->ndim ? it->op[1].stride[0] / (int64_t)sizeof(From) : 0, it->numel);
+      return ax_launch("copy", d, blocks, 256, copy_nest<To, From>, ax_nest_of<2>(it));
+    });
+  });
+}
+
+/* clone and cast are copies into a result that the dispatcher made; they come without a nest. */
+static ax_status into_result(const ax_call *call)
+{
+  const ax_tensor *y = call->out[0], *x = call->in[0];
+  ax_iter it = {};
+  int n = 0;
+
+  it.n = 2;
+  it.numel = y->numel;
+  it.op[0].data = (char *)ax_data(y);
+  it.op[0].dtype = (ax_dtype)y->dtype;
+  it.op[1].data = (char *)ax_data(x);
+  it.op[1].dtype = (ax_dtype)x->dtype;
+  const int64_t to = (int64_t)ax_itemsize(y), from = (int64_t)ax_itemsize(x);
+  for (int k = 0; k < y->ndim; k++) {
+    if (y->shape[k] == 1) continue;
+    const int64_t s0 = y->strides[k] * to, s1 = x->strides[k] * from;
+    if (n && it.op[0].stride[n - 1] == s0 * y->shape[k] && it.op[1].stride[n - 1] == s1 * y->shape[k]) it.shape[n - 1] *= y->shape[k];
+    else it.shape[n++] = y->shape[k];
+    it.op[0].stride[n - 1] = s0;
+    it.op[1].stride[n - 1] = s1;
+  }
+  it.ndim = n;
+  ax_call copy = *call;
+  copy.iter = &it;
+  return ax_cuda__copy(&copy);
+}
+
+AX_CUDA_KERNEL(clone) { return into_result(call); }
+AX_CUDA_KERNEL(_cast) { return into_result(call); }

@@ -1,0 +1,105 @@
+/* CUDA without a GPU: the kernels of this folder compiled as plain C++, a block's threads run one after the other on the host.
+ *
+ * This is for tests alone (libax_cuda_emulated.so): index arithmetic, edges, reductions and their synchronisation are executed and checked
+ * on machines that have no GPU, under sanitizers too.  What it cannot show is speed, memory models and the hardware's own maths.
+ *
+ * Threads of a block are fibers.  A fiber runs until it meets __syncthreads or a warp function, where it waits for the others of its
+ * block (warp); then the next one runs.  A kernel that lets some threads of a block skip a barrier ends with an error instead of
+ * undefined behaviour.  Blocks run one after the other, so __shared__ is a static variable. */
+#ifndef AX_EMULATE_H
+#define AX_EMULATE_H
+
+#include <functional>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) alignas(n)
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+extern dim3 gridDim, blockDim, blockIdx, threadIdx;
+static const int warpSize = 32;
+
+/* NULL, or what went wrong. */
+const char *ax_emulate(dim3 grid, dim3 block, const std::function<void()> &kernel);
+void ax_emulate_barrier(void);      /* of the block */
+void ax_emulate_warp_barrier(void); /* of the warp */
+void *ax_emulate_lane(int lane);    /* 16 bytes that lane `lane` of this warp shows to the others */
+int ax_emulate_here(void);          /* this thread's lane */
+int ax_emulate_lanes(void);         /* threads in this warp */
+
+static inline void __syncthreads(void) { ax_emulate_barrier(); }
+static inline void __syncwarp(unsigned mask = ~0u) { ax_emulate_warp_barrier(); }
+
+/* The value of another lane.  All lanes of the warp take part, as all kernels here have it. */
+template <class T> static inline T ax_emulate_from(T v, int lane)
+{
+  static_assert(sizeof(T) <= 16, "a shuffled value is at most 16 bytes");
+  memcpy(ax_emulate_lane(ax_emulate_here()), &v, sizeof v);
+  ax_emulate_warp_barrier();
+  T other = v;
+  if (lane >= 0 && lane < ax_emulate_lanes()) memcpy(&other, ax_emulate_lane(lane), sizeof other);
+  ax_emulate_warp_barrier();
+  return other;
+}
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane, int = 32) { return ax_emulate_from(v, lane); }
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask, int = 32) { return ax_emulate_from(v, ax_emulate_here() ^ mask); }
+template <class T> static inline T __shfl_down_sync(unsigned, T v, int by, int = 32) { return ax_emulate_from(v, ax_emulate_here() + by); }
+template <class T> static inline T __shfl_up_sync(unsigned, T v, int by, int = 32) { return ax_emulate_from(v, ax_emulate_here() - by); }
+static inline unsigned __ballot_sync(unsigned, int predicate)
+{
+  unsigned bits = 0;
+  const int mine = predicate != 0;
+  memcpy(ax_emulate_lane(ax_emulate_here()), &mine, sizeof mine);
+  ax_emulate_warp_barrier();
+  for (int lane = 0; lane < ax_emulate_lanes(); lane++) {
+    int theirs;
+    memcpy(&theirs, ax_emulate_lane(lane), sizeof theirs);
+    bits |= (unsigned)theirs << lane;
+  }
+  ax_emulate_warp_barrier();
+  return bits;
+}
+static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+template <class T> static inline T atomicOr(T *at, T v) { const T old = *at; *at |= v; return old; }
+template <class T> static inline T atomicMin(T *at, T v) { const T old = *at; if (v < old) *at = v; return old; }
+template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if (v > old) *at = v; return old; }
+
+/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch outside kernels and copies */
+
+typedef int cudaError_t;
+typedef struct ax_emulated_stream *cudaStream_t;
+typedef struct ax_emulated_event *cudaEvent_t;
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; };
+enum { cudaStreamNonBlocking = 1 };
+
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t e);
+cudaError_t cudaMalloc(void **p, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
+cudaError_t cudaRuntimeGetVersion(int *v);
+cudaError_t cudaDriverGetVersion(int *v);
+
+#endif
