@@ -1,0 +1,49 @@
+/* Opening CUDA's libraries wherever they lie. */
+#include "library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *open_in(const char *folder, size_t n, const char *file, char *tried, size_t size)
+{
+  char path[4200];
+  if (n == 0 || n > 3900) return NULL;
+  snprintf(path, sizeof path, "%.*s/%s", (int)n, folder, file);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const size_t used = strlen(tried);
+  if (!library) snprintf(tried + used, size - used, " %.*s", (int)n, folder);
+  return library;
+}
+
+ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+{
+  char tried[700] = "", folder[1100];
+  const char *list = getenv("ACCEL_CUDA_LIBRARIES"), *home = getenv("CUDA_HOME"), *site = getenv("ACCEL_PYTHON_SITE");
+
+  *out = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  for (const char *p = list; !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') *out = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
+  if (!*out && home) {
+    snprintf(folder, sizeof folder, "%.1000s/lib64", home);
+    *out = open_in(folder, strlen(folder), file, tried, sizeof tried);
+  }
+  if (!*out) *out = open_in("/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"), file, tried, sizeof tried);
+  if (!*out && site) {
+    glob_t found;
+    snprintf(folder, sizeof folder, "%.1000s/nvidia/*/lib", site);
+    if (glob(folder, 0, NULL, &found) == 0)
+      for (size_t k = 0; k < found.gl_pathc && !*out; k++) *out = open_in(found.gl_pathv[k], strlen(found.gl_pathv[k]), file, tried, sizeof tried);
+    globfree(&found);
+  }
+  if (*out) return AX_OK;
+  return ax_fail(AX_ENOIMPL, "%s needs %s, which was not found: the loader does not know it, nor do these folders have it:%s (ACCEL_CUDA_LIBRARIES names more)",
+                 needed_for, file, tried);
+}
+
+ax_status ax_cuda_symbol(void *library, const char *file, const char *name, void **out)
+{
+  *out = dlsym(library, name);
+  return *out ? AX_OK : ax_fail(AX_ENOIMPL, "%s has no %s: it is of another version", file, name);
+}
