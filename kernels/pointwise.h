@@ -80,17 +80,17 @@ AX_FN float ax_expm1_f32(float x)
   return fabsf(in) < 0x1p-26f ? in : y; /* halving would lose bits of subnormals, and -0 stays -0; a NaN came through p */
 }
 
-/* 1 ulp. */
-AX_FN float ax_log_f32(float x)
+/* log x = r + n log 2 for a positive finite x. */
+AX_FN float ax_log_parts(float x, float *whole)
 {
   const int tiny = x < 0x1p-126f;
   const float m0 = x * (tiny ? 0x1p23f : 1.0f); /* choosing between constants, not results, keeps this free of branches */
   const int32_t e = (int32_t)((ax_as_bits(m0) - 0x3f2aaaabu) & 0xff800000u);
   const float m = ax_as_float(ax_as_bits(m0) - (uint32_t)e) - 1.0f; /* in [-1/3, 1/3] */
-  const float n = AX_FMAF((float)e, 0x1p-23f, tiny ? -23.0f : 0.0f);
   const float s = m * m;
   float r = -0.130310059f, t = 0.140869141f;
 
+  *whole = AX_FMAF((float)e, 0x1p-23f, tiny ? -23.0f : 0.0f);
   r = AX_FMAF(r, s, -0.121483512f);
   t = AX_FMAF(t, s, 0.139814854f);
   r = AX_FMAF(r, s, -0.166846126f);
@@ -99,11 +99,23 @@ AX_FN float ax_log_f32(float x)
   r = AX_FMAF(t, m, r);
   r = AX_FMAF(r, m, 0.333331972f);
   r = AX_FMAF(r, m, -0.5f);
-  r = AX_FMAF(r, s, m);
-  r = AX_FMAF(n, 0x1.62e43p-1f, r);
+  return AX_FMAF(r, s, m);
+}
+
+/* What a logarithm `r` of x becomes where x is not positive and finite. */
+AX_FN float ax_log_ends(float x, float r)
+{
   r = x < INFINITY ? r : x;            /* +infinity and NaN */
   r = x == 0.0f ? -INFINITY : r;
   return x < 0.0f ? NAN : r;
+}
+
+/* 1 ulp. */
+AX_FN float ax_log_f32(float x)
+{
+  float n;
+  const float r = ax_log_parts(x, &n);
+  return ax_log_ends(x, AX_FMAF(n, 0x1.62e43p-1f, r));
 }
 
 /* 1.5 ulp.  What 1 + x loses of x comes back as a first-order term. */
@@ -114,19 +126,17 @@ AX_FN float ax_log1p_f32(float x)
   return x == 0.0f ? x : y; /* -0 stays -0 */
 }
 
-/* 1.5 ulp.  A polynomial near 0, where the quotient would lose bits; both are computed, one is taken. */
+/* 2.4 ulp.  t / (t + 2) with t = expm1(2 |x|), which keeps small results. */
 AX_FN float ax_tanh_f32(float x)
 {
-  const float a = fabsf(x), c = a > 10.0f ? 10.0f : a, s = c * c;
-  const float e = ax_exp_f32(c + c);
-  float p = -5.705087911e-3f;
+  const float a = fabsf(x), c = a > 10.0f ? 10.0f : a;
+  float r, p, s, t;
+  const uint32_t bits = ax_exp_reduce(c + c, &r);
 
-  p = AX_FMAF(p, s, 2.063918673e-2f);
-  p = AX_FMAF(p, s, -5.373974890e-2f);
-  p = AX_FMAF(p, s, 1.333144307e-1f);
-  p = AX_FMAF(p, s, -3.333328068e-1f);
-  p = AX_FMAF(p * s, x, x);
-  return copysignf(a < 0.625f ? p : 1.0f - 2.0f / (e + 1.0f), x); /* of -0 too */
+  p = AX_FMAF(ax_exp_tail(r) * r, r, r);
+  s = ax_as_float((bits << 23) + 0x3f800000u); /* 2^n, n being 0..29 */
+  t = AX_FMAF(s, p, s - 1.0f);
+  return copysignf(t / (t + 2.0f), x); /* of -0 too */
 }
 
 /* 2.4 ulp above -87; below the result is 0 instead of a subnormal. */

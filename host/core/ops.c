@@ -21,6 +21,9 @@
 #define INPLACE_index_add ~, 1
 #define INPLACE_index_copy ~, 1
 #define INPLACE_index_fill ~, 1
+#define INPLACE_nan_to_num ~, 1
+#define INPLACE_addc ~, 1
+#define INPLACE_bits ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
   [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) },
@@ -144,6 +147,13 @@ static bool recordable(ax_op op, const ax_args *args)
   return ax_op_impls[op].gradient && ax_would_record(args->n_in, args->in);
 }
 
+/* A floating result without a gradient rule, of inputs that want one: refused here, since backward would find nothing to complain of. */
+static ax_status check_gradient(const ax_infer *q)
+{
+  if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_is_float(q->out[0].dtype) || !ax_would_record(q->args->n_in, q->args->in)) return AX_OK;
+  return ax_fail(AX_EGRAD, "%s: has no gradient; call it inside tensor.no_grad, or on x:detach()", q->name);
+}
+
 static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
 
 /* ---- the three ways of running */
@@ -179,6 +189,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     break;
   default:
     AX_TRY(impl->infer(&q));
+    AX_TRY(check_gradient(&q));
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     AX_TRY(run_kernel(&q, out));
@@ -272,6 +283,7 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   const bool recording = impl->gradient && ax_grad_enabled() && (dst->requires_grad || ax_would_record(args->n_in, args->in));
   AX_TRY(check_inputs(op, args));
   AX_TRY(impl->infer(&q));
+  AX_TRY(check_gradient(&q));
   AX_TRY(check_destination(&q, dst, recording));
   if (recording) {
     recorded = *args;

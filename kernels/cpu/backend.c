@@ -42,7 +42,7 @@ const ax_backend *ax_backend_get(void)
     .level = LEVEL,
     .kernels = kernels,
     .optim = ax_cpu_optim,
-    .norm = ax_cpu_norm,
+    .norm = ax_cpu_grad_norm,
     .scale = ax_cpu_scale,
     .get_threads = ax_cpu_get_threads,
     .set_threads = ax_cpu_set_threads,

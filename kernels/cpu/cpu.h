@@ -7,11 +7,37 @@
 
 #include "ax.h"
 
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include "half.h"
 
 /* The iterations of the next loop touch different elements (an operand may be the result itself, element for element). */
 #define AX_SIMD _Pragma("omp simd")
 #define AX_LIKELY(x) __builtin_expect(!!(x), 1)
+
+/* Copies a block past the caches: dst at a multiple of 64, bytes too.  A run of such copies ends with ax_cpu_stream_end. */
+static inline void ax_cpu_stream(void *dst, const void *src, int64_t bytes)
+{
+#if defined __AVX512F__
+  for (int64_t i = 0; i < bytes; i += 64) _mm512_stream_si512((__m512i *)((char *)dst + i), _mm512_loadu_si512((const char *)src + i));
+#elif defined __AVX__
+  for (int64_t i = 0; i < bytes; i += 32) _mm256_stream_si256((__m256i *)((char *)dst + i), _mm256_loadu_si256((const __m256i *)((const char *)src + i)));
+#elif defined __SSE2__
+  for (int64_t i = 0; i < bytes; i += 16) _mm_stream_si128((__m128i *)((char *)dst + i), _mm_loadu_si128((const __m128i *)((const char *)src + i)));
+#else
+  memcpy(dst, src, (size_t)bytes);
+#endif
+}
+
+static inline void ax_cpu_stream_end(void) /* streaming stores are weakly ordered: other threads must see them after this */
+{
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
 
 /* Below this many elements a second thread costs more than it brings. */
 #define AX_GRAIN 32768
@@ -56,6 +82,8 @@ ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
 /* The counter of that name on this thread, for the kernel to add to; it may keep the pointer. */
 int64_t *ax_cpu_counter(const char *name);
 const ax_kernel_stat *ax_cpu_stats(int *n, bool reset);
+/* Is a result of so many bytes better written past the caches? */
+bool ax_cpu_streams(int64_t bytes);
 
 /* ---- copy.c */
 /* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest even. */
@@ -67,7 +95,7 @@ void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst,
 
 /* ---- optim.c */
 ax_status ax_cpu_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
-ax_status ax_cpu_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+ax_status ax_cpu_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
 ax_status ax_cpu_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor);
 
 #endif

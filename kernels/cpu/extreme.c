@@ -251,3 +251,5 @@ ax_status ax_cpu_max(const ax_call *call) { return extreme(call, max_finders, 1,
 ax_status ax_cpu_min(const ax_call *call) { return extreme(call, min_finders, -1, false); }
 ax_status ax_cpu_argmax(const ax_call *call) { return extreme(call, max_finders, 1, true); }
 ax_status ax_cpu_argmin(const ax_call *call) { return extreme(call, min_finders, -1, true); }
+ax_status ax_cpu_amax(const ax_call *call) { return extreme(call, max_finders, 1, false); }
+ax_status ax_cpu_amin(const ax_call *call) { return extreme(call, min_finders, -1, false); }

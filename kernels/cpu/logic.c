@@ -36,6 +36,7 @@ AX_COMPARE(KERNEL)
 UNARY(logical_not, x == 0, x == 0)
 UNARY(isnan, x != x, x & 0)
 UNARY(isfinite, x - x == 0, (x | 1) != 0)
+UNARY(isinf, x == x && x - x != 0, x & 0)
 
 /* ---- choice moves bits; only their number matters */
 

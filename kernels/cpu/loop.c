@@ -23,7 +23,34 @@ void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx)
 
 /* ---- nests */
 
-typedef struct walk { const ax_iter *it; ax_loop loop; const void *ctx; } walk;
+typedef struct walk { const ax_iter *it; ax_loop loop; const void *ctx; bool stream; } walk;
+
+/* A smaller result may still be in the last cache when it is read.  (What the system says of that cache's size is no guide: on a shared
+ * machine it may be the whole socket's.) */
+bool ax_cpu_streams(int64_t bytes) { return bytes >= 16 << 20; }
+
+#define STREAM_BLOCK 4096 /* bytes: the block and its inputs stay in the first-level cache */
+
+/* One run of a large result: each block is computed into a buffer, from where it goes past the caches to its place.  Ordinary stores would
+ * first read the lines that they are about to overwrite. */
+static void stream_run(const walk *w, char *const *data, const int64_t *step, int64_t count)
+{
+  char buffer[STREAM_BLOCK] __attribute__((aligned(64))), *part[1 + AX_MAX_INPUTS];
+  const int n = w->it->n;
+  const int64_t size = step[0], block = STREAM_BLOCK / size, skew = (int64_t)((uintptr_t)data[0] & 63);
+  int64_t done = skew ? (64 - skew) / size : 0; /* up to where whole lines begin */
+
+  if (skew % size || done > count) done = count;
+  if (done) w->loop(data, step, done, w->ctx);
+  for (int64_t m; done < count; done += m) {
+    m = count - done < block ? count - done : block;
+    for (int k = 1; k < n; k++) part[k] = data[k] + done * step[k];
+    part[0] = m == block ? buffer : data[0] + done * size;
+    w->loop(part, step, m, w->ctx);
+    if (m == block) ax_cpu_stream(data[0] + done * size, buffer, STREAM_BLOCK);
+  }
+  ax_cpu_stream_end();
+}
 
 /* Elements [lo, hi) in the iteration's own order. */
 static void walk_range(int64_t lo, int64_t hi, void *ud)
@@ -45,7 +72,8 @@ static void walk_range(int64_t lo, int64_t hi, void *ud)
   }
   while (lo < hi) {
     const int64_t left = it->shape[inner] - at[inner], count = left < hi - lo ? left : hi - lo;
-    w->loop(data, step, count, w->ctx);
+    if (w->stream) stream_run(w, data, step, count);
+    else w->loop(data, step, count, w->ctx);
     lo += count;
     if (lo >= hi) break;
     for (int k = 0; k < n; k++) data[k] -= at[inner] * step[k];
@@ -99,7 +127,7 @@ static void merge_dims(ax_iter *it)
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
 {
   ax_iter own;
-  walk w = { it, loop, ctx };
+  walk w = { .it = it, .loop = loop, .ctx = ctx };
 
   if (it->numel == 0) return;
   if (it->ndim <= 1 && it->numel < AX_GRAIN) { /* most calls: one short loop */
@@ -123,6 +151,11 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
       w.it = &own;
     }
   }
+  const ax_operand *out = &w.it->op[0];
+  const int inner = w.it->ndim - 1;
+  const int64_t size = (int64_t)ax_dtype_size(out->dtype);
+  w.stream = it->n > 1 && out->stride[inner] == size && w.it->shape[inner] * size >= 4 * STREAM_BLOCK && ax_cpu_streams(it->numel * size);
+  for (int k = 1; w.stream && k < it->n; k++) w.stream = it->op[k].data != out->data; /* in place: the lines are there already */
   ax_cpu_for(it->numel, it->numel, walk_range, &w);
 }
 

@@ -141,7 +141,7 @@ static void norm_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-ax_status ax_cpu_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
+ax_status ax_cpu_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .p = p };
   double few[256], sum = 0;

@@ -254,6 +254,8 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
+static const adder counts[AX_DTYPE_COUNT];
+
 static ax_status reduce(const ax_call *call, const adder *adders, finish what)
 {
   job j = { .what = what, .accumulate = call->a->accumulate };
@@ -262,7 +264,7 @@ static ax_status reduce(const ax_call *call, const adder *adders, finish what)
   ax_cpu_split(call->iter, &j.s);
   j.add = adders[j.s.from];
   if (!j.add.row) return ax_cpu_no_dtype(call->op, j.s.from);
-  j.integral = what == ANY || what == ALL || !ax_is_float(j.s.from);
+  j.integral = what == ANY || what == ALL || adders == counts || !ax_is_float(j.s.from);
   if (j.s.chunks == 1) {
     ax_cpu_for(j.s.tiles, j.s.work, reduce_range, &j);
     return AX_OK;
@@ -303,3 +305,4 @@ ax_status ax_cpu_sum(const ax_call *call) { return reduce(call, sums, SUM); }
 ax_status ax_cpu_mean(const ax_call *call) { return reduce(call, means, MEAN); }
 ax_status ax_cpu_any(const ax_call *call) { return reduce(call, counts, ANY); }
 ax_status ax_cpu_all(const ax_call *call) { return reduce(call, counts, ALL); }
+ax_status ax_cpu_count_nonzero(const ax_call *call) { return reduce(call, counts, SUM); }

@@ -5,10 +5,17 @@
 
 #include "cpu.h"
 
-/* TO result = expr of TI x; `c` is the context. */
-#define AX_LOOP1(fn, TO, TI, expr) \
+/* The first numbers of a call as p0 .. p3 of type T: what loops with parameters begin with. */
+#define AX_NUMBERS(T) \
+  const T p0 __attribute__((unused)) = (T)((const double *)ctx)[0], p1 __attribute__((unused)) = (T)((const double *)ctx)[1], \
+          p2 __attribute__((unused)) = (T)((const double *)ctx)[2], p3 __attribute__((unused)) = (T)((const double *)ctx)[3];
+
+/* TO result = expr of TI x; `begin` may declare what the expression needs of `ctx`, the context. */
+#define AX_LOOP1(fn, TO, TI, expr) AX_LOOP1_WITH(fn, TO, TI, , expr)
+#define AX_LOOP1_WITH(fn, TO, TI, begin, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
+    begin \
     if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TI))) { \
       TO *out = (TO *)data[0]; \
       const TI *in = (const TI *)data[1]; \
@@ -26,9 +33,11 @@
   }
 
 /* TO result = expr of TI a and TI b. */
-#define AX_LOOP2(fn, TO, TI, expr) \
+#define AX_LOOP2(fn, TO, TI, expr) AX_LOOP2_WITH(fn, TO, TI, , expr)
+#define AX_LOOP2_WITH(fn, TO, TI, begin, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
+    begin \
     const int64_t size = sizeof(TI); \
     if (AX_LIKELY(stride[0] == sizeof(TO))) { \
       TO *out = (TO *)data[0]; \
@@ -67,9 +76,11 @@
   }
 
 /* TO result = expr of TM m (a mask or choice), TI a and TI b. */
-#define AX_LOOP3(fn, TO, TM, TI, expr) \
+#define AX_LOOP3(fn, TO, TM, TI, expr) AX_LOOP3_WITH(fn, TO, TM, TI, , expr)
+#define AX_LOOP3_WITH(fn, TO, TM, TI, begin, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
+    begin \
     const int64_t size = sizeof(TI); \
     if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TM) && (stride[2] == size || stride[2] == 0) && \
                   (stride[3] == size || stride[3] == 0))) { \
@@ -93,9 +104,10 @@
         } \
       } else { \
         const TI a = *left; \
+        AX_SIMD \
         for (int64_t i = 0; i < n; i++) { \
           const TM m = mask[i]; \
-          const TI b = *(const TI *)(data[3] + i * stride[3]); \
+          const TI b = stride[3] ? right[i] : *right; \
           out[i] = (TO)(expr); \
         } \
       } \

@@ -31,6 +31,32 @@ ax_status ax_infer_floats(ax_infer *q)
   return elementwise(q, d, d);
 }
 
+/* x + value * ..: an integer keeps its type only with a whole value. */
+ax_status ax_infer_addc(ax_infer *q)
+{
+  const ax_dtype d = promoted(q, 0);
+  if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
+  if (!ax_is_float(d) && q->a.f[0] != floor(q->a.f[0])) return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.f[0], ax_dtype_name(d));
+  return elementwise(q, d, d);
+}
+
+ax_status ax_infer_bits(ax_infer *q)
+{
+  const ax_dtype d = promoted(q, 0);
+  if (ax_is_float(d)) return ax_fail(AX_EDTYPE, "%s: expected integers or bool, got %s", q->name, ax_dtype_name(d));
+  return elementwise(q, d, d);
+}
+
+/* Infinities become the type's largest numbers unless told otherwise. */
+ax_status ax_infer_nan_to_num(ax_infer *q)
+{
+  const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
+  const double most = d == AX_F64 ? 0x1.fffffffffffffp1023 : d == AX_F32 ? 0x1.fffffep127 : d == AX_BF16 ? 0x1.fep127 : 65504;
+  if (isnan(q->a.f[1])) q->a.f[1] = most;
+  if (isnan(q->a.f[2])) q->a.f[2] = -most;
+  return elementwise(q, d, d);
+}
+
 ax_status ax_infer_compare(ax_infer *q) { return elementwise(q, promoted(q, 0), AX_BOOL); }
 ax_status ax_infer_logical(ax_infer *q) { return elementwise(q, AX_BOOL, AX_BOOL); }
 
@@ -142,6 +168,37 @@ RULE(remainder) /* a - b floor(a / b) */
   if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_FLOOR, over(c, IN(0), IN(1))))));
 }
 
+RULE(fmod) /* a - b trunc(a / b) */
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, over(c, IN(0), IN(1))))));
+}
+
+static ax_arg scaled(ax_grad *c, ax_arg x, double by) { return by == 1 ? x : mul(c, x, NUM(by)); }
+
+RULE(addcmul)
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, scaled(c, mul(c, G, IN(2)), A->f[0]));
+  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, IN(1)), A->f[0]));
+}
+
+RULE(addcdiv)
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, scaled(c, over(c, G, IN(2)), A->f[0]));
+  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, over(c, over(c, IN(1), IN(2)), IN(2))), -A->f[0]));
+}
+
+RULE(lerp)
+{
+  if (WANTS(0)) give(c, 0, mul(c, G, IN(2).t ? sub(c, NUM(1), IN(2)) : NUM(1 - IN(2).num)));
+  if (WANTS(1)) give(c, 1, mul(c, G, IN(2)));
+  if (WANTS(2)) give(c, 2, mul(c, G, sub(c, IN(1), IN(0))));
+}
+
+RULE(nan_to_num) { give(c, 0, where(c, un(c, AX_OP_ISFINITE, IN(0)), G, NUM(0))); }
+
 /* The larger (smaller) one gets g; equal ones half each; where one is NaN, both get it: as in PyTorch. */
 static void grad_choice(ax_grad *c, ax_op loses)
 {
@@ -176,6 +233,57 @@ RULE(sqrt) { give(c, 0, over(c, G, mul(c, OUT(0), NUM(2)))); }
 RULE(rsqrt) { give(c, 0, mul(c, mul(c, G, NUM(-0.5)), mul(c, OUT(0), un(c, AX_OP_SQUARE, OUT(0))))); }
 RULE(sin) { give(c, 0, mul(c, G, un(c, AX_OP_COS, IN(0)))); }
 RULE(cos) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SIN, IN(0))))); }
+RULE(tan) { give(c, 0, mul(c, G, bin(c, AX_OP_ADD, un(c, AX_OP_SQUARE, OUT(0)), NUM(1)))); }
+RULE(exp2) { give(c, 0, mul(c, G, mul(c, OUT(0), NUM(0.69314718055994530942)))); }
+RULE(log2) { give(c, 0, over(c, G, mul(c, IN(0), NUM(0.69314718055994530942)))); }
+RULE(log10) { give(c, 0, over(c, G, mul(c, IN(0), NUM(2.30258509299404568402)))); }
+RULE(sinh) { give(c, 0, mul(c, G, un(c, AX_OP_COSH, IN(0)))); }
+RULE(cosh) { give(c, 0, mul(c, G, un(c, AX_OP_SINH, IN(0)))); }
+
+/* 1 - x^2, or x^2 + add */
+static ax_arg one_less_square(ax_grad *c, ax_arg x) { return sub(c, NUM(1), un(c, AX_OP_SQUARE, x)); }
+static ax_arg square_and(ax_grad *c, ax_arg x, double add) { return bin(c, AX_OP_ADD, un(c, AX_OP_SQUARE, x), NUM(add)); }
+
+RULE(asin) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0))))); }
+RULE(acos) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0)))))); }
+RULE(atan) { give(c, 0, over(c, G, square_and(c, IN(0), 1))); }
+RULE(asinh) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, square_and(c, IN(0), 1)))); }
+RULE(acosh) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, square_and(c, IN(0), -1)))); }
+RULE(atanh) { give(c, 0, over(c, G, one_less_square(c, IN(0)))); }
+
+static ax_arg squared(ax_grad *c, ax_arg x) { return x.t ? un(c, AX_OP_SQUARE, x) : NUM(x.num * x.num); }
+
+RULE(atan2) /* b / (a^2 + b^2), -a / (a^2 + b^2) */
+{
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1)), part = over(c, G, bin(c, AX_OP_ADD, squared(c, a), squared(c, b)));
+  if (WANTS(0)) give(c, 0, mul(c, part, b));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, part, a)));
+}
+
+RULE(logaddexp) /* sigmoid(a - b), sigmoid(b - a) */
+{
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
+  if (WANTS(0)) give(c, 0, mul(c, G, un(c, AX_OP_SIGMOID, sub(c, a, b))));
+  if (WANTS(1)) give(c, 1, mul(c, G, un(c, AX_OP_SIGMOID, sub(c, b, a))));
+}
+
+RULE(xlogy) /* log b, 0 where a is 0 and b has no logarithm;  a / b */
+{
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
+  if (WANTS(0)) {
+    const ax_arg none = bin(c, AX_OP_EQ, a, NUM(0)), flat = b.t ? bin(c, AX_OP_LOGICAL_AND, none, bin(c, AX_OP_LE, b, NUM(0))) : none;
+    const ax_arg log_b = b.t ? un(c, AX_OP_LOG, b) : NUM(log(b.num));
+    give(c, 0, b.t || b.num <= 0 ? where(c, flat, NUM(0), mul(c, G, log_b)) : mul(c, G, log_b));
+  }
+  if (WANTS(1)) give(c, 1, mul(c, G, over(c, a, b)));
+}
+
+RULE(hypot)
+{
+  if (WANTS(0)) give(c, 0, mul(c, G, over(c, IN(0), OUT(0))));
+  if (WANTS(1)) give(c, 1, mul(c, G, over(c, IN(1), OUT(0))));
+}
+
 RULE(tanh) { give(c, 0, bin(c, AX_OP_TANH_BACKWARD, G, OUT(0))); }
 RULE(sigmoid) { give(c, 0, bin(c, AX_OP_SIGMOID_BACKWARD, G, OUT(0))); }
 RULE(relu) { give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, OUT(0))); }
@@ -183,6 +291,12 @@ RULE(relu) { give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, OUT(0))); }
 RULE(erf) /* 2 / sqrt(pi) exp(-x^2) */
 {
   const double k = 1.1283791670955126;
+  give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_NEG, un(c, AX_OP_SQUARE, IN(0)))), NUM(k))));
+}
+
+RULE(erfc)
+{
+  const double k = -1.1283791670955126;
   give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_NEG, un(c, AX_OP_SQUARE, IN(0)))), NUM(k))));
 }
 

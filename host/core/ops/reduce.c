@@ -45,7 +45,7 @@ ax_status ax_infer_mean(ax_infer *q)
   uint32_t axes;
   ax_status st;
   if (!ax_is_float((ax_dtype)INPUT(0)->dtype))
-    return ax_fail(AX_EDTYPE, "mean: expected a floating-point tensor, got %s; cast it first, as in x:float():mean()", TYPE(INPUT(0)));
+    return ax_fail(AX_EDTYPE, "%s: expected a floating-point tensor, got %s; cast it first, as in x:float():%s()", q->name, TYPE(INPUT(0)), q->name);
   if ((st = listed_axes(q, &axes)) != AX_OK) return st;
   return reduced(q, axes, q->a.i[0], result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
@@ -91,6 +91,179 @@ ax_status ax_infer_arg(ax_infer *q)
   return reduced(q, axes, q->a.i[1], AX_I64, 0);
 }
 
+ax_status ax_infer_count(ax_infer *q)
+{
+  uint32_t axes;
+  const ax_status st = listed_axes(q, &axes);
+  if (st != AX_OK) return st;
+  return reduced(q, axes, q->a.i[0], AX_I64, 0);
+}
+
+/* How many elements go into a result. */
+static int64_t group_size(const ax_tensor *x, uint32_t axes)
+{
+  int64_t n = 1;
+  for (int d = 0; d < x->ndim; d++)
+    if (axes >> d & 1) n *= x->shape[d];
+  return n;
+}
+
+ax_status ax_infer_extreme_over(ax_infer *q)
+{
+  uint32_t axes;
+  const ax_status st = listed_axes(q, &axes);
+  if (st != AX_OK) return st;
+  if (group_size(INPUT(0), axes) == 0) return ax_fail(AX_ESHAPE, "%s: nothing to choose from over these dims of shape %s", q->name, TEXT(INPUT(0)));
+  return reduced(q, axes, q->a.i[0], (ax_dtype)INPUT(0)->dtype, 0);
+}
+
+ax_status ax_infer_norm(ax_infer *q)
+{
+  const ax_status st = ax_infer_mean(q);
+  if (st != AX_OK) return st;
+  if (isnan(q->a.f[0])) return ax_fail(AX_EINVAL, "norm: p is not a number");
+  if (isinf(q->a.f[0]) && group_size(INPUT(0), q->axes) == 0)
+    return ax_fail(AX_ESHAPE, "norm: p is infinite and there is nothing to choose from over these dims of shape %s", TEXT(INPUT(0)));
+  return AX_OK;
+}
+
+ax_status ax_infer_scan(ax_infer *q)
+{
+  const ax_tensor *x = INPUT(0);
+  q->compute = ax_is_float((ax_dtype)x->dtype) ? (ax_dtype)x->dtype : AX_I64;
+  q->cast = q->contiguous = 1;
+  out_like(q, 0, q->compute, x->ndim, x->shape);
+  return AX_OK;
+}
+
+/* ---- made up of other rows */
+
+/* Takes *t, gives the op's result in its place. */
+static ax_status step_list(ax_op op, ax_tensor **t, int n, const int64_t *list, int64_t i0)
+{
+  ax_tensor *in = *t, *results[AX_MAX_OUT] = { 0 };
+  ax_args args = { .n_in = 1, .in = &in, .a = { .i = { i0 }, .n_list = n } };
+  if (n > 0) memcpy(args.a.list, list, sizeof *list * (size_t)n);
+  const ax_status st = ax_run(op, &args, results);
+  ax_tensor_release(in);
+  *t = results[0];
+  return st;
+}
+
+static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_tensor **out) { return run_ints(AX_OP_NARROW, x, dim, from, n, 0, out); }
+
+/* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is right where elements are 0, since no step
+ * divides. */
+ax_status ax_infer_prod(ax_infer *q)
+{
+  ax_tensor *x = INPUT(0), *now = NULL, *left = NULL, *right = NULL, *both = NULL, *rest = NULL;
+  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  int64_t shape[AX_MAX_DIMS];
+  int n = 0;
+  uint32_t axes;
+  ax_status st;
+
+  AX_TRY(listed_axes(q, &axes));
+  AX_TRY(ax_cast(x, in, &now));
+  for (int d = 0; d < x->ndim; d++) {
+    if (!(axes >> d & 1)) continue;
+    if (x->shape[d] == 0) { /* a product of nothing: ones */
+      memcpy(shape, now->shape, sizeof shape);
+      shape[d] = 1;
+      ax_tensor *ones = NULL;
+      AX_TRY(ax_tensor_new_on(x->device, in, x->ndim, shape, &ones));
+      st = ax_fill(ones, 1);
+      ax_tensor_release(now);
+      now = ones;
+      AX_TRY(st);
+    }
+    for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2) {
+      AX_TRY(part_of(now, d, 0, size / 2, &left));
+      AX_TRY(part_of(now, d, size / 2, size / 2, &right));
+      AX_TRY(ax_run2(AX_OP_MUL, left, right, &both));
+      if (size % 2) {
+        AX_TRY(part_of(now, d, size - 1, 1, &rest));
+        ax_tensor *list[2] = { both, rest }, *results[AX_MAX_OUT];
+        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = { .i = { d }, .n_list = -1 } }, results));
+        ax_tensor_release(both);
+        both = results[0];
+      }
+      ax_tensor_release(now);
+      ax_tensor_release(left);
+      ax_tensor_release(right);
+      ax_tensor_release(rest);
+      now = both;
+      left = right = both = rest = NULL;
+    }
+  }
+  for (int d = 0; d < x->ndim; d++)
+    if (!(axes >> d & 1)) shape[n++] = x->shape[d];
+    else if (q->a.i[0]) shape[n++] = 1;
+  AX_TRY(step_list(AX_OP_RESHAPE, &now, n, shape, 0));
+  if (in != own && ax_is_float(own)) AX_TRY(step_list(AX_OP_CAST, &now, -1, NULL, own));
+  q->result[0] = ax_tensor_retain(now);
+out:
+  ax_tensor_release(now);
+  ax_tensor_release(left);
+  ax_tensor_release(right);
+  ax_tensor_release(both);
+  ax_tensor_release(rest);
+  return st;
+}
+
+/* Every element times the one 1, 2, 4 .. positions before it: right where elements are 0, as prod. */
+ax_status ax_infer_cumprod(ax_infer *q)
+{
+  ax_tensor *x = INPUT(0), *now = NULL, *head = NULL, *tail = NULL, *body = NULL, *product = NULL;
+  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  const int64_t dim = q->a.i[0], size = x->ndim ? x->shape[dim] : 1;
+  ax_status st;
+
+  AX_TRY(ax_cast(x, in, &now));
+  for (int64_t by = 1; by < size; by *= 2) {
+    ax_tensor *results[AX_MAX_OUT];
+    AX_TRY(part_of(now, dim, 0, by, &head));
+    AX_TRY(part_of(now, dim, by, size - by, &tail));
+    AX_TRY(part_of(now, dim, 0, size - by, &body));
+    AX_TRY(ax_run2(AX_OP_MUL, tail, body, &product));
+    AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ head, product }, .a = { .i = { dim }, .n_list = -1 } }, results));
+    ax_tensor_release(now);
+    ax_tensor_release(head);
+    ax_tensor_release(tail);
+    ax_tensor_release(body);
+    ax_tensor_release(product);
+    now = results[0];
+    head = tail = body = product = NULL;
+  }
+  if (in != own && ax_is_float(own)) AX_TRY(step_list(AX_OP_CAST, &now, -1, NULL, own));
+  if (now == x) AX_TRY(ax_run1(AX_OP_CLONE, x, &q->result[0]));
+  else q->result[0] = ax_tensor_retain(now);
+out:
+  ax_tensor_release(now);
+  ax_tensor_release(head);
+  ax_tensor_release(tail);
+  ax_tensor_release(body);
+  ax_tensor_release(product);
+  return st;
+}
+
+ax_status ax_infer_nansum(ax_infer *q)
+{
+  ax_tensor *x = INPUT(0), *nan = NULL, *filled = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_attrs a = q->a;
+  ax_status st;
+
+  AX_TRY(ax_run1(AX_OP_ISNAN, x, &nan));
+  AX_TRY(ax_run(AX_OP_MASKED_FILL, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, nan }, .a = { .n_list = -1 } }, results));
+  filled = results[0];
+  st = ax_run(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &filled, .a = a }, results);
+  q->result[0] = results[0];
+out:
+  ax_tensor_release(nan);
+  ax_tensor_release(filled);
+  return st;
+}
+
 /* ---- gradients */
 
 /* g with the reduced dims back as size 1, then repeated to x's shape. */
@@ -107,6 +280,10 @@ static ax_arg spread(ax_grad *c, ax_arg g, int n_dims, const int64_t *dims, doub
   if (scale != 1) g = mul(c, g, number(scale));
   return with_list(c, AX_OP_EXPAND, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape, 0), m->ndim, m->shape, 0);
 }
+
+/* The same dims as the call, kept as size 1. */
+static ax_arg kept(ax_grad *c, ax_op op, ax_arg x) { return with_list(c, op, x, A->n_list, A->list, 1); }
+static ax_arg spread_like(ax_grad *c, ax_arg g) { return spread(c, g, A->n_list, A->list, 1); }
 
 RULE(sum) { give(c, 0, spread(c, G, A->n_list, A->list, 1)); }
 
@@ -141,3 +318,50 @@ RULE(select_extreme)
   const ax_arg at = with_list(c, AX_OP_RESHAPE, OUT(1), m->ndim, shape, 0);
   give(c, 0, where(c, bin(c, AX_OP_EQ, along, at), spread(c, G, 1, &dim, 1), NUM(0)));
 }
+
+/* amax, amin: g shared by all elements equal to the result. */
+RULE(extreme_over)
+{
+  const ax_arg y = spread_like(c, OUT(0)), x = IN(0);
+  const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, x), un(c, AX_OP_ISNAN, y));
+  const ax_arg chosen = bin(c, AX_OP_LOGICAL_OR, bin(c, AX_OP_EQ, x, y), both_nan);
+  give(c, 0, where(c, chosen, over(c, spread_like(c, G), kept(c, AX_OP_SUM, chosen)), NUM(0)));
+}
+
+/* g 2 (x - mean) / (n - correction) */
+static void grad_var(ax_grad *c, ax_arg g)
+{
+  const double kept_n = c->node->out_meta[0].ndim ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape) : 1;
+  const double n = (double)ax_shape_numel(META(0)->ndim, META(0)->shape) / kept_n - A->f[0];
+  const ax_arg off = sub(c, IN(0), kept(c, AX_OP_MEAN, IN(0)));
+  give(c, 0, mul(c, spread_like(c, mul(c, g, NUM(2 / (n > 0 ? n : 0)))), off));
+}
+RULE(var) { grad_var(c, G); }
+RULE(std) { grad_var(c, where(c, bin(c, AX_OP_EQ, OUT(0), NUM(0)), NUM(0), over(c, G, mul(c, OUT(0), NUM(2))))); }
+
+RULE(vector_norm) /* g x |x|^(p-2) / y^(p-1); 0 where that is 0 / 0 */
+{
+  const double p = A->f[0];
+  const ax_arg x = IN(0), y = spread_like(c, OUT(0)), g = spread_like(c, G);
+  if (p == 0) give(c, 0, filled(c, 0, 0)); /* a count: flat */
+  else if (p == 1) give(c, 0, mul(c, g, un(c, AX_OP_SIGN, x)));
+  else if (p == 2) give(c, 0, where(c, bin(c, AX_OP_EQ, y, NUM(0)), NUM(0), mul(c, x, over(c, g, y))));
+  else if (isinf(p)) {
+    const ax_arg chosen = bin(c, AX_OP_EQ, un(c, AX_OP_ABS, x), y);
+    const ax_arg share = over(c, g, kept(c, AX_OP_SUM, chosen));
+    give(c, 0, where(c, chosen, mul(c, share, un(c, AX_OP_SIGN, x)), NUM(0)));
+  } else {
+    const ax_arg power = bin(c, AX_OP_POW, un(c, AX_OP_ABS, x), NUM(p - 1));
+    const ax_arg d = mul(c, mul(c, g, un(c, AX_OP_SIGN, x)), mul(c, power, bin(c, AX_OP_POW, y, NUM(1 - p))));
+    give(c, 0, where(c, bin(c, AX_OP_EQ, x, NUM(0)), NUM(0), d));
+  }
+}
+
+RULE(logsumexp) /* g exp(x - y), 0 where all of it is -infinity */
+{
+  const ax_arg y = where(c, bin(c, AX_OP_EQ, OUT(0), NUM(-INFINITY)), NUM(0), OUT(0));
+  give(c, 0, mul(c, spread_like(c, G), un(c, AX_OP_EXP, sub(c, IN(0), spread_like(c, y)))));
+}
+
+RULE(cumsum) { give(c, 0, with_ints(c, AX_OP_CUMSUM_BACKWARD, G, A->i[0], 0, 0, 0)); }
+RULE(cumsum_backward) { give(c, 0, with_ints(c, AX_OP_CUMSUM, G, A->i[0], 0, 0, 0)); }

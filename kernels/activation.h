@@ -1,0 +1,155 @@
+/* Activations and their derivatives, scalar by scalar; CPU and CUDA kernels both include this.  p0 .. p3 are the row's numbers in order.
+ * In the rows of derivatives a is the gradient of the result and b the input. */
+#ifndef AX_ACTIVATION_H
+#define AX_ACTIVATION_H
+
+#include "functions.h"
+
+/* ---- gelu: x Phi(x), Phi being the normal distribution function */
+
+/* Phi(-a) for a >= 0 as 2^Q(a), Q minimising the error of a Phi(-a); 0 where it no longer counts (a > 12 or so). */
+AX_FN float ax_normal_tail_f32(float a)
+{
+  float q = -2.09613571e-6f;
+  q = AX_FMAF(q, a, 3.06610531e-5f);
+  q = AX_FMAF(q, a, -1.45486628e-4f);
+  q = AX_FMAF(q, a, -2.33149737e-4f);
+  q = AX_FMAF(q, a, 7.18584633e-3f);
+  q = AX_FMAF(q, a, -5.25782409e-2f);
+  q = AX_FMAF(q, a, -4.59182036e-1f);
+  q = AX_FMAF(q, a, -1.15110829f);
+  q = AX_FMAF(q, a, -9.99999934e-1f);
+  return ax_exp2_part(q);
+}
+AX_FN float ax_gelu_f32(float x)
+{
+  const float h = ax_normal_tail_f32(fabsf(x));
+  return x * (x > 0.0f ? 1.0f - h : h);
+}
+AX_FN double ax_gelu_f64(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752440)); }
+
+/* Phi(x) + x phi(x) */
+AX_FN float ax_gelu_slope_f32(float x)
+{
+  const float h = ax_normal_tail_f32(fabsf(x)), density = 0.398942280f * ax_exp2_part(x * x * -0.721347520f);
+  return AX_FMAF(x, density, x > 0.0f ? 1.0f - h : h);
+}
+AX_FN double ax_gelu_slope_f64(double x)
+{
+  return 0.5 * (1.0 + erf(x * 0.70710678118654752440)) + x * exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+
+/* x (1 + tanh u) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3) */
+AX_FN float ax_gelu_tanh_part(float x) /* exp(-2u) */
+{
+  const float y = x * AX_FMAF(x * x, -0.102943240f, -2.30220819f), e = ax_exp2_part(y);
+  return y > 126.0f ? INFINITY : e;
+}
+AX_FN float ax_gelu_tanh_f32(float x) { return x / (1.0f + ax_gelu_tanh_part(x)); }
+AX_FN double ax_gelu_tanh_f64(double x) { return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+
+/* s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
+AX_FN float ax_gelu_tanh_slope_f32(float x)
+{
+  const float c = x > 9.9f ? 9.9f : x < -9.9f ? -9.9f : x; /* no inf * 0 */
+  const float e = ax_gelu_tanh_part(c), s = 1.0f / (1.0f + e);
+  const float r = AX_FMAF(c * AX_FMAF(c * c, 0.214064449f, 1.59576912f), s * e, 1.0f) * s;
+  return x == x ? r : x;
+}
+AX_FN double ax_gelu_tanh_slope_f64(double x)
+{
+  const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)), du = 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
+  return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
+}
+
+/* ---- functions of the logistic sigmoid */
+
+AX_FN float ax_logistic_f32(float x) /* quicker than ax_sigmoid_f32, with an error of 1e-7 |x| of itself */
+{
+  const float y = x * -AX_LOG2E, e = ax_exp2_part(y);
+  return 1.0f / (1.0f + (y > 126.0f ? INFINITY : e));
+}
+AX_FN double ax_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+AX_FN float ax_silu_f32(float x) { return x * ax_logistic_f32(x); }
+AX_FN double ax_silu_f64(double x) { return x / (1.0 + exp(-x)); }
+AX_FN float ax_silu_slope_f32(float x)
+{
+  const float s = ax_logistic_f32(x), c = x < -100.0f ? -100.0f : x > 100.0f ? 100.0f : x;
+  return s * AX_FMAF(c, 1.0f - s, 1.0f);
+}
+AX_FN double ax_silu_slope_f64(double x)
+{
+  const double s = ax_logistic_f64(x), c = x < -800.0 ? -800.0 : x > 800.0 ? 800.0 : x;
+  return s * (1.0 + c * (1.0 - s));
+}
+
+/* log(1 + exp(x)) without overflow */
+AX_FN float ax_softplus_f32(float x)
+{
+  const float y = ax_log1p_f32(ax_exp_f32(-fabsf(x)));
+  return x != x ? x : (x > 0.0f ? x : 0.0f) + y;
+}
+AX_FN double ax_softplus_f64(double x) { return x != x ? x : (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+AX_FN float ax_log_sigmoid_f32(float x)
+{
+  const float y = ax_log1p_f32(ax_exp_f32(-fabsf(x)));
+  return x != x ? x : (x < 0.0f ? x : 0.0f) - y;
+}
+AX_FN double ax_log_sigmoid_f64(double x) { return x != x ? x : (x < 0 ? x : 0) - log1p(exp(-fabs(x))); }
+
+/* tanh(softplus x) = e (e + 2) / (e (e + 2) + 2) with e = exp(x) */
+AX_FN float ax_mish_gate_f32(float x)
+{
+  const float e = ax_exp_f32(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
+  return n / (n + 2.0f);
+}
+AX_FN double ax_mish_gate_f64(double x)
+{
+  const double e = exp(x > 40.0 ? 40.0 : x), n = e * (e + 2.0);
+  return n / (n + 2.0);
+}
+AX_FN float ax_mish_f32(float x) { return x * ax_mish_gate_f32(x); }
+AX_FN double ax_mish_f64(double x) { return x * ax_mish_gate_f64(x); }
+AX_FN float ax_mish_slope_f32(float x)
+{
+  const float w = ax_mish_gate_f32(x), c = x < -100.0f ? -100.0f : x > 100.0f ? 100.0f : x;
+  return AX_FMAF(c * ax_logistic_f32(x), AX_FMAF(-w, w, 1.0f), w);
+}
+AX_FN double ax_mish_slope_f64(double x)
+{
+  const double w = ax_mish_gate_f64(x), c = x < -800.0 ? -800.0 : x > 800.0 ? 800.0 : x;
+  return w + c * ax_logistic_f64(x) * (1.0 - w * w);
+}
+
+/* ---- rows: X(name, expression); FN(f) is f's version for the element type */
+
+#define AX_ACTIVATIONS(X, FN) \
+  X(leaky_relu, x > 0 ? x : x * p0) \
+  X(elu, x > 0 ? x : p0 * FN(expm1)(x)) \
+  X(selu, x > 0 ? (T)1.0507009873554804934 * x : (T)1.7580993408473768599 * FN(expm1)(x)) \
+  X(celu, x > 0 ? x : p0 * FN(expm1)(x / p0)) \
+  X(silu, FN(silu)(x)) \
+  X(mish, FN(mish)(x)) \
+  X(softplus, x * p0 > p1 ? x : FN(softplus)(x * p0) / p0) \
+  X(logsigmoid, FN(log_sigmoid)(x)) \
+  X(hardtanh, x < p0 ? p0 : x > p1 ? p1 : x) \
+  X(relu6, x < 0 ? (T)0 : x > 6 ? (T)6 : x) \
+  X(hardsigmoid, x <= -3 ? (T)0 : x >= 3 ? (T)1 : x / 6 + (T)0.5) \
+  X(hardswish, x <= -3 ? (T)0 : x >= 3 ? x : x * (x + 3) / 6) \
+  X(softshrink, x > p0 ? x - p0 : x < -p0 ? x + p0 : x * 0) \
+  X(hardshrink, x >= -p0 && x <= p0 ? (T)0 : x) \
+  X(threshold, x <= p0 ? p1 : x)
+#define AX_ACTIVATION_SLOPES(X, FN) \
+  X(_leaky_relu_backward, b > 0 ? a : a * p0) \
+  X(_elu_backward, b > 0 ? a * p1 : a * (p0 * p1 * p2) * FN(exp)((b > 0 ? 0 : b) * p2)) \
+  X(_silu_backward, a * FN(silu_slope)(b)) \
+  X(_mish_backward, a * FN(mish_slope)(b)) \
+  X(_softplus_backward, b * p0 > p1 ? a : a * FN(sigmoid)(b * p0)) \
+  X(_logsigmoid_backward, a * FN(sigmoid)(-b)) \
+  X(_hardtanh_backward, b <= p0 || b >= p1 ? (T)0 : a) \
+  X(_hardsigmoid_backward, b > -3 && b < 3 ? a / 6 : (T)0) \
+  X(_hardswish_backward, b <= -3 ? (T)0 : b < 3 ? a * (b / 3 + (T)0.5) : a) \
+  X(_hardshrink_backward, b >= -p0 && b <= p0 ? (T)0 : a) \
+  X(_threshold_backward, b <= p0 ? (T)0 : a)
+
+#endif

@@ -1,0 +1,54 @@
+/* Activations and their derivatives: the expressions of activation.h over the loops of simd.h. */
+#include "simd.h"
+
+#include "activation.h"
+
+#define T float
+#define OF(f) ax_##f##_f32
+#define ONE(name, expr) AX_LOOP1_WITH(name##_f32, T, T, AX_NUMBERS(T), expr)
+#define TWO(name, expr) AX_LOOP2_WITH(name##_f32, T, T, AX_NUMBERS(T), expr)
+AX_ACTIVATIONS(ONE, OF)
+AX_ACTIVATION_SLOPES(TWO, OF)
+#undef T
+#undef OF
+#undef ONE
+#undef TWO
+
+#define T double
+#define OF(f) ax_##f##_f64
+#define ONE(name, expr) AX_LOOP1_WITH(name##_f64, T, T, AX_NUMBERS(T), expr)
+#define TWO(name, expr) AX_LOOP2_WITH(name##_f64, T, T, AX_NUMBERS(T), expr)
+AX_ACTIVATIONS(ONE, OF)
+AX_ACTIVATION_SLOPES(TWO, OF)
+
+#define KERNEL(name, expr) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { [AX_F32] = name##_f32, [AX_F64] = name##_f64 }; \
+    return ax_cpu_pointwise(call, loops, 1, call->a->f); \
+  }
+AX_ACTIVATIONS(KERNEL, OF)
+AX_ACTIVATION_SLOPES(KERNEL, OF)
+
+/* ---- gelu: the word says which form */
+
+AX_LOOP1(gelu_none_f32, float, float, ax_gelu_f32(x))
+AX_LOOP1(gelu_none_f64, double, double, ax_gelu_f64(x))
+AX_LOOP1(gelu_tanh_f32, float, float, ax_gelu_tanh_f32(x))
+AX_LOOP1(gelu_tanh_f64, double, double, ax_gelu_tanh_f64(x))
+AX_LOOP2(back_none_f32, float, float, a * ax_gelu_slope_f32(b))
+AX_LOOP2(back_none_f64, double, double, a * ax_gelu_slope_f64(b))
+AX_LOOP2(back_tanh_f32, float, float, a * ax_gelu_tanh_slope_f32(b))
+AX_LOOP2(back_tanh_f64, double, double, a * ax_gelu_tanh_slope_f64(b))
+
+ax_status ax_cpu_gelu(const ax_call *call)
+{
+  static const ax_loop loops[2][AX_DTYPE_COUNT] = { { [AX_F32] = gelu_none_f32, [AX_F64] = gelu_none_f64 }, { [AX_F32] = gelu_tanh_f32, [AX_F64] = gelu_tanh_f64 } };
+  return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
+}
+
+ax_status ax_cpu__gelu_backward(const ax_call *call)
+{
+  static const ax_loop loops[2][AX_DTYPE_COUNT] = { { [AX_F32] = back_none_f32, [AX_F64] = back_none_f64 }, { [AX_F32] = back_tanh_f32, [AX_F64] = back_tanh_f64 } };
+  return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
+}

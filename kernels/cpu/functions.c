@@ -1,0 +1,164 @@
+/* The functions of functions.h, ternary arithmetic and bits over the loops of simd.h. */
+#include "simd.h"
+
+#include "functions.h"
+
+#define MATH1(name) \
+  AX_LOOP1(name##_f32, float, float, ax_##name##_f32(x)) \
+  AX_LOOP1(name##_f64, double, double, ax_##name##_f64(x))
+#define MATH2(name) \
+  AX_LOOP2(name##_f32, float, float, ax_##name##_f32(a, b)) \
+  AX_LOOP2(name##_f64, double, double, ax_##name##_f64(a, b))
+AX_MORE_FUNCTIONS(MATH1)
+AX_MORE_FLOAT_BINARY(MATH2)
+MATH1(tan)
+AX_LOOP2(fmod_f32, float, float, fmodf(a, b))
+AX_LOOP2(fmod_f64, double, double, fmod(a, b))
+
+/* Integers: whole numbers stay as they are. */
+#define INTEGERS(X) X(i64, int64_t) X(i32, int32_t) X(u8, uint8_t)
+#define WHOLE(S, T) \
+  AX_LOOP1(trunc_##S, T, T, x) \
+  AX_LOOP2(floor_divide_##S, T, T, ax_floor_divide_int(a, b)) \
+  AX_LOOP2(fmod_##S, T, T, ax_fmod_int(a, b))
+INTEGERS(WHOLE)
+
+#define TABLE(name, ...) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
+    return ax_cpu_pointwise(call, loops, 1, call->a->f); \
+  }
+#define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
+#define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
+
+TABLE(exp2, FLOATS(exp2))
+TABLE(log2, FLOATS(log2))
+TABLE(log10, FLOATS(log10))
+TABLE(sinh, FLOATS(sinh))
+TABLE(cosh, FLOATS(cosh))
+TABLE(asinh, FLOATS(asinh))
+TABLE(acosh, FLOATS(acosh))
+TABLE(atanh, FLOATS(atanh))
+TABLE(asin, FLOATS(asin))
+TABLE(acos, FLOATS(acos))
+TABLE(atan, FLOATS(atan))
+TABLE(erfc, FLOATS(erfc))
+TABLE(trunc, FLOATS(trunc), INTS(trunc))
+TABLE(frac, FLOATS(frac))
+TABLE(atan2, FLOATS(atan2))
+TABLE(logaddexp, FLOATS(logaddexp))
+TABLE(xlogy, FLOATS(xlogy))
+TABLE(hypot, FLOATS(hypot))
+
+/* ---- tan: angles beyond the reduction's reach are libm's, one by one */
+
+static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
+{
+  for (int64_t lo = 0; lo < n; lo += 1024) {
+    const int64_t count = n - lo < 1024 ? n - lo : 1024;
+    char *const part[2] = { data[0] + lo * stride[0], data[1] + lo * stride[1] };
+    int large = 0;
+    for (int64_t i = 0; i < count; i++) large |= !(fabsf(*(const float *)(part[1] + i * stride[1])) <= AX_TRIG_LIMIT);
+    if (!large) {
+      tan_f32(part, stride, count, ctx);
+      continue;
+    }
+    for (int64_t i = 0; i < count; i++) {
+      const float x = *(const float *)(part[1] + i * stride[1]);
+      *(float *)(part[0] + i * stride[0]) = fabsf(x) <= AX_TRIG_LIMIT ? ax_tan_f32(x) : tanf(x);
+    }
+  }
+}
+TABLE(tan, [AX_F32] = tan_runs, [AX_F64] = tan_f64)
+
+/* ---- division of integers: a zero is found before anything is written */
+
+#define ZERO(S, T) \
+  static void zero_##S(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    int found = 0; \
+    for (int64_t i = 0; i < n; i++) found |= *(const T *)(data[0] + i * stride[0]) == 0; \
+    if (found) __atomic_store_n(*(int *const *)ctx, 1, __ATOMIC_RELAXED); \
+  }
+INTEGERS(ZERO)
+
+static ax_status divide(const ax_call *call, const ax_loop *loops)
+{
+  static const ax_loop zeros[AX_DTYPE_COUNT] = { INTS(zero) };
+  const ax_loop zero = zeros[call->iter->op[1].dtype];
+
+  if (zero) {
+    ax_iter divisor = *call->iter;
+    int found = 0, *to = &found;
+    divisor.n = 1;
+    divisor.op[0] = divisor.op[2];
+    ax_cpu_nest(&divisor, zero, &to);
+    if (found) return ax_fail(AX_ERANGE, "%s: division of an integer by zero", ax_ops[call->op].name);
+  }
+  return ax_cpu_pointwise(call, loops, 1, NULL);
+}
+
+ax_status ax_cpu_floor_divide(const ax_call *call)
+{
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(floor_divide), INTS(floor_divide) };
+  return divide(call, loops);
+}
+ax_status ax_cpu_fmod(const ax_call *call)
+{
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(fmod), INTS(fmod) };
+  return divide(call, loops);
+}
+
+/* ---- three operands: m, a, b */
+
+AX_LOOP3_WITH(addcmul_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a * b))
+AX_LOOP3_WITH(addcmul_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a * b))
+AX_LOOP3_WITH(addcmul_i64, int64_t, int64_t, int64_t, AX_NUMBERS(int64_t), (uint64_t)m + (uint64_t)p0 * (uint64_t)a * (uint64_t)b)
+AX_LOOP3_WITH(addcmul_i32, int32_t, int32_t, int32_t, AX_NUMBERS(int64_t), (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
+AX_LOOP3_WITH(addcmul_u8, uint8_t, uint8_t, uint8_t, AX_NUMBERS(int64_t), (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
+AX_LOOP3_WITH(addcdiv_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a / b))
+AX_LOOP3_WITH(addcdiv_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a / b))
+TABLE(addcmul, FLOATS(addcmul), INTS(addcmul))
+TABLE(addcdiv, FLOATS(addcdiv))
+
+/* From the nearer end, so that weight 1 gives `end` exactly. */
+AX_LOOP3(lerp_f32, float, float, float, b < 0.5f ? m + b * (a - m) : a - (a - m) * (1.0f - b))
+AX_LOOP3(lerp_f64, double, double, double, b < 0.5 ? m + b * (a - m) : a - (a - m) * (1.0 - b))
+TABLE(lerp, FLOATS(lerp))
+
+AX_LOOP1_WITH(nan_to_num_f32, float, float, AX_NUMBERS(float), x != x ? p0 : x == INFINITY ? p1 : x == -INFINITY ? p2 : x)
+AX_LOOP1_WITH(nan_to_num_f64, double, double, AX_NUMBERS(double), x != x ? p0 : x == (double)INFINITY ? p1 : x == -(double)INFINITY ? p2 : x)
+AX_LOOP1(same_i64, int64_t, int64_t, x)
+AX_LOOP1(same_i32, int32_t, int32_t, x)
+AX_LOOP1(same_u8, uint8_t, uint8_t, x)
+TABLE(nan_to_num, FLOATS(nan_to_num), INTS(same), [AX_BOOL] = same_u8)
+
+/* ---- bits */
+
+#define U uint64_t
+#define BITS(name, expr) AX_LOOP2(name##_i64, int64_t, int64_t, expr)
+AX_INT_BITS(BITS)
+#undef BITS
+#undef U
+#define U uint32_t
+#define BITS(name, expr) AX_LOOP2(name##_i32, int32_t, int32_t, expr)
+AX_INT_BITS(BITS)
+#undef BITS
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtype-limits" /* b >= 0 of an unsigned b */
+#define BITS(name, expr) AX_LOOP2(name##_u8, uint8_t, uint8_t, expr)
+AX_INT_BITS(BITS)
+#undef BITS
+#undef U
+#pragma GCC diagnostic pop
+AX_LOOP1(bitwise_not_i64, int64_t, int64_t, ~x)
+AX_LOOP1(bitwise_not_i32, int32_t, int32_t, ~x)
+AX_LOOP1(bitwise_not_u8, uint8_t, uint8_t, ~x)
+AX_LOOP1(bitwise_not_bool, uint8_t, uint8_t, x == 0)
+TABLE(bitwise_and, INTS(bitwise_and), [AX_BOOL] = bitwise_and_u8)
+TABLE(bitwise_or, INTS(bitwise_or), [AX_BOOL] = bitwise_or_u8)
+TABLE(bitwise_xor, INTS(bitwise_xor), [AX_BOOL] = bitwise_xor_u8)
+TABLE(bitwise_not, INTS(bitwise_not), [AX_BOOL] = bitwise_not_bool)
+TABLE(bitwise_left_shift, INTS(bitwise_left_shift))
+TABLE(bitwise_right_shift, INTS(bitwise_right_shift))

@@ -1,0 +1,283 @@
+/* var, std, norm and logsumexp: sums of a function of each element, all in float64.  var and logsumexp go over their elements twice: the first
+ * time for a centre (the mean, the largest), the second for the sum of squares or of exponentials about it. */
+#include "reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "pointwise.h"
+
+#define RUN 512 /* elements that are fetched at a time where they are not contiguous or not of the type computed in */
+#define LANES 16
+
+/* n contiguous elements of the type computed in (float or double) about centre c, joined into *to. */
+typedef void (*row_fn)(const void *x, int64_t n, double c, double *to);
+/* n neighbouring columns, each about its own centre and into its own total. */
+typedef void (*column_fn)(const void *x, int64_t n, const double *c, double *to);
+typedef struct kind { row_fn row[2]; column_fn column[2]; double start; bool joins_max; } kind;
+
+/* `term` of T v and double c, added up. */
+#define ADDING(name, S, T, term) \
+  static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
+  { \
+    const T *x = p; \
+    double lane[LANES] = {0}, rest = 0; \
+    int64_t i = 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      AX_SIMD \
+      for (int j = 0; j < LANES; j++) { \
+        const T v = x[i + j]; \
+        lane[j] += (double)(term); \
+      } \
+    } \
+    for (; i < n; i++) { \
+      const T v = x[i]; \
+      rest += (double)(term); \
+    } \
+    for (int w = LANES / 2; w > 0; w /= 2) \
+      for (int j = 0; j < w; j++) lane[j] += lane[j + w]; \
+    *to += lane[0] + rest; \
+  } \
+  static void name##_column_##S(const void *p, int64_t n, const double *centre, double *to) \
+  { \
+    const T *x = p; \
+    AX_SIMD \
+    for (int64_t j = 0; j < n; j++) { \
+      const T v = x[j]; \
+      const double c = centre[j]; \
+      (void)c; \
+      to[j] += (double)(term); \
+    } \
+  }
+/* The extreme of `term`; a NaN wins. */
+#define CHOOSING(name, S, T, op, term) \
+  static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
+  { \
+    const T *x = p; \
+    T lane[4 * LANES]; \
+    int64_t i = 0; \
+    for (int j = 0; j < 4 * LANES; j++) lane[j] = (T)*to; \
+    for (; i + 4 * LANES <= n; i += 4 * LANES) { \
+      AX_SIMD \
+      for (int j = 0; j < 4 * LANES; j++) { \
+        const T v = x[i + j], y = term; \
+        lane[j] = (y op lane[j]) | (y != y) ? y : lane[j]; \
+      } \
+    } \
+    for (; i < n; i++) { \
+      const T v = x[i], y = term; \
+      lane[0] = (y op lane[0]) | (y != y) ? y : lane[0]; \
+    } \
+    for (int j = 1; j < 4 * LANES; j++) lane[0] = (lane[j] op lane[0]) | (lane[j] != lane[j]) ? lane[j] : lane[0]; \
+    *to = (double)lane[0]; \
+  } \
+  static void name##_column_##S(const void *p, int64_t n, const double *centre, double *to) \
+  { \
+    const T *x = p; \
+    AX_SIMD \
+    for (int64_t j = 0; j < n; j++) { \
+      const T v = x[j]; \
+      const double y = (double)(term); \
+      to[j] = (y op to[j]) | (y != y) ? y : to[j]; \
+    } \
+  }
+#define BOTH(maker, name, ...) maker(name, f32, float, __VA_ARGS__) maker(name, f64, double, __VA_ARGS__)
+
+BOTH(ADDING, sum, v)
+BOTH(ADDING, squares, ((double)v - c) * ((double)v - c))
+BOTH(ADDING, sizes, fabs((double)v))
+BOTH(ADDING, counts, v != 0)
+ADDING(exps, f32, float, ax_exp_f32((float)(v - c)))
+ADDING(exps, f64, double, exp(v - c))
+ADDING(powers, f32, float, pow(fabs((double)v), c)) /* the centre is the power */
+ADDING(powers, f64, double, pow(fabs(v), c))
+BOTH(CHOOSING, top, >, v)
+CHOOSING(widest, f32, float, >, fabsf(v))
+CHOOSING(widest, f64, double, >, fabs(v))
+CHOOSING(least, f32, float, <, fabsf(v))
+CHOOSING(least, f64, double, <, fabs(v))
+
+#define KIND(name) { { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, 0, false }
+#define KIND_MAX(name, from) { { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, from, true }
+static const kind sums = KIND(sum), squares = KIND(squares), sizes = KIND(sizes), counts = KIND(counts), exps = KIND(exps), powers = KIND(powers);
+static const kind tops = KIND_MAX(top, -INFINITY), widests = KIND_MAX(widest, -INFINITY), leasts = KIND_MAX(least, INFINITY);
+
+/* ---- driver */
+
+typedef struct job {
+  ax_split s;
+  const kind *first, *second; /* second NULL: one pass */
+  double (*centre)(const struct job *j, double total);
+  double (*finish)(const struct job *j, double centre, double total);
+  double number;   /* correction or power */
+  int wide;        /* 0: computed in float, 1: in double */
+  double *partial; /* [chunks][results] when there is more than one chunk */
+  double *centres; /* [results], then too */
+  bool second_pass;
+} job;
+
+/* Elements at p, `stride` apart, contiguous and of the type computed in: in place where they are, else in `run`. */
+static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n, void *run)
+{
+  const ax_dtype d = j->s.from;
+  const int64_t size = (int64_t)ax_dtype_size(d);
+  if (d == AX_F16 || d == AX_BF16) ax_cpu_half_to_float(d, p, stride, run, n);
+  else if (stride == size) return p;
+  else
+    for (int64_t i = 0; i < n; i++) memcpy((char *)run + i * size, p + i * stride, (size_t)size);
+  return run;
+}
+
+/* Joins reduced positions [lo, hi) of a group into to[0 .. g->n). */
+static void join_range(const job *j, const kind *k, const ax_group *g, int64_t lo, int64_t hi, const double *c, double *to)
+{
+  const ax_dims *r = &j->s.reduced;
+  const int last = r->n - 1;
+  double run[AX_TILE];
+
+  while (lo < hi) {
+    if (j->s.columns) {
+      const char *p = g->in + (r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n));
+      k->column[j->wide](fetch(j, p, g->in_step, g->n, run), g->n, c, to);
+      lo++;
+      continue;
+    }
+    const int64_t across = r->n ? r->shape[last] : 1, step = r->n ? r->in[last] : 0;
+    const int64_t at = lo % across, left = across - at < hi - lo ? across - at : hi - lo, n = left < RUN ? left : RUN;
+    const char *p = g->in + (r->n ? ax_dims_at(r, lo / across, last) + at * step : 0);
+    k->row[j->wide](fetch(j, p, step, n, run), n, c[0], to);
+    lo += n;
+  }
+}
+
+static void start(const job *j, const kind *k, double *to, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++) to[i] = k->start;
+}
+
+static void put(const job *j, char *out, double centre, double total) { ax_store_double(j->s.to, out, 0, j->finish(j, centre, total)); }
+
+static void whole_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  double to[AX_TILE], c[AX_TILE];
+
+  for (int64_t t = lo; t < hi; t++) {
+    const ax_group g = ax_cpu_group(&j->s, t);
+    for (int64_t i = 0; i < g.n; i++) c[i] = j->number;
+    start(j, j->first, to, g.n);
+    join_range(j, j->first, &g, 0, j->s.reduced.count, c, to);
+    if (j->second) {
+      for (int64_t i = 0; i < g.n; i++) c[i] = j->centre(j, to[i]);
+      start(j, j->second, to, g.n);
+      join_range(j, j->second, &g, 0, j->s.reduced.count, c, to);
+    }
+    for (int64_t i = 0; i < g.n; i++) put(j, g.out + i * g.out_step, c[i], to[i]);
+  }
+}
+
+static void chunk_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  const kind *k = j->second_pass ? j->second : j->first;
+
+  for (int64_t p = lo; p < hi; p++) {
+    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
+    double *to = j->partial + p % j->s.chunks * j->s.kept.count + g.first;
+    int64_t from, until;
+    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
+    start(j, k, to, g.n);
+    join_range(j, k, &g, from, until, j->centres + g.first, to);
+  }
+}
+
+/* The chunks' totals of result r, in order. */
+static double joined(const job *j, const kind *k, int64_t r)
+{
+  double total = j->partial[r];
+  for (int64_t c = 1; c < j->s.chunks; c++) {
+    const double v = j->partial[c * j->s.kept.count + r];
+    if (!k->joins_max) total += v;
+    else if (v != v || (k->start < 0 ? v > total : v < total)) total = v;
+  }
+  return total;
+}
+
+static ax_status run(const ax_call *call, job *j)
+{
+  const ax_dtype d = call->iter->op[1].dtype;
+
+  if (!ax_is_float(d)) return ax_cpu_no_dtype(call->op, d);
+  ax_cpu_split(call->iter, &j->s);
+  j->wide = d == AX_F64;
+  if (j->s.chunks == 1) {
+    ax_cpu_for(j->s.tiles, j->s.work * 2, whole_range, j);
+    return AX_OK;
+  }
+  const int64_t results = j->s.kept.count;
+  j->partial = ax_malloc((size_t)((j->s.chunks + 1) * results) * sizeof(double));
+  if (!j->partial) return AX_ENOMEM;
+  j->centres = j->partial + j->s.chunks * results;
+  for (int64_t r = 0; r < results; r++) j->centres[r] = j->number;
+  ax_cpu_for(j->s.tiles * j->s.chunks, j->s.work, chunk_range, j);
+  if (j->second) {
+    for (int64_t r = 0; r < results; r++) j->centres[r] = j->centre(j, joined(j, j->first, r));
+    j->second_pass = true;
+    ax_cpu_for(j->s.tiles * j->s.chunks, j->s.work, chunk_range, j);
+  }
+  for (int64_t t = 0; t < j->s.tiles; t++) {
+    const ax_group g = ax_cpu_group(&j->s, t);
+    for (int64_t k = 0; k < g.n; k++)
+      put(j, g.out + k * g.out_step, j->centres[g.first + k], joined(j, j->second ? j->second : j->first, g.first + k));
+  }
+  ax_mfree(j->partial);
+  return AX_OK;
+}
+
+/* ---- the kernels */
+
+static double mean_of(const job *j, double total) { return total / (double)j->s.reduced.count; }
+static double variance(const job *j, double mean, double total)
+{
+  const double n = (double)j->s.reduced.count - j->number;
+  return total / (n > 0 ? n : 0) + mean * 0; /* of nothing: NaN */
+}
+static double deviation(const job *j, double mean, double total) { return sqrt(variance(j, mean, total)); }
+
+ax_status ax_cpu_var(const ax_call *call)
+{
+  return run(call, &(job){ .first = &sums, .second = &squares, .centre = mean_of, .finish = variance, .number = call->a->f[0] });
+}
+ax_status ax_cpu_std(const ax_call *call)
+{
+  return run(call, &(job){ .first = &sums, .second = &squares, .centre = mean_of, .finish = deviation, .number = call->a->f[0] });
+}
+
+static double top_of(const job *j, double top) { return isinf(top) ? 0 : top; } /* (-inf) - (-inf) would be NaN */
+static double add_log(const job *j, double top, double total) { return top + log(total); }
+ax_status ax_cpu_logsumexp(const ax_call *call)
+{
+  return run(call, &(job){ .first = &tops, .second = &exps, .centre = top_of, .finish = add_log });
+}
+
+static double as_is(const job *j, double c, double total) { return total; }
+static double root(const job *j, double c, double total) { return sqrt(total); }
+static double any_root(const job *j, double p, double total) { return pow(total, 1 / p); }
+
+ax_status ax_cpu_norm(const ax_call *call)
+{
+  const double p = call->a->f[0];
+  job j = { .finish = as_is };
+  if (p == 2) {
+    j.first = &squares;
+    j.finish = root;
+  } else if (p == 1) j.first = &sizes;
+  else if (p == 0) j.first = &counts;
+  else if (isinf(p)) j.first = p > 0 ? &widests : &leasts;
+  else {
+    j.first = &powers;
+    j.number = p;
+    j.finish = any_root;
+  }
+  return run(call, &j);
+}
