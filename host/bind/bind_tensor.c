@@ -304,6 +304,13 @@ static int version(lua_State *L)
   return 1;
 }
 
+/* Where the elements lie, as a number: equal for two tensors that show the same memory from the same place on.  Counts as no edit. */
+static int address(lua_State *L)
+{
+  lua_pushnumber(L, (double)(uintptr_t)ax_data(self(L, "_address")));
+  return 1;
+}
+
 /* ---- data_ptr */
 
 /* No loop over names: LuaJIT 2.1.0-beta3 compiles ffi.typeof in one, with the type of the first turn for all. */
@@ -491,7 +498,7 @@ void ax_open_tensor(lua_State *L)
   };
   static const luaL_Reg methods[] = {
     { "dim", dim }, { "numel", numel }, { "size", size }, { "stride", stride }, { "is_contiguous", is_contiguous },
-    { "element_size", element_size }, { "storage_offset", storage_offset }, { "nbytes", nbytes }, { "_version", version },
+    { "element_size", element_size }, { "storage_offset", storage_offset }, { "nbytes", nbytes }, { "_version", version }, { "_address", address },
     { "detach", detach }, { "detach_", detach_ }, { "requires_grad_", requires_grad_ }, { "to", to }, { NULL, NULL },
   };
 

@@ -29,13 +29,20 @@ function M.convert_file_size_to_int(size)
   return math.floor(tonumber(number) * factor)
 end
 
+-- Tells tensors that show the same elements in the same way, also through different objects (state_dict makes new ones).
+local function identity(t)
+  if t:numel() == 0 then return t end
+  return ("%.0f %s %s %s %s"):format(t:_address(), t.device, t.dtype, table.concat(t.shape, ","), table.concat(t:stride(), ","))
+end
+
 --- Drops names after the first of a tensor that has several: a safetensors file holds each tensor once.
 local function without_shared(dict)
   local list, seen = {}, {}
   for name, t in ordered.pairs(dict) do
     if not core.is_tensor(t) then fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t)) end
-    if not seen[t] then
-      seen[t] = true
+    local id = identity(t)
+    if not seen[id] then
+      seen[id] = true
       list[#list + 1] = { name, t }
     end
   end

@@ -318,12 +318,12 @@ describe("modes and placement", function()
     local net = nn.Sequential(nn.Linear(20, 10), nn.Sequential(nn.ReLU(), nn.Dropout(0.25)), nn.Linear(10, 2, { bias = false }))
     assert.equal(table.concat({
       "Sequential(",
-      "  (0): Linear(in_features=20, out_features=10, bias=true)",
+      "  (0): Linear(in_features=20, out_features=10, bias=True)",
       "  (1): Sequential(",
       "    (0): ReLU()",
-      "    (1): Dropout(p=0.25)",
+      "    (1): Dropout(p=0.25, inplace=False)",
       "  )",
-      "  (2): Linear(in_features=10, out_features=2, bias=false)",
+      "  (2): Linear(in_features=10, out_features=2, bias=False)",
       ")",
     }, "\n"), tostring(net))
   end)
@@ -377,7 +377,7 @@ describe("Linear", function()
     local err = message(function() Deep()(core.ones(2, 3)) end)
     assert.matches("^[^\n]*nn_spec%.lua:%d+: linear: ", err)
     assert.matches("3 features", err)
-    assert.matches("%(in layer 'blocks%.0%.1' of Deep: Linear%(in_features=5, out_features=5, bias=true%)%)", err)
+    assert.matches("%(in layer 'blocks%.0%.1' of Deep: Linear%(in_features=5, out_features=5, bias=True%)%)", err)
     assert.matches("%(in Linear%(in_features=5", message(function() nn.Linear(5, 5)(core.ones(3)) end))
     assert.matches("in layer '0' of Sequential: Linear", message(function() nn.Sequential(nn.Linear(2, 2))("text") end))
   end)

@@ -41,7 +41,7 @@ local function relu_(x) return x:relu_() end
 
 function ReLU:forward(x) return self:_run(rawget(self, "_values").inplace and relu_ or relu, x) end
 
-function ReLU:extra_repr() return self.inplace and "inplace=true" or "" end
+function ReLU:extra_repr() return self.inplace and "inplace=True" or "" end
 
 M.ReLU = ReLU
 

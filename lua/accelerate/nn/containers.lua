@@ -1,8 +1,10 @@
---- Modules that hold modules: Sequential, ModuleList.
+--- Modules that hold modules: Sequential, ModuleList, ModuleDict; and parameters: ParameterList, ParameterDict.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local parameter = require "accelerate.nn.parameter"
 local Module = require "accelerate.nn.module"
 
 local fail, is_module = options.fail, Module._is_module
@@ -58,6 +60,94 @@ end
 
 local function len(self) return #list_of(self) end
 
+-- Gives the container these modules, under "0", "1", … (a Sequential with names of its own loses them).
+local function renumber(self, list)
+  for _, item in ipairs(self:_own("module")) do self[item[1]] = nil end
+  for i, module in ipairs(list) do self[tostring(i - 1)] = module end
+  return self
+end
+
+local function insert(self, at, module)
+  local list, n = {}, #list_of(self)
+  if not is_module(module) then not_a_module(self.__name, tostring(at), module) end
+  if type(at) ~= "number" or at % 1 ~= 0 or at < -n or at == 0 or at > n + 1 then
+    fail("%s: insert: the position must be in 1..%d, got %s", self.__name, n + 1, options.show(at))
+  end
+  for i, own in ipairs(list_of(self)) do list[i] = own end
+  table.insert(list, at < 0 and n + 1 + at or at, module)
+  return renumber(self, list)
+end
+
+local function pop(self, at)
+  at = position(self, at or -1)
+  local list, taken = {}, list_of(self)[at]
+  for i, own in ipairs(list_of(self)) do
+    if i ~= at then list[#list + 1] = own end
+  end
+  renumber(self, list)
+  return taken
+end
+
+local function extend(self, modules)
+  local list = {}
+  if is_module(modules) and modules.len then
+    for i = 1, modules:len() do list[i] = modules[i] end
+  elseif type(modules) == "table" and getmetatable(modules) == nil then
+    list = modules
+  else
+    fail("%s: extend takes a list of modules, got %s", self.__name, options.show(modules))
+  end
+  for i = 1, #list do append(self, list[i]) end
+  return self
+end
+
+-- `for i, module in model:iter() do`
+local function iter(self)
+  local list, i = list_of(self), 0
+  return function()
+    i = i + 1
+    if list[i] then return i, list[i] end
+  end
+end
+
+-- The modules first..last as a container of the same kind.
+local function slice(self, first, last)
+  local n, Class = #list_of(self), getmetatable(self)
+  first, last = first or 1, last or n
+  if first < 0 then first = n + 1 + first end
+  if last < 0 then last = n + 1 + last end
+  local part = Class()
+  for i = math.max(first, 1), math.min(last, n) do append(part, list_of(self)[i]) end
+  return part
+end
+
+local function add_methods(Class)
+  --- Adds a module at the end.
+  ---@param module accelerate.nn.Module
+  ---@return accelerate.nn.Module self
+  Class.append = append
+  --- Adds every module of a list, or of another container.
+  ---@param modules accelerate.nn.Module[]|accelerate.nn.Module
+  ---@return accelerate.nn.Module self
+  Class.extend = extend
+  --- Puts a module before position `at`; those from there on move up.
+  ---@param at integer
+  ---@param module accelerate.nn.Module
+  ---@return accelerate.nn.Module self
+  Class.insert = insert
+  --- Takes a module out; those behind it move down.
+  ---@param at? integer default -1, the last
+  ---@return accelerate.nn.Module
+  Class.pop = pop
+  --- `for i, module in list:iter() do`
+  Class.iter = iter
+  --- A container of the same kind with the modules first..last (negative positions count from the end).
+  Class.slice = slice
+  --- How many modules there are.
+  ---@return integer
+  Class.len = len
+end
+
 -- ---- Sequential ------------------------------------------------------------------------------------------------
 
 ---@class accelerate.nn.Sequential : accelerate.nn.Module
@@ -79,18 +169,12 @@ function Sequential:init(...)
   end
 end
 
---- Adds a module at the end.
----@param module accelerate.nn.Module
----@return accelerate.nn.Sequential self
-Sequential.append = append
---- How many modules there are.
----@return integer
-Sequential.len = len
+add_methods(Sequential)
 
 -- A layer of this library, as it came: nothing but itself sees its input and its result.
 local function is_plain(layer)
   return rawget(getmetatable(layer), "_builtin") and rawget(layer, "_values").forward == nil
-    and not rawget(layer, "_forward_hooks") and not rawget(layer, "_forward_pre_hooks")
+    and not rawget(layer, "_hooked")
 end
 
 --- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it needs, and a dead handle
@@ -130,19 +214,195 @@ function ModuleList:init(modules)
   for i = 1, #modules do append(self, modules[i]) end
 end
 
-ModuleList.append = append
-ModuleList.len = len
+add_methods(ModuleList)
 
---- Adds every module of a list.
----@param modules accelerate.nn.Module[]
----@return accelerate.nn.ModuleList self
-function ModuleList:extend(modules)
-  for i = 1, #modules do append(self, modules[i]) end
-  return self
+--- Neighbours that print alike come as one: "(0-5): 6 x Linear(...)".
+function ModuleList:_child_lines()
+  local lines, texts, children = {}, {}, self:_own("module")
+  for i, child in ipairs(children) do texts[i] = tostring(child[2]) end
+  local i = 1
+  while i <= #children do
+    local last = i
+    while texts[last + 1] == texts[i] do last = last + 1 end
+    local text = Module._indented(texts[i])
+    if last > i then lines[#lines + 1] = ("(%d-%d): %d x %s"):format(i - 1, last - 1, last - i + 1, text)
+    else lines[#lines + 1] = ("(%d): %s"):format(i - 1, text) end
+    i = last + 1
+  end
+  return lines
 end
 
 function ModuleList:forward()
   fail("ModuleList is a list and cannot be called; call its modules: list[1](x)")
 end
 
-return { Sequential = Sequential, ModuleList = ModuleList }
+-- ---- by name ---------------------------------------------------------------------------------------------------
+
+-- What ModuleDict and ParameterDict share. `kind`: what they hold; read(self, name, value) -> the value to register.
+local function make_dict(name, kind, read)
+  local Class = class(name, Module)
+
+  local function check(self, key)
+    if type(key) == "string" and rawget(Class, key) ~= nil then fail("%s: '%s' is the name of a method; call the entry something else", name, key) end
+    return self
+  end
+
+  local function set(self, key, value) check(self, key)[key] = read(self, key, value) end
+
+  --- Adds what a table (walked in sorted order), a list of { name, value } pairs or another dictionary holds.
+  function Class:update(entries)
+    if class.is(entries, Class) then
+      for key, value in entries:items() do set(self, key, value) end
+      return self
+    end
+    if type(entries) ~= "table" then fail("%s: expected a table by name, got %s", name, options.show(entries)) end
+    if type(entries[1]) == "table" and getmetatable(entries[1]) == nil then
+      for _, item in ipairs(entries) do set(self, item[1], item[2]) end
+      return self
+    end
+    for key, value in ordered.pairs(entries) do set(self, key, value) end
+    return self
+  end
+
+  function Class:init(entries)
+    if entries ~= nil then self:update(entries) end
+  end
+
+  --- The names in order of registration.
+  ---@return string[]
+  function Class:keys()
+    local list = {}
+    for i, item in ipairs(self:_own(kind)) do list[i] = item[1] end
+    return list
+  end
+
+  --- What the names stand for, in the same order.
+  function Class:values()
+    local list = {}
+    for i, item in ipairs(self:_own(kind)) do list[i] = item[2] end
+    return list
+  end
+
+  --- `for name, value in dict:items() do`, in order of registration.
+  function Class:items()
+    local list, i = self:_own(kind), 0
+    return function()
+      i = i + 1
+      if list[i] then return list[i][1], list[i][2] end
+    end
+  end
+
+  function Class:contains(key) return rawget(self, "_kinds")[key] == kind end
+  function Class:get(key) return rawget(self, "_kinds")[key] == kind and self[key] or nil end
+  function Class:len() return #self:_own(kind) end
+
+  --- Takes an entry out and returns it. Raises when there is none of that name.
+  function Class:pop(key)
+    if not self:contains(key) then fail("%s: there is no '%s'%s", name, tostring(key), options.hint(tostring(key), self:keys())) end
+    local value = self[key]
+    self[key] = nil
+    return value
+  end
+
+  function Class:clear()
+    for _, key in ipairs(self:keys()) do self[key] = nil end
+  end
+
+  function Class:forward() fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x)", name) end
+
+  return Class
+end
+
+--- Modules by name: `self.heads = nn.ModuleDict({ cat = nn.Linear(8, 2), dog = nn.Linear(8, 3) })`; `self.heads.cat(x)`,
+--- `self.heads[name](x)`. A table's entries are registered in sorted order; a list of pairs keeps its own: { { "a", m }, { "b", n } }.
+---@class accelerate.nn.ModuleDict : accelerate.nn.Module
+local ModuleDict = make_dict("ModuleDict", "module", function(self, key, value)
+  if not is_module(value) then not_a_module(self.__name, "'" .. tostring(key) .. "'", value) end
+  return value
+end)
+
+-- A tensor becomes a parameter.
+local function as_parameter(self, at, value)
+  if parameter.is(value) then return value end
+  if not core.is_tensor(value) then fail("%s: entry %s must be a parameter or a tensor, got %s", self.__name, tostring(at), options.show(value)) end
+  return parameter.new(value, { requires_grad = value.dtype:find("float", 1, true) ~= nil })
+end
+
+local function parameter_lines(self)
+  local lines = {}
+  for i, item in ipairs(self:_own("parameter")) do
+    lines[i] = ("  (%s): Parameter containing: [%s of size %s]"):format(item[1], item[2].dtype, table.concat(item[2].shape, "x"))
+  end
+  return lines
+end
+
+local function parameters_text(self)
+  local lines = parameter_lines(self)
+  if #lines == 0 then return self.__name .. "()" end
+  return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
+end
+
+--- Parameters by name; tensors become parameters.
+---@class accelerate.nn.ParameterDict : accelerate.nn.Module
+local ParameterDict = make_dict("ParameterDict", "parameter", as_parameter)
+ParameterDict.__tostring = parameters_text
+
+---@class accelerate.nn.ParameterList : accelerate.nn.Module
+local ParameterList = class("ParameterList", Module)
+
+--- A list of parameters: `self.scales = nn.ParameterList({ tensor.ones(3), tensor.ones(4) })`; `self.scales[1]`. Tensors become parameters.
+---@param values? accelerate.Tensor[]
+function ParameterList:init(values)
+  if values ~= nil then self:extend(values) end
+end
+
+function ParameterList:len() return #self:_own("parameter") end
+
+---@param value accelerate.Tensor
+---@return accelerate.nn.ParameterList self
+function ParameterList:append(value)
+  local n = self:len()
+  self[tostring(n)] = as_parameter(self, n + 1, value)
+  return self
+end
+
+---@param values accelerate.Tensor[]|accelerate.nn.ParameterList
+---@return accelerate.nn.ParameterList self
+function ParameterList:extend(values)
+  if class.is(values, ParameterList) then values = values:values() end
+  if type(values) ~= "table" or getmetatable(values) ~= nil then fail("ParameterList: expected a list of tensors, got %s", options.show(values)) end
+  for i = 1, #values do self:append(values[i]) end
+  return self
+end
+
+---@return accelerate.Tensor[]
+function ParameterList:values()
+  local list = {}
+  for i, item in ipairs(self:_own("parameter")) do list[i] = item[2] end
+  return list
+end
+
+--- `for i, p in list:iter() do`
+function ParameterList:iter() return ipairs(self:values()) end
+
+function ParameterList.__index(self, key)
+  if type(key) ~= "number" then return Module.__index(self, key) end
+  return rawget(self, "_values")[tostring((key < 0 and self:len() + 1 + key or key) - 1)]
+end
+
+function ParameterList.__newindex(self, key, value)
+  if type(key) ~= "number" then return Module.__newindex(self, key, value) end
+  local n = self:len()
+  if key == n + 1 then
+    self:append(value)
+    return
+  end
+  if key % 1 ~= 0 or key < 1 or key > n then fail("ParameterList: position %s is out of range: it has %d parameters", tostring(key), n) end
+  self[tostring(key - 1)] = as_parameter(self, key, value)
+end
+
+function ParameterList:forward() fail("ParameterList is a list and cannot be called") end
+
+ParameterList.__tostring = parameters_text
+
+return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict, ParameterList = ParameterList, ParameterDict = ParameterDict }

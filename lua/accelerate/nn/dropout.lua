@@ -9,14 +9,15 @@ local Module = require "accelerate.nn.module"
 local Dropout = class("Dropout", Module)
 Dropout._builtin = true
 
-local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, generator = { "Generator", optional = true } }
+local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, inplace = { "boolean", default = false }, generator = { "Generator", optional = true } }
 
 --- In training, zeroes each element with probability p and scales the others by 1 / (1 - p); otherwise returns its input.
 --- Each rank draws its own numbers; which they are depends on the seed alone.
----@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
-function Dropout:init(p)
-  local o = options.check("Dropout", type(p) == "table" and p or { p = p }, OPTIONS)
-  self.p, self.generator = o.p, o.generator
+---@param p? number|{ p: number, inplace: boolean, generator: accelerate.Generator } default 0.5; inplace: the input's memory takes the result
+---@param inplace? boolean
+function Dropout:init(p, inplace)
+  local o = options.check("Dropout", type(p) == "table" and p or { p = p, inplace = inplace }, OPTIONS)
+  self.p, self.inplace, self.generator = o.p, o.inplace, o.generator
 end
 
 local dropout = core.dropout
@@ -24,9 +25,14 @@ local dropout = core.dropout
 function Dropout:forward(x)
   local p = rawget(self, "_values").p
   if not self.training or p == 0 then return x end
+  if self.inplace then
+    local result = self:_run(dropout, x, p, true, self.generator)
+    if not result.requires_grad then return x:copy_(result) end
+    return result  -- the tape would have to keep a copy anyhow
+  end
   return self:_run(dropout, x, p, true, self.generator)
 end
 
-function Dropout:extra_repr() return ("p=%g"):format(self.p) end
+function Dropout:extra_repr() return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace)) end
 
 return { Dropout = Dropout }

@@ -22,7 +22,8 @@ for _, file in ipairs { "linear", "activation", "dropout", "loss", "containers",
 end
 
 --- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward` are the user's to
---- define.
+--- define. Assign modules and parameters one at a time: in `self.a, self.b = X(), Y()` Lua assigns b first, so that b would come before a in
+--- parameters() and in files.
 ---@param name string what print and messages call it
 ---@param base? table a module class; default nn.Module
 ---@return table Class

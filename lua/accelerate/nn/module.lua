@@ -7,12 +7,16 @@
 ---
 --- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every assignment comes by
 --- here. Own fields of the instance: training, _values, _kinds (name -> "parameter" | "buffer" | "module"), _order
---- (registered names), _transient (names of buffers that are not saved), and, once there is one, _forward_hooks and
---- _forward_pre_hooks.
+--- (registered names), _transient (names of buffers that are not saved), _listed (what parameters() found last), and, once
+--- there is one, lists of hooks (see nn/hooks.lua) and _hooked.
+---
+--- Lua does not say in which order `self.a, self.b = X(), Y()` assigns (LuaJIT: the last first), and the order of registration is that of
+--- parameters, files and optimizer state: assign modules and parameters one by one.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local hooks = require "accelerate.nn.hooks"
 local parameter = require "accelerate.nn.parameter"
 
 local fail, is_parameter = options.fail, parameter.is
@@ -51,7 +55,11 @@ local function check_name(self, key, kind)
   end
 end
 
+-- Counts registrations of all modules: what was listed before the last one may be out of date.
+local registrations = 0
+
 local function unregister(self, key)
+  registrations = registrations + 1
   rawget(self, "_kinds")[key] = nil
   rawget(self, "_transient")[key] = nil
   rawset(self, "_children", nil)
@@ -65,6 +73,7 @@ local function unregister(self, key)
 end
 
 local function register(self, key, value, kind)
+  registrations = registrations + 1
   local kinds = rawget(self, "_kinds")
   if kinds[key] ~= kind then
     check_name(self, key, kind)
@@ -139,30 +148,9 @@ end
 
 local function pass(...) return ... end
 
-local function packed(...) return { n = select("#", ...), ... } end
-
--- A hook that returns nothing (or nil) leaves the values as they are.
-local function replaced(values, ...)
-  if select("#", ...) > 0 and (...) ~= nil then return packed(...) end
-  return values
-end
-
-local function call_with_hooks(self, pre, post, ...)
-  local args = packed(...)
-  if pre then
-    for _, handle in ipairs(pre) do args = replaced(args, handle.hook(self, args)) end
-  end
-  local out = packed(self:forward(unpack(args, 1, args.n)))
-  if post then
-    for _, handle in ipairs(post) do out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n))) end
-  end
-  return unpack(out, 1, out.n)
-end
-
 --- Calling a module runs its pre-hooks, forward and its hooks. Not a tail call: errors find their layer by this frame.
 function Module.__call(self, ...)
-  local pre, post = rawget(self, "_forward_pre_hooks"), rawget(self, "_forward_hooks")
-  if pre or post then return pass(call_with_hooks(self, pre, post, ...)) end
+  if rawget(self, "_hooked") then return pass(hooks.call(self, ...)) end
   return pass(self:forward(...))
 end
 
@@ -171,47 +159,7 @@ function Module:forward()
   fail("%s has no forward method: define `function %s:forward(x) ... end`", self.__name, self.__name)
 end
 
-local Handle = class("RemovableHandle")
-
-function Handle:init(module, field, hook)
-  self.module, self.field, self.hook = module, field, hook
-end
-
---- Takes the hook off; a second call does nothing.
-function Handle:remove()
-  local module = self.module
-  local kept = {}  -- a fresh list: the old one may be under way
-  for _, handle in ipairs(module and rawget(module, self.field) or {}) do
-    if handle ~= self then kept[#kept + 1] = handle end
-  end
-  if module then rawset(module, self.field, kept[1] and kept or nil) end
-  self.module = nil
-end
-
-local function add_hook(self, field, hook)
-  options.value(self.__name, "hook", hook, { "function" })
-  local handle = Handle(self, field, hook)
-  local list = {}
-  for i, other in ipairs(rawget(self, field) or {}) do list[i] = other end
-  list[#list + 1] = handle
-  rawset(self, field, list)
-  return handle
-end
-
---- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it
---- returns, if anything, takes their place.
----@param hook fun(module: accelerate.nn.Module, args: table): ...
----@return table handle with handle:remove()
-function Module:register_forward_pre_hook(hook)
-  return add_hook(self, "_forward_pre_hooks", hook)
-end
-
---- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the results' place.
----@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
----@return table handle with handle:remove()
-function Module:register_forward_hook(hook)
-  return add_hook(self, "_forward_hooks", hook)
-end
+hooks.install(Module)
 
 -- ---- walking -------------------------------------------------------------------------------------------------
 
@@ -275,10 +223,24 @@ local WALK = {
   remove_duplicate = { "boolean", default = true },
 }
 
+local EVERYTHING = { prefix = "", recurse = true, remove_duplicate = true }
+local WEAK = { __mode = "v" }
+
 --- All parameters in order of registration, a module's own before its children's; tied ones once.
 ---@param opts? { recurse: boolean }
----@return accelerate.Tensor[]
+---@return accelerate.Tensor[] a fresh list
 function Module:parameters(opts)
+  if opts == nil then  -- every step asks, for clipping: the walk is done again only after a registration anywhere
+    local listed = rawget(self, "_listed")
+    if not listed or listed.registrations ~= registrations then
+      listed = setmetatable(values_of(collect(self, "parameter", EVERYTHING)), WEAK)
+      listed.n, listed.registrations = #listed, registrations
+      rawset(self, "_listed", listed)
+    end
+    local list = {}
+    for i = 1, listed.n do list[i] = listed[i] end
+    return list
+  end
   return values_of(collect(self, "parameter", options.check("parameters", opts, WALK)))
 end
 
@@ -353,6 +315,53 @@ function Module:get_submodule(path)
   return at
 end
 
+-- The last name of a path and the module that has it.
+local function owner(self, where, path)
+  options.value(where, "path", path, { "string" })
+  local above, name = path:match("^(.*)%.([^.]+)$")
+  return self:get_submodule(above or ""), name or path
+end
+
+local function get(self, where, path, kind)
+  local at, name = owner(self, where, path)
+  local kinds, names = rawget(at, "_kinds"), {}
+  if kinds[name] == kind then return rawget(at, "_values")[name] end
+  for _, item in ipairs(own(at, kind, {})) do names[#names + 1] = item[1] end
+  fail("%s: %s has no %s '%s'%s", where, at.__name, kind, name, options.hint(name, names))
+end
+
+--- The parameter at a path such as "net.0.weight". Raises when there is none.
+---@param path string
+---@return accelerate.Tensor
+function Module:get_parameter(path) return get(self, "get_parameter", path, "parameter") end
+
+--- The buffer at a path. Raises when there is none.
+---@param path string
+---@return accelerate.Tensor
+function Module:get_buffer(path) return get(self, "get_buffer", path, "buffer") end
+
+--- Puts a module in the place of the submodule at a path.
+---@param path string
+---@param module accelerate.nn.Module
+function Module:set_submodule(path, module)
+  local at, name = owner(self, "set_submodule", path)
+  if not is_module(module) then fail("set_submodule: '%s' must be a module, got %s", path, options.show(module)) end
+  at:get_submodule(name)
+  at[name] = module
+end
+
+--- How many elements the parameters have; tied ones count once.
+---@param opts? { only_trainable: boolean }
+---@return integer
+function Module:num_parameters(opts)
+  local o = options.check("num_parameters", opts, { only_trainable = { "boolean", default = false } })
+  local n = 0
+  for _, p in ipairs(self:parameters()) do
+    if p.requires_grad or not o.only_trainable then n = n + p:numel() end
+  end
+  return n
+end
+
 -- ---- modes, gradients, placement -----------------------------------------------------------------------------
 
 --- Puts the module and everything below it into training mode (dropout on), or out of it.
@@ -415,6 +424,8 @@ function Module:double() return self:to("float64") end
 function Module:half() return self:to("float16") end
 function Module:bfloat16() return self:to("bfloat16") end
 function Module:cpu() return self:to({ device = "cpu" }) end
+function Module:cuda() return self:to({ device = "cuda" }) end
+function Module:type(dtype) return self:to({ dtype = dtype }) end
 
 -- ---- printing ------------------------------------------------------------------------------------------------
 
@@ -433,14 +444,20 @@ end
 
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 
-function Module.__tostring(self)
-  local extra = self:extra_repr()
+--- The lines for the children: "(name): text".
+function Module:_child_lines()
   local lines = {}
   for _, child in ipairs(own(self, "module", {})) do
     lines[#lines + 1] = ("(%s): %s"):format(child[1], indented(tostring(child[2])))
   end
-  if #lines == 0 then return ("%s(%s)"):format(self.__name, extra) end
-  if extra ~= "" then table.insert(lines, 1, extra) end
+  return lines
+end
+
+--- As PyTorch prints modules.
+function Module.__tostring(self)
+  local extra, lines = self:extra_repr(), self:_child_lines()
+  if #lines == 0 and not extra:find("\n", 1, true) then return ("%s(%s)"):format(self.__name, extra) end
+  if extra ~= "" then table.insert(lines, 1, indented(extra)) end
   return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
 end
 
@@ -486,6 +503,6 @@ function Module:_brief() return ("%s(%s)"):format(self.__name, self:extra_repr()
 --- Calls op(...); an error is raised again with the layer and its path in the message and the script's position before it.
 function Module:_run(op, ...) return finish(self, pcall(op, ...)) end
 
-Module._is_module = is_module
+Module._is_module, Module._indented = is_module, indented
 
 return Module

@@ -75,7 +75,7 @@ local function setup(self, mode, input_size, hidden_size, opts, allowed)
     fail("LSTM: proj_size must be below hidden_size, got %d and %d", self.proj_size, hidden_size)
   end
   if self.dropout > 0 and self.num_layers == 1 then
-    fail("%s: dropout acts between layers, and there is one; leave it out or set num_layers", mode)
+    io.stderr:write(("accelerate: %s: dropout=%g acts between layers, and there is one\n"):format(mode, self.dropout))
   end
   self.nonlinearity = o.nonlinearity
   self._place = { dtype = o.dtype, device = o.device }

@@ -70,12 +70,23 @@ local function compare(self, dict)
   return mine, names, missing, unexpected, wrong
 end
 
-local LOAD = { strict = { "boolean", default = true } }
+local LOAD = { strict = { "boolean", default = true }, assign = { "boolean", default = false } }
+
+-- Makes a module's tensor show the elements of `value`, with its type and device; the object stays, and so do ties.
+local function adopt(t, value)
+  if t.requires_grad and not value.dtype:find("float", 1, true) then
+    fail("load_state_dict: assign: a parameter cannot become %s", value.dtype)
+  end
+  t.grad = nil
+  core.set_grad_slot(t, nil, 0)
+  t.data = value:detach()
+end
 
 --- Copies values into the module's parameters and buffers, cast to their types. With strict, names that are missing or
 --- unknown raise; wrong shapes always do. All faults come in one message, and then nothing was changed.
 ---@param dict table<string, accelerate.Tensor>
----@param opts? { strict: boolean }
+---@param opts? { strict: boolean, assign: boolean } assign: the module's tensors take the values' memory, type and device instead of a copy;
+---  do it before prepare
 ---@return { missing_keys: string[], unexpected_keys: string[] }
 function Module:load_state_dict(dict, opts)
   local o = options.check("load_state_dict", opts, LOAD)
@@ -92,7 +103,9 @@ function Module:load_state_dict(dict, opts)
   end
   core.no_grad(function()
     for _, name in ipairs(names) do
-      if dict[name] ~= nil then mine[name]:copy_(dict[name]) end
+      if dict[name] ~= nil then
+        if o.assign then adopt(mine[name], dict[name]) else mine[name]:copy_(dict[name]) end
+      end
     end
   end)
   return { missing_keys = missing, unexpected_keys = unexpected }

@@ -1,0 +1,185 @@
+--- Hooks of modules: functions that run before and after forward, and when gradients have passed through a module.
+---
+--- Lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks, _backward_pre_hooks, _backward_hooks), there only while a
+--- hook is. A list is never changed, but replaced: a hook may remove itself while the list is walked.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+local function packed(...) return { n = select("#", ...), ... } end
+
+-- A hook that returns nothing (or nil) leaves the values as they are.
+local function replaced(values, ...)
+  if select("#", ...) > 0 and (...) ~= nil then return packed(...) end
+  return values
+end
+
+-- ---- gradients -------------------------------------------------------------------------------------------------
+--
+-- Two functions that pass their tensors through stand around forward: the outer one sees the gradients of the results as they come, the
+-- inner one those of the arguments when they are complete.
+
+local function place(where, given, grads)
+  if given == nil then return grads end
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("%s: the hook must return a list of gradients or nil, got %s", where, options.show(given))
+  end
+  given.n = grads.n
+  return given
+end
+
+local function run_hooks(module, state)
+  local grads = state.inputs
+  for _, handle in ipairs(rawget(module, "_backward_hooks") or {}) do
+    grads = place(module.__name .. ": backward hook", handle.hook(module, grads, state.outputs), grads)
+  end
+  return grads
+end
+
+local enter = core.Function {
+  name = "BackwardHook",
+  forward = function(ctx, state, ...)
+    ctx.state = state
+    return ...
+  end,
+  backward = function(ctx, ...)
+    local state = ctx.state
+    state.inputs = packed(...)
+    local grads = run_hooks(state.module, state)
+    return nil, unpack(grads, 1, grads.n)
+  end,
+}
+
+local leave = core.Function {
+  name = "BackwardHook",
+  forward = function(ctx, state, ...)
+    ctx.state = state
+    return ...
+  end,
+  backward = function(ctx, ...)
+    local state = ctx.state
+    local grads = packed(...)
+    for _, handle in ipairs(rawget(state.module, "_backward_pre_hooks") or {}) do
+      grads = place(state.module.__name .. ": backward pre-hook", handle.hook(state.module, grads), grads)
+    end
+    state.outputs = grads
+    if not state.entered then  -- no argument wants a gradient: nothing comes after this
+      state.inputs = { n = 0 }
+      run_hooks(state.module, state)
+    end
+    return nil, unpack(grads, 1, grads.n)
+  end,
+}
+
+-- The tensors of `values` that gradients go through, passed through fn; the others stay.
+local function through(fn, state, values)
+  local list, at = {}, {}
+  for i = 1, values.n do
+    local v = values[i]
+    if core.is_tensor(v) and v.dtype:find("float", 1, true) then
+      list[#list + 1] = v
+      at[#at + 1] = i
+    end
+  end
+  if #list == 0 then return values, false end
+  local wanted = false
+  for _, t in ipairs(list) do wanted = wanted or t.requires_grad end
+  if not wanted then return values, false end
+  local results = { fn(state, unpack(list)) }
+  local out = { n = values.n }
+  for i = 1, values.n do out[i] = values[i] end
+  for k, i in ipairs(at) do out[i] = results[k] end
+  return out, true
+end
+
+-- ---- calling ---------------------------------------------------------------------------------------------------
+
+--- forward with all that stands around it.
+function M.call(self, ...)
+  local args = packed(...)
+  for _, handle in ipairs(rawget(self, "_forward_pre_hooks") or {}) do args = replaced(args, handle.hook(self, args)) end
+  local watched = core.is_grad_enabled() and (rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks"))
+  local state = watched and { module = self }
+  if watched then args, state.entered = through(enter, state, args) end
+  local out = packed(self:forward(unpack(args, 1, args.n)))
+  for _, handle in ipairs(rawget(self, "_forward_hooks") or {}) do
+    out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n)))
+  end
+  if watched then out = through(leave, state, out) end
+  return unpack(out, 1, out.n)
+end
+
+-- ---- handles ---------------------------------------------------------------------------------------------------
+
+local Handle = class("RemovableHandle")
+
+function Handle:init(module, field, hook)
+  self.module, self.field, self.hook = module, field, hook
+end
+
+local FIELDS = { "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks" }
+
+-- _hooked tells Module.__call with one look whether there is any.
+local function mark(module)
+  local any = nil
+  for _, field in ipairs(FIELDS) do any = any or rawget(module, field) and true end
+  rawset(module, "_hooked", any)
+end
+
+--- Takes the hook off; a second call does nothing.
+function Handle:remove()
+  local module = self.module
+  if not module then return end
+  local kept = {}
+  for _, handle in ipairs(rawget(module, self.field) or {}) do
+    if handle ~= self then kept[#kept + 1] = handle end
+  end
+  rawset(module, self.field, kept[1] and kept or nil)
+  mark(module)
+  self.module = nil
+end
+
+function M.add(self, field, hook)
+  options.value(self.__name, "hook", hook, { "function" })
+  local handle = Handle(self, field, hook)
+  local list = {}
+  for i, other in ipairs(rawget(self, field) or {}) do list[i] = other end
+  list[#list + 1] = handle
+  rawset(self, field, list)
+  mark(self)
+  return handle
+end
+
+--- Adds the methods to nn.Module.
+function M.install(Module)
+  --- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it
+  --- returns, if anything, takes their place.
+  ---@param hook fun(module: accelerate.nn.Module, args: table): ...
+  ---@return table handle with handle:remove()
+  function Module:register_forward_pre_hook(hook) return M.add(self, "_forward_pre_hooks", hook) end
+
+  --- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the results' place.
+  ---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
+  ---@return table handle with handle:remove()
+  function Module:register_forward_hook(hook) return M.add(self, "_forward_hooks", hook) end
+
+  --- `hook(module, grad_input, grad_output)` runs in backward when the gradients of the module's arguments are there: lists of
+  --- gradients (n of them) of its floating arguments and results, in order, nil where there is none; grad_input is empty when no argument
+  --- wants a gradient. A list that it returns takes grad_input's place. Only tensors that are arguments or results themselves count, not
+  --- those inside tables. Arguments reach forward as other objects than they were.
+  ---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table?
+  ---@return table handle with handle:remove()
+  function Module:register_full_backward_hook(hook) return M.add(self, "_backward_hooks", hook) end
+
+  --- `hook(module, grad_output)` runs in backward before gradients pass through the module; a list that it returns takes their place.
+  ---@param hook fun(module: accelerate.nn.Module, grad_output: table): table?
+  ---@return table handle with handle:remove()
+  function Module:register_full_backward_pre_hook(hook) return M.add(self, "_backward_pre_hooks", hook) end
+end
+
+return M

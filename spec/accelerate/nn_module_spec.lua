@@ -1,0 +1,277 @@
+--- nn.Module's API and the containers, beside spec/accelerate/nn_spec.lua.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local accelerate = require "accelerate"
+local host = require "spec.support.host"
+
+local function message(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok)
+  return err
+end
+
+local function names(iterator)
+  local list = {}
+  for name in iterator do list[#list + 1] = name end
+  return list
+end
+
+local Net = nn.class("Net")
+function Net:init()
+  self.body = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(0.25))
+  self.heads = nn.ModuleDict({ { "a", nn.Linear(3, 4, { bias = false }) }, { "b", nn.Identity() } })
+  local blocks = {}
+  for i = 1, 3 do blocks[i] = nn.Sequential(nn.Linear(4, 4), nn.Tanh()) end
+  self.blocks = nn.ModuleList(blocks):append(nn.Linear(4, 4)):append(nn.Linear(4, 5))
+  self.rnn = nn.LSTM(4, 5, { num_layers = 2, batch_first = true, dropout = 0.5, bidirectional = true })
+end
+function Net:extra_repr() return "one\ntwo" end
+
+describe("print(module)", function()
+  for _, case in ipairs(require "spec.support.torch.module_prints") do
+    it(case[1] .. " is as PyTorch's", function()
+      local chunk = assert(loadstring("local nn, Net = ... return " .. case[1]))
+      assert.equal(case[2], tostring(chunk(nn, Net)))
+    end)
+  end
+
+  it("shows lists of parameters", function()
+    assert.equal("ParameterList(\n    (0): Parameter containing: [float32 of size 2x3]\n    (1): Parameter containing: [float32 of size 4]\n)",
+      tostring(nn.ParameterList { core.zeros(2, 3), core.zeros(4) }))
+    assert.equal("ParameterDict()", tostring(nn.ParameterDict()))
+  end)
+end)
+
+describe("Sequential and ModuleList", function()
+  it("insert, pop, extend, slice and iterate", function()
+    for _, Class in ipairs { nn.Sequential, nn.ModuleList } do
+      local a, b, c, d = nn.Linear(1, 1), nn.ReLU(), nn.Tanh(), nn.Sigmoid()
+      local list = Class()
+      assert.equal(list, list:append(a):append(c))
+      list:insert(2, b):extend({ d })
+      assert.equal(4, list:len())
+      assert.equal(b, list[2])
+      assert.equal(d, list[-1])
+      local seen = {}
+      for i, m in list:iter() do seen[i] = m end
+      assert.same({ a, b, c, d }, seen)
+      local part = list:slice(2, -2)
+      assert.same({ b, c }, part:children())
+      assert.equal(b, list:pop(2))
+      assert.equal(d, list:pop())
+      assert.same({ "0", "1" }, names(list:named_children()))
+      list:extend(part)
+      assert.same({ a, c, b, c }, { list[1], list[2], list[3], list[4] })
+      list[1] = d
+      assert.equal(d, list[1])
+      assert.matches("insert: the position must be in 1..5, got 9", message(list.insert, list, 9, a))
+      assert.matches("position 7 is out of range", message(list.pop, list, 7))
+    end
+  end)
+end)
+
+describe("ModuleDict", function()
+  it("holds modules by name, in order", function()
+    local dict = nn.ModuleDict { b = nn.Linear(2, 3), a = nn.ReLU() }
+    assert.same({ "a", "b" }, dict:keys())
+    dict:update { { "z", nn.Tanh() }, { "c", nn.Sigmoid() } }
+    dict.y = nn.Identity()
+    assert.same({ "a", "b", "z", "c", "y" }, dict:keys())
+    assert.equal(5, dict:len())
+    assert.same({ 1, 3 }, dict.b(core.zeros(1, 2)).shape)
+    assert.equal(dict.b, dict["b"])
+    assert.is_true(dict:contains("z"))
+    assert.is_nil(dict:get("nothing"))
+    assert.equal("Tanh", dict:pop("z").__name)
+    assert.same({ "b.weight", "b.bias" }, names(dict:named_parameters()))
+    for name, module in dict:items() do assert.equal(dict[name], module) end
+    dict:clear()
+    assert.equal(0, dict:len())
+    assert.matches("'keys' is the name of a method", message(nn.ModuleDict, { keys = nn.ReLU() }))
+    assert.matches("there is no 'bb'", message(dict.pop, dict, "bb"))
+    assert.matches("entry 'x' must be a module, got 3", message(nn.ModuleDict, { x = 3 }))
+  end)
+end)
+
+describe("ParameterList and ParameterDict", function()
+  it("register tensors as parameters", function()
+    local Mix = nn.class("Mix")
+    function Mix:init()
+      self.list = nn.ParameterList { core.ones(2), nn.Parameter(core.zeros(3)) }
+      self.dict = nn.ParameterDict { w = core.ones(1), v = core.zeros(1) }
+    end
+    local m = Mix()
+    m.list:append(core.zeros(4))
+    m.list[1] = core.zeros(5)
+    assert.same({ "list.0", "list.1", "list.2", "dict.v", "dict.w" }, names(m:named_parameters()))
+    assert.equal(5, m.list[1]:numel())
+    assert.equal(4, m.list[-1]:numel())
+    assert.is_true(m.list[1].requires_grad)
+    assert.equal(3, m.list:len())
+    assert.equal(m.dict.w, m.dict:values()[2])
+    local n = 0
+    for i, p in m.list:iter() do n = n + i * p:numel() end
+    assert.equal(5 + 6 + 12, n)
+    assert.matches("entry 1 must be a parameter or a tensor, got 3", message(nn.ParameterList, { 3 }))
+  end)
+end)
+
+describe("parameters()", function()
+  it("is listed anew after a registration anywhere below", function()
+    local net = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4)))
+    local first = net:parameters()
+    assert.equal(4, #first)
+    table.remove(first)
+    assert.equal(4, #net:parameters())
+    net[2]:append(nn.Linear(4, 5))
+    assert.equal(6, #net:parameters())
+    net[2][1].bias = nil
+    assert.equal(5, #net:parameters())
+    net[1].weight = nn.Parameter(core.zeros(3, 2))
+    assert.equal(net[1].weight, net:parameters()[1])
+    assert.equal(3 * 2 + 3 + 4 * 3 + 5 * 4 + 5, net:num_parameters())
+    net[1]:requires_grad_(false)
+    assert.equal(4 * 3 + 5 * 4 + 5, net:num_parameters { only_trainable = true })
+  end)
+
+  it("does not keep removed modules alive", function()
+    local net = nn.Sequential(nn.Linear(2, 3))
+    local weak = setmetatable({ net[1].weight }, { __mode = "v" })
+    net:parameters()
+    net:pop(1)
+    for _ = 1, 3 do collectgarbage() end
+    assert.is_nil(weak[1])
+  end)
+end)
+
+describe("paths", function()
+  it("lead to parameters, buffers and modules", function()
+    local net = Net()
+    assert.equal(net.body[1].weight, net:get_parameter("body.0.weight"))
+    net.body:register_buffer("count", core.zeros(1))
+    assert.equal(1, net:get_buffer("body.count"):numel())
+    local tanh = nn.Tanh()
+    net:set_submodule("body.1", tanh)
+    assert.equal(tanh, net.body[2])
+    assert.matches("get_parameter: Linear has no parameter 'wieght'; did you mean 'weight'", message(net.get_parameter, net, "body.0.wieght"))
+    assert.matches("Sequential has no submodule '7'", message(net.set_submodule, net, "body.7", tanh))
+  end)
+end)
+
+describe("backward hooks", function()
+  it("see the gradients of arguments and results, and may replace them", function()
+    local layer = nn.Linear(2, 3)
+    local x = core.randn(4, 2):requires_grad_()
+    local seen = {}
+    local handle = layer:register_full_backward_hook(function(module, grad_input, grad_output)
+      seen = { module, grad_input, grad_output }
+    end)
+    layer(x):sum():backward()
+    assert.equal(layer, seen[1])
+    assert.same({ 4, 2 }, seen[2][1].shape)
+    assert.is_true(tensor.equal(seen[2][1], x.grad))
+    assert.is_true(tensor.equal(seen[3][1], core.ones(4, 3)))
+    handle:remove()
+    x.grad = nil
+    local double = layer:register_full_backward_hook(function(_, grad_input) return { grad_input[1] * 2 } end)
+    layer(x):sum():backward()
+    assert.is_true(tensor.allclose(x.grad, seen[2][1] * 2))
+    double:remove()
+    x.grad = nil
+    layer:register_full_backward_pre_hook(function(_, grad_output) return { grad_output[1] * 3 } end)
+    layer(x):sum():backward()
+    assert.is_true(tensor.allclose(x.grad, seen[2][1] * 3))
+  end)
+
+  it("run for a module whose arguments want no gradient, too", function()
+    local layer, count = nn.Linear(2, 3), 0
+    layer:register_full_backward_hook(function(_, grad_input, grad_output)
+      count = count + 1
+      assert.equal(0, grad_input.n)
+      assert.equal(1, grad_output.n)
+    end)
+    layer(core.ones(1, 2)):sum():backward()
+    assert.equal(1, count)
+    tensor.no_grad(function() layer(core.ones(1, 2)) end)
+    assert.equal(1, count)
+  end)
+
+  it("do not change the gradients of weights by being there", function()
+    local a = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    local x = core.randn(5, 3)
+    a(x):square():sum():backward()
+    local before = a[1].weight.grad:clone()
+    a:zero_grad()
+    local order = {}
+    for i, m in a:iter() do m:register_full_backward_hook(function() order[#order + 1] = i end) end
+    a(x):square():sum():backward()
+    assert.is_true(tensor.equal(before, a[1].weight.grad))
+    assert.same({ 3, 2, 1 }, order)
+  end)
+end)
+
+describe("tied weights", function()
+  local function tied()
+    local Model = nn.class("Model")
+    function Model:init()
+      self.emb = nn.Linear(4, 4, { bias = false })
+      self.mid = nn.Linear(4, 4)
+      self.head = nn.Linear(4, 4, { bias = false })
+      self.head.weight = self.emb.weight
+    end
+    function Model:forward(x) return self.head(self.mid(self.emb(x))) end
+    return Model()
+  end
+
+  it("survive state_dict, to and prepare", function()
+    local m = tied()
+    assert.equal(3, #m:parameters())
+    local dict = m:state_dict()
+    assert.is_true(tensor.equal(dict["emb.weight"], dict["head.weight"]))
+    local other = tied()
+    other:load_state_dict(dict)
+    assert.equal(other.emb.weight, other.head.weight)
+    assert.is_true(tensor.equal(m.emb.weight, other.head.weight))
+    other:double()
+    assert.equal(other.emb.weight, other.head.weight)
+    other:float()
+    local accelerator = accelerate.Accelerator {}
+    local optimizer = optim.SGD(other:parameters(), { lr = 0.1 })
+    other, optimizer = accelerator:prepare(other, optimizer)
+    assert.equal(other.emb.weight, other.head.weight)
+    accelerator:backward(other(core.ones(2, 4)):sum())
+    optimizer:step()
+    assert.equal(other.emb.weight, other.head.weight)
+    assert.is_false(tensor.equal(m.emb.weight, other.emb.weight))
+  end)
+
+  it("are one tensor in a file, however they come", function()
+    host.in_folder(function(folder)
+      local m = tied()
+      local accelerator = accelerate.Accelerator {}
+      accelerator:save(m:state_dict(), folder .. "/a.safetensors")
+      local list = core.safetensors_load(folder .. "/a.safetensors")
+      local found = {}
+      for _, item in ipairs(list) do found[#found + 1] = item[1] end
+      table.sort(found)
+      assert.same({ "emb.weight", "mid.bias", "mid.weight" }, found)
+      accelerator:save_model(m, folder .. "/model")
+      local other = tied()
+      accelerate.load_checkpoint_in_model(other, folder .. "/model", { strict = true })
+      assert.is_true(tensor.equal(other.head.weight, m.emb.weight))
+    end)
+  end)
+
+  it("take the values' memory with assign", function()
+    local m = tied()
+    local dict = tied():double():state_dict()
+    m:load_state_dict(dict, { assign = true })
+    assert.equal("float64", m.mid.weight.dtype)
+    assert.equal(m.emb.weight, m.head.weight)
+    assert.is_true(m.mid.weight.requires_grad)
+    core.no_grad(function() dict["mid.bias"]:fill_(7) end)
+    assert.equal(7, m.mid.bias[1]:item())
+  end)
+end)
