@@ -63,7 +63,7 @@ ax_status ax_cpu_index_select(const ax_call *call)
   job_shape(&j, x, call->a->i[0]);
   j.size = x->ndim ? x->shape[call->a->i[0]] : 1;
   if ((st = check_index(&j)) != AX_OK) return st;
-  if (call->out[0]->numel) ax_cpu_for(j.outer * j.picked, call->out[0]->numel, select_range, &j);
+  if (call->out[0]->numel) ax_cpu_for(j.outer * j.picked, AX_MOVED(call->out[0]->numel * (int64_t)ax_itemsize(x)), select_range, &j);
   return AX_OK;
 }
 
@@ -137,5 +137,31 @@ ax_status ax_cpu__mask_indices(const ax_call *call)
   if (n != out->numel)
     return ax_fail(AX_ESHAPE, "mask_indices: the mask has %lld true elements, the result room for %lld", (long long)n,
                    (long long)out->numel);
+  return AX_OK;
+}
+
+/* ---- nonzero: the same as rows of positions */
+
+ax_status ax_cpu__nonzero(const ax_call *call)
+{
+  const ax_tensor *mask = call->in[0], *out = call->out[0];
+  const uint8_t *m = ax_data(mask);
+  const int ndim = mask->ndim;
+  const int64_t run = ndim ? mask->shape[ndim - 1] : 1;
+  int64_t *to = ax_data(out), at[AX_MAX_DIMS] = { 0 }, n = 0;
+
+  for (int64_t base = 0; base < mask->numel; base += run) {
+    for (int64_t j = 0; j < run; j++) {
+      if (!m[base + j]) continue;
+      if (n < out->shape[0] && ndim) {
+        for (int d = 0; d < ndim - 1; d++) to[n * ndim + d] = at[d];
+        to[n * ndim + ndim - 1] = j;
+      }
+      n++;
+    }
+    for (int d = ndim - 2; d >= 0 && ++at[d] == mask->shape[d]; d--) at[d] = 0;
+  }
+  if (n != out->shape[0])
+    return ax_fail(AX_ESHAPE, "nonzero: the mask has %lld true elements, the result room for %lld", (long long)n, (long long)out->shape[0]);
   return AX_OK;
 }

@@ -4,6 +4,8 @@ local env = { core = core, tensor = require "accelerate.tensor", nn = require "a
 
 local FAMILIES = { "linalg", "norm", "attention", "shape", "rnn" }
 
+local FAMILIES = { "index", "linalg", "norm", "shape" }
+
 local function make(v)
   local t = core.tensor(v.v, { dtype = v.d })
   return t:view(v.s)

@@ -19,6 +19,8 @@ local F = {
   layer_norm = core.layer_norm,        -- layer_norm(x, normalized_shape, weight?, bias?, eps = 1e-5)
   rms_norm = core.rms_norm,            -- rms_norm(x, normalized_shape, weight?, eps?)
   group_norm = core.group_norm,        -- group_norm(x, num_groups, weight?, bias?, eps = 1e-5)
+  embedding = core.embedding,          -- embedding(input, weight, padding_idx?): rows of weight
+  one_hot = core.one_hot,              -- one_hot(x, num_classes?): int64
   pad = core.pad,                      -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
 }
 

@@ -1,0 +1,125 @@
+/* Rules and gradients of rows about order. */
+#include "core/ops/rule.h"
+
+#define X INPUT(0)
+
+static ax_status two_results(ax_infer *q, int ndim, const int64_t *shape)
+{
+  q->contiguous = 1;
+  out_like(q, 0, (ax_dtype)X->dtype, ndim, shape);
+  out_like(q, 1, AX_I64, ndim, shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_sort(ax_infer *q) { return two_results(q, X->ndim, X->shape); }
+
+ax_status ax_infer_argsort(ax_infer *q)
+{
+  ax_tensor *plain = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st = ax_tensor_alias(X, &plain); /* positions have no gradient: nothing is recorded */
+  if (st == AX_OK) st = ax_run(AX_OP_SORT, &(ax_args){ .n_in = 1, .in = &plain, .a = q->a }, results);
+  ax_tensor_release(plain);
+  ax_tensor_release(results[0]);
+  q->result[0] = results[1];
+  return st;
+}
+
+ax_status ax_infer_topk(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS];
+  const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
+  if (k < 0 || k > size) return ax_fail(AX_ERANGE, "topk: k is %lld, but dim %lld of shape %s has %lld elements", (long long)k, (long long)dim + 1, TEXT(X), (long long)size);
+  memcpy(shape, X->shape, sizeof shape);
+  if (X->ndim) shape[dim] = k;
+  else if (k != 1) return ax_fail(AX_ERANGE, "topk: a 0-d tensor has 1 element, k is %lld", (long long)k);
+  return two_results(q, X->ndim, shape);
+}
+
+static ax_status one_of(ax_infer *q, int64_t dim, bool keepdim)
+{
+  int64_t shape[AX_MAX_DIMS];
+  int n = 0;
+  for (int d = 0; d < X->ndim; d++)
+    if (d != dim) shape[n++] = X->shape[d];
+    else if (keepdim) shape[n++] = 1;
+  return two_results(q, n, shape);
+}
+
+ax_status ax_infer_kthvalue(ax_infer *q)
+{
+  const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
+  if (k < 1 || k > size)
+    return ax_fail(AX_ERANGE, "kthvalue: k must be in 1..%lld for dim %lld of shape %s, got %lld", (long long)size, (long long)dim + 1, TEXT(X), (long long)k);
+  return one_of(q, dim, q->a.i[2]);
+}
+
+ax_status ax_infer_median_of(ax_infer *q)
+{
+  const int64_t dim = q->a.i[0];
+  if (X->ndim && X->shape[dim] == 0) return ax_fail(AX_ESHAPE, "median: dim %lld of shape %s has no elements to choose from", (long long)dim + 1, TEXT(X));
+  return one_of(q, dim, q->a.i[1]);
+}
+
+ax_status ax_infer_median(ax_infer *q)
+{
+  ax_tensor *flat = NULL;
+  ax_status st;
+
+  if (q->a.i[0] != AX_NO_DIM) return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
+  AX_TRY(run_list(AX_OP_RESHAPE, X, 1, &X->numel, &flat));
+  AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, q->result));
+  ax_tensor_release(q->result[1]);
+  q->result[1] = NULL;
+out:
+  ax_tensor_release(flat);
+  return st;
+}
+
+/* g goes back where the elements came from. */
+static void give_back(ax_grad *c, ax_arg g, ax_arg index, int64_t dim)
+{
+  ax_attrs a = { .i = { dim }, .n_list = META(0)->ndim };
+  memcpy(a.list, META(0)->shape, sizeof a.list);
+  give(c, 0, call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ g, index }, &a));
+}
+
+RULE(sorted) { if (c->g[0]) give_back(c, G, OUT(1), c->node->op == AX_OP_TOPK ? A->i[1] : A->i[0]); }
+
+RULE(kthvalue)
+{
+  const bool median = c->node->op == AX_OP_MEDIAN_OF;
+  const int64_t dim = A->i[!median], keepdim = A->i[median ? 1 : 2];
+  if (!c->g[0]) return;
+  if (keepdim || META(0)->ndim == 0) give_back(c, G, OUT(1), dim);
+  else give_back(c, with_ints(c, AX_OP_UNSQUEEZE, G, dim, 0, 0, 0), with_ints(c, AX_OP_UNSQUEEZE, OUT(1), dim, 0, 0, 0), dim);
+}
+
+/* ---- search */
+
+ax_status ax_infer_searchsorted(ax_infer *q)
+{
+  const ax_tensor *s = X, *v = INPUT(1);
+
+  if (s->ndim == 0) return ax_fail(AX_ESHAPE, "%s: the sequence must have at least one dim", q->name);
+  if (!v && s->ndim > 1) return ax_fail(AX_ESHAPE, "%s: a number is looked for in one sequence, got %s", q->name, TEXT(s));
+  if (v && s->ndim > 1) {
+    bool fits = s->ndim == v->ndim;
+    for (int d = 0; fits && d < s->ndim - 1; d++) fits = s->shape[d] == v->shape[d];
+    if (!fits) return ax_fail(AX_ESHAPE, "%s: sequences %s and values %s must agree in all dims but the last", q->name, TEXT(s), TEXT(v));
+  }
+  q->compute = promoted(q, 0);
+  if (ax_is_half(q->compute)) q->compute = AX_F32;
+  if (q->compute == AX_BOOL) q->compute = AX_U8;
+  if (!v) q->a.f[0] = q->args->num[1];
+  if (!v && !ax_is_float(q->compute) && !(fabs(q->a.f[0]) <= 0x1p53)) return ax_fail(AX_ERANGE, "%s: %g is no integer that a double holds exactly", q->name, q->a.f[0]);
+  q->cast = q->contiguous = 1 | 2;
+  out_like(q, 0, AX_I64, v ? v->ndim : 0, v ? v->shape : NULL);
+  return AX_OK;
+}
+
+ax_status ax_infer_bucketize(ax_infer *q)
+{
+  ax_tensor *in[2] = { INPUT(1), INPUT(0) };
+  if (in[0]->ndim != 1) return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
+  return ax_run(AX_OP_SEARCHSORTED, &(ax_args){ .n_in = 2, .in = in, .a = q->a }, q->result);
+}

@@ -1,0 +1,324 @@
+/* sort, topk, kthvalue, median, searchsorted.
+ *
+ * Every element gets an unsigned key that rises as the elements do: NaN above everything, both zeros alike, all bits turned round where the
+ * order falls.  Keys of up to 32 bits are sorted together with the position in one 64-bit word, longer ones in a pair.  A radix sort looks
+ * at one byte after the other, from the lowest up, and skips those that are all the same; it keeps equals in their order. */
+#include "cpu.h"
+
+#include <omp.h>
+#include <string.h>
+
+typedef struct pair { uint64_t key, at; } pair;
+
+enum { SORT, TOPK, KTH, MEDIAN };
+
+typedef struct job {
+  int what;
+  ax_dtype dtype;
+  int64_t n, step, outer_step, inner; /* elements of a line, bytes from one to the next; lines are (outer, inner) */
+  int64_t k;                          /* results of a line, at out_step bytes; KTH: which one */
+  bool falling;
+  const char *x;
+  char *values;
+  int64_t *indices;
+  char *scratch;                      /* a share for each thread */
+  size_t share;
+} job;
+
+/* ---- keys */
+
+static inline uint32_t key_f32(float v)
+{
+  union { float f; uint32_t u; } b = { v };
+  const uint32_t turned = b.u ^ (b.u >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
+  return v != v ? UINT32_MAX : v == 0 ? UINT32_C(1) << 31 : turned;
+}
+static inline uint64_t key_f64(double v)
+{
+  union { double f; uint64_t u; } b = { v };
+  const uint64_t turned = b.u ^ (b.u >> 63 ? UINT64_MAX : UINT64_C(1) << 63);
+  return v != v ? UINT64_MAX : v == 0 ? UINT64_C(1) << 63 : turned;
+}
+
+static inline uint32_t key_f16(uint16_t v) { return key_f32(ax_half_to_float(v)); }
+static inline uint32_t key_bf16(uint16_t v) { return key_f32(ax_bf16_to_float(v)); }
+static inline uint32_t key_i32(int32_t v) { return (uint32_t)v ^ UINT32_C(1) << 31; }
+static inline uint64_t key_i64(int64_t v) { return (uint64_t)v ^ UINT64_C(1) << 63; }
+static inline uint32_t key_u8(uint8_t v) { return v; }
+
+#define KEYS(name, T, K) \
+  static void keys_##name(const char *x, int64_t step, int64_t n, bool falling, void *to) \
+  { \
+    K *key = to; \
+    const K turn = falling ? (K)~(K)0 : 0; \
+    if (step == sizeof(T)) { \
+      const T *v = (const T *)x; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) key[i] = key_##name(v[i]) ^ turn; \
+    } else \
+      for (int64_t i = 0; i < n; i++) key[i] = key_##name(*(const T *)(x + i * step)) ^ turn; \
+  }
+KEYS(f32, float, uint32_t)
+KEYS(f64, double, uint64_t)
+KEYS(f16, uint16_t, uint32_t)
+KEYS(bf16, uint16_t, uint32_t)
+KEYS(i32, int32_t, uint32_t)
+KEYS(i64, int64_t, uint64_t)
+KEYS(u8, uint8_t, uint32_t)
+
+typedef void (*keys_fn)(const char *x, int64_t step, int64_t n, bool falling, void *to);
+static const keys_fn keys_of[AX_DTYPE_COUNT] = { [AX_F32] = keys_f32, [AX_F64] = keys_f64, [AX_F16] = keys_f16, [AX_BF16] = keys_bf16,
+                                                 [AX_I64] = keys_i64, [AX_I32] = keys_i32, [AX_U8] = keys_u8, [AX_BOOL] = keys_u8 };
+static bool is_wide(ax_dtype d) { return d == AX_F64 || d == AX_I64; }
+
+/* ---- sorting words (key above, position below) and pairs */
+
+enum { FEW = 48 }; /* below this insertion is quicker than counting */
+
+#define SORTING(name, E, VALUE, first_bit, bytes) \
+  static void insertion_##name(E *v, int64_t n) \
+  { \
+    for (int64_t i = 1; i < n; i++) { \
+      const E e = v[i]; \
+      int64_t j = i; \
+      for (; j > 0 && VALUE(v[j - 1]) > VALUE(e); j--) v[j] = v[j - 1]; \
+      v[j] = e; \
+    } \
+  } \
+  /* Sorts v with the help of `other`; returns the one that holds the result. */ \
+  static E *radix_##name(E *v, E *other, int64_t n) \
+  { \
+    if (n <= FEW) { \
+      insertion_##name(v, n); \
+      return v; \
+    } \
+    uint32_t count[bytes][256]; \
+    memset(count, 0, sizeof count); \
+    for (int64_t i = 0; i < n; i++) \
+      for (int b = 0; b < bytes; b++) count[b][VALUE(v[i]) >> (first_bit + 8 * b) & 255]++; \
+    for (int b = 0; b < bytes; b++) { \
+      uint32_t *const c = count[b]; \
+      if (c[VALUE(v[0]) >> (first_bit + 8 * b) & 255] == (uint32_t)n) continue; /* all alike in this byte */ \
+      uint32_t sum = 0; \
+      for (int i = 0; i < 256; i++) { \
+        const uint32_t here = c[i]; \
+        c[i] = sum; \
+        sum += here; \
+      } \
+      for (int64_t i = 0; i < n; i++) other[c[VALUE(v[i]) >> (first_bit + 8 * b) & 255]++] = v[i]; \
+      E *const swap = v; \
+      v = other; \
+      other = swap; \
+    } \
+    return v; \
+  }
+#define WORD(e) (e)
+#define PAIR(e) ((e).key)
+SORTING(words, uint64_t, WORD, 32, 4)
+SORTING(pairs, pair, PAIR, 0, 8)
+
+/* ---- one line */
+
+static void put(const job *j, const char *x, int64_t line, int64_t rank, int64_t at)
+{
+  const int64_t item = (int64_t)ax_dtype_size(j->dtype);
+  const int64_t to = (line / j->inner * j->k + rank) * j->inner + line % j->inner;
+  memcpy(j->values + to * item, x + at * j->step, (size_t)item);
+  j->indices[to] = at;
+}
+
+#define WRITE(T) \
+  for (int64_t i = 0; i < n; i++) { \
+    ((T *)j->values)[to + i * j->inner] = *(const T *)(x + at[i] * j->step); \
+    j->indices[to + i * j->inner] = at[i]; \
+  }
+
+/* The elements at[0 .. n-1] of a line are its results. */
+static void put_all(const job *j, const char *x, int64_t line, const int64_t *at, int64_t n)
+{
+  const int64_t to = line / j->inner * j->k * j->inner + line % j->inner;
+  switch (ax_dtype_size(j->dtype)) {
+  case 1: WRITE(uint8_t) break;
+  case 2: WRITE(uint16_t) break;
+  case 4: WRITE(uint32_t) break;
+  default: WRITE(uint64_t) break;
+  }
+}
+
+/* Sorts the line; the positions in their order go to `at` (the start of the scratch memory). */
+static int64_t *sort_line(const job *j, const char *x, char *scratch)
+{
+  const int64_t n = j->n;
+  int64_t *at = (int64_t *)scratch;
+
+  if (is_wide(j->dtype)) {
+    pair *v = (pair *)(scratch + 8 * n), *other = v + n;
+    uint64_t *key = (uint64_t *)other;
+    keys_of[j->dtype](x, j->step, n, j->falling, key);
+    for (int64_t i = 0; i < n; i++) v[i] = (pair){ key[i], (uint64_t)i };
+    v = radix_pairs(v, other, n);
+    for (int64_t i = 0; i < n; i++) at[i] = (int64_t)v[i].at;
+  } else {
+    uint64_t *v = (uint64_t *)(scratch + 8 * n), *other = v + n;
+    uint32_t *key = (uint32_t *)other;
+    keys_of[j->dtype](x, j->step, n, j->falling, key);
+    for (int64_t i = 0; i < n; i++) v[i] = (uint64_t)key[i] << 32 | (uint64_t)i;
+    v = radix_words(v, other, n);
+    for (int64_t i = 0; i < n; i++) at[i] = (int64_t)(v[i] & UINT32_MAX);
+  }
+  return at;
+}
+
+/* ---- the few best of a line: kept in order while the line goes by; most elements are refused by one comparison */
+
+enum { BLOCK = 256, MOST_KEPT = 128 };
+
+#define BEST(name, K) \
+  static void best_##name(const job *j, const char *x, int64_t *at) \
+  { \
+    K key[BLOCK], best[MOST_KEPT]; \
+    int64_t have = 0; \
+    for (int64_t lo = 0; lo < j->n; lo += BLOCK) { \
+      const int64_t n = j->n - lo < BLOCK ? j->n - lo : BLOCK; \
+      keys_of[j->dtype](x + lo * j->step, j->step, n, j->falling, key); \
+      for (int64_t i = 0; i < n;) { \
+        if (have == j->k && i + 16 <= n) { \
+          const K last = best[have - 1]; \
+          int any = 0; \
+          _Pragma("omp simd reduction(|:any)") \
+          for (int l = 0; l < 16; l++) any |= key[i + l] < last; \
+          if (!any) { \
+            i += 16; \
+            continue; \
+          } \
+        } \
+        for (const int64_t end = i + 16 < n ? i + 16 : n; i < end; i++) { \
+          if (have == j->k && key[i] >= best[have - 1]) continue; \
+          int64_t p = have < j->k ? have++ : have - 1; \
+          for (; p > 0 && best[p - 1] > key[i]; p--) { \
+            best[p] = best[p - 1]; \
+            at[p] = at[p - 1]; \
+          } \
+          best[p] = key[i]; \
+          at[p] = lo + i; \
+        } \
+      } \
+    } \
+  }
+BEST(narrow, uint32_t)
+BEST(wide, uint64_t)
+
+static bool is_nan(const job *j, const char *p)
+{
+  return ax_is_float(j->dtype) && ax_load_double(j->dtype, p, 0) != ax_load_double(j->dtype, p, 0);
+}
+
+static void sort_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  char *const scratch = j->scratch + (size_t)omp_get_thread_num() * j->share;
+  int64_t few[MOST_KEPT];
+
+  for (int64_t line = lo; line < hi; line++) {
+    const char *x = j->x + line / j->inner * j->outer_step + line % j->inner * (int64_t)ax_dtype_size(j->dtype);
+    if (j->what == TOPK && j->k <= MOST_KEPT) {
+      (is_wide(j->dtype) ? best_wide : best_narrow)(j, x, few);
+      put_all(j, x, line, few, j->k);
+      continue;
+    }
+    const int64_t *at = sort_line(j, x, scratch);
+    if (j->what == SORT || j->what == TOPK) put_all(j, x, line, at, j->k);
+    else {
+      int64_t rank = j->what == KTH ? j->k - 1 : (j->n - 1) / 2;
+      if (j->what == MEDIAN && is_nan(j, x + at[j->n - 1] * j->step)) /* the first NaN */
+        for (rank = j->n - 1; rank > 0 && is_nan(j, x + at[rank - 1] * j->step); rank--);
+      job one = *j;
+      one.k = 1;
+      put(&one, x, line, 0, at[rank]);
+    }
+  }
+}
+
+static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bool falling)
+{
+  const ax_tensor *x = call->in[0];
+  job j = { .what = what, .dtype = (ax_dtype)x->dtype, .n = x->ndim ? x->shape[dim] : 1, .inner = 1, .k = k, .falling = falling, .x = ax_data(x),
+            .values = ax_data(call->out[0]), .indices = ax_data(call->out[1]) };
+  void *scratch = NULL;
+  size_t bytes = 0;
+  ax_status st = AX_OK;
+
+  if (call->out[0]->numel == 0) return AX_OK;
+  if (j.n >= UINT32_MAX) return ax_fail(AX_ESHAPE, "%s: %lld elements along a dim are more than can be sorted", ax_ops[call->op].name, (long long)j.n);
+  for (int d = (int)dim + 1; d < x->ndim; d++) j.inner *= x->shape[d];
+  j.step = j.inner * (int64_t)ax_itemsize(x);
+  j.outer_step = j.n * j.step;
+  const int64_t lines = x->numel / j.n;
+  if (!(what == TOPK && k <= MOST_KEPT)) { /* positions, and two sets of words or pairs */
+    const int64_t threads = lines > 1 ? ax_cpu_get_threads() : 1;
+    j.share = (size_t)j.n * (8 + 2 * (is_wide(j.dtype) ? sizeof(pair) : 8));
+    j.share = (j.share + 63) / 64 * 64;
+    bytes = j.share * (size_t)threads;
+    AX_TRY(ax_alloc(bytes, &scratch));
+    j.scratch = scratch;
+  }
+  ax_cpu_for(lines, x->numel * 8, sort_range, &j);
+out:
+  if (scratch) ax_free(scratch, bytes);
+  return st;
+}
+
+ax_status ax_cpu_sort(const ax_call *call)
+{
+  const ax_tensor *x = call->in[0];
+  const int64_t dim = call->a->i[0];
+  return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->i[1]);
+}
+ax_status ax_cpu_topk(const ax_call *call) { return order(call, TOPK, call->a->i[1], call->a->i[0], call->a->i[2]); }
+ax_status ax_cpu_kthvalue(const ax_call *call) { return order(call, KTH, call->a->i[1], call->a->i[0], false); }
+ax_status ax_cpu__median(const ax_call *call) { return order(call, MEDIAN, call->a->i[0], 1, false); }
+
+/* ---- searchsorted */
+
+typedef struct search { const void *sequence, *values; int64_t n, m, *out; bool right, one; } search;
+
+/* NaN stands above everything, in the sequence as among the values. */
+#define BELOW_FLOAT(a, b) ((a) < (b) || ((b) != (b) && (a) == (a)))
+#define BELOW_INT(a, b) ((a) < (b))
+
+#define SEARCH(name, T, BELOW) \
+  static void search_##name(int64_t from, int64_t until, void *ud) \
+  { \
+    const search *s = ud; \
+    for (int64_t i = from; i < until; i++) { \
+      const T *row = (const T *)s->sequence + (s->one ? 0 : i / s->m * s->n), v = ((const T *)s->values)[i]; \
+      int64_t lo = 0, hi = s->n; \
+      while (lo < hi) { \
+        const int64_t mid = lo + (hi - lo) / 2; \
+        const bool before = s->right ? !BELOW(v, row[mid]) : BELOW(row[mid], v); \
+        if (before) lo = mid + 1; \
+        else hi = mid; \
+      } \
+      s->out[i] = lo; \
+    } \
+  }
+SEARCH(f32, float, BELOW_FLOAT)
+SEARCH(f64, double, BELOW_FLOAT)
+SEARCH(i64, int64_t, BELOW_INT)
+SEARCH(i32, int32_t, BELOW_INT)
+SEARCH(u8, uint8_t, BELOW_INT)
+
+ax_status ax_cpu_searchsorted(const ax_call *call)
+{
+  static const ax_range_fn searches[AX_DTYPE_COUNT] = { [AX_F32] = search_f32, [AX_F64] = search_f64, [AX_I64] = search_i64, [AX_I32] = search_i32,
+                                                        [AX_U8] = search_u8 };
+  const ax_tensor *s = call->in[0], *v = call->in[1], *y = call->out[0];
+  int64_t number = 0;
+  search job = { .sequence = ax_data(s), .values = v ? ax_data(v) : &number, .n = s->shape[s->ndim - 1], .m = v && v->ndim ? v->shape[v->ndim - 1] : 1,
+                 .out = ax_data(y), .right = call->a->i[0], .one = s->ndim == 1 };
+
+  if (!v) ax_store_double((ax_dtype)s->dtype, &number, 0, call->a->f[0]);
+  if (!searches[s->dtype]) return ax_cpu_no_dtype(call->op, (ax_dtype)s->dtype);
+  if (y->numel) ax_cpu_for(y->numel, y->numel * 16, searches[s->dtype], &job);
+  return AX_OK;
+}
