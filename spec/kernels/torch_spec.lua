@@ -2,9 +2,14 @@
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn", F = require "accelerate.nn.functional" }
 
-local FAMILIES = { "linalg", "norm", "attention", "shape", "rnn" }
-
-local FAMILIES = { "index", "linalg", "norm", "shape" }
+local FAMILIES = {
+  "attention",
+  "index",
+  "linalg",
+  "norm",
+  "rnn",
+  "shape",
+}
 
 local function make(v)
   local t = core.tensor(v.v, { dtype = v.d })
