@@ -8,7 +8,7 @@ local FAMILIES = {
   "linalg",
   "norm",
   "rnn",
-  "shape",
+  "shape", "transformer",
 }
 
 local function make(v)

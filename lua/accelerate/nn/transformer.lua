@@ -1,0 +1,342 @@
+--- Transformer layers and stacks of them, with PyTorch's parameter names, defaults and initialisation.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
+local init = require "accelerate.nn.init_"
+local Linear = require("accelerate.nn.linear").Linear
+local Dropout = require("accelerate.nn.dropout").Dropout
+local LayerNorm = require("accelerate.nn.norm").LayerNorm
+local MultiheadAttention = require("accelerate.nn.attention").MultiheadAttention
+local ModuleList = require("accelerate.nn.containers").ModuleList
+
+local M = {}
+
+local SIZE = { "integer", min = 1 }
+local ACTIVATIONS = {
+  relu = core.relu,
+  gelu = function(x) return core.gelu(x) end,
+}
+local LAYER = {
+  dim_feedforward = { "integer", default = 2048, min = 1 },
+  dropout = { "number", default = 0.1, min = 0, max = 1 },
+  activation = { "string|function", default = "relu" },
+  layer_norm_eps = { "number", default = 1e-5, min = 0 },
+  batch_first = { "boolean", default = false },
+  norm_first = { "boolean", default = false },
+  bias = { "boolean", default = true },
+  dtype = { "string", optional = true },
+  device = { "string", optional = true },
+}
+
+-- What both layers share: checks options, makes attention, the two linear layers, norms and dropouts.
+local function build(self, where, d_model, nhead, opts, attentions)
+  local o = options.check(where, opts, LAYER)
+  options.value(where, "d_model", d_model, SIZE)
+  options.value(where, "nhead", nhead, SIZE)
+  if type(o.activation) == "string" and not ACTIVATIONS[o.activation] then
+    options.fail("%s: activation must be 'relu', 'gelu' or a function, got '%s'", where, o.activation)
+  end
+  self.activation = ACTIVATIONS[o.activation] or o.activation
+  self.norm_first = o.norm_first
+  local place = { bias = o.bias, dtype = o.dtype, device = o.device }
+  for _, name in ipairs(attentions) do
+    self[name] = MultiheadAttention(d_model, nhead,
+      { dropout = o.dropout, batch_first = o.batch_first, bias = o.bias, dtype = o.dtype, device = o.device })
+  end
+  self.linear1 = Linear(d_model, o.dim_feedforward, place)
+  self.dropout = Dropout(o.dropout)
+  self.linear2 = Linear(o.dim_feedforward, d_model, place)
+  for i = 1, #attentions + 1 do
+    self["norm" .. i] = LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device })
+  end
+  for i = 1, #attentions + 1 do self["dropout" .. i] = Dropout(o.dropout) end
+end
+
+-- Nobody but the layer itself sees what it is given and what it makes.
+local function plain(module)
+  return module._builtin and not rawget(module, "_forward_hooks") and not rawget(module, "_forward_pre_hooks")
+end
+
+-- May what lies between the parts of a layer be let go of at once?  Not when a hook or a function of the user's gets to see it.
+local function private(self)
+  for _, module in ipairs(self:children()) do
+    if not plain(module) then return false end
+  end
+  local activation = rawget(self, "_values").activation
+  return activation == nil or activation == ACTIVATIONS.relu or activation == ACTIVATIONS.gelu
+end
+
+-- y, which was made out of x: x is of no more use.
+local function instead(free, x, y)
+  if free and not rawequal(x, y) then core.release(x) end
+  return y
+end
+
+local function feed_forward(self, free, x)
+  local h = self.linear1(x)
+  h = instead(free, h, self.activation(h))
+  h = instead(free, h, self.dropout(h))
+  return instead(free, h, self.linear2(h))
+end
+
+-- x + dropout(branch)
+local function residual(free, x, branch, dropout)
+  local dropped = instead(free, branch, dropout(branch))
+  return instead(free, dropped, core.add(x, dropped))
+end
+
+-- One sublayer around x, norm first or last.  ours: x was made in this layer.
+local function sublayer(self, free, x, ours, norm, dropout, fn)
+  local y
+  if self.norm_first then
+    local normed = norm(x)
+    y = residual(free, x, instead(free, normed, fn(normed)), dropout)
+  else
+    local sum = residual(free, x, fn(x), dropout)
+    y = instead(free, sum, norm(sum))
+  end
+  return instead(free and ours, x, y)
+end
+
+-- ---- encoder ---------------------------------------------------------------------------------------------------
+
+---@class accelerate.nn.TransformerEncoderLayer : accelerate.nn.Module
+local EncoderLayer = class("TransformerEncoderLayer", Module)
+EncoderLayer._builtin = true
+
+--- Self-attention and a feed-forward network, each with dropout, a residual connection and LayerNorm.
+---@param d_model integer
+---@param nhead integer
+---@param opts? { dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function, layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype: string, device: string }
+function EncoderLayer:init(d_model, nhead, opts)
+  build(self, "TransformerEncoderLayer", d_model, nhead, opts, { "self_attn" })
+end
+
+local ENCODE = {
+  src_mask = { "tensor", optional = true },
+  src_key_padding_mask = { "tensor", optional = true },
+  is_causal = { "boolean", default = false },
+}
+
+---@param src accelerate.Tensor (T, N, E), or (N, T, E) with batch_first, or (T, E)
+---@param opts? { src_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal: boolean } in masks true hides
+---@return accelerate.Tensor
+function EncoderLayer:forward(src, opts)
+  local o = options.check("TransformerEncoderLayer", opts, ENCODE)
+  local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal, need_weights = false }
+  local free = private(self)
+  local x = sublayer(self, free, src, false, self.norm1, self.dropout1, function(x) return (self.self_attn(x, x, x, how)) end)
+  return sublayer(self, free, x, true, self.norm2, self.dropout2, function(x) return feed_forward(self, free, x) end)
+end
+
+-- ---- decoder ---------------------------------------------------------------------------------------------------
+
+---@class accelerate.nn.TransformerDecoderLayer : accelerate.nn.Module
+local DecoderLayer = class("TransformerDecoderLayer", Module)
+DecoderLayer._builtin = true
+
+--- Self-attention, attention over an encoder's result, and a feed-forward network.
+---@param d_model integer
+---@param nhead integer
+---@param opts? table as for TransformerEncoderLayer
+function DecoderLayer:init(d_model, nhead, opts)
+  build(self, "TransformerDecoderLayer", d_model, nhead, opts, { "self_attn", "multihead_attn" })
+end
+
+local DECODE = {
+  tgt_mask = { "tensor", optional = true },
+  memory_mask = { "tensor", optional = true },
+  tgt_key_padding_mask = { "tensor", optional = true },
+  memory_key_padding_mask = { "tensor", optional = true },
+  tgt_is_causal = { "boolean", default = false },
+  memory_is_causal = { "boolean", default = false },
+}
+
+---@param tgt accelerate.Tensor
+---@param memory accelerate.Tensor the encoder's result
+---@param opts? { tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, tgt_key_padding_mask: accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, tgt_is_causal: boolean, memory_is_causal: boolean }
+---@return accelerate.Tensor
+function DecoderLayer:forward(tgt, memory, opts)
+  local o = options.check("TransformerDecoderLayer", opts, DECODE)
+  local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask, is_causal = o.tgt_is_causal, need_weights = false }
+  local other = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask, is_causal = o.memory_is_causal, need_weights = false }
+  local free = private(self)
+  local x = sublayer(self, free, tgt, false, self.norm1, self.dropout1, function(x) return (self.self_attn(x, x, x, own)) end)
+  x = sublayer(self, free, x, true, self.norm2, self.dropout2, function(x) return (self.multihead_attn(x, memory, memory, other)) end)
+  return sublayer(self, free, x, true, self.norm3, self.dropout3, function(x) return feed_forward(self, free, x) end)
+end
+
+-- ---- stacks ----------------------------------------------------------------------------------------------------
+
+-- A module with parameters and buffers of its own, which start with the same values.
+local function copied(module)
+  local twin = Module.__new(getmetatable(module))
+  local kinds, values = rawget(module, "_kinds"), rawget(module, "_values")
+  for _, name in ipairs(rawget(module, "_order")) do
+    local kind, value = kinds[name], values[name]
+    if kind == "module" then twin[name] = copied(value)
+    elseif kind == "parameter" then twin[name] = parameter.new(value:detach():clone(), { requires_grad = value.requires_grad })
+    else twin:register_buffer(name, value:detach():clone(), { persistent = not rawget(module, "_transient")[name] }) end
+  end
+  for name, value in next, values do
+    if not kinds[name] then rawget(twin, "_values")[name] = value end
+  end
+  rawset(twin, "training", module.training)
+  return twin
+end
+
+local function stack(self, where, layer, count, norm)
+  if not Module._is_module(layer) then options.fail("%s: expected a layer, got %s", where, options.show(layer)) end
+  options.value(where, "num_layers", count, SIZE)
+  local list = {}
+  for i = 1, count do list[i] = copied(layer) end
+  self.layers = ModuleList(list)
+  self.num_layers = count
+  if norm ~= nil then self.norm = norm end
+end
+
+-- The layers in turn, and the norm.
+local function run(self, x, call)
+  local layers, free = self.layers, private(self.layers) and (not self.norm or plain(self.norm))
+  for i = 1, self.num_layers do x = instead(free and i > 1, x, call(layers[i], x)) end
+  if not self.norm then return x end
+  return instead(free, x, self.norm(x))
+end
+
+-- Is the mask the causal one?  Asked once for a stack, so that its layers take the faster way.
+local function is_causal(mask)
+  if not mask or mask:dim() ~= 2 or mask.shape[1] ~= mask.shape[2] then return false end
+  local n = mask.shape[1]
+  local at = core.arange(n, { device = mask.device })
+  local above = core.gt(at, at:view(n, 1))
+  local hidden = mask.dtype == "bool" and mask or mask:eq(-math.huge)
+  local shown = mask.dtype == "bool" or mask:masked_fill(above, 0):eq(0):all():item()
+  return shown and hidden:eq(above):all():item()
+end
+
+local STACK = { norm = { "any", optional = true } }
+
+---@class accelerate.nn.TransformerEncoder : accelerate.nn.Module
+local Encoder = class("TransformerEncoder", Module)
+Encoder._builtin = true
+
+--- num_layers copies of a layer, and a norm after them.
+---@param encoder_layer accelerate.nn.Module
+---@param num_layers integer
+---@param opts? { norm: accelerate.nn.Module }
+function Encoder:init(encoder_layer, num_layers, opts)
+  stack(self, "TransformerEncoder", encoder_layer, num_layers, options.check("TransformerEncoder", opts, STACK).norm)
+end
+
+local ENCODE_ALL = {
+  mask = { "tensor", optional = true },
+  src_key_padding_mask = { "tensor", optional = true },
+  is_causal = { "boolean", optional = true },
+}
+
+---@param src accelerate.Tensor
+---@param opts? { mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal: boolean } is_causal: found out when not given
+---@return accelerate.Tensor
+function Encoder:forward(src, opts)
+  local o = options.check("TransformerEncoder", opts, ENCODE_ALL)
+  if o.is_causal == nil then o.is_causal = is_causal(o.mask) end
+  local how = { src_mask = o.mask, src_key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal }
+  return run(self, src, function(layer, x) return layer(x, how) end)
+end
+
+---@class accelerate.nn.TransformerDecoder : accelerate.nn.Module
+local Decoder = class("TransformerDecoder", Module)
+Decoder._builtin = true
+
+--- num_layers copies of a layer, and a norm after them.
+---@param decoder_layer accelerate.nn.Module
+---@param num_layers integer
+---@param opts? { norm: accelerate.nn.Module }
+function Decoder:init(decoder_layer, num_layers, opts)
+  stack(self, "TransformerDecoder", decoder_layer, num_layers, options.check("TransformerDecoder", opts, STACK).norm)
+end
+
+local DECODE_ALL = {}
+for name, entry in next, DECODE do DECODE_ALL[name] = entry end
+DECODE_ALL.tgt_is_causal = { "boolean", optional = true }
+
+---@param tgt accelerate.Tensor
+---@param memory accelerate.Tensor
+---@param opts? table as for TransformerDecoderLayer; tgt_is_causal is found out when not given
+---@return accelerate.Tensor
+function Decoder:forward(tgt, memory, opts)
+  local o = options.check("TransformerDecoder", opts, DECODE_ALL)
+  if o.tgt_is_causal == nil then o.tgt_is_causal = is_causal(o.tgt_mask) end
+  return run(self, tgt, function(layer, x) return layer(x, memory, o) end)
+end
+
+-- ---- both ------------------------------------------------------------------------------------------------------
+
+---@class accelerate.nn.Transformer : accelerate.nn.Module
+local Transformer = class("Transformer", Module)
+Transformer._builtin = true
+
+local BOTH = {
+  d_model = { "integer", default = 512, min = 1 },
+  nhead = { "integer", default = 8, min = 1 },
+  num_encoder_layers = { "integer", default = 6, min = 1 },
+  num_decoder_layers = { "integer", default = 6, min = 1 },
+}
+for name, entry in next, LAYER do BOTH[name] = entry end
+
+--- An encoder and a decoder, each with a LayerNorm at its end; matrices start Xavier uniform.
+---@param opts? { d_model: integer, nhead: integer, num_encoder_layers: integer, num_decoder_layers: integer, dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function, layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype: string, device: string }
+function Transformer:init(opts)
+  local o = options.check("Transformer", opts, BOTH)
+  local layer = {}
+  for name in next, LAYER do layer[name] = o[name] end
+  local function norm() return LayerNorm(o.d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device }) end
+  self.encoder = Encoder(EncoderLayer(o.d_model, o.nhead, layer), o.num_encoder_layers, { norm = norm() })
+  self.decoder = Decoder(DecoderLayer(o.d_model, o.nhead, layer), o.num_decoder_layers, { norm = norm() })
+  self.d_model, self.nhead, self.batch_first = o.d_model, o.nhead, o.batch_first
+  for _, p in ipairs(self:parameters()) do
+    if p:dim() > 1 then init.xavier_uniform_(p) end
+  end
+end
+
+local TRANSLATE = {
+  src_mask = { "tensor", optional = true },
+  tgt_mask = { "tensor", optional = true },
+  memory_mask = { "tensor", optional = true },
+  src_key_padding_mask = { "tensor", optional = true },
+  tgt_key_padding_mask = { "tensor", optional = true },
+  memory_key_padding_mask = { "tensor", optional = true },
+  src_is_causal = { "boolean", optional = true },
+  tgt_is_causal = { "boolean", optional = true },
+  memory_is_causal = { "boolean", default = false },
+}
+
+---@param src accelerate.Tensor
+---@param tgt accelerate.Tensor
+---@param opts? { src_mask: accelerate.Tensor, tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, tgt_key_padding_mask: accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, src_is_causal: boolean, tgt_is_causal: boolean, memory_is_causal: boolean }
+---@return accelerate.Tensor
+function Transformer:forward(src, tgt, opts)
+  local o = options.check("Transformer", opts, TRANSLATE)
+  local memory = self.encoder(src, { mask = o.src_mask, src_key_padding_mask = o.src_key_padding_mask, is_causal = o.src_is_causal })
+  return self.decoder(tgt, memory, {
+    tgt_mask = o.tgt_mask, memory_mask = o.memory_mask, tgt_key_padding_mask = o.tgt_key_padding_mask,
+    memory_key_padding_mask = o.memory_key_padding_mask, tgt_is_causal = o.tgt_is_causal, memory_is_causal = o.memory_is_causal,
+  })
+end
+
+--- A float32 mask (size, size): -inf above the diagonal, 0 elsewhere.
+---@param size integer
+---@return accelerate.Tensor
+function Transformer.generate_square_subsequent_mask(size)
+  options.value("generate_square_subsequent_mask", "size", size, SIZE)
+  local at = core.arange(size)
+  return core.zeros(size, size):masked_fill(core.gt(at, at:view(size, 1)), -math.huge)
+end
+
+M.TransformerEncoderLayer, M.TransformerDecoderLayer = EncoderLayer, DecoderLayer
+M.TransformerEncoder, M.TransformerDecoder, M.Transformer = Encoder, Decoder, Transformer
+
+return M
