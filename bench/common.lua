@@ -31,6 +31,20 @@ function common.fashion_mnist(data)
   return x:reshape(dataset:len(), 784), y
 end
 
+--- Takes `--dtype fp32|bf16` out of a list of arguments and returns the mixed_precision that it means: "no" or "bf16".
+function common.mixed_precision(arguments)
+  for i, word in ipairs(arguments) do
+    if word == "--dtype" then
+      local mode = ({ fp32 = "no", bf16 = "bf16" })[arguments[i + 1]]
+      if not mode then error(("--dtype: expected fp32 or bf16, got %s"):format(tostring(arguments[i + 1])), 0) end
+      table.remove(arguments, i)
+      table.remove(arguments, i)
+      return mode
+    end
+  end
+  return "no"
+end
+
 --- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
 function common.emit(fields)
   fields.backend = core.backend_info().description

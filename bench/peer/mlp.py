@@ -31,7 +31,7 @@ def batches(x, y, size):
 
 
 def main():
-    args = peer.arguments(__doc__, batch=64, steps=400, warmup=50,
+    args = peer.arguments(__doc__, batch=64, steps=400, warmup=50, dtype="fp32",
                           data=os.environ.get("FASHION_MNIST_DIR", "/usr/share/datasets/fashion-mnist"))
     import torch
     from torch import nn
@@ -47,7 +47,8 @@ def main():
     for i in range(args.warmup + args.steps):
         began = time.perf_counter()
         images, labels = next(source)
-        loss = nn.functional.cross_entropy(model(images), labels)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
