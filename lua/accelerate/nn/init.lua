@@ -18,6 +18,8 @@ local nn = {
 }
 
 for _, file in ipairs { "linear", "activation", "dropout", "loss", "containers", "rnn", "norm", "attention", "transformer" } do
+
+for _, file in ipairs { "linear", "embedding", "padding", "activation", "dropout", "loss", "containers", "rnn" } do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
 

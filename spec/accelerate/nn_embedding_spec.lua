@@ -1,0 +1,136 @@
+local core = require "accelerate.core"
+local nn = require "accelerate.nn"
+local F = nn.functional
+
+local function ids(v) return core.tensor(v, { dtype = "int64" }) end
+local function raises(text, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.truthy(message:find(text, 1, true), message)
+end
+
+describe("nn.Embedding", function()
+  it("looks rows up, for inputs of any shape", function()
+    local e = nn.Embedding(5, 3)
+    local y = e(ids { { 4, 0 }, { 4, 4 } })
+    assert.are.same({ 2, 2, 3 }, y.shape)
+    assert.are.same(e.weight[5]:totable(), y[2][1]:totable())
+    assert.are.equal("Embedding(5, 3)", tostring(e))
+    assert.are.same({ "weight" }, (function() local names = {} for name in pairs(e:state_dict()) do names[#names + 1] = name end return names end)())
+  end)
+
+  it("starts normal, with zeros at padding_idx, which gets no gradient", function()
+    local e = nn.Embedding(4, 200, { padding_idx = -4 })
+    assert.are.equal("Embedding(4, 200, padding_idx=0)", tostring(e))
+    assert.are.equal(0, e.weight[1]:abs():sum():item())
+    assert.is_true(math.abs(e.weight[2]:square():mean():item() - 1) < 0.5)
+    e(ids { 0, 1, 0, 1 }):sum():backward()
+    assert.are.equal(0, e.weight.grad[1]:abs():sum():item())
+    assert.are.equal(2, e.weight.grad[2][1]:item())
+  end)
+
+  it("takes rows that there are, frozen unless told otherwise", function()
+    local rows = core.randn(3, 2)
+    local e = nn.Embedding.from_pretrained(rows)
+    assert.is_false(e.weight.requires_grad)
+    assert.are.same(rows[3]:totable(), e(ids { 2 })[1]:totable())
+    assert.is_true(nn.Embedding.from_pretrained(rows, { freeze = false }).weight.requires_grad)
+  end)
+
+  it("says which number has no row", function()
+    raises("embedding: index 5 at position [1] (from 0) is outside 0..4", nn.Embedding(5, 3), ids { 0, 5 })
+    raises("embedding: index -1 at position [0, 2]", nn.Embedding(5, 3), ids { { 0, 1, -1 } })
+    raises("input must be int64, got float32", nn.Embedding(5, 3), core.ones(2))
+    raises("padding_idx must lie in -5..4, got 5", nn.Embedding, 5, 3, { padding_idx = 5 })
+    raises("did you mean 'padding_idx'", nn.Embedding, 5, 3, { paddin_idx = 1 })
+  end)
+
+  -- The slot of a flat gradient buffer, as parallel.lua makes it.
+  local function with_slot(weight)
+    local flat = core.full({ weight:numel() + 4 }, 7)
+    core.set_grad_slot(weight, flat, 2)
+    return flat
+  end
+
+  it("adds its gradient into the flat buffer, also beside another use of the same weight", function()
+    local input, x = ids { 1, 3, 1 }, core.randn(4, 3)
+    local function total(w) return (core.embedding(input, w) * 2):sum() + core.linear(x, w):square():sum() end
+    local plain = nn.Parameter(core.randn(5, 3))
+    total(plain):backward()
+    local w = nn.Parameter(plain.data:clone())
+    local flat = with_slot(w)
+    total(w):backward()
+    assert.is_true((w.grad - plain.grad):abs():max():item() < 1e-5)
+    assert.are.equal(w.grad[2][1]:item(), flat[2 + 3 + 1]:item())
+    assert.are.equal(7, flat[2]:item())
+    total(w):backward() -- on top of what is there
+    assert.is_true((w.grad - plain.grad * 2):abs():max():item() < 1e-4)
+  end)
+
+  it("has a gradient of its gradient", function()
+    local w = core.randn(4, 2, { dtype = "float64", requires_grad = true })
+    local y = core.embedding(ids { 2, 0, 2 }, w, 0):pow(3):sum()
+    local g = core.grad(y, w, { create_graph = true })
+    local h = core.grad((g * g):sum(), w)
+    -- row 2 is used twice: g = 6 w^2, d(g^2) = 2 * 6 w^2 * 12 w
+    local v = w.data[3][1]:item()
+    assert.is_true(math.abs(h[3][1]:item() - 144 * v ^ 3) < 1e-9)
+    assert.are.equal(0, h[1][1]:item())
+  end)
+
+  it("gives the same gradient with any number of threads", function()
+    local input, former = core.randint(0, 300, { 5000 }), core.get_num_threads()
+    local g = core.randn(5000, 40)
+    local results = {}
+    for n = 1, 3 do
+      core.set_num_threads(n)
+      local w = core.randn(300, 40, { generator = core.Generator(1) }):requires_grad_()
+      core.embedding(input, w):backward(g)
+      results[n] = w.grad
+    end
+    core.set_num_threads(former)
+    assert.is_true(results[1]:eq(results[2]):all():item())
+    assert.is_true(results[1]:eq(results[3]):all():item())
+  end)
+
+  it("rounds gradients of half types once", function()
+    local w = core.zeros(2, 1, { dtype = "bfloat16", requires_grad = true })
+    core.embedding(core.zeros(1000, { dtype = "int64" }), w):backward(core.full({ 1000, 1 }, 0.01, { dtype = "bfloat16" }))
+    assert.is_true(math.abs(w.grad[1]:item() - 10) < 0.1)
+  end)
+end)
+
+describe("padding modules", function()
+  it("surround the last dims, in PyTorch's order", function()
+    local x = core.arange(4):float():view(1, 1, 2, 2)
+    assert.are.same({ 1, 1, 3, 4 }, nn.ZeroPad2d({ 1, 1, 0, 1 })(x).shape)
+    assert.are.same({ { 5, 0, 1, 5 }, { 5, 2, 3, 5 } }, nn.ConstantPad1d(1, 5)(x)[1][1]:totable())
+    assert.are.same({ 1, 0, 1, 0 }, nn.ReflectionPad1d(1)(x)[1][1][1]:totable())
+    assert.are.same({ 0, 0, 1, 1 }, nn.ReplicationPad1d(1)(x)[1][1][1]:totable())
+    assert.are.same({ 3, 2, 3, 2 }, nn.CircularPad2d(1)(x)[1][1][1]:totable())
+    assert.are.same({ 1, 3, 4, 4 }, nn.ConstantPad3d(1, 2)(x).shape)
+    assert.are.equal("ConstantPad2d(padding=(1, 1, 1, 1), value=0.5)", tostring(nn.ConstantPad2d(1, 0.5)))
+    assert.are.equal("ZeroPad2d((1, 2, 3, 4))", tostring(nn.ZeroPad2d { 1, 2, 3, 4 }))
+  end)
+
+  it("say what does not fit", function()
+    raises("ZeroPad2d: padding must be an integer or a list of 4", nn.ZeroPad2d, { 1, 2 })
+    raises("ZeroPad1d: takes the padding alone", nn.ZeroPad1d, 1, 2)
+    raises("pad: a margin of 2 is more than dim 2 of shape [1, 2] can fill (mode reflect)", nn.ReflectionPad1d(2), core.ones(1, 2))
+    raises("pad: margins for 2 dims, but shape [3] has 1", F.pad, core.ones(3), { 1, 1, 1, 1 })
+    raises("pad: margins come in pairs", F.pad, core.ones(3), { 1, 1, 1 })
+    raises("pad: margins [-2, -2] leave nothing of dim 1 of shape [3]", F.pad, core.ones(3), { -2, -2 })
+    raises('only mode "constant" has a value', F.pad, core.ones(3), { 1, 1 }, "reflect", 2)
+    raises("the value 0.5 does not fit a tensor of int64", F.pad, core.arange(3), { 1, 1 }, { value = 0.5 })
+  end)
+end)
+
+describe("nn.Unflatten", function()
+  it("turns Flatten round", function()
+    local x = core.randn(2, 3, 4)
+    local y = nn.Sequential(nn.Flatten(), nn.Unflatten(2, { 3, -1 }))(x)
+    assert.is_true(y:eq(x):all():item())
+    assert.are.equal("Unflatten(dim=2, unflattened_size=(3, -1))", tostring(nn.Unflatten(2, { 3, -1 })))
+    raises("unflatten: sizes [2, 5] do not make up dim 2 of size 12", nn.Unflatten(2, { 2, 5 }), core.ones(1, 12))
+  end)
+end)

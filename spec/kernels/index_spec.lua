@@ -1,0 +1,214 @@
+--- What the cases of the op table do not show of the index and shape families: messages, forms in place, threads, large sizes.
+local core = require "accelerate.core"
+
+local function int64(v) return core.tensor(v, { dtype = "int64" }) end
+local function raises(text, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok, "expected: " .. text)
+  assert.truthy(message:find(text, 1, true), message)
+end
+
+describe("an index out of range", function()
+  local x = core.randn(3, 4)
+  it("is named with its place and the size", function()
+    raises("gather: index 4 at position [0, 1] (from 0) is outside 0..3, dim 2 has size 4", x.gather, x, 2, int64 { { 0, 4 } })
+    raises("scatter: index -1 at position [1, 0]", x.scatter, x, 1, int64 { { 0, 0 }, { -1, 0 } }, 0)
+    raises("scatter_add: index 9", x.scatter_add, x, 1, int64 { { 9 } }, core.ones(1, 1))
+    raises("index_add: index 3 at position [1] (from 0) is outside 0..2, dim 1 has size 3", x.index_add, x, 1, int64 { 0, 3 }, core.ones(2, 4))
+    raises("index_copy: index 4", x.index_copy, x, 2, int64 { 4 }, core.ones(3, 1))
+    raises("index_fill: index 7", x.index_fill, x, 2, int64 { 7 }, 0)
+    raises("index_select: index 3", x.index_select, x, 1, int64 { 3 })
+    raises("one_hot: 3 at flat position 1 (from 0) is no class of 0..2", core.one_hot, int64 { 0, 3 }, 3)
+  end)
+
+  it("is found in an expanded index, too", function()
+    raises("gather: index 3 at position [1, 0]", x.gather, x, 1, int64({ { 0 }, { 3 } }):expand(2, 4))
+    raises("gather: index 3 at position [0, 1]", x.gather, x, 1, int64({ { 0, 1 }, { 3, 2 } }):t())
+  end)
+
+  it("leaves the tensor of an op in place as it was", function()
+    local y = x:clone()
+    raises("scatter: index 9", y.scatter_, y, 1, int64 { { 0, 9 } }, 1)
+    raises("index_add: index 9", y.index_add_, y, 1, int64 { 0, 9 }, core.ones(2, 4))
+    assert.is_true(y:eq(x):all():item())
+  end)
+end)
+
+describe("forms in place", function()
+  local function same(a, b) assert.are.same(b:totable(), a:totable()) end
+  local index, src = int64 { { 2, 0 }, { 1, 2 } }, core.randn(2, 2)
+  local list, rows = int64 { 2, 0 }, core.randn(2, 4)
+
+  for _, case in ipairs {
+    { "scatter", 1, index, src }, { "scatter", 1, index, 3 }, { "scatter_add", 2, index, src }, { "index_add", 1, list, rows, 2 },
+    { "index_copy", 1, list, rows }, { "index_fill", 2, list, 5 }, { "tril", 1 }, { "triu", -1 },
+  } do
+    local name = case[1]
+    it(name .. "_ gives the same, also through strides and beside itself", function()
+      local x = core.randn(3, 4)
+      local expected = x[name](x, unpack(case, 2))
+      local y = x:clone()
+      assert.are.equal(y, y[name .. "_"](y, unpack(case, 2)))
+      same(y, expected)
+      local wide = core.zeros(4, 6)
+      local view = wide[{ {}, { 1, 6, 2 } }]:t()
+      view:copy_(x)
+      view[name .. "_"](view, unpack(case, 2))
+      same(view, expected)
+      assert.are.equal(0, wide[{ {}, { 2, 6, 2 } }]:abs():sum():item())
+    end)
+  end
+
+  it("may read the tensor that they change", function()
+    local x = core.arange(4):float()
+    x:scatter_(1, int64 { 1, 2, 3, 0 }, x)
+    same(x, core.tensor { 3, 0, 1, 2 })
+    local y = core.arange(4):float()
+    y:index_add_(1, int64 { 1, 2, 3, 3 }, y)
+    same(y, core.tensor { 0, 1, 3, 8 })
+  end)
+
+  it("are recorded", function()
+    local x, s = core.randn(3, { dtype = "float64", requires_grad = true }), core.randn(2, { dtype = "float64", requires_grad = true })
+    local y = x * 2
+    y:scatter_(1, int64 { 2, 0 }, s);
+    (y * core.tensor({ 1, 10, 100 }, { dtype = "float64" })):sum():backward()
+    same(x.grad, core.tensor { 0, 20, 0 })
+    same(s.grad, core.tensor { 100, 1 })
+  end)
+end)
+
+describe("threads", function()
+  local function alike(name, f)
+    it("do not change " .. name, function()
+      local former = core.get_num_threads()
+      core.set_num_threads(1)
+      local one = { f() }
+      for n = 2, 3 do
+        core.set_num_threads(n)
+        for k, t in ipairs { f() } do assert.is_true(t:eq(one[k]):logical_or(t:isnan()):all():item(), name .. " with " .. n) end
+      end
+      core.set_num_threads(former)
+    end)
+  end
+  local x = core.randn(70, 900)
+  local across, down = core.randint(0, 900, { 70, 900 }), core.randint(0, 70, { 70, 900 })
+  alike("gather", function() return x:gather(1, down), x:gather(2, across) end)
+  alike("scatter", function() return x:scatter(1, down, x), x:scatter(2, across, x) end)
+  alike("scatter_add", function() return x:scatter_add(1, down, x), x:scatter_add(2, across, x) end)
+  alike("index_add", function() return x:index_add(1, down[1]:narrow(1, 1, 70), x), x:index_add(2, across[1], x) end)
+  alike("sort", function() return x:sort(1), x:sort(2, true) end)
+  alike("topk", function() return x:topk(5), x:topk(200, 2, false) end)
+  alike("pad", function() return x:pad({ 600, 0, 3, 3 }, "reflect"), x:pad { 900, 1 } end)
+  alike("tile", function() return x:tile(3, 2), x:tile(1, 5), x:tile(7, 1) end)
+  alike("tril", function() return x:tril(100) end)
+end)
+
+describe("order", function()
+  it("is stable and total over long rows, NaN last, in every type", function()
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+      local n = 3000
+      local x = core.randint(0, 40, { n }):to(dtype)
+      for _, falling in ipairs { false, true } do
+        local v, at = x:sort(1, falling)
+        local a, b = v:double():totable(), at:totable()
+        for i = 2, n do
+          local fine
+          if falling then fine = a[i - 1] > a[i] else fine = a[i - 1] < a[i] end
+          if a[i] == a[i - 1] then fine = b[i - 1] < b[i] end
+          if not fine then error(("%s: %g at %d, then %g at %d"):format(dtype, a[i - 1], b[i - 1], a[i], b[i])) end
+        end
+        local top, top_at = x:topk(100, 1, falling)
+        assert.are.same(v:narrow(1, 1, 100):double():totable(), top:double():totable())
+        assert.are.same(at:narrow(1, 1, 100):totable(), top_at:totable())
+      end
+    end
+  end)
+
+  it("compares exactly", function()
+    local x = core.tensor({ 2 ^ 52 + 1, -2 ^ 52, 2 ^ 52, -1 }, { dtype = "int64" })
+    assert.are.same({ 1, 3, 2, 0 }, x:argsort():totable())
+    local y = core.randn(5000, { dtype = "float64" })
+    local v = (y:sort()):totable()
+    for i = 2, #v do assert.is_true(v[i - 1] <= v[i]) end
+  end)
+end)
+
+describe("several results", function()
+  it("of split are views, and one node of the tape", function()
+    local x = core.randn(4, 6, { requires_grad = true })
+    local a, b, c = x:split(2, 2)
+    assert.are.equal("split", a.grad_fn)
+    assert.are.equal("split", c.grad_fn)
+    assert.is_false(b:is_contiguous())
+    b:sum():backward()
+    assert.are.same({ 0, 0, 1, 1, 0, 0 }, x.grad[1]:totable())
+    local y = core.zeros(4)
+    local left = y:chunk(2)
+    left:fill_(3)
+    assert.are.same({ 3, 3, 0, 0 }, y:totable())
+  end)
+
+  it("of unbind may be many", function()
+    local x = core.randn(700, 2, { dtype = "float64", requires_grad = true })
+    local rows = { x:unbind() }
+    assert.are.equal(700, #rows)
+    local total = rows[1]:sum()
+    for i = 2, 700 do total = total + rows[i]:sum() * i end
+    total:backward()
+    for _, i in ipairs { 1, 255, 256, 700 } do assert.are.equal(i, x.grad[i][2]:item()) end
+    local twice = core.grad((x * x):unbind(2), { x }, { grad_outputs = { core.ones(700):double() } })
+    assert.are.same({ 2 * x.data[9][1]:item(), 0 }, twice[9]:totable())
+  end)
+
+  it("have gradients of gradients", function()
+    local x = core.randn(5, { dtype = "float64", requires_grad = true })
+    local a, b = x:split({ 2, 3 })
+    local g = core.grad(a:pow(3):sum() + b:pow(2):sum(), x, { create_graph = true })
+    local h = core.grad(g:sum(), x)
+    local v = x.data:totable()
+    for i = 1, 5 do assert.is_true(math.abs(h[i]:item() - (i <= 2 and 6 * v[i] or 2)) < 1e-12) end
+  end)
+
+  it("raise for what does not fit", function()
+    local x = core.ones(4, 3)
+    raises("split: the sizes add up to 5, but dim 1 of shape [4, 3] has 4 positions", x.split, x, { 2, 3 })
+    raises("split: size 2 is -1", x.split, x, { 5, -1 })
+    raises("split: split_size, entry 1: expected an integer", x.split, x, { "a" })
+    raises("split: expected parts of at least one position, got 0", x.split, x, 0)
+    raises("chunk: expected at least one chunk, got 0", x.chunk, x, 0)
+    raises("unbind: a 0-d tensor has no dim", core.unbind, core.ones({}))
+    raises("split: dim 3 is out of range", x.split, x, 2, 3)
+    raises("meshgrid: tensor 2 has 2 dims", core.meshgrid, core.ones(2), x)
+    local y = core.zeros(12)
+    local list = {}
+    for i = 1, 12 do list[i] = 1 end
+    assert.are.equal(12, select("#", y:split(list))) -- more than a tensor has dims
+  end)
+end)
+
+describe("messages of the shape family", function()
+  local x = core.ones(2, 3)
+  for text, f in pairs {
+    ["flip: dim 1 is listed twice"] = function() x:flip(1, -2) end,
+    ["roll: 2 shifts and 1 dims"] = function() x:roll({ 1, 2 }, 1) end,
+    ["movedim: source names dim 1 twice"] = function() x:movedim({ 1, 1 }, { 1, 2 }) end,
+    ["movedim: 2 dims and 1 places"] = function() x:movedim({ 1, 2 }, 1) end,
+    ["tile: a dim cannot be repeated -1 times"] = function() x:tile(-1) end,
+    ["repeat_interleave: repeats must have one entry, or 2, got [3]"] = function() x:repeat_interleave(int64 { 1, 2, 3 }, 1) end,
+    ["repeat_interleave: repeats[1] is -2"] = function() x:repeat_interleave(int64 { 1, -2 }, 1) end,
+    ["tril: expected matrices, got [3]"] = function() x[1]:tril() end,
+    ["diagonal: dim1 and dim2 are both 1"] = function() x:diagonal(0, 1, 1) end,
+    ["diag: expected a vector or a matrix, got [1, 2, 3]"] = function() x:view(1, 2, 3):diag() end,
+    ["kthvalue: k must be in 1..3"] = function() x:kthvalue(4) end,
+    ["topk: k is 4, but dim 2 of shape [2, 3] has 3 elements"] = function() x:topk(4) end,
+    ["scatter: x is float32, but what goes into it is float64"] = function() x:scatter(1, int64 { { 0 } }, core.ones(1, 1):double()) end,
+    ["gather: index must be int64, got float32"] = function() x:gather(1, x) end,
+    ["gather: index [1] must have as many dims as [2, 3]"] = function() x:gather(1, int64 { 0 }) end,
+    ["masked_scatter: the mask has 6 true elements, source only 2"] = function() x:masked_scatter(x:gt(0), core.ones(2)) end,
+    ["bincount: x holds the negative number -1"] = function() int64({ -1 }):bincount() end,
+    ["searchsorted: sequences [2, 3] and values [3] must agree"] = function() core.searchsorted(x, x[1]) end,
+  } do
+    it(text, function() raises(text, f) end)
+  end
+end)
