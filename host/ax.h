@@ -393,9 +393,12 @@ typedef struct ax_segment {
 } ax_segment;
 /* All params of one call share dtype (float32, float64) and device.  Merges what touches, then runs the backend. */
 AX_API ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
-/* Norm over the gradients of `params` (those that have one): p = 2, 1, any p > 0, INFINITY.  *out: float64, fixed order. */
-AX_API ax_status ax_grad_norm(int n, ax_tensor *const *params, double p, double *out);
-AX_API ax_status ax_grad_scale(int n, ax_tensor *const *params, double factor);
+
+/* Many floating-point tensors of any layout at once; entries may be NULL.  The norm over all their elements: p any number but 0, also
+ * INFINITY and -INFINITY; in float64, in fixed order. */
+AX_API ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out);
+AX_API ax_status ax_scale_all(int n, ax_tensor *const *list, double factor);
+AX_API ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit); /* every element to -limit .. limit; NaN stays */
 
 /* ---- backends ----------------------------------------------------------------------------------------------- */
 
@@ -454,9 +457,11 @@ typedef struct ax_backend {
   const char *level; /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
   ax_status (*optim)(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
-  /* sum over all segments of |grad|^p (p = INFINITY: the largest), in float64, in an order that does not depend on threads */
+  /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if there is one), in float64, in an order
+   * that does not depend on threads */
   ax_status (*norm)(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
   ax_status (*scale)(ax_dtype dtype, const ax_segment *segs, int n, double factor); /* grad *= factor; grad is writable here */
+  ax_status (*clamp)(ax_dtype dtype, const ax_segment *segs, int n, double limit);  /* to -limit .. limit; grad is writable here */
   int (*get_threads)(void);
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */

@@ -300,7 +300,24 @@ static int optim_step(lua_State *L)
   return 0;
 }
 
-/* ---- norms */
+/* ---- many tensors at once */
+
+/* The gradients of the tensors at idx, NULL where there is none. */
+static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
+{
+  ax_tensor **list = push_params(L, idx, fn, n);
+  for (int k = 0; k < *n; k++) list[k] = list[k]->grad;
+  return list;
+}
+
+/* Fills box with a 0-d tensor of value v, of the widest type among those in the list. */
+static ax_status number_like(double v, int n, ax_tensor *const *list, ax_tensor **box)
+{
+  ax_dtype dtype = AX_F32;
+  for (int k = 0; k < n; k++)
+    if (list[k] && list[k]->dtype == AX_F64) dtype = AX_F64;
+  return ax_tensor_scalar(dtype, v, box);
+}
 
 /* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d tensor: the norm before clipping */
 static int clip_grad_norm_(lua_State *L)
@@ -310,8 +327,7 @@ static int clip_grad_norm_(lua_State *L)
   double max_norm, p = 2, norm, factor;
   bool strict = false;
   int n;
-  ax_tensor **params, **box;
-  ax_dtype dtype = AX_F32;
+  ax_tensor **grads, **box;
 
   ax_bind_enter(L);
   lua_settop(L, 3);
@@ -326,16 +342,41 @@ static int clip_grad_norm_(lua_State *L)
     if (!lua_isnil(L, -1)) strict = ax_check_boolean(L, -1, fn, "error_if_nonfinite");
     lua_pop(L, 2);
   }
-  params = push_params(L, 1, fn, &n);
-  for (int k = 0; k < n; k++)
-    if (params[k]->grad && params[k]->grad->dtype == AX_F64) dtype = AX_F64;
+  grads = push_grads(L, 1, fn, &n);
   box = ax_push_box(L);
-  if (ax_grad_norm(n, params, p, &norm) != AX_OK) return ax_raise(L, fn);
+  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_raise(L, fn);
   if (strict && !isfinite(norm)) return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
-  if (ax_tensor_scalar(dtype, norm, box) != AX_OK) return ax_raise(L, fn);
+  if (number_like(norm, n, grads, box) != AX_OK) return ax_raise(L, fn);
   factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1) && ax_grad_scale(n, params, factor) != AX_OK) return ax_raise(L, fn); /* also NaN, which spreads as in PyTorch */
+  if (!(factor >= 1) && ax_scale_all(n, grads, factor) != AX_OK) return ax_raise(L, fn); /* also NaN, which spreads as in PyTorch */
   return 1;
+}
+
+/* core.scale_grads_(params, factor): every gradient times a number */
+static int scale_grads_(lua_State *L)
+{
+  static const char fn[] = "scale_grads_";
+  int n;
+  ax_tensor **grads;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  const double factor = ax_check_number(L, 2, fn, "factor");
+  grads = push_grads(L, 1, fn, &n);
+  return ax_scale_all(n, grads, factor) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.clip_grad_value_(params, limit) */
+static int clip_grad_value_(lua_State *L)
+{
+  static const char fn[] = "clip_grad_value_";
+  int n;
+  ax_tensor **grads;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  const double limit = ax_check_number(L, 2, fn, "clip_value");
+  if (!(limit >= 0)) return ax_error(L, fn, "clip_value must be at least 0, got %g", limit);
+  grads = push_grads(L, 1, fn, &n);
+  return ax_clamp_all(n, grads, limit) == AX_OK ? 0 : ax_raise(L, fn);
 }
 
 /* core.grad_norm(params, p) -> number */
@@ -343,13 +384,29 @@ static int grad_norm(lua_State *L)
 {
   double p, norm;
   int n;
-  ax_tensor **params;
+  ax_tensor **grads;
 
   ax_bind_enter(L);
   p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, "grad_norm", "p");
-  params = push_params(L, 1, "grad_norm", &n);
-  if (ax_grad_norm(n, params, p, &norm) != AX_OK) return ax_raise(L, "grad_norm");
+  grads = push_grads(L, 1, "grad_norm", &n);
+  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_raise(L, "grad_norm");
   lua_pushnumber(L, norm);
+  return 1;
+}
+
+/* core.total_norm(tensors, p) -> 0-d tensor */
+static int total_norm(lua_State *L)
+{
+  static const char fn[] = "get_total_norm";
+  double p, norm;
+  int n;
+  ax_tensor **list, **box;
+
+  ax_bind_enter(L);
+  p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, fn, "norm_type");
+  list = push_params(L, 1, fn, &n);
+  box = ax_push_box(L);
+  if (ax_norm_all(n, list, p, &norm) != AX_OK || number_like(norm, n, list, box) != AX_OK) return ax_raise(L, fn);
   return 1;
 }
 
@@ -357,7 +414,9 @@ void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step },
-    { "clip_grad_norm_", clip_grad_norm_ }, { "grad_norm", grad_norm }, { NULL, NULL },
+    { "clip_grad_norm_", clip_grad_norm_ },
+    { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
+    { NULL, NULL },
   };
   ax_add_functions(L, functions);
 }

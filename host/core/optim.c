@@ -89,63 +89,126 @@ ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, in
   return backend->optim(kind, dtype, segs, last + 1, h);
 }
 
-/* Gradients as segments, contiguous ones merged where they touch; all of one dtype. */
-static ax_status grad_segments(const char *what, int n, ax_tensor *const *params, ax_segment **out, int *count, ax_dtype *dtype)
-{
-  ax_segment *segs = ax_calloc((size_t)(n ? n : 1), sizeof *segs);
-  int m = 0;
+/* ---- many tensors at once */
 
-  *out = segs;
-  if (!segs) return AX_ENOMEM;
-  *dtype = AX_F32;
-  for (int k = 0; k < n; k++) {
-    const ax_tensor *g = params[k]->grad;
-    if (!g) continue;
-    if (m && g->dtype != *dtype)
-      return ax_fail(AX_EDTYPE, "%s: gradients of %s and %s in one call", what, ax_dtype_name(*dtype), ax_dtype_name((ax_dtype)g->dtype));
-    if (!ax_is_float((ax_dtype)g->dtype) || !ax_tensor_is_contiguous(g))
-      return ax_fail(AX_EINVAL, "%s: the gradient of parameter %d is not a contiguous floating-point tensor", what, k + 1);
-    *dtype = (ax_dtype)g->dtype;
-    segs[m++] = (ax_segment){ .grad = ax_data(g), .n = g->numel };
-  }
-  *count = m;
+/* What of a list can go through one kernel call: contiguous tensors of `dtype`.  Not merged where they touch: a norm must not depend on
+ * where tensors lie. */
+static int segments_of(ax_dtype dtype, int n, ax_tensor *const *list, ax_segment *segs)
+{
+  int m = 0;
+  for (int k = 0; k < n; k++)
+    if (list[k] && list[k]->dtype == dtype && ax_tensor_is_contiguous(list[k]))
+      segs[m++] = (ax_segment){ .grad = ax_data(list[k]), .n = list[k]->numel };
+  return m;
+}
+
+static bool stands_alone(const ax_tensor *t) { return t && ((t->dtype != AX_F32 && t->dtype != AX_F64) || !ax_tensor_is_contiguous(t)); }
+
+static ax_status check_all_float(const char *what, int n, ax_tensor *const *list)
+{
+  for (int k = 0; k < n; k++)
+    if (list[k] && !ax_is_float((ax_dtype)list[k]->dtype))
+      return ax_fail(AX_EDTYPE, "%s: tensor %d is %s; all must be of a floating-point type", what, k + 1, ax_dtype_name((ax_dtype)list[k]->dtype));
   return AX_OK;
 }
 
-ax_status ax_grad_norm(int n, ax_tensor *const *params, double p, double *out)
+/* The sum, or the extreme, of two parts of a norm; a NaN wins. */
+static double joined(double p, double a, double b)
 {
+  if (!isinf(p)) return a + b;
+  if (a != a) return a;
+  return b != b || (p > 0 ? b > a : b < a) ? b : a;
+}
+
+/* Adds what a float32 or float64 copy of `t` brings. */
+static ax_status add_norm_of(const ax_backend *backend, ax_tensor *t, double p, double *sum)
+{
+  const ax_dtype dtype = t->dtype == AX_F64 ? AX_F64 : AX_F32;
+  ax_tensor *cast = NULL, *flat = NULL;
+  double part;
+  ax_status st;
+
+  AX_TRY(ax_cast(t, dtype, &cast));
+  AX_TRY(ax_contiguous(cast, &flat));
+  AX_TRY(backend->norm(dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
+  *sum = joined(p, *sum, part);
+out:
+  ax_tensor_release(flat);
+  ax_tensor_release(cast);
+  return st;
+}
+
+ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
+{
+  static const ax_dtype dtypes[] = { AX_F32, AX_F64 };
+  const bool recording = ax_grad_set_enabled(false);
   const ax_backend *backend;
   ax_segment *segs = NULL;
-  ax_dtype dtype;
-  double sum;
-  int count;
+  double sum = p == -INFINITY ? INFINITY : 0;
+  int64_t elements = 0;
   ax_status st;
 
   *out = 0;
-  if (!(p > 0)) return ax_fail(AX_ERANGE, "grad_norm: norm_type must be above 0, got %g", p);
+  if (p == 0 || p != p) st = ax_fail(AX_ERANGE, "norm: norm_type must be a number other than 0, got %g", p);
+  else st = check_all_float("norm", n, list);
+  if (st != AX_OK) goto out;
+  segs = ax_calloc((size_t)(n ? n : 1), sizeof *segs);
+  if (!segs) { st = AX_ENOMEM; goto out; }
   AX_TRY(ax_backend_of((ax_device){ AX_CPU, 0 }, &backend));
-  AX_TRY(grad_segments("grad_norm", n, params, &segs, &count, &dtype));
-  AX_TRY(backend->norm(dtype, segs, count, p, &sum));
-  *out = isinf(p) ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p);
+  for (int d = 0; d < 2; d++) {
+    const int m = segments_of(dtypes[d], n, list, segs);
+    double part;
+    if (!m) continue;
+    AX_TRY(backend->norm(dtypes[d], segs, m, p, &part));
+    sum = joined(p, sum, part);
+  }
+  for (int k = 0; k < n; k++) {
+    if (list[k]) elements += list[k]->numel;
+    if (stands_alone(list[k])) AX_TRY(add_norm_of(backend, list[k], p, &sum));
+  }
+  *out = !elements ? 0 : isinf(p) ? sum : p == 2 ? sqrt(sum) : p == 1 ? sum : pow(sum, 1 / p);
 out:
+  ax_grad_set_enabled(recording);
   ax_mfree(segs);
   return st;
 }
 
-ax_status ax_grad_scale(int n, ax_tensor *const *params, double factor)
+/* Runs a kernel that rewrites float32 and float64 tensors, and an op on the others. */
+static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, double number, bool clamp)
 {
+  static const ax_dtype dtypes[] = { AX_F32, AX_F64 };
+  const bool recording = ax_grad_set_enabled(false);
   const ax_backend *backend;
   ax_segment *segs = NULL;
-  ax_dtype dtype;
-  int count;
   ax_status st;
 
+  AX_TRY(check_all_float(what, n, list));
+  segs = ax_calloc((size_t)(n ? n : 1), sizeof *segs);
+  if (!segs) { st = AX_ENOMEM; goto out; }
   AX_TRY(ax_backend_of((ax_device){ AX_CPU, 0 }, &backend));
-  AX_TRY(grad_segments("grad_scale", n, params, &segs, &count, &dtype));
-  AX_TRY(backend->scale(dtype, segs, count, factor));
-  for (int k = 0; k < n; k++)
-    if (params[k]->grad) params[k]->grad->version->edits++;
+  for (int d = 0; d < 2; d++) {
+    const int m = segments_of(dtypes[d], n, list, segs);
+    if (m) AX_TRY((clamp ? backend->clamp : backend->scale)(dtypes[d], segs, m, number));
+  }
+  for (int k = 0; k < n; k++) {
+    if (!list[k]) continue;
+    if (!stands_alone(list[k])) {
+      ax_touch(list[k]);
+      continue;
+    }
+    ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ list[k], NULL }, .scalars = 2, .num = { 0, number } };
+    if (!clamp) AX_TRY(ax_run_inplace(AX_OP_MUL, &args, list[k]));
+    else {
+      AX_TRY(ax_run_inplace(AX_OP_MINIMUM, &args, list[k]));
+      args.num[1] = -number;
+      AX_TRY(ax_run_inplace(AX_OP_MAXIMUM, &args, list[k]));
+    }
+  }
 out:
+  ax_grad_set_enabled(recording);
   ax_mfree(segs);
   return st;
 }
+
+ax_status ax_scale_all(int n, ax_tensor *const *list, double factor) { return rewrite_all("scale", n, list, factor, false); }
+ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit) { return rewrite_all("clamp", n, list, limit, true); }

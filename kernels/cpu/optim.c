@@ -8,6 +8,7 @@ typedef struct job {
   ax_dtype dtype;
   const ax_hyper *h;
   double factor, p;
+  bool clamp;
   double *partial; /* norm: one for each piece */
 } job;
 
@@ -57,70 +58,79 @@ ax_status ax_cpu_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *seg
   return AX_OK;
 }
 
-/* ---- norm and scale */
+/* ---- norm, scale, clamp */
 
-static void scale_range(int64_t lo, int64_t hi, void *ud)
+#define REWRITE(S, T) \
+  static void rewrite_##S(T *g, int64_t n, const job *j) \
+  { \
+    const T by = (T)j->factor; \
+    if (j->clamp) { \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) g[i] = g[i] > by ? by : g[i] < -by ? -by : g[i]; \
+    } else { \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) g[i] *= by; \
+    } \
+  }
+REWRITE(f32, float)
+REWRITE(f64, double)
+
+static void rewrite_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   EACH_SEGMENT(j, lo, hi, s, at, count) {
-    if (j->dtype == AX_F32) {
-      float *g = (float *)s->grad + at;
-      const float factor = (float)j->factor;
-      AX_SIMD
-      for (int64_t i = 0; i < count; i++) g[i] *= factor;
-    } else {
-      double *g = (double *)s->grad + at;
-      const double factor = j->factor;
-      AX_SIMD
-      for (int64_t i = 0; i < count; i++) g[i] *= factor;
-    }
+    if (j->dtype == AX_F32) rewrite_f32((float *)s->grad + at, count, j);
+    else rewrite_f64((double *)s->grad + at, count, j);
   }
 }
 
-ax_status ax_cpu_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor)
+static ax_status rewrite(ax_dtype dtype, const ax_segment *segs, int n, double factor, bool clamp)
 {
-  job j = { .segs = segs, .n = n, .dtype = dtype, .factor = factor };
+  job j = { .segs = segs, .n = n, .dtype = dtype, .factor = factor, .clamp = clamp };
   const int64_t elements = total(segs, n);
   const ax_status st = check_dtype(dtype);
 
   if (st != AX_OK) return st;
-  if (elements) ax_cpu_for(elements, elements, scale_range, &j);
+  if (elements) ax_cpu_for(elements, elements, rewrite_range, &j);
   return AX_OK;
 }
 
-/* Sum of |x|^p over n elements in 16 lanes of float64; for p = INFINITY the largest |x|, where a NaN wins. */
-#define LANES 16
-#define NORM(S, T) \
+ax_status ax_cpu_scale_all(ax_dtype dtype, const ax_segment *segs, int n, double factor) { return rewrite(dtype, segs, n, factor, false); }
+ax_status ax_cpu_clamp_all(ax_dtype dtype, const ax_segment *segs, int n, double limit) { return rewrite(dtype, segs, n, limit, true); }
+
+/* The extreme of two values; a NaN wins, whichever it is. */
+#define MORE(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define LESS(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+
+/* Over n elements in 32 lanes: TERM of |x|, in type L, brought together by JOIN. */
+#define LANES 32
+#define OVER(T, L, START, TERM, JOIN) \
+  { \
+    L lane[LANES]; \
+    int64_t i = 0; \
+    for (int k = 0; k < LANES; k++) lane[k] = START; \
+    for (; i + LANES <= n; i += LANES) { \
+      AX_SIMD \
+      for (int k = 0; k < LANES; k++) { const L a = (L)x[i + k], b = TERM; lane[k] = JOIN(lane[k], b); } \
+    } \
+    for (; i < n; i++) { const L a = (L)x[i], b = TERM; lane[i % LANES] = JOIN(lane[i % LANES], b); } \
+    for (int w = LANES / 2; w > 0; w /= 2) \
+      for (int k = 0; k < w; k++) lane[k] = JOIN(lane[k], lane[k + w]); \
+    return (double)lane[0]; \
+  }
+#define PLUS(a, b) ((a) + (b))
+
+#define NORM(S, T, ABS) \
   static double norm_##S(const T *x, int64_t n, double p) \
   { \
-    double lane[LANES] = {0}; \
-    int64_t i = 0; \
-    if (p == 2) { \
-      for (; i + LANES <= n; i += LANES) { \
-        AX_SIMD \
-        for (int k = 0; k < LANES; k++) lane[k] += (double)x[i + k] * (double)x[i + k]; \
-      } \
-      for (; i < n; i++) lane[i % LANES] += (double)x[i] * (double)x[i]; \
-    } else if (p == 1) { \
-      for (; i + LANES <= n; i += LANES) { \
-        AX_SIMD \
-        for (int k = 0; k < LANES; k++) lane[k] += fabs((double)x[i + k]); \
-      } \
-      for (; i < n; i++) lane[i % LANES] += fabs((double)x[i]); \
-    } else if (isinf(p)) { \
-      for (; i < n; i++) { \
-        const double a = fabs((double)x[i]); \
-        lane[0] = a > lane[0] || a != a ? a : lane[0]; \
-      } \
-      return lane[0]; \
-    } else \
-      for (; i < n; i++) lane[i % LANES] += pow(fabs((double)x[i]), p); \
-    for (int w = LANES / 2; w > 0; w /= 2) \
-      for (int k = 0; k < w; k++) lane[k] += lane[k + w]; \
-    return lane[0]; \
+    if (p == 2) OVER(T, double, 0, a * a, PLUS) \
+    if (p == 1) OVER(T, double, 0, fabs(a), PLUS) \
+    if (p == INFINITY) OVER(T, T, 0, ABS(a), MORE) \
+    if (p == -INFINITY) OVER(T, T, INFINITY, ABS(a), LESS) \
+    OVER(T, double, 0, pow(fabs(a), p), PLUS) \
   }
-NORM(f32, float)
-NORM(f64, double)
+NORM(f32, float, fabsf)
+NORM(f64, double, fabs)
 
 #define PIECE 16384
 
@@ -141,10 +151,10 @@ static void norm_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-ax_status ax_cpu_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
+ax_status ax_cpu_norm_all(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .p = p };
-  double few[256], sum = 0;
+  double few[256], sum = p == -INFINITY ? INFINITY : 0;
   int64_t pieces = 0;
   const ax_status st = check_dtype(dtype);
 
@@ -154,8 +164,7 @@ ax_status ax_cpu_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double
   if (!j.partial) return AX_ENOMEM;
   ax_cpu_for(pieces, total(segs, n), norm_range, &j);
   for (int64_t k = 0; k < pieces; k++)
-    if (isinf(p)) sum = j.partial[k] > sum || j.partial[k] != j.partial[k] ? j.partial[k] : sum;
-    else sum += j.partial[k];
+    sum = p == INFINITY ? MORE(sum, j.partial[k]) : p == -INFINITY ? LESS(sum, j.partial[k]) : sum + j.partial[k];
   if (j.partial != few) ax_mfree(j.partial);
   *out = sum;
   return AX_OK;

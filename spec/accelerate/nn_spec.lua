@@ -650,6 +650,77 @@ describe("nn.utils", function()
     near({ 1, 0 }, a.grad)
   end)
 
+  it("get_total_norm knows every norm", function()
+    local list = { core.tensor { 3, -0.5 }, core.tensor { { 4, 1 }, { 2, -7 } }, core.tensor(0.25) }
+    for p, expected in pairs {  -- PyTorch's
+      [0.5] = 99.98245001393481, [3] = 7.623958471015903, [-1] = 0.1215629522431259, [-2] = 0.21594686597950252, [1] = 17.75,
+      [2] = 8.905756565278438, [math.huge] = 7, [-math.huge] = 0.25,
+    } do
+      local norm = nn.utils.get_total_norm(list, { norm_type = p })
+      assert.near(expected, norm:item(), 1e-6 * expected)
+      assert.equal("float32", norm.dtype)
+    end
+    assert.equal(0, nn.utils.get_total_norm({}):item())
+    assert.equal(0, nn.utils.get_total_norm({ core.zeros(0) }, { norm_type = -math.huge }):item())
+    assert.matches("norm_type must be a number other than 0", message(nn.utils.get_total_norm, list, { norm_type = 0 }))
+    assert.matches("norm: tensor 2 is int64", message(nn.utils.get_total_norm, { list[1], core.arange(3) }))
+    list[2][{ 1, 1 }] = 0 / 0
+    for _, p in ipairs { 1, 2, 3, math.huge, -math.huge } do
+      local norm = nn.utils.get_total_norm(list, { norm_type = p }):item()
+      assert.is_true(norm ~= norm)
+    end
+    assert.matches("get_total_norm: the norm is", message(nn.utils.get_total_norm, list, { error_if_nonfinite = true }))
+  end)
+
+  it("norms and clips gradients of several types and layouts together", function()
+    local function params(grads)
+      local list = {}
+      for i, grad in ipairs(grads) do
+        list[i] = core.zeros(grad.shape, { dtype = grad.dtype, requires_grad = true })
+        list[i].grad = grad
+      end
+      return list
+    end
+    local function mixed()
+      return params {
+        core.tensor { 3, 0 }, core.tensor({ 4 }, { dtype = "float64" }), core.tensor({ 12 }, { dtype = "bfloat16" }),
+        core.tensor { { 84, 0 }, { 0, 0 } }:t(),
+      }
+    end
+    local list = mixed()
+    local norm = nn.utils.clip_grad_norm_(list, 17)
+    assert.near(85, norm:item(), 1e-9)
+    assert.equal("float64", norm.dtype)
+    near({ 0.6, 0 }, list[1].grad)
+    near({ 0.8 }, list[2].grad)
+    assert.near(2.4, list[3].grad:item(), 0.01)
+    assert.near(16.8, list[4].grad[{ 1, 1 }]:item(), 1e-5)
+    list = mixed()
+    nn.utils.clip_grads_with_norm_(list, 17, norm)
+    near({ 0.6, 0 }, list[1].grad)
+    list = mixed()
+    list[1].grad = core.tensor { 0 / 0, -9 }
+    nn.utils.clip_grad_value_(list, 3.5)
+    local clipped = list[1].grad:totable()
+    assert.is_true(clipped[1] ~= clipped[1])
+    assert.equal(-3.5, clipped[2])
+    assert.equal(3.5, list[2].grad:item())
+    assert.equal(3.5, list[3].grad:item())
+    near({ 3.5, 0, 0, 0 }, list[4].grad:flatten())
+  end)
+
+  it("parameters_to_vector and vector_to_parameters", function()
+    local a, b = core.tensor { { 1, 2 }, { 3, 4 } }:requires_grad_(), core.tensor { 5 }:requires_grad_()
+    local vector = nn.utils.parameters_to_vector { a, b }
+    assert.same({ 1, 2, 3, 4, 5 }, vector:totable())
+    core.mul(vector, core.tensor { 1, 2, 3, 4, 5 }):sum():backward()
+    assert.same({ { 1, 2 }, { 3, 4 } }, a.grad:totable())
+    nn.utils.vector_to_parameters(vector:detach() * 2, { a, b })
+    assert.same({ { 2, 4 }, { 6, 8 } }, a:totable())
+    assert.same({ 10 }, b:totable())
+    assert.matches("the parameters have 5 elements, the vector has shape %[4%]", message(nn.utils.vector_to_parameters, core.zeros(4), { a, b }))
+  end)
+
   it("checks what it is given", function()
     local a = with_grads()
     assert.matches("clip_grad_norm_: max_norm must be at least 0, got %-1", message(nn.utils.clip_grad_norm_, { a }, -1))

@@ -1,4 +1,4 @@
---- nn.utils: functions over the gradients of many parameters.
+--- nn.utils: functions over many parameters or their gradients.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -21,13 +21,14 @@ local function list_of(where, params)
   return params
 end
 
-local CLIP = { norm_type = { "number", default = 2, above = 0 }, error_if_nonfinite = { "boolean", default = false } }
+local NORM_TYPE = { "number", default = 2 }
+local CLIP = { norm_type = NORM_TYPE, error_if_nonfinite = { "boolean", default = false } }
 
 --- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm + 1e-6) when that is below 1.
 --- Parameters without a gradient are passed over.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number at least 0
----@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: 2; math.huge is the largest element
+---@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: any but 0, default 2; math.huge is the largest element
 ---@return accelerate.Tensor norm 0-d, before clipping
 function M.clip_grad_norm_(params, max_norm, opts)
   local o = options.check("clip_grad_norm_", opts, CLIP)
@@ -35,29 +36,73 @@ function M.clip_grad_norm_(params, max_norm, opts)
   return core.clip_grad_norm_(list_of("clip_grad_norm_", params), max_norm, o)
 end
 
+--- The second half of clip_grad_norm_: scales gradients by max_norm / (total_norm + 1e-6) when that is below 1.
+---@param params accelerate.Tensor[]|accelerate.Tensor
+---@param max_norm number at least 0
+---@param total_norm accelerate.Tensor|number
+function M.clip_grads_with_norm_(params, max_norm, total_norm)
+  options.value("clip_grads_with_norm_", "max_norm", max_norm, { "number", min = 0 })
+  options.value("clip_grads_with_norm_", "total_norm", total_norm, { "number|tensor" })
+  local factor = max_norm / ((type(total_norm) == "number" and total_norm or total_norm:item()) + 1e-6)
+  params = list_of("clip_grads_with_norm_", params)
+  if not (factor >= 1) then core.scale_grads_(params, factor) end
+end
+
 --- Limits every element of the gradients to -clip_value .. clip_value, in place.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param clip_value number at least 0
 function M.clip_grad_value_(params, clip_value)
   options.value("clip_grad_value_", "clip_value", clip_value, { "number", min = 0 })
-  params = list_of("clip_grad_value_", params)
-  core.no_grad(function()
-    for i = 1, #params do
-      local grad = params[i].grad
-      if grad then grad:clamp_(-clip_value, clip_value) end
-    end
-  end)
+  core.clip_grad_value_(list_of("clip_grad_value_", params), clip_value)
 end
-
-local NORM = { norm_type = { "number", default = 2, above = 0 } }
 
 --- The joint norm of the gradients, as a number.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param opts? { norm_type: number }
 ---@return number
 function M.grad_norm(params, opts)
-  local o = options.check("grad_norm", opts, NORM)
+  local o = options.check("grad_norm", opts, { norm_type = NORM_TYPE })
   return core.grad_norm(list_of("grad_norm", params), o.norm_type)
+end
+
+--- The joint norm of tensors themselves.
+---@param tensors accelerate.Tensor[]|accelerate.Tensor of any floating-point types and shapes
+---@param opts? { norm_type: number, error_if_nonfinite: boolean }
+---@return accelerate.Tensor norm 0-d
+function M.get_total_norm(tensors, opts)
+  local o = options.check("get_total_norm", opts, CLIP)
+  local norm = core.total_norm(list_of("get_total_norm", tensors), o.norm_type)
+  if o.error_if_nonfinite and not (norm:item() < math.huge) then fail("get_total_norm: the norm is %g", norm:item()) end
+  return norm
+end
+
+--- All elements of the parameters in one vector, through which gradients flow.
+---@param params accelerate.Tensor[]|accelerate.Tensor
+---@return accelerate.Tensor vector 1-d
+function M.parameters_to_vector(params)
+  local parts = {}
+  for i, p in ipairs(list_of("parameters_to_vector", params)) do parts[i] = p:reshape(-1) end
+  if #parts == 0 then fail("parameters_to_vector: the list of tensors is empty") end
+  return core.cat(parts)
+end
+
+--- Copies the elements of a vector into the parameters, in order. Unlike PyTorch's, these keep their own memory.
+---@param vector accelerate.Tensor 1-d, with as many elements as the parameters together
+---@param params accelerate.Tensor[]|accelerate.Tensor
+function M.vector_to_parameters(vector, params)
+  options.value("vector_to_parameters", "vector", vector, { "tensor" })
+  params = list_of("vector_to_parameters", params)
+  local count, at = 0, 1
+  for _, p in ipairs(params) do count = count + p:numel() end
+  if vector:dim() ~= 1 or vector:numel() ~= count then
+    fail("vector_to_parameters: the parameters have %d elements, the vector has shape [%s]", count, table.concat(vector.shape, ", "))
+  end
+  core.no_grad(function()
+    for _, p in ipairs(params) do
+      p:copy_(vector:narrow(1, at, p:numel()):view(p.shape))
+      at = at + p:numel()
+    end
+  end)
 end
 
 return M
