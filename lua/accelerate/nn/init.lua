@@ -17,9 +17,19 @@ local nn = {
   utils = require "accelerate.nn.utils",
 }
 
-for _, file in ipairs { "linear", "activation", "dropout", "loss", "containers", "rnn", "norm", "attention", "transformer" } do
-
-for _, file in ipairs { "linear", "embedding", "padding", "activation", "dropout", "loss", "containers", "rnn" } do
+for _, file in ipairs {
+  "linear",
+  "embedding",
+  "activation",
+  "dropout",
+  "loss",
+  "containers",
+  "rnn",
+  "norm",
+  "attention",
+  "transformer",
+  "padding",
+} do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
 
