@@ -11,6 +11,13 @@
 ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, int64_t *numel, size_t *bytes);
 void ax_strides_contiguous(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *strides);
+/* Strides with dim 1 innermost and the others in order: (N, C, H, W) lies in memory as N, H, W, C.  ndim from 2 on. */
+void ax_strides_channels_last(int ndim, const int64_t *shape, int64_t *strides);
+bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t *strides);
+/* Do the elements fill one block of memory, each place once, in whatever order of dims? */
+bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides);
+/* Equal strides, not looking at dims of size 1. */
+bool ax_strides_equal(int ndim, const int64_t *shape, const int64_t *a, const int64_t *b);
 /* Strides that show the same elements as `new_shape` (same count); false when only a copy can. */
 bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out);
 

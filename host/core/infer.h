@@ -15,6 +15,7 @@ typedef struct ax_infer {
   ax_dtype compute;    /* inputs with a bit in `cast` are cast to this first */
   uint32_t cast;
   uint32_t contiguous; /* inputs made contiguous first */
+  uint32_t channels_last; /* inputs (from bit 0) and results (from bit 8) laid out with the channels, dim 1, innermost */
   uint32_t axes;       /* REDUCE: bit d set: dim d is reduced */
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;

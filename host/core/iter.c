@@ -32,13 +32,13 @@ static void set_operand(ax_operand *o, const ax_tensor *t, int ndim, const int64
 
 void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype number_dtype)
 {
-  bool flat = ax_tensor_is_contiguous(dst);
+  bool flat = ax_strides_are_dense(dst->ndim, dst->shape, dst->strides);
 
   it->n = n + 1;
   it->numel = dst->numel;
   for (int k = 0; flat && k < n; k++)
     flat = !in[k] || (in[k]->numel == 1 && dst->numel != 1) ||
-           (ax_same_shape(in[k], dst->ndim, dst->shape) && ax_tensor_is_contiguous(in[k]));
+           (ax_same_shape(in[k], dst->ndim, dst->shape) && ax_strides_equal(dst->ndim, dst->shape, dst->strides, in[k]->strides));
   if (flat) { /* the common case: one loop */
     it->ndim = dst->numel == 1 ? 0 : 1;
     it->shape[0] = dst->numel;

@@ -68,8 +68,10 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
     ax_tensor *t = in[k] = q->args->in[k];
     if (!t) continue;
     const bool cast = q->cast >> k & 1 && t->dtype != q->compute && !(widens && ax_is_half((ax_dtype)t->dtype));
-    if (!cast && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
+    const bool spread = q->channels_last >> k & 1 && !ax_strides_are_channels_last(t->ndim, t->shape, t->strides);
+    if (!cast && !spread && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
     ax_status st = ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
+    if (st == AX_OK && q->channels_last >> k & 1) ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
     if (st == AX_OK) st = raw_copy(own[k], t);
     if (st != AX_OK) return st;
     in[k] = own[k];
@@ -156,6 +158,23 @@ static ax_status check_gradient(const ax_infer *q)
 
 static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
 
+/* Where a result's elements lie.  A pointwise one keeps the order of dims of the first input that has its shape and fills its memory, so
+ * that a network whose convolutions work with channels innermost stays so throughout; others are contiguous unless their rule says. */
+static void choose_strides(const ax_infer *q, ax_tensor **out)
+{
+  for (int k = 0; k < q->n_out; k++)
+    if (q->channels_last >> (8 + k) & 1) ax_strides_channels_last(out[k]->ndim, out[k]->shape, out[k]->strides);
+  if (out[0]->ndim < 2 || (ax_ops[q->op].form != AX_FORM_POINTWISE && q->op != AX_OP_CAST)) return;
+  for (int k = 0; k < q->args->n_in; k++) {
+    const ax_tensor *t = q->args->in[k];
+    if (!t || !ax_same_shape(t, out[0]->ndim, out[0]->shape)) continue;
+    if (ax_tensor_is_contiguous(t)) return;
+    if (!ax_strides_are_dense(t->ndim, t->shape, t->strides)) continue;
+    memcpy(out[0]->strides, t->strides, sizeof *t->strides * (size_t)t->ndim);
+    return;
+  }
+}
+
 /* ---- the three ways of running */
 
 ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
@@ -192,6 +211,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     AX_TRY(check_gradient(&q));
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
+    choose_strides(&q, out);
     AX_TRY(run_kernel(&q, out));
   }
   if (!recordable(op, args)) return AX_OK;

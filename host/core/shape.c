@@ -76,6 +76,51 @@ bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *st
   return true;
 }
 
+void ax_strides_channels_last(int ndim, const int64_t *shape, int64_t *strides)
+{
+  int64_t step = shape[1] > 0 ? shape[1] : 1;
+  strides[1] = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    if (d == 1) continue;
+    strides[d] = step;
+    step *= shape[d] > 0 ? shape[d] : 1;
+  }
+}
+
+bool ax_strides_equal(int ndim, const int64_t *shape, const int64_t *a, const int64_t *b)
+{
+  for (int d = 0; d < ndim; d++)
+    if (shape[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t *strides)
+{
+  int64_t wanted[AX_MAX_DIMS];
+  if (ndim < 2) return ax_strides_are_contiguous(ndim, shape, strides);
+  ax_strides_channels_last(ndim, shape, wanted);
+  return ax_strides_equal(ndim, shape, strides, wanted);
+}
+
+bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides)
+{
+  uint32_t left = 0;
+  int64_t step = 1;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] == 0) return true;
+    if (shape[d] != 1) left |= 1u << d;
+  }
+  while (left) { /* the next dim out is the one that steps over what has been found so far */
+    int next = -1;
+    for (int d = ndim - 1; d >= 0 && next < 0; d--)
+      if (left >> d & 1 && strides[d] == step) next = d;
+    if (next < 0) return false;
+    step *= shape[next];
+    left &= ~(1u << next);
+  }
+  return true;
+}
+
 /* Walks both shapes from the innermost dim: a run of old dims whose strides chain (stride[d-1] = shape[d] * stride[d]) is one block of
  * memory that can be cut anew in any way; a new dim may not span two blocks.  Old dims of size 1 have no stride to respect. */
 bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out)

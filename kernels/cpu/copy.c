@@ -253,7 +253,18 @@ ax_status ax_cpu__copy(const ax_call *call)
 static ax_status copy_tensor(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  ax_cpu_copy_strided(x->ndim, x->shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x), x->strides);
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  int order[AX_MAX_DIMS];
+  for (int d = 0; d < y->ndim; d++) { /* as y lies in memory: long steps first */
+    int at = d;
+    for (; at > 0 && y->strides[order[at - 1]] < y->strides[d]; at--) order[at] = order[at - 1];
+    order[at] = d;
+  }
+  for (int d = 0; d < y->ndim; d++) {
+    shape[d] = x->shape[order[d]];
+    strides[d] = x->strides[order[d]];
+  }
+  ax_cpu_copy_strided(x->ndim, shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x), strides);
   return AX_OK;
 }
 ax_status ax_cpu_clone(const ax_call *call) { return copy_tensor(call); }

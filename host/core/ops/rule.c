@@ -39,3 +39,20 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, call(c, AX_OP_SUM, 1, &g, &(ax_attrs){ .n_list = 1, .list = { 0 }, .wide = wide }));
 }
+
+/* The same for (n, channels, ..): the sum over all dims but the channels, taken in the order of memory where they lie innermost. */
+void give_channel_sum(ax_grad *c, int k, ax_arg g)
+{
+  bool accumulate;
+  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  int64_t order[AX_MAX_DIMS], dims[AX_MAX_DIMS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+  const int n = g.t ? g.t->ndim : 0;
+  for (int d = 0; d < n; d++) order[d] = d == n - 1 ? 1 : d == 0 ? 0 : d + 1;
+  const ax_arg rows = n > 2 ? with_list(c, AX_OP_PERMUTE, g, n, order, 0) : g;
+  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1 && g.t->storage != slot->storage && c->st == AX_OK) {
+    ax_args args = { .n_in = 1, .in = &rows.t, .a = { .n_list = n - 1, .accumulate = accumulate } };
+    memcpy(args.a.list, dims, sizeof dims);
+    c->st = ax_run_into(AX_OP_SUM, &args, slot);
+    if (c->st == AX_OK) ax_sunk(c, k);
+  } else give(c, k, with_list(c, AX_OP_SUM, rows, n - 1, dims, 0));
+}

@@ -217,6 +217,7 @@ static inline void give(ax_grad *c, int k, ax_arg v)
 /* rule.c: d(input k) = a b, and d(input k) = the sum of g's rows: straight into the leaf's slot of the flat gradient where there is one. */
 void give_product(ax_grad *c, int k, ax_arg a, ax_arg b);
 void give_row_sum(ax_grad *c, int k, ax_arg g);
+void give_channel_sum(ax_grad *c, int k, ax_arg g); /* over all dims but the second */
 /* The gradient of fused backward rows that cannot be differentiated again: raises by name. */
 RULE(once);
 

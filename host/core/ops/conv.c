@@ -1,0 +1,296 @@
+/* Rules and gradients of convolutions.
+ *
+ * One row computes, _convolution over (n, c, h, w); conv1d has a height of 1.  Its two gradients are rows of their own, and the three are each
+ * other's gradients: y = conv(x, w), dx = input(g, w) and dw = weight(x, g) are the three ways of summing the same products x g w.  A transposed
+ * convolution is `input` called from outside. */
+#include "core/ops/rule.h"
+
+/* Slots of the rows that compute. */
+enum { STRIDE = 0, PADDING = 2, DILATION = 4, GROUPS = 6 };
+
+static const char *shown(const ax_infer *q) { return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_'); }
+
+static ax_status check_numbers(const ax_infer *q, const int64_t *i)
+{
+  for (int d = 0; d < 2; d++) {
+    if (i[STRIDE + d] < 1) return ax_fail(AX_ERANGE, "%s: stride must be at least 1, got %lld", shown(q), (long long)i[STRIDE + d]);
+    if (i[PADDING + d] < 0) return ax_fail(AX_ERANGE, "%s: padding must not be negative, got %lld", shown(q), (long long)i[PADDING + d]);
+    if (i[DILATION + d] < 1) return ax_fail(AX_ERANGE, "%s: dilation must be at least 1, got %lld", shown(q), (long long)i[DILATION + d]);
+    if (i[STRIDE + d] > INT32_MAX || i[PADDING + d] > INT32_MAX || i[DILATION + d] > INT32_MAX)
+      return ax_fail(AX_ERANGE, "%s: stride, padding and dilation must be below 2^31", shown(q));
+  }
+  if (i[GROUPS] < 1) return ax_fail(AX_ERANGE, "%s: groups must be at least 1, got %lld", shown(q), (long long)i[GROUPS]);
+  return AX_OK;
+}
+
+static ax_status check_types(const ax_infer *q, const ax_tensor *a, const ax_tensor *b)
+{
+  const ax_status st = need_float(q, a);
+  if (st != AX_OK || a->dtype == b->dtype) return st;
+  return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", shown(q), TYPE(a), TEXT(a), TYPE(b), TEXT(b));
+}
+
+/* How many windows fit along dim d. */
+static int64_t windows(const int64_t *i, int d, int64_t size, int64_t kernel)
+{
+  const int64_t room = size + 2 * i[PADDING + d] - i[DILATION + d] * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / i[STRIDE + d] + 1;
+}
+
+ax_status ax_infer_convolution(ax_infer *q)
+{
+  const ax_tensor *x = INPUT(0), *w = INPUT(1), *b = q->args->n_in > 2 ? INPUT(2) : NULL;
+  const int64_t *i = q->a.i;
+  int64_t shape[4];
+  ax_status st;
+
+  if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, i)) != AX_OK) return st;
+  if (x->ndim != 4 || w->ndim != 4)
+    return ax_fail(AX_ESHAPE, "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s", shown(q), TEXT(x), TEXT(w));
+  if (w->numel == 0) return ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", shown(q), TEXT(w));
+  if (w->shape[0] % i[GROUPS] != 0)
+    return ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld output channels of weight %s", shown(q), (long long)i[GROUPS], (long long)w->shape[0], TEXT(w));
+  if (x->shape[1] != w->shape[1] * i[GROUPS])
+    return ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s with %lld group%s expects %lld", shown(q), TEXT(x), (long long)x->shape[1], TEXT(w),
+                   (long long)i[GROUPS], i[GROUPS] == 1 ? "" : "s", (long long)(w->shape[1] * i[GROUPS]));
+  if (b) {
+    if ((st = check_types(q, x, b)) != AX_OK) return st;
+    if (b->ndim != 1 || b->shape[0] != w->shape[0])
+      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", shown(q), (long long)w->shape[0], TEXT(w), TEXT(b));
+  }
+  shape[0] = x->shape[0];
+  shape[1] = w->shape[0];
+  for (int d = 0; d < 2; d++)
+    if ((shape[2 + d] = windows(i, d, x->shape[2 + d], w->shape[2 + d])) == 0)
+      return ax_fail(AX_ESHAPE, "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the kernel spans %lld", shown(q), TEXT(w), TEXT(x), d + 3,
+                     (long long)(x->shape[2 + d] + 2 * i[PADDING + d]), (long long)(i[DILATION + d] * (w->shape[2 + d] - 1) + 1));
+  q->contiguous = 2 | 4;
+  q->channels_last = 1 | 1 << 8;
+  out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_convolution_input(ax_infer *q)
+{
+  const ax_tensor *g = INPUT(0), *w = INPUT(1);
+  const int64_t *i = q->a.i, *shape = q->a.list;
+  const ax_status st = check_types(q, g, w);
+  if (st != AX_OK) return st;
+  if (g->ndim != 4 || w->ndim != 4 || q->a.n_list != 4 || g->shape[1] != w->shape[0] || shape[1] != w->shape[1] * i[GROUPS])
+    return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not fit each other", shown(q), TEXT(g), TEXT(w));
+  for (int d = 0; d < 2; d++)
+    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
+      return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q), TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
+  q->contiguous = 2;
+  q->channels_last = 1 | 1 << 8;
+  out_like(q, 0, (ax_dtype)g->dtype, 4, shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_convolution_weight(ax_infer *q)
+{
+  const ax_tensor *x = INPUT(0), *g = INPUT(1);
+  const int64_t *shape = q->a.list;
+  const ax_status st = check_types(q, x, g);
+  if (st != AX_OK) return st;
+  if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] || x->shape[0] != g->shape[0])
+    return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x), TEXT(g));
+  q->channels_last = 1 | 2;
+  out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
+  return AX_OK;
+}
+
+/* ---- the user's rows: dims added and taken away, then _convolution */
+
+static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const int64_t *i, const int64_t *shape, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT] = { 0 };
+  ax_args args = { .n_in = n, .in = in, .a = { .n_list = shape ? 4 : -1 } };
+  memcpy(args.a.i, i, 7 * sizeof *i);
+  if (shape) memcpy(args.a.list, shape, 4 * sizeof *shape);
+  const ax_status st = ax_run(op, &args, results);
+  *out = results[0];
+  return st;
+}
+
+/* Makes x (c, ..) or (n, c, ..) with `dims` sizes after the channels 4-d: a batch of one, a height of one. */
+static ax_status widen(const ax_infer *q, ax_tensor *x, int dims, ax_tensor **out)
+{
+  ax_tensor *tall = NULL;
+  ax_status st;
+  if (x->ndim != dims + 1 && x->ndim != dims + 2)
+    return ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name, dims + 2, dims + 1, TEXT(x));
+  if (dims == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, x->ndim - 1, 0, 0, 0, &tall));
+  else tall = ax_tensor_retain(x);
+  if (tall->ndim == 3) st = run_ints(AX_OP_UNSQUEEZE, tall, 0, 0, 0, 0, out);
+  else {
+    *out = tall;
+    return AX_OK;
+  }
+out:
+  ax_tensor_release(tall);
+  return st;
+}
+
+/* Takes y (released) back to as many dims as x had. */
+static ax_status narrow(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out)
+{
+  ax_tensor *less = NULL;
+  ax_status st = AX_OK;
+  if (x->ndim == dims + 1) {
+    AX_TRY(run_ints(AX_OP_SELECT, y, 0, 0, 0, 0, &less));
+    ax_tensor_release(y);
+    y = less;
+  }
+  if (dims == 1) {
+    AX_TRY(run_list(AX_OP_SQUEEZE, y, 1, (int64_t[]){ y->ndim - 2 }, &less));
+    ax_tensor_release(y);
+    y = less;
+  }
+  *out = y;
+  y->is_view = false; /* nobody else sees what it is a view of */
+  y = NULL;
+out:
+  ax_tensor_release(y);
+  return st;
+}
+
+static ax_status weight_of(const ax_infer *q, int dims, ax_tensor **out)
+{
+  ax_tensor *w = INPUT(1);
+  if (w->ndim != dims + 2) return ax_fail(AX_ESHAPE, "%s: expected a weight of %d dims, got %s", q->name, dims + 2, TEXT(w));
+  if (dims == 1) return run_ints(AX_OP_UNSQUEEZE, w, 2, 0, 0, 0, out);
+  *out = ax_tensor_retain(w);
+  return AX_OK;
+}
+
+static ax_status forward(ax_infer *q, int dims, const int64_t *i)
+{
+  ax_tensor *in[3] = { NULL, NULL, q->args->n_in > 2 ? INPUT(2) : NULL }, *y = NULL;
+  ax_status st;
+  AX_TRY(widen(q, INPUT(0), dims, &in[0]));
+  AX_TRY(weight_of(q, dims, &in[1]));
+  AX_TRY(run_row(AX_OP_CONVOLUTION, in[2] ? 3 : 2, in, i, NULL, &y));
+  st = narrow(INPUT(0), dims, y, &q->result[0]);
+out:
+  ax_tensor_release(in[0]), ax_tensor_release(in[1]);
+  return st;
+}
+
+ax_status ax_infer_conv2d(ax_infer *q) { return forward(q, 2, q->a.i); }
+
+ax_status ax_infer_conv1d(ax_infer *q)
+{
+  const int64_t *i = q->a.i;
+  return forward(q, 1, (int64_t[]){ 1, i[0], 0, i[1], 1, i[2], i[3] });
+}
+
+static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64_t *extra)
+{
+  ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL, *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
+  int64_t shape[4];
+  ax_status st;
+
+  AX_TRY(widen(q, INPUT(0), dims, &x));
+  AX_TRY(weight_of(q, dims, &w));
+  AX_TRY(check_types(q, x, w));
+  AX_TRY(check_numbers(q, i));
+  if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
+  if (x->shape[1] != w->shape[0])
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name, TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));
+  if (w->shape[0] % i[GROUPS] != 0)
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name, (long long)i[GROUPS], (long long)w->shape[0]));
+  shape[0] = x->shape[0];
+  shape[1] = w->shape[1] * i[GROUPS];
+  if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1], TEXT(INPUT(1)), TEXT(bias)));
+  for (int d = 0; d < 2; d++) {
+    if (extra[d] < 0 || (extra[d] >= i[STRIDE + d] && extra[d] >= i[DILATION + d]))
+      AX_TRY(ax_fail(AX_ERANGE, "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld", q->name,
+                     (long long)i[STRIDE + d], (long long)i[DILATION + d], (long long)extra[d]));
+    shape[2 + d] = (x->shape[2 + d] - 1) * i[STRIDE + d] - 2 * i[PADDING + d] + i[DILATION + d] * (w->shape[2 + d] - 1) + extra[d] + 1;
+    if (x->shape[2 + d] < 1 || shape[2 + d] < 1)
+      AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name, TEXT(INPUT(0)), TEXT(INPUT(1)), d + 3, (long long)shape[2 + d]));
+    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d]) /* a stride below the dilation: more windows would fit */
+      AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name, (long long)extra[d], (long long)i[STRIDE + d]));
+  }
+  AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, i, shape, &y));
+  if (bias) {
+    AX_TRY(run_list(AX_OP_RESHAPE, bias, 3, (int64_t[]){ shape[1], 1, 1 }, &rows));
+    AX_TRY(ax_run2(AX_OP_ADD, y, rows, &sum));
+    ax_tensor_release(y);
+    y = sum;
+  }
+  st = narrow(INPUT(0), dims, y, &q->result[0]);
+  y = NULL;
+out:
+  ax_tensor_release(x), ax_tensor_release(w), ax_tensor_release(y), ax_tensor_release(rows);
+  return st;
+}
+
+ax_status ax_infer_conv_transpose2d(ax_infer *q) /* stride, padding, output_padding, groups, dilation */
+{
+  const int64_t *i = q->a.i;
+  return transposed(q, 2, (int64_t[]){ i[0], i[1], i[2], i[3], i[7], i[8], i[6] }, i + 4);
+}
+
+ax_status ax_infer_conv_transpose1d(ax_infer *q)
+{
+  const int64_t *i = q->a.i;
+  return transposed(q, 1, (int64_t[]){ 1, i[0], 0, i[1], 1, i[4], i[3] }, (int64_t[]){ 0, i[2] });
+}
+
+/* ---- gradients */
+
+static ax_attrs shaped_as(const ax_attrs *a, const ax_meta *like)
+{
+  ax_attrs with = *a;
+  with.n_list = 4;
+  memcpy(with.list, like->shape, 4 * sizeof *like->shape);
+  return with;
+}
+
+static ax_arg to_input(ax_grad *c, ax_arg g, ax_arg w, const ax_meta *x)
+{
+  const ax_attrs a = shaped_as(A, x);
+  return call(c, AX_OP_CONVOLUTION_INPUT, 2, (ax_arg[]){ g, w }, &a);
+}
+
+static ax_arg plain(ax_grad *c, ax_arg x, ax_arg w)
+{
+  ax_attrs a = *A;
+  a.n_list = -1;
+  return call(c, AX_OP_CONVOLUTION, 2, (ax_arg[]){ x, w }, &a);
+}
+
+/* d(input k) = the weight's gradient, straight into the leaf's slot of the flat gradient when there is one. */
+static void give_weight(ax_grad *c, int k, ax_arg x, ax_arg g)
+{
+  bool accumulate;
+  ax_attrs a = shaped_as(A, META(k));
+  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  if (slot && slot->dtype == x.t->dtype && slot->ndim == 4 && x.t->storage != slot->storage && g.t->storage != slot->storage) {
+    a.accumulate = accumulate;
+    c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x.t, g.t }, .a = a }, slot);
+    if (c->st == AX_OK) ax_sunk(c, k);
+  } else give(c, k, call(c, AX_OP_CONVOLUTION_WEIGHT, 2, (ax_arg[]){ x, g }, &a));
+}
+
+RULE(convolution)
+{
+  if (WANTS(0)) give(c, 0, to_input(c, G, IN(1), META(0)));
+  if (WANTS(1)) give_weight(c, 1, IN(0), G);
+  if (c->node->n_in > 2 && WANTS(2)) give_channel_sum(c, 2, G);
+}
+
+RULE(convolution_input) /* dx = input(g, w) */
+{
+  if (WANTS(0)) give(c, 0, plain(c, G, IN(1)));
+  if (WANTS(1)) give_weight(c, 1, G, IN(0));
+}
+
+RULE(convolution_weight) /* dw = weight(x, g) */
+{
+  if (WANTS(0)) give(c, 0, to_input(c, IN(1), G, META(0)));
+  if (WANTS(1)) give(c, 1, plain(c, IN(0), G));
+}
