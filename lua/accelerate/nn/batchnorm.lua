@@ -1,0 +1,127 @@
+--- nn.BatchNorm1d, nn.BatchNorm2d; nn.Dropout1d, nn.Dropout2d.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
+local init = require "accelerate.nn.init_"
+local F = require "accelerate.nn.functional_image"
+
+local M = {}
+
+local OPTIONS = {
+  eps = { "number", default = 1e-5, min = 0 },
+  momentum = { "number|boolean", default = 0.1 },
+  affine = { "boolean", default = true },
+  track_running_stats = { "boolean", default = true },
+  activation = { "string", default = "none", one_of = { "none", "relu" } },
+  dtype = { "string", optional = true },
+  device = { "string", optional = true },
+}
+
+local function reset_running_stats(self)
+  if not self.track_running_stats then return end
+  init.zeros_(self.running_mean)
+  init.ones_(self.running_var)
+  self.num_batches_tracked:zero_()
+end
+
+local function reset_parameters(self)
+  reset_running_stats(self)
+  if self.affine then
+    init.ones_(self.weight)
+    init.zeros_(self.bias)
+  end
+end
+
+local batch_norm = F.batch_norm
+
+local function define(name, least, most)
+  local BatchNorm = class(name, Module)
+  BatchNorm._builtin = true
+  BatchNorm.reset_running_stats = reset_running_stats
+  BatchNorm.reset_parameters = reset_parameters
+
+  function BatchNorm:init(num_features, opts)
+    local o = options.check(name, opts, OPTIONS)
+    self.num_features = options.value(name, "num_features", num_features, { "integer", min = 1 })
+    if o.momentum == true then options.fail("%s: momentum: expected a number, or false for a cumulative average", name) end
+    self.eps, self.momentum, self.affine, self.track_running_stats, self.activation = o.eps, o.momentum, o.affine, o.track_running_stats, o.activation
+    local place = { dtype = o.dtype, device = o.device }
+    if o.affine then
+      self.weight = parameter.new(core.empty({ num_features }, place))
+      self.bias = parameter.new(core.empty({ num_features }, place))
+    end
+    if o.track_running_stats then
+      self:register_buffer("running_mean", core.zeros({ num_features }, place))
+      self:register_buffer("running_var", core.ones({ num_features }, place))
+      self:register_buffer("num_batches_tracked", core.zeros({}, { dtype = "int64", device = o.device }))
+    end
+    self:reset_parameters()
+  end
+
+  --- residual: something of x's shape that is added before the activation.
+  function BatchNorm:forward(x, residual)
+    local v = rawget(self, "_values")
+    local training, momentum = self.training, v.momentum
+    if core.is_tensor(x) and (x:dim() < least or x:dim() > most) then
+      options.fail("%s: expected an input of %s dims, got [%s] (in %s)", name, least == most and tostring(least) or least .. " or " .. most,
+        table.concat(x.shape, ", "), self:_brief())
+    end
+    if training and v.track_running_stats then
+      local count = v.num_batches_tracked
+      count:add_(1)
+      if momentum == false then momentum = 1 / count:item() end
+    end
+    return self:_run(batch_norm, x, v.running_mean, v.running_var, v.weight, v.bias, training or not v.track_running_stats, momentum or 0, v.eps, residual,
+      v.activation)
+  end
+
+  function BatchNorm:extra_repr()
+    return ("%d, eps=%g, momentum=%s, affine=%s, track_running_stats=%s%s"):format(self.num_features, self.eps, tostring(self.momentum), tostring(self.affine),
+      tostring(self.track_running_stats), self.activation ~= "none" and ", activation=" .. self.activation or "")
+  end
+  M[name] = BatchNorm
+end
+
+--- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, activation = "none" })` over
+--- (n, c, h, w). momentum = false: a cumulative average. activation = "relu" applies it in the same pass; called as bn(x, residual),
+--- the residual is added before it.
+---@class accelerate.nn.BatchNorm2d : accelerate.nn.Module
+---@field weight accelerate.Tensor? (num_features)
+---@field bias accelerate.Tensor? (num_features)
+---@field running_mean accelerate.Tensor?
+---@field running_var accelerate.Tensor?
+---@field num_batches_tracked accelerate.Tensor? int64, 0-d
+define("BatchNorm2d", 4, 4)
+--- The same over (n, c) or (n, c, l).
+---@class accelerate.nn.BatchNorm1d : accelerate.nn.Module
+define("BatchNorm1d", 2, 3)
+
+local DROPOUT = { p = { "number", default = 0.5, min = 0, max = 1 }, generator = { "Generator", optional = true } }
+
+local function define_dropout(name, op)
+  local Dropout = class(name, Module)
+  Dropout._builtin = true
+  function Dropout:init(p)
+    local o = options.check(name, type(p) == "table" and p or { p = p }, DROPOUT)
+    self.p, self.generator = o.p, o.generator
+  end
+  function Dropout:forward(x)
+    local v = rawget(self, "_values")
+    if not self.training or v.p == 0 then return x end
+    return op(x, { p = v.p, generator = v.generator })
+  end
+  function Dropout:extra_repr() return ("p=%g"):format(self.p) end
+  M[name] = Dropout
+end
+
+--- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales the others by 1 / (1 - p).
+---@class accelerate.nn.Dropout2d : accelerate.nn.Module
+define_dropout("Dropout2d", F.dropout2d)
+--- The same over (n, c, l).
+---@class accelerate.nn.Dropout1d : accelerate.nn.Module
+define_dropout("Dropout1d", F.dropout1d)
+
+return M

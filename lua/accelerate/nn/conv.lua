@@ -1,0 +1,172 @@
+--- nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
+local init = require "accelerate.nn.init_"
+local F = require "accelerate.nn.functional_image"
+
+local M = {}
+
+local POSITIVE = { "integer", min = 1 }
+
+--- `value` as a list of `dims` integers of at least `min`.
+local function tuple(where, name, value, dims, min)
+  local list = type(value) == "table" and value or {}
+  if type(value) ~= "table" then
+    for d = 1, dims do list[d] = value end
+  end
+  if #list ~= dims then options.fail("%s: %s: expected an integer or a list of %d, got %s", where, name, dims, options.show(value)) end
+  local checked = {}
+  for d = 1, dims do checked[d] = options.value(where, name, list[d], { "integer", min = min }) end
+  return checked
+end
+M._tuple = tuple
+
+local function text(list) return #list == 1 and tostring(list[1]) or "{" .. table.concat(list, ", ") .. "}" end
+M._text = text
+
+local COMMON = {
+  stride = { "integer|table", default = 1 },
+  padding = { "integer|table|string", default = 0 },
+  dilation = { "integer|table", default = 1 },
+  groups = { "integer", default = 1, min = 1 },
+  bias = { "boolean", default = true },
+  padding_mode = { "string", default = "zeros", one_of = { "zeros" } },
+  dtype = { "string", optional = true },
+  device = { "string", optional = true },
+}
+local TRANSPOSED = { output_padding = { "integer|table", default = 0 } }
+for name, entry in next, COMMON do TRANSPOSED[name] = entry end
+
+local ORDER = { "stride", "padding", "dilation", "groups", "bias" }
+local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation" }
+
+-- PyTorch's positions after kernel_size, or one table of options.
+local function gathered(where, order, first, ...)
+  if type(first) == "table" and next(first) ~= nil and first[1] == nil then return first end
+  local given, o = { first, ... }, {}
+  for i = 1, select("#", ...) + 1 do
+    if i > #order then options.fail("%s: at most %d arguments, then a table of options", where, #order + 3) end
+    o[order[i]] = given[i]
+  end
+  local last = select("#", ...) + 1
+  if type(given[last]) == "table" and given[last][1] == nil and next(given[last]) ~= nil then -- options at the end
+    o[order[last]] = nil
+    for name, value in next, given[last] do o[name] = value end
+  end
+  return o
+end
+
+local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
+  local o = options.check(where, gathered(where, transposed and ORDER_TRANSPOSED or ORDER, ...), transposed and TRANSPOSED or COMMON)
+  self.in_channels = options.value(where, "in_channels", in_channels, POSITIVE)
+  self.out_channels = options.value(where, "out_channels", out_channels, POSITIVE)
+  self.kernel_size = tuple(where, "kernel_size", kernel_size, dims, 1)
+  self.stride = tuple(where, "stride", o.stride, dims, 1)
+  self.dilation = tuple(where, "dilation", o.dilation, dims, 1)
+  self.groups = o.groups
+  if type(o.padding) == "string" then
+    if transposed or (o.padding ~= "same" and o.padding ~= "valid") then
+      options.fail("%s: padding: expected an integer%s, got %s", where, transposed and "" or ", \"same\" or \"valid\"", options.show(o.padding))
+    end
+    self.padding = o.padding
+  else
+    self.padding = tuple(where, "padding", o.padding, dims, 0)
+  end
+  if transposed then self.output_padding = tuple(where, "output_padding", o.output_padding, dims, 0) end
+  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
+    options.fail("%s: groups = %d must divide in_channels (%d) and out_channels (%d)", where, o.groups, in_channels, out_channels)
+  end
+  if o.padding == "same" then
+    for d = 1, dims do
+      if self.stride[d] ~= 1 then options.fail("%s: padding = \"same\" goes with a stride of 1", where) end
+    end
+  end
+  local shape = transposed and { in_channels, out_channels / o.groups } or { out_channels, in_channels / o.groups }
+  for d = 1, dims do shape[d + 2] = self.kernel_size[d] end
+  local place = { dtype = o.dtype, device = o.device }
+  self.weight = parameter.new(core.empty(shape, place))
+  if o.bias then self.bias = parameter.new(core.empty({ out_channels }, place)) end
+  self:reset_parameters()
+end
+
+--- Draws weight and bias anew, as PyTorch does: both uniform in +-1/sqrt(fan in).
+local function reset_parameters(self)
+  init.kaiming_uniform_(self.weight, { a = math.sqrt(5) })
+  if not self.bias then return end
+  local fan_in, shape = 1, self.weight.shape
+  for d = 2, #shape do fan_in = fan_in * shape[d] end
+  local bound = 1 / math.sqrt(fan_in)
+  init.uniform_(self.bias, -bound, bound)
+end
+
+local function extra_repr(self)
+  local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels, text(self.kernel_size), text(self.stride)) }
+  local function add(name, value, default)
+    value = type(value) == "table" and text(value) or tostring(value)
+    if value ~= default then parts[#parts + 1] = name .. "=" .. value end
+  end
+  local function all(v) return #self.stride == 1 and v or ("{%s, %s}"):format(v, v) end
+  add("padding", self.padding, all "0")
+  add("dilation", self.dilation, all "1")
+  if self.output_padding then add("output_padding", self.output_padding, all "0") end
+  add("groups", self.groups, "1")
+  if not self.bias then parts[#parts + 1] = "bias=false" end
+  return table.concat(parts, ", ")
+end
+
+local function define(name, dims, transposed, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  Class.reset_parameters = reset_parameters
+  Class.extra_repr = extra_repr
+
+  function Class:init(in_channels, out_channels, kernel_size, ...)
+    setup(self, name, dims, transposed, in_channels, out_channels, kernel_size, ...)
+  end
+
+  if transposed then
+    function Class:forward(x)
+      local v = rawget(self, "_values")
+      if dims == 1 then return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], v.output_padding[1], v.groups, v.dilation[1]) end
+      return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, v.output_padding, v.groups, v.dilation)
+    end
+  else
+    function Class:forward(x)
+      local v = rawget(self, "_values")
+      if dims == 1 then
+        local padding = v.padding
+        return self:_run(op, x, v.weight, v.bias, v.stride[1], type(padding) == "table" and padding[1] or padding, v.dilation[1], v.groups)
+      end
+      return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, v.dilation, v.groups)
+    end
+  end
+  M[name] = Class
+end
+
+--- `nn.Conv2d(in_channels, out_channels, kernel_size, stride?, padding?, dilation?, groups?, bias?)`, or a table of options after
+--- kernel_size: (n, in, h, w) -> (n, out, h', w'). Sizes are integers or lists of two; padding may be "same" or "valid".
+---@class accelerate.nn.Conv2d : accelerate.nn.Module
+---@field weight accelerate.Tensor (out_channels, in_channels / groups, kh, kw)
+---@field bias accelerate.Tensor? (out_channels)
+define("Conv2d", 2, false, F.conv2d)
+
+--- The same over (n, in, l).
+---@class accelerate.nn.Conv1d : accelerate.nn.Module
+define("Conv1d", 1, false, F.conv1d)
+
+--- `nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride?, padding?, output_padding?, groups?, bias?, dilation?)`, or a
+--- table of options after kernel_size: the transpose of Conv2d as a linear map.
+---@class accelerate.nn.ConvTranspose2d : accelerate.nn.Module
+---@field weight accelerate.Tensor (in_channels, out_channels / groups, kh, kw)
+---@field bias accelerate.Tensor? (out_channels)
+define("ConvTranspose2d", 2, true, F.conv_transpose2d)
+
+--- The same over (n, in, l).
+---@class accelerate.nn.ConvTranspose1d : accelerate.nn.Module
+define("ConvTranspose1d", 1, true, F.conv_transpose1d)
+
+return M

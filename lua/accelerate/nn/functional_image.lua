@@ -1,0 +1,134 @@
+--- The part of nn.functional about images and signals: convolutions, pooling, batch normalisation, resampling. The rows of the
+--- op table do the work; here is what they do not take: padding by name, sizes by factor, whole channels dropped.
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+---@class accelerate.nn.functional_image
+local F = {
+  conv_transpose1d = core.conv_transpose1d,  -- (x, weight, bias?, stride = 1, padding = 0, output_padding = 0, groups = 1, dilation = 1)
+  conv_transpose2d = core.conv_transpose2d,
+  max_pool1d = core.max_pool1d,              -- (x, kernel_size, stride?, padding = 0, dilation = 1, ceil_mode = false)
+  max_pool2d = core.max_pool2d,
+  avg_pool1d = core.avg_pool1d,              -- (x, kernel_size, stride?, padding = 0, ceil_mode = false, count_include_pad = true)
+  avg_pool2d = core.avg_pool2d,              -- and divisor_override?
+  adaptive_avg_pool1d = core.adaptive_avg_pool1d,  -- (x, output_size)
+  adaptive_avg_pool2d = core.adaptive_avg_pool2d,
+  adaptive_max_pool1d = core.adaptive_max_pool1d,
+  adaptive_max_pool2d = core.adaptive_max_pool2d,
+  batch_norm = core.batch_norm,  -- (x, running_mean?, running_var?, weight?, bias?, training = false, momentum = 0.1, eps = 1e-5, residual?, activation = "none")
+  pixel_shuffle = core.pixel_shuffle,
+  pixel_unshuffle = core.pixel_unshuffle,
+}
+
+-- ---- convolutions: padding by name
+
+local function at(value, d) return type(value) == "table" and value[d] or value or 1 end
+
+--- The padding that keeps the size, for each dim, and the dims that need one more element after the input than before it. There
+--- the padding is the larger of the two on both sides, and the first result is dropped.
+local function same_padding(where, weight, stride, dilation, dims)
+  local shape, padding, drop = weight.shape, {}, {}
+  for d = 1, dims do
+    if at(stride, d) ~= 1 then error(("%s: padding = \"same\" goes with a stride of 1"):format(where), 0) end
+    local total = at(dilation, d) * (shape[d + 2] - 1)
+    padding[d] = math.ceil(total / 2)
+    drop[d] = total % 2 == 1
+  end
+  return padding, drop
+end
+
+local function by_name(where, conv, dims, x, weight, bias, stride, padding, dilation, groups)
+  if padding == "valid" then return conv(x, weight, bias, stride, 0, dilation, groups) end
+  if padding ~= "same" then
+    error(("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q"):format(where, dims > 1 and ", a list of two" or "", padding), 0)
+  end
+  local amounts, drop = same_padding(where, weight, stride, dilation, dims)
+  local y = conv(x, weight, bias, stride, dims == 1 and amounts[1] or amounts, dilation, groups)
+  for d = 1, dims do
+    local dim = d - dims - 1
+    if drop[d] then y = y:narrow(dim, 2, y.shape[#y.shape + dim + 1] - 1) end
+  end
+  return y
+end
+
+local function convolution(where, conv, dims)
+  return function(x, weight, bias, stride, padding, dilation, groups)
+    if type(padding) == "string" then return by_name(where, conv, dims, x, weight, bias, stride, padding, dilation, groups) end
+    for _, o in ipairs { bias or false, stride or false } do
+      if type(o) == "table" and type(o.padding) == "string" then
+        local b, s = o.bias, o.stride
+        if o ~= bias then b = bias end
+        return by_name(where, conv, dims, x, weight, b, s, o.padding, o.dilation, o.groups)
+      end
+    end
+    return conv(x, weight, bias, stride, padding, dilation, groups)
+  end
+end
+
+--- (n, in, l) with weight (out, in / groups, k). padding: an integer, "same" (with stride 1) or "valid".
+F.conv1d = convolution("conv1d", core.conv1d, 1)
+--- (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1, padding = 0, dilation = 1, groups = 1), each an
+--- integer or a list of two. padding: also "same" (with stride 1) or "valid".
+F.conv2d = convolution("conv2d", core.conv2d, 2)
+
+-- ---- resampling
+
+local INTERPOLATE = {
+  size = { "integer|table", optional = true },
+  scale_factor = { "number|table", optional = true },
+  mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear" } },
+  align_corners = { "boolean", default = false },
+}
+
+--- Resamples (n, c, h, w), or (n, c, l), to a size or by a factor.
+---@param x accelerate.Tensor
+---@param opts { size: integer|integer[], scale_factor: number|number[], mode: "nearest"|"linear"|"bilinear", align_corners: boolean }
+---@return accelerate.Tensor
+function F.interpolate(x, opts)
+  local o = options.check("interpolate", opts, INTERPOLATE)
+  if (o.size == nil) == (o.scale_factor == nil) then options.fail("interpolate: give either size or scale_factor") end
+  local size, factor, shape = {}, {}, x.shape
+  for d = 1, #shape - 2 do
+    if o.size then
+      size[d] = at(o.size, d)
+    else
+      factor[d] = at(o.scale_factor, d)
+      if not (type(factor[d]) == "number" and factor[d] > 0) then
+        options.fail("interpolate: scale_factor must be above 0, got %s", options.show(factor[d]))
+      end
+      size[d] = math.floor(shape[d + 2] * factor[d])
+    end
+  end
+  return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners, scale_h = factor[1], scale_w = factor[2] })
+end
+
+-- ---- whole channels dropped
+
+local DROPOUT = {
+  p = { "number", default = 0.5, min = 0, max = 1 },
+  training = { "boolean", default = true },
+  generator = { "Generator", optional = true },
+}
+
+local function channel_dropout(where, dims)
+  return function(x, opts)
+    local o = options.check(where, type(opts) == "number" and { p = opts } or opts, DROPOUT)
+    local shape = x.shape
+    if #shape ~= dims + 2 and #shape ~= dims + 1 then
+      options.fail("%s: expected %d dims, or %d without a batch, got [%s]", where, dims + 2, dims + 1, table.concat(shape, ", "))
+    end
+    if not o.training or o.p == 0 then return x end
+    for d = 1, dims do shape[#shape - d + 1] = 1 end
+    return x * core.dropout(core.ones(shape, { dtype = x.dtype, device = x.device }), o.p, true, o.generator)
+  end
+end
+
+--- Zeroes whole channels of (n, c, l) with probability p and scales the others by 1 / (1 - p).
+---@type fun(x: accelerate.Tensor, opts?: number|{ p: number, training: boolean, generator: accelerate.Generator }): accelerate.Tensor
+F.dropout1d = channel_dropout("dropout1d", 1)
+--- Zeroes whole channels of (n, c, h, w) with probability p and scales the others by 1 / (1 - p).
+---@type fun(x: accelerate.Tensor, opts?: number|{ p: number, training: boolean, generator: accelerate.Generator }): accelerate.Tensor
+F.dropout2d = channel_dropout("dropout2d", 2)
+
+return F

@@ -1,0 +1,157 @@
+--- Pooling modules, Upsample, PixelShuffle.
+
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.module"
+local conv = require "accelerate.nn.conv"
+local F = require "accelerate.nn.functional_image"
+
+local M = {}
+local tuple, text = conv._tuple, conv._text
+
+-- Positions after the first, or one table of options.
+local function gathered(order, first, ...)
+  if type(first) == "table" and first[1] == nil then return first end
+  local given, o = { first, ... }, {}
+  for i = 1, #order do o[order[i]] = given[i] end
+  return o
+end
+
+local function single(list) return #list == 1 and list[1] or list end
+
+local MAX = {
+  stride = { "integer|table", optional = true },
+  padding = { "integer|table", default = 0 },
+  dilation = { "integer|table", default = 1 },
+  ceil_mode = { "boolean", default = false },
+}
+
+local function define_max(name, dims, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(kernel_size, ...)
+    local o = options.check(name, gathered({ "stride", "padding", "dilation" }, ...), MAX)
+    self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
+    self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
+    self.padding = tuple(name, "padding", o.padding, dims, 0)
+    self.dilation = tuple(name, "dilation", o.dilation, dims, 1)
+    self.ceil_mode = o.ceil_mode
+  end
+  function Class:forward(x)
+    local v = rawget(self, "_values")
+    return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation), v.ceil_mode)
+  end
+  function Class:extra_repr()
+    return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(text(self.kernel_size), text(self.stride), text(self.padding),
+      text(self.dilation), tostring(self.ceil_mode))
+  end
+  M[name] = Class
+end
+
+local AVG = {
+  stride = { "integer|table", optional = true },
+  padding = { "integer|table", default = 0 },
+  ceil_mode = { "boolean", default = false },
+  count_include_pad = { "boolean", default = true },
+}
+local AVG2 = { divisor_override = { "integer", optional = true } }
+for key, entry in next, AVG do AVG2[key] = entry end
+
+local function define_avg(name, dims, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(kernel_size, ...)
+    local o = options.check(name, gathered({ "stride", "padding", "ceil_mode", "count_include_pad" }, ...), dims == 2 and AVG2 or AVG)
+    self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
+    self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
+    self.padding = tuple(name, "padding", o.padding, dims, 0)
+    self.ceil_mode, self.count_include_pad, self.divisor_override = o.ceil_mode, o.count_include_pad, o.divisor_override
+  end
+  function Class:forward(x)
+    local v = rawget(self, "_values")
+    if dims == 1 then return self:_run(op, x, v.kernel_size[1], v.stride[1], v.padding[1], v.ceil_mode, v.count_include_pad) end
+    return self:_run(op, x, v.kernel_size, v.stride, v.padding, v.ceil_mode, v.count_include_pad, v.divisor_override)
+  end
+  function Class:extra_repr()
+    return ("kernel_size=%s, stride=%s, padding=%s"):format(text(self.kernel_size), text(self.stride), text(self.padding))
+  end
+  M[name] = Class
+end
+
+local function define_adaptive(name, dims, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(output_size)
+    if type(output_size) == "table" and output_size.output_size then output_size = output_size.output_size end
+    self.output_size = tuple(name, "output_size", output_size, dims, 1)
+  end
+  function Class:forward(x) return self:_run(op, x, single(rawget(self, "_values").output_size)) end
+  function Class:extra_repr() return "output_size=" .. text(self.output_size) end
+  M[name] = Class
+end
+
+--- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?)`, or a table of options after kernel_size (also ceil_mode).
+---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
+define_max("MaxPool2d", 2, F.max_pool2d)
+---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
+define_max("MaxPool1d", 1, F.max_pool1d)
+--- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`, or a table of options after kernel_size (also
+--- divisor_override).
+---@class accelerate.nn.AvgPool2d : accelerate.nn.Module
+define_avg("AvgPool2d", 2, F.avg_pool2d)
+---@class accelerate.nn.AvgPool1d : accelerate.nn.Module
+define_avg("AvgPool1d", 1, F.avg_pool1d)
+--- `nn.AdaptiveAvgPool2d(output_size)`: an integer or a list of two.
+---@class accelerate.nn.AdaptiveAvgPool2d : accelerate.nn.Module
+define_adaptive("AdaptiveAvgPool2d", 2, F.adaptive_avg_pool2d)
+---@class accelerate.nn.AdaptiveAvgPool1d : accelerate.nn.Module
+define_adaptive("AdaptiveAvgPool1d", 1, F.adaptive_avg_pool1d)
+---@class accelerate.nn.AdaptiveMaxPool2d : accelerate.nn.Module
+define_adaptive("AdaptiveMaxPool2d", 2, F.adaptive_max_pool2d)
+---@class accelerate.nn.AdaptiveMaxPool1d : accelerate.nn.Module
+define_adaptive("AdaptiveMaxPool1d", 1, F.adaptive_max_pool1d)
+
+---@class accelerate.nn.Upsample : accelerate.nn.Module
+local Upsample = class("Upsample", Module)
+Upsample._builtin = true
+
+--- Resamples its input: nn.Upsample { scale_factor = 2, mode = "bilinear" }.
+---@param opts { size: integer|integer[], scale_factor: number|number[], mode: "nearest"|"linear"|"bilinear", align_corners: boolean }
+function Upsample:init(opts)
+  self.options = options.check("Upsample", opts, {
+    size = { "integer|table", optional = true },
+    scale_factor = { "number|table", optional = true },
+    mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear" } },
+    align_corners = { "boolean", default = false },
+  })
+  if (self.options.size == nil) == (self.options.scale_factor == nil) then options.fail("Upsample: give either size or scale_factor") end
+end
+
+function Upsample:forward(x) return self:_run(F.interpolate, x, rawget(self, "_values").options) end
+
+function Upsample:extra_repr()
+  local o = self.options
+  local by = o.size or o.scale_factor
+  return ("%s=%s, mode=%s"):format(o.size and "size" or "scale_factor", type(by) == "table" and text(by) or tostring(by), o.mode)
+end
+M.Upsample = Upsample
+
+local function define_shuffle(name, option, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(factor)
+    if type(factor) == "table" then factor = options.check(name, factor, { [option] = { "integer", min = 1 } })[option] end
+    self[option] = options.value(name, option, factor, { "integer", min = 1 })
+  end
+  function Class:forward(x) return self:_run(op, x, rawget(self, "_values")[option]) end
+  function Class:extra_repr() return ("%s=%d"):format(option, self[option]) end
+  M[name] = Class
+end
+
+--- (.., c r r, h, w) -> (.., c, h r, w r).
+---@class accelerate.nn.PixelShuffle : accelerate.nn.Module
+define_shuffle("PixelShuffle", "upscale_factor", F.pixel_shuffle)
+---@class accelerate.nn.PixelUnshuffle : accelerate.nn.Module
+define_shuffle("PixelUnshuffle", "downscale_factor", F.pixel_unshuffle)
+
+return M
