@@ -72,6 +72,7 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
     if (!cast && !spread && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
     ax_status st = ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
     if (st == AX_OK && q->channels_last >> k & 1) ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
+    else if (st == AX_OK && !(q->contiguous >> k & 1) && ax_strides_are_dense(t->ndim, t->shape, t->strides)) memcpy(own[k]->strides, t->strides, sizeof own[k]->strides);
     if (st == AX_OK) st = raw_copy(own[k], t);
     if (st != AX_OK) return st;
     in[k] = own[k];

@@ -30,10 +30,10 @@ static ax_status in_float32(const ax_conv *v, const ax_conv_data *d, bool accumu
   ax_status st = AX_OK;
 
   for (int k = 0; k < 4; k++)
-    if (k < 3 || v->bias) AX_TRY(widen(type, given[k], sizes[k], k != written || accumulate, &wide[k]));
+    if (k < 3 || v->bias) AX_TRY(widen(type, given[k], sizes[k], (k != written || accumulate) && !(k == written && d->wide), &wide[k]));
   own.dtype = AX_F32;
-  AX_TRY(run(&own, &(ax_conv_data){ wide[0].p, wide[1].p, wide[2].p, wide[3].p }, accumulate));
-  ax_cpu_float_to_half(type, wide[written].p, (char *)given[written], 2, sizes[written]);
+  AX_TRY(run(&own, &(ax_conv_data){ wide[0].p, d->wide ? d->w : wide[1].p, wide[2].p, wide[3].p, false }, accumulate));
+  if (!d->wide) ax_cpu_float_to_half(type, wide[written].p, (char *)given[written], 2, sizes[written]);
 out:
   for (int k = 0; k < 4; k++)
     if (wide[k].p) ax_free(wide[k].p, wide[k].bytes);
@@ -71,7 +71,7 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
     const int64_t from = v->n * k / p->count, to = v->n * (k + 1) / p->count;
     ax_conv part = *v;
     part.n = to - from;
-    const ax_conv_data d = { (char *)p->d->x + from * v->h * v->w * v->c * size, p->sums + k * p->weights, (char *)p->d->y + from * v->oh * v->ow * v->o * size, NULL };
+    const ax_conv_data d = { (char *)p->d->x + from * v->h * v->w * v->c * size, p->sums + k * p->weights, (char *)p->d->y + from * v->oh * v->ow * v->o * size, NULL, true };
     p->status[k] = ax_dnnl_conv(&part, &d, p->scratch + (size_t)k * p->scratch_bytes, &p->done[k]);
   }
   omp_set_num_threads(threads);
@@ -84,7 +84,7 @@ static void add_pieces(int64_t lo, int64_t hi, void *ud)
   float sum[BLOCK];
   for (int64_t at = lo; at < hi; at += BLOCK) {
     const int64_t n = hi - at < BLOCK ? hi - at : BLOCK;
-    const bool wide = p->v->dtype == AX_F32;
+    const bool wide = p->v->dtype == AX_F32 || p->d->wide;
     float *out = (float *)p->d->w + at;
     uint16_t *half = (uint16_t *)p->d->w + at;
     memcpy(sum, p->sums + at, (size_t)n * sizeof(float));
@@ -130,7 +130,7 @@ static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool ac
   if (p.count > v->n) p.count = v->n;
   if (p.count > MAX_PIECES) p.count = MAX_PIECES;
   *done = false;
-  const bool direct = p.count == 1 && v->dtype == AX_F32 && !accumulate;
+  const bool direct = p.count == 1 && (v->dtype == AX_F32 || d->wide) && !accumulate;
   bytes = (size_t)(p.count * p.weights) * sizeof(float);
   if (direct) p.sums = d->w;
   else {
@@ -199,7 +199,7 @@ ax_status ax_cpu__convolution(const ax_call *call)
   ax_conv v = convolution(call, AX_CONV_FORWARD, x, w->shape, y);
   v.bias = bias != NULL;
   if (y->numel == 0) return AX_OK;
-  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(y), bias ? ax_data(bias) : NULL }, false);
+  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(y), bias ? ax_data(bias) : NULL, false }, false);
 }
 
 ax_status ax_cpu__conv2d_backward_input(const ax_call *call)
@@ -211,7 +211,7 @@ ax_status ax_cpu__conv2d_backward_input(const ax_call *call)
     clear(x);
     return AX_OK;
   }
-  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL }, false);
+  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL, false }, false);
 }
 
 ax_status ax_cpu__conv2d_backward_weight(const ax_call *call)
@@ -224,5 +224,5 @@ ax_status ax_cpu__conv2d_backward_weight(const ax_call *call)
     if (!accumulate) clear(w);
     return AX_OK;
   }
-  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL }, accumulate);
+  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL, w->dtype != x->dtype }, accumulate);
 }

@@ -15,7 +15,11 @@ typedef struct ax_conv {
 } ax_conv;
 
 /* x, w, y: the one that `what` names is written, the others are read. */
-typedef struct ax_conv_data { void *x, *w, *y; const void *bias; } ax_conv_data;
+typedef struct ax_conv_data {
+  void *x, *w, *y;
+  const void *bias;
+  bool wide; /* WEIGHT: w is float32 though x and y are of a half type */
+} ax_conv_data;
 
 /* dnnl_conv.c: float32 and bfloat16, as far as oneDNN has fast code for the case; *done tells.  WEIGHT writes float32 whatever the type.
  * `scratch`: as many bytes as ax_dnnl_conv_scratch says for the same case and number of threads. */

@@ -4,9 +4,13 @@ local env = { core = core, tensor = require "accelerate.tensor", nn = require "a
 
 local FAMILIES = {
   "attention",
+  "batch_norm",
+  "conv",
   "index",
+  "interpolate",
   "linalg",
   "norm",
+  "pool",
   "rnn",
   "shape", "transformer",
 }

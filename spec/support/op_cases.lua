@@ -9,7 +9,8 @@
 --- exact     no finite differences (results are not floating, or random)
 ---
 --- A file for each family of rows, as in host/core/ops.
-for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "norm", "shape", "index", "random", "rnn", "attention" } do
+for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "norm", "shape", "index", "random", "rnn", "attention", "conv", "pool", "norm_batch",
+  "interpolate" } do
   require("spec.support.op_cases." .. family)
 end
 

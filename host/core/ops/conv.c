@@ -96,7 +96,7 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
   if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] || x->shape[0] != g->shape[0])
     return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x), TEXT(g));
   q->channels_last = 1 | 2;
-  out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
+  out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, 4, shape);
   return AX_OK;
 }
 
@@ -269,8 +269,10 @@ static void give_weight(ax_grad *c, int k, ax_arg x, ax_arg g)
   bool accumulate;
   ax_attrs a = shaped_as(A, META(k));
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && slot->dtype == x.t->dtype && slot->ndim == 4 && x.t->storage != slot->storage && g.t->storage != slot->storage) {
+  if (slot && (slot->dtype == x.t->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)x.t->dtype))) && slot->ndim == 4 && x.t->storage != slot->storage &&
+      g.t->storage != slot->storage) {
     a.accumulate = accumulate;
+    a.wide = slot->dtype != x.t->dtype;
     c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x.t, g.t }, .a = a }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, call(c, AX_OP_CONVOLUTION_WEIGHT, 2, (ax_arg[]){ x, g }, &a));

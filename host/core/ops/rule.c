@@ -49,8 +49,8 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
   const int n = g.t ? g.t->ndim : 0;
   for (int d = 0; d < n; d++) order[d] = d == n - 1 ? 1 : d == 0 ? 0 : d + 1;
   const ax_arg rows = n > 2 ? with_list(c, AX_OP_PERMUTE, g, n, order, 0) : g;
-  if (slot && slot->dtype == g.t->dtype && slot->ndim == 1 && g.t->storage != slot->storage && c->st == AX_OK) {
-    ax_args args = { .n_in = 1, .in = &rows.t, .a = { .n_list = n - 1, .accumulate = accumulate } };
+  if (slot && fits(slot, 1, g.t) && c->st == AX_OK) {
+    ax_args args = { .n_in = 1, .in = &rows.t, .a = { .n_list = n - 1, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } };
     memcpy(args.a.list, dims, sizeof dims);
     c->st = ax_run_into(AX_OP_SUM, &args, slot);
     if (c->st == AX_OK) ax_sunk(c, k);

@@ -6,27 +6,13 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.init_"
+local sizes = require "accelerate.nn.sizes"
 local F = require "accelerate.nn.functional_image"
 
 local M = {}
+local tuple, text = sizes.tuple, sizes.text
 
 local POSITIVE = { "integer", min = 1 }
-
---- `value` as a list of `dims` integers of at least `min`.
-local function tuple(where, name, value, dims, min)
-  local list = type(value) == "table" and value or {}
-  if type(value) ~= "table" then
-    for d = 1, dims do list[d] = value end
-  end
-  if #list ~= dims then options.fail("%s: %s: expected an integer or a list of %d, got %s", where, name, dims, options.show(value)) end
-  local checked = {}
-  for d = 1, dims do checked[d] = options.value(where, name, list[d], { "integer", min = min }) end
-  return checked
-end
-M._tuple = tuple
-
-local function text(list) return #list == 1 and tostring(list[1]) or "{" .. table.concat(list, ", ") .. "}" end
-M._text = text
 
 local COMMON = {
   stride = { "integer|table", default = 1 },

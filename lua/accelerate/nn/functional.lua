@@ -24,6 +24,8 @@ local F = {
   pad = core.pad,                      -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
 }
 
+for name, fn in next, require "accelerate.nn.functional_image" do F[name] = fn end
+
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 --- For nn.MSELoss. Raises plain messages.

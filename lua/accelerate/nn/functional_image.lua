@@ -53,16 +53,15 @@ local function by_name(where, conv, dims, x, weight, bias, stride, padding, dila
 end
 
 local function convolution(where, conv, dims)
-  return function(x, weight, bias, stride, padding, dilation, groups)
-    if type(padding) == "string" then return by_name(where, conv, dims, x, weight, bias, stride, padding, dilation, groups) end
-    for _, o in ipairs { bias or false, stride or false } do
-      if type(o) == "table" and type(o.padding) == "string" then
-        local b, s = o.bias, o.stride
-        if o ~= bias then b = bias end
-        return by_name(where, conv, dims, x, weight, b, s, o.padding, o.dilation, o.groups)
-      end
+  return function(x, weight, bias, stride, padding, ...)
+    if type(padding) == "string" then return by_name(where, conv, dims, x, weight, bias, stride, padding, ...) end
+    local o = type(bias) == "table" and bias or type(stride) == "table" and stride
+    if o and type(o.padding) == "string" then
+      return by_name(where, conv, dims, x, weight, o == bias and o.bias or bias, o.stride, o.padding, o.dilation, o.groups)
     end
-    return conv(x, weight, bias, stride, padding, dilation, groups)
+    if o == bias then return conv(x, weight, o) end
+    if o and padding == nil and select("#", ...) == 0 then return conv(x, weight, bias, o) end
+    return conv(x, weight, bias, stride, padding, ...)
   end
 end
 

@@ -29,6 +29,9 @@ for _, file in ipairs {
   "attention",
   "transformer",
   "padding",
+  "conv",
+  "pooling",
+  "batchnorm",
 } do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end

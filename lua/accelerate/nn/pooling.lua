@@ -3,11 +3,11 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
-local conv = require "accelerate.nn.conv"
+local sizes = require "accelerate.nn.sizes"
 local F = require "accelerate.nn.functional_image"
 
 local M = {}
-local tuple, text = conv._tuple, conv._text
+local tuple, text = sizes.tuple, sizes.text
 
 -- Positions after the first, or one table of options.
 local function gathered(order, first, ...)
