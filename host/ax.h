@@ -315,6 +315,8 @@ AX_API ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *s
 /* The same, but returns the gradients of `inputs` (out: n_in places, new references; NULL where unused and allowed). */
 AX_API ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in, ax_tensor *const *inputs,
                             bool retain_graph, bool create_graph, bool allow_unused, ax_tensor **out);
+/* Whether the backward pass under way (the innermost) is one of ax_grad_of: leaves get nothing from it. */
+AX_API bool ax_backward_collects(void);
 /* Sets requires_grad on a leaf; EGRAD for an integer tensor, or for false on a non-leaf. */
 AX_API ax_status ax_set_requires_grad(ax_tensor *t, bool on);
 /* Drops t->grad; the slot, if any, stays reserved. */

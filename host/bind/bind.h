@@ -188,6 +188,7 @@ void ax_sweep_orphans(lua_State *L);
 ax_status ax_protect(lua_CFunction fn, void *p);
 /* Lets go of an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
 void ax_drop_anchor(ax_dead_ref *d);
+void ax_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
 void ax_scope_track(lua_State *L); /* the result on the stack top was made in a scope */
 bool ax_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */
 #endif

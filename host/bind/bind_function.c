@@ -125,6 +125,7 @@ static int save_for_backward(lua_State *L)
   for (int i = 1; i <= n; i++) {
     ax_tensor *t = ax_opt_tensor(L, i + 1, "save_for_backward");
     if (!t && !lua_isnil(L, i + 1)) return ax_arg_error(L, "save_for_backward", i, NULL, "a tensor or nil; other values go into fields of ctx", i + 1);
+    if (t) ax_scope_keep(L, i + 1); /* backward may come after the scope that it was made in */
     lua_pushvalue(L, i + 1);
     lua_rawseti(L, -3, i);
     lua_pushnumber(L, t ? t->version->edits : 0);

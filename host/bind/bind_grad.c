@@ -309,10 +309,29 @@ static int set_grad_enabled(lua_State *L)
   return 1;
 }
 
+/* core._backward(roots, gradients): one pass from several roots */
+static int backward_from(lua_State *L)
+{
+  ax_tensor **roots, **seeds;
+  int n, n_seeds;
+  ax_bind_enter(L);
+  roots = push_array(L, 1, "backward", "roots", false, -1, &n);
+  seeds = push_array(L, 2, "backward", "gradients", true, n, &n_seeds);
+  if (ax_backward(n, roots, seeds, false, false) != AX_OK) return ax_raise(L, "backward");
+  return 0;
+}
+
+/* core._backward_collects(): for custom gradients: does the pass under way come from core.grad? */
+static int backward_collects(lua_State *L)
+{
+  lua_pushboolean(L, ax_backward_collects());
+  return 1;
+}
+
 void ax_open_grad(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "grad", grad }, { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled }, { NULL, NULL },
+    { "_backward", backward_from }, { "_backward_collects", backward_collects }, { "grad", grad }, { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);

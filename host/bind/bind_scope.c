@@ -138,6 +138,16 @@ static int scope_close(lua_State *L)
   return 0;
 }
 
+/* The tensor at idx outlives the scopes around. */
+void ax_scope_keep(lua_State *L, int idx)
+{
+  if (!ax_bind.in_scope) return;
+  lua_pushvalue(L, idx);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  keep_value(L, lua_gettop(L) - 1, lua_gettop(L));
+  lua_pop(L, 2);
+}
+
 /* core.keep(...) -> its arguments: their tensors outlive the innermost scope and those around it */
 static int keep(lua_State *L)
 {

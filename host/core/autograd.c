@@ -35,8 +35,11 @@ const char *ax_grad_fn_name(const ax_tensor *t)
 
 static _Thread_local uint64_t next_hook = 1;
 
+static _Thread_local ax_hook *live_hooks;
+
 static void drop_hook(ax_hook *h)
 {
+  if ((*h->from_live = h->next_live)) h->next_live->from_live = h->from_live;
   if (h->drop) h->drop(h->ud);
   ax_mfree(h);
 }
@@ -57,8 +60,11 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
   if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
   if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;
-  *h = (ax_hook){ .id = next_hook++, .post = post, .out = t->out_index, .call = call, .drop = drop, .ud = ud };
   at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
+  *h = (ax_hook){ .home = at, .id = next_hook++, .post = post, .out = t->out_index, .call = call, .drop = drop, .ud = ud,
+                  .next_live = live_hooks, .from_live = &live_hooks };
+  if (live_hooks) live_hooks->from_live = &h->next_live;
+  live_hooks = h;
   while (*at) at = &(*at)->next; /* hooks run in the order in which they were added */
   *at = h;
   *id = h->id;
@@ -79,7 +85,15 @@ static bool is_running(ax_hook *const *list)
 
 void ax_hook_remove(ax_tensor *t, uint64_t id)
 {
-  ax_hook **const list = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
+  ax_hook **list = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
+  const ax_hook *found = *list;
+
+  while (found && found->id != id) found = found->next;
+  if (!found) { /* t has got another history since, from an in-place op or detach_: the hook stays with the one that it was added to */
+    for (found = live_hooks; found && found->id != id; found = found->next_live) continue;
+    if (!found) return;
+    list = found->home;
+  }
   for (ax_hook **at = list; *at; at = &(*at)->next)
     if ((*at)->id == id) {
       ax_hook *h = *at;
@@ -382,16 +396,61 @@ typedef struct run {
   const ax_edge *wanted;
   ax_tensor **found;
   uint64_t oldest; /* nodes made before this cannot lead to a wanted input */
+  const struct run *outer; /* the run from inside which this one was started, by a hook or a custom gradient */
+  const ax_node *current;  /* being visited */
+  struct stash *stashed;
 } run;
+static _Thread_local const run *innermost;
+
+bool ax_backward_collects(void) { return innermost && innermost->collect; }
+
+/* What an outer run had at a node that this one came to as well: it is put away until this one is through. */
+typedef struct stash {
+  struct stash *next;
+  ax_node *node;
+  const void *run;
+  bool sunk;
+  ax_tensor *grads[];
+} stash;
+
+static ax_status put_away(run *r, ax_node *n)
+{
+  stash *s;
+  for (const run *o = r->outer; o; o = o->outer)
+    if (o->current == n)
+      return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very op or leaf whose gradient is being worked out");
+  if (!(s = ax_malloc(sizeof *s + sizeof *s->grads * (size_t)n->n_out))) return AX_ENOMEM;
+  *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .sunk = n->sunk };
+  memcpy(s->grads, n->grads, sizeof *s->grads * (size_t)n->n_out);
+  memset(n->grads, 0, sizeof *n->grads * (size_t)n->n_out);
+  n->sunk = false;
+  r->stashed = s;
+  return AX_OK;
+}
+
+static void give_back(run *r)
+{
+  while (r->stashed) {
+    stash *s = r->stashed;
+    r->stashed = s->next;
+    s->node->run = s->run;
+    s->node->sunk = s->sunk;
+    memcpy(s->node->grads, s->grads, sizeof *s->grads * (size_t)s->node->n_out);
+    ax_mfree(s);
+  }
+}
 
 static ax_status push(run *r, ax_node *n)
 {
   if (n->run == r) return AX_OK;
-  if (n->run) return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, on a graph that a backward pass is walking");
+  if (n->run) {
+    const ax_status st = put_away(r, n);
+    if (st != AX_OK) return st;
+  }
   if (r->n == r->size) {
     const int size = r->size ? 2 * r->size : 64;
     ax_node **heap = ax_malloc(sizeof *heap * (size_t)size);
-    if (!heap) return AX_ENOMEM;
+    if (!heap) return AX_ENOMEM; /* (what was put away is given back) */
     if (r->n) memcpy(heap, r->heap, sizeof *heap * (size_t)r->n);
     ax_mfree(r->heap);
     r->heap = heap;
@@ -721,15 +780,21 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
   ax_status st = AX_OK;
 
   ax_autocast_now.enabled = false; /* gradients are computed in the types of the forward pass */
+  r->outer = innermost;
+  innermost = r;
 
   for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
   while (st == AX_OK && r->n > 0) {
     ax_node *node = pop(r);
     node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
+    r->current = node;
     st = visit(r, node);
+    r->current = NULL;
     forget(node);
   }
   while (r->n > 0) forget(r->heap[--r->n]); /* after a failure */
+  give_back(r);
+  innermost = r->outer;
   ax_mfree(r->heap);
   ax_autocast_now.enabled = casting;
   ax_grad_set_enabled(former);

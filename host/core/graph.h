@@ -26,6 +26,8 @@ typedef struct ax_saved {
 
 struct ax_hook {
   ax_hook *next;
+  ax_hook **home;                  /* the list that it is in: of a node, or of a leaf */
+  ax_hook *next_live, **from_live; /* all hooks of the thread */
   uint64_t id;
   bool post;
   bool gone; /* removed while its list is being run: freed afterwards */

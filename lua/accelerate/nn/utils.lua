@@ -5,8 +5,13 @@ local options = require "accelerate.utils.options"
 
 local fail = options.fail
 
+local checkpointing = require "accelerate.nn.utils.checkpoint"
+
 ---@class accelerate.nn.utils
-local M = { rnn = require "accelerate.nn.utils.rnn" }
+local M = {
+  rnn = require "accelerate.nn.utils.rnn", checkpoint = checkpointing.checkpoint, checkpoint_with = checkpointing.with,
+  checkpoint_sequential = checkpointing.sequential,
+}
 
 local function list_of(where, params)
   if core.is_tensor(params) then return { params } end

@@ -1,0 +1,210 @@
+--- nn.utils.checkpoint: trades time for memory: what lies between the arguments of a function and its results is not kept for backward, but
+--- computed again there.
+---
+---   function Net:forward(x)
+---     for _, block in self.blocks:iter() do x = nn.utils.checkpoint(block, x) end
+---     return self.head(x)
+---   end
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+-- ---- state that the second run needs as the first one had it
+
+local function generators_of(list)
+  local all = { core.default_generator() }
+  for i, g in ipairs(list or {}) do all[i + 1] = g end
+  return all
+end
+
+local function states_of(generators)
+  local states = {}
+  for i, g in ipairs(generators) do states[i] = g:get_state() end
+  return states
+end
+
+local function set_states(generators, states)
+  for i, g in ipairs(generators) do g:set_state(states[i]) end
+end
+
+-- Runs fn with random numbers and automatic casting as they were then; both are put back however it ends.
+local function as_then(saved, fn)
+  local now = saved.states and states_of(saved.generators)
+  local enabled, dtype, cache = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
+  if now then set_states(saved.generators, saved.states) end
+  local ok, err = xpcall(fn, require("accelerate.utils.scope").traced)
+  if now then set_states(saved.generators, now) end
+  core.autocast_leave(enabled, dtype, cache)
+  if not ok then error(err, 0) end
+end
+
+-- ---- the function that stands in the graph
+
+local function packed(...) return { n = select("#", ...), ... } end
+
+local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
+
+local function text_of(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
+
+-- The results without their memory: what tells whether the second run gave the same kind of things.
+local function describe(values)
+  local list = { n = values.n }
+  for i = 1, values.n do list[i] = core.is_tensor(values[i]) and text_of(values[i]) or "no tensor" end
+  return list
+end
+
+local function compare(first, second)
+  if first.n ~= second.n then
+    fail("checkpoint: the function gave %d results, and %d when it ran again for the gradient", first.n, second.n)
+  end
+  for i = 1, first.n do
+    if first[i] ~= second[i] then
+      fail("checkpoint: result %d was %s, and %s when the function ran again for the gradient; it must do the same both times", i, first[i], second[i])
+    end
+  end
+end
+
+-- Runs the function again on detached arguments with gradients recorded, and backward through it: leaves inside get their gradients now, the
+-- arguments' come back.
+local function again(saved, args, grads)
+  local given, wanted = { n = args.n }, {}
+  for i = 1, args.n do
+    local v = args[i]
+    given[i] = v
+    if core.is_tensor(v) then
+      given[i] = v:detach()
+      if saved.needs[i] then
+        given[i].requires_grad = true
+        wanted[i] = given[i]
+      end
+    end
+  end
+  core.enable_grad(function()
+    core.scope(function()
+      local results
+      as_then(saved, function() results = packed(saved.fn(unpack(given, 1, given.n))) end)
+      compare(saved.results, describe(results))
+      local roots, seeds, k = {}, {}, 0
+      for i = 1, results.n do
+        if core.is_tensor(results[i]) and floating(results[i]) then
+          k = k + 1
+          if results[i].requires_grad then
+            roots[#roots + 1] = results[i]
+            seeds[#seeds + 1] = grads[k]
+          end
+        end
+      end
+      if #roots > 0 then core._backward(roots, seeds) end
+    end)
+  end)
+  local found = { n = args.n }
+  for i = 1, args.n do found[i] = wanted[i] and wanted[i].grad end
+  return found
+end
+
+local Checkpoint = core.Function {
+  name = "checkpoint",
+  forward = function(ctx, saved, _, ...)
+    local args = packed(...)
+    saved.needs = {}
+    for i = 1, args.n do saved.needs[i] = ctx.needs_input_grad[i + 2] end
+    saved.n, saved.plain = args.n, {}
+    local keep = {}
+    for i = 1, args.n do
+      if core.is_tensor(args[i]) then keep[i] = args[i] else saved.plain[i] = args[i] end
+    end
+    ctx.saved = saved
+    ctx:save_for_backward(unpack(keep, 1, args.n))
+    local results = packed(core.scope(saved.fn, ...))  -- handles of what lies between are emptied at once
+    for i = 1, results.n do
+      for k = 1, args.n do  -- a result that is an argument must not share the argument's place in the graph
+        if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then results[i] = results[i]:detach() end
+      end
+    end
+    saved.results = describe(results)
+    return unpack(results, 1, results.n)
+  end,
+  backward = function(ctx, ...)
+    local saved = ctx.saved
+    if core.is_grad_enabled() then
+      fail("checkpoint: create_graph is not available through a checkpoint: what is computed again ends at its arguments; run that part without one")
+    end
+    if core._backward_collects() then
+      fail("checkpoint: tensor.grad is not available through a checkpoint, whose parameters get their gradients while it is computed again; call backward")
+    end
+    local args = packed(ctx:saved_tensors())
+    args.n = saved.n
+    for i = 1, saved.n do
+      if args[i] == nil then args[i] = saved.plain[i] end
+    end
+    local found = again(saved, args, { ... })
+    return nil, nil, unpack(found, 1, found.n)
+  end,
+}
+
+local OPTIONS = {
+  preserve_rng_state = { "boolean", default = true }, generators = { "list", optional = true },
+  use_reentrant = { "boolean", optional = true },
+}
+
+---@class accelerate.nn.utils.checkpoint
+local checkpoint = {}
+
+--- checkpoint(fn, ...) is fn(...), but the intermediate results are freed at once and computed again in backward. Random numbers (dropout) and
+--- automatic casting are then as they were, so gradients have the same bits. Parameters that fn uses get gradients as always. fn must compute
+--- the same both times and should not change anything outside. Checkpoints nest. What earlier ops made, fn must
+--- get as arguments: taken from outside, its graph would be walked, and released, by this part alone.
+---@param fn function|accelerate.nn.Module
+---@param ... any its arguments
+---@return any ... its results
+function checkpoint.checkpoint(fn, ...) return checkpoint.with({}, fn, ...) end
+
+--- The same with options: `checkpoint.with({ generators = { g } }, fn, ...)`.
+---@param opts { preserve_rng_state: boolean, generators: accelerate.Generator[] } preserve_rng_state: default true, the default generator's and
+---  those of `generators` (where a dropout has one of its own)
+---@param fn function|accelerate.nn.Module
+function checkpoint.with(opts, fn, ...)
+  local o = options.check("checkpoint", opts, OPTIONS)
+  if type(fn) ~= "function" and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
+    fail("checkpoint: expected a function or a module first, got %s", options.show(fn))
+  end
+  if not core.is_grad_enabled() then return fn(...) end
+  local saved = { fn = type(fn) == "function" and fn or function(...) return fn(...) end }
+  saved.autocast, saved.dtype, saved.cache = core.autocast_state()
+  if o.preserve_rng_state then
+    saved.generators = generators_of(o.generators)
+    saved.states = states_of(saved.generators)
+  end
+  -- The tensor that wants a gradient is for the parameters that fn uses: they are not among the arguments.
+  return Checkpoint(saved, core.zeros(1, { requires_grad = true }), ...)
+end
+
+--- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, all but the last one checkpointed.
+---@param functions accelerate.nn.Sequential|function[]
+---@param segments integer
+---@param ... any arguments of the first one
+function checkpoint.sequential(functions, segments, ...)
+  local list = {}
+  if type(functions) == "table" and getmetatable(functions) == nil then list = functions
+  elseif type(functions) == "table" and functions.iter then
+    for i, module in functions:iter() do list[i] = module end
+  else fail("checkpoint_sequential: expected a Sequential or a list of functions, got %s", options.show(functions)) end
+  options.value("checkpoint_sequential", "segments", segments, { "integer", min = 1, max = math.max(#list, 1) })
+  local function part(first, last)
+    return function(...)
+      local x = packed(...)
+      for i = first, last do x = packed(list[i](unpack(x, 1, x.n))) end
+      return unpack(x, 1, x.n)
+    end
+  end
+  local size, at, x = math.floor(#list / segments), 1, packed(...)
+  for _ = 1, segments - 1 do
+    x = packed(checkpoint.checkpoint(part(at, at + size - 1), unpack(x, 1, x.n)))
+    at = at + size
+  end
+  return part(at, #list)(unpack(x, 1, x.n))
+end
+
+return checkpoint

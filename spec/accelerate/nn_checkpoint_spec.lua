@@ -1,0 +1,194 @@
+--- nn.utils.checkpoint: the same bits for less memory.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local accelerate = require "accelerate"
+local checkpoint = nn.utils.checkpoint
+
+local function message(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok)
+  return err
+end
+
+local function block(width)
+  return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU())
+end
+
+local function gradients(model) -- copies
+  local list = {}
+  for i, p in ipairs(model:parameters()) do list[i] = p.grad and p.grad:clone() or false end
+  return list
+end
+
+local function same(a, b)
+  assert.equal(#a, #b)
+  for i = 1, #a do
+    if a[i] then assert.is_true(tensor.equal(a[i], b[i]), "tensor " .. i) else assert.equal(a[i], b[i]) end
+  end
+end
+
+-- Loss, gradients of parameters and of x, and where the generator stands afterwards.
+local function run(model, forward, x)
+  model:zero_grad()
+  x.grad = nil
+  core.manual_seed(11)
+  local loss = forward(x):square():mean()
+  loss:backward()
+  local list = gradients(model)
+  list[#list + 1] = x.grad and x.grad:clone() or false
+  list[#list + 1] = loss:detach()
+  return list, core.default_generator():get_state()
+end
+
+describe("checkpoint", function()
+  it("gives the same bits as without it, dropout included, for parameters and arguments", function()
+    local model = nn.Sequential(block(16), block(16), block(16))
+    for _, wanted in ipairs { true, false } do
+      local x = core.randn(5, 16):requires_grad_(wanted)
+      local plain, state = run(model, model, x)
+      local checked, again = run(model, function(v)
+        for _, b in model:iter() do v = checkpoint(b, v) end
+        return v
+      end, x)
+      same(plain, checked)
+      assert.equal(state, again)
+    end
+  end)
+
+  it("nests, and goes with several arguments and results that are no tensors", function()
+    local model = nn.Sequential(block(8), block(8))
+    local function both(a, scale, b)
+      return checkpoint(model[1], a) * scale, "text", nil, model[2](b)
+    end
+    local function forward(with)
+      return function(v)
+        local p, text, none, q
+        if with then p, text, none, q = checkpoint(both, v, 2, v) else p, text, none, q = both(v, 2, v) end
+        assert.equal("text", text)
+        assert.is_nil(none)
+        return p + q
+      end
+    end
+    local x = core.randn(3, 8):requires_grad_()
+    local plain = run(model, forward(false), x)
+    same(plain, (run(model, forward(true), x)))
+  end)
+
+  it("works in accumulate, with weights that several parts share", function()
+    local function train(with)
+      core.manual_seed(4)
+      local accelerator = accelerate.Accelerator { gradient_accumulation_steps = 2 }
+      local model = nn.Sequential(block(8), block(8))
+      model[2][1].weight = model[1][1].weight
+      local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
+      model, optimizer = accelerator:prepare(model, optimizer)
+      for _ = 1, 4 do
+        local x = core.randn(3, 8)
+        accelerator:accumulate(model, function()
+          local y = with and checkpoint(model[2], checkpoint(model[1], x)) or model(x)
+          accelerator:backward(y:square():mean())
+          optimizer:step()
+          optimizer:zero_grad()
+        end)
+      end
+      local list = {}
+      for i, p in ipairs(model:parameters()) do list[i] = p:detach():clone() end
+      accelerator.gradient_accumulation_steps = 1
+      return list
+    end
+    local plain, checked = train(false), train(true)
+    for i = 1, #plain do assert.is_true(tensor.allclose(plain[i], checked[i], { atol = 1e-6 })) end
+  end)
+
+  it("computes again under the automatic casting of the first time", function()
+    local model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    local x = core.randn(4, 16):requires_grad_()
+    local function forward(with)
+      return function(v)
+        return tensor.autocast({ dtype = "bfloat16" }, function() return with and checkpoint(model, v) or model(v) end):float()
+      end
+    end
+    same((run(model, forward(false), x)), (run(model, forward(true), x)))
+  end)
+
+  it("keeps the memory of the parts down", function()
+    local layers = {}
+    for i = 1, 8 do layers[i] = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 32)) end
+    local model = nn.Sequential(unpack(layers))
+    local x = core.randn(2048, 32)
+    local function peak(forward)
+      model:zero_grad()
+      for _ = 1, 2 do
+        collectgarbage()
+        core.release(core.zeros(1))
+      end
+      local before = core.memory_stats().live_bytes
+      core.reset_peak_memory_stats()
+      forward(x):square():mean():backward()
+      return core.memory_stats().peak_bytes - before
+    end
+    local plain = peak(model)
+    local checked = peak(function(v)
+      for _, part in model:iter() do v = checkpoint(part, v) end
+      return v
+    end)
+    assert.is_true(checked < 0.5 * plain, ("%.1f MB instead of %.1f"):format(checked / 1e6, plain / 1e6))
+    local segments = peak(function(v) return nn.utils.checkpoint_sequential(model, 4, v) end)
+    assert.is_true(segments < 0.6 * plain, ("%.1f MB instead of %.1f"):format(segments / 1e6, plain / 1e6))
+  end)
+
+  it("may be walked back after the scope that it was made in", function()
+    local layer = nn.Linear(3, 3)
+    local loss = tensor.scope(function() return checkpoint(layer, layer(core.ones(2, 3))):sum() end)
+    loss:backward()
+    assert.is_true(layer.weight.grad ~= nil)
+  end)
+
+  it("is plain calling where nothing is recorded", function()
+    local layer, n = nn.Linear(3, 3), 0
+    tensor.no_grad(function()
+      local y = checkpoint(function(v)
+        n = n + 1
+        return layer(v)
+      end, core.ones(2, 3))
+      assert.is_false(y.requires_grad)
+    end)
+    assert.equal(1, n)
+  end)
+
+  it("uses other generators as they were, too", function()
+    local g = tensor.Generator(5)
+    local drop = nn.Dropout { p = 0.5, generator = g }
+    local x = core.ones(50):requires_grad_()
+    local y = nn.utils.checkpoint_with({ generators = { g } }, drop, x)
+    local after = g:get_state()
+    y:sum():backward()
+    assert.is_true(tensor.equal(y, x.grad))
+    assert.equal(after, g:get_state())
+  end)
+
+  it("says what goes wrong", function()
+    local layer = nn.Linear(3, 3)
+    assert.matches("checkpoint: expected a function or a module first, got 3", message(checkpoint, 3))
+    local n = 0
+    local changing = checkpoint(function(v)
+      n = n + 1
+      return n == 1 and layer(v) or layer(v):sum()
+    end, core.ones(2, 3))
+    local err = message(function() changing:backward(core.ones(2, 3)) end)
+    assert.matches("result 1 was float32 %[2, 3%], and float32 %[%] when the function ran again", err)
+    local y = checkpoint(layer, core.ones(2, 3)):sum()
+    assert.matches("create_graph is not available through a checkpoint", message(y.backward, y, { create_graph = true }))
+    local x = core.ones(2, 3):requires_grad_()
+    y = checkpoint(layer, x):sum()
+    assert.matches("tensor.grad is not available through a checkpoint", message(core.grad, y, x))
+    y = checkpoint(function(v)
+      if not core.is_grad_enabled() then return layer(v) end
+      error("on purpose")
+    end, core.ones(2, 3)):sum()
+    assert.matches("on purpose", message(y.backward, y))
+    assert.is_true(core.is_grad_enabled())
+  end)
+end)

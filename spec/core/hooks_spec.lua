@@ -1,0 +1,91 @@
+--- Hooks that change what is under way: removed after their tensor got another history, starting backward passes of their own.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+
+local function message(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok)
+  return err
+end
+
+describe("a hook's handle", function()
+  it("removes the hook also after the result was changed in place or detached", function()
+    for _, change in ipairs { "add_", "detach_" } do
+      local x = core.ones(2):requires_grad_()
+      local y = x * 2
+      local z = y * 3
+      local seen = 0
+      local handle = y:register_hook(function() seen = seen + 1 end)
+      if change == "add_" then y:add_(1) else y:detach_() end
+      handle:remove()
+      handle:remove()
+      z:sum():backward()
+      assert.equal(0, seen, change)
+      assert.same({ 6, 6 }, x.grad:totable())
+    end
+  end)
+
+  it("leaves other hooks of the same history alone", function()
+    local x = core.ones(2):requires_grad_()
+    local y = x * 2
+    local z = y * 3
+    local seen = {}
+    y:register_hook(function() seen[#seen + 1] = "first" end)
+    local handle = y:register_hook(function() seen[#seen + 1] = "second" end)
+    y:add_(1)
+    y:register_hook(function() seen[#seen + 1] = "of the sum" end)
+    handle:remove()
+    z:sum():backward()
+    assert.same({ "first" }, seen)
+  end)
+end)
+
+describe("a backward pass from inside one", function()
+  it("may reach leaves that the outer one has waiting", function()
+    local w, x = core.ones(2):requires_grad_(), core.ones(2):requires_grad_()
+    local y = x * 5
+    y:register_hook(function() tensor.enable_grad(function() (w * w * 3):sum():backward() end) end)  -- w's gradient of the outer pass waits meanwhile
+    local z = y * w
+    z:sum():backward()
+    assert.same({ 6 + 5, 6 + 5 }, w.grad:totable())
+    assert.same({ 5, 5 }, x.grad:totable())
+  end)
+
+  it("may walk a part of the graph that the outer one has still to walk", function()
+    local w = core.ones(2):requires_grad_()
+    local shared = w * 2
+    local y, sum = shared * 3, shared:sum()
+    local found
+    y:register_hook(function() found = core.grad(sum, w, { retain_graph = true }) end)
+    y:sum():backward()
+    assert.same({ 2, 2 }, found:totable())
+    assert.same({ 6, 6 }, w.grad:totable())
+  end)
+
+  it("may come from a custom gradient, and the outer one goes on after it failed", function()
+    local w = core.ones(1):requires_grad_()
+    local twice = tensor.Function {
+      forward = function(_, a) return a * 2 end,
+      backward = function(_, g)
+        tensor.enable_grad(function()
+          local square, ten = w * w, w * 10
+          assert(not pcall(square.backward, square, core.ones(3)))
+          ten:backward()
+        end)
+        return g * 2
+      end,
+    }
+    local a = core.ones(1):requires_grad_()
+    local y = twice(a) * w
+    y:backward()
+    assert.equal(12, w.grad:item())
+    assert.equal(2, a.grad:item())
+  end)
+
+  it("is refused through the leaf whose gradient is being worked out", function()
+    local w = core.ones(1):requires_grad_()
+    w:register_hook(function() tensor.enable_grad(function() (w * 2):backward() end) end)
+    local y = w * 3
+    assert.matches("through the very op or leaf whose gradient is being worked out", message(y.backward, y))
+  end)
+end)
