@@ -7,9 +7,9 @@
 #include "core/ops.def"
 #undef OP
 
-ax_status ax_cuda_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h) __attribute__((weak));
-ax_status ax_cuda_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out) __attribute__((weak));
-ax_status ax_cuda_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor) __attribute__((weak));
+ax_status ax_cuda_optim_step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h) __attribute__((weak));
+ax_status ax_cuda_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out) __attribute__((weak));
+ax_status ax_cuda_grad_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor) __attribute__((weak));
 ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 extern const ax_device_memory ax_cuda_memory;
@@ -30,8 +30,8 @@ const ax_backend *ax_backend_get(void)
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;
 #include "core/ops.def"
 #undef OP
-  backend.optim = ax_cuda_optim;
-  backend.norm = ax_cuda_norm;
-  backend.scale = ax_cuda_scale;
+  backend.optim = ax_cuda_optim_step;
+  backend.norm = ax_cuda_grad_norm;
+  backend.scale = ax_cuda_grad_scale;
   return &backend;
 }

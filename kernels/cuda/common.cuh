@@ -26,6 +26,8 @@ extern "C" {
 
 /* ---- device.cu */
 
+extern "C" const ax_device_memory ax_cuda_memory;
+
 /* Makes `d` the calling thread's device and gives its stream. */
 ax_status ax_cuda_use(ax_device d, cudaStream_t *stream);
 /* Turns the last error of the runtime into a status with `what` (an op's name) in front. */
@@ -34,7 +36,8 @@ int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
-/* The positions of an int64 index tensor were checked by kernels that raise this device's flag; looked at where the host waits anyway. */
+/* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the device. */
+ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message);
 
 static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
 {

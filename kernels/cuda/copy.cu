@@ -137,3 +137,38 @@ static ax_status into_result(const ax_call *call)
 
 AX_CUDA_KERNEL(clone) { return into_result(call); }
 AX_CUDA_KERNEL(_cast) { return into_result(call); }
+
+/* ---- looking for zeros, for integer division */
+
+template <class S> static __global__ void find_zero(ax_nest<1> nest, int *found)
+{
+  int64_t at[1];
+  for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
+    ax_nest_at(nest, i, at);
+    if (ax_load(*(const S *)(nest.data[0] + at[0])) == 0) *found = 1; /* whoever writes, writes the same */
+  }
+}
+
+ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message)
+{
+  const ax_device d = call->out[0]->device;
+  ax_iter it = *call->iter;
+  void *flag = NULL;
+  int found = 0;
+  ax_status st;
+
+  if (!call->in[k]) found = ax_load_double(it.op[k + 1].dtype, it.op[k + 1].data, 0) == 0;
+  else {
+    it.op[0] = it.op[k + 1];
+    if ((st = ax_cuda_take(d, sizeof found, &flag)) != AX_OK) return st;
+    st = ax_cuda_memory.copy(d, flag, ax_device{ AX_CPU, 0 }, &found, sizeof found);
+    if (st == AX_OK)
+      st = ax_with_any(call->op, it.op[0].dtype, [&](auto tag) {
+        return ax_launch(ax_ops[call->op].name, d, ax_blocks(it.numel, 256, d.index), 256, find_zero<AX_TYPE_OF(tag)>, ax_nest_of<1>(&it), (int *)flag);
+      });
+    if (st == AX_OK) st = ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, &found, d, flag, sizeof found);
+    ax_cuda_give(d, flag, sizeof found);
+    if (st != AX_OK) return st;
+  }
+  return found ? ax_fail(AX_ERANGE, "%s", message) : AX_OK;
+}

@@ -285,7 +285,6 @@ static ax_status synchronize(int index)
 
 static int count(void) { return n_devices; }
 
-extern "C" const ax_device_memory ax_cuda_memory;
 const ax_device_memory ax_cuda_memory = { count, alloc, give_back, copy, synchronize, stats, reset_peak, drop_cache };
 
 /* ---- is there a device at all? */

@@ -1,0 +1,48 @@
+/* Activations and their derivatives: the expressions of activation.h. */
+#include "activation.h"
+#include "pointwise.cuh"
+
+#define DECLARE(name, expr) template <class T> struct name##_fn;
+AX_ACTIVATIONS(DECLARE, )
+AX_ACTIVATION_SLOPES(DECLARE, )
+
+#define T float
+#define OF(f) ax_##f##_f32
+#define ONE(name, expr) AX_FUNCTOR(name, float, float x, expr)
+#define TWO(name, expr) AX_FUNCTOR(name, float, float a AX_COMMA float b, expr)
+AX_ACTIVATIONS(ONE, OF)
+AX_ACTIVATION_SLOPES(TWO, OF)
+#undef T
+#undef OF
+#undef ONE
+#undef TWO
+
+#define T double
+#define OF(f) ax_##f##_f64
+#define ONE(name, expr) AX_FUNCTOR(name, double, double x, expr)
+#define TWO(name, expr) AX_FUNCTOR(name, double, double a AX_COMMA double b, expr)
+AX_ACTIVATIONS(ONE, OF)
+AX_ACTIVATION_SLOPES(TWO, OF)
+
+#define ROW1(name, expr) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
+#define ROW2(name, expr) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
+AX_ACTIVATIONS(ROW1, )
+AX_ACTIVATION_SLOPES(ROW2, )
+#undef T
+
+/* ---- gelu: the word says which form */
+
+template <class T> struct gelu_none;
+template <class T> struct gelu_tanh;
+template <class T> struct back_none;
+template <class T> struct back_tanh;
+#define GELU(T, S) \
+  template <> struct gelu_none<T> { explicit gelu_none(const double *) {} __device__ __forceinline__ T operator()(T x) const { return ax_gelu_##S(x); } }; \
+  template <> struct gelu_tanh<T> { explicit gelu_tanh(const double *) {} __device__ __forceinline__ T operator()(T x) const { return ax_gelu_tanh_##S(x); } }; \
+  template <> struct back_none<T> { explicit back_none(const double *) {} __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_slope_##S(b); } }; \
+  template <> struct back_tanh<T> { explicit back_tanh(const double *) {} __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_tanh_slope_##S(b); } };
+GELU(float, f32)
+GELU(double, f64)
+
+AX_CUDA_KERNEL(gelu) { return call->a->i[0] ? ax_pointwise_float<gelu_tanh, 1>(call) : ax_pointwise_float<gelu_none, 1>(call); }
+AX_CUDA_KERNEL(_gelu_backward) { return call->a->i[0] ? ax_pointwise_float<back_tanh, 2>(call) : ax_pointwise_float<back_none, 2>(call); }

@@ -1,0 +1,75 @@
+/* sum, mean, any, all, count_nonzero.  Floats add in float64, integers in int64, which wraps around. */
+#include "reduce.cuh"
+
+/* O: what a result is stored as. */
+template <class O> struct float_sum {
+  typedef double acc;
+  bool accumulate, mean;
+  __device__ __forceinline__ acc start() const { return 0; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (double)v; }
+  __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
+  __device__ __forceinline__ void finish(char *out, acc a, int64_t count, int64_t) const
+  {
+    if (mean) a /= (double)count;
+    if (accumulate) a += (double)ax_load(*(O *)out);
+    *(O *)out = ax_store<O>(a);
+  }
+};
+
+struct int_sum {
+  typedef uint64_t acc;
+  bool accumulate;
+  __device__ __forceinline__ acc start() const { return 0; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (uint64_t)(int64_t)v; }
+  __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
+  __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t) const { *(int64_t *)out = (int64_t)(accumulate ? a + (uint64_t)*(int64_t *)out : a); }
+};
+
+/* How many are not 0; any and all are questions about that. */
+enum question { COUNT, ANY, ALL };
+struct counter {
+  typedef int64_t acc;
+  question what;
+  __device__ __forceinline__ acc start() const { return 0; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (v != (V)0); }
+  __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
+  __device__ __forceinline__ void finish(char *out, acc a, int64_t count, int64_t) const
+  {
+    if (what == COUNT) *(int64_t *)out = a;
+    else *(uint8_t *)out = what == ANY ? a > 0 : a == count;
+  }
+};
+
+/* The result may be wider than the input: bf16 gradients added into a float32 slot. */
+static ax_status float_sums(const ax_call *call, bool mean)
+{
+  const bool accumulate = call->a->accumulate;
+  return ax_with_float(call->op, call->iter->op[1].dtype, [&](auto from) {
+    return ax_with_float(call->op, call->iter->op[0].dtype, [&](auto to) {
+      return ax_reduce<AX_TYPE_OF(from)>(call, float_sum<AX_TYPE_OF(to)>{ accumulate, mean });
+    });
+  });
+}
+
+AX_CUDA_KERNEL(sum)
+{
+  const int_sum reducer = { call->a->accumulate };
+  switch (call->iter->op[1].dtype) {
+  case AX_I64: return ax_reduce<int64_t>(call, reducer);
+  case AX_I32: return ax_reduce<int32_t>(call, reducer);
+  case AX_U8: return ax_reduce<uint8_t>(call, reducer);
+  case AX_BOOL: return ax_reduce<ax_bool>(call, counter{ COUNT });
+  default: return float_sums(call, false);
+  }
+}
+
+AX_CUDA_KERNEL(mean) { return float_sums(call, true); }
+
+static ax_status ask(const ax_call *call, question what)
+{
+  return ax_with_any(call->op, call->iter->op[1].dtype, [&](auto from) { return ax_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
+}
+
+AX_CUDA_KERNEL(any) { return ask(call, ANY); }
+AX_CUDA_KERNEL(all) { return ask(call, ALL); }
+AX_CUDA_KERNEL(count_nonzero) { return ask(call, COUNT); }
