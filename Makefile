@@ -91,7 +91,7 @@ CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc 2>/dev/null ||
 CUDA_ARCH    ?= sm_90# architectures to build for: `make CUDA_ARCH="sm_80 sm_90"`
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
-CUDA_FLAGS   := -std=c++17 -O3 -fmad=true --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
+CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
 EMULATE_FLAGS = -std=c++17 -g $(OPT) -x c++ -DAX_EMULATE -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
@@ -100,6 +100,7 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
+$(OUT)/cuda/random.o: CUDA_FLAGS += -fmad=false# its bits are the CPU's
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<
