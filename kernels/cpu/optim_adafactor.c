@@ -9,7 +9,7 @@
 #include <float.h>
 #include <string.h>
 
-enum { CHUNK = 32768, LEAST_ROWS = 16, SUM_BLOCK = 1024 };
+enum { CHUNK = 32768, LEAST_ROWS = 16, SUM_BLOCK = 1024, LANES = 64 };
 
 typedef struct factor_job {
   const ax_segment *s;

@@ -4,34 +4,39 @@
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, S)
 
-/* Sum of the squares of n elements. */
+/* Sum of the squares of n elements, at most SUM_BLOCK of them. */
+static double NAME(squares_of_block)(const T *x, int64_t n)
+{
+  T lane[LANES] = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    AX_SIMD
+    for (int k = 0; k < LANES; k++) lane[k] += x[i + k] * x[i + k];
+  }
+  for (; i < n; i++) lane[i % LANES] += x[i] * x[i];
+  for (int w = LANES / 2; w > 0; w /= 2) {
+    AX_SIMD
+    for (int k = 0; k < w; k++) lane[k] += lane[k + w];
+  }
+  return (double)lane[0];
+}
+
 static double NAME(squares_of)(const T *x, int64_t n)
 {
   double sum = 0;
-  for (int64_t lo = 0; lo < n; lo += SUM_BLOCK) {
-    const int64_t hi = n - lo < SUM_BLOCK ? n : lo + SUM_BLOCK;
-    T part = 0;
-    #pragma omp simd reduction(+ : part)
-    for (int64_t i = lo; i < hi; i++) part += x[i] * x[i];
-    sum += (double)part;
-  }
+  for (int64_t i = 0; i < n; i += SUM_BLOCK) sum += NAME(squares_of_block)(x + i, n - i < SUM_BLOCK ? n - i : SUM_BLOCK);
   return sum;
 }
 
 /* The same of one row of gradients, which are added to the columns' as well. */
-static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t n)
+static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t cols)
 {
   double sum = 0;
-  for (int64_t lo = 0; lo < n; lo += SUM_BLOCK) {
-    const int64_t hi = n - lo < SUM_BLOCK ? n : lo + SUM_BLOCK;
-    T part = 0;
-    #pragma omp simd reduction(+ : part)
-    for (int64_t i = lo; i < hi; i++) {
-      const T q = g[i] * g[i];
-      col[i] += q;
-      part += q;
-    }
-    sum += (double)part;
+  for (int64_t at = 0; at < cols; at += SUM_BLOCK) {
+    const int64_t n = cols - at < SUM_BLOCK ? cols - at : SUM_BLOCK;
+    AX_SIMD
+    for (int64_t i = at; i < at + n; i++) col[i] += g[i] * g[i];
+    sum += NAME(squares_of_block)(g + at, n);
   }
   return sum;
 }
@@ -57,16 +62,15 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
       const T weight = (T)j->weight, limit = (T)j->limit;
       double moved = 0;
       for (int64_t at = lo; at < hi; at += SUM_BLOCK) {
-        const int64_t end = hi - at < SUM_BLOCK ? hi : at + SUM_BLOCK;
-        T part = 0;
-        #pragma omp simd reduction(+ : part)
-        for (int64_t i = at; i < end; i++) {
-          const T v = variance[i] + weight * (g[i] * g[i] - variance[i]), inverse = 1 / SQRT(v);
-          const T u = g[i] * (inverse > limit ? limit : inverse);
-          variance[i] = v;
-          part += u * u;
+        const int64_t n = hi - at < SUM_BLOCK ? hi - at : SUM_BLOCK;
+        T u[SUM_BLOCK];
+        AX_SIMD
+        for (int64_t i = 0; i < n; i++) {
+          const T q = g[at + i], v = variance[at + i] + weight * (q * q - variance[at + i]), inverse = 1 / SQRT(v);
+          variance[at + i] = v;
+          u[i] = q * (inverse > limit ? limit : inverse);
         }
-        moved += (double)part;
+        moved += NAME(squares_of_block)(u, n);
       }
       j->sums[2 * c] = NAME(squares_of)(p + lo, hi - lo);
       j->sums[2 * c + 1] = moved;
@@ -148,14 +152,14 @@ static void NAME(size)(int64_t from, int64_t to, void *ud)
       for (int64_t r = m * rows + lo; r < m * rows + hi; r++) {
         const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols, factor = row[r];
         for (int64_t at = 0; at < cols; at += SUM_BLOCK) {
-          const int64_t end = cols - at < SUM_BLOCK ? cols : at + SUM_BLOCK;
-          T part = 0;
-          #pragma omp simd reduction(+ : part)
-          for (int64_t i = at; i < end; i++) {
-            const T by = factor * col[i], u = g[i] * (by > limit ? limit : by);
-            part += u * u;
+          const int64_t n = cols - at < SUM_BLOCK ? cols - at : SUM_BLOCK;
+          T u[SUM_BLOCK];
+          AX_SIMD
+          for (int64_t i = 0; i < n; i++) {
+            const T by = factor * col[at + i];
+            u[i] = g[at + i] * (by > limit ? limit : by);
           }
-          sum += (double)part;
+          sum += NAME(squares_of_block)(u, n);
         }
       }
     j->sums[2 * c + 1] = sum;
