@@ -12,25 +12,32 @@
 
 typedef T N(vec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 enum { N(V) = BYTES / sizeof(T) };
+/* Widths are multiples of a vector, and of 4. */
+#define LANES (N(V) < 4 ? 4 : N(V))
+typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 ? 4 : BYTES / sizeof(T))), aligned(sizeof(T)), may_alias));
 
 /* c (MR rows, NV vectors) = or += a b; a(m, k) lies at a + m * AM + k * AK. */
 #define TILE(name, NV, AM, AK) \
-  __attribute__((optimize("fp-contract=fast"), noinline)) \
   static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, bool add) \
   { \
     N(vec) acc[MR][NV]; \
-    for (int i = 0; i < MR; i++) \
-      for (int j = 0; j < NV; j++) acc[i][j] = add ? *(const N(vec) *)(c + i * ldc + j * N(V)) : (N(vec)){0}; \
+    UNROLL for (int i = 0; i < MR; i++) \
+      UNROLL for (int j = 0; j < NV; j++) acc[i][j] = (N(vec)){0}; \
     for (int64_t k = 0; k < depth; k++, b += ldb) { \
       N(vec) row[NV]; \
-      for (int j = 0; j < NV; j++) row[j] = *(const N(vec) *)(b + j * N(V)); \
-      for (int i = 0; i < MR; i++) { \
-        const T x = a[i * (AM) + k * (AK)]; \
-        for (int j = 0; j < NV; j++) acc[i][j] += x * row[j]; \
+      UNROLL for (int j = 0; j < NV; j++) row[j] = *(const N(vec) *)(b + j * N(V)); \
+      UNROLL for (int i = 0; i < MR; i++) { \
+        const N(vec) x = (N(vec)){0} + a[i * (AM) + k * (AK)]; \
+        UNROLL for (int j = 0; j < NV; j++) acc[i][j] = FMA(x, row[j], acc[i][j]); \
       } \
     } \
-    for (int i = 0; i < MR; i++) \
-      for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) = acc[i][j]; \
+    if (add) { \
+      UNROLL for (int i = 0; i < MR; i++) \
+        UNROLL for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) += acc[i][j]; \
+    } else { \
+      UNROLL for (int i = 0; i < MR; i++) \
+        UNROLL for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) = acc[i][j]; \
+    } \
   }
 TILE(by_rows_1, 1, step, 1)
 TILE(by_cols_1, 1, 1, step)
@@ -66,14 +73,14 @@ static inline void N(rows_of)(bool by_cols, const T *a, int64_t step, const T *b
 
 typedef struct N(scratch) {
   T *k, *v, *dk, *dv;            /* (keys, width) */
-  T *q, *qt, *go, *got, *o, *dq; /* a block of queries: (QUERIES, width), t: (width, QUERIES) */
+  T *q, *qt, *go, *got, *o, *ot, *dq; /* a block of queries: (QUERIES, width), t: (width, QUERIES) */
   T *s, *dp, *mask;              /* (KEYS, QUERIES) */
-  T *lse, *delta, *row;          /* QUERIES each; row: one row of any length */
+  T *lse, *delta;                /* QUERIES each */
 } N(scratch);
 
 static size_t N(scratch_size)(const job *j, N(scratch) *at, T *base)
 {
-  const int64_t keys = j->keys + MR, wide = j->width > j->value_width ? j->width : j->value_width;
+  const int64_t keys = j->keys + MR;
   T *p = base;
 #define ROOM(field, n) at->field = p, p += ((n) + 15) / 16 * 16
   ROOM(k, keys * j->width);
@@ -85,12 +92,12 @@ static size_t N(scratch_size)(const job *j, N(scratch) *at, T *base)
   ROOM(mask, j->mask ? (KEYS + MR) * QUERIES : 0);
   ROOM(lse, QUERIES);
   ROOM(delta, QUERIES);
-  ROOM(row, wide);
   if (j->back) {
     ROOM(dk, keys * j->width);
     ROOM(dv, keys * j->value_width);
     ROOM(go, QUERIES * j->value_width);
     ROOM(got, QUERIES * j->value_width);
+    ROOM(ot, QUERIES * j->value_width);
     ROOM(dq, QUERIES * j->width);
     ROOM(dp, (KEYS + MR) * QUERIES);
   }
@@ -104,7 +111,10 @@ static size_t N(scratch_size)(const job *j, N(scratch) *at, T *base)
  * rows up to `rows`. */
 static void N(load)(const side *t, const char *from, int64_t n, int64_t rows, int64_t width, T factor, T *dst)
 {
-  for (int64_t r = 0; r < n; r++, from += t->step[2], dst += width) {
+  if (t->step[3] == sizeof(T) && t->dtype == sizeof_type(T) && t->size[3] == width) {
+    for (int64_t r = 0; r < n; r++, from += t->step[2], dst += width)
+      for (int64_t i = 0; i < width; i += LANES) *(N(some) *)(dst + i) = *(const N(some) *)((const T *)from + i) * factor;
+  } else for (int64_t r = 0; r < n; r++, from += t->step[2], dst += width) {
     if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
       ax_cpu_half_to_float(t->dtype, from, t->step[3], (float *)dst, t->size[3]); /* T is float then */
       if (factor != 1)
@@ -122,7 +132,10 @@ static void N(load)(const side *t, const char *from, int64_t n, int64_t rows, in
 
 static void N(store)(const side *t, char *to, int64_t n, int64_t width, T factor, T *src)
 {
-  for (int64_t r = 0; r < n; r++, to += t->step[2], src += width) {
+  if (t->step[3] == sizeof(T) && t->dtype == sizeof_type(T) && t->size[3] == width) {
+    for (int64_t r = 0; r < n; r++, to += t->step[2], src += width)
+      for (int64_t i = 0; i < width; i += LANES) *(N(some) *)((T *)to + i) = *(const N(some) *)(src + i) * factor;
+  } else for (int64_t r = 0; r < n; r++, to += t->step[2], src += width) {
     if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
       for (int64_t i = 0; i < t->size[3]; i++) src[i] *= factor;
       ax_cpu_float_to_half(t->dtype, (const float *)src, to, t->step[3], t->size[3]);
@@ -378,17 +391,15 @@ static void N(backward)(const job *j, int64_t b, int64_t shared, N(scratch) *w)
       N(turn)(w->q, j->width, w->qt);
       N(load)(&j->g, j->g.data + b * j->g.step[0] + h * j->g.step[1] + q0 * j->g.step[2], at.nq, QUERIES, j->value_width, 1, w->go);
       N(turn)(w->go, j->value_width, w->got);
-      for (int64_t i = 0; i < QUERIES; i++) {
-        T sum = 0;
-        if (i < at.nq) {
-          const T *go = w->go + i * j->value_width;
-          N(load)(&j->y, y + i * j->y.step[2], 1, 1, j->value_width, 1, w->row);
-          _Pragma("omp simd reduction(+:sum)")
-          for (int64_t c = 0; c < j->value_width; c++) sum += go[c] * w->row[c];
-        }
-        w->delta[i] = sum;
-        w->lse[i] = i < at.nq ? lse[i] : (T)INFINITY;
+      N(load)(&j->y, y, at.nq, QUERIES, j->value_width, 1, w->o);
+      N(turn)(w->o, j->value_width, w->ot);
+      memset(w->delta, 0, QUERIES * sizeof(T));
+      for (int64_t c = 0; c < j->value_width; c++) { /* delta = sum of dO O over the columns */
+        const T *g = w->got + c * QUERIES, *o = w->ot + c * QUERIES;
+        AX_SIMD
+        for (int i = 0; i < QUERIES; i++) w->delta[i] += g[i] * o[i];
       }
+      for (int64_t i = 0; i < QUERIES; i++) w->lse[i] = i < at.nq ? lse[i] : (T)INFINITY;
       memset(w->dq, 0, (size_t)(QUERIES * j->width) * sizeof(T));
       for (at.k0 = 0; at.k0 < end; at.k0 += KEYS) {
         at.nk = end - at.k0 < KEYS ? end - at.k0 : KEYS;
@@ -426,3 +437,5 @@ static void N(backward_range)(int64_t lo, int64_t hi, void *ud)
   N(scratch_size)(j, &w, (T *)(j->scratch + (size_t)omp_get_thread_num() * j->scratch_bytes));
   for (int64_t t = lo; t < hi; t++) N(backward)(j, t / shared, t % shared, &w);
 }
+
+#undef LANES
