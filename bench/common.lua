@@ -45,6 +45,31 @@ function common.mixed_precision(arguments)
   return "no"
 end
 
+--- A figure of /proc/self/status in bytes: VmRSS (resident now) or VmHWM (the most there ever was).
+function common.resident(field)
+  for line in io.lines("/proc/self/status") do
+    local kib = line:match("^" .. (field or "VmRSS") .. ":%s+(%d+)")
+    if kib then return tonumber(kib) * 1024 end
+  end
+end
+
+--- Times `steps` calls of step() after `warmup` more, and prints the line: median milliseconds, the mean of the last ten losses, the peak of
+--- resident memory, in all and beyond `about.before` bytes.
+function common.train(steps, warmup, about, step)
+  local times, losses = {}, {}
+  for i = 1, warmup + steps do
+    local began = common.now()
+    local loss = step()
+    if i > warmup then times[#times + 1] = common.now() - began end
+    if i > warmup + steps - 10 then losses[#losses + 1] = loss end
+  end
+  local sum, peak = 0, common.resident("VmHWM")
+  for _, loss in ipairs(losses) do sum = sum + loss:item() end
+  about.step_ms, about.loss = common.median(times) * 1e3, sum / #losses
+  about.peak_mb, about.step_mb, about.before = peak / 1e6, (peak - about.before) / 1e6, nil
+  common.emit(about)
+end
+
 --- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
 function common.emit(fields)
   fields.backend = core.backend_info().description
