@@ -1,7 +1,7 @@
 -- A BERT-shaped encoder with a classification head on synthetic padded batches: post-LN, erf GELU, dropout 0.1, AdamW with lr 2e-5; one line
 -- of JSON.
 --
---   accel-run [--mixed_precision bf16] --num_cpu_threads_per_process 1 bench/bert.lua [PRESET=tiny] [STEPS=30] [WARMUP=3]
+--   accel-run --num_cpu_threads_per_process 1 bench/bert.lua [PRESET=tiny] [STEPS=30] [WARMUP=3] [--dtype fp32|bf16]
 --
 -- The same work as peer/bert.py: random ids, lengths between a quarter of the row and all of it, the label is the parity of the first token.
 local accelerate = require "accelerate"
@@ -58,11 +58,12 @@ function Bert:forward(ids, mask)
   end)
 end
 
+local mixed_precision = common.mixed_precision(arg)
 local preset, steps, warmup = arg[1] or "tiny", tonumber(arg[2]) or 30, tonumber(arg[3]) or 3
 local layers, width, heads, ffn, vocab = unpack(PRESETS[preset] or error("the presets are tiny and base, got " .. preset))
 
 local before = common.resident()
-local accelerator = accelerate.Accelerator()
+local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision }
 local model = Bert(layers, width, heads, ffn, vocab, DROPOUT)
 local optimizer = optim.AdamW(model:parameters(), { lr = 2e-5 })
 model, optimizer = accelerator:prepare(model, optimizer)

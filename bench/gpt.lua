@@ -1,7 +1,7 @@
 -- A GPT-2 style decoder on characters: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout; AdamW with lr 3e-4 and weight
 -- decay 0.1; one line of JSON.
 --
---   accel-run [--mixed_precision bf16] --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny] [STEPS=30] [WARMUP=5] [FILE]
+--   accel-run --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny] [STEPS=30] [WARMUP=5] [FILE] [--dtype fp32|bf16]
 --
 -- The same work as peer/gpt.py: the text is words drawn by a linear congruential generator, or FILE; each batch is rows from random places of
 -- it.  A step is: batch fetch, forward, zero_grad, backward, optimizer.
@@ -91,11 +91,12 @@ local function text_ids(path, n)
   return tensor.tensor(ids, { dtype = "int64" })
 end
 
+local mixed_precision = common.mixed_precision(arg)
 local preset, steps, warmup = arg[1] or "tiny", tonumber(arg[2]) or 30, tonumber(arg[3]) or 5
 local layers, width, heads, seq, vocab, batch = unpack(PRESETS[preset] or error("the presets are tiny and small, got " .. preset))
 
 local before = common.resident()
-local accelerator = accelerate.Accelerator()
+local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision }
 local ids = text_ids(arg[4], 2 ^ 18)
 local model = GPT(layers, width, heads, seq, vocab)
 local optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 })

@@ -19,12 +19,20 @@ local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 
 -- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer (arguments), ranks, threads (of each rank),
 -- best (flags of PyTorch's best setting; several: each is measured and the best counts)
+local ATTENTION = { "--fused", "--fused --plain_attention 1" }
 local ROWS = {
   { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
   { "start-up: the first step of an MLP", "ms", "step_ms", script = "startup" },
   { "MLP step, batch 64, 1 rank", "ms", "step_ms", script = "mlp", ours = "64", peer = "--batch 64" },
   { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20" },
   { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64", peer = "--batch 64" },
+  { "GPT step (4 x 128), 1 thread", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", best = ATTENTION },
+  { "GPT step (4 x 128), 2 threads", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "the same: memory of the process beyond its start", "MB", "step_mb", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "GPT step (6 x 384), 1 thread", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", best = ATTENTION },
+  { "GPT step (6 x 384), 2 threads", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", threads = 2, best = ATTENTION },
+  { "BERT step (2 x 128), 1 thread", "ms", "step_ms", script = "bert", ours = "tiny 30 3", peer = "--preset tiny", best = ATTENTION },
+  { "BERT step (2 x 128), 2 threads", "ms", "step_ms", script = "bert", ours = "tiny 30 3", peer = "--preset tiny", threads = 2, best = ATTENTION },
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },

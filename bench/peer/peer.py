@@ -75,6 +75,27 @@ def median_seconds(fn, times, warmup, before=None):
     return statistics.median(taken)
 
 
+def resident(field="VmRSS"):
+    """A figure of /proc/self/status in bytes: VmRSS (resident now) or VmHWM (the most there ever was)."""
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field + ":"))
+
+
+def train(args, step, before, **fields):
+    """Times args.steps calls of step() after args.warmup more: the median, the mean of the last ten losses, the peak of resident memory, in
+    all and beyond `before` bytes."""
+    times, losses = [], []
+    for i in range(args.warmup + args.steps):
+        began = time.perf_counter()
+        loss = step()
+        if i >= args.warmup:
+            times.append(time.perf_counter() - began)
+        losses.append(loss)
+    peak = resident("VmHWM")
+    emit(args, step_ms=statistics.median(times) * 1e3, loss=float(sum(losses[-10:]) / len(losses[-10:])), peak_mb=peak / 1e6,
+         step_mb=(peak - before) / 1e6, **fields)
+
+
 def onednn():
     import torch
     found = re.search(r"(?:MKL-DNN|oneDNN)\D{0,8}v?(\d+\.\d+\.\d+)", torch.__config__.show())
