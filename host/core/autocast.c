@@ -156,6 +156,9 @@ static ax_dtype widest(const ax_args *args)
   return d;
 }
 
+/* Rows that find the widest type themselves: promotion is that. */
+static bool promotes(ax_op op) { return ax_ops[op].form == AX_FORM_POINTWISE || op == AX_OP_CAT || op == AX_OP_STACK; }
+
 /* Rows that take half inputs as they are and give float32: the cast happens inside their kernels. */
 static bool widens(ax_op op)
 {
@@ -175,8 +178,7 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
   ax_status st = AX_OK;
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
-  /* pointwise rows and those that take lists find the widest type themselves: promotion is that */
-  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && ax_ops[op].form != AX_FORM_KERNEL)) return ax_run_plain(op, args, out);
+  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && promotes(op))) return ax_run_plain(op, args, out);
   const ax_dtype to = policy == AX_CAST_LOWER ? ax_autocast_now.dtype : policy == AX_CAST_FLOAT ? AX_F32 : widest(args);
   const bool inside = policy == AX_CAST_FLOAT && widens(op);
 
