@@ -292,6 +292,8 @@ AX_API void ax_autocast_leave(ax_autocast former);
  * all of them (each 255): the gradient is one concatenation, however many there are. */
 AX_API ax_status ax_split_into(ax_tensor *x, int dim, int n, const int64_t *sizes, ax_tensor **out);
 AX_API ax_status ax_unbind_into(ax_tensor *x, int dim, int n, ax_tensor **out);
+/* Einstein's sum, as "bij,bjk->bik" says: new reference; recorded op by op.  EINVAL for an equation that cannot be read. */
+AX_API ax_status ax_einsum(const char *equation, int n, ax_tensor *const *in, ax_tensor **out);
 
 /* Conveniences for C callers (gradient rules, optimizers, data). */
 AX_API ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out);

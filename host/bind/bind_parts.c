@@ -157,6 +157,33 @@ static int meshgrid(lua_State *L)
   return n;
 }
 
+/* einsum("bij,bjk->bik", a, b) or einsum("..", { a, b }). */
+static int einsum(lua_State *L)
+{
+  const int given = lua_gettop(L), list = given == 2 && lua_istable(L, 2), n = list ? (int)lua_objlen(L, 2) : given - 1;
+  ax_tensor **in, **box;
+
+  ax_bind_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, "einsum", 1, "equation", "a string such as \"ij,jk->ik\"", 1);
+  in = lua_newuserdata(L, sizeof *in * (size_t)(n > 0 ? n : 1));
+  for (int k = 0; k < n; k++) {
+    if (list) lua_rawgeti(L, 2, k + 1); /* the list keeps them alive */
+    in[k] = ax_opt_tensor(L, list ? -1 : k + 2, "einsum");
+    if (!in[k]) return ax_arg_error(L, "einsum", list ? 2 : k + 2, "operands", "a tensor", list ? -1 : k + 2);
+    if (list) lua_pop(L, 1);
+  }
+  box = ax_push_result(L);
+  if (ax_einsum(lua_tostring(L, 1), n, in, box) != AX_OK) return ax_raise(L, "einsum");
+  for (int k = 0; k < n; k++)
+    if (*box == in[k]) { /* "ij->ij": the caller's own object */
+      ax_tensor_release(ax_empty_box(box));
+      if (list) lua_rawgeti(L, 2, k + 1);
+      else lua_pushvalue(L, k + 2);
+      return 1;
+    }
+  return 1;
+}
+
 /* Other names that PyTorch has for some ops.  (`repeat` is a word of Lua's: x["repeat"](x, 2, 3); tile is the same.) */
 static const struct { const char *name, *op; } second_names[] = {
   { "repeat", "tile" }, { "swapaxes", "transpose" }, { "swapdims", "transpose" }, { "moveaxis", "movedim" }, { "concat", "cat" },
@@ -165,7 +192,8 @@ static const struct { const char *name, *op; } second_names[] = {
 
 void ax_open_parts(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid },
+                                        { "einsum", einsum }, { NULL, NULL } };
   static const luaL_Reg methods[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid }, { NULL, NULL } };
 
   ax_add_functions(L, functions);

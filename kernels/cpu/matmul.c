@@ -166,12 +166,44 @@ static void count(const ax_gemm *g, bool widens)
   ++**at;
 }
 
+/* Products of one row and one column: a matrix product would spend its time on everything else. */
+typedef struct dots { const ax_gemm *g; const void *a, *b; void *c; } dots;
+
+#define DOTS(name, T) \
+  static void dots_##name(int64_t lo, int64_t hi, void *ud) \
+  { \
+    enum { LANES = 32 }; \
+    const dots *d = ud; \
+    const ax_gemm *g = d->g; \
+    const int64_t sa = g->a[2], sb = g->b[1], k = g->k; \
+    for (int64_t i = lo; i < hi; i++) { \
+      const T *a = (const T *)d->a + i * g->a[0], *b = (const T *)d->b + i * g->b[0]; \
+      T lane[LANES] = { 0 }, sum = 0; \
+      int64_t p = 0; \
+      if (sa == 1 && sb == 1) \
+        for (; p + LANES <= k; p += LANES) { \
+          AX_SIMD \
+          for (int l = 0; l < LANES; l++) lane[l] += a[p + l] * b[p + l]; \
+        } \
+      for (int l = 0; l < LANES && p; l++) sum += lane[l]; \
+      for (; p < k; p++) sum += a[p * sa] * b[p * sb]; \
+      T *c = (T *)d->c + i * g->c[0]; \
+      *c = g->accumulate ? *c + sum : sum; \
+    } \
+  }
+DOTS(f32, float)
+DOTS(f64, double)
+
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   bool done = false;
   ax_status st = AX_OK;
 
   if (g->batch == 0 || g->m == 0 || g->n == 0) return AX_OK;
+  if (g->m == 1 && g->n == 1 && !g->bias && (g->dtype == AX_F32 || g->dtype == AX_F64)) {
+    ax_cpu_for(g->batch, g->batch * g->k, g->dtype == AX_F32 ? dots_f32 : dots_f64, &(dots){ g, a, b, c });
+    return AX_OK;
+  }
   if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16) AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
   if (done) return AX_OK;
   if (ax_is_half((ax_dtype)g->dtype)) {
@@ -212,6 +244,44 @@ ax_status ax_cpu_bmm(const ax_call *call)
                       .c = { c->strides[0], c->strides[1] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
   const ax_status st = check(call);
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
+}
+
+/* Stacks of any strides, broadcast against each other.  The result lies in order; its leading dims are merged as far as all three step
+ * evenly, the innermost is one batch, and the others are walked. */
+ax_status ax_cpu__matmul_stacks(const ax_call *call)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  const int batch = c->ndim - 2;
+  const size_t item = ax_itemsize(a), out_item = ax_itemsize(c);
+  int64_t shape[AX_MAX_DIMS] = { 1 }, sa[AX_MAX_DIMS] = { 0 }, sb[AX_MAX_DIMS] = { 0 }, sc[AX_MAX_DIMS] = { 0 }, calls = 1;
+  int n = 0;
+  ax_status st = check(call);
+
+  if (st != AX_OK || c->numel == 0) return st;
+  for (int d = 0; d < batch; d++) {
+    const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
+    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
+    if (c->shape[d] == 1) continue;
+    if (n && sa[n - 1] == ta * c->shape[d] && sb[n - 1] == tb * c->shape[d] && sc[n - 1] == tc * c->shape[d]) n--;
+    else shape[n] = 1;
+    shape[n] *= c->shape[d];
+    sa[n] = ta, sb[n] = tb, sc[n] = tc;
+    n++;
+  }
+  if (n) n--; /* the last one is the batch */
+  const ax_gemm g = { .dtype = a->dtype, .batch = shape[n], .m = c->shape[batch], .n = c->shape[batch + 1], .k = a->shape[a->ndim - 1],
+                      .a = { sa[n], a->strides[a->ndim - 2], a->strides[a->ndim - 1] }, .b = { sb[n], b->strides[b->ndim - 2], b->strides[b->ndim - 1] },
+                      .c = { sc[n], c->strides[batch] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
+  for (int d = 0; d < n; d++) calls *= shape[d];
+  for (int64_t p = 0; st == AX_OK && p < calls; p++) {
+    int64_t at_a = 0, at_b = 0, at_c = 0, rest = p;
+    for (int d = n - 1; d >= 0; d--) {
+      at_a += rest % shape[d] * sa[d], at_b += rest % shape[d] * sb[d], at_c += rest % shape[d] * sc[d];
+      rest /= shape[d];
+    }
+    st = run(&g, (char *)ax_data(a) + at_a * (int64_t)item, (char *)ax_data(b) + at_b * (int64_t)item, NULL, (char *)ax_data(c) + at_c * (int64_t)out_item);
+  }
+  return st;
 }
 
 /* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as rows. */

@@ -68,6 +68,11 @@ local core = require "accelerate.core"
 ---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for none also why
 ---@field set_default_device fun(device: string): string where constructors put tensors when nothing else is said; returns the former one
 ---@field synchronize fun(device: string) waits until the device has done all it was asked for
+---@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]): accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any dims
+---@field split fun(x: accelerate.Tensor, split_size: integer|integer[], dim?: integer): ... views of split_size positions each, or of the sizes listed
+---@field chunk fun(x: accelerate.Tensor, chunks: integer, dim?: integer): ... at most `chunks` views of equal length (the last one may be shorter)
+---@field unbind fun(x: accelerate.Tensor, dim?: integer): ... a view of each position of dim
+---@field meshgrid fun(tensors: accelerate.Tensor[], options?: { indexing: "ij"|"xy" }): ... vectors expanded to the grid that they span
 ---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable, inplace, hidden
 local M = {}
 
@@ -83,7 +88,7 @@ for _, row in ipairs(core.ops()) do
   if not row.hidden then M[row.name] = core[row.name] end
 end
 -- other names of the same ops; tensor["repeat"] is tile
-for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to" } do M[name] = core[name] end
+for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do M[name] = core[name] end
 
 local casting = require "accelerate.autocast"
 M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled, casting.get_autocast_dtype

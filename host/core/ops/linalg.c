@@ -1,6 +1,8 @@
 /* Rules and gradients of products. */
 #include "core/ops/rule.h"
 
+#define X INPUT(0)
+
 static ax_status same_dtype(const ax_infer *q, const ax_tensor *a, const ax_tensor *b)
 {
   if (a->dtype == b->dtype && a->dtype != AX_BOOL) return AX_OK;
@@ -56,32 +58,25 @@ ax_status ax_infer_linear(ax_infer *q)
   return AX_OK;
 }
 
-/* ---- matmul: everything becomes one mm or one bmm */
+/* ---- matmul: everything becomes one mm, bmm or product of stacks */
 
-/* Stacks of both: batch dims broadcast, then folded into one. */
-static ax_status matmul_stacks(ax_infer *q, ax_tensor *a, ax_tensor *b, ax_tensor **out)
+ax_status ax_infer_matmul_stacks(ax_infer *q)
 {
-  ax_tensor *ea = NULL, *eb = NULL, *fa = NULL, *fb = NULL, *product = NULL;
-  int64_t batch[AX_MAX_DIMS], sa[AX_MAX_DIMS], sb[AX_MAX_DIMS];
+  const ax_tensor *a = INPUT(0), *b = INPUT(1);
+  int64_t shape[AX_MAX_DIMS], numel;
+  size_t bytes;
   int n;
   ax_status st;
 
-  AX_TRY(ax_shape_broadcast(q->name, a->ndim - 2, a->shape, b->ndim - 2, b->shape, &n, batch));
-  memcpy(sa, batch, sizeof batch);
-  memcpy(sb, batch, sizeof batch);
-  memcpy(sa + n, a->shape + a->ndim - 2, 2 * sizeof *sa);
-  memcpy(sb + n, b->shape + b->ndim - 2, 2 * sizeof *sb);
-  AX_TRY(run_list(AX_OP_EXPAND, a, n + 2, sa, &ea)); /* refuses a stack too long to count */
-  AX_TRY(run_list(AX_OP_EXPAND, b, n + 2, sb, &eb));
-  const int64_t count = ax_shape_numel(n, batch);
-  AX_TRY(run_list(AX_OP_RESHAPE, ea, 3, (int64_t[]){ count, sa[n], sa[n + 1] }, &fa));
-  AX_TRY(run_list(AX_OP_RESHAPE, eb, 3, (int64_t[]){ count, sb[n], sb[n + 1] }, &fb));
-  AX_TRY(ax_run2(AX_OP_BMM, fa, fb, &product));
-  sa[n + 1] = sb[n + 1];
-  st = run_list(AX_OP_VIEW, product, n + 2, sa, out);
-out:
-  ax_tensor_release(ea), ax_tensor_release(eb), ax_tensor_release(fa), ax_tensor_release(fb), ax_tensor_release(product);
-  return st;
+  if (a->ndim < 2 || b->ndim < 2) return ax_fail(AX_ESHAPE, "matmul: expected two stacks of matrices, got %s x %s", TEXT(a), TEXT(b));
+  if ((st = same_dtype(q, a, b)) != AX_OK) return st;
+  if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2]) return ax_fail(AX_ESHAPE, "matmul: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
+  if ((st = ax_shape_broadcast("matmul", a->ndim - 2, a->shape, b->ndim - 2, b->shape, &n, shape)) != AX_OK) return st;
+  shape[n] = a->shape[a->ndim - 2];
+  shape[n + 1] = b->shape[b->ndim - 1];
+  if ((st = ax_shape_checked_bytes(n + 2, shape, ax_itemsize(a), &numel, &bytes)) != AX_OK) return st;
+  out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), n + 2, shape);
+  return AX_OK;
 }
 
 /* A stack times one matrix is one tall product. */
@@ -120,7 +115,7 @@ ax_status ax_infer_matmul(ax_infer *q)
   if (wide_a) a = wide_a;
   if (wide_b) b = wide_b;
   if (b->ndim == 2) AX_TRY(matmul_tall(a, b, &product));
-  else AX_TRY(matmul_stacks(q, a, b, &product));
+  else AX_TRY(ax_run2(a->ndim == 3 && b->ndim == 3 && a->shape[0] == b->shape[0] ? AX_OP_BMM : AX_OP_MATMUL_STACKS, a, b, &product));
   if (wide_b) {
     AX_TRY(run_list(AX_OP_SQUEEZE, product, 1, (int64_t[]){ product->ndim - 1 }, &less));
     ax_tensor_release(product);
@@ -155,6 +150,19 @@ RULE(bmm)
 {
   if (WANTS(0)) give(c, 0, bin(c, AX_OP_BMM, G, with_ints(c, AX_OP_TRANSPOSE, IN(1), 1, 2, 0, 0)));
   if (WANTS(1)) give(c, 1, bin(c, AX_OP_BMM, with_ints(c, AX_OP_TRANSPOSE, IN(0), 1, 2, 0, 0), G));
+}
+
+/* The matrices of a stack transposed. */
+static ax_arg turned(ax_grad *c, ax_arg x)
+{
+  const int n = x.t ? x.t->ndim : 2;
+  return with_ints(c, AX_OP_TRANSPOSE, x, n - 2, n - 1, 0, 0);
+}
+
+RULE(matmul_stacks) /* sums over broadcast stacks are the engine's */
+{
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_MATMUL_STACKS, G, turned(c, IN(1))));
+  if (WANTS(1)) give(c, 1, bin(c, AX_OP_MATMUL_STACKS, turned(c, IN(0)), G));
 }
 
 RULE(linear) /* y = x w^T + b */

@@ -32,3 +32,39 @@ C.linear = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 4, 5 }), range(-1
     for _, row in ipairs(out) do for j = 1, #row do row[j] = row[j] + b[j] end end
     return out
   end }
+C._matmul_stacks = { inputs = { range(-1, 1, { 2, 1, 3, 5 }), range(-1, 1, { 1, 2, 5, 4 }) }, call = function(a, b) return a:matmul(b) end,
+  ref = function(a, b)
+    return { { product(a[1][1], b[1][1]), product(a[1][1], b[1][2]) }, { product(a[2][1], b[1][1]), product(a[2][1], b[1][2]) } }
+  end }
+
+-- beta * input + alpha * product, the input one row for all
+local function combined(input, p, beta, alpha)
+  return each(p, function(row)
+    local out = {}
+    for j = 1, #row do out[j] = beta * input[j] + alpha * row[j] end
+    return out
+  end)
+end
+C.addmm = { inputs = { range(-1, 1, { 4 }), range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) },
+  call = function(x, a, b) return core.addmm(x, a, b), core.addmm(x, a, b, 0.5, -2) end,
+  ref = function(x, a, b) return combined(x, product(a, b), 1, 1), combined(x, product(a, b), 0.5, -2) end }
+C.baddbmm = { inputs = { range(-1, 1, { 1, 4 }), range(-1, 1, { 2, 3, 5 }), range(-1, 1, { 2, 5, 4 }) },
+  call = function(x, a, b) return core.baddbmm(x, a, b, { beta = 2, alpha = 3 }) end,
+  ref = function(x, a, b) return { combined(x[1], product(a[1], b[1]), 2, 3), combined(x[1], product(a[2], b[2]), 2, 3) } end }
+local function column(v) return each(v, function(x) return { x } end) end
+local function row_of(m) return each(m, function(r) return r[1] end) end
+C.addmv = { inputs = { range(-1, 1, { 3 }), range(-1, 1, { 3, 5 }), range(-1, 1, { 5 }) },
+  call = function(x, m, v) return core.addmv(x, m, v, 0.5, 2) end,
+  ref = function(x, m, v)
+    local p, out = row_of(product(m, column(v))), {}
+    for i = 1, 3 do out[i] = 0.5 * x[i] + 2 * p[i] end
+    return out
+  end }
+C.mv = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5 }) }, call = function(m, v) return m:mv(v) end,
+  ref = function(m, v) return row_of(product(m, column(v))) end }
+C.dot = { inputs = { range(-1, 1, { 40 }), range(-1, 1, { 40 }) }, call = function(a, b) return a:dot(b) end,
+  ref = function(a, b) return product({ a }, column(b))[1][1] end }
+C.outer = { inputs = { range(-1, 1, { 3 }), range(-1, 1, { 4 }) }, call = function(a, b) return a:outer(b) end,
+  ref = function(a, b) return product(column(a), { b }) end }
+C.trace = { inputs = { range(-1, 1, { 3, 4 }) }, call = function(x) return x:trace() end, ref = function(x) return x[1][1] + x[2][2] + x[3][3] end }
+C.tensordot = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) }, call = function(a, b) return core.tensordot(a, b, 1) end, ref = product }
