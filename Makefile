@@ -35,11 +35,13 @@ MARCH_v4     := -march=x86-64-v4 -mprefer-vector-width=512
 CPU_CFLAGS   := $(if $(filter release,$(MODE)),-O3) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
 CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
+IMAGE_PLUGIN := $(OUT)/libax_image.so
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
 BUILD_DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libcjson-dev:cjson/cJSON.h \
               zlib1g-dev:zlib.h libedit-dev:histedit.h libdnnl-dev:dnnl.h
-DEPS       := $(BUILD_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
+DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 # Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler, so that CFLAGS=-I... counts.
 MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
   case $$probe in \
@@ -61,7 +63,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS)  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
+all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
 
 $(OUT)/accel-run: $(HOST_OBJ)
 	$(call say,link $@)
@@ -72,6 +74,17 @@ $(OUT)/host/%.o: host/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
+
+# Pictures need libjpeg and libpng; without them all else builds, and reading a picture says what to install.
+image:
+	@$(call MISSING,$(IMAGE_DEPS)); if test -z "$$want"; then $(MAKE) --no-print-directory $(IMAGE_PLUGIN); \
+	elif ! test -e $(IMAGE_PLUGIN); then echo "  no $(IMAGE_PLUGIN) (JPEG and PNG): missing$$want"; fi
+
+$(IMAGE_PLUGIN): host/image/image.c host/image.h Makefile
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(CC) $(BASE_CFLAGS) $(CFLAGS) -shared -o $@.new host/image/image.c $(LDFLAGS) -ljpeg -lpng
+	@mv $@.new $@
 
 define cpu_level
 CPU_OBJ += $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
@@ -161,14 +174,14 @@ build-deps:
 	@$(call MISSING,$(BUILD_DEPS)); test -z "$$want" || { echo "missing:$$want; run: make deps" >&2; exit 1; }
 
 # What trains or tests installs what is missing first; a plain `make` names it and leaves the machine as it is.
-$(HOST_OBJ) $(CPU_OBJ): | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
+$(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 
 install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files, examples)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(CPU_PLUGINS) $(DESTDIR)$(PREFIX)/lib/accel/
+	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN)) $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 
 docs: all  ## write docs/reference from the op table (a spec fails when it is out of date)
@@ -187,4 +200,4 @@ help:  ## this list
 	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-.PHONY: all demo test bench deps build-deps install docs lint clean help
+.PHONY: all image demo test bench deps build-deps install docs lint clean help

@@ -480,6 +480,7 @@ typedef const ax_backend *(*ax_backend_entry)(void);
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out); /* of a CUDA device: checks its number, too */
 AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
+AX_API const char *ax_backend_dir(void);
 
 /* ---- process group: dist.h -------------------------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@ static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
 
 void ax_backend_set_dir(const char *dir) { snprintf(plugin_dir, sizeof plugin_dir, "%s", dir); }
+const char *ax_backend_dir(void) { return plugin_dir; }
 
 /* Levels that this processor runs, best first; see "x86-64 psABI, microarchitecture levels". */
 static int usable_levels(const char **levels)

@@ -32,4 +32,47 @@ AX_API void ax_tensor_file_free(ax_tensor_file *f); /* NULL is fine */
 AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors,
                                       int n_meta, const char *const *meta);
 
+/* Reads a NumPy .npy file: any of its numeric types; those that tensors lack are widened.  *out: a new reference to a contiguous tensor.
+ * EIO for a file that breaks the format, is shorter or longer than its header says; EDTYPE for other types of elements. */
+AX_API ax_status ax_npy_read(const char *path, ax_tensor **out);
+/* The arrays of a .npz archive, stored or deflated, in the order of its directory; n_meta is 0. */
+AX_API ax_status ax_npz_read(const char *path, ax_tensor_file **out);
+
+/* A text file of rows and columns, in memory. */
+typedef struct ax_csv ax_csv;
+typedef struct ax_csv_options { char delimiter, quote; int64_t skip; /* lines to leave out at the beginning */ } ax_csv_options;
+/* Plain or gzip.  All rows must have as many fields; blank lines do not count.  EIO, naming the line. */
+AX_API ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out);
+AX_API void ax_csv_free(ax_csv *c);
+AX_API int64_t ax_csv_rows(const ax_csv *c);
+AX_API int64_t ax_csv_columns(const ax_csv *c);
+/* A field, without its quotes; borrowed from c and followed by a NUL. */
+AX_API const char *ax_csv_field(const ax_csv *c, int64_t row, int64_t column, size_t *n);
+typedef enum { AX_CSV_GUESS, AX_CSV_TEXT, AX_CSV_TYPED } ax_csv_kind;
+/* Column `column` of the rows from `first` on as a tensor.  GUESS: int64 when all fields are integers, `dtype` when all are numbers or
+ * empty (NaN), and *out NULL when some are text.  TYPED: of `dtype`; EIO, naming the line, for a field that does not fit. */
+AX_API ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const char *name, ax_csv_kind kind, ax_dtype dtype,
+                               ax_tensor **out);
+
+/* A file of token ids, memory-mapped. */
+typedef struct ax_tokens ax_tokens;
+/* item: 2 or 4 bytes for each token; 0: as the file's header says, else 2.  header: bytes to leave out; -1: llm.c's header of 1024 bytes
+ * where there is one.  EIO for a file whose size does not fit. */
+AX_API ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_tokens **out);
+AX_API void ax_tokens_close(ax_tokens *t);
+AX_API int64_t ax_tokens_count(const ax_tokens *t);
+AX_API int ax_tokens_item(const ax_tokens *t);
+/* Copies `n` tokens from place `at` (from 0), which the caller has checked. */
+AX_API void ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
+
+/* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at build time. */
+/* bytes: a JPEG or PNG file.  channels: 1 (grey), 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
+AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels, ax_tensor **out);
+AX_API ax_status ax_image_read(const char *path, int channels, ax_tensor **out);
+/* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear, averaging over the area of a new pixel when shrinking (antialias). */
+AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool antialias, ax_tensor **out);
+/* The window of height x width at (top, left), which may reach beyond the picture: `fill` stands there.  flip: mirrored. */
+AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width, bool flip, double fill,
+                               ax_tensor **out);
+
 #endif

@@ -169,7 +169,7 @@ end
 
 --- Parts of a loader that want to hear of each pass: not our own samplers, which count by themselves.
 local function parts_with_epochs(loader)
-  local ours, parts = data().RandomSampler, {}
+  local ours, parts = data().DrawnSampler, {}
   local function add(part)
     if type(part) ~= "table" or type(part.set_epoch) ~= "function" then return end
     if class.is(part, ours) then return end
@@ -185,7 +185,7 @@ end
 --- With use_seedable_sampler the order of a pass is a function of the seed and the pass number alone.
 local function seed_sampler(loader, config)
   local sampler = loader.sampler
-  if not class.is(sampler, data().RandomSampler) then return nil end
+  if not class.is(sampler, data().DrawnSampler) then return nil end
   sampler.generator = core.Generator(config.data_seed or core.default_generator():initial_seed())
   return sampler
 end

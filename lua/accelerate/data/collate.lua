@@ -196,4 +196,9 @@ function M.default_collate(samples)
   return collate(copy, new_field(""))
 end
 
+--- A collate_fn that pads lists of numbers to the longest of the batch; see data.DataCollatorWithPadding.
+---@param opts? table
+---@return accelerate.DataCollatorWithPadding
+function M.pad(opts) return require("accelerate.data.padding").DataCollatorWithPadding(opts) end
+
 return M

@@ -11,17 +11,34 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
---- Base class of users' datasets. It adds nothing: any table with the methods will do.
+--- Base class of datasets. A loader needs none of what it adds: any table with `get` and `len` will do. What it adds are
+--- Hugging Face's ways to make one dataset of another (transforms_of.lua), and constructors: from_list, from_table, from_csv,
+--- from_json, from_generator.
 ---@class accelerate.Dataset
 ---@field get fun(self, i: integer): any, ...
 ---@field len fun(self): integer
-M.Dataset = class("Dataset")
+local Dataset = class("Dataset")
+M.Dataset = Dataset
+
+local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split", "with_transform" }
+for _, name in ipairs(METHODS) do
+  Dataset[name] = function(...) return require("accelerate.data.derive")[name](...) end
+end
+for _, name in ipairs { "from_list", "from_table", "from_csv", "from_json", "from_generator" } do
+  Dataset[name] = function(...) return require("accelerate.data.table")[name](...) end
+end
+Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
 --- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be
 --- missing.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
-M.IterableDataset = class("IterableDataset")
+local IterableDataset = class("IterableDataset")
+M.IterableDataset = IterableDataset
+
+for _, name in ipairs { "map", "filter", "shuffle", "take", "skip" } do
+  IterableDataset[name] = function(...) return require("accelerate.data.streams")[name](...) end
+end
 
 --- Makes a class of datasets: `local Words = data.class("Words")`, `function Words:get(i) … end`,
 --- `function Words:len() … end`.
@@ -154,6 +171,7 @@ function Subset:get_batch(positions) return self.dataset:get_batch(self:_mapped(
 function M.batch_reader(dataset)
   local get_batch = dataset.get_batch
   if type(get_batch) ~= "function" then return nil end
+  if type(dataset.can_get_batch) == "function" and not dataset:can_get_batch() then return nil end
   if get_batch == TensorDataset.get_batch and dataset.get ~= TensorDataset.get then return nil end
   if get_batch == Subset.get_batch and (dataset.get ~= Subset.get or not M.batch_reader(dataset.dataset)) then return nil end
   return get_batch

@@ -51,71 +51,299 @@ function SequentialSampler:iter(skip)
   end
 end
 
---- 1 to n in random order, another one in each pass.
----@class accelerate.RandomSampler
----@field generator accelerate.Generator always there; what ranks have to agree on
----@field epoch integer? of the next pass, once set_epoch was called
-local RandomSampler = class("RandomSampler")
-RandomSampler.seekable = true
-M.RandomSampler = RandomSampler
-
-local RANDOM_OPTIONS = { generator = { "Generator", optional = true }, seed = { "integer", optional = true } }
-
---- Without generator and seed it gets a generator of its own, seeded by a draw from the default one (`tensor.manual_seed`).
----@param source table|integer a dataset, or how many positions there are
----@param opts? { generator: accelerate.Generator?, seed: integer? } at most one of them
-function RandomSampler:init(source, opts)
-  opts = options.check("RandomSampler", opts, RANDOM_OPTIONS)
-  if opts.generator and opts.seed then fail("RandomSampler: give a generator or a seed, not both") end
-  self.data_source = check_source("RandomSampler", source)
-  self.generator = opts.generator or core.Generator(opts.seed or core.randint(0, 2 ^ 53, { 1 }):item())
-end
-
-function RandomSampler:len() return count(self.data_source) end
-
---- The next pass is that of epoch `epoch`; the ones after it count on from there.
----@param epoch integer from 0
-function RandomSampler:set_epoch(epoch)
+local function check_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
     fail("set_epoch: expected an integer of 0 or more, got %s", show(epoch))
   end
-  self.epoch = epoch
+  return epoch
 end
 
--- A generator with the same seed whose next draw is number `epoch`.
-local function wound(generator, epoch)
+-- A generator with the same seed whose next draw is number `draw`.
+local function wound(generator, draw)
   local bytes = {}
   for i = 1, 8 do
-    bytes[i] = string.char(epoch % 256)
-    epoch = math.floor(epoch / 256)
+    bytes[i] = string.char(draw % 256)
+    draw = math.floor(draw / 256)
   end
   local copy = core.Generator()
   copy:set_state(generator:get_state():sub(1, 8) .. table.concat(bytes))
   return copy
 end
 
+-- The number of the generator's next draw.
+local function draw_number(generator)
+  local state, draw = generator:get_state(), 0
+  for i = 16, 9, -1 do draw = draw * 256 + state:byte(i) end
+  return draw
+end
+
+local FURTHER = 2 ^ 40 -- where a pass that needs more draws than one finds them: far behind those of other passes
+
+--- Base of the samplers that draw an order for each pass. A class made from it says `_order(generator)`: an int64 tensor of
+--- positions, counted from 0, by one draw of the generator.
+---@class accelerate.DrawnSampler
+---@field generator accelerate.Generator always there; what ranks have to agree on
+---@field epoch integer? of the next pass, once set_epoch was called
+local DrawnSampler = class("DrawnSampler")
+DrawnSampler.seekable = true
+M.DrawnSampler = DrawnSampler
+
+local function take_generator(self, where, opts)
+  if opts.generator and opts.seed then fail("%s: give a generator or a seed, not both", where) end
+  self.generator = opts.generator or core.Generator(opts.seed or core.randint(0, 2 ^ 53, { 1 }):item())
+end
+
+function DrawnSampler:len() return self.num_samples end
+
+--- The next pass is that of epoch `epoch`; the ones after it count on from there.
+---@param epoch integer from 0
+function DrawnSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
+
 --- The order of the pass that begins now: int64, counted from 0.
 ---@return accelerate.Tensor
-function RandomSampler:permutation()
+function DrawnSampler:order()
   local generator = self.generator
   if self.epoch then
     generator = wound(generator, self.epoch)
     self.epoch = self.epoch + 1
   end
-  return core.randperm(self:len(), { generator = generator })
+  return self:_order(generator)
 end
 
-function RandomSampler:iter(skip)
-  local i, n = check_skip("RandomSampler:iter", skip), self:len()
-  local order = { self:permutation() } -- named in the closure, which must keep the memory that p points to
-  local p = order[1]:data_ptr()
+-- Walks an int64 tensor of positions that count from 0, starting `skip` later.
+local function walk(order, skip)
+  local i, n = skip, order:numel()
+  local p = n > 0 and order:data_ptr()
   return function()
     if i >= n then
-      order[1] = nil
+      order = nil -- named here, so that the closure keeps the memory that p points to
       return nil
     end
     i = i + 1
     return tonumber(p[i - 1]) + 1
+  end
+end
+
+function DrawnSampler:iter(skip)
+  skip = check_skip(self.__name .. ":iter", skip)
+  return walk(self:order(), skip)
+end
+
+--- 1 to n in random order, another one in each pass; or positions drawn one by one.
+---@class accelerate.RandomSampler: accelerate.DrawnSampler
+---@field replacement boolean
+local RandomSampler = class("RandomSampler", DrawnSampler)
+M.RandomSampler = RandomSampler
+
+local RANDOM_OPTIONS = {
+  generator = { "Generator", optional = true }, seed = { "integer", optional = true },
+  replacement = { "boolean", default = false }, num_samples = { "integer", optional = true, min = 1 },
+}
+
+--- Without generator and seed it gets a generator of its own, seeded by a draw from the default one (`tensor.manual_seed`).
+--- replacement: every position is drawn from all of them. num_samples: how many positions a pass has (default: all); more than
+--- there are are several orders one after the other.
+---@param source table|integer a dataset, or how many positions there are
+---@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?, num_samples: integer? }
+function RandomSampler:init(source, opts)
+  opts = options.check("RandomSampler", opts, RANDOM_OPTIONS)
+  self.data_source = check_source("RandomSampler", source)
+  self.replacement, self._num_samples = opts.replacement, opts.num_samples
+  take_generator(self, "RandomSampler", opts)
+end
+
+function RandomSampler:len()
+  if not self._num_samples then return count(self.data_source) end
+  return count(self.data_source) > 0 and self._num_samples or 0
+end
+
+function RandomSampler:_order(generator)
+  local n, wanted = count(self.data_source), self:len()
+  if self.replacement and n > 0 then return core.randint(0, n, { wanted }, { generator = generator }) end
+  if wanted == n then return core.randperm(n, { generator = generator }) end
+  local first = draw_number(generator)
+  local order = core.empty({ wanted }, { dtype = "int64" })
+  local p, at, k = order:data_ptr(), 0, 0
+  while at < wanted do
+    local part = core.randperm(n, { generator = k == 0 and generator or wound(generator, first + k * FURTHER) })
+    local q = part:data_ptr()
+    for i = 0, math.min(n, wanted - at) - 1 do p[at + i] = q[i] end
+    at, k = at + n, k + 1
+  end
+  return order
+end
+
+-- Weights as a list of numbers.
+local function read_weights(weights)
+  if core.is_tensor(weights) then
+    if weights.ndim ~= 1 then fail("WeightedRandomSampler: expected weights with one dim, got %s", show(weights)) end
+    weights = weights:to("float64"):totable()
+  elseif type(weights) ~= "table" or getmetatable(weights) then
+    fail("WeightedRandomSampler: expected a list of weights or a tensor, got %s", show(weights))
+  end
+  local list, sum = {}, 0
+  for i = 1, #weights do
+    local w = weights[i]
+    if type(w) ~= "number" or not (w >= 0) or w == math.huge then
+      fail("WeightedRandomSampler: weight %d must be a number of 0 or more, got %s", i, show(w))
+    end
+    list[i], sum = w, sum + w
+  end
+  if not (sum > 0) or sum == math.huge then
+    fail("WeightedRandomSampler: the %d weights must have a sum above 0, got %g", #list, sum)
+  end
+  return list
+end
+
+--- Positions drawn in proportion to their weights.
+---@class accelerate.WeightedRandomSampler: accelerate.DrawnSampler
+---@field weights number[]
+---@field num_samples integer
+---@field replacement boolean
+local WeightedRandomSampler = class("WeightedRandomSampler", DrawnSampler)
+M.WeightedRandomSampler = WeightedRandomSampler
+
+local WEIGHTED_OPTIONS = {
+  generator = { "Generator", optional = true }, seed = { "integer", optional = true }, replacement = { "boolean", default = true },
+}
+
+---@param weights number[]|accelerate.Tensor one for each sample, 0 or more, in any unit
+---@param num_samples integer how many positions a pass has
+---@param opts? { replacement: boolean?, generator: accelerate.Generator?, seed: integer? } replacement: default true; false: no
+---  position comes twice
+function WeightedRandomSampler:init(weights, num_samples, opts)
+  opts = options.check("WeightedRandomSampler", opts, WEIGHTED_OPTIONS)
+  self.weights = read_weights(weights)
+  self.num_samples = options.value("WeightedRandomSampler", "num_samples", num_samples, { "integer", min = 1 })
+  self.replacement = opts.replacement
+  if not self.replacement then
+    local positive = 0
+    for _, w in ipairs(self.weights) do positive = positive + (w > 0 and 1 or 0) end
+    if positive < num_samples then
+      fail("WeightedRandomSampler: %d samples without replacement, but only %d weights are above 0", num_samples, positive)
+    end
+  end
+  take_generator(self, "WeightedRandomSampler", opts)
+end
+
+-- Where u, in 0 to 1, falls among the running sums.
+local function with_replacement(weights, n, generator)
+  local sums, sum = {}, 0
+  for i, w in ipairs(weights) do
+    sum = sum + w
+    sums[i] = sum
+  end
+  local uniform = core.rand({ n }, { dtype = "float64", generator = generator })
+  local order = core.empty({ n }, { dtype = "int64" })
+  local u, p = uniform:data_ptr(), order:data_ptr()
+  for k = 0, n - 1 do
+    local lo, hi, x = 1, #sums, u[k] * sum -- the first running sum above x
+    while lo < hi do
+      local middle = math.floor((lo + hi) / 2)
+      if sums[middle] > x then hi = middle else lo = middle + 1 end
+    end
+    while weights[lo] == 0 do lo = lo - 1 end -- x rounded up to the whole sum
+    p[k] = lo - 1
+  end
+  return order
+end
+
+-- The n smallest of exponential times with these rates come in the order of draws without replacement.
+local function without_replacement(weights, n, generator)
+  local uniform = core.rand({ #weights }, { dtype = "float64", generator = generator })
+  local u, times, positions = uniform:data_ptr(), {}, {}
+  for i, w in ipairs(weights) do
+    if w > 0 then
+      times[i] = -math.log(1 - u[i - 1]) / w
+      positions[#positions + 1] = i
+    end
+  end
+  table.sort(positions, function(a, b)
+    if times[a] ~= times[b] then return times[a] < times[b] end
+    return a < b
+  end)
+  local order = core.empty({ n }, { dtype = "int64" })
+  local p = order:data_ptr()
+  for k = 1, n do p[k - 1] = positions[k] - 1 end
+  return order
+end
+
+function WeightedRandomSampler:_order(generator)
+  return (self.replacement and with_replacement or without_replacement)(self.weights, self.num_samples, generator)
+end
+
+--- Given positions in random order.
+---@class accelerate.SubsetRandomSampler: accelerate.DrawnSampler
+---@field indices integer[] positions, counted from 1
+local SubsetRandomSampler = class("SubsetRandomSampler", DrawnSampler)
+M.SubsetRandomSampler = SubsetRandomSampler
+
+---@param indices integer[] positions, counted from 1
+---@param opts? { generator: accelerate.Generator?, seed: integer? }
+function SubsetRandomSampler:init(indices, opts)
+  opts = options.check("SubsetRandomSampler", opts,
+    { generator = { "Generator", optional = true }, seed = { "integer", optional = true } })
+  if type(indices) ~= "table" or getmetatable(indices) then
+    fail("SubsetRandomSampler: expected a list of positions, got %s", show(indices))
+  end
+  self.indices = indices
+  take_generator(self, "SubsetRandomSampler", opts)
+end
+
+function SubsetRandomSampler:len() return #self.indices end
+
+function SubsetRandomSampler:_order(generator)
+  local order = core.randperm(#self.indices, { generator = generator })
+  if #self.indices == 0 then return order end
+  local p = order:data_ptr()
+  for k = 0, #self.indices - 1 do p[k] = self.indices[tonumber(p[k]) + 1] - 1 end
+  return order
+end
+
+--- One rank's share of the positions, for scripts that do not prepare their loaders (prepared ones are shared out already). All ranks
+--- get equally many: the last ones are filled from the start, or dropped with drop_last.
+---@class accelerate.DistributedSampler
+---@field epoch integer of all passes until set_epoch is called again
+local DistributedSampler = class("DistributedSampler")
+DistributedSampler.seekable = true
+M.DistributedSampler = DistributedSampler
+
+local DISTRIBUTED_OPTIONS = {
+  num_replicas = { "integer", optional = true, min = 1 }, rank = { "integer", optional = true, min = 0 },
+  shuffle = { "boolean", default = true }, seed = { "integer", default = 0 }, drop_last = { "boolean", default = false },
+}
+
+---@param source table|integer a dataset, or how many positions there are
+---@param opts? { num_replicas: integer?, rank: integer?, shuffle: boolean?, seed: integer?, drop_last: boolean? } default: the ranks
+---  that there are, this one, true, 0, false
+function DistributedSampler:init(source, opts)
+  local o = options.check("DistributedSampler", opts, DISTRIBUTED_OPTIONS)
+  self.data_source = check_source("DistributedSampler", source)
+  self.num_replicas, self.rank = o.num_replicas or core.dist.world_size(), o.rank or core.dist.rank()
+  if self.rank >= self.num_replicas then
+    fail("DistributedSampler: rank must be 0 to %d, got %d", self.num_replicas - 1, self.rank)
+  end
+  self.shuffle, self.seed, self.drop_last, self.epoch = o.shuffle, o.seed, o.drop_last, 0
+end
+
+function DistributedSampler:len()
+  return (self.drop_last and math.floor or math.ceil)(count(self.data_source) / self.num_replicas)
+end
+
+function DistributedSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
+
+function DistributedSampler:iter(skip)
+  local i, n, share = check_skip("DistributedSampler:iter", skip), count(self.data_source), self:len()
+  local order = self.shuffle and { core.randperm(n, { generator = wound(core.Generator(self.seed), self.epoch) }) } or {}
+  local p = order[1] and n > 0 and order[1]:data_ptr()
+  return function()
+    if i >= share then
+      order[1] = nil
+      return nil
+    end
+    local at = (i * self.num_replicas + self.rank) % n
+    i = i + 1
+    return p and tonumber(p[at]) + 1 or at + 1
   end
 end
 

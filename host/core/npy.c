@@ -1,0 +1,441 @@
+/* npy.c: NumPy's files.
+ *
+ * .npy: "\x93NUMPY", version, length of the header, a Python dict literal { 'descr', 'fortran_order', 'shape' }, the elements.  .npz: a
+ * zip archive of such files, stored or deflated.
+ *
+ * Types that tensors lack become the next wider one that they have: int8, int16, uint16 -> int32; uint32 -> int64; uint64 -> int64 when
+ * every value fits.  Sizes are checked against the file before memory is taken. */
+#include "io.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "core/file.h"
+
+#define FAIL(st, fmt, ...) AX_FILE_FAIL(st, s->fn, s->path, fmt, ##__VA_ARGS__)
+
+typedef struct source {
+  const char *fn, *path; /* for messages */
+} source;
+
+typedef struct header {
+  char kind;        /* f i u b, or B: bfloat16 */
+  int item;         /* bytes */
+  bool big, fortran;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS], numel;
+  size_t at;        /* where the elements begin */
+  ax_dtype dtype;   /* of the tensor */
+} header;
+
+/* ---- the header: a small part of Python's syntax */
+
+typedef struct text { const char *at, *end; } text;
+
+static void skip_space(text *t) { while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\t')) t->at++; }
+
+static bool accept(text *t, const char *word)
+{
+  const size_t n = strlen(word);
+  skip_space(t);
+  if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n) != 0) return false;
+  t->at += n;
+  return true;
+}
+
+/* A quoted string without escapes into buf. */
+static bool read_string(text *t, char *buf, size_t size)
+{
+  size_t n = 0;
+  char quote;
+  skip_space(t);
+  if (t->at >= t->end || (*t->at != '\'' && *t->at != '"')) return false;
+  quote = *t->at++;
+  while (t->at < t->end && *t->at != quote) {
+    if (n + 1 >= size || *t->at == '\\') return false;
+    buf[n++] = *t->at++;
+  }
+  buf[n] = '\0';
+  return t->at++ < t->end;
+}
+
+static bool read_size(text *t, int64_t *out)
+{
+  int64_t v = 0;
+  skip_space(t);
+  if (t->at >= t->end || *t->at < '0' || *t->at > '9') return false;
+  for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *t->at - '0', &v)) return false;
+  if (t->at < t->end && *t->at == 'L') t->at++; /* Python 2 */
+  *out = v;
+  return true;
+}
+
+/* "<f4": byte order, kind, bytes */
+static ax_status read_descr(const source *s, const char *descr, header *h)
+{
+  static const struct { const char *name; ax_dtype dtype; } types[] = {
+    { "f4", AX_F32 }, { "f8", AX_F64 }, { "f2", AX_F16 }, { "i8", AX_I64 }, { "i4", AX_I32 }, { "u1", AX_U8 }, { "b1", AX_BOOL },
+    { "i1", AX_I32 }, { "i2", AX_I32 }, { "u2", AX_I32 }, { "u4", AX_I64 }, { "u8", AX_I64 },
+  };
+  const char order = descr[0], *name = strchr("<>=|", order) && order ? descr + 1 : descr;
+
+  h->big = order == '>';
+  if (strcmp(descr, "bfloat16") == 0) {
+    h->kind = 'B';
+    h->item = 2;
+    h->dtype = AX_BF16;
+    h->big = false;
+    return AX_OK;
+  }
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(name, types[i].name) == 0) {
+      h->kind = name[0];
+      h->item = name[1] - '0';
+      h->dtype = types[i].dtype;
+      return AX_OK;
+    }
+  return FAIL(AX_EDTYPE, "the elements are '%.40s', which tensors do not have; expected floats, integers or booleans", descr);
+}
+
+static ax_status read_shape(const source *s, text *t, header *h)
+{
+  if (!accept(t, "(")) return FAIL(AX_EIO, "the shape in its header cannot be read");
+  h->ndim = 0;
+  h->numel = 1;
+  while (!accept(t, ")")) {
+    int64_t size;
+    if (!read_size(t, &size)) return FAIL(AX_EIO, "the shape in its header cannot be read");
+    if (h->ndim == AX_MAX_DIMS) return FAIL(AX_EIO, "more than %d dims", AX_MAX_DIMS);
+    h->shape[h->ndim++] = size;
+    if (__builtin_mul_overflow(h->numel, size, &h->numel)) return FAIL(AX_EIO, "the sizes in its header are too large to be true");
+    if (!accept(t, ",")) {
+      if (accept(t, ")")) break;
+      return FAIL(AX_EIO, "the shape in its header cannot be read");
+    }
+  }
+  for (int d = 0; d < h->ndim; d++) /* a size of 0 hides sizes that cannot be */
+    if (h->shape[d] > INT64_MAX / 16) return FAIL(AX_EIO, "the sizes in its header are too large to be true");
+  return AX_OK;
+}
+
+static ax_status read_dict(const source *s, text t, header *h)
+{
+  bool descr = false, fortran = false, shape = false;
+  char key[32], value[64];
+  ax_status st;
+
+  if (!accept(&t, "{")) return FAIL(AX_EIO, "its header is no dict");
+  while (!accept(&t, "}")) {
+    if (!read_string(&t, key, sizeof key) || !accept(&t, ":")) return FAIL(AX_EIO, "its header cannot be read");
+    if (strcmp(key, "descr") == 0) {
+      if (accept(&t, "[")) return FAIL(AX_EDTYPE, "it holds records; expected numbers");
+      if (!read_string(&t, value, sizeof value)) return FAIL(AX_EIO, "'descr' in its header cannot be read");
+      if ((st = read_descr(s, value, h)) != AX_OK) return st;
+      descr = true;
+    } else if (strcmp(key, "fortran_order") == 0) {
+      h->fortran = accept(&t, "True");
+      if (!h->fortran && !accept(&t, "False")) return FAIL(AX_EIO, "'fortran_order' in its header is neither True nor False");
+      fortran = true;
+    } else if (strcmp(key, "shape") == 0) {
+      if ((st = read_shape(s, &t, h)) != AX_OK) return st;
+      shape = true;
+    } else return FAIL(AX_EIO, "its header has an unknown key '%s'", key);
+    if (!accept(&t, ",")) {
+      if (accept(&t, "}")) break;
+      return FAIL(AX_EIO, "its header cannot be read");
+    }
+  }
+  if (!descr || !fortran || !shape)
+    return FAIL(AX_EIO, "its header lacks '%s'", !descr ? "descr" : !fortran ? "fortran_order" : "shape");
+  return AX_OK;
+}
+
+static ax_status read_header(const source *s, const uint8_t *p, size_t n, header *h)
+{
+  size_t length, start;
+  int64_t bytes;
+  ax_status st;
+
+  if (n < 10) return FAIL(AX_EIO, "ends after %zu bytes; expected a NumPy header", n);
+  if (memcmp(p, "\x93NUMPY", 6) != 0)
+    return FAIL(AX_EIO, "not a NumPy file: it starts with %02x %02x %02x %02x; expected 93 4e 55 4d", p[0], p[1], p[2], p[3]);
+  if (p[6] < 1 || p[6] > 3) return FAIL(AX_EIO, "version %d.%d of the format; expected 1.0 to 3.0", p[6], p[7]);
+  start = p[6] == 1 ? 10 : 12;
+  if (n < start) return FAIL(AX_EIO, "ends after %zu bytes; expected a NumPy header", n);
+  length = p[6] == 1 ? (size_t)p[8] | (size_t)p[9] << 8 : (size_t)p[8] | (size_t)p[9] << 8 | (size_t)p[10] << 16 | (size_t)p[11] << 24;
+  if (length > n - start) return FAIL(AX_EIO, "ends inside its header: %zu bytes; expected %zu", n, start + length);
+  if ((st = read_dict(s, (text){ (const char *)p + start, (const char *)p + start + length }, h)) != AX_OK) return st;
+  h->at = start + length;
+  if (__builtin_mul_overflow(h->numel, (int64_t)h->item, &bytes) || (uint64_t)bytes != n - h->at)
+    return FAIL(AX_EIO, "its header says %lld elements of %d bytes; found %zu bytes", (long long)h->numel, h->item, n - h->at);
+  return AX_OK;
+}
+
+/* ---- the elements */
+
+#define WIDEN(S, D) for (int64_t i = 0; i < n; i++) ((D *)to)[i] = ((const S *)from)[i]; break
+
+/* From the file's type, in this machine's byte order, to the tensor's. */
+static ax_status convert(const source *s, const header *h, const void *from, void *to)
+{
+  const int64_t n = h->numel;
+  switch (h->kind * 16 + h->item) {
+  case 'i' * 16 + 1: WIDEN(int8_t, int32_t);
+  case 'i' * 16 + 2: WIDEN(int16_t, int32_t);
+  case 'u' * 16 + 2: WIDEN(uint16_t, int32_t);
+  case 'u' * 16 + 4: WIDEN(uint32_t, int64_t);
+  case 'u' * 16 + 8:
+    for (int64_t i = 0; i < n; i++) {
+      const uint64_t v = ((const uint64_t *)from)[i];
+      if (v > INT64_MAX) return FAIL(AX_EDTYPE, "the uint64 element %llu does not fit into int64", (unsigned long long)v);
+      ((int64_t *)to)[i] = (int64_t)v;
+    }
+    break;
+  case 'b' * 16 + 1:
+    for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = ((const uint8_t *)from)[i] != 0;
+    break;
+  default: memcpy(to, from, (size_t)n * (size_t)h->item);
+  }
+  return AX_OK;
+}
+
+/* Copies items, turning their bytes round where the file's order is not this machine's. */
+static void copy_ordered(void *to, const uint8_t *from, int64_t n, int item, bool big)
+{
+  if (big == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || item == 1) {
+    memcpy(to, from, (size_t)n * (size_t)item);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++)
+    for (int b = 0; b < item; b++) ((uint8_t *)to)[i * item + b] = from[i * item + item - 1 - b];
+}
+
+/* The tensor of one .npy file in memory. */
+static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor **out)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], step = 1;
+  ax_tensor *t = NULL, *view = NULL;
+  ax_status st = AX_OK;
+  void *copy = NULL;
+  header h = {0};
+
+  *out = NULL;
+  AX_TRY(read_header(s, p, n, &h));
+  for (int d = 0; d < h.ndim; d++) shape[d] = h.fortran ? h.shape[h.ndim - 1 - d] : h.shape[d];
+  AX_TRY(ax_tensor_new(h.dtype, h.ndim, shape, &t));
+  if (h.numel > 0) {
+    if (!(copy = malloc((size_t)h.numel * (size_t)h.item))) AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));
+    copy_ordered(copy, p + h.at, h.numel, h.item, h.big);
+    AX_TRY(convert(s, &h, copy, ax_data(t)));
+  }
+  if (h.fortran && h.ndim > 1) { /* the dims are backwards: show them forwards, then copy into rows */
+    for (int d = 0; d < h.ndim; d++) {
+      strides[d] = step;
+      step *= h.shape[d];
+    }
+    AX_TRY(ax_tensor_over(t->storage, h.dtype, h.ndim, h.shape, strides, 0, &view));
+    AX_TRY(ax_contiguous(view, out));
+  } else {
+    *out = t;
+    t = NULL;
+  }
+out:
+  free(copy);
+  ax_tensor_release(view);
+  ax_tensor_release(t);
+  return st;
+}
+
+ax_status ax_npy_read(const char *path, ax_tensor **out)
+{
+  const source s = { "read_npy", path };
+  ax_bytes file;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_file_map(s.fn, path, &file)) != AX_OK) return st;
+  st = read_npy(&s, file.data, file.n, out);
+  ax_bytes_free(&file);
+  return st;
+}
+
+/* ---- zip.  The central directory at the end says what there is; sizes beyond 4 GB are in an extra field. */
+
+typedef struct entry {
+  const char *name;
+  size_t name_length;
+  int method;
+  uint32_t crc;
+  uint64_t packed, size, at;
+} entry;
+
+static uint64_t le(const uint8_t *p, int bytes)
+{
+  uint64_t v = 0;
+  for (int i = bytes - 1; i >= 0; i--) v = v << 8 | p[i];
+  return v;
+}
+
+/* Where the central directory lies and how many entries it has. */
+static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uint64_t *at, uint64_t *size, uint64_t *count)
+{
+  const size_t least = 22, most = n < least + 65535 ? n : least + 65535;
+  size_t k;
+
+  for (k = least; k <= most; k++)
+    if (memcmp(p + n - k, "PK\5\6", 4) == 0 && le(p + n - k + 20, 2) == k - least) break;
+  if (n < least || k > most) return FAIL(AX_EIO, "not a zip archive, or cut off: it has no directory at its end");
+  p += n - k;
+  *count = le(p + 10, 2);
+  *size = le(p + 12, 4);
+  *at = le(p + 16, 4);
+  if ((*at == UINT32_MAX || *count == UINT16_MAX || *size == UINT32_MAX) && n - k >= 20 && memcmp(p - 20, "PK\6\7", 4) == 0) {
+    const uint64_t where = le(p - 20 + 8, 8);
+    const uint8_t *start = p - (n - k);
+    if (where > n - k - 20 || n - k - 20 - where < 56 || memcmp(start + where, "PK\6\6", 4) != 0)
+      return FAIL(AX_EIO, "the end of its directory is damaged");
+    *count = le(start + where + 32, 8);
+    *size = le(start + where + 40, 8);
+    *at = le(start + where + 48, 8);
+  }
+  if (*at > n - k || *size > n - k - *at) return FAIL(AX_EIO, "its directory lies outside the file");
+  return AX_OK;
+}
+
+/* One entry of the directory at *at; moves *at on. */
+static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, uint64_t end, entry *e)
+{
+  const uint8_t *p = file + *at;
+  size_t name, extra, comment;
+
+  if (end - *at < 46 || memcmp(p, "PK\1\2", 4) != 0) return FAIL(AX_EIO, "its directory is damaged");
+  name = le(p + 28, 2);
+  extra = le(p + 30, 2);
+  comment = le(p + 32, 2);
+  if (end - *at - 46 < name + extra + comment) return FAIL(AX_EIO, "its directory is damaged");
+  *e = (entry){ .name = (const char *)p + 46, .name_length = name, .method = (int)le(p + 10, 2), .crc = (uint32_t)le(p + 16, 4),
+    .packed = le(p + 20, 4), .size = le(p + 24, 4), .at = le(p + 42, 4) };
+  if (le(p + 8, 2) & 1) return FAIL(AX_EIO, "'%.*s' in it is encrypted", (int)name, e->name);
+  for (const uint8_t *x = p + 46 + name, *stop = x + extra; stop - x >= 4; ) {
+    const size_t length = le(x + 2, 2);
+    if ((size_t)(stop - x) - 4 < length) break;
+    if (le(x, 2) == 1) { /* zip64: those of the three that did not fit, in this order */
+      const uint8_t *v = x + 4, *last = v + length;
+      uint64_t *fields[] = { &e->size, &e->packed, &e->at };
+      for (int i = 0; i < 3; i++)
+        if (*fields[i] == UINT32_MAX && last - v >= 8) {
+          *fields[i] = le(v, 8);
+          v += 8;
+        }
+    }
+    x += 4 + length;
+  }
+  *at += 46 + name + extra + comment;
+  return AX_OK;
+}
+
+/* The bytes of an entry; *owned is to be freed, and NULL where the archive itself holds them plain. */
+static ax_status open_entry(const source *s, const uint8_t *file, size_t n, const entry *e, const uint8_t **data, void **owned)
+{
+  const int length = (int)e->name_length;
+  uint64_t start;
+  z_stream z = {0};
+  int code = Z_OK;
+
+  *owned = NULL;
+  if (e->at > n || n - e->at < 30 || memcmp(file + e->at, "PK\3\4", 4) != 0)
+    return FAIL(AX_EIO, "'%.*s' in it does not lie where its directory says", length, e->name);
+  start = e->at + 30 + le(file + e->at + 26, 2) + le(file + e->at + 28, 2);
+  if (start > n || e->packed > n - start) return FAIL(AX_EIO, "'%.*s' in it goes on after the end of the file", length, e->name);
+  if (e->method == 0) {
+    if (e->packed != e->size) return FAIL(AX_EIO, "'%.*s' in it has two sizes", length, e->name);
+    *data = file + start;
+  } else if (e->method == 8) {
+    if (e->size / 1032 > e->packed + 1)
+      return FAIL(AX_EIO, "'%.*s' in it says %llu bytes, which %llu packed bytes cannot hold", length, e->name,
+                  (unsigned long long)e->size, (unsigned long long)e->packed);
+    if (!(*owned = malloc(e->size ? e->size : 1)) || inflateInit2(&z, -15) != Z_OK) {
+      free(*owned);
+      *owned = NULL;
+      return FAIL(AX_ENOMEM, "no memory to unpack '%.*s'", length, e->name);
+    }
+    z.next_in = (uint8_t *)(file + start);
+    z.next_out = *owned;
+    for (uint64_t in = e->packed, out = e->size; code == Z_OK; ) { /* zlib counts in 32 bits */
+      const unsigned give = in > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)in, take = out > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)out;
+      z.avail_in = give;
+      z.avail_out = take;
+      code = inflate(&z, Z_NO_FLUSH);
+      in -= give - z.avail_in;
+      out -= take - z.avail_out;
+      if (code == Z_OK && z.avail_in == give && z.avail_out == take) code = Z_BUF_ERROR;
+    }
+    const bool whole = code == Z_STREAM_END && (size_t)(z.next_out - (uint8_t *)*owned) == e->size;
+    inflateEnd(&z);
+    *data = *owned;
+    if (!whole) {
+      free(*owned);
+      *owned = NULL;
+      return FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", length, e->name);
+    }
+  } else return FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", length, e->name, e->method);
+  uint32_t crc = (uint32_t)crc32(0, NULL, 0);
+  for (uint64_t at = 0; at < e->size; at += 1 << 30)
+    crc = (uint32_t)crc32(crc, *data + at, (unsigned)(e->size - at < 1 << 30 ? e->size - at : 1 << 30));
+  if (crc != e->crc) {
+    free(*owned);
+    *owned = NULL;
+    return FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", length, e->name, crc, e->crc);
+  }
+  return AX_OK;
+}
+
+ax_status ax_npz_read(const char *path, ax_tensor_file **out)
+{
+  const source archive = { "read_npz", path }, *s = &archive;
+  uint64_t at = 0, size = 0, count = 0, end;
+  ax_tensor_file *f = NULL;
+  ax_status st = AX_OK;
+  ax_bytes file;
+  char inside[4096];
+
+  *out = NULL;
+  if ((st = ax_file_map(s->fn, path, &file)) != AX_OK) return st;
+  AX_TRY(find_directory(s, file.data, file.n, &at, &size, &count));
+  end = at + size;
+  if (count > size / 46) AX_TRY(FAIL(AX_EIO, "its directory is damaged"));
+  if (!(f = ax_calloc(1, sizeof *f)) || !(f->names = ax_calloc(count + 1, sizeof *f->names)) ||
+      !(f->tensors = ax_calloc(count + 1, sizeof *f->tensors))) AX_TRY(AX_ENOMEM);
+  for (uint64_t i = 0; i < count; i++) {
+    const uint8_t *data = NULL;
+    void *owned = NULL;
+    size_t length;
+    entry e;
+
+    AX_TRY(read_entry(s, file.data, &at, end, &e));
+    length = e.name_length > 4 && memcmp(e.name + e.name_length - 4, ".npy", 4) == 0 ? e.name_length - 4 : e.name_length;
+    if (length > 2048 || memchr(e.name, 0, length)) AX_TRY(FAIL(AX_EIO, "the name of entry %d is none", (int)i + 1));
+    AX_TRY(open_entry(s, file.data, file.n, &e, &data, &owned));
+    snprintf(inside, sizeof inside, "%.1800s: %.*s", path, (int)length, e.name);
+    st = read_npy(&(source){ s->fn, inside }, data, e.size, &f->tensors[f->n]);
+    free(owned);
+    if (st != AX_OK) goto out;
+    if (!(f->names[f->n] = ax_malloc(length + 1))) {
+      ax_tensor_release(f->tensors[f->n]);
+      AX_TRY(AX_ENOMEM);
+    }
+    memcpy(f->names[f->n], e.name, length);
+    f->names[f->n][length] = '\0';
+    f->n++;
+  }
+  *out = f;
+  f = NULL;
+out:
+  ax_tensor_file_free(f);
+  ax_bytes_free(&file);
+  return st;
+}

@@ -1,0 +1,106 @@
+--- Datasets made of datasets.
+local class = require "accelerate.utils.class"
+local dataset = require "accelerate.data.dataset"
+local options = require "accelerate.utils.options"
+
+local fail, show = options.fail, options.show
+
+local M = {}
+
+local function check_list(where, list, test, what)
+  if type(list) ~= "table" or getmetatable(list) or #list == 0 then
+    fail("%s: expected a list of at least one dataset, got %s", where, show(list))
+  end
+  for k, part in ipairs(list) do
+    if not test(part) then fail("%s: entry %d of the list must be %s, got %s", where, k, what, show(part)) end
+  end
+end
+
+--- Several datasets one after the other.
+---@class accelerate.ConcatDataset: accelerate.Dataset
+---@field datasets table[]
+---@field cumulative_sizes integer[] how many samples the first k have together
+local ConcatDataset = class("ConcatDataset", dataset.Dataset)
+M.ConcatDataset = ConcatDataset
+
+---@param datasets table[] with get(i) and len()
+function ConcatDataset:init(datasets)
+  check_list("ConcatDataset", datasets, dataset.is_map, "a dataset with get(i) and len()")
+  self.datasets, self.cumulative_sizes = datasets, {}
+  local sum = 0
+  for k, part in ipairs(datasets) do
+    sum = sum + part:len()
+    self.cumulative_sizes[k] = sum
+  end
+end
+
+function ConcatDataset:len() return self.cumulative_sizes[#self.cumulative_sizes] end
+
+--- Told to those that want to know.
+function ConcatDataset:set_epoch(epoch)
+  for _, part in ipairs(self.datasets) do
+    if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
+  end
+end
+
+function ConcatDataset:get(i)
+  dataset.check_position("ConcatDataset:get", i, self:len())
+  local sizes = self.cumulative_sizes
+  local lo, hi = 1, #sizes
+  while lo < hi do
+    local middle = math.floor((lo + hi) / 2)
+    if sizes[middle] >= i then hi = middle else lo = middle + 1 end
+  end
+  return self.datasets[lo]:get(i - (sizes[lo - 1] or 0))
+end
+
+--- Several streams one after the other.
+---@class accelerate.ChainDataset: accelerate.IterableDataset
+---@field datasets table[]
+local ChainDataset = class("ChainDataset", dataset.IterableDataset)
+M.ChainDataset = ChainDataset
+
+---@param datasets table[] with iter()
+function ChainDataset:init(datasets)
+  check_list("ChainDataset", datasets, function(part) return type(part) == "table" and type(part.iter) == "function" end,
+    "a stream with iter()")
+  self.datasets = datasets
+end
+
+--- The sum of the lengths; raises when one is not known.
+function ChainDataset:len()
+  local sum = 0
+  for k, part in ipairs(self.datasets) do
+    if type(part.len) ~= "function" then fail("ChainDataset:len: dataset %d has no len()", k) end
+    sum = sum + part:len()
+  end
+  return sum
+end
+
+function ChainDataset:set_epoch(epoch) ConcatDataset.set_epoch(self, epoch) end
+
+function ChainDataset:iter()
+  local k, nexts, state, control = 0, nil, nil, nil
+  local function later(...)
+    control = ...
+    return ...
+  end
+  local function step()
+    if nexts then return later(nexts(state, control)) end
+  end
+  local again
+  local function check(...)
+    if (...) ~= nil then return ... end
+    k = k + 1
+    if not self.datasets[k] then
+      nexts = nil
+      return nil
+    end
+    nexts, state, control = self.datasets[k]:iter()
+    return again()
+  end
+  function again() return check(step()) end
+  return again
+end
+
+return M

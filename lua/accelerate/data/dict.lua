@@ -1,0 +1,127 @@
+--- Several datasets under names ("train", "test"), handled as one; and the files that such sets lie in.
+local class = require "accelerate.utils.class"
+local dataset = require "accelerate.data.dataset"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail, show = options.fail, options.show
+
+local M = {}
+
+--- Datasets by name: `dict.train`, `dict["test"]`. map, filter, shuffle, remove_columns, rename_column, rename_columns,
+--- select_columns, with_format, with_transform and set_format work on all of them.
+---@class accelerate.DatasetDict
+local DatasetDict = class("DatasetDict")
+M.DatasetDict = DatasetDict
+
+for _, name in ipairs { "map", "filter", "shuffle", "remove_columns", "rename_column", "rename_columns", "select_columns",
+  "with_format", "with_transform" } do
+  DatasetDict[name] = function(self, ...)
+    local made = {}
+    for _, split in ipairs(self:splits()) do
+      if type(self[split][name]) ~= "function" then fail("%s: dataset '%s' (%s) has no %s", name, split, show(self[split]), name) end
+      made[split] = self[split][name](self[split], ...)
+    end
+    return DatasetDict(made)
+  end
+end
+
+---@param datasets table<string, table>
+function DatasetDict:init(datasets)
+  if type(datasets) ~= "table" or getmetatable(datasets) or next(datasets) == nil then
+    fail("DatasetDict: expected a table of datasets by name, got %s", show(datasets))
+  end
+  for name, value in pairs(datasets) do
+    if type(name) ~= "string" or DatasetDict[name] ~= nil then fail("DatasetDict: %s cannot name a dataset", show(name)) end
+    if not dataset.is_map(value) and not dataset.is_stream(value) then
+      fail("DatasetDict: '%s' must be a dataset, got %s", name, show(value))
+    end
+    self[name] = value
+  end
+end
+
+--- The names, sorted.
+---@return string[]
+function DatasetDict:splits() return ordered.sorted_keys(self) end
+
+function DatasetDict:set_format(...)
+  for _, split in ipairs(self:splits()) do self[split]:set_format(...) end
+end
+
+--- How many samples each has.
+---@return table<string, integer>
+function DatasetDict:num_rows()
+  local counts = {}
+  for _, split in ipairs(self:splits()) do counts[split] = self[split]:len() end
+  return counts
+end
+
+function DatasetDict:__tostring()
+  local lines = { "DatasetDict(" }
+  for _, split in ipairs(self:splits()) do lines[#lines + 1] = ("  %s: %s"):format(split, tostring(self[split])) end
+  lines[#lines + 1] = ")"
+  return table.concat(lines, "\n")
+end
+
+-- ---- files ---------------------------------------------------------------------------------------------------------
+
+local READERS = {
+  csv = function(path, given) return dataset.Dataset.from_csv(path, given) end,
+  tsv = function(path, given)
+    given.delimiter = given.delimiter or "\t"
+    return dataset.Dataset.from_csv(path, given)
+  end,
+  json = function(path) return dataset.Dataset.from_json(path) end,
+}
+
+local function read_files(kind, files, given)
+  if type(files) == "string" then files = { files } end
+  if type(files) ~= "table" or #files == 0 then fail("load_dataset: data_files must be paths, got %s", show(files)) end
+  local parts = {}
+  for k, path in ipairs(files) do
+    local own = {}
+    for name, value in pairs(given) do own[name] = value end
+    parts[k] = READERS[kind](path, own)
+  end
+  if #parts == 1 then return parts[1] end
+  return require("accelerate.data.table").concatenate(parts)
+end
+
+--- Reads a dataset from files of this machine: nothing is downloaded.
+---
+---   data.load_dataset("csv", { data_files = { train = "train.csv", test = "test.csv" } })   -- a DatasetDict
+---   data.load_dataset("csv", { data_files = "all.csv", split = "train" })                   -- one dataset
+---   data.load_dataset("imagefolder", { data_dir = "pictures" })
+---
+--- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (its folders train, test, … where there are such). Further options
+--- go to the reader.
+---@param kind "csv"|"tsv"|"json"|"imagefolder"
+---@param opts { data_files: string|string[]|table<string, string|string[]>|nil, data_dir: string?, split: string? }
+---@return accelerate.DatasetDict|table
+function M.load_dataset(kind, opts)
+  local given = {}
+  for name, value in pairs(opts or {}) do given[name] = value end
+  local files, dir, split = given.data_files, given.data_dir, given.split
+  given.data_files, given.data_dir, given.split = nil, nil, nil
+  local found
+  if kind == "imagefolder" then
+    found = require("accelerate.data.image_folder").load(dir, given)
+  elseif READERS[kind] then
+    if files == nil then fail("load_dataset: '%s' needs data_files", kind) end
+    found = {}
+    if type(files) == "table" and #files == 0 then
+      for _, name in ipairs(ordered.sorted_keys(files)) do found[name] = read_files(kind, files[name], given) end
+    else
+      found.train = read_files(kind, files, given)
+    end
+  else
+    fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: save the dataset as files, and name their kind)",
+      show(kind), options.hint(kind, { "csv", "tsv", "json", "imagefolder" }))
+  end
+  local dict = DatasetDict(found)
+  if not split then return dict end
+  if not found[split] then fail("load_dataset: there is no split %s; there are: %s", show(split), table.concat(dict:splits(), ", ")) end
+  return found[split]
+end
+
+return M

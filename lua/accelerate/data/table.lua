@@ -1,0 +1,643 @@
+--- Tables: datasets of named columns, with the methods of Hugging Face's `Dataset`.
+---
+---   local set = data.Dataset.from_table{ text = { "good", "bad" }, label = { 1, 0 } }
+---   set = set:map(function(batch) return { input_ids = tokenize(batch.text) } end, { batched = true })
+---   set = set:shuffle{ seed = 42 }:remove_columns { "text" }
+---   set:set_format "torch"
+---
+--- A sample is a table: column name -> value. Without a format values are as they were given; with "torch" numbers and lists of
+--- numbers come as tensors (int64 when the whole column is integral, else float32). Methods give a new dataset that shares the
+--- columns; only set_format changes the one it is called on.
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local dataset = require "accelerate.data.dataset"
+local derive = require "accelerate.data.derive"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail, show = options.fail, options.show
+
+---@class accelerate.TableDataset: accelerate.Dataset
+---@field column_names string[] in order
+---@field num_rows integer
+---@field num_columns integer
+---@field format "torch"|nil
+local Table = class("TableDataset", dataset.Dataset)
+
+-- ---- columns -----------------------------------------------------------------------------------------------------
+-- A column is a list of values or a tensor whose dim 1 counts the rows. `_rows` maps rows to places in the columns; nil: they
+-- are the same.
+
+local function rows_in(values)
+  if core.is_tensor(values) then return values.ndim > 0 and values:size(1) or nil end
+  if type(values) == "table" and not getmetatable(values) then return #values end
+end
+
+local function value_at(values, place)
+  if not core.is_tensor(values) then return values[place] end
+  local row = values:select(1, place)
+  if row.ndim > 0 then return row end
+  local value = row:item()
+  core.release(row)
+  return value
+end
+
+-- The shape of a nested list of numbers, or nil when it is ragged or holds something else; second: are all integral?
+local function number_shape(value)
+  if type(value) == "number" then return {}, value % 1 == 0 and math.abs(value) <= 2 ^ 53 end
+  if core.is_tensor(value) or type(value) ~= "table" or getmetatable(value) then return nil end
+  local shape, integral = nil, true
+  for i = 1, #value do
+    local inner, whole = number_shape(value[i])
+    if not inner or shape and #inner ~= #shape then return nil end
+    for d = 1, #inner do
+      if shape and inner[d] ~= shape[d] then return nil end
+    end
+    shape, integral = inner, integral and whole
+  end
+  if next(value) ~= nil and not shape then return nil end -- a map
+  return { #value, unpack(shape or {}) }, integral
+end
+
+-- Are all numbers of the column integral? nil: there is something that is no number.
+local function integral_column(values)
+  local integral = true
+  local function walk(value)
+    if type(value) == "number" then
+      integral = integral and value % 1 == 0 and math.abs(value) <= 2 ^ 53
+      return true
+    end
+    if type(value) ~= "table" or getmetatable(value) then return false end
+    local n = 0
+    for _, item in ipairs(value) do
+      if not walk(item) then return false end
+      n = n + 1
+    end
+    return n > 0 or next(value) == nil
+  end
+  for _, value in ipairs(values) do
+    if not walk(value) then return nil end
+  end
+  return integral
+end
+
+-- How a column looks in format "torch": { tensor = all of it } where that is one tensor, else { dtype = of each row } or {} where rows
+-- stay as they are.
+local function torch_column(values)
+  if core.is_tensor(values) then return { tensor = values } end
+  if #values == 0 then return {} end
+  if type(values[1]) == "boolean" then
+    for _, value in ipairs(values) do
+      if type(value) ~= "boolean" then return {} end
+    end
+    return { tensor = core.tensor(values) }
+  end
+  local shape, integral = number_shape(values)
+  if shape then
+    if integral then return { tensor = core.tensor(values, { dtype = "int64" }) } end
+    return { tensor = core.tensor(values) }
+  end
+  integral = integral_column(values)
+  if integral == nil then return {} end
+  return { dtype = integral and "int64" or "float32" }
+end
+
+-- ---- making one --------------------------------------------------------------------------------------------------
+
+local function check_columns(where, columns, names)
+  if #names == 0 then fail("%s: expected at least one column", where) end
+  local n
+  for _, name in ipairs(names) do
+    if type(name) ~= "string" then fail("%s: columns are named by strings, got %s", where, show(name)) end
+    local rows = rows_in(columns[name])
+    if not rows then fail("%s: column '%s' must be a list of values or a tensor, got %s", where, name, show(columns[name])) end
+    if rows ~= (n or rows) then
+      fail("%s: columns must be equally long; '%s' has %d rows, '%s' has %d", where, names[1], n, name, rows)
+    end
+    n = rows
+  end
+  return n
+end
+
+-- A dataset of these columns; `rows`: the places of its rows in them.
+local function make(columns, names, count, rows, like)
+  local self = setmetatable({}, Table)
+  self._columns, self._rows = columns, rows
+  self.column_names, self.num_rows, self.num_columns = names, rows and #rows or count, #names
+  if like then
+    for _, name in ipairs { "format", "_formatted", "_shown", "_wanted", "_shared" } do self[name] = like[name] end
+  end
+  self._shared = self._shared or {}
+  return self
+end
+
+--- A dataset of columns: name -> list of values, or a tensor whose dim 1 counts the rows.
+---@param columns table<string, any[]|accelerate.Tensor>
+---@param opts? { column_names: string[]? } the columns, in order; default: all, sorted by name
+---@return accelerate.TableDataset
+function Table.from_table(columns, opts)
+  local o = options.check("from_table", opts, { column_names = { "list", optional = true } })
+  if type(columns) ~= "table" or getmetatable(columns) then fail("from_table: expected a table of columns, got %s", show(columns)) end
+  local names = o.column_names or ordered.sorted_keys(columns)
+  return make(columns, names, check_columns("from_table", columns, names))
+end
+
+function Table:init(columns, opts)
+  local made = Table.from_table(columns, opts)
+  for name, value in pairs(made) do self[name] = value end
+end
+
+--- A dataset of rows: a list of tables with the same keys.
+---@param rows table[]
+---@return accelerate.TableDataset
+function Table.from_list(rows)
+  if type(rows) ~= "table" or getmetatable(rows) or type(rows[1]) ~= "table" then
+    fail("from_list: expected a list of at least one row (a table), got %s", show(rows))
+  end
+  local names, columns = ordered.sorted_keys(rows[1]), {}
+  for _, name in ipairs(names) do columns[name] = {} end
+  for i, row in ipairs(rows) do
+    if type(row) ~= "table" then fail("from_list: row %d must be a table, got %s", i, show(row)) end
+    for _, name in ipairs(names) do
+      if row[name] == nil then fail("from_list: row %d has no '%s', but row 1 has", i, tostring(name)) end
+      columns[name][i] = row[name]
+    end
+    if ordered.count(row) ~= #names then fail("from_list: row %d has %d fields, row 1 has %d", i, ordered.count(row), #names) end
+  end
+  return make(columns, names, check_columns("from_list", columns, names))
+end
+
+--- A dataset of the rows that fn's iterator gives: `from_generator(function() return coroutine.wrap(…) end)`.
+---@param fn fun(): function gives an iterator over rows
+function Table.from_generator(fn)
+  local rows = {}
+  for row in derive.check_function("from_generator", fn)() do rows[#rows + 1] = row end
+  return Table.from_list(rows)
+end
+
+--- Reads a CSV or TSV file, plain or gzip; see data.read_csv for the options.
+---@param path string
+---@return accelerate.TableDataset
+function Table.from_csv(path, opts)
+  local columns, names = require("accelerate.data.readers").read_columns(path, opts)
+  return make(columns, names, check_columns("from_csv", columns, names))
+end
+
+--- Reads a file with one JSON object on each line (JSON Lines), or one list of objects.
+---@param path string
+---@return accelerate.TableDataset
+function Table.from_json(path) return Table.from_list(require("accelerate.data.readers").read_json(path)) end
+
+--- One dataset with the rows of several that have the same columns.
+---@param datasets accelerate.TableDataset[]
+---@return accelerate.TableDataset
+function Table.concatenate(datasets)
+  if type(datasets) ~= "table" or #datasets == 0 then fail("concatenate_datasets: expected a list of datasets, got %s", show(datasets)) end
+  local first = datasets[1]
+  for k, set in ipairs(datasets) do
+    if not class.is(set, Table) then fail("concatenate_datasets: entry %d must be a dataset with columns, got %s", k, show(set)) end
+    local same = #set.column_names == #first.column_names
+    for _, name in ipairs(first.column_names) do same = same and set._columns[name] ~= nil end
+    if not same then
+      fail("concatenate_datasets: all must have the same columns; the first has %s, number %d has %s", table.concat(first.column_names, ", "),
+        k, table.concat(set.column_names, ", "))
+    end
+  end
+  local columns, count = {}, 0
+  for _, name in ipairs(first.column_names) do
+    local list = {}
+    for _, set in ipairs(datasets) do
+      for _, value in ipairs(set:column(name)) do list[#list + 1] = value end
+    end
+    columns[name], count = list, #list
+  end
+  return make(columns, { unpack(first.column_names) }, count, nil, { format = first.format })
+end
+
+-- ---- reading -----------------------------------------------------------------------------------------------------
+
+function Table:len() return self.num_rows end
+
+function Table:_place(i) return self._rows and self._rows[i] or i end
+
+function Table:_check_column(where, name)
+  for _, known in ipairs(self.column_names) do
+    if known == name then return self._columns[name] end
+  end
+  fail("%s: there is no column %s%s", where, show(name), options.hint(name, self.column_names))
+end
+
+-- The column as format "torch" has it; worked out once for all datasets that share it.
+function Table:_torch(name)
+  local values = self._columns[name]
+  local known = self._shared[name]
+  if not known or known.of ~= values then
+    known = torch_column(values)
+    known.of = values
+    self._shared[name] = known
+  end
+  return known
+end
+
+function Table:_in_format(name) return self.format and (not self._formatted or self._formatted[name]) end
+
+function Table:_names() return self._formatted and self._shown or self.column_names end
+
+--- Row i: a table of the columns' values.
+---@param i integer
+---@return table
+function Table:get(i)
+  dataset.check_position("TableDataset:get", i, self.num_rows)
+  local row, place = {}, self:_place(i)
+  for _, name in ipairs(self:_names()) do
+    if not self:_in_format(name) then
+      row[name] = value_at(self._columns[name], place)
+    else
+      local torch = self:_torch(name)
+      if torch.tensor then
+        row[name] = torch.tensor:select(1, place)
+      elseif torch.dtype then
+        row[name] = core.tensor(self._columns[name][place], { dtype = torch.dtype })
+      else
+        row[name] = self._columns[name][place]
+      end
+    end
+  end
+  return row
+end
+
+--- Whether batches can be had without reading row by row: in format "torch", when every column is one tensor or a list of strings.
+function Table:can_get_batch()
+  if not self.format or self.get ~= Table.get then return false end
+  for _, name in ipairs(self:_names()) do
+    local torch = self:_torch(name)
+    if not torch.tensor and (torch.dtype or type(self._columns[name][1]) ~= "string") then return false end
+  end
+  return true
+end
+
+function Table:get_batch(positions)
+  local batch, places = {}, {}
+  for j = 1, #positions do
+    dataset.check_position("TableDataset", positions[j], self.num_rows)
+    places[j] = self:_place(positions[j])
+  end
+  local indices
+  for _, name in ipairs(self:_names()) do
+    local tensor = self:_torch(name).tensor
+    if tensor then
+      indices = indices or core.tensor(places, { dtype = "int64" }):sub(1)
+      batch[name] = tensor:index_select(1, indices)
+    else
+      local column, values = {}, self._columns[name]
+      for j = 1, #places do column[j] = values[places[j]] end
+      batch[name] = column
+    end
+  end
+  return batch
+end
+
+--- The values of a column, as they are without a format.
+---@param name string
+---@return any[]
+function Table:column(name)
+  local values, list = self:_check_column("column", name), {}
+  for i = 1, self.num_rows do list[i] = value_at(values, self:_place(i)) end
+  return list
+end
+
+--- The different values of a column, in the order in which they come.
+function Table:unique(name)
+  local seen, list = {}, {}
+  for _, value in ipairs(self:column(name)) do
+    if not seen[value] then
+      seen[value] = true
+      list[#list + 1] = value
+    end
+  end
+  return list
+end
+
+-- Row i without a format.
+function Table:_plain(i)
+  local row, place = {}, self:_place(i)
+  for _, name in ipairs(self.column_names) do row[name] = value_at(self._columns[name], place) end
+  return row
+end
+
+--- All rows, as a list of tables.
+function Table:to_list()
+  local list = {}
+  for i = 1, self.num_rows do list[i] = self:_plain(i) end
+  return list
+end
+
+--- Walks the rows: `for row in set:iter() do … end`.
+function Table:iter()
+  local i = 0
+  return function()
+    i = i + 1
+    if i <= self.num_rows then return self:get(i) end
+  end
+end
+
+function Table:__tostring()
+  return ("Dataset(columns: %s; rows: %d)"):format(table.concat(self.column_names, ", "), self.num_rows)
+end
+
+-- ---- making others -----------------------------------------------------------------------------------------------
+
+--- The rows at these positions, in this order.
+---@param indices integer[] counted from 1
+function Table:select(indices)
+  if type(indices) ~= "table" or getmetatable(indices) then fail("select: expected a list of positions, got %s", show(indices)) end
+  local rows = {}
+  for j = 1, #indices do
+    dataset.check_position(("select: entry %d of the list"):format(j), indices[j], self.num_rows)
+    rows[j] = self:_place(indices[j])
+  end
+  return make(self._columns, self.column_names, nil, rows, self)
+end
+
+local function as_list(where, names)
+  if type(names) == "string" then return { names } end
+  if type(names) ~= "table" or getmetatable(names) then fail("%s: expected a name or a list of names, got %s", where, show(names)) end
+  return names
+end
+
+function Table:_without(where, names)
+  local gone, kept = {}, {}
+  for _, name in ipairs(as_list(where, names)) do
+    self:_check_column(where, name)
+    gone[name] = true
+  end
+  for _, name in ipairs(self.column_names) do
+    if not gone[name] then kept[#kept + 1] = name end
+  end
+  return kept
+end
+
+-- The same rows with other columns.
+function Table:_with(columns, names)
+  local made = make(columns, names, self.num_rows, self._rows, self)
+  if made._formatted then made:_show(self._wanted) end
+  return made
+end
+
+---@param names string|string[]
+function Table:remove_columns(names)
+  local kept = self:_without("remove_columns", names)
+  if #kept == 0 then fail("remove_columns: no column would be left") end
+  return self:_with(self._columns, kept)
+end
+
+--- Only these columns, in this order.
+---@param names string|string[]
+function Table:select_columns(names)
+  names = as_list("select_columns", names)
+  for _, name in ipairs(names) do self:_check_column("select_columns", name) end
+  if #names == 0 then fail("select_columns: no column would be left") end
+  return self:_with(self._columns, { unpack(names) })
+end
+
+--- Other names for columns: { old = new }.
+---@param map table<string, string>
+function Table:rename_columns(map)
+  local columns, names = {}, {}
+  for old in pairs(map) do self:_check_column("rename_columns", old) end
+  for k, name in ipairs(self.column_names) do
+    names[k] = map[name] or name
+    if columns[names[k]] then fail("rename_columns: there would be two columns '%s'", names[k]) end
+    columns[names[k]] = self._columns[name]
+  end
+  return make(columns, names, self.num_rows, self._rows, { format = self.format })
+end
+
+function Table:rename_column(old, new) return self:rename_columns { [old] = new } end
+
+--- With one more column.
+---@param name string
+---@param values any[]|accelerate.Tensor
+function Table:add_column(name, values)
+  local n = rows_in(values)
+  if n ~= self.num_rows then fail("add_column: there are %d rows, got %s", self.num_rows, n and n .. " values" or show(values)) end
+  for _, known in ipairs(self.column_names) do
+    if known == name then fail("add_column: there is a column '%s' already", name) end
+  end
+  local flat = self:_flat()
+  flat._columns[name] = values
+  flat.column_names[#flat.column_names + 1] = name
+  flat.num_columns = #flat.column_names
+  return flat
+end
+
+-- The same rows in columns of their own.
+function Table:_flat()
+  local columns, names = {}, { unpack(self.column_names) }
+  for _, name in ipairs(names) do
+    columns[name] = self._rows and self:column(name) or self._columns[name]
+  end
+  return make(columns, names, self.num_rows, nil, { format = self.format })
+end
+
+--- Sorted by a column of numbers or strings; equal ones keep their order.
+---@param name string
+---@param opts? { reverse: boolean? }
+function Table:sort(name, opts)
+  local o = options.check("sort", opts, { reverse = { "boolean", default = false } })
+  local values, order = self:column(name), {}
+  for i = 1, #values do
+    if type(values[i]) ~= type(values[1]) or (type(values[i]) ~= "number" and type(values[i]) ~= "string") then
+      fail("sort: column '%s' must hold numbers or strings, got %s in row %d", name, show(values[i]), i)
+    end
+    order[i] = i
+  end
+  table.sort(order, function(a, b)
+    if values[a] == values[b] then return a < b end
+    if o.reverse then return values[a] > values[b] end
+    return values[a] < values[b]
+  end)
+  return self:select(order)
+end
+
+local FILTER = {
+  with_indices = { "boolean", default = false }, batched = { "boolean", default = false },
+  batch_size = { "integer", default = 1000, min = 1 },
+}
+
+-- Rows from..to as a table of lists.
+function Table:_rows_of(from, to, names)
+  local batch = {}
+  for _, name in ipairs(names) do
+    local list, values = {}, self._columns[name]
+    for i = from, to do list[i - from + 1] = value_at(values, self:_place(i)) end
+    batch[name] = list
+  end
+  return batch
+end
+
+local function positions(from, to)
+  local list = {}
+  for i = from, to do list[#list + 1] = i end
+  return list
+end
+
+--- The rows for which fn(row) is true; batched: fn gets a table of lists and gives a list of booleans.
+---@param fn function
+---@param opts? { with_indices: boolean?, batched: boolean?, batch_size: integer? }
+function Table:filter(fn, opts)
+  derive.check_function("filter", fn)
+  local o, kept = options.check("filter", opts, FILTER), {}
+  if not o.batched then
+    for i = 1, self.num_rows do
+      if fn(self:_plain(i), o.with_indices and i or nil) then kept[#kept + 1] = i end
+    end
+    return self:select(kept)
+  end
+  for from = 1, self.num_rows, o.batch_size do
+    local to = math.min(from + o.batch_size - 1, self.num_rows)
+    local keep = fn(self:_rows_of(from, to, self.column_names), o.with_indices and positions(from, to) or nil)
+    if type(keep) ~= "table" or #keep ~= to - from + 1 then
+      fail("filter: the function must give a list of %d booleans, got %s", to - from + 1, type(keep) == "table" and #keep .. " values" or
+        show(keep))
+    end
+    for j = 1, #keep do
+      if keep[j] then kept[#kept + 1] = from + j - 1 end
+    end
+  end
+  return self:select(kept)
+end
+
+local MAP = {
+  batched = { "boolean", default = false }, batch_size = { "integer", default = 1000, min = 1 },
+  with_indices = { "boolean", default = false }, remove_columns = { "list|string", optional = true },
+  input_columns = { "list|string", optional = true },
+}
+
+local function new_names(old, given)
+  local names, known = {}, {}
+  for _, name in ipairs(old) do
+    names[#names + 1] = name
+    known[name] = true
+  end
+  for _, name in ipairs(given) do
+    if not known[name] then names[#names + 1] = name end
+  end
+  return names
+end
+
+--- New and changed columns from what fn gives. fn gets a row and gives a table of values; batched: it gets a table of lists, for
+--- batch_size rows at a time, and gives a table of lists or tensors, which may have another number of rows when all former
+--- columns are removed or given anew. What fn does not name stays. nil: nothing changes (fn looked at the data).
+---@param fn function
+---@param opts? { batched: boolean?, batch_size: integer?, with_indices: boolean?, remove_columns: string[]|string|nil,
+---  input_columns: string[]|string|nil } input_columns: what fn gets: the values of these, in order, and no table
+---@return accelerate.TableDataset
+function Table:map(fn, opts)
+  derive.check_function("map", fn)
+  local o = options.check("map", opts, MAP)
+  local kept = o.remove_columns and self:_without("map", o.remove_columns) or self.column_names
+  local inputs = o.input_columns and as_list("map", o.input_columns)
+  for _, name in ipairs(inputs or {}) do self:_check_column("map", name) end
+  local size = o.batched and o.batch_size or 1
+  local made, given, count = {}, nil, 0
+  for from = 1, self.num_rows, size do
+    local to = math.min(from + size - 1, self.num_rows)
+    local arguments
+    if o.batched then
+      local batch = self:_rows_of(from, to, self.column_names)
+      arguments = inputs and {} or { batch }
+      for k, name in ipairs(inputs or {}) do arguments[k] = batch[name] end
+      if o.with_indices then arguments[#arguments + 1] = positions(from, to) end
+    else
+      local row = self:_plain(from)
+      arguments = inputs and {} or { row }
+      for k, name in ipairs(inputs or {}) do arguments[k] = row[name] end
+      if o.with_indices then arguments[#arguments + 1] = from end
+    end
+    local result = fn(unpack(arguments))
+    if result ~= nil and (type(result) ~= "table" or getmetatable(result)) then
+      fail("map: the function must give a table of columns, or nil, got %s for row %d", show(result), from)
+    end
+    local names = result and ordered.sorted_keys(result)
+    if given and names and table.concat(names, "\0") ~= table.concat(given, "\0") or (given == false) ~= (names == nil) and from > 1 then
+      fail("map: the function gave the columns %s for row %d, and %s before", names and table.concat(names, ", ") or "none", from,
+        given and table.concat(given, ", ") or "none")
+    end
+    given = names or false
+    if names then count = count + self:_append(made, result, names, kept, from, to, o.batched) end
+  end
+  if not given then return o.remove_columns and self:remove_columns(o.remove_columns) or self end
+  return make(made, new_names(kept, given), count, nil, { format = self.format })
+end
+
+-- Adds what map's function gave for rows from..to to the columns in `made`; how many rows that are.
+function Table:_append(made, result, names, kept, from, to, batched)
+  local rows = to - from + 1
+  if not batched then
+    local one = {}
+    for _, name in ipairs(names) do one[name] = { result[name] } end
+    result = one
+  end
+  local count
+  for _, name in ipairs(names) do
+    if type(name) ~= "string" then fail("map: columns are named by strings, got %s", show(name)) end
+    local n = rows_in(result[name])
+    if not n then fail("map: with batched = true column '%s' must be a list or a tensor, got %s", name, show(result[name])) end
+    if n ~= (count or n) then fail("map: the columns of one batch must be equally long; '%s' has %d rows, another one %d", name, n, count) end
+    count = n
+  end
+  for _, name in ipairs(kept) do
+    if result[name] == nil and count ~= rows then
+      fail("map: the function gave %d rows for %d, but column '%s' stays; remove it (remove_columns) or give it anew", count, rows, name)
+    end
+  end
+  for _, name in ipairs(new_names(kept, names)) do
+    local column, values = made[name] or {}, result[name]
+    made[name] = column
+    for j = 1, count do
+      if values then column[#column + 1] = value_at(values, j) else column[#column + 1] = value_at(self._columns[name], self:_place(from + j - 1)) end
+    end
+  end
+  return count
+end
+
+-- ---- format ------------------------------------------------------------------------------------------------------
+
+local FORMAT = { columns = { "list", optional = true }, output_all_columns = { "boolean", default = false } }
+
+-- Which columns samples have, and which of them the format is about.
+function Table:_show(opts)
+  self._wanted = opts
+  if not opts.columns then
+    self._formatted, self._shown = nil, nil
+    return
+  end
+  self._formatted, self._shown = {}, {}
+  for _, name in ipairs(opts.columns) do self._formatted[name] = true end
+  for _, name in ipairs(self.column_names) do
+    if self._formatted[name] or opts.output_all_columns then self._shown[#self._shown + 1] = name end
+  end
+end
+
+--- Says, for this dataset, in what form samples come: "torch" (numbers as tensors) or nil (as they are).
+---@param kind "torch"|nil
+---@param opts? { columns: string[]?, output_all_columns: boolean? } columns: only these come, unless output_all_columns
+function Table:set_format(kind, opts)
+  options.value("set_format", "the format", kind, { "string", optional = true, one_of = { "torch" } })
+  local o = options.check("set_format", opts, FORMAT)
+  for _, name in ipairs(o.columns or {}) do self:_check_column("set_format", name) end
+  self.format = kind
+  self:_show(o)
+end
+
+--- As set_format, on a new dataset.
+function Table:with_format(kind, opts)
+  local other = make(self._columns, self.column_names, self.num_rows, self._rows, { _shared = self._shared })
+  other:set_format(kind, opts)
+  return other
+end
+
+function Table:reset_format() self:set_format(nil) end
+
+return Table
