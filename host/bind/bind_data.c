@@ -265,6 +265,7 @@ static int image_resize(lua_State *L)
   ax_tensor *t, **box;
 
   ax_bind_enter(L);
+  lua_settop(L, 4);
   t = ax_check_tensor(L, 1, "resize", "image");
   height = ax_check_integer(L, 2, "resize", "height", 1, most);
   width = ax_check_integer(L, 3, "resize", "width", 1, most);
@@ -281,6 +282,7 @@ static int image_crop(lua_State *L)
   ax_tensor *t, **box;
 
   ax_bind_enter(L);
+  lua_settop(L, 7);
   t = ax_check_tensor(L, 1, "crop", "image");
   for (int i = 0; i < 4; i++) v[i] = ax_check_integer(L, i + 2, "crop", i < 2 ? "place" : "size", i < 2 ? -most : 1, most);
   box = ax_push_result(L);

@@ -1,7 +1,6 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ffi = require "ffi"
-local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 
@@ -305,7 +304,7 @@ describe("worker processes", function()
 
   it("are gone when the collector has found a pass that was left by break", function()
     local loader = data.DataLoader(plain(100, function(i) return i end), { num_workers = 2 })
-    for _ in loader:iter() do break end
+    loader:iter()()
     jit.flush()
     collectgarbage()
     collectgarbage()
@@ -478,8 +477,8 @@ describe("the background thread", function()
   it("raises at the batch that is wrong, not before", function()
     local lists = { { 1, 2 }, { 3, 101 }, { 4 } }
     for _, background in ipairs { false, true } do
-      local got, ok, err = 0, nil, nil
-      ok, err = pcall(function()
+      local got = 0
+      local ok, err = pcall(function()
         for _ in data.DataLoader(set, { batch_sampler = { iter = function() return ipairs(lists) end }, background = background }):iter() do
           got = got + 1
         end
@@ -527,7 +526,7 @@ describe("the background thread", function()
 
   it("leaks nothing when a pass is left, or memory runs out", function()
     jit.off()
-    local function pass() for _ in data.DataLoader(set, { batch_size = 7, background = true }):iter() do break end end
+    local function pass() data.DataLoader(set, { batch_size = 7, background = true }):iter()() end
     local function held()
       for _ = 1, 3 do collectgarbage() end
       local s = core.memory_stats()

@@ -116,7 +116,7 @@ local function walk(order, skip)
   local p = n > 0 and order:data_ptr()
   return function()
     if i >= n then
-      order = nil -- named here, so that the closure keeps the memory that p points to
+      order = nil -- luacheck: ignore 311 (named here, so that the closure keeps the memory that p points to)
       return nil
     end
     i = i + 1

@@ -42,8 +42,8 @@ function TokenDataset:init(paths, opts)
     self._shards[k], self._ends[k] = shard, windows
   end
   if windows == 0 then
-    fail("TokenDataset: there are %d tokens in %d file%s, too few for one window of %d and the token after it", self.num_tokens, #paths,
-      #paths == 1 and "" or "s", self.block_size)
+    fail("TokenDataset: '%s'%s: %d tokens, too few for one window of %d and the token after it", paths[1],
+      #paths > 1 and (" and %d more"):format(#paths - 1) or "", self.num_tokens, self.block_size)
   end
 end
 
