@@ -63,16 +63,33 @@ static bool lists(const char *list, const char *name)
   return false;
 }
 
+enum {
+#define HYPER(name, form) TAKES_##name,
+#include "core/optim.def"
+};
+
+static uint32_t taken[AX_OPTIM_COUNT]; /* bit TAKES_name: the kind takes it */
+
+static void find_taken(void)
+{
+  for (int k = 0; k < AX_OPTIM_COUNT; k++) {
+    uint32_t mask = 0;
+#define HYPER(name, form) mask |= (uint32_t)lists(ax_optims[k].hyper, #name) << TAKES_##name;
+#include "core/optim.def"
+    taken[k] = mask;
+  }
+}
+
 /* The numbers that `kind` takes, all of them, out of the table at idx. */
 static void read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind, ax_hyper *h)
 {
-  const char *takes = ax_optims[kind].hyper;
+  const uint32_t takes = taken[kind];
   if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "hyper", "a table", idx);
   *h = (ax_hyper){ 0 };
 #define NUMBER(name) number_field(L, idx, fn, #name, &h->name)
 #define PAIR(name) pair_field(L, idx, fn, #name, h->name)
 #define FLAG(name) flag_field(L, idx, fn, #name, &h->name)
-#define HYPER(name, form) if (lists(takes, #name)) form(name);
+#define HYPER(name, form) if (takes >> TAKES_##name & 1) form(name);
 #include "core/optim.def"
 #undef FLAG
 #undef PAIR
@@ -418,5 +435,6 @@ void ax_open_optim(lua_State *L)
     { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
     { NULL, NULL },
   };
+  find_taken();
   ax_add_functions(L, functions);
 }

@@ -54,22 +54,25 @@ void ax_cpu_adam_f64(const ax_segment *s, int64_t at, int64_t n, const ax_hyper 
   adam_f64(s, at, n, &a);
 }
 
-/* Square root and division share a unit that takes 20 cycles for 16 elements, more than memory does.  Here the division is an
- * approximation of 14 bits and one step of Newton's method, which is good to the last bit or two: 119 us in place of 172 for
- * 536 thousand parameters on Zen 4.  The end of a run goes the same way under a mask: what an element becomes must not depend on
- * where threads divide the work. */
+/* Square root and division share a unit with one of the multipliers, and 16 elements keep it for 20 cycles, more than memory does.  Here
+ * the division is an approximation of 14 bits and one step of Newton's method, which is good to the last bit or two, and what an option
+ * does not need is left out when it is compiled.  The end of a run goes the same way under a mask: what an element becomes must not
+ * depend on where threads divide the work. */
 #ifdef __AVX512F__
-typedef struct adam_16 { __m512 sign, l2, w1, beta2, w2, keep, step, root, eps; } adam_16;
+typedef struct adam_16 { __m512i sign; __m512 l2, w1, beta2, w2, keep, step, root, eps; } adam_16;
+
+enum { WITH_L2 = 1, WITH_TOP = 2, WITH_WORK = 4 };
 
 static inline __attribute__((always_inline)) void adam_some(float *p, float *m, float *v, float *top, uint16_t *work, const float *grad,
-                                                            const adam_16 *c, __mmask16 some)
+                                                            const adam_16 *c, int with, __mmask16 some)
 {
   const __m512 old_p = _mm512_maskz_loadu_ps(some, p), old_m = _mm512_maskz_loadu_ps(some, m);
-  const __m512 g = _mm512_fmadd_ps(c->l2, old_p, _mm512_mul_ps(c->sign, _mm512_maskz_loadu_ps(some, grad)));
+  const __m512 signed_g = _mm512_castsi512_ps(_mm512_xor_si512(c->sign, _mm512_castps_si512(_mm512_maskz_loadu_ps(some, grad))));
+  const __m512 g = with & WITH_L2 ? _mm512_fmadd_ps(c->l2, old_p, signed_g) : signed_g;
   const __m512 a = _mm512_fmadd_ps(c->w1, _mm512_sub_ps(g, old_m), old_m);
   const __m512 b = _mm512_fmadd_ps(_mm512_mul_ps(c->w2, g), g, _mm512_mul_ps(c->beta2, _mm512_maskz_loadu_ps(some, v)));
   __m512 under = b;
-  if (top) { /* max returns its second operand when either is NaN: b's NaN comes through here, top's with the second choice */
+  if (with & WITH_TOP) { /* max returns its second operand when either is NaN: b's NaN comes through here, top's with the second choice */
     const __m512 old = _mm512_maskz_loadu_ps(some, top);
     under = _mm512_mask_mov_ps(_mm512_max_ps(old, b), _mm512_cmp_ps_mask(old, old, _CMP_UNORD_Q), old);
     _mm512_mask_storeu_ps(top, some, under);
@@ -82,7 +85,7 @@ static inline __attribute__((always_inline)) void adam_some(float *p, float *m, 
   _mm512_mask_storeu_ps(m, some, a);
   _mm512_mask_storeu_ps(v, some, b);
   _mm512_mask_storeu_ps(p, some, new_p);
-  if (work) { /* ax_float_to_bf16 */
+  if (with & WITH_WORK) { /* ax_float_to_bf16 */
     const __m512i u = _mm512_castps_si512(new_p), high = _mm512_srli_epi32(u, 16);
     const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
     const __m512i up = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
@@ -91,27 +94,32 @@ static inline __attribute__((always_inline)) void adam_some(float *p, float *m, 
   }
 }
 
-static inline __attribute__((always_inline)) void adam_all(float *p, float *m, float *v, float *top, uint16_t *work, const float *grad,
-                                                           const adam_16 *c, int64_t n)
+static inline __attribute__((always_inline)) void adam_all(const ax_segment *s, int64_t at, int64_t n, const adam_16 *c, int with)
 {
+  float *p = (float *)s->param + at, *m = (float *)s->state[0] + at, *v = (float *)s->state[1] + at;
+  float *top = with & WITH_TOP ? (float *)s->state[2] + at : p; /* p: not looked at */
+  uint16_t *work = with & WITH_WORK ? (uint16_t *)s->work + at : (uint16_t *)p;
+  const float *grad = (const float *)s->grad + at;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) adam_some(p + i, m + i, v + i, top ? top + i : NULL, work ? work + i : NULL, grad + i, c, 0xffff);
-  if (i < n) adam_some(p + i, m + i, v + i, top ? top + i : NULL, work ? work + i : NULL, grad + i, c, (__mmask16)((1u << (n - i)) - 1));
+  for (; i + 16 <= n; i += 16) adam_some(p + i, m + i, v + i, top + i, work + i, grad + i, c, with, 0xffff);
+  if (i < n) adam_some(p + i, m + i, v + i, top + i, work + i, grad + i, c, with, (__mmask16)((1u << (n - i)) - 1));
 }
 
 void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h)
 {
   const adam a = adam_numbers(s, h);
-  const adam_16 c = { _mm512_set1_ps((float)a.sign), _mm512_set1_ps((float)a.l2), _mm512_set1_ps((float)a.w1), _mm512_set1_ps((float)a.beta2),
-                      _mm512_set1_ps((float)a.w2), _mm512_set1_ps((float)a.keep), _mm512_set1_ps((float)a.step),
-                      _mm512_set1_ps((float)a.root), _mm512_set1_ps((float)a.eps) };
-  float *p = (float *)s->param + at, *m = (float *)s->state[0] + at, *v = (float *)s->state[1] + at, *top = AX_OPTIM_STATE(float, s, 2, at);
-  uint16_t *work = s->work ? (uint16_t *)s->work + at : NULL;
-  const float *grad = (const float *)s->grad + at;
+  const adam_16 c = { _mm512_set1_epi32(h->maximize ? INT32_MIN : 0), _mm512_set1_ps((float)a.l2), _mm512_set1_ps((float)a.w1),
+                      _mm512_set1_ps((float)a.beta2), _mm512_set1_ps((float)a.w2), _mm512_set1_ps((float)a.keep),
+                      _mm512_set1_ps((float)a.step), _mm512_set1_ps((float)a.root), _mm512_set1_ps((float)a.eps) };
 
-  if (top) adam_all(p, m, v, top, work, grad, &c, n);
-  else if (work) adam_all(p, m, v, NULL, work, grad, &c, n);
-  else adam_all(p, m, v, NULL, NULL, grad, &c, n);
+  switch ((a.l2 != 0 ? WITH_L2 : 0) | (s->state[2] ? WITH_TOP : 0) | (s->work ? WITH_WORK : 0)) {
+  case 0: adam_all(s, at, n, &c, 0); break;
+  case WITH_WORK: adam_all(s, at, n, &c, WITH_WORK); break;
+  case WITH_L2: adam_all(s, at, n, &c, WITH_L2); break;
+  case WITH_L2 | WITH_WORK: adam_all(s, at, n, &c, WITH_L2 | WITH_WORK); break;
+  case WITH_TOP: case WITH_TOP | WITH_L2: adam_all(s, at, n, &c, WITH_TOP | WITH_L2); break;
+  default: adam_all(s, at, n, &c, WITH_TOP | WITH_L2 | WITH_WORK); break;
+  }
 }
 #else
 ADAM(f32, float, sqrtf, MAX_OF)
