@@ -176,3 +176,21 @@ describe("ordered", function()
     assert.is_false(ordered.is_list { 1, x = 2 })
   end)
 end)
+
+describe("options.arguments", function()
+  local options = require "accelerate.utils.options"
+  local SCHEMA = { max_steps = { "integer", default = 5 }, name = { "string", optional = true }, fast = { "boolean", default = false } }
+
+  it("reads a script's arguments", function()
+    assert.same({ max_steps = 7, name = "3", fast = true }, options.arguments("x.lua", { "--max-steps", "7", "--name=3", "--fast" }, SCHEMA))
+    assert.same({ max_steps = 5, fast = false }, options.arguments("x.lua", { "--fast", "false" }, SCHEMA))
+  end)
+
+  it("names what is wrong", function()
+    local function message(...) return select(2, pcall(options.arguments, "x.lua", { ... }, SCHEMA)) end
+    assert.matches("x.lua: unknown option 'max_step'; did you mean 'max_steps'", message("--max_step", "3"))
+    assert.matches("x.lua: expected an option such as %-%-fast, got '7'", message("7"))
+    assert.matches("x.lua: option %-%-name needs a value", message("--name"))
+    assert.matches("option 'max_steps' must be an integer, got 'many'", message("--max_steps", "many"))
+  end)
+end)

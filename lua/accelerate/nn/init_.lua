@@ -119,9 +119,11 @@ local function fans(where, t)
 end
 
 local GAINS = {
-  linear = 1, sigmoid = 1, conv1d = 1, conv2d = 1, conv3d = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
+  linear = 1, sigmoid = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1, conv_transpose3d = 1,
+  tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
 }
-local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "tanh", "relu", "leaky_relu", "selu" }
+local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "tanh",
+  "relu", "leaky_relu", "selu" }
 
 --- The factor that keeps a signal's scale through a nonlinearity.
 ---@param nonlinearity string
@@ -190,6 +192,154 @@ end
 function init.xavier_normal_(t, opts)
   local o = options.check("xavier_normal_", opts, XAVIER)
   return normal(t, 0, xavier_std("xavier_normal_", t, o), o.generator)
+end
+
+-- ---- truncated normal
+
+-- erf^-1 by Giles' polynomials (4e-7 relative), then one step of Newton's method on erf itself.
+local CENTRE = { 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941 }
+local TAIL = { -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682 }
+
+local function erfinv(x)
+  local square = x:square():neg_()
+  local w = square:log1p():neg_()
+  local far = w:ge(5)
+  local function polynomial(coefficients, v)
+    local p = v:mul(coefficients[1]):add_(coefficients[2])
+    for i = 3, #coefficients do p:mul_(v):add_(coefficients[i]) end
+    return p
+  end
+  local y = core.where(far, polynomial(TAIL, w:clamp(5):sqrt():sub_(3)), polynomial(CENTRE, w - 2.5)):mul_(x)
+  local slope = y:square():neg_():exp_():mul_(2 / math.sqrt(math.pi))
+  return y:sub_(y:erf():sub_(x):div_(slope))
+end
+
+-- 1/2 erfc(-x / sqrt 2), by a continued fraction far out and the series near 0: what decides between limits need not be fast.
+local function normal_cdf(x)
+  if x == math.huge then return 1 elseif x == -math.huge then return 0 end
+  local z = math.abs(x) / math.sqrt(2)
+  local tail
+  if z < 3 then
+    local term, sum, n = z, z, 0
+    repeat
+      n = n + 1
+      term = -term * z * z / n
+      sum = sum + term / (2 * n + 1)
+    until math.abs(term) < 1e-18
+    tail = 1 - 2 / math.sqrt(math.pi) * sum
+  else
+    local f = 0
+    for k = 60, 1, -1 do f = k / 2 / (z + f) end
+    tail = math.exp(-z * z) / math.sqrt(math.pi) / (z + f)
+  end
+  return x > 0 and 1 - tail / 2 or tail / 2
+end
+
+local TRUNC = { a = { "number", default = -2 }, b = { "number", default = 2 }, generator = DRAW.generator }
+
+--- Normal, with values outside a..b drawn out: uniform over what the distribution function gives between them. The limits are values, not
+--- numbers of standard deviations.
+---@param t accelerate.Tensor
+---@param mean? number default 0
+---@param std? number default 1
+---@param a? number|{ a: number, b: number, generator: accelerate.Generator } default -2
+---@param b? number default 2
+---@param opts? { generator: accelerate.Generator }
+---@return accelerate.Tensor t
+function init.trunc_normal_(t, mean, std, a, b, opts)
+  floating("trunc_normal_", t)
+  mean, std = number("trunc_normal_", "mean", mean, 0), number("trunc_normal_", "std", std, 1)
+  local given = type(a) == "table" and a or { a = a, b = b, generator = opts and options.check("trunc_normal_", opts, DRAW).generator }
+  local o = options.check("trunc_normal_", given, TRUNC)
+  if std <= 0 then fail("trunc_normal_: std must be above 0, got %g", std) end
+  if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
+  local low, high = normal_cdf((o.a - mean) / std), normal_cdf((o.b - mean) / std)
+  return write(t, function()
+    local u = core.rand(t.shape, { dtype = "float64", device = t.device, generator = o.generator })
+    u:mul_(2 * (high - low)):add_(2 * low - 1)
+    t:copy_(erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(o.a, o.b))
+  end)
+end
+
+-- ---- structured
+
+-- Rows of `m` (r, n), r <= n, made orthonormal one after the other, twice each: as a QR decomposition with a positive diagonal does.
+local function orthonormal(m)
+  for i = 1, m:size(1) do
+    local row = m[i]
+    for _ = 1, i > 1 and 2 or 0 do
+      local before = m:narrow(1, 1, i - 1)
+      row:sub_(before:t():matmul(before:matmul(row)))
+    end
+    row:div_(row:square():sum():sqrt():item())
+  end
+  return m
+end
+
+local ORTHOGONAL = { gain = { "number", default = 1 }, generator = DRAW.generator }
+
+--- A (semi-)orthogonal matrix times gain; dims after the first count as one.
+---@param t accelerate.Tensor at least 2 dims
+---@param gain? number|{ gain: number, generator: accelerate.Generator } default 1
+---@return accelerate.Tensor t
+function init.orthogonal_(t, gain)
+  floating("orthogonal_", t)
+  local o = options.check("orthogonal_", type(gain) == "table" and gain or { gain = gain }, ORTHOGONAL)
+  if t:dim() < 2 then fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", ")) end
+  if t:numel() == 0 then return t end
+  return write(t, function()
+    local rows = t:size(1)
+    local columns = t:numel() / rows
+    local flat = core.randn(rows, columns, { dtype = "float64", device = t.device, generator = o.generator })
+    local q = rows <= columns and orthonormal(flat) or orthonormal(flat:t():contiguous()):t()
+    t:copy_(q:mul(o.gain):reshape(t.shape))
+  end)
+end
+
+local SPARSE = { std = { "number", default = 0.01, min = 0 }, generator = DRAW.generator }
+
+--- Normal, with a share of each column set to zero.
+---@param t accelerate.Tensor 2 dims
+---@param sparsity number the share of zeros in each column
+---@param opts? { std: number, generator: accelerate.Generator } std: 0.01
+---@return accelerate.Tensor t
+function init.sparse_(t, sparsity, opts)
+  floating("sparse_", t)
+  options.value("sparse_", "sparsity", sparsity, { "number", min = 0, max = 1 })
+  local o = options.check("sparse_", opts, SPARSE)
+  if t:dim() ~= 2 then fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", ")) end
+  normal(t, 0, o.std, o.generator)
+  return write(t, function()
+    local rows, columns = t:size(1), t:size(2)
+    local zeros = math.ceil(sparsity * rows)
+    for c = 1, zeros > 0 and columns or 0 do
+      local at = core.randperm(rows, { generator = o.generator }):totable()
+      for i = 1, zeros do t[at[i] + 1][c] = 0 end
+    end
+  end)
+end
+
+--- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its input channels through.
+---@param t accelerate.Tensor 3, 4 or 5 dims
+---@param groups? integer default 1
+---@return accelerate.Tensor t
+function init.dirac_(t, groups)
+  check("dirac_", t)
+  groups = options.value("dirac_", "groups", groups, { "integer", default = 1, min = 1 })
+  local shape = t.shape
+  if #shape < 3 or #shape > 5 then fail("dirac_: expected 3, 4 or 5 dims, got a tensor of shape [%s]", table.concat(shape, ", ")) end
+  if shape[1] % groups ~= 0 then fail("dirac_: %d output channels cannot be cut into %d groups", shape[1], groups) end
+  local per = shape[1] / groups
+  return write(t, function()
+    t:zero_()
+    for g = 0, groups - 1 do
+      for d = 1, math.min(per, shape[2]) do
+        local at = { g * per + d, d }
+        for k = 3, #shape do at[k] = math.floor(shape[k] / 2) + 1 end
+        t[at] = 1
+      end
+    end
+  end)
 end
 
 return init

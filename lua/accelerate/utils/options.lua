@@ -249,6 +249,42 @@ function options.check(where, given, schema)
   return result
 end
 
+--- Reads a script's arguments, `--name value` or `--name=value` (dashes in names count as underscores), and checks them against a schema. A
+--- boolean option may stand alone.
+---
+---   local options = utils.options.arguments("train.lua", arg, { epochs = { "integer", default = 3, min = 1 } })
+---@param where string what messages begin with: the script's name
+---@param given string[] the arguments
+---@param schema table<string, table>
+---@return table
+function options.arguments(where, given, schema)
+  local found, i = {}, 1
+  while given[i] do
+    local name, equals, value = given[i]:match("^%-%-([%w_%-]+)(=?)(.*)$")
+    if not name then fail("%s: expected an option such as --%s, got '%s'", where, ordered.sorted_keys(schema)[1] or "name", given[i]) end
+    name = name:gsub("%-", "_")
+    local kind = schema[name] and schema[name][1]
+    local next_one = given[i + 1]
+    if equals == "" then
+      if kind == "boolean" and (next_one == nil or next_one:sub(1, 2) == "--") then value = "true"
+      else
+        i = i + 1
+        value = next_one
+      end
+    end
+    if value == nil then fail("%s: option --%s needs a value", where, name) end
+    if kind == "boolean" then
+      if value == "true" then value = true elseif value == "false" then value = false end
+    elseif kind and kind ~= "string" then
+      local number = tonumber(value)
+      if number then value = number end
+    end
+    found[name] = value
+    i = i + 1
+  end
+  return options.check(where, found, schema)
+end
+
 --- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how `prepare` tells options
 --- from objects).
 ---@param value any
