@@ -8,11 +8,8 @@
 #include <string.h>
 
 #include "philox.h"
+#include "philox_lanes.h"
 #include "pointwise.h"
-
-#ifdef __FMA__
-#include <immintrin.h>
-#endif
 
 #if defined(__AVX512F__)
 #define BYTES 64

@@ -224,17 +224,14 @@ static void N(keep)(const job *j, const N(block) *at, int64_t k, T factor[4][QUE
   const uint64_t seed = j->a->rng.seed, stream = j->a->rng.stream, draw = j->a->rng.draw;
   const uint32_t least = j->least;
   const T kept = (T)j->kept;
-  uint32_t word[4][QUERIES];
+  uint32_t low[QUERIES], high[QUERIES], word[4][QUERIES];
 
-  AX_SIMD
   for (int i = 0; i < QUERIES; i++) {
-    uint32_t four[4];
-    ax_philox_run(ax_philox_at(seed, stream, draw, first + (uint64_t)i * step), four);
-    word[0][i] = four[0];
-    word[1][i] = four[1];
-    word[2][i] = four[2];
-    word[3][i] = four[3];
+    const ax_philox p = ax_philox_at(seed, stream, draw, first + (uint64_t)i * step);
+    low[i] = p.counter[0];
+    high[i] = p.counter[1];
   }
+  ax_philox_lanes(ax_philox_at(seed, stream, draw, 0), QUERIES, low, high, word[0], word[1], word[2], word[3]);
   for (int r = 0; r < 4; r++) {
     AX_SIMD
     for (int i = 0; i < QUERIES; i++) factor[r][i] = word[r][i] >= least ? kept : 0;

@@ -142,6 +142,14 @@ describe("attention", function()
     assert.is_true(math.abs((leaf.grad * dq):sum():item() - (at(1e-5) - at(-1e-5)) / 2e-5) < 1e-6)
   end)
 
+  it("drops what dropout drops in a tensor of scores", function()
+    local T = 152 -- rows of whole Philox blocks
+    local q, k = randn(1, "float32", 2, 3, T, 4), randn(2, "float32", 2, 3, T, 4)
+    local y = sdpa(q, k, core.eye(T):expand(2, 3, T, T), { dropout_p = 0.3, generator = core.Generator(9) })
+    local dropped = core.ones(2, 3, T, T):dropout({ p = 0.3, generator = core.Generator(9) })
+    assert.is_true(y:ne(0):eq(dropped:ne(0)):all():item())
+  end)
+
   it("gives the same bits with one thread and with two", function()
     local function run()
       local x = randn(1, "float32", 3, 150, 3 * 2 * 20):requires_grad_()

@@ -54,9 +54,9 @@ case("MultiheadAttention", "MultiheadAttention(4, 2)", "x1, x1, x1, { is_causal 
 CAUSAL = "core.arange(3):gt(core.arange(3):view(3, 1))"
 Encoder, Decoder = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 case("TransformerEncoderLayer", "TransformerEncoderLayer(4, 2, { dim_feedforward = 6 })", "x1", Encoder(4, 2, 6), lambda m, x: m(x), q)
-case("TransformerEncoderLayer", "TransformerEncoderLayer(4, 2, { dim_feedforward = 6, norm_first = true, batch_first = true, activation = core.tanh, bias = false })",
+case("TransformerEncoderLayer", "TransformerEncoderLayer(4, 2, { dim_feedforward = 6, norm_first = true, batch_first = true, activation = \"gelu\", bias = false })",
      "x1, { src_mask = %s, src_key_padding_mask = core.tensor { { false, false, true }, { false, true, false } } }" % CAUSAL,
-     Encoder(4, 2, 6, norm_first=True, batch_first=True, activation=torch.tanh, bias=False),
+     Encoder(4, 2, 6, norm_first=True, batch_first=True, activation="gelu", bias=False),
      lambda m, x: m(x, src_mask=causal, src_key_padding_mask=torch.tensor([[False, False, True], [False, True, False]])), rand(2, 3, 4))
 case("TransformerDecoderLayer", "TransformerDecoderLayer(4, 2, { dim_feedforward = 6 })", "x1, x2, { tgt_mask = %s, tgt_is_causal = true }" % CAUSAL,
      Decoder(4, 2, 6), lambda m, x, y: m(x, y, tgt_mask=causal, tgt_is_causal=True), q, k)
