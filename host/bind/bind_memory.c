@@ -4,6 +4,7 @@
  * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so
  * that memory stays flat whatever the clock says.  One more chance comes before an allocation fails. */
 #include "bind/bind.h"
+#include "core/worker.h"
 
 #include <time.h>
 
@@ -174,6 +175,7 @@ static int set_num_threads(lua_State *L)
   int n;
   ax_bind_enter(L);
   n = (int)ax_check_integer(L, 1, "set_num_threads", "n", 1, 4096);
+  if (n > 1 && ax_worker_inside()) return ax_error(L, "set_num_threads", "a loader's worker process has one thread, got %d", n);
   backend_at(L, 2, "set_num_threads")->set_threads(n);
   return 0;
 }

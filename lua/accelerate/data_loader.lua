@@ -297,7 +297,9 @@ function M.skip_first_batches(loader, num_batches)
   if loader.batch_sampler then
     local opts = loader:_carried()
     opts.batch_sampler = sharding.SkipBatchSampler(loader.batch_sampler, num_batches)
-    return data().DataLoader(loader.dataset, opts)
+    local made = data().DataLoader(loader.dataset, opts)
+    made._epoch, made._skipped = loader._epoch, (loader._skipped or 0) + num_batches -- the random numbers are those of the whole pass
+    return made
   end
   return Skipping(loader, num_batches)
 end

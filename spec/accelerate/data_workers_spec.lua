@@ -82,6 +82,20 @@ describe("worker processes", function()
     core.manual_seed(0)
   end)
 
+  it("draw in a pass without its first batches what they draw in the whole one", function()
+    local set = plain(12, function(i) return { i = i, r = core.rand(1, { dtype = "float64" }) } end)
+    local skip_first_batches = require("accelerate").skip_first_batches
+    for _, opts in ipairs { {}, { num_workers = 2 } } do
+      opts.batch_size = 2
+      local whole, rest = {}, {}
+      local loader = data.DataLoader(set, opts)
+      local skipped = skip_first_batches(loader, 3)
+      for b in loader:iter() do whole[#whole + 1] = b.r:sum():item() end
+      for b in skipped:iter() do rest[#rest + 1] = b.r:sum():item() end
+      assert.same({ unpack(whole, 4) }, rest)
+    end
+  end)
+
   it("keep the order when one is slower", function()
     local set = plain(24, function(i)
       if i % 8 < 4 then processes.sleep(0.005) end
@@ -319,6 +333,11 @@ describe("worker processes", function()
     end), { num_workers = 1 }))
   end)
 
+  it("have one thread", function()
+    fails_with("a loader's worker process has one thread, got 2", walk,
+      data.DataLoader(plain(1, function() return core.set_num_threads(2) end), { num_workers = 1 }))
+  end)
+
   it("start after OpenMP's threads have run, and while the background thread is alive", function()
     local threads = core.get_num_threads()
     core.set_num_threads(2)
@@ -379,6 +398,17 @@ describe("worker processes", function()
       assert.equal(status, (run:wait(30)), ending)
       assert.is_true(gone(pids), ending)
     end
+  end)
+
+  it("leave it to their rank to answer Ctrl-C", function()
+    local run = processes.start { processes.script((SCRIPT:gsub("ENDING", "for _ = 1, 3000 do ffi.C.usleep(10000) core.zeros(1) end"))) }
+    local pids = worker_pids(run, 2)
+    run:expect("five", 20)
+    processes.kill(-run.pid, processes.SIGINT)
+    local status, _, err = run:wait(20)
+    assert.equal(130, status)
+    assert.truthy(err:find("interrupted", 1, true), err)
+    assert.is_true(gone(pids))
   end)
 
   it("leave nothing behind when their rank is killed", function()

@@ -20,7 +20,7 @@ local OPTIONS = {
   collate_fn = { "function", optional = true },
   generator = { "Generator", optional = true },
   num_workers = { "integer", default = 0, min = 0, max = 128 },
-  prefetch_factor = { "integer", optional = true, min = 1 },
+  prefetch_factor = { "integer", optional = true, min = 1, max = 64 }, -- unread notes of so many batches fit into a socket
   persistent_workers = { "boolean", optional = true },
   worker_init_fn = { "function", optional = true },
   timeout = { "number", default = 0, min = 0 },
@@ -394,12 +394,13 @@ function DataLoader:_start(opts)
     if self.num_workers > 0 then return workers.read(self, nil, seed, epoch, skip, announced) end
     return stream_reader(self, seed, skip)
   end
-  if self.num_workers > 0 then return workers.read(self, tasks_of(source, skip), seed, epoch, skip, announced) end
+  local before = skip + (self._skipped or 0) -- batches of the pass that come before the first one read here
+  if self.num_workers > 0 then return workers.read(self, tasks_of(source, skip), seed, epoch, before, announced) end
   local gatherer, to_rows = gatherer_for(self, source)
   if gatherer then
     return background_reader(tasks_of(source, skip), gatherer, function(task) return to_rows(check_task(task)) end, self.background)
   end
-  return plain_reader(self, tasks_of(source, skip), seed, skip)
+  return plain_reader(self, tasks_of(source, skip), seed, before)
 end
 
 --- The options that a loader over other positions, or another dataset, takes over from this one.

@@ -54,7 +54,6 @@ end
 
 local function serve(loader, id, count, channel)
   core.set_num_threads(1) -- the threads of the process that it was forked from did not come along
-  core.set_num_threads = function() options.fail("set_num_threads: a worker process has one thread") end
   os.exit = core._worker_exit -- luacheck: ignore 122 (the rank's own would run its exit handlers)
   info = { id = id, num_workers = count, dataset = loader.dataset }
   local state = {}
