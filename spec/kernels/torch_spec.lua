@@ -11,6 +11,7 @@ local FAMILIES = {
   "linalg",
   "norm",
   "pool",
+  "distance",
   "rnn",
   "shape", "transformer",
 }

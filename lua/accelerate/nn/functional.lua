@@ -25,6 +25,7 @@ local F = {
 }
 
 for name, fn in next, require "accelerate.nn.functional_image" do F[name] = fn end
+for name, fn in next, require "accelerate.nn.functional_distance" do F[name] = fn end
 
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 

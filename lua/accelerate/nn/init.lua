@@ -25,6 +25,7 @@ for _, file in ipairs {
   "loss",
   "containers",
   "rnn",
+  "distance",
   "norm",
   "attention",
   "transformer",

@@ -18,6 +18,9 @@ return {
 { [[nn.RNNCell(3, 4, { nonlinearity = 'relu' })]], [[RNNCell(3, 4, nonlinearity=relu)]] },
 { [[nn.GRUCell(3, 4)]], [[GRUCell(3, 4)]] },
 { [[nn.LSTMCell(3, 4, { bias = false })]], [[LSTMCell(3, 4, bias=False)]] },
+{ [[nn.Bilinear(2, 3, 4)]], [[Bilinear(in1_features=2, in2_features=3, out_features=4, bias=True)]] },
+{ [[nn.CosineSimilarity()]], [[CosineSimilarity()]] },
+{ [[nn.PairwiseDistance()]], [[PairwiseDistance()]] },
 { [[Net()]], [[Net(
   one
   two

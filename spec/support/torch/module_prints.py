@@ -22,7 +22,7 @@ cases = [
     ("nn.Sequential()", nn.Sequential()), ("nn.ModuleList()", nn.ModuleList()), ("nn.Sequential(nn.Linear(1, 2))", nn.Sequential(nn.Linear(1, 2))),
     ("nn.RNN(3, 4)", nn.RNN(3, 4)), ("nn.GRU(3, 4, { bias = false })", nn.GRU(3, 4, bias=False)),
     ("nn.LSTM(3, 4, { proj_size = 2 })", nn.LSTM(3, 4, proj_size=2)), ("nn.RNNCell(3, 4, { nonlinearity = 'relu' })", nn.RNNCell(3, 4, nonlinearity="relu")),
-    ("nn.GRUCell(3, 4)", nn.GRUCell(3, 4)), ("nn.LSTMCell(3, 4, { bias = false })", nn.LSTMCell(3, 4, bias=False)), ("Net()", Net()),
+    ("nn.GRUCell(3, 4)", nn.GRUCell(3, 4)), ("nn.LSTMCell(3, 4, { bias = false })", nn.LSTMCell(3, 4, bias=False)), ("nn.Bilinear(2, 3, 4)", nn.Bilinear(2, 3, 4)), ("nn.CosineSimilarity()", nn.CosineSimilarity()), ("nn.PairwiseDistance()", nn.PairwiseDistance()), ("Net()", Net()),
 ]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "module_prints.lua"), "w") as f:
     f.write("-- Written by module_prints.py with PyTorch %s.\nreturn {\n" % torch.__version__)

@@ -1,0 +1,85 @@
+--- nn.functional: norms, distances and bilinear forms, made of rows.
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local M = {}
+
+local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+
+local function check(where, name, t)
+  if not core.is_tensor(t) then options.fail("%s: %s must be a tensor, got %s", where, name, options.show(t)) end
+end
+
+local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", default = 2 }, eps = { "number", default = 1e-12, min = 0 } }
+
+--- x / max(norm of x along dim, eps).
+---@param x accelerate.Tensor
+---@param opts? { p: number, dim: integer|integer[], eps: number } 2, 2 (the second dim), 1e-12
+---@return accelerate.Tensor
+function M.normalize(x, opts)
+  local o = options.check("normalize", opts, NORMALIZE)
+  check("normalize", "x", x)
+  return x / core.norm(x, o.p, o.dim, true):clamp { min = o.eps }
+end
+
+local COSINE = { dim = { "integer", default = 2 }, eps = { "number", default = 1e-8, min = 0 } }
+
+--- The cosine of the angle between x1 and x2 along dim: their product's sum over the product of their norms (each at least eps).
+---@param x1 accelerate.Tensor
+---@param x2 accelerate.Tensor broadcast against x1
+---@param opts? { dim: integer, eps: number } 2, 1e-8
+---@return accelerate.Tensor without dim
+function M.cosine_similarity(x1, x2, opts)
+  local o = options.check("cosine_similarity", opts, COSINE)
+  check("cosine_similarity", "x1", x1)
+  check("cosine_similarity", "x2", x2)
+  local function unit(x) return x / core.norm(x, 2, o.dim, true):clamp { min = o.eps } end
+  return core.sum(unit(x1) * unit(x2), o.dim)
+end
+
+local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 }, keepdim = { "boolean", default = false } }
+
+--- The p-norm of x1 - x2 + eps along the last dim.
+---@param x1 accelerate.Tensor
+---@param x2 accelerate.Tensor broadcast against x1
+---@param opts? { p: number, eps: number, keepdim: boolean } 2, 1e-6, false
+---@return accelerate.Tensor
+function M.pairwise_distance(x1, x2, opts)
+  local o = options.check("pairwise_distance", opts, PAIRWISE)
+  check("pairwise_distance", "x1", x1)
+  check("pairwise_distance", "x2", x2)
+  return core.norm(x1 - x2 + o.eps, o.p, -1, o.keepdim)
+end
+
+--- y[.., o] = x1[.., :] weight[o] x2[.., :] + bias[o].
+---@param x1 accelerate.Tensor (.., in1)
+---@param x2 accelerate.Tensor (.., in2), the same leading dims
+---@param weight accelerate.Tensor (out, in1, in2)
+---@param bias? accelerate.Tensor (out)
+---@return accelerate.Tensor (.., out)
+function M.bilinear(x1, x2, weight, bias)
+  check("bilinear", "x1", x1)
+  check("bilinear", "x2", x2)
+  check("bilinear", "weight", weight)
+  if weight:dim() ~= 3 or x1:dim() < 1 or x1:size(-1) ~= weight:size(2) or x2:dim() ~= x1:dim() or x2:size(-1) ~= weight:size(3) then
+    options.fail("bilinear: x1 %s and x2 %s do not fit weight %s (out, in1, in2)", text(x1), text(x2), text(weight))
+  end
+  local out, in1, in2 = unpack(weight.shape)
+  local rows = x1.shape
+  rows[#rows] = out
+  rows[#rows + 1] = in2
+  local half = core.linear(x1, weight:permute(1, 3, 2):reshape(out * in2, in1)):view(rows)  -- x1 W, for each output a vector against x2
+  local y = core.sum(half * x2:unsqueeze(-2), -1)
+  return bias and y + bias or y
+end
+
+--- softmax(-x) along a dim.
+---@param x accelerate.Tensor
+---@param dim integer
+function M.softmin(x, dim)
+  check("softmin", "x", x)
+  return core.softmax(-x, dim)
+end
+
+return M
