@@ -163,7 +163,7 @@ static bool promotes(ax_op op) { return ax_ops[op].form == AX_FORM_POINTWISE || 
 static bool widens(ax_op op)
 {
   const ax_infer_fn rule = ax_op_impls[op].infer;
-  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY;
+  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY_ROWS;
 }
 
 /* Inputs that the kernel takes in float32 beside others in a half type. */

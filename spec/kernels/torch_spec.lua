@@ -6,6 +6,7 @@ local FAMILIES = {
   "attention",
   "batch_norm",
   "conv",
+  "copies", "draws", "loss", "pointwise", "reduce",
   "index",
   "interpolate",
   "linalg",

@@ -1,9 +1,10 @@
---- Modules without parameters: ReLU, Tanh, Sigmoid, Softmax, LogSoftmax, Flatten.
+--- Activations: modules of one input, all but PReLU without parameters; and Flatten.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
 
 local M = {}
 
@@ -44,6 +45,97 @@ function ReLU:forward(x) return self:_run(rawget(self, "_values").inplace and re
 function ReLU:extra_repr() return self.inplace and "inplace=True" or "" end
 
 M.ReLU = ReLU
+
+-- As Python shows a float: 1.0, 0.01.
+local function shown(v)
+  if type(v) ~= "number" then return ("'%s'"):format(tostring(v)) end
+  return v == math.floor(v) and ("%.1f"):format(v) or ("%.14g"):format(v)
+end
+
+--- A module class over the row `name` with numbers (or words) that the constructor takes by position or by name.
+---@param title string the class's name
+---@param name string the row; with `inplace`, its in-place form
+---@param order string[] options in the order of positions
+---@param schema table what options.check wants of them; with `inplace` when the row may rewrite its input
+---@param bare? boolean print values without their names
+local function activation(title, name, order, schema, bare)
+  local op, op_ = core[name], nil
+  local Class = class(title, Module)
+  Class._builtin = true
+  if schema.inplace then op_ = function(x, ...) return x[name .. "_"](x, ...) end end
+  function Class:init(first, ...)
+    local given = first
+    if type(first) ~= "table" then
+      given = {}
+      for k, value in ipairs { first, ... } do
+        if not order[k] then options.fail("%s: %d arguments given, at most %d expected", title, select("#", ...) + 1, #order) end
+        given[order[k]] = value
+      end
+    end
+    local o = options.check(title, given, schema)
+    for _, key in ipairs(order) do self[key] = o[key] end
+    if schema.inplace then self.inplace = o.inplace end
+  end
+  local a, b = order[1], order[2]
+  function Class:forward(x)
+    local values = rawget(self, "_values")
+    local fn = values.inplace and op_ or op
+    if b then return self:_run(fn, x, values[a], values[b]) end
+    if a then return self:_run(fn, x, values[a]) end
+    return self:_run(fn, x)
+  end
+  function Class:extra_repr()
+    local parts = {}
+    for _, key in ipairs(order) do parts[#parts + 1] = (bare and "" or key .. "=") .. (schema[key][1] == "integer" and tostring(self[key]) or shown(self[key])) end
+    if rawget(self, "_values").inplace then parts[#parts + 1] = "inplace=true" end
+    return table.concat(parts, ", ")
+  end
+  M[title] = Class
+end
+
+local function num(default) return { "number", default = default } end
+local INPLACE = { "boolean", default = false }
+
+-- Each takes its numbers by position or by name: nn.LeakyReLU(0.2), nn.LeakyReLU { negative_slope = 0.2, inplace = true }.
+activation("GELU", "gelu", { "approximate" }, { approximate = { "string", default = "none", one_of = { "none", "tanh" } } })
+activation("SiLU", "silu", {}, { inplace = INPLACE })
+activation("Mish", "mish", {}, { inplace = INPLACE })
+activation("LeakyReLU", "leaky_relu", { "negative_slope" }, { negative_slope = num(0.01), inplace = INPLACE })
+activation("ELU", "elu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
+activation("CELU", "celu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
+activation("SELU", "selu", {}, { inplace = INPLACE })
+activation("Softplus", "softplus", { "beta", "threshold" }, { beta = num(1), threshold = num(20) })
+activation("LogSigmoid", "logsigmoid", {}, {})
+activation("ReLU6", "relu6", {}, { inplace = INPLACE })
+activation("Hardtanh", "hardtanh", { "min_val", "max_val" }, { min_val = num(-1), max_val = num(1), inplace = INPLACE })
+activation("Hardsigmoid", "hardsigmoid", {}, { inplace = INPLACE })
+activation("Hardswish", "hardswish", {}, { inplace = INPLACE })
+activation("Softshrink", "softshrink", { "lambd" }, { lambd = { "number", default = 0.5, min = 0 } }, true)
+activation("Hardshrink", "hardshrink", { "lambd" }, { lambd = num(0.5) }, true)
+activation("Threshold", "threshold", { "threshold", "value" }, { threshold = { "number" }, value = { "number" }, inplace = INPLACE })
+activation("Softsign", "softsign", {}, {})
+activation("Tanhshrink", "tanhshrink", {}, {})
+activation("GLU", "glu", { "dim" }, { dim = { "integer", default = -1 } })
+
+---@class accelerate.nn.PReLU : accelerate.nn.Module
+local PReLU = class("PReLU", Module)
+PReLU._builtin = true
+
+--- x where positive, else weight * x: one weight, or one for each position of dim 2.
+---@param num_parameters? integer|{ num_parameters: integer, init: number } default 1
+---@param init? number default 0.25
+function PReLU:init(num_parameters, init)
+  local o = type(num_parameters) == "table" and num_parameters or { num_parameters = num_parameters, init = init }
+  o = options.check("PReLU", o, { num_parameters = { "integer", default = 1, min = 1 }, init = { "number", default = 0.25 } })
+  self.num_parameters = o.num_parameters
+  self.weight = parameter.new(core.full({ o.num_parameters }, o.init))
+end
+
+function PReLU:forward(x) return self:_run(core.prelu, x, self.weight) end
+
+function PReLU:extra_repr() return ("num_parameters=%d"):format(self.num_parameters) end
+
+M.PReLU = PReLU
 
 local DIM = { dim = { "integer" } }
 

@@ -1,7 +1,6 @@
 --- nn.functional: what the modules compute, as functions. Those that are ops are the ops themselves.
 
 local core = require "accelerate.core"
-local options = require "accelerate.utils.options"
 
 ---@class accelerate.nn.functional
 local F = {
@@ -12,7 +11,7 @@ local F = {
   softmax = core.softmax,              -- softmax(x, dim)
   log_softmax = core.log_softmax,      -- log_softmax(x, dim)
   dropout = core.dropout,              -- dropout(x, { p = 0.5, training = true, generator = nil })
-  cross_entropy = core.cross_entropy,  -- cross_entropy(input, target, { ignore_index = -100, reduction = "mean" })
+  cross_entropy = core.cross_entropy,  -- cross_entropy(input, target, { weight, ignore_index = -100, reduction = "mean", label_smoothing = 0 })
   flatten = core.flatten,
   -- scaled_dot_product_attention(query, key, value, { attn_mask, dropout_p, is_causal, scale, enable_gqa })
   scaled_dot_product_attention = core.scaled_dot_product_attention,
@@ -27,41 +26,13 @@ local F = {
 for name, fn in next, require "accelerate.nn.functional_image" do F[name] = fn end
 for name, fn in next, require "accelerate.nn.functional_distance" do F[name] = fn end
 
-local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+-- Rows of the op table under their own names.
+for _, name in ipairs {
+  "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
+  "hardshrink", "threshold", "softsign", "tanhshrink", "prelu", "glu",
+  "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
+} do F[name] = core[name] end
 
---- For nn.MSELoss. Raises plain messages.
-function F._mse_loss(input, target, reduction)
-  if not (core.is_tensor(input) and core.is_tensor(target)) then
-    error(("mse_loss: input and target must be tensors, got %s and %s"):format(options.show(input), options.show(target)), 0)
-  end
-  local a, b = shape_text(input), shape_text(target)
-  if a ~= b then  -- broadcasting here is nearly always a mistake, and gives a number that looks right
-    error(("mse_loss: input %s and target %s differ in shape"):format(a, b), 0)
-  end
-  local difference = core.sub(input, target)
-  local squares = core.square(difference)
-  core.release(difference)  -- the tape keeps what it needs
-  if reduction == "none" then return squares end
-  local loss = reduction == "sum" and core.sum(squares) or core.mean(squares)
-  core.release(squares)
-  return loss
-end
-
-local MSE = { reduction = { "string", default = "mean", one_of = { "mean", "sum", "none" } } }
-
---- (input - target)^2, averaged, summed or left as it is. The shapes must be the same.
----@param input accelerate.Tensor
----@param target accelerate.Tensor
----@param opts? { reduction: "mean"|"sum"|"none" }
----@return accelerate.Tensor loss
-function F.mse_loss(input, target, opts)
-  local o = options.check("mse_loss", opts, MSE)
-  local ok, loss = pcall(F._mse_loss, input, target, o.reduction)
-  if not ok then
-    if type(loss) ~= "string" then error(loss, 0) end
-    options.fail("%s", (loss:gsub("^[^\n:]+:%d+: ", "")))
-  end
-  return loss
-end
+for name, fn in next, require "accelerate.nn.similarity" do F[name] = fn end
 
 return F

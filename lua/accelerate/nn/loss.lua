@@ -1,44 +1,111 @@
---- Losses as modules: CrossEntropyLoss, MSELoss.
+--- Losses as modules. Each is called with input and target; `reduction` is "mean" (the default), "sum" or "none".
 
+local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local functional = require "accelerate.nn.functional"
 
+local M = {}
+
 local REDUCTION = { "string", default = "mean", one_of = { "mean", "sum", "none" } }
+local WEIGHT = { "tensor", optional = true }
 
+--- Makes a loss class over the op fn(input, target, ...).
+---@param title string
+---@param fn function
+---@param order string[] its options in the order of the op's arguments (four at most)
+---@param schema table what options.check wants of them; tensors become buffers, as in PyTorch
+---@param extra? fun(self): string what print shows
+local function loss(title, fn, order, schema, extra)
+  local Class = class(title, Module)
+  Class._builtin = true
+  schema.reduction = schema.reduction or REDUCTION
+  function Class:init(opts)
+    local o = options.check(title, opts, schema)
+    for _, key in ipairs(order) do
+      if schema[key] ~= WEIGHT then self[key] = o[key]
+      elseif o[key] then self:register_buffer(key, o[key]) end
+    end
+  end
+  local a, b, c, d = unpack(order)
+  function Class:forward(input, target)
+    if d then return self:_run(fn, input, target, self[a], self[b], self[c], self[d]) end
+    if c then return self:_run(fn, input, target, self[a], self[b], self[c]) end
+    if b then return self:_run(fn, input, target, self[a], self[b]) end
+    return self:_run(fn, input, target, self[a])
+  end
+  if extra then Class.extra_repr = extra end
+  M[title] = Class
+end
+
+--- -log softmax(input)[target]: input (N, C, ..) or (C); target int64 class labels (counted from 0) of shape (N, ..), or class
+--- probabilities of input's shape. Labels equal to ignore_index add nothing, and mean divides by the weights of the others.
+--- Options: weight (one for each class), ignore_index = -100, label_smoothing = 0.
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
-local CrossEntropyLoss = class("CrossEntropyLoss", Module)
+loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "label_smoothing", "weight" }, {
+  weight = WEIGHT, ignore_index = { "integer", default = -100 }, label_smoothing = { "number", default = 0, min = 0, max = 1 },
+}, function(self) return self.ignore_index == -100 and "" or ("ignore_index=%d"):format(self.ignore_index) end)
 
---- -log softmax(input)[target]: input (N, C) or (C), target int64 class labels (counted from 0). Labels equal to
---- ignore_index add nothing, and mean divides by the number of the others.
----@param opts? { reduction: "mean"|"sum"|"none", ignore_index: integer }
-function CrossEntropyLoss:init(opts)
-  local o = options.check("CrossEntropyLoss", opts, { reduction = REDUCTION, ignore_index = { "integer", default = -100 } })
-  self.reduction, self.ignore_index = o.reduction, o.ignore_index
-end
-
-local cross_entropy = functional.cross_entropy
-
-function CrossEntropyLoss:forward(input, target)
-  return self:_run(cross_entropy, input, target, self.ignore_index, self.reduction)
-end
-
-function CrossEntropyLoss:extra_repr()
-  return self.ignore_index == -100 and "" or ("ignore_index=%d"):format(self.ignore_index)
-end
-
----@class accelerate.nn.MSELoss : accelerate.nn.Module
-local MSELoss = class("MSELoss", Module)
+--- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index = -100.
+---@class accelerate.nn.NLLLoss : accelerate.nn.Module
+loss("NLLLoss", core.nll_loss, { "ignore_index", "reduction", "weight" }, { weight = WEIGHT, ignore_index = { "integer", default = -100 } })
 
 --- (input - target)^2; the shapes must be the same.
----@param opts? { reduction: "mean"|"sum"|"none" }
-function MSELoss:init(opts)
-  self.reduction = options.check("MSELoss", opts, { reduction = REDUCTION }).reduction
-end
+---@class accelerate.nn.MSELoss : accelerate.nn.Module
+loss("MSELoss", core.mse_loss, { "reduction" }, {})
 
-function MSELoss:forward(input, target)
-  return self:_run(functional._mse_loss, input, target, self.reduction)
-end
+--- |input - target|.
+---@class accelerate.nn.L1Loss : accelerate.nn.Module
+loss("L1Loss", core.l1_loss, { "reduction" }, {})
 
-return { CrossEntropyLoss = CrossEntropyLoss, MSELoss = MSELoss }
+--- Square near 0, straight from beta on: (x - t)^2 / (2 beta), else |x - t| - beta / 2. Options: beta = 1.
+---@class accelerate.nn.SmoothL1Loss : accelerate.nn.Module
+loss("SmoothL1Loss", core.smooth_l1_loss, { "reduction", "beta" }, { beta = { "number", default = 1, min = 0 } })
+
+--- delta times SmoothL1Loss with beta = delta. Options: delta = 1.
+---@class accelerate.nn.HuberLoss : accelerate.nn.Module
+loss("HuberLoss", core.huber_loss, { "reduction", "delta" }, { delta = { "number", default = 1, above = 0 } })
+
+--- Binary cross-entropy of probabilities in 0..1. Options: weight, broadcast.
+---@class accelerate.nn.BCELoss : accelerate.nn.Module
+loss("BCELoss", core.binary_cross_entropy, { "weight", "reduction" }, { weight = WEIGHT })
+
+--- The same of sigmoid(input), computed safely. Options: weight; pos_weight, a factor for positive targets; both broadcast.
+---@class accelerate.nn.BCEWithLogitsLoss : accelerate.nn.Module
+loss("BCEWithLogitsLoss", core.binary_cross_entropy_with_logits, { "weight", "reduction", "pos_weight" }, { weight = WEIGHT, pos_weight = WEIGHT })
+
+--- target (log target - input) of log-probabilities. "mean" is over elements; "batchmean" over the first dim, the true divergence.
+--- Options: log_target = false.
+---@class accelerate.nn.KLDivLoss : accelerate.nn.Module
+loss("KLDivLoss", core.kl_div, { "reduction", "log_target" }, {
+  log_target = { "boolean", default = false }, reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
+})
+
+--- Modules over losses of two inputs and labels of 1 or -1, or of three inputs: functions of nn.functional.
+local function of_functional(title, name, schema, inputs)
+  local Class = class(title, Module)
+  Class._builtin = true
+  schema.reduction = REDUCTION
+  function Class:init(opts)
+    for key, value in pairs(options.check(title, opts, schema)) do self[key] = value end
+  end
+  function Class:forward(a, b, c)
+    local o, values = {}, rawget(self, "_values")
+    for key in next, schema do o[key] = values[key] end
+    if inputs == 3 then return self:_run(functional[name], a, b, c, o) end
+    return self:_run(functional[name], a, b, o)
+  end
+  M[title] = Class
+end
+local function num(default) return { "number", default = default } end
+
+of_functional("HingeEmbeddingLoss", "hinge_embedding_loss", { margin = num(1) }, 2)
+of_functional("SoftMarginLoss", "soft_margin_loss", {}, 2)
+of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, 3)
+of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, 3)
+of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6) }, 3)
+of_functional("PoissonNLLLoss", "poisson_nll_loss", { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) }, 2)
+of_functional("GaussianNLLLoss", "gaussian_nll_loss", { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
+
+return M

@@ -1,0 +1,27 @@
+-- Written by copies.py with PyTorch 2.15.0+cu132.
+return {absent={},cases={
+{row="clone",call=[=[x1:transpose(1, 2):clone()]=],tolerance=1e-09,
+ inputs={{s={2,3},d="float64",v={-1.6823,0.1269,0.1661,-0.5471,-0.1716,0.64}}},
+ outputs={{s={3,2},d="float64",v={-1.6823,-0.5471,0.1269,-0.1716,0.1661,0.64}}},
+ grads={{s={2,3},d="float64",v={0.5,0.75,1,0.625,0.875,1.125}}}},
+{row="clone",call=[=[x1:clone()]=],tolerance=1e-09,
+ inputs={{s={0,2},d="float64",v={}}},
+ outputs={{s={0,2},d="float64",v={}}},
+ grads={{s={0,2},d="float64",v={}}}},
+{row="_cast",call=[=[x1:to("int64")]=],tolerance=1e-09,
+ inputs={{s={3},d="float64",v={2.7,-2.7,0}}},
+ outputs={{s={3},d="int64",v={2,-2,0}}},
+ grads={false}},
+{row="_cast",call=[=[x1:to("float64")]=],tolerance=1e-09,
+ inputs={{s={2},d="int64",v={3,-2}}},
+ outputs={{s={2},d="float64",v={3,-2}}},
+ grads={false}},
+{row="_cast",call=[=[x1:to("bool")]=],tolerance=1e-09,
+ inputs={{s={2},d="float64",v={3,0}}},
+ outputs={{s={2},d="bool",v={true,false}}},
+ grads={false}},
+{row="_copy",call=[=[tensor.zeros({ 2, 3 }, { dtype = 'float64' }):copy_(x1)]=],tolerance=1e-09,
+ inputs={{s={3},d="float64",v={-0.7916,0.3558,1.3463}}},
+ outputs={{s={2,3},d="float64",v={-0.7916,0.3558,1.3463,-0.7916,0.3558,1.3463}}},
+ grads={{s={3},d="float64",v={1.375,1.625,1.875}}}}
+}}
