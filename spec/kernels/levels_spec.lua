@@ -1,0 +1,49 @@
+--- Every pointwise, reducing and loss row at every processor level that this machine runs (ACCEL_CPU_LEVEL), in every floating type, within
+--- the one table of tolerances (spec/support/tolerances.lua); and float64 the same on all levels.
+local host = require "spec.support.host"
+local tolerances = require "spec.support.tolerances"
+
+local function at_level(level)
+  local status, out, err = host.run({ "spec/support/level_cases.lua" }, { env = { ACCEL_CPU_LEVEL = level } })
+  if status ~= 0 and err:find("this processor runs", 1, true) then return nil end
+  assert.are.equal(0, status, err)
+  return out
+end
+
+local function number(word) return word:find("nan") and 0 / 0 or word:find("inf") and (word:sub(1, 1) == "-" and -math.huge or math.huge) or tonumber(word) end
+
+describe("processor levels", function()
+  local first
+  for _, level in ipairs { "v2", "v3", "v4" } do
+    it(level .. " computes every case within the tolerances", function()
+      local out = at_level(level)
+      if not out then return pending("this processor does not run " .. level) end
+      local far, rows = {}, 0
+      local values = {}
+      for line in out:gmatch("[^\n]+") do
+        if line:find("^FAR") then far[#far + 1] = line end
+        local family, name, list = line:match("^VALUES\t(%S+)\t(%S+)\t(.*)$")
+        if name then
+          rows = rows + 1
+          values[name] = { family = family, list = list }
+        end
+      end
+      assert.are.same({}, far)
+      assert.is_true(rows > 200)
+      if not first then
+        first = { level = level, values = values }
+        return
+      end
+      for name, v in pairs(values) do
+        local a, b = {}, {}
+        for word in v.list:gmatch("%S+") do a[#a + 1] = number(word) end
+        for word in first.values[name].list:gmatch("%S+") do b[#b + 1] = number(word) end
+        assert.are.equal(#b, #a, name)
+        for i = 1, #a do
+          local near = a[i] == b[i] or (a[i] ~= a[i] and b[i] ~= b[i]) or math.abs(a[i] - b[i]) <= tolerances[v.family].float64 * math.max(1, math.abs(b[i]))
+          if not near then error(("%s in float64: element %d is %.17g at %s, %.17g at %s"):format(name, i, a[i], level, b[i], first.level)) end
+        end
+      end
+    end)
+  end
+end)
