@@ -88,6 +88,8 @@ void ax_store_double(ax_dtype d, void *data, int64_t at, double v)
   case AX_F16: ((uint16_t *)data)[at] = ax_float_to_half((float)v); break;
   case AX_BF16: ((uint16_t *)data)[at] = ax_float_to_bf16((float)v); break;
   case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
+  /* as in the kernels' casts: what int32 cannot hold is its least value, not the low bits of a larger integer */
+  case AX_I32: ((int32_t *)data)[at] = v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; break;
   default: ax_store_int(d, data, at, v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN);
   }
 }
