@@ -6,6 +6,7 @@ local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local ffi = require "ffi"
 local bit = require "bit"
+local fitting = require "spec.support.fuzz_args"
 
 local M = {}
 
@@ -269,6 +270,10 @@ function Program:arguments(op, x)
   local c = self.c
   local args, n, dim = {}, 0, 1
   local name = op.name
+  if fitting[name] and not c:once_in(10) then
+    local fit = { fitting[name](c, x) }
+    return fit, table.maxn(fit)
+  end
   if name == "mm" or name == "bmm" or name == "linear" or name == "matmul" then
     if not c:once_in(10) then
       local a, b, bias = self:factors(name)
@@ -403,8 +408,16 @@ end
 
 function Program:other(x)
   local c = self.c
-  local kind = c:int(12)
-  if kind == 1 then
+  local kind = c:int(13)
+  if kind == 13 then
+    local args = { fitting._einsum(c) }
+    local r = self:try("einsum", { "einsum" }, core.einsum, #args, unpack(args))
+    if core.is_tensor(r) then
+      self:digest(r, "einsum")
+      self:keep(r)
+      if r.requires_grad and c:once_in(2) then self:backward(r) end
+    end
+  elseif kind == 1 then
     local r = self:try("index", { "index", "x[", "slice", "select", "position", "mask" }, function(t, k) return t[k] end, 2, x, some_key(self, x))
     if core.is_tensor(r) then self:digest(r, "index") self:keep(r) end
   elseif kind == 2 or kind == 3 then
