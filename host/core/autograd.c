@@ -159,11 +159,40 @@ static ax_status run_hooks(ax_hook **list, bool post, int out, ax_tensor **g)
 
 /* ---- nodes */
 
+/* As for tensors and storages: short lists of free nodes, by size, a thread's own.  malloc would go its slow way for most of them. */
+enum { NODE_STEP = 128, NODE_SIZES = 12, NODE_SPARE = 64 };
+static _Thread_local struct { ax_node *list[NODE_SPARE]; int n; } spare_nodes[NODE_SIZES];
+
+static ax_node *take_node(size_t bytes)
+{
+  const size_t size = (bytes + NODE_STEP - 1) / NODE_STEP;
+  ax_node *n;
+
+  if (size >= NODE_SIZES || spare_nodes[size].n == 0 || ax_alloc_injecting()) n = ax_calloc(1, size * NODE_STEP);
+  else {
+    n = memset(spare_nodes[size].list[--spare_nodes[size].n], 0, bytes);
+    ax_structs_add(1);
+  }
+  if (n) n->size = (uint32_t)size;
+  return n;
+}
+
+static void give_node(ax_node *n)
+{
+  const size_t size = n->size;
+  if (size >= NODE_SIZES || spare_nodes[size].n == NODE_SPARE) {
+    ax_mfree(n);
+    return;
+  }
+  spare_nodes[size].list[spare_nodes[size].n++] = n;
+  ax_structs_add(-1);
+}
+
 static ax_status new_node(ax_node_kind kind, int n_in, int n_out, ax_node **out)
 {
   const size_t per_in = sizeof(ax_edge) + sizeof(ax_meta) + sizeof(ax_saved);
   const size_t per_out = sizeof(ax_meta) + sizeof(ax_saved) + sizeof(ax_tensor *);
-  ax_node *n = ax_calloc(1, sizeof *n + (size_t)n_in * per_in + (size_t)n_out * per_out);
+  ax_node *n = take_node(sizeof *n + (size_t)n_in * per_in + (size_t)n_out * per_out);
 
   *out = n;
   if (!n) return AX_ENOMEM;
@@ -225,7 +254,7 @@ void ax_node_release(ax_node *n)
       ax_tensor_release(n->leaf);
     }
     if (n->args.a.gen) ax_generator_release(n->args.a.gen);
-    ax_mfree(n);
+    give_node(n);
   }
   dead.working = false;
 }

@@ -46,6 +46,7 @@ struct ax_node {
   bool released;     /* backward ran and freed what was saved */
   uint64_t seq;
   ax_args args;      /* attributes and number operands of the call; its `in` is not used */
+  uint32_t size;     /* of its block, for the list of free ones */
   int n_in, n_out;
   ax_edge *edges;    /* [n_in] */
   ax_meta *in_meta;  /* [n_in] */

@@ -11,7 +11,6 @@ typedef struct ax_infer {
   ax_attrs a;          /* a copy that the rule may complete; the kernel and the tape get this one */
   /* kernels */
   int n_out;
-  ax_meta out[AX_MAX_OUT];
   ax_dtype compute;    /* inputs with a bit in `cast` are cast to this first */
   uint32_t cast;
   uint32_t contiguous; /* inputs made contiguous first */
@@ -19,6 +18,7 @@ typedef struct ax_infer {
   uint32_t axes;       /* REDUCE: bit d set: dim d is reduced */
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
+  ax_meta out[AX_MAX_OUT]; /* last: not cleared beforehand; a rule fills those that it uses */
 } ax_infer;
 
 typedef ax_status (*ax_infer_fn)(ax_infer *q);

@@ -187,10 +187,17 @@ ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
-  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a, .result = out };
+  ax_infer q;
   ax_args recorded;
   ax_status st;
   bool former;
+
+  memset(&q, 0, offsetof(ax_infer, out));
+  q.op = op;
+  q.name = ax_ops[op].name;
+  q.args = args;
+  q.a = args->a;
+  q.result = out;
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
   AX_TRY(check_inputs(op, args));
