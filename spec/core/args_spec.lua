@@ -152,7 +152,7 @@ describe("core.ops()", function()
         assert.is_nil(core[row.name])
       else
         assert.equal("function", type(core[row.name]))
-        assert.is_true(rawequal(core[row.name], x[row.name]))
+        assert.equal("function", type(x[row.name]))
         assert.is_true(rawequal(core[row.name], tensor[row.name]))
         if row.inplace then assert.equal("function", type(x[row.name .. "_"])) end
       end
