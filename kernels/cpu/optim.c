@@ -66,7 +66,10 @@ ax_status ax_cpu_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *seg
     const T by = (T)j->factor; \
     if (j->clamp) { \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) g[i] = g[i] > by ? by : g[i] < -by ? -by : g[i]; \
+      for (int64_t i = 0; i < n; i++) { \
+        const T low = by < g[i] ? by : g[i]; /* g where it is NaN */ \
+        g[i] = -by > low ? -by : low; \
+      } \
     } else { \
       AX_SIMD \
       for (int64_t i = 0; i < n; i++) g[i] *= by; \
@@ -102,8 +105,8 @@ ax_status ax_cpu_clamp_all(ax_dtype dtype, const ax_segment *segs, int n, double
 #define MORE(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define LESS(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 
-/* Over n elements in 32 lanes: TERM of |x|, in type L, brought together by JOIN. */
-#define LANES 32
+/* Over n elements in lanes: TERM of |x|, in type L, brought together by JOIN. */
+#define LANES 64
 #define OVER(T, L, START, TERM, JOIN) \
   { \
     L lane[LANES]; \
@@ -120,10 +123,25 @@ ax_status ax_cpu_clamp_all(ax_dtype dtype, const ax_segment *segs, int n, double
   }
 #define PLUS(a, b) ((a) + (b))
 
+/* The sum of squares in float32, brought together every SHORT elements: half the time of one in float64, and good to 2^-20 or so.  Squares
+ * that are too large or too small for float32 show in the sum. */
+enum { SHORT = 1024 };
+
+static double short_squares(const float *x, int64_t n) OVER(float, float, 0, a * a, PLUS)
+static double long_squares_f32(const float *x, int64_t n) OVER(float, double, 0, a * a, PLUS)
+static double squares_f64(const double *x, int64_t n) OVER(double, double, 0, a * a, PLUS)
+
+static double squares_f32(const float *x, int64_t n)
+{
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += SHORT) sum += short_squares(x + i, n - i < SHORT ? n - i : SHORT);
+  return sum > 0x1p-80 && sum < INFINITY ? sum : long_squares_f32(x, n);
+}
+
 #define NORM(S, T, ABS) \
   static double norm_##S(const T *x, int64_t n, double p) \
   { \
-    if (p == 2) OVER(T, double, 0, a * a, PLUS) \
+    if (p == 2) return squares_##S(x, n); \
     if (p == 1) OVER(T, double, 0, fabs(a), PLUS) \
     if (p == INFINITY) OVER(T, T, 0, ABS(a), MORE) \
     if (p == -INFINITY) OVER(T, T, INFINITY, ABS(a), LESS) \

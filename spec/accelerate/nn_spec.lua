@@ -660,6 +660,11 @@ describe("nn.utils", function()
       assert.near(expected, norm:item(), 1e-6 * expected)
       assert.equal("float32", norm.dtype)
     end
+    for _, scale in ipairs { 1e-22, 1e-8, 1, 1e18, 1e30 } do  -- the squares of some are none of float32's
+      local p = core.zeros(3000)
+      p.grad = core.full({ 3000 }, 3 * scale)
+      assert.near(3 * math.sqrt(3000), nn.utils.grad_norm(p) / scale, 1e-3)
+    end
     assert.equal(0, nn.utils.get_total_norm({}):item())
     assert.equal(0, nn.utils.get_total_norm({ core.zeros(0) }, { norm_type = -math.huge }):item())
     assert.matches("norm_type must be a number other than 0", message(nn.utils.get_total_norm, list, { norm_type = 0 }))
