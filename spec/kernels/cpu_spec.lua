@@ -1,6 +1,7 @@
 --- What the CPU kernels promise beyond the values of ops_spec: the same bits for any number of threads, the same random bits on every
 --- processor level, accuracy of our own functions, the corners of integers, casts and NaN, products of every layout and type.
 local core = require "accelerate.core"
+local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
 
@@ -58,15 +59,24 @@ describe("threads", function()
     same_for_any_number(function() return core.mm(random(65, 300):double(), random(300, 70):double()) end)
   end)
 
-  it("do not change an AdamW step", function()
-    same_for_any_number(function()
-      local p, g = random(50001), random(50001)
-      p.requires_grad = true
-      p.grad = g
-      core.optim_step("adam", { p }, { { step = 0, exp_avg = tensor.zeros(50001), exp_avg_sq = tensor.zeros(50001) } },
-        { lr = 0.01, weight_decay = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, maximize = false, amsgrad = false, decoupled_weight_decay = true })
-      return p:detach()
-    end)
+  it("do not change an optimizer's steps, nor the norm of gradients", function()
+    for name, opts in pairs {
+      SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {}, NAdam = {}, RAdam = {}, Adagrad = {},
+      RMSprop = { centered = true, momentum = 0.5 }, Adafactor = {}, Lion = {},
+    } do
+      same_for_any_number(function()
+        local params = { random(50001), random(3, 200, 120), random(700, 3, 3) }
+        local o = optim[name](params, opts)
+        for _ = 1, 2 do
+          for _, p in ipairs(params) do p.grad = p:detach() * 3 + 1 end
+          o:step()
+        end
+        return core.cat { params[1], params[2]:flatten(), params[3]:flatten() }
+      end)
+    end
+    local p = random(300001)
+    p.grad = random(300001)
+    same_for_any_number(function() return core.total_norm({ p }, 2):view(1) end)
   end)
 end)
 
