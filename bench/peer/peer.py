@@ -19,7 +19,7 @@ def arguments(doc, **defaults):
     p = argparse.ArgumentParser(description=doc)
     p.add_argument("--fused", action="store_true", help="the fused optimizer")
     for name, value in dict(threads=1, ranks=1, **defaults).items():
-        p.add_argument("--" + name, type=type(value), default=value)
+        p.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     args = p.parse_args()
     if args.ranks > 1 and "RANK" not in os.environ:
         sys.exit(spawn(args.ranks))

@@ -1,4 +1,5 @@
-/* Convolutions: who computes them.  float32 and bfloat16 go to oneDNN as far as it has fast code; float16, and what oneDNN leaves, runs
+/* Convolutions: who computes them.  3 x 3 kernels in float32 go through Winograd's transforms where that pays;
+ * float32 and bfloat16 to oneDNN as far as it has fast code; float16, and what oneDNN leaves, runs
  * in float32; float64 in our own loops. */
 #include "conv.h"
 
@@ -174,6 +175,7 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   bool done = false;
   ax_status st = AX_OK;
 
+  if (ax_wino_fits(v)) return ax_wino(v, d, accumulate);
   if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->h && v->w) {
     if (v->what == AX_CONV_WEIGHT) st = weight_by_dnnl(v, d, accumulate, &done);
     else st = by_dnnl(v, d, &done);
