@@ -22,6 +22,17 @@ CHECKS["fashion_mnist.lua"] = function(run, ranks)
   assert(trained > 0.75, "after 150 steps: " .. trained)
 end
 
+-- The two image examples have small steps and large ones: how far they get in as many as fit a test.
+local function learns(steps, least)
+  return function(run, ranks)
+    local out = run(ranks, "--epochs", "1", "--steps", tostring(steps), "--batch_size", "32")
+    local accuracy = tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$")) or error("the last line is not `test accuracy 0.xxxx`:\n" .. out)
+    assert(accuracy > least, ("after %d steps: %g"):format(steps, accuracy))
+  end
+end
+CHECKS["lenet.lua"] = learns(150, 0.6)
+CHECKS["resnet.lua"] = learns(40, 0.5)
+
 local function run(name)
   return function(ranks, ...)
     local status, out, err = host.run { "--num_processes", tostring(ranks), "examples/" .. name, ... }
