@@ -171,8 +171,11 @@ static bool has_state(const ax_tensor *p, ax_state_form form)
 
 static int64_t state_numel(const ax_tensor *p, ax_state_form form)
 {
-  const int64_t size = form == AX_STATE_ROWS ? p->shape[p->ndim - 1] : form == AX_STATE_COLS ? p->shape[p->ndim - 2] : 1;
-  return size ? p->numel / size : 0; /* an empty parameter is not stepped */
+  const int flat = form == AX_STATE_ROWS ? p->ndim - 1 : form == AX_STATE_COLS ? p->ndim - 2 : -1; /* the dim that is 1 in the state */
+  int64_t numel = 1;
+  for (int d = 0; d < p->ndim; d++)
+    if (d != flat) numel *= p->shape[d];
+  return numel;
 }
 
 /* The state tensor of parameter k; the state table is on the stack top. */
@@ -235,10 +238,10 @@ static ax_tensor *work_of(const ax_tensor *p)
 static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, ax_segment *s,
                          ax_tensor **written)
 {
-  ax_tensor *work = work_of(p);
-
   const ax_optim_row *row = &ax_optims[kind];
   const uint32_t needs = ax_optim_needs(kind, h);
+  ax_tensor *work = work_of(p);
+
   s->step = step_count(L, fn, k) + 1;
   if (row->by_matrix && p->ndim >= 2) {
     s->rows = p->shape[p->ndim - 2];

@@ -409,6 +409,19 @@ describe("step", function()
     assert.is_string(message(y.backward, y))
   end)
 
+  it("takes empty parameters and those of no dim", function()
+    for _, name in ipairs { "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop", "Adafactor", "Lion" } do
+      local empty, flat, number = core.zeros(3, 0):requires_grad_(), core.zeros(0):requires_grad_(), core.tensor(2):requires_grad_()
+      local o = optim[name]({ empty, flat, number }, { lr = 0.5 })
+      for _ = 1, 2 do
+        empty.grad, flat.grad, number.grad = core.zeros(3, 0), core.zeros(0), core.tensor(1)
+        o:step()
+      end
+      assert.is_true(number:item() < 2)
+      o:load_state_dict(o:state_dict())
+    end
+  end)
+
   it("refuses types that cannot be optimized", function()
     local p = core.ones(2, { dtype = "float16", requires_grad = true })
     local o = optim.SGD { p }
