@@ -34,13 +34,17 @@ typedef struct buffer {
   size_t data;         /* bytes of elements, with the gaps */
 } buffer;
 
-static int free_buffer(lua_State *L)
+static void release_buffer(buffer *b)
 {
-  buffer *b = lua_touserdata(L, 1);
   for (int i = 0; i < b->n_tensors; i++) ax_tensor_release(b->tensors[i]);
   free(b->tensors);
   free(b->tree);
   memset(b, 0, sizeof *b);
+}
+
+static int free_buffer(lua_State *L)
+{
+  release_buffer(lua_touserdata(L, 1));
   return 0;
 }
 
@@ -334,17 +338,16 @@ static int worker_send(lua_State *L)
   ax_worker *w;
   buffer *b;
   char *whole;
+  size_t size;
 
   ax_bind_enter(L);
   w = check_worker(L, 1, "send");
   b = write_values(L, 2);
-  whole = lua_newuserdata(L, whole_size(b));
+  size = whole_size(b);
+  whole = lua_newuserdata(L, size);
   write_whole(b, whole);
-  if (ax_worker_send(w, whole, whole_size(b)) == AX_OK) {
-    lua_pushboolean(L, 1);
-    return 1;
-  }
-  lua_pushboolean(L, 0); /* it is gone, which the next wait tells */
+  release_buffer(b);
+  lua_pushboolean(L, ax_worker_send(w, whole, size) == AX_OK); /* a worker that is gone is told of by the next wait */
   return 1;
 }
 
@@ -379,10 +382,7 @@ static int worker_reply(lua_State *L)
   b = write_values(L, 4);
   if (ax_worker_slot(w, whole_size(b), &note, &to) != AX_OK) return ax_raise(L, "worker");
   write_whole(b, to);
-  lua_pushvalue(L, -1);
-  lua_insert(L, 1);
-  lua_settop(L, 1);
-  free_buffer(L); /* now: its tensors are the worker's memory for the next batch */
+  release_buffer(b); /* now: its tensors are the worker's memory for the next batch */
   lua_pushboolean(L, ax_worker_reply(w, &note) == AX_OK);
   return 1;
 }

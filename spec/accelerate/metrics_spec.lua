@@ -100,7 +100,8 @@ describe("metrics", function()
     several:add(1, 1)
     assert.same({ accuracy = 1, recall = 1 }, several:compute { average = "macro" })
     assert.equal(metrics.accuracy, getmetatable(metrics.load "accuracy"))
-    metric = metrics.f1 { average = "macro" }
+    assert.equal(metrics.f1, metrics.F1)
+    metric = metrics.F1 { average = "macro" }
     metric:add { prediction = 1, reference = 1 }
     assert.equal(1, metric:compute().f1)
   end)

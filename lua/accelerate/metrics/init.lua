@@ -27,7 +27,7 @@ for _, family in ipairs { classification, regression } do
     if type(Class) == "table" and class.derives(Class, Metric) and rawget(Class, "name") then BY_NAME[name] = Class end
   end
 end
-for name, Class in pairs(BY_NAME) do M[name] = Class end
+for name, Class in pairs(BY_NAME) do M[name], M[Class.__name] = Class, Class end -- metrics.f1, metrics.F1
 
 -- What each task of GLUE is measured by.
 local GLUE = {
