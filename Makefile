@@ -77,7 +77,7 @@ $(OUT)/host/%.o: host/%.c Makefile
 
 # Pictures need libjpeg and libpng; without them all else builds, and reading a picture says what to install.
 image:
-	@$(call MISSING,$(IMAGE_DEPS)); if test -z "$$want"; then $(MAKE) --no-print-directory $(IMAGE_PLUGIN); \
+	@$(call MISSING,$(IMAGE_DEPS)); if test -z "$$want"; then $(MAKE) -s --no-print-directory $(IMAGE_PLUGIN); \
 	elif ! test -e $(IMAGE_PLUGIN); then echo "  no $(IMAGE_PLUGIN) (JPEG and PNG): missing$$want"; fi
 
 $(IMAGE_PLUGIN): host/image/image.c host/image.h Makefile

@@ -253,7 +253,7 @@ static int decode_image(lua_State *L)
   bytes = lua_tolstring(L, 1, &n);
   channels = luaL_optinteger(L, 2, 0);
   box = ax_push_result(L);
-  if (ax_image_decode("(bytes)", bytes, n, channels, box) != AX_OK) return ax_raise(L, "decode_image");
+  if (ax_image_decode(NULL, bytes, n, channels, box) != AX_OK) return ax_raise(L, "decode_image");
   return 1;
 }
 

@@ -66,7 +66,7 @@ AX_API int ax_tokens_item(const ax_tokens *t);
 AX_API void ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
 
 /* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at build time. */
-/* bytes: a JPEG or PNG file.  channels: 1 (grey), 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
+/* bytes: a JPEG or PNG file, for messages called `name` (NULL: it has none).  channels: 1 (grey), 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
 AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels, ax_tensor **out);
 AX_API ax_status ax_image_read(const char *path, int channels, ax_tensor **out);
 /* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear, averaging over the area of a new pixel when shrinking (antialias). */

@@ -55,7 +55,7 @@ static ax_status to_planes(const ax_image *image, ax_tensor **out)
 
 ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels, ax_tensor **out)
 {
-  static const char fn[] = "read_image";
+  const char *const fn = name ? "read_image" : "decode_image";
   const ax_image_plugin *plugin;
   const uint8_t *p = bytes;
   char why[300] = "";
@@ -64,6 +64,7 @@ ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int cha
   int bad;
 
   *out = NULL;
+  if (!name) name = "(bytes)";
   const bool jpeg = n >= 3 && p[0] == 0xff && p[1] == 0xd8 && p[2] == 0xff, png = n >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0;
   if (!jpeg && !png && n < 4) return AX_FILE_FAIL(AX_EIO, fn, name, "%zu bytes; expected a JPEG or PNG file", n);
   if (!jpeg && !png)
