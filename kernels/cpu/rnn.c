@@ -5,16 +5,16 @@
  * those that go on. */
 #include "gemm.h"
 
-#include <string.h>
+#include "rnn_rows.h"
 
-#include "pointwise.h"
+#include <string.h>
 
 /* ---- operands: as they are, or widened to the type that is computed in */
 
 typedef struct operand { const ax_tensor *t; void *data; size_t bytes; bool result; } operand;
 typedef struct job {
   ax_dtype dtype; /* that is computed in */
-  operand list[9];
+  operand list[12];
   int n;
   ax_status st;
 } job;
@@ -35,6 +35,22 @@ static void *open_operand(job *j, const ax_tensor *t, bool result)
 
 static const void *read_from(job *j, const ax_tensor *t) { return open_operand(j, t, false); }
 static void *write_to(job *j, const ax_tensor *t) { return open_operand(j, t, true); }
+
+/* bfloat16 where the processor multiplies it: products take the state and the weight as they are and add up in float32; only what is
+ * pointwise is widened.  Elsewhere (and for float16) all is widened, weights once for all steps. */
+static bool can_multiply(const ax_tensor *w)
+{
+  static _Thread_local int known = -1; /* asked once, with a product of some size */
+  if (w->dtype != AX_BF16) return false;
+  if (known < 0) {
+    static const uint16_t a[32 * 32], b[32 * 32];
+    float c[32 * 32];
+    const ax_gemm g = { .dtype = AX_BF16, .batch = 1, .m = 32, .n = 32, .k = 32, .a = { 0, 32, 1 }, .b = { 0, 1, 32 }, .c = { 0, 32 }, .wide = 1 };
+    bool done = false;
+    known = ax_dnnl_gemm(&g, a, b, NULL, c, &done) == AX_OK && done;
+  }
+  return known;
+}
 
 static void *scratch(job *j, int64_t n)
 {
@@ -58,147 +74,6 @@ static ax_status finish(job *j)
 }
 
 static job begin(const ax_tensor *t) { return (job){ .dtype = t->dtype == AX_F64 ? AX_F64 : AX_F32 }; }
-
-/* ---- pointwise parts, one row of H cells at a time.  `rows` says where each row of an operand begins: at row * step. */
-
-typedef struct cells {
-  int64_t hidden;
-  bool relu;
-  const void *gx, *gh;         /* the two parts of the gates */
-  void *gates;                 /* what the gradient needs of them; may be gh itself */
-  const void *before, *now;    /* the state (c, or h of a GRU) before and after the step */
-  void *state, *h;             /* written: the new c; the new h */
-  const void *gy;              /* gradient of h from outside; NULL: none */
-  const void *gc;              /* cells alone: gradient of c from outside */
-  void *dh, *dc;               /* gradients of the state: read, and written for the step before */
-  void *dgx, *dgh;
-} cells;
-
-#define POINTWISE(S, T) \
-  static void lstm_rows_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    for (int64_t r = lo; r < hi; r++) { \
-      const T *x = (const T *)p->gx + r * 4 * H, *y = (const T *)p->gh + r * 4 * H, *c0 = (const T *)p->before + r * H; \
-      T *a = (T *)p->gates + r * 4 * H, *c1 = (T *)p->state + r * H, *h = (T *)p->h + r * H; \
-      AX_SIMD \
-      for (int64_t k = 0; k < H; k++) { \
-        const T i = ax_sigmoid_##S(x[k] + y[k]), f = ax_sigmoid_##S(x[H + k] + y[H + k]); \
-        const T g = ax_tanh_##S(x[2 * H + k] + y[2 * H + k]), o = ax_sigmoid_##S(x[3 * H + k] + y[3 * H + k]); \
-        const T c = f * c0[k] + i * g; \
-        a[k] = i; \
-        a[H + k] = f; \
-        a[2 * H + k] = g; \
-        a[3 * H + k] = o; \
-        c1[k] = c; \
-        h[k] = o * ax_tanh_##S(c); \
-      } \
-    } \
-  } \
-  /* dh and dc hold the gradient from the step after; dc is left for the step before (dh comes out of a product) */ \
-  static void lstm_back_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    for (int64_t r = lo; r < hi; r++) { \
-      const T *a = (const T *)p->gates + r * 4 * H, *c0 = (const T *)p->before + r * H, *c1 = (const T *)p->now + r * H; \
-      const T *gy = p->gy ? (const T *)p->gy + r * H : NULL, *dh = (const T *)p->dh + r * H; \
-      T *dc = (T *)p->dc + r * H, *d = (T *)p->dgx + r * 4 * H; \
-      AX_SIMD \
-      for (int64_t k = 0; k < H; k++) { \
-        const T i = a[k], f = a[H + k], g = a[2 * H + k], o = a[3 * H + k], t = ax_tanh_##S(c1[k]); \
-        const T e = dh[k] + (gy ? gy[k] : 0), s = dc[k] + e * o * (1 - t * t); \
-        d[k] = s * g * (i * (1 - i)); \
-        d[H + k] = s * c0[k] * (f * (1 - f)); \
-        d[2 * H + k] = s * i * (1 - g * g); \
-        d[3 * H + k] = e * t * (o * (1 - o)); \
-        dc[k] = s * f; \
-      } \
-    } \
-  } \
-  /* gates: r, z, n and the hidden part of n's argument */ \
-  static void gru_rows_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    for (int64_t q = lo; q < hi; q++) { \
-      const T *x = (const T *)p->gx + q * 3 * H, *y = (const T *)p->gh + q * 3 * H, *h0 = (const T *)p->before + q * H; \
-      T *a = (T *)p->gates + q * 4 * H, *h = (T *)p->h + q * H; \
-      AX_SIMD \
-      for (int64_t k = 0; k < H; k++) { \
-        const T r = ax_sigmoid_##S(x[k] + y[k]), z = ax_sigmoid_##S(x[H + k] + y[H + k]), m = y[2 * H + k]; \
-        const T n = ax_tanh_##S(x[2 * H + k] + r * m); \
-        a[k] = r; \
-        a[H + k] = z; \
-        a[2 * H + k] = n; \
-        a[3 * H + k] = m; \
-        h[k] = n + z * (h0[k] - n); \
-      } \
-    } \
-  } \
-  /* dh: read, and left as the part of the step before's that does not come through the gates */ \
-  static void gru_back_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    for (int64_t q = lo; q < hi; q++) { \
-      const T *a = (const T *)p->gates + q * 4 * H, *h0 = (const T *)p->before + q * H; \
-      const T *gy = p->gy ? (const T *)p->gy + q * H : NULL; \
-      T *dh = (T *)p->dh + q * H, *x = (T *)p->dgx + q * 3 * H, *y = (T *)p->dgh + q * 3 * H; \
-      AX_SIMD \
-      for (int64_t k = 0; k < H; k++) { \
-        const T r = a[k], z = a[H + k], n = a[2 * H + k], m = a[3 * H + k], e = dh[k] + (gy ? gy[k] : 0); \
-        const T dn = e * (1 - z) * (1 - n * n), dr = dn * m * (r * (1 - r)), dz = e * (h0[k] - n) * (z * (1 - z)); \
-        x[k] = dr; \
-        x[H + k] = dz; \
-        x[2 * H + k] = dn; \
-        y[k] = dr; \
-        y[H + k] = dz; \
-        y[2 * H + k] = dn * r; \
-        dh[k] = e * z; \
-      } \
-    } \
-  } \
-  /* h: holds the hidden part of the sum already */ \
-  static void rnn_rows_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    const T *x = (const T *)p->gx; \
-    T *h = (T *)p->h; \
-    if (p->relu) { \
-      AX_SIMD \
-      for (int64_t k = lo * H; k < hi * H; k++) h[k] = x[k] + h[k] < 0 ? 0 : x[k] + h[k]; \
-    } else { \
-      AX_SIMD \
-      for (int64_t k = lo * H; k < hi * H; k++) h[k] = ax_tanh_##S(x[k] + h[k]); \
-    } \
-  } \
-  static void rnn_back_##S(int64_t lo, int64_t hi, void *ud) \
-  { \
-    const cells *p = ud; \
-    const int64_t H = p->hidden; \
-    const T *y = (const T *)p->now, *gy = (const T *)p->gy, *dh = (const T *)p->dh; \
-    T *d = (T *)p->dgx; \
-    if (p->relu) { \
-      AX_SIMD \
-      for (int64_t k = lo * H; k < hi * H; k++) d[k] = y[k] <= 0 ? 0 : gy[k] + dh[k]; \
-    } else { \
-      AX_SIMD \
-      for (int64_t k = lo * H; k < hi * H; k++) d[k] = (gy[k] + dh[k]) * (1 - y[k] * y[k]); \
-    } \
-  }
-POINTWISE(f32, float)
-POINTWISE(f64, double)
-
-enum { LSTM, LSTM_BACK, GRU, GRU_BACK, RNN, RNN_BACK };
-static void run_rows(ax_dtype d, int what, int64_t rows, cells *p)
-{
-  static const ax_range_fn fns[2][6] = { { lstm_rows_f32, lstm_back_f32, gru_rows_f32, gru_back_f32, rnn_rows_f32, rnn_back_f32 },
-                                         { lstm_rows_f64, lstm_back_f64, gru_rows_f64, gru_back_f64, rnn_rows_f64, rnn_back_f64 } };
-  if (rows > 0) ax_cpu_for(rows, rows * p->hidden * 8, fns[d == AX_F64][what], p);
-}
 
 /* ---- cells */
 
@@ -337,16 +212,16 @@ typedef struct one_sequence { int64_t hidden; const void *h, *w, *bias; void *to
 ONE(f32, float)
 ONE(f64, double)
 
-/* to (n, gates) = h (n, H) w^T + bias */
+/* to (n, gates) = h (n, H) w^T + bias; h and w of type d */
 static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const void *h, const void *w, const void *bias, void *to)
 {
-  if (n == 1) {
+  if (n == 1 && d != AX_BF16) {
     one_sequence v = { s->hidden, h, w, bias, to };
     ax_cpu_for(s->gates, s->gates * s->hidden / 4, d == AX_F64 ? one_f64 : one_f32, &v);
     return AX_OK;
   }
   const ax_gemm g = { .dtype = d, .batch = 1, .m = n, .n = s->gates, .k = s->hidden, .a = { 0, s->hidden, 1 }, .b = { 0, 1, s->hidden },
-                      .c = { 0, s->gates }, .bias = bias != NULL };
+                      .c = { 0, s->gates }, .bias = bias != NULL, .wide = d == AX_BF16, .wide_bias = bias && d == AX_BF16 };
   return ax_cpu_product(&g, h, w, bias, to);
 }
 
@@ -354,8 +229,41 @@ static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const vo
 static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, const void *dg, const void *w, bool add, void *to)
 {
   const ax_gemm g = { .dtype = d, .batch = 1, .m = n, .n = s->hidden, .k = s->gates, .a = { 0, s->gates, 1 }, .b = { 0, s->hidden, 1 },
-                      .c = { 0, s->hidden }, .accumulate = add };
+                      .c = { 0, s->hidden }, .accumulate = add, .wide = d == AX_BF16 };
   return ax_cpu_product(&g, dg, w, NULL, to);
+}
+
+/* What a product of the state with the weight, or of a step's gradients, works on: the widened operands, or the tensors themselves.  Results
+ * that products read are rounded step by step then, and not once more at the end. */
+typedef struct factors { ax_dtype dtype; int64_t size; const char *weight, *first; char *rounded; } factors;
+
+static factors factors_of(job *j, const ax_tensor *w, const ax_tensor *first, const ax_tensor *result)
+{
+  factors f = { .dtype = j->dtype, .size = (int64_t)ax_dtype_size(j->dtype) };
+  if (!can_multiply(w)) {
+    f.weight = read_from(j, w);
+    return f;
+  }
+  f = (factors){ AX_BF16, 2, ax_data(w), first ? ax_data(first) : NULL, ax_data(result) };
+  for (int k = 0; k < j->n; k++)
+    if (j->list[k].t == result) j->list[k].result = false;
+  return f;
+}
+
+/* The rows of a step, rounded to where a product will read them: row `at` of `width`.  Returns what the product reads: the rows themselves where
+ * nothing is rounded. */
+static const void *rounded(const factors *f, const void *rows, int64_t at, int64_t n, int64_t width)
+{
+  if (!f->rounded) return rows;
+  ax_cpu_float_to_half(AX_BF16, rows, f->rounded + at * width * 2, 2, n * width);
+  return f->rounded + at * width * 2;
+}
+
+/* The state that a step begins with, as its product reads it. */
+static const void *state_for(const factors *f, const walk *k, const void *first, const void *y, int64_t width)
+{
+  if (f->rounded) return k->former < 0 ? f->first : f->rounded + k->former * width * 2;
+  return k->former < 0 ? (const char *)first : (const char *)y + k->former * width * f->size;
 }
 
 static const ax_tensor *sizes_of(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
@@ -370,15 +278,18 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *x = read_from(&j, gx), *weight = read_from(&j, w), *h = read_from(&j, h0), *c = read_from(&j, call->in[3]);
+  const void *x = read_from(&j, gx), *h = read_from(&j, h0), *c = read_from(&j, call->in[3]);
   void *y = write_to(&j, call->out[0]), *c_last = write_to(&j, last), *gates = write_to(&j, call->out[2]);
+  const factors f = factors_of(&j, w, h0, call->out[0]);
   if (j.st != AX_OK) return finish(&j);
   void *all_c = AT(gates, s.rows, 4 * H);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
     cells p = { .hidden = H, .gx = AT(x, k.at, 4 * H), .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? c : AT(all_c, k.former, H),
                 .state = AT(all_c, k.at, H), .h = AT(y, k.at, H) };
     p.gh = p.gates;
-    if ((j.st = times_weight(&s, j.dtype, k.n, k.former < 0 ? h : AT(y, k.former, H), weight, NULL, p.gates)) == AX_OK) run_rows(j.dtype, LSTM, k.n, &p);
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.gates)) != AX_OK) break;
+    run_rows(j.dtype, LSTM, k.n, &p);
+    rounded(&f, p.h, k.at, k.n, H);
     if (s.sizes || k.t == (s.reverse ? 0 : s.steps - 1)) /* packed: of those that go on; what is left there is the last of each */
       memcpy(c_last, p.state, (size_t)(k.n * H * size));
   }
@@ -395,9 +306,9 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]), *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0),
-             *weight = read_from(&j, w);
+  const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]), *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]), *dc = write_to(&j, call->out[2]);
+  const factors f = factors_of(&j, w, NULL, call->out[0]);
   copy_or_zero(&j, dc, gc, s.batch * H);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   if (j.st != AX_OK) return finish(&j);
@@ -406,7 +317,7 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
     cells p = { .hidden = H, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? c : AT(all_c, k.former, H), .now = AT(all_c, k.at, H),
                 .gy = gy ? AT(gy, k.at, H) : NULL, .dh = dh, .dc = dc, .dgx = AT(dg, k.at, 4 * H) };
     run_rows(j.dtype, LSTM_BACK, k.n, &p);
-    j.st = times_transposed(&s, j.dtype, k.n, p.dgx, weight, false, dh);
+    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, 4 * H), f.weight, false, dh);
   }
   return finish(&j);
 }
@@ -421,12 +332,15 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *x = read_from(&j, gx), *weight = read_from(&j, w), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
+  const void *x = read_from(&j, gx), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]), *gh = scratch(&j, s.batch * 3 * H);
+  const factors f = factors_of(&j, w, h0, call->out[0]);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
     cells p = { .hidden = H, .gx = AT(x, k.at, 3 * H), .gh = gh, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? h : AT(y, k.former, H),
                 .h = AT(y, k.at, H) };
-    if ((j.st = times_weight(&s, j.dtype, k.n, p.before, weight, bias, gh)) == AX_OK) run_rows(j.dtype, GRU, k.n, &p);
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, bias, gh)) != AX_OK) break;
+    run_rows(j.dtype, GRU, k.n, &p);
+    rounded(&f, p.h, k.at, k.n, H);
   }
   return finish(&j);
 }
@@ -441,15 +355,15 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]), *y = read_from(&j, call->in[2]), *h = read_from(&j, h0),
-             *weight = read_from(&j, w);
+  const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]), *y = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *dgx = write_to(&j, call->out[0]), *dgh = write_to(&j, call->out[1]), *dh = write_to(&j, call->out[2]);
+  const factors f = factors_of(&j, w, NULL, call->out[1]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
     cells p = { .hidden = H, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? h : AT(y, k.former, H), .gy = AT(gy, k.at, H), .dh = dh,
                 .dgx = AT(dgx, k.at, 3 * H), .dgh = AT(dgh, k.at, 3 * H) };
     run_rows(j.dtype, GRU_BACK, k.n, &p);
-    j.st = times_transposed(&s, j.dtype, k.n, p.dgh, weight, true, dh);
+    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgh, k.at, k.n, 3 * H), f.weight, true, dh);
   }
   return finish(&j);
 }
@@ -464,11 +378,14 @@ ax_status ax_cpu_rnn_layer(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->i[1], &s)) != AX_OK) return j.st;
-  const void *x = read_from(&j, gx), *weight = read_from(&j, w), *h = read_from(&j, h0);
+  const void *x = read_from(&j, gx), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]);
+  const factors f = factors_of(&j, w, h0, call->out[0]);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
     cells p = { .hidden = H, .relu = call->a->i[0], .gx = AT(x, k.at, H), .h = AT(y, k.at, H) };
-    if ((j.st = times_weight(&s, j.dtype, k.n, k.former < 0 ? h : AT(y, k.former, H), weight, NULL, p.h)) == AX_OK) run_rows(j.dtype, RNN, k.n, &p);
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.h)) != AX_OK) break;
+    run_rows(j.dtype, RNN, k.n, &p);
+    rounded(&f, p.h, k.at, k.n, H);
   }
   return finish(&j);
 }
@@ -483,13 +400,14 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
   if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s)) != AX_OK) return j.st;
-  const void *gy = read_from(&j, call->in[0]), *y = read_from(&j, call->in[1]), *weight = read_from(&j, w);
+  const void *gy = read_from(&j, call->in[0]), *y = read_from(&j, call->in[1]);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]);
+  const factors f = factors_of(&j, w, NULL, call->out[0]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
     cells p = { .hidden = H, .relu = call->a->i[0], .now = AT(y, k.at, H), .gy = AT(gy, k.at, H), .dh = dh, .dgx = AT(dg, k.at, H) };
     run_rows(j.dtype, RNN_BACK, k.n, &p);
-    j.st = times_transposed(&s, j.dtype, k.n, p.dgx, weight, false, dh);
+    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, H), f.weight, false, dh);
   }
   return finish(&j);
 }
