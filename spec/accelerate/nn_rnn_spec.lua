@@ -47,11 +47,12 @@ local function run(case)
   for k, shape in ipairs(case.states) do states[k] = formula(199 + k, shape):requires_grad_() end
   local lstm = case.kind:find("LSTM") ~= nil
   local state = lstm and #states > 0 and states or states[1]
-  local input, first = case.options.batch_first or false, nil
+  local input = case.options.batch_first or false
   local out
   if case.lengths then
     local packed = rnn.pack_padded_sequence(x, case.lengths, { batch_first = input, enforce_sorted = false })
     out = { m(packed, state) }
+    local first
     out[1], first = rnn.pad_packed_sequence(out[1], { batch_first = input, padding_value = 0.25 })
     assert.are.same(case.lengths, first:totable())
   else

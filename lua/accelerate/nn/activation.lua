@@ -87,7 +87,7 @@ local function activation(title, name, order, schema, bare)
   function Class:extra_repr()
     local parts = {}
     for _, key in ipairs(order) do parts[#parts + 1] = (bare and "" or key .. "=") .. (schema[key][1] == "integer" and tostring(self[key]) or shown(self[key])) end
-    if rawget(self, "_values").inplace then parts[#parts + 1] = "inplace=true" end
+    if rawget(self, "_values").inplace then parts[#parts + 1] = "inplace=True" end
     return table.concat(parts, ", ")
   end
   M[title] = Class

@@ -258,9 +258,4 @@ function MultiheadAttention:forward(query, key, value, opts)
   return self:_run(forward, self, query, key, value, options.check("MultiheadAttention", opts, CALL))
 end
 
-function MultiheadAttention:extra_repr()
-  return ("embed_dim=%d, num_heads=%d, dropout=%g, batch_first=%s"):format(self.embed_dim, self.num_heads, self.dropout,
-    tostring(self.batch_first))
-end
-
 return { MultiheadAttention = MultiheadAttention }

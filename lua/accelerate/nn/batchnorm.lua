@@ -79,8 +79,8 @@ local function define(name, least, most)
   end
 
   function BatchNorm:extra_repr()
-    return ("%d, eps=%g, momentum=%s, affine=%s, track_running_stats=%s%s"):format(self.num_features, self.eps, tostring(self.momentum), tostring(self.affine),
-      tostring(self.track_running_stats), self.activation ~= "none" and ", activation=" .. self.activation or "")
+    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s%s"):format(self.num_features, self.eps,
+      self.momentum and Module._show(self.momentum) or "None", Module._show(self.affine), Module._show(self.bias ~= nil), Module._show(self.track_running_stats), self.activation ~= "none" and ", activation=" .. self.activation or "")
   end
   M[name] = BatchNorm
 end
@@ -113,7 +113,7 @@ local function define_dropout(name, op)
     if not self.training or v.p == 0 then return x end
     return op(x, { p = v.p, generator = v.generator })
   end
-  function Dropout:extra_repr() return ("p=%g"):format(self.p) end
+  function Dropout:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
   M[name] = Dropout
 end
 

@@ -10,7 +10,7 @@ local sizes = require "accelerate.nn.sizes"
 local F = require "accelerate.nn.functional_image"
 
 local M = {}
-local tuple, text = sizes.tuple, sizes.text
+local tuple = sizes.tuple
 
 local POSITIVE = { "integer", min = 1 }
 
@@ -90,17 +90,18 @@ local function reset_parameters(self)
 end
 
 local function extra_repr(self)
-  local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels, text(self.kernel_size), text(self.stride)) }
+  local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels, Module._tuple(self.kernel_size),
+    Module._tuple(self.stride)) }
   local function add(name, value, default)
-    value = type(value) == "table" and text(value) or tostring(value)
+    value = type(value) == "table" and Module._tuple(value) or tostring(value)
     if value ~= default then parts[#parts + 1] = name .. "=" .. value end
   end
-  local function all(v) return #self.stride == 1 and v or ("{%s, %s}"):format(v, v) end
+  local function all(v) return #self.stride == 1 and ("(%s,)"):format(v) or ("(%s, %s)"):format(v, v) end
   add("padding", self.padding, all "0")
   add("dilation", self.dilation, all "1")
   if self.output_padding then add("output_padding", self.output_padding, all "0") end
   add("groups", self.groups, "1")
-  if not self.bias then parts[#parts + 1] = "bias=false" end
+  if not self.bias then parts[#parts + 1] = "bias=False" end
   return table.concat(parts, ", ")
 end
 

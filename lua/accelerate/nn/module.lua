@@ -442,6 +442,17 @@ function Module._show(value)
   return tostring(value)
 end
 
+--- A list of sizes as PyTorch prints it: "(3, 3)", "(3,)"; `short`: "3" when all are the same.
+function Module._tuple(list, short)
+  local same = true
+  for i = 2, #list do same = same and list[i] == list[1] end
+  if short and same then return Module._show(list[1]) end
+  if #list == 1 then return ("(%s,)"):format(Module._show(list[1])) end
+  local words = {}
+  for i, v in ipairs(list) do words[i] = Module._show(v) end
+  return ("(%s)"):format(table.concat(words, ", "))
+end
+
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 
 --- The lines for the children: "(name): text".

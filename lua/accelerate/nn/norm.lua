@@ -27,9 +27,7 @@ local function sizes(where, given)
   return list
 end
 
-local function shape_text(list)
-  return #list == 1 and tostring(list[1]) or "{" .. table.concat(list, ", ") .. "}"
-end
+local shape_text = Module._tuple
 
 local function reset(self)
   if self.weight then init.ones_(self.weight) end
@@ -76,7 +74,8 @@ function LayerNorm:forward(x)
 end
 
 function LayerNorm:extra_repr()
-  return ("%s, eps=%g, elementwise_affine=%s"):format(shape_text(self.normalized_shape), self.eps, tostring(self.elementwise_affine))
+  return ("%s, eps=%g, elementwise_affine=%s, bias=%s"):format(shape_text(self.normalized_shape), self.eps,
+    Module._show(self.elementwise_affine), Module._show(self.bias ~= nil))
 end
 
 ---@class accelerate.nn.RMSNorm : accelerate.nn.Module
@@ -110,8 +109,8 @@ function RMSNorm:forward(x)
 end
 
 function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(shape_text(self.normalized_shape), self.eps and ("%g"):format(self.eps) or "nil",
-    tostring(self.elementwise_affine))
+  return ("%s, eps=%s, elementwise_affine=%s"):format(shape_text(self.normalized_shape), self.eps and ("%g"):format(self.eps) or "None",
+    Module._show(self.elementwise_affine))
 end
 
 -- ---- over groups of channels -----------------------------------------------------------------------------------
@@ -155,7 +154,8 @@ function GroupNorm:forward(x)
 end
 
 function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, tostring(self.affine))
+  return ("%d, %d, eps=%g, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, self.eps, Module._show(self.affine),
+    Module._show(self.bias ~= nil))
 end
 
 M.LayerNorm, M.RMSNorm, M.GroupNorm = LayerNorm, RMSNorm, GroupNorm

@@ -45,7 +45,7 @@ local function padding_module(kind, mode, dims, takes_value)
 
   function Class:extra_repr()
     local text = ("(%s)"):format(table.concat(self.padding, ", "))
-    return takes_value and ("padding=%s, value=%s"):format(text, tostring(self.value)) or text
+    return takes_value and ("padding=%s, value=%s"):format(text, ("%.12g"):format(self.value)) or text
   end
   M[name] = Class
 end

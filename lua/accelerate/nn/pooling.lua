@@ -7,7 +7,7 @@ local sizes = require "accelerate.nn.sizes"
 local F = require "accelerate.nn.functional_image"
 
 local M = {}
-local tuple, text = sizes.tuple, sizes.text
+local tuple = sizes.tuple
 
 -- Positions after the first, or one table of options.
 local function gathered(order, first, ...)
@@ -42,8 +42,8 @@ local function define_max(name, dims, op)
     return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation), v.ceil_mode)
   end
   function Class:extra_repr()
-    return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(text(self.kernel_size), text(self.stride), text(self.padding),
-      text(self.dilation), tostring(self.ceil_mode))
+    return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(Module._tuple(self.kernel_size, true),
+      Module._tuple(self.stride, true), Module._tuple(self.padding, true), Module._tuple(self.dilation, true), Module._show(self.ceil_mode))
   end
   M[name] = Class
 end
@@ -73,7 +73,8 @@ local function define_avg(name, dims, op)
     return self:_run(op, x, v.kernel_size, v.stride, v.padding, v.ceil_mode, v.count_include_pad, v.divisor_override)
   end
   function Class:extra_repr()
-    return ("kernel_size=%s, stride=%s, padding=%s"):format(text(self.kernel_size), text(self.stride), text(self.padding))
+    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size, dims == 2), Module._tuple(self.stride, dims == 2),
+      Module._tuple(self.padding, dims == 2))
   end
   M[name] = Class
 end
@@ -86,7 +87,7 @@ local function define_adaptive(name, dims, op)
     self.output_size = tuple(name, "output_size", output_size, dims, 1)
   end
   function Class:forward(x) return self:_run(op, x, single(rawget(self, "_values").output_size)) end
-  function Class:extra_repr() return "output_size=" .. text(self.output_size) end
+  function Class:extra_repr() return "output_size=" .. Module._tuple(self.output_size, true) end
   M[name] = Class
 end
 
@@ -132,7 +133,15 @@ function Upsample:forward(x) return self:_run(F.interpolate, x, rawget(self, "_v
 function Upsample:extra_repr()
   local o = self.options
   local by = o.size or o.scale_factor
-  return ("%s=%s, mode=%s"):format(o.size and "size" or "scale_factor", type(by) == "table" and text(by) or tostring(by), o.mode)
+  local function shown(v) return o.size and Module._show(v) or v % 1 == 0 and ("%d.0"):format(v) or Module._show(v) end
+  if type(by) == "table" then
+    local words = {}
+    for i, v in ipairs(by) do words[i] = shown(v) end
+    by = ("(%s%s)"):format(table.concat(words, ", "), #words == 1 and "," or "")
+  else
+    by = shown(by)
+  end
+  return ("%s=%s, mode='%s'"):format(o.size and "size" or "scale_factor", by, o.mode)
 end
 M.Upsample = Upsample
 

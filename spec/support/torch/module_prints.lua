@@ -43,4 +43,81 @@ return {
   )
   (rnn): LSTM(4, 5, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True)
 )]] },
+{ [[nn.Conv1d(3, 4, 3)]], [[Conv1d(3, 4, kernel_size=(3,), stride=(1,))]] },
+{ [[nn.Conv2d(3, 8, 3, { padding = 1, bias = false })]], [[Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)]] },
+{ [[nn.Conv2d(4, 8, { 3, 5 }, { stride = 2, dilation = 2, groups = 2 })]], [[Conv2d(4, 8, kernel_size=(3, 5), stride=(2, 2), dilation=(2, 2), groups=2)]] },
+{ [[nn.ConvTranspose2d(4, 8, 3, { stride = 2, padding = 1, output_padding = 1 })]], [[ConvTranspose2d(4, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), output_padding=(1, 1))]] },
+{ [[nn.MaxPool2d(2)]], [[MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)]] },
+{ [[nn.MaxPool2d(3, { stride = 2, padding = 1 })]], [[MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)]] },
+{ [[nn.AvgPool2d(2)]], [[AvgPool2d(kernel_size=2, stride=2, padding=0)]] },
+{ [[nn.AdaptiveAvgPool2d(1)]], [[AdaptiveAvgPool2d(output_size=1)]] },
+{ [[nn.AdaptiveAvgPool2d({ 5, 7 })]], [[AdaptiveAvgPool2d(output_size=(5, 7))]] },
+{ [[nn.BatchNorm2d(8)]], [[BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)]] },
+{ [[nn.BatchNorm1d(8, { affine = false })]], [[BatchNorm1d(8, eps=1e-05, momentum=0.1, affine=False, bias=False, track_running_stats=True)]] },
+{ [[nn.LayerNorm(5)]], [[LayerNorm((5,), eps=1e-05, elementwise_affine=True, bias=True)]] },
+{ [[nn.LayerNorm({ 3, 4 }, { elementwise_affine = false })]], [[LayerNorm((3, 4), eps=1e-05, elementwise_affine=False, bias=False)]] },
+{ [[nn.RMSNorm(5)]], [[RMSNorm((5,), eps=None, elementwise_affine=True)]] },
+{ [[nn.GroupNorm(2, 8)]], [[GroupNorm(2, 8, eps=1e-05, affine=True, bias=True)]] },
+{ [[nn.Embedding(10, 3)]], [[Embedding(10, 3)]] },
+{ [[nn.Embedding(10, 3, { padding_idx = 0 })]], [[Embedding(10, 3, padding_idx=0)]] },
+{ [[nn.MultiheadAttention(8, 2)]], [[MultiheadAttention(
+  (out_proj): Linear(in_features=8, out_features=8, bias=True)
+)]] },
+{ [[nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16 })]], [[TransformerEncoderLayer(
+  (self_attn): MultiheadAttention(
+    (out_proj): Linear(in_features=8, out_features=8, bias=True)
+  )
+  (linear1): Linear(in_features=8, out_features=16, bias=True)
+  (dropout): Dropout(p=0.1, inplace=False)
+  (linear2): Linear(in_features=16, out_features=8, bias=True)
+  (norm1): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (norm2): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (dropout1): Dropout(p=0.1, inplace=False)
+  (dropout2): Dropout(p=0.1, inplace=False)
+)]] },
+{ [[nn.TransformerDecoderLayer(8, 2, { dim_feedforward = 16 })]], [[TransformerDecoderLayer(
+  (self_attn): MultiheadAttention(
+    (out_proj): Linear(in_features=8, out_features=8, bias=True)
+  )
+  (multihead_attn): MultiheadAttention(
+    (out_proj): Linear(in_features=8, out_features=8, bias=True)
+  )
+  (linear1): Linear(in_features=8, out_features=16, bias=True)
+  (dropout): Dropout(p=0.1, inplace=False)
+  (linear2): Linear(in_features=16, out_features=8, bias=True)
+  (norm1): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (norm2): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (norm3): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (dropout1): Dropout(p=0.1, inplace=False)
+  (dropout2): Dropout(p=0.1, inplace=False)
+  (dropout3): Dropout(p=0.1, inplace=False)
+)]] },
+{ [[nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16 }), 2)]], [[TransformerEncoder(
+  (layers): ModuleList(
+    (0-1): 2 x TransformerEncoderLayer(
+      (self_attn): MultiheadAttention(
+        (out_proj): Linear(in_features=8, out_features=8, bias=True)
+      )
+      (linear1): Linear(in_features=8, out_features=16, bias=True)
+      (dropout): Dropout(p=0.1, inplace=False)
+      (linear2): Linear(in_features=16, out_features=8, bias=True)
+      (norm1): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+      (norm2): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+      (dropout1): Dropout(p=0.1, inplace=False)
+      (dropout2): Dropout(p=0.1, inplace=False)
+    )
+  )
+)]] },
+{ [[nn.GELU()]], [[GELU(approximate='none')]] },
+{ [[nn.GELU({ approximate = 'tanh' })]], [[GELU(approximate='tanh')]] },
+{ [[nn.LeakyReLU(0.2)]], [[LeakyReLU(negative_slope=0.2)]] },
+{ [[nn.ELU()]], [[ELU(alpha=1.0)]] },
+{ [[nn.SiLU()]], [[SiLU()]] },
+{ [[nn.Softplus()]], [[Softplus(beta=1.0, threshold=20.0)]] },
+{ [[nn.ReLU({ inplace = true })]], [[ReLU(inplace=True)]] },
+{ [[nn.CrossEntropyLoss()]], [[CrossEntropyLoss()]] },
+{ [[nn.MSELoss()]], [[MSELoss()]] },
+{ [[nn.Upsample({ scale_factor = 2 })]], [[Upsample(scale_factor=2.0, mode='nearest')]] },
+{ [[nn.PReLU()]], [[PReLU(num_parameters=1)]] },
+{ [[nn.Dropout2d(0.5)]], [[Dropout2d(p=0.5, inplace=False)]] },
 }

@@ -24,7 +24,26 @@ cases = [
     ("nn.LSTM(3, 4, { proj_size = 2 })", nn.LSTM(3, 4, proj_size=2)), ("nn.RNNCell(3, 4, { nonlinearity = 'relu' })", nn.RNNCell(3, 4, nonlinearity="relu")),
     ("nn.GRUCell(3, 4)", nn.GRUCell(3, 4)), ("nn.LSTMCell(3, 4, { bias = false })", nn.LSTMCell(3, 4, bias=False)), ("nn.Bilinear(2, 3, 4)", nn.Bilinear(2, 3, 4)), ("nn.CosineSimilarity()", nn.CosineSimilarity()), ("nn.PairwiseDistance()", nn.PairwiseDistance()), ("Net()", Net()),
 ]
+# The classes of other files; PyTorch's name for MultiheadAttention's projection is an inner detail.
+cases += [
+    ("nn.Conv1d(3, 4, 3)", nn.Conv1d(3,4,3)), ("nn.Conv2d(3, 8, 3, { padding = 1, bias = false })", nn.Conv2d(3,8,3,padding=1,bias=False)),
+    ("nn.Conv2d(4, 8, { 3, 5 }, { stride = 2, dilation = 2, groups = 2 })", nn.Conv2d(4,8,(3,5),stride=2,dilation=2,groups=2)),
+    ("nn.ConvTranspose2d(4, 8, 3, { stride = 2, padding = 1, output_padding = 1 })", nn.ConvTranspose2d(4,8,3,stride=2,padding=1,output_padding=1)),
+    ("nn.MaxPool2d(2)", nn.MaxPool2d(2)), ("nn.MaxPool2d(3, { stride = 2, padding = 1 })", nn.MaxPool2d(3,stride=2,padding=1)), ("nn.AvgPool2d(2)", nn.AvgPool2d(2)),
+    ("nn.AdaptiveAvgPool2d(1)", nn.AdaptiveAvgPool2d(1)), ("nn.AdaptiveAvgPool2d({ 5, 7 })", nn.AdaptiveAvgPool2d((5,7))),
+    ("nn.BatchNorm2d(8)", nn.BatchNorm2d(8)), ("nn.BatchNorm1d(8, { affine = false })", nn.BatchNorm1d(8,affine=False)),
+    ("nn.LayerNorm(5)", nn.LayerNorm(5)), ("nn.LayerNorm({ 3, 4 }, { elementwise_affine = false })", nn.LayerNorm((3,4),elementwise_affine=False)),
+    ("nn.RMSNorm(5)", nn.RMSNorm(5)), ("nn.GroupNorm(2, 8)", nn.GroupNorm(2,8)),
+    ("nn.Embedding(10, 3)", nn.Embedding(10,3)), ("nn.Embedding(10, 3, { padding_idx = 0 })", nn.Embedding(10,3,padding_idx=0)),
+    ("nn.MultiheadAttention(8, 2)", nn.MultiheadAttention(8,2)),
+    ("nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16 })", nn.TransformerEncoderLayer(8,2,dim_feedforward=16)),
+    ("nn.TransformerDecoderLayer(8, 2, { dim_feedforward = 16 })", nn.TransformerDecoderLayer(8,2,dim_feedforward=16)),
+    ("nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16 }), 2)", nn.TransformerEncoder(nn.TransformerEncoderLayer(8,2,dim_feedforward=16),2)),
+    ("nn.GELU()", nn.GELU()), ("nn.GELU({ approximate = 'tanh' })", nn.GELU(approximate="tanh")), ("nn.LeakyReLU(0.2)", nn.LeakyReLU(0.2)), ("nn.ELU()", nn.ELU()), ("nn.SiLU()", nn.SiLU()), ("nn.Softplus()", nn.Softplus()),
+    ("nn.ReLU({ inplace = true })", nn.ReLU(inplace=True)), ("nn.CrossEntropyLoss()", nn.CrossEntropyLoss()), ("nn.MSELoss()", nn.MSELoss()),
+    ("nn.Upsample({ scale_factor = 2 })", nn.Upsample(scale_factor=2)), ("nn.PReLU()", nn.PReLU()), ("nn.Dropout2d(0.5)", nn.Dropout2d(0.5)),
+]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "module_prints.lua"), "w") as f:
     f.write("-- Written by module_prints.py with PyTorch %s.\nreturn {\n" % torch.__version__)
-    for expression, module in cases: f.write("{ [[%s]], [[%s]] },\n" % (expression, module))
+    for expression, module in cases: f.write("{ [[%s]], [[%s]] },\n" % (expression, str(module).replace("NonDynamicallyQuantizableLinear", "Linear")))
     f.write("}\n")
