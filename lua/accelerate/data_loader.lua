@@ -63,7 +63,9 @@ end
 function Loader:iter()
   synchronise(self)
   announce_pass(self)
-  local next_batch = reader(self)
+  if self._close then self._close() end -- a pass that was left by break ends now, and its worker processes with it
+  local next_batch, close = reader(self)
+  self._close = close
   local over = false
   self._end, self._remainder = false, remainder_of(self)
   gradient_state:_enter(self)
@@ -289,6 +291,7 @@ function M.skip_first_batches(loader, num_batches)
   if M.is_prepared(loader) then
     local copy = Class.new()
     for name, value in pairs(loader) do rawset(copy, name, value) end
+    copy._close = nil
     copy._skip = loader._skip + num_batches
     copy._end, copy._remainder = false, -1
     return copy

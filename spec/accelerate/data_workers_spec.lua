@@ -445,6 +445,24 @@ describe("worker processes", function()
     assert.truthy(out:find("0 good") and out:find("1 good"), out)
   end)
 
+  it("of a prepared loader's pass that was left by break are gone when the next one starts", function()
+    local accelerator = require("accelerate").Accelerator {}
+    local loader = accelerator:prepare(data.DataLoader(plain(40, function(i) return i end), { num_workers = 2 }))
+    local next_batch = loader:iter()
+    next_batch()
+    local first = children()
+    assert.equal(2, #first)
+    local n = 0
+    for _ in loader:iter() do
+      n = n + 1
+      if n == 1 then
+        for _, pid in ipairs(children()) do assert.is_true(pid ~= first[1] and pid ~= first[2]) end
+      end
+    end
+    assert.equal(40, n)
+    assert.same({}, children())
+  end)
+
   it("serve prepared streams", function()
     ranks.ok(2, [[
       local data = accelerate.data

@@ -380,6 +380,8 @@ end
 --- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at the end.
 ---@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer? } source: what to read instead of the own
 ---  (batch) sampler's positions; skip: batches to leave out; epoch: the number of the pass
+---@return fun(): table?
+---@return fun()? close ends the pass, and its worker processes, before its time; nil where there is nothing to end
 function DataLoader:_start(opts)
   opts = opts or {}
   local skip, epoch = opts.skip or 0, opts.epoch

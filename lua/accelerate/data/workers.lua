@@ -230,6 +230,8 @@ end
 ---@param tasks (fun(): any)? nil: the loader's dataset is a stream
 ---@param skip integer how many batches were left out before the first task (of a stream: are to be left out)
 ---@param announced boolean whether the data set is told the number of the pass
+---@return fun(): table? next_batch
+---@return fun() close ends the pass before its time
 function M.read(loader, tasks, seed, epoch, skip, announced)
   local pass = setmetatable({
     loader = loader, tasks = tasks, stream = not tasks, seed = seed, epoch = epoch, announced = announced,
@@ -242,6 +244,8 @@ function M.read(loader, tasks, seed, epoch, skip, announced)
       if not pass:next() then left = 0 end
     end
     return pass:next()
+  end, function()
+    if not pass.done then pass:finish() end
   end
 end
 
