@@ -226,12 +226,14 @@ static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, cons
   }
 }
 
-/* The working copy that the kernels write beside the parameter, or NULL; one that they do not know gets stale and is written when it is
- * used next. */
+/* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used since the parameter was last written
+ * (that of a table of embeddings, say) stays stale, unless it is so small that taking it along is cheaper than making two runs of one. */
 static ax_tensor *work_of(const ax_tensor *p)
 {
+  enum { SMALL = 16384 };
   ax_tensor *work = p->work;
-  return work && work->dtype == AX_BF16 && work->numel == p->numel && ax_tensor_is_contiguous(work) ? work : NULL;
+  if (!work || work->dtype != AX_BF16 || work->numel != p->numel || !ax_tensor_is_contiguous(work)) return NULL;
+  return p->work_edits == p->version->edits || p->numel < SMALL ? work : NULL;
 }
 
 /* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
