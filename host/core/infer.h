@@ -41,6 +41,10 @@ void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
 /* Sizes from a list in which one may be -1. */
 ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape);
 
+/* ---- ops/scatter.c */
+/* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones, AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
+ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out);
+
 /* ---- random.c */
 /* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this rank's own. */
 void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a);

@@ -142,6 +142,11 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
       T *out = (T *)data[0]; \
       AX_SIMD \
       for (int64_t i = 0; i < n; i++) out[i] = v; \
+    } else if (stride[0] == size && stride[1] == -size) { /* backward (flip) */ \
+      const T *from = (const T *)data[1] - (n - 1); \
+      T *out = (T *)data[0]; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) out[i] = from[n - 1 - i]; \
     } else \
       for (int64_t i = 0; i < n; i++) *(T *)(data[0] + i * stride[0]) = *(const T *)(data[1] + i * stride[1]); \
   } \

@@ -31,8 +31,15 @@ static ax_status check_index(const job *j)
 
 #define PICK(item_size, T) \
   case item_size: \
-    for (int64_t p = lo; p < hi; p++) \
-      ((T *)j->dst)[p] = ((const T *)j->src)[p / j->picked * j->size + j->index[p % j->picked]]; \
+    for (int64_t p = lo; p < hi;) { \
+      const int64_t o = p / j->picked, from = p % j->picked, left = j->picked - from, n = left < hi - p ? left : hi - p; \
+      const T *x = (const T *)j->src + o * j->size; \
+      const int64_t *at = j->index + from; \
+      T *y = (T *)j->dst + p; \
+      AX_SIMD \
+      for (int64_t i = 0; i < n; i++) y[i] = x[at[i]]; \
+      p += n; \
+    } \
     break;
 
 /* Runs of `inner` elements. */
@@ -123,16 +130,30 @@ ax_status ax_cpu__index_select_backward(const ax_call *call)
 
 /* ---- flat positions of the trues; the caller counted them, and both must agree */
 
+#define RUN 512
+
+/* Positions of the trues among n <= RUN bytes, counted from `base`; returns their number.  No branch: masks are hard to foresee. */
+static int64_t true_positions(const uint8_t *m, int64_t n, int64_t base, int64_t *found)
+{
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    found[count] = base + i;
+    count += m[i] != 0;
+  }
+  return count;
+}
+
 ax_status ax_cpu__mask_indices(const ax_call *call)
 {
   const ax_tensor *mask = call->in[0], *out = call->out[0];
   const uint8_t *m = ax_data(mask);
   int64_t *to = ax_data(out), n = 0;
 
-  for (int64_t i = 0; i < mask->numel; i++) {
-    if (!m[i]) continue;
-    if (n < out->numel) to[n] = i;
-    n++;
+  for (int64_t base = 0; base < mask->numel; base += RUN) {
+    int64_t found[RUN];
+    const int64_t count = true_positions(m + base, mask->numel - base < RUN ? mask->numel - base : RUN, base, found);
+    if (n + count <= out->numel) memcpy(to + n, found, (size_t)count * sizeof *to);
+    n += count;
   }
   if (n != out->numel)
     return ax_fail(AX_ESHAPE, "mask_indices: the mask has %lld true elements, the result room for %lld", (long long)n,
@@ -150,14 +171,16 @@ ax_status ax_cpu__nonzero(const ax_call *call)
   const int64_t run = ndim ? mask->shape[ndim - 1] : 1;
   int64_t *to = ax_data(out), at[AX_MAX_DIMS] = { 0 }, n = 0;
 
-  for (int64_t base = 0; base < mask->numel; base += run) {
-    for (int64_t j = 0; j < run; j++) {
-      if (!m[base + j]) continue;
-      if (n < out->shape[0] && ndim) {
-        for (int d = 0; d < ndim - 1; d++) to[n * ndim + d] = at[d];
-        to[n * ndim + ndim - 1] = j;
+  for (int64_t row = 0; row < mask->numel; row += run) {
+    for (int64_t base = 0; base < run; base += RUN) {
+      int64_t found[RUN];
+      const int64_t count = true_positions(m + row + base, run - base < RUN ? run - base : RUN, base, found);
+      for (int64_t k = 0; ndim && k < count && n + count <= out->shape[0]; k++) {
+        int64_t *place = to + (n + k) * ndim;
+        for (int d = 0; d < ndim - 1; d++) place[d] = at[d];
+        place[ndim - 1] = found[k];
       }
-      n++;
+      n += count;
     }
     for (int d = ndim - 2; d >= 0 && ++at[d] == mask->shape[d]; d--) at[d] = 0;
   }

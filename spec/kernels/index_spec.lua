@@ -212,3 +212,25 @@ describe("messages of the shape family", function()
     it(text, function() raises(text, f) end)
   end
 end)
+
+describe("at the edges", function()
+  it("remainder has PyTorch's gradients at zero, infinite and NaN divisors and dividends", function()
+    local inf, nan = 1 / 0, 0 / 0
+    local a = core.tensor({ 5, -3, inf, nan, 2, 2, 0, -7, 5 }, { dtype = "float64", requires_grad = true })
+    local b = core.tensor({ 0, 0, 2, 2, inf, nan, 0, -inf, -3 }, { dtype = "float64", requires_grad = true })
+    a:remainder(b):sum():backward()
+    assert.are.same({ 1, 1, 1, 1, 1, 1, 1, 1, 1 }, a.grad:totable())
+    local expected = { -inf, inf, nan, nan, 0, nan, nan, 0, 2 }
+    for i, g in ipairs(b.grad:totable()) do
+      local e = expected[i]
+      assert.is_true(g == e or (g ~= g and e ~= e), ("divisor %d: %g"):format(i, g))
+    end
+  end)
+
+  it("an int32 that a number does not fit is the least one, from a tensor as from a number", function()
+    local least = { -2 ^ 31, -2 ^ 31 }
+    assert.are.same(least, core.tensor({ 3e9, -3e9 }, { dtype = "float64" }):int():totable())
+    assert.are.same(least, core.zeros(2, { dtype = "int32" }):scatter(1, int64 { 0, 1 }, 3e9):totable())
+    assert.are.same(least, core.zeros(2, { dtype = "int32" }):index_fill(1, int64 { 0, 1 }, -3e9):totable())
+  end)
+end)

@@ -165,7 +165,9 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
 RULE(remainder) /* a - b floor(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, bin(c, AX_OP_FLOOR_DIVIDE, IN(0), IN(1)))));
+  if (!WANTS(1)) return;
+  const ax_arg a = IN(0), nothing = a.t ? sub(c, a, a) : NUM(a.num - a.num); /* NaN for an infinite a, as in PyTorch */
+  give(c, 1, un(c, AX_OP_NEG, mul(c, G, sub(c, un(c, AX_OP_FLOOR, over(c, a, IN(1))), nothing))));
 }
 
 RULE(fmod) /* a - b trunc(a / b) */

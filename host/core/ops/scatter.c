@@ -331,7 +331,7 @@ ax_status ax_infer_one_hot(ax_infer *q)
 /* ---- masks, counts */
 
 /* Flat positions where `mask` (bool, of x's shape) is true, and their number. */
-static ax_status true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out)
+ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out)
 {
   ax_tensor *whole = NULL, *count = NULL;
   double trues;
@@ -358,7 +358,7 @@ ax_status ax_infer_nonzero(ax_infer *q)
 
   if (X->dtype == AX_BOOL) mask = ax_tensor_retain(X);
   else if ((st = ax_run_num(AX_OP_NE, X, 0, &mask)) != AX_OK) return st;
-  st = true_positions(mask, AX_OP_NONZERO_INTO, X->ndim, &q->result[0]);
+  st = ax_true_positions(mask, AX_OP_NONZERO_INTO, X->ndim, &q->result[0]);
   ax_tensor_release(mask);
   return st;
 }
@@ -376,7 +376,7 @@ ax_status ax_infer_masked_scatter(ax_infer *q)
   AX_TRY(ax_shape_broadcast(q->name, X->ndim, X->shape, mask->ndim, mask->shape, &ndim, shape));
   AX_TRY(run_list(AX_OP_EXPAND, X, ndim, shape, &wide));
   AX_TRY(run_list(AX_OP_EXPAND, mask, ndim, shape, &wide_mask));
-  AX_TRY(true_positions(wide_mask, AX_OP_MASK_INDICES, 1, &at));
+  AX_TRY(ax_true_positions(wide_mask, AX_OP_MASK_INDICES, 1, &at));
   if (at->numel > source->numel) {
     st = ax_fail(AX_ESHAPE, "masked_scatter: the mask has %lld true elements, source only %lld", (long long)at->numel, (long long)source->numel);
     goto out;

@@ -123,3 +123,128 @@ ax_status ax_infer_bucketize(ax_infer *q)
   if (in[0]->ndim != 1) return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
   return ax_run(AX_OP_SEARCHSORTED, &(ax_args){ .n_in = 2, .in = in, .a = q->a }, q->result);
 }
+
+/* ---- sets: nothing is recorded, for positions and memberships have no gradient */
+
+static ax_status two(ax_op op, ax_tensor *a, ax_tensor *b, const ax_attrs *attrs, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT] = { 0 };
+  const ax_status st = ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = *attrs }, results);
+  *out = results[0];
+  return st;
+}
+
+static ax_status sorted_flat(ax_tensor *x, ax_tensor **values, ax_tensor **order)
+{
+  ax_tensor *flat = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st;
+  AX_TRY(run_list(AX_OP_RESHAPE, x, 1, &x->numel, &flat));
+  AX_TRY(ax_run(AX_OP_SORT, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, results));
+  *values = results[0];
+  if (order) *order = results[1];
+  else ax_tensor_release(results[1]);
+out:
+  ax_tensor_release(flat);
+  return st;
+}
+
+/* Where in the sorted row a new element begins. */
+static ax_status beginnings(ax_tensor *sorted, ax_tensor **out)
+{
+  const int64_t n = sorted->numel;
+  ax_tensor *earlier = NULL, *later = NULL, *differs = NULL, *first = NULL, *mask = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st;
+
+  AX_TRY(run_ints(AX_OP_NARROW, sorted, 0, 0, n ? n - 1 : 0, 0, &earlier));
+  AX_TRY(run_ints(AX_OP_NARROW, sorted, 0, n ? 1 : 0, n ? n - 1 : 0, 0, &later));
+  AX_TRY(ax_run2(AX_OP_NE, earlier, later, &differs));
+  AX_TRY(ax_tensor_new_on(sorted->device, AX_BOOL, 1, (int64_t[]){ n > 0 }, &first));
+  AX_TRY(ax_fill(first, 1));
+  AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ first, differs }, .a = { .n_list = -1 } }, results));
+  mask = results[0];
+  st = ax_true_positions(mask, AX_OP_MASK_INDICES, 1, out);
+out:
+  ax_tensor_release(earlier), ax_tensor_release(later), ax_tensor_release(differs), ax_tensor_release(first), ax_tensor_release(mask);
+  return st;
+}
+
+/* From where an element begins to where the next one does. */
+static ax_status lengths(ax_tensor *begin, int64_t n, ax_tensor **out)
+{
+  ax_tensor *next = NULL, *end = NULL, *both = NULL, *results[AX_MAX_OUT] = { 0 };
+  const int64_t u = begin->numel;
+  ax_status st;
+
+  AX_TRY(run_ints(AX_OP_NARROW, begin, 0, u > 0, u ? u - 1 : 0, 0, &next));
+  AX_TRY(ax_tensor_new_on(begin->device, AX_I64, 1, (int64_t[]){ u > 0 }, &end));
+  AX_TRY(ax_fill(end, (double)n));
+  AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ next, end }, .a = { .n_list = -1 } }, results));
+  both = results[0];
+  st = ax_run2(AX_OP_SUB, both, begin, out);
+out:
+  ax_tensor_release(next), ax_tensor_release(end), ax_tensor_release(both);
+  return st;
+}
+
+/* For each element of x the number of its value: the last beginning not behind its place in the sorted row. */
+static ax_status numbers_of(ax_tensor *x, ax_tensor *order, ax_tensor *begin, ax_tensor **out)
+{
+  ax_tensor *places = NULL, *behind = NULL, *number = NULL, *flat = NULL;
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(x->device, AX_I64, 1, &x->numel, &places));
+  if (x->numel) AX_TRY(ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, places));
+  AX_TRY(two(AX_OP_SEARCHSORTED, begin, places, &(ax_attrs){ .i = { 1 }, .n_list = -1 }, &behind));
+  AX_TRY(ax_run_num(AX_OP_SUB, behind, 1, &number));
+  {
+    ax_tensor *results[AX_MAX_OUT] = { 0 };
+    AX_TRY(ax_run(AX_OP_SCATTER, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ places, order, number }, .a = { .n_list = -1 } }, results));
+    flat = results[0];
+  }
+  st = run_list(AX_OP_VIEW, flat, x->ndim, x->shape, out);
+  if (st == AX_OK) (*out)->is_view = false; /* nobody else sees what it is a view of */
+out:
+  ax_tensor_release(places), ax_tensor_release(behind), ax_tensor_release(number), ax_tensor_release(flat);
+  return st;
+}
+
+ax_status ax_infer_unique(ax_infer *q)
+{
+  ax_tensor *plain = NULL, *sorted = NULL, *order = NULL, *begin = NULL, *made[3] = { 0 };
+  int n = 1;
+  ax_status st;
+
+  AX_TRY(ax_tensor_alias(X, &plain));
+  AX_TRY(sorted_flat(plain, &sorted, &order));
+  AX_TRY(beginnings(sorted, &begin));
+  AX_TRY(two(AX_OP_INDEX_SELECT, sorted, begin, &(ax_attrs){ .n_list = -1 }, &made[0]));
+  if (q->a.i[0]) AX_TRY(numbers_of(plain, order, begin, &made[n++]));
+  if (q->a.i[1]) AX_TRY(lengths(begin, X->numel, &made[n++]));
+  for (int k = 0; k < 3; k++) {
+    q->result[k] = made[k];
+    made[k] = NULL;
+  }
+out:
+  ax_tensor_release(plain), ax_tensor_release(sorted), ax_tensor_release(order), ax_tensor_release(begin);
+  for (int k = 0; k < 3; k++) ax_tensor_release(made[k]);
+  return st;
+}
+
+ax_status ax_infer_isin(ax_infer *q)
+{
+  ax_tensor *x = NULL, *test = NULL, *sorted = NULL, *low = NULL, *high = NULL, *among = NULL, *itself = NULL;
+  ax_status st;
+
+  AX_TRY(ax_tensor_alias(X, &x));
+  AX_TRY(ax_tensor_alias(INPUT(1), &test));
+  AX_TRY(sorted_flat(test, &sorted, NULL));
+  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &(ax_attrs){ .i = { 0 }, .n_list = -1 }, &low));
+  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &(ax_attrs){ .i = { 1 }, .n_list = -1 }, &high));
+  AX_TRY(ax_run2(AX_OP_LT, low, high, &among));
+  AX_TRY(ax_run2(AX_OP_EQ, x, x, &itself)); /* NaN is in nothing */
+  st = ax_run2(AX_OP_LOGICAL_AND, among, itself, &q->result[0]);
+out:
+  ax_tensor_release(x), ax_tensor_release(test), ax_tensor_release(sorted), ax_tensor_release(low), ax_tensor_release(high);
+  ax_tensor_release(among), ax_tensor_release(itself);
+  return st;
+}
