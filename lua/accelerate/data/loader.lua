@@ -109,6 +109,7 @@ function DataLoader:init(dataset, opts)
     for _, name in ipairs { "prefetch_factor", "persistent_workers" } do
       if o[name] then fail("DataLoader: option '%s' is about worker processes; num_workers is 0", name) end
     end
+    if o.timeout > 0 then fail("DataLoader: option 'timeout' is about worker processes; num_workers is 0") end
   elseif o.background then
     fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d", o.num_workers)
   end
