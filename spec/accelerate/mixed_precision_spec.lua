@@ -208,6 +208,50 @@ describe("mixed_precision", function()
     assert.is_true(tensor.allclose(model.weight.grad, once * 8, { rtol = 1e-6 }))
   end)
 
+  it("leaves the working copy of what only float32 rows use alone", function()
+    local a = accelerate.Accelerator { mixed_precision = "bf16" }
+    local table_of, layer = nn.Embedding(500, 64), nn.Linear(64, 400)
+    local model = nn.Sequential(table_of, layer)
+    local optimizer = optim.AdamW(model:parameters())
+    model, optimizer = a:prepare(model, optimizer)
+    for _ = 1, 2 do
+      model(tensor.randint(0, 500, 32)):square():mean():backward()
+      optimizer:step()
+    end
+    assert.is_true((select(2, core.work_of(layer.weight))))
+    assert.is_false((select(2, core.work_of(table_of.weight))))
+    assert.are.equal(0, core.work_of(table_of.weight):float():abs():max():item())
+    local want = table_of.weight:detach():to("bfloat16")
+    tensor.autocast(function() return tensor.linear(tensor.ones(1, 64), table_of.weight) end)
+    assert.is_true(tensor.equal(want, core.work_of(table_of.weight)))
+  end)
+
+  it("allocates nothing fresh in a steady step", function()
+    local a = accelerate.Accelerator { mixed_precision = "bf16" }
+    local model = mlp()
+    local optimizer = optim.AdamW(model:parameters())
+    model, optimizer = a:prepare(model, optimizer)
+    local x, y, loss_fn = tensor.randn(64, 20), tensor.randint(0, 4, 64), nn.CrossEntropyLoss()
+    local function steps(n)
+      for _ = 1, n do
+        tensor.scope(function()
+          local loss = loss_fn(model(x), y)
+          optimizer:zero_grad()
+          a:backward(loss)
+          optimizer:step()
+        end)
+      end
+      collectgarbage() collectgarbage()
+    end
+    steps(5)
+    local before = core.memory_stats()
+    steps(50)
+    local after = core.memory_stats()
+    assert.are.equal(after.allocations - before.allocations, after.cache_hits - before.cache_hits)
+    assert.are.equal(before.live_bytes, after.live_bytes)
+    assert.are.equal(before.structs, after.structs)
+  end)
+
   it("trains as PyTorch's autocast does", function()
     local reference = dofile("spec/support/autocast_reference.lua")
     local sizes = reference.sizes

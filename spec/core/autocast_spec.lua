@@ -323,4 +323,29 @@ describe("products of half types", function()
       end
     end
   end)
+
+  it("give the same bits for any number of threads", function()
+    local before = core.get_num_threads()
+    local bits = {}
+    for _, threads in ipairs { 1, 2, 3 } do
+      core.set_num_threads(threads)
+      tensor.manual_seed(1)
+      local got = {}
+      for i, size in ipairs { { 2, 4096, 3 }, { 64, 784, 96 }, { 300, 2100, 33 }, { 2500, 64, 128 } } do
+        local m, k, n = unpack(size)
+        local x, w, b = tensor.randn(m, k), leaf(n, k), tensor.randn(n)
+        core.set_grad_slot(w, tensor.zeros(n * k), 0)
+        local y = tensor.autocast(function() return tensor.linear(x, w, b) end)
+        y:backward(y:detach())
+        got[i] = { y:detach(), w.grad }
+      end
+      bits[threads] = got
+    end
+    core.set_num_threads(before)
+    for threads = 2, 3 do
+      for i, pair in ipairs(bits[threads]) do
+        for k, t in ipairs(pair) do assert.is_true(tensor.equal(t, bits[1][i][k]), ("%d threads, size %d"):format(threads, i)) end
+      end
+    end
+  end)
 end)

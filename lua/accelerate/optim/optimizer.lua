@@ -233,7 +233,7 @@ local function fill_state(self, group, plan, batch)
           state[row.name] = 1
         elseif missing and state_shape(p, row.form) then
           plan.places = plan.places or layout_of(group.params)
-          state[row.name] = new_state(plan.places, p, row.name, row.form)
+          state[row.name] = core.keep(new_state(plan.places, p, row.name, row.form))
           self:_made(state, row.name, group)
         end
       end
