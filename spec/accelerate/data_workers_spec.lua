@@ -553,6 +553,26 @@ describe("the background thread", function()
     end
   end)
 
+  it("is refused where it cannot be had, and not tried there by itself", function()
+    local needs = "needs a TensorDataset, or parts of one, read in batches and without a collate_fn"
+    fails_with(needs, data.DataLoader, plain(3, function(i) return i end), { background = true })
+    fails_with(needs, data.DataLoader, set, { background = true, collate_fn = print })
+    fails_with(needs, data.DataLoader, set, { background = true, batch_size = false })
+    local strided = data.TensorDataset(core.rand(4, 6):transpose(1, 2))
+    fails_with("'background' cannot be had for this dataset: tensor 1 must be contiguous", function()
+      data.DataLoader(strided, { background = true }):iter()
+    end)
+    assert.same(read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), false), read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), nil))
+  end)
+
+  it("gives the same batches when it decides by itself whether to work", function()
+    local threads = core.get_num_threads()
+    core.set_num_threads(1)
+    local wide = data.TensorDataset(core.rand(700, 9000), core.arange(700))
+    assert.same(read(wide, false), read(wide, nil)) -- 100 batches: beyond the timing of both ways
+    core.set_num_threads(threads)
+  end)
+
   it("is there only while it is needed, and never in a process that was forked", function()
     local function threads()
       local n = 0

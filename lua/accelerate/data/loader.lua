@@ -137,6 +137,9 @@ function DataLoader:init(dataset, opts)
   else
     fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s", show(dataset))
   end
+  if o.background and (o.collate_fn or not self.batch_sampler or not dataset_module.rows_of(dataset)) then
+    fail("DataLoader: option 'background' needs a TensorDataset, or parts of one, read in batches and without a collate_fn")
+  end
   self._fields = collate.new_fields()
 end
 
@@ -317,8 +320,8 @@ local function gatherer_for(self, source)
   local tensors, to_rows = dataset_module.rows_of(self.dataset)
   if not tensors then return nil end
   if self.background == nil and not background_pays(self, source, tensors) then return nil end
-  local gatherer = core._gather(tensors)
-  if not gatherer then return nil end
+  local gatherer, why = core._gather(tensors)
+  if not gatherer and self.background then fail("DataLoader: option 'background' cannot be had for this dataset: %s", why) end
   return gatherer, to_rows
 end
 
