@@ -84,9 +84,11 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
   bytes = sums_bytes + cols_bytes + (j.factored ? (size_t)(j.matrices * (j.rows + j.cols)) * item : 0);
   if ((st = ax_alloc(bytes, &scratch)) != AX_OK) return st;
   j.sums = scratch;
-  j.col_sums = (char *)scratch + sums_bytes;
-  j.row_factor = (char *)j.col_sums + cols_bytes;
-  j.col_factor = (char *)j.row_factor + (size_t)(j.matrices * j.rows) * item;
+  if (j.factored) {
+    j.col_sums = (char *)scratch + sums_bytes;
+    j.row_factor = (char *)j.col_sums + cols_bytes;
+    j.col_factor = (char *)j.row_factor + (size_t)(j.matrices * j.rows) * item;
+  }
 
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? squares_f32 : squares_f64, &j);
   if (j.factored) {

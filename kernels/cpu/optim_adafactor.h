@@ -54,7 +54,7 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
 
   for (int64_t c = from; c < to; c++) {
     int64_t first, last, lo, hi;
-    T *col = (T *)j->col_sums + c * cols;
+    T *col;
     double sum = 0;
 
     bounds(j, c, &first, &last, &lo, &hi);
@@ -76,6 +76,7 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
       j->sums[2 * c + 1] = moved;
       continue;
     }
+    col = (T *)j->col_sums + c * cols;
     for (int64_t m = first; m < last; m++) {
       const int64_t base = m * rows * cols;
       memset(col, 0, (size_t)cols * sizeof *col);
