@@ -10,29 +10,14 @@
 #include "philox.h"
 #include "philox_lanes.h"
 #include "pointwise.h"
+#include "vector.h"
 
-#if defined(__AVX512F__)
-#define BYTES 64
+#define BYTES AX_BYTES
+#if AX_BYTES == 64
 #define MAX_NV 4 /* vectors of a register tile: 6 x 4 of 32 registers */
-#elif defined(__AVX__)
-#define BYTES 32
+#else
 #define MAX_NV 2 /* 6 x 2 of 16 */
-#else
-#define BYTES 16
-#define MAX_NV 2
 #endif
-/* a b + c on vectors, fused where the processor does it: the compiler is told not to make that choice by itself. */
-#if defined(__AVX512F__)
-#define FMA_f32(a, b, c) ((vec_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define FMA_f64(a, b, c) ((vec_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
-#elif defined(__FMA__)
-#define FMA_f32(a, b, c) ((vec_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define FMA_f64(a, b, c) ((vec_f64)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
-#else
-#define FMA_f32(a, b, c) ((a) * (b) + (c))
-#define FMA_f64(a, b, c) ((a) * (b) + (c))
-#endif
-#define UNROLL _Pragma("GCC unroll 8")
 #define MR 6
 #define QUERIES 48 /* a multiple of MR and of every vector */
 #define KEYS 144   /* a multiple of MR and of 4 */
@@ -71,27 +56,31 @@ AX_FN float exp_below_f32(float x)
 
 #define T float
 #define N(name) name##_f32
+#define VEC ax_vec_f32
 #define EXP exp_below_f32
 #define LOG ax_log_f32
-#define FMA FMA_f32
+#define FMA AX_VFMA_f32
 #include "attention_tile.h"
 #undef T
 #undef N
 #undef EXP
 #undef LOG
 #undef FMA
+#undef VEC
 
 #define T double
 #define N(name) name##_f64
+#define VEC ax_vec_f64
 #define EXP exp
 #define LOG log
-#define FMA FMA_f64
+#define FMA AX_VFMA_f64
 #include "attention_tile.h"
 #undef T
 #undef N
 #undef EXP
 #undef LOG
 #undef FMA
+#undef VEC
 
 static side side_of(const ax_tensor *t)
 {

@@ -10,7 +10,6 @@
  *
  * so that only Q and dO have to be transposed, once for each block of queries. */
 
-typedef T N(vec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 enum { N(V) = BYTES / sizeof(T) };
 /* Widths are multiples of a vector, and of 4. */
 #define LANES (N(V) < 4 ? 4 : N(V))
@@ -20,23 +19,23 @@ typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 
 #define TILE(name, NV, AM, AK) \
   static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, bool add) \
   { \
-    N(vec) acc[MR][NV]; \
-    UNROLL for (int i = 0; i < MR; i++) \
-      UNROLL for (int j = 0; j < NV; j++) acc[i][j] = (N(vec)){0}; \
+    VEC acc[MR][NV]; \
+    AX_UNROLL for (int i = 0; i < MR; i++) \
+      AX_UNROLL for (int j = 0; j < NV; j++) acc[i][j] = (VEC){0}; \
     for (int64_t k = 0; k < depth; k++, b += ldb) { \
-      N(vec) row[NV]; \
-      UNROLL for (int j = 0; j < NV; j++) row[j] = *(const N(vec) *)(b + j * N(V)); \
-      UNROLL for (int i = 0; i < MR; i++) { \
-        const N(vec) x = (N(vec)){0} + a[i * (AM) + k * (AK)]; \
-        UNROLL for (int j = 0; j < NV; j++) acc[i][j] = FMA(x, row[j], acc[i][j]); \
+      VEC row[NV]; \
+      AX_UNROLL for (int j = 0; j < NV; j++) row[j] = *(const VEC *)(b + j * N(V)); \
+      AX_UNROLL for (int i = 0; i < MR; i++) { \
+        const VEC x = (VEC){0} + a[i * (AM) + k * (AK)]; \
+        AX_UNROLL for (int j = 0; j < NV; j++) acc[i][j] = FMA(x, row[j], acc[i][j]); \
       } \
     } \
     if (add) { \
-      UNROLL for (int i = 0; i < MR; i++) \
-        UNROLL for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) += acc[i][j]; \
+      AX_UNROLL for (int i = 0; i < MR; i++) \
+        AX_UNROLL for (int j = 0; j < NV; j++) *(VEC *)(c + i * ldc + j * N(V)) += acc[i][j]; \
     } else { \
-      UNROLL for (int i = 0; i < MR; i++) \
-        UNROLL for (int j = 0; j < NV; j++) *(N(vec) *)(c + i * ldc + j * N(V)) = acc[i][j]; \
+      AX_UNROLL for (int i = 0; i < MR; i++) \
+        AX_UNROLL for (int j = 0; j < NV; j++) *(VEC *)(c + i * ldc + j * N(V)) = acc[i][j]; \
     } \
   }
 TILE(by_rows_1, 1, step, 1)

@@ -9,7 +9,11 @@
 #include <omp.h>
 #include <string.h>
 
-#define LANES 64
+#include "pointwise.h"
+#include "vector.h"
+
+#define ROWS 4    /* of LONG elements or more are done together: weight and bias do not stay in the first-level cache then */
+#define LONG 2048 /* shorter rows go one by one, in the order in which the processor fetches memory ahead */
 #define MAX_CHUNKS 64
 #define CHUNK 16384 /* elements that are worth a chunk */
 
@@ -28,82 +32,114 @@ typedef struct job {
   int64_t chunks;
 } job;
 
-/* `fold` adds lanes pairwise, by the same tree on every level of processor. */
-#define NORM(S, T, SQRT) \
-  static inline T fold_##S(T *lane) \
+/* Which rows are done together follows from the sizes, never from the threads: pieces of work are whole groups of 64 rows, or chunks. */
+#define NORM(S, T, SQRT, FMA) \
+  enum { V_##S = AX_BYTES / sizeof(T) }; \
+  typedef ax_vec_##S vec_##S; \
+  AX_FN vec_##S at_##S(const T *p) { return *(const vec_##S *)p; } \
+  AX_FN T fold_##S(vec_##S a, vec_##S b) \
   { \
-    for (int w = LANES / 2; w; w /= 2) { \
-      AX_SIMD \
-      for (int j = 0; j < w; j++) lane[j] += lane[j + w]; \
-    } \
-    return lane[0]; \
+    T lane[V_##S], sum = 0; \
+    *(vec_##S *)lane = a + b; \
+    _Pragma("omp simd reduction(+:sum)") \
+    for (int j = 0; j < (int)V_##S; j++) sum += lane[j]; \
+    return sum; \
   } \
-  static inline T sum_##S(const T *x, int64_t n) \
+  /* sum[r] of x, or of (x - mean[r])^2, over R rows */ \
+  AX_FN void sums_##S(const int R, const bool square, const T *x, int64_t n, const T *mean, T *sum) \
   { \
-    T lane[LANES] = {0}, rest = 0; \
+    const int H = R == 1 ? 4 : 2; \
+    vec_##S acc[ROWS][4]; \
     int64_t i = 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      AX_SIMD \
-      for (int j = 0; j < LANES; j++) lane[j] += x[i + j]; \
+    AX_UNROLL for (int r = 0; r < R; r++) \
+      AX_UNROLL for (int h = 0; h < 4; h++) acc[r][h] = (vec_##S){0}; \
+    for (; i + H * V_##S <= n; i += H * V_##S) \
+      AX_UNROLL for (int r = 0; r < R; r++) \
+        AX_UNROLL for (int h = 0; h < H; h++) { \
+          vec_##S d = at_##S(x + r * n + i + h * V_##S); \
+          if (square) d -= mean[r]; \
+          if (square) acc[r][h] = AX_VFMA_##S(d, d, acc[r][h]); \
+          else acc[r][h] += d; \
+        } \
+    AX_UNROLL for (int r = 0; r < R; r++) { \
+      T rest = 0; \
+      for (int64_t k = i; k < n; k++) { \
+        const T d = square ? x[r * n + k] - mean[r] : x[r * n + k]; \
+        rest += square ? d * d : d; \
+      } \
+      sum[r] = fold_##S(acc[r][0] + acc[r][2], acc[r][1] + acc[r][3]) + rest; \
     } \
-    for (; i < n; i++) rest += x[i]; \
-    return fold_##S(lane) + rest; \
   } \
-  static inline T squares_##S(const T *x, int64_t n, T mean) \
-  { \
-    T lane[LANES] = {0}, rest = 0; \
-    int64_t i = 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      AX_SIMD \
-      for (int j = 0; j < LANES; j++) lane[j] += (x[i + j] - mean) * (x[i + j] - mean); \
-    } \
-    for (; i < n; i++) rest += (x[i] - mean) * (x[i] - mean); \
-    return fold_##S(lane) + rest; \
-  } \
-  static void forward_##S(const job *j, const T *x, T *y, T *mean_out, T *rstd_out) \
+  static T sum_##S(const T *x, int64_t n) { T s; sums_##S(1, false, x, n, NULL, &s); return s; } \
+  static T squares_##S(const T *x, int64_t n, T mean) { T s; sums_##S(1, true, x, n, &mean, &s); return s; } \
+  AX_FN void forward_##S(const int R, const job *j, const T *x, T *y, T *mean_out, T *rstd_out) \
   { \
     const T *w = j->w, *b = j->b; \
     const int64_t n = j->n; \
-    const T mean = j->centred ? sum_##S(x, n) / (T)n : 0; \
-    const T rstd = 1 / SQRT(squares_##S(x, n, mean) / (T)n + (T)j->eps); \
-    if (j->centred) *mean_out = mean; \
-    *rstd_out = rstd; \
-    if (j->centred) { \
-      AX_SIMD \
-      for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * w[i] + b[i]; \
-    } else { \
-      AX_SIMD \
-      for (int64_t i = 0; i < n; i++) y[i] = x[i] * rstd * w[i]; \
+    T mean[ROWS] = {0}, rstd[ROWS]; \
+    int64_t i = 0; \
+    if (j->centred) sums_##S(R, false, x, n, NULL, mean); \
+    AX_UNROLL for (int r = 0; r < R; r++) mean[r] /= (T)n; \
+    sums_##S(R, true, x, n, mean, rstd); \
+    AX_UNROLL for (int r = 0; r < R; r++) { \
+      rstd[r] = 1 / SQRT(rstd[r] / (T)n + (T)j->eps); \
+      if (j->centred) mean_out[r] = mean[r]; \
+      rstd_out[r] = rstd[r]; \
     } \
+    for (; i + V_##S <= n; i += V_##S) { \
+      const vec_##S wi = at_##S(w + i), bi = at_##S(b + i); \
+      AX_UNROLL for (int r = 0; r < R; r++) \
+        *(vec_##S *)(y + r * n + i) = AX_VFMA_##S((at_##S(x + r * n + i) - mean[r]) * rstd[r], wi, bi); \
+    } \
+    for (; i < n; i++) \
+      AX_UNROLL for (int r = 0; r < R; r++) y[r * n + i] = FMA((x[r * n + i] - mean[r]) * rstd[r], w[i], b[i]); \
   } \
   /* dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw += g xhat; db += g */ \
-  static void backward_##S(const job *j, const T *g, const T *x, T *dx, T mean, T rstd, T *dw, T *db) \
+  AX_FN void backward_##S(const int R, const job *j, const T *g, const T *x, T *dx, const T *mean_in, const T *rstd, T *dw, T *db) \
   { \
     const T *w = j->w; \
     const int64_t n = j->n; \
-    T lane[LANES] = {0}, other[LANES] = {0}, s = 0, t = 0; \
+    vec_##S sv[ROWS], tv[ROWS]; \
+    T mean[ROWS] = {0}, s[ROWS], t[ROWS]; \
     int64_t i = 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      AX_SIMD \
-      for (int k = 0; k < LANES; k++) { \
-        const T gw = g[i + k] * w[i + k]; \
-        lane[k] += gw; \
-        other[k] += gw * (x[i + k] - mean); \
+    AX_UNROLL for (int r = 0; r < R; r++) { \
+      if (mean_in) mean[r] = mean_in[r]; \
+      sv[r] = tv[r] = (vec_##S){0}; \
+    } \
+    for (; i + V_##S <= n; i += V_##S) \
+      AX_UNROLL for (int r = 0; r < R; r++) { \
+        const vec_##S gw = at_##S(g + r * n + i) * at_##S(w + i); \
+        sv[r] += gw; \
+        tv[r] = AX_VFMA_##S(gw, at_##S(x + r * n + i) - mean[r], tv[r]); \
       } \
+    AX_UNROLL for (int r = 0; r < R; r++) { \
+      s[r] = t[r] = 0; \
+      for (int64_t k = i; k < n; k++) { \
+        s[r] += g[r * n + k] * w[k]; \
+        t[r] += g[r * n + k] * w[k] * (x[r * n + k] - mean[r]); \
+      } \
+      s[r] = j->centred ? (fold_##S(sv[r], (vec_##S){0}) + s[r]) / (T)n : 0; \
+      t[r] = (fold_##S(tv[r], (vec_##S){0}) + t[r]) * rstd[r] * rstd[r] / (T)n; \
     } \
-    for (; i < n; i++) { \
-      s += g[i] * w[i]; \
-      t += g[i] * w[i] * (x[i] - mean); \
+    for (i = 0; i + V_##S <= n; i += V_##S) { \
+      const vec_##S wi = at_##S(w + i); \
+      vec_##S pw = at_##S(dw + i), pb = at_##S(db + i); \
+      AX_UNROLL for (int r = 0; r < R; r++) { \
+        const vec_##S gi = at_##S(g + r * n + i), d = at_##S(x + r * n + i) - mean[r]; \
+        *(vec_##S *)(dx + r * n + i) = (gi * wi - s[r] - d * t[r]) * rstd[r]; \
+        pw = AX_VFMA_##S(gi, d * rstd[r], pw); \
+        pb += gi; \
+      } \
+      *(vec_##S *)(dw + i) = pw; \
+      *(vec_##S *)(db + i) = pb; \
     } \
-    s = j->centred ? (fold_##S(lane) + s) / (T)n : 0; \
-    t = (fold_##S(other) + t) * rstd * rstd / (T)n; \
-    AX_SIMD \
-    for (i = 0; i < n; i++) { \
-      const T gi = g[i], d = x[i] - mean; \
-      dx[i] = (gi * w[i] - s - d * t) * rstd; \
-      dw[i] += gi * (d * rstd); \
-      db[i] += gi; \
-    } \
+    for (; i < n; i++) \
+      AX_UNROLL for (int r = 0; r < R; r++) { \
+        const T gi = g[r * n + i], d = x[r * n + i] - mean[r]; \
+        dx[r * n + i] = (gi * w[i] - s[r] - d * t[r]) * rstd[r]; \
+        dw[i] = FMA(gi, d * rstd[r], dw[i]); \
+        db[i] += gi; \
+      } \
   } \
   /* groups: mean and variance of the whole row, weight and bias by channel */ \
   static void group_forward_##S(const job *j, int64_t row, const T *x, T *y, T *mean_out, T *rstd_out) \
@@ -117,7 +153,7 @@ typedef struct job {
     for (int64_t c = 0; c < j->channels; c++) { \
       const T by = rstd * w[c], plus = b[c] - mean * by; \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) y[c * n + i] = x[c * n + i] * by + plus; \
+      for (int64_t i = 0; i < n; i++) y[c * n + i] = FMA(x[c * n + i], by, plus); \
     } \
   } \
   static void group_backward_##S(const job *j, int64_t row, const T *g, const T *x, T *dx, T mean, T rstd) \
@@ -126,21 +162,19 @@ typedef struct job {
     const T *w = (const T *)j->w + first, count = (T)(n * j->channels); \
     T *sums = (T *)j->sums + 2 * row * j->channels, s = 0, t = 0; /* by channel: sum of g, sum of g xhat */ \
     for (int64_t c = 0; c < j->channels; c++, g += n, x += n) { \
-      T lane[LANES] = {0}, other[LANES] = {0}, sg = 0, sx = 0; \
+      vec_##S sv = {0}, tv = {0}; \
+      T sg = 0, sx = 0; \
       int64_t i = 0; \
-      for (; i + LANES <= n; i += LANES) { \
-        AX_SIMD \
-        for (int k = 0; k < LANES; k++) { \
-          lane[k] += g[i + k]; \
-          other[k] += g[i + k] * (x[i + k] - mean); \
-        } \
+      for (; i + V_##S <= n; i += V_##S) { \
+        sv += at_##S(g + i); \
+        tv = AX_VFMA_##S(at_##S(g + i), at_##S(x + i) - mean, tv); \
       } \
       for (; i < n; i++) { \
         sg += g[i]; \
         sx += g[i] * (x[i] - mean); \
       } \
-      sums[2 * c] = fold_##S(lane) + sg; \
-      sums[2 * c + 1] = (fold_##S(other) + sx) * rstd; \
+      sums[2 * c] = fold_##S(sv, (vec_##S){0}) + sg; \
+      sums[2 * c + 1] = (fold_##S(tv, (vec_##S){0}) + sx) * rstd; \
       s += sums[2 * c] * w[c]; \
       t += sums[2 * c + 1] * w[c]; \
     } \
@@ -151,7 +185,7 @@ typedef struct job {
     for (int64_t c = 0; c < j->channels; c++) { \
       const T wc = w[c]; \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) dx[c * n + i] = (g[c * n + i] * wc - s - (x[c * n + i] - mean) * t) * rstd; \
+      for (int64_t i = 0; i < n; i++) dx[c * n + i] = FMA(mean - x[c * n + i], t, FMA(g[c * n + i], wc, -s)) * rstd; \
     } \
   } \
   /* A half row goes through float32 copies; of other types it is used where it lies. */ \
@@ -164,12 +198,19 @@ typedef struct job {
     for (int64_t at = lo; at < hi; at++) { \
       /* gradients of last dims: `at` is a chunk of rows */ \
       const bool chunked = j->g && !j->groups; \
-      const int64_t from = chunked ? j->rows * at / j->chunks : at, until = chunked ? j->rows * (at + 1) / j->chunks : at + 1; \
+      const int64_t per = j->groups ? 1 : 64, end = (at + 1) * per < j->rows ? (at + 1) * per : j->rows; /* forward: a piece is 64 rows */ \
+      const int64_t from = chunked ? j->rows * at / j->chunks : at * per, until = chunked ? j->rows * (at + 1) / j->chunks : end; \
       T *dw = chunked ? (T *)j->sums + 2 * length * at : NULL, *db = chunked ? dw + length : NULL; \
       if (chunked) memset(dw, 0, (size_t)(2 * length) * sizeof(T)); \
       for (int64_t r = from; r < until; r++) { \
         const T *x = (const T *)(j->x + r * length * size), *g = j->g ? (const T *)(j->g + r * length * size) : NULL; \
         T *y = (T *)(j->y + r * length * size); \
+        if (!half && !j->groups && length >= LONG && r + ROWS <= until) { \
+          if (g) backward_##S(ROWS, j, g, x, y, mean ? mean + r : NULL, rstd + r, dw, db); \
+          else forward_##S(ROWS, j, x, y, mean ? mean + r : NULL, rstd + r); \
+          r += ROWS - 1; \
+          continue; \
+        } \
         if (half) { \
           ax_cpu_half_to_float(j->dtype, (const char *)x, 2, (float *)own, length); \
           if (g) ax_cpu_half_to_float(j->dtype, (const char *)g, 2, (float *)(own + length), length); \
@@ -177,11 +218,10 @@ typedef struct job {
           g = g ? own + length : NULL; \
           y = own + 2 * length; \
         } \
-        T nothing; \
         if (!g && j->groups) group_forward_##S(j, r, x, y, mean + r, rstd + r); \
-        else if (!g) forward_##S(j, x, y, mean ? mean + r : &nothing, rstd + r); \
+        else if (!g) forward_##S(1, j, x, y, mean ? mean + r : NULL, rstd + r); \
         else if (j->groups) group_backward_##S(j, r, g, x, y, mean[r], rstd[r]); \
-        else backward_##S(j, g, x, y, mean ? mean[r] : 0, rstd[r], dw, db); \
+        else backward_##S(1, j, g, x, y, mean ? mean + r : NULL, rstd + r, dw, db); \
         if (half) ax_cpu_float_to_half(j->dtype, (const float *)y, j->y + r * length * 2, 2, length); \
       } \
     } \
@@ -206,8 +246,9 @@ typedef struct job {
       out[i] = add ? out[i] + s : s; \
     } \
   }
-NORM(f32, float, sqrtf)
-NORM(f64, double, sqrt)
+NORM(f32, float, sqrtf, AX_FMAF)
+#define PLAIN(a, b, c) ((a) * (b) + (c))
+NORM(f64, double, sqrt, PLAIN)
 
 /* ---- drivers */
 
@@ -275,7 +316,7 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   AX_TRY(parameter(&j, call->n_in > 1 ? call->in[1] : NULL, parameter_count(&j), 1, &own[0], bytes, &j.w));
   AX_TRY(parameter(&j, centred && call->n_in > 2 ? call->in[2] : NULL, parameter_count(&j), 0, &own[1], bytes, &j.b));
   AX_TRY(scratch_for(&j, &scratch));
-  run_rows(&j, j.rows, x->numel * 2);
+  run_rows(&j, groups ? j.rows : (j.rows + 63) / 64, x->numel * 2);
 out:
   for (int k = 0; k < 2; k++)
     if (own[k]) ax_free(own[k], bytes);
