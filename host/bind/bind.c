@@ -234,6 +234,7 @@ static int open_core(lua_State *L)
   ax_open_flat(L);
   ax_open_autocast(L);
   ax_open_worker(L);
+  ax_open_gather(L);
   ax_open_data(L);
   if (ax_open_dist) ax_open_dist(L);
   if (ax_open_io) ax_open_io(L);

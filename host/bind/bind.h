@@ -172,6 +172,7 @@ void ax_open_io(lua_State *L) __attribute__((weak));
 void ax_open_flat(lua_State *L);
 void ax_open_autocast(lua_State *L);
 void ax_open_worker(lua_State *L);
+void ax_open_gather(lua_State *L);
 void ax_open_data(lua_State *L);
 
 /* Adds functions to the table on the stack top. */
