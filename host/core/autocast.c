@@ -56,13 +56,11 @@ static void forget_all(void)
   ax_mfree(place);
 }
 
-/* Is it what casting the leaf would give now?  Its node must not have been used up by a backward pass inside the region, and what was
- * cast without a history serves no recording. */
+/* Is it what casting the leaf would give now?  What was cast without a history serves no recording. */
 static bool current(const kept *k, ax_dtype to)
 {
   ax_tensor *leaf = k->leaf;
-  return k->edits == leaf->version->edits && k->cast->dtype == to && k->cast->requires_grad == ax_would_record(1, &leaf) &&
-         !(k->cast->grad_fn && k->cast->grad_fn->released);
+  return k->edits == leaf->version->edits && k->cast->dtype == to && k->cast->requires_grad == ax_would_record(1, &leaf);
 }
 
 /* ---- regions */

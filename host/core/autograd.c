@@ -604,6 +604,12 @@ static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
 /* The script may have frozen a leaf since the forward pass, or made it the result of an in-place op: then it has no gradient any more. */
 static bool still_leaf(const ax_tensor *t) { return t->requires_grad && !t->grad_fn; }
 
+/* Is it the cast of a leaf?  It saves nothing, and autocast lets the graphs of several losses share one: a backward pass does not use it up. */
+static bool casts_leaf(const ax_node *n)
+{
+  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node && n->edges[0].node->kind == AX_NODE_ACCUMULATE;
+}
+
 static ax_status run_leaf(run *r, ax_node *n)
 {
   ax_tensor *leaf = n->leaf;
@@ -636,7 +642,7 @@ bool ax_wants(const ax_grad *c, int k)
  * leaf's type.  NULL where there is none, or where a hook is to see what comes by. */
 static ax_node *leaf_node(ax_node *to)
 {
-  if (to && to->kind == AX_NODE_OP && to->op == AX_OP_CAST && !to->hooks && !to->released) to = to->edges[0].node;
+  if (to && casts_leaf(to) && !to->hooks) to = to->edges[0].node;
   return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
 }
 
@@ -733,7 +739,7 @@ static ax_status run_node(run *r, ax_node *n)
   }
   for (int k = 0; k < n->n_in; k++) ax_tensor_release(d[k]);
   if (d != few) ax_mfree(d);
-  if (st == AX_OK && !r->retain) release_saved(n);
+  if (st == AX_OK && !r->retain && !casts_leaf(n)) release_saved(n);
   return st;
 }
 
