@@ -246,6 +246,14 @@ ax_status ax_cpu_bmm(const ax_call *call)
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
+ax_status ax_cpu_dot(const ax_call *call)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  const ax_gemm g = { .dtype = a->dtype, .batch = 1, .m = 1, .n = 1, .k = a->shape[0], .a = { 0, a->shape[0], a->strides[0] }, .b = { 0, b->strides[0], 1 },
+                      .c = { 0, 1 } };
+  return run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
+}
+
 /* Stacks of any strides, broadcast against each other.  The result lies in order; its leading dims are merged as far as all three step
  * evenly, the innermost is one batch, and the others are walked. */
 ax_status ax_cpu__matmul_stacks(const ax_call *call)

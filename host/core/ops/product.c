@@ -106,8 +106,19 @@ ax_status ax_infer_mv(ax_infer *q)
 
 ax_status ax_infer_dot(ax_infer *q)
 {
-  if (X->ndim != 1 || INPUT(1)->ndim != 1) return ax_fail(AX_ESHAPE, "dot: expected two vectors, got %s and %s", TEXT(X), TEXT(INPUT(1)));
-  return ax_run2(AX_OP_MATMUL, X, INPUT(1), &q->result[0]);
+  const ax_tensor *b = INPUT(1);
+  if (X->ndim != 1 || b->ndim != 1) return ax_fail(AX_ESHAPE, "dot: expected two vectors, got %s and %s", TEXT(X), TEXT(b));
+  if (X->dtype != b->dtype || X->dtype == AX_BOOL)
+    return ax_fail(AX_EDTYPE, "dot: expected vectors of one numeric type, got %s and %s", TYPE(X), TYPE(b));
+  if (X->numel != b->numel) return ax_fail(AX_ESHAPE, "dot: the vectors differ in length: %s and %s", TEXT(X), TEXT(b));
+  out_like(q, 0, (ax_dtype)X->dtype, 0, NULL);
+  return AX_OK;
+}
+
+RULE(dot)
+{
+  if (WANTS(0)) give(c, 0, mul(c, G, IN(1)));
+  if (WANTS(1)) give(c, 1, mul(c, G, IN(0)));
 }
 
 ax_status ax_infer_outer(ax_infer *q)
