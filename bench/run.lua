@@ -56,6 +56,15 @@ local ROWS = {
   { "add of 4 elements", "ns", "plain_ns", script = "ops" },
   { "the same, recorded for autograd", "ns", "recorded_ns", script = "ops" },
   { "the same, with its backward", "ns", "backward_ns", script = "ops" },
+  { "copy of 64 MB, 1 thread", "ms", "copy_ms", script = "bandwidth" },
+  { "gelu (tanh) of 64 MB", "ms", "gelu_ms", script = "bandwidth" },
+  { "the same, with its gradient", "ms", "gelu_grad_ms", script = "bandwidth" },
+  { "softmax of 64 MB", "ms", "softmax_ms", script = "bandwidth" },
+  { "the same, with its gradient", "ms", "softmax_grad_ms", script = "bandwidth" },
+  { "layer norm of 64 MB", "ms", "layernorm_ms", script = "bandwidth" },
+  { "the same, with its gradient", "ms", "layernorm_grad_ms", script = "bandwidth" },
+  { "cross-entropy of 64 MB", "ms", "cross_entropy_ms", script = "bandwidth" },
+  { "the same, with its gradient", "ms", "cross_entropy_grad_ms", script = "bandwidth" },
 }
 
 local function read(path)

@@ -10,15 +10,10 @@
 /* Phi(-a) for a >= 0 as 2^Q(a), Q minimising the error of a Phi(-a); 0 where it no longer counts (a > 12 or so). */
 AX_FN float ax_normal_tail_f32(float a)
 {
-  float q = -2.09613571e-6f;
-  q = AX_FMAF(q, a, 3.06610531e-5f);
-  q = AX_FMAF(q, a, -1.45486628e-4f);
-  q = AX_FMAF(q, a, -2.33149737e-4f);
-  q = AX_FMAF(q, a, 7.18584633e-3f);
-  q = AX_FMAF(q, a, -5.25782409e-2f);
-  q = AX_FMAF(q, a, -4.59182036e-1f);
-  q = AX_FMAF(q, a, -1.15110829f);
-  q = AX_FMAF(q, a, -9.99999934e-1f);
+  const float s = a * a, w = s * s;
+  const float high = AX_FMAF(AX_FMAF(3.06610531e-5f, a, -1.45486628e-4f), s, AX_FMAF(-2.33149737e-4f, a, 7.18584633e-3f));
+  const float low = AX_FMAF(AX_FMAF(-5.25782409e-2f, a, -4.59182036e-1f), s, AX_FMAF(-1.15110829f, a, -9.99999934e-1f));
+  const float q = AX_FMAF(AX_FMAF(-2.09613571e-6f, w, high), w, low);
   return ax_exp2_part(q);
 }
 AX_FN float ax_gelu_f32(float x)

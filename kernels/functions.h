@@ -4,23 +4,6 @@
 
 #include "pointwise.h"
 
-/* 2^x for results that matter only as part of a sum or product near 1: 1.5 ulp for |x| < 126, exactly 0 below.  x must not exceed 127. */
-AX_FN float ax_exp2_part(float x)
-{
-  const float t = x + AX_ROUNDER, f = x - (t - AX_ROUNDER);
-  float p = 1.326472205e-3f;
-
-  p = AX_FMAF(p, f, 9.671512997e-3f);
-  p = AX_FMAF(p, f, 5.550733760e-2f);
-  p = AX_FMAF(p, f, 2.402224208e-1f);
-  p = AX_FMAF(p, f, 6.931469776e-1f);
-  p = AX_FMAF(p, f, 1.0f);
-  p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23)); /* p is in (0.7, 1.42): the exponent just moves */
-  return x < -126.0f ? 0.0f : p;
-}
-
-#define AX_LOG2E 0x1.715476p+0f
-
 /* 1 ulp; the limits are where the result is 0 or infinite anyway. */
 AX_FN float ax_exp2_f32(float x)
 {

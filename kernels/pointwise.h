@@ -37,30 +37,24 @@ AX_FN uint32_t ax_exp_reduce(float x, float *r)
   return ax_as_bits(t);
 }
 
-/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2 */
+/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.  In steps of r^2, here and below: half the way from the first multiplication to the last, and
+ * it is that way, not the number of instructions, that a processor waits for. */
 AX_FN float ax_exp_tail(float r)
 {
-  float p = 1.37805939e-3f;
-  p = AX_FMAF(p, r, 8.37312452e-3f);
-  p = AX_FMAF(p, r, 4.16695364e-2f);
-  p = AX_FMAF(p, r, 1.66664720e-1f);
-  return AX_FMAF(p, r, 4.99999851e-1f);
+  const float s = r * r;
+  return AX_FMAF(AX_FMAF(1.37805939e-3f, s, AX_FMAF(8.37312452e-3f, r, 4.16695364e-2f)), s, AX_FMAF(1.66664720e-1f, r, 4.99999851e-1f));
 }
 
-/* 1 ulp.  The limits are where the result is 0 or infinite anyway; a NaN passes both of them and every product. */
+/* 1 ulp; 0 where the result would be subnormal.  Both ends are seen to after the arithmetic, which may be nonsense there. */
 AX_FN float ax_exp_f32(float x)
 {
   float r, p;
-  uint32_t bits;
-  int32_t n;
+  const uint32_t bits = ax_exp_reduce(x, &r);
 
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  bits = ax_exp_reduce(x, &r);
-  p = AX_FMAF(AX_FMAF(ax_exp_tail(r), r, 1.0f), r, 1.0f);
-  n = (int32_t)(bits - 0x4b400000u);
-  /* 2^n in two factors: one alone would overflow at 128 and could not make subnormals */
-  return p * ax_as_float((uint32_t)((n >> 1) + 127) << 23) * ax_as_float((uint32_t)(n - (n >> 1) + 127) << 23);
+  p = AX_FMAF(ax_exp_tail(r), r * r, r) + 1.0f;
+  p = ax_as_float(ax_as_bits(p) + (bits << 23)); /* p is in (0.7, 1.42): its exponent just moves */
+  p = x < -87.3365402f ? 0.0f : p;
+  return x < 88.7228394f ? p : x * INFINITY; /* a NaN stays one */
 }
 
 /* 1.4 ulp.  2^n (expm1(r) + 1) - 1 with the terms in the order that keeps small results exact. */
@@ -73,7 +67,7 @@ AX_FN float ax_expm1_f32(float x)
   x = x < -18.0f ? -18.0f : x;
   x = x > 89.0f ? 89.0f : x;
   bits = ax_exp_reduce(x, &r);
-  p = AX_FMAF(ax_exp_tail(r) * r, r, r);
+  p = AX_FMAF(ax_exp_tail(r), r * r, r);
   half = ax_as_float((bits - 0x4b400000u + 126u) << 23); /* 2^(n-1): 2^128 has no float */
   y = AX_FMAF(half, p, half - 0.5f);
   y = y + y;
@@ -133,7 +127,7 @@ AX_FN float ax_tanh_f32(float x)
   float r, p, s, t;
   const uint32_t bits = ax_exp_reduce(c + c, &r);
 
-  p = AX_FMAF(ax_exp_tail(r) * r, r, r);
+  p = AX_FMAF(ax_exp_tail(r), r * r, r);
   s = ax_as_float((bits << 23) + 0x3f800000u); /* 2^n, n being 0..29 */
   t = AX_FMAF(s, p, s - 1.0f);
   return copysignf(t / (t + 2.0f), x); /* of -0 too */
@@ -142,24 +136,29 @@ AX_FN float ax_tanh_f32(float x)
 /* 2.4 ulp above -87; below the result is 0 instead of a subnormal. */
 AX_FN float ax_sigmoid_f32(float x) { return 1.0f / (1.0f + ax_exp_f32(-x)); }
 
-/* 1.1 ulp.  Two polynomials (N. Juffa's): x P(x^2) near 0, 1 - exp(Q(x)) further out; both are computed, one is taken. */
+#define AX_LOG2E 0x1.715476p+0f
+
+/* 2^x for x <= 127, where the result matters as a part of something near 1: 1.5 ulp above -126, exactly 0 below. */
+AX_FN float ax_exp2_part(float x)
+{
+  const float t = x + AX_ROUNDER, f = x - (t - AX_ROUNDER), s = f * f;
+  float p = AX_FMAF(AX_FMAF(1.326472205e-3f, f, 9.671512997e-3f), s, AX_FMAF(5.550733760e-2f, f, 2.402224208e-1f));
+
+  p = AX_FMAF(p, s, AX_FMAF(6.931469776e-1f, f, 1.0f));
+  p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23)); /* p is in (0.7, 1.42): its exponent just moves */
+  return x < -126.0f ? 0.0f : p;
+}
+
+/* 1.2 ulp.  Two polynomials: x P(x^2) near 0, 1 - 2^Q(x) further out; both are computed, one is taken.  (Coefficients from N. Juffa's erff.) */
 AX_FN float ax_erf_f32(float x)
 {
-  const float a = fabsf(x), t = a > 4.0f ? 4.0f : a, s = t * t;
-  float q = AX_FMAF(-1.72853470e-5f, t, 3.83197126e-4f), p = -5.96761703e-4f;
+  const float a = fabsf(x), t = a > 4.0f ? 4.0f : a, s = t * t, w = s * s;
+  float q = AX_FMAF(AX_FMAF(-2.493748440e-05f, t, 5.528365934e-04f), s, AX_FMAF(-5.603376150e-03f, t, 3.499202273e-02f)), p;
 
-  q = AX_FMAF(q, s, AX_FMAF(-3.88396438e-3f, t, 2.42546219e-2f));
-  q = AX_FMAF(q, t, -1.06777877e-1f);
-  q = AX_FMAF(q, t, -6.34846687e-1f);
-  q = AX_FMAF(q, t, -1.28717512e-1f);
-  q = AX_FMAF(q, t, -t);
-  q = copysignf(1.0f - ax_exp_f32(q), x);
-
-  p = AX_FMAF(p, s, 4.99119423e-3f);
-  p = AX_FMAF(p, s, -2.67681349e-2f);
-  p = AX_FMAF(p, s, 1.12819925e-1f);
-  p = AX_FMAF(p, s, -3.76125336e-1f);
-  p = AX_FMAF(p, s, 1.28379166e-1f);
+  q = AX_FMAF(q, w, AX_FMAF(AX_FMAF(-1.540479136e-01f, t, -9.158901671e-01f), s, -1.628395157e+00f * t));
+  q = copysignf(1.0f - ax_exp2_part(q), x);
+  p = AX_FMAF(AX_FMAF(-5.96761703e-4f, s, 4.99119423e-3f), w, AX_FMAF(-2.67681349e-2f, s, 1.12819925e-1f));
+  p = AX_FMAF(p, w, AX_FMAF(-3.76125336e-1f, s, 1.28379166e-1f));
   p = AX_FMAF(p, x, x);
   return a > 0.927734375f ? q : (x == x ? p : x);
 }

@@ -29,7 +29,7 @@ typedef struct walk { const ax_iter *it; ax_loop loop; const void *ctx; bool str
  * machine it may be the whole socket's.) */
 bool ax_cpu_streams(int64_t bytes) { return bytes >= 16 << 20; }
 
-#define STREAM_BLOCK 4096 /* bytes: the block and its inputs stay in the first-level cache */
+#define STREAM_BLOCK 2048 /* bytes: the block and its inputs stay in the first-level cache */
 
 /* One run of a large result: each block is computed into a buffer, from where it goes past the caches to its place.  Ordinary stores would
  * first read the lines that they are about to overwrite. */

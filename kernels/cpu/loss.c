@@ -206,14 +206,16 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   const int64_t n = j->classes, size = (int64_t)ax_dtype_size(j->dtype);
-  const bool plain = !j->weight && j->smoothing == 0;
+  const bool plain = !j->weight && j->smoothing == 0, stream = j->dtype == AX_F32 && ax_cpu_streams(j->rows * n * size);
+  float buffer[AX_ROW_MAX] __attribute__((aligned(64)));
 
   for (int64_t r = lo; r < hi; r++) {
-    char *out = j->out + r * n * size;
+    float *place = (float *)(j->out + r * n * size);
+    char *out = (char *)ax_row_place(stream, place, n, buffer);
     const char *x = j->input + r * n * size;
     const double scale = value(j, j->g, r * j->g_step) * j->scale;
     if (!j->probability && j->target[r] == j->ignore) {
-      memset(out, 0, (size_t)(n * size));
+      memset(place, 0, (size_t)(n * size));
       continue;
     }
     if (j->probability) {
@@ -223,12 +225,14 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
       else
         row_soft_f32((const float *)x, (const float *)j->weight, (const float *)j->probability + r * n, n, ((float *)j->lse)[r], (float)scale, (float)all,
                      (float)j->smoothing, (float *)out);
+      ax_row_done(place, (float *)out, n);
       continue;
     }
     const int64_t target = j->target[r];
     if (plain) {
       if (j->dtype == AX_F64) row_gradient_f64((const double *)x, n, target, ((double *)j->lse)[r], scale, (double *)out);
       else row_gradient_f32((const float *)x, n, target, ((float *)j->lse)[r], (float)scale, (float *)out);
+      ax_row_done(place, (float *)out, n);
       continue;
     }
     const double own = scale * (1 - j->smoothing) * weight_of(j, target), even = scale * j->smoothing / (double)n, factor = own + even * j->all_weights;
@@ -236,7 +240,9 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
       row_weighted_f64((const double *)x, (const double *)j->weight, n, target, ((double *)j->lse)[r], factor, even, own, (double *)out);
     else
       row_weighted_f32((const float *)x, (const float *)j->weight, n, target, ((float *)j->lse)[r], (float)factor, (float)even, (float)own, (float *)out);
+    ax_row_done(place, (float *)out, n);
   }
+  if (stream) ax_cpu_stream_end();
 }
 
 /* The gradient of `call`'s input 1, the facts of which are in *j; wide is the input in float, if it had to be widened. */

@@ -11,6 +11,9 @@
 #include "functions.h"
 
 #define AX_LANES 32
+/* Fetches the same place of the next row into the second-level cache while this one is worked on: rows pass through several loops, and memory
+ * would stand still during all but the first. */
+#define AX_NEXT_ROW(p) (__builtin_prefetch(p, 0, 2), __builtin_prefetch((const char *)(p) + 64, 0, 2))
 
 /* exp(x - top) with top's part worked out once for a row.  In float32 it is 2^(x log2 e - top log2 e) in one multiply-add where there is one: an
  * error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below on. */
@@ -64,6 +67,7 @@
     int64_t i = 0; \
     if (y) { \
       for (; i + AX_LANES <= n; i += AX_LANES) { \
+        AX_NEXT_ROW(x + n + i); \
         AX_SIMD \
         for (int j = 0; j < AX_LANES; j++) { \
           const T e = TERM(x[i + j], top, base); \
@@ -73,6 +77,7 @@
       } \
     } else { \
       for (; i + AX_LANES <= n; i += AX_LANES) { \
+        AX_NEXT_ROW(x + n + i); \
         AX_SIMD \
         for (int j = 0; j < AX_LANES; j++) lane[j] += TERM(x[i + j], top, base); \
       } \
@@ -97,6 +102,17 @@
 #define AX_COUNT_LEFT(left) (left)
 AX_ROW_MATH(f32, float, AX_TERM_f32, AX_COUNT_ALL)
 AX_ROW_MATH(f64, double, AX_TERM_f64, AX_COUNT_LEFT)
+
+/* Where a row of n floats is computed that goes to `out` past the caches: `buffer`, or `out` itself where that does not pay or fit. */
+#define AX_ROW_MAX 4096
+static inline float *ax_row_place(bool streams, float *out, int64_t n, float *buffer)
+{
+  return streams && n <= AX_ROW_MAX && n % 16 == 0 && ((uintptr_t)out & 63) == 0 ? buffer : out;
+}
+static inline void ax_row_done(float *out, const float *row, int64_t n)
+{
+  if (row != out) ax_cpu_stream(out, row, n * (int64_t)sizeof(float));
+}
 
 static inline float ax_row_log_f32(float x) { return ax_log_f32(x); }
 static inline double ax_row_log_f64(double x) { return log(x); }

@@ -19,7 +19,7 @@ static shape around(const ax_tensor *x, int64_t dim)
 
 /* ---- rows */
 
-#define ROWS(S, T, EXP) \
+#define ROWS(S, T, TERM) \
   static void softmax_row_##S(const T *x, int64_t n, T *y) \
   { \
     /* a row of -infinity gives NaN, as in PyTorch: (-inf) - (-inf) */ \
@@ -39,6 +39,8 @@ static shape around(const ax_tensor *x, int64_t dim)
     T lane[AX_LANES] = {0}, s = 0; \
     int64_t i = 0; \
     for (; i + AX_LANES <= n; i += AX_LANES) { \
+      AX_NEXT_ROW(g + n + i); \
+      AX_NEXT_ROW(y + n + i); \
       AX_SIMD \
       for (int j = 0; j < AX_LANES; j++) lane[j] += g[i + j] * y[i + j]; \
     } \
@@ -52,16 +54,18 @@ static shape around(const ax_tensor *x, int64_t dim)
     T lane[AX_LANES] = {0}, s = 0; \
     int64_t i = 0; \
     for (; i + AX_LANES <= n; i += AX_LANES) { \
+      AX_NEXT_ROW(g + n + i); \
+      AX_NEXT_ROW(y + n + i); \
       AX_SIMD \
       for (int j = 0; j < AX_LANES; j++) lane[j] += g[i + j]; \
     } \
     for (; i < n; i++) s += g[i]; \
     s += fold_##S(lane); \
     AX_SIMD \
-    for (i = 0; i < n; i++) out[i] = g[i] - EXP(y[i]) * s; \
+    for (i = 0; i < n; i++) out[i] = g[i] - TERM(y[i], 0, AX_TERM_BASE_##S((T)0)) * s; \
   }
-ROWS(f32, float, ax_exp_f32)
-ROWS(f64, double, exp)
+ROWS(f32, float, AX_TERM_f32)
+ROWS(f64, double, AX_TERM_f64)
 
 /* ---- columns: `n` rows of up to TILE columns, `step` elements apart */
 
@@ -114,6 +118,7 @@ typedef struct job {
   shape s;
   ax_dtype dtype;
   bool logs, back;
+  bool stream; /* float rows go past the caches */
   const char *in[2];
   char *out;
 } job;
@@ -142,13 +147,17 @@ static void softmax_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   const int64_t across = (j->s.inner + TILE - 1) / TILE, size = (int64_t)ax_dtype_size(j->dtype);
+  float buffer[AX_ROW_MAX] __attribute__((aligned(64)));
 
   for (int64_t t = lo; t < hi; t++) {
     const int64_t column = t % across * TILE, cols = j->s.inner - column < TILE ? j->s.inner - column : TILE;
     const int64_t at = (t / across * j->s.n * j->s.inner + column) * size;
-    if (j->back) backward(j, j->dtype, j->in[0] + at, j->in[1] + at, j->out + at, cols);
-    else forward(j, j->dtype, j->in[0] + at, j->out + at, cols);
+    float *out = (float *)(j->out + at), *row = ax_row_place(j->stream, out, j->s.n, buffer);
+    if (j->back) backward(j, j->dtype, j->in[0] + at, j->in[1] + at, row, cols);
+    else forward(j, j->dtype, j->in[0] + at, row, cols);
+    ax_row_done(out, row, j->s.n);
   }
+  if (j->stream) ax_cpu_stream_end();
 }
 
 static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
@@ -175,6 +184,7 @@ static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
     j.out = wide[2];
     j.dtype = AX_F32;
   }
+  j.stream = d == AX_F32 && j.s.inner == 1 && ax_cpu_streams((int64_t)bytes);
   ax_cpu_for(j.s.outer * ((j.s.inner + TILE - 1) / TILE), y->numel * 4, softmax_range, &j);
   if (half) ax_cpu_float_to_half(d, wide[2], ax_data(y), 2, y->numel);
 out:
