@@ -172,6 +172,8 @@ describe("checkpoint", function()
   it("says what goes wrong", function()
     local layer = nn.Linear(3, 3)
     assert.matches("checkpoint: expected a function or a module first, got 3", message(checkpoint, 3))
+    assert.matches("checkpoint: argument 2 is a table with a tensor that has a history",
+      message(checkpoint, layer, core.ones(2, 3), { layer(core.ones(2, 3)) }))
     local n = 0
     local changing = checkpoint(function(v)
       n = n + 1

@@ -144,9 +144,22 @@ local Checkpoint = core.Function {
   end,
 }
 
+-- A tensor with a history inside a table would keep it, and the second run would walk into it.
+local function check_tables(...)
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if type(value) == "table" and getmetatable(value) == nil then
+      for _, t in next, value do  -- any one will do
+        if core.is_tensor(t) and t.grad_fn then
+          fail("checkpoint: argument %d is a table with a tensor that has a history; give such tensors as arguments of their own", i)
+        end
+      end
+    end
+  end
+end
+
 local OPTIONS = {
   preserve_rng_state = { "boolean", default = true }, generators = { "list", optional = true },
-  use_reentrant = { "boolean", optional = true },
 }
 
 ---@class accelerate.nn.utils.checkpoint
@@ -171,6 +184,7 @@ function checkpoint.with(opts, fn, ...)
     fail("checkpoint: expected a function or a module first, got %s", options.show(fn))
   end
   if not core.is_grad_enabled() then return fn(...) end
+  check_tables(...)
   local saved = { fn = type(fn) == "function" and fn or function(...) return fn(...) end }
   saved.autocast, saved.dtype, saved.cache = core.autocast_state()
   if o.preserve_rng_state then
