@@ -19,7 +19,6 @@ C._mask_indices = { through = "masked_select" }
 -- ---- plain references over a 3 x 4 matrix
 
 local function copied(x) return each(x, function(r) return { unpack(r) } end) end
-local function zeros() return { { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 0 } } end
 
 -- Calls put(result, row, column, i, j) for each (i, j) of the index, whose entries name positions of dim.
 local function placed(x, dim, index, put)
