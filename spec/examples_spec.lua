@@ -33,6 +33,11 @@ end
 CHECKS["lenet.lua"] = learns(150, 0.6)
 CHECKS["resnet.lua"] = learns(40, 0.5)
 
+-- A smaller model than the example's own: this is about learning at all.
+CHECKS["char_gpt.lua"] = function(run, ranks)
+  falls(function(n, ...) return run(n, "--width", "32", "--layers", "2", "--context", "64", "--sample", "20", ...) end, ranks)
+end
+
 local function run(name)
   return function(ranks, ...)
     local status, out, err = host.run { "--num_processes", tostring(ranks), "examples/" .. name, ... }

@@ -128,8 +128,8 @@ function EncoderLayer:forward(src, opts)
   local o = options.check("TransformerEncoderLayer", opts, ENCODE)
   local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal, need_weights = false }
   local free = private(self)
-  local x = sublayer(self, free, src, false, self.norm1, self.dropout1, function(x) return (self.self_attn(x, x, x, how)) end)
-  return sublayer(self, free, x, true, self.norm2, self.dropout2, function(x) return feed_forward(self, free, x) end)
+  local x = sublayer(self, free, src, false, self.norm1, self.dropout1, function(h) return (self.self_attn(h, h, h, how)) end)
+  return sublayer(self, free, x, true, self.norm2, self.dropout2, function(h) return feed_forward(self, free, h) end)
 end
 
 -- ---- decoder ---------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ function DecoderLayer:forward(tgt, memory, opts)
   local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask, is_causal = o.tgt_is_causal, need_weights = false }
   local other = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask, is_causal = o.memory_is_causal, need_weights = false }
   local free = private(self)
-  local x = sublayer(self, free, tgt, false, self.norm1, self.dropout1, function(x) return (self.self_attn(x, x, x, own)) end)
-  x = sublayer(self, free, x, true, self.norm2, self.dropout2, function(x) return (self.multihead_attn(x, memory, memory, other)) end)
-  return sublayer(self, free, x, true, self.norm3, self.dropout3, function(x) return feed_forward(self, free, x) end)
+  local x = sublayer(self, free, tgt, false, self.norm1, self.dropout1, function(h) return (self.self_attn(h, h, h, own)) end)
+  x = sublayer(self, free, x, true, self.norm2, self.dropout2, function(h) return (self.multihead_attn(h, memory, memory, other)) end)
+  return sublayer(self, free, x, true, self.norm3, self.dropout3, function(h) return feed_forward(self, free, h) end)
 end
 
 -- ---- stacks ----------------------------------------------------------------------------------------------------
