@@ -54,7 +54,7 @@ static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
   }
   for (int64_t c = 0; c < n; c++) {
     AX_SIMD
-    for (int r = 0; r < ROWS; r++) sum[r] += AX_TERM_f32(v[c][r], top[r], AX_TERM_BASE_f32(top[r]));
+    for (int r = 0; r < ROWS; r++) sum[r] += AX_TERM_f32(v[c][r], top[r]);
   }
   AX_SIMD
   for (int r = 0; r < ROWS; r++) sum[r] = top[r] + ax_log_f32(sum[r]);
@@ -180,24 +180,22 @@ out:
 #define ROW_GRADIENT(S, T, TERM) \
   static void row_gradient_##S(const T *x, int64_t n, int64_t target, T lse, T scale, T *out) \
   { \
-    const T base = AX_TERM_BASE_##S(lse); \
     AX_SIMD \
-    for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse, base) * scale; \
+    for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse) * scale; \
     out[target] -= scale; \
   } \
   static void row_weighted_##S(const T *x, const T *w, int64_t n, int64_t target, T lse, T factor, T even, T own, T *out) \
   { \
-    const T base = AX_TERM_BASE_##S(lse); \
     AX_SIMD \
-    for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse, base) * factor - (w ? even * w[i] : even); \
+    for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse) * factor - (w ? even * w[i] : even); \
     out[target] -= own; \
   } \
   /* with probabilities q: scale (all softmax(x) - w ((1 - e) q + e / C)) */ \
   static void row_soft_##S(const T *x, const T *w, const T *q, int64_t n, T lse, T scale, T all, T e, T *out) \
   { \
-    const T base = AX_TERM_BASE_##S(lse), even = e / (T)n, rest = 1 - e; \
+    const T even = e / (T)n, rest = 1 - e; \
     AX_SIMD \
-    for (int64_t i = 0; i < n; i++) out[i] = scale * (TERM(x[i], lse, base) * all - (w ? w[i] * (q[i] * rest + even) : q[i] * rest + even)); \
+    for (int64_t i = 0; i < n; i++) out[i] = scale * (TERM(x[i], lse) * all - (w ? w[i] * (q[i] * rest + even) : q[i] * rest + even)); \
   }
 ROW_GRADIENT(f32, float, AX_TERM_f32)
 ROW_GRADIENT(f64, double, AX_TERM_f64)

@@ -15,17 +15,10 @@
  * would stand still during all but the first. */
 #define AX_NEXT_ROW(p) (__builtin_prefetch(p, 0, 2), __builtin_prefetch((const char *)(p) + 64, 0, 2))
 
-/* exp(x - top) with top's part worked out once for a row.  In float32 it is 2^(x log2 e - top log2 e) in one multiply-add where there is one: an
- * error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below on. */
-#if AX_HAS_FMA
-#define AX_TERM_BASE_f32(top) ((top) * -AX_LOG2E)
-#define AX_TERM_f32(x, top, base) ax_exp2_part(fmaf(x, AX_LOG2E, base))
-#else
-#define AX_TERM_BASE_f32(top) (top)
-#define AX_TERM_f32(x, top, base) ax_exp2_part(((x) - (base)) * AX_LOG2E)
-#endif
-#define AX_TERM_BASE_f64(top) (top)
-#define AX_TERM_f64(x, top, base) exp((x) - (base))
+/* exp(x - top).  In float32 an error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below on.  (One multiply-add with top log2 e worked out
+ * beforehand would do, but not for rows of numbers like 1e9.) */
+#define AX_TERM_f32(x, top) ax_exp2_part(((x) - (top)) * AX_LOG2E)
+#define AX_TERM_f64(x, top) exp((x) - (top))
 
 /* Rows shorter than a step, as the 10 classes of a digit, go through a copy that is filled up: vector code has no other way to be
  * quick with them.  COUNT: lanes of a filled-up step that are worth computing when n count (all where they are vector code). */
@@ -62,7 +55,6 @@
   /* The sum of exp(x - top); the terms go to y unless it is NULL. */ \
   static inline T exps_##S(const T *x, int64_t n, T top, T *y) \
   { \
-    const T base = AX_TERM_BASE_##S(top); \
     T lane[AX_LANES] = {0}, sum; \
     int64_t i = 0; \
     if (y) { \
@@ -70,7 +62,7 @@
         AX_NEXT_ROW(x + n + i); \
         AX_SIMD \
         for (int j = 0; j < AX_LANES; j++) { \
-          const T e = TERM(x[i + j], top, base); \
+          const T e = TERM(x[i + j], top); \
           y[i + j] = e; \
           lane[j] += e; \
         } \
@@ -79,7 +71,7 @@
       for (; i + AX_LANES <= n; i += AX_LANES) { \
         AX_NEXT_ROW(x + n + i); \
         AX_SIMD \
-        for (int j = 0; j < AX_LANES; j++) lane[j] += TERM(x[i + j], top, base); \
+        for (int j = 0; j < AX_LANES; j++) lane[j] += TERM(x[i + j], top); \
       } \
     } \
     sum = i ? fold_##S(lane) : 0; \
@@ -89,7 +81,7 @@
       filled_##S(x + i, left, rest); \
       _Pragma("omp simd reduction(+:last)") \
       for (int j = 0; j < count; j++) { \
-        rest[j] = TERM(rest[j], top, base); \
+        rest[j] = TERM(rest[j], top); \
         last += rest[j]; \
       } \
       for (int j = 0; y && j < left; j++) y[i + j] = rest[j]; \

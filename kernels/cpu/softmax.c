@@ -62,7 +62,7 @@ static shape around(const ax_tensor *x, int64_t dim)
     for (; i < n; i++) s += g[i]; \
     s += fold_##S(lane); \
     AX_SIMD \
-    for (i = 0; i < n; i++) out[i] = g[i] - TERM(y[i], 0, AX_TERM_BASE_##S((T)0)) * s; \
+    for (i = 0; i < n; i++) out[i] = g[i] - TERM(y[i], 0) * s; \
   }
 ROWS(f32, float, AX_TERM_f32)
 ROWS(f64, double, AX_TERM_f64)
