@@ -1,6 +1,6 @@
 -- A small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64, 128; SGD with momentum 0.9; one line of JSON.
 --
---   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64] [STEPS=30] [WARMUP=5] [--dtype bf16] [--fused]
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64] [STEPS=30] [WARMUP=30] [--dtype bf16] [--fused]
 --
 -- The same work as peer/cnn.py.  A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1] once,
 -- before timing; each epoch is shuffled without replacement and its last, short batch dropped.  --fused: the residual and the ReLU
@@ -17,7 +17,7 @@ for i = #arg, 1, -1 do
     table.remove(arg, i)
   end
 end
-local batch, steps, warmup = tonumber(arg[1]) or 64, tonumber(arg[2]) or 30, tonumber(arg[3]) or 5
+local batch, steps, warmup = tonumber(arg[1]) or 64, tonumber(arg[2]) or 30, tonumber(arg[3]) or 30
 local relu, rectified = nn.functional.relu, fused and { activation = "relu" } or nil
 
 local Block = nn.class "Block"
