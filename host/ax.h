@@ -18,7 +18,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-#define AX_ABI 2        /* a backend built against another number is refused by name */
+#define AX_ABI 3        /* of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -224,6 +224,9 @@ typedef enum {
 #undef OP
   AX_OP_COUNT
 } ax_op;
+
+/* A backend that was built against other structures or another op table is refused by this number. */
+#define AX_INTERFACE ((uint32_t)AX_ABI << 16 | (uint32_t)AX_OP_COUNT)
 
 #define AX_NO_DIM INT64_MIN /* an optional dim that was not given */
 

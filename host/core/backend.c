@@ -44,10 +44,10 @@ static const ax_backend *open_plugin(const char *path, char *said, size_t size)
   }
   const ax_backend_entry entry = (ax_backend_entry)dlsym(lib, AX_BACKEND_ENTRY);
   const ax_backend *backend = entry ? entry() : NULL;
-  if (backend && backend->abi == AX_ABI) return backend;
+  if (backend && backend->abi == AX_INTERFACE) return backend;
   if (!entry) snprintf(said + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
   else if (!backend) snprintf(said + used, size - used, "\n  %.600s", ax_last_error());
-  else snprintf(said + used, size - used, "\n  %.200s: built for interface %u, this host has %d", path, backend->abi, AX_ABI);
+  else snprintf(said + used, size - used, "\n  %.200s: built for interface %u, this host has %u: build both together", path, backend->abi, AX_INTERFACE);
   dlclose(lib);
   return NULL;
 }

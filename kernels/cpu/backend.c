@@ -37,7 +37,7 @@ AX_API const ax_backend *ax_backend_get(void);
 const ax_backend *ax_backend_get(void)
 {
   static const ax_backend backend = {
-    .abi = AX_ABI,
+    .abi = AX_INTERFACE,
     .name = "cpu",
     .level = LEVEL,
     .kernels = kernels,

@@ -24,7 +24,7 @@ AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static ax_backend backend = { .abi = AX_ABI, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
+  static ax_backend backend = { .abi = AX_INTERFACE, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
                                 .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;

@@ -135,7 +135,7 @@ const ax_backend *ax_backend_get(void)
 {
   static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache };
   static const ax_backend backend = {
-    .abi = AX_ABI, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
+    .abi = AX_INTERFACE, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
     .get_threads = get_threads, .set_threads = set_threads, .describe = describe, .memory = &memory,
   };
   if (ax_backend_of((ax_device){ AX_CPU, 0 }, &cpu) != AX_OK) return NULL;
