@@ -19,7 +19,7 @@ local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 
 -- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer (arguments), ranks, threads (of each rank),
 -- best (flags of PyTorch's best setting; several: each is measured and the best counts)
-local ATTENTION = { "--fused", "--fused --plain_attention 1" }
+local ATTENTION = { "--fused", "--fused --plain-attention 1" }
 local ROWS = {
   { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
   { "start-up: the first step of an MLP", "ms", "step_ms", script = "startup" },

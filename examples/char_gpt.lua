@@ -4,7 +4,7 @@
 --   accel-run --num_processes 2 --mixed_precision bf16 examples/char_gpt.lua --max_steps 300
 --
 -- The last line is `validation loss x.xxxx` (nats per character): 2.13 after the 600 steps on one process; the same model in PyTorch
--- (bench/peer/char_gpt.py) comes to 2.12, the difference between two seeds.  Untrained it is 4.5.  Before that line comes some
+-- (bench/peer/char_gpt.py) comes to 2.12 with its own seed.  Untrained it is 4.5.  Before that line comes some
 -- text that the model wrote.  Options, with their defaults:
 --   --text FILE (the licences)  --max_steps 600  --batch_size 16 (of each process)  --lr 1e-3  --width 128  --layers 4  --heads 4
 --   --context 128  --sample 300 (characters to write; 0: none)  --seed 0  --save DIRECTORY (not saved)

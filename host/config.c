@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum { COUNT, SECONDS, SWITCH } kind;
+typedef enum { COUNT, SECONDS, SWITCH, WORD } kind;
 
 typedef struct row {
   const char *name;
@@ -89,6 +89,20 @@ static bool truth(const char *text, double *out)
   return false;
 }
 
+/* Is `text` one of "a|b|c", in either case? */
+static bool is_word(const char *words, const char *text)
+{
+  const size_t n = strlen(text);
+  for (;; words++) {
+    const size_t length = strcspn(words, "|");
+    if (length == n && strncasecmp(words, text, n) == 0)
+      return true;
+    words += length;
+    if (!*words)
+      return false;
+  }
+}
+
 /* Reads `text` as the value of row `id`; 0, or the exit status after saying what is wrong with it. */
 static int assign(ax_plan *plan, int id, const char *text, const char *origin)
 {
@@ -102,6 +116,11 @@ static int assign(ax_plan *plan, int id, const char *text, const char *origin)
   } else if (r->kind == SWITCH) {
     if (!truth(text, &v)) {
       fprintf(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
+      return AX_EXIT_USAGE;
+    }
+  } else if (r->kind == WORD) {
+    if (!is_word(r->argument, text)) {
+      fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
       return AX_EXIT_USAGE;
     }
   } else {
@@ -409,4 +428,6 @@ void ax_config_export(const ax_plan *plan, int ranks)
     setenv("GOMP_SPINCOUNT", "10000", 0);
   if (plan->set[AX_SET_cpu].number)
     setenv("ACCELERATE_USE_CPU", "true", 1);
+  if (strncmp(plan->set[AX_SET_mixed_precision].origin, "--", 2) == 0)
+    setenv(rows[AX_SET_mixed_precision].env, plan->set[AX_SET_mixed_precision].text, 1);
 }

@@ -1,6 +1,6 @@
 """PyTorch: a BERT-shaped encoder with a classification head on synthetic padded batches, as ../bert.lua.
 
---plain_attention 1: matmul, softmax, dropout, matmul in place of scaled_dot_product_attention.
+--plain-attention 1: matmul, softmax, dropout, matmul in place of scaled_dot_product_attention.
 """
 import peer
 

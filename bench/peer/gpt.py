@@ -1,6 +1,6 @@
 """PyTorch: a GPT-2 style decoder on characters, as ../gpt.lua: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout.
 
---plain_attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE: train on a file's characters.
+--plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE: train on a file's characters.
 """
 import math
 

@@ -162,6 +162,15 @@ describe("launch options", function()
     has(err, "environment variable ACCELERATE_NUM_PROCESSES: expected a whole number, got 'many'")
   end)
 
+  it("may be a word out of a few, which reaches the script's Accelerator", function()
+    local code = { "-e", 'print(require("accelerate").Accelerator().mixed_precision)' }
+    assert.equal("bf16\n", (run(0, { "--mixed_precision", "bf16", unpack(code) })))
+    assert.equal("bf16\n", (run(0, code, { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })))
+    assert.equal("no\n", (run(0, { "--mixed_precision", "no", unpack(code) }, { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })))
+    local _, err = run(2, { "--mixed_precision", "bf", unpack(code) })
+    has(err, "accel%-run: %-%-mixed_precision: expected no|fp16|bf16|fp8, got 'bf'")
+  end)
+
   it("are explained with their origin", function()
     local out = run(0, { "--num_processes", "2", "--explain" }, { env = { ACCELERATE_TIMEOUT = "60", ACCELERATE_USE_CPU = "yes", OMP_NUM_THREADS = "3" } })
     has(out, "num_processes +2 +%-%-num_processes\n")
