@@ -53,7 +53,8 @@ AX_INT_BITS(BITS)
 #define BITS(name, expr) AX_FUNCTOR(name, int32_t, int32_t a AX_COMMA int32_t b, expr)
 AX_INT_BITS(BITS)
 #undef BITS
-#define BITS(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t a AX_COMMA uint8_t b, (int)b >= 0 ? (expr) : 0)
+#pragma nv_diag_suppress 186 /* b >= 0 of an unsigned b */
+#define BITS(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t a AX_COMMA uint8_t b, expr)
 AX_INT_BITS(BITS)
 
 struct not_bool { __device__ __forceinline__ uint8_t operator()(uint8_t x) const { return x == 0; } };
