@@ -10,9 +10,7 @@ local accelerate = require "accelerate"
 local data, metrics, nn, optim = accelerate.data, accelerate.metrics, accelerate.nn, accelerate.optim
 local tensor, utils = accelerate.tensor, accelerate.utils
 
-local given = {}
-for i = 1, #arg, 2 do given[arg[i]:gsub("^%-%-", "")] = tonumber(arg[i + 1]) end
-local options = utils.options.check("augment.lua", given, {
+local options = utils.options.arguments("augment.lua", arg, {
   epochs = { "integer", default = 1, min = 1 }, batch_size = { "integer", default = 64, min = 1 },
   lr = { "number", default = 2e-3, above = 0 }, workers = { "integer", default = 2, min = 0 }, max_steps = { "integer", optional = true, min = 1 },
 })

@@ -11,33 +11,15 @@ local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local tensor, utils = require "accelerate.tensor", require "accelerate.utils"
 
-local function read_options(given)
-  local schema = {
-    epochs = { "integer", default = 6, min = 1 },
-    batch_size = { "integer", default = 64, min = 1 },
-    lr = { "number", default = 2e-3, above = 0 },
-    seed = { "integer", default = 0, min = 0 },
-    steps = { "integer", optional = true, min = 1 },
-    data = { "string", optional = true },
-    save = { "string", optional = true },
-  }
-  local found, i = {}, 1
-  while given[i] do
-    local name, value = given[i]:match("^%-%-([%w_%-]+)=?(.*)$")
-    if not name then error(("expected an option such as --epochs, got '%s'"):format(given[i]), 0) end
-    name = name:gsub("%-", "_")
-    if value == "" then
-      i = i + 1
-      value = given[i]
-    end
-    if value == nil then error(("option --%s needs a value"):format(name), 0) end
-    found[name] = schema[name] and schema[name][1] ~= "string" and tonumber(value) or value
-    i = i + 1
-  end
-  return utils.options.check("lenet.lua", found, schema)
-end
-
-local options = read_options(arg)
+local options = utils.options.arguments("lenet.lua", arg, {
+  epochs = { "integer", default = 6, min = 1 },
+  batch_size = { "integer", default = 64, min = 1 },
+  lr = { "number", default = 2e-3, above = 0 },
+  seed = { "integer", default = 0, min = 0 },
+  steps = { "integer", optional = true, min = 1 },
+  data = { "string", optional = true },
+  save = { "string", optional = true },
+})
 utils.set_seed(options.seed)
 
 local accelerator = accelerate.Accelerator {}

@@ -67,6 +67,12 @@ struct ax_node {
 
 void ax_node_release(ax_node *n);
 void ax_hooks_drop(ax_hook **list);
+/* Runs the hooks of one result; *g may be replaced. */
+ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
+/* Where the gradient of `t` goes: the node that made it, or a leaf's node, made now if need be. */
+ax_status ax_edge_of(ax_tensor *t, ax_edge *e);
+/* Frees what the gradient rule needed, and lets go of the nodes before this one. */
+void ax_node_release_saved(ax_node *n);
 
 /* Bits of a row's `saves`. */
 enum {

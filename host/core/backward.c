@@ -1,0 +1,469 @@
+/* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
+#include "core/infer.h"
+#include "core/rules.h"
+
+#include <string.h>
+
+/* ---- one backward run */
+
+typedef struct run {
+  ax_node **heap; /* largest sequence number first */
+  int n, size;
+  bool retain, create_graph;
+  bool collect;   /* gradients of given inputs are wanted, leaves are left alone */
+  int n_wanted;
+  const ax_edge *wanted;
+  ax_tensor **found;
+  uint64_t oldest; /* nodes made before this cannot lead to a wanted input */
+  const struct run *outer; /* the run from inside which this one was started, by a hook or a custom gradient */
+  const ax_node *current;  /* being visited */
+  struct stash *stashed;
+} run;
+static _Thread_local const run *innermost;
+
+bool ax_backward_collects(void) { return innermost && innermost->collect; }
+
+/* What an outer run had at a node that this one came to as well: it is put away until this one is through. */
+typedef struct stash {
+  struct stash *next;
+  ax_node *node;
+  const void *run;
+  bool sunk;
+  ax_tensor *grads[];
+} stash;
+
+static ax_status put_away(run *r, ax_node *n)
+{
+  stash *s;
+  for (const run *o = r->outer; o; o = o->outer)
+    if (o->current == n)
+      return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very op or leaf whose gradient is being worked out");
+  if (!(s = ax_malloc(sizeof *s + sizeof *s->grads * (size_t)n->n_out))) return AX_ENOMEM;
+  *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .sunk = n->sunk };
+  memcpy(s->grads, n->grads, sizeof *s->grads * (size_t)n->n_out);
+  memset(n->grads, 0, sizeof *n->grads * (size_t)n->n_out);
+  n->sunk = false;
+  r->stashed = s;
+  return AX_OK;
+}
+
+static void give_back(run *r)
+{
+  while (r->stashed) {
+    stash *s = r->stashed;
+    r->stashed = s->next;
+    s->node->run = s->run;
+    s->node->sunk = s->sunk;
+    memcpy(s->node->grads, s->grads, sizeof *s->grads * (size_t)s->node->n_out);
+    ax_mfree(s);
+  }
+}
+
+static ax_status push(run *r, ax_node *n)
+{
+  if (n->run == r) return AX_OK;
+  if (n->run) {
+    const ax_status st = put_away(r, n);
+    if (st != AX_OK) return st;
+  }
+  if (r->n == r->size) {
+    const int size = r->size ? 2 * r->size : 64;
+    ax_node **heap = ax_malloc(sizeof *heap * (size_t)size);
+    if (!heap) return AX_ENOMEM; /* (what was put away is given back) */
+    if (r->n) memcpy(heap, r->heap, sizeof *heap * (size_t)r->n);
+    ax_mfree(r->heap);
+    r->heap = heap;
+    r->size = size;
+  }
+  int at = r->n++;
+  for (int up; at > 0 && r->heap[up = (at - 1) / 2]->seq < n->seq; at = up) r->heap[at] = r->heap[up];
+  r->heap[at] = n;
+  n->refs++;
+  n->run = r;
+  return AX_OK;
+}
+
+static ax_node *pop(run *r)
+{
+  ax_node *top = r->heap[0], *last = r->heap[--r->n];
+  int at = 0;
+  for (int down; (down = 2 * at + 1) < r->n; at = down) {
+    if (down + 1 < r->n && r->heap[down + 1]->seq > r->heap[down]->seq) down++;
+    if (r->heap[down]->seq < last->seq) break;
+    r->heap[at] = r->heap[down];
+  }
+  r->heap[at] = last;
+  top->run = NULL;
+  return top;
+}
+
+/* Can g come from broadcasting something of m's shape? */
+static bool broadcast_from(const ax_tensor *g, const ax_meta *m)
+{
+  const int lead = g->ndim - m->ndim;
+  if (lead < 0) return false;
+  for (int d = lead; d < g->ndim; d++)
+    if (m->shape[d - lead] != g->shape[d] && m->shape[d - lead] != 1) return false;
+  return true;
+}
+
+/* Sums a gradient down to the shape it was broadcast from, and casts it. */
+static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
+{
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_tensor *summed = NULL, *shaped = NULL, *results[AX_MAX_OUT];
+  ax_status st = AX_OK;
+
+  if (!broadcast_from(g, m))
+    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for an argument of shape %s", ax_shape_text(g->ndim, g->shape, a, sizeof a),
+                   ax_shape_text(m->ndim, m->shape, b, sizeof b));
+  ax_tensor_retain(g);
+  if (!ax_same_shape(g, m->ndim, m->shape)) {
+    ax_args args = { .n_in = 1, .in = &g, .a = { .n_list = 0 } };
+    const int lead = g->ndim - m->ndim;
+    for (int d = 0; d < g->ndim; d++)
+      if (d < lead || (m->shape[d - lead] == 1 && g->shape[d] != 1)) args.a.list[args.a.n_list++] = d;
+    if (args.a.n_list) {
+      args.a.i[0] = 1; /* keepdim */
+      AX_TRY(ax_run(AX_OP_SUM, &args, results));
+      summed = results[0];
+    } else summed = ax_tensor_retain(g);
+    args = (ax_args){ .n_in = 1, .in = &summed, .a = { .n_list = m->ndim } };
+    memcpy(args.a.list, m->shape, sizeof args.a.list);
+    AX_TRY(ax_run(AX_OP_RESHAPE, &args, results));
+    shaped = results[0];
+  } else shaped = ax_tensor_retain(g);
+  st = ax_cast(shaped, m->dtype, out);
+out:
+  ax_tensor_release(g), ax_tensor_release(summed), ax_tensor_release(shaped);
+  return st;
+}
+
+/* Adds g (taken) to what has arrived for an edge. */
+static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
+{
+  ax_tensor **at = &e->node->grads[e->out], *sum = NULL;
+  ax_status st = push(r, e->node);
+
+  if (st != AX_OK) {
+    ax_tensor_release(g);
+    return st;
+  }
+  if (!*at) {
+    *at = g;
+    return AX_OK;
+  }
+  const bool ours = (*at)->refs == 1 && (*at)->storage->refs == 1 && !(*at)->grad_fn && ax_tensor_is_contiguous(*at);
+  if (ours && !r->create_graph) {
+    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
+  } else if ((st = ax_run2(AX_OP_ADD, *at, g, &sum)) == AX_OK) {
+    ax_tensor_release(*at);
+    *at = sum;
+  }
+  ax_tensor_release(g);
+  return st;
+}
+
+/* Adds g into a leaf's gradient. */
+static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
+{
+  ax_tensor *sum = NULL;
+  const ax_tensor *told = leaf->grad ? leaf->grad : leaf;
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_status st = AX_OK;
+
+  if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape)) /* the script set x.data in between */
+    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
+                   ax_shape_text(g->ndim, g->shape, a, sizeof a), ax_shape_text(leaf->ndim, leaf->shape, b, sizeof b));
+  if (leaf->grad && r->create_graph) {
+    if ((st = ax_run2(AX_OP_ADD, leaf->grad, g, &sum)) != AX_OK) return st;
+    ax_tensor_release(leaf->grad);
+    leaf->grad = sum;
+  } else if (leaf->grad) {
+    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } }, leaf->grad);
+  } else if (leaf->grad_slot && !r->create_graph) {
+    if ((st = ax_copy(leaf->grad_slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(leaf->grad_slot);
+  } else if (g->dtype != leaf->dtype) {
+    st = ax_cast(g, (ax_dtype)leaf->dtype, &leaf->grad);
+  } else if (!r->create_graph && g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g)) {
+    leaf->grad = ax_tensor_retain(g);
+  } else st = ax_run1(AX_OP_CLONE, g, &leaf->grad);
+  return st;
+}
+
+/* The script may have frozen a leaf since the forward pass, or made it the result of an in-place op: then it has no gradient any more. */
+static bool still_leaf(const ax_tensor *t) { return t->requires_grad && !t->grad_fn; }
+
+/* Is it the cast of a leaf?  It saves nothing, and autocast lets the graphs of several losses share one: a backward pass does not use it up. */
+static bool casts_leaf(const ax_node *n)
+{
+  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node && n->edges[0].node->kind == AX_NODE_ACCUMULATE;
+}
+
+static ax_status run_leaf(run *r, ax_node *n)
+{
+  ax_tensor *leaf = n->leaf;
+  ax_status st = AX_OK;
+
+  if (!still_leaf(leaf)) return AX_OK;
+  if (n->grads[0]) {
+    AX_TRY(ax_hooks_run(&leaf->hooks, false, 0, &n->grads[0]));
+    AX_TRY(accumulate(r, leaf, n->grads[0]));
+  }
+  n->sunk = false;
+  if (leaf->grad) {
+    ax_tensor *g = ax_tensor_retain(leaf->grad);
+    st = ax_hooks_run(&leaf->hooks, true, 0, &g);
+    ax_tensor_release(g);
+  }
+out:
+  return st;
+}
+
+/* ---- what rules ask */
+
+bool ax_wants(const ax_grad *c, int k)
+{
+  const ax_node *to = c->node->edges[k].node;
+  return to && to->seq >= c->oldest;
+}
+
+/* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a leaf, through which a rule may add in the
+ * leaf's type.  NULL where there is none, or where a hook is to see what comes by. */
+static ax_node *leaf_node(ax_node *to)
+{
+  if (to && casts_leaf(to) && !to->hooks) to = to->edges[0].node;
+  return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
+}
+
+ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
+{
+  const ax_node *to = leaf_node(c->node->edges[k].node);
+  ax_tensor *leaf = to ? to->leaf : NULL;
+
+  if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
+  if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
+  for (const ax_hook *h = leaf->hooks; h; h = h->next)
+    if (!h->post) return NULL; /* the hook must see the gradient before it is added */
+  *accumulate_ = leaf->grad != NULL;
+  return leaf->grad_slot;
+}
+
+void ax_sunk(ax_grad *c, int k)
+{
+  ax_node *to = leaf_node(c->node->edges[k].node);
+  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
+  to->sunk = c->sunk[k] = true;
+}
+
+/* Saved tensors as the rule sees them.  own[] is what has to be released. */
+static ax_status unpack(ax_grad *c, ax_tensor **own)
+{
+  ax_node *n = c->node;
+  ax_status st;
+  for (int k = 0; k < n->n_in + n->n_out; k++) {
+    const bool result = k >= n->n_in;
+    const int at = result ? k - n->n_in : k;
+    const ax_saved *s = result ? &n->out[at] : &n->in[at];
+    if (!s->t) continue;
+    if (s->t->version->edits != s->edits)
+      return ax_fail(AX_EGRAD, "backward: %s %d of %s, needed for its gradient, was changed in place after the forward pass (version %u, expected %u)",
+                     result ? "result" : "argument", at + 1, ax_ops[n->op].name, s->t->version->edits, s->edits);
+    if (!result) c->in[at] = s->t;
+    else if (!c->create_graph) c->out[at] = s->t;
+    else { /* with its history, so that the gradient can be differentiated */
+      if ((st = ax_tensor_alias(s->t, &own[at])) != AX_OK) return st;
+      own[at]->grad_fn = n;
+      n->refs++;
+      own[at]->out_index = (uint8_t)at;
+      own[at]->requires_grad = true;
+      c->out[at] = own[at];
+    }
+  }
+  return AX_OK;
+}
+
+static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk)
+{
+  ax_tensor *own[AX_MAX_OUT] = { 0 };
+  ax_grad c = { .node = n, .g = n->grads, .d = d, .sunk = r->collect ? NULL : sunk, .create_graph = r->create_graph, .oldest = r->oldest };
+  ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK; /* cat saves nothing and may have any number of inputs */
+
+  if (st == AX_OK) {
+    ax_op_impls[n->op].gradient(&c);
+    st = c.st;
+  }
+  for (int k = 0; k < c.n_temps; k++) ax_tensor_release(c.temps[k]);
+  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(own[k]);
+  return st;
+}
+
+static ax_status run_node(run *r, ax_node *n)
+{
+  enum { FEW = 8 };
+  ax_tensor *few[FEW] = { 0 }, **d = few;
+  bool few_sunk[FEW] = { 0 }, *sunk = few_sunk;
+  ax_status st = AX_OK;
+
+  if (n->released)
+    return ax_fail(AX_EGRAD, "backward: the graph through %s was released by an earlier backward pass; pass { retain_graph = true } to that one to go through it again",
+                   n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
+  if (n->n_in > FEW) {
+    d = ax_calloc((size_t)n->n_in, sizeof *d + sizeof *sunk);
+    if (!d) return AX_ENOMEM;
+    sunk = (bool *)(d + n->n_in);
+  }
+  if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
+  else st = run_op(r, n, d, sunk);
+  for (int k = 0; st == AX_OK && k < n->n_in; k++) {
+    const ax_edge *e = &n->edges[k];
+    ax_tensor *fitted = NULL;
+    if (!e->node || e->node->seq < r->oldest) continue;
+    if (sunk[k]) st = push(r, leaf_node(e->node));
+    else if (d[k]) {
+      st = fit(d[k], &n->in_meta[k], &fitted);
+      ax_tensor_release(d[k]);
+      d[k] = NULL; /* before it is delivered: the engine adds in place only into what it alone holds */
+      if (st == AX_OK) st = deliver(r, e, fitted);
+    }
+  }
+  for (int k = 0; k < n->n_in; k++) ax_tensor_release(d[k]);
+  if (d != few) ax_mfree(d);
+  if (st == AX_OK && !r->retain && !casts_leaf(n)) ax_node_release_saved(n);
+  return st;
+}
+
+static ax_status visit(run *r, ax_node *n)
+{
+  bool any = n->sunk;
+  ax_status st;
+
+  for (int k = 0; k < n->n_out; k++) {
+    if (!n->grads[k]) continue;
+    any = true;
+    bool wanted = false;
+    for (int w = 0; w < r->n_wanted; w++) wanted |= r->wanted[w].node == n && r->wanted[w].out == k;
+    if (n->kind != AX_NODE_ACCUMULATE) st = ax_hooks_run(&n->hooks, false, k, &n->grads[k]);
+    else st = wanted ? ax_hooks_run(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK; /* run_leaf does the others */
+    if (st != AX_OK) return st;
+    for (int w = 0; w < r->n_wanted; w++)
+      if (r->wanted[w].node == n && r->wanted[w].out == k) {
+        ax_tensor_release(r->found[w]);
+        r->found[w] = ax_tensor_retain(n->grads[k]);
+      }
+  }
+  if (!any) return AX_OK;
+  if (n->kind == AX_NODE_ACCUMULATE) return r->collect ? AX_OK : run_leaf(r, n);
+  if (r->collect && n->seq <= r->oldest) return AX_OK; /* nothing wanted lies further back */
+  return run_node(r, n);
+}
+
+static void forget(ax_node *n)
+{
+  for (int k = 0; k < n->n_out; k++) {
+    ax_tensor_release(n->grads[k]);
+    n->grads[k] = NULL;
+  }
+  n->sunk = false;
+  n->run = NULL;
+  ax_node_release(n);
+}
+
+static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
+{
+  ax_edge e = { 0 };
+  ax_tensor *g = NULL;
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  ax_status st;
+
+  if (!root->requires_grad)
+    return ax_fail(AX_EGRAD, "backward: the tensor %s does not require a gradient and has no history: no input of it had requires_grad set, or it was made inside no_grad or by detach",
+                   ax_shape_text(root->ndim, root->shape, a, sizeof a));
+  if (!seed && root->numel != 1)
+    return ax_fail(AX_EGRAD, "backward: a gradient must be given for a tensor of shape %s; only a scalar starts with 1",
+                   ax_shape_text(root->ndim, root->shape, a, sizeof a));
+  if (seed && !ax_same_shape(seed, root->ndim, root->shape))
+    return ax_fail(AX_ESHAPE, "backward: gradient of shape %s for a tensor of shape %s", ax_shape_text(seed->ndim, seed->shape, a, sizeof a),
+                   ax_shape_text(root->ndim, root->shape, b, sizeof b));
+  AX_TRY(ax_edge_of(root, &e));
+  if (seed) AX_TRY(ax_cast(seed, (ax_dtype)root->dtype, &g));
+  else {
+    AX_TRY(ax_tensor_new_on(root->device, (ax_dtype)root->dtype, root->ndim, root->shape, &g));
+    AX_TRY(ax_fill(g, 1));
+  }
+  st = deliver(r, &e, g);
+  g = NULL;
+out:
+  ax_tensor_release(g);
+  if (e.node) ax_node_release(e.node);
+  return st;
+}
+
+static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
+{
+  const bool former = ax_grad_set_enabled(r->create_graph), casting = ax_autocast_now.enabled;
+  ax_status st = AX_OK;
+
+  ax_autocast_now.enabled = false; /* gradients are computed in the types of the forward pass */
+  r->outer = innermost;
+  innermost = r;
+
+  for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
+  while (st == AX_OK && r->n > 0) {
+    ax_node *node = pop(r);
+    node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
+    r->current = node;
+    st = visit(r, node);
+    r->current = NULL;
+    forget(node);
+  }
+  while (r->n > 0) forget(r->heap[--r->n]); /* after a failure */
+  give_back(r);
+  innermost = r->outer;
+  ax_mfree(r->heap);
+  ax_autocast_now.enabled = casting;
+  ax_grad_set_enabled(former);
+  return st;
+}
+
+ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph, bool create_graph)
+{
+  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
+  return walk(&r, n, roots, seeds);
+}
+
+ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in, ax_tensor *const *inputs, bool retain_graph,
+                     bool create_graph, bool allow_unused, ax_tensor **out)
+{
+  ax_edge *wanted = ax_calloc((size_t)(n_in ? n_in : 1), sizeof *wanted);
+  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph, .collect = true, .n_wanted = n_in, .wanted = wanted, .found = out,
+            .oldest = UINT64_MAX };
+  ax_status st = AX_OK;
+
+  for (int k = 0; k < n_in; k++) out[k] = NULL;
+  if (!wanted) return AX_ENOMEM;
+  for (int k = 0; k < n_in; k++) {
+    if (!inputs[k]->requires_grad) {
+      st = ax_fail(AX_EGRAD, "grad: input %d does not require a gradient", k + 1);
+      goto out;
+    }
+    AX_TRY(ax_edge_of(inputs[k], &wanted[k]));
+    if (wanted[k].node->seq < r.oldest) r.oldest = wanted[k].node->seq;
+  }
+  AX_TRY(walk(&r, n, roots, seeds));
+  for (int k = 0; k < n_in && !allow_unused; k++)
+    if (!out[k]) {
+      st = ax_fail(AX_EGRAD, "grad: the result does not depend on input %d; pass { allow_unused = true } to get nil for it", k + 1);
+      goto out;
+    }
+out:
+  for (int k = 0; k < n_in; k++) {
+    if (wanted[k].node) ax_node_release(wanted[k].node);
+    if (st != AX_OK) {
+      ax_tensor_release(out[k]);
+      out[k] = NULL;
+    }
+  }
+  ax_mfree(wanted);
+  return st;
+}
