@@ -184,6 +184,9 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN)) $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 
+features: all  ## print the rows of spec/features that no spec shows yet (DOCUMENT=FILE compares them with a document)
+	@$(OUT)/accel-run spec/support/features.lua $(DOCUMENT)
+
 docs: all  ## write docs/reference from the op table (a spec fails when it is out of date)
 	$(OUT)/accel-run host/tools/gendoc.lua docs/reference
 
@@ -200,4 +203,4 @@ help:  ## this list
 	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-.PHONY: all image demo test bench deps build-deps install docs lint clean help
+.PHONY: all image features demo test bench deps build-deps install docs lint clean help

@@ -1,0 +1,154 @@
+--- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model, free_memory.  Methods of accelerate.Accelerator.
+local core = require "accelerate.core"
+local data_loader = require "accelerate.data_loader"
+local kinds = require "accelerate.accelerator.kinds"
+local mixed_precision = require "accelerate.mixed_precision"
+local optimizers = require "accelerate.optimizer"
+local options = require "accelerate.utils.options"
+local parallel = require "accelerate.parallel"
+local schedulers = require "accelerate.scheduler"
+
+local fail = options.fail
+
+---@class accelerate.Accelerator
+local Accelerator = {}
+
+local function position(list, object)
+  for i, other in ipairs(list) do
+    if other == object then return i end
+  end
+end
+
+local function enlist(list, object)
+  if not position(list, object) then list[#list + 1] = object end
+  return object
+end
+
+--- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With mixed precision its
+--- forward runs under casting and gives float32 (every float16 and bfloat16 tensor in what it returns is converted), and
+--- its parameters get working copies in the lower type, which optimizers write.  The same object is returned.
+---@param model accelerate.nn.Module
+---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here
+---@return accelerate.nn.Module model
+function Accelerator:prepare_model(model, opts)
+  opts = options.check("prepare_model", opts,
+    { device_placement = { "boolean", default = self._device_placement }, evaluation_mode = { "boolean", default = false } })
+  if not kinds.is_model(model) then fail("prepare_model: expected a module, got %s", options.show(model)) end
+  if opts.device_placement then model:to(self.device) end
+  mixed_precision.wrap(model, self._autocast_handler)
+  if not opts.evaluation_mode then parallel.prepare(model) end
+  return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
+end
+
+--- Wraps an optimizer so that it steps only when gradients are synchronised.
+---@param optimizer table
+---@return accelerate.AcceleratedOptimizer
+function Accelerator:prepare_optimizer(optimizer, opts)
+  options.check("prepare_optimizer", opts, { device_placement = { "boolean", optional = true } })
+  if not kinds.is_optimizer(optimizer) then fail("prepare_optimizer: expected an optimizer, got %s", options.show(optimizer)) end
+  if not optimizers.is_accelerated(optimizer) then
+    for _, known in ipairs(self._optimizers) do
+      if rawget(known, "optimizer") == optimizer then return known end
+    end
+    optimizer = optimizers.AcceleratedOptimizer(optimizer, self)
+  end
+  return enlist(self._optimizers, optimizer)
+end
+
+--- Makes a loader that gives this rank its share of the batches, on this rank's device.
+---@param loader table
+---@return accelerate.DataLoaderShard
+function Accelerator:prepare_data_loader(loader, opts)
+  opts = options.check("prepare_data_loader", opts,
+    { device_placement = { "boolean", default = self._device_placement }, slice_fn_for_dispatch = { "function", optional = true } })
+  local prepared = data_loader.is_prepared(loader) and loader or self._prepared_loaders[loader]
+  if not prepared then
+    prepared = data_loader.prepare_data_loader(loader, {
+      device = self.device, put_on_device = opts.device_placement, rng_types = self._rng_types, config = self._dataloader_config,
+      slice_fn_for_dispatch = opts.slice_fn_for_dispatch,
+    })
+    self._prepared_loaders[loader] = prepared
+  end
+  return enlist(self._dataloaders, prepared)
+end
+
+--- Wraps a scheduler so that it moves with the optimizer that it was made for (else with all prepared ones).
+---@param scheduler table
+---@return accelerate.AcceleratedScheduler
+function Accelerator:prepare_scheduler(scheduler)
+  if not kinds.is_scheduler(scheduler) then fail("prepare_scheduler: expected a scheduler, got %s", options.show(scheduler)) end
+  if schedulers.is_accelerated(scheduler) then return enlist(self._schedulers, scheduler) end
+  for _, known in ipairs(self._schedulers) do
+    if rawget(known, "scheduler") == scheduler then return known end
+  end
+  local followed = self._optimizers
+  for _, optimizer in ipairs(self._optimizers) do
+    if scheduler.optimizer == optimizer or scheduler.optimizer == rawget(optimizer, "optimizer") then followed = { optimizer } end
+  end
+  local config = self._dataloader_config
+  return enlist(self._schedulers, schedulers.AcceleratedScheduler(scheduler, followed, self._step_scheduler_with_optimizer,
+    function() return config.split_batches end))
+end
+
+local function prepare_one(self, object, first_pass, placement)
+  local opts = placement ~= nil and { device_placement = placement } or nil
+  if first_pass then
+    if kinds.is_model(object) then return self:prepare_model(object, opts) end
+    if kinds.is_optimizer(object) then return self:prepare_optimizer(object, opts) end
+    if data_loader.is_loader(object) then return self:prepare_data_loader(object, opts) end
+  elseif kinds.is_scheduler(object) then
+    return self:prepare_scheduler(object)
+  end
+  return object
+end
+
+local PREPARE = { device_placement = { "list" } }
+
+--- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns them in that order.
+--- Objects of other kinds pass through untouched.
+---@param ... any objects; last, if need be, { device_placement = { true, false, ... } } with one entry for each object
+---@return any ...
+function Accelerator:prepare(...)
+  local objects, n = { ... }, select("#", ...)
+  local placement = {}
+  if n > 0 and options.is_options(objects[n], PREPARE) then
+    placement = options.check("prepare", objects[n], PREPARE).device_placement
+    n = n - 1
+    if #placement ~= n then fail("prepare: device_placement has %d entries for %d objects", #placement, n) end
+  end
+  local layouts = parallel.layouts
+  for _, first_pass in ipairs { true, false } do
+    for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
+  end
+  -- State that an optimizer has from before lies as the parameters lay then.
+  for _, optimizer in ipairs(parallel.layouts > layouts and self._optimizers or {}) do
+    local inner = rawget(optimizer, "optimizer")
+    if next(inner.state) ~= nil and inner._relayout then inner:_relayout() end
+  end
+  return unpack(objects, 1, n)
+end
+
+--- The model that a prepared one stands for: here the same object, for prepare does not wrap models.  With
+--- keep_fp32_wrapper = false its forward is again what it was before mixed precision.
+---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean? }? both true by default
+function Accelerator:unwrap_model(model, opts)
+  opts = options.check("unwrap_model", opts,
+    { keep_fp32_wrapper = { "boolean", default = true }, keep_torch_compile = { "boolean", default = true } })
+  if not opts.keep_fp32_wrapper then mixed_precision.unwrap(model) end
+  return model
+end
+
+--- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the allocator's cache.  Returns
+--- one nil for each argument: `model, optimizer = accelerator:free_memory(model, optimizer)`.
+function Accelerator:free_memory(...)
+  for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do self[name] = {} end
+  self._prepared_loaders = setmetatable({}, { __mode = "k" })
+  self._step, self._window = 0, nil
+  collectgarbage()
+  collectgarbage()
+  core.empty_cache()
+  return unpack({}, 1, select("#", ...))
+end
+Accelerator.clear = Accelerator.free_memory
+
+return Accelerator

@@ -1,0 +1,182 @@
+--- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.  Methods of accelerate.Accelerator.
+local core = require "accelerate.core"
+local dataclasses = require "accelerate.dataclasses"
+local kinds = require "accelerate.accelerator.kinds"
+local mixed_precision = require "accelerate.mixed_precision"
+local options = require "accelerate.utils.options"
+local parallel = require "accelerate.parallel"
+local state = require "accelerate.state"
+
+local fail = options.fail
+local gradient_state = state.GradientState()
+
+---@class accelerate.Accelerator
+local Accelerator = {}
+
+local BACKWARD = {
+  weight = { "number", optional = true, min = 0 },
+  retain_graph = { "boolean", default = false },
+  create_graph = { "boolean", default = false },
+}
+
+--- Plain and weighted calls cannot share a window: their gradients are not in the same units.
+local function enter_window(self, kind)
+  if self._window and self._window ~= kind and parallel.any_gradient(self._models) then
+    fail("backward: called %s weight after a call %s weight in the same window; give one to all calls or to none",
+      kind == "weighted" and "with a" or "without a", kind == "weighted" and "without a" or "with a")
+  end
+  self._window = kind
+end
+
+--- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients over all ranks when they
+--- are to be synchronised.  With `weight` (how many items the loss is a sum of) nothing is divided here: at the sync,
+--- gradients are the sum over the window and all ranks, divided by the sum of the weights, however the items were split.
+---@param loss accelerate.Tensor
+---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean? }?
+function Accelerator:backward(loss, opts)
+  if not core.is_tensor(loss) then fail("backward: expected the loss as a tensor, got %s", options.show(loss)) end
+  local weight, graph
+  if opts ~= nil then
+    if type(opts) == "table" and opts.learning_rate ~= nil then
+      fail("backward: learning_rate selects LOMO's fused backward, which is not there yet")
+    end
+    opts = options.check("backward", opts, BACKWARD)
+    weight, graph = opts.weight, { retain_graph = opts.retain_graph, create_graph = opts.create_graph }
+  end
+  local models = self._models
+  enter_window(self, weight and "weighted" or "plain")
+  if weight then
+    parallel.open_window(models)
+  else
+    local steps = gradient_state.num_steps
+    if steps > 1 then loss = loss / steps end
+  end
+  local watched = weight or self._ranks > 1
+  if watched then parallel.begin(models) end
+  if graph then loss:backward(graph) else loss:backward() end
+  if watched then
+    parallel.finish(models, gradient_state.sync_gradients or gradient_state.sync_each_batch, weight)
+  end
+end
+
+--- Told by a prepared optimizer before a real step.
+function Accelerator:_before_step()
+  if self._ranks > 1 then parallel.flush(self._models) end
+end
+
+--- Told by a prepared optimizer after a real step.
+function Accelerator:_after_step(optimizer)
+  if self._window == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
+  self._window = nil
+end
+
+--- Told by a prepared optimizer that got more parameters: those of prepared models join the flat buffers.
+function Accelerator:_adopt_parameters()
+  for _, model in ipairs(self._models) do parallel.prepare(model) end
+end
+
+--- Splits `model..., fn`.
+local function models_and_body(what, ...)
+  local models = { ... }
+  local body = table.remove(models)
+  if type(body) ~= "function" then fail("%s: expected a function as the last argument, got %s", what, options.show(body)) end
+  for i, model in ipairs(models) do
+    if not kinds.is_model(model) then fail("%s: argument %d must be a module, got %s", what, i, options.show(model)) end
+  end
+  return models, body
+end
+
+--- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every
+--- gradient_accumulation_steps-th batch and on the last one of the loader; on the others, reductions are put off and
+--- prepared optimizers and schedulers do nothing.
+---@param ... any the models whose gradients accumulate, then the function
+function Accelerator:accumulate(...)
+  local models, body = models_and_body("accumulate", ...)
+  if gradient_state.sync_with_dataloader and gradient_state.end_of_dataloader then
+    self._step = 0
+    gradient_state.sync_gradients = true
+  else
+    self._step = self._step + 1
+    gradient_state.sync_gradients = self._step % gradient_state.num_steps == 0
+  end
+  if self._ranks == 1 or gradient_state.sync_gradients or gradient_state.sync_each_batch then return body() end
+  for _, model in ipairs(models) do
+    local inner = body
+    body = function() return parallel.no_sync(model, inner) end
+  end
+  return body()
+end
+
+--- Runs `fn` with gradients kept on each rank: they add up, and the next backward pass outside takes them along.
+---@param ... any the model (default: all prepared ones), then the function
+function Accelerator:no_sync(...)
+  local models, body = models_and_body("no_sync", ...)
+  if #models == 0 then models = self._models end
+  if self._ranks == 1 then return body() end
+  for _, model in ipairs(models) do
+    local inner = body
+    body = function() return parallel.no_sync(model, inner) end
+  end
+  return body()
+end
+
+--- Runs `fn` with reduction on for `model`, also inside no_sync.
+function Accelerator:trigger_sync_in_backward(model, fn)
+  local models, body = models_and_body("trigger_sync_in_backward", model, fn)
+  return parallel.with_sync(models[1], body)
+end
+
+--- Runs `fn`.  Only ranks on several GPUs can join with different numbers of batches; elsewhere this says so once and
+--- changes nothing.
+function Accelerator:join_uneven_inputs(joinables, opts, fn)
+  if type(opts) == "function" then opts, fn = nil, opts end
+  options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
+  if type(fn) ~= "function" then fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn)) end
+  if self.use_distributed and self.is_main_process then
+    io.stderr:write("accelerate: join_uneven_inputs has no effect for distributed type ", self.distributed_type, "\n")
+  end
+  return fn()
+end
+
+local AUTOCAST = { autocast_handler = { "table" } }
+
+--- Runs fn(...) under automatic casting as mixed_precision says; with "no" it just calls.  For what runs outside a
+--- prepared model, such as a loss, which is computed in float32 otherwise.
+---@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain table is taken for its
+---  fields, as in { enabled = false }, or for { autocast_handler = handler }
+---@param fn function
+---@return any ... what fn returns
+function Accelerator:autocast(handler, fn, ...)
+  if type(handler) == "function" then return self:autocast(nil, handler, fn, ...) end
+  if type(handler) == "table" and getmetatable(handler) == nil then
+    if handler.autocast_handler ~= nil then handler = options.check("autocast", handler, AUTOCAST).autocast_handler
+    else handler = dataclasses.AutocastKwargs(handler) end
+  end
+  if handler ~= nil and not dataclasses.is(handler, dataclasses.AutocastKwargs) then
+    fail("autocast: the handler must be an AutocastKwargs, got %s", options.show(handler))
+  end
+  if type(fn) ~= "function" then fail("autocast: expected a function, got %s", options.show(fn)) end
+  return mixed_precision.context(handler or self._autocast_handler)(fn, ...)
+end
+
+--- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when `sync_gradients` is true.
+---@param parameters accelerate.Tensor[]|accelerate.Tensor
+---@param max_norm number
+---@param opts { norm_type: number? }|number? norm_type: default 2; math.huge: the largest element
+---@return accelerate.Tensor norm 0-d, before clipping, the same on every rank
+function Accelerator:clip_grad_norm_(parameters, max_norm, opts)
+  if type(opts) == "number" then opts = { norm_type = opts } end
+  self:_before_step()
+  return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, opts)
+end
+
+--- Limits every element of the gradients to -clip_value .. clip_value.
+function Accelerator:clip_grad_value_(parameters, clip_value)
+  self:_before_step()
+  return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value)
+end
+
+--- Takes the loss scale out of the gradients; there is none without fp16.
+function Accelerator:unscale_gradients() end
+
+return Accelerator

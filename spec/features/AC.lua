@@ -1,0 +1,16 @@
+return {
+  group = "AC", title = "Utilities",
+  { "send_to_device(tensor, device, non_blocking, skip_keys)" },
+  { "recursively_apply, honor_type, is_namedtuple, listify, find_device, find_batch_size (and the ignorant form), get_data_structure, get_shape, initialize_tensors" },
+  { "concatenate(data, dim=0)" },
+  { "slice_tensors, pad_input_tensors" },
+  { "convert_to_fp32, convert_outputs_to_fp32" },
+  { "extract_model_from_parallel, get_pretty_name, recursive_getattr, merge_dicts, convert_bytes, is_port_in_use, get_free_port, check_os_kernel, get_module_children_bottom_up, clean_state_dict_for_safetensors, model_has_dtensor" },
+  { "patch_environment, clear_environment, purge_accelerate_environment" },
+  { "str_to_bool, get_int_from_env, parse_flag_from_env, parse_choice_from_env, convert_dict_to_env_variables" },
+  { "is_*_available (about 60), compare_versions, is_torch_version" },
+  { "get_gpu_info, check_cuda_p2p_ib_support, check_cuda_fp8_capability, get_current_device_type" },
+  { "write_basic_config(mixed_precision, save_location)" },
+  { "install_xla, GatheredParameters, is_peft_model" },
+  { "prepare_pippy(model, split_points='auto', no_split_module_classes, example_args, example_kwargs, num_chunks, gather_output=false)" },
+}

@@ -1,0 +1,17 @@
+return {
+  group = "C", title = "Preparing objects",
+  { "prepare(*objects, device_placement=None)" },
+  { "prepare: repeat calls" },
+  { "prepare: refused models" },
+  { "prepare under FSDP2" },
+  { "prepare under DeepSpeed" },
+  { "prepare_model(model, device_placement, evaluation_mode=false)" },
+  { "prepare_optimizer(optimizer, device_placement)" },
+  { "prepare_data_loader(loader, device_placement, slice_fn_for_dispatch)" },
+  { "prepare_scheduler(scheduler)" },
+  { "free_memory(*objects) / clear(*objects)" },
+  { "unwrap_model(model, keep_fp32_wrapper=true, keep_torch_compile=true)" },
+  { "verify_device_map(model)" },
+  { "copying an Accelerator" },
+  { "pickling" },
+}

@@ -1,0 +1,18 @@
+return {
+  group = "D", title = "Backward, accumulation, synchronisation",
+  { "backward(loss, **kwargs)" },
+  { "accumulate(*models)" },
+  { "effect on optimizer/scheduler" },
+  { "end of loader" },
+  { "no_sync(model)" },
+  { "trigger_sync_in_backward(model)" },
+  { "join_uneven_inputs(joinables, even_batches=None)" },
+  { "set_trigger / check_trigger" },
+  { "clip_grad_norm_(parameters, max_norm, norm_type=2)" },
+  { "clip_grad_value_(parameters, clip_value)" },
+  { "unscale_gradients(optimizer=None)" },
+  { "lomo_backward(loss, learning_rate)" },
+  { "LOMO/AdaLomo support" },
+  { "gradient averaging" },
+  { "schedule-free optimizers" },
+}

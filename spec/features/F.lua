@@ -1,0 +1,17 @@
+return {
+  group = "F", title = "Collectives and metrics",
+  { "gather(tensor)" },
+  { "gather_for_metrics(data, use_gather_object=false)" },
+  { "remainder" },
+  { "gather_for_metrics with a non-dispatched iterable" },
+  { "pad_across_processes(tensor, dim=0, pad_index=0, pad_first=false)" },
+  { "reduce(tensor, reduction='sum', scale=1.0)" },
+  { "utils.gather_object" },
+  { "utils.broadcast(tensor, from_process=0)" },
+  { "utils.broadcast_object_list(list, from_process=0)" },
+  { "utils.copy_tensor_to_devices(tensor or nothing)" },
+  { "split_between_processes(inputs, apply_padding=false)" },
+  { "debug shape check" },
+  { "wait_for_everyone()" },
+  { "averaging losses" },
+}
