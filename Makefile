@@ -187,8 +187,9 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 features: all  ## print the rows of spec/features that no spec shows yet (DOCUMENT=FILE compares them with a document)
 	@$(OUT)/accel-run spec/support/features.lua $(DOCUMENT)
 
-docs: all  ## write docs/reference from the op table (a spec fails when it is out of date)
+docs: all  ## write docs/reference from the op table and the annotations (a spec fails when it is out of date)
 	$(OUT)/accel-run host/tools/gendoc.lua docs/reference
+	$(OUT)/accel-run host/tools/reference.lua docs/reference
 
 lint:  ## C with warnings as errors, Lua files with luacheck (package lua-check)
 	$(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only $(HOST_SRC)

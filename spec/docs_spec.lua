@@ -1,9 +1,51 @@
--- The generated pages are those that the op table makes now.
+-- The generated pages are those that the sources make now, and the Lua on the pages runs.
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+
+-- What docs/coming-from-pytorch.md takes for granted, made anew before each of its blocks.
+local ASSUMED = [[
+  accelerate, tensor, nn, optim, data = require "accelerate", require "accelerate.tensor", require "accelerate.nn",
+    require "accelerate.optim", require "accelerate.data"
+  F, device, loss_function = nn.functional, "cpu", nn.CrossEntropyLoss()
+  function assumed(makes_its_own)
+    accelerate.state.reset()
+    accelerator = not makes_its_own and accelerate.Accelerator() or nil
+    local set = data.TensorDataset(tensor.rand(10, 4), tensor.randint(0, 3, 10))
+    model = nn.Linear(4, 3)
+    optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
+    scheduler = optim.lr_scheduler.StepLR(optimizer, { step_size = 2 })
+    training_loader = data.DataLoader(set, { batch_size = 4, shuffle = true })
+    validation_loader = data.DataLoader(set, { batch_size = 4 })
+    prepare_dataset = function() return set end
+  end
+]]
+
 describe("docs", function()
-  it("are what `make docs` writes", function()
-    local f = assert(io.open("docs/reference/ops.md"), "no docs/reference/ops.md; run make docs")
-    local stored = f:read("*a")
-    f:close()
+  it("have the page of ops that `make docs` writes", function()
+    local stored = assert(fs.read("docs/reference/ops.md"), "no docs/reference/ops.md; run make docs")
     assert.is_true(stored == dofile("host/tools/gendoc.lua").ops_page(), "docs/reference/ops.md is out of date; run make docs")
+  end)
+
+  it("begin each page with a script that runs", function()
+    local names = assert(fs.list("docs/synopsis"))
+    assert.is_true(#names > 10)
+    for _, name in ipairs(names) do
+      local status, _, stderr = host.run { "docs/synopsis/" .. name }
+      assert.are.equal(0, status, name .. ": " .. stderr)
+    end
+  end)
+
+  it("show Accelerate's loops in Lua that runs", function()
+    local script = { ASSUMED }
+    for block in assert(fs.read("docs/coming-from-pytorch.md")):gmatch("```lua\n(.-)```") do
+      script[#script + 1] = ("assumed(%s) do\n%send"):format(tostring(block:find("accelerate.Accelerator", 1, true) ~= nil), block)
+    end
+    assert.is_true(#script > 11)
+    host.in_folder(function(folder)
+      local text = table.concat(script, "\n"):gsub('"out"', ("%q"):format(folder .. "/out"))
+      local status, _, stderr = host.run({ "-" }, { stdin = text })
+      assert.are.equal(0, status, stderr)
+      assert.is_true(fs.exists(folder .. "/out/model.safetensors"))
+    end)
   end)
 end)

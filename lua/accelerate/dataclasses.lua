@@ -39,7 +39,7 @@ local function record(name, schema, methods, init)
     for field in pairs(given or {}) do self._given[field] = true end
     if init then init(self) end
     return self
-  end, { _class = class })
+  end, { _class = class, _schema = schema })
 end
 
 --- Is `value` an object of the record class?

@@ -27,6 +27,7 @@ end
 for _, name in ipairs { "from_list", "from_table", "from_csv", "from_json", "from_generator" } do
   Dataset[name] = function(...) return require("accelerate.data.table")[name](...) end
 end
+--- A TableDataset of columns given as { name = list }.
 Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
 --- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be

@@ -16,6 +16,7 @@ M.DatasetDict = DatasetDict
 
 for _, name in ipairs { "map", "filter", "shuffle", "remove_columns", "rename_column", "rename_columns", "select_columns",
   "with_format", "with_transform" } do
+  --- Does so to every one of the datasets; see TableDataset.
   DatasetDict[name] = function(self, ...)
     local made = {}
     for _, split in ipairs(self:splits()) do

@@ -137,6 +137,7 @@ function Collator:init(opts)
   self.kinds = collate.new_fields()
 end
 
+--- The length that the samples of a batch are padded to: the longest one, rounded up to pad_to_multiple_of.
 function Collator:length(samples, name)
   local o, longest = self.options, 0
   for _, sample in ipairs(samples) do longest = math.max(longest, length_of(sample[name])) end

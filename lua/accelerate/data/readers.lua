@@ -113,7 +113,19 @@ function M.read_json(path)
   return rows
 end
 
-M.read_npy, M.read_npz, M.read_idx = core.read_npy, core.read_npz, core.read_idx
+--- A NumPy .npy file as a tensor (format: NumPy's NEP 1): either byte order, C or Fortran order.
+--- Types that tensors lack become the next wider one.
+---@param path string
+---@return accelerate.Tensor
+M.read_npy = core.read_npy
+--- A NumPy .npz archive as a table of tensors by name; stored or deflated entries.
+---@param path string
+---@return table<string, accelerate.Tensor>
+M.read_npz = core.read_npz
+--- An IDX file (MNIST's format), also one packed by gzip, as a tensor.
+---@param path string
+---@return accelerate.Tensor
+M.read_idx = core.read_idx
 
 local MODES = { RGB = 3, GRAY = 1, UNCHANGED = 0 }
 

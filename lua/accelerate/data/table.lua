@@ -413,6 +413,10 @@ function Table:rename_columns(map)
   return make(columns, names, self.num_rows, self._rows, { format = self.format })
 end
 
+--- With one column under another name.
+---@param old string
+---@param new string
+---@return accelerate.TableDataset
 function Table:rename_column(old, new) return self:rename_columns { [old] = new } end
 
 --- With one more column.
@@ -498,6 +502,7 @@ function Table:with_format(kind, opts)
   return other
 end
 
+--- Samples are again what the columns hold, unconverted.
 function Table:reset_format() self:set_format(nil) end
 
 return Table

@@ -138,12 +138,20 @@ local function averaged(name, self, o)
   return formula(all_hits, all_predicted, all_actual, o.zero_division)
 end
 
-for _, name in ipairs { "precision", "recall", "f1" } do
-  local Class = class(name == "f1" and "F1" or name == "precision" and "Precision" or "Recall", Pairs)
+local function averaged_metric(title, name)
+  local Class = class(title, Pairs)
   Class.name, Class.OPTIONS = name, AVERAGED
   function Class:_compute(o) return { [name] = averaged(name, self, o) } end
   M[name] = Class
 end
+
+--- How many of those predicted to be of a class are: { precision = }.  average: "binary" (of pos_label, the default), "micro",
+--- "macro", "weighted", or "none" for one value for each label.
+averaged_metric("Precision", "precision")
+--- How many of those of a class were predicted to be: { recall = }.  Options as Precision's.
+averaged_metric("Recall", "recall")
+--- The harmonic mean of precision and recall: { f1 = }.  Options as Precision's.
+averaged_metric("F1", "f1")
 
 -- ---- tables ----------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ function Perplexity:_compute()
   return { perplexity = math.exp(loss), loss = loss }
 end
 
-local function errors(name, title, measure, opts, finish)
+local function errors(title, name, measure, opts, finish)
   local Class = class(title, Mean)
   Class.name, Class.inputs, Class.optional_inputs, Class.OPTIONS = name, { "predictions", "references" }, 0, opts
   function Class:_add(prediction, reference)
@@ -78,10 +78,10 @@ local function errors(name, title, measure, opts, finish)
 end
 
 --- Mean squared error: { mse = }; squared = false: its root.
-errors("mse", "MSE", function(d) return d * d end, { squared = { "boolean", default = true } },
+errors("MSE", "mse", function(d) return d * d end, { squared = { "boolean", default = true } },
   function(mean, o) return o.squared and mean or math.sqrt(mean) end)
 --- Mean absolute error: { mae = }.
-errors("mae", "MAE", math.abs, {}, function(mean) return mean end)
+errors("MAE", "mae", math.abs, {}, function(mean) return mean end)
 
 --- Pearson's correlation: { pearsonr = }.
 ---@class accelerate.Pearson: accelerate.Metric

@@ -97,24 +97,43 @@ local function num(default) return { "number", default = default } end
 local INPLACE = { "boolean", default = false }
 
 -- Each takes its numbers by position or by name: nn.LeakyReLU(0.2), nn.LeakyReLU { negative_slope = 0.2, inplace = true }.
+--- x times the normal distribution function of x; approximate = "tanh" takes the tanh form.
 activation("GELU", "gelu", { "approximate" }, { approximate = { "string", default = "none", one_of = { "none", "tanh" } } })
+--- x * sigmoid(x), also called swish.
 activation("SiLU", "silu", {}, { inplace = INPLACE })
+--- x * tanh(softplus(x)).
 activation("Mish", "mish", {}, { inplace = INPLACE })
+--- x where it is positive, else negative_slope * x (0.01).
 activation("LeakyReLU", "leaky_relu", { "negative_slope" }, { negative_slope = num(0.01), inplace = INPLACE })
+--- x where it is positive, else alpha * (exp(x) - 1); alpha = 1.
 activation("ELU", "elu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
+--- max(0, x) + min(0, alpha * (exp(x / alpha) - 1)); alpha = 1.
 activation("CELU", "celu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
+--- The self-normalising ELU, with the constants of arXiv 1706.02515.
 activation("SELU", "selu", {}, { inplace = INPLACE })
+--- log(1 + exp(beta x)) / beta, and x itself where beta x is above threshold; beta = 1, threshold = 20.
 activation("Softplus", "softplus", { "beta", "threshold" }, { beta = num(1), threshold = num(20) })
+--- log(sigmoid(x)).
 activation("LogSigmoid", "logsigmoid", {}, {})
+--- min(max(x, 0), 6).
 activation("ReLU6", "relu6", {}, { inplace = INPLACE })
+--- x kept within min_val .. max_val (-1, 1).
 activation("Hardtanh", "hardtanh", { "min_val", "max_val" }, { min_val = num(-1), max_val = num(1), inplace = INPLACE })
+--- min(max(x / 6 + 1 / 2, 0), 1).
 activation("Hardsigmoid", "hardsigmoid", {}, { inplace = INPLACE })
+--- x * hardsigmoid(x).
 activation("Hardswish", "hardswish", {}, { inplace = INPLACE })
+--- x moved by lambd (0.5) towards 0, and 0 where it would pass it.
 activation("Softshrink", "softshrink", { "lambd" }, { lambd = { "number", default = 0.5, min = 0 } }, true)
+--- 0 where |x| <= lambd (0.5), else x.
 activation("Hardshrink", "hardshrink", { "lambd" }, { lambd = num(0.5) }, true)
+--- x where it is above threshold, else value.
 activation("Threshold", "threshold", { "threshold", "value" }, { threshold = { "number" }, value = { "number" }, inplace = INPLACE })
+--- x / (1 + |x|).
 activation("Softsign", "softsign", {}, {})
+--- x - tanh(x).
 activation("Tanhshrink", "tanhshrink", {}, {})
+--- The first half along dim (-1), times the sigmoid of the second half.
 activation("GLU", "glu", { "dim" }, { dim = { "integer", default = -1 } })
 
 ---@class accelerate.nn.PReLU : accelerate.nn.Module

@@ -20,6 +20,7 @@ local OPTIONS = {
   device = { "string", optional = true },
 }
 
+--- Puts the running statistics back to mean 0 and variance 1.
 local function reset_running_stats(self)
   if not self.track_running_stats then return end
   init.zeros_(self.running_mean)

@@ -292,7 +292,9 @@ local function make_dict(name, kind, read)
     end
   end
 
+  --- Whether there is an entry of this name.
   function Class:contains(key) return rawget(self, "_kinds")[key] == kind end
+  --- The entry of this name, or nil.
   function Class:get(key) return rawget(self, "_kinds")[key] == kind and self[key] or nil end
   function Class:len() return #self:_own(kind) end
 
@@ -304,6 +306,7 @@ local function make_dict(name, kind, read)
     return value
   end
 
+  --- Removes all entries.
   function Class:clear()
     for _, key in ipairs(self:keys()) do self[key] = nil end
   end

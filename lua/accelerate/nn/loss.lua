@@ -100,12 +100,19 @@ local function of_functional(title, name, schema, inputs)
 end
 local function num(default) return { "number", default = default } end
 
+--- The input where the target is 1, max(0, margin - input) where it is -1; margin = 1.
 of_functional("HingeEmbeddingLoss", "hinge_embedding_loss", { margin = num(1) }, 2)
+--- log(1 + exp(-target * input)), targets 1 or -1.
 of_functional("SoftMarginLoss", "soft_margin_loss", {}, 2)
+--- max(0, -target * (input1 - input2) + margin): called with input1, input2 and targets of 1 or -1; margin = 0.
 of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, 3)
+--- 1 - cosine(input1, input2) where the target is 1, max(0, cosine - margin) where it is -1; margin = 0.
 of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, 3)
+--- max(0, d(anchor, positive) - d(anchor, negative) + margin) with the p-norm of the difference as d; margin = 1, p = 2.
 of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6) }, 3)
+--- exp(input) - target * input, or input - target * log(input + eps) with log_input = false; full = true adds Stirling's term.
 of_functional("PoissonNLLLoss", "poisson_nll_loss", { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) }, 2)
+--- (log(max(var, eps)) + (input - target)^2 / max(var, eps)) / 2: called with input, target and var; full = true adds log(2 pi) / 2.
 of_functional("GaussianNLLLoss", "gaussian_nll_loss", { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
 
 return M

@@ -419,12 +419,20 @@ function Module:to(where, more)
   return self
 end
 
+--- The same as `to("float32")`.
 function Module:float() return self:to("float32") end
+--- The same as `to("float64")`.
 function Module:double() return self:to("float64") end
+--- The same as `to("float16")`.
 function Module:half() return self:to("float16") end
+--- The same as `to("bfloat16")`.
 function Module:bfloat16() return self:to("bfloat16") end
+--- The same as `to("cpu")`.
 function Module:cpu() return self:to({ device = "cpu" }) end
+--- The same as `to("cuda")`.
 function Module:cuda() return self:to({ device = "cuda" }) end
+--- Converts to a dtype: `to(dtype)`.
+---@param dtype accelerate.DType
 function Module:type(dtype) return self:to({ dtype = dtype }) end
 
 -- ---- printing ------------------------------------------------------------------------------------------------

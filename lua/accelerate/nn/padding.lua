@@ -51,10 +51,16 @@ local function padding_module(kind, mode, dims, takes_value)
 end
 
 for dims = 1, 3 do
+  --- Surrounds with `value`: `nn.ConstantPad2d(padding, value)`.  padding: one size for all sides, or { before, after } of the last dim,
+  --- then of the one before it, and so on; so it is for all of these.
   padding_module("ConstantPad", "constant", dims, true)
+  --- Surrounds with zeros.
   padding_module("ZeroPad", "constant", dims)
+  --- Surrounds with the mirrored input, the edge itself not repeated.
   padding_module("ReflectionPad", "reflect", dims)
+  --- Surrounds with the edge, repeated.
   padding_module("ReplicationPad", "replicate", dims)
+  --- Surrounds with what lies at the opposite edge.
   padding_module("CircularPad", "circular", dims)
 end
 

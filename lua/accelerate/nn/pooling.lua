@@ -94,21 +94,26 @@ end
 --- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?)`, or a table of options after kernel_size (also ceil_mode).
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
 define_max("MaxPool2d", 2, F.max_pool2d)
+--- The same over (n, c, l).
 ---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
 define_max("MaxPool1d", 1, F.max_pool1d)
 --- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`, or a table of options after kernel_size (also
 --- divisor_override).
 ---@class accelerate.nn.AvgPool2d : accelerate.nn.Module
 define_avg("AvgPool2d", 2, F.avg_pool2d)
+--- The same over (n, c, l).
 ---@class accelerate.nn.AvgPool1d : accelerate.nn.Module
 define_avg("AvgPool1d", 1, F.avg_pool1d)
 --- `nn.AdaptiveAvgPool2d(output_size)`: an integer or a list of two.
 ---@class accelerate.nn.AdaptiveAvgPool2d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool2d", 2, F.adaptive_avg_pool2d)
+--- The same over (n, c, l): an integer.
 ---@class accelerate.nn.AdaptiveAvgPool1d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool1d", 1, F.adaptive_avg_pool1d)
+--- The largest of each region: `nn.AdaptiveMaxPool2d(output_size)`, an integer or a list of two.
 ---@class accelerate.nn.AdaptiveMaxPool2d : accelerate.nn.Module
 define_adaptive("AdaptiveMaxPool2d", 2, F.adaptive_max_pool2d)
+--- The same over (n, c, l): an integer.
 ---@class accelerate.nn.AdaptiveMaxPool1d : accelerate.nn.Module
 define_adaptive("AdaptiveMaxPool1d", 1, F.adaptive_max_pool1d)
 
@@ -160,6 +165,7 @@ end
 --- (.., c r r, h, w) -> (.., c, h r, w r).
 ---@class accelerate.nn.PixelShuffle : accelerate.nn.Module
 define_shuffle("PixelShuffle", "upscale_factor", F.pixel_shuffle)
+--- (.., c, h r, w r) -> (.., c r r, h, w).
 ---@class accelerate.nn.PixelUnshuffle : accelerate.nn.Module
 define_shuffle("PixelUnshuffle", "downscale_factor", F.pixel_unshuffle)
 

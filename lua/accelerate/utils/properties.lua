@@ -4,6 +4,9 @@ local options = require "accelerate.utils.options"
 
 local M = {}
 
+--- The classes made by `define`, by name, with what they have: the reference pages are written from it.
+M.defined = {}
+
 local function names_of(...)
   local list = {}
   for _, map in ipairs { ... } do
@@ -30,6 +33,7 @@ end
 function M.define(name, spec)
   local get, set, methods = spec.get or {}, spec.set or {}, spec.methods or {}
   local class = { __name = name }
+  M.defined[name] = { get = get, set = set, methods = methods }
   function class.__index(self, key)
     local method = methods[key]
     if method ~= nil then return method end

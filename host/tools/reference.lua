@@ -1,0 +1,380 @@
+-- Writes docs/reference/*.md, a page for each module, from the annotations in the sources and from the modules as they are when
+-- loaded: a member that the module has is on its page, with or without a description.
+--
+--   accel-run host/tools/reference.lua docs/reference      (a part of `make docs`)
+--
+-- Each page begins with docs/synopsis/<module>.lua, a script that runs.  As a module this returns { pages = function() -> map of
+-- file name to text, undocumented = function() -> list of names }: spec/docs_spec.lua compares both.
+local annotations = require "host.tools.annotations"
+local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
+local properties = require "accelerate.utils.properties"
+
+local M = {}
+
+-- Page, module, how scripts call it, and where its sources are.
+local PAGES = {
+  { "accelerate", "accelerate", "accelerate", { "lua/accelerate" } },
+  { "tensor", "accelerate.tensor", "tensor", { "lua/accelerate/tensor.lua", "lua/accelerate/autocast.lua" } },
+  { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
+  { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
+  { "nn.init", "accelerate.nn.init_", "nn.init", { "lua/accelerate/nn/init_.lua" } },
+  { "nn.utils", "accelerate.nn.utils", "nn.utils", { "lua/accelerate/nn/utils.lua", "lua/accelerate/nn/utils" } },
+  { "optim", "accelerate.optim", "optim", { "lua/accelerate/optim" } },
+  { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler", { "lua/accelerate/optim/lr_scheduler" } },
+  { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
+  { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
+  { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
+  { "utils", "accelerate.utils", "utils", { "lua/accelerate" } },
+}
+
+local page_of = {}
+for _, page in ipairs(PAGES) do page_of[page[2]] = page[1] end
+
+-- ---- what there is -----------------------------------------------------------------------------------------------
+
+local function files_under(places)
+  local list = {}
+  for _, place in ipairs(places) do
+    if place:find("%.lua$") then
+      list[#list + 1] = place
+    else
+      local pipe = io.popen(("find %s -name '*.lua' | LC_ALL=C sort"):format(place))
+      for path in pipe:lines() do list[#list + 1] = path end
+      pipe:close()
+    end
+  end
+  return list
+end
+
+local function sorted_names(map)
+  local names = {}
+  for name in next, map do
+    if type(name) == "string" and name:sub(1, 1) ~= "_" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function members(module)
+  local meta = getmetatable(module)
+  return meta and meta.__members or sorted_names(module)
+end
+
+-- The op that a function is, or nil.
+local ops = {}
+for _, row in ipairs(core.ops()) do
+  if not row.hidden then ops[core[row.name]] = row.name end
+end
+
+local function is_class(value) return type(value) == "table" and rawget(value, "__name") ~= nil and rawget(value, "__new") ~= nil end
+
+local function is_callable(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return meta and meta.__call ~= nil
+end
+
+-- ---- text --------------------------------------------------------------------------------------------------------
+
+local undocumented
+
+local function cell(text) return (text:gsub("|", "\\|")) end
+
+local function add(out, ...) out[#out + 1] = table.concat { ... } end
+
+local function paragraphs(out, block)
+  local text = block and table.concat(block.text, "\n"):gsub("^%s+", ""):gsub("%s+$", "") or ""
+  if text == "" then return end
+  -- Indented lines are code; markdown wants four spaces and a blank line before.
+  local code = false
+  for line in (text .. "\n"):gmatch("(.-)\n") do
+    local inside = line:find("^  +%S") ~= nil
+    if inside and not code and out[#out] ~= "" then add(out, "") end
+    code = inside
+    add(out, inside and "    " .. line:gsub("^  ", "") or line)
+  end
+  add(out, "")
+end
+
+local function details(out, block)
+  if not block then return end
+  for _, p in ipairs(block.params) do
+    add(out, ("* `%s`%s: `%s`%s"):format(p.name, p.optional and " (optional)" or "", p.type, p.text ~= "" and ". " .. p.text or ""))
+  end
+  for _, r in ipairs(block.returns) do
+    add(out, ("* returns `%s`%s"):format(r.type, r.text ~= "" and " " .. r.text or ""))
+  end
+  if #block.params + #block.returns > 0 then add(out, "") end
+end
+
+local function described(block) return block and (#block.text > 0 or #block.params > 0 or #block.returns > 0 or #block.fields > 0) end
+
+local function call_text(block, arguments)
+  if not arguments then
+    local names = {}
+    for i, p in ipairs(block and block.params or {}) do names[i] = p.name end
+    return table.concat(names, ", ")
+  end
+  local optional = {}
+  for _, p in ipairs(block and block.params or {}) do optional[p.name] = p.optional end
+  local list = {}
+  for name in arguments:gmatch("[%w_.]+") do
+    if name ~= "self" then list[#list + 1] = optional[name] and "[" .. name .. "]" or name end
+  end
+  return table.concat(list, ", ")
+end
+
+--- The block of a function: above its own line; else above the line in its files that names it.
+local function function_block(name, fn, files)
+  local path, line = annotations.place(fn)
+  if path then
+    local block = annotations.above(path, line)
+    local arguments = annotations.lines(path)[line]:match("function[^(]*(%b())")
+    if block then return block, arguments and arguments:sub(2, -2) end
+    local found, written = annotations.find({ path }, name)
+    if found then return found, written end
+    local fallback, text = annotations.find(files, name)
+    return fallback, text or (arguments and arguments:sub(2, -2))
+  end
+  return annotations.find(files, name)
+end
+
+local function write_function(out, level, prefix, name, fn, files, where)
+  local block, arguments = function_block(name, fn, files)
+  add(out, ("%s %s(%s)"):format(level, prefix .. name, call_text(block, arguments)))
+  add(out, "")
+  if not described(block) then undocumented[#undocumented + 1] = where .. prefix .. name end
+  paragraphs(out, block)
+  details(out, block)
+end
+
+-- ---- classes -----------------------------------------------------------------------------------------------------
+
+-- Methods that every module or object has and that no one calls by name.
+local OWN = { init = true, forward = true, extra_repr = true }
+
+local function methods_of(Class)
+  local names = {}
+  for _, name in ipairs(sorted_names(Class)) do
+    if type(rawget(Class, name)) == "function" and not OWN[name] then names[#names + 1] = name end
+  end
+  return names
+end
+
+local function field_list(out, block)
+  for _, f in ipairs(block and block.fields or {}) do
+    add(out, ("* `.%s`: `%s`%s"):format(f.name, f.type, f.text ~= "" and ". " .. f.text or ""))
+  end
+  if block and #block.fields > 0 then add(out, "") end
+end
+
+local function default_text(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i = 1, #value do parts[i] = default_text(value[i]) end
+  return "{ " .. table.concat(parts, ", ") .. " }"
+end
+
+--- The entries of a schema of utils.options: kind, default, limits, and what text_of says of each.
+local function option_list(out, schema, text_of)
+  for _, name in ipairs(sorted_names(schema or {})) do
+    local entry = schema[name]
+    local words = { entry[1]:gsub("|", " or "), nil }
+    if entry.one_of then words[1] = '"' .. table.concat(entry.one_of, '" or "') .. '"' end
+    if entry.default ~= nil then words[#words + 1] = ("default `%s`"):format(default_text(entry.default)) end
+    if entry.optional then words[#words + 1] = "optional" end
+    if entry.min then words[#words + 1] = "at least " .. entry.min end
+    local text = text_of and text_of(name)
+    add(out, ("* `%s`: %s%s"):format(name, table.concat(words, ", "), text and ". " .. text or ""))
+  end
+  if next(schema or {}) then add(out, "") end
+end
+
+local function write_class(out, call, name, Class, files, where)
+  local init = Class.init
+  local block = annotations.class(files, name)
+  local made, arguments
+  if init then
+    local path, line = annotations.place(init)
+    made = path and annotations.above(path, line)
+    arguments = path and annotations.lines(path)[line]:match("function[^(]*(%b())")
+    arguments = arguments and arguments:sub(2, -2)
+    local own = annotations.find(files, name, described)
+    if not described(block) and own then block = own end
+  end
+  add(out, ("## %s(%s)"):format(call, call_text(made, arguments)))
+  add(out, "")
+  if not described(block) and not described(made) then undocumented[#undocumented + 1] = where .. call end
+  paragraphs(out, block)
+  if made ~= block then paragraphs(out, made) end
+  details(out, made or block)
+  field_list(out, block)
+  option_list(out, rawget(Class, "_schema"))
+  for _, method in ipairs(methods_of(Class)) do
+    write_function(out, "###", name:lower() .. ":", method, rawget(Class, method), files, where)
+  end
+end
+
+--- A class of utils.properties: fields that are computed, methods.
+local function write_object(out, call, name, made, files, where)
+  local block, path = annotations.class(files, name)
+  local maker, arguments = annotations.find(path and { path } or files, name, described)
+  add(out, ("## %s%s"):format(call, arguments and "(" .. call_text(maker, arguments) .. ")" or ""))
+  add(out, "")
+  if not described(block) and not described(maker) then undocumented[#undocumented + 1] = where .. call end
+  paragraphs(out, maker)
+  if block ~= maker then paragraphs(out, block) end
+  details(out, maker)
+  field_list(out, block)
+  local told = {}
+  for _, f in ipairs(block and block.fields or {}) do told[f.name] = true end
+  for _, field in ipairs(sorted_names(made.get)) do
+    if not told[field] and not made.schema then undocumented[#undocumented + 1] = where .. name .. "." .. field end
+  end
+  for _, method in ipairs(sorted_names(made.methods)) do
+    write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method], files, where)
+  end
+end
+
+--- A record: its fields with kind, default and the comment beside them.
+local function write_record(out, call, name, value, files, where)
+  local block, _, path, line = annotations.find(files, name)
+  add(out, "## ", call)
+  add(out, "")
+  if not described(block) then undocumented[#undocumented + 1] = where .. call end
+  paragraphs(out, block)
+  option_list(out, value._schema, function(field)
+    local lines = path and annotations.lines(path) or {}
+    for n = line or 1, #lines do
+      if lines[n]:find("^%s+" .. field .. " = {") then return lines[n]:match("},?%s*%-%- (.*)$") end
+      if lines[n]:find("^}") then return nil end
+    end
+  end)
+end
+
+local function header_file(module)
+  local base = "lua/" .. module:gsub("%.", "/")
+  return fs.exists(base .. ".lua") and base .. ".lua" or base .. "/init.lua"
+end
+
+--- The name under which a table was required, or nil.
+local function module_of(value)
+  for _, name in ipairs(sorted_names(package.loaded)) do
+    if package.loaded[name] == value then return name end
+  end
+end
+
+-- ---- pages -------------------------------------------------------------------------------------------------------
+
+--- A member that the module's class block describes: `---@field zeros fun(…): accelerate.Tensor text`.
+local function write_field(out, call, field)
+  local arguments, result = field.type:match("^fun(%b())%s*:?%s*(.*)$")
+  local list = {}
+  for name, kind in (arguments or ""):sub(2, -2):gmatch("([%w_.]+%??):%s*([^,]*)") do
+    list[#list + 1] = (name:find("%?$") or kind:find("%?$")) and "[" .. name:gsub("%?$", "") .. "]" or name
+  end
+  add(out, "## ", call, arguments and "(" .. table.concat(list, ", ") .. ")" or "")
+  add(out, "")
+  if field.text ~= "" then
+    add(out, field.text:sub(1, 1):upper(), field.text:sub(2), ".")
+    add(out, "")
+  end
+  add(out, "* `", field.type, "`")
+  if result and result:find("^%.%.%.") then out[#out] = ("* `%s`"):format(field.type) end
+  add(out, "")
+end
+
+local function write_member(out, page, name, value, files, fields)
+  local alias = page[3]
+  local call = alias == "accelerate" and "accelerate." .. name or alias .. "." .. name
+  local where = page[1] .. ": "
+  if fields[name] then
+    write_field(out, call, fields[name])
+  elseif type(value) == "function" then
+    write_function(out, "##", alias .. ".", name, value, files, where)
+  elseif is_class(value) and value.__name ~= name and (rawget(value, "name") == name) then
+    add(out, "## ", call)
+    add(out, "")
+    add(out, ("The same as `%s.%s`."):format(alias, value.__name))
+    add(out, "")
+  elseif is_class(value) then
+    write_class(out, call, name, value, files, where)
+  elseif is_callable(value) and rawget(value, "_schema") then
+    write_record(out, call, name, value, files, where)
+  elseif is_callable(value) and properties.defined[name] then
+    write_object(out, call, name, properties.defined[name], files, where)
+  elseif is_callable(value) then
+    write_function(out, "##", alias .. ".", name, getmetatable(value).__call, files, where)
+  elseif type(value) == "table" then
+    add(out, "## ", call)
+    add(out, "")
+    local module = module_of(value)
+    local block = module and annotations.header(header_file(module)) or annotations.find(files, name, described)
+    if not block then undocumented[#undocumented + 1] = where .. call end
+    paragraphs(out, block)
+    add(out, "`", table.concat(sorted_names(value), "` `"), "`")
+    add(out, "")
+  else
+    add(out, ("## %s = `%s`"):format(call, tostring(value)))
+    add(out, "")
+  end
+end
+
+local function write_page(page)
+  local out, files = {}, files_under(page[4])
+  local module = require(page[2])
+  add(out, "# ", page[1] == "accelerate" and "accelerate" or "accelerate." .. page[1])
+  add(out, "")
+  add(out, "*Written by `make docs` from the annotations in ", table.concat(page[4], ", "), "; edit those, not this page.*")
+  add(out, "")
+  paragraphs(out, annotations.header(header_file(page[2])))
+  local synopsis = assert(fs.read("docs/synopsis/" .. page[1] .. ".lua"))
+  add(out, "```lua")
+  add(out, (synopsis:gsub("%s+$", "")))
+  add(out, "```")
+  add(out, "")
+  local later, op_names, fields = {}, {}, {}
+  local class = annotations.class({ header_file(page[2]) }, page[2]:match("[%w_]+$"))
+  for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
+  for _, name in ipairs(members(module)) do
+    local value = module[name]
+    local linked = page_of["accelerate." .. (page[1] == "accelerate" and "" or page[1] .. ".") .. name]
+      or (page[1] == "nn" and name == "init" and "nn.init")
+    if linked then
+      later[#later + 1] = ("[%s](%s.md)"):format(name, linked)
+    elseif ops[value] then
+      op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, ops[value])
+    elseif name ~= "core" then
+      write_member(out, page, name, value, files, fields)
+    end
+  end
+  if #op_names > 0 then
+    add(out, "## Ops")
+    add(out, "")
+    add(out, table.concat(op_names, ", "), ".")
+  end
+  if #later > 0 then table.insert(out, 6, "Pages of their own: " .. table.concat(later, ", ") .. ".\n") end
+  return table.concat(out, "\n"):gsub("\n\n\n+", "\n\n"):gsub("%s+$", "") .. "\n"
+end
+
+--- Every page's text by its file's name, and the names without a description.
+---@return table<string, string> pages, string[] undocumented
+function M.pages()
+  undocumented = {}
+  local pages = {}
+  for _, page in ipairs(PAGES) do pages[page[1] .. ".md"] = write_page(page) end
+  return pages, undocumented
+end
+
+if arg and arg[0] and arg[0]:find("reference.lua", 1, true) then
+  local pages, missing = M.pages()
+  for name, text in pairs(pages) do
+    local file = assert(io.open(arg[1] .. "/" .. name, "w"))
+    file:write(text)
+    file:close()
+  end
+  table.sort(missing)
+  for _, name in ipairs(missing) do print("no description: " .. name) end
+end
+
+return M
