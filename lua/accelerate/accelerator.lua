@@ -44,6 +44,8 @@ local GET = {
   end,
   --- Whether forwards are cast.
   native_amp = function() return state.lower_type() ~= nil end,
+  --- Whether an optimizer was prepared that updates inside backward (LOMO, AdaLOMO).
+  has_lomo_optimizer = function(self) return self._has_lomo_optimizer end,
   autocast_handler = function(self) return self._autocast_handler end,
   fp8_backend = constant(nil), fp8_enabled = constant(false), is_fsdp2 = constant(false),
   is_composable_parallelism_enabled = constant(false),
@@ -84,7 +86,7 @@ M.Accelerator = properties.callable("Accelerator", function(given)
   self._models, self._evaluated, self._optimizers, self._schedulers, self._dataloaders = {}, {}, {}, {}, {}
   self._custom_objects = {}
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
-  self._step, self._trigger = 0, false
+  self._step, self._trigger, self._has_lomo_optimizer = 0, false, false
   self._ranks = self._state.num_processes
   return self
 end)

@@ -28,6 +28,7 @@ local SLOT_BYTES = 256
 ---@field grads accelerate.Tensor? the gradients and the presence; made when a parameter wants a gradient
 ---@field work accelerate.Tensor? the parameters once more, in bfloat16, for mixed precision
 ---@field trainable boolean whether its parameters wanted gradients when it was made
+---@field fused boolean whether an optimizer applies its gradients inside backward: then it has no buffer for them
 
 ---@class accelerate.Record what is known of a prepared model
 ---@field chunks accelerate.Chunk[]
@@ -45,6 +46,8 @@ local SLOT_BYTES = 256
 local records = setmetatable({}, { __mode = "k" })
 -- Parameter -> chunk.  Weak on both sides: the chunk holds its parameters, and the record holds the chunk.
 local homes = setmetatable({}, { __mode = "kv" })
+-- Parameters whose gradients an optimizer applies, reduced by itself, inside backward.
+local fused = setmetatable({}, { __mode = "k" })
 
 --- How many chunks were made so far in this process: when it grew, optimizers' state no longer lies as the parameters do.
 M.layouts = 0
@@ -68,9 +71,10 @@ local function give_works(chunk, dtype)
   for i, p in ipairs(chunk.params) do core.set_work(p, chunk.work, chunk.offsets[i]) end
 end
 
-local function new_chunk(params, trainable)
+local function new_chunk(params)
   local first = params[1]
-  local chunk = { dtype = first.dtype, device = first.device, params = params, offsets = {}, trainable = trainable, size = 0 }
+  local chunk = { dtype = first.dtype, device = first.device, params = params, offsets = {}, size = 0, fused = fused[first] or false }
+  chunk.trainable = first.requires_grad and not chunk.fused
   local unit = SLOT_BYTES / first:element_size()
   for i, p in ipairs(params) do
     chunk.offsets[i] = chunk.size
@@ -81,14 +85,18 @@ local function new_chunk(params, trainable)
     core.rebind(p, chunk.flat, chunk.offsets[i])
     homes[p] = chunk
   end
-  if trainable then give_slots(chunk) end
+  if chunk.trainable then
+    give_slots(chunk)
+  else
+    for _, p in ipairs(params) do core.set_grad_slot(p, nil) end
+  end
   local lower = state.lower_type()
   if lower and chunk.dtype == "float32" then give_works(chunk, lower) end
   M.layouts = M.layouts + 1
   return chunk
 end
 
---- Parameters that are not laid out yet, grouped by element type and by whether they want gradients; each group in
+--- Parameters that are not laid out yet, grouped by element type and by what becomes of their gradients; each group in
 --- reverse order of registration.
 local function groups_of(params)
   local groups, order, seen = {}, {}, {}
@@ -96,7 +104,7 @@ local function groups_of(params)
     local p = params[i]
     if not seen[p] and not homes[p] and floating(p) then
       seen[p] = true
-      local key = ("%s %s %s"):format(p.dtype, p.device, p.requires_grad and "trained" or "frozen")
+      local key = ("%s %s %s"):format(p.dtype, p.device, fused[p] and "fused" or p.requires_grad and "trained" or "frozen")
       if not groups[key] then
         groups[key] = {}
         order[#order + 1] = key
@@ -113,7 +121,7 @@ local function lay_out(record, params)
   local made = {}
   local groups, order = groups_of(params)
   for _, key in ipairs(order) do
-    made[#made + 1] = new_chunk(groups[key], groups[key][1].requires_grad)
+    made[#made + 1] = new_chunk(groups[key])
   end
   for _, chunk in ipairs(made) do table.insert(record.chunks, chunk) end
   -- A parameter shared with another prepared model lives in that one's chunk, which must then be reduced with this
@@ -221,6 +229,7 @@ end
 
 --- Does a parameter of a chunk that was frozen at prepare want a gradient by now?
 local function thawed(record, chunk)
+  if chunk.fused then return false end
   for _, p in ipairs(chunk.params) do
     if p.requires_grad then
       if not chunk.grads then give_slots(chunk) end
@@ -252,6 +261,33 @@ local function reduce_chunks(record)
     end
   end
   return true
+end
+
+--- Leaves the gradients of these parameters to an optimizer that applies them inside backward: they get no place in the
+--- flat buffers, so that each can be freed at once.
+---@param models accelerate.nn.Module[] the prepared ones
+---@param params accelerate.Tensor[]
+function M.fuse(models, params)
+  for _, p in ipairs(params) do fused[p] = true end
+  for _, model in ipairs(models) do
+    local record, changed = records[model], false
+    for _, chunk in ipairs(record.chunks) do
+      for _, p in ipairs(chunk.params) do changed = changed or (fused[p] or false) ~= chunk.fused end
+    end
+    if changed then lay_out_again(model, record) end
+  end
+end
+
+--- One parameter's gradient averaged over all ranks; those without one count as zeros.  nil: no rank has one.  All ranks
+--- must call it for the same parameter.
+---@param p accelerate.Tensor
+---@return accelerate.Tensor?
+function M.mean_gradient(p)
+  local grad = p.grad
+  local some = core.dist.all_reduce(core.tensor { grad and 1 or 0 }, "sum"):item() > 0
+  if not some then return nil end
+  grad = grad or core.zeros(p.shape, { dtype = p.dtype, device = p.device })
+  return core.no_grad(core.dist.all_reduce, grad, "mean")
 end
 
 --- Averages the gradients of a prepared model over all ranks, in one all_reduce for each chunk.

@@ -40,6 +40,13 @@ function Accelerator:prepare_model(model, opts)
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 
+--- An optimizer that updates inside backward reduces its gradients itself, one by one.
+local function fuse(self, optimizer)
+  self._has_lomo_optimizer = true
+  for _, group in ipairs(optimizer.param_groups) do parallel.fuse(self._models, group.params) end
+  if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end
+end
+
 --- Wraps an optimizer so that it steps only when gradients are synchronised.
 ---@param optimizer table
 ---@return accelerate.AcceleratedOptimizer
@@ -50,6 +57,7 @@ function Accelerator:prepare_optimizer(optimizer, opts)
     for _, known in ipairs(self._optimizers) do
       if rawget(known, "optimizer") == optimizer then return known end
     end
+    if optimizer.fuses_backward then fuse(self, optimizer) end
     optimizer = optimizers.AcceleratedOptimizer(optimizer, self)
   end
   return enlist(self._optimizers, optimizer)

@@ -54,7 +54,7 @@ local NOT_YET = {
   save_state = "saving the state of a run", load_state = "resuming a run", register_for_checkpointing = "saving the state of a run",
   register_save_state_pre_hook = "saving the state of a run", register_load_state_pre_hook = "resuming a run",
   init_trackers = "experiment tracking", get_tracker = "experiment tracking", log = "experiment tracking",
-  profile = "profiling", lomo_backward = "LOMO's fused backward", maybe_context_parallel = "context parallelism",
+  profile = "profiling", maybe_context_parallel = "context parallelism",
 }
 for name, what in pairs(NOT_YET) do
   Accelerator[name] = function() fail("accelerator:%s: %s is not there yet", name, what) end

@@ -17,6 +17,7 @@ local BACKWARD = {
   weight = { "number", optional = true, min = 0 },
   retain_graph = { "boolean", default = false },
   create_graph = { "boolean", default = false },
+  learning_rate = { "number", optional = true, min = 0 },
 }
 
 --- Plain and weighted calls cannot share a window: their gradients are not in the same units.
@@ -28,35 +29,74 @@ local function enter_window(self, kind)
   self._window = kind
 end
 
+--- The optimizers' own backward, which moves their parameters.
+local function run_fused(self, where, loss, rate, weight, graph)
+  if weight then fail("%s: weight is for updates after backward, and a prepared LOMO optimizer updates inside it", where) end
+  if graph and graph.create_graph then fail("%s: create_graph: an update inside backward leaves no gradient to differentiate", where) end
+  local inner = {}
+  for _, optimizer in ipairs(self._optimizers) do
+    local own = rawget(optimizer, "optimizer")
+    if own.fuses_backward then inner[#inner + 1] = own end
+  end
+  if #inner == 0 then fail("%s: no LOMO or AdaLOMO optimizer was given to prepare", where) end
+  inner[1].backward_all(inner, loss, rate, graph and { retain_graph = graph.retain_graph })
+end
+
+--- One backward pass, and the reduction of what it reached.
+local function run_backward(self, where, loss, rate, weight, graph)
+  local models = self._models
+  local watched = weight or self._ranks > 1
+  if watched then parallel.begin(models) end
+  if self._has_lomo_optimizer then
+    run_fused(self, where, loss, rate, weight, graph)
+  elseif graph then
+    loss:backward(graph)
+  else
+    loss:backward()
+  end
+  if watched then
+    parallel.finish(models, gradient_state.sync_gradients or gradient_state.sync_each_batch, weight)
+  end
+end
+
+--- Runs backward from `loss`, not divided by anything, with prepared LOMO optimizers updating their parameters inside it.
+---@param loss accelerate.Tensor
+---@param learning_rate number
+function Accelerator:lomo_backward(loss, learning_rate)
+  if not core.is_tensor(loss) then fail("lomo_backward: expected the loss as a tensor, got %s", options.show(loss)) end
+  if learning_rate == nil then fail("lomo_backward: learning_rate is missing: a learning rate must be given for LOMO's backward") end
+  options.value("lomo_backward", "learning_rate", learning_rate, { "number", min = 0 })
+  if not self._has_lomo_optimizer then fail("lomo_backward: no LOMO or AdaLOMO optimizer was given to prepare") end
+  run_backward(self, "lomo_backward", loss, learning_rate)
+end
+
 --- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients over all ranks when they
 --- are to be synchronised.  With `weight` (how many items the loss is a sum of) nothing is divided here: at the sync,
 --- gradients are the sum over the window and all ranks, divided by the sum of the weights, however the items were split.
+---
+--- With an optimizer prepared that updates inside backward (LOMO, AdaLOMO), its parameters are averaged over the ranks and
+--- moved as their gradients come, in every call: by `learning_rate`, or by the groups' own lr where none is given.
 ---@param loss accelerate.Tensor
----@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean? }?
+---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean?, learning_rate: number? }?
 function Accelerator:backward(loss, opts)
   if not core.is_tensor(loss) then fail("backward: expected the loss as a tensor, got %s", options.show(loss)) end
-  local weight, graph
+  local weight, graph, rate
   if opts ~= nil then
-    if type(opts) == "table" and opts.learning_rate ~= nil then
-      fail("backward: learning_rate selects LOMO's fused backward, which is not there yet")
-    end
     opts = options.check("backward", opts, BACKWARD)
-    weight, graph = opts.weight, { retain_graph = opts.retain_graph, create_graph = opts.create_graph }
+    weight, rate = opts.weight, opts.learning_rate
+    graph = { retain_graph = opts.retain_graph, create_graph = opts.create_graph }
+    if rate and not self._has_lomo_optimizer then
+      fail("backward: learning_rate is for optimizers that update inside backward, and no LOMO or AdaLOMO optimizer was prepared")
+    end
   end
-  local models = self._models
   enter_window(self, weight and "weighted" or "plain")
   if weight then
-    parallel.open_window(models)
+    parallel.open_window(self._models)
   else
     local steps = gradient_state.num_steps
     if steps > 1 then loss = loss / steps end
   end
-  local watched = weight or self._ranks > 1
-  if watched then parallel.begin(models) end
-  if graph then loss:backward(graph) else loss:backward() end
-  if watched then
-    parallel.finish(models, gradient_state.sync_gradients or gradient_state.sync_each_batch, weight)
-  end
+  run_backward(self, "backward", loss, rate, weight, graph)
 end
 
 --- Told by a prepared optimizer before a real step.

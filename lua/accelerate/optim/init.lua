@@ -13,5 +13,7 @@ return {
   RMSprop = require "accelerate.optim.rmsprop",
   Adafactor = require "accelerate.optim.adafactor",
   Lion = require "accelerate.optim.lion",
+  LOMO = require "accelerate.optim.lomo",
+  AdaLOMO = require "accelerate.optim.adalomo",
   lr_scheduler = require "accelerate.optim.lr_scheduler",
 }

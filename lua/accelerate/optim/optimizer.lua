@@ -103,7 +103,7 @@ end
 ---@param opts? table
 function Optimizer:init(params, opts)
   if not self._kind then fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance") end
-  self._row = KINDS[self._kind]
+  self._row = self._row or KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
   self.param_groups, self.state = {}, {}
   self._owned = {}               -- parameter -> number of its group
@@ -248,6 +248,9 @@ end
 --- Gives the new state tensor state[name] its first values. A subclass' business; they are zeros.
 function Optimizer:_made() end
 
+--- Which of the row's states a step with these numbers needs, as bits.
+function Optimizer:_needs(hyper) return core.optim_needs(self._kind, hyper) end
+
 --- Fills the numbers of a step.
 function Optimizer:_hyper(group, hyper)
   local names = self._row.hyper
@@ -266,7 +269,7 @@ function Optimizer:step(closure)
   for _, group in ipairs(self.param_groups) do
     local plan = plan_of(self, group)
     self:_hyper(group, plan.hyper)
-    local needs = core.optim_needs(self._kind, plan.hyper)
+    local needs = self:_needs(plan.hyper)
     for _, batch in ipairs(plan.batches) do
       if plan.needs ~= needs then  -- momentum was switched on: all are looked at again
         batch.pending = {}
@@ -429,7 +432,7 @@ function Optimizer:load_state_dict(dict)
     groups[g] = self:_merged(group, saved, g)
     local hyper = {}
     self:_hyper(groups[g], hyper)
-    local kept = kept_states(self, core.optim_needs(self._kind, hyper))
+    local kept = kept_states(self, self:_needs(hyper))
     for i, p in ipairs(group.params) do
       local number = as_number(saved.params[i])
       local entry = entry_of(dict, number)
