@@ -1,10 +1,11 @@
 #include "bind/message.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MESSAGE_MT "accelerate.message"
 
-enum { LINE = 64, DEEPEST = 100 };
+enum { LINE = 64, DEEPEST = 100, ROOM = 4096 /* entries that a received count makes room for at once */ };
 
 static size_t aligned(size_t n) { return (n + LINE - 1) / LINE * LINE; }
 
@@ -46,19 +47,35 @@ static void put(lua_State *L, ax_message *b, const void *bytes, size_t n)
   b->n += n;
 }
 
-/* Where a value lies: for messages. */
-typedef struct place { const struct place *up; int key; /* on the stack; 0: a value of the call, number `at` */ int at; } place;
+/* Where a value lies: for messages, and to find a table inside itself. */
+typedef struct place {
+  const struct place *up;
+  int type;           /* of the key: LUA_TSTRING, LUA_TNUMBER, LUA_TBOOLEAN; a root: LUA_TNIL, LUA_TSTRING where it has a name */
+  const char *name;
+  double number;      /* a root without a name: which value of the call it is */
+  const void *table;  /* what lies there, if it is a table */
+} place;
+
+static bool is_word(const char *s)
+{
+  if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '_')) return false;
+  for (; *s; s++)
+    if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '_')) return false;
+  return true;
+}
 
 static void push_place(lua_State *L, const place *p)
 {
+  luaL_checkstack(L, 4, "a message");
   if (!p->up) {
-    lua_pushfstring(L, "part %d", p->at);
+    if (p->name) lua_pushstring(L, p->name);
+    else lua_pushfstring(L, "part %d", (int)p->number);
     return;
   }
   push_place(L, p->up);
-  if (lua_type(L, p->key) == LUA_TSTRING) lua_pushfstring(L, "%s.%s", lua_tostring(L, -1), lua_tostring(L, p->key));
-  else if (lua_type(L, p->key) == LUA_TNUMBER) lua_pushfstring(L, "%s[%d]", lua_tostring(L, -1), (int)lua_tonumber(L, p->key));
-  else lua_pushfstring(L, "%s[?]", lua_tostring(L, -1));
+  if (p->type == LUA_TSTRING) lua_pushfstring(L, is_word(p->name) ? "%s.%s" : "%s[\"%s\"]", lua_tostring(L, -1), p->name);
+  else if (p->type == LUA_TNUMBER) lua_pushfstring(L, "%s[%f]", lua_tostring(L, -1), p->number);
+  else lua_pushfstring(L, "%s[%s]", lua_tostring(L, -1), p->number != 0 ? "true" : "false");
   lua_remove(L, -2);
 }
 
@@ -87,7 +104,124 @@ static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
   b->data += aligned((size_t)t->numel * ax_itemsize(t));
 }
 
-static void put_value(lua_State *L, ax_message *b, int idx, const place *where, int depth)
+/* ---- tables: the list part, then the other entries in the order of their keys, so that equal values are equal bytes */
+
+typedef struct key { int type; double number; const char *s; size_t n; } key;
+
+/* Numbers ascending, then strings, then booleans: as accelerate.utils.ordered has it. */
+static int compare_keys(const void *pa, const void *pb)
+{
+  const key *a = pa, *b = pb;
+  if (a->type != b->type) {
+    const int ra = a->type == LUA_TNUMBER ? 0 : a->type == LUA_TSTRING ? 1 : 2, rb = b->type == LUA_TNUMBER ? 0 : b->type == LUA_TSTRING ? 1 : 2;
+    return ra - rb;
+  }
+  if (a->type == LUA_TSTRING) {
+    const int order = memcmp(a->s, b->s, a->n < b->n ? a->n : b->n);
+    return order ? order : (a->n > b->n) - (a->n < b->n);
+  }
+  return (a->number > b->number) - (a->number < b->number);
+}
+
+static void raise_key(lua_State *L, const place *where, int idx)
+{
+  push_place(L, where);
+  luaL_error(L, "%s has a %s as a key, which cannot go from one process to another; keys are numbers, strings and booleans",
+             lua_tostring(L, -1), luaL_typename(L, idx));
+}
+
+/* How many keys the table has, and *list: n where its number keys are exactly 1..n, else 0. */
+static size_t count_keys(lua_State *L, int idx, size_t *list)
+{
+  const size_t border = lua_objlen(L, idx);
+  size_t count = 0, inside = 0;
+  for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1), count++) {
+    const double v = lua_type(L, -2) == LUA_TNUMBER ? lua_tonumber(L, -2) : 0;
+    if (v >= 1 && v <= (double)border && v == (double)(size_t)v) inside++;
+  }
+  *list = inside == border ? border : 0;
+  return count;
+}
+
+/* Pushes a buffer with the keys other than 1..list. */
+static key *push_keys(lua_State *L, int idx, size_t list, size_t n, const place *where)
+{
+  key *keys = lua_newuserdata(L, n * sizeof *keys + 1), *k = keys;
+  for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) {
+    const int at = lua_gettop(L) - 1, type = lua_type(L, at);
+    const double v = type == LUA_TNUMBER ? lua_tonumber(L, at) : type == LUA_TBOOLEAN ? lua_toboolean(L, at) : 0;
+    if (type == LUA_TNUMBER && v >= 1 && v <= (double)list && v == (double)(size_t)v) continue;
+    if (type != LUA_TNUMBER && type != LUA_TSTRING && type != LUA_TBOOLEAN) raise_key(L, where, at);
+    *k = (key){ type, v, NULL, 0 };
+    if (type == LUA_TSTRING) k->s = lua_tolstring(L, at, &k->n);
+    k++;
+  }
+  qsort(keys, (size_t)(k - keys), sizeof *keys, compare_keys);
+  return keys;
+}
+
+static void push_key(lua_State *L, const key *k)
+{
+  if (k->type == LUA_TSTRING) lua_pushlstring(L, k->s, k->n);
+  else if (k->type == LUA_TNUMBER) lua_pushnumber(L, k->number);
+  else lua_pushboolean(L, k->number != 0);
+}
+
+static void put_value(lua_State *L, ax_message *b, int idx, place *where, int depth);
+
+static void put_table(lua_State *L, ax_message *b, int idx, place *where, int depth)
+{
+  const int top = lua_gettop(L);
+  size_t list, count;
+  uint64_t sizes[2];
+  key *keys;
+
+  where->table = lua_topointer(L, idx);
+  for (const place *p = where->up; p; p = p->up)
+    if (p->table == where->table) {
+      push_place(L, where);
+      push_place(L, p);
+      luaL_error(L, "%s is %s itself: a table that holds itself cannot go from one process to another", lua_tostring(L, -2),
+                 lua_tostring(L, -1));
+    }
+  luaL_checkstack(L, 12, "a value to send is nested too deeply");
+  count = count_keys(L, idx, &list);
+  sizes[0] = list;
+  sizes[1] = count - list;
+  put(L, b, "t", 1);
+  put(L, b, sizes, sizeof sizes);
+  for (size_t i = 1; i <= list; i++) {
+    place inner = { where, LUA_TNUMBER, NULL, (double)i, NULL };
+    lua_rawgeti(L, idx, (int)i);
+    put_value(L, b, top + 1, &inner, depth + 1);
+    lua_settop(L, top);
+  }
+  if (count == list) return;
+  keys = push_keys(L, idx, list, count - list, where);
+  for (size_t i = 0; i < count - list; i++) {
+    place inner = { where, keys[i].type, keys[i].s, keys[i].number, NULL };
+    push_key(L, &keys[i]);
+    put_value(L, b, top + 2, &inner, depth + 1);
+    lua_rawget(L, idx);
+    put_value(L, b, top + 2, &inner, depth + 1);
+    lua_settop(L, top + 1);
+  }
+  lua_settop(L, top);
+}
+
+/* A table without a metatable, or one of utils.ordered, which goes as a plain one. */
+static bool is_plain(lua_State *L, int idx)
+{
+  bool plain;
+  if (!lua_getmetatable(L, idx)) return true;
+  lua_pushliteral(L, "__order");
+  lua_rawget(L, -2);
+  plain = !lua_isnil(L, -1);
+  lua_pop(L, 2);
+  return plain;
+}
+
+static void put_value(lua_State *L, ax_message *b, int idx, place *where, int depth)
 {
   const int type = lua_type(L, idx);
   ax_tensor **box = NULL;
@@ -107,25 +241,15 @@ static void put_value(lua_State *L, ax_message *b, int idx, const place *where, 
     put(L, b, s, n);
   } else if (type == LUA_TUSERDATA && (box = ax_to_box(L, idx)) && *box) {
     put_tensor(L, b, *box);
-  } else if (type == LUA_TTABLE && !lua_getmetatable(L, idx) && depth < DEEPEST) {
-    uint64_t count = 0;
-    const size_t at = b->n + 1;
-    luaL_checkstack(L, 8, "a value to send is nested too deeply");
-    put(L, b, "t", 1);
-    put(L, b, &count, 8);
-    for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1), count++) {
-      const place inner = { where, lua_gettop(L) - 1, 0 };
-      put_value(L, b, inner.key, &inner, depth + 1);
-      put_value(L, b, inner.key + 1, &inner, depth + 1);
-    }
-    memcpy(b->tree + at, &count, 8);
+  } else if (type == LUA_TTABLE && depth < DEEPEST && is_plain(L, idx)) {
+    put_table(L, b, idx, where, depth);
   } else {
     push_place(L, where);
     if (type == LUA_TTABLE && depth >= DEEPEST)
-      luaL_error(L, "%s is nested more than %d tables deep (or holds itself)", lua_tostring(L, -1), DEEPEST);
-    luaL_error(L, "%s is %s, which cannot go from one process to another; only booleans, numbers, strings, tensors and plain "
-               "tables of them can", lua_tostring(L, -1), box && type == LUA_TUSERDATA ? "a released tensor"
-               : type == LUA_TTABLE ? "an object (a table with a metatable)" : luaL_typename(L, idx));
+      luaL_error(L, "%s is nested more than %d tables deep", lua_tostring(L, -1), DEEPEST);
+    luaL_error(L, "%s is a%s%s, which cannot go from one process to another; only booleans, numbers, strings, tensors and plain "
+               "tables of them can", lua_tostring(L, -1), type == LUA_TTABLE ? "n " : " ", box && type == LUA_TUSERDATA ? "released tensor"
+               : type == LUA_TTABLE ? "object (a table with a metatable)" : luaL_typename(L, idx));
   }
 }
 
@@ -137,7 +261,7 @@ ax_message *ax_message_write(lua_State *L, int first)
 
   put(L, b, &count, 8);
   for (int i = first; i <= last; i++) {
-    const place where = { NULL, 0, i - first + 1 };
+    place where = { NULL, LUA_TNIL, NULL, i - first + 1, NULL };
     put_value(L, b, i, &where, 0);
   }
   return b;
@@ -199,8 +323,11 @@ static ax_status push_tensor(lua_State *L, source *s)
   if (at > s->n_data || bytes > s->n_data - at) return damaged();
   box = ax_push_result(L);
   if (!s->worker || bytes == 0) {
-    if ((st = ax_tensor_new((ax_dtype)head[0], head[1], shape, box)) == AX_OK && bytes) memcpy(ax_data(*box), s->data + at, bytes);
-    return st;
+    if ((st = ax_tensor_new((ax_dtype)head[0], head[1], shape, box)) != AX_OK || bytes == 0) return st;
+    memcpy(ax_data(*box), s->data + at, bytes);
+    if (head[0] == AX_BOOL)
+      for (uint8_t *p = ax_data(*box), *end = p + bytes; p < end; p++) *p = *p != 0;
+    return AX_OK;
   }
   if ((st = ax_worker_storage(s->worker, s->note, s->data + at, bytes, &storage)) != AX_OK) return st;
   st = ax_tensor_over(storage, (ax_dtype)head[0], head[1], shape, strides, 0, box);
@@ -208,9 +335,32 @@ static ax_status push_tensor(lua_State *L, source *s)
   return st;
 }
 
-static ax_status push_value(lua_State *L, source *s)
+static ax_status push_value(lua_State *L, source *s, int depth);
+
+static ax_status push_table(lua_State *L, source *s, int depth)
 {
+  const size_t left = (size_t)(s->end - s->at);
+  uint64_t sizes[2];
   ax_status st;
+
+  if (depth >= DEEPEST || !get(s, sizes, sizeof sizes) || sizes[0] > left || sizes[1] > left) return damaged();
+  luaL_checkstack(L, 12, "a value that was sent is nested too deeply");
+  lua_createtable(L, sizes[0] < ROOM ? (int)sizes[0] : ROOM, sizes[1] < ROOM ? (int)sizes[1] : ROOM);
+  for (uint64_t i = 1; i <= sizes[0]; i++) {
+    if ((st = push_value(L, s, depth + 1)) != AX_OK) return st;
+    lua_rawseti(L, -2, (int)i);
+  }
+  for (; sizes[1] > 0; sizes[1]--) {
+    if ((st = push_value(L, s, depth + 1)) != AX_OK) return st;
+    if (lua_isnil(L, -1) || (lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) != lua_tonumber(L, -1))) return damaged();
+    if ((st = push_value(L, s, depth + 1)) != AX_OK) return st;
+    lua_rawset(L, -3);
+  }
+  return AX_OK;
+}
+
+static ax_status push_value(lua_State *L, source *s, int depth)
+{
   uint64_t n;
   double v;
   char tag;
@@ -229,16 +379,7 @@ static ax_status push_value(lua_State *L, source *s)
     s->at += n;
     return AX_OK;
   case 'x': return push_tensor(L, s);
-  case 't':
-    if (!get(s, &n, 8) || n > (size_t)(s->end - s->at)) return damaged();
-    luaL_checkstack(L, 8, "a value that was sent is nested too deeply");
-    lua_createtable(L, n < 1 << 20 ? (int)n : 0, 0);
-    for (; n > 0; n--) {
-      if ((st = push_value(L, s)) != AX_OK || (st = push_value(L, s)) != AX_OK) return st;
-      if (lua_isnil(L, -2)) return damaged();
-      lua_rawset(L, -3);
-    }
-    return AX_OK;
+  case 't': return push_table(L, s, depth);
   default: return damaged();
   }
 }
@@ -259,14 +400,58 @@ ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, 
   s.n_data = size > aligned(8 + n) ? size - aligned(8 + n) : 0;
   if (!get(&s, &values, 8) || values > 200) return damaged();
   luaL_checkstack(L, (int)values + 8, "too many parts");
-  for (; values > 0 && st == AX_OK; values--, ++*count) st = push_value(L, &s);
-  return st;
+  for (; values > 0 && st == AX_OK; values--, ++*count) st = push_value(L, &s, 0);
+  return st == AX_OK && s.at != s.end ? damaged() : st;
+}
+
+/* ---- values as byte strings ------------------------------------------------------------------------------------------------------ */
+
+/* _serialize(value, name): the bytes; `name` is what messages call the value. */
+static int serialize(lua_State *L)
+{
+  place where = { NULL, LUA_TSTRING, lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "the value", 0, NULL };
+  const uint64_t count = 1;
+  ax_message *b;
+  size_t size;
+  char *to;
+
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  b = push_message(L);
+  put(L, b, &count, 8);
+  put_value(L, b, 1, &where, 0);
+  size = ax_message_size(b);
+  to = lua_newuserdata(L, size);
+  memset(to, 0, size); /* the gaps between tensors: equal values are equal bytes */
+  ax_message_copy(b, to);
+  ax_message_release(b);
+  lua_pushlstring(L, to, size);
+  return 1;
+}
+
+/* _deserialize(bytes): the value.  Raises for bytes that no value was written to. */
+static int deserialize(lua_State *L)
+{
+  const char *text;
+  size_t size;
+  int count;
+
+  ax_bind_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, "deserialize", 1, "bytes", "a string", 1);
+  text = lua_tolstring(L, 1, &size);
+  lua_settop(L, 1);
+  if (ax_message_read(L, (char *)text, size, NULL, NULL, &count) != AX_OK) return ax_raise(L, "deserialize");
+  if (count != 1) return luaL_error(L, "deserialize: expected one value, found %d", count);
+  return 1;
 }
 
 void ax_open_message(lua_State *L)
 {
+  static const luaL_Reg functions[] = { {"_serialize", serialize}, {"_deserialize", deserialize}, {NULL, NULL} };
+
   luaL_newmetatable(L, MESSAGE_MT);
   lua_pushcfunction(L, free_message);
   lua_setfield(L, -2, "__gc");
   lua_pop(L, 1);
+  ax_add_functions(L, functions);
 }

@@ -4,7 +4,6 @@
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
@@ -82,63 +81,14 @@ process.on_process = chosen("on_process", "process_index", function(self) return
 --- The same by the rank on the machine: `on_local_process(fn, { local_process_index = 1 })`.
 process.on_local_process = chosen("on_local_process", "local_process_index", function(self) return self.local_process_index end)
 
-local function part_of(value, from, to, padded, length)
-  if core.is_tensor(value) then
-    local count = math.max(to - from + 1, 0)
-    local part = count == 0 and value:narrow(1, 1, 0) or value:narrow(1, from, count)
-    if padded <= count then return part end
-    local last = value:narrow(1, length, 1)
-    local list = { part }
-    for i = count + 1, padded do list[#list + 1] = last end
-    return core.cat(list, 1)
-  end
-  local part = {}
-  for i = from, to do part[#part + 1] = value[i] end
-  while #part < padded do part[#part + 1] = value[length] end
-  return part
-end
-
-local function length_of(value)
-  if core.is_tensor(value) then
-    if value:dim() == 0 then fail("split_between_processes: a tensor without dims cannot be split") end
-    return value:size(1)
-  end
-  if type(value) == "table" then return #value end
-  fail("split_between_processes: expected a list, a tensor, or a map of them, got a %s", type(value))
-end
-
 --- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod num_processes) ranks
---- get one more.  One process: `inputs` itself.
----@param inputs any[]|accelerate.Tensor|table<string, any> a list, a tensor (dim 1 is split), or a map of equally long ones
+--- get one more; a rank for which nothing is left gets an empty part.  One process: `inputs` itself.
+---@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor (dim 1 is split), a data set,
+---  or a map of equally long ones
 ---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input until all parts are equally long
 ---@param fn fun(part: any): ...
 function process:split_between_processes(inputs, opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  if type(fn) ~= "function" then fail("split_between_processes: expected a function as the last argument, got a %s", type(fn)) end
-  opts = options.check("split_between_processes", opts, { apply_padding = { "boolean", default = false } })
-  local ranks, rank = self.num_processes, self.process_index
-  if ranks == 1 then return fn(inputs) end
-  local keys
-  if type(inputs) == "table" and getmetatable(inputs) == nil and #inputs == 0 then
-    keys = ordered.keys(inputs)
-    if #keys == 0 then keys = nil end
-  end
-  local length = length_of(keys and inputs[keys[1]] or inputs)
-  for _, key in ipairs(keys or {}) do
-    local other = length_of(inputs[key])
-    if other ~= length then
-      fail("split_between_processes: all values of the map must have the same length: '%s' has %d, '%s' has %d", tostring(keys[1]),
-        length, tostring(key), other)
-    end
-  end
-  local each, extra = math.floor(length / ranks), length % ranks
-  local from = rank * each + math.min(rank, extra) + 1
-  local to = from + each - 1 + (rank < extra and 1 or 0)
-  local padded = opts.apply_padding and length > 0 and each + (extra > 0 and 1 or 0) or 0
-  if not keys then return fn(part_of(inputs, from, to, padded, length)) end
-  local part = {}
-  for _, key in ipairs(keys) do part[key] = part_of(inputs[key], from, to, padded, length) end
-  return fn(part)
+  return require("accelerate.splitting").split(self.process_index, self.num_processes, inputs, opts, fn)
 end
 
 M.process_methods = process

@@ -183,11 +183,11 @@ describe("worker processes", function()
   it("say what cannot go from one process to another", function()
     local loader = data.DataLoader(plain(4, function(i) return i end),
       { num_workers = 1, collate_fn = function() return { inner = { 1, print } } end })
-    fails_with("part 1.inner[2] is function, which cannot go from one process to another", walk, loader)
+    fails_with("part 1.inner[2] is a function, which cannot go from one process to another", walk, loader)
     local cycle = {}
     cycle.me = cycle
     loader = data.DataLoader(plain(4, function(i) return i end), { num_workers = 1, collate_fn = function() return cycle end })
-    fails_with("is nested more than 100 tables deep (or holds itself)", walk, loader)
+    fails_with("part 1.me is part 1 itself: a table that holds itself cannot go", walk, loader)
   end)
 
   it("are missed within a second when they are killed, even one whose turn it is not", function()

@@ -45,7 +45,7 @@ describe("operations on one process", function()
     assert.are.same({ 0, 3 }, copy.e.shape)
     assert.are.equal("bfloat16", copy.h.dtype)
     assert.are.equal(operations.serialize(value), operations.serialize(copy))
-    assert.error_matches(function() operations.serialize { a = { print } } end, "cannot send a function at a%[1%] to other ranks")
+    assert.error_matches(function() operations.serialize { a = { print } } end, "the value.a%[1%] is a function, which cannot go from one process to another")
   end)
 
   it("walks nested values and keeps their form", function()

@@ -4,25 +4,41 @@ local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
 local state = require "accelerate.state"
 
-local fail = options.fail
 local gradient_state = state.GradientState()
 
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
---- Joins tensors of all ranks along dim 1, in rank order; see utils.gather.
+--- Joins tensors of all ranks along dim 1, in rank order, on every rank; see utils.gather.  One process: `data` itself.
+---@generic T
+---@param data T nested tensors; a leaf of another kind is an error that names its place
+---@return T
 function Accelerator:gather(data) return operations.gather(data) end
 
---- Gathers, and on a loader's last batch cuts what was added to fill it.  Values that are no tensors are gathered as
---- objects.
----@param data any nested tensors, or a list of any values
----@param opts { use_gather_object: boolean? }?
+local METRICS = { use_gather_object = { "boolean", default = false } }
+
+--- What is told where the length of a loader is not known: nothing can be cut.
+local function tell_unknown(self)
+  local level = (os.getenv("ACCELERATE_LOG_LEVEL") or ""):lower()
+  if (level == "info" or level == "debug") and self.is_main_process then
+    io.stderr:write("accelerate: gather_for_metrics: the loader's length is not known; drop what fills the last batch yourself\n")
+  end
+end
+
+--- Gathers, and on a loader's last batch (only there) cuts what was added to fill it, so that every sample counts once.
+--- Values that are no tensors are gathered as objects, into one flat list.  Where a loader's length is not known
+--- (GradientState().remainder is -1) nothing is cut, and ACCELERATE_LOG_LEVEL=info says so.
+---@param data any nested tensors, or a list of booleans, numbers, strings, tensors and tables of them
+---@param opts { use_gather_object: boolean? }? use_gather_object: gather tensors as objects too, which may differ in shape
+---@return any
 function Accelerator:gather_for_metrics(data, opts)
-  opts = options.check("gather_for_metrics", opts, { use_gather_object = { "boolean", default = false } })
+  opts = options.check("gather_for_metrics", opts, METRICS)
   local objects = opts.use_gather_object or not operations.all_tensors(data)
   local gathered = objects and operations.gather_object(data) or operations.gather(data)
+  if not gradient_state.end_of_dataloader then return gathered end
   local remainder = gradient_state.remainder
-  if not gradient_state.end_of_dataloader or remainder <= 0 then return gathered end
+  if remainder == -1 then tell_unknown(self) end
+  if remainder <= 0 then return gathered end
   if objects then
     local cut = {}
     for i = 1, math.min(remainder, #gathered) do cut[i] = gathered[i] end
@@ -35,23 +51,32 @@ function Accelerator:gather_for_metrics(data, opts)
 end
 
 --- Combines tensors of all ranks; the input is left alone.
----@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none")? default "sum"
+---@generic T
+---@param data T nested tensors
+---@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })? default "sum"
+---@param scale number? factor for the result (default 1)
+---@return T
 function Accelerator:reduce(data, reduction, scale)
-  if type(reduction) == "table" then
-    local opts = options.check("reduce", reduction, { reduction = { "string", default = "sum" }, scale = { "number", optional = true } })
-    reduction, scale = opts.reduction, opts.scale
+  if type(reduction) == "table" and reduction.reduction == nil then
+    local opts = { reduction = "sum" }
+    for name, value in pairs(reduction) do opts[name] = value end
+    reduction = opts
   end
-  return operations.reduce(data, reduction or "sum", scale)
+  return operations.reduce(data, reduction == nil and "sum" or reduction, scale)
 end
 
 --- Pads tensors to the longest rank's size; see utils.pad_across_processes.
----@param opts { dim: integer?, pad_index: number?, pad_first: boolean? }?
+---@generic T
+---@param data T nested tensors
+---@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }?
+---@return T
 function Accelerator:pad_across_processes(data, opts) return operations.pad_across_processes(data, opts) end
 
 --- Raises this rank's flag; `check_trigger` on all ranks sees it.
 function Accelerator:set_trigger() self._trigger = true end
 
---- True on every rank when any rank called set_trigger since the last check.  All ranks must call it.
+--- True on every rank when any rank called set_trigger since the last check, and lowers the flags.  All ranks must call
+--- it; nothing else has to wait for them.
 ---@return boolean
 function Accelerator:check_trigger()
   local raised = core.tensor({ self._trigger and 1 or 0 }, { dtype = "int64" })

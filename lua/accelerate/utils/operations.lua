@@ -1,165 +1,104 @@
---- Collectives over nested values, and walks over them.
+--- Collectives over nested values (see utils.nested for what those are; its functions are here as well).
 ---
---- A nested value is a tensor, or a table of nested values.  A table whose keys are 1 to n is a list; any other plain
---- table is a map, and a map is always walked in the order of its sorted keys: `pairs` has another order in every
---- process, and the order of collectives must be the same on all ranks.
+--- What every rank asks for (operation, element type, count, root, reduction) is compared before data moves, always.  With
+--- ACCELERATE_DEBUG_MODE set, the shapes of all ranks are compared as well, before the operation starts.
 local core = require "accelerate.core"
-local ffi = require "ffi"
+local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local state = require "accelerate.state"
 
 local fail = options.fail
+local recursively_apply, is_container, kind_of = nested.recursively_apply, nested.is_container, nested.kind_of
 
 local M = {}
+for name, member in pairs(nested) do M[name] = member end
 
-local is_tensor = core.is_tensor
+local function at(path) return path == "" and "" or " at " .. path end
 
---- A plain table, or one that remembers its order, holds nested values; everything else is a leaf.
-local function is_container(value)
-  if type(value) ~= "table" then return false end
-  local meta = getmetatable(value)
-  return meta == nil or (type(meta) == "table" and rawget(meta, "__order") ~= nil)
-end
+-- ---- objects as bytes: data, never code ----------------------------------------------------------------------------
 
-local function empty_like(value) return getmetatable(value) and ordered.new() or {} end
-
-local function extend(path, key)
-  if type(key) == "string" and key:match("^[%a_][%w_]*$") then return path == "" and key or path .. "." .. key end
-  return ("%s[%s]"):format(path, type(key) == "string" and ("%q"):format(key) or tostring(key))
-end
-
-local function kind_of(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  return meta and type(meta) == "table" and type(meta.__name) == "string" and meta.__name or type(value)
-end
-
---- Calls `fn(leaf, path)` for the leaves of `data` and returns a value of the same form with its results.
----@param fn fun(leaf: any, path: string): any
----@param data any
----@param test (fun(leaf: any): boolean)? which leaves `fn` takes (default: tensors)
----@param what string? when given, a leaf that `test` refuses is an error that begins with it; else it stays as it is
-function M.recursively_apply(fn, data, test, what)
-  test = test or is_tensor
-  local function walk(value, path)
-    if test(value) then return fn(value, path) end
-    if is_container(value) then
-      local result = empty_like(value)
-      for _, key in ipairs(ordered.keys(value)) do result[key] = walk(value[key], extend(path, key)) end
-      return result
-    end
-    if what then
-      fail("%s: expected a tensor, or a table of them, got a %s%s", what, kind_of(value), path == "" and "" or " at " .. path)
-    end
-    return value
-  end
-  return walk(data, "")
-end
-
---- Whether every leaf is a tensor.
-function M.all_tensors(data)
-  if is_tensor(data) then return true end
-  if not is_container(data) then return false end
-  for _, value in pairs(data) do
-    if not M.all_tensors(value) then return false end
-  end
-  return true
-end
-
--- ---- bytes -------------------------------------------------------------------------------------------------------
-
-local function put(value, out, path)
-  local kind = type(value)
-  if value == nil then
-    out[#out + 1] = "z"
-  elseif kind == "boolean" then
-    out[#out + 1] = value and "T" or "F"
-  elseif kind == "number" then
-    out[#out + 1] = ("n%.17g;"):format(value)
-  elseif kind == "string" then
-    out[#out + 1] = ("s%d:"):format(#value)
-    out[#out + 1] = value
-  elseif is_tensor(value) then
-    local t = value:detach():contiguous()
-    local shape, bytes = t.shape, t:numel() * t:element_size()
-    out[#out + 1] = ("x%s:%d:%s;"):format(t.dtype, bytes, table.concat(shape, ","))
-    out[#out + 1] = bytes > 0 and ffi.string(t:data_ptr(), bytes) or ""
-  elseif is_container(value) then
-    local keys = ordered.keys(value)
-    out[#out + 1] = ("t%d:"):format(#keys)
-    for _, key in ipairs(keys) do
-      put(key, out, path)
-      put(value[key], out, extend(path, key))
-    end
-  else
-    fail("cannot send a %s%s to other ranks: only nil, booleans, numbers, strings, tensors and plain tables of them",
-      kind_of(value), path == "" and "" or " at " .. path)
-  end
-end
-
-local get
-local function get_tensor(text, at)
-  local dtype, bytes, dims, stop = text:match("^(%w+):(%d+):([%d,]*);()", at)
-  local shape = {}
-  for size in dims:gmatch("%d+") do shape[#shape + 1] = tonumber(size) end
-  local t = core.empty(shape, { dtype = dtype })
-  bytes = tonumber(bytes)
-  if bytes > 0 then ffi.copy(t:data_ptr(), text:sub(stop, stop + bytes - 1), bytes) end
-  return t, stop + bytes
-end
-
-function get(text, at)
-  local kind = text:sub(at, at)
-  at = at + 1
-  if kind == "z" then return nil, at end
-  if kind == "T" or kind == "F" then return kind == "T", at end
-  if kind == "n" then
-    local number, stop = text:match("^([^;]+);()", at)
-    return tonumber(number), stop
-  elseif kind == "s" then
-    local size, from = text:match("^(%d+):()", at)
-    return text:sub(from, from + size - 1), from + size
-  elseif kind == "x" then
-    return get_tensor(text, at)
-  end
-  local count, from = text:match("^(%d+):()", at)
-  local map = {}
-  for _ = 1, tonumber(count) do
-    local key
-    key, from = get(text, from)
-    map[key], from = get(text, from)
-  end
-  return map, from
-end
-
---- A nested value of nil, booleans, numbers, strings and tensors as bytes, the same bytes on every rank for equal values.
+--- A nested value of booleans, numbers, strings and tensors as bytes; the same bytes on every rank for equal values.
+--- Raises for functions, objects, tables that hold themselves, and names the place.
+---@param value any
+---@param name string? what messages call the value
 ---@return string
-function M.serialize(value)
-  local out = {}
-  put(value, out, "")
-  return table.concat(out)
+function M.serialize(value, name)
+  local ok, bytes = pcall(core._serialize, value, name)
+  if not ok then fail("%s", bytes) end
+  return bytes
 end
 
---- The value that `serialize` made `text` of.
-function M.deserialize(text) return (get(text, 1)) end
+--- The value that `serialize` made `bytes` of.  Raises for bytes that are damaged; nothing in them is ever run.
+---@param bytes string
+---@return any
+function M.deserialize(bytes)
+  local ok, value = pcall(core._deserialize, bytes)
+  if not ok then fail("%s", value) end
+  return value
+end
 
--- ---- collectives -------------------------------------------------------------------------------------------------
+-- ---- shapes of all ranks, in debug mode ----------------------------------------------------------------------------
 
---- With ACCELERATE_DEBUG_MODE set, compares the shapes of all ranks before a collective and says which rank has which.
-local function verify(what, data)
+local function lines_of(all)
+  local lines = {}
+  for i, text in ipairs(all) do lines[i] = ("  - Process %d: %s"):format(i - 1, text) end
+  return table.concat(lines, "\n")
+end
+
+--- Raises what scripts may look for by its first word, DistributedOperationException.
+local function mismatch(what, all)
+  fail("DistributedOperationException: %s: shapes differ between processes:\n%s", what, lines_of(all))
+end
+
+--- In debug mode: are the tensors on the run's kind of device, and does every rank bring the same shapes?  `shape_text`
+--- says what of a shape has to agree.
+local function verify(what, data, shape_text)
   local here = state.PartialState()
   if not here.debug or here.num_processes == 1 then return end
-  local shapes = {}
-  M.recursively_apply(function(t, path) shapes[#shapes + 1] = ("%s[%s]"):format(path, table.concat(t.shape, ", ")) end, data, nil, what)
-  local all = core.dist.all_gather_bytes(table.concat(shapes, " "))
+  local device = here.device:match("^%a+")
+  local shapes, astray = {}, nil
+  recursively_apply(function(t, path)
+    shapes[#shapes + 1] = path .. (shape_text and shape_text(t) or "[" .. table.concat(t.shape, ", ") .. "]")
+    if t.device:match("^%a+") ~= device then astray = astray or ("%s%s"):format(t.device, at(path)) end
+  end, data, nil, what)
+  -- One that raised before the comparison would leave the others waiting in it.
+  local all = core.dist.all_gather_bytes(table.concat(shapes, " ") .. (astray and " on " .. astray or ""))
+  if astray then
+    fail("DistributedOperationException: %s: a tensor lies on %s, but this run's processes are on %s; move it there first", what,
+      astray, here.device)
+  end
   for rank = 2, #all do
-    if all[rank] ~= all[1] then
-      local lines = {}
-      for i, text in ipairs(all) do lines[i] = ("  - Process %d: %s"):format(i - 1, text) end
-      fail("DistributedOperationException: %s: shapes differ between processes:\n%s", what, table.concat(lines, "\n"))
-    end
+    if all[rank] ~= all[1] then mismatch(what, all) end
   end
 end
+
+-- ---- arguments -----------------------------------------------------------------------------------------------------
+
+--- A rank, as a number or as { from_process = number }.
+local function rank_of(what, from)
+  local count = state.PartialState().num_processes
+  local entry = { "integer", default = 0, min = 0, max = count - 1 }
+  if type(from) == "table" then return options.check(what, from, { from_process = entry }).from_process end
+  return options.value(what, "from_process", from, entry)
+end
+
+local function check_list(what, list)
+  if not is_container(list) then fail("%s: expected a list, got %s", what, kind_of(list)) end
+  if not ordered.is_list(list) then
+    local key
+    for _, k in ipairs(ordered.keys(list)) do
+      if type(k) == "string" then
+        key = k
+        break
+      end
+    end
+    fail("%s: expected a list, got a map (it has a key %s); put it into a list: { value }", what,
+      key and options.show(key) or "that is no position")
+  end
+end
+
+-- ---- collectives ---------------------------------------------------------------------------------------------------
 
 local function gather_one(t)
   t = t:detach()
@@ -174,84 +113,129 @@ end
 ---@return T
 function M.gather(data)
   if state.PartialState().num_processes == 1 then
-    M.recursively_apply(function() end, data, nil, "gather")  -- the same complaints on one process
+    recursively_apply(function() end, data, nil, "gather")  -- the same complaints on one process
     return data
   end
   verify("gather", data)
-  return M.recursively_apply(gather_one, data, nil, "gather")
+  return recursively_apply(gather_one, data, nil, "gather")
 end
 
---- Each rank passes a list; the result is one flat list in rank order.  Lengths may differ.
+--- Each rank passes a list; the result is one flat list in rank order.  Lengths may differ.  One process: the list itself.
 ---@param list any[] booleans, numbers, strings, tensors, and tables of them
 ---@return any[]
 function M.gather_object(list)
-  if not is_container(list) then fail("gather_object: expected a list, got a %s", kind_of(list)) end
+  check_list("gather_object", list)
+  local mine = M.serialize(list, "gather_object: list")
   if state.PartialState().num_processes == 1 then return list end
-  local all, result = core.dist.all_gather_bytes(M.serialize(list)), {}
-  for _, text in ipairs(all) do
-    local part = M.deserialize(text)
+  local all, result = core.dist.all_gather_bytes(mine), {}
+  for _, bytes in ipairs(all) do
+    local part = M.deserialize(bytes)
     for i = 1, #part do result[#result + 1] = part[i] end
   end
   return result
 end
 
 local REDUCTIONS = { "sum", "mean", "max", "min", "prod", "none" }
+local REDUCE = { reduction = { "string", default = "mean" }, scale = { "number", default = 1 } }
 
---- Combines every tensor with those of the other ranks; the input is left alone.  "none" gives a copy.
+local function check_reduction(name)
+  options.value("reduce", "reduction", name, REDUCE.reduction)
+  for _, known in ipairs(REDUCTIONS) do
+    if known == name then return name end
+  end
+  local near = options.nearest(name, REDUCTIONS)
+  fail("reduce: '%s' is not a reduction%s", name, near and (", did you mean '" .. near .. "'?") or
+    "; there are " .. table.concat(REDUCTIONS, ", "))
+end
+
+--- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines nothing and gives a copy.
 ---@generic T
 ---@param data T nested tensors
----@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none")? default "mean"
+---@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })? default "mean"
 ---@param scale number? factor for the result (default 1)
 ---@return T
 function M.reduce(data, reduction, scale)
-  reduction = reduction or "mean"
-  local known = false
-  for _, name in ipairs(REDUCTIONS) do known = known or name == reduction end
-  if not known then
-    local near = options.nearest(tostring(reduction), REDUCTIONS)
-    fail("reduce: '%s' is not a reduction%s", tostring(reduction), near and (", did you mean '" .. near .. "'?") or
-      "; there are " .. table.concat(REDUCTIONS, ", "))
+  if type(reduction) == "table" then
+    local opts = options.check("reduce", reduction, REDUCE)
+    reduction, scale = opts.reduction, opts.scale
   end
+  reduction = check_reduction(reduction == nil and "mean" or reduction)
+  scale = options.value("reduce", "scale", scale, REDUCE.scale)
   local alone = state.PartialState().num_processes == 1
-  if not alone then verify("reduce", data) end
-  return M.recursively_apply(function(t, path)
+  recursively_apply(function(t, path)
     if reduction == "mean" and not t.dtype:find("float") then
-      fail("reduce: the mean of %s tensors is not defined%s; use \"sum\", or convert them with :float()", t.dtype,
+      fail("reduce: the mean of %s tensors is not defined; use \"sum\", or convert them with :float()%s", t.dtype,
+        path == "" and "" or " (at " .. path .. ")")
+    elseif t.dtype == "bool" and (reduction == "sum" or reduction == "prod") then
+      fail("reduce: the %s of bool tensors is not defined; use \"max\" for any and \"min\" for all%s", reduction,
         path == "" and "" or " (at " .. path .. ")")
     end
-    local copy = t:detach():clone()
-    if reduction ~= "none" and not alone then core.dist.all_reduce(copy, reduction) end
-    if scale and scale ~= 1 then copy = copy * scale end
-    return copy
   end, data, nil, "reduce")
+  local exchange = not alone and reduction ~= "none"
+  if exchange then verify("reduce", data) end
+  return recursively_apply(function(t)
+    local copy = t:detach():clone()
+    if exchange then core.dist.all_reduce(copy, reduction) end
+    return scale ~= 1 and copy * scale or copy
+  end, data)
 end
 
 --- Overwrites every tensor with that of one rank, and returns `data`.
----@param data any nested tensors
----@param from_process integer? default 0
+---@generic T
+---@param data T nested tensors
+---@param from_process integer|{ from_process: integer }|nil a rank; default 0
+---@return T
 function M.broadcast(data, from_process)
+  local from = rank_of("broadcast", from_process)
+  recursively_apply(function() end, data, nil, "broadcast")
   if state.PartialState().num_processes == 1 then return data end
   verify("broadcast", data)
-  M.recursively_apply(function(t) core.dist.broadcast(t, from_process or 0) end, data, nil, "broadcast")
+  recursively_apply(function(t) core.dist.broadcast(t, from) end, data)
   return data
 end
 
---- Replaces the entries of `list` by those of one rank, and returns it.
----@param list any[]
----@param from_process integer? default 0
+--- Replaces the entries of `list` by those of one rank, and returns it.  That rank's own list is left as it is.
+---@param list any[] on the other ranks its length does not matter
+---@param from_process integer|{ from_process: integer }|nil a rank; default 0
+---@return any[] list
 function M.broadcast_object_list(list, from_process)
-  if not is_container(list) then fail("broadcast_object_list: expected a list, got a %s", kind_of(list)) end
-  local here, from = state.PartialState(), from_process or 0
+  check_list("broadcast_object_list", list)
+  local here, from = state.PartialState(), rank_of("broadcast_object_list", from_process)
+  local sends = here.process_index == from
+  local mine = sends and M.serialize(list, "broadcast_object_list: list") or nil
   if here.num_processes == 1 then return list end
-  local received = M.deserialize(core.dist.broadcast_bytes(here.process_index == from and M.serialize(list) or nil, from))
-  for key in pairs(list) do list[key] = nil end
-  for key, value in pairs(received) do list[key] = value end
+  local bytes = core.dist.broadcast_bytes(mine, from)
+  if sends then return list end
+  for i = #list, 1, -1 do list[i] = nil end
+  for i, value in ipairs(M.deserialize(bytes)) do list[i] = value end
   return list
+end
+
+--- Gives every rank a copy of the tensor that one of them has; the others pass nothing and need not know its shape.
+---@param tensor accelerate.Tensor?
+---@return accelerate.Tensor a copy, also on the rank that had it
+function M.copy_tensor_to_devices(tensor)
+  options.value("copy_tensor_to_devices", "tensor", tensor, { "tensor", optional = true })
+  local here = state.PartialState()
+  local mine = tensor and { shape = tensor.shape, dtype = tensor.dtype } or nil
+  local owner, count, ranks = nil, 0, {}
+  local all = here.num_processes == 1 and { M.serialize(mine) } or core.dist.all_gather_bytes(M.serialize(mine))
+  for rank, bytes in ipairs(all) do
+    local info = M.deserialize(bytes)
+    if info then owner, count, ranks[#ranks + 1] = { rank = rank - 1, info = info }, count + 1, rank - 1 end
+  end
+  if count == 0 then fail("copy_tensor_to_devices: no rank has a tensor; exactly one must pass it") end
+  if count > 1 then
+    fail("copy_tensor_to_devices: ranks %s each have a tensor; exactly one may pass it", table.concat(ranks, " and "))
+  end
+  local copy = tensor and tensor:detach():clone() or core.empty(owner.info.shape, { dtype = owner.info.dtype, device = here.device })
+  if here.num_processes > 1 then core.dist.broadcast(copy, owner.rank) end
+  return copy
 end
 
 local PAD = {
   dim = { "integer", default = 1 },
-  pad_index = { "any", default = 0 },
+  pad_index = { "number|boolean", default = 0 },
   pad_first = { "boolean", default = false },
 }
 
@@ -259,15 +243,26 @@ local PAD = {
 --- as it is.
 ---@generic T
 ---@param data T nested tensors
----@param opts { dim: integer?, pad_index: number?, pad_first: boolean? }? `dim` counts from 1, -1 is the last; default 1
+---@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }? `dim` counts from 1, -1 is the last;
+---  default 1.  pad_index: the value that fills; default 0.  pad_first: fill before instead of after
 ---@return T
 function M.pad_across_processes(data, opts)
   opts = options.check("pad_across_processes", opts, PAD)
-  local alone = state.PartialState().num_processes == 1
-  return M.recursively_apply(function(t)
-    local shape, dim = t.shape, opts.dim
-    if dim < 0 then dim = dim + #shape + 1 end
-    if dim < 1 or dim > #shape or alone then return t end
+  if opts.dim == 0 then fail("pad_across_processes: dim counts from 1 (-1 is the last), got 0") end
+  recursively_apply(function() end, data, nil, "pad_across_processes")
+  if state.PartialState().num_processes == 1 then return data end
+  local function padded_dim(t)
+    local dim = opts.dim < 0 and opts.dim + t:dim() + 1 or opts.dim
+    return dim >= 1 and dim <= t:dim() and dim or nil
+  end
+  verify("pad_across_processes", data, function(t)
+    local shape, dim = t.shape, padded_dim(t)
+    if dim then shape[dim] = "any" end
+    return "[" .. table.concat(shape, ", ") .. "]"
+  end)
+  return recursively_apply(function(t)
+    local shape, dim = t.shape, padded_dim(t)
+    if not dim then return t end
     local size = shape[dim]
     local longest = core.dist.all_reduce(core.tensor({ size }, { dtype = "int64" }), "max"):totable()[1]
     if longest == size then return t end
@@ -275,75 +270,7 @@ function M.pad_across_processes(data, opts)
     local padded = core.full(shape, opts.pad_index, { dtype = t.dtype, device = t.device })
     if size > 0 then padded:narrow(dim, opts.pad_first and longest - size + 1 or 1, size):copy_(t:detach()) end
     return padded
-  end, data, nil, "pad_across_processes")
-end
-
--- ---- on one rank -------------------------------------------------------------------------------------------------
-
---- Moves every tensor, and every object with a method `to`, to `device`; other leaves stay as they are.
----@param skip_keys string|string[]? entries of maps to leave alone
-function M.send_to_device(data, device, skip_keys)
-  local skip = {}
-  for _, key in ipairs(type(skip_keys) == "table" and skip_keys or { skip_keys }) do skip[key] = true end
-  local function walk(value)
-    if is_tensor(value) then
-      if value.device == device then return value end
-      return value:to(device)
-    end
-    if is_container(value) then
-      local result
-      for key, item in pairs(value) do  -- no collective in here: the order does not matter
-        local moved = skip[key] and item or walk(item)
-        if moved ~= item and not result then
-          result = {}
-          for k, v in pairs(value) do result[k] = v end
-        end
-        if result then result[key] = moved end
-      end
-      return result or value
-    end
-    if type(value) == "table" and type(value.to) == "function" then return value:to(device) end
-    return value
-  end
-  return walk(data)
-end
-
---- The size of dim 1 of the first tensor.
----@return integer
-function M.find_batch_size(data)
-  local size
-  M.recursively_apply(function(t) size = size or (t:dim() > 0 and t:size(1)) end, data, nil, "find_batch_size")
-  if not size then fail("find_batch_size: there is no tensor with a dim in it") end
-  return size
-end
-
---- Joins nested tensors of one form along `dim`.
----@param list any[] values of the same form
----@param dim integer? counts from 1; default 1
-function M.concatenate(list, dim)
-  local first = list[1]
-  if is_tensor(first) then return core.cat(list, dim or 1) end
-  if is_container(first) then
-    local result = empty_like(first)
-    for _, key in ipairs(ordered.keys(first)) do
-      local parts = {}
-      for i, item in ipairs(list) do parts[i] = item[key] end
-      result[key] = M.concatenate(parts, dim)
-    end
-    return result
-  end
-  if #list == 1 then return first end
-  fail("concatenate: expected tensors, got a %s", kind_of(first))
-end
-
---- Positions first..last (counted from 1, inclusive) of dim 1 of every tensor.
-function M.slice_tensors(data, first, last)
-  return M.recursively_apply(function(t) return t:narrow(1, first, math.max(last - first + 1, 0)) end, data)
-end
-
---- Tensors become Lua numbers and tables.
-function M.listify(data)
-  return M.recursively_apply(function(t) return t:dim() == 0 and t:item() or t:totable() end, data)
+  end, data)
 end
 
 return M
