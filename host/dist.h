@@ -48,6 +48,8 @@ typedef struct ax_transport {
   ax_status (*issue)(ax_group *g, const ax_collective *c, ax_work **work);
   /* Waits for the end, bounded by the group's timeout.  Takes the work. */
   ax_status (*wait)(ax_group *g, ax_work *work);
+  /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
+  void (*set_timeout)(ax_group *g, double seconds);
   /* Frees what the group holds; not a collective. */
   void (*close)(ax_group *g);
 } ax_transport;
@@ -56,6 +58,7 @@ struct ax_group {
   const ax_transport *transport;
   void *state; /* the transport's */
   int rank, size, local_rank, local_size;
+  bool closed; /* this rank has left it */
 };
 
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
@@ -65,6 +68,11 @@ AX_API ax_group *ax_dist_world(void);
 AX_API ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work);
 /* Takes the work. */
 AX_API ax_status ax_work_wait(ax_group *g, ax_work *work);
+/* How long this rank waits for the others in one collective of the world, from now on. */
+AX_API void ax_dist_set_timeout(double seconds);
+/* This rank leaves the world, for good: its collectives fail from now on, and so do the others' that wait for it.  Ranks keep their
+ * numbers.  Nothing in a group of one. */
+AX_API void ax_dist_leave(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
 AX_API void ax_dist_at(const char *where);
 

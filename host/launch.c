@@ -197,14 +197,17 @@ static void print_table(run *r, int lines)
 /* Tells, at growing intervals, when ranks have been waiting for long. */
 static void watch_stalls(run *r, int64_t now)
 {
-  double longest = 0;
+  double longest = 0, limit = 0;
   int rank;
 
   for (rank = 0; rank < r->ranks; rank++) {
     ax_rank_record *rec = &r->control->rank[rank];
     if (atomic_load(&rec->state) == AX_RANK_WAITING) {
       const double s = seconds_since(r, atomic_load(&rec->since), now);
-      if (s > longest) longest = s;
+      if (s > longest) {
+        longest = s;
+        limit = (double)atomic_load(&rec->timeout) * 1e-9;
+      }
     }
   }
   if (longest < r->stall_report) {
@@ -214,7 +217,7 @@ static void watch_stalls(run *r, int64_t now)
   if (longest < r->next_stall)
     return;
   r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
-  fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, r->control->timeout);
+  fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
   print_table(r, fill_table(r, -1, now));
 }
 

@@ -139,6 +139,20 @@ static int dist_gather(lua_State *L)
   return 1;
 }
 
+static int dist_set_timeout(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_dist_set_timeout(ax_check_number(L, 1, "set_timeout", "seconds"));
+  return 0;
+}
+
+static int dist_leave(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_dist_leave();
+  return 0;
+}
+
 static int dist_barrier(lua_State *L)
 {
   enter(L);
@@ -220,7 +234,7 @@ void ax_open_dist(lua_State *L)
   static const luaL_Reg functions[] = {
     {"rank", dist_rank}, {"world_size", dist_world_size}, {"local_rank", dist_local_rank}, {"local_world_size", dist_local_world_size},
     {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"all_gather", dist_all_gather},
-    {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier},
+    {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier}, {"set_timeout", dist_set_timeout}, {"leave", dist_leave},
     {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},
   };
 

@@ -62,8 +62,8 @@ static ax_status alone_issue(ax_group *g, const ax_collective *c, ax_work **work
 static ax_status alone_wait(ax_group *g, ax_work *work) { return AX_OK; }
 static void alone_close(ax_group *g) { (void)g; }
 
-static const ax_transport alone = {"alone", alone_issue, alone_wait, alone_close};
-static ax_group group_of_one = {&alone, NULL, 0, 1, 0, 1};
+static const ax_transport alone = {"alone", alone_issue, alone_wait, NULL, alone_close};
+static ax_group group_of_one = {&alone, NULL, 0, 1, 0, 1, false};
 static ax_group *world = &group_of_one;
 
 ax_group *ax_dist_world(void) { return world; }
@@ -74,11 +74,27 @@ void ax_dist_set_world(ax_group *g)
   ax_random_set_rank(world->rank);
 }
 
+void ax_dist_set_timeout(double seconds)
+{
+  if (world->transport->set_timeout)
+    world->transport->set_timeout(world, seconds);
+}
+
+void ax_dist_leave(void)
+{
+  if (world == &group_of_one || world->closed)
+    return;
+  world->closed = true;
+  world->transport->close(world);
+}
+
 /* ---- running a collective -------------------------------------------------------------------------------------------- */
 
 /* What does not depend on the other ranks is refused before they are asked, so that the message is about this call alone. */
 static ax_status check(const ax_group *g, const ax_collective *c)
 {
+  if (g->closed)
+    return ax_fail(AX_EINVAL, "this rank has left the process group (end_training or destroy_process_group was called)");
   if (reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
     return ax_fail(AX_EDTYPE, "%s of bool tensors is not defined: use max (any) or min (all), or convert to int64",
                    ax_reduction_name(c->reduction));

@@ -243,7 +243,12 @@ static void shm_close(ax_group *g)
   ax_shm_finished(ax_shm.control, g->rank);
 }
 
-static const ax_transport shm = {"shm", shm_issue, shm_wait, shm_close};
+static void shm_set_timeout(ax_group *g, double seconds)
+{
+  atomic_store(&ax_shm.control->rank[g->rank].timeout, (int64_t)(seconds * 1e9));
+}
+
+static const ax_transport shm = {"shm", shm_issue, shm_wait, shm_set_timeout, shm_close};
 
 static size_t records_bytes(int ranks)
 {
@@ -284,7 +289,8 @@ ax_status ax_shm_join(ax_control *c, int rank)
   ax_shm = (ax_steps){
     .control = c, .windows = (char *)c + records_bytes(c->ranks), .chunk = chunk_of(c->ranks), .rank = rank, .size = c->ranks,
   };
-  group = (ax_group){&shm, &ax_shm, rank, c->ranks, rank, c->ranks};
+  group = (ax_group){&shm, &ax_shm, rank, c->ranks, rank, c->ranks, false};
+  shm_set_timeout(&group, c->timeout);
   c->rank[rank].pid = (int32_t)getpid();
   atomic_store(&c->rank[rank].since, ax_monotonic_ns());
   atomic_store(&c->rank[rank].state, AX_RANK_RUNNING);

@@ -29,6 +29,7 @@ typedef struct ax_rank_record {
 
   _Alignas(64) _Atomic uint32_t state; /* ax_rank_state */
   int32_t pid;
+  _Atomic int64_t timeout;      /* nanoseconds that it waits in one collective */
   _Atomic uint64_t collectives; /* entered so far: the number of the last one */
   _Atomic int64_t since;        /* CLOCK_MONOTONIC nanoseconds, when `state` last changed */
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
@@ -46,7 +47,7 @@ typedef struct ax_control {
   char reason[1024];      /* what the other ranks' errors say: "rank 1 failed: ..." */
 
   int32_t ranks;
-  double timeout;  /* seconds that a rank waits in one collective */
+  double timeout;  /* seconds that a rank waits in one collective, unless it chose a time of its own */
   bool spin;       /* every thread of every rank has a core of its own: waiting may keep it busy */
   ax_rank_record rank[];
 } ax_control;

@@ -111,7 +111,7 @@ ax_status ax_shm_aborted(void)
 static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 {
   ax_rank_record *r = record(rank);
-  const int64_t limit = (int64_t)(ax_shm.control->timeout * 1e9);
+  const int64_t limit = atomic_load(&record(ax_shm.rank)->timeout);
   int64_t waited = 0, before = ax_monotonic_ns();
   char text[400];
 
@@ -129,8 +129,8 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
       return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", rank,
                      now_doing(rank, text, sizeof text));
     if (left <= 0)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (--timeout sets the limit)", ax_shm.control->timeout, rank,
-                     now_doing(rank, text, sizeof text));
+      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)", (double)limit * 1e-9, rank, now_doing(rank, text, sizeof text),
+                     limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
     atomic_fetch_add(&r->sleepers, 1);
     seen = atomic_load(word);
     if ((int32_t)(seen - want) < 0)

@@ -97,7 +97,7 @@ static void keep_going(int sig) { (void)sig; }
 /* What makes a worker of a fresh fork. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { "worker", refuse_collective, no_wait, no_close };
+  static const ax_transport refusing = { "worker", refuse_collective, no_wait, NULL, no_close };
   static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;
