@@ -4,6 +4,7 @@
 ---   model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 ---
 --- This file has its constructor and its fields; its methods are in accelerator/, a file for each thing they are about.
+local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local setup = require "accelerate.setup"
@@ -20,6 +21,11 @@ local function of_state(name) return function(self) return self._state[name] end
 local function of_config(name) return function(self) return self._dataloader_config[name] end end
 local function of_project(name) return function(self) return self._project_configuration[name] end end
 local function constant(value) return function() return value end end
+
+--- Ranks in a mesh, which only a parallelism configuration makes.
+local function no_mesh(name, what)
+  return function() options.fail("%s: %s parallelism is not configured: it needs a parallelism_config, which is not there yet", name, what) end
+end
 
 local GET = {
   state = function(self) return self._state end,
@@ -47,10 +53,19 @@ local GET = {
   --- Whether an optimizer was prepared that updates inside backward (LOMO, AdaLOMO).
   has_lomo_optimizer = function(self) return self._has_lomo_optimizer end,
   autocast_handler = function(self) return self._autocast_handler end,
-  fp8_backend = constant(nil), fp8_enabled = constant(false), is_fsdp2 = constant(false),
+  --- What would compute in FP8, as ACCELERATE_FP8_BACKEND says; none is there, and fp8_enabled is always false.
+  fp8_backend = function()
+    return options.value("Accelerator", "ACCELERATE_FP8_BACKEND", env.text("ACCELERATE_FP8_BACKEND", "NO"):upper(),
+      { "string", one_of = { "NO", "TE", "MSAMP", "AO" } })
+  end,
+  fp8_enabled = constant(false), is_fsdp2 = constant(false),
   is_composable_parallelism_enabled = constant(false),
+  tensor_parallel_rank = no_mesh("tensor_parallel_rank", "tensor"), data_parallel_rank = no_mesh("data_parallel_rank", "replicated data"),
+  data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
+  pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"), context_parallel_rank = no_mesh("context_parallel_rank", "context"),
   scaler = constant(nil), deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
-  trackers = function() return {} end, log_with = function() return {} end,
+  trackers = function() return {} end,
+  log_with = function(self) return { unpack(self._log_with or {}) } end,
 }
 for _, name in ipairs { "device", "distributed_type", "num_processes", "process_index", "local_process_index", "is_main_process",
   "is_local_main_process", "is_last_process", "use_distributed", "mixed_precision" } do
@@ -77,14 +92,19 @@ local Class = properties.define("Accelerator", {
 local M = {}
 
 --- Makes an Accelerator; all arguments are optional.  Several may be made in one process: they share state.
----@param given table? device_placement, split_batches, mixed_precision, gradient_accumulation_steps, cpu, dataloader_config,
----  rng_types, project_dir, project_config, gradient_accumulation_plugin, step_scheduler_with_optimizer, ...
+--- ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps; ACCELERATE_MIXED_PRECISION holds where
+--- mixed_precision is not given; ACCELERATE_USE_CPU and ACCELERATE_TORCH_DEVICE choose the device.
+---@param given table? device_placement, split_batches, dispatch_batches, even_batches, use_seedable_sampler, mixed_precision,
+---  gradient_accumulation_steps, cpu, dataloader_config, rng_types, log_with, project_dir, project_config,
+---  gradient_accumulation_plugin, step_scheduler_with_optimizer, kwargs_handlers; and, for what is not there yet (they raise),
+---  deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin, megatron_lm_plugin, dynamo_backend, dynamo_plugin,
+---  parallelism_config
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(given)
   local self = Class.new()
   for name, value in pairs(setup.read(given)) do rawset(self, "_" .. name, value) end
   self._models, self._evaluated, self._optimizers, self._schedulers, self._dataloaders = {}, {}, {}, {}, {}
-  self._custom_objects = {}
+  self._custom_objects, self._save_state_pre_hooks, self._load_state_pre_hooks = {}, {}, {}
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
   self._step, self._trigger, self._has_lomo_optimizer = 0, false, false
   self._ranks = self._state.num_processes

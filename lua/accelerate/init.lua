@@ -14,6 +14,10 @@ return properties.lazy("accelerate", {
   ProjectConfiguration = "accelerate.dataclasses:ProjectConfiguration",
   GradientAccumulationPlugin = "accelerate.dataclasses:GradientAccumulationPlugin",
   AutocastKwargs = "accelerate.dataclasses:AutocastKwargs",
+  DistributedDataParallelKwargs = "accelerate.dataclasses:DistributedDataParallelKwargs",
+  GradScalerKwargs = "accelerate.dataclasses:GradScalerKwargs",
+  InitProcessGroupKwargs = "accelerate.dataclasses:InitProcessGroupKwargs",
+  ProfileKwargs = "accelerate.dataclasses:ProfileKwargs",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   load_checkpoint_in_model = "accelerate.checkpoint:load_checkpoint_in_model",
 

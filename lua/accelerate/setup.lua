@@ -3,8 +3,10 @@
 local dataclasses = require "accelerate.dataclasses"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local random = require "accelerate.utils.random"
 local state = require "accelerate.state"
+local system = require "accelerate.utils.system"
 
 local fail = options.fail
 
@@ -19,7 +21,7 @@ M.OPTIONS = {
   mixed_precision = { "string", optional = true },
   gradient_accumulation_steps = { "integer", default = 1, min = 1 },
   cpu = { "boolean", default = false },
-  dataloader_config = { "table", optional = true },
+  dataloader_config = { "any", optional = true },
   deepspeed_plugin = { "any", optional = true },
   deepspeed_plugins = { "any", optional = true },
   fsdp_plugin = { "any", optional = true },
@@ -28,8 +30,8 @@ M.OPTIONS = {
   rng_types = { "list", optional = true },
   log_with = { "any", optional = true },
   project_dir = { "string", optional = true },
-  project_config = { "table", optional = true },
-  gradient_accumulation_plugin = { "table", optional = true },
+  project_config = { "any", optional = true },
+  gradient_accumulation_plugin = { "any", optional = true },
   step_scheduler_with_optimizer = { "boolean", default = true },
   kwargs_handlers = { "list", optional = true },
   dynamo_backend = { "string", optional = true },
@@ -37,6 +39,7 @@ M.OPTIONS = {
   parallelism_config = { "any", optional = true },
 }
 
+-- Argument, what it is, and the variable that asks for it.
 local ENGINES = {
   { "deepspeed_plugin", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED" },
   { "deepspeed_plugins", "DeepSpeed" },
@@ -48,6 +51,9 @@ local ENGINES = {
 }
 
 local function refuse_engines(o)
+  for _, pair in ipairs { { "deepspeed_plugin", "deepspeed_plugins" }, { "dynamo_plugin", "dynamo_backend" } } do
+    if o[pair[1]] ~= nil and o[pair[2]] ~= nil then fail("Accelerator: give %s or %s, not both", pair[1], pair[2]) end
+  end
   for _, engine in ipairs(ENGINES) do
     local name, what, variable = unpack(engine)
     if o[name] ~= nil then fail("Accelerator: %s: %s is not there yet; leave the option out", name, what) end
@@ -55,41 +61,60 @@ local function refuse_engines(o)
   end
   local backend = o.dynamo_backend or env.text("ACCELERATE_DYNAMO_BACKEND", "no")
   if backend:lower() ~= "no" then
-    fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no'", o.dynamo_backend and "dynamo_backend" or
-      "ACCELERATE_DYNAMO_BACKEND", backend)
-  end
-  if o.log_with ~= nil and not (type(o.log_with) == "table" and next(o.log_with) == nil) then
-    fail("Accelerator: log_with: experiment trackers are not there yet; write values from the main process yourself")
+    local from = o.dynamo_backend and "dynamo_backend" or "ACCELERATE_DYNAMO_BACKEND"
+    if not rawget(dataclasses.DynamoBackend, backend:upper()) then
+      local near = options.nearest(backend, ordered.sorted_keys(dataclasses.DynamoBackend))
+      fail("Accelerator: %s = '%s' is not a graph compiler%s; use 'no'", from, backend, near and (", did you mean '" .. near:lower() .. "'?") or "")
+    end
+    fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no'", from, backend)
   end
 end
 
---- Handlers by the name of what they set; one of each kind.
+--- Handlers by the name of the field that they are kept in; one of each class.
 local function handlers(list)
   local found = {}
   for i, handler in ipairs(list or {}) do
-    if not dataclasses.is(handler, dataclasses.AutocastKwargs) then
-      fail("Accelerator: kwargs_handlers: entry %d is %s; of the handlers AutocastKwargs is there, others are not there yet", i,
-        options.show(handler))
+    local field
+    for _, row in ipairs(dataclasses.HANDLERS) do
+      if dataclasses.is(handler, row[1]) then field = row[2] end
     end
-    if found.autocast then fail("Accelerator: kwargs_handlers: entry %d: only one AutocastKwargs can be given", i) end
-    found.autocast = handler
+    if not field then
+      fail("Accelerator: kwargs_handlers: entry %d must be a handler such as AutocastKwargs, got %s%s", i, options.show(handler),
+        dataclasses.is(handler, dataclasses.GradientAccumulationPlugin) and " (give it as gradient_accumulation_plugin)" or "")
+    end
+    if found[field] then
+      fail("Accelerator: kwargs_handlers: entry %d: only one %s can be given", i, getmetatable(handler).__name)
+    end
+    found[field] = handler
   end
   return found
 end
 
+--- What to write values to, as a list; which names there are is for tracking to say.
+local function wish_list(log_with)
+  if log_with == nil then return nil end
+  local list = type(log_with) == "table" and getmetatable(log_with) == nil and ordered.is_list(log_with) and log_with or { log_with }
+  for i, wish in ipairs(list) do
+    if type(wish) ~= "string" and type(wish) ~= "table" then
+      fail("Accelerator: log_with: entry %d must be a tracker's name or a tracker, got %s", i, options.show(wish))
+    end
+  end
+  return { unpack(list) }
+end
+
 --- A configuration object: the one given, which must be of the class, or one from a plain table of its fields.
-local function object(name, given, class, class_name)
+local function object(name, given, class)
   if given == nil then return class {} end
   if dataclasses.is(given, class) then return given end
-  if getmetatable(given) == nil then return class(given) end
-  fail("Accelerator: %s must be a %s, got %s", name, class_name, options.show(given))
+  if type(given) == "table" and getmetatable(given) == nil then return class(given) end
+  fail("Accelerator: %s must be a %s, got %s", name, getmetatable(class).__name, options.show(given))
 end
 
 local MOVED = { "split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler" }
 
 --- The loader configuration.  Arguments that moved into it are honoured in both places; given in both, they must agree.
 local function loader_config(o)
-  local config = object("dataloader_config", o.dataloader_config, dataclasses.DataLoaderConfiguration, "DataLoaderConfiguration")
+  local config = object("dataloader_config", o.dataloader_config, dataclasses.DataLoaderConfiguration)
   for _, name in ipairs(MOVED) do
     if o[name] ~= nil then
       if config._given[name] and config[name] ~= o[name] then
@@ -102,7 +127,7 @@ local function loader_config(o)
 end
 
 local function project_config(o)
-  local config = object("project_config", o.project_config, dataclasses.ProjectConfiguration, "ProjectConfiguration")
+  local config = object("project_config", o.project_config, dataclasses.ProjectConfiguration)
   if o.project_dir and config.project_dir == nil then config:set_directories(o.project_dir) end
   return config
 end
@@ -111,35 +136,35 @@ local STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 local function accumulation_plugin(o)
   local Plugin = dataclasses.GradientAccumulationPlugin
-  if o.gradient_accumulation_plugin then
+  if o.gradient_accumulation_plugin ~= nil then
     if o.gradient_accumulation_steps ~= 1 then
       fail("Accelerator: give gradient_accumulation_steps or gradient_accumulation_plugin, not both")
     end
-    return object("gradient_accumulation_plugin", o.gradient_accumulation_plugin, Plugin, "GradientAccumulationPlugin")
+    return object("gradient_accumulation_plugin", o.gradient_accumulation_plugin, Plugin)
   end
   return Plugin { num_steps = env.integer(STEPS, 1) or o.gradient_accumulation_steps }
 end
 
 --- What an Accelerator is made of, from the arguments as the script gave them.
 ---@param given table?
----@return table
+---@return table parts fields of the Accelerator, without the `_` that their names begin with; absent handlers are nil
 function M.read(given)
   local o = options.check("Accelerator", given, M.OPTIONS)
   refuse_engines(o)
-  local parts = {
-    device_placement = o.device_placement,
-    step_scheduler_with_optimizer = o.step_scheduler_with_optimizer,
-    dataloader_config = loader_config(o),
-    project_configuration = project_config(o),
-    rng_types = o.rng_types or { "generator" },
-    autocast_handler = handlers(o.kwargs_handlers).autocast,
-  }
+  local parts = handlers(o.kwargs_handlers)
+  parts.device_placement = o.device_placement
+  parts.step_scheduler_with_optimizer = o.step_scheduler_with_optimizer
+  parts.dataloader_config = loader_config(o)
+  parts.project_configuration = project_config(o)
+  parts.rng_types = o.rng_types or { "generator" }
+  parts.log_with = wish_list(o.log_with)
   for _, kind in ipairs(parts.rng_types) do random.check_rng_type(kind) end
   local plugin = accumulation_plugin(o)
-  parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu }
-  state.GradientState():_set_plugin {
-    num_steps = plugin.num_steps or 1, sync_with_dataloader = plugin.sync_with_dataloader, sync_each_batch = plugin.sync_each_batch,
-  }
+  local group = parts.init_handler and parts.init_handler:to_kwargs() or {}
+  if parts.init_handler and not parts.init_handler._given.timeout then group.timeout = nil end  -- the launcher's --timeout holds
+  parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu, group = group }
+  state.GradientState(plugin)
+  system.check_os_kernel()
   return parts
 end
 

@@ -31,23 +31,29 @@ function process:print(...)
   if self.is_local_main_process then print(...) end
 end
 
-local function first_of(self, is_first, fn, ...)
-  if type(fn) ~= "function" then fail("expected a function, got a %s", type(fn)) end
+local function first_of(self, name, is_first, fn, ...)
+  if type(fn) ~= "function" then fail("%s: expected a function, got %s", name, options.show(fn)) end
   if not is_first then self:wait_for_everyone() end
   return scope.run(nil, function()
     if is_first then self:wait_for_everyone() end
   end, fn, ...)
 end
 
---- Runs `fn` on the main process before the others start it.  Returns what `fn` returns.
-function process:main_process_first(fn, ...) return first_of(self, self.is_main_process, fn, ...) end
+--- Runs `fn` on the main process before the others start it.
+---@param fn fun(...): ...
+---@return any ... what `fn` returns
+function process:main_process_first(fn, ...) return first_of(self, "main_process_first", self.is_main_process, fn, ...) end
 
---- Runs `fn` on each machine's main process before the others start it.
-function process:local_main_process_first(fn, ...) return first_of(self, self.is_local_main_process, fn, ...) end
+--- Runs `fn` on each machine's main process before the others start it.  The others, of all machines, wait at one barrier.
+---@param fn fun(...): ...
+---@return any ... what `fn` returns
+function process:local_main_process_first(fn, ...)
+  return first_of(self, "local_main_process_first", self.is_local_main_process, fn, ...)
+end
 
-local function only_where(test)
+local function only_where(name, test)
   return function(self, fn)
-    if type(fn) ~= "function" then fail("expected a function to wrap, got a %s", type(fn)) end
+    if type(fn) ~= "function" then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
     return function(...)
       if test(self) then return fn(...) end
     end
@@ -55,20 +61,20 @@ local function only_where(test)
 end
 
 --- Returns a function that calls `fn` on the main process and returns nothing elsewhere.
-process.on_main_process = only_where(function(self) return self.is_main_process end)
+process.on_main_process = only_where("on_main_process", function(self) return self.is_main_process end)
 --- The same for each machine's main process.
-process.on_local_main_process = only_where(function(self) return self.is_local_main_process end)
+process.on_local_main_process = only_where("on_local_main_process", function(self) return self.is_local_main_process end)
 --- The same for the process of the highest rank.
-process.on_last_process = only_where(function(self) return self.is_last_process end)
+process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
 --- `fn` with `{ process_index = n }` or `n`, in either order.
 local function chosen(name, key, rank_of)
   return function(self, first, second)
     local fn, index = first, second
     if type(first) ~= "function" then fn, index = second, first end
-    if type(index) == "table" then index = options.check(name, index, { [key] = { "integer", min = 0, optional = true } })[key] end
-    if type(fn) ~= "function" then fail("%s: expected a function to wrap, got a %s", name, type(fn)) end
-    if type(index) ~= "number" then fail("%s: expected { %s = n }, got a %s", name, key, type(index)) end
+    if type(index) == "table" then index = options.check(name, index, { [key] = { "integer", min = 0 } })[key] end
+    if type(fn) ~= "function" then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
+    options.value(name, key, index, { "integer", min = 0 })
     return function(...)
       if self.num_processes == 1 or rank_of(self) == index then return fn(...) end
     end
@@ -95,35 +101,51 @@ M.process_methods = process
 
 local shared  -- PartialState's facts: nil before the first call and after a reset
 
-local function fact(name)
-  return function()
-    if not shared then
-      fail("PartialState has no '%s' any more: it was reset (PartialState._reset_state); call PartialState() to set it up again", name)
-    end
-    return shared[name]
+local FACTS = { "device", "backend", "distributed_type", "debug", "num_processes", "process_index", "local_process_index", "fork_launched" }
+
+-- What follows from the facts, for all objects that have them.
+local DERIVED = {
+  is_main_process = function(self) return self.process_index == 0 end,
+  is_local_main_process = function(self) return self.local_process_index == 0 end,
+  is_last_process = function(self) return self.process_index == self.num_processes - 1 end,
+  use_distributed = function(self) return self.distributed_type ~= "NO" and self.num_processes > 1 end,
+}
+
+--- Getters of the facts in facts_of(); `gone(name)` raises when there are none any more.
+local function facts(facts_of, gone)
+  local get = properties.merge(DERIVED, {})
+  for _, name in ipairs(FACTS) do
+    get[name] = function() return (facts_of() or gone(name))[name] end
   end
+  return get
+end
+
+local function default_device() return core.device_count("cuda") > 0 and "cuda" or "cpu" end
+
+--- Leaves the process group: no collective after it.  Nothing on one process, and in ranks that were forked by code
+--- (FORK_LAUNCHED).
+local function destroy_process_group(self, group)
+  if group ~= nil then fail("destroy_process_group: there is one group, of all ranks; expected no argument, got %s", options.show(group)) end
+  if not self.fork_launched then core.dist.leave() end
 end
 
 local Partial = properties.define("PartialState", {
-  get = {
-    device = fact "device", backend = fact "backend", distributed_type = fact "distributed_type", debug = fact "debug",
-    num_processes = fact "num_processes", process_index = fact "process_index", local_process_index = fact "local_process_index",
-    default_device = fact "device",
-    is_main_process = function(self) return self.process_index == 0 end,
-    is_local_main_process = function(self) return self.local_process_index == 0 end,
-    is_last_process = function(self) return self.process_index == self.num_processes - 1 end,
-    use_distributed = function(self) return self.distributed_type ~= "NO" and self.num_processes > 1 end,
+  get = properties.merge(facts(function() return shared end, function(name)
+    fail("PartialState has no '%s' any more: it was reset (PartialState._reset_state); call PartialState() to set it up again", name)
+  end), {
+    default_device = default_device,
     initialized = function() return shared ~= nil end,
-  },
+  }),
   methods = properties.merge(process, {
-    _reset_state = function() M.reset() end,
-    --- The ranks' connection ends with the process; there is nothing to close before.
-    destroy_process_group = function() end,
+    _reset_state = function() shared = nil end,
+    destroy_process_group = destroy_process_group,
+    --- Chooses the device of this process, where none was chosen; PartialState() has done so already.
     set_device = function(self)
-      if self.device ~= "cpu" then fail("set_device: there is only the CPU here, not '%s'", self.device) end
+      if shared == nil then fail("set_device: %s was reset; call PartialState() to set it up again", tostring(self)) end
     end,
   }),
   tostring = function(self)
+    if not shared then return "PartialState, reset" end
     return ("Distributed environment: %s%s\nNum processes: %d\nProcess index: %d\nLocal process index: %d\nDevice: %s\n"):format(
       self.distributed_type, self.backend and "  Backend: " .. self.backend or "", self.num_processes, self.process_index,
       self.local_process_index, self.device)
@@ -131,79 +153,174 @@ local Partial = properties.define("PartialState", {
 })
 local partial = Partial.new()
 
-local function device_here()
-  local wanted = env.text("ACCELERATE_TORCH_DEVICE")
-  if wanted and wanted ~= "cpu" then
-    fail("ACCELERATE_TORCH_DEVICE=%s: there is no such device here yet, only cpu", wanted)
+local VARIABLE = "ACCELERATE_TORCH_DEVICE"
+
+--- The device that ACCELERATE_TORCH_DEVICE asks for, or nil.
+local function device_asked_for(local_rank)
+  local text = env.text(VARIABLE)
+  if text == nil or text == "cpu" then return text end
+  local index = text:match("^cuda:(%d+)$")
+  if text ~= "cuda" and not index then fail("%s: expected cpu, cuda or cuda:N, got '%s'", VARIABLE, text) end
+  local count, why = core.device_count("cuda")
+  index = tonumber(index) or count > 0 and local_rank % count or 0
+  if index >= count then fail("%s=%s: there is no such device here: %s", VARIABLE, text, why or ("CUDA devices are 0 to %d"):format(count - 1)) end
+  return ("cuda:%d"):format(index)
+end
+
+--- The device of this process: as the environment says, else a GPU, else the CPU.
+local function choose_device(cpu, ranks, local_rank)
+  local asked = device_asked_for(local_rank)
+  if ranks > 1 and asked and asked ~= "cpu" then
+    fail("%s=%s with %d ranks: ranks exchange data through the CPU's memory so far; start one, or set it to cpu", VARIABLE,
+      env.text(VARIABLE), ranks)
+  end
+  if asked or cpu then return asked or "cpu" end
+  local count = core.device_count("cuda")
+  if count == 0 then return "cpu" end
+  if ranks == 1 then return ("cuda:%d"):format(local_rank % count) end
+  if core.dist.rank() == 0 then
+    io.stderr:write(("accelerate: there are %d GPUs, but %d ranks exchange data through the CPU's memory so far: they run on the CPU\n"):format(
+      count, ranks))
   end
   return "cpu"
 end
 
-local PARTIAL = { cpu = { "boolean", default = false } }
+local ELSEWHERE = { "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE" }
 
---- The process group and the device of this process; shared.
----@param opts { cpu: boolean? }? cpu: ignore every accelerator
+--- Raises in a rank that another launcher started: on its own, each would train the whole, silently.
+local function refuse_other_launchers()
+  if core.dist.world_size() > 1 or env.text("ACCEL_RUN_RANK") then return end
+  for _, name in ipairs(ELSEWHERE) do
+    local size = tonumber(env.text(name, "1"))
+    if size and size > 1 then
+      fail("%s=%d: this process seems to be one of %d ranks that another program started, and joining them is not there yet; start " ..
+        "them with `accel-run --num_processes %d`, or unset %s", name, size, size, size, name)
+    end
+  end
+end
+
+local PARTIAL = {
+  cpu = { "boolean", default = false },
+  backend = { "string", optional = true },
+  init_method = { "string", optional = true, one_of = { "env://" } },
+  timeout = { "number", optional = true, above = 0, max = 1e9 },
+}
+
+--- The process group and the device of this process; shared.  The first call settles them.
+---@param opts { cpu: boolean?, backend: "shm"?, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
+---  timeout: seconds that this rank waits in a collective (default: the launcher's --timeout)
+---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
-  if opts ~= nil then options.check("PartialState", opts, PARTIAL) end
+  if opts ~= nil then opts = options.check("PartialState", opts, PARTIAL) end
   if not shared then
-    local size = core.dist.world_size()
+    opts = opts or {}
+    refuse_other_launchers()
+    if opts.backend and opts.backend ~= "shm" then
+      fail("PartialState: backend = '%s' is not there; the ranks of a machine use 'shm'", opts.backend)
+    end
+    local size, local_rank = core.dist.world_size(), core.dist.local_rank()
+    local debug_mode = env.flag("ACCELERATE_DEBUG_MODE", false)
+    local device = choose_device(opts.cpu or env.flag("ACCELERATE_USE_CPU", false), size, local_rank)
+    if opts.timeout then core.dist.set_timeout(opts.timeout) end
     shared = {
-      num_processes = size,
-      process_index = core.dist.rank(),
-      local_process_index = core.dist.local_rank(),
+      num_processes = size, process_index = core.dist.rank(), local_process_index = local_rank,
       distributed_type = size > 1 and M.DistributedType.MULTI_CPU or M.DistributedType.NO,
       backend = size > 1 and "shm" or nil,
-      device = device_here(),
-      debug = env.flag("ACCELERATE_DEBUG_MODE", false),
+      device = device, debug = debug_mode, fork_launched = env.flag("FORK_LAUNCHED", false),
     }
+    if env.flag("ACCELERATE_CPU_AFFINITY", false) then require("accelerate.utils.system").set_numa_affinity(local_rank) end
   end
   return partial
-end, { _reset_state = function() M.reset() end })
+end, { _reset_state = function() shared = nil end })
 
 -- ---- AcceleratorState --------------------------------------------------------------------------------------------
 
-local settings  -- what the first Accelerator was made with
+local settings  -- what the first Accelerator was made with, and PartialState's facts as they were then
 
 local PRECISIONS = { "no", "fp16", "bf16", "fp8" }
 
+local function state_gone(name)
+  fail("AcceleratorState has no '%s' any more: it was reset (AcceleratorState._reset_state); make an Accelerator to set it up again", name)
+end
+
+local function setting(name)
+  return function() return (settings or state_gone(name))[name] end
+end
+
+local function no_deepspeed(name)
+  return function(_, key)
+    options.value(name, "name", key, { "string" })
+    fail("%s: DeepSpeed is not there yet, so there is no plugin '%s'", name, key)
+  end
+end
+
+--- Forgets it; `reset_partial_state` true: PartialState too.
+local function reset_state(reset_partial_state)
+  settings = nil
+  if reset_partial_state then shared = nil end
+end
+
+-- Upstream's engines, none of which is there.
+local ENGINES = {}
+for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "dynamo_plugin", "torch_tp_plugin",
+  "parallelism_config", "device_mesh" } do
+  ENGINES[name] = function() return nil end
+end
+
 local State = properties.define("AcceleratorState", {
-  get = {
-    mixed_precision = function()
-      if not settings then fail("AcceleratorState was reset; make an Accelerator to set it up again") end
-      return settings.mixed_precision
-    end,
+  get = properties.merge(properties.merge(facts(function() return settings and settings.facts end, state_gone), ENGINES), {
+    mixed_precision = setting "mixed_precision",
     initialized = function() return settings ~= nil end,
-    deepspeed_plugin = function() return nil end,
-    fsdp_plugin = function() return nil end,
-  },
-  missing = function(_, key)
-    local value = M.PartialState()[key]
-    return value
+    is_fsdp2 = function() return false end,
+  }),
+  methods = properties.merge(process, {
+    _reset_state = function(_, reset_partial_state) reset_state(reset_partial_state) end,
+    destroy_process_group = destroy_process_group,
+    get_deepspeed_plugin = no_deepspeed "get_deepspeed_plugin",
+    select_deepspeed_plugin = no_deepspeed "select_deepspeed_plugin",
+  }),
+  tostring = function(self)
+    if not settings then return "AcceleratorState, reset" end
+    return tostring(M.PartialState()) .. "\nMixed precision type: " .. self.mixed_precision .. "\n"
   end,
-  methods = {
-    _reset_state = function() settings = nil end,
-    get_deepspeed_plugin = function() fail("DeepSpeed plugins are not there yet") end,
-    select_deepspeed_plugin = function() fail("DeepSpeed plugins are not there yet") end,
-  },
-  tostring = function(self) return tostring(partial) .. "Mixed precision type: " .. self.mixed_precision .. "\n" end,
 })
 local accelerator_state = State.new()
 
+--- Raises when what is asked for is not what the first Accelerator settled.
+local function check_settled(mixed_precision, cpu)
+  if cpu and settings.facts.device ~= "cpu" then
+    fail("cpu = true: the first Accelerator of this process was made on %s, and the state is shared; give cpu to the first one",
+      settings.facts.device)
+  end
+  if mixed_precision and mixed_precision ~= settings.mixed_precision then
+    fail("mixed_precision = '%s': the first Accelerator of this process was made with '%s', and the state is shared; " ..
+      "give the same value or none", mixed_precision, settings.mixed_precision)
+  end
+end
+
+local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIONS }, cpu = { "boolean", default = false } }
+
 --- What the first Accelerator was made with, and all of PartialState.  Only an Accelerator may make it.
-M.AcceleratorState = properties.callable("AcceleratorState", function()
+---@param opts { mixed_precision: string?, cpu: boolean? }? raises when they are not what it was made with
+---@return accelerate.AcceleratorState
+M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
+  opts = options.check("AcceleratorState", opts, STATE)
   if not settings then
     fail("AcceleratorState is made by an Accelerator: call accelerate.Accelerator{} before AcceleratorState()")
   end
-  M.PartialState()
+  check_settled(opts.mixed_precision, opts.cpu)
   return accelerator_state
-end, { _reset_state = function() settings = nil end })
+end, { _reset_state = reset_state })
 
---- Raises where a mode cannot be had on this device.
+--- Raises where a mode cannot be had on this device, and tells where it means something else.
 local function check_precision(from, mode, device)
-  if mode == "fp16" and device == "cpu" then
-    fail("%s = 'fp16': fp16 mixed precision requires a GPU (not '%s'); use 'bf16', which needs no loss scaling", from, device)
-  elseif mode == "fp8" then
+  if mode == "fp8" then
     fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries for Python); use 'bf16'", from)
+  elseif mode == "fp16" and device ~= "cpu" then
+    fail("%s = 'fp16': fp16 on '%s' needs a loss scaler, which is not there yet; use 'bf16', which needs none", from, device)
+  elseif mode == "fp16" then
+    require("accelerate.utils.system").tell_once(("%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here")
+      :format(from))
   end
 end
 
@@ -212,7 +329,8 @@ end
 function M.lower_type() return settings and settings.mixed_precision == "bf16" and "bfloat16" or nil end
 
 --- For Accelerator: joins or sets up the shared state.
----@param wanted { mixed_precision: string?, cpu: boolean }
+---@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's options but cpu
+---@return accelerate.AcceleratorState
 function M.set_up(wanted)
   local given, from = wanted.mixed_precision, "mixed_precision"
   if given == nil and not settings then
@@ -226,97 +344,148 @@ function M.set_up(wanted)
       table.concat(PRECISIONS, ", "))
   end
   if settings then
-    if given and given ~= settings.mixed_precision then
-      fail("mixed_precision = '%s': the first Accelerator of this process was made with '%s', and the state is shared; " ..
-        "give the same value or none", given, settings.mixed_precision)
-    end
+    check_settled(given, wanted.cpu)
+    if not shared then shared = settings.facts end  -- PartialState was reset on its own
   else
-    M.PartialState { cpu = wanted.cpu or env.flag("ACCELERATE_USE_CPU", false) }
-    check_precision(from, given, M.PartialState().device)
-    settings = { mixed_precision = given }
+    M.PartialState(properties.merge(wanted.group or {}, { cpu = wanted.cpu }))
+    if wanted.cpu and shared.device ~= "cpu" and not env.text(VARIABLE) then
+      fail("cpu = true: PartialState() was called before, and settled on %s; give cpu there", shared.device)
+    end
+    check_precision(from, given, shared.device)
+    settings = { mixed_precision = given, facts = shared }
   end
-  M.PartialState()
   return accelerator_state
 end
 
 -- ---- GradientState -----------------------------------------------------------------------------------------------
 
-local gradient = { sync = true, plugin = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }, loaders = {} }
+local PLUGIN = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }
+
+-- loaders[1 .. count]: passes that are going on, the innermost last.  Weak: a loader that is dropped is out of it.
+local gradient = { sync = true, xla_synced = false, plugin = properties.merge(PLUGIN, {}), loaders = setmetatable({}, { __mode = "v" }), count = 0 }
+
+local function active_loader()
+  while gradient.count > 0 do
+    local loader = gradient.loaders[gradient.count]
+    if loader then return loader end
+    gradient.count = gradient.count - 1
+  end
+end
+
+local function living_loaders()
+  local list = {}
+  for i = 1, gradient.count do list[#list + 1] = gradient.loaders[i] end
+  return list
+end
+
+local function set_loaders(list)
+  for i = 1, math.max(gradient.count, #list) do gradient.loaders[i] = list[i] end
+  gradient.count = #list
+end
+
+--- What differs from the plugin's defaults.
+local function plugin_kwargs()
+  local plugin, kwargs = gradient.plugin, {}
+  kwargs.num_steps = plugin.num_steps
+  if plugin.adjust_scheduler == false then kwargs.adjust_scheduler = false end
+  if not plugin.sync_with_dataloader then kwargs.sync_with_dataloader = false end
+  if plugin.sync_each_batch then kwargs.sync_each_batch = true end
+  return kwargs
+end
+
+local function list_of(map)
+  local parts = {}
+  for key, value in ordered.pairs(map) do parts[#parts + 1] = ("%s = %s"):format(key, tostring(value)) end
+  return #parts == 0 and "{}" or "{ " .. table.concat(parts, ", ") .. " }"
+end
 
 local Gradient = properties.define("GradientState", {
   get = {
     --- True on batches whose gradients are to be reduced and applied.
     sync_gradients = function() return gradient.sync end,
     num_steps = function() return gradient.plugin.num_steps or 1 end,
+    --- Always false, as upstream, where the plugin's field has no effect.
     adjust_scheduler = function() return false end,
     sync_with_dataloader = function() return gradient.plugin.sync_with_dataloader end,
     sync_each_batch = function() return gradient.plugin.sync_each_batch end,
-    --- The loader whose batch is in use, innermost first; nil outside.
-    active_dataloader = function() return gradient.loaders[#gradient.loaders] end,
-    dataloader_references = function() return { unpack(gradient.loaders) } end,
-    in_dataloader = function() return #gradient.loaders > 0 end,
+    --- The loader whose batch is in use, the innermost of several; nil outside.
+    active_dataloader = active_loader,
+    dataloader_references = living_loaders,
+    in_dataloader = function() return active_loader() ~= nil end,
     --- True while the active loader's last batch is in use.
     end_of_dataloader = function()
-      local active = gradient.loaders[#gradient.loaders]
+      local active = active_loader()
       return active ~= nil and active.end_of_dataloader
     end,
     --- How many items of the active loader's last round are real; 0: all of them, -1: unknown.
     remainder = function()
-      local active = gradient.loaders[#gradient.loaders]
+      local active = active_loader()
       return active and active.remainder or -1
     end,
-    is_xla_gradients_synced = function() return false end,
-    plugin_kwargs = function() return gradient.plugin end,
+    is_xla_gradients_synced = function() return gradient.xla_synced end,
+    plugin_kwargs = plugin_kwargs,
     initialized = function() return true end,
   },
   set = {
     sync_gradients = function(_, value)
-      if type(value) ~= "boolean" then fail("sync_gradients: expected a boolean, got a %s", type(value)) end
+      if type(value) ~= "boolean" then fail("sync_gradients: expected a boolean, got %s", options.show(value)) end
       gradient.sync = value
+    end,
+    is_xla_gradients_synced = function(_, value)
+      gradient.xla_synced = options.value("GradientState", "is_xla_gradients_synced", value, { "boolean" })
     end,
   },
   methods = {
     _set_num_steps = function(_, steps)
       if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 1 then
-        fail("gradient_accumulation_steps: expected a whole number of at least 1, got %s", tostring(steps))
+        fail("gradient_accumulation_steps: expected a whole number of at least 1, got %s", options.show(steps))
       end
       gradient.plugin.num_steps = steps
     end,
     _set_plugin = function(_, plugin) gradient.plugin = plugin end,
     --- A pass of `loader` starts or goes on: passes inside it that were left by break end here.
     _enter = function(_, loader)
-      local loaders, at = gradient.loaders, nil
-      for i = #loaders, 1, -1 do
-        if loaders[i] == loader then at = i end
+      if active_loader() == loader then return end
+      local list = {}
+      for _, other in ipairs(living_loaders()) do
+        if other == loader then break end
+        list[#list + 1] = other
       end
-      if at then
-        for i = #loaders, at + 1, -1 do loaders[i] = nil end
-      else
-        loaders[#loaders + 1] = loader
-      end
+      list[#list + 1] = loader
+      set_loaders(list)
     end,
     _leave = function(_, loader)
       local kept = {}
-      for _, other in ipairs(gradient.loaders) do
+      for _, other in ipairs(living_loaders()) do
         if other ~= loader then kept[#kept + 1] = other end
       end
-      gradient.loaders = kept
+      set_loaders(kept)
     end,
     _reset_state = function()
-      gradient.sync, gradient.loaders = true, {}
-      gradient.plugin = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }
+      gradient.sync, gradient.xla_synced, gradient.plugin = true, false, properties.merge(PLUGIN, {})
+      set_loaders {}
     end,
   },
   tostring = function(self)
-    return ("Sync Gradients: %s\nAt end of current dataloader: %s\nExtra samples added: %d\nGradient accumulation steps: %d\n"):format(
-      tostring(self.sync_gradients), tostring(self.end_of_dataloader), self.remainder, self.num_steps)
+    return ("Sync Gradients: %s\nAt end of current dataloader: %s\nExtra samples added: %d\nGradient accumulation plugin: %s\n"):format(
+      tostring(self.sync_gradients), tostring(self.end_of_dataloader), self.remainder, list_of(plugin_kwargs()))
   end,
 })
 local gradient_state = Gradient.new()
 
 --- Where gradient accumulation stands; shared by all accelerators, optimizers, schedulers and loaders.
-M.GradientState = properties.callable("GradientState", function() return gradient_state end,
-  { _reset_state = function() gradient_state:_reset_state() end })
+---@param plugin accelerate.GradientAccumulationPlugin? what windows are like from now on
+---@return accelerate.GradientState
+M.GradientState = properties.callable("GradientState", function(plugin)
+  if plugin ~= nil then
+    local Plugin = require("accelerate.dataclasses").GradientAccumulationPlugin
+    if not require("accelerate.dataclasses").is(plugin, Plugin) then
+      fail("GradientState: plugin must be a GradientAccumulationPlugin, got %s", options.show(plugin))
+    end
+    gradient_state:_set_plugin(plugin:to_dict())
+  end
+  return gradient_state
+end, { _reset_state = function() gradient_state:_reset_state() end })
 
 --- Forgets everything shared, for tests.
 function M.reset()

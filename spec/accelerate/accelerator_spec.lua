@@ -44,13 +44,30 @@ describe("the constructor", function()
     assert.error_matches(function() return accelerate.Accelarator end, "did you mean 'Accelerator'")
   end)
 
-  it("says what is not there yet", function()
+  it("says which engines are not there yet", function()
     for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {}, megatron_lm_plugin = {}, dynamo_plugin = {},
-      dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {}, log_with = "tensorboard", kwargs_handlers = { {} } } do
-      assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "not there yet", nil, option)
+      dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {} } do
+      assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "Accelerator: " .. option .. ".*not there yet")
     end
+    assert.error_matches(function() accelerate.Accelerator { deepspeed_plugin = {}, deepspeed_plugins = {} } end,
+      "give deepspeed_plugin or deepspeed_plugins, not both")
+    assert.error_matches(function() accelerate.Accelerator { dynamo_plugin = {}, dynamo_backend = "no" } end,
+      "give dynamo_plugin or dynamo_backend, not both")
+    assert.error_matches(function() accelerate.Accelerator { dynamo_backend = "inducter" } end, "did you mean 'inductor'")
+    for variable in ("DEEPSPEED FSDP MEGATRON_LM PARALLELISM_CONFIG"):gmatch("%S+") do
+      variable = "ACCELERATE_USE_" .. variable
+      local status, _, err = run_with({ [variable] = "true" }, [[require("accelerate").Accelerator()]])
+      assert.are.equal(1, status)
+      assert.matches(variable .. " is set, but .* is not there yet", err)
+    end
+    local status, _, err = run_with({ ACCELERATE_DYNAMO_BACKEND = "INDUCTOR" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_DYNAMO_BACKEND = 'INDUCTOR': graph compilation is not there yet", err)
+  end)
+
+  it("says what is not there yet", function()
     local a = accelerate.Accelerator { log_with = {}, kwargs_handlers = {}, dynamo_backend = "no", mixed_precision = "no", cpu = true }
-    for _, method in ipairs { "save_state", "load_state", "log", "init_trackers", "register_for_checkpointing", "profile" } do
+    for _, method in ipairs { "save_state", "load_state" } do
       assert.error_matches(function() a[method](a) end, "accelerator:" .. method .. ": .* is not there yet")
     end
   end)
@@ -104,18 +121,155 @@ describe("the constructor", function()
     _, out = run_with({ ACCELERATE_MIXED_PRECISION = "bf16" },
       [[print(require("accelerate").Accelerator({ mixed_precision = "no" }).mixed_precision)]])
     assert.are.equal("no\n", out)
-    local status, _, err = run_with({ ACCELERATE_MIXED_PRECISION = "fp16" }, [[require("accelerate").Accelerator()]])
-    assert.are.equal(1, status)
-    assert.matches("ACCELERATE_MIXED_PRECISION = 'fp16': fp16 mixed precision requires a GPU", err)
-    status, _, err = run_with({ ACCELERATE_USE_FSDP = "true" }, [[require("accelerate").Accelerator()]])
-    assert.are.equal(1, status)
-    assert.matches("ACCELERATE_USE_FSDP is set", err)
-    status, _, err = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "two" }, [[require("accelerate").Accelerator()]])
+    local status, _, err = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "two" }, [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
     assert.matches("ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number of at least 1, got 'two'", err)
     status, _, err = run_with({ ACCELERATE_USE_CPU = "maybe" }, [[require("accelerate").Accelerator()]])
     assert.are_not.equal(0, status)
     assert.matches("ACCELERATE_USE_CPU: expected .*'maybe'", err)
+  end)
+
+  it("takes each argument, and shows it", function()
+    local config = accelerate.DataLoaderConfiguration { use_seedable_sampler = true, dispatch_batches = false, non_blocking = true,
+      use_stateful_dataloader = true }
+    local a = accelerate.Accelerator { device_placement = false, dataloader_config = config, rng_types = { "torch", "generator" },
+      step_scheduler_with_optimizer = false, cpu = true, log_with = "json", split_batches = true }
+    assert.is_false(a.device_placement or a.step_scheduler_with_optimizer or a.dispatch_batches)
+    assert.is_true(a.use_seedable_sampler and a.non_blocking and a.use_stateful_dataloader and a.split_batches and a.even_batches)
+    assert.are.same({ "torch", "generator" }, a.rng_types)
+    assert.are.equal(config, a.dataloader_config)
+    config.even_batches = false  -- read live
+    assert.is_false(a.even_batches)
+    a.even_batches = true
+    assert.is_true(config.even_batches)
+    assert.error_matches(function() a.even_batches = "yes" end, "even_batches' must be true or false, got 'yes'")
+    assert.error_matches(function() a.split_batches = false end, "'split_batches' cannot be assigned")
+    a.step = 7
+    assert.are.equal(7, a.step)
+    assert.are.equal("json", a.log_with[1])
+    assert.error_matches(function() accelerate.Accelerator { log_with = 5 } end, "log_with: entry 1 must be a tracker's name or a tracker, got 5")
+  end)
+
+  it("places what it prepares, unless told not to", function()
+    local fake = host.path:match("^(.*)/") .. "/libax_fake_device.so"
+    if not fs.exists(fake) then return pending("needs " .. fake) end
+    local _, out = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" }, [[
+      local accelerate, nn = require "accelerate", require "accelerate.nn"
+      local a = accelerate.Accelerator()
+      print(a.device, a.distributed_type, accelerate.PartialState().default_device)
+      print(a:prepare(nn.Linear(2, 2)).weight.device, (a:prepare(nn.Linear(2, 2), { device_placement = { false } }).weight.device))
+      print(accelerate.Accelerator({ device_placement = false }):prepare(nn.Linear(2, 2)).weight.device)
+      print(select(2, pcall(accelerate.Accelerator, { cpu = true })))
+      print(pcall(accelerate.Accelerator, { mixed_precision = "fp16" }))
+      accelerate.state.reset()
+      print(select(2, pcall(accelerate.Accelerator, { mixed_precision = "fp16" })))
+    ]])
+    local lines = {}
+    for line in out:gmatch("[^\n]+") do lines[#lines + 1] = line end
+    assert.are.equal("cuda:0\tNO\tcuda", lines[1], out)
+    assert.are.equal("cuda:0\tcpu", lines[2])
+    assert.are.equal("cpu", lines[3])
+    assert.matches("cpu = true: the first Accelerator of this process was made on cuda:0", lines[4])
+    assert.matches("the first Accelerator of this process was made with 'no'", lines[5])
+    assert.matches("fp16 on 'cuda:0' needs a loss scaler", lines[6])
+    -- a GPU is taken without asking; cpu, its variable and ACCELERATE_TORCH_DEVICE keep to the CPU
+    local code = [[io.write(require("accelerate").Accelerator({ cpu = %s }).device, " ")]]
+    _, out = run_with({ ACCEL_CUDA_PLUGIN = fake }, code:format("false"))
+    assert.are.equal("cuda:0 ", out)
+    _, out = run_with({ ACCEL_CUDA_PLUGIN = fake }, code:format("true"))
+    assert.are.equal("cpu ", out)
+    _, out = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_USE_CPU = "1" }, code:format("false"))
+    assert.are.equal("cpu ", out)
+    _, out = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cpu" }, code:format("false"))
+    assert.are.equal("cpu ", out)
+    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda:9" }, code:format("false"))
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_TORCH_DEVICE=cuda:9: there is no such device here: CUDA devices are 0 to", err)
+    -- several ranks: on the CPU, and said so
+    out, err = ranks.ok(2, [[accelerate.Accelerator():print(accelerate.PartialState().device)]], { env = { ACCEL_CUDA_PLUGIN = fake } })
+    assert.are.equal("cpu\n", out)
+    assert.matches("2 ranks exchange data through the CPU's memory so far: they run on the CPU", err)
+    status, out, err = ranks.run(2, [[accelerate.Accelerator()]], { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" } })
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_TORCH_DEVICE=cuda with 2 ranks: ranks exchange data through the CPU's memory so far", err)
+  end)
+
+  it("takes no device that is not there, nor a rank that another program started", function()
+    local nowhere = "/nowhere/libax_cuda.so"
+    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = nowhere, ACCELERATE_TORCH_DEVICE = "cuda" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_TORCH_DEVICE=cuda: there is no such device here: CUDA cannot be used here", err)
+    status, _, err = run_with({ ACCELERATE_TORCH_DEVICE = "tpu" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(1, status)
+    assert.matches("ACCELERATE_TORCH_DEVICE: expected cpu, cuda or cuda:N, got 'tpu'", err)
+    for _, variable in ipairs { "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE" } do
+      status, _, err = run_with({ [variable] = "4" }, [[require("accelerate").Accelerator { cpu = true }]])
+      assert.are.equal(1, status)
+      assert.matches(variable .. "=4: this process seems to be one of 4 ranks that another program started.*accel%-run %-%-num_processes 4", err)
+    end
+    status = run_with({ WORLD_SIZE = "1" }, [[require("accelerate").Accelerator()]])
+    assert.are.equal(0, status)
+  end)
+
+  it("says fp16 on a CPU and computes in float32, which it tells once", function()
+    local out, err = ranks.ok(2, [[
+      local nn = require "accelerate.nn"
+      local a = accelerate.Accelerator { mixed_precision = "fp16", kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 8 } } }
+      check(a.mixed_precision == "fp16" and a.scaler == nil and a.native_amp == false)
+      accelerate.Accelerator { mixed_precision = "fp16" }
+      check(a:autocast(function() return core.ones(2, 2):matmul(core.ones(2, 2)) end).dtype == "float32")
+      check(a:prepare(nn.Linear(2, 2))(core.ones(1, 2)).dtype == "float32")
+      check(a.optimizer_step_was_skipped == false)
+    ]])
+    assert.are.equal("", out)
+    local _, times = err:gsub("mixed_precision = 'fp16': on the CPU it computes in float32, without loss scaling", "")
+    assert.are.equal(1, times, err)
+    local status, _, told = run_with({ ACCELERATE_MIXED_PRECISION = "fp16" }, [[print(require("accelerate").Accelerator().mixed_precision)]])
+    assert.are.equal(0, status)
+    assert.matches("ACCELERATE_MIXED_PRECISION = 'fp16': on the CPU", told)
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "fp8" } end, "mixed_precision = 'fp8': no FP8 backend is there")
+  end)
+
+  it("takes one handler of each class, and nothing else", function()
+    local utils = accelerate.utils
+    local profile, ddp = accelerate.ProfileKwargs {}, accelerate.DistributedDataParallelKwargs { bucket_cap_mb = 3 }
+    local a = accelerate.Accelerator { kwargs_handlers = { profile, ddp, accelerate.AutocastKwargs { enabled = false },
+      accelerate.InitProcessGroupKwargs {}, accelerate.GradScalerKwargs {} } }
+    assert.are.equal(profile, a._profile_handler)
+    assert.are.equal(ddp, a._ddp_handler)
+    assert.is_false(a.autocast_handler.enabled)
+    local function refused(list, message) assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = list } end, message) end
+    refused({ ddp, accelerate.DistributedDataParallelKwargs {} }, "entry 2: only one DistributedDataParallelKwargs can be given")
+    refused({ 5 }, "entry 1 must be a handler such as AutocastKwargs, got 5")
+    refused({ utils.KwargsHandler {} }, "entry 1 must be a handler")
+    refused({ accelerate.GradientAccumulationPlugin {} }, "give it as gradient_accumulation_plugin")
+    refused({ a }, "entry 1 must be a handler")
+  end)
+
+  it("has fields for what other engines would have", function()
+    local a = accelerate.Accelerator()
+    for _, name in ipairs { "deepspeed_plugin", "parallelism_config", "torch_device_mesh", "scaler" } do assert.is_nil(a[name], name) end
+    assert.is_false(a.is_fsdp2 or a.is_composable_parallelism_enabled or a.fp8_enabled or a.native_amp or a.multi_device)
+    assert.are.equal("NO", a.fp8_backend)
+    for _, name in ipairs { "tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank", "pipeline_parallel_rank",
+      "context_parallel_rank" } do
+      assert.error_matches(function() return a[name] end, name .. ": .* parallelism is not configured")
+    end
+    local _, out = run_with({ ACCELERATE_FP8_BACKEND = "te" }, [[print(require("accelerate").Accelerator().fp8_backend)]])
+    assert.are.equal("TE\n", out)
+  end)
+
+  it("sets the steps of accumulation for all accelerators", function()
+    local a = accelerate.Accelerator { gradient_accumulation_steps = 4 }
+    local plugin = accelerate.GradientAccumulationPlugin { num_steps = 3, sync_with_dataloader = false, sync_each_batch = true }
+    local b = accelerate.Accelerator { gradient_accumulation_plugin = plugin }
+    assert.are.equal(3, a.gradient_accumulation_steps)
+    assert.is_false(b.gradient_state.sync_with_dataloader)
+    assert.is_true(b.gradient_state.sync_each_batch)
+    b.gradient_accumulation_steps = 5
+    assert.are.equal(5, a.gradient_accumulation_steps)
+    assert.are.equal(3, plugin.num_steps)
+    assert.are.equal(1, accelerate.Accelerator({ gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin {} }).gradient_accumulation_steps)
   end)
 end)
 

@@ -42,7 +42,7 @@ describe("PartialState", function()
     assert.are.equal(7, here:on_process(function() return 7 end, { process_index = 5 })())
     assert.are.equal(7, here:on_local_process({ local_process_index = 5 }, function() return 7 end)())
     assert.are.equal(7, here:main_process_first(function() return 7 end))
-    assert.error_matches(function() here:on_main_process(5) end, "expected a function to wrap, got a number")
+    assert.error_matches(function() here:on_main_process(5) end, "on_main_process: expected a function to wrap, got 5")
     assert.error_matches(function() here:on_process(print, { process_idx = 5 }) end, "did you mean 'process_index'")
   end)
 

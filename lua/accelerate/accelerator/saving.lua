@@ -47,12 +47,68 @@ end
 --- A loader without the first `num_batches` batches of this rank; the original is left alone.
 function Accelerator:skip_first_batches(loader, num_batches) return data_loader.skip_first_batches(loader, num_batches) end
 
---- Ends the run's bookkeeping.  There are no trackers to finish yet; the ranks' connection ends with the processes.
-function Accelerator:end_training() end
+--- Ends the run: leaves the process group, so that no rank waits for this one any more.  Collectives raise afterwards.
+function Accelerator:end_training() self._state:destroy_process_group() end
+
+--- How messages show an object: by its class where it has one.
+local function pretty_name(object)
+  local meta = type(object) == "table" and getmetatable(object)
+  if type(meta) == "table" and type(rawget(meta, "__name")) == "string" then return "a " .. rawget(meta, "__name") end
+  return options.show(object)
+end
+
+--- A method of an object of any kind; nil also where the object refuses unknown names.
+local function method(object, name)
+  local ok, value = pcall(function() return object[name] end)
+  return ok and value or nil
+end
+
+--- Notes objects that save_state writes and load_state reads, in this order.
+---@param ... any objects with the methods state_dict() and load_state_dict(state)
+function Accelerator:register_for_checkpointing(...)
+  local wrong = {}
+  for i = 1, select("#", ...) do
+    local object = (select(i, ...))
+    if type(object) == "string" or not (method(object, "state_dict") and method(object, "load_state_dict")) then
+      wrong[#wrong + 1] = ("\n  - object %d, %s"):format(i, pretty_name(object))
+    end
+  end
+  if #wrong > 0 then
+    fail("register_for_checkpointing: all objects must have the methods state_dict and load_state_dict; these have not:%s", table.concat(wrong))
+  end
+  for i = 1, select("#", ...) do self._custom_objects[#self._custom_objects + 1] = (select(i, ...)) end
+end
+
+--- Adds `hook` to an ordered list; the handle takes it out again.
+local function add_hook(self, list, name, hook)
+  if type(hook) ~= "function" then fail("%s: hook must be a function, got %s", name, options.show(hook)) end
+  local entry = { hook }
+  table.insert(self[list], entry)
+  return {
+    remove = function()
+      for i, other in ipairs(self[list]) do
+        if other == entry then return table.remove(self[list], i) and nil end
+      end
+    end,
+  }
+end
+
+--- Registers what runs before save_state writes; it may empty the list of weights to write them itself.
+---@param hook fun(models: accelerate.nn.Module[], weights: table[], output_dir: string)
+---@return { remove: fun() } handle
+function Accelerator:register_save_state_pre_hook(hook)
+  return add_hook(self, "_save_state_pre_hooks", "register_save_state_pre_hook", hook)
+end
+
+--- Registers what runs before load_state reads; it may take models out of the list to load them itself.
+---@param hook fun(models: accelerate.nn.Module[], input_dir: string)
+---@return { remove: fun() } handle
+function Accelerator:register_load_state_pre_hook(hook)
+  return add_hook(self, "_load_state_pre_hooks", "register_load_state_pre_hook", hook)
+end
 
 local NOT_YET = {
-  save_state = "saving the state of a run", load_state = "resuming a run", register_for_checkpointing = "saving the state of a run",
-  register_save_state_pre_hook = "saving the state of a run", register_load_state_pre_hook = "resuming a run",
+  save_state = "saving the state of a run", load_state = "resuming a run",
   init_trackers = "experiment tracking", get_tracker = "experiment tracking", log = "experiment tracking",
   profile = "profiling", maybe_context_parallel = "context parallelism",
 }

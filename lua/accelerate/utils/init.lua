@@ -36,6 +36,19 @@ return properties.lazy("accelerate.utils", {
   ProjectConfiguration = dataclasses .. "ProjectConfiguration",
   GradientAccumulationPlugin = dataclasses .. "GradientAccumulationPlugin",
   AutocastKwargs = dataclasses .. "AutocastKwargs",
+  DistributedDataParallelKwargs = dataclasses .. "DistributedDataParallelKwargs",
+  DDPCommunicationHookType = dataclasses .. "DDPCommunicationHookType",
+  GradScalerKwargs = dataclasses .. "GradScalerKwargs",
+  InitProcessGroupKwargs = dataclasses .. "InitProcessGroupKwargs",
+  KwargsHandler = dataclasses .. "KwargsHandler",
+  ProfileKwargs = dataclasses .. "ProfileKwargs",
+  AORecipeKwargs = dataclasses .. "AORecipeKwargs",
+  TERecipeKwargs = dataclasses .. "TERecipeKwargs",
+  MSAMPRecipeKwargs = dataclasses .. "MSAMPRecipeKwargs",
+  FP8RecipeKwargs = dataclasses .. "FP8RecipeKwargs",
+  PrecisionType = dataclasses .. "PrecisionType",
+  RNGType = dataclasses .. "RNGType",
+  DynamoBackend = dataclasses .. "DynamoBackend",
 
   convert_to_fp32 = "accelerate.mixed_precision:convert_to_fp32",
   convert_outputs_to_fp32 = "accelerate.mixed_precision:convert_outputs_to_fp32",
@@ -43,6 +56,10 @@ return properties.lazy("accelerate.utils", {
   load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",
   str_to_bool = "accelerate.utils.environment:str_to_bool",
+
+  check_os_kernel = "accelerate.utils.system:check_os_kernel",
+  set_numa_affinity = "accelerate.utils.system:set_numa_affinity",
+  override_numa_affinity = "accelerate.utils.system:override_numa_affinity",
 
   --- Bytes and blocks in use, the most there ever were, the limit, by allocation size and script line.
   memory_stats = function() return require("accelerate.core").memory_stats end,
