@@ -105,7 +105,7 @@ CUDA_ARCH    ?= sm_90# architectures to build for: `make CUDA_ARCH="sm_80 sm_90"
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
 CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
-EMULATE_FLAGS = -std=c++17 -g $(OPT) -x c++ -DAX_EMULATE -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 

@@ -146,6 +146,9 @@ AX_FN float ax_exp2_part(float x)
 
   p = AX_FMAF(p, s, AX_FMAF(6.931469776e-1f, f, 1.0f));
   p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23)); /* p is in (0.7, 1.42): its exponent just moves */
+#ifdef __CUDA_ARCH__ /* a GPU's NaN has all its low bits set, and the sum above would be a number */
+  p = x == x ? p : x;
+#endif
   return x < -126.0f ? 0.0f : p;
 }
 

@@ -4,28 +4,14 @@
 
 #include <math.h>
 
-#include "activation.h"
+#include "pair_loss.h"
 
-/* The kinds, as _pair_loss_backward is told; the words of `reduction`, in order. */
-enum { MSE, L1, SMOOTH_L1, HUBER, BCE, BCE_LOGITS, KL, KL_LOG, KINDS };
+/* The words of `reduction`, in order. */
 enum { MEAN, SUM, NONE, BATCHMEAN };
 
 #define RUN 512
 #define CHUNK 65536
 #define LANES 32
-
-/* X(name, the term, its slope with respect to x) of input x, target t and the number p; FN(f) is f's version for the type */
-#define TERMS(X, T, FN) \
-  X(mse, (x - t) * (x - t), 2 * (x - t)) \
-  X(l1, FN(abs)(x - t), (T)((x > t) - (x < t)) + (x - t) * 0) \
-  X(smooth_l1, FN(abs)(x - t) < p ? (x - t) * (x - t) * ((T)0.5 / p) : FN(abs)(x - t) - (T)0.5 * p, FN(abs)(x - t) < p ? (x - t) / p : (T)((x > t) - (x < t)) + (x - t) * 0) \
-  X(huber, FN(abs)(x - t) <= p ? (T)0.5 * (x - t) * (x - t) : p * (FN(abs)(x - t) - (T)0.5 * p), FN(abs)(x - t) <= p ? x - t : p * ((T)((x > t) - (x < t)) + (x - t) * 0)) \
-  X(bce, -(t * at_least(FN(log)(x)) + (1 - t) * at_least(FN(log1p)(-x))), (x - t) / (x * (1 - x) > (T)1e-12 ? x * (1 - x) : (T)1e-12)) \
-  X(bce_logits, (1 - t) * x - FN(log_sigmoid)(x), FN(sigmoid)(x) - t) \
-  X(kl, FN(xlogy)(t, t) - t * x, ((void)x, -t)) \
-  X(kl_log, FN(exp)(t) * (t - x), ((void)x, -FN(exp)(t)))
-
-#define at_least(v) ((v) < -100 ? -100 : (v)) /* so that a certain mistake costs 100, not infinity */
 
 #define LOOPS(S, T, name, term, slope) \
   static void name##_each_##S(const T *left, const T *right, int64_t n, T p, T *out) \
@@ -78,8 +64,8 @@ enum { MEAN, SUM, NONE, BATCHMEAN };
 #define F64(f) ax_##f##_f64
 #define LOOPS_F32(name, term, slope) LOOPS(f32, float, name, term, slope)
 #define LOOPS_F64(name, term, slope) LOOPS(f64, double, name, term, slope)
-TERMS(LOOPS_F32, float, F32)
-TERMS(LOOPS_F64, double, F64)
+AX_PAIR_TERMS(LOOPS_F32, float, F32)
+AX_PAIR_TERMS(LOOPS_F64, double, F64)
 
 typedef struct loops32 {
   void (*each)(const float *, const float *, int64_t, float, float *);
@@ -93,8 +79,8 @@ typedef struct loops64 {
 } loops64;
 #define ENTRY32(name, term, slope) { name##_each_f32, name##_sum_f32, name##_back_f32 },
 #define ENTRY64(name, term, slope) { name##_each_f64, name##_sum_f64, name##_back_f64 },
-static const loops32 in32[KINDS] = { TERMS(ENTRY32, float, F32) };
-static const loops64 in64[KINDS] = { TERMS(ENTRY64, double, F64) };
+static const loops32 in32[AX_PAIR_KINDS] = { AX_PAIR_TERMS(ENTRY32, float, F32) };
+static const loops64 in64[AX_PAIR_KINDS] = { AX_PAIR_TERMS(ENTRY64, double, F64) };
 
 /* ---- driver */
 
@@ -142,13 +128,13 @@ static double forward(job *j, int64_t lo, int64_t hi)
     const int64_t n = hi - i < RUN ? hi - i : RUN;
     if (j->dtype == AX_F64) {
       const double *x = (const double *)j->x + i, *t = (const double *)j->t + i;
-      if (j->kind == BCE) look_wide(j, x, n);
+      if (j->kind == AX_PAIR_BCE) look_wide(j, x, n);
       if (j->sums) sum += in64[j->kind].sum(x, t, n, j->p);
       else in64[j->kind].each(x, t, n, j->p, (double *)j->out + i);
       continue;
     }
     const float *x = floats(j, j->x, i, n, left), *t = floats(j, j->t, i, n, right);
-    if (j->kind == BCE) look(j, x, n);
+    if (j->kind == AX_PAIR_BCE) look(j, x, n);
     if (j->sums) sum += in32[j->kind].sum(x, t, n, (float)j->p);
     else if (j->dtype == AX_F32) in32[j->kind].each(x, t, n, (float)j->p, (float *)j->out + i);
     else {
@@ -181,7 +167,7 @@ static ax_status loss(const ax_call *call, int kind)
   job j = { .kind = kind, .dtype = (ax_dtype)x->dtype, .n = x->numel, .p = call->a->f[0], .x = ax_data(x), .t = ax_data(call->in[1]), .out = ax_data(y) };
   double few[64], sum = 0;
 
-  if (kind == SMOOTH_L1 && j.p == 0) j.kind = L1;
+  if (kind == AX_PAIR_SMOOTH_L1 && j.p == 0) j.kind = AX_PAIR_L1;
   if (reduction != NONE) {
     j.sums = chunks <= 64 ? few : ax_malloc((size_t)chunks * sizeof(double));
     if (!j.sums) return AX_ENOMEM;
@@ -196,13 +182,13 @@ static ax_status loss(const ax_call *call, int kind)
   return AX_OK;
 }
 
-ax_status ax_cpu_mse_loss(const ax_call *call) { return loss(call, MSE); }
-ax_status ax_cpu_l1_loss(const ax_call *call) { return loss(call, L1); }
-ax_status ax_cpu_smooth_l1_loss(const ax_call *call) { return loss(call, SMOOTH_L1); }
-ax_status ax_cpu_huber_loss(const ax_call *call) { return loss(call, HUBER); }
-ax_status ax_cpu__bce_loss(const ax_call *call) { return loss(call, BCE); }
-ax_status ax_cpu__bce_logits_loss(const ax_call *call) { return loss(call, BCE_LOGITS); }
-ax_status ax_cpu_kl_div(const ax_call *call) { return loss(call, call->a->i[1] ? KL_LOG : KL); }
+ax_status ax_cpu_mse_loss(const ax_call *call) { return loss(call, AX_PAIR_MSE); }
+ax_status ax_cpu_l1_loss(const ax_call *call) { return loss(call, AX_PAIR_L1); }
+ax_status ax_cpu_smooth_l1_loss(const ax_call *call) { return loss(call, AX_PAIR_SMOOTH_L1); }
+ax_status ax_cpu_huber_loss(const ax_call *call) { return loss(call, AX_PAIR_HUBER); }
+ax_status ax_cpu__bce_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE); }
+ax_status ax_cpu__bce_logits_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE_LOGITS); }
+ax_status ax_cpu_kl_div(const ax_call *call) { return loss(call, call->a->i[1] ? AX_PAIR_KL_LOG : AX_PAIR_KL); }
 
 static void back_range(int64_t lo, int64_t hi, void *ud)
 {
@@ -229,7 +215,7 @@ ax_status ax_cpu__pair_loss_backward(const ax_call *call)
   const ax_tensor *g = call->in[0], *x = call->in[1];
   job j = { .kind = (int)call->a->i[0], .dtype = (ax_dtype)x->dtype, .n = x->numel, .p = call->a->f[0], .scale = scale_of(call->a->i[1], x),
             .x = ax_data(x), .t = ax_data(call->in[2]), .g = ax_data(g), .g_step = call->a->i[1] == NONE, .out = ax_data(call->out[0]) };
-  if (j.kind == SMOOTH_L1 && j.p == 0) j.kind = L1;
+  if (j.kind == AX_PAIR_SMOOTH_L1 && j.p == 0) j.kind = AX_PAIR_L1;
   ax_cpu_for(x->numel, x->numel * 2, back_range, &j);
   return AX_OK;
 }

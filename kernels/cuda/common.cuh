@@ -36,6 +36,8 @@ int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
+/* Clears memory in stream order. */
+ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes);
 /* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the device. */
 ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message);
 
@@ -43,6 +45,33 @@ static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
 {
   const char *name = ax_ops[op].name;
   return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
+}
+
+/* ---- what a kernel finds wrong in its data (an index out of range).  It says so in memory that the host reads when it next waits for the
+ * device, where it becomes an error: no call waits just to look. */
+
+enum { AX_FAULT_NONE, AX_FAULT_INDEX, AX_FAULT_TARGET, AX_FAULT_CLASS, AX_FAULT_PROBABILITY };
+struct ax_fault {
+  int code, op;
+  long long value, at, count;
+};
+/* The device's place for it, as kernels and host see it; NULL after a failure, which is written. */
+ax_fault *ax_cuda_fault_place(ax_device d);
+
+static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, int64_t value, int64_t at, int64_t count)
+{
+  if (atomicCAS(&f->code, (int)AX_FAULT_NONE, code) != AX_FAULT_NONE) return; /* the first one stays */
+  f->op = op;
+  f->value = value;
+  f->at = at;
+  f->count = count;
+}
+/* Is v one of 0 .. count - 1?  Says where not. */
+static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op, int64_t v, int64_t at, int64_t count)
+{
+  if (v >= 0 && v < count) return true;
+  ax_report(f, code, op, v, at, count);
+  return false;
 }
 
 /* ---- launching */
@@ -96,6 +125,26 @@ template <> struct ax_storer<ax_f16> { template <class V> static __host__ __devi
 template <> struct ax_storer<ax_bf16> { template <class V> static __host__ __device__ __forceinline__ ax_bf16 of(V v) { return ax_bf16{ ax_float_to_bf16((float)v) }; } };
 template <> struct ax_storer<ax_bool> { template <class V> static __host__ __device__ __forceinline__ ax_bool of(V v) { return ax_bool{ (uint8_t)(v != (V)0) }; } };
 template <class S, class V> AX_FN S ax_store(V v) { return ax_storer<S>::of(v); }
+
+/* One number of a floating type that is known at run time: losses, scales, statistics. */
+static __device__ __forceinline__ double ax_number_at(int dtype, const void *p, int64_t i)
+{
+  switch (dtype) {
+  case AX_F64: return ((const double *)p)[i];
+  case AX_F16: return ax_load(((const ax_f16 *)p)[i]);
+  case AX_BF16: return ax_load(((const ax_bf16 *)p)[i]);
+  default: return ((const float *)p)[i];
+  }
+}
+static __device__ __forceinline__ void ax_number_put(int dtype, void *p, int64_t i, double v)
+{
+  switch (dtype) {
+  case AX_F64: ((double *)p)[i] = v; break;
+  case AX_F16: ((ax_f16 *)p)[i] = ax_store<ax_f16>(v); break;
+  case AX_BF16: ((ax_bf16 *)p)[i] = ax_store<ax_bf16>(v); break;
+  default: ((float *)p)[i] = (float)v;
+  }
+}
 
 /* Calls f(ax_type<S>()) with the storage type of a dtype. */
 template <class S> struct ax_type { typedef S type; };

@@ -27,6 +27,7 @@ struct device {
   block *used[BUCKETS];    /* by address */
   ax_memory_stats stats;
   size_t reserved;
+  ax_fault *fault;         /* pinned memory of the host that kernels write */
 };
 static device devices[MOST_DEVICES];
 static int n_devices;
@@ -61,6 +62,45 @@ int ax_cuda_multiprocessors(int index)
 {
   cudaStream_t stream;
   return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK ? devices[index].multiprocessors : 1;
+}
+
+ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes)
+{
+  cudaStream_t stream;
+  const ax_status st = bytes ? ax_cuda_use(d, &stream) : AX_OK;
+  return st != AX_OK || !bytes ? st : ax_cuda_status(what, cudaMemsetAsync(p, 0, bytes, stream));
+}
+
+ax_fault *ax_cuda_fault_place(ax_device d)
+{
+  device *dev = &devices[d.index];
+  cudaStream_t stream;
+  void *p = NULL;
+
+  if (dev->fault) return dev->fault;
+  if (ax_cuda_use(d, &stream) != AX_OK || ax_cuda_status("cudaHostAlloc", cudaHostAlloc(&p, sizeof(ax_fault), cudaHostAllocMapped | cudaHostAllocPortable)) != AX_OK)
+    return NULL;
+  memset(p, 0, sizeof(ax_fault));
+  return dev->fault = (ax_fault *)p;
+}
+
+/* Waits for the stream; what a kernel found wrong since the last time is this call's error. */
+static ax_status wait_for(int index, const char *what)
+{
+  device *dev = &devices[index];
+  const ax_status st = ax_cuda_status(what, cudaStreamSynchronize(dev->stream));
+
+  if (st != AX_OK || !dev->fault || ((volatile ax_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
+  const ax_fault f = *dev->fault;
+  const char *name = ax_ops[f.op].name;
+  dev->fault->code = AX_FAULT_NONE;
+  if (name[0] == '_') name++;
+  switch (f.code) {
+  case AX_FAULT_INDEX: return ax_fail(AX_ERANGE, "%s: index %lld at flat position %lld (from 0) is outside 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
+  case AX_FAULT_TARGET: return ax_fail(AX_ERANGE, "%s: target %lld at position %lld is outside 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
+  case AX_FAULT_CLASS: return ax_fail(AX_ERANGE, "%s: %lld at flat position %lld (from 0) is no class of 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
+  default: return ax_fail(AX_ERANGE, "%s: an input lies outside 0..1; apply sigmoid first, or use binary_cross_entropy_with_logits (found on cuda:%d after the call)", name, index);
+  }
 }
 
 /* ---- the allocator */
@@ -272,7 +312,7 @@ static ax_status copy(ax_device to, void *dst, ax_device from, const void *src, 
       return st;
   }
   st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, kind, stream));
-  if (st == AX_OK && (to.kind == AX_CPU || to.index != d.index || to.kind != d.kind)) st = ax_cuda_status("copy", cudaStreamSynchronize(stream));
+  if (st == AX_OK && (to.kind == AX_CPU || to.index != d.index || to.kind != d.kind)) st = wait_for(d.index, "copy");
   return st;
 }
 
@@ -280,7 +320,7 @@ static ax_status synchronize(int index)
 {
   cudaStream_t stream;
   const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
-  return st != AX_OK ? st : ax_cuda_status("synchronize", cudaStreamSynchronize(stream));
+  return st != AX_OK ? st : wait_for(index, "synchronize");
 }
 
 static int count(void) { return n_devices; }

@@ -150,6 +150,13 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 
 cudaError_t cudaFree(void *) { return cudaSuccess; } /* address space is plenty */
 
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+  *p = malloc(bytes);
+  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void *p) { free(p); return cudaSuccess; }
+
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
   *total = ARENA;

@@ -74,6 +74,8 @@ static inline int __any_sync(unsigned mask, int predicate) { return __ballot_syn
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 template <class T> static inline T atomicOr(T *at, T v) { const T old = *at; *at |= v; return old; }
+template <class T> static inline T atomicCAS(T *at, T expected, T v) { const T old = *at; if (old == expected) *at = v; return old; }
+template <class T> static inline T atomicAdd(T *at, T v) { const T old = *at; *at += v; return old; }
 template <class T> static inline T atomicMin(T *at, T v) { const T old = *at; if (v < old) *at = v; return old; }
 template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if (v > old) *at = v; return old; }
 
@@ -85,7 +87,7 @@ typedef struct ax_emulated_event *cudaEvent_t;
 enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; };
-enum { cudaStreamNonBlocking = 1 };
+enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
@@ -93,6 +95,8 @@ cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);

@@ -1,0 +1,377 @@
+/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) comes from memory once; its
+ * mean, its variance and the result are three walks of which the later ones find it in the first-level cache.
+ *
+ * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number follows from the sizes, then the chunks.  Where a
+ * block's registers hold a row's share of both, the first stage is the same walk as that of the input's gradient. */
+#include "rows.cuh"
+
+enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16 };
+
+/* Runs of V columns that a thread keeps sums of in registers. */
+template <int V> struct packs { static const int of = V > 4 ? 2 : 4; };
+
+struct job {
+  int64_t rows, n;          /* n: elements of a row */
+  int64_t groups, channels; /* group_norm: a row is `channels` runs of `plane` elements; else groups is 0 */
+  int64_t plane;
+  double eps;
+  bool centred;
+};
+
+/* Which weight element i of row r has. */
+static __device__ __forceinline__ int64_t parameter_at(const job &j, int64_t r, int64_t i)
+{
+  if (!j.groups) return i;
+  return r % j.groups * j.channels + (j.n < INT64_C(1) << 31 ? (int64_t)((uint32_t)i / (uint32_t)j.plane) : i / j.plane);
+}
+
+static __device__ __forceinline__ float root(float x) { return sqrtf(x); }
+static __device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+/* ---- forward */
+
+template <class S, int V, bool WIDE>
+static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out, compute<S> *rstd_out)
+{
+  typedef compute<S> T;
+  typedef ax_team<WIDE> team;
+  __shared__ T shared[32];
+  const int64_t first = (int64_t)team::rank() * V, step = (int64_t)team::size() * V;
+  for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
+    const S *from = x + r * j.n;
+    T v[V], mean = 0, squares = 0;
+    if (j.centred) {
+      for (int64_t i = first; i < j.n; i += step) {
+        ax_get(from, i, v);
+        for (int k = 0; k < V; k++) mean += v[k];
+      }
+      mean = team::sum(mean, shared) / (T)j.n;
+    }
+    for (int64_t i = first; i < j.n; i += step) {
+      ax_get(from, i, v);
+      for (int k = 0; k < V; k++) squares += (v[k] - mean) * (v[k] - mean);
+    }
+    const T rstd = (T)1 / root(team::sum(squares, shared) / (T)j.n + (T)j.eps);
+    if (team::rank() == 0) {
+      if (j.centred) mean_out[r] = mean;
+      rstd_out[r] = rstd;
+    }
+    for (int64_t i = first; i < j.n; i += step) {
+      ax_get(from, i, v);
+      for (int k = 0; k < V; k++) {
+        const int64_t p = w || b ? parameter_at(j, r, i + k) : 0;
+        v[k] = (v[k] - mean) * rstd;
+        if (w) v[k] *= ax_load(w[p]);
+        if (b) v[k] += ax_load(b[p]);
+      }
+      ax_put(y + r * j.n, i, v);
+    }
+  }
+}
+
+template <class T> static __global__ void fill_nan(T *p, int64_t n)
+{
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) p[i] = (T)NAN;
+}
+
+/* The sizes of a job over x: groups 0 for the last `last` dims. */
+static job plan(const ax_tensor *x, int last, int64_t groups)
+{
+  job j = {};
+  j.rows = j.n = j.channels = j.plane = 1;
+  j.groups = groups;
+  if (groups) {
+    for (int d = 2; d < x->ndim; d++) j.plane *= x->shape[d];
+    j.rows = x->shape[0] * groups;
+    j.channels = x->shape[1] / groups;
+    j.n = j.plane * j.channels;
+  } else
+    for (int d = 0; d < x->ndim; d++) *(d < x->ndim - last ? &j.rows : &j.n) *= x->shape[d];
+  return j;
+}
+
+static ax_status forward(const ax_call *call, int64_t groups, bool centred)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0], *w = call->n_in > 1 ? call->in[1] : NULL, *b = centred && call->n_in > 2 ? call->in[2] : NULL;
+  const ax_device d = x->device;
+  const char *name = ax_ops[call->op].name;
+  job j = plan(x, call->a->n_list, groups);
+  ax_status st = AX_OK;
+
+  j.centred = centred;
+  j.eps = call->a->f[0];
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    typedef compute<S> T;
+    if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
+      for (int k = 1; k < call->n_out && st == AX_OK; k++)
+        if (call->out[k]->numel)
+          st = ax_launch(name, d, ax_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>, (T *)ax_data(call->out[k]), call->out[k]->numel);
+      return st;
+    }
+    return ax_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
+      return ax_launch_rows(name, d, j.rows, j.n, forward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(y), (const S *)ax_data(x),
+                            w ? (const S *)ax_data(w) : NULL, b ? (const S *)ax_data(b) : NULL, centred ? (T *)ax_data(call->out[1]) : NULL,
+                            (T *)ax_data(call->out[centred ? 2 : 1]));
+    });
+  });
+}
+
+/* ---- gradients over the last dims: dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum(g xhat); db = sum(g) */
+
+template <class S, int V, bool WIDE>
+static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in)
+{
+  typedef compute<S> T;
+  typedef ax_team<WIDE> team;
+  __shared__ T shared[32];
+  const int64_t first = (int64_t)team::rank() * V, step = (int64_t)team::size() * V;
+  for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
+    const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
+    T gv[V], xv[V], s = 0, t = 0;
+    for (int64_t i = first; i < j.n; i += step) {
+      ax_get(g + r * j.n, i, gv);
+      ax_get(x + r * j.n, i, xv);
+      for (int k = 0; k < V; k++) {
+        const T gw = w ? gv[k] * ax_load(w[i + k]) : gv[k];
+        s += gw;
+        t += gw * (xv[k] - mean);
+      }
+    }
+    s = j.centred ? team::sum(s, shared) / (T)j.n : (T)0;
+    t = team::sum(t, shared) * rstd * rstd / (T)j.n;
+    for (int64_t i = first; i < j.n; i += step) {
+      ax_get(g + r * j.n, i, gv);
+      ax_get(x + r * j.n, i, xv);
+      for (int k = 0; k < V; k++) gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
+      ax_put(dx + r * j.n, i, gv);
+    }
+  }
+}
+
+/* The same with the sums for the parameters: a block has a chunk of rows, a thread the same columns of each. */
+template <class S, int V>
+static __global__ void __launch_bounds__(1024) backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
+{
+  typedef compute<S> T;
+  constexpr int PACKS = packs<V>::of;
+  __shared__ T shared[32];
+  T dw[PACKS][V], db[PACKS][V];
+  const int64_t first = (int64_t)threadIdx.x * V, step = (int64_t)blockDim.x * V, lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
+
+  for (int q = 0; q < PACKS; q++)
+    for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
+  for (int64_t r = lo; r < hi; r++) {
+    const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
+    T gv[V], xv[V], s = 0, t = 0;
+#pragma unroll
+    for (int q = 0; q < PACKS; q++) {
+      const int64_t i = first + q * step;
+      if (i >= j.n) break;
+      ax_get(g + r * j.n, i, gv);
+      ax_get(x + r * j.n, i, xv);
+      for (int k = 0; k < V; k++) {
+        const T gw = w ? gv[k] * ax_load(w[i + k]) : gv[k];
+        s += gw;
+        t += gw * (xv[k] - mean);
+      }
+    }
+    s = ax_team<true>::sum(s, shared) / (T)j.n;
+    if (!j.centred) s = 0;
+    t = ax_team<true>::sum(t, shared) * rstd * rstd / (T)j.n;
+#pragma unroll
+    for (int q = 0; q < PACKS; q++) {
+      const int64_t i = first + q * step;
+      if (i >= j.n) break;
+      ax_get(g + r * j.n, i, gv);
+      ax_get(x + r * j.n, i, xv);
+      for (int k = 0; k < V; k++) {
+        const T d = xv[k] - mean;
+        dw[q][k] += gv[k] * (d * rstd);
+        db[q][k] += gv[k];
+        gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - d * t) * rstd;
+      }
+      ax_put(dx + r * j.n, i, gv);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < PACKS; q++)
+    for (int k = 0; k < V; k++) {
+      const int64_t i = first + q * step + k;
+      if (i >= j.n) break;
+      sums[2 * blockIdx.x * j.n + i] = dw[q][k];
+      sums[(2 * blockIdx.x + 1) * j.n + i] = db[q][k];
+    }
+}
+
+/* The sums alone, for rows that no block holds. */
+template <class S> static __global__ void column_chunks(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *rstd, compute<S> *sums, int64_t chunks)
+{
+  typedef compute<S> T;
+  for (int64_t p = AX_FIRST; p < chunks * j.n; p += AX_STEP) {
+    const int64_t c = p / j.n, i = p % j.n, hi = j.rows * (c + 1) / chunks;
+    T dw = 0, db = 0;
+    for (int64_t r = j.rows * c / chunks; r < hi; r++) {
+      const T gv = ax_load(g[r * j.n + i]);
+      dw += gv * ((ax_load(x[r * j.n + i]) - (mean ? mean[r] : (T)0)) * rstd[r]);
+      db += gv;
+    }
+    sums[2 * c * j.n + i] = dw;
+    sums[(2 * c + 1) * j.n + i] = db;
+  }
+}
+
+/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c and of sum `which` lies at
+ * (2 c + which) n + i, or, pairs, at 2 (c n + i) + which. */
+template <class T> static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add, int dtype, void *out)
+{
+  __shared__ T part[FOLD][33];
+  for (int64_t i0 = (int64_t)blockIdx.x * 32; i0 < n; i0 += (int64_t)gridDim.x * 32) {
+    const int64_t i = i0 + threadIdx.x;
+    T sum = 0;
+    if (i < n)
+      for (int64_t c = threadIdx.y; c < chunks; c += FOLD) sum += pairs ? sums[2 * (c * n + i) + which] : sums[(2 * c + which) * n + i];
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && i < n) {
+      for (int k = 1; k < FOLD; k++) sum += part[k][threadIdx.x];
+      if (add) sum += (T)ax_number_at(dtype, out, i);
+      ax_number_put(dtype, out, i, sum);
+    }
+    __syncthreads();
+  }
+}
+
+template <class T> static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add, const ax_tensor *out)
+{
+  if (!out) return AX_OK;
+  return ax_launch(name, d, ax_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks, n, which, pairs, add, (int)out->dtype, ax_data(out));
+}
+
+/* ---- gradients over groups: the sums of each channel of each row first, then dx out of them */
+
+/* sums of channel plane c of all rows: [2c] of g, [2c + 1] of g xhat */
+template <class S, int V, bool WIDE>
+static __global__ void plane_sums(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *rstd, compute<S> *sums)
+{
+  typedef compute<S> T;
+  typedef ax_team<WIDE> team;
+  __shared__ T shared[32];
+  for (int64_t c = team::first_row(); c < j.rows * j.channels; c += team::row_step()) {
+    const int64_t r = c / j.channels;
+    const T m = mean[r];
+    T gv[V], xv[V], s = 0, t = 0;
+    for (int64_t i = (int64_t)team::rank() * V; i < j.plane; i += (int64_t)team::size() * V) {
+      ax_get(g + c * j.plane, i, gv);
+      ax_get(x + c * j.plane, i, xv);
+      for (int k = 0; k < V; k++) {
+        s += gv[k];
+        t += gv[k] * (xv[k] - m);
+      }
+    }
+    s = team::sum(s, shared);
+    t = team::sum(t, shared) * rstd[r];
+    if (team::rank()) continue;
+    sums[2 * c] = s;
+    sums[2 * c + 1] = t;
+  }
+}
+
+template <class S, int V, bool WIDE>
+static __global__ void group_backward(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean, const compute<S> *rstd, const compute<S> *sums)
+{
+  typedef compute<S> T;
+  typedef ax_team<WIDE> team;
+  __shared__ T shared[32];
+  for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
+    const T m = mean[r], scale = rstd[r];
+    const S *own = w ? w + r % j.groups * j.channels : NULL;
+    T s = 0, t = 0;
+    for (int64_t c = team::rank(); c < j.channels; c += team::size()) {
+      const T wc = own ? ax_load(own[c]) : (T)1;
+      s += sums[2 * (r * j.channels + c)] * wc;
+      t += sums[2 * (r * j.channels + c) + 1] * wc;
+    }
+    s = team::sum(s, shared) / (T)j.n;
+    t = team::sum(t, shared) * scale / (T)j.n;
+    for (int64_t i = (int64_t)team::rank() * V; i < j.n; i += (int64_t)team::size() * V) {
+      T gv[V], xv[V];
+      ax_get(g + r * j.n, i, gv);
+      ax_get(x + r * j.n, i, xv);
+      for (int k = 0; k < V; k++) {
+        const T gw = w ? gv[k] * ax_load(w[parameter_at(j, r, i + k)]) : gv[k];
+        gv[k] = (gw - s - (xv[k] - m) * t) * scale;
+      }
+      ax_put(dx + r * j.n, i, gv);
+    }
+  }
+}
+
+/* in: g, x, mean, rstd, weight; out: dx, and the gradients of weight and bias or NULL. */
+static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias)
+{
+  const ax_tensor *g = call->in[0], *x = call->in[1], *w = call->in[4], *dx = call->out[0], *dw = call->out[1], *db = call->out[2];
+  const ax_device d = x->device;
+  const char *name = ax_ops[call->op].name + 1;
+  job j = plan(x, call->a->n_list, groups);
+  const int64_t wanted = j.rows / CHUNK_ROWS, chunks = wanted < 1 ? 1 : wanted < MOST_CHUNKS ? wanted : MOST_CHUNKS;
+  ax_status st = AX_OK;
+
+  j.centred = centred;
+  if (x->numel == 0) {
+    for (int k = 1; k < 3 && st == AX_OK; k++)
+      if (call->out[k] && !(k == 1 ? add_weight : add_bias)) st = ax_cuda_clear(name, d, ax_data(call->out[k]), (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
+    return st;
+  }
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    typedef compute<S> T;
+    constexpr int V = 16 / (int)sizeof(S);
+    S *to = (S *)ax_data(dx);
+    const S *gp = (const S *)ax_data(g), *xp = (const S *)ax_data(x), *wp = w ? (const S *)ax_data(w) : NULL;
+    const T *mean = centred ? (const T *)ax_data(call->in[2]) : NULL, *rstd = (const T *)ax_data(call->in[3]);
+    const uintptr_t address = (uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp;
+    const bool aligned = j.n % V == 0 && address % 16 == 0;
+    const size_t bytes = (size_t)(groups ? j.rows * j.channels : chunks * j.n) * 2 * sizeof(T);
+    T *sums = NULL;
+
+    if ((groups || dw || db) && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
+    if (groups) {
+      st = ax_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
+        return ax_launch_rows(name, d, j.rows * j.channels, j.plane, plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd, sums);
+      });
+      if (st == AX_OK)
+        st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+          return ax_launch_rows(name, d, j.rows, j.n, group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp, mean, rstd, (const T *)sums);
+        });
+      const int64_t channels = j.groups * j.channels, batch = x->shape[0];
+      if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 1, true, add_weight, dw);
+      if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 0, true, add_bias, db);
+    } else {
+      const int64_t packs = aligned ? j.n / V : j.n;
+      if (sums && packs <= 1024 * (aligned ? packs<V>::of : packs<1>::of)) {
+        int64_t threads = (packs + 31) / 32 * 32;
+        while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
+        st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to, gp, xp, wp, mean, rstd, sums)
+                     : ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j, to, gp, xp, wp, mean, rstd, sums);
+      } else {
+        st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+          return ax_launch_rows(name, d, j.rows, j.n, backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp, mean, rstd);
+        });
+        if (st == AX_OK && sums)
+          st = ax_launch(name, d, ax_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j, gp, xp, mean, rstd, sums, chunks);
+      }
+      if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 0, false, add_weight, dw);
+      if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 1, false, add_bias, db);
+    }
+    if (sums) ax_cuda_give(d, sums, bytes);
+    return st;
+  });
+}
+
+AX_CUDA_KERNEL(layer_norm) { return forward(call, 0, true); }
+AX_CUDA_KERNEL(rms_norm) { return forward(call, 0, false); }
+AX_CUDA_KERNEL(group_norm) { return forward(call, call->a->i[0], true); }
+AX_CUDA_KERNEL(_layer_norm_backward) { return backward(call, 0, true, call->a->i[0], call->a->i[1]); }
+AX_CUDA_KERNEL(_rms_norm_backward) { return backward(call, 0, false, call->a->i[0], false); }
+AX_CUDA_KERNEL(_group_norm_backward) { return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]); }
