@@ -8,7 +8,7 @@
 enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16 };
 
 /* Runs of V columns that a thread keeps sums of in registers. */
-template <int V> struct packs { static const int of = V > 4 ? 2 : 4; };
+template <int V> struct held { static const int runs = V > 4 ? 2 : 4; };
 
 struct job {
   int64_t rows, n;          /* n: elements of a row */
@@ -154,7 +154,7 @@ template <class S, int V>
 static __global__ void __launch_bounds__(1024) backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
-  constexpr int PACKS = packs<V>::of;
+  constexpr int PACKS = held<V>::runs;
   __shared__ T shared[32];
   T dw[PACKS][V], db[PACKS][V];
   const int64_t first = (int64_t)threadIdx.x * V, step = (int64_t)blockDim.x * V, lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
@@ -349,7 +349,7 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
       if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 0, true, add_bias, db);
     } else {
       const int64_t packs = aligned ? j.n / V : j.n;
-      if (sums && packs <= 1024 * (aligned ? packs<V>::of : packs<1>::of)) {
+      if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
         int64_t threads = (packs + 31) / 32 * 32;
         while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
         st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to, gp, xp, wp, mean, rstd, sums)
