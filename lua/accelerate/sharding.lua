@@ -20,6 +20,35 @@ local function stepper(object, ...)
   end
 end
 
+--- Starts a (batch) sampler's pass `skip` items late.
+---@param inner table with iter()
+---@param skip integer
+---@param head_size integer how many of the first items are wanted, too
+---@return fun(): any next_item
+---@return any[]? head the first items; nil when nothing was left out, for then they are still to come
+local function start(inner, skip, head_size)
+  if skip == 0 then return stepper(inner), nil end
+  local at = require("accelerate.data.sampler").access(inner)
+  local head = {}
+  if at then
+    for i = 1, math.min(head_size, skip) do head[i] = at(i) end
+    local i = skip
+    return function()
+      i = i + 1
+      return at(i)
+    end, head
+  end
+  if head_size == 0 and inner.seekable then return stepper(inner, skip), head end
+  local next_item = stepper(inner)  -- positions are read and dropped; no sample is
+  for i = 1, skip do
+    local item = next_item()
+    if item == nil then return function() end, head end
+    if i <= head_size then head[i] = item end
+  end
+  return next_item, head
+end
+M.start = start
+
 local function append(list, other, from, to)
   for i = from or 1, to or #other do list[#list + 1] = other[i] end
 end
@@ -54,7 +83,8 @@ end
 ---@field num_processes integer
 ---@field process_index integer
 ---@field split_batches boolean
----@field even_batches boolean|fun(): boolean
+---@field even_batches boolean may be assigned
+---@field real_items integer? how many items the last round had before it was filled; nil until a pass has filled one
 local Shard = class("BatchSamplerShard")
 Shard.seekable = true  -- iter takes a number of batches to leave out
 
@@ -78,10 +108,18 @@ function Shard:init(batch_sampler, opts)
   end
 end
 
-function Shard:_even()
-  if type(self.even_batches) == "function" then return self.even_batches() end
-  return self.even_batches
+-- even_batches is true or false for whoever reads it, also where a function decides.
+function Shard.__index(self, key)
+  if key ~= "even_batches" then return Shard[key] end
+  local even = rawget(self, "_even_batches")
+  if type(even) == "function" then return even() end
+  return even
 end
+
+function Shard.__newindex(self, key, value) rawset(self, key == "even_batches" and "_even_batches" or key, value) end
+
+-- Whether a last round that is not full gets samples from the start.
+function Shard:_fills() return not self.drop_last and self.even_batches end
 
 --- How many batches this rank gets.
 function Shard:len()
@@ -90,7 +128,7 @@ function Shard:len()
   if self.split_batches or count % ranks == 0 then return self.split_batches and count or count / ranks end
   local rounds = math.floor(count / ranks)
   if self.drop_last then return rounds end
-  if self:_even() then return rounds + 1 end
+  if self.even_batches then return rounds + 1 end
   return self.process_index < count % ranks and rounds + 1 or rounds
 end
 
@@ -117,25 +155,15 @@ local function fill_round(self, round, first)
   return batch
 end
 
---- Starts the inner sampler `skip` rounds late: the function for the batches that follow, and the first round where
---- filling may need it.
-local function start_late(self, skip)
-  local inner, ranks = self.batch_sampler, self.num_processes
-  if skip == 0 then return stepper(inner), nil end
-  if inner.seekable and (self.drop_last or not self:_even()) then return stepper(inner, skip * ranks), nil end
-  local next_batch = stepper(inner)  -- lists of positions are read and dropped; no sample is
-  local first = {}
-  for i = 1, skip * ranks do
-    local batch = next_batch()
-    if batch == nil then return function() end, first end
-    if i <= ranks then first[i] = batch end
-  end
-  return next_batch, first
+local function items_in(round)
+  local count = 0
+  for _, batch in ipairs(round) do count = count + (type(batch) == "table" and #batch or 1) end
+  return count
 end
 
 local function iter_whole(self, skip)
   local ranks, size = self.num_processes, self.batch_size
-  local next_batch, first = start_late(self, skip)
+  local next_batch, first = start(self.batch_sampler, skip * ranks, self:_fills() and ranks or 0)
   local ahead, ended
   local function pull()
     if ahead then
@@ -161,7 +189,10 @@ local function iter_whole(self, skip)
     if full then return round[self.process_index + 1] end
     ended = true
     if self.drop_last or #round == 0 then return nil end
-    if self:_even() then return fill_round(self, round, first) end
+    if self.even_batches then
+      self.real_items = items_in(round)
+      return fill_round(self, round, first)
+    end
     local mine = round[self.process_index + 1]
     if type(mine) == "table" and #mine == 0 then return nil end
     return mine
@@ -169,22 +200,19 @@ local function iter_whole(self, skip)
 end
 
 local function iter_split(self, skip)
-  local next_batch, size = stepper(self.batch_sampler), self.batch_size
+  local size = self.batch_size
+  local next_batch, head = start(self.batch_sampler, skip, self:_fills() and 1 or 0)
   local piece = size / self.num_processes
   local from = piece * self.process_index
-  local first
-  for _ = 1, skip do
-    local batch = next_batch()
-    if batch == nil then return function() end end
-    first = first or batch
-  end
+  local first = head and head[1]
   return function()
     local batch = next_batch()
     if batch == nil then return nil end
     first = first or batch
     if #batch < size then
       if self.drop_last or #batch == 0 then return nil end
-      if self:_even() then
+      if self.even_batches then
+        self.real_items = #batch
         local filled = slice(batch, 1, #batch)
         append(filled, repeated(first, size))
         batch = filled
@@ -199,6 +227,7 @@ end
 --- Lists of positions.
 ---@param skip integer? batches of this rank to leave out
 function Shard:iter(skip)
+  self.real_items = nil
   if self.split_batches then return iter_split(self, skip or 0) end
   return iter_whole(self, skip or 0)
 end
@@ -305,29 +334,34 @@ M.IterableDatasetShard = Stream
 
 --- A batch sampler without its first `skip_batches` batches.
 ---@class accelerate.SkipBatchSampler
+---@field batch_sampler table
+---@field skip_batches integer
 local Skip = class("SkipBatchSampler")
+Skip.seekable = true
 
+---@param batch_sampler table with iter()
+---@param skip_batches integer? default 0
 function Skip:init(batch_sampler, skip_batches)
-  self.batch_sampler, self.skip_batches = batch_sampler, skip_batches or 0
+  if type(batch_sampler) ~= "table" or type(batch_sampler.iter) ~= "function" then
+    fail("SkipBatchSampler: expected a batch sampler with iter(), got %s", options.show(batch_sampler))
+  end
+  self.batch_sampler = batch_sampler
+  self.skip_batches = options.value("SkipBatchSampler", "skip_batches", skip_batches, { "integer", default = 0, min = 0 })
   self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
   self.split_batches, self.num_processes = batch_sampler.split_batches, batch_sampler.num_processes
+  self.total_length = length_of(batch_sampler) -- nil where it is not known
+  self.sampler = batch_sampler.sampler
 end
 
-function Skip:len() return math.max(0, self.batch_sampler:len() - self.skip_batches) end
+--- Those of the whole, less what is left out.
+function Skip:len()
+  local whole = length_of(self.batch_sampler)
+  if not whole then fail("SkipBatchSampler: the batch sampler has no len method") end
+  return math.max(0, whole - self.skip_batches)
+end
 function Skip:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
 
-function Skip:iter()
-  local inner, skip = self.batch_sampler, self.skip_batches
-  if inner.seekable then return inner:iter(skip) end
-  local next_batch = stepper(inner)
-  return function()
-    while skip > 0 do
-      skip = skip - 1
-      if next_batch() == nil then skip = 0 end
-    end
-    return next_batch()
-  end
-end
+function Skip:iter(skip) return (start(self.batch_sampler, self.skip_batches + (skip or 0), 0)) end
 
 M.SkipBatchSampler = Skip
 

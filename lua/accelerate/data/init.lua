@@ -34,6 +34,7 @@ return require("accelerate.utils.properties").lazy("accelerate.data", {
   FashionMNIST = "accelerate.data.fashion_mnist",
   SequentialSampler = "accelerate.data.sampler:SequentialSampler",
   RandomSampler = "accelerate.data.sampler:RandomSampler",
+  SeedableRandomSampler = "accelerate.data.sampler:SeedableRandomSampler",
   BatchSampler = "accelerate.data.sampler:BatchSampler",
   DrawnSampler = "accelerate.data.sampler:DrawnSampler",
   WeightedRandomSampler = "accelerate.data.sampler:WeightedRandomSampler",

@@ -25,9 +25,11 @@ local OPTIONS = {
   worker_init_fn = { "function", optional = true },
   timeout = { "number", default = 0, min = 0 },
   background = { "boolean", optional = true },
+  pin_memory = { "boolean", default = false },
 }
 -- What a loader made of another one takes over beside the dataset and the order.
-local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout", "background" }
+local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout", "background",
+  "pin_memory" }
 
 --- Passes are independent of each other: the same loader may be walked inside its own loop, and a pass that was left by
 --- `break` needs no closing. The fields may be read by whoever makes another loader of this one; they are not to be set.
@@ -45,6 +47,7 @@ local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_wo
 ---@field worker_init_fn function?
 ---@field timeout number seconds; 0: none
 ---@field background boolean? nil: where it pays
+---@field pin_memory boolean
 local DataLoader = class("DataLoader")
 
 local function refuse(given, names, because)
@@ -94,6 +97,9 @@ end
 ---
 --- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a TensorDataset (and parts
 --- of one) without collate_fn. Default: when a core is free and timing the first batches shows that it gains.
+---
+--- pin_memory is for copies to a GPU: it says that batches may lie in memory that the device can read by itself. Where there is only
+--- the CPU it has no effect, as in PyTorch.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -206,9 +212,11 @@ function DataLoader:read(positions)
   return assemble(self, samples, parts, positions)
 end
 
---- Reads what one task asks for: a list of positions, or one position when there are no batches.
+--- Reads what one task asks for: a list of positions; or, when there are no batches, what the sampler gave, which is one position, or
+--- a list of them where the sampler is a batch sampler: the data set then gives a batch by itself.
 function DataLoader:_fetch(task)
   if self.batch_sampler then return self:read(task) end
+  if type(task) == "table" and self._read_batch then return self._read_batch(self.dataset, check_task(task)) end
   return self.dataset:get(task)
 end
 
@@ -382,8 +390,8 @@ local function stream_reader(self, seed, skip)
 end
 
 --- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at the end.
----@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer? } source: what to read instead of the own
----  (batch) sampler's positions; skip: batches to leave out; epoch: the number of the pass
+---@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer?, seed: integer? } source: what to read instead of
+---  the own (batch) sampler's positions; skip: batches to leave out; epoch: the number of the pass; seed: of its random numbers
 ---@return fun(): table?
 ---@return fun()? close ends the pass, and its worker processes, before its time; nil where there is nothing to end
 function DataLoader:_start(opts)
@@ -394,7 +402,7 @@ function DataLoader:_start(opts)
     epoch = self._epoch
     self._epoch = epoch + 1
   end
-  local seed = seeding.pass(epoch, opts.rank or core.dist.rank())
+  local seed = opts.seed or seeding.pass(epoch, opts.rank or core.dist.rank())
   local source = opts.source or self.batch_sampler or self.sampler
   if not source then
     if self.num_workers > 0 then return workers.read(self, nil, seed, epoch, skip, announced) end

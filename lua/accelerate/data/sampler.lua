@@ -42,14 +42,37 @@ function SequentialSampler:init(source) self.data_source = check_source("Sequent
 
 function SequentialSampler:len() return count(self.data_source) end
 
-function SequentialSampler:iter(skip)
-  local i, n = check_skip("SequentialSampler:iter", skip), self:len()
+-- What a pass is made of, by its iter method: a function that makes `at(i)`, item i (from 1) of the pass that begins now, or nil
+-- behind its end. A class that has an iter of its own is not found here, and is read from the start.
+local access_of = {}
+
+--- Item by item of the pass of `sampler` that begins now, in any order; nil when it can only be walked.
+---@param sampler table
+---@return (fun(i: integer): any)?
+function M.access(sampler)
+  local make = access_of[sampler.iter]
+  return make and make(sampler)
+end
+
+-- Walks what an at-function gives, starting `skip` later.
+local function walk(at, skip)
+  local i = skip
   return function()
-    if i >= n then return nil end
+    if not at then return nil end
     i = i + 1
-    return i
+    local item = at(i)
+    if item == nil then at = nil end -- and the memory of the order with it
+    return item
   end
 end
+
+local function sequence(self)
+  local n = self:len()
+  return function(i) return i <= n and i or nil end
+end
+
+function SequentialSampler:iter(skip) return walk(sequence(self), check_skip("SequentialSampler:iter", skip)) end
+access_of[SequentialSampler.iter] = sequence
 
 local function check_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
@@ -110,24 +133,27 @@ function DrawnSampler:order()
   return self:_order(generator)
 end
 
--- Walks an int64 tensor of positions that count from 0, starting `skip` later.
-local function walk(order, skip)
-  local i, n = skip, order:numel()
-  local p = n > 0 and order:data_ptr()
-  return function()
-    if i >= n then
-      order = nil -- luacheck: ignore 311 (named here, so that the closure keeps the memory that p points to)
-      return nil
-    end
-    i = i + 1
-    return tonumber(p[i - 1]) + 1
+--- Leaves out a pass: the next one is what it would be after this one. Draws nothing.
+function DrawnSampler:pass_over()
+  if self.epoch then
+    self.epoch = self.epoch + 1
+  else
+    self.generator:set_state(wound(self.generator, draw_number(self.generator) + 1):get_state())
   end
+end
+
+local function drawn(self)
+  local order = { self:order() } -- a table, so that the closure keeps the memory that p points to
+  local n = order[1]:numel()
+  local p = n > 0 and order[1]:data_ptr()
+  return function(i) return order[1] and i <= n and tonumber(p[i - 1]) + 1 or nil end
 end
 
 function DrawnSampler:iter(skip)
   skip = check_skip(self.__name .. ":iter", skip)
-  return walk(self:order(), skip)
+  return walk(drawn(self), skip)
 end
+access_of[DrawnSampler.iter] = drawn
 
 --- 1 to n in random order, another one in each pass; or positions drawn one by one.
 ---@class accelerate.RandomSampler: accelerate.DrawnSampler
@@ -172,6 +198,51 @@ function RandomSampler:_order(generator)
   end
   return order
 end
+
+--- A RandomSampler whose order is a function of a seed and the epoch alone, whatever was drawn before. The epoch goes up with each
+--- pass that is walked to its end; set_epoch says it. What Accelerator makes of a RandomSampler with use_seedable_sampler.
+---@class accelerate.SeedableRandomSampler: accelerate.RandomSampler
+---@field initial_seed integer
+---@field epoch integer of the next pass
+local SeedableRandomSampler = class("SeedableRandomSampler", RandomSampler)
+M.SeedableRandomSampler = SeedableRandomSampler
+
+local SEEDABLE_OPTIONS = {
+  data_seed = { "integer", optional = true, min = 0 }, replacement = { "boolean", default = false },
+  num_samples = { "integer", optional = true, min = 1 }, generator = { "Generator", optional = true },
+}
+
+--- data_seed: default the seed of the default generator (`tensor.manual_seed`). A generator is taken for the sampler's own: its
+--- seed becomes data_seed.
+---@param source table|integer a dataset, or how many positions there are
+---@param opts? { data_seed: integer?, replacement: boolean?, num_samples: integer?, generator: accelerate.Generator? }
+function SeedableRandomSampler:init(source, opts)
+  opts = options.check("SeedableRandomSampler", opts, SEEDABLE_OPTIONS)
+  self.initial_seed = opts.data_seed or core.default_generator():initial_seed()
+  self.generator = opts.generator or core.Generator()
+  self.generator:manual_seed(self.initial_seed)
+  self.data_source = check_source("SeedableRandomSampler", source)
+  self.replacement, self._num_samples = opts.replacement, opts.num_samples
+  self.epoch = 0
+end
+
+function SeedableRandomSampler:order()
+  return self:_order(wound(self.generator, self.epoch))
+end
+
+local function seeded(self)
+  local at, epoch = drawn(self), self.epoch
+  return function(i)
+    local position = at(i)
+    if position == nil and self.epoch == epoch then self.epoch = epoch + 1 end
+    return position
+  end
+end
+
+function SeedableRandomSampler:iter(skip)
+  return walk(seeded(self), check_skip("SeedableRandomSampler:iter", skip))
+end
+access_of[SeedableRandomSampler.iter] = seeded
 
 -- Weights as a list of numbers.
 local function read_weights(weights)
@@ -332,20 +403,19 @@ end
 
 function DistributedSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
 
-function DistributedSampler:iter(skip)
-  local i, n, share = check_skip("DistributedSampler:iter", skip), count(self.data_source), self:len()
+local function share_of(self)
+  local n, share = count(self.data_source), self:len()
   local order = self.shuffle and { core.randperm(n, { generator = wound(core.Generator(self.seed), self.epoch) }) } or {}
   local p = order[1] and n > 0 and order[1]:data_ptr()
-  return function()
-    if i >= share then
-      order[1] = nil
-      return nil
-    end
-    local at = (i * self.num_replicas + self.rank) % n
-    i = i + 1
-    return p and tonumber(p[at]) + 1 or at + 1
+  return function(i)
+    if i > share then return nil end
+    local at = ((i - 1) * self.num_replicas + self.rank) % n
+    return p and order[1] and tonumber(p[at]) + 1 or at + 1
   end
 end
+
+function DistributedSampler:iter(skip) return walk(share_of(self), check_skip("DistributedSampler:iter", skip)) end
+access_of[DistributedSampler.iter] = share_of
 
 --- Lists of `batch_size` positions from a sampler; the last one may be shorter, unless drop_last.
 ---@class accelerate.BatchSampler
@@ -378,10 +448,31 @@ function BatchSampler:set_epoch(epoch)
   if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
 end
 
+local function batches_of(self)
+  local at = M.access(self.sampler)
+  if not at then return nil end
+  local size, drop_last = self.batch_size, self.drop_last
+  return function(k)
+    local batch, before = {}, (k - 1) * size
+    for j = 1, size do
+      local position = at(before + j)
+      if position == nil then
+        if j == 1 or drop_last then return nil end
+        break
+      end
+      batch[j] = position
+    end
+    return batch
+  end
+end
+
 --- Reads and drops when the sampler cannot seek.
 ---@param skip? integer batches to leave out
 function BatchSampler:iter(skip)
-  skip = check_skip("BatchSampler:iter", skip) * self.batch_size
+  skip = check_skip("BatchSampler:iter", skip)
+  local at = batches_of(self)
+  if at then return walk(at, skip) end
+  skip = skip * self.batch_size
   local size, drop_last, over = self.batch_size, self.drop_last, false
   local nexts, state, position
   if self.seekable then
@@ -408,5 +499,6 @@ function BatchSampler:iter(skip)
     return batch
   end
 end
+access_of[BatchSampler.iter] = batches_of
 
 return M

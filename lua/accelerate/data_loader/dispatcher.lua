@@ -1,0 +1,253 @@
+--- The loader that reads on rank 0 for all ranks: DataLoaderDispatcher.
+---
+--- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the last one, and sends what there
+--- is: first, in one message, how it looks, then tensor by tensor.  Every rank takes its slice.  Rank 0 reads one step ahead before it sends,
+--- so that a message says whether it is the last one.  What goes wrong on rank 0 is in the message, too: all ranks raise it.
+local batches = require "accelerate.data_loader.batches"
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local operations = require "accelerate.utils.operations"
+local options = require "accelerate.utils.options"
+local prepared = require "accelerate.data_loader.prepared"
+local seeding = require "accelerate.data.seeding"
+local sharding = require "accelerate.sharding"
+local state = require "accelerate.state"
+
+local fail = options.fail
+local gradient_state = state.GradientState()
+
+local M = {}
+
+--- Gives this rank its slice of what rank 0 reads.
+---@class accelerate.DataLoaderDispatcher: accelerate.PreparedLoader
+local Dispatcher = {}
+
+function Dispatcher:_first_remainder() return -1 end
+
+--- How many batches of the loader below make a step.
+local function batches_in_step(self) return self._split_batches and 1 or self._num_processes end
+
+-- ---- rank 0 ------------------------------------------------------------------------------------------------------
+
+---@class accelerate.DispatchedStep
+---@field value any all items
+---@field n integer parts of the batch
+---@field items integer
+
+--- The items of batches that are read one after the other.
+---@return accelerate.DispatchedStep
+local function joined(self, list)
+  local values, counts, n = {}, {}, list[1].n
+  for i, batch in ipairs(list) do
+    if batch.n ~= n then fail("dispatch_batches: one batch has %d parts, another one %d", n, batch.n) end
+    values[i] = batches.value(batch)
+    counts[i] = batches.count(values[i], n)
+    if not counts[i] then
+      if self._num_processes == 1 then return { value = values[1], n = n, items = 1 } end
+      fail("dispatch_batches: the batch has no tensor with dims and no list, so there are no items to share out; "
+        .. "pass dispatch_batches = false, so that every process reads its own")
+    end
+  end
+  local value = batches.join(values, counts)
+  return { value = value, n = n, items = batches.count(value, n) }
+end
+
+--- A function that gives the steps of a pass, and one that gives the first items of the first step.
+local function reader(self, pass)
+  local base, per_step = self._base, batches_in_step(self)
+  local source, skip, head = self._batch_sampler or self._sampler, pass.taken * per_step, nil
+  local seed = self:_seed_pass(pass, self._process_index)
+  local start = { skip = skip, epoch = pass.iteration, rank = self._process_index, seed = seed }
+  if source then
+    local want = self._drop_last and 0 or per_step
+    start.source = { seekable = true, iter = function(_, late)
+      local nexts
+      nexts, head = sharding.start(source, late, want)
+      return nexts
+    end }
+  else
+    start.skip = 0 -- the first step of a stream is read, for its items may be needed
+  end
+  local next_batch = base:_start(start)
+
+  local first
+  local function step()
+    local list = {}
+    while #list < per_step do
+      local batch = next_batch()
+      if not batch then break end
+      list[#list + 1] = batch
+    end
+    if #list == 0 or self._drop_last and #list < per_step then return nil end
+    local made = joined(self, list)
+    if not first and not self._drop_last then
+      first = { value = batches.slice(made.value, 1, math.min(self._num_processes, made.items), made.items), n = made.n,
+        items = math.min(self._num_processes, made.items) }
+    end
+    return made
+  end
+
+  if not source then
+    for _ = 1, pass.taken do
+      if not step() then break end
+    end
+  end
+  return step, function()
+    if first and (not head or skip == 0) then return first end
+    local list = {} -- the pass began in the middle: the items of its beginning are read now, with the numbers that they had
+    for i, task in ipairs(head) do
+      local number = i + (base._skipped or 0)
+      list[i] = (function(...) return { n = select("#", ...), ... } end)(seeding.run(seed, number, base._fetch, base, task))
+    end
+    local made = joined(self, list)
+    local count = math.min(self._num_processes, made.items)
+    return { value = batches.slice(made.value, 1, count, made.items), n = made.n, items = count }
+  end
+end
+
+--- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes, else the first items of the pass
+--- come again.
+---@return accelerate.DispatchedStep
+local function evened(self, step, first_items)
+  local ranks = self._num_processes
+  local over = step.items % ranks
+  if over == 0 then return step end
+  if self._drop_last then
+    local count = step.items - over
+    return { value = batches.slice(step.value, 1, count, step.items), n = step.n, items = count }
+  end
+  local first, missing = first_items(), ranks - over
+  local values, counts, have = { step.value }, { step.items }, 0
+  while have < missing do
+    local count = math.min(first.items, missing - have)
+    values[#values + 1], counts[#counts + 1] = batches.slice(first.value, 1, count, first.items), count
+    have = have + count
+  end
+  return { value = batches.join(values, counts), n = step.n, items = step.items + missing }
+end
+
+--- What rank 0 does in a pass: a function that gives message after message, and the tensors that go with each.
+local function producer(self, pass)
+  local ranks = self._num_processes
+  local next_step, first_items, ahead, number
+  return function()
+    if not next_step then
+      next_step, first_items = reader(self, pass)
+      ahead, number = next_step(), pass.taken
+    end
+    local step = ahead
+    if not step then return { over = true }, {} end
+    ahead, number = next_step(), number + 1
+    local items, is_last = step.items, ahead == nil
+    if is_last then
+      step = evened(self, step, first_items)
+    elseif items % ranks ~= 0 then
+      fail("dispatch_batches: step %d has %d items for %d processes, and only the last step may be uneven; use batches of one size%s",
+        number, items, ranks, self._split_batches and "" or ", or pass dispatch_batches = false")
+    end
+    if step.items == 0 then return { over = true }, {} end
+    local skeleton, tensors = batches.unpack_tensors(step.value)
+    local forms = {}
+    for i, t in ipairs(tensors) do forms[i] = { t.dtype, t.shape } end
+    return { is_last = is_last, real = items, items = step.items, n = step.n, skeleton = skeleton, forms = forms }, tensors
+  end
+end
+
+-- ---- all ranks ---------------------------------------------------------------------------------------------------
+
+--- The next message on every rank, with its tensors; raises what rank 0 could not do.
+local function exchange(self, produce)
+  local here, alone = self._process_index == 0, self._num_processes == 1
+  local ok, message, tensors, text
+  if here then
+    if alone then return produce() end
+    ok, message, tensors = pcall(produce)
+    if ok then ok, text = pcall(operations.serialize, message) end
+    if not ok then
+      local problem = text or message
+      core.dist.broadcast_bytes(operations.serialize { error = tostring(problem) }, 0)
+      error(problem, 0)
+    end
+  end
+  text = core.dist.broadcast_bytes(text, 0)
+  if not here then
+    message, tensors = operations.deserialize(text), {}
+    if message.error then error("DataLoader: on rank 0, which reads for all: " .. message.error, 0) end
+    for i, form in ipairs(message.forms or {}) do tensors[i] = core.empty(form[2], { dtype = form[1] }) end
+  end
+  for _, t in ipairs(tensors) do
+    if t:numel() > 0 then core.dist.broadcast(t, 0) end
+  end
+  return message, tensors
+end
+
+--- This rank's part of a step.
+local function part_of(self, message, tensors)
+  local value = batches.pack_tensors(message.skeleton, tensors)
+  if self._num_processes == 1 and not self._slice_fn then return batches.parts(value, message.n) end
+  local each = message.items / self._num_processes
+  local first, last = self._process_index * each + 1, (self._process_index + 1) * each
+  if self._slice_fn then
+    value = self._slice_fn(value, { first, last }, self._process_index, self._num_processes)
+    if value == nil then fail("slice_fn_for_dispatch: returned nothing for items %d to %d", first, last) end
+  else
+    value = batches.slice(value, first, last, message.items)
+  end
+  return batches.parts(value, message.n)
+end
+
+--- Starts a pass: `for x, y in loader:iter() do ... end`.  All ranks must walk it, for each step is sent to all.
+---@return function
+function Dispatcher:iter()
+  local pass = self:_start_pass()
+  if self._process_index ~= 0 and class.is(self._sampler, require("accelerate.data").DrawnSampler) then
+    self._sampler:pass_over() -- as if it had been read here
+  end
+  local produce = self._process_index == 0 and producer(self, pass) or nil
+  self:begin()
+  local over, ended = false, false
+  return function()
+    if over then return nil end
+    gradient_state:_enter(self)
+    local message, tensors
+    if not ended then message, tensors = exchange(self, produce) end
+    if ended or message.over then
+      over = true
+      if ended then self._iteration = self._iteration + 1 end
+      self:_finish(pass)
+      return nil
+    end
+    ended = message.is_last
+    self:_give(pass, ended)
+    if ended then self._remainder = self._drop_last and message.items or message.real end
+    local batch = self:_placed(part_of(self, message, tensors))
+    return unpack(batch, 1, batch.n)
+  end
+end
+
+--- The number of steps.
+---@return integer
+function Dispatcher:len()
+  local whole = self._base:len()
+  if not self._split_batches then
+    whole = (self._drop_last and math.floor or math.ceil)(whole / self._num_processes)
+  end
+  return math.max(0, whole - self._skip)
+end
+
+M.Class = prepared.define("DataLoaderDispatcher", Dispatcher)
+
+--- Makes a DataLoaderDispatcher of a loader.
+---@param loader accelerate.DataLoader
+---@param o table see prepare_data_loader
+function M.make(loader, o)
+  local self = M.Class.new()
+  prepared.fill(self, loader, o)
+  self._slice_fn = o.slice_fn_for_dispatch
+  self._shares_seed = true
+  return self
+end
+
+M.is = function(value) return type(value) == "table" and getmetatable(value) == M.Class end
+
+return M

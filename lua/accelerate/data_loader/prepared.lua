@@ -1,0 +1,380 @@
+--- What the loaders that `prepare` makes have in common: their fields, where a pass stands, and its state for resuming.
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local operations = require "accelerate.utils.operations"
+local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
+local random = require "accelerate.utils.random"
+local state = require "accelerate.state"
+
+local fail = options.fail
+local gradient_state = state.GradientState()
+
+local M = {}
+
+local function data() return require "accelerate.data" end
+
+--- The length that an object tells; nil when it tells none.
+---@return integer?
+function M.length_of(object)
+  if type(object) == "table" and type(object.len) == "function" then
+    local known, length = pcall(object.len, object)
+    return known and length or nil
+  end
+end
+local length_of = M.length_of
+
+-- ---- for loaders of a script's own -------------------------------------------------------------------------------
+
+--- What an object must have to count as the loader whose batch is in use: `class("Mine", DataLoaderStateMixin)`, whose iter calls
+--- self:begin() at the start of a pass and self["end"](self) at its end, and sets end_of_dataloader before it gives the last batch.
+---@class accelerate.DataLoaderStateMixin
+---@field end_of_dataloader boolean true while the last batch is in use
+---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
+local Mixin = class("DataLoaderStateMixin")
+Mixin.end_of_dataloader, Mixin.remainder = false, -1
+M.DataLoaderStateMixin = Mixin
+
+function Mixin:reset() self.end_of_dataloader, self.remainder = false, -1 end
+
+--- A pass begins: this is the active loader.  The remainder comes of total_dataset_length (or dataset:len()) and total_batch_size,
+--- where there are both and no drop_last.
+function Mixin:begin()
+  self:reset()
+  local length, total = self.total_dataset_length or length_of(self.dataset), self.total_batch_size
+  if length and total and not (self.drop_last or self._drop_last) then self.remainder = length % total end
+  gradient_state:_enter(self)
+end
+
+--- A pass is over: the loader around it is the active one again.
+Mixin["end"] = function(self) gradient_state:_leave(self) end
+
+-- ---- what decides the order --------------------------------------------------------------------------------------
+
+local function hex(bytes) return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
+local function unhex(text) return (text:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end)) end
+
+-- The batch sampler below those that leave something out or share something out.
+local function innermost(batch_sampler)
+  while type(batch_sampler) == "table" and type(batch_sampler.batch_sampler) == "table" do batch_sampler = batch_sampler.batch_sampler end
+  return batch_sampler
+end
+
+local function parts_of(self)
+  return { batch_sampler = innermost(self._batch_sampler), sampler = innermost(self._sampler), dataset = self._base.dataset }
+end
+
+local function copied(value)
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for key, item in pairs(value) do copy[key] = copied(item) end
+  return copy
+end
+
+local function has_state(part)
+  return type(part) == "table" and type(part.state_dict) == "function" and type(part.load_state_dict) == "function"
+end
+local function has_generator(part)
+  local generator = rawget(part, "generator")
+  return type(generator) == "userdata" and generator.get_state ~= nil
+end
+
+--- Where the samplers and the data set stand: the state of their generators, or what their own state_dict says.
+local function capture(self)
+  local found = {}
+  for name, part in pairs(parts_of(self)) do
+    if has_state(part) then
+      found[name] = { state = copied(part:state_dict()) }
+    elseif has_generator(part) then
+      local drawn = class.is(part, data().DrawnSampler)
+      found[name] = { generator = hex(part.generator:get_state()), epoch = drawn and part.epoch or nil }
+    end
+  end
+  return found
+end
+
+local function restore(self, found)
+  for name, part in pairs(parts_of(self)) do
+    local entry = found[name]
+    if entry and entry.state ~= nil and has_state(part) then
+      part:load_state_dict(copied(entry.state))
+    elseif entry and entry.generator and has_generator(part) then
+      part.generator:set_state(unhex(entry.generator))
+      if class.is(part, data().DrawnSampler) then part.epoch = entry.epoch end
+    end
+  end
+end
+
+--- The generator that decides the order, where there is one to share.
+local function generator_of(self)
+  for _, name in ipairs { "sampler", "batch_sampler", "dataset" } do
+    local owner = parts_of(self)[name]
+    if owner and has_generator(owner) then return owner.generator end
+  end
+end
+
+--- Parts of a loader that want to hear of each pass: not our own samplers, which count by themselves, unless their order is to
+--- be a function of the pass number.
+local function parts_with_epochs(self)
+  local ours, parts = data(), {}
+  for _, name in ipairs { "batch_sampler", "sampler", "dataset" } do
+    local part = parts_of(self)[name]
+    local wants = type(part) == "table" and type(part.set_epoch) == "function"
+    local counts = class.is(part, ours.DrawnSampler) and not class.is(part, ours.SeedableRandomSampler)
+    -- a BatchSampler only passes on to its sampler, which is asked itself
+    if wants and not counts and not class.is(part, ours.BatchSampler) then parts[#parts + 1] = part end
+  end
+  return parts
+end
+
+--- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler, ones whose order is a function
+--- of the seed and the pass number alone.
+local function choose_samplers(self, loader, config)
+  local ours = data()
+  self._batch_sampler, self._sampler = loader.batch_sampler, loader.sampler
+  local inner = self._sampler
+  if not config.use_seedable_sampler or not class.is(inner, ours.RandomSampler) or class.is(inner, ours.SeedableRandomSampler) then
+    return
+  end
+  local seedable = ours.SeedableRandomSampler(inner.data_source, {
+    data_seed = config.data_seed, replacement = inner.replacement, num_samples = inner._num_samples,
+  })
+  local batches = self._batch_sampler
+  self._sampler = seedable
+  if class.of(batches) == ours.BatchSampler then
+    self._batch_sampler = ours.BatchSampler(seedable, { batch_size = batches.batch_size, drop_last = batches.drop_last })
+  elseif batches then -- a batch sampler of the script's own: it keeps its way of making batches
+    innermost(batches).sampler = seedable
+  end
+end
+
+-- ---- a loader ----------------------------------------------------------------------------------------------------
+
+---@class accelerate.PreparedLoader
+local Loader = {}
+M.methods = Loader
+
+--- Fills in a new loader.
+---@param self table
+---@param loader accelerate.DataLoader
+---@param o table see prepare_data_loader
+function M.fill(self, loader, o)
+  local config = o.config
+  self._base, self._skip, self._iteration = loader, 0, 0
+  self._num_processes, self._process_index = o.num_processes, o.process_index
+  self._split_batches, self._non_blocking = config.split_batches, config.non_blocking
+  self._device = o.put_on_device and o.device or nil
+  self._rng_types = o.rng_types
+  self._end, self._remainder = false, -1
+  self._drop_last = loader.drop_last or (loader.batch_sampler ~= nil and loader.batch_sampler.drop_last) or false
+  choose_samplers(self, loader, config)
+  self._epoch_parts = parts_with_epochs(self)
+  self._generator = generator_of(self)
+end
+
+--- A copy that leaves out `more` batches of each pass.
+---@param more integer
+function Loader:_without(more)
+  local copy = getmetatable(self).new()
+  for name, value in pairs(self) do rawset(copy, name, value) end
+  copy._skip = self._skip + more
+  copy._end, copy._remainder, copy._pass = false, -1, nil
+  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the original starts at its beginning.
+  copy._resume, self._resume = nil, nil
+  return copy
+end
+
+function Loader:reset() self._end, self._remainder = false, -1 end
+
+--- A pass begins: this is the active loader.  iter() calls it.
+function Loader:begin()
+  self:reset()
+  self._remainder = self:_first_remainder()
+  gradient_state:_enter(self)
+end
+
+--- A pass is over: the loader around it is the active one again.
+Loader["end"] = function(self) gradient_state:_leave(self) end
+
+---@class accelerate.LoaderPass where a pass stands
+---@field iteration integer its number
+---@field snapshot table where the samplers were when it started
+---@field taken integer batches given, those left out at the start included
+---@field resumed integer? the seed of a pass that goes on
+---@field seed integer? of the numbers that reading draws
+
+--- What is common to the starts of passes: generators are made equal, the number of the pass is told, and where it stands is kept
+--- for state_dict.
+---@return accelerate.LoaderPass
+function Loader:_start_pass()
+  local resume = self._resume
+  self._resume = nil
+  if resume and resume.iteration ~= self._iteration then resume = nil end -- set_epoch asked for another one
+  if self._num_processes > 1 then
+    for _, kind in ipairs(self._rng_types) do
+      if kind ~= "generator" or self._generator then random.synchronize_rng_state(kind, self._generator) end
+    end
+  end
+  -- Ours draw a new order for each pass by themselves, so that a pass that was left by break is not repeated.
+  for _, part in ipairs(self._epoch_parts) do part:set_epoch(self._iteration) end
+  self._pass = { iteration = self._iteration, snapshot = capture(self), taken = self._skip + (resume and resume.batches or 0),
+    resumed = resume and resume.seed }
+  return self._pass
+end
+
+--- The seed of the numbers that reading draws in this pass.
+---@param rank integer whose numbers
+---@param shared boolean? rank 0's for all, who read the same stream
+function Loader:_seed_pass(pass, rank, shared)
+  local seed = pass.resumed or require("accelerate.data.seeding").pass(pass.iteration, rank)
+  if shared and core.dist.world_size() > 1 then
+    seed = tonumber(core.dist.broadcast_bytes(self._process_index == 0 and ("%.17g"):format(seed) or nil, 0))
+  end
+  pass.seed = seed
+  return seed
+end
+
+--- A batch of `pass` is given.
+function Loader:_give(pass, is_last)
+  pass.taken = pass.taken + 1
+  self._pass, self._end = pass, is_last
+end
+
+--- `pass` has come to its end.
+function Loader:_finish(pass)
+  if self._pass == pass then self._pass = nil end
+  self["end"](self)
+end
+
+--- The batch's parts, on the device.
+function Loader:_placed(batch)
+  local device = self._device
+  if device and device ~= "cpu" then
+    for i = 1, batch.n do batch[i] = operations.send_to_device(batch[i], device) end
+  end
+  return batch
+end
+
+--- Says which pass comes next, to the batch sampler, the sampler and the data set, as far as they want to know.
+---@param epoch integer from 0
+function Loader:set_epoch(epoch)
+  options.value("set_epoch", "epoch", epoch, { "integer", min = 0 })
+  self._iteration = epoch
+  for _, part in pairs(parts_of(self)) do
+    if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
+  end
+end
+
+-- ---- state -------------------------------------------------------------------------------------------------------
+
+--- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader that loads this goes on with
+--- batch k + 1; while the last one is in use, with the next pass.  A plain table of strings, numbers and what the samplers' and the
+--- data set's own state_dict() gave, so that it can be saved.  The order is not in it, only what it is computed from.
+---@return table
+function Loader:state_dict()
+  if self._resume then return copied(self._resume.whole) end
+  local found = { iteration = self._iteration, batches = 0, num_processes = self._num_processes, process_index = self._process_index,
+    total_batch_size = self.total_batch_size }
+  local pass = self._pass
+  if pass and not self._end then
+    found.iteration, found.batches, found.seed, found.parts = pass.iteration, pass.taken, pass.seed, copied(pass.snapshot)
+  else
+    if pass then found.iteration = pass.iteration + 1 end -- its last batch is in use
+    found.parts = capture(self)
+  end
+  return found
+end
+
+local STATE = {
+  iteration = { "integer", min = 0 }, batches = { "integer", min = 0 }, parts = { "table" },
+  num_processes = { "integer", min = 1 }, process_index = { "integer", min = 0 },
+  total_batch_size = { "integer", min = 1, optional = true }, seed = { "number", optional = true },
+}
+
+-- How many batches of this loader are those of a loader that may have had another batch size, or other ranks.
+local function batches_here(self, found)
+  local mine, theirs = self.total_batch_size, found.total_batch_size
+  if not mine or not theirs or mine == theirs then return found.batches end
+  local items = found.batches * theirs
+  if items % mine ~= 0 then
+    fail("load_state_dict: the state is that of a loader with %d items in a batch over all ranks, %d of whose batches were read; this "
+      .. "loader has %d in a batch, and %d items are no whole number of them", theirs, found.batches, mine, items)
+  end
+  return items / mine
+end
+
+--- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it start at their beginning.  Samples
+--- that come before are not read where the data set has get(i); a stream is read and thrown away.
+---@param found table
+function Loader:load_state_dict(found)
+  if type(found) ~= "table" then fail("load_state_dict: expected what state_dict() gave, got %s", options.show(found)) end
+  local checked = options.check("load_state_dict", found, STATE)
+  local batches = batches_here(self, checked)
+  restore(self, checked.parts)
+  self._iteration = checked.iteration
+  self:reset()
+  self._pass = nil
+  -- The numbers that reading drew depended on the rank, except with streams that all ranks read.
+  local seed = (self._shares_seed or checked.process_index == self._process_index) and checked.seed or nil
+  self._resume = { iteration = checked.iteration, batches = math.max(0, batches - self._skip), seed = seed,
+    whole = copied(found) }
+end
+
+-- ---- fields ------------------------------------------------------------------------------------------------------
+
+local GET = {
+  --- True while the last batch of the pass is in use.
+  end_of_dataloader = function(self) return self._end end,
+  --- How many items of the last round over all ranks are real; 0: all, -1: unknown.
+  remainder = function(self) return self._remainder end,
+  --- The batch over all ranks; nil when batches have no fixed size.
+  total_batch_size = function(self)
+    local size = self._base.batch_size or M.batch_size_of(self._batch_sampler or self._sampler)
+    if not size then return nil end
+    return self._split_batches and size or size * self._num_processes
+  end,
+  --- How many items the whole data set has; nil when that is not known.
+  total_dataset_length = function(self)
+    local dataset = self._base.dataset
+    return type(dataset.total_length) == "number" and dataset.total_length or length_of(dataset)
+  end,
+  batch_sampler = function(self) return self._shard or self._batch_sampler end,
+  sampler = function(self) return self._sampler end,
+  base_dataloader = function(self) return self._base end,
+  device = function(self) return self._device end,
+  iteration = function(self) return self._iteration end,
+  skip_batches = function(self) return self._skip end,
+  split_batches = function(self) return self._split_batches end,
+  non_blocking = function(self) return self._non_blocking end,
+  gradient_state = function() return gradient_state end,
+  rng_types = function(self) return self._rng_types end,
+  synchronized_generator = function(self) return self._generator end,
+}
+for _, name in ipairs { "dataset", "batch_size", "drop_last", "collate_fn", "generator", "num_workers", "prefetch_factor",
+  "persistent_workers", "worker_init_fn", "timeout", "pin_memory" } do
+  GET[name] = function(self) return self._base[name] end
+end
+
+--- The size of a batch sampler's batches; nil when they have none, or it is no batch sampler.
+function M.batch_size_of(batch_sampler)
+  local size = type(batch_sampler) == "table" and batch_sampler.batch_size
+  return type(size) == "number" and size or nil
+end
+
+--- Makes a class of prepared loaders.
+---@param name string
+---@param methods table
+function M.define(name, methods)
+  return properties.define(name, { get = GET, methods = properties.merge(Loader, methods) })
+end
+
+--- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it is not known.
+function M.remainder_of(self)
+  if self._drop_last then return -1 end
+  local length, total, batches = length_of(self._sampler) or self.total_dataset_length, self.total_batch_size, self._batch_sampler
+  if not length or not total then return -1 end
+  local left_out = batches and batches.skip_batches and batches.skip_batches * (batches.batch_size or 0) or 0
+  return math.max(0, length - left_out) % total
+end
+
+return M
