@@ -216,7 +216,7 @@ describe("a dispatching loader", function()
       expect(message_of(function(i) return i end, { collate_fn = with(function(i) return "part " .. i end) }), "the batch.v", "'part 1'", "'part 3'")
       expect(message_of(function(i) return i end, { collate_fn = with(function(i) return core.tensor(i) end) }), "must count the 2 items")
       expect(message_of(function(i) return i end, { collate_fn = with(function(i) return i == 1 and {} or nil end) }), "the batch")
-      expect(message_of(function(i) return i end, { collate_fn = with(function() return print end) }), "cannot send a function", "skeleton.v")
+      expect(message_of(function(i) return i end, { collate_fn = with(function() return print end) }), "the step.batch.v is a function")
       expect(message_of(function(i) if i == 5 then error "no such file" end return i end), "sample 5", "no such file")
       expect(message_of(function(i) return i end, { collate_fn = function() return 7 end }), "no items to share out")
       local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 4 then return core.zeros(i) end end end }

@@ -463,6 +463,51 @@ describe("worker processes", function()
     assert.same({}, children())
   end)
 
+  it("of passes left by break do not pile up, of one loader or of many", function()
+    local accelerator = require("accelerate").Accelerator {}
+    local function set() return plain(8, function(i) return i end) end
+    local function stream()
+      return { iter = function()
+        local i = 0
+        return function()
+          i = i + 1
+          return i < 8 and i or nil
+        end
+      end }
+    end
+    local kinds = {
+      raw = function(loader) return loader or data.DataLoader(set(), { num_workers = 2 }) end,
+      many = function() return data.DataLoader(set(), { num_workers = 2 }) end,
+      prepared = function(loader) return loader or accelerator:prepare(data.DataLoader(set(), { num_workers = 2 })) end,
+      stream = function(loader) return loader or data.DataLoader(stream(), { num_workers = 2 }) end,
+    }
+    for kind, make in pairs(kinds) do
+      local loader
+      for k = 1, 40 do
+        loader = make(loader)
+        for _ in loader:iter() do break end
+        if k % 10 == 0 then assert.is_true(#children() <= 4, kind .. ": " .. #children() .. " processes after " .. k .. " breaks") end
+      end
+    end
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(#children() <= 2) -- what the last loop's own variables may still hold
+  end)
+
+  it("of a pass that goes on inside another one of the same loader are started again", function()
+    local loader = data.DataLoader(plain(3, function(i) return i end), { num_workers = 1 })
+    local seen = {}
+    for x in loader:iter() do
+      for y in loader:iter() do seen[#seen + 1] = x:totable()[1] * 10 + y:totable()[1] end
+    end
+    assert.same({ 11, 12, 13, 21, 22, 23, 31, 32, 33 }, seen)
+    local prepared, count = require("accelerate").Accelerator {}:prepare(data.DataLoader(plain(3, function(i) return i end), { num_workers = 1 })), 0
+    for _ in prepared:iter() do
+      for _ in prepared:iter() do count = count + 1 end
+    end
+    assert.equal(9, count)
+  end)
+
   it("serve prepared streams", function()
     ranks.ok(2, [[
       local data = accelerate.data
@@ -472,11 +517,16 @@ describe("worker processes", function()
         i = i - step
         return function() i = i + step if i <= 32 then return i end end
       end }
-      local loader = accelerate.Accelerator {}:prepare(data.DataLoader(set, { batch_size = 4, num_workers = 2 }))
-      local got = {}
-      for x in loader:iter() do got[#got + 1] = text(x) end
+      local function read(dispatch)
+        local accelerator, got = accelerate.Accelerator { dispatch_batches = dispatch }, {}
+        local loader = accelerator:prepare(data.DataLoader(set, { batch_size = 4, num_workers = 2 }))
+        for x in loader:iter() do got[#got + 1] = text(x) end
+        return table.concat(got, "|")
+      end
       local expected = rank == 0 and "1 3 5 7|2 4 6 8|17 19 21 23|18 20 22 24" or "9 11 13 15|10 12 14 16|25 27 29 31|26 28 30 32"
-      check(table.concat(got, "|") == expected, table.concat(got, "|"))
+      check(read(false) == expected, read(false))
+      expected = rank == 0 and "1 3 5 7|9 11 13 15|17 19 21 23|25 27 29 31" or "2 4 6 8|10 12 14 16|18 20 22 24|26 28 30 32"
+      check(read(nil) == expected, read(nil)) -- rank 0 reads for both
     ]])
   end)
 end)

@@ -81,8 +81,25 @@ end
 local Pool = {}
 Pool.__index = Pool
 
+-- Pools that have processes, of all loaders; and how many of them were in use when that was last looked at.
+local pools, in_use = setmetatable({}, { __mode = "k" }), 0
+
+-- Ends the processes of passes that were left by break. That nobody can go on with a pass is known to the collector alone, so it runs
+-- when there are more pools than were found in use the last time: a new one is then the first of a pass that is still going on.
+local function end_abandoned()
+  local function live()
+    local count = 0
+    for _ in pairs(pools) do count = count + 1 end
+    return count
+  end
+  if live() > in_use then collectgarbage() end
+  in_use = live()
+end
+
 local function new_pool(loader)
+  end_abandoned()
   local pool = setmetatable({ list = {}, ticket = 0 }, Pool)
+  pools[pool] = true
   core.get_num_threads() -- loads the kernels once, here, and not in each worker
   for id = 0, loader.num_workers - 1 do
     pool.list[id + 1] = core._worker_start(function(channel) serve(loader, id, loader.num_workers, channel) end)
@@ -96,6 +113,7 @@ end
 function Pool:close()
   local list = self.list
   self.list, self.closed = {}, true
+  pools[self] = nil
   for _, worker in ipairs(list) do worker:hang_up() end
   for _, worker in ipairs(list) do worker:close(0.5) end
 end
@@ -237,6 +255,11 @@ function M.read(loader, tasks, seed, epoch, skip, announced)
     loader = loader, tasks = tasks, stream = not tasks, seed = seed, epoch = epoch, announced = announced,
     first = tasks and skip or 0, issued = 0, taken = 0, turn = 0, queue = {}, ended = {},
   }, Pass)
+  -- Earlier passes of this loader give their processes up: most were left by break, and one that goes on starts new ones. A stream
+  -- cannot be read from its middle: its processes stay until nobody can ask for more.
+  for pool in pairs(not loader.persistent_workers and loader._pools or {}) do
+    if not (pool.owner and pool.owner.stream) then pool:close() end
+  end
   local left = tasks and 0 or skip
   return function()
     while left > 0 do

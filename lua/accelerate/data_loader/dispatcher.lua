@@ -149,7 +149,7 @@ local function producer(self, pass)
     local skeleton, tensors = batches.unpack_tensors(step.value)
     local forms = {}
     for i, t in ipairs(tensors) do forms[i] = { t.dtype, t.shape } end
-    return { is_last = is_last, real = items, items = step.items, n = step.n, skeleton = skeleton, forms = forms }, tensors
+    return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton, forms = forms }, tensors
   end
 end
 
@@ -162,7 +162,7 @@ local function exchange(self, produce)
   if here then
     if alone then return produce() end
     ok, message, tensors = pcall(produce)
-    if ok then ok, text = pcall(operations.serialize, message) end
+    if ok then ok, text = pcall(operations.serialize, message, "the step") end
     if not ok then
       local problem = text or message
       core.dist.broadcast_bytes(operations.serialize { error = tostring(problem) }, 0)
@@ -183,7 +183,7 @@ end
 
 --- This rank's part of a step.
 local function part_of(self, message, tensors)
-  local value = batches.pack_tensors(message.skeleton, tensors)
+  local value = batches.pack_tensors(message.batch, tensors)
   if self._num_processes == 1 and not self._slice_fn then return batches.parts(value, message.n) end
   local each = message.items / self._num_processes
   local first, last = self._process_index * each + 1, (self._process_index + 1) * each
