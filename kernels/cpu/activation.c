@@ -40,15 +40,25 @@ AX_LOOP2(back_none_f32, float, float, a * ax_gelu_slope_f32(b))
 AX_LOOP2(back_none_f64, double, double, a * ax_gelu_slope_f64(b))
 AX_LOOP2(back_tanh_f32, float, float, a * ax_gelu_tanh_slope_f32(b))
 AX_LOOP2(back_tanh_f64, double, double, a * ax_gelu_tanh_slope_f64(b))
+AX_BF16_LOOP1(gelu_none_bf16, ax_gelu_f32(x))
+AX_BF16_LOOP1(gelu_tanh_bf16, ax_gelu_tanh_f32(x))
+AX_BF16_LOOP2(back_none_bf16, a * ax_gelu_slope_f32(b))
+AX_BF16_LOOP2(back_tanh_bf16, a * ax_gelu_tanh_slope_f32(b))
 
 ax_status ax_cpu_gelu(const ax_call *call)
 {
-  static const ax_loop loops[2][AX_DTYPE_COUNT] = { { [AX_F32] = gelu_none_f32, [AX_F64] = gelu_none_f64 }, { [AX_F32] = gelu_tanh_f32, [AX_F64] = gelu_tanh_f64 } };
+  static const ax_loop loops[2][AX_DTYPE_COUNT] = {
+    { [AX_F32] = gelu_none_f32, [AX_F64] = gelu_none_f64, [AX_BF16] = gelu_none_bf16 },
+    { [AX_F32] = gelu_tanh_f32, [AX_F64] = gelu_tanh_f64, [AX_BF16] = gelu_tanh_bf16 },
+  };
   return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
 }
 
 ax_status ax_cpu__gelu_backward(const ax_call *call)
 {
-  static const ax_loop loops[2][AX_DTYPE_COUNT] = { { [AX_F32] = back_none_f32, [AX_F64] = back_none_f64 }, { [AX_F32] = back_tanh_f32, [AX_F64] = back_tanh_f64 } };
+  static const ax_loop loops[2][AX_DTYPE_COUNT] = {
+    { [AX_F32] = back_none_f32, [AX_F64] = back_none_f64, [AX_BF16] = back_none_bf16 },
+    { [AX_F32] = back_tanh_f32, [AX_F64] = back_tanh_f64, [AX_BF16] = back_tanh_bf16 },
+  };
   return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
 }

@@ -1,4 +1,4 @@
-/* Convolutions: who computes them.  3 x 3 kernels in float32 go through Winograd's transforms where that pays;
+/* Convolutions: who computes them.  3 x 3 kernels go through Winograd's transforms where that pays;
  * float32 and bfloat16 to oneDNN as far as it has fast code; float16, and what oneDNN leaves, runs
  * in float32; float64 in our own loops. */
 #include "conv.h"

@@ -26,7 +26,7 @@ typedef struct ax_conv_data {
 ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *scratch, bool *done);
 ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes);
 
-/* winograd.c: float32, as far as ax_wino_fits.  WEIGHT adds to w when `accumulate`. */
+/* winograd.c: float32 and bfloat16 (computed with in float32), as far as ax_wino_fits.  WEIGHT adds to w when `accumulate`. */
 bool ax_wino_fits(const ax_conv *v);
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 

@@ -74,7 +74,7 @@ typedef void (*ax_loop)(char *const *data, const int64_t *stride, int64_t n, con
 /* Walks `it` in the order that suits memory best; operands must not overlap other than exactly. */
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
 /* Picks the loop for the type of operand `key` out of `loops` [AX_DTYPE_COUNT]; float16 and bfloat16 run through the float32 loop
- * a block at a time.  EDTYPE naming the op where there is none. */
+ * a block at a time, or through their own (AX_BF16_LOOP1, 2 in simd.h) where it is there and all operands are of that type and contiguous.  EDTYPE naming the op where there is none. */
 ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx);
 ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
 

@@ -169,7 +169,7 @@ ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d)
 
 #define BLOCK 512
 
-typedef struct half_walk { ax_loop loop; const void *ctx; const ax_iter *it; } half_walk;
+typedef struct half_walk { ax_loop loop, direct; const void *ctx; const ax_iter *it; } half_walk; /* direct: NULL, or for contiguous operands of one half type */
 
 static bool is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
@@ -181,7 +181,13 @@ static void half_loop(char *const *data, const int64_t *stride, int64_t n, const
   float buffer[1 + AX_MAX_INPUTS][BLOCK];
   char *part[1 + AX_MAX_INPUTS];
   int64_t step[1 + AX_MAX_INPUTS];
+  bool direct = h->direct != NULL;
 
+  for (int k = 0; direct && k < it->n; k++) direct = stride[k] == 2;
+  if (direct) {
+    h->direct(data, stride, n, h->ctx);
+    return;
+  }
   for (int64_t lo = 0; lo < n; lo += BLOCK) {
     const int64_t count = n - lo < BLOCK ? n - lo : BLOCK;
     for (int k = 0; k < it->n; k++) {
@@ -204,8 +210,10 @@ ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, c
 
   for (int k = 1; key && k < it->n; k++)
     if (is_half(it->op[k].dtype)) d = it->op[k].dtype; /* a number beside half operands comes in float32 */
-  if (is_half(d) && !loops[d]) {
-    const half_walk h = { loops[AX_F32], ctx, it };
+  if (is_half(d)) {
+    half_walk h = { loops[AX_F32], loops[d], ctx, it };
+    for (int k = 0; k < it->n; k++)
+      if (it->op[k].dtype != d) h.direct = NULL;
     if (!h.loop) return ax_cpu_no_dtype(call->op, d);
     ax_cpu_nest(it, half_loop, &h);
     return AX_OK;

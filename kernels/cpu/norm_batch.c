@@ -11,38 +11,44 @@ enum { CHUNK = 8192 /* elements */, LEAST_ROWS = 32 };
 
 typedef struct job {
   int64_t rows, channels, chunk_rows;
-  const void *x, *g, *residual; /* (rows, channels) in float32 or float64 */
-  void *y;                      /* the result, or dx */
+  const void *x, *g, *residual; /* (rows, channels) */
+  void *y;                      /* the result, or dx; of the same type */
   void *sums;                   /* (chunks, 2, channels): of the chunk's differences and their squares; backward: of g and of g (x - mean) */
-  const void *a, *b, *c, *mean; /* for each channel */
+  const void *a, *b, *c, *mean; /* for each channel, in the type computed in, as the sums are */
   bool relu;
 } job;
 
-#define BATCH_NORM(S, T) \
+typedef struct kind {
+  ax_range_fn statistics, apply, products, gradient;
+  void (*combine)(const job *, double *, double *), (*add_up)(const job *, double *, double *);
+} kind;
+
+/* X: the type in memory, T: the one computed in; GET and PUT convert an element on its way. */
+#define BATCH_NORM(S, X, T, GET, PUT) \
   static void statistics_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const job *j = ud; \
     const int64_t n = j->channels; \
     for (int64_t k = lo; k < hi; k++) { \
       const int64_t from = k * j->chunk_rows, to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
-      const T *first = (const T *)j->x + from * n; \
+      const X *first = (const X *)j->x + from * n; \
       T *sum = (T *)j->sums + 2 * k * n, *square = sum + n; \
       int64_t r = from; \
       memset(sum, 0, 2 * (size_t)n * sizeof(T)); \
       for (; r + 4 <= to; r += 4) { \
-        const T *x = (const T *)j->x + r * n; \
+        const X *x = (const X *)j->x + r * n; \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
-          const T d0 = x[c] - first[c], d1 = x[n + c] - first[c], d2 = x[2 * n + c] - first[c], d3 = x[3 * n + c] - first[c]; \
+          const T f = GET(first[c]), d0 = GET(x[c]) - f, d1 = GET(x[n + c]) - f, d2 = GET(x[2 * n + c]) - f, d3 = GET(x[3 * n + c]) - f; \
           sum[c] += (d0 + d1) + (d2 + d3); \
           square[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3); \
         } \
       } \
       for (; r < to; r++) { \
-        const T *x = (const T *)j->x + r * n; \
+        const X *x = (const X *)j->x + r * n; \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
-          const T d = x[c] - first[c]; \
+          const T d = GET(x[c]) - GET(first[c]); \
           sum[c] += d; \
           square[c] += d * d; \
         } \
@@ -56,20 +62,20 @@ typedef struct job {
     const int64_t n = j->channels; \
     const T *a = j->a, *b = j->b; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *x = (const T *)j->x + r * n, *z = j->residual ? (const T *)j->residual + r * n : NULL; \
-      T *y = (T *)j->y + r * n; \
+      const X *x = (const X *)j->x + r * n, *z = j->residual ? (const X *)j->residual + r * n : NULL; \
+      X *y = (X *)j->y + r * n; \
       if (z && j->relu) { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { const T v = x[c] * a[c] + b[c] + z[c]; y[c] = v < 0 ? 0 : v; } \
+        for (int64_t c = 0; c < n; c++) { const T v = GET(x[c]) * a[c] + b[c] + GET(z[c]); y[c] = PUT(v < 0 ? 0 : v); } \
       } else if (z) { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) y[c] = x[c] * a[c] + b[c] + z[c]; \
+        for (int64_t c = 0; c < n; c++) y[c] = PUT(GET(x[c]) * a[c] + b[c] + GET(z[c])); \
       } else if (j->relu) { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { const T v = x[c] * a[c] + b[c]; y[c] = v < 0 ? 0 : v; } \
+        for (int64_t c = 0; c < n; c++) { const T v = GET(x[c]) * a[c] + b[c]; y[c] = PUT(v < 0 ? 0 : v); } \
       } else { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) y[c] = x[c] * a[c] + b[c]; \
+        for (int64_t c = 0; c < n; c++) y[c] = PUT(GET(x[c]) * a[c] + b[c]); \
       } \
     } \
   } \
@@ -86,30 +92,30 @@ typedef struct job {
       memset(sum, 0, 2 * (size_t)n * sizeof(T)); \
       if (j->relu) { \
         for (; r + 2 <= to; r += 2) { \
-          const T *x = (const T *)j->x + r * n, *g = (const T *)j->g + r * n; \
+          const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
           AX_SIMD \
           for (int64_t c = 0; c < n; c++) { \
-            const T g0 = x[c] * a[c] + b[c] > 0 ? g[c] : 0, g1 = x[n + c] * a[c] + b[c] > 0 ? g[n + c] : 0; \
+            const T x0 = GET(x[c]), x1 = GET(x[n + c]), g0 = x0 * a[c] + b[c] > 0 ? GET(g[c]) : 0, g1 = x1 * a[c] + b[c] > 0 ? GET(g[n + c]) : 0; \
             sum[c] += g0 + g1; \
-            product[c] += g0 * (x[c] - mean[c]) + g1 * (x[n + c] - mean[c]); \
+            product[c] += g0 * (x0 - mean[c]) + g1 * (x1 - mean[c]); \
           } \
         } \
       } else \
         for (; r + 4 <= to; r += 4) { \
-          const T *x = (const T *)j->x + r * n, *g = (const T *)j->g + r * n; \
+          const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
           AX_SIMD \
           for (int64_t c = 0; c < n; c++) { \
-            const T m = mean[c]; \
-            sum[c] += (g[c] + g[n + c]) + (g[2 * n + c] + g[3 * n + c]); \
-            product[c] += (g[c] * (x[c] - m) + g[n + c] * (x[n + c] - m)) + (g[2 * n + c] * (x[2 * n + c] - m) + g[3 * n + c] * (x[3 * n + c] - m)); \
+            const T m = mean[c], g0 = GET(g[c]), g1 = GET(g[n + c]), g2 = GET(g[2 * n + c]), g3 = GET(g[3 * n + c]); \
+            sum[c] += (g0 + g1) + (g2 + g3); \
+            product[c] += (g0 * (GET(x[c]) - m) + g1 * (GET(x[n + c]) - m)) + (g2 * (GET(x[2 * n + c]) - m) + g3 * (GET(x[3 * n + c]) - m)); \
           } \
         } \
       for (; r < to; r++) { \
-        const T *x = (const T *)j->x + r * n, *g = (const T *)j->g + r * n; \
+        const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
         for (int64_t c = 0; c < n; c++) { \
-          const T v = !j->relu || x[c] * a[c] + b[c] > 0 ? g[c] : 0; \
+          const T at = GET(x[c]), v = !j->relu || at * a[c] + b[c] > 0 ? GET(g[c]) : 0; \
           sum[c] += v; \
-          product[c] += v * (x[c] - mean[c]); \
+          product[c] += v * (at - mean[c]); \
         } \
       } \
     } \
@@ -121,17 +127,17 @@ typedef struct job {
     const int64_t n = j->channels; \
     const T *mean = j->mean, *a = j->a, *b = j->b, *p = j->c, *q = p + n, *s = q + n; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *x = (const T *)j->x + r * n, *g = (const T *)j->g + r * n; \
-      T *dx = (T *)j->y + r * n; \
+      const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
+      X *dx = (X *)j->y + r * n; \
       if (j->relu) { \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
-          const T v = x[c] * a[c] + b[c] > 0 ? g[c] : 0; \
-          dx[c] = p[c] * v + (q[c] * (x[c] - mean[c]) + s[c]); \
+          const T at = GET(x[c]), v = at * a[c] + b[c] > 0 ? GET(g[c]) : 0; \
+          dx[c] = PUT(p[c] * v + (q[c] * (at - mean[c]) + s[c])); \
         } \
       } else { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) dx[c] = p[c] * g[c] + (q[c] * (x[c] - mean[c]) + s[c]); \
+        for (int64_t c = 0; c < n; c++) dx[c] = PUT(p[c] * GET(g[c]) + (q[c] * (GET(x[c]) - mean[c]) + s[c])); \
       } \
     } \
   } \
@@ -144,7 +150,7 @@ typedef struct job {
       for (int64_t k = 0, r = 0; r < j->rows; k++, r += j->chunk_rows) { \
         const double many = (double)(j->rows - r < j->chunk_rows ? j->rows - r : j->chunk_rows); \
         const double sum = ((const T *)j->sums)[2 * k * n + c], square = ((const T *)j->sums)[(2 * k + 1) * n + c]; \
-        const double here = ((const T *)j->x)[r * n + c] + sum / many, apart = here - at; \
+        const double here = GET(((const X *)j->x)[r * n + c]) + sum / many, apart = here - at; \
         double spread = square - sum * sum / many; \
         spread = spread < 0 ? 0 : spread; \
         at += apart * many / (count + many); \
@@ -165,9 +171,19 @@ typedef struct job {
         sum[c] += ((const T *)j->sums)[2 * k * n + c]; \
         product[c] += ((const T *)j->sums)[(2 * k + 1) * n + c]; \
       } \
-  }
-BATCH_NORM(f32, float)
-BATCH_NORM(f64, double)
+  } \
+  static const kind kind_##S = { statistics_##S, apply_##S, products_##S, gradient_##S, combine_##S, add_up_##S };
+
+#define AS_IS(x) (x)
+BATCH_NORM(f32, float, float, AS_IS, AS_IS)
+BATCH_NORM(f64, double, double, AS_IS, AS_IS)
+BATCH_NORM(bf16, uint16_t, float, ax_bf16_to_float, ax_float_to_bf16)
+BATCH_NORM(f16, uint16_t, float, ax_half_to_float, ax_float_to_half)
+
+static const kind *kind_of(const ax_tensor *x)
+{
+  return x->dtype == AX_F64 ? &kind_f64 : x->dtype == AX_BF16 ? &kind_bf16 : x->dtype == AX_F16 ? &kind_f16 : &kind_f32;
+}
 
 /* ---- one call */
 
@@ -179,20 +195,6 @@ static ax_status take(space *s, size_t bytes)
   return ax_alloc(bytes ? bytes : 1, &s->p);
 }
 static void drop(space *s) { if (s->p) ax_free(s->p, s->bytes ? s->bytes : 1); }
-
-/* t's elements in float32 when it is of a half type, else where they are. */
-static ax_status widened(const ax_tensor *t, space *s, const void **out)
-{
-  const ax_dtype type = (ax_dtype)t->dtype;
-  *out = ax_data(t);
-  if (type != AX_F16 && type != AX_BF16) return AX_OK;
-  const ax_status st = take(s, (size_t)t->numel * sizeof(float));
-  if (st == AX_OK) {
-    ax_cpu_half_to_float(type, ax_data(t), 2, s->p, t->numel);
-    *out = s->p;
-  }
-  return st;
-}
 
 static double param(const ax_tensor *t, int64_t c, double otherwise) { return t ? ax_load_double((ax_dtype)t->dtype, ax_data(t), c) : otherwise; }
 
@@ -218,25 +220,13 @@ static job job_of(const ax_tensor *x)
 
 static int64_t chunks_of(const job *j) { return (j->rows + j->chunk_rows - 1) / j->chunk_rows; }
 
-/* Computes y = x a + b and so on for any type; y half: through float32. */
-static ax_status apply(job *j, const ax_tensor *x, const ax_tensor *residual, const ax_tensor *y)
+/* Computes y = x a + b and so on. */
+static void apply(job *j, const ax_tensor *x, const ax_tensor *residual, const ax_tensor *y)
 {
-  const bool wide = y->dtype == AX_F64, half = y->dtype == AX_F16 || y->dtype == AX_BF16;
-  space sx = { 0 }, sz = { 0 }, sy = { 0 };
-  ax_status st;
-
-  AX_TRY(widened(x, &sx, &j->x));
-  if (residual) AX_TRY(widened(residual, &sz, &j->residual));
+  j->x = ax_data(x);
+  j->residual = residual ? ax_data(residual) : NULL;
   j->y = ax_data(y);
-  if (half) {
-    AX_TRY(take(&sy, (size_t)y->numel * sizeof(float)));
-    j->y = sy.p;
-  }
-  ax_cpu_for(j->rows, y->numel, wide ? apply_f64 : apply_f32, j);
-  if (half) ax_cpu_float_to_half((ax_dtype)y->dtype, j->y, ax_data(y), 2, y->numel);
-out:
-  drop(&sx), drop(&sz), drop(&sy);
-  return st;
+  ax_cpu_for(j->rows, y->numel, kind_of(x)->apply, j);
 }
 
 static ax_status train(const ax_call *call, const ax_tensor *residual)
@@ -249,19 +239,19 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   const size_t item = wide ? sizeof(double) : sizeof(float);
   job j = job_of(x);
   const size_t n = (size_t)j.channels;
-  space sx = { 0 }, sums = { 0 }, numbers = { 0 };
+  const kind *k = kind_of(x);
+  space sums = { 0 }, numbers = { 0 };
   ax_status st;
 
   if (x->numel == 0) return AX_OK;
-  AX_TRY(widened(x, &sx, &j.x));
+  j.x = ax_data(x);
   AX_TRY(take(&sums, (size_t)chunks_of(&j) * 2 * n * item));
   AX_TRY(take(&numbers, 2 * n * sizeof(double) + 2 * n * item));
   double *const at = numbers.p, *const m2 = at + n;
   void *const a = m2 + n, *const b = (char *)a + n * item;
   j.sums = sums.p;
-  ax_cpu_for(chunks_of(&j), x->numel, wide ? statistics_f64 : statistics_f32, &j);
-  if (wide) combine_f64(&j, at, m2);
-  else combine_f32(&j, at, m2);
+  ax_cpu_for(chunks_of(&j), x->numel, k->statistics, &j);
+  k->combine(&j, at, m2);
   for (int64_t c = 0; c < j.channels; c++) {
     put(wide, ax_data(mean), c, at[c]);
     put(wide, ax_data(invstd), c, 1 / sqrt(m2[c] / (double)j.rows + eps));
@@ -273,9 +263,9 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   j.a = a;
   j.b = b;
   j.relu = call->a->i[0];
-  AX_TRY(apply(&j, x, residual, y));
+  apply(&j, x, residual, y);
 out:
-  drop(&sx), drop(&sums), drop(&numbers);
+  drop(&sums), drop(&numbers);
   return st;
 }
 
@@ -286,11 +276,12 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2], *bias = call->in[3], *mean = call->in[4], *invstd = call->in[5];
   const ax_tensor *dx = call->out[0], *dweight = call->out[1], *dbias = call->out[2];
-  const bool wide = x->dtype == AX_F64, half = x->dtype == AX_F16 || x->dtype == AX_BF16;
+  const bool wide = x->dtype == AX_F64;
   const size_t item = wide ? sizeof(double) : sizeof(float);
   job j = job_of(x);
   const size_t n = (size_t)j.channels;
-  space sx = { 0 }, sg = { 0 }, sd = { 0 }, sums = { 0 }, numbers = { 0 };
+  const kind *k = kind_of(x);
+  space sums = { 0 }, numbers = { 0 };
   ax_status st;
 
   if (n) AX_TRY(take(&numbers, 2 * n * sizeof(double) + 5 * n * item));
@@ -298,8 +289,8 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
   char *const a = (char *)(product + n), *const b = a + n * item, *const p = b + n * item, *const q = p + n * item, *const s = q + n * item;
   if (n) memset(sum, 0, 2 * n * sizeof(double));
   if (x->numel) {
-    AX_TRY(widened(x, &sx, &j.x));
-    AX_TRY(widened(g, &sg, &j.g));
+    j.x = ax_data(x);
+    j.g = ax_data(g);
     AX_TRY(take(&sums, (size_t)chunks_of(&j) * 2 * n * item));
     j.sums = sums.p;
     j.mean = ax_data(mean);
@@ -307,9 +298,8 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
     for (int64_t c = 0; j.relu && c < j.channels; c++) coefficients(wide, weight, bias, mean, invstd, c, a, b);
     j.a = a;
     j.b = b;
-    ax_cpu_for(chunks_of(&j), x->numel, wide ? products_f64 : products_f32, &j);
-    if (wide) add_up_f64(&j, sum, product);
-    else add_up_f32(&j, sum, product);
+    ax_cpu_for(chunks_of(&j), x->numel, k->products, &j);
+    k->add_up(&j, sum, product);
   }
   for (int64_t c = 0; c < j.channels; c++) {
     const double scale = param(invstd, c, 0), w = param(weight, c, 1) * scale;
@@ -322,15 +312,10 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
   if (x->numel) {
     j.c = p;
     j.y = ax_data(dx);
-    if (half) {
-      AX_TRY(take(&sd, (size_t)dx->numel * sizeof(float)));
-      j.y = sd.p;
-    }
-    ax_cpu_for(j.rows, x->numel, wide ? gradient_f64 : gradient_f32, &j);
-    if (half) ax_cpu_float_to_half((ax_dtype)dx->dtype, j.y, ax_data(dx), 2, dx->numel);
+    ax_cpu_for(j.rows, x->numel, k->gradient, &j);
   }
 out:
-  drop(&sx), drop(&sg), drop(&sd), drop(&sums), drop(&numbers);
+  drop(&sums), drop(&numbers);
   return st;
 }
 
@@ -353,7 +338,7 @@ ax_status ax_cpu__scale_shift(const ax_call *call)
   j.a = numbers.p;
   j.b = b;
   j.relu = call->a->i[0];
-  st = apply(&j, x, residual, call->out[0]);
+  apply(&j, x, residual, call->out[0]);
 out:
   drop(&numbers);
   return st;

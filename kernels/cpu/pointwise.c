@@ -62,6 +62,16 @@ AX_INT_BINARY(INT2)
 AX_BOOL_UNARY(BOOL1)
 AX_BOOL_BINARY(BOOL2)
 
+/* what training in bfloat16 does most */
+#define T float
+#define HALF1(name, expr) AX_BF16_LOOP1(name##_bf16, expr)
+#define HALF2(name, expr) AX_BF16_LOOP2(name##_bf16, expr)
+AX_FLOAT_UNARY(HALF1)
+AX_FLOAT_BINARY(HALF2)
+#undef T
+#undef HALF1
+#undef HALF2
+
 /* ---- the kernels: which types an op has */
 
 #define TABLE(name, ...) \
@@ -73,18 +83,19 @@ AX_BOOL_BINARY(BOOL2)
 #define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
 #define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
 #define BOOL(name) [AX_BOOL] = name##_bool
+#define HALF(name) [AX_BF16] = name##_bf16
 
-TABLE(add, FLOATS(add), INTS(add), BOOL(add))
-TABLE(sub, FLOATS(sub), INTS(sub))
-TABLE(mul, FLOATS(mul), INTS(mul), BOOL(mul))
-TABLE(div, FLOATS(div))
-TABLE(maximum, FLOATS(maximum), INTS(maximum), BOOL(maximum))
-TABLE(minimum, FLOATS(minimum), INTS(minimum), BOOL(minimum))
-TABLE(neg, FLOATS(neg), INTS(neg))
+TABLE(add, FLOATS(add), HALF(add), INTS(add), BOOL(add))
+TABLE(sub, FLOATS(sub), HALF(sub), INTS(sub))
+TABLE(mul, FLOATS(mul), HALF(mul), INTS(mul), BOOL(mul))
+TABLE(div, FLOATS(div), HALF(div))
+TABLE(maximum, FLOATS(maximum), HALF(maximum), INTS(maximum), BOOL(maximum))
+TABLE(minimum, FLOATS(minimum), HALF(minimum), INTS(minimum), BOOL(minimum))
+TABLE(neg, FLOATS(neg), HALF(neg), INTS(neg))
 TABLE(abs, FLOATS(abs), INTS(abs))
-TABLE(sign, FLOATS(sign), INTS(sign), BOOL(sign))
-TABLE(square, FLOATS(square), INTS(square))
-TABLE(relu, FLOATS(relu), INTS(relu))
+TABLE(sign, FLOATS(sign), HALF(sign), INTS(sign), BOOL(sign))
+TABLE(square, FLOATS(square), HALF(square), INTS(square))
+TABLE(relu, FLOATS(relu), HALF(relu), INTS(relu))
 TABLE(floor, FLOATS(floor), INTS(floor))
 TABLE(ceil, FLOATS(ceil), INTS(ceil))
 TABLE(round, FLOATS(round), INTS(round))
@@ -98,9 +109,9 @@ TABLE(rsqrt, FLOATS(rsqrt))
 TABLE(tanh, FLOATS(tanh))
 TABLE(sigmoid, FLOATS(sigmoid))
 TABLE(erf, FLOATS(erf))
-TABLE(_tanh_backward, FLOATS(_tanh_backward))
-TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward))
-TABLE(_relu_backward, FLOATS(_relu_backward))
+TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
+TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))
+TABLE(_relu_backward, FLOATS(_relu_backward), HALF(_relu_backward))
 
 /* ---- sin and cos: large arguments need libm, one by one */
 

@@ -75,6 +75,30 @@
     } \
   }
 
+/* The same of bfloat16 by way of float, for operands that are all contiguous: what ax_cpu_pointwise finds at AX_BF16. */
+#define AX_BF16_LOOP1(fn, expr) \
+  static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    uint16_t *out = (uint16_t *)data[0]; \
+    const uint16_t *in = (const uint16_t *)data[1]; \
+    AX_SIMD \
+    for (int64_t i = 0; i < n; i++) { \
+      const float x = ax_bf16_to_float(in[i]); \
+      out[i] = ax_float_to_bf16(expr); \
+    } \
+  }
+#define AX_BF16_LOOP2(fn, expr) \
+  static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    uint16_t *out = (uint16_t *)data[0]; \
+    const uint16_t *left = (const uint16_t *)data[1], *right = (const uint16_t *)data[2]; \
+    AX_SIMD \
+    for (int64_t i = 0; i < n; i++) { \
+      const float a = ax_bf16_to_float(left[i]), b = ax_bf16_to_float(right[i]); \
+      out[i] = ax_float_to_bf16(expr); \
+    } \
+  }
+
 /* TO result = expr of TM m (a mask or choice), TI a and TI b. */
 #define AX_LOOP3(fn, TO, TM, TI, expr) AX_LOOP3_WITH(fn, TO, TM, TI, , expr)
 #define AX_LOOP3_WITH(fn, TO, TM, TI, begin, expr) \

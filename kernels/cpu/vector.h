@@ -2,6 +2,8 @@
 #ifndef AX_CPU_VECTOR_H
 #define AX_CPU_VECTOR_H
 
+#include "half.h"
+
 #if defined(__AVX512F__)
 #define AX_BYTES 64
 #elif defined(__AVX__)
@@ -27,6 +29,40 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #define AX_VFMA_f32(a, b, c) ((a) * (b) + (c))
 #define AX_VFMA_f64(a, b, c) ((a) * (b) + (c))
 #endif
+
+/* As many bfloat16s as a vector has floats, from and to memory; the latter rounds as ax_float_to_bf16 does. */
+typedef uint32_t ax_vec_bits __attribute__((vector_size(AX_BYTES)));
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_bf16(const void *p)
+{
+#if defined(__AVX512F__)
+  return (ax_vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif defined(__AVX2__)
+  return (ax_vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
+  ax_vec_f32 v;
+  for (int i = 0; i < AX_BYTES / 4; i++) v[i] = ax_bf16_to_float(((const uint16_t *)p)[i]);
+  return v;
+#endif
+}
+static inline __attribute__((always_inline)) void ax_vec_to_bf16(void *p, ax_vec_f32 v)
+{
+#if defined(__AVX512F__)
+  const __m512i u = (__m512i)v, one = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), one);
+  const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+  const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16)));
+#elif defined(__AVX2__)
+  const __m256i u = (__m256i)v, one = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), one);
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256 nan = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_UNORD_Q);
+  const __m256i both = _mm256_srli_epi32((__m256i)_mm256_blendv_ps((__m256)rounded, (__m256)quiet, nan), 16);
+  _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1)));
+#else
+  for (int i = 0; i < AX_BYTES / 4; i++) ((uint16_t *)p)[i] = ax_float_to_bf16(v[i]);
+#endif
+}
 
 /* Before a loop with few steps, whose arrays are then registers. */
 #define AX_UNROLL _Pragma("GCC unroll 8")

@@ -1,6 +1,9 @@
-/* 3 x 3 convolutions of stride 1 in float32 by Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 results out of 6 x 6 inputs takes 36 products where
+/* 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 results out of 6 x 6 inputs takes 36 products where
  * the plain sum takes 144.  With the transforms, which are cheap sums along the channels, two to three times as fast as oneDNN's direct code; the
  * results differ from those of a plain sum by about 1e-5 of the largest one (a plain sum itself errs by about 1e-6).
+ *
+ * bfloat16 images and weights are read as they are and computed with in float32: the transforms would lose too much in bfloat16, and a quarter
+ * of the products in float32 takes half the time of all of them in bfloat16.
  *
  *   y = A' [ (G w G') . (B' d B) ] A        summed over the input channels: 36 matrix products (tiles x c) x (c x o)
  *   dw = G' [ sum over tiles of (B' d B) . (A g A') ] G                       36 products (c x tiles) x (tiles x o)
@@ -8,27 +11,40 @@
  * and the gradient for the input is a convolution of g with the weights turned around.  Tiles go in blocks whose transforms stay in the second
  * cache.  Blocks and the order of additions follow from the sizes alone. */
 #include "conv.h"
+#include "vector.h"
 
 #include <omp.h>
 #include <string.h>
 
 #if defined(__AVX512F__)
-#define BYTES 64
 #define ROWS_1 12 /* rows of results that the product holds in registers, two vectors each; what is left goes in smaller groups */
 #define ROWS_2 8
 #elif defined(__AVX__)
-#define BYTES 32
 #define ROWS_1 6
 #define ROWS_2 4
 #else
-#define BYTES 16
 #define ROWS_1 6
 #define ROWS_2 4
 #endif
 
-typedef float vec __attribute__((vector_size(BYTES), aligned(4), may_alias));
-enum { LANES = BYTES / 4, PANEL = 2 * LANES, TILE = 4, SIDE = 6, POINTS = SIDE * SIDE };
+typedef ax_vec_f32 vec;
+enum { LANES = AX_BYTES / 4, PANEL = 2 * LANES, TILE = 4, SIDE = 6, POINTS = SIDE * SIDE };
 enum { CACHE = 640 * 1024 /* bytes of transforms that a block may take */, MIN_TILES = 24, MAX_TILES = 192, SKEW = 16 /* floats: the 36 planes start at different cache sets */ };
+
+/* ---- images of either type: `half` is a constant wherever these are used */
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const void *image, int64_t at, bool half)
+{
+  return half ? ax_vec_from_bf16((const uint16_t *)image + at) : *(const vec *)((const float *)image + at);
+}
+
+INLINE void store(void *image, int64_t at, vec v, bool half)
+{
+  if (half) ax_vec_to_bf16((uint16_t *)image + at, v);
+  else *(vec *)((float *)image + at) = v;
+}
 
 /* ---- the 36 products */
 
@@ -82,34 +98,36 @@ static void product(int64_t rows, int64_t cols, int64_t depth, const float *a, i
 
 /* ---- transforms of one vector of channels */
 
+#define FMA(a, b, c) AX_VFMA_f32((vec){ 0 } + (a), b, c)
+
 static inline void times_b(const vec *d, vec *o) /* B' d */
 {
-  const vec t1 = d[4] - 4 * d[2], t2 = d[3] - 4 * d[1], t3 = d[4] - d[2], t4 = 2 * (d[3] - d[1]);
-  o[0] = 4 * d[0] - 5 * d[2] + d[4];
+  const vec t1 = FMA(-4, d[2], d[4]), t2 = FMA(-4, d[1], d[3]), t3 = d[4] - d[2], t4 = d[3] - d[1];
+  o[0] = FMA(4, d[0], FMA(-5, d[2], d[4]));
   o[1] = t1 + t2;
   o[2] = t1 - t2;
-  o[3] = t3 + t4;
-  o[4] = t3 - t4;
-  o[5] = 4 * d[1] - 5 * d[3] + d[5];
+  o[3] = FMA(2, t4, t3);
+  o[4] = FMA(-2, t4, t3);
+  o[5] = FMA(4, d[1], FMA(-5, d[3], d[5]));
 }
 
 static inline void times_at(const vec *m, vec *o) /* A' m: 6 to 4 */
 {
   const vec s1 = m[1] + m[2], d1 = m[1] - m[2], s2 = m[3] + m[4], d2 = m[3] - m[4];
   o[0] = m[0] + s1 + s2;
-  o[1] = d1 + 2 * d2;
-  o[2] = s1 + 4 * s2;
-  o[3] = d1 + 8 * d2 + m[5];
+  o[1] = FMA(2, d2, d1);
+  o[2] = FMA(4, s2, s1);
+  o[3] = FMA(8, d2, d1) + m[5];
 }
 
 static inline void times_a(const vec *g, vec *o) /* A g: 4 to 6 */
 {
-  const vec e = g[0] + g[2], f = g[1] + g[3], e2 = g[0] + 4 * g[2], f2 = 2 * g[1] + 8 * g[3];
+  const vec e = g[0] + g[2], f = g[1] + g[3], e2 = FMA(4, g[2], g[0]), f2 = FMA(4, g[3], g[1]);
   o[0] = g[0];
   o[1] = e + f;
   o[2] = e - f;
-  o[3] = e2 + f2;
-  o[4] = e2 - f2;
+  o[3] = FMA(2, f2, e2);
+  o[4] = FMA(-2, f2, e2);
   o[5] = g[3];
 }
 
@@ -139,9 +157,10 @@ typedef struct wino {
   int64_t h, w, oh, ow, pad_y, pad_x;
   int64_t across, tiles;      /* tiles in a row of an image; in all */
   int64_t block, plane_c, plane_o; /* tiles in a block; floats in a plane of its transforms */
-  const float *x;             /* (n, h, w, c) */
-  float *y;                   /* (n, oh, ow, o): written; WEIGHT: g, read */
-  const float *bias;
+  bool half;                  /* x, y, bias are of bfloat16, else of float32 */
+  const void *x;              /* (n, h, w, c) */
+  void *y;                    /* (n, oh, ow, o): written; WEIGHT: g, read */
+  const void *bias;
   float *u;                   /* FORWARD, INPUT: (36, panels, c, PANEL).  WEIGHT: (36, c, o) */
   float *v, *m;               /* transforms of a block; for each thread */
   int64_t first;              /* WEIGHT: of the block under way */
@@ -155,78 +174,84 @@ static inline void place(const wino *p, int64_t tile, int64_t *n, int64_t *ty, i
   *n = tile / p->across / down;
 }
 
-/* B' d B of tile `tile`, as the t-th of the block's. */
-static void tile_in(const wino *p, int64_t tile, float *v, int64_t t)
-{
-  int64_t n, ty, tx;
-  place(p, tile, &n, &ty, &tx);
-  const int64_t y0 = ty - p->pad_y, x0 = tx - p->pad_x, row = p->w * p->c;
-  const float *from = p->x + n * p->h * row + y0 * row + x0 * p->c;
-  const bool inside = y0 >= 0 && x0 >= 0 && y0 + SIDE <= p->h && x0 + SIDE <= p->w;
+/* Pixels outside of an image: as many channels of it as ax_wino_fits allows. */
+enum { MAX_CHANNELS = 1024 };
+static const float nothing[MAX_CHANNELS] __attribute__((aligned(64)));
 
+/* Where the pixels of a square lie whose corner is (y0, x0): `side` rows of `side` of an image of h x w with c channels. */
+static __attribute__((noinline)) void pixels(const void *image, int64_t h, int64_t w, int64_t c, int64_t y0, int64_t x0, int side, bool half, const void **at)
+{
+  const int64_t step = c * (half ? 2 : 4);
+  for (int i = 0; i < side; i++) {
+    const bool in_y = y0 + i >= 0 && y0 + i < h;
+    const char *row = (const char *)image + ((y0 + i) * w + x0) * step;
+    for (int j = 0; j < side; j++) at[i * side + j] = in_y && x0 + j >= 0 && x0 + j < w ? (const void *)(row + j * step) : nothing;
+  }
+}
+
+INLINE const void *image_of(const void *images, int64_t n, int64_t size, bool half) { return (const char *)images + n * size * (half ? 2 : 4); }
+
+/* B' d B of tile `tile`, as the t-th of the block's. */
+INLINE void tile_in(const wino *p, const void *const *at, const void *const *next, float *v, int64_t t, bool half)
+{
   for (int64_t c = 0; c < p->c; c += LANES) {
-    vec d[SIDE], half[SIDE][SIDE], out[SIDE];
+    vec d[SIDE], done[SIDE][SIDE], out[SIDE];
+    for (int k = 0; k < POINTS; k++) __builtin_prefetch((const char *)next[k] + c * (half ? 2 : 4));
     for (int j = 0; j < SIDE; j++) { /* columns first */
-      if (inside) {
-        for (int i = 0; i < SIDE; i++) d[i] = *(const vec *)(from + i * row + j * p->c + c);
-      } else {
-        const bool in_x = x0 + j >= 0 && x0 + j < p->w;
-        for (int i = 0; i < SIDE; i++)
-          d[i] = in_x && y0 + i >= 0 && y0 + i < p->h ? *(const vec *)(from + i * row + j * p->c + c) : (vec){ 0 };
-      }
+      for (int i = 0; i < SIDE; i++) d[i] = load(at[i * SIDE + j], c, half);
       times_b(d, out);
-      for (int i = 0; i < SIDE; i++) half[i][j] = out[i];
+      for (int i = 0; i < SIDE; i++) done[i][j] = out[i];
     }
     float *to = v + t * p->c + c;
     for (int i = 0; i < SIDE; i++) {
-      times_b(half[i], out);
+      times_b(done[i], out);
       for (int j = 0; j < SIDE; j++) *(vec *)(to + (i * SIDE + j) * p->plane_c) = out[j];
     }
   }
 }
 
 /* A' m A, into y. */
-static void tile_out(const wino *p, int64_t tile, const float *m, int64_t t)
+INLINE void tile_out(const wino *p, int64_t tile, const float *m, int64_t t, bool half)
 {
   int64_t n, ty, tx;
   place(p, tile, &n, &ty, &tx);
   const int64_t rows = p->oh - ty < TILE ? p->oh - ty : TILE, cols = p->ow - tx < TILE ? p->ow - tx : TILE;
-  float *to = p->y + ((n * p->oh + ty) * p->ow + tx) * p->o;
+  const int64_t to = ((n * p->oh + ty) * p->ow + tx) * p->o;
 
   for (int64_t o = 0; o < p->o; o += LANES) {
-    vec in[SIDE], half[TILE][SIDE], out[TILE];
+    vec in[SIDE], done[TILE][SIDE], out[TILE];
     const float *from = m + t * p->o + o;
-    const vec bias = p->bias ? *(const vec *)(p->bias + o) : (vec){ 0 };
+    const vec bias = p->bias ? load(p->bias, o, half) : (vec){ 0 };
     for (int j = 0; j < SIDE; j++) {
       for (int i = 0; i < SIDE; i++) in[i] = *(const vec *)(from + (i * SIDE + j) * p->plane_o);
       times_at(in, out);
-      for (int i = 0; i < TILE; i++) half[i][j] = out[i];
+      for (int i = 0; i < TILE; i++) done[i][j] = out[i];
     }
     for (int i = 0; i < rows; i++) {
-      times_at(half[i], out);
-      for (int j = 0; j < cols; j++) *(vec *)(to + (i * p->ow + j) * p->o + o) = out[j] + bias;
+      times_at(done[i], out);
+      for (int j = 0; j < cols; j++) store(p->y, to + (i * p->ow + j) * p->o + o, out[j] + bias, half);
     }
   }
 }
 
 /* A g A' of a tile of g, as the t-th of the block's. */
-static void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t)
+INLINE void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t, bool half)
 {
+  const void *at[TILE * TILE];
   int64_t n, ty, tx;
   place(p, tile, &n, &ty, &tx);
-  const int64_t rows = p->oh - ty < TILE ? p->oh - ty : TILE, cols = p->ow - tx < TILE ? p->ow - tx : TILE;
-  const float *from = p->y + ((n * p->oh + ty) * p->ow + tx) * p->o;
+  pixels(image_of(p->y, n, p->oh * p->ow * p->o, half), p->oh, p->ow, p->o, ty, tx, TILE, half, at);
 
   for (int64_t o = 0; o < p->o; o += LANES) {
-    vec in[TILE], half[SIDE][TILE], out[SIDE];
+    vec in[TILE], done[SIDE][TILE], out[SIDE];
     for (int j = 0; j < TILE; j++) {
-      for (int i = 0; i < TILE; i++) in[i] = i < rows && j < cols ? *(const vec *)(from + (i * p->ow + j) * p->o + o) : (vec){ 0 };
+      for (int i = 0; i < TILE; i++) in[i] = load(at[i * TILE + j], o, half);
       times_a(in, out);
-      for (int i = 0; i < SIDE; i++) half[i][j] = out[i];
+      for (int i = 0; i < SIDE; i++) done[i][j] = out[i];
     }
     float *to = m + t * p->o + o;
     for (int i = 0; i < SIDE; i++) {
-      times_a(half[i], out);
+      times_a(done[i], out);
       for (int j = 0; j < SIDE; j++) *(vec *)(to + (i * SIDE + j) * p->plane_o) = out[j];
     }
   }
@@ -234,7 +259,9 @@ static void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t)
 
 /* ---- weights */
 
-typedef struct kernels { const wino *p; float *w; int64_t c, o; bool turned, add; } kernels; /* c, o: as w has them */
+typedef struct kernels { const wino *p; void *w; int64_t c, o; bool turned, add, half; } kernels; /* c, o: as w has them; half: w is of bfloat16 */
+
+static inline float tap_at(const kernels *k, int64_t at) { return k->half ? ax_bf16_to_float(((const uint16_t *)k->w)[at]) : ((const float *)k->w)[at]; }
 
 /* G w G' for vectors of written channels: (36, panels, read, PANEL).  turned: w's outputs are read and its inputs written, its taps reversed. */
 static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
@@ -245,19 +272,19 @@ static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
 
   for (int64_t read = lo; read < hi; read++)
     for (int64_t o = 0; o < p->o; o += LANES) {
-      const float *from = k->w + (k->turned ? (read * k->c + o) * 9 : (o * k->c + read) * 9);
+      const int64_t from = (k->turned ? read * k->c + o : o * k->c + read) * 9;
       float taps[9][LANES] __attribute__((aligned(64)));
-      vec in[3], half[SIDE][3], out[SIDE];
+      vec in[3], done[SIDE][3], out[SIDE];
       for (int l = 0; l < LANES; l++)
-        for (int tap = 0; tap < 9; tap++) taps[k->turned ? 8 - tap : tap][l] = from[l * step + tap];
+        for (int tap = 0; tap < 9; tap++) taps[k->turned ? 8 - tap : tap][l] = tap_at(k, from + l * step + tap);
       for (int j = 0; j < 3; j++) {
         for (int i = 0; i < 3; i++) in[i] = *(const vec *)taps[i * 3 + j];
         times_g(in, out);
-        for (int i = 0; i < SIDE; i++) half[i][j] = out[i];
+        for (int i = 0; i < SIDE; i++) done[i][j] = out[i];
       }
       float *to = p->u + (o / PANEL * p->c + read) * PANEL + o % PANEL;
       for (int i = 0; i < SIDE; i++) {
-        times_g(half[i], out);
+        times_g(done[i], out);
         for (int j = 0; j < SIDE; j++) *(vec *)(to + (i * SIDE + j) * panels * p->c * PANEL) = out[j];
       }
     }
@@ -272,24 +299,51 @@ static void weights_out(int64_t lo, int64_t hi, void *ud) /* input channels */
   for (int64_t c = lo; c < hi; c++)
     for (int64_t o = 0; o < p->o; o += LANES) {
       float taps[9][LANES] __attribute__((aligned(64)));
-      vec in[SIDE], half[3][SIDE], out[3];
+      vec in[SIDE], done[3][SIDE], out[3];
       for (int j = 0; j < SIDE; j++) {
         for (int i = 0; i < SIDE; i++) in[i] = *(const vec *)(p->u + ((i * SIDE + j) * p->c + c) * p->o + o);
         times_gt(in, out);
-        for (int i = 0; i < 3; i++) half[i][j] = out[i];
+        for (int i = 0; i < 3; i++) done[i][j] = out[i];
       }
       for (int i = 0; i < 3; i++) {
-        times_gt(half[i], out);
+        times_gt(done[i], out);
         for (int j = 0; j < 3; j++) *(vec *)taps[i * 3 + j] = out[j];
       }
       for (int l = 0; l < LANES; l++) {
-        float *to = k->w + ((o + l) * p->c + c) * 9;
-        for (int tap = 0; tap < 9; tap++) to[tap] = k->add ? to[tap] + taps[tap][l] : taps[tap][l];
+        const int64_t to = ((o + l) * p->c + c) * 9;
+        for (int tap = 0; tap < 9; tap++) {
+          const float sum = k->add ? tap_at(k, to + tap) + taps[tap][l] : taps[tap][l];
+          if (k->half) ((uint16_t *)k->w)[to + tap] = ax_float_to_bf16(sum);
+          else ((float *)k->w)[to + tap] = sum;
+        }
       }
     }
 }
 
 /* ---- blocks of tiles */
+
+static void find_tile(const wino *p, int64_t tile, const void **at)
+{
+  int64_t n, ty, tx;
+  place(p, tile, &n, &ty, &tx);
+  pixels(image_of(p->x, n, p->h * p->w * p->c, p->half), p->h, p->w, p->c, ty - p->pad_y, tx - p->pad_x, SIDE, p->half, at);
+}
+static void tiles_in(const wino *p, int64_t first, int64_t lo, int64_t hi, float *v)
+{
+  const void *at[2][POINTS];
+  find_tile(p, first + lo, at[lo & 1]);
+  for (int64_t t = lo; t < hi; t++) {
+    find_tile(p, first + t + 1 < p->tiles ? first + t + 1 : first + t, at[(t + 1) & 1]);
+    if (p->half) tile_in(p, at[t & 1], at[(t + 1) & 1], v, t, true);
+    else tile_in(p, at[t & 1], at[(t + 1) & 1], v, t, false);
+  }
+}
+
+static void tiles_out(const wino *p, int64_t first, int64_t count, const float *m)
+{
+  if (p->half) for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, true);
+  else for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, false);
+}
 
 static void convolve_blocks(int64_t lo, int64_t hi, void *ud)
 {
@@ -299,20 +353,19 @@ static void convolve_blocks(int64_t lo, int64_t hi, void *ud)
 
   for (int64_t b = lo; b < hi; b++) {
     const int64_t first = b * p->block, count = p->tiles - first < p->block ? p->tiles - first : p->block;
-    for (int64_t t = 0; t < count; t++) tile_in(p, first + t, v, t);
+    tiles_in(p, first, 0, count, v);
     for (int64_t i = 0; i < POINTS; i++)
       product(count, p->o, p->c, v + i * p->plane_c, p->c, 1, p->u + i * panels * p->c * PANEL, p->c * PANEL, PANEL, m + i * p->plane_o, p->o, false);
-    for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t);
+    tiles_out(p, first, count, m);
   }
 }
 
 static void gradient_tiles(int64_t lo, int64_t hi, void *ud) /* tiles of the block under way */
 {
   const wino *p = ud;
-  for (int64_t t = lo; t < hi; t++) {
-    tile_in(p, p->first + t, p->v, t);
-    tile_gradient(p, p->first + t, p->m, t);
-  }
+  tiles_in(p, p->first, lo, hi, p->v);
+  if (p->half) for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, true);
+  else for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, false);
 }
 
 static void gradient_points(int64_t lo, int64_t hi, void *ud)
@@ -328,8 +381,8 @@ static void gradient_points(int64_t lo, int64_t hi, void *ud)
 bool ax_wino_fits(const ax_conv *v)
 {
   const int64_t tiles = ((v->oh + TILE - 1) / TILE) * ((v->ow + TILE - 1) / TILE);
-  return v->dtype == AX_F32 && v->kh == 3 && v->kw == 3 && v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
-         v->groups == 1 && v->padding[0] <= 2 && v->padding[1] <= 2 && v->c % 16 == 0 && v->o % 16 == 0 && v->c <= 1024 && v->o <= 1024 &&
+  return (v->dtype == AX_F32 || v->dtype == AX_BF16) && v->kh == 3 && v->kw == 3 && v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
+         v->groups == 1 && v->padding[0] <= 2 && v->padding[1] <= 2 && v->c % 16 == 0 && v->o % 16 == 0 && v->c <= MAX_CHANNELS && v->o <= MAX_CHANNELS &&
          tiles * TILE * TILE <= 2 * v->oh * v->ow && v->n * tiles >= MIN_TILES;
 }
 
@@ -342,8 +395,10 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   const int64_t threads = weight ? 1 : omp_get_max_threads();
   ax_status st;
 
+  p.half = v->dtype == AX_BF16;
   if (turned) /* a convolution of g with the weights turned around */
-    p = (wino){ .n = v->n, .c = v->o, .o = v->c, .h = v->oh, .w = v->ow, .oh = v->h, .ow = v->w, .pad_y = 2 - v->padding[0], .pad_x = 2 - v->padding[1], .x = d->y, .y = d->x };
+    p = (wino){ .n = v->n, .c = v->o, .o = v->c, .h = v->oh, .w = v->ow, .oh = v->h, .ow = v->w, .pad_y = 2 - v->padding[0], .pad_x = 2 - v->padding[1], .half = p.half,
+                .x = d->y, .y = d->x };
   p.across = (p.ow + TILE - 1) / TILE;
   p.tiles = p.n * p.across * ((p.oh + TILE - 1) / TILE);
   p.block = CACHE / (POINTS * (p.c + p.o) * (int64_t)sizeof(float)) / ROWS_1 * ROWS_1;
@@ -353,8 +408,11 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   const int64_t panels = (p.o + PANEL - 1) / PANEL, blocks = (p.tiles + p.block - 1) / p.block;
   const size_t u_bytes = (size_t)(POINTS * p.c * (weight ? p.o : panels * PANEL)) * sizeof(float);
   const size_t bytes = (size_t)(threads * POINTS * (p.plane_c + p.plane_o)) * sizeof(float);
-  kernels k = { &p, d->w, v->c, v->o, turned, accumulate };
+  kernels k = { &p, d->w, v->c, v->o, turned, accumulate, p.half && !d->wide };
+  static __thread int64_t *calls[2];
 
+  if (!calls[p.half]) calls[p.half] = ax_cpu_counter(p.half ? "convolution bfloat16, Winograd in float32" : "convolution float32, Winograd");
+  ++*calls[p.half];
   AX_TRY(ax_alloc(u_bytes, &u));
   AX_TRY(ax_alloc(bytes, &space));
   p.u = u;

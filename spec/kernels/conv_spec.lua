@@ -61,6 +61,14 @@ describe("conv2d", function()
     end
   end)
 
+  it("in bfloat16 goes through Winograd's transforms without a copy of the image in float32", function()
+    local x, w = core.randn { 8, 32, 14, 14 }:to("bfloat16"), core.randn { 32, 32, 3, 3 }:to("bfloat16")
+    x.requires_grad, w.requires_grad = true, true
+    core.kernel_stats { reset = true }
+    F.conv2d(x, w, nil, 1, 1):sum():backward()
+    assert.are.equal(3, core.kernel_stats()["convolution bfloat16, Winograd in float32"]) -- the result and two gradients
+  end)
+
   it("of an empty batch is empty, and its weight's gradient is 0", function()
     local x, w = core.zeros { 0, 3, 5, 5 }, core.randn { 4, 3, 3, 3 }
     x.requires_grad, w.requires_grad = true, true
@@ -129,8 +137,9 @@ describe("any number of threads", function()
       core.set_num_threads(threads)
       core.manual_seed(5)
       local out = {}
-      for _, case in ipairs { { 16, 32, 3, 1 }, { 16, 24, 3, 2 }, { 6, 16, 5, 1 }, { 16, 32, 1, 1 } } do
-        local x, w = core.randn { 20, case[1], 15, 14 }, core.randn { case[2], case[1], case[3], case[3] }
+      for k, case in ipairs { { 16, 32, 3, 1 }, { 16, 24, 3, 2 }, { 6, 16, 5, 1 }, { 16, 32, 1, 1 }, { 16, 32, 3, 1 }, { 16, 24, 3, 2 } } do
+        local dtype = k > 4 and "bfloat16" or "float32"
+        local x, w = core.randn { 20, case[1], 15, 14 }:to(dtype), core.randn { case[2], case[1], case[3], case[3] }:to(dtype)
         x.requires_grad, w.requires_grad = true, true
         local y = F.batch_norm(F.conv2d(x, w, nil, case[4], 1), { training = true, activation = "relu" })
         y = F.max_pool2d(y, 3, 2, 1)
@@ -194,6 +203,15 @@ describe("batch_norm", function()
       for k = 1, 4 do
         local e = largest(got[k] - expected[k]) / largest(expected[k])
         assert.is_true(e <= tolerance, ("%s, tensor %d: %g"):format(dtype, k, e))
+      end
+    end
+  end)
+
+  it("wants a residual of the input's type and shape, in training and after it", function()
+    local x, m, v = core.randn { 4, 3, 2, 2 }, core.zeros { 3 }, core.ones { 3 }
+    for _, residual in ipairs { core.randn { 4, 3, 2, 2 }:to("bfloat16"), core.randn { 4, 3, 2 } } do
+      for _, training in ipairs { true, false } do
+        assert.error_matches(function() F.batch_norm(x, m, v, nil, nil, { training = training, residual = residual }) end, "the residual must be float32 %[4, 3, 2, 2%]")
       end
     end
   end)

@@ -311,3 +311,33 @@ describe("copies", function()
     assert.are.same({ 1, 1 + 2 ^ -6 }, tensor.tensor { 1 + 2 ^ -8, 1 + 3 * 2 ^ -8 }:to("bfloat16"):double():totable())
   end)
 end)
+
+describe("bfloat16", function()
+  -- Contiguous operands have loops of their own, others go through float32 a block at a time.
+  it("gives the same bits contiguous, strided, and beside a number", function()
+    local special = { 0, -0.0, 1 / 0, -1 / 0, 0 / 0, 3.3895e38, -1e-40, 1.00390625 }
+    local x = tensor.randn(37, 51):to("bfloat16")
+    for i, v in ipairs(special) do x[i]:fill_(v) end
+    local y = tensor.randn(37, 51):to("bfloat16")
+    y[{ {}, 1 }]:fill_(0 / 0)
+    local xt, yt = x:t():contiguous():t(), y:t():contiguous():t()
+    local function same(what, a, b)
+      assert.are.equal("bfloat16", a.dtype)
+      local equal = a:eq(b):logical_or(a:ne(a):logical_and(b:ne(b)))
+      assert.is_true(equal:all():item(), what)
+    end
+    for _, name in ipairs { "add", "sub", "mul", "div", "maximum", "minimum" } do
+      local float = x:float()[name](x:float(), y:float()):to("bfloat16")
+      same(name, x[name](x, y), float)
+      same(name .. ", strided", x[name](xt, y), float)
+      same(name .. ", broadcast", x[name](x, y[3]), x:float()[name](x:float(), y[3]:float()):to("bfloat16"))
+      if name ~= "maximum" and name ~= "minimum" then same(name .. " of a number", x[name](x, 1.7), x:float()[name](x:float(), 1.7):to("bfloat16")) end
+    end
+    for _, name in ipairs { "neg", "sign", "square", "relu", "gelu" } do
+      local float = x:float()[name](x:float()):to("bfloat16")
+      same(name, x[name](x), float)
+      same(name .. ", strided", x[name](xt), float)
+    end
+    same("add_", x:clone():add_(yt), x:clone():add_(y))
+  end)
+end)

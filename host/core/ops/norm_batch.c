@@ -18,6 +18,12 @@ static ax_status check_param(const ax_infer *q, const ax_tensor *x, const ax_ten
 
 static ax_dtype stats_type(const ax_tensor *x) { return x->dtype == AX_F64 ? AX_F64 : AX_F32; }
 
+static ax_status check_residual(const ax_infer *q, const ax_tensor *t)
+{
+  if (t->dtype == X->dtype && ax_same_shape(t, X->ndim, X->shape)) return AX_OK;
+  return ax_fail(AX_ESHAPE, "batch_norm: the residual must be %s %s as the input, got %s %s", TYPE(X), TEXT(X), TYPE(t), TEXT(t));
+}
+
 ax_status ax_infer_batch_norm_train(ax_infer *q)
 {
   ax_tensor *const *in = q->args->in;
@@ -27,8 +33,7 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
 
   for (int k = 1; k < n && k < 5; k++)
     if ((st = check_param(q, X, in[k], names[k])) != AX_OK) return st;
-  if (n > 5 && (in[5]->dtype != X->dtype || !ax_same_shape(in[5], X->ndim, X->shape)))
-    return ax_fail(AX_ESHAPE, "batch_norm: the residual must be %s %s as the input, got %s %s", TYPE(X), TEXT(X), TYPE(in[5]), TEXT(in[5]));
+  if (n > 5 && (st = check_residual(q, in[5])) != AX_OK) return st;
   if (X->numel == X->shape[1])
     return ax_fail(AX_ESHAPE, "batch_norm: in training more than one value for each channel is needed, got %s", TEXT(X));
   for (int k = 3; k < n && k < 5; k++) /* written by the kernel */
@@ -46,7 +51,9 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
 
 ax_status ax_infer_batch_norm_backward(ax_infer *q)
 {
-  const ax_tensor *x = INPUT(1), *w = INPUT(2), *b = INPUT(3);
+  const ax_tensor *x = INPUT(1), *w = INPUT(2), *b = INPUT(3), *g = INPUT(0);
+  if (g->dtype != x->dtype || !ax_same_shape(g, x->ndim, x->shape))
+    return ax_fail(AX_ESHAPE, "batch_norm: the gradient must be %s %s as the result, got %s %s", TYPE(x), TEXT(x), TYPE(g), TEXT(g));
   q->contiguous = 4 | 8;
   q->channels_last = 3 | 1 << 8;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
@@ -57,6 +64,10 @@ ax_status ax_infer_batch_norm_backward(ax_infer *q)
 
 ax_status ax_infer_scale_shift(ax_infer *q)
 {
+  if (q->args->n_in > 3 && q->args->in[3]) {
+    const ax_status st = check_residual(q, q->args->in[3]);
+    if (st != AX_OK) return st;
+  }
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 8 | 1 << 8;
   out_like(q, 0, (ax_dtype)X->dtype, X->ndim, X->shape);
