@@ -4,6 +4,7 @@
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 

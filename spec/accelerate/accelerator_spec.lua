@@ -189,7 +189,7 @@ describe("the constructor", function()
     out, err = ranks.ok(2, [[accelerate.Accelerator():print(accelerate.PartialState().device)]], { env = { ACCEL_CUDA_PLUGIN = fake } })
     assert.are.equal("cpu\n", out)
     assert.matches("2 ranks exchange data through the CPU's memory so far: they run on the CPU", err)
-    status, out, err = ranks.run(2, [[accelerate.Accelerator()]], { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" } })
+    status, _, err = ranks.run(2, [[accelerate.Accelerator()]], { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" } })
     assert.are.equal(1, status)
     assert.matches("ACCELERATE_TORCH_DEVICE=cuda with 2 ranks: ranks exchange data through the CPU's memory so far", err)
   end)
@@ -270,6 +270,47 @@ describe("the constructor", function()
     assert.are.equal(5, a.gradient_accumulation_steps)
     assert.are.equal(3, plugin.num_steps)
     assert.are.equal(1, accelerate.Accelerator({ gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin {} }).gradient_accumulation_steps)
+  end)
+end)
+
+describe("what save_state will take along", function()
+  before_each(function() state.reset() end)
+  after_each(function() state.reset() end)
+
+  it("is registered in order, and only what can be saved", function()
+    local a = accelerate.Accelerator()
+    local plain = { state_dict = function() return {} end, load_state_dict = function() end }
+    local model = nn.Linear(2, 2)
+    a:register_for_checkpointing(plain, model)
+    a:register_for_checkpointing()
+    assert.are.same({ plain, model }, a._custom_objects)
+    local ok, message = pcall(a.register_for_checkpointing, a, plain, 5, {}, nil, { state_dict = print }, "text", core.ones(2), print, plain)
+    assert.is_false(ok)
+    for _, line in ipairs { "object 2, 5", "object 3, a table", "object 4, nil", "object 5, a table", "object 6, 'text'",
+      "object 7, a float32 tensor of shape %[2%]", "object 8, a function" } do assert.matches("\n  %- " .. line, message) end
+    assert.is_nil(message:find("object 1,", 1, true) or message:find("object 9,", 1, true))
+    assert.are.equal(2, #a._custom_objects)  -- all or none
+    a:free_memory()
+    assert.are.same({ plain, model }, a._custom_objects)
+  end)
+
+  it("can be changed by hooks, which a handle removes", function()
+    local a = accelerate.Accelerator()
+    local function one() end
+    for name, list in pairs { register_save_state_pre_hook = "_save_state_pre_hooks", register_load_state_pre_hook = "_load_state_pre_hooks" } do
+      local first, second, third = a[name](a, one), a[name](a, one), a[name](a, print)
+      assert.are.equal(3, #a[list])
+      second.remove()
+      second:remove()  -- once more: nothing
+      assert.are.same({ { one }, { print } }, a[list])
+      first.remove()
+      third.remove()
+      assert.are.same({}, a[list])
+      for _, wrong in ipairs { 5, "hook", {} } do assert.error_matches(function() a[name](a, wrong) end, name .. ": hook must be a function") end
+      assert.error_matches(function() a[name](a) end, name .. ": hook must be a function, got nil")
+    end
+    assert.error_matches(function() a:save_state("x") end, "save_state: .* is not there yet")
+    assert.error_matches(function() a:load_state("x") end, "load_state: .* is not there yet")
   end)
 end)
 
