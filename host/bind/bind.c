@@ -1,5 +1,6 @@
 /* bind.c: opens accelerate.core, and holds what its parts share: boxes, the table of handles, Lua values that C holds. */
 #include "bind/bind.h"
+#include "host.h"
 
 #include <stdlib.h>
 
@@ -238,6 +239,9 @@ static int open_core(lua_State *L)
   ax_open_data(L);
   if (ax_open_dist) ax_open_dist(L);
   if (ax_open_io) ax_open_io(L);
+
+  lua_pushliteral(L, AX_VERSION);
+  lua_setfield(L, -2, "version");
 
   /* closing the state finalises this first or last, but no Lua code runs after any of it */
   lua_newuserdata(L, 1);

@@ -30,7 +30,7 @@ function M.convert_file_size_to_int(size)
 end
 
 -- Tells tensors that show the same elements in the same way, also through different objects (state_dict makes new ones).
-local function identity(t)
+function M.identity(t)
   if t:numel() == 0 then return t end
   return ("%.0f %s %s %s %s"):format(t:_address(), t.device, t.dtype, table.concat(t.shape, ","), table.concat(t:stride(), ","))
 end
@@ -40,7 +40,7 @@ local function without_shared(dict)
   local list, seen = {}, {}
   for name, t in ordered.pairs(dict) do
     if not core.is_tensor(t) then fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t)) end
-    local id = identity(t)
+    local id = M.identity(t)
     if not seen[id] then
       seen[id] = true
       list[#list + 1] = { name, t }

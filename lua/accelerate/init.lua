@@ -20,6 +20,9 @@ return properties.lazy("accelerate", {
   ProfileKwargs = "accelerate.dataclasses:ProfileKwargs",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   load_checkpoint_in_model = "accelerate.checkpoint:load_checkpoint_in_model",
+  prepare_pippy = "accelerate.utils.other:prepare_pippy",
+  find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
+  __version__ = function() return require("accelerate.core").version end,
 
   core = "accelerate.core",
   data = "accelerate.data",

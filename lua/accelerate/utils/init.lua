@@ -1,10 +1,10 @@
 --- Helpers; each is loaded at its first use.
 local properties = require "accelerate.utils.properties"
 
-local operations, random = "accelerate.utils.operations:", "accelerate.utils.random:"
+local random = "accelerate.utils.random:"
 local state, dataclasses, checkpoint = "accelerate.state:", "accelerate.dataclasses:", "accelerate.checkpoint:"
 
-return properties.lazy("accelerate.utils", {
+local members = {
   tqdm = "accelerate.utils.tqdm",
   options = "accelerate.utils.options",
   class = "accelerate.utils.class",
@@ -13,19 +13,6 @@ return properties.lazy("accelerate.utils", {
   operations = "accelerate.utils.operations",
   random = "accelerate.utils.random",
   environment = "accelerate.utils.environment",
-
-  gather = operations .. "gather",
-  gather_object = operations .. "gather_object",
-  reduce = operations .. "reduce",
-  broadcast = operations .. "broadcast",
-  broadcast_object_list = operations .. "broadcast_object_list",
-  pad_across_processes = operations .. "pad_across_processes",
-  send_to_device = operations .. "send_to_device",
-  recursively_apply = operations .. "recursively_apply",
-  find_batch_size = operations .. "find_batch_size",
-  concatenate = operations .. "concatenate",
-  slice_tensors = operations .. "slice_tensors",
-  listify = operations .. "listify",
 
   set_seed = random .. "set_seed",
   synchronize_rng_state = random .. "synchronize_rng_state",
@@ -55,7 +42,6 @@ return properties.lazy("accelerate.utils", {
 
   load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",
-  str_to_bool = "accelerate.utils.environment:str_to_bool",
 
   check_os_kernel = "accelerate.utils.system:check_os_kernel",
   set_numa_affinity = "accelerate.utils.system:set_numa_affinity",
@@ -69,8 +55,36 @@ return properties.lazy("accelerate.utils", {
   wait_for_everyone = function()
     return function() return require("accelerate.state").PartialState():wait_for_everyone() end
   end,
-}, {
+}
+
+--- Many members of one module.
+local function add(module, names)
+  for name in names:gmatch("%S+") do members[name] = module .. ":" .. name end
+end
+
+add("accelerate.utils.operations", [[gather gather_object reduce broadcast broadcast_object_list copy_tensor_to_devices
+  pad_across_processes]])
+add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device find_batch_size
+  ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information concatenate
+  slice_tensors pad_input_tensors listify]])
+add("accelerate.utils.memory", "find_executable_batch_size should_reduce_batch_size release_memory clear_device_cache")
+add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env parse_choice_from_env
+  convert_dict_to_env_variables patch_environment clear_environment purge_accelerate_environment]])
+add("accelerate.utils.other", [[extract_model_from_parallel get_pretty_name merge_dicts convert_bytes recursive_getattr
+  get_module_children_bottom_up clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
+add("accelerate.utils.machine", [[is_port_in_use get_free_port check_os_kernel get_gpu_info get_driver_version check_cuda_p2p_ib_support
+  check_cuda_fp8_capability get_current_device_type write_basic_config]])
+add("accelerate.utils.available", "compare_versions is_torch_version is_habana_gaudi1")
+for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo schedulefree torchdata torchdata_stateful_dataloader tensorboard
+  wandb comet_ml aim mlflow clearml dvclive swanlab trackio xccl ccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine
+  transformer_engine_mxfp8 torch_xla torchao deepspeed pippy 4bit_bnb 8bit_bnb bnb bitsandbytes_multi_backend torchvision megatron_lm
+  transformers datasets peft timm triton boto3 rich sagemaker pandas matplotlib numpy mps mlu musa npu sdaa hpu xpu neuron
+  ipex]]):gmatch("%S+") do
+  name = "is_" .. name .. "_available"
+  members[name] = "accelerate.utils.available:" .. name
+end
+
+return properties.lazy("accelerate.utils", members, {
   capture = "steps are captured once there is a GPU backend",
   LocalSGD = "local SGD comes later",
-  find_executable_batch_size = "it comes later",
 })

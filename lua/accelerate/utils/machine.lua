@@ -1,0 +1,191 @@
+--- The machine: ports, kernel, GPUs (asked of the driver, without touching a device), and a basic configuration file.
+local core = require "accelerate.core"
+local ffi = require "ffi"
+local fs = require "accelerate.utils.fs"
+local options = require "accelerate.utils.options"
+
+ffi.cdef [[
+struct accelerate_address { uint16_t family, port; uint32_t address; char zero[8]; };  /* sockaddr_in on Linux */
+int socket(int domain, int type, int protocol);
+int bind(int fd, const struct accelerate_address *address, uint32_t length);
+int connect(int fd, const struct accelerate_address *address, uint32_t length);
+int getsockname(int fd, struct accelerate_address *address, uint32_t *length);
+int close(int fd);
+uint16_t htons(uint16_t n);
+uint32_t htonl(uint32_t n);
+]]
+local C = ffi.C
+
+local fail = options.fail
+
+local M = {}
+
+-- ---- ports -----------------------------------------------------------------------------------------------------------
+
+local AF_INET, SOCK_STREAM, LOOPBACK = 2, 1, 0x7F000001
+
+local function with_socket(what, body)
+  local fd = C.socket(AF_INET, SOCK_STREAM, 0)
+  if fd < 0 then fail("%s: no socket can be made here (error %d)", what, ffi.errno()) end
+  local result = body(fd)
+  C.close(fd)
+  return result
+end
+
+local function address(port)
+  local a = ffi.new("struct accelerate_address")
+  a.family, a.port, a.address = AF_INET, C.htons(port), C.htonl(LOOPBACK)
+  return a
+end
+
+--- Whether something on this machine listens on a TCP port.
+---@param port integer? default 29500
+---@return boolean
+function M.is_port_in_use(port)
+  port = options.value("is_port_in_use", "port", port, { "integer", default = 29500, min = 1, max = 65535 })
+  return with_socket("is_port_in_use", function(fd) return C.connect(fd, address(port), 16) == 0 end)
+end
+
+--- A TCP port of this machine that nothing uses now.
+---@return integer
+function M.get_free_port()
+  local port = with_socket("get_free_port", function(fd)
+    local a, length = address(0), ffi.new("uint32_t[1]", 16)
+    if C.bind(fd, a, 16) ~= 0 or C.getsockname(fd, a, length) ~= 0 then return 0 end
+    return C.htons(a.port)
+  end)
+  if port == 0 then fail("get_free_port: the system gave none (error %d)", ffi.errno()) end
+  return port
+end
+
+-- ---- the kernel ------------------------------------------------------------------------------------------------------
+
+--- Says on stderr that Linux kernels below 5.5 are known to hang in multi-process runs, where this is one.
+---@param release string? default: the running kernel's
+---@return boolean good
+function M.check_os_kernel(release)
+  options.value("check_os_kernel", "release", release, { "string", optional = true })
+  release = release or fs.read("/proc/sys/kernel/osrelease") or ""
+  local major, minor = release:match("^(%d+)%.(%d+)")
+  if not major or tonumber(major) > 5 or tonumber(major) == 5 and tonumber(minor) >= 5 then return true end
+  io.stderr:write(("accelerate: the Linux kernel is %s; below 5.5 runs of several processes are known to hang\n"):format(release:match("%S+")))
+  return false
+end
+
+-- ---- GPUs ------------------------------------------------------------------------------------------------------------
+
+--- What the driver's tool answers, a list of lines; none where there is no such tool.
+local function nvidia_smi(query)
+  local pipe = io.popen("nvidia-smi --query-gpu=" .. query .. " --format=csv,noheader 2>/dev/null")
+  local lines = {}
+  if not pipe then return lines end
+  for line in pipe:lines() do lines[#lines + 1] = line:match("^%s*(.-)%s*$") end
+  local ok = pipe:close()
+  return ok ~= nil and ok ~= false and lines or {}
+end
+
+--- Names from /proc, which the driver fills.
+local function driver_names()
+  local names = {}
+  for _, entry in ipairs(fs.list("/proc/driver/nvidia/gpus") or {}) do
+    local text = fs.read(fs.join("/proc/driver/nvidia/gpus", entry) .. "/information") or ""
+    names[#names + 1] = text:match("Model:%s*([^\n]-)%s*\n") or "unknown"
+  end
+  return names
+end
+
+--- Names and number of the machine's NVIDIA GPUs, without starting CUDA.
+---@return string[] names
+---@return integer count 0 where there is none
+function M.get_gpu_info()
+  local names = driver_names()
+  if #names == 0 then names = nvidia_smi("name") end
+  return names, #names
+end
+
+--- The GPU driver's version, or nil where there is none.
+---@return string?
+function M.get_driver_version()
+  local text = fs.read("/proc/driver/nvidia/version")
+  return text and text:match("Kernel Module%s+([%d%.]+)") or nvidia_smi("driver_version")[1]
+end
+
+--- False where several GPUs cannot talk to each other directly: RTX 40 cards under drivers before 550.40.07.
+---@return boolean
+function M.check_cuda_p2p_ib_support()
+  local names, count = M.get_gpu_info()
+  if count < 2 then return true end
+  for _, name in ipairs(names) do
+    if name:find("RTX 40", 1, true) then
+      local version = M.get_driver_version()
+      return version ~= nil and require("accelerate.utils.available").compare_versions(version, ">=", "550.40.07")
+    end
+  end
+  return true
+end
+
+--- Whether the first GPU computes in FP8 (compute capability 8.9 or more); false without a GPU.
+---@return boolean
+function M.check_cuda_fp8_capability()
+  local major, minor = (nvidia_smi("compute_cap")[1] or ""):match("^(%d+)%.(%d+)")
+  return major ~= nil and tonumber(major) * 10 + tonumber(minor) >= 89
+end
+
+--- What this process would train on, without starting it: "cuda" and "MULTI_GPU", or "cpu" and "MULTI_CPU".
+---@return string device
+---@return string distributed_type of a run with several processes
+function M.get_current_device_type()
+  if core.device_count("cuda") > 0 then return "cuda", "MULTI_GPU" end
+  return "cpu", "MULTI_CPU"
+end
+
+-- ---- a basic configuration -----------------------------------------------------------------------------------------
+
+--- Where Accelerate looks for its configuration: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
+--- ~/.cache/huggingface/accelerate; in it default_config.yaml.
+---@return string
+function M.default_config_file()
+  local home, cache = os.getenv("HF_HOME"), os.getenv("XDG_CACHE_HOME")
+  local base = home and home ~= "" and home or
+    fs.join(cache and cache ~= "" and cache or fs.join(os.getenv("HOME") or ".", ".cache"), "huggingface")
+  return fs.join(fs.join(base, "accelerate"), "default_config.yaml")
+end
+
+--- Writes a configuration for this machine: its GPUs, or one process on the CPU.  A file that is there is left alone.
+---@param mixed_precision ("no"|"fp16"|"bf16"|"fp8")? default "no"
+---@param save_location string? default: where Accelerate looks for it (default_config_file)
+---@return string|false path false, and a message, where the file exists already
+function M.write_basic_config(mixed_precision, save_location)
+  mixed_precision = options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", default = "no" }):lower()
+  options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", one_of = { "no", "fp16", "bf16", "fp8" } })
+  local path = options.value("write_basic_config", "save_location", save_location, { "string", optional = true }) or M.default_config_file()
+  if fs.exists(path) then
+    print(("There is a configuration at %s already; it is left as it is. Give another save_location, or remove it first."):format(path))
+    return false
+  end
+  local made, why = fs.make_dirs(path:match("^(.*)/[^/]*$") or ".")
+  if not made then fail("write_basic_config: %s", why) end
+  local _, gpus = M.get_gpu_info()
+  local lines = {
+    "compute_environment: LOCAL_MACHINE",
+    "debug: false",
+    ("distributed_type: %s"):format(gpus > 1 and "MULTI_GPU" or "'NO'"),  -- in quotes: YAML reads a bare NO as false
+    "downcast_bf16: false",
+    "enable_cpu_affinity: false",
+    "machine_rank: 0",
+    "main_training_function: main",
+    ("mixed_precision: '%s'"):format(mixed_precision),
+    "num_machines: 1",
+    ("num_processes: %d"):format(math.max(gpus, 1)),
+    "rdzv_backend: static",
+    "same_network: false",
+    "tpu_use_cluster: false",
+    "tpu_use_sudo: false",
+    ("use_cpu: %s"):format(tostring(gpus == 0)),
+  }
+  local ok, problem = fs.write(path, table.concat(lines, "\n") .. "\n")
+  if not ok then fail("write_basic_config: %s", tostring(problem)) end
+  return path
+end
+
+return M
