@@ -1,4 +1,4 @@
---- The machine: ports, kernel, GPUs (asked of the driver, without touching a device), and a basic configuration file.
+--- The machine: ports, GPUs (asked of the driver, without touching a device), and a basic configuration file.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
@@ -56,20 +56,6 @@ function M.get_free_port()
   end)
   if port == 0 then fail("get_free_port: the system gave none (error %d)", ffi.errno()) end
   return port
-end
-
--- ---- the kernel ------------------------------------------------------------------------------------------------------
-
---- Says on stderr that Linux kernels below 5.5 are known to hang in multi-process runs, where this is one.
----@param release string? default: the running kernel's
----@return boolean good
-function M.check_os_kernel(release)
-  options.value("check_os_kernel", "release", release, { "string", optional = true })
-  release = release or fs.read("/proc/sys/kernel/osrelease") or ""
-  local major, minor = release:match("^(%d+)%.(%d+)")
-  if not major or tonumber(major) > 5 or tonumber(major) == 5 and tonumber(minor) >= 5 then return true end
-  io.stderr:write(("accelerate: the Linux kernel is %s; below 5.5 runs of several processes are known to hang\n"):format(release:match("%S+")))
-  return false
 end
 
 -- ---- GPUs ------------------------------------------------------------------------------------------------------------
