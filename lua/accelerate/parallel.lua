@@ -166,9 +166,14 @@ local function check_agreement(model)
   fail("prepare: the model differs between ranks: '%s' is not on rank 0", mine[i + 1] or "an entry")
 end
 
---- Gives every rank rank 0's buffers.
+--- While ranks may run different numbers of batches (accelerate.joining): told of every reduction before it begins.
+---@type accelerate.Joining?
+M.joining = nil
+
+--- Gives every rank rank 0's buffers; while ranks join, those of the first rank that still has batches.
 local function share_buffers(model)
-  for _, buffer in ipairs(model:buffers()) do core.dist.broadcast(buffer, 0) end
+  local root = M.joining and M.joining.root or 0
+  for _, buffer in ipairs(model:buffers()) do core.dist.broadcast(buffer, root) end
 end
 
 --- Every rank starts from rank 0's values.
@@ -294,6 +299,7 @@ end
 ---@param model accelerate.nn.Module
 function M.reduce(model)
   local record = records[model]
+  if M.joining then M.joining:announce("reduce", model) end
   record.touched = false
   if not reduce_chunks(record) then
     lay_out_again(model, record)
@@ -371,7 +377,9 @@ function M.open_window(models)
 end
 
 --- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of weights.
-local function divide(record)
+local function divide(model)
+  local record = records[model]
+  if M.joining then M.joining:announce("divide", model) end
   local mine = record.weight
   if state.PartialState().num_processes > 1 then
     mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
@@ -380,6 +388,36 @@ local function divide(record)
   if not (total > 0) then fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total) end
   scale(record, 1 / total)
   record.weight, record.divisor, record.summing = 0, total, false
+end
+
+M.divide = divide
+
+--- Calls fn(parameter) for the parameters of a prepared model.
+function M.each_parameter(model, fn)
+  for _, chunk in ipairs(records[model].chunks) do
+    for _, p in ipairs(chunk.params) do fn(p) end
+  end
+end
+
+--- Gives every rank the parameters and buffers of rank `root`, as they are there now.
+function M.share_from(model, root)
+  core.no_grad(function()
+    M.each_parameter(model, function(p)
+      local received = p:detach():clone()
+      core.dist.broadcast(received, root)
+      p:copy_(received) -- not in place of the buffer: whoever watches the parameter's version has to see it
+    end)
+    for _, p in ipairs(model:parameters()) do
+      if not homes[p] then core.dist.broadcast(p.data, root) end
+    end
+    for _, buffer in ipairs(model:buffers()) do core.dist.broadcast(buffer, root) end
+  end)
+end
+
+--- Forgets the open window of a weighted backward.
+function M.drop_window(model)
+  local record = records[model]
+  record.weight, record.divisor, record.summing, record.touched = 0, 0, false, false
 end
 
 --- Ends the windows of the models that own one of these parameters: their gradients were applied.
@@ -422,7 +460,7 @@ function M.finish(models, sync, weight)
     if sync and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
       if distributed then M.reduce(model) end
       record.touched = false
-      if weight then divide(record) end
+      if weight then divide(model) end
     end
   end
 end

@@ -166,16 +166,22 @@ function Accelerator:trigger_sync_in_backward(model, fn)
   return parallel.with_sync(models[1], body)
 end
 
---- Runs `fn`.  Only ranks on several GPUs can join with different numbers of batches; elsewhere this says so once and
---- changes nothing.
+--- Runs `fn` with ranks that may have different numbers of batches, and returns what it returns.  Joining is on exactly when
+--- even_batches is false: a rank that is done with `fn` then takes part in the gradient reductions of the others, with zeros (means
+--- are over all ranks, as before), until all are done, and ends with the parameters, and the state of prepared optimizers and
+--- schedulers, of a rank that was not done first.  Other collectives inside `fn` must be the same on all ranks.
+---
+--- even_batches: for all prepared loaders that read a data set with get(i) by ranks, until `fn` is done; dispatched ones cannot have
+--- it, which is said once.  Default: as they are.  On one process `fn` is called, nothing else.
+---@param joinables accelerate.nn.Module[]|accelerate.nn.Module the prepared models whose gradients are reduced inside
+---@param opts { even_batches: boolean? }?
+---@param fn function
 function Accelerator:join_uneven_inputs(joinables, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
-  options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
+  opts = options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
   if type(fn) ~= "function" then fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn)) end
-  if self.use_distributed and self.is_main_process then
-    io.stderr:write("accelerate: join_uneven_inputs has no effect for distributed type ", self.distributed_type, "\n")
-  end
-  return fn()
+  if self._ranks == 1 then return fn() end
+  return require("accelerate.joining").join(self, joinables, opts.even_batches, fn)
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }

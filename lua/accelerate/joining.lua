@@ -1,0 +1,144 @@
+--- Ranks with different numbers of batches: what Accelerator:join_uneven_inputs does.
+---
+--- Before each reduction every rank that still has batches says which one it is about to make, in one small exchange; a rank that is done
+--- says nothing, and makes the same one with no gradients of its own.  When all say nothing, all are done.  (PyTorch's Join counts the
+--- ranks in the same way.)
+local core = require "accelerate.core"
+local kinds = require "accelerate.accelerator.kinds"
+local data_loader = require "accelerate.data_loader"
+local operations = require "accelerate.utils.operations"
+local options = require "accelerate.utils.options"
+local parallel = require "accelerate.parallel"
+local scope = require "accelerate.utils.scope"
+
+local fail = options.fail
+
+local M = {}
+
+---@class accelerate.Joining
+---@field models accelerate.nn.Module[]
+---@field root integer the first rank that takes part in the current reduction with gradients of its own
+---@field latest integer? a rank that went on after another one was done
+local Joining = {}
+Joining.__index = Joining
+
+--- What every rank is about to do: the common text, and nil when all are done.
+local function exchange(self, mine)
+  local all, common, root, done = core.dist.all_gather_bytes(mine), nil, nil, false
+  for i, text in ipairs(all) do
+    if text == "" then
+      done = true
+    elseif common and text ~= common then
+      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do the same", root, common, i - 1, text)
+    elseif not common then
+      common, root = text, i - 1
+    end
+  end
+  self.root = root or 0
+  if common and done then self.latest = root end
+  return common
+end
+
+--- Called before a reduction of a model.
+---@param kind "reduce"|"divide"
+function Joining:announce(kind, model)
+  if self.shadowing then return end
+  for i, known in ipairs(self.models) do
+    if known == model then
+      exchange(self, ("%s model %d"):format(kind, i))
+      return
+    end
+  end
+  fail("join_uneven_inputs: the gradients of a prepared model that is not among the joinables are reduced inside; add it to them")
+end
+
+--- Takes part in the others' reductions until they are done, too.
+local function shadow(self)
+  self.shadowing = true
+  local kept = {} -- gradients that this rank has not used yet are none of the others' business
+  for _, model in ipairs(self.models) do
+    parallel.each_parameter(model, function(p)
+      local grad = p.grad
+      if grad then kept[p], p.grad = grad:clone(), nil end
+    end)
+  end
+  while true do
+    local what = exchange(self, "")
+    if not what then break end
+    local kind, index = what:match("^(%a+) model (%d+)$")
+    local model = self.models[tonumber(index)]
+    parallel.drop_window(model)
+    parallel[kind](model)
+    parallel.drop_window(model)
+    parallel.each_parameter(model, function(p) p.grad = nil end)
+  end
+  for p, grad in pairs(kept) do p.grad = grad end
+end
+
+-- Every rank gets what the rank that came last has.  Without it the optimizers of ranks that were done early would lag behind, and with
+-- them the models of the following epochs.
+local function catch_up(self, accelerator)
+  local root = self.latest
+  if not root then return end
+  for _, model in ipairs(self.models) do parallel.share_from(model, root) end
+  for _, list in ipairs { accelerator._optimizers, accelerator._schedulers } do
+    for _, object in ipairs(list) do
+      local here = core.dist.rank() == root
+      local text = core.dist.broadcast_bytes(here and operations.serialize(object:state_dict(), "the state") or nil, root)
+      if not here then object:load_state_dict(operations.deserialize(text)) end
+    end
+  end
+end
+
+local function check_models(joinables)
+  if kinds.is_model(joinables) then joinables = { joinables } end
+  if type(joinables) ~= "table" or getmetatable(joinables) ~= nil or #joinables == 0 then
+    fail("join_uneven_inputs: expected a list of prepared models, got %s", options.show(joinables))
+  end
+  for i, model in ipairs(joinables) do
+    if not kinds.is_model(model) or not parallel.record_of(model) then
+      fail("join_uneven_inputs: entry %d of the joinables must be a prepared model, got %s", i,
+        kinds.is_model(model) and "one that is not prepared" or options.show(model))
+    end
+  end
+  return joinables
+end
+
+local function run(accelerator, models, fn)
+  if parallel.joining then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
+  if accelerator._has_lomo_optimizer then
+    fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks that are done cannot follow")
+  end
+  local self = setmetatable({ models = models, root = 0 }, Joining)
+  return scope.with(parallel, "joining", self, function()
+    return (function(...)
+      shadow(self)
+      catch_up(self, accelerator)
+      return ...
+    end)(fn())
+  end)
+end
+
+--- See Accelerator:join_uneven_inputs.
+---@param accelerator accelerate.Accelerator
+---@param even boolean?
+function M.join(accelerator, joinables, even, fn)
+  local models = check_models(joinables)
+  local undo = function() end
+  if even ~= nil then
+    local refused
+    undo, refused = data_loader.override_even_batches(accelerator._dataloaders, even)
+    if refused > 0 and accelerator.is_main_process then
+      io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set with get(i) by ranks; ", refused,
+        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1 and "it is" or "they are", "\n")
+    end
+  else
+    even = accelerator.even_batches
+  end
+  return scope.run(nil, undo, function()
+    if even then return fn() end
+    return run(accelerator, models, fn)
+  end)
+end
+
+return M
