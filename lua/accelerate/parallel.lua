@@ -10,6 +10,7 @@
 --- take part as zeros on the others, and a parameter that no rank used keeps no gradient.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local comm_hooks  -- loaded when a script asks for a hook
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 
@@ -41,6 +42,11 @@ local SLOT_BYTES = 256
 ---@field divisor number mean weight by which the gradients of this window were divided so far; 0: they were not
 ---@field summing boolean that division was undone, because another pass of the window came
 ---@field has_buffers boolean
+---@field alone boolean inside LocalSGD: gradients stay on the rank for good
+---@field hook table? reduces in place of all_reduce
+---@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket: integer? } as the script's
+---  DistributedDataParallelKwargs say; bucket: the most bytes of one all_reduce
+---@field unreached string? names that the first reduction found without a gradient, with static_graph
 
 -- Model -> record.  A record refers to tensors, never to its model, so the weak key does its work.
 local records = setmetatable({}, { __mode = "k" })
@@ -204,11 +210,27 @@ end
 
 -- ---- preparing ---------------------------------------------------------------------------------------------------
 
+--- How the gradients of a model are reduced.
+local function configure(record, handler)
+  record.ddp = { broadcast_buffers = true, static_graph = false, all_used = false }
+  if not handler then return end
+  comm_hooks = comm_hooks or require "accelerate.comm_hooks"
+  record.hook = comm_hooks.make(handler)
+  record.ddp = {
+    broadcast_buffers = handler.broadcast_buffers ~= false, static_graph = handler.static_graph or false,
+    -- Presence travels with the gradients, so that unused parameters cost nothing; false is taken as a promise when the
+    -- script writes it.
+    all_used = handler.find_unused_parameters == false and (handler._given or {}).find_unused_parameters or false,
+    bucket = handler.bucket_cap_mb and handler.bucket_cap_mb * 2 ^ 20,
+  }
+end
+
 --- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same model: takes in what
 --- was added to it since.
 ---@param model accelerate.Module
+---@param handler accelerate.DistributedDataParallelKwargs? how it is reduced; taken at the first call
 ---@return accelerate.Record
-function M.prepare(model)
+function M.prepare(model, handler)
   local record = records[model]
   local params = model:parameters()
   if record then
@@ -216,7 +238,8 @@ function M.prepare(model)
     if #new == 0 then return record end
   else
     record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }), weight = 0,
-      divisor = 0, summing = false }
+      divisor = 0, summing = false, alone = false }
+    configure(record, handler)
   end
   local distributed = state.PartialState().num_processes > 1
   if distributed then check_agreement(model) end
@@ -256,16 +279,65 @@ local function lay_out_again(model, record)
   lay_out(record, model:parameters())
 end
 
+--- The all_reduce of a chunk's gradients and presence, whole or in buckets.
+local function average_gradients(grads, bucket)
+  local step = bucket and math.max(1, math.floor(bucket / grads:element_size()))
+  local n = grads:numel()
+  if not step or n <= step then
+    core.dist.all_reduce(grads, "mean")
+    return
+  end
+  for from = 1, n, step do core.dist.all_reduce(grads:narrow(1, from, math.min(step, n - from + 1)), "mean") end
+end
+
+--- A chunk as a hook sees it.  The presence is a part like any other.
+local function bucket_of(chunk)
+  local parts = {}
+  for i, p in ipairs(chunk.params) do
+    local count, rows = p:numel(), p:dim() > 0 and p:size(1) or 1
+    parts[i] = { offset = chunk.offsets[i], count = count, rows = rows, columns = rows > 0 and count / rows or 0 }
+  end
+  return { key = chunk, buffer = chunk.grads:narrow(1, 1, chunk.size), parts = parts }
+end
+
+--- With a hook, gradients go through it and the presence by itself: it must arrive as it is.
+local function hooked(record, chunk)
+  core.dist.all_reduce(chunk.grads:narrow(1, chunk.size + 1, #chunk.params), "mean")
+  core.no_grad(core.scope, record.hook.reduce, record.hook, bucket_of(chunk), core.dist.world_size())
+end
+
 local function reduce_chunks(record)
   for _, chunk in ipairs(record.chunks) do
     if chunk.trainable or thawed(record, chunk) then
       local missing = core.flat_collect(chunk.params, chunk.grads, chunk.offsets, chunk.size)
       if not missing then return false end
-      core.dist.all_reduce(chunk.grads, "mean")
+      if record.hook then hooked(record, chunk) else average_gradients(chunk.grads, record.ddp.bucket) end
       if missing > 0 then core.flat_adopt(chunk.params, chunk.grads, chunk.size) end
     end
   end
   return true
+end
+
+--- What the script promised of the parameters that a loss reaches.
+local function check_reached(model, record)
+  local ddp = record.ddp
+  if not (ddp.static_graph or ddp.all_used) then return end
+  local names = {}
+  for name, p in model:named_parameters() do
+    if p.requires_grad and not p.grad and homes[p] and not fused[p] then names[#names + 1] = name end
+  end
+  local text = #names > 0 and "'" .. table.concat(names, "', '") .. "'" or "none"
+  if ddp.all_used and #names > 0 then
+    fail("backward: the loss did not reach %s; with find_unused_parameters = false all parameters must take part, " ..
+      "so leave that out or set it to true", text)
+  end
+  if ddp.static_graph then
+    record.unreached = record.unreached or text
+    if text ~= record.unreached then
+      fail("backward: static_graph = true, but the graph has changed: parameters without a gradient are %s now and were %s in the first step",
+        text, record.unreached)
+    end
+  end
 end
 
 --- Leaves the gradients of these parameters to an optimizer that applies them inside backward: they get no place in the
@@ -301,13 +373,42 @@ function M.reduce(model)
   local record = records[model]
   if M.joining then M.joining:announce("reduce", model) end
   record.touched = false
+  if not M.joining then check_reached(model, record) end
   if not reduce_chunks(record) then
     lay_out_again(model, record)
     reduce_chunks(record)  -- means of means: what was reduced already does not change
   end
   -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that
   -- an evaluation in between sees the same on every rank.
-  if record.has_buffers then share_buffers(model) end
+  if record.has_buffers and record.ddp.broadcast_buffers then share_buffers(model) end
+  if record.hook then record.hook.steps = record.hook.steps + 1 end
+end
+
+--- Averages the parameters of a prepared model over all ranks.
+---@param model accelerate.nn.Module
+function M.average_parameters(model)
+  for _, chunk in ipairs(records[model].chunks) do
+    local wanted = false
+    for _, p in ipairs(chunk.params) do wanted = wanted or p.requires_grad end
+    if wanted then
+      core.dist.all_reduce(chunk.flat, "mean")
+      -- Each parameter counts its own edits; working copies and saved graphs go by them.
+      core.no_grad(function()
+        for _, p in ipairs(chunk.params) do
+          if p.device == "cpu" then p:data_ptr() else p:mul_(1) end
+        end
+      end)
+    end
+  end
+end
+
+--- Runs `fn` with gradients kept on each rank for good: no later reduction takes them along.
+function M.alone(model, fn, ...)
+  local record = records[model]
+  record.quiet = record.quiet + 1
+  return scope.run(nil, function() record.quiet = record.quiet - 1 end, function(...)
+    return scope.with(record, "alone", true, fn, ...)
+  end, ...)
 end
 
 --- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the next reduction takes
@@ -379,9 +480,9 @@ end
 --- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of weights.
 local function divide(model)
   local record = records[model]
-  if M.joining then M.joining:announce("divide", model) end
+  if M.joining and not record.alone then M.joining:announce("divide", model) end
   local mine = record.weight
-  if state.PartialState().num_processes > 1 then
+  if not record.alone and state.PartialState().num_processes > 1 then
     mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
   end
   local total = record.divisor + mine
@@ -457,7 +558,9 @@ function M.finish(models, sync, weight)
     local record = records[model]
     local reached = single or record.hits > 0
     if weight and reached then record.weight = record.weight + weight end
-    if sync and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
+    if sync and record.alone then
+      if weight then divide(model) end
+    elseif sync and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
       if distributed then M.reduce(model) end
       record.touched = false
       if weight then divide(model) end

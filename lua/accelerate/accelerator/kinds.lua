@@ -5,6 +5,11 @@ local schedulers = require "accelerate.scheduler"
 
 local M = {}
 
+function M.is_accelerator(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "__name") == "Accelerator"
+end
+
 function M.is_model(value) return class.is(value, require("accelerate.nn").Module) end
 
 function M.is_optimizer(value)

@@ -36,7 +36,7 @@ function Accelerator:prepare_model(model, opts)
   if not kinds.is_model(model) then fail("prepare_model: expected a module, got %s", options.show(model)) end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
-  if not opts.evaluation_mode then parallel.prepare(model) end
+  if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 

@@ -23,6 +23,7 @@ local members = {
   ProjectConfiguration = dataclasses .. "ProjectConfiguration",
   GradientAccumulationPlugin = dataclasses .. "GradientAccumulationPlugin",
   AutocastKwargs = dataclasses .. "AutocastKwargs",
+  LocalSGD = "accelerate.local_sgd:LocalSGD",
   DistributedDataParallelKwargs = dataclasses .. "DistributedDataParallelKwargs",
   DDPCommunicationHookType = dataclasses .. "DDPCommunicationHookType",
   GradScalerKwargs = dataclasses .. "GradScalerKwargs",
@@ -86,5 +87,4 @@ end
 
 return properties.lazy("accelerate.utils", members, {
   capture = "steps are captured once there is a GPU backend",
-  LocalSGD = "local SGD comes later",
 })

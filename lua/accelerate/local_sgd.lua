@@ -1,0 +1,88 @@
+--- Local SGD: ranks train by themselves and average their parameters now and then ("Local SGD Converges Fast and Communicates
+--- Little", Stich, arXiv 1805.09767).
+---
+---   LocalSGD(accelerator, model, 8, function(local_sgd)
+---     for input, target in loader:iter() do
+---       … accelerator:backward(loss) optimizer:step() optimizer:zero_grad()
+---       local_sgd:step()
+---     end
+---   end)
+local kinds = require "accelerate.accelerator.kinds"
+local options = require "accelerate.utils.options"
+local parallel = require "accelerate.parallel"
+local properties = require "accelerate.utils.properties"
+
+local fail = options.fail
+
+local M = {}
+
+---@class accelerate.LocalSGD
+---@field enabled boolean false on one process
+---@field num_steps integer steps so far
+---@field local_sgd_steps integer
+local methods = {}
+
+--- Counts a step; after every local_sgd_steps of them the parameters become the mean over all ranks.
+function methods:step()
+  self._steps = self._steps + 1
+  if self._enabled and self._inside and self._steps % self._every == 0 then parallel.average_parameters(self._model) end
+end
+
+--- Runs fn(local_sgd, ...) without gradients being reduced, averages the parameters when it has returned, and returns what it
+--- returned.  When it raises, nothing is averaged: the other ranks may not come that far.
+---@param fn fun(local_sgd: accelerate.LocalSGD, ...): ...
+function methods:run(fn, ...)
+  if type(fn) ~= "function" then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
+  if not self._enabled then return fn(self, ...) end
+  if self._inside then fail("LocalSGD: run was called inside itself") end
+  local n, results
+  local function collect(...) n, results = select("#", ...), { ... } end
+  self._inside = true
+  local ok, message = pcall(parallel.alone, self._model, function(...) collect(fn(self, ...)) end, ...)
+  self._inside = false
+  if not ok then error(message, 0) end
+  parallel.average_parameters(self._model)
+  return unpack(results, 1, n)
+end
+
+local Class = properties.define("LocalSGD", {
+  methods = methods,
+  get = {
+    enabled = function(self) return self._enabled end, num_steps = function(self) return self._steps end,
+    local_sgd_steps = function(self) return self._every end,
+  },
+})
+
+local OPTIONS = { enabled = { "boolean", default = true } }
+
+--- Trains `model` by local steps: inside the function its gradients stay on each rank, and its parameters are averaged after
+--- every `local_sgd_steps` calls of local_sgd:step() and at the end.  Buffers stay the ranks' own until gradients are reduced
+--- again.  On one process it only calls.
+---@param accelerator accelerate.Accelerator
+---@param model accelerate.nn.Module as prepare gave it back
+---@param local_sgd_steps integer at least 1
+---@param opts { enabled: boolean? }?
+---@param fn (fun(local_sgd: accelerate.LocalSGD): ...)? without it the object is returned, whose run(fn) does the same
+---@return any ... what fn returns
+M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_sgd_steps, opts, fn)
+  if type(opts) == "function" then opts, fn = nil, opts end
+  if not kinds.is_accelerator(accelerator) then
+    fail("LocalSGD: argument 1 (accelerator) must be an Accelerator, got %s", options.show(accelerator))
+  end
+  if not kinds.is_model(model) then fail("LocalSGD: argument 2 (model) must be a module, got %s", options.show(model)) end
+  options.value("LocalSGD", "local_sgd_steps", local_sgd_steps, { "integer", min = 1 })
+  opts = options.check("LocalSGD", opts, OPTIONS)
+  if fn ~= nil and type(fn) ~= "function" then fail("LocalSGD: expected a function as the last argument, got %s", options.show(fn)) end
+  local kind = accelerator.distributed_type
+  if kind == "DEEPSPEED" or kind == "FSDP" or kind == "MEGATRON_LM" or kind == "XLA" then
+    fail("LocalSGD: each rank must hold the whole model, which it does not under %s", kind)
+  end
+  local self = Class.new()
+  self._enabled = opts.enabled and accelerator.num_processes > 1
+  if self._enabled and not parallel.record_of(model) then fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first") end
+  self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false
+  if fn then return self:run(fn) end
+  return self
+end)
+
+return M
