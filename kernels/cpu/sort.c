@@ -8,6 +8,8 @@
 #include <omp.h>
 #include <string.h>
 
+#include "order.h"
+
 typedef struct pair { uint64_t key, at; } pair;
 
 enum { SORT, TOPK, KTH, MEDIAN };
@@ -27,25 +29,6 @@ typedef struct job {
 
 /* ---- keys */
 
-static inline uint32_t key_f32(float v)
-{
-  union { float f; uint32_t u; } b = { v };
-  const uint32_t turned = b.u ^ (b.u >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
-  return v != v ? UINT32_MAX : v == 0 ? UINT32_C(1) << 31 : turned;
-}
-static inline uint64_t key_f64(double v)
-{
-  union { double f; uint64_t u; } b = { v };
-  const uint64_t turned = b.u ^ (b.u >> 63 ? UINT64_MAX : UINT64_C(1) << 63);
-  return v != v ? UINT64_MAX : v == 0 ? UINT64_C(1) << 63 : turned;
-}
-
-static inline uint32_t key_f16(uint16_t v) { return key_f32(ax_half_to_float(v)); }
-static inline uint32_t key_bf16(uint16_t v) { return key_f32(ax_bf16_to_float(v)); }
-static inline uint32_t key_i32(int32_t v) { return (uint32_t)v ^ UINT32_C(1) << 31; }
-static inline uint64_t key_i64(int64_t v) { return (uint64_t)v ^ UINT64_C(1) << 63; }
-static inline uint32_t key_u8(uint8_t v) { return v; }
-
 #define KEYS(name, T, K) \
   static void keys_##name(const char *x, int64_t step, int64_t n, bool falling, void *to) \
   { \
@@ -54,9 +37,9 @@ static inline uint32_t key_u8(uint8_t v) { return v; }
     if (step == sizeof(T)) { \
       const T *v = (const T *)x; \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) key[i] = key_##name(v[i]) ^ turn; \
+      for (int64_t i = 0; i < n; i++) key[i] = ax_key_##name(v[i]) ^ turn; \
     } else \
-      for (int64_t i = 0; i < n; i++) key[i] = key_##name(*(const T *)(x + i * step)) ^ turn; \
+      for (int64_t i = 0; i < n; i++) key[i] = ax_key_##name(*(const T *)(x + i * step)) ^ turn; \
   }
 KEYS(f32, float, uint32_t)
 KEYS(f64, double, uint64_t)

@@ -70,6 +70,15 @@ static inline unsigned __ballot_sync(unsigned, int predicate)
   ax_emulate_warp_barrier();
   return bits;
 }
+template <class T> static inline unsigned __match_any_sync(unsigned, T v)
+{
+  unsigned bits = 0;
+  memcpy(ax_emulate_lane(ax_emulate_here()), &v, sizeof v);
+  ax_emulate_warp_barrier();
+  for (int lane = 0; lane < ax_emulate_lanes(); lane++) bits |= (unsigned)(memcmp(ax_emulate_lane(lane), &v, sizeof v) == 0) << lane;
+  ax_emulate_warp_barrier();
+  return bits;
+}
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }

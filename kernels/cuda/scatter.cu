@@ -1,0 +1,294 @@
+/* Writing at positions: scatter, scatter_add, index_add, index_copy, index_fill, and the gradients of index_select, gather and embedding.
+ *
+ * Two threads never write the same element, and what is added to one is added in the order of the index, as on the CPU.  Where an index
+ * stands for whole slices it is sorted, and whoever finds the first of equal ones does them all.  Where each element has its own index,
+ * a thread has a line along dim when there are many lines; else the places written to are sorted. */
+#include "order.cuh"
+
+AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
+
+struct walk {
+  int op, ndim, dim;
+  int64_t numel, shape[AX_MAX_DIMS];                            /* of the index, spread over slices where it has one dim */
+  int64_t step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS]; /* in elements; s is the other side */
+  int64_t size, end;                                            /* of dim in x; elements of x */
+  const int64_t *index;
+  int64_t skip;                                                 /* a position that is left alone; -1: none */
+  double alpha;
+  ax_fault *fault;
+};
+
+/* Sums of integers wrap around in the type they have when they are unsigned. */
+template <class S> struct summed { typedef compute<S> type; };
+template <> struct summed<int64_t> { typedef uint64_t type; };
+template <> struct summed<int32_t> { typedef uint32_t type; };
+template <> struct summed<uint8_t> { typedef uint32_t type; };
+
+/* What happens to an element of x. */
+template <class S> struct adding {
+  typedef typename summed<S>::type T;
+  const S *s;
+  T alpha;
+  T sum;
+  __device__ __forceinline__ void begin(const S *x) { sum = (T)ax_load(*x); }
+  __device__ __forceinline__ void next(int64_t at) { sum = sum + alpha * (T)ax_load(s[at]); }
+  __device__ __forceinline__ void end(S *x) { *x = ax_store<S>(sum); }
+};
+template <class S> struct setting {
+  const S *s; /* NULL: the number */
+  S number, last;
+  __device__ __forceinline__ void begin(const S *) { last = number; }
+  __device__ __forceinline__ void next(int64_t at) { if (s) last = s[at]; }
+  __device__ __forceinline__ void end(S *x) { *x = last; }
+};
+
+/* Offsets of item p, without the part of dim; returns the coordinate along dim. */
+static __device__ __forceinline__ int64_t place_of(const walk &w, int64_t p, int64_t *x, int64_t *i, int64_t *s)
+{
+  int64_t along = 0;
+  *x = *i = *s = 0;
+  for (int d = w.ndim - 1; d >= 0; d--) {
+    int64_t c;
+    if (w.numel < INT64_C(1) << 31) {
+      const uint32_t q = (uint32_t)p / (uint32_t)w.shape[d];
+      c = (uint32_t)p - q * (uint32_t)w.shape[d];
+      p = q;
+    } else {
+      c = p % w.shape[d];
+      p /= w.shape[d];
+    }
+    if (d == w.dim) {
+      along = c;
+      continue;
+    }
+    *x += c * w.step_x[d];
+    *i += c * w.step_i[d];
+    *s += c * w.step_s[d];
+  }
+  return along;
+}
+
+/* ---- slices: keys are the positions, sorted */
+
+template <class K> static __global__ void slice_keys(walk w, int64_t picked, K *keys)
+{
+  for (int64_t i = AX_FIRST; i < picked; i += AX_STEP) {
+    const int64_t v = w.index[i * w.step_i[w.dim]];
+    keys[i] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size; /* those that do not count come last */
+  }
+}
+
+template <class S, class F, class K> static __global__ void slices_kernel(walk w, F f, S *x, int64_t picked, const K *keys, const uint32_t *at)
+{
+  for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
+    int64_t to, i, from;
+    const int64_t first = place_of(w, p, &to, &i, &from), step = w.step_s[w.dim];
+    const K key = keys[first];
+    if (key >= (K)w.size || (first > 0 && keys[first - 1] == key)) continue;
+    S *const place = x + to + (int64_t)key * w.step_x[w.dim];
+    f.begin(place);
+    for (int64_t j = first; j < picked && keys[j] == key; j++) f.next(from + at[j] * step);
+    f.end(place);
+  }
+}
+
+template <class S, class F> static ax_status run_slices(ax_device d, const walk &w, F f, S *x)
+{
+  const char *name = ax_ops[w.op].name;
+  const int64_t picked = w.shape[w.dim];
+  auto run = [&](auto tag) {
+    typedef AX_TYPE_OF(tag) K;
+    ax_sorting<K> s;
+    ax_status st = ax_sort_begin(d, name, 1, picked, &s);
+    if (st != AX_OK) return st;
+    st = ax_launch(name, d, ax_blocks(picked, 256, d.index), 256, slice_keys<K>, w, picked, s.keys);
+    if (st == AX_OK) st = ax_sort<K>(name, 1, picked, ax_key_bytes(w.size + 1), &s);
+    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f, x, picked, (const K *)s.keys, (const uint32_t *)s.at);
+    ax_sort_end(&s);
+    return st;
+  };
+  if (w.numel == 0) return AX_OK;
+  return w.size < (int64_t)UINT32_MAX ? run(ax_type<uint32_t>()) : run(ax_type<uint64_t>());
+}
+
+/* ---- an index for each element */
+
+enum { MANY_LINES = 8192, SHORT_LINE = 8 };
+
+/* A thread for each line along dim.  The walk's shape has 1 there. */
+template <class S, class F> static __global__ void lines_kernel(walk w, F f, S *x, int64_t along)
+{
+  for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
+    int64_t to, i, from;
+    place_of(w, p, &to, &i, &from);
+    for (int64_t j = 0; j < along; j++) {
+      const int64_t v = w.index[i + j * w.step_i[w.dim]];
+      if (!ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size)) continue;
+      S *const place = x + to + v * w.step_x[w.dim];
+      f.begin(place);
+      f.next(from + j * w.step_s[w.dim]);
+      f.end(place);
+    }
+  }
+}
+
+template <class K> static __global__ void place_keys(walk w, K *keys)
+{
+  for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
+    int64_t to, i, from;
+    const int64_t j = place_of(w, p, &to, &i, &from), v = w.index[i + j * w.step_i[w.dim]];
+    keys[p] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size) ? (K)(to + v * w.step_x[w.dim]) : (K)w.end;
+  }
+}
+
+template <class S, class F, class K> static __global__ void places_kernel(walk w, F f, S *x, const K *keys, const uint32_t *at)
+{
+  for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
+    const K key = keys[p];
+    if (key >= (K)w.end || (p > 0 && keys[p - 1] == key)) continue;
+    f.begin(x + key);
+    for (int64_t j = p; j < w.numel && keys[j] == key; j++) {
+      int64_t to, i, from;
+      const int64_t along = place_of(w, at[j], &to, &i, &from);
+      f.next(from + along * w.step_s[w.dim]);
+    }
+    f.end(x + key);
+  }
+}
+
+template <class S, class F> static ax_status run_places(ax_device d, const walk &w, F f, S *x)
+{
+  const char *name = ax_ops[w.op].name;
+  const int64_t along = w.shape[w.dim];
+  if (w.numel == 0) return AX_OK;
+  if (w.numel / along >= MANY_LINES || along <= SHORT_LINE) {
+    walk l = w;
+    l.shape[w.dim] = 1;
+    l.numel = w.numel / along;
+    return ax_launch(name, d, ax_blocks(l.numel, 128, d.index), 128, lines_kernel<S, F>, l, f, x, along);
+  }
+  auto run = [&](auto tag) {
+    typedef AX_TYPE_OF(tag) K;
+    ax_sorting<K> s;
+    ax_status st = ax_sort_begin(d, name, 1, w.numel, &s);
+    if (st != AX_OK) return st;
+    st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, place_keys<K>, w, s.keys);
+    if (st == AX_OK) st = ax_sort<K>(name, 1, w.numel, ax_key_bytes(w.end + 1), &s);
+    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, places_kernel<S, F, K>, w, f, x, (const K *)s.keys, (const uint32_t *)s.at);
+    ax_sort_end(&s);
+    return st;
+  };
+  return w.end < (int64_t)UINT32_MAX ? run(ax_type<uint32_t>()) : run(ax_type<uint64_t>());
+}
+
+/* ---- the rows */
+
+/* The types that can be added to. */
+template <class G> static ax_status with_number(ax_op op, ax_dtype d, G g)
+{
+  if (d == AX_BOOL) return ax_cuda_no_dtype(op, d);
+  switch (d) {
+  case AX_I64: return g(ax_type<int64_t>());
+  case AX_I32: return g(ax_type<int32_t>());
+  case AX_U8: return g(ax_type<uint8_t>());
+  default: return ax_with_float(op, d, g);
+  }
+}
+
+template <class S> struct is_integer { static const bool value = false; };
+template <> struct is_integer<int64_t> { static const bool value = true; };
+template <> struct is_integer<int32_t> { static const bool value = true; };
+template <> struct is_integer<uint8_t> { static const bool value = true; };
+
+template <class S> static adding<S> adder(const void *s, double alpha)
+{
+  typedef typename summed<S>::type T;
+  adding<S> f = {};
+  f.s = (const S *)s;
+  f.alpha = is_integer<S>::value ? (T)(int64_t)alpha : (T)alpha;
+  return f;
+}
+
+/* Zeros (x NULL) or a copy of call->in[0], then the walk. */
+static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tensor *s, bool slices, bool add)
+{
+  const ax_tensor *index = call->in[1], *y = call->out[0];
+  const ax_device d = y->device;
+  const int64_t dim = call->a->i[0];
+  int64_t number = 0;
+  walk w = {};
+  ax_status st = AX_OK;
+
+  if (add && y->dtype == AX_BOOL) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
+  if (y->numel == 0 && index->numel == 0) return AX_OK;
+  if (!x) st = ax_cuda_clear(ax_ops[call->op].name, d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
+  else if (ax_data(x) != ax_data(y) && y->numel) st = ax_cuda_clone(call);
+  if (st != AX_OK || index->numel == 0) return st;
+  const ax_tensor *like = slices ? y : index;
+  w.op = call->op;
+  w.ndim = like->ndim ? like->ndim : 1; /* 0-d: one element */
+  w.dim = (int)dim;
+  w.size = y->ndim ? y->shape[dim] : 1;
+  w.end = y->numel;
+  w.index = (const int64_t *)ax_data(index);
+  w.skip = -1;
+  w.fault = ax_cuda_fault_place(d);
+  if (!w.fault) return AX_ENOMEM;
+  w.numel = 1;
+  for (int k = 0; k < w.ndim; k++) {
+    w.shape[k] = slices && k == dim ? index->numel : like->ndim ? like->shape[k] : 1;
+    w.step_x[k] = y->ndim ? y->strides[k] : 0;
+    w.step_s[k] = s && s->ndim ? s->strides[k] : 0;
+    w.step_i[k] = !slices ? (index->ndim ? index->strides[k] : 0) : k == dim && index->ndim ? index->strides[0] : 0;
+    w.numel *= w.shape[k];
+  }
+  if (!s) ax_store_double((ax_dtype)y->dtype, &number, 0, call->a->f[0]);
+  if (add)
+    return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      const adding<S> f = adder<S>(ax_data(s), call->op == AX_OP_INDEX_ADD ? call->a->f[0] : 1);
+      return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
+    });
+  return ax_with_size(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    setting<S> f = {};
+    f.s = s ? (const S *)ax_data(s) : NULL;
+    memcpy(&f.number, &number, sizeof(S));
+    return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
+  });
+}
+
+AX_CUDA_KERNEL(_gather_backward) { return write_at(call, NULL, call->in[0], false, true); }
+AX_CUDA_KERNEL(scatter) { return write_at(call, call->in[0], call->in[2], false, false); }
+AX_CUDA_KERNEL(scatter_add) { return write_at(call, call->in[0], call->in[2], false, true); }
+AX_CUDA_KERNEL(index_add) { return write_at(call, call->in[0], call->in[2], true, true); }
+AX_CUDA_KERNEL(index_copy) { return write_at(call, call->in[0], call->in[2], true, false); }
+AX_CUDA_KERNEL(index_fill) { return write_at(call, call->in[0], NULL, true, false); }
+AX_CUDA_KERNEL(_index_select_backward) { return write_at(call, NULL, call->in[0], true, true); }
+
+/* Rows of g added at the numbers in `input`: slices of (count, size). */
+AX_CUDA_KERNEL(_embedding_backward)
+{
+  const ax_tensor *g = call->in[0], *input = call->in[1], *y = call->out[0];
+  const ax_device d = y->device;
+  walk w = {};
+  ax_status st = AX_OK;
+
+  if (y->dtype != AX_F32 && y->dtype != AX_F64) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
+  if (!call->a->accumulate) st = ax_cuda_clear("embedding", d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
+  if (st != AX_OK || g->numel == 0) return st;
+  w.op = AX_OP_EMBEDDING;
+  w.ndim = 2;
+  w.numel = g->numel;
+  w.shape[0] = input->numel, w.shape[1] = y->shape[1];
+  w.step_x[0] = w.step_s[0] = y->shape[1];
+  w.step_x[1] = w.step_s[1] = 1;
+  w.step_i[0] = 1;
+  w.size = y->shape[0];
+  w.end = y->numel;
+  w.index = (const int64_t *)ax_data(input);
+  w.skip = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1];
+  w.fault = ax_cuda_fault_place(d);
+  if (!w.fault) return AX_ENOMEM;
+  return y->dtype == AX_F32 ? run_slices(d, w, adder<float>(ax_data(g), 1), (float *)ax_data(y)) : run_slices(d, w, adder<double>(ax_data(g), 1), (double *)ax_data(y));
+}

@@ -1,0 +1,163 @@
+--- Sizes at which the device's kernels take their other ways: long rows, odd lengths, sorts of many elements, sums in chunks; and what a
+--- kernel finds wrong in its data.  Against the CPU.
+local device = require "spec.support.device"
+local tensor = require "accelerate.tensor"
+local F = require "accelerate.nn.functional"
+
+if not device.name then
+  describe("kernels on the device", function() it("need one", function() pending(device.reason) end) end)
+  return
+end
+
+local D = device.name
+
+local function close(what, got, expected, tolerance)
+  assert.are.equal(D, got.device, what)
+  assert.are.same(expected.shape, got.shape, what)
+  got, expected = got:detach():to("cpu"):double(), expected:detach():double()
+  local scale = math.max(1, expected:abs():max():item())
+  local worst = (got - expected):abs():max():item()
+  assert.is_true(worst <= tolerance * scale, ("%s: differs by %g of %g"):format(what, worst, scale))
+end
+
+local function same(what, got, expected)
+  assert.are.equal(D, got.device, what)
+  assert.are.equal(expected.dtype, got.dtype, what)
+  assert.is_true(tensor.equal(got:to("cpu"), expected), what)
+end
+
+-- fn of the leaves there and here, and the gradients of them all.
+local function against(what, fn, leaves, tolerance)
+  local function run(on)
+    local at = {}
+    for k, leaf in ipairs(leaves) do at[k] = leaf:detach():to(on):clone():requires_grad_() end
+    local y = fn(unpack(at))
+    local w = (tensor.arange(y:numel()) % 5 + 1):to(y.dtype):to(on):view(y.shape)
+    ;(y * w):sum():backward()
+    local grads = {}
+    for k, leaf in ipairs(at) do grads[k] = leaf.grad end
+    return y, grads
+  end
+  local y, grads = run("cpu")
+  local there, there_grads = run(D)
+  close(what, there, y, tolerance)
+  for k, g in ipairs(grads) do close(("%s, gradient %d"):format(what, k), there_grads[k], g, tolerance * 4) end
+end
+
+describe(("kernels on %s (%s)"):format(D, device.kind), function()
+  setup(function() tensor.manual_seed(3) end)
+
+  it("softmax of rows of every length, and of columns", function()
+    for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 5, 1023 }, { 2, 4500 }, { 2, 7, 9 } } do
+      for _, dtype in ipairs { "float32", "bfloat16" } do
+        local x = (tensor.randn(unpack(shape)) * 3):to(dtype)
+        against("softmax " .. #shape, function(v) return F.softmax(v, 2) end, { x }, dtype == "float32" and 1e-5 or 2e-2)
+        against("log_softmax", function(v) return F.log_softmax(v, 2) end, { x }, dtype == "float32" and 1e-5 or 2e-2)
+      end
+    end
+    local hidden = tensor({ { -math.huge, 1, -math.huge }, { -math.huge, -math.huge, -math.huge } })
+    local y = F.softmax(hidden:to(D), 2):to("cpu")
+    assert.are.same({ 0, 1, 0 }, y[1]:totable())
+    assert.is_true(y[2]:isnan():all():item())
+  end)
+
+  it("cross_entropy of many classes, with weights, smoothing and what is ignored", function()
+    for _, classes in ipairs { 3, 1500, 2048 } do
+      local x, weight = tensor.randn(6, classes) * 2, tensor.rand(classes) + 0.1
+      local target = tensor.randint(0, classes, { 6 })
+      target[2] = -100
+      for _, options in ipairs { {}, { label_smoothing = 0.1 }, { weight = weight, label_smoothing = 0.2 }, { weight = weight, reduction = "none" }, { reduction = "sum" } } do
+        against("cross_entropy", function(v)
+          local o = {}
+          for k, value in pairs(options) do o[k] = type(value) == "table" and value or type(value) == "userdata" and value:to(v.device) or value end
+          if o.weight then o.weight = weight:to(v.device) end
+          return F.cross_entropy(v, target:to(v.device), o)
+        end, { x }, 1e-5)
+      end
+      local soft = F.softmax(tensor.randn(6, classes), 2)
+      against("soft", function(v) return F.cross_entropy(v, soft:to(v.device), { label_smoothing = 0.1 }) end, { x }, 1e-5)
+    end
+  end)
+
+  it("losses of two tensors, added up in chunks", function()
+    local x, t = tensor.randn(40000), tensor.rand(40000)
+    for _, name in ipairs { "mse_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits" } do
+      against(name, function(v) return F[name](v, t:to(v.device)) end, { x }, 1e-5)
+    end
+  end)
+
+  it("norms of rows of every length", function()
+    for _, shape in ipairs { { 40, 12 }, { 9, 768 }, { 5, 1001 }, { 3, 5000 }, { 2, 20000 } } do
+      local n = shape[2]
+      local x, w, b = tensor.randn(unpack(shape)) + 2, tensor.randn(n), tensor.randn(n)
+      against("layer_norm " .. n, function(v, u, c) return F.layer_norm(v, { n }, { weight = u, bias = c }) end, { x, w, b }, 2e-5)
+      against("rms_norm " .. n, function(v, u) return F.rms_norm(v, { n }, { weight = u }) end, { x, w }, 2e-5)
+    end
+    against("bfloat16", function(v, u, c) return F.layer_norm(v, { 1536 }, { weight = u, bias = c }) end,
+      { tensor.randn(4, 1536):bfloat16(), tensor.randn(1536):bfloat16(), tensor.randn(1536):bfloat16() }, 3e-2)
+    against("group_norm", function(v, u, c) return F.group_norm(v, 2, { weight = u, bias = c }) end, { tensor.randn(3, 4, 17, 31), tensor.randn(4), tensor.randn(4) }, 2e-5)
+  end)
+
+  it("sorts, stably: networks and the radix sort", function()
+    for _, n in ipairs { 1, 2, 33, 1024, 1025, 9000 } do
+      for _, dtype in ipairs { "float32", "float64", "int64", "int32", "uint8", "float16", "bfloat16" } do
+        local x = (tensor.randn(2, n) * 20):round():abs():to(dtype)
+        if dtype == "float32" and n > 2 then x[{ 1, 2 }] = 0 / 0 end
+        local there = x:to(D)
+        local values, indices = x:sort(2, { descending = n % 2 == 1 })
+        local values_there, indices_there = there:sort(2, { descending = n % 2 == 1 })
+        same("positions", indices_there, indices)
+        if dtype ~= "float32" then same("values", values_there, values) end
+        if n >= 33 then same("topk", select(2, there:topk(7, 2)), (select(2, x:topk(7, 2)))) end
+      end
+    end
+    local x = tensor.randn(3, 1500, 2)
+    same("a dim in the middle", select(2, x:to(D):sort(2)), (select(2, x:sort(2))))
+    same("median", (x:to(D):median(2)), (x:median(2)))
+  end)
+
+  it("running sums of long lines and of many short ones", function()
+    for _, shape in ipairs { { 3, 5001 }, { 2, 4500, 2 }, { 3, 40, 5000 }, { 1, 300000 } } do
+      local x = tensor.randn(unpack(shape))
+      against("cumsum", function(v) return v:cumsum(2) end, { x }, 1e-5)
+    end
+    local x = tensor.randint(-9, 9, { 2, 3000 })
+    same("integers", x:to(D):cumsum(2), x:cumsum(2))
+    local mask = tensor.rand(7000):gt(0.7)
+    same("nonzero", mask:to(D):nonzero(), mask:nonzero())
+    same("masked_select", tensor.arange(7000, { device = D }):masked_select(mask:to(D)), tensor.arange(7000):masked_select(mask))
+  end)
+
+  it("adds at positions named many times, in their order: the same bits as the CPU", function()
+    local index = tensor.randint(0, 50, { 3000 })
+    local g = tensor.randn(3000, 8)
+    local function grad(on)
+      local w = tensor.zeros(50, 8, { device = on }):requires_grad_()
+      ;(F.embedding(index:to(on), w) * g:to(on)):sum():backward()
+      return w.grad
+    end
+    same("embedding", grad(D), grad("cpu"))
+    same("index_add", tensor.ones(50, 8, { device = D }):index_add(1, index:to(D), g:to(D)), tensor.ones(50, 8):index_add(1, index, g))
+    same("index_copy", tensor.ones(50, 8, { device = D }):index_copy(1, index:to(D), g:to(D)), tensor.ones(50, 8):index_copy(1, index, g))
+    local places, source = tensor.randint(0, 100, { 4000 }), tensor.randn(4000)
+    same("scatter_add, sorted", tensor.zeros(100, { device = D }):scatter_add(1, places:to(D), source:to(D)), tensor.zeros(100):scatter_add(1, places, source))
+    same("scatter, sorted", tensor.zeros(100, { device = D }):scatter(1, places:to(D), source:to(D)), tensor.zeros(100):scatter(1, places, source))
+    places, source = tensor.randint(0, 9, { 20, 9000 }), tensor.randn(20, 9000)
+    same("scatter_add, lines", tensor.zeros(9, 9000, { device = D }):scatter_add(1, places:to(D), source:to(D)), tensor.zeros(9, 9000):scatter_add(1, places, source))
+  end)
+
+  it("says what was wrong in a kernel's data when the host next waits, and goes on", function()
+    local x = tensor.randn(4, 5, { device = D })
+    local function told(pattern, fn)
+      local ok, message = pcall(function() return fn():to("cpu") end)
+      assert.is_false(ok)
+      assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
+    end
+    if device.fake then return end
+    told("index_select: index 4 at flat position 1 (from 0) is outside 0..3", function() return x:index_select(1, tensor({ 0, 4 }, { dtype = "int64", device = D })) end)
+    told("cross_entropy: target 5 at position 2 is outside 0..4", function() return F.cross_entropy(x, tensor({ 0, 1, 5, 2 }, { dtype = "int64", device = D })) end)
+    told("scatter: index -1 at", function() return x:scatter(1, tensor({ { -1 } }, { dtype = "int64", device = D }), 1) end)
+    told("an input lies outside 0..1", function() return F.binary_cross_entropy(x + 3, x) end)
+    assert.are.equal(4, tensor.ones(4, { device = D }):sum():item())
+  end)
+end)
