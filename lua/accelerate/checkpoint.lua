@@ -1,4 +1,5 @@
 --- Weights in files: safetensors, in one file or in shards with an index, under Accelerate's names.
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -215,6 +216,9 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   opts = options.check("load_checkpoint_in_model", opts, LOAD)
   for name in pairs(opts) do
     if name ~= "strict" then fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name) end
+  end
+  if not class.is(model, require("accelerate.nn").Module) then
+    fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
   end
   options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
   local files, names = find_files(checkpoint)

@@ -39,8 +39,12 @@ function Accelerator:save_model(model, directory, opts)
 end
 
 --- The weights of a model by name.
+---@param model accelerate.nn.Module
+---@param opts { unwrap: boolean? }? prepare does not wrap models, so both say the same
+---@return table<string, accelerate.Tensor>
 function Accelerator:get_state_dict(model, opts)
   options.check("get_state_dict", opts, { unwrap = { "boolean", default = true } })
+  if not kinds.is_model(model) then fail("get_state_dict: expected a module, got %s", options.show(model)) end
   return model:state_dict()
 end
 

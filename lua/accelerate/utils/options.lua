@@ -231,7 +231,7 @@ end
 function options.check(where, given, schema)
   if given == nil then given = {} end
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    fail("%s: options must be a table, got %s", where, options.show(given))
+    fail("%s: options must be a table, got %s", where, type(given) == "table" and "an object" or options.show(given))
   end
   local names = ordered.sorted_keys(schema)
   for key in next, given do  -- any one unknown key will do; with several, the first in order is named

@@ -27,30 +27,38 @@ local TYPES = { "torch", "generator" }
 local ELSEWHERE = { cuda = true, xla = true, mlu = true, sdaa = true, musa = true, npu = true, xpu = true, hpu = true, neuron = true }
 
 --- Raises unless `kind` names generators that there are here.
-function M.check_rng_type(kind)
+---@param kind string
+---@param where string? what takes it; default: the option rng_types
+function M.check_rng_type(kind, where)
+  where = where or "rng_types"
+  options.value(where, "the kind of generator", kind, { "string" })
   for _, name in ipairs(TYPES) do
     if kind == name then return end
   end
-  if ELSEWHERE[kind] then fail("rng_types: '%s' generators are not there yet, only the CPU's", kind) end
-  local near = options.nearest(tostring(kind), TYPES)
-  fail("rng_types: '%s' is not a kind of generator%s", tostring(kind), near and (", did you mean '" .. near .. "'?") or
+  if ELSEWHERE[kind] then fail("%s: '%s' generators are not there yet, only the CPU's", where, kind) end
+  local near = options.nearest(kind, TYPES)
+  fail("%s: '%s' is not a kind of generator%s", where, kind, near and (", did you mean '" .. near .. "'?") or
     "; there are 'torch' (the default generator) and 'generator' (a loader's own)")
 end
 
 --- Gives every rank the state of rank 0's generator.
 ---@param kind "torch"|"generator" the default generator, or `generator`
+---@param generator accelerate.Generator?
 function M.synchronize_rng_state(kind, generator)
-  M.check_rng_type(kind)
-  local here = state.PartialState()
+  M.check_rng_type(kind, "synchronize_rng_state")
   if kind == "torch" then generator = core.default_generator() end
-  if generator == nil then fail("synchronize_rng_state: 'generator' needs a generator") end
+  options.value("synchronize_rng_state", "generator", generator, { "Generator" })
+  local here = state.PartialState()
   if here.num_processes == 1 then return end
   local bytes = core.dist.broadcast_bytes(here.process_index == 0 and generator:get_state() or nil, 0)
   if here.process_index ~= 0 then generator:set_state(bytes) end
 end
 
+--- The same for each kind in a list.
 ---@param kinds string[]
+---@param generator accelerate.Generator?
 function M.synchronize_rng_states(kinds, generator)
+  options.value("synchronize_rng_states", "kinds", kinds, { "list" })
   for _, kind in ipairs(kinds) do M.synchronize_rng_state(kind, generator) end
 end
 

@@ -23,6 +23,7 @@ local LEAST = { 5, 5, 0 }  -- older kernels let collectives of several processes
 ---@param release string? as `uname -r` prints it; default: this machine's
 ---@return boolean old
 function M.check_os_kernel(release)
+  options.value("check_os_kernel", "release", release, { "string", optional = true })
   release = release or fs.read("/proc/sys/kernel/osrelease")  -- not there: no Linux
   local version = { (release or ""):match("^(%d+)%.(%d+)%.?(%d*)") }
   if #version == 0 then return false end
@@ -55,7 +56,7 @@ local function libraries()
     int nvmlDeviceGetCpuAffinity(void *device, unsigned int words, unsigned long *set);
   ]]
   local ok, nvml = pcall(ffi.load, "libnvidia-ml.so.1")
-  if not ok then nvml, library = nil, { ffi = ffi, why = "there is no NVIDIA driver (libnvidia-ml.so.1)" }
+  if not ok then library = { ffi = ffi, why = "there is no NVIDIA driver (libnvidia-ml.so.1)" }
   elseif nvml.nvmlInit_v2() ~= 0 then library = { ffi = ffi, why = "the NVIDIA driver's nvmlInit failed" }
   else library = { ffi = ffi, nvml = nvml } end
   return library.ffi, library.nvml, library.why
