@@ -155,28 +155,6 @@ M.AutocastKwargs = handler("AutocastKwargs", { fields = {
 
 M.DDPCommunicationHookType = properties.enum("DDPCommunicationHookType", { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" })
 
--- What PyTorch's PowerSGDState takes.
-local POWER_SGD = {
-  matrix_approximation_rank = { "integer", default = 1, min = 1 },
-  start_powerSGD_iter = { "integer", default = 1000, min = 0 },
-  min_compression_rate = { "number", default = 2, above = 0 },
-  use_error_feedback = { "boolean", default = true },
-  warm_start = { "boolean", default = true },
-  orthogonalization_epsilon = { "number", default = 0, min = 0 },
-  random_seed = { "integer", default = 0, min = 0 },
-  compression_stats_logging_frequency = { "integer", default = 10000, min = 1 },
-  batch_tensors_with_same_shape = { "boolean", default = false },
-}
-
-local function check_power_sgd(self)
-  local given = self.comm_state_option
-  local state = options.check("DistributedDataParallelKwargs: comm_state_option", given, POWER_SGD)
-  if (state.use_error_feedback or state.warm_start) and state.start_powerSGD_iter <= 1 then
-    fail("DistributedDataParallelKwargs: comm_state_option: start_powerSGD_iter must be above 1 with use_error_feedback or " ..
-      "warm_start, got %d", state.start_powerSGD_iter)
-  end
-end
-
 --- How gradients are reduced.
 --- `check_reduction` and `gradient_as_bucket_view` ask for what is always so here: reductions are compared between ranks
 --- before they run, and gradients lie in the buffers that are reduced.
@@ -203,13 +181,11 @@ M.DistributedDataParallelKwargs = handler("DistributedDataParallelKwargs", {
   },
   left_out = { comm_hook = true, comm_wrapper = true, comm_state_option = true },
   init = function(self)
-    local hook = self.comm_hook
-    if hook == "power_sgd" or hook == "batched_power_sgd" then return check_power_sgd(self) end
-    if next(self.comm_state_option) ~= nil then
-      fail("DistributedDataParallelKwargs: comm_state_option is for comm_hook = 'power_sgd' and 'batched_power_sgd', got it with '%s'", hook)
-    end
-    if self.comm_wrapper ~= "no" and hook == "no" then
+    if self.comm_wrapper ~= "no" and self.comm_hook == "no" then
       fail("DistributedDataParallelKwargs: comm_wrapper = '%s' wraps a comm_hook, and comm_hook is 'no'", self.comm_wrapper)
+    end
+    if self.comm_hook ~= "no" or next(self.comm_state_option) ~= nil then
+      require("accelerate.comm_hooks").make(self)  -- here for its errors: each prepared model gets a hook of its own
     end
   end,
 })

@@ -100,7 +100,7 @@ describe("handlers", function()
       comm_hook = { "fp8", 5 }, comm_wrapper = { "power_sgd", true }, comm_state_option = { 5 } })
     assert.error_matches(function() DDP { comm_hook = "powersgd" } end, "did you mean 'power_sgd'")
     assert.error_matches(function() DDP { comm_wrapper = "fp16" } end, "comm_wrapper = 'fp16' wraps a comm_hook, and comm_hook is 'no'")
-    assert.error_matches(function() DDP { comm_hook = "fp16", comm_state_option = { random_seed = 1 } } end, "comm_state_option is for comm_hook = 'power_sgd'")
+    assert.error_matches(function() DDP { comm_hook = "fp16", comm_state_option = { random_seed = 1 } } end, "comm_state_option is for the hooks power_sgd and batched_power_sgd, and comm_hook is 'fp16'")
     assert.error_matches(function() DDP { comm_hook = "power_sgd", comm_state_option = { matrix_aproximation_rank = 1 } } end, "did you mean 'matrix_approximation_rank'")
     assert.error_matches(function() DDP { comm_hook = "power_sgd", comm_state_option = { start_powerSGD_iter = 1 } } end, "start_powerSGD_iter must be above 1")
     local fast = DDP { comm_hook = "batched_power_sgd", comm_wrapper = "bf16",

@@ -8,9 +8,13 @@ return {
     "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators" } },
   { "KwargsHandler.to_kwargs", spec = "accelerate/config_spec: give what differs from their defaults" },
   { "AutocastKwargs", spec = "accelerate/config_spec: for casting have Accelerate's fields" },
-  { "DistributedDataParallelKwargs",
-    spec = "accelerate/config_spec: for data parallelism check every field, and which go together" },
-  { "DDP communication hooks" },
+  { "DistributedDataParallelKwargs", spec = {
+    "accelerate/config_spec: for data parallelism check every field, and which go together",
+    "dist/comm_hooks_spec: tell about parameters that a loss did not reach only where the script promised otherwise",
+    "dist/comm_hooks_spec: broadcast rank 0's buffers unless told not to" } },
+  { "DDP communication hooks", spec = {
+    "dist/comm_hooks_spec: train as PyTorch's do",
+    "dist/comm_hooks_spec: lose nothing where gradients have the rank that is sent, and keep ranks together on any number of them" } },
   { "GradScalerKwargs", spec = "accelerate/config_spec: for the loss scaler check every field" },
   { "InitProcessGroupKwargs", spec = {
     "accelerate/config_spec: for the process group check every field",
