@@ -18,7 +18,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-#define AX_ABI 3        /* of the structures here */
+#define AX_ABI 4        /* of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -113,7 +113,7 @@ AX_API int64_t ax_memory_pressure(void);
 /* Fault injection for tests: the n-th allocation from now (1 is the next, of either kind) fails; 0 turns it off. */
 AX_API void ax_alloc_fail_at(int64_t n);
 
-typedef struct ax_version { int32_t refs; /* <0: part of its storage */ uint32_t edits; uint32_t rebased; } ax_version;
+typedef struct ax_version { int32_t refs; /* <0: part of its storage */ uint32_t edits; } ax_version;
 
 typedef struct ax_storage {
   int32_t refs; /* atomic */
@@ -138,11 +138,15 @@ typedef struct ax_tensor ax_tensor;
 typedef struct ax_node ax_node;
 typedef struct ax_hook ax_hook;
 
+/* A recorded in-place op on a view rewrites the base's history (views.c), so a view knows its base.  Where nothing was recorded while the view
+ * was made, or a custom function made it, there is none to rewrite: then a recorded in-place op on the view is refused. */
+typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM } ax_view_kind;
+
 struct ax_tensor {
   int32_t refs; /* one thread */
   uint8_t dtype, ndim;
   bool requires_grad; /* leaf that wants a gradient, or result of a recorded op */
-  bool is_view;       /* made by a view op (in-place editing under autograd needs to know) */
+  uint8_t view;       /* ax_view_kind */
   uint8_t out_index;  /* which result of grad_fn this is */
   ax_device device;
   int64_t numel;
@@ -150,7 +154,8 @@ struct ax_tensor {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS]; /* in elements */
   ax_storage *storage;
   ax_version *version; /* shared with views; edits counts writes */
-  uint32_t rebased;    /* version->rebased when grad_fn was set: a stale view is caught by comparing */
+  ax_tensor *base;     /* AX_VIEW: whose elements these are, itself no such view; counted */
+  uint32_t rewrites;   /* of this tensor's history by in-place ops; of a view: the base's when its own history was set */
   ax_node *grad_fn;    /* counted; NULL for leaves */
   ax_node *accumulate; /* leaves: weak pointer to the node that adds into grad */
   ax_tensor *grad;     /* leaves: counted; NULL when there is none */
@@ -340,6 +345,10 @@ AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
 typedef ax_status (*ax_custom_fn)(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result);
 AX_API ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out, ax_tensor *const *outputs,
                                   ax_custom_fn backward, void (*drop)(void *), void *ud);
+/* A view whose base was changed by a recorded in-place op gets the history that it has since.  Whatever reads a tensor's history from outside
+ * asks for this first. */
+AX_API ax_status ax_history_renew(ax_tensor *t);
+static inline ax_status ax_history(ax_tensor *t) { return t->base && t->base->rewrites != t->rewrites ? ax_history_renew(t) : AX_OK; }
 /* Gives the fresh alias `t` the place of result `out` of node `n` in the graph (a custom function's saved result). */
 AX_API void ax_tensor_join(ax_tensor *t, ax_node *n, int out);
 /* Whether recording would happen for these inputs now. */

@@ -194,8 +194,9 @@ typedef struct call {
 } call;
 
 /* Replaces the tensors among the results (from `first` on) by aliases that the graph can own. */
-static ax_tensor **alias_results(lua_State *L, int first, int n, const char *name, int *n_out)
+static ax_tensor **alias_results(lua_State *L, int first, const call *k, const char *name, int *n_out)
 {
+  const int n = k->n_results;
   ax_tensor **out = lua_newuserdata(L, sizeof *out * (size_t)(n ? n : 1));
   *n_out = 0;
   lua_newtable(L); /* raw result -> number, for saved_tensors */
@@ -207,6 +208,8 @@ static ax_tensor **alias_results(lua_State *L, int first, int n, const char *nam
     lua_rawset(L, -3);
     box = ax_push_result(L);
     if (ax_tensor_alias(t, box) != AX_OK) ax_raise(L, name);
+    for (int at = 0; at < k->n_tensors; at++) /* changed in place, it would change the argument behind the back of that one's history */
+      if (k->inputs[at]->storage == t->storage) (*box)->view = AX_VIEW_CUSTOM;
     out[(*n_out)++] = *box;
     lua_replace(L, first + i);
   }
@@ -216,7 +219,7 @@ static ax_tensor **alias_results(lua_State *L, int first, int n, const char *nam
 static void record(lua_State *L, const char *name, call *k, int ctx, int first)
 {
   int n_out, ref;
-  ax_tensor **out = alias_results(L, first, k->n_results, name, &n_out);
+  ax_tensor **out = alias_results(L, first, k, name, &n_out);
   custom *c;
 
   lua_setfield(L, ctx, "_results");
@@ -265,7 +268,9 @@ static int function_call(lua_State *L)
   k.inputs = lua_newuserdata(L, sizeof *k.inputs * (size_t)(k.n_args + 1));
   for (int i = 0; i < k.n_args; i++) {
     ax_tensor *t = ax_opt_tensor(L, 2 + i, name);
-    if (t) k.inputs[k.n_tensors++] = t;
+    if (!t) continue;
+    if (ax_history(t) != AX_OK) return ax_raise(L, name);
+    k.inputs[k.n_tensors++] = t;
   }
   recorded = ax_would_record(k.n_tensors, k.inputs);
   lua_createtable(L, 0, 8);

@@ -8,8 +8,8 @@
  *   bool tensor  the elements (or rows) where it is true    there
  *   int64 tensor the rows it lists, counted from 0          those rows, in order
  *
- * Writing goes through a view where nothing is recorded.  Where it is, the core does not record edits of views; then the new value is
- * built out of place (where) and copied over the whole of x, which the core does record. */
+ * Writing goes through a view, as x:narrow(..):copy_(value) does.  Masks and lists of rows name no view: where gradients are recorded the new
+ * value is built out of place (where) and copied over the whole of x. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -193,7 +193,7 @@ static bool empty_table(lua_State *L, int idx)
   return false;
 }
 
-static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int *dim, int entry, int idx, bool views_only)
+static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int *dim, int entry, int idx)
 {
   lua_State *L = w->L;
   int64_t p;
@@ -203,7 +203,6 @@ static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int 
   if (lua_istable(L, idx)) return empty_table(L, idx) ? ((*dim)++, x) : read_range(w, x, (*dim)++, entry, idx);
   index = ax_opt_tensor(L, idx, "index");
   if (!index) ax_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry, ax_describe(L, idx));
-  if (views_only) ax_error(L, "index", "entry %d: a tensor inside a list can be read with, not assigned to; use a mask or positions alone", entry);
   if (index->ndim != 1 || (index->dtype != AX_BOOL && index->dtype != AX_I64)) bad_tensor_key(L, index);
   if (index->dtype == AX_BOOL) {
     if (index->numel != x->shape[*dim])
@@ -213,7 +212,7 @@ static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int 
   return index_select(w, x, (*dim)++, index);
 }
 
-static ax_tensor *read_list(work *w, ax_tensor *x, int idx, bool views_only)
+static ax_tensor *read_list(work *w, ax_tensor *x, int idx)
 {
   lua_State *L = w->L;
   const int n = (int)lua_objlen(L, idx);
@@ -225,7 +224,7 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx, bool views_only)
   luaL_checkstack(L, MOST_TEMPS + 2 * AX_MAX_DIMS, "index");
   for (int k = 1; k <= n; k++) {
     lua_rawgeti(L, idx, k);
-    x = read_entry(w, original, x, &dim, k, lua_gettop(L), views_only);
+    x = read_entry(w, original, x, &dim, k, lua_gettop(L));
   }
   if (x != original) return x;
   if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 }); /* all of it, as a new view */
@@ -244,7 +243,7 @@ static ax_tensor *read_key(work *w, ax_tensor *x, int idx)
     if (x->ndim == 0) ax_error(L, "index", "a 0-d tensor has no positions; x:item() is its value");
     return select_at(w, x, 0, position(L, x->shape[0], p, 1, x));
   }
-  if (lua_istable(L, idx)) return read_list(w, x, idx, false);
+  if (lua_istable(L, idx)) return read_list(w, x, idx);
   index = ax_opt_tensor(L, idx, "index");
   if (!index) ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, idx));
   if (index->dtype == AX_BOOL) return read_mask(w, x, index);
@@ -347,7 +346,20 @@ static void refuse_repeats(work *w, ax_tensor *count)
   if (count->numel == 0) return;
   most = on_cpu(w, apply1(w, AX_OP_MAX, count, (ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
   if (ax_load_double((ax_dtype)most->dtype, ax_data(most), 0) > 1)
-    ax_error(w->L, "index", "a row is listed twice; where gradients are recorded each may be assigned once");
+    ax_error(w->L, "index", "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
+}
+
+/* Is the key a list with a tensor among its entries? */
+static bool holds_tensor(lua_State *L, int key)
+{
+  bool found = false;
+  if (!lua_istable(L, key)) return false;
+  for (int k = 1; !found && k <= (int)lua_objlen(L, key); k++) {
+    lua_rawgeti(L, key, k);
+    found = ax_to_box(L, -1) != NULL;
+    lua_pop(L, 1);
+  }
+  return found;
 }
 
 /* x:copy_(where(named by the key, value, x)), every step of which is recorded if need be. */
@@ -363,7 +375,7 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   in[0] = run(w, AX_OP_NE, &(ax_args){ .n_in = 2, .in = pair, .scalars = 2, .integral = 2, .a = { .n_list = -1 } });
   if (v->t) { /* its elements, put where they belong among zeros */
     ax_tensor *wide = expand(w, v->t, picked), *flat, *placed;
-    if (ax_to_box(w->L, key)) refuse_repeats(w, count);
+    if (ax_to_box(w->L, key) || holds_tensor(w->L, key)) refuse_repeats(w, count);
     if (wide->dtype != x->dtype) wide = apply1(w, AX_OP_CAST, wide, (ax_attrs){ .i = { x->dtype }, .n_list = -1 });
     flat = reshape(w, wide, 1, &wide->numel);
     placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places }, &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
@@ -435,11 +447,12 @@ int ax_index_write(lua_State *L)
   index = ax_opt_tensor(L, 2, "index");
   if (index && index->dtype != AX_BOOL && index->dtype != AX_I64) bad_tensor_key(L, index);
   luaL_checkstack(L, MOST_TEMPS, "index");
-  if (ax_grad_enabled() && (x->requires_grad || (v.t && v.t->requires_grad))) write_by_where(&w, x, 2, &v);
-  else if (index && index->dtype == AX_BOOL) write_mask(&w, x, index, &v, 2);
+  if (ax_history(x) != AX_OK || (v.t && ax_history(v.t) != AX_OK)) return ax_raise(L, "index");
+  if (index && index->dtype == AX_BOOL) write_mask(&w, x, index, &v, 2);
+  else if (holds_tensor(L, 2) || (index && ax_grad_enabled() && (x->requires_grad || (v.t && v.t->requires_grad)))) write_by_where(&w, x, 2, &v);
   else if (index) write_rows(&w, x, index, &v);
   else if (ax_to_integer(L, 2, &p) || lua_istable(L, 2)) {
-    ax_tensor *place = lua_istable(L, 2) ? read_list(&w, x, 2, true) : read_key(&w, x, 2);
+    ax_tensor *place = lua_istable(L, 2) ? read_list(&w, x, 2) : read_key(&w, x, 2);
     if (v.t) {
       v.t = trim(&w, v.t, place);
       check_fits(L, v.t, place);

@@ -27,6 +27,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   char text[16];
   ax_tensor **box;
 
+  if ((id == FIELD_REQUIRES_GRAD || id == FIELD_IS_LEAF || id == FIELD_GRAD_FN) && ax_history(t) != AX_OK) return ax_raise(L, "tensor");
   switch (id) {
     case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
     case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
@@ -140,7 +141,7 @@ static int tensor_newindex(lua_State *L)
   if (lua_isnil(L, -1)) return unknown_name(L, "field");
   switch (lua_type(L, -1) == LUA_TNUMBER ? (field)lua_tointeger(L, -1) : 0) {
     case FIELD_REQUIRES_GRAD:
-      if (ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK) return ax_raise(L, "requires_grad");
+      if (ax_history(t) != AX_OK || ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK) return ax_raise(L, "requires_grad");
       return 0;
     case FIELD_GRAD: return set_grad(L, t);
     case FIELD_DATA:
@@ -361,7 +362,7 @@ static int requires_grad_(lua_State *L)
 {
   ax_tensor *t = self(L, "requires_grad_");
   const bool on = lua_isnoneornil(L, 2) || ax_check_boolean(L, 2, "requires_grad_", "requires_grad");
-  if (ax_set_requires_grad(t, on) != AX_OK) return ax_raise(L, "requires_grad_");
+  if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK) return ax_raise(L, "requires_grad_");
   lua_settop(L, 1);
   return 1;
 }

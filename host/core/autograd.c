@@ -8,6 +8,8 @@
 static _Thread_local bool grad_enabled = true;
 static _Thread_local uint64_t next_seq = 1;
 
+uint64_t ax_next_seq(void) { return next_seq++; }
+
 bool ax_grad_enabled(void) { return grad_enabled; }
 
 bool ax_grad_set_enabled(bool on)
@@ -62,7 +64,7 @@ static void give_node(ax_node *n)
   ax_structs_add(-1);
 }
 
-static ax_status new_node(ax_node_kind kind, int n_in, int n_out, ax_node **out)
+ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out)
 {
   const size_t per_in = sizeof(ax_edge) + sizeof(ax_meta) + sizeof(ax_saved);
   const size_t per_out = sizeof(ax_meta) + sizeof(ax_saved) + sizeof(ax_tensor *);
@@ -138,11 +140,13 @@ ax_status ax_edge_of(ax_tensor *t, ax_edge *e)
 {
   ax_status st;
   *e = (ax_edge){ 0 };
-  if (!t || !t->requires_grad) return AX_OK;
+  if (!t) return AX_OK;
+  if ((st = ax_history(t)) != AX_OK) return st;
+  if (!t->requires_grad) return AX_OK;
   if (t->grad_fn) *e = (ax_edge){ t->grad_fn, t->out_index };
   else if (t->accumulate) e->node = t->accumulate;
   else {
-    if ((st = new_node(AX_NODE_ACCUMULATE, 0, 1, &e->node)) != AX_OK) return st;
+    if ((st = ax_node_new(AX_NODE_ACCUMULATE, 0, 1, &e->node)) != AX_OK) return st;
     e->node->leaf = ax_tensor_retain(t);
     t->accumulate = e->node;
     return AX_OK;
@@ -151,7 +155,16 @@ ax_status ax_edge_of(ax_tensor *t, ax_edge *e)
   return AX_OK;
 }
 
-static void meta_of(const ax_tensor *t, ax_meta *m)
+void ax_leaf_ends(ax_tensor *t)
+{
+  ax_node *n = t->accumulate;
+  if (!n) return;
+  t->accumulate = NULL;
+  n->leaf = NULL;
+  ax_tensor_release(t);
+}
+
+void ax_meta_of(const ax_tensor *t, ax_meta *m)
 {
   m->dtype = (ax_dtype)t->dtype;
   m->ndim = t->ndim;
@@ -163,7 +176,7 @@ static ax_status link_inputs(ax_node *n, int n_in, ax_tensor *const *in)
   for (int k = 0; k < n_in; k++) {
     const ax_status st = ax_edge_of(in[k], &n->edges[k]);
     if (st != AX_OK) return st;
-    if (in[k]) meta_of(in[k], &n->in_meta[k]);
+    if (in[k]) ax_meta_of(in[k], &n->in_meta[k]);
   }
   n->seq = next_seq++; /* after the leaves' nodes that this may just have made */
   return AX_OK;
@@ -204,7 +217,7 @@ ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t save
   ax_status st;
 
   *out = NULL;
-  AX_TRY(new_node(AX_NODE_OP, args->n_in, n_out, &n));
+  AX_TRY(ax_node_new(AX_NODE_OP, args->n_in, n_out, &n));
   n->op = op;
   n->args = *args;
   n->args.in = NULL;
@@ -225,12 +238,11 @@ out:
 ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
 {
   for (int k = 0; k < n_out; k++) {
-    meta_of(out[k], &n->out_meta[k]);
+    ax_meta_of(out[k], &n->out_meta[k]);
     if (saves >> (8 + k) & 1) {
       const ax_status st = n->out[k].t ? AX_OK : save(&n->out[k], out[k], true);
       if (st != AX_OK) return st;
       n->out[k].edits = out[k]->version->edits;
-      n->out[k].t->rebased = out[k]->rebased;
     }
     if (!ax_is_float((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
     if (k > 0 && saves & HIDDEN) continue;
@@ -261,11 +273,11 @@ ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs,
   ax_status st;
 
   if (n_out < 1 || n_out > 255) return ax_fail(AX_EINVAL, "%s: a function has 1 to 255 results, got %d", name, n_out);
-  AX_TRY(new_node(AX_NODE_CUSTOM, n_in, n_out, &n));
+  AX_TRY(ax_node_new(AX_NODE_CUSTOM, n_in, n_out, &n));
   n->name = name;
   AX_TRY(link_inputs(n, n_in, inputs));
   for (int k = 0; k < n_out; k++) {
-    meta_of(outputs[k], &n->out_meta[k]);
+    ax_meta_of(outputs[k], &n->out_meta[k]);
     if (!ax_is_float((ax_dtype)outputs[k]->dtype)) continue;
     outputs[k]->grad_fn = n;
     n->refs++;
@@ -296,6 +308,7 @@ ax_status ax_set_requires_grad(ax_tensor *t, bool on)
     return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s", ax_dtype_name((ax_dtype)t->dtype));
   if (!on && t->grad_fn)
     return ax_fail(AX_EGRAD, "requires_grad: the tensor is the result of %s; use detach() to get one without history", ax_grad_fn_name(t));
+  if (on && !t->requires_grad) ax_view_forget(t); /* a leaf from now on, whatever history its base may get */
   t->requires_grad = on || t->grad_fn;
   return AX_OK;
 }
@@ -312,7 +325,6 @@ void ax_detach_inplace(ax_tensor *t)
   t->grad_fn = NULL;
   t->out_index = 0;
   t->requires_grad = false;
-  t->is_view = false;
-  t->rebased = t->version->rebased;
+  ax_view_forget(t);
   if (n) ax_node_release(n);
 }

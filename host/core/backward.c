@@ -205,7 +205,7 @@ static ax_status run_leaf(run *r, ax_node *n)
   ax_tensor *leaf = n->leaf;
   ax_status st = AX_OK;
 
-  if (!still_leaf(leaf)) return AX_OK;
+  if (!leaf || !still_leaf(leaf)) return AX_OK;
   if (n->grads[0]) {
     AX_TRY(ax_hooks_run(&leaf->hooks, false, 0, &n->grads[0]));
     AX_TRY(accumulate(r, leaf, n->grads[0]));
@@ -344,7 +344,7 @@ static ax_status visit(run *r, ax_node *n)
     bool wanted = false;
     for (int w = 0; w < r->n_wanted; w++) wanted |= r->wanted[w].node == n && r->wanted[w].out == k;
     if (n->kind != AX_NODE_ACCUMULATE) st = ax_hooks_run(&n->hooks, false, k, &n->grads[k]);
-    else st = wanted ? ax_hooks_run(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK; /* run_leaf does the others */
+    else st = wanted && n->leaf ? ax_hooks_run(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK; /* run_leaf does the others */
     if (st != AX_OK) return st;
     for (int w = 0; w < r->n_wanted; w++)
       if (r->wanted[w].node == n && r->wanted[w].out == k) {
@@ -376,6 +376,7 @@ static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_status st;
 
+  AX_TRY(ax_history(root));
   if (!root->requires_grad)
     return ax_fail(AX_EGRAD, "backward: the tensor %s does not require a gradient and has no history: no input of it had requires_grad set, or it was made inside no_grad or by detach",
                    ax_shape_text(root->ndim, root->shape, a, sizeof a));
@@ -443,6 +444,7 @@ ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, in
   for (int k = 0; k < n_in; k++) out[k] = NULL;
   if (!wanted) return AX_ENOMEM;
   for (int k = 0; k < n_in; k++) {
+    AX_TRY(ax_history(inputs[k]));
     if (!inputs[k]->requires_grad) {
       st = ax_fail(AX_EGRAD, "grad: input %d does not require a gradient", k + 1);
       goto out;

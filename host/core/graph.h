@@ -55,7 +55,7 @@ struct ax_node {
   ax_saved *out;     /* [n_out] */
   ax_tensor **grads; /* [n_out] what has arrived during a backward run */
   ax_hook *hooks;
-  ax_tensor *leaf;   /* ACCUMULATE: counted; the leaf points back weakly */
+  ax_tensor *leaf;   /* ACCUMULATE: counted; the leaf points back weakly; NULL once it is a leaf no more */
   const char *name;  /* CUSTOM */
   ax_custom_fn custom;
   void (*drop)(void *);
@@ -71,6 +71,8 @@ void ax_hooks_drop(ax_hook **list);
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
 /* Where the gradient of `t` goes: the node that made it, or a leaf's node, made now if need be. */
 ax_status ax_edge_of(ax_tensor *t, ax_edge *e);
+/* `t`, which was a leaf, gets a history: the node that added into its gradient lets go of it, since its new history may lead there. */
+void ax_leaf_ends(ax_tensor *t);
 /* Frees what the gradient rule needed, and lets go of the nodes before this one. */
 void ax_node_release_saved(ax_node *n);
 
@@ -91,6 +93,27 @@ ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t save
 ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves);
 /* Makes room for what the gradient needs of the result, so that ax_node_attach to `dst` cannot fail. */
 ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves);
+
+/* A node with nothing filled in but its kind, its number and its arrays. */
+ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out);
+void ax_meta_of(const ax_tensor *t, ax_meta *m);
+uint64_t ax_next_seq(void);
+
+/* ---- views.c: tensors that show elements of another one */
+
+/* `view` shows elements of x. */
+void ax_view_of(ax_tensor *view, ax_tensor *x);
+/* Nobody else sees what t is a view of: it counts as a tensor of its own. */
+void ax_view_forget(ax_tensor *t);
+/* Likewise where the base was given other memory (x.data = y, a move into a flat buffer): t keeps its history, and no longer shares anything. */
+void ax_view_check(ax_tensor *t);
+
+/* A recorded in-place op on a view: begin makes all there is to make, before a byte is written; finish hangs it in and cannot fail; drop lets
+ * go of what finish did not use. */
+typedef struct ax_rewrite { ax_node *base, *view; } ax_rewrite;
+ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_rewrite *r);
+void ax_rewrite_finish(ax_rewrite *r, ax_tensor *view);
+void ax_rewrite_drop(ax_rewrite *r);
 
 /* ---- what a gradient rule works with (grad.c) */
 

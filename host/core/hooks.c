@@ -24,7 +24,9 @@ void ax_hooks_drop(ax_hook **list)
 ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id)
 {
   ax_hook **at, *h;
+  const ax_status st = ax_history(t);
 
+  if (st != AX_OK) return st;
   if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
   if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
   if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;

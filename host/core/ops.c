@@ -133,14 +133,12 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
 
   if (args->n_in > AX_MAX_INPUTS && !list) return ax_fail(AX_EINVAL, "%s: got %d tensors", ax_ops[op].name, args->n_in);
   for (int k = 0; k < args->n_in; k++) {
-    const ax_tensor *t = args->in[k];
+    ax_tensor *t = args->in[k];
     if (!t) continue;
     if (!ax_same_device(t->device, device))
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name, DEVICE(device), DEVICE(t->device));
-    /* a view of something that a recorded in-place op has changed since no longer knows its history */
-    if (t->rebased != t->version->rebased && (t->requires_grad || t->is_view) && ax_grad_enabled())
-      return ax_fail(AX_EGRAD, "%s: argument %d is a view of a tensor that an in-place op under autograd changed after the view was made; make the view again",
-                     ax_ops[op].name, k + 1);
+    const ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
+    if (st != AX_OK) return st;
   }
   return AX_OK;
 }
@@ -205,7 +203,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   case AX_FORM_COMPOSITE: return impl->infer(&q);
   case AX_FORM_VIEW:
     AX_TRY(impl->infer(&q));
-    while (q.n_out < AX_MAX_OUT && out[q.n_out]) out[q.n_out++]->is_view = true;
+    while (q.n_out < AX_MAX_OUT && out[q.n_out]) ax_view_of(out[q.n_out++], args->in[0]);
     break;
   case AX_FORM_HOST:
     former = ax_grad_set_enabled(false);
@@ -273,8 +271,12 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
       return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor being changed is expanded: several positions share an element; clone it first", name, d + 1);
   if (ax_grad_enabled() && dst->requires_grad && !dst->grad_fn)
     return ax_fail(AX_EGRAD, "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
-  if (recording && dst->is_view)
-    return ax_fail(AX_EGRAD, "%s_: changing a view in place is not available while gradients are recorded; build the result out of place (cat, stack, where) or use tensor.no_grad", name);
+  if (recording && dst->base && dst->base->requires_grad && !dst->base->grad_fn)
+    return ax_fail(AX_EGRAD, "%s_: a view of a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
+  if (recording && dst->view == AX_VIEW_UNRECORDED)
+    return ax_fail(AX_EGRAD, "%s_: the view was made inside no_grad, so changing it in place cannot be recorded for the tensor it shows; make the view again, or stay inside no_grad", name);
+  if (recording && dst->view == AX_VIEW_CUSTOM)
+    return ax_fail(AX_EGRAD, "%s_: a custom function returned this as a view of one of its arguments: changing it in place cannot be recorded; clone it first", name);
   return AX_OK;
 }
 
@@ -300,6 +302,7 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   ax_args recorded;
   ax_tensor *temp = NULL;
   ax_node *node = NULL;
+  ax_rewrite rewrite = { 0 };
   ax_status st;
 
   if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
@@ -308,8 +311,11 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
       if (op == AX_OP_COPY) return copy_across(args, dst);
       return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name, DEVICE(dst->device), DEVICE(args->in[k]->device));
     }
-  const bool recording = impl->gradient && ax_grad_enabled() && (dst->requires_grad || ax_would_record(args->n_in, args->in));
   AX_TRY(check_inputs(op, args));
+  ax_view_check(dst);
+  if (ax_grad_enabled()) AX_TRY(ax_history(dst));
+  const bool recording = impl->gradient && ax_grad_enabled() && ax_is_float((ax_dtype)dst->dtype) &&
+                         (dst->requires_grad || ax_would_record(args->n_in, args->in));
   AX_TRY(impl->infer(&q));
   AX_TRY(check_gradient(&q));
   AX_TRY(check_destination(&q, dst, recording));
@@ -318,6 +324,7 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
     recorded.a = q.a;
     AX_TRY(ax_node_new_op(op, &recorded, 1, impl->saves, dst, &node));
     AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
+    if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
   }
   bool direct = q.out[0].dtype == dst->dtype || op == AX_OP_COPY;
   if (ax_ops[op].form == AX_FORM_POINTWISE)
@@ -336,11 +343,14 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   if (node) {
     ax_node *old = dst->grad_fn;
     dst->grad_fn = NULL;
-    dst->rebased = ++dst->version->rebased;
+    ax_leaf_ends(dst);
     st = ax_node_attach(node, 1, &dst, impl->saves);
+    if (dst->base) ax_rewrite_finish(&rewrite, dst);
+    else dst->rewrites++;
     if (old) ax_node_release(old);
   }
 out:
+  ax_rewrite_drop(&rewrite);
   if (node) ax_node_release(node);
   ax_tensor_release(temp);
   return st;

@@ -93,7 +93,7 @@ static ax_status take_apart(ax_tensor *x, int dim, int n, const int64_t *sizes, 
   for (int k = 0; k < n; k++) {
     if (sizes) shape[dim] = sizes[k];
     AX_TRY(ax_tensor_view(x, m, shape, strides, shape[dim] || !sizes ? at : x->offset, &out[k]));
-    out[k]->is_view = true;
+    ax_view_of(out[k], x);
     at += (sizes ? sizes[k] : 1) * x->strides[dim];
   }
   if (!ax_would_record(1, &x)) return AX_OK;
@@ -115,16 +115,14 @@ out:
   return st;
 }
 
-static ax_status check(const char *name, const ax_tensor *x, int dim, int64_t total)
+static ax_status check(const char *name, ax_tensor *x, int dim, int64_t total)
 {
   char text[AX_SHAPE_TEXT];
   if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: a 0-d tensor has no dim to take apart", name);
   if (total != x->shape[dim])
     return ax_fail(AX_ESHAPE, "%s: the sizes add up to %lld, but dim %d of shape %s has %lld positions", name, (long long)total, dim + 1,
                    ax_shape_text(x->ndim, x->shape, text, sizeof text), (long long)x->shape[dim]);
-  if (x->rebased != x->version->rebased && (x->requires_grad || x->is_view) && ax_grad_enabled())
-    return ax_fail(AX_EGRAD, "%s: the argument is a view of a tensor that an in-place op under autograd changed after the view was made; make the view again", name);
-  return AX_OK;
+  return ax_grad_enabled() ? ax_history(x) : AX_OK;
 }
 
 /* In groups where one node has no room: the groups are parts themselves. */

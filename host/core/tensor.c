@@ -87,7 +87,6 @@ ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, con
   const ax_status st = ax_tensor_over(t->storage, (ax_dtype)t->dtype, ndim, shape, strides, offset, out);
   if (st != AX_OK) return st;
   (*out)->version = version_retain(t->version);
-  (*out)->rebased = t->rebased;
   return AX_OK;
 }
 
@@ -120,6 +119,7 @@ void ax_tensor_release(ax_tensor *t)
   ax_tensor_release(t->grad);
   ax_tensor_release(t->grad_slot);
   ax_tensor_release(t->work);
+  ax_tensor_release(t->base); /* (a base has none itself) */
   version_release(t->version);
   ax_storage_release(t->storage);
   free_struct(t);
@@ -151,7 +151,7 @@ static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *ve
   t->offset = offset;
   t->device = s->device;
   t->version = version;
-  t->rebased = version->rebased;
+  ax_view_forget(t);
 }
 
 ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)

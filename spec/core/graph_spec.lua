@@ -81,23 +81,11 @@ describe("the tape", function()
     assert.are.same(plain:totable(), w.grad:totable())
   end)
 
-  it("refuses in-place changes of leaves and of views while recording", function()
+  it("refuses in-place changes of leaves while recording", function()
     local x = leaf { 1, 2 }
     assert.has_error(function() x:add_(1) end)
-    local base = tensor.zeros(2, 2, { dtype = "float64" })
-    assert.has_error(function() base[1]:add_(x) end)
     tensor.no_grad(function() x:add_(1) end)
     assert.are.same({ 2, 3 }, x:totable())
-  end)
-
-  it("refuses a view made before a recorded in-place change of its base", function()
-    local x = leaf { 1, 2 }
-    local base = tensor.ones(2, { dtype = "float64" })
-    local view = base:view(2, 1)
-    base:mul_(x)
-    local ok, message = pcall(function() return view * x end)
-    assert.is_false(ok)
-    assert.is_truthy(message:find("view", 1, true), message)
   end)
 
   it("differentiates through in-place ops on results", function()

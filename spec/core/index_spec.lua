@@ -205,6 +205,14 @@ describe("writing", function()
     assert.same({ 0, 1 }, x:totable())
   end)
 
+  it("takes lists of positions and masks inside a list", function()
+    local x = tensor.zeros({ 3, 4 }, { dtype = "int64" })
+    x[{ {}, longs { 3, 0 } }] = longs { 7, 8 }
+    x[{ longs { 1 } }] = 5
+    x[{ 3, tensor({ false, true, true, false }) }] = 9
+    assert.same({ { 8, 0, 0, 7 }, { 5, 5, 5, 5 }, { 8, 9, 9, 7 } }, x:totable())
+  end)
+
   it("refuses values that do not fit", function()
     local x = grid()
     fails("index: a value of shape [3] does not fit the place of shape [4]", function() x[1] = tensor.ones(3) end)
@@ -212,7 +220,7 @@ describe("writing", function()
     fails("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
     fails("got string", function() x[1] = "a" end)
     fails("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)
-    fails("entry 1: a tensor inside a list can be read with, not assigned to", function() x[{ longs { 0 } }] = 1 end)
+    fails("a row is listed twice", function() x[{ {}, longs { 0, 0 } }] = tensor.ones(3, 2) end)
     fails("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
     fails("position 4 is out of range", function() x[4] = 1 end)
   end)

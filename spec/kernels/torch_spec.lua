@@ -8,7 +8,7 @@ local FAMILIES = {
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
   "index",
-  "interpolate",
+  "inplace", "interpolate",
   "linalg",
   "norm",
   "pool",
