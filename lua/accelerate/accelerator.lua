@@ -13,7 +13,7 @@ local state = require "accelerate.state"
 local gradient_state = state.GradientState()
 
 local methods = state.process_methods
-for _, room in ipairs { "preparing", "training", "communicating", "saving" } do
+for _, room in ipairs { "preparing", "training", "communicating", "saving", "tracking", "profiling" } do
   methods = properties.merge(methods, require("accelerate.accelerator." .. room))
 end
 
@@ -64,8 +64,8 @@ local GET = {
   data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
   pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"), context_parallel_rank = no_mesh("context_parallel_rank", "context"),
   scaler = constant(nil), deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
-  trackers = function() return {} end,
-  log_with = function(self) return { unpack(self._log_with or {}) } end,
+  trackers = function(self) return self:_live_trackers() end,
+  log_with = function(self) return { unpack(self._log_with) } end,
 }
 for _, name in ipairs { "device", "distributed_type", "num_processes", "process_index", "local_process_index", "is_main_process",
   "is_local_main_process", "is_last_process", "use_distributed", "mixed_precision" } do
@@ -108,6 +108,7 @@ M.Accelerator = properties.callable("Accelerator", function(given)
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
   self._step, self._trigger, self._has_lomo_optimizer = 0, false, false
   self._ranks = self._state.num_processes
+  self._trackers = {}
   return self
 end)
 

@@ -30,16 +30,16 @@ return properties.lazy("accelerate", {
   data_loader = "accelerate.data_loader",
   local_sgd = "accelerate.local_sgd",
   metrics = "accelerate.metrics",
+  logging = "accelerate.logging",
   nn = "accelerate.nn",
   optim = "accelerate.optim",
   state = "accelerate.state",
   tensor = "accelerate.tensor",
+  tracking = "accelerate.tracking",
   utils = "accelerate.utils",
 }, {
   launchers = "start ranks with `accel-run --num_processes N script.lua`",
   notebook_launcher = "start ranks with `accel-run --num_processes N script.lua`",
-  logging = "use accelerator:print",
   models = "build models from accelerate.nn",
   tokenizers = "token ids come from your own code so far",
-  tracking = "write values from the main process yourself so far",
 })

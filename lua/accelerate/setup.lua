@@ -90,16 +90,10 @@ local function handlers(list)
   return found
 end
 
---- What to write values to, as a list; which names there are is for tracking to say.
-local function wish_list(log_with)
-  if log_with == nil then return nil end
-  local list = type(log_with) == "table" and getmetatable(log_with) == nil and ordered.is_list(log_with) and log_with or { log_with }
-  for i, wish in ipairs(list) do
-    if type(wish) ~= "string" and type(wish) ~= "table" then
-      fail("Accelerator: log_with: entry %d must be a tracker's name or a tracker, got %s", i, options.show(wish))
-    end
-  end
-  return { unpack(list) }
+--- The trackers that can be used of those wished for; tracking says which there are, and is loaded only when one is wanted.
+local function log_with(o, project)
+  if o.log_with == nil then return {} end
+  return require("accelerate.tracking").filter_trackers(o.log_with, project.logging_dir)
 end
 
 --- A configuration object: the one given, which must be of the class, or one from a plain table of its fields.
@@ -157,7 +151,7 @@ function M.read(given)
   parts.dataloader_config = loader_config(o)
   parts.project_configuration = project_config(o)
   parts.rng_types = o.rng_types or { "generator" }
-  parts.log_with = wish_list(o.log_with)
+  parts.log_with = log_with(o, parts.project_configuration)
   for _, kind in ipairs(parts.rng_types) do random.check_rng_type(kind) end
   local plugin = accumulation_plugin(o)
   local group = parts.init_handler and parts.init_handler:to_kwargs() or {}

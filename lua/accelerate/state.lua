@@ -102,6 +102,10 @@ M.process_methods = process
 
 local shared  -- PartialState's facts: nil before the first call and after a reset
 
+--- Whether a state was set up in this process.
+---@return boolean
+function M.initialized() return shared ~= nil end
+
 local FACTS = { "device", "backend", "distributed_type", "debug", "num_processes", "process_index", "local_process_index", "fork_launched" }
 
 -- What follows from the facts, for all objects that have them.

@@ -133,7 +133,7 @@ describe("the constructor", function()
     local config = accelerate.DataLoaderConfiguration { use_seedable_sampler = true, dispatch_batches = false, non_blocking = true,
       use_stateful_dataloader = true }
     local a = accelerate.Accelerator { device_placement = false, dataloader_config = config, rng_types = { "torch", "generator" },
-      step_scheduler_with_optimizer = false, cpu = true, log_with = "json", split_batches = true }
+      step_scheduler_with_optimizer = false, cpu = true, log_with = "jsonl", project_dir = "runs", split_batches = true }
     assert.is_false(a.device_placement or a.step_scheduler_with_optimizer or a.dispatch_batches)
     assert.is_true(a.use_seedable_sampler and a.non_blocking and a.use_stateful_dataloader and a.split_batches and a.even_batches)
     assert.are.same({ "torch", "generator" }, a.rng_types)
@@ -146,8 +146,8 @@ describe("the constructor", function()
     assert.error_matches(function() a.split_batches = false end, "'split_batches' cannot be assigned")
     a.step = 7
     assert.are.equal(7, a.step)
-    assert.are.equal("json", a.log_with[1])
-    assert.error_matches(function() accelerate.Accelerator { log_with = 5 } end, "log_with: entry 1 must be a tracker's name or a tracker, got 5")
+    assert.are.equal("jsonl", a.log_with[1])
+    assert.error_matches(function() accelerate.Accelerator { log_with = 5 } end, "log_with: expected a name, a tracker or a list of them, got 5")
   end)
 
   it("places what it prepares, unless told not to", function()

@@ -28,7 +28,7 @@ return {
     "accelerate/accelerator_spec: reads projects",
     "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless they have a place" } },
   { "step", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
-  { "trackers, log_with", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
+  { "trackers, log_with", spec = "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'" },
   { "scaler, native_amp, fp8_enabled, fp8_backend", spec = {
     "accelerate/accelerator_spec: has fields for what other engines would have",
     "accelerate/accelerator_spec: says fp16 on a CPU and computes in float32, which it tells once" } },

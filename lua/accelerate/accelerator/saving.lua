@@ -51,9 +51,6 @@ end
 --- A loader without the first `num_batches` batches of this rank; the original is left alone.
 function Accelerator:skip_first_batches(loader, num_batches) return data_loader.skip_first_batches(loader, num_batches) end
 
---- Ends the run: leaves the process group, so that no rank waits for this one any more.  Collectives raise afterwards.
-function Accelerator:end_training() self._state:destroy_process_group() end
-
 --- How messages show an object: by its class where it has one.
 local function pretty_name(object)
   local meta = type(object) == "table" and getmetatable(object)
@@ -113,8 +110,7 @@ end
 
 local NOT_YET = {
   save_state = "saving the state of a run", load_state = "resuming a run",
-  init_trackers = "experiment tracking", get_tracker = "experiment tracking", log = "experiment tracking",
-  profile = "profiling", maybe_context_parallel = "context parallelism",
+  maybe_context_parallel = "context parallelism",
 }
 for name, what in pairs(NOT_YET) do
   Accelerator[name] = function() fail("accelerator:%s: %s is not there yet", name, what) end

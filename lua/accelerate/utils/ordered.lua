@@ -38,6 +38,11 @@ local function is_ordered(t)
   return type(meta) == "table" and rawget(meta, "__order") ~= nil
 end
 
+--- Whether `t` is a table from ordered.new.
+---@param t table
+---@return boolean
+function ordered.is_ordered(t) return is_ordered(t) end
+
 --- An empty table that remembers the order in which its keys are added. A key set to nil and added again moves to the end;
 --- one that is given another value keeps its place.
 ---@return table

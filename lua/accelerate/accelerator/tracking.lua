@@ -1,0 +1,157 @@
+--- An Accelerator's trackers: starting them, logging to them, ending them.  Methods of accelerate.Accelerator.
+---
+--- Whatever goes wrong inside a tracker never stops training: it is said once on stderr, and the tracker is left out from then on.
+--- Mistakes in a call (a misspelt option, values that are no table) raise.
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+---@class accelerate.Accelerator
+local Accelerator = {}
+
+local function tracking() return require("accelerate.tracking") end
+local function trackers() return require("accelerate.tracking.tracker") end
+
+--- Calls a method of a tracker; when it raises, the tracker is told about and left out.
+local function attempt(self, entry, method, ...)
+  if entry.failed then return end
+  local ok, err = pcall(entry.tracker[method], entry.tracker, ...)
+  if ok then return end
+  entry.failed = true
+  local where = self._ranks > 1 and (" of rank %d"):format(self.process_index) or ""
+  require("accelerate.tracking.telling").warn("tracker '%s'%s failed in %s and is left out from here on; training goes on: %s",
+    tostring(entry.tracker.name), where, method, tostring(err))
+end
+
+--- Options for trackers, by the trackers' names: each name must be one of this Accelerator's.
+local function by_tracker(self, where, given)
+  if given == nil then return {} end
+  local names = {}
+  for i, wanted in ipairs(self._log_with) do names[i] = type(wanted) == "string" and wanted or wanted.name end
+  for _, name in ipairs(ordered.keys(given)) do
+    local known = false
+    for _, one in ipairs(names) do known = known or one == name end
+    if not known then
+      fail("%s: '%s' is none of this Accelerator's trackers (log_with)%s", where, tostring(name), options.hint(name, names))
+    end
+    if type(given[name]) ~= "table" then
+      fail("%s: the options of tracker '%s' must be a table, got %s", where, name, options.show(given[name]))
+    end
+  end
+  return given
+end
+
+--- A tracker of log_with as an object, or nil where it has no business on this process.
+local function make(self, wanted, project_name, given)
+  local tracking_of = tracking()
+  if type(wanted) ~= "string" then
+    if self.is_main_process or wanted.main_process_only == false then return wanted end
+    return nil
+  end
+  local class = tracking_of.class_of(wanted)
+  local everywhere = tracking_of.is_registered(wanted) and class.main_process_only == false
+  if not (self.is_main_process or everywhere) then return nil end
+  if class.requires_logging_directory then return class(project_name, self.logging_dir, given) end
+  return class(project_name, given)
+end
+
+local INIT = { config = { "table", optional = true }, init_kwargs = { "table", optional = true } }
+
+--- Starts a run with every tracker of log_with, and keeps the run's settings with each.  Names become objects on the main process;
+--- objects that the script made are used as they are, on every process when their main_process_only is false.
+---@param project_name string the folder, or the project, that trackers write to
+---@param opts { config: table<string, any>?, init_kwargs: table<string, table>? }? config: settings to keep; init_kwargs: options of
+---  trackers by their names, as in { tensorboard = { flush_secs = 60 } }
+function Accelerator:init_trackers(project_name, opts)
+  options.value("init_trackers", "project_name", project_name, { "string" })
+  if project_name == "" then fail("init_trackers: project_name must not be empty") end
+  opts = options.check("init_trackers", opts, INIT)
+  local given = by_tracker(self, "init_trackers: init_kwargs", opts.init_kwargs)
+  local fresh = {}
+  for _, wanted in ipairs(self._log_with) do
+    local name = type(wanted) == "string" and wanted or wanted.name
+    local there = false
+    for _, entry in ipairs(self._trackers) do there = there or entry.wanted == wanted end
+    if not there then
+      local object = make(self, wanted, project_name, given[name])
+      if object then fresh[#fresh + 1] = { wanted = wanted, tracker = object } end
+    end
+  end
+  for _, entry in ipairs(fresh) do
+    self._trackers[#self._trackers + 1] = entry
+    attempt(self, entry, "start")
+  end
+  if opts.config ~= nil then
+    for _, entry in ipairs(self._trackers) do attempt(self, entry, "store_init_configuration", opts.config) end
+  end
+end
+
+local LOG = { step = { "integer", optional = true }, log_kwargs = { "table", optional = true } }
+
+--- Hands values to every tracker.  Numbers, texts, maps of numbers and tensors of one element can be kept; what a tracker cannot keep
+--- it leaves out, and says so once.  Nothing on processes without trackers.
+---@param values table<string, any>
+---@param opts { step: integer?, log_kwargs: table<string, table>? }|integer|nil step: default none; log_kwargs: options of trackers'
+---  `log` by their names.  A number stands for the step.
+function Accelerator:log(values, opts, more)
+  if type(opts) == "number" then
+    opts = { step = opts, log_kwargs = more }
+  elseif more ~= nil then
+    fail("log: options come as one table, as in log(values, { step = 1, log_kwargs = {...} })")
+  end
+  opts = options.check("log", opts, LOG)
+  require("accelerate.tracking.builtin").values("log", values)
+  local given = by_tracker(self, "log: log_kwargs", opts.log_kwargs)
+  for _, entry in ipairs(self._trackers) do
+    local own = { step = opts.step }
+    for key, value in next, given[entry.tracker.name] or {} do own[key] = value end  -- order does not matter: keys are distinct
+    if entry.tracker.options_of and not entry.failed then entry.tracker.options_of("log", own) end  -- a misspelt option raises
+    attempt(self, entry, "log", values, own)
+  end
+end
+
+--- A tracker by its name.  On processes that have none, before init_trackers, and for one that failed, a blank one whose methods all
+--- do nothing.  A name that is none of log_with's is an error.
+---@param name string
+---@param opts { unwrap: boolean? }? unwrap: what does the tracking inside it (its `tracker`), such as TensorBoard's SummaryWriter
+---@return accelerate.GeneralTracker
+function Accelerator:get_tracker(name, opts)
+  options.value("get_tracker", "name", name, { "string" })
+  opts = options.check("get_tracker", opts, { unwrap = { "boolean", default = false } })
+  local names = {}
+  for i, wanted in ipairs(self._log_with) do names[i] = type(wanted) == "string" and wanted or wanted.name end
+  for _, entry in ipairs(self._trackers) do
+    if entry.tracker.name == name then
+      if entry.failed or rawget(entry.tracker, "_off") then return trackers().blank end
+      return opts.unwrap and trackers().unwrap(entry.tracker) or entry.tracker
+    end
+  end
+  for _, known in ipairs(names) do
+    if known == name then return trackers().blank end
+  end
+  if #names > 0 then
+    fail("get_tracker: '%s' is none of this Accelerator's trackers%s", name, options.hint(name, names))
+  end
+  return trackers().blank
+end
+
+--- Ends the run: finishes every tracker, and leaves the process group, so that no rank waits for this one any more.  Values logged
+--- afterwards go nowhere, and collectives raise.
+function Accelerator:end_training()
+  local list = self._trackers
+  self._trackers = {}
+  for _, entry in ipairs(list) do attempt(self, entry, "finish") end
+  self._state:destroy_process_group()
+end
+
+--- The trackers that are live on this process.
+function Accelerator:_live_trackers()
+  local list = {}
+  for _, entry in ipairs(self._trackers) do
+    if not entry.failed and not rawget(entry.tracker, "_off") then list[#list + 1] = entry.tracker end
+  end
+  return list
+end
+
+return Accelerator

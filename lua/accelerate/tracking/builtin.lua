@@ -1,0 +1,93 @@
+--- What the built-in trackers have in common: their methods run on the main process only (unless main_process_only is false), and a
+--- failure of the world (no room on the disk, a directory that someone removed) is told once and turns the tracker off.  A mistake
+--- of the script is raised as an error.
+local file = require "accelerate.tracking.file"
+local options = require "accelerate.utils.options"
+local telling = require "accelerate.tracking.telling"
+local tracker = require "accelerate.tracking.tracker"
+
+local M = {}
+
+local function outcome(self, ok, ...)
+  if ok then return ... end
+  local why = file.failure((...))
+  if not why then error((...), 0) end
+  self._off = true
+  telling.warn("tracker '%s' failed and is left out from here on; training goes on: %s", self.name, why)
+end
+
+local function guard(method)
+  return tracker.on_main_process(function(self, ...)
+    if self._off then return end
+    return outcome(self, pcall(method, self, ...))
+  end)
+end
+
+local STEP = { step = { "integer", optional = true } }
+
+--- Makes a class of built-in trackers.  `methods`: start, log and so on, which are guarded.  `accepts`: schemas (utils.options) of what
+--- the methods take besides `step`, by the method's name, and of `init`.
+---@param label string the class' name
+---@param fields { name: string, requires_logging_directory: boolean, main_process_only: boolean? }
+---@param accepts table<string, table>
+---@param methods table<string, function>
+function M.class(label, fields, accepts, methods)
+  local Class = tracker.class(label)
+  for key, value in next, fields do Class[key] = value end  -- order does not matter: keys are distinct
+  Class.tracker = false  -- until start
+  for key, method in next, methods do Class[key] = guard(method) end
+  for _, name in ipairs { "log", "log_images", "log_table" } do
+    local schema = {}
+    for key, entry in next, accepts[name] or {} do schema[key] = entry end
+    schema.step = STEP.step
+    accepts[name] = schema
+  end
+
+  --- The options of a call, checked; a number stands for { step = number }.
+  function Class.options_of(method, opts)
+    if type(opts) == "number" then opts = { step = opts } end
+    return options.check(label .. ":" .. method, opts, accepts[method])
+  end
+
+  function Class:init(run_name, first, second)
+    options.value(label, "run_name", run_name, { "string" })
+    local given = first
+    if fields.requires_logging_directory then
+      options.value(label, "logging_dir", first, { "string" })
+      self.logging_dir_param, given = first, second
+    end
+    self.run_name = run_name
+    self.init_kwargs = options.check(label, given, accepts.init or {})
+  end
+  return Class
+end
+
+--- The values of a log call: a map with names, or an error.
+function M.values(where, values)
+  if type(values) ~= "table" then options.fail("%s: values must be a table of values by name, got %s", where, options.show(values)) end
+  for key in next, values do
+    if type(key) ~= "string" and type(key) ~= "number" then
+      options.fail("%s: the names of values must be texts, got %s as one", where, options.show(key))
+    end
+  end
+  return values
+end
+
+--- Columns and rows of log_table, checked.
+function M.table_of(where, opts)
+  for i, column in ipairs(opts.columns) do
+    if type(column) ~= "string" then options.fail("%s: columns: entry %d must be a text, got %s", where, i, options.show(column)) end
+  end
+  for i, row in ipairs(opts.data) do
+    if type(row) ~= "table" or #row ~= #opts.columns then
+      options.fail("%s: data: row %d must be a list of %d values, one for each column, got %s", where, i, #opts.columns,
+        type(row) == "table" and ("%d values"):format(#row) or options.show(row))
+    end
+  end
+  return opts.columns, opts.data
+end
+
+--- The schema of log_table's options.
+M.TABLE = { columns = { "list" }, data = { "list" } }
+
+return M

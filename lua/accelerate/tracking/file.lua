@@ -1,0 +1,119 @@
+--- Files that trackers write.  What is written goes to the system at once, so that a killed run loses nothing of it and a forked process
+--- has nothing to write twice.  Failures of the world (no room, a directory that is gone) are raised as objects that
+--- `failure` tells from mistakes.
+local ffi = require "ffi"
+local fs = require "accelerate.utils.fs"
+
+ffi.cdef [[
+typedef long accelerate_ssize;
+int open(const char *path, int flags, ...);
+accelerate_ssize write(int fd, const void *data, size_t n);
+int close(int fd);
+int gethostname(char *name, size_t size);
+int getpid(void);
+struct accelerate_timeval { long sec; long usec; };
+int gettimeofday(struct accelerate_timeval *now, void *zone);
+]]
+local C = ffi.C
+
+-- open(2)'s flags, the same on all Linux processors that LuaJIT runs on.
+local O_WRONLY, O_CREAT, O_EXCL, O_APPEND, O_CLOEXEC = 1, 64, 128, 1024, 524288
+local EINTR = 4
+
+local M = {}
+
+local Failure = { __tostring = function(self) return self.message end }
+
+--- Raises what went wrong with the world.
+function M.fail(message, ...)
+  if select("#", ...) > 0 then message = message:format(...) end
+  error(setmetatable({ message = message }, Failure), 0)
+end
+local fail = M.fail
+
+--- The message of an object that `fail` raised, or nil.
+function M.failure(err) return getmetatable(err) == Failure and err.message or nil end
+
+local function reason() return ffi.string(C.strerror(ffi.errno())) end
+
+local Out = {}
+Out.__index = Out
+
+--- Opens a file for writing at its end.
+---@param path string
+---@param how { new: boolean? }? new: it must not exist yet
+function M.open(path, how)
+  local flags = O_WRONLY + O_CREAT + O_APPEND + O_CLOEXEC + (how and how.new and O_EXCL or 0)
+  local fd = C.open(path, flags, ffi.cast("int", 438))  -- 438: 0666, less the umask
+  if fd < 0 then fail("cannot open %s: %s", path, reason()) end
+  local held = ffi.gc(ffi.new("int[1]", fd), function(h)
+    if h[0] >= 0 then C.close(h[0]) end
+  end)
+  return setmetatable({ path = path, _held = held }, Out)
+end
+
+--- Writes all of `text`.  A file that someone removed would take it and keep nothing: that is a failure as well.
+function Out:write(text)
+  local fd = self._held[0]
+  if fd < 0 then fail("%s is closed", self.path) end
+  if not fs.exists(self.path) then fail("%s is gone: it, or a directory above it, was removed", self.path) end
+  local at, left = ffi.cast("const char *", text), #text
+  while left > 0 do
+    local n = tonumber(C.write(fd, at, left))
+    if n < 0 then
+      if ffi.errno() ~= EINTR then fail("cannot write to %s: %s", self.path, reason()) end
+    else
+      at, left = at + n, left - n
+    end
+  end
+end
+
+function Out:close()
+  local fd = self._held[0]
+  if fd < 0 then return end
+  self._held[0] = -1
+  if C.close(fd) ~= 0 then fail("cannot close %s: %s", self.path, reason()) end
+end
+
+--- Makes a directory with its parents, or fails.
+function M.make_dirs(path)
+  local ok, why = fs.make_dirs(path)
+  if not ok then fail("%s", why) end
+end
+
+--- Writes a whole file, beside its place first, or fails.
+function M.save(path, text)
+  local ok, why = fs.write(path, text)
+  if not ok then fail("%s", tostring(why)) end
+end
+
+local tv = ffi.new("struct accelerate_timeval")
+
+--- Seconds since 1970, to the microsecond.
+function M.now()
+  C.gettimeofday(tv, nil)
+  return tonumber(tv.sec) + tonumber(tv.usec) * 1e-6
+end
+
+function M.hostname()
+  local name = ffi.new("char[256]")
+  if C.gethostname(name, 255) ~= 0 then return "localhost" end
+  return ffi.string(name)
+end
+
+function M.pid() return C.getpid() end
+
+--- `n` random bytes in hexadecimal, for names that must differ between runs (nothing that a seed should fix).
+---@param n integer
+function M.random_hex(n)
+  local source = io.open("/dev/urandom", "rb")
+  local bytes = source and source:read(n)
+  if source then source:close() end
+  if not bytes or #bytes < n then fail("cannot read /dev/urandom") end
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+--- A name as part of a path: what a file system or another tool would trip over becomes "_".
+function M.safe_name(name) return (name:gsub("[^%w%.%-_]", "_")) end
+
+return M

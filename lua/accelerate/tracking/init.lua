@@ -1,0 +1,160 @@
+--- Trackers of experiments: where `accelerator:log` writes to.
+---
+---   local accelerator = accelerate.Accelerator{ log_with = { "tensorboard", "jsonl" }, project_dir = "runs" }
+---   accelerator:init_trackers("my_project", { config = { lr = 1e-3 } })
+---   accelerator:log({ loss = loss }, { step = 1 })
+---   accelerator:end_training()
+---
+--- Built in are tensorboard, jsonl, csv, and wandb and comet_ml in the offline forms that their own tools upload later.
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local properties = require "accelerate.utils.properties"
+local telling = require "accelerate.tracking.telling"
+local tracker = require "accelerate.tracking.tracker"
+
+local fail = options.fail
+
+-- Names that log_with knows, Accelerate's and ours, and the modules of those that are there, in the order of "all".
+local NAMES = { "tensorboard", "wandb", "comet_ml", "jsonl", "csv", "trackio", "aim", "mlflow", "clearml", "dvclive", "swanlab" }
+local MODULES = {
+  tensorboard = "accelerate.tracking.tensorboard", wandb = "accelerate.tracking.wandb", comet_ml = "accelerate.tracking.comet_ml",
+  jsonl = "accelerate.tracking.jsonl", csv = "accelerate.tracking.csv",
+}
+local AVAILABLE = {}
+for _, name in ipairs(NAMES) do
+  if MODULES[name] then AVAILABLE[#AVAILABLE + 1] = name end
+end
+
+local registered = {}  -- classes of the script's own, by name
+
+local M = {}
+
+--- The names that log_with takes.
+M.LoggerType = properties.enum("LoggerType", { "all", unpack(NAMES) })
+
+M.GeneralTracker = tracker.GeneralTracker
+M.class = tracker.class
+M.on_main_process = tracker.on_main_process
+
+--- The names of the trackers that are there.
+---@return string[] a fresh list
+function M.get_available_trackers() return { unpack(AVAILABLE) } end
+
+--- The class behind a name, or nil.
+---@param name string
+function M.class_of(name)
+  if registered[name] then return registered[name] end
+  return MODULES[name] and require(MODULES[name])
+end
+
+--- Whether the class of that name is the script's own.
+function M.is_registered(name) return registered[name] ~= nil end
+
+--- Makes a class known by its `name`, for log_with.  Call it before the Accelerator that uses it is made.  The class is called with
+--- the project's name, the logging directory where it requires one, and its options of init_kwargs.  A name that is there already is
+--- replaced, with a warning.
+---@param class table derived from GeneralTracker, with `name` and `requires_logging_directory`
+function M.register_tracker_class(class)
+  if not require("accelerate.utils.class").derives(class, tracker.GeneralTracker) then
+    fail("register_tracker_class: expected a class derived from GeneralTracker (tracking.class), got %s",
+      tracker.is(class) and "an object of one: give its class" or options.show(class))
+  end
+  local name = class.name
+  if type(name) ~= "string" or name == "" then
+    fail("register_tracker_class: %s.name must be a text that is not empty, got %s", class.__name, options.show(name))
+  end
+  if type(class.requires_logging_directory) ~= "boolean" then
+    fail("register_tracker_class: %s.requires_logging_directory must be true or false, got %s", class.__name,
+      options.show(class.requires_logging_directory))
+  end
+  if name == "all" then fail("register_tracker_class: the name 'all' stands for all trackers; call %s something else", class.__name) end
+  local former = registered[name] or M.class_of(name)
+  if former and former ~= class then telling.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name) end
+  registered[name] = class
+end
+
+local function known_names()
+  local names = { "all", unpack(NAMES) }
+  for _, name in ipairs(ordered.sorted_keys(registered)) do
+    if not MODULES[name] then names[#names + 1] = name end
+  end
+  return names
+end
+
+local function check_name(name)
+  local names = known_names()
+  for _, known in ipairs(names) do
+    if name == known then return end
+  end
+  local near = options.nearest(name, names)
+  fail("log_with: there is no tracker '%s'%s; choose between %s, or give an object of a class derived from GeneralTracker", name,
+    near and (", did you mean '%s'?"):format(near) or "", table.concat(names, ", "))
+end
+
+--- What of `log_with` can be used: names that are there, once each, and objects as they are.  "all" stands for every name that
+--- is there.  An unknown name is an error, and so is a tracker that needs a directory where there is none; a name that is known but not
+--- there is left out with a warning.
+---@param log_with string|accelerate.GeneralTracker|(string|accelerate.GeneralTracker)[]|nil
+---@param logging_dir string?
+---@return (string|accelerate.GeneralTracker)[]
+function M.filter_trackers(log_with, logging_dir)
+  if log_with == nil then return {} end
+  if type(log_with) == "string" or tracker.is(log_with) then log_with = { log_with } end
+  if type(log_with) ~= "table" or getmetatable(log_with) ~= nil or not ordered.is_list(log_with) then
+    fail("log_with: expected a name, a tracker or a list of them, got %s", options.show(log_with))
+  end
+  if logging_dir ~= nil then options.value("filter_trackers", "logging_dir", logging_dir, { "string" }) end
+  local wanted, all, seen = {}, false, {}
+  for i, entry in ipairs(log_with) do
+    if type(entry) == "string" then
+      check_name(entry)
+      all = all or entry == "all"
+    elseif tracker.is(entry) then
+      tracker.check(entry)
+    else
+      fail("log_with: entry %d must be a name or a tracker%s, got %s", i,
+        type(entry) == "table" and rawget(entry, "__name") and " (call the class to make one)" or "", options.show(entry))
+    end
+  end
+  local function take(entry)
+    if seen[entry] then return end
+    seen[entry] = true
+    if type(entry) == "string" then
+      local class = M.class_of(entry)
+      if not class then
+        telling.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry, table.concat(AVAILABLE, ", "))
+        return
+      end
+      if class.requires_logging_directory and logging_dir == nil then
+        fail("log_with: the tracker '%s' writes files and needs a place for them: give Accelerator a project_dir, or a project_config " ..
+          "with a logging_dir", entry)
+      end
+    end
+    wanted[#wanted + 1] = entry
+  end
+  for _, entry in ipairs(log_with) do
+    if not all or type(entry) ~= "string" then take(entry) end
+  end
+  if all then
+    for _, name in ipairs(AVAILABLE) do take(name) end
+    for _, name in ipairs(ordered.sorted_keys(registered)) do take(name) end
+  end
+  if #wanted == 0 and #log_with > 0 then
+    telling.main("log_with: no tracker is left; accelerator:log will write nothing")
+  end
+  return wanted
+end
+
+return setmetatable(M, {
+  -- Classes of the trackers that are there, loaded when they are named.
+  __index = function(self, key)
+    local from = ({ TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml", JSONLTracker = "jsonl",
+      CSVTracker = "csv", SummaryWriter = "summary_writer" })[key]
+    if not from then error(("accelerate.tracking has no '%s'%s"):format(tostring(key), options.hint(key, { "TensorBoardTracker",
+      "WandBTracker", "CometMLTracker", "JSONLTracker", "CSVTracker", "SummaryWriter", "GeneralTracker", "LoggerType", "class",
+      "register_tracker_class", "filter_trackers", "get_available_trackers", "on_main_process" })), 2) end
+    local value = require("accelerate.tracking." .. from)
+    rawset(self, key, value)
+    return value
+  end,
+})

@@ -1,0 +1,107 @@
+--- What trackers are given, as plain Lua values: tensors of one element become numbers, names come sorted.
+local core = require "accelerate.core"
+local json = require "accelerate.utils.json"
+local telling = require "accelerate.tracking.telling"
+local ordered = require "accelerate.utils.ordered"
+
+local M = {}
+
+--- A tensor of one element as a number or boolean; nil for a larger one.
+function M.item(x)
+  if x:numel() ~= 1 then return nil end
+  local ok, value = pcall(x.item, x)
+  if ok then return value end
+  return x:detach():to("float64"):item()  -- an int64 beyond 2^53
+end
+
+--- A value as a number, text, boolean or map of numbers; nil for what no tracker here can keep.
+---@param value any
+---@return number|string|boolean|table<string, number>|nil
+function M.plain(value)
+  if core.is_tensor(value) then return M.item(value) end
+  local kind = type(value)
+  if kind == "number" or kind == "string" or kind == "boolean" then return value end
+  if kind == "cdata" then return tonumber(value) end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) then return nil end
+  local map = {}
+  for key, entry in ordered.pairs(value) do
+    local number = type(entry) == "table" and nil or M.plain(entry)
+    if type(number) == "boolean" then number = number and 1 or 0 end
+    if type(number) ~= "number" then return nil end
+    map[tostring(key)] = number
+  end
+  if next(map) == nil then return nil end
+  return map
+end
+
+--- Values by sorted names; what cannot be kept is left out, and said once for each name.
+---@param who string the tracker's name
+---@param values table<string, any>
+---@return { [1]: string, [2]: any }[]
+function M.read(who, values)
+  local list = {}
+  for _, name in ipairs(ordered.keys(values)) do
+    local value = M.plain(values[name])
+    if value == nil then
+      telling.once("%s: the value of '%s' is no number, text, map of numbers or tensor of one element, and is left out", who, tostring(name))
+    else
+      list[#list + 1] = { tostring(name), value }
+    end
+  end
+  return list
+end
+
+local function settings(value)
+  if core.is_tensor(value) then
+    if value:numel() == 1 then return M.item(value) end
+    return settings(value:detach():totable())
+  end
+  local kind = type(value)
+  if kind == "number" or kind == "string" or kind == "boolean" then return value end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) then return tostring(value) end
+  local copy = {}
+  if ordered.is_list(value) then
+    for i, entry in ipairs(value) do copy[i] = settings(entry) end
+    return copy
+  end
+  for _, key in ipairs(ordered.keys(value)) do copy[tostring(key)] = settings(value[key]) end
+  return copy
+end
+
+--- The settings of a run as plain, nested values (lists and maps); what is neither is given as its text.
+---@param config table<string, any>
+M.settings = settings
+
+--- Settings without nesting: `optimizer = { lr = 1 }` becomes "optimizer/lr"; lists become JSON text.  Sorted by name.
+---@return { [1]: string, [2]: number|string|boolean }[]
+function M.flat(config)
+  local list = {}
+  local function walk(prefix, value)
+    if type(value) ~= "table" then list[#list + 1] = { prefix, value }
+    elseif ordered.is_list(value) and #value > 0 then list[#list + 1] = { prefix, M.json(value) }
+    else
+      for _, key in ipairs(ordered.keys(value)) do walk(prefix == "" and key or prefix .. "/" .. key, value[key]) end
+    end
+  end
+  walk("", settings(config))
+  return list
+end
+
+local function finite(value)
+  if type(value) == "number" then
+    if value ~= value then return "NaN" end
+    if value == math.huge then return "Infinity" end
+    if value == -math.huge then return "-Infinity" end
+  elseif type(value) == "table" then
+    local copy = {}
+    for key, entry in next, value do copy[key] = finite(entry) end  -- order does not matter: keys are distinct
+    return copy
+  end
+  return value
+end
+
+--- JSON on one line; the numbers that JSON lacks as the texts "NaN", "Infinity" and "-Infinity".
+---@return string
+function M.json(value) return (json.encode(finite(value), 0)) end
+
+return M
