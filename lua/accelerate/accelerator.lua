@@ -63,7 +63,9 @@ local GET = {
   tensor_parallel_rank = no_mesh("tensor_parallel_rank", "tensor"), data_parallel_rank = no_mesh("data_parallel_rank", "replicated data"),
   data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
   pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"), context_parallel_rank = no_mesh("context_parallel_rank", "context"),
-  scaler = constant(nil), deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
+  --- The loss scaler: with fp16 on a device only.
+  scaler = function(self) return self._scaler end,
+  deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
   trackers = function(self) return self:_live_trackers() end,
   log_with = function(self) return { unpack(self._log_with) } end,
 }
@@ -109,6 +111,10 @@ M.Accelerator = properties.callable("Accelerator", function(given)
   self._step, self._trigger, self._has_lomo_optimizer = 0, false, false
   self._ranks = self._state.num_processes
   self._trackers = {}
+  if state.lower_type() == "float16" then
+    local handler = self._scaler_handler
+    self._scaler = require("accelerate.grad_scaler").GradScaler(handler and handler:to_kwargs())
+  end
   return self
 end)
 

@@ -13,14 +13,24 @@ local gradient_state = state.GradientState()
 ---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler
 local Accelerated = {}
 
---- Applies the gradients; nothing while they are being accumulated.
+local function apply(self, inner, scaler, closure)
+  if not scaler then return inner:step(closure) end
+  local result, stepped = scaler:step(inner, closure)
+  scaler:update()
+  rawset(self, "_skipped", not stepped)
+  return result
+end
+
+--- Applies the gradients; nothing while they are being accumulated.  With a loss scaler the step is skipped when a gradient is
+--- infinite or NaN.
 ---@param closure function? as the inner optimizer's
 function Accelerated:step(closure)
   if not gradient_state.sync_gradients then return end
   local inner, owner = rawget(self, "optimizer"), rawget(self, "_owner")
-  if owner then owner:_before_step() end
-  local result = inner:step(closure)
-  if owner then owner:_after_step(inner) end
+  if not owner then return inner:step(closure) end
+  owner:_before_step()
+  local result = apply(self, inner, owner._scaler, closure)
+  owner:_after_step(inner)
   return result
 end
 
@@ -56,7 +66,7 @@ local meta = { __name = "AcceleratedOptimizer" }
 function meta.__index(self, key)
   local method = Accelerated[key]
   if method ~= nil then return method end
-  if key == "step_was_skipped" then return false end
+  if key == "step_was_skipped" then return rawget(self, "_skipped") or false end
   return rawget(self, "optimizer")[key]
 end
 

@@ -321,17 +321,19 @@ end, { _reset_state = reset_state })
 local function check_precision(from, mode, device)
   if mode == "fp8" then
     fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries for Python); use 'bf16'", from)
-  elseif mode == "fp16" and device ~= "cpu" then
-    fail("%s = 'fp16': fp16 on '%s' needs a loss scaler, which is not there yet; use 'bf16', which needs none", from, device)
-  elseif mode == "fp16" then
+  elseif mode == "fp16" and device == "cpu" then
     require("accelerate.utils.system").tell_once(("%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here")
       :format(from))
   end
 end
 
 --- The type that mixed precision computes in, or nil where there is none.
----@return "bfloat16"?
-function M.lower_type() return settings and settings.mixed_precision == "bf16" and "bfloat16" or nil end
+---@return ("bfloat16"|"float16")?
+function M.lower_type()
+  local mode = settings and settings.mixed_precision
+  if mode == "bf16" then return "bfloat16" end
+  if mode == "fp16" and shared and shared.device ~= "cpu" then return "float16" end
+end
 
 --- For Accelerator: joins or sets up the shared state.
 ---@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's options but cpu

@@ -57,6 +57,10 @@ function Accelerator:prepare_optimizer(optimizer, opts)
     for _, known in ipairs(self._optimizers) do
       if rawget(known, "optimizer") == optimizer then return known end
     end
+    if optimizer.fuses_backward and self._scaler then
+      fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for overflow; use mixed_precision = 'bf16'",
+        optimizer.__name)
+    end
     if optimizer.fuses_backward then fuse(self, optimizer) end
     optimizer = optimizers.AcceleratedOptimizer(optimizer, self)
   end

@@ -96,6 +96,7 @@ function Accelerator:backward(loss, opts)
     local steps = gradient_state.num_steps
     if steps > 1 then loss = loss / steps end
   end
+  if self._scaler then loss = self._scaler:scale(loss) end
   run_backward(self, "backward", loss, rate, weight, graph)
 end
 
@@ -205,6 +206,13 @@ function Accelerator:autocast(handler, fn, ...)
   return mixed_precision.context(handler or self._autocast_handler)(fn, ...)
 end
 
+--- Gradients as they are to be clipped: reduced, and without the loss scale.
+local function ready_gradients(self)
+  self:_before_step()
+  if not self._scaler then return end
+  for _, optimizer in ipairs(self._optimizers) do self._scaler:unscale_once_(rawget(optimizer, "optimizer")) end
+end
+
 --- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when `sync_gradients` is true.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
@@ -212,17 +220,36 @@ end
 ---@return accelerate.Tensor norm 0-d, before clipping, the same on every rank
 function Accelerator:clip_grad_norm_(parameters, max_norm, opts)
   if type(opts) == "number" then opts = { norm_type = opts } end
-  self:_before_step()
+  ready_gradients(self)
   return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, opts)
 end
 
 --- Limits every element of the gradients to -clip_value .. clip_value.
+---@param parameters accelerate.Tensor[]|accelerate.Tensor
+---@param clip_value number at least 0
 function Accelerator:clip_grad_value_(parameters, clip_value)
-  self:_before_step()
+  ready_gradients(self)
   return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value)
 end
 
---- Takes the loss scale out of the gradients; there is none without fp16.
-function Accelerator:unscale_gradients() end
+--- Takes the loss scale out of gradients, so that a script can look at them or change them before the step.  Nothing without
+--- fp16's loss scaler.  Once for each optimizer before its step; clipping does it, too, where it has not been done.
+---@param optimizer table|table[]|nil a prepared optimizer or a list of them; nil: all
+function Accelerator:unscale_gradients(optimizer)
+  local list = self._optimizers
+  if optimizer ~= nil then list = kinds.is_optimizer(optimizer) and { optimizer } or optimizer end
+  if type(list) ~= "table" then fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s", options.show(optimizer)) end
+  for i, one in ipairs(list) do
+    if not kinds.is_optimizer(one) then
+      fail("unscale_gradients: entry %d of the list must be an optimizer, got %s", i, options.show(one))
+    end
+  end
+  if optimizer ~= nil and #list == 0 and not kinds.is_optimizer(optimizer) then
+    fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s", options.show(optimizer))
+  end
+  if not self._scaler then return end
+  self:_before_step()
+  for _, one in ipairs(list) do self._scaler:unscale_(rawget(one, "optimizer") or one) end
+end
 
 return Accelerator

@@ -24,6 +24,7 @@ local members = {
   GradientAccumulationPlugin = dataclasses .. "GradientAccumulationPlugin",
   AutocastKwargs = dataclasses .. "AutocastKwargs",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
+  GradScaler = "accelerate.grad_scaler:GradScaler",
   DistributedDataParallelKwargs = dataclasses .. "DistributedDataParallelKwargs",
   DDPCommunicationHookType = dataclasses .. "DDPCommunicationHookType",
   GradScalerKwargs = dataclasses .. "GradScalerKwargs",
