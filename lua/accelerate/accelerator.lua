@@ -86,6 +86,57 @@ local SET = {
   step = function(self, value) self._step = options.value("Accelerator", "step", value, { "integer", min = 0 }) end,
 }
 
+---@class accelerate.Accelerator
+---@field state accelerate.AcceleratorState shared by all accelerators
+---@field gradient_state accelerate.GradientState shared by all accelerators
+---@field device string where this process computes: "cpu" or "cuda:N"
+---@field distributed_type string one of DistributedType
+---@field num_processes integer ranks there are
+---@field process_index integer this rank; counts from 0
+---@field local_process_index integer this rank on its machine
+---@field is_main_process boolean rank 0
+---@field is_local_main_process boolean rank 0 of the machine
+---@field is_last_process boolean the highest rank
+---@field use_distributed boolean whether there are several ranks
+---@field multi_device boolean whether there are several ranks, each on a device other than the CPU
+---@field mixed_precision "no"|"fp16"|"bf16" what prepared models compute in
+---@field native_amp boolean whether their forwards are cast
+---@field scaler table? the loss scaler; nil without one
+---@field fp8_enabled boolean false: there is no FP8
+---@field fp8_backend string what would compute in FP8, as ACCELERATE_FP8_BACKEND says
+---@field autocast_handler accelerate.AutocastKwargs? as given in kwargs_handlers
+---@field sync_gradients boolean whether this batch's gradients are reduced and applied; may be set
+---@field gradient_accumulation_steps integer batches in a window; may be set
+---@field step integer batches that `accumulate` has counted; may be set
+---@field optimizer_step_was_skipped boolean whether any prepared optimizer's last real step was skipped
+---@field has_lomo_optimizer boolean whether an optimizer was prepared that updates inside backward
+---@field device_placement boolean whether prepared objects go to `device`
+---@field step_scheduler_with_optimizer boolean whether prepared schedulers follow the optimizer's real steps
+---@field rng_types string[] the generators made equal at the start of a pass
+---@field dataloader_config accelerate.DataLoaderConfiguration read live; the next six are its fields
+---@field split_batches boolean whether a loader's batch is cut into one piece for each rank
+---@field dispatch_batches boolean? whether rank 0 reads and hands out; nil: for iterable data sets
+---@field even_batches boolean whether all ranks get equally many batches; may be set
+---@field use_seedable_sampler boolean whether shuffling follows seed and epoch alone
+---@field non_blocking boolean whether copies to the device may run beside the computation
+---@field use_stateful_dataloader boolean whether loaders can save their position
+---@field project_configuration accelerate.ProjectConfiguration the next three are its fields
+---@field project_dir string? where the run keeps its files
+---@field logging_dir string? where logs go
+---@field save_iteration integer the number of the next automatic checkpoint
+---@field should_save_model boolean whether this rank is one that writes models
+---@field log_with any[] what to write values to
+---@field trackers table[] live trackers
+---@field deepspeed_plugin nil there is no DeepSpeed
+---@field parallelism_config nil there is no mesh of ranks
+---@field torch_device_mesh nil there is no mesh of ranks
+---@field is_fsdp2 boolean false: there is no sharded data parallel
+---@field is_composable_parallelism_enabled boolean false
+---@field tensor_parallel_rank integer raises: there is no mesh of ranks
+---@field data_parallel_rank integer raises
+---@field data_parallel_shard_rank integer raises
+---@field pipeline_parallel_rank integer raises
+---@field context_parallel_rank integer raises
 local Class = properties.define("Accelerator", {
   get = GET, set = SET, methods = methods,
   tostring = function(self) return "Accelerator\n" .. tostring(self._state) end,

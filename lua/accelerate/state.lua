@@ -1,10 +1,8 @@
---- Who am I: ranks and device (PartialState), what the run was set up with (AcceleratorState), and where gradient
---- accumulation stands (GradientState).  Each is shared by everything in the process: calling the class gives the one
---- object.
+--- Who am I: ranks and device (PartialState), and what the run was set up with (AcceleratorState).  Each is shared by
+--- everything in the process: calling the class gives the one object.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
@@ -134,6 +132,21 @@ local function destroy_process_group(self, group)
   if not self.fork_launched then core.dist.leave() end
 end
 
+---@class accelerate.PartialState
+---@field device string where this process computes: "cpu" or "cuda:N"
+---@field default_device string the kind of device that there is: "cuda" or "cpu"
+---@field distributed_type string one of DistributedType
+---@field backend string? what carries data between ranks; nil on one process
+---@field num_processes integer ranks there are
+---@field process_index integer this rank; counts from 0
+---@field local_process_index integer this rank on its machine
+---@field is_main_process boolean rank 0
+---@field is_local_main_process boolean rank 0 of the machine
+---@field is_last_process boolean the highest rank
+---@field use_distributed boolean whether there are several ranks
+---@field debug boolean whether ACCELERATE_DEBUG_MODE is on
+---@field fork_launched boolean whether code forked this rank (FORK_LAUNCHED)
+---@field initialized boolean false after a reset
 local Partial = properties.define("PartialState", {
   get = properties.merge(facts(function() return shared end, function(name)
     fail("PartialState has no '%s' any more: it was reset (PartialState._reset_state); call PartialState() to set it up again", name)
@@ -272,6 +285,10 @@ for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", 
   ENGINES[name] = function() return nil end
 end
 
+---@class accelerate.AcceleratorState: accelerate.PartialState
+---@field mixed_precision "no"|"fp16"|"bf16" what prepared models compute in
+---@field initialized boolean false after a reset
+---@field is_fsdp2 boolean false: there is no sharded data parallel
 local State = properties.define("AcceleratorState", {
   get = properties.merge(properties.merge(facts(function() return settings and settings.facts end, state_gone), ENGINES), {
     mixed_precision = setting "mixed_precision",
@@ -364,140 +381,12 @@ function M.set_up(wanted)
   return accelerator_state
 end
 
--- ---- GradientState -----------------------------------------------------------------------------------------------
-
-local PLUGIN = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }
-
--- loaders[1 .. count]: passes that are going on, the innermost last.  Weak: a loader that is dropped is out of it.
-local gradient = { sync = true, xla_synced = false, plugin = properties.merge(PLUGIN, {}), loaders = setmetatable({}, { __mode = "v" }), count = 0 }
-
-local function active_loader()
-  while gradient.count > 0 do
-    local loader = gradient.loaders[gradient.count]
-    if loader then return loader end
-    gradient.count = gradient.count - 1
-  end
-end
-
-local function living_loaders()
-  local list = {}
-  for i = 1, gradient.count do list[#list + 1] = gradient.loaders[i] end
-  return list
-end
-
-local function set_loaders(list)
-  for i = 1, math.max(gradient.count, #list) do gradient.loaders[i] = list[i] end
-  gradient.count = #list
-end
-
---- What differs from the plugin's defaults.
-local function plugin_kwargs()
-  local plugin, kwargs = gradient.plugin, {}
-  kwargs.num_steps = plugin.num_steps
-  if plugin.adjust_scheduler == false then kwargs.adjust_scheduler = false end
-  if not plugin.sync_with_dataloader then kwargs.sync_with_dataloader = false end
-  if plugin.sync_each_batch then kwargs.sync_each_batch = true end
-  return kwargs
-end
-
-local function list_of(map)
-  local parts = {}
-  for key, value in ordered.pairs(map) do parts[#parts + 1] = ("%s = %s"):format(key, tostring(value)) end
-  return #parts == 0 and "{}" or "{ " .. table.concat(parts, ", ") .. " }"
-end
-
-local Gradient = properties.define("GradientState", {
-  get = {
-    --- True on batches whose gradients are to be reduced and applied.
-    sync_gradients = function() return gradient.sync end,
-    num_steps = function() return gradient.plugin.num_steps or 1 end,
-    --- Always false, as upstream, where the plugin's field has no effect.
-    adjust_scheduler = function() return false end,
-    sync_with_dataloader = function() return gradient.plugin.sync_with_dataloader end,
-    sync_each_batch = function() return gradient.plugin.sync_each_batch end,
-    --- The loader whose batch is in use, the innermost of several; nil outside.
-    active_dataloader = active_loader,
-    dataloader_references = living_loaders,
-    in_dataloader = function() return active_loader() ~= nil end,
-    --- True while the active loader's last batch is in use.
-    end_of_dataloader = function()
-      local active = active_loader()
-      return active ~= nil and active.end_of_dataloader
-    end,
-    --- How many items of the active loader's last round are real; 0: all of them, -1: unknown.
-    remainder = function()
-      local active = active_loader()
-      return active and active.remainder or -1
-    end,
-    is_xla_gradients_synced = function() return gradient.xla_synced end,
-    plugin_kwargs = plugin_kwargs,
-    initialized = function() return true end,
-  },
-  set = {
-    sync_gradients = function(_, value)
-      if type(value) ~= "boolean" then fail("sync_gradients: expected a boolean, got %s", options.show(value)) end
-      gradient.sync = value
-    end,
-    is_xla_gradients_synced = function(_, value)
-      gradient.xla_synced = options.value("GradientState", "is_xla_gradients_synced", value, { "boolean" })
-    end,
-  },
-  methods = {
-    _set_num_steps = function(_, steps)
-      if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 1 then
-        fail("gradient_accumulation_steps: expected a whole number of at least 1, got %s", options.show(steps))
-      end
-      gradient.plugin.num_steps = steps
-    end,
-    _set_plugin = function(_, plugin) gradient.plugin = plugin end,
-    --- A pass of `loader` starts or goes on: passes inside it that were left by break end here.
-    _enter = function(_, loader)
-      if active_loader() == loader then return end
-      local list = {}
-      for _, other in ipairs(living_loaders()) do
-        if other == loader then break end
-        list[#list + 1] = other
-      end
-      list[#list + 1] = loader
-      set_loaders(list)
-    end,
-    _leave = function(_, loader)
-      local kept = {}
-      for _, other in ipairs(living_loaders()) do
-        if other ~= loader then kept[#kept + 1] = other end
-      end
-      set_loaders(kept)
-    end,
-    _reset_state = function()
-      gradient.sync, gradient.xla_synced, gradient.plugin = true, false, properties.merge(PLUGIN, {})
-      set_loaders {}
-    end,
-  },
-  tostring = function(self)
-    return ("Sync Gradients: %s\nAt end of current dataloader: %s\nExtra samples added: %d\nGradient accumulation plugin: %s\n"):format(
-      tostring(self.sync_gradients), tostring(self.end_of_dataloader), self.remainder, list_of(plugin_kwargs()))
-  end,
-})
-local gradient_state = Gradient.new()
-
---- Where gradient accumulation stands; shared by all accelerators, optimizers, schedulers and loaders.
----@param plugin accelerate.GradientAccumulationPlugin? what windows are like from now on
----@return accelerate.GradientState
-M.GradientState = properties.callable("GradientState", function(plugin)
-  if plugin ~= nil then
-    local Plugin = require("accelerate.dataclasses").GradientAccumulationPlugin
-    if not require("accelerate.dataclasses").is(plugin, Plugin) then
-      fail("GradientState: plugin must be a GradientAccumulationPlugin, got %s", options.show(plugin))
-    end
-    gradient_state:_set_plugin(plugin:to_dict())
-  end
-  return gradient_state
-end, { _reset_state = function() gradient_state:_reset_state() end })
+M.GradientState = require("accelerate.gradient_state").GradientState
 
 --- Forgets everything shared, for tests.
 function M.reset()
   shared, settings = nil, nil
-  gradient_state:_reset_state()
+  M.GradientState._reset_state()
 end
 
 function M.is_initialized() return settings ~= nil end
