@@ -36,7 +36,8 @@ local function answer(loader, state, number, task)
   end
   return (function(...)
     if (...) == nil then return OVER end
-    return BATCH, ...
+    -- what a share of a stream (sharding.lua) knows of its last round: the rank asks its own object for it
+    return BATCH, loader.dataset.real_items or false, ...
   end)(state.stream())
 end
 
@@ -239,7 +240,9 @@ function Pass:next()
       self.ended[entry.worker] = true
     else
       self:fill() -- the worker should not wait until the step is over
-      return { n = reply.n - 2, unpack(reply, 3, reply.n) }
+      if not self.stream then return { n = reply.n - 2, unpack(reply, 3, reply.n) } end
+      if reply[3] then self.loader.dataset.real_items = reply[3] end
+      return { n = reply.n - 3, unpack(reply, 4, reply.n) }
     end
   end
 end

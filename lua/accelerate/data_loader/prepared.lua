@@ -74,10 +74,7 @@ end
 local function has_state(part)
   return type(part) == "table" and type(part.state_dict) == "function" and type(part.load_state_dict) == "function"
 end
-local function has_generator(part)
-  local generator = rawget(part, "generator")
-  return type(generator) == "userdata" and generator.get_state ~= nil
-end
+local function has_generator(part) return type(part) == "table" and random.is_generator(rawget(part, "generator")) end
 
 --- Where the samplers and the data set stand: the state of their generators, or what their own state_dict says.
 local function capture(self)

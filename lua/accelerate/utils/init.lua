@@ -15,6 +15,7 @@ local members = {
   environment = "accelerate.utils.environment",
 
   set_seed = random .. "set_seed",
+  RNGType = random .. "RNGType",
   synchronize_rng_state = random .. "synchronize_rng_state",
   synchronize_rng_states = random .. "synchronize_rng_states",
 

@@ -1,6 +1,7 @@
 --- Seeds, and generators that are made equal on all ranks.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -23,8 +24,10 @@ function M.set_seed(seed, opts)
   math.randomseed(seed)
 end
 
+--- Which generators there can be: `torch` is the default one of tensors, `generator` a loader's own, the others those of devices.
+M.RNGType = properties.enum("RNGType", { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron", "generator" })
+
 local TYPES = { "torch", "generator" }
-local ELSEWHERE = { cuda = true, xla = true, mlu = true, sdaa = true, musa = true, npu = true, xpu = true, hpu = true, neuron = true }
 
 --- Raises unless `kind` names generators that there are here.
 ---@param kind string
@@ -35,15 +38,18 @@ function M.check_rng_type(kind, where)
   for _, name in ipairs(TYPES) do
     if kind == name then return end
   end
-  if ELSEWHERE[kind] then fail("%s: '%s' generators are not there yet, only the CPU's", where, kind) end
+  if rawget(M.RNGType, kind:upper()) == kind then fail("%s: '%s' generators are not there yet, only the CPU's", where, kind) end
   local near = options.nearest(kind, TYPES)
   fail("%s: '%s' is not a kind of generator%s", where, kind, near and (", did you mean '" .. near .. "'?") or
     "; there are 'torch' (the default generator) and 'generator' (a loader's own)")
 end
 
+---@return boolean
+function M.is_generator(value) return type(value) == "userdata" and getmetatable(value) == "generator" end
+
 --- Gives every rank the state of rank 0's generator.
 ---@param kind "torch"|"generator" the default generator, or `generator`
----@param generator accelerate.Generator?
+---@param generator accelerate.Generator? for the kind "generator"
 function M.synchronize_rng_state(kind, generator)
   M.check_rng_type(kind, "synchronize_rng_state")
   if kind == "torch" then generator = core.default_generator() end
