@@ -82,6 +82,7 @@ function M.find_executable_batch_size(fn, opts)
   options.value("find_executable_batch_size", "fn", fn, { "function" })
   opts = options.check("find_executable_batch_size", opts, FIND)
   local size, named = opts.starting_batch_size, parameters(fn)
+  if named == 0 then fail("find_executable_batch_size: fn must take the batch size as its first argument, it takes none") end
 
   local function smaller()
     if not opts.reduce_batch_size_fn then return math.floor(size * 0.9) end
@@ -113,7 +114,7 @@ function M.find_executable_batch_size(fn, opts)
     local n = select("#", ...)
     if named and named < n + 1 then
       fail("find_executable_batch_size: called with %d argument%s, but the function takes %d after the batch size; the batch size " ..
-        "is passed by find_executable_batch_size itself", n, n == 1 and "" or "s", math.max(named - 1, 0))
+        "is passed by find_executable_batch_size itself", n, n == 1 and "" or "s", named - 1)
     end
     M.clear_device_cache { garbage_collection = true }
     return attempt { n = n, ... }
