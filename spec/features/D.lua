@@ -7,7 +7,7 @@ return {
   { "no_sync(model)" },
   { "trigger_sync_in_backward(model)" },
   { "join_uneven_inputs(joinables, even_batches=None)" },
-  { "set_trigger / check_trigger" },
+  { "set_trigger / check_trigger", spec = "accelerate/operations_spec: triggers reach all ranks, once" },
   { "clip_grad_norm_(parameters, max_norm, norm_type=2)" },
   { "clip_grad_value_(parameters, clip_value)" },
   { "unscale_gradients(optimizer=None)" },
