@@ -61,6 +61,34 @@ static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
   memcpy(lse, sum, (size_t)rows * sizeof(float));
 }
 
+/* Many classes: blocks that stay in the first-level cache, each about its own largest element, which is looked for while the block before it
+ * is worked on. */
+enum { BLOCK = 1024 };
+
+static inline float centre(float top) { return top == -INFINITY ? 0 : top; } /* (-inf) - (-inf) would be NaN */
+
+static void lse_rows(const float *x, int64_t rows, int64_t n, float *lse)
+{
+  float next = rows > 0 ? top_f32(x, n < BLOCK ? n : BLOCK) : 0;
+
+  for (int64_t r = 0; r < rows; r++) {
+    float top = -INFINITY, sum = 0;
+    for (int64_t at = 0, length; at < n; at += length, x += length) {
+      const float own = next;
+      length = n - at < BLOCK ? n - at : BLOCK;
+      /* the next block is the row's next one, or the first of the next row */
+      const int64_t left = n - at - length > 0 ? n - at - length : r + 1 < rows ? n : 0, follows = left < BLOCK ? left : BLOCK;
+      const float part = follows == length ? ax_row_exps(x, length, centre(own), NULL, x + length, &next) : ax_row_exps(x, length, centre(own), NULL, NULL, NULL);
+      if (follows && follows != length) next = top_f32(x + length, follows);
+      const float most = own > top ? own : top;
+      const float former = top == -INFINITY ? 1 : ax_exp_f32(top - most), added = own == -INFINITY ? 1 : ax_exp_f32(own - most); /* of 0, or of NaN */
+      sum = at == 0 ? part : sum * former + part * added;
+      top = most;
+    }
+    lse[r] = n && top == -INFINITY ? NAN : top + ax_log_f32(sum); /* a row of -infinity gives NaN, as in PyTorch */
+  }
+}
+
 static void lse_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -71,14 +99,14 @@ static void lse_range(int64_t lo, int64_t hi, void *ud)
       lse_few((const float *)j->input + r * n, n, hi - r < ROWS ? hi - r : ROWS, (float *)j->lse + r);
     return;
   }
-  for (int64_t r = lo; r < hi; r++)
-    if (j->dtype == AX_F64) {
+  if (j->dtype == AX_F64) {
+    for (int64_t r = lo; r < hi; r++) {
       const double *x = (const double *)j->input + r * n, top = top_f64(x, n);
       ((double *)j->lse)[r] = top + log(exps_f64(x, n, top, NULL));
-    } else {
-      const float *x = (const float *)j->input + r * n, top = top_f32(x, n);
-      ((float *)j->lse)[r] = top + ax_log_f32(exps_f32(x, n, top, NULL));
     }
+    return;
+  }
+  lse_rows((const float *)j->input + lo * n, hi - lo, n, (float *)j->lse + lo);
 }
 
 static ax_status check_targets(const job *j, const char *name)
@@ -176,14 +204,30 @@ out:
   return st;
 }
 
+static void row_gradient_f64(const double *x, int64_t n, int64_t target, double lse, double scale, double *out)
+{
+  for (int64_t i = 0; i < n; i++) out[i] = AX_TERM_f64(x[i], lse) * scale;
+  out[target] -= scale;
+}
+
+/* scale softmax(x), and `scale` less at the target; stream: out goes past the caches, but for the step that holds the target. */
+static void row_gradient_f32(const float *x, int64_t n, int64_t target, float lse, float scale, float *out, bool stream)
+{
+  int64_t i = 0;
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
+    const bool past = stream && (target < i || target >= i + AX_ROW_STEP);
+    AX_UNROLL for (int k = 0; k < 4; k++)
+      ax_vec_put(out + i + k * AX_ROW_LANES, ax_row_term(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), lse) * scale, past);
+  }
+  for (; i < n; i += AX_ROW_LANES) {
+    const ax_vec_f32 v = ax_row_term(ax_row_rest(x + i, n - i, -INFINITY), lse) * scale;
+    for (int64_t k = i; k < n && k < i + AX_ROW_LANES; k++) out[k] = v[k - i];
+  }
+  out[target] -= scale;
+}
+
 /* scale (factor softmax(x) - even w), and `own` less at the target */
 #define ROW_GRADIENT(S, T, TERM) \
-  static void row_gradient_##S(const T *x, int64_t n, int64_t target, T lse, T scale, T *out) \
-  { \
-    AX_SIMD \
-    for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse) * scale; \
-    out[target] -= scale; \
-  } \
   static void row_weighted_##S(const T *x, const T *w, int64_t n, int64_t target, T lse, T factor, T even, T own, T *out) \
   { \
     AX_SIMD \
@@ -229,8 +273,7 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
     const int64_t target = j->target[r];
     if (plain) {
       if (j->dtype == AX_F64) row_gradient_f64((const double *)x, n, target, ((double *)j->lse)[r], scale, (double *)out);
-      else row_gradient_f32((const float *)x, n, target, ((float *)j->lse)[r], (float)scale, (float *)out);
-      ax_row_done(place, (float *)out, n);
+      else row_gradient_f32((const float *)x, n, target, ((float *)j->lse)[r], (float)scale, place, stream && n % AX_ROW_STEP == 0 && ((uintptr_t)place & 63) == 0);
       continue;
     }
     const double own = scale * (1 - j->smoothing) * weight_of(j, target), even = scale * j->smoothing / (double)n, factor = own + even * j->all_weights;

@@ -1,5 +1,5 @@
-/* What softmax and cross-entropy do with a row: its largest element and the sum of exp(x - top).  Work goes in steps of 32 lanes whose
- * sums are added at the end, in an order that the compiler fixed for the level of processor. */
+/* What softmax and cross-entropy do with a row: its largest element and the sum of exp(x - top).  Sums go in lanes that are added up
+ * at the end, in an order that depends on the level of processor alone. */
 #ifndef AX_CPU_ROWS_H
 #define AX_CPU_ROWS_H
 
@@ -9,91 +9,116 @@
 #include <string.h>
 
 #include "functions.h"
+#include "vector.h"
 
 #define AX_LANES 32
-/* Fetches the same place of the next row into the second-level cache while this one is worked on: rows pass through several loops, and memory
- * would stand still during all but the first. */
-#define AX_NEXT_ROW(p) (__builtin_prefetch(p, 0, 2), __builtin_prefetch((const char *)(p) + 64, 0, 2))
 
 /* exp(x - top).  In float32 an error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below on.  (One multiply-add with top log2 e worked out
  * beforehand would do, but not for rows of numbers like 1e9.) */
 #define AX_TERM_f32(x, top) ax_exp2_part(((x) - (top)) * AX_LOG2E)
 #define AX_TERM_f64(x, top) exp((x) - (top))
 
-/* Rows shorter than a step, as the 10 classes of a digit, go through a copy that is filled up: vector code has no other way to be
- * quick with them.  COUNT: lanes of a filled-up step that are worth computing when n count (all where they are vector code). */
-#define AX_ROW_MATH(S, T, TERM, COUNT) \
+#define AX_ROW_FOLD(S, T) \
   static inline T fold_##S(const T *lane) \
   { \
     T sum = 0; \
     _Pragma("omp simd reduction(+:sum)") \
     for (int j = 0; j < AX_LANES; j++) sum += lane[j]; \
     return sum; \
-  } \
-  static inline void filled_##S(const T *x, int n, T *to) \
-  { \
-    for (int j = 0; j < AX_LANES; j++) to[j] = -INFINITY; \
-    for (int j = 0; j < n; j++) to[j] = x[j]; \
-  } \
-  /* The largest element that is not NaN (a NaN comes out in the sum); n > 0. */ \
-  static inline T top_##S(const T *x, int64_t n) \
-  { \
-    T lane[AX_LANES], top = -INFINITY; \
-    int64_t i = 0; \
-    for (int j = 0; j < AX_LANES; j++) lane[j] = -INFINITY; \
-    for (; i + AX_LANES <= n; i += AX_LANES) { \
-      AX_SIMD \
-      for (int j = 0; j < AX_LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j]; \
-    } \
-    if (i) { \
-      _Pragma("omp simd reduction(max:top)") \
-      for (int j = 0; j < AX_LANES; j++) top = lane[j] > top ? lane[j] : top; \
-    } \
-    for (; i < n; i++) top = x[i] > top ? x[i] : top; \
-    return top; \
-  } \
-  /* The sum of exp(x - top); the terms go to y unless it is NULL. */ \
-  static inline T exps_##S(const T *x, int64_t n, T top, T *y) \
-  { \
-    T lane[AX_LANES] = {0}, sum; \
-    int64_t i = 0; \
-    if (y) { \
-      for (; i + AX_LANES <= n; i += AX_LANES) { \
-        AX_NEXT_ROW(x + n + i); \
-        AX_SIMD \
-        for (int j = 0; j < AX_LANES; j++) { \
-          const T e = TERM(x[i + j], top); \
-          y[i + j] = e; \
-          lane[j] += e; \
-        } \
-      } \
-    } else { \
-      for (; i + AX_LANES <= n; i += AX_LANES) { \
-        AX_NEXT_ROW(x + n + i); \
-        AX_SIMD \
-        for (int j = 0; j < AX_LANES; j++) lane[j] += TERM(x[i + j], top); \
-      } \
-    } \
-    sum = i ? fold_##S(lane) : 0; \
-    if (i < n) { \
-      T rest[AX_LANES], last = 0; \
-      const int left = (int)(n - i), count = COUNT(left); \
-      filled_##S(x + i, left, rest); \
-      _Pragma("omp simd reduction(+:last)") \
-      for (int j = 0; j < count; j++) { \
-        rest[j] = TERM(rest[j], top); \
-        last += rest[j]; \
-      } \
-      for (int j = 0; y && j < left; j++) y[i + j] = rest[j]; \
-      sum += last; \
-    } \
-    return sum; \
   }
+AX_ROW_FOLD(f32, float)
+AX_ROW_FOLD(f64, double)
 
-#define AX_COUNT_ALL(left) AX_LANES
-#define AX_COUNT_LEFT(left) (left)
-AX_ROW_MATH(f32, float, AX_TERM_f32, AX_COUNT_ALL)
-AX_ROW_MATH(f64, double, AX_TERM_f64, AX_COUNT_LEFT)
+/* ---- float64 */
+
+/* The largest element that is not NaN (a NaN comes out in the sum); n > 0. */
+static inline double top_f64(const double *x, int64_t n)
+{
+  double top = -INFINITY;
+  _Pragma("omp simd reduction(max:top)")
+  for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+/* The sum of exp(x - top); the terms go to y unless it is NULL. */
+static inline double exps_f64(const double *x, int64_t n, double top, double *y)
+{
+  double lane[AX_LANES] = {0}, rest = 0;
+  int64_t i = 0;
+  for (; i + AX_LANES <= n; i += AX_LANES)
+    for (int j = 0; j < AX_LANES; j++) {
+      const double e = AX_TERM_f64(x[i + j], top);
+      if (y) y[i + j] = e;
+      lane[j] += e;
+    }
+  for (; i < n; i++) {
+    const double e = AX_TERM_f64(x[i], top);
+    if (y) y[i] = e;
+    rest += e;
+  }
+  return fold_f64(lane) + rest;
+}
+
+/* ---- float32
+ *
+ * A row's largest element is looked for while the row before it is worked on: fetching from memory and arithmetic then go on side by side. */
+
+enum { AX_ROW_LANES = AX_BYTES / 4, AX_ROW_STEP = 4 * AX_ROW_LANES };
+
+static inline ax_vec_f32 ax_row_term(ax_vec_f32 x, float top) { return ax_vec_exp2((x - top) * AX_LOG2E); }
+
+/* What is left of a row when whole vectors are done, filled up with `filler`. */
+static inline ax_vec_f32 ax_row_rest(const float *x, int64_t n, float filler)
+{
+  float lane[AX_ROW_LANES];
+  for (int64_t j = 0; j < AX_ROW_LANES; j++) lane[j] = j < n ? x[j] : filler;
+  return *(const ax_vec_f32 *)lane;
+}
+
+static inline float top_f32(const float *x, int64_t n)
+{
+  ax_vec_f32 top[4];
+  int64_t i = 0;
+  AX_UNROLL for (int k = 0; k < 4; k++) top[k] = (ax_vec_f32){ 0 } - INFINITY;
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+    AX_UNROLL for (int k = 0; k < 4; k++) top[k] = ax_vec_max(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), top[k]);
+  for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) top[0] = ax_vec_max(*(const ax_vec_f32 *)(x + i), top[0]);
+  if (i < n) top[1] = ax_vec_max(ax_row_rest(x + i, n - i, -INFINITY), top[1]);
+  return ax_vec_largest(ax_vec_max(ax_vec_max(top[0], top[1]), ax_vec_max(top[2], top[3])));
+}
+
+/* The sum of exp(x - top); the terms go to y unless it is NULL.  next: NULL, or the next row, whose top_f32 goes to *next_top. */
+static inline __attribute__((always_inline)) float ax_row_exps(const float *x, int64_t n, float top, float *y, const float *next, float *next_top)
+{
+  ax_vec_f32 sum[4], most[4];
+  int64_t i = 0;
+  AX_UNROLL for (int k = 0; k < 4; k++) {
+    sum[k] = (ax_vec_f32){ 0 };
+    most[k] = (ax_vec_f32){ 0 } - INFINITY;
+  }
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+    AX_UNROLL for (int k = 0; k < 4; k++) {
+      const int64_t at = i + k * AX_ROW_LANES;
+      const ax_vec_f32 e = ax_row_term(*(const ax_vec_f32 *)(x + at), top);
+      if (y) *(ax_vec_f32 *)(y + at) = e;
+      sum[k] += e;
+      if (next) most[k] = ax_vec_max(*(const ax_vec_f32 *)(next + at), most[k]);
+    }
+  for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) {
+    const ax_vec_f32 e = ax_row_term(*(const ax_vec_f32 *)(x + i), top);
+    if (y) *(ax_vec_f32 *)(y + i) = e;
+    sum[0] += e;
+    if (next) most[0] = ax_vec_max(*(const ax_vec_f32 *)(next + i), most[0]);
+  }
+  if (i < n) {
+    const ax_vec_f32 e = ax_row_term(ax_row_rest(x + i, n - i, -INFINITY), top);
+    for (int64_t j = 0; y && j < n - i; j++) y[i + j] = e[j];
+    sum[1] += e;
+    if (next) most[1] = ax_vec_max(ax_row_rest(next + i, n - i, -INFINITY), most[1]);
+  }
+  if (next) *next_top = ax_vec_largest(ax_vec_max(ax_vec_max(most[0], most[1]), ax_vec_max(most[2], most[3])));
+  return ax_vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
 
 /* Where a row of n floats is computed that goes to `out` past the caches: `buffer`, or `out` itself where that does not pay or fit. */
 #define AX_ROW_MAX 4096

@@ -19,53 +19,91 @@ static shape around(const ax_tensor *x, int64_t dim)
 
 /* ---- rows */
 
-#define ROWS(S, T, TERM) \
-  static void softmax_row_##S(const T *x, int64_t n, T *y) \
-  { \
-    /* a row of -infinity gives NaN, as in PyTorch: (-inf) - (-inf) */ \
-    const T scale = (T)1 / exps_##S(x, n, top_##S(x, n), y); \
-    AX_SIMD \
-    for (int64_t i = 0; i < n; i++) y[i] *= scale; \
-  } \
-  static void log_softmax_row_##S(const T *x, int64_t n, T *y) \
-  { \
-    const T top = top_##S(x, n), all = ax_row_log_##S(exps_##S(x, n, top, NULL)); \
-    AX_SIMD \
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - top) - all; \
-  } \
-  /* g is the gradient, y the forward result */ \
-  static void softmax_back_##S(const T *g, const T *y, int64_t n, T *out) \
-  { \
-    T lane[AX_LANES] = {0}, s = 0; \
-    int64_t i = 0; \
-    for (; i + AX_LANES <= n; i += AX_LANES) { \
-      AX_NEXT_ROW(g + n + i); \
-      AX_NEXT_ROW(y + n + i); \
-      AX_SIMD \
-      for (int j = 0; j < AX_LANES; j++) lane[j] += g[i + j] * y[i + j]; \
-    } \
-    for (; i < n; i++) s += g[i] * y[i]; \
-    s += fold_##S(lane); \
-    AX_SIMD \
-    for (i = 0; i < n; i++) out[i] = y[i] * (g[i] - s); \
-  } \
-  static void log_softmax_back_##S(const T *g, const T *y, int64_t n, T *out) \
-  { \
-    T lane[AX_LANES] = {0}, s = 0; \
-    int64_t i = 0; \
-    for (; i + AX_LANES <= n; i += AX_LANES) { \
-      AX_NEXT_ROW(g + n + i); \
-      AX_NEXT_ROW(y + n + i); \
-      AX_SIMD \
-      for (int j = 0; j < AX_LANES; j++) lane[j] += g[i + j]; \
-    } \
-    for (; i < n; i++) s += g[i]; \
-    s += fold_##S(lane); \
-    AX_SIMD \
-    for (i = 0; i < n; i++) out[i] = g[i] - TERM(y[i], 0) * s; \
+/* float64.  A row of -infinity gives NaN, as in PyTorch: (-inf) - (-inf). */
+static void softmax_row_f64(const double *x, int64_t n, double *y)
+{
+  const double scale = 1 / exps_f64(x, n, top_f64(x, n), y);
+  AX_SIMD
+  for (int64_t i = 0; i < n; i++) y[i] *= scale;
+}
+static void log_softmax_row_f64(const double *x, int64_t n, double *y)
+{
+  const double top = top_f64(x, n), all = log(exps_f64(x, n, top, NULL));
+  AX_SIMD
+  for (int64_t i = 0; i < n; i++) y[i] = (x[i] - top) - all;
+}
+/* g is the gradient, y the forward result */
+static void back_row_f64(const double *g, const double *y, int64_t n, double *out, bool logs)
+{
+  double lane[AX_LANES] = {0}, s = 0;
+  int64_t i = 0;
+  for (; i + AX_LANES <= n; i += AX_LANES) {
+    AX_SIMD
+    for (int j = 0; j < AX_LANES; j++) lane[j] += logs ? g[i + j] : g[i + j] * y[i + j];
   }
-ROWS(f32, float, AX_TERM_f32)
-ROWS(f64, double, AX_TERM_f64)
+  for (; i < n; i++) s += logs ? g[i] : g[i] * y[i];
+  s += fold_f64(lane);
+  for (i = 0; i < n; i++) out[i] = logs ? g[i] - exp(y[i]) * s : y[i] * (g[i] - s);
+}
+
+/* float32: `rows` rows of n, `stream`: out goes past the caches.  While a row is worked on the next one is read for the first time. */
+static void forward_rows(const float *x, int64_t rows, int64_t n, float *out, bool logs, bool stream)
+{
+  float buffer[AX_ROW_MAX] __attribute__((aligned(64))), top = top_f32(x, n), next = 0;
+
+  for (int64_t r = 0; r < rows; r++, x += n, out += n, top = next) {
+    float *terms = logs ? NULL : stream ? buffer : out;
+    const float sum = r + 1 < rows ? ax_row_exps(x, n, top, terms, x + n, &next) : ax_row_exps(x, n, top, terms, NULL, NULL);
+    const float scale = 1 / sum, all = ax_row_log_f32(sum);
+    int64_t i = 0;
+    if (logs) {
+      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) ax_vec_put(out + i, (*(const ax_vec_f32 *)(x + i) - top) - all, stream);
+      for (; i < n; i++) out[i] = (x[i] - top) - all;
+    } else {
+      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) ax_vec_put(out + i, *(const ax_vec_f32 *)(terms + i) * scale, stream);
+      for (; i < n; i++) out[i] = terms[i] * scale;
+    }
+  }
+}
+
+/* What the gradient of a row subtracts, or multiplies with: the sum of g y, or of g. */
+typedef struct sums { ax_vec_f32 lane[4]; float rest; } sums;
+static inline float add_up(const sums *s) { return ax_vec_sum((s->lane[0] + s->lane[1]) + (s->lane[2] + s->lane[3])) + s->rest; }
+
+/* out = the gradient of this row (unless it is NULL); *next: the sums of the following one, g_next and y_next (unless NULL). */
+static inline __attribute__((always_inline)) void back_row(const float *g, const float *y, int64_t n, float s, float *out, const float *g_next, const float *y_next,
+                                                           sums *next, const bool logs, bool stream)
+{
+  int64_t i = 0;
+  if (next) *next = (sums){ 0 };
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+    AX_UNROLL for (int k = 0; k < 4; k++) {
+      const int64_t at = i + k * AX_ROW_LANES;
+      if (out) {
+        const ax_vec_f32 gv = *(const ax_vec_f32 *)(g + at), yv = *(const ax_vec_f32 *)(y + at);
+        ax_vec_put(out + at, logs ? gv - ax_row_term(yv, 0) * s : yv * (gv - s), stream);
+      }
+      if (next && logs) next->lane[k] += *(const ax_vec_f32 *)(g_next + at);
+      else if (next) next->lane[k] += *(const ax_vec_f32 *)(g_next + at) * *(const ax_vec_f32 *)(y_next + at);
+    }
+  for (; i < n; i++) {
+    if (out) out[i] = logs ? g[i] - AX_TERM_f32(y[i], 0) * s : y[i] * (g[i] - s);
+    if (next) next->rest += logs ? g_next[i] : g_next[i] * y_next[i];
+  }
+}
+
+static void backward_rows(const float *g, const float *y, int64_t rows, int64_t n, float *out, bool logs, bool stream)
+{
+  sums next;
+  if (logs) back_row(NULL, NULL, n, 0, NULL, g, y, &next, true, false);
+  else back_row(NULL, NULL, n, 0, NULL, g, y, &next, false, false);
+  for (int64_t r = 0; r < rows; r++, g += n, y += n, out += n) {
+    const float s = add_up(&next);
+    if (r + 1 == rows) back_row(g, y, n, s, out, NULL, NULL, NULL, logs, stream);
+    else if (logs) back_row(g, y, n, s, out, g + n, y + n, &next, true, stream);
+    else back_row(g, y, n, s, out, g + n, y + n, &next, false, stream);
+  }
+}
 
 /* ---- columns: `n` rows of up to TILE columns, `step` elements apart */
 
@@ -123,41 +161,33 @@ typedef struct job {
   char *out;
 } job;
 
-static void forward(const job *j, ax_dtype d, const void *x, void *y, int64_t cols)
-{
-  const int64_t n = j->s.n, step = j->s.inner;
-  if (step > 1) {
-    if (d == AX_F64) softmax_columns_f64(x, n, step, cols, y, j->logs);
-    else softmax_columns_f32(x, n, step, cols, y, j->logs);
-  } else if (d == AX_F64) (j->logs ? log_softmax_row_f64 : softmax_row_f64)(x, n, y);
-  else (j->logs ? log_softmax_row_f32 : softmax_row_f32)(x, n, y);
-}
-
-static void backward(const job *j, ax_dtype d, const void *g, const void *y, void *out, int64_t cols)
-{
-  const int64_t n = j->s.n, step = j->s.inner;
-  if (step > 1) {
-    if (d == AX_F64) back_columns_f64(g, y, n, step, cols, out, j->logs);
-    else back_columns_f32(g, y, n, step, cols, out, j->logs);
-  } else if (d == AX_F64) (j->logs ? log_softmax_back_f64 : softmax_back_f64)(g, y, n, out);
-  else (j->logs ? log_softmax_back_f32 : softmax_back_f32)(g, y, n, out);
-}
-
-static void softmax_range(int64_t lo, int64_t hi, void *ud)
+static void softmax_range(int64_t lo, int64_t hi, void *ud) /* rows, or tiles of columns */
 {
   const job *j = ud;
-  const int64_t across = (j->s.inner + TILE - 1) / TILE, size = (int64_t)ax_dtype_size(j->dtype);
-  float buffer[AX_ROW_MAX] __attribute__((aligned(64)));
+  const int64_t n = j->s.n, step = j->s.inner, across = (step + TILE - 1) / TILE, size = (int64_t)ax_dtype_size(j->dtype);
+  const bool wide = j->dtype == AX_F64;
 
-  for (int64_t t = lo; t < hi; t++) {
-    const int64_t column = t % across * TILE, cols = j->s.inner - column < TILE ? j->s.inner - column : TILE;
-    const int64_t at = (t / across * j->s.n * j->s.inner + column) * size;
-    float *out = (float *)(j->out + at), *row = ax_row_place(j->stream, out, j->s.n, buffer);
-    if (j->back) backward(j, j->dtype, j->in[0] + at, j->in[1] + at, row, cols);
-    else forward(j, j->dtype, j->in[0] + at, row, cols);
-    ax_row_done(out, row, j->s.n);
+  if (step == 1 && !wide) {
+    const float *x = (const float *)j->in[0] + lo * n, *y = (const float *)j->in[1] + lo * n;
+    float *out = (float *)j->out + lo * n;
+    const bool stream = j->stream && n <= AX_ROW_MAX && n % AX_ROW_STEP == 0 && ((uintptr_t)j->out & 63) == 0;
+    if (j->back) backward_rows(x, y, hi - lo, n, out, j->logs, stream);
+    else forward_rows(x, hi - lo, n, out, j->logs, stream);
+    if (stream) ax_cpu_stream_end();
+    return;
   }
-  if (j->stream) ax_cpu_stream_end();
+  for (int64_t t = lo; t < hi; t++) {
+    const int64_t column = t % across * TILE, cols = step - column < TILE ? step - column : TILE;
+    const int64_t at = (t / across * n * step + column) * size;
+    const void *x = j->in[0] + at, *y = j->back ? j->in[1] + at : NULL;
+    void *out = j->out + at;
+    if (step == 1 && j->back) back_row_f64(x, y, n, out, j->logs);
+    else if (step == 1) (j->logs ? log_softmax_row_f64 : softmax_row_f64)(x, n, out);
+    else if (j->back && wide) back_columns_f64(x, y, n, step, cols, out, j->logs);
+    else if (j->back) back_columns_f32(x, y, n, step, cols, out, j->logs);
+    else if (wide) softmax_columns_f64(x, n, step, cols, out, j->logs);
+    else softmax_columns_f32(x, n, step, cols, out, j->logs);
+  }
 }
 
 static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)

@@ -4,6 +4,8 @@
 
 #include "half.h"
 
+#include <stdbool.h>
+
 #if defined(__AVX512F__)
 #define AX_BYTES 64
 #elif defined(__AVX__)
@@ -15,10 +17,11 @@
 typedef float ax_vec_f32 __attribute__((vector_size(AX_BYTES), aligned(4), may_alias));
 typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_alias));
 
-/* a b + c, fused where the processor does it: the compiler is told not to make that choice by itself. */
-#if defined(__AVX512F__) || defined(__FMA__)
+#ifdef __x86_64__
 #include <immintrin.h>
 #endif
+
+/* a b + c, fused where the processor does it: the compiler is told not to make that choice by itself. */
 #if defined(__AVX512F__)
 #define AX_VFMA_f32(a, b, c) ((ax_vec_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define AX_VFMA_f64(a, b, c) ((ax_vec_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
@@ -62,6 +65,74 @@ static inline __attribute__((always_inline)) void ax_vec_to_bf16(void *p, ax_vec
 #else
   for (int i = 0; i < AX_BYTES / 4; i++) ((uint16_t *)p)[i] = ax_float_to_bf16(v[i]);
 #endif
+}
+
+/* a > b ? a : b, so that b wins where one is NaN. */
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_max(ax_vec_f32 a, ax_vec_f32 b)
+{
+#if defined(__AVX512F__)
+  return (ax_vec_f32)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (ax_vec_f32)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  const ax_vec_bits more = (ax_vec_bits)(a > b);
+  return (ax_vec_f32)(((ax_vec_bits)a & more) | ((ax_vec_bits)b & ~more));
+#endif
+}
+
+/* 2^x as ax_exp2_part: for x up to 127, exactly 0 below -126. */
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_exp2(ax_vec_f32 x)
+{
+  const ax_vec_f32 zero = { 0 };
+#if defined(__AVX512F__)
+  const __m512 n = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const ax_vec_f32 f = x - (ax_vec_f32)n;
+  ax_vec_f32 p = AX_VFMA_f32(zero + 1.326472205e-3f, f, zero + 9.671512997e-3f);
+  p = AX_VFMA_f32(p, f, zero + 5.550733760e-2f);
+  p = AX_VFMA_f32(p, f, zero + 2.402224208e-1f);
+  p = AX_VFMA_f32(p, f, zero + 6.931469776e-1f);
+  p = AX_VFMA_f32(p, f, zero + 1.0f);
+  return (ax_vec_f32)_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), (__m512)p, n);
+#else
+  const ax_vec_f32 t = x + 12582912.0f, f = x - (t - 12582912.0f), s = f * f;
+  ax_vec_f32 p = AX_VFMA_f32(AX_VFMA_f32(zero + 1.326472205e-3f, f, zero + 9.671512997e-3f), s, AX_VFMA_f32(zero + 5.550733760e-2f, f, zero + 2.402224208e-1f));
+  p = AX_VFMA_f32(p, s, AX_VFMA_f32(zero + 6.931469776e-1f, f, zero + 1.0f));
+  return (ax_vec_f32)(((ax_vec_bits)p + ((ax_vec_bits)t << 23)) & ~(ax_vec_bits)(x < -126.0f));
+#endif
+}
+
+static inline float ax_vec_sum(ax_vec_f32 v)
+{
+  enum { LANES = AX_BYTES / 4 };
+  float lane[LANES], sum = 0;
+  *(ax_vec_f32 *)lane = v;
+  _Pragma("omp simd reduction(+:sum)")
+  for (int j = 0; j < LANES; j++) sum += lane[j];
+  return sum;
+}
+static inline float ax_vec_largest(ax_vec_f32 v)
+{
+  enum { LANES = AX_BYTES / 4 };
+  float lane[LANES], top = -__builtin_inff();
+  *(ax_vec_f32 *)lane = v;
+  _Pragma("omp simd reduction(max:top)")
+  for (int j = 0; j < LANES; j++) top = lane[j] > top ? lane[j] : top;
+  return top;
+}
+
+/* Past the caches when `stream`: p at a multiple of AX_BYTES then. */
+static inline __attribute__((always_inline)) void ax_vec_put(float *p, ax_vec_f32 v, bool stream)
+{
+#if defined(__AVX512F__)
+  if (stream) _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX__)
+  if (stream) _mm256_stream_ps(p, (__m256)v);
+#elif defined(__SSE2__)
+  if (stream) _mm_stream_ps(p, (__m128)v);
+#else
+  if (stream) *(ax_vec_f32 *)p = v;
+#endif
+  else *(ax_vec_f32 *)p = v;
 }
 
 /* Before a loop with few steps, whose arrays are then registers. */

@@ -188,6 +188,29 @@ describe("cross-entropy of long rows", function()
   it("is right wherever the largest element stands", function()
     for _, v in ipairs { { 0, 0 }, { 0, 20 }, { 0, 200 }, { 200, 0 }, { -1000, 1000 }, { -inf, 0 }, { 1e30, 0 }, { inf, 0 }, { nan, 0 } } do check(v[1], v[2]) end
   end)
+
+  it("takes blocks of -infinity for nothing, a row of them or a NaN for NaN", function()
+    local x = tensor.randn(6, 3000) - 300
+    x[{ 1, { 1, 1024 } }]:fill_(-inf)
+    x[{ 2, { 1025, 3000 } }]:fill_(-inf)
+    x[{ 3, { 1, 2999 } }]:fill_(-inf)
+    x[4]:fill_(-inf)
+    x[{ 5, { 1, 2048 } }]:fill_(-inf)
+    x[{ 5, { 7, 7 } }]:fill_(nan)
+    x[{ 6, { 2500, 2500 } }]:fill_(1e9)
+    local label = tensor.tensor({ 2000, 3, 2999, 5, 2500, 2499 }, { dtype = "int64" })
+    local got = tensor.cross_entropy(x, label, { reduction = "none" })
+    local want = tensor.cross_entropy(x:double(), label, { reduction = "none" })
+    local soft, exact = x:softmax(2), x:double():softmax(2)
+    for r = 1, 6 do
+      local a, b = got[r]:item(), want[r]:item()
+      assert.is_true((a ~= a and b ~= b) or math.abs(a - b) <= 1e-7 * math.max(300, math.abs(b)), ("row %d: %g, expected %g"):format(r, a, b))
+      assert.are.equal(r == 4 or r == 5, a ~= a)
+      local off = (soft[r]:double() - exact[r]):abs():max():item()
+      assert.is_true(r == 4 or r == 5 or off <= 1e-6, ("row %d: softmax is off by %g"):format(r, off))
+    end
+    assert.are.equal(0, soft[{ 1, { 1, 1024 } }]:max():item())
+  end)
 end)
 
 describe("integers", function()
