@@ -147,6 +147,7 @@ struct ax_tensor {
   uint8_t dtype, ndim;
   bool requires_grad; /* leaf that wants a gradient, or result of a recorded op */
   uint8_t view;       /* ax_view_kind */
+  bool shared;        /* another tensor that users see shows (or showed) this memory */
   uint8_t out_index;  /* which result of grad_fn this is */
   ax_device device;
   int64_t numel;
@@ -174,7 +175,8 @@ AX_API ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const i
                                 int64_t offset, ax_tensor **out);
 /* New reference, 0-d, of the given value (cast to dtype). */
 AX_API ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out);
-/* New reference to the same elements, without gradient history; shares the version counter. */
+/* New reference to the same elements, without gradient history; shares the version counter.  (_shared: for users, who may write through either.) */
+AX_API ax_status ax_tensor_alias_shared(ax_tensor *t, ax_tensor **out);
 AX_API ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out);
 AX_API ax_tensor *ax_tensor_retain(ax_tensor *t);
 AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */

@@ -151,7 +151,7 @@ static void push_saved(lua_State *L, int tensor)
   if (lua_isnumber(L, -1)) {
     const int number = (int)lua_tointeger(L, -1);
     box = ax_push_box(L);
-    if (ax_tensor_alias(t, box) != AX_OK) ax_raise(L, "saved_tensors");
+    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_raise(L, "saved_tensors");
     ax_tensor_join(*box, active->node, number);
     lua_replace(L, -4);
   }
@@ -207,7 +207,7 @@ static ax_tensor **alias_results(lua_State *L, int first, const call *k, const c
     lua_pushinteger(L, *n_out);
     lua_rawset(L, -3);
     box = ax_push_result(L);
-    if (ax_tensor_alias(t, box) != AX_OK) ax_raise(L, name);
+    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_raise(L, name);
     for (int at = 0; at < k->n_tensors; at++) /* changed in place, it would change the argument behind the back of that one's history */
       if (k->inputs[at]->storage == t->storage) (*box)->view = AX_VIEW_CUSTOM;
     out[(*n_out)++] = *box;

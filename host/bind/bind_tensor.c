@@ -44,7 +44,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
       break;
     case FIELD_DATA:
       box = ax_push_box(L);
-      if (ax_tensor_alias(t, box) != AX_OK) return ax_raise(L, "data");
+      if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "data");
       break;
     case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
   }
@@ -347,7 +347,7 @@ static int data_ptr(lua_State *L)
 static int detach(lua_State *L)
 {
   ax_tensor *t = self(L, "detach"), **box = ax_push_result(L);
-  if (ax_tensor_alias(t, box) != AX_OK) return ax_raise(L, "detach");
+  if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "detach");
   return 1;
 }
 

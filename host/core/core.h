@@ -38,6 +38,8 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out);
 /* ---- tensor.c */
 /* New reference: a view of t with its version cell; no graph. */
 ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out);
+/* Gives t contiguous memory of its own.  What it shared its memory with (saved values of the graph: users must have none) keeps the former. */
+ax_status ax_tensor_relay(ax_tensor *t);
 static inline bool ax_same_shape(const ax_tensor *a, int ndim, const int64_t *shape)
 {
   if (a->ndim != ndim) return false;

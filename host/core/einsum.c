@@ -362,7 +362,7 @@ ax_status ax_einsum(const char *equation, int n, ax_tensor *const *in, ax_tensor
   x[0].t = NULL;
   bool fresh = true; /* does nobody else see these elements?  Then they may be changed in place under autograd */
   for (int k = 0; k < n; k++) fresh = fresh && (*out)->storage != in[k]->storage;
-  if (fresh) ax_view_forget((*out));
+  if (fresh) ax_view_own((*out));
 out:
   for (int k = 0; k < MOST; k++) ax_tensor_release(x[k].t);
   ax_mfree(x);

@@ -103,8 +103,9 @@ uint64_t ax_next_seq(void);
 
 /* `view` shows elements of x. */
 void ax_view_of(ax_tensor *view, ax_tensor *x);
-/* Nobody else sees what t is a view of: it counts as a tensor of its own. */
+/* It counts as a tensor of its own from now on, with the history that it has.  _own: nobody else ever saw what it was a view of. */
 void ax_view_forget(ax_tensor *t);
+void ax_view_own(ax_tensor *t);
 /* Likewise where the base was given other memory (x.data = y, a move into a flat buffer): t keeps its history, and no longer shares anything. */
 void ax_view_check(ax_tensor *t);
 

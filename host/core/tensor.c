@@ -95,6 +95,13 @@ ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out)
   return ax_tensor_view(t, t->ndim, t->shape, t->strides, t->offset, out);
 }
 
+ax_status ax_tensor_alias_shared(ax_tensor *t, ax_tensor **out)
+{
+  const ax_status st = ax_tensor_alias(t, out);
+  if (st == AX_OK) (*out)->shared = t->shared = true;
+  return st;
+}
+
 ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out)
 {
   const ax_status st = ax_tensor_new(dtype, 0, NULL, out);
@@ -152,6 +159,25 @@ static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *ve
   t->device = s->device;
   t->version = version;
   ax_view_forget(t);
+}
+
+ax_status ax_tensor_relay(ax_tensor *t)
+{
+  ax_tensor *laid;
+  ax_storage *former = t->storage;
+  ax_status st = ax_tensor_new_on(t->device, (ax_dtype)t->dtype, t->ndim, t->shape, &laid);
+
+  if (st != AX_OK) return st;
+  if ((st = ax_copy(laid, t)) == AX_OK) {
+    laid->storage->version.edits = t->version->edits; /* what was saved of t outside the graph compares with it */
+    t->storage = ax_storage_retain(laid->storage);
+    t->version = &t->storage->version;
+    t->offset = 0;
+    memcpy(t->strides, laid->strides, sizeof t->strides);
+    ax_storage_release(former);
+  }
+  ax_tensor_release(laid);
+  return st;
 }
 
 ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)

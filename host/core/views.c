@@ -25,6 +25,7 @@ typedef struct place {
 
 void ax_view_of(ax_tensor *view, ax_tensor *x)
 {
+  view->shared = x->shared = true;
   if (!ax_is_float((ax_dtype)view->dtype)) return; /* nothing to differentiate */
   if (x->view > AX_VIEW) view->view = x->view;
   else if (!ax_grad_enabled()) view->view = AX_VIEW_UNRECORDED;
@@ -40,6 +41,12 @@ void ax_view_forget(ax_tensor *t)
   ax_tensor_release(t->base);
   t->base = NULL;
   t->view = AX_NO_VIEW;
+}
+
+void ax_view_own(ax_tensor *t)
+{
+  ax_view_forget(t);
+  t->shared = false;
 }
 
 void ax_view_check(ax_tensor *t)

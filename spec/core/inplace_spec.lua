@@ -212,3 +212,55 @@ describe("a recorded in-place op on a view", function()
     assert.is_true(n > 3)
   end)
 end)
+
+describe("x:view on a result whose channels lie innermost", function()
+  local nn = require "accelerate.nn"
+  local function image() return (tensor.arange(2 * 3 * 6 * 6) / 7):sin():view(2, 3, 6, 6) end
+
+  it("is a view all the same: the result is laid out anew", function()
+    local conv, norm, pool = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.MaxPool2d(2)
+    local cases = { { "conv", nn.Identity() }, { "norm", norm }, { "pool", pool }, { "relu", nn.ReLU() } }
+    for _, case in ipairs(cases) do
+      local name, layer = unpack(case)
+      local y = layer(conv(image()))
+      local expected = y:reshape(2, -1)
+      assert.is_false(y:is_contiguous(), name)
+      local flat = layer(conv(image()))
+      local v = flat:view(2, -1)
+      if name ~= "norm" then assert.are.same(expected:totable(), v:totable(), name) end
+      assert.is_true(flat:is_contiguous())
+      v[{ 2, { 1, 2 } }] = 5
+      assert.are.equal(5, flat[{ 2, 1, 1, 1 }]:item())
+      flat:mul_(2)
+      assert.are.equal(10, v[2][2]:item())
+    end
+  end)
+
+  it("keeps the history and what the graph saved", function()
+    local x, w = image():double():requires_grad_(), (tensor.arange(5 * 3 * 3 * 3) / 5):cos():view(5, 3, 3, 3):double():requires_grad_()
+    gradcheck.first("conv, relu, view, in place", function(a, b)
+      local y = core.conv2d(a, b):relu() -- saves its result
+      local v = y:view(2, -1)
+      return v * v
+    end, { x, w })
+    gradcheck.first("conv, view, in place", function(a, b)
+      local y = core.conv2d(a, b)
+      local v = y:view(2, -1)
+      v:narrow(2, 2, 3):mul_(a[1][1][1][1])
+      return y * y, v
+    end, { x, w })
+    local y = core.conv2d(x, w):sigmoid()
+    local v = y:view(-1)
+    v:mul_(2) -- sigmoid's gradient needs what it saved, and that lies elsewhere now
+    v:sum():backward()
+  end)
+
+  it("raises where another tensor shows the memory", function()
+    local y = core.conv2d(image(), tensor.ones(5, 3, 3, 3))
+    local d = y:detach()
+    fails("cannot be seen as [2, -1] without a copy; use reshape", function() y:view(2, -1) end)
+    fails("use reshape", function() d:view(2, -1) end)
+    fails("use reshape", function() core.conv2d(image(), tensor.ones(5, 3, 3, 3)):narrow(1, 1, 1):view(-1) end)
+    fails("use reshape", function() tensor.ones(2, 3):t():view(-1) end)
+  end)
+end)

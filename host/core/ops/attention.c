@@ -46,7 +46,7 @@ static ax_tensor *joined(ax_grad *c, const ax_meta *m)
       if (s[d] != strides[d]) return NULL;
   }
   const ax_status st = ax_tensor_view(c->g[0], n, m->shape, strides, c->g[0]->offset, &whole);
-  if (st == AX_OK) ax_view_forget(whole);
+  if (st == AX_OK) ax_view_own(whole);
   return keep(c, st, whole).t;
 }
 
@@ -230,7 +230,7 @@ static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_ten
   if ((st = ax_run(AX_OP_ATTENTION, &args, results)) != AX_OK) return st;
   ax_tensor_release(results[1]);
   st = run_ints(AX_OP_TRANSPOSE, results[0], 1, 2, 0, 0, out);
-  if (st == AX_OK) ax_view_forget((*out)); /* of a result that nobody else sees */
+  if (st == AX_OK) ax_view_own((*out)); /* of a result that nobody else sees */
   ax_tensor_release(results[0]);
   return st;
 }
@@ -300,7 +300,7 @@ ax_status ax_infer_sdpa(ax_infer *q)
   } else {
     lead[n] = a->shape[a->ndim - 2], lead[n + 1] = v->shape[v->ndim - 1];
     AX_TRY(run_list(AX_OP_RESHAPE, y, n + 2, lead, &q->result[0]));
-    ax_view_forget(q->result[0]);
+    ax_view_own(q->result[0]);
   }
 out:
   for (int i = 0; i < 4; i++) ax_tensor_release(wide[i]), ax_tensor_release(four[i]);

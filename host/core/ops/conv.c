@@ -148,7 +148,7 @@ static ax_status narrow(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **
     y = less;
   }
   *out = y;
-  ax_view_forget(y); /* nobody else sees what it is a view of */
+  ax_view_own(y); /* nobody else sees what it is a view of */
   y = NULL;
 out:
   ax_tensor_release(y);

@@ -50,7 +50,7 @@ ax_status ax_infer_interpolate(ax_infer *q)
     AX_TRY(run_list(AX_OP_SQUEEZE, results[0], 1, (int64_t[]){ 2 }, &less));
     ax_tensor_release(results[0]);
     results[0] = less;
-    ax_view_forget(less); /* nobody else sees what it is a view of */
+    ax_view_own(less); /* nobody else sees what it is a view of */
   }
   q->result[0] = results[0];
   results[0] = NULL;

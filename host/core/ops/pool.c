@@ -108,7 +108,7 @@ static ax_status run_pool(ax_infer *q, ax_op op, const pool *p)
     results[0] = less;
   }
   q->result[0] = results[0];
-  ax_view_forget(q->result[0]); /* nobody else sees what it is a view of */
+  ax_view_own(q->result[0]); /* nobody else sees what it is a view of */
   results[0] = NULL;
 out:
   ax_tensor_release(tall), ax_tensor_release(batch), ax_tensor_release(results[0]);

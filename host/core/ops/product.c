@@ -92,7 +92,7 @@ ax_status ax_infer_addmv(ax_infer *q)
   AX_TRY(ax_run(AX_OP_ADDMM, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ wide, mat, column }, .a = { .f = { q->a.f[0], q->a.f[1] }, .n_list = -1 } }, results));
   tall = results[0];
   AX_TRY(run_list(AX_OP_SQUEEZE, tall, 1, (int64_t[]){ 1 }, &q->result[0]));
-  ax_view_forget(q->result[0]); /* of a product that nobody else sees */
+  ax_view_own(q->result[0]); /* of a product that nobody else sees */
 out:
   ax_tensor_release(tall), ax_tensor_release(column), ax_tensor_release(wide);
   return st;
@@ -165,7 +165,7 @@ ax_status ax_infer_tensordot(ax_infer *q)
   AX_TRY(run_list(AX_OP_RESHAPE, b, 2, (int64_t[]){ k, w }, &cols));
   AX_TRY(ax_run2(AX_OP_MM, rows, cols, &product));
   AX_TRY(run_list(AX_OP_VIEW, product, at, shape, &q->result[0]));
-  ax_view_forget(q->result[0]);
+  ax_view_own(q->result[0]);
 out:
   ax_tensor_release(rows), ax_tensor_release(cols), ax_tensor_release(product);
   return st;

@@ -387,7 +387,7 @@ ax_status ax_infer_masked_scatter(ax_infer *q)
   AX_TRY(run_ints(AX_OP_NARROW, row, 0, 0, at->numel, 0, &some));
   AX_TRY(ax_run(AX_OP_INDEX_COPY, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ flat, at, some }, .a = { .i = { 0 }, .n_list = -1 } }, results));
   AX_TRY(run_list(AX_OP_VIEW, results[0], ndim, shape, &q->result[0]));
-  ax_view_forget(q->result[0]); /* nobody else sees what it is a view of */
+  ax_view_own(q->result[0]); /* nobody else sees what it is a view of */
 out:
   ax_tensor_release(wide), ax_tensor_release(wide_mask), ax_tensor_release(flat), ax_tensor_release(at);
   ax_tensor_release(row), ax_tensor_release(some), ax_tensor_release(results[0]);

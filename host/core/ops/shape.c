@@ -14,7 +14,7 @@ ax_status ax_infer_reshape(ax_infer *q)
     return run_list(AX_OP_VIEW, X, q->a.n_list, shape, &q->result[0]);
   AX_TRY(ax_run1(AX_OP_CLONE, X, &copy));
   AX_TRY(run_list(AX_OP_VIEW, copy, q->a.n_list, shape, &q->result[0]));
-  ax_view_forget(q->result[0]); /* nobody else sees the copy: it may be changed in place under autograd */
+  ax_view_own(q->result[0]); /* nobody else sees the copy: it may be changed in place under autograd */
 out:
   ax_tensor_release(copy);
   return st;

@@ -202,7 +202,7 @@ static ax_status numbers_of(ax_tensor *x, ax_tensor *order, ax_tensor *begin, ax
     flat = results[0];
   }
   st = run_list(AX_OP_VIEW, flat, x->ndim, x->shape, out);
-  if (st == AX_OK) ax_view_forget((*out)); /* nobody else sees what it is a view of */
+  if (st == AX_OK) ax_view_own((*out)); /* nobody else sees what it is a view of */
 out:
   ax_tensor_release(places), ax_tensor_release(behind), ax_tensor_release(number), ax_tensor_release(flat);
   return st;

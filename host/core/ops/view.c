@@ -32,15 +32,26 @@ misfit:
                  ax_shape_text(n, list, text, sizeof text));
 }
 
+/* The order of dims in a result's memory is ours to choose: convolutions and what follows them have their channels innermost.  Scripts that were
+ * written for contiguous results say y:view(n, -1): as long as nobody else sees the memory, y can be laid out anew, and the view is one. */
+static bool own_layout(const ax_tensor *t)
+{
+  return !t->shared && t->view == AX_NO_VIEW && t->version == &t->storage->version && ax_strides_are_dense(t->ndim, t->shape, t->strides);
+}
+
 ax_status ax_infer_view(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   char text[AX_SHAPE_TEXT];
-  const ax_status st = ax_resolve_shape(q->name, X, q->a.n_list, q->a.list, shape);
+  ax_status st = ax_resolve_shape(q->name, X, q->a.n_list, q->a.list, shape);
   if (st != AX_OK) return st;
-  if (!ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides))
-    return ax_fail(AX_ESHAPE, "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape", TEXT(X),
-                   ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), list_text(q, text));
+  if (!ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides)) {
+    if (!own_layout(X))
+      return ax_fail(AX_ESHAPE, "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape", TEXT(X),
+                     ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), list_text(q, text));
+    if ((st = ax_tensor_relay(X)) != AX_OK) return st;
+    ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides);
+  }
   return ax_tensor_view(X, q->a.n_list, shape, strides, X->offset, &q->result[0]);
 }
 
