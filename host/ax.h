@@ -409,8 +409,8 @@ typedef struct ax_segment {
   int64_t rows, cols; /* by_matrix: of each of the n / (rows * cols) matrices; 0: fewer than two dims */
   double number;      /* of the state of form NUMBER, up to and including this step */
 } ax_segment;
-/* All params of one call share dtype (float32, float64) and device.  Merges what touches, then runs the backend. */
-AX_API ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
+/* All params of one call share dtype (float32, float64) and lie on `device`.  Merges what touches, then runs the backend. */
+AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
 
 /* Many floating-point tensors of any layout at once; entries may be NULL.  The norm over all their elements: p any number but 0, also
  * INFINITY and -INFINITY; in float64, in fixed order. */
@@ -474,12 +474,12 @@ typedef struct ax_backend {
   const char *name;  /* "cpu" */
   const char *level; /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
-  ax_status (*optim)(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if there is one), in float64, in an order
    * that does not depend on threads */
-  ax_status (*norm)(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
-  ax_status (*scale)(ax_dtype dtype, const ax_segment *segs, int n, double factor); /* grad *= factor; grad is writable here */
-  ax_status (*clamp)(ax_dtype dtype, const ax_segment *segs, int n, double limit);  /* to -limit .. limit; grad is writable here */
+  ax_status (*norm)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+  ax_status (*scale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor); /* grad *= factor; grad is writable here */
+  ax_status (*clamp)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);  /* to -limit .. limit; grad is writable here */
   int (*get_threads)(void);
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */

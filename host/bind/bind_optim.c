@@ -288,7 +288,8 @@ static int optim_step(lua_State *L)
   for (int k = 0; k < n; k++) {
     ax_tensor *p = params[k], *g = p->grad;
     if (!g) continue;
-    if (p->device.kind != AX_CPU) return ax_error(L, fn, "params: entry %d is on another device", k + 1);
+    if (!ax_same_device(p->device, params[0]->device) || !ax_same_device(g->device, p->device))
+      return ax_error(L, fn, "params: entry %d or its gradient lies on another device than entry 1; all of one call must lie on one", k + 1);
     if (p->dtype != params[0]->dtype || g->dtype != p->dtype || g->numel != p->numel)
       return ax_error(L, fn, "params: entry %d is %s with a gradient of %s; all of one call must have one element type", k + 1,
                       ax_dtype_name((ax_dtype)p->dtype), ax_dtype_name((ax_dtype)g->dtype));
@@ -310,7 +311,7 @@ static int optim_step(lua_State *L)
   }
   for (int i = 0; i < WRITTEN * m; i++)
     if (written[i]) ax_touch(written[i]); /* before the kernel: should it fail half-way, what was written counts */
-  if (m && ax_optim_step(kind, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
+  if (m && ax_optim_step(written[0]->device, kind, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
   for (int i = 0; i < m; i++)
     if (written[WRITTEN * i + 1]) written[WRITTEN * i]->work_edits = written[WRITTEN * i]->version->edits;
   for (int k = 0; k < n; k++) {

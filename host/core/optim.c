@@ -68,7 +68,7 @@ static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool b
   return true;
 }
 
-ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h)
+ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h)
 {
   const int64_t item = (int64_t)ax_dtype_size(dtype);
   /* without an eps, zeros divide zeros in the padding */
@@ -80,24 +80,41 @@ ax_status ax_optim_step(ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, in
   if (n == 0) return AX_OK;
   if (dtype != AX_F32 && dtype != AX_F64)
     return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s", ax_dtype_name(dtype));
-  if ((st = ax_backend_of((ax_device){ AX_CPU, 0 }, &backend)) != AX_OK) return st;
+  if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
   for (int k = 1; k < n; k++) {
     int64_t elements;
     if (!ax_optims[kind].by_matrix && joins(&segs[last], &segs[k], item, bridge, &elements)) segs[last].n = elements;
     else segs[++last] = segs[k];
   }
-  return backend->optim(kind, dtype, segs, last + 1, h);
+  return backend->optim(device, kind, dtype, segs, last + 1, h);
 }
 
 /* ---- many tensors at once */
 
-/* What of a list can go through one kernel call: contiguous tensors of `dtype`.  Not merged where they touch: a norm must not depend on
- * where tensors lie. */
-static int segments_of(ax_dtype dtype, int n, ax_tensor *const *list, ax_segment *segs)
+/* The device of the first tensor from *at on that none before it lies on, with *at behind that tensor; false at the end. */
+static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
+{
+  while (*at < n) {
+    const ax_tensor *t = list[(*at)++];
+    bool seen = !t;
+    for (int k = 0; !seen && k < *at - 1; k++) {
+      if (!list[k]) continue;
+      seen = ax_same_device(list[k]->device, t->device); /* mostly the first one says so */
+    }
+    if (seen) continue;
+    *d = t->device;
+    return true;
+  }
+  return false;
+}
+
+/* What of a list can go through one kernel call: contiguous tensors of `dtype` on `d`.  Not merged where they touch: a norm must not depend
+ * on where tensors lie. */
+static int segments_of(ax_device d, ax_dtype dtype, int n, ax_tensor *const *list, ax_segment *segs)
 {
   int m = 0;
   for (int k = 0; k < n; k++)
-    if (list[k] && list[k]->dtype == dtype && ax_tensor_is_contiguous(list[k]))
+    if (list[k] && list[k]->dtype == dtype && ax_same_device(list[k]->device, d) && ax_tensor_is_contiguous(list[k]))
       segs[m++] = (ax_segment){ .grad = ax_data(list[k]), .n = list[k]->numel };
   return m;
 }
@@ -121,16 +138,18 @@ static double joined(double p, double a, double b)
 }
 
 /* Adds what a float32 or float64 copy of `t` brings. */
-static ax_status add_norm_of(const ax_backend *backend, ax_tensor *t, double p, double *sum)
+static ax_status add_norm_of(ax_tensor *t, double p, double *sum)
 {
+  const ax_backend *backend;
   const ax_dtype dtype = t->dtype == AX_F64 ? AX_F64 : AX_F32;
   ax_tensor *cast = NULL, *flat = NULL;
   double part;
   ax_status st;
 
+  AX_TRY(ax_backend_of(t->device, &backend));
   AX_TRY(ax_cast(t, dtype, &cast));
   AX_TRY(ax_contiguous(cast, &flat));
-  AX_TRY(backend->norm(dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
+  AX_TRY(backend->norm(t->device, dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
   *sum = joined(p, *sum, part);
 out:
   ax_tensor_release(flat);
@@ -146,6 +165,8 @@ ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
   ax_segment *segs = NULL;
   double sum = p == -INFINITY ? INFINITY : 0;
   int64_t elements = 0;
+  ax_device device;
+  int at = 0;
   ax_status st;
 
   *out = 0;
@@ -154,17 +175,19 @@ ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
   if (st != AX_OK) goto out;
   segs = ax_calloc((size_t)(n ? n : 1), sizeof *segs);
   if (!segs) { st = AX_ENOMEM; goto out; }
-  AX_TRY(ax_backend_of((ax_device){ AX_CPU, 0 }, &backend));
-  for (int d = 0; d < 2; d++) {
-    const int m = segments_of(dtypes[d], n, list, segs);
-    double part;
-    if (!m) continue;
-    AX_TRY(backend->norm(dtypes[d], segs, m, p, &part));
-    sum = joined(p, sum, part);
+  while (next_device(n, list, &at, &device)) {
+    AX_TRY(ax_backend_of(device, &backend));
+    for (int d = 0; d < 2; d++) {
+      const int m = segments_of(device, dtypes[d], n, list, segs);
+      double part;
+      if (!m) continue;
+      AX_TRY(backend->norm(device, dtypes[d], segs, m, p, &part));
+      sum = joined(p, sum, part);
+    }
   }
   for (int k = 0; k < n; k++) {
     if (list[k]) elements += list[k]->numel;
-    if (stands_alone(list[k])) AX_TRY(add_norm_of(backend, list[k], p, &sum));
+    if (stands_alone(list[k])) AX_TRY(add_norm_of(list[k], p, &sum));
   }
   *out = !elements ? 0 : isinf(p) ? sum : p == 2 ? sqrt(sum) : p == 1 ? sum : pow(sum, 1 / p);
 out:
@@ -180,15 +203,19 @@ static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, do
   const bool recording = ax_grad_set_enabled(false);
   const ax_backend *backend;
   ax_segment *segs = NULL;
+  ax_device device;
+  int at = 0;
   ax_status st;
 
   AX_TRY(check_all_float(what, n, list));
   segs = ax_calloc((size_t)(n ? n : 1), sizeof *segs);
   if (!segs) { st = AX_ENOMEM; goto out; }
-  AX_TRY(ax_backend_of((ax_device){ AX_CPU, 0 }, &backend));
-  for (int d = 0; d < 2; d++) {
-    const int m = segments_of(dtypes[d], n, list, segs);
-    if (m) AX_TRY((clamp ? backend->clamp : backend->scale)(dtypes[d], segs, m, number));
+  while (next_device(n, list, &at, &device)) {
+    AX_TRY(ax_backend_of(device, &backend));
+    for (int d = 0; d < 2; d++) {
+      const int m = segments_of(device, dtypes[d], n, list, segs);
+      if (m) AX_TRY((clamp ? backend->clamp : backend->scale)(device, dtypes[d], segs, m, number));
+    }
   }
   for (int k = 0; k < n; k++) {
     if (!list[k]) continue;

@@ -46,7 +46,7 @@ static void optim_range(int64_t lo, int64_t hi, void *ud)
   EACH_SEGMENT(j, lo, hi, s, at, count) j->kernel(s, at, count, j->h);
 }
 
-ax_status ax_cpu_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .h = h, .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
   const int64_t elements = total(segs, n);
@@ -98,8 +98,8 @@ static ax_status rewrite(ax_dtype dtype, const ax_segment *segs, int n, double f
   return AX_OK;
 }
 
-ax_status ax_cpu_scale_all(ax_dtype dtype, const ax_segment *segs, int n, double factor) { return rewrite(dtype, segs, n, factor, false); }
-ax_status ax_cpu_clamp_all(ax_dtype dtype, const ax_segment *segs, int n, double limit) { return rewrite(dtype, segs, n, limit, true); }
+ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor) { return rewrite(dtype, segs, n, factor, false); }
+ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit) { return rewrite(dtype, segs, n, limit, true); }
 
 /* The extreme of two values; a NaN wins, whichever it is. */
 #define MORE(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
@@ -169,7 +169,7 @@ static void norm_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-ax_status ax_cpu_norm_all(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
+ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .p = p };
   double few[256], sum = p == -INFINITY ? INFINITY : 0;

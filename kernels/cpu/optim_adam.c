@@ -1,23 +1,16 @@
 /* Optimizers that divide a running mean of gradients by the root of one of squares: Adam and AdamW, Adamax, NAdam, RAdam. */
 #include "optim.h"
 
+#include "optim_numbers.h"
+
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
 /* torch.optim.Adam, and AdamW with decoupled_weight_decay. */
-typedef struct adam { double sign, l2, keep, w1, beta2, w2, step, root, eps; } adam;
-
-static adam adam_numbers(const ax_segment *s, const ax_hyper *h)
-{
-  const double bias1 = 1 - pow(h->betas[0], (double)s->step), bias2 = 1 - pow(h->betas[1], (double)s->step);
-  return (adam){ .sign = h->maximize ? -1 : 1, .l2 = h->decoupled_weight_decay ? 0 : h->weight_decay,
-                 .keep = h->decoupled_weight_decay ? 1 - h->lr * h->weight_decay : 1, .w1 = 1 - h->betas[0], .beta2 = h->betas[1],
-                 .w2 = 1 - h->betas[1], .step = h->lr / bias1, .root = 1 / sqrt(bias2), .eps = h->eps };
-}
 
 #define ADAM(S, T, SQRT, MAX) \
-  static void adam_##S(const ax_segment *s, int64_t at, int64_t n, const adam *a) \
+  static void adam_##S(const ax_segment *s, int64_t at, int64_t n, const ax_adam_numbers *a) \
   { \
     T *p = (T *)s->param + at, *m = (T *)s->state[0] + at, *v = (T *)s->state[1] + at, *top = AX_OPTIM_STATE(T, s, 2, at); \
     const T *grad = (const T *)s->grad + at; \
@@ -50,7 +43,7 @@ ADAM(f64, double, sqrt, MAX_OF)
 
 void ax_cpu_adam_f64(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h)
 {
-  const adam a = adam_numbers(s, h);
+  const ax_adam_numbers a = ax_adam_numbers_of(s, h);
   adam_f64(s, at, n, &a);
 }
 
@@ -107,7 +100,7 @@ static inline __attribute__((always_inline)) void adam_all(const ax_segment *s, 
 
 void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h)
 {
-  const adam a = adam_numbers(s, h);
+  const ax_adam_numbers a = ax_adam_numbers_of(s, h);
   const adam_16 c = { _mm512_set1_epi32(h->maximize ? INT32_MIN : 0), _mm512_set1_ps((float)a.l2), _mm512_set1_ps((float)a.w1),
                       _mm512_set1_ps((float)a.beta2), _mm512_set1_ps((float)a.w2), _mm512_set1_ps((float)a.keep),
                       _mm512_set1_ps((float)a.step), _mm512_set1_ps((float)a.root), _mm512_set1_ps((float)a.eps) };
@@ -126,7 +119,7 @@ ADAM(f32, float, sqrtf, MAX_OF)
 
 void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h)
 {
-  const adam a = adam_numbers(s, h);
+  const ax_adam_numbers a = ax_adam_numbers_of(s, h);
   adam_f32(s, at, n, &a);
 }
 #endif
@@ -152,41 +145,9 @@ void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper 
 ADAMAX(f32, float, fabsf)
 ADAMAX(f64, double, fabs)
 
-/* The steps of torch.optim.NAdam and RAdam: p loses (by_grad * g + by_mean * m) / (sqrt(v) * root + eps), or that without its divisor. */
-typedef struct mixed { double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean; bool divide; } mixed;
-
-static mixed mixed_numbers(const ax_hyper *h)
-{
-  return (mixed){ .sign = h->maximize ? -1 : 1, .l2 = h->decoupled_weight_decay ? 0 : h->weight_decay,
-                  .keep = h->decoupled_weight_decay ? 1 - h->lr * h->weight_decay : 1, .w1 = 1 - h->betas[0], .beta2 = h->betas[1],
-                  .w2 = 1 - h->betas[1], .root = 1, .eps = h->eps, .divide = true };
-}
-
-static mixed nadam_numbers(const ax_segment *s, const ax_hyper *h)
-{
-  const double step = (double)s->step, product = s->number; /* of the momenta up to this step's */
-  const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
-  const double next = h->betas[0] * (1 - 0.5 * pow(0.96, (step + 1) * h->momentum_decay));
-  mixed x = mixed_numbers(h);
-  x.root = 1 / sqrt(1 - pow(h->betas[1], step));
-  x.by_grad = h->lr * (1 - mu) / (1 - product);
-  x.by_mean = h->lr * next / (1 - product * next);
-  return x;
-}
-
-static mixed radam_numbers(const ax_segment *s, const ax_hyper *h)
-{
-  const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step), bias2 = 1 - power;
-  const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2; /* of the mean of squares, in steps */
-  mixed x = mixed_numbers(h);
-  x.divide = length > 5; /* below that its variance is not defined */
-  x.by_mean = h->lr / bias1;
-  if (x.divide) x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
-  return x;
-}
-
+/* The steps of torch.optim.NAdam and RAdam. */
 #define MIXED(S, T, SQRT) \
-  static void mixed_##S(const ax_segment *s, int64_t at, int64_t n, const mixed *x) \
+  static void mixed_##S(const ax_segment *s, int64_t at, int64_t n, const ax_mixed_numbers *x) \
   { \
     T *p = (T *)s->param + at, *m = (T *)s->state[0] + at, *v = (T *)s->state[1] + at; \
     const T *grad = (const T *)s->grad + at; \
@@ -202,12 +163,12 @@ static mixed radam_numbers(const ax_segment *s, const ax_hyper *h)
   } \
   void ax_cpu_nadam_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
-    const mixed x = nadam_numbers(s, h); \
+    const ax_mixed_numbers x = ax_nadam_numbers_of(s, h); \
     mixed_##S(s, at, n, &x); \
   } \
   void ax_cpu_radam_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
-    const mixed x = radam_numbers(s, h); \
+    const ax_mixed_numbers x = ax_radam_numbers_of(s, h); \
     mixed_##S(s, at, n, &x); \
   }
 MIXED(f32, float, sqrtf)

@@ -7,9 +7,10 @@
 #include "core/ops.def"
 #undef OP
 
-ax_status ax_cuda_optim_step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h) __attribute__((weak));
-ax_status ax_cuda_grad_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out) __attribute__((weak));
-ax_status ax_cuda_grad_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor) __attribute__((weak));
+ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
+ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
 ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 extern const ax_device_memory ax_cuda_memory;
@@ -33,5 +34,6 @@ const ax_backend *ax_backend_get(void)
   backend.optim = ax_cuda_optim_step;
   backend.norm = ax_cuda_grad_norm;
   backend.scale = ax_cuda_grad_scale;
+  backend.clamp = ax_cuda_grad_clamp;
   return &backend;
 }

@@ -146,6 +146,41 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     same("scatter_add, lines", tensor.zeros(9, 9000, { device = D }):scatter_add(1, places:to(D), source:to(D)), tensor.zeros(9, 9000):scatter_add(1, places, source))
   end)
 
+  it("steps by every optimizer, clips and scales, as the CPU does", function()
+    local optim = require "accelerate.optim"
+    local cases = {
+      { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } }, { "Adam", { amsgrad = true, weight_decay = 0.1 } }, { "AdamW", {} },
+      { "Adamax", {} }, { "NAdam", {} }, { "RAdam", {} }, { "Lion", { weight_decay = 0.1 } }, { "Adagrad", { lr_decay = 0.1 } },
+      { "RMSprop", { centered = true, momentum = 0.5 } }, { "RMSprop", {} }, { "Adafactor", {} },
+    }
+    local function train(on, name, options, dtype)
+      tensor.manual_seed(11)
+      local params = {}
+      for k, shape in ipairs { { 7 }, { 40, 300 }, { 3, 5, 2 }, { 9001 }, { 20, 2 } } do
+        params[k] = tensor.randn(unpack(shape)):to(dtype):to(on):requires_grad_()
+      end
+      local copied = {}
+      for k, v in pairs(options) do copied[k] = v end
+      local optimizer = optim[name](params, copied)
+      local norm
+      for step = 1, 3 do
+        for k, p in ipairs(params) do p.grad = (tensor.randn(unpack(p.shape)) * (k + step)):to(dtype):to(on) end
+        norm = require("accelerate.core").clip_grad_norm_(params, 5):item()
+        if step == 2 then require("accelerate.core").clip_grad_value_(params, 0.01) end
+        optimizer:step()
+      end
+      return params, norm
+    end
+    for _, case in ipairs(cases) do
+      for _, dtype in ipairs { "float32", "float64" } do
+        local here, norm = train("cpu", case[1], case[2], dtype)
+        local there, norm_there = train(D, case[1], case[2], dtype)
+        assert.is_true(math.abs(norm - norm_there) <= 1e-5 * norm)
+        for k, p in ipairs(here) do close(case[1] .. " " .. dtype, there[k], p, dtype == "float32" and 1e-5 or 1e-9) end
+      end
+    end
+  end)
+
   it("says what was wrong in a kernel's data when the host next waits, and goes on", function()
     local x = tensor.randn(4, 5, { device = D })
     local function told(pattern, fn)

@@ -105,26 +105,34 @@ static int get_threads(void) { return cpu->get_threads(); }
 static void set_threads(int n) { cpu->set_threads(n); }
 static const char *describe(void) { return "no GPU: the CPU's kernels over memory that the host cannot touch"; }
 
-static ax_status fake_optim(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
 {
   open_memory();
-  const ax_status st = cpu->optim(kind, dtype, segs, n, h);
+  const ax_status st = cpu->optim(d, kind, dtype, segs, n, h);
   close_memory();
   return st;
 }
 
-static ax_status fake_norm(ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
+static ax_status fake_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
 {
   open_memory();
-  const ax_status st = cpu->norm(dtype, segs, n, p, out);
+  const ax_status st = cpu->norm(d, dtype, segs, n, p, out);
   close_memory();
   return st;
 }
 
-static ax_status fake_scale(ax_dtype dtype, const ax_segment *segs, int n, double factor)
+static ax_status fake_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor)
 {
   open_memory();
-  const ax_status st = cpu->scale(dtype, segs, n, factor);
+  const ax_status st = cpu->scale(d, dtype, segs, n, factor);
+  close_memory();
+  return st;
+}
+
+static ax_status fake_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit)
+{
+  open_memory();
+  const ax_status st = cpu->clamp(d, dtype, segs, n, limit);
   close_memory();
   return st;
 }
@@ -136,6 +144,7 @@ const ax_backend *ax_backend_get(void)
   static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache };
   static const ax_backend backend = {
     .abi = AX_INTERFACE, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
+    .clamp = fake_clamp,
     .get_threads = get_threads, .set_threads = set_threads, .describe = describe, .memory = &memory,
   };
   if (ax_backend_of((ax_device){ AX_CPU, 0 }, &cpu) != AX_OK) return NULL;

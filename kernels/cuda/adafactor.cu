@@ -1,0 +1,197 @@
+/* torch.optim.Adafactor, parameter by parameter: the formulas of kernels/cpu/optim_adafactor.h.  Every number that depends on sums stays on the
+ * device, so a step waits for nothing. */
+#include "segments.cuh"
+
+#include <float.h>
+
+enum { CHUNK = 8192, COLUMN_CHUNKS = 64 };
+
+static __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
+static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
+
+template <class T> struct job {
+  T *p, *row_var, *col_var, *variance;
+  const T *g;
+  uint16_t *work;
+  int64_t n, matrices, rows, cols;
+  bool factored;
+  T weight, limit, mean_eps, keep;
+  double sign, eps2, d, lr; /* lr: min(lr, 1 / sqrt(step)) */
+  T *row_factor, *col_factor;
+  double *columns, *sums, *step; /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the size of the update */
+  int64_t column_chunks, chunks;
+
+  __device__ __forceinline__ T update_at(int64_t i) const
+  {
+    T by;
+    if (factored) {
+      const int64_t row = i / cols;
+      by = row_factor[row] * col_factor[row / rows * cols + i % cols];
+    } else by = (T)1 / root_of(variance[i]);
+    return g[i] * (by > limit ? limit : by);
+  }
+};
+
+template <class T> static __device__ __forceinline__ T moved_to(T old, double mean, T weight) { return old + weight * ((T)mean - old); }
+
+/* The rows' means of squares. */
+template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j)
+{
+  typedef ax_team<WIDE> team;
+  __shared__ double shared[32];
+  for (int64_t r = team::first_row(); r < j.matrices * j.rows; r += team::row_step()) {
+    double sum = 0;
+    for (int64_t i = (int64_t)team::rank() * V; i < j.cols; i += (int64_t)team::size() * V) {
+      T v[V];
+      ax_get(j.g + r * j.cols, i, v);
+      for (int k = 0; k < V; k++) sum += (double)v[k] * (double)v[k];
+    }
+    sum = team::sum(sum, shared);
+    if (team::rank() == 0) j.row_var[r] = moved_to(j.row_var[r], sum / (double)j.cols, j.weight);
+  }
+}
+
+/* Squares of the columns in chunks of rows, and their means out of the chunks. */
+template <class T> static __global__ void columns_kernel(job<T> j)
+{
+  const int64_t all = j.matrices * j.column_chunks * j.cols;
+  for (int64_t q = AX_FIRST; q < all; q += AX_STEP) {
+    const int64_t i = q % j.cols, c = q / j.cols % j.column_chunks, m = q / j.cols / j.column_chunks, hi = j.rows * (c + 1) / j.column_chunks;
+    double sum = 0;
+    for (int64_t r = j.rows * c / j.column_chunks; r < hi; r++) {
+      const double v = (double)j.g[(m * j.rows + r) * j.cols + i];
+      sum += v * v;
+    }
+    j.columns[q] = sum;
+  }
+}
+template <class T> static __global__ void column_means(job<T> j)
+{
+  for (int64_t q = AX_FIRST; q < j.matrices * j.cols; q += AX_STEP) {
+    const int64_t m = q / j.cols, i = q % j.cols;
+    double sum = 0;
+    for (int64_t c = 0; c < j.column_chunks; c++) sum += j.columns[(m * j.column_chunks + c) * j.cols + i];
+    j.col_var[q] = moved_to(j.col_var[q], sum / (double)j.rows, j.weight);
+    j.col_factor[q] = (T)1 / root_of(j.col_var[q]);
+  }
+}
+
+/* A block for each matrix: 1 / sqrt of its rows' means, taken relative to their own mean. */
+template <class T> static __global__ void row_factors(job<T> j)
+{
+  __shared__ double shared[32];
+  for (int64_t m = blockIdx.x; m < j.matrices; m += gridDim.x) {
+    double sum = 0;
+    for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) sum += (double)j.row_var[m * j.rows + r];
+    T mean = (T)(ax_block_reduce(sum, [](double a, double b) { return a + b; }, shared) / (double)j.rows);
+    if (mean < j.mean_eps) mean = j.mean_eps;
+    for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) j.row_factor[m * j.rows + r] = (T)1 / root_of(j.row_var[m * j.rows + r] / mean);
+  }
+}
+
+template <class T> static __global__ void variances(job<T> j)
+{
+  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) j.variance[i] += j.weight * (j.g[i] * j.g[i] - j.variance[i]);
+}
+
+template <class T> static __global__ void sizes(job<T> j)
+{
+  __shared__ double shared[32];
+  auto add = [](double a, double b) { return a + b; };
+  for (int64_t c = blockIdx.x; c < j.chunks; c += gridDim.x) {
+    const int64_t hi = (c + 1) * CHUNK < j.n ? (c + 1) * CHUNK : j.n;
+    double squares = 0, moved = 0;
+    for (int64_t i = c * CHUNK + threadIdx.x; i < hi; i += blockDim.x) {
+      const double p = (double)j.p[i], u = (double)j.update_at(i);
+      squares += p * p;
+      moved += u * u;
+    }
+    squares = ax_block_reduce(squares, add, shared);
+    moved = ax_block_reduce(moved, add, shared);
+    if (threadIdx.x) continue;
+    j.sums[2 * c] = squares;
+    j.sums[2 * c + 1] = moved;
+  }
+}
+
+template <class T> static __global__ void step_size(job<T> j)
+{
+  __shared__ double shared[32];
+  auto add = [](double a, double b) { return a + b; };
+  double squares = 0, moved = 0;
+  for (int64_t c = threadIdx.x; c < j.chunks; c += blockDim.x) {
+    squares += j.sums[2 * c];
+    moved += j.sums[2 * c + 1];
+  }
+  squares = ax_block_reduce(squares, add, shared);
+  moved = ax_block_reduce(moved, add, shared);
+  if (threadIdx.x) return;
+  const double step = fmax(j.eps2, sqrt(squares / (double)j.n)) * j.lr / fmax(1.0, sqrt(moved / (double)j.n) / j.d);
+  *j.step = j.sign * (squares != squares || moved != moved ? (double)NAN : step); /* fmax would pass over it */
+}
+
+template <class T> static __global__ void update(job<T> j)
+{
+  const T step = (T)*j.step;
+  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) {
+    const T p = j.keep * j.p[i] - step * j.update_at(i);
+    j.p[i] = p;
+    if (j.work) j.work[i] = ax_float_to_bf16((float)p);
+  }
+}
+
+template <class T> static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h)
+{
+  static const char name[] = "adafactor";
+  const double eps1 = h->eps1 >= 0 ? h->eps1 : sizeof(T) == 4 ? (double)FLT_EPSILON : DBL_EPSILON, steps = (double)s->step;
+  job<T> j = {};
+  void *memory;
+  ax_status st;
+
+  j.p = (T *)s->param, j.g = (const T *)s->grad, j.work = (uint16_t *)s->work;
+  j.row_var = (T *)s->state[0], j.col_var = (T *)s->state[1], j.variance = (T *)s->state[2];
+  j.n = s->n;
+  j.factored = s->rows > 0;
+  j.rows = j.factored ? s->rows : 1;
+  j.cols = j.factored ? s->cols : s->n;
+  j.matrices = s->n / (j.rows * j.cols);
+  j.weight = (T)pow(steps, h->beta2_decay);
+  j.limit = (T)(1 / eps1);
+  j.mean_eps = (T)eps1;
+  j.keep = (T)(1 - h->lr * h->weight_decay);
+  j.sign = h->maximize ? -1 : 1;
+  j.eps2 = h->eps2, j.d = h->d, j.lr = fmin(h->lr, 1 / sqrt(steps));
+  j.chunks = (j.n + CHUNK - 1) / CHUNK;
+  j.column_chunks = j.rows < 16 * COLUMN_CHUNKS ? (j.rows + 15) / 16 : COLUMN_CHUNKS;
+
+  const size_t doubles = (size_t)(2 * j.chunks + 1 + (j.factored ? j.matrices * j.column_chunks * j.cols : 0));
+  const size_t bytes = doubles * sizeof(double) + (j.factored ? (size_t)(j.matrices * (j.rows + j.cols)) * sizeof(T) : 0);
+  if ((st = ax_cuda_take(d, bytes, &memory)) != AX_OK) return st;
+  j.step = (double *)memory;
+  j.sums = j.step + 1;
+  j.columns = j.sums + 2 * j.chunks;
+  j.row_factor = (T *)(j.step + doubles);
+  j.col_factor = j.row_factor + j.matrices * j.rows;
+  const unsigned all = ax_blocks(j.n, 256, d.index);
+  if (j.factored) {
+    st = ax_with_rows<T>(j.cols, (uintptr_t)j.g, [&](auto v, auto wide) {
+      return ax_launch_rows(name, d, j.matrices * j.rows, j.cols, rows_kernel<T, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j);
+    });
+    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices * j.column_chunks * j.cols, 256, d.index), 256, columns_kernel<T>, j);
+    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices * j.cols, 256, d.index), 256, column_means<T>, j);
+    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices, 1, d.index), j.rows < 256 ? 32 : 256, row_factors<T>, j);
+  } else st = ax_launch(name, d, all, 256, variances<T>, j);
+  if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.chunks, 1, d.index), 256, sizes<T>, j);
+  if (st == AX_OK) st = ax_launch(name, d, 1, 256, step_size<T>, j);
+  if (st == AX_OK) st = ax_launch(name, d, all, 256, update<T>, j);
+  ax_cuda_give(d, memory, bytes);
+  return st;
+}
+
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+{
+  ax_status st = AX_OK;
+  for (int k = 0; k < n && st == AX_OK; k++)
+    if (segs[k].n) st = dtype == AX_F32 ? one<float>(d, &segs[k], h) : one<double>(d, &segs[k], h);
+  return st;
+}

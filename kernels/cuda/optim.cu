@@ -1,0 +1,215 @@
+/* Optimizer steps: one launch for all parameters, one pass over each of its arrays.  The formulas are those of kernels/cpu/optim_*.c; what
+ * does not depend on the element comes from optim_numbers.h. */
+#include "segments.cuh"
+
+#include "optim_numbers.h"
+
+static __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
+static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
+/* NaN where either is, as torch.maximum. */
+template <class T> static __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
+
+/* A rule: `numbers` from segment and options, and a step of one element: g is the gradient, s its states (0 where they are not kept). */
+
+template <class T> struct sgd {
+  T lr, decay, sign, momentum, add;
+  bool buffered, first, nesterov;
+  void set(const ax_segment *s, const ax_hyper *h)
+  {
+    lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum, add = (T)(1 - h->dampening);
+    buffered = s->state[0] != NULL, first = s->step == 1, nesterov = h->nesterov;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + decay * p;
+    if (!buffered) {
+      p -= lr * g;
+      return;
+    }
+    s[0] = first ? g : momentum * s[0] + add * g; /* the first time it may hold anything, NaN included */
+    p -= lr * (nesterov ? g + momentum * s[0] : s[0]);
+  }
+};
+
+template <class T> struct adam {
+  T sign, l2, keep, w1, beta2, w2, size, root, eps;
+  bool top;
+  void set(const ax_segment *s, const ax_hyper *h)
+  {
+    const ax_adam_numbers a = ax_adam_numbers_of(s, h);
+    sign = (T)a.sign, l2 = (T)a.l2, keep = (T)a.keep, w1 = (T)a.w1, beta2 = (T)a.beta2, w2 = (T)a.w2, size = (T)a.step, root = (T)a.root, eps = (T)a.eps;
+    top = s->state[2] != NULL;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] = s[0] + w1 * (g - s[0]);
+    s[1] = beta2 * s[1] + w2 * g * g;
+    T under = s[1];
+    if (top) under = s[2] = max_of(s[2], under);
+    p = keep * p - size * s[0] / (root_of(under) * root + eps);
+  }
+};
+
+template <class T> struct adamax {
+  T sign, l2, w1, beta2, eps, size;
+  void set(const ax_segment *s, const ax_hyper *h)
+  {
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], eps = (T)h->eps;
+    size = (T)(h->lr / (1 - pow(h->betas[0], (double)s->step)));
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] = s[0] + w1 * (g - s[0]);
+    s[1] = max_of(beta2 * s[1], (g < 0 ? -g : g) + eps);
+    p -= size * s[0] / s[1];
+  }
+};
+
+/* NAdam, RAdam */
+template <class T> struct mixed {
+  T sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean;
+  void take(const ax_mixed_numbers &x)
+  {
+    sign = (T)x.sign, l2 = (T)x.l2, keep = (T)x.keep, w1 = (T)x.w1, beta2 = (T)x.beta2, w2 = (T)x.w2;
+    root = x.divide ? (T)x.root : 0, eps = x.divide ? (T)x.eps : 1, by_grad = (T)x.by_grad, by_mean = (T)x.by_mean;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] = s[0] + w1 * (g - s[0]);
+    s[1] = beta2 * s[1] + w2 * g * g;
+    p = keep * p - (by_grad * g + by_mean * s[0]) / (root_of(s[1]) * root + eps);
+  }
+};
+template <class T> struct nadam : mixed<T> {
+  void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_nadam_numbers_of(s, h)); }
+};
+template <class T> struct radam : mixed<T> {
+  void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_radam_numbers_of(s, h)); }
+};
+
+template <class T> struct lion {
+  T lr, keep, sign, beta1, w1, beta2, w2;
+  void set(const ax_segment *, const ax_hyper *h)
+  {
+    lr = (T)h->lr, keep = (T)(1 - h->lr * h->weight_decay), sign = h->maximize ? -1 : 1;
+    beta1 = (T)h->betas[0], w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], w2 = (T)(1 - h->betas[1]);
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad, c = beta1 * s[0] + w1 * g;
+    s[0] = beta2 * s[0] + w2 * g;
+    p = keep * p - (c > 0 ? lr : c < 0 ? -lr : c); /* 0, or a NaN that must not go unseen */
+  }
+};
+
+template <class T> struct adagrad {
+  T sign, l2, eps, size;
+  void set(const ax_segment *s, const ax_hyper *h)
+  {
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, eps = (T)h->eps, size = (T)(h->lr / (1 + ((double)s->step - 1) * h->lr_decay));
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] += g * g;
+    p -= size * g / (root_of(s[0]) + eps);
+  }
+};
+
+template <class T> struct rmsprop {
+  T sign, l2, lr, eps, momentum, alpha, w;
+  bool centred, buffered;
+  void set(const ax_segment *s, const ax_hyper *h)
+  {
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, momentum = (T)h->momentum, alpha = (T)h->alpha, w = (T)(1 - h->alpha);
+    centred = s->state[1] != NULL, buffered = s->state[2] != NULL;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] = alpha * s[0] + w * g * g;
+    T under = s[0];
+    if (centred) {
+      s[1] = s[1] + w * (g - s[1]);
+      under -= s[1] * s[1];
+    }
+    const T by = g / (root_of(under) + eps);
+    if (buffered) s[2] = momentum * s[2] + by;
+    p -= lr * (buffered ? s[2] : by);
+  }
+};
+
+/* ---- the kernel */
+
+template <class T, class R> struct entry {
+  int64_t n, first;
+  T *param, *state[AX_MAX_STATES];
+  uint16_t *work;
+  const T *grad;
+  R rule;
+};
+
+template <int V, class T, class R> static __device__ __forceinline__ void step_run(const entry<T, R> &e, int64_t i)
+{
+  T p[V], g[V], s[AX_MAX_STATES][V];
+  ax_get(e.param, i, p);
+  ax_get(e.grad, i, g);
+  for (int k = 0; k < AX_MAX_STATES; k++)
+    if (e.state[k]) ax_get(e.state[k], i, s[k]);
+  for (int j = 0; j < V; j++) {
+    T own[AX_MAX_STATES];
+    for (int k = 0; k < AX_MAX_STATES; k++) own[k] = e.state[k] ? s[k][j] : (T)0;
+    e.rule.step(p[j], g[j], own);
+    for (int k = 0; k < AX_MAX_STATES; k++) s[k][j] = own[k];
+  }
+  ax_put(e.param, i, p);
+  for (int k = 0; k < AX_MAX_STATES; k++)
+    if (e.state[k]) ax_put(e.state[k], i, s[k]);
+  if (!e.work) return;
+  ax_pack<uint16_t, V> rounded;
+  for (int j = 0; j < V; j++) rounded.v[j] = ax_float_to_bf16((float)p[j]);
+  *(ax_pack<uint16_t, V> *)(e.work + i) = rounded;
+}
+
+template <class T, class R> static __global__ void step_kernel(ax_table<entry<T, R>> t)
+{
+  constexpr int V = 16 / (int)sizeof(T);
+  for (int64_t c = blockIdx.x; c < t.chunks; c += gridDim.x) {
+    const entry<T, R> e = ax_entry_of(t, c);
+    const int64_t lo = (c - e.first) * AX_SEGMENT_CHUNK, hi = lo + AX_SEGMENT_CHUNK < e.n ? lo + AX_SEGMENT_CHUNK : e.n;
+    uintptr_t address = (uintptr_t)e.param | (uintptr_t)e.grad | (uintptr_t)e.work * 2;
+    for (int k = 0; k < AX_MAX_STATES; k++) address |= (uintptr_t)e.state[k];
+    const int64_t runs = address % 16 == 0 ? (hi - lo) / V : 0;
+    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) step_run<V>(e, lo + q * V);
+    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) step_run<1>(e, i);
+  }
+}
+
+template <class T, class R> static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h)
+{
+  typedef entry<T, R> E;
+  return ax_launch_segments<E>("optimizer", d, segs, n, [&](E *e, const ax_segment *s) {
+    e->param = (T *)s->param;
+    e->grad = (const T *)s->grad;
+    e->work = (uint16_t *)s->work;
+    for (int k = 0; k < AX_MAX_STATES; k++) e->state[k] = (T *)s->state[k];
+    e->rule.set(s, h);
+  }, NULL, step_kernel<T, R>);
+}
+
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+
+#define OPTIM(ID, name, kernel, ...) case AX_OPTIM_##ID: return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h) : run<double, kernel<double>>(d, segs, n, h);
+#define OPTIM_MATRIX(ID, name, kernel, ...) case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h);
+extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+{
+  if (dtype != AX_F32 && dtype != AX_F64)
+    return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64", ax_dtype_name(dtype));
+  switch (kind) {
+#include "core/optim.def"
+  default: return ax_fail(AX_ENOIMPL, "optimizer: the cuda backend has no kernel for it");
+  }
+}

@@ -1,0 +1,70 @@
+/* What a step of an optimizer takes from its options and the step's count, worked out once in float64; CPU and CUDA kernels both include this. */
+#ifndef AX_OPTIM_NUMBERS_H
+#define AX_OPTIM_NUMBERS_H
+
+#include <math.h>
+
+#include "ax.h"
+
+/* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root + eps). */
+typedef struct ax_adam_numbers { double sign, l2, keep, w1, beta2, w2, step, root, eps; } ax_adam_numbers;
+
+static inline ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
+{
+  const double bias1 = 1 - pow(h->betas[0], (double)s->step), bias2 = 1 - pow(h->betas[1], (double)s->step);
+  ax_adam_numbers a;
+  a.sign = h->maximize ? -1 : 1;
+  a.l2 = h->decoupled_weight_decay ? 0 : h->weight_decay;
+  a.keep = h->decoupled_weight_decay ? 1 - h->lr * h->weight_decay : 1;
+  a.w1 = 1 - h->betas[0];
+  a.beta2 = h->betas[1];
+  a.w2 = 1 - h->betas[1];
+  a.step = h->lr / bias1;
+  a.root = 1 / sqrt(bias2);
+  a.eps = h->eps;
+  return a;
+}
+
+/* torch.optim.NAdam and RAdam: p loses (by_grad g + by_mean m) / (sqrt(v) root + eps), or that without its divisor. */
+typedef struct ax_mixed_numbers { double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean; bool divide; } ax_mixed_numbers;
+
+static inline ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
+{
+  ax_mixed_numbers x;
+  x.sign = h->maximize ? -1 : 1;
+  x.l2 = h->decoupled_weight_decay ? 0 : h->weight_decay;
+  x.keep = h->decoupled_weight_decay ? 1 - h->lr * h->weight_decay : 1;
+  x.w1 = 1 - h->betas[0];
+  x.beta2 = h->betas[1];
+  x.w2 = 1 - h->betas[1];
+  x.root = 1;
+  x.eps = h->eps;
+  x.by_grad = x.by_mean = 0;
+  x.divide = true;
+  return x;
+}
+
+static inline ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *h)
+{
+  const double step = (double)s->step, product = s->number; /* of the momenta up to this step's */
+  const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
+  const double next = h->betas[0] * (1 - 0.5 * pow(0.96, (step + 1) * h->momentum_decay));
+  ax_mixed_numbers x = ax_mixed_numbers_of(h);
+  x.root = 1 / sqrt(1 - pow(h->betas[1], step));
+  x.by_grad = h->lr * (1 - mu) / (1 - product);
+  x.by_mean = h->lr * next / (1 - product * next);
+  return x;
+}
+
+static inline ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *h)
+{
+  const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step), bias2 = 1 - power;
+  const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2; /* of the mean of squares, in steps */
+  ax_mixed_numbers x = ax_mixed_numbers_of(h);
+  x.divide = length > 5; /* below that its variance is not defined */
+  x.by_mean = h->lr / bias1;
+  if (x.divide) x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+  return x;
+}
+
+#endif
