@@ -349,7 +349,7 @@ end
 function M.lower_type()
   local mode = settings and settings.mixed_precision
   if mode == "bf16" then return "bfloat16" end
-  if mode == "fp16" and shared and shared.device ~= "cpu" then return "float16" end
+  if mode == "fp16" and settings.facts.device ~= "cpu" then return "float16" end
 end
 
 --- For Accelerator: joins or sets up the shared state.

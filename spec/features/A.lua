@@ -34,8 +34,11 @@ return {
   { "rng_types", spec = {
     "accelerate/accelerator_spec: takes each argument, and shows it",
     "accelerate/accelerator_spec: refuses wrong values" } },
-  { "log_with", spec = { "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'",
-    "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a directory" } },
+  { "log_with",
+    spec = {
+      "accelerate/accelerator_spec: takes each argument, and shows it",
+      "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'",
+      "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a directory" } },
   { "project_dir", spec = "accelerate/accelerator_spec: reads projects" },
   { "project_config", spec = {
     "accelerate/accelerator_spec: reads projects",

@@ -15,7 +15,10 @@ return {
   { "DDP communication hooks", spec = {
     "dist/comm_hooks_spec: train as PyTorch's do",
     "dist/comm_hooks_spec: lose nothing where gradients have the rank that is sent, and keep ranks together on any number of them" } },
-  { "GradScalerKwargs", spec = "accelerate/config_spec: for the loss scaler check every field" },
+  { "GradScalerKwargs",
+    spec = {
+      "accelerate/config_spec: for the loss scaler check every field",
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
   { "InitProcessGroupKwargs", spec = {
     "accelerate/config_spec: for the process group check every field",
     "accelerate/config_spec: sets how long ranks wait, which the launcher's --timeout says otherwise",

@@ -205,7 +205,8 @@ local OTHER_NAMES = "|max_shard_size|synchronize_rng_state|expected one of y yes
 local function functions(module, name)
   for _, member in ipairs(getmetatable(module).__members) do
     local found = not UNTOUCHED[member] and module[member]
-    if type(found) == "function" then
+    local meta = type(found) == "table" and not rawget(found, "_fields") and getmetatable(found)
+    if type(found) == "function" or meta and meta.__call and not properties.defined[member] then
       for count = 0, 3 do
         for _, value in ipairs(count == 0 and { VALUES[1] } or VALUES) do
           state.reset()
