@@ -241,7 +241,10 @@ function M.prepare(model, handler)
       divisor = 0, summing = false, alone = false }
     configure(record, handler)
   end
-  local distributed = state.PartialState().num_processes > 1
+  -- As in DDP: a model without a parameter to train is each rank's own.
+  local trained = false
+  for _, p in ipairs(params) do trained = trained or p.requires_grad end
+  local distributed = trained and state.PartialState().num_processes > 1
   if distributed then check_agreement(model) end
   local made = lay_out(record, params)
   if distributed then
@@ -549,7 +552,7 @@ end
 --- After it: reduces the models that it reached.  With one model all ranks take part even where a rank's loss did not
 --- reach it.
 ---@param models accelerate.nn.Module[]
----@param sync boolean whether gradients are to be reduced now
+---@param sync boolean whether a weighted window ends here; plain gradients are reduced in each pass outside no_sync
 ---@param weight number? of this rank's loss, in a weighted window
 function M.finish(models, sync, weight)
   local distributed = state.PartialState().num_processes > 1
@@ -558,9 +561,10 @@ function M.finish(models, sync, weight)
     local record = records[model]
     local reached = single or record.hits > 0
     if weight and reached then record.weight = record.weight + weight end
-    if sync and record.alone then
+    local due = sync or not weight
+    if due and record.alone then
       if weight then divide(model) end
-    elseif sync and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
+    elseif due and record.quiet == 0 and (record.touched or (single and record.watched > 0)) then
       if distributed then M.reduce(model) end
       record.touched = false
       if weight then divide(model) end

@@ -44,6 +44,7 @@ end
 
 function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
 function Accelerated:get_lr() return rawget(self, "scheduler"):get_lr() end
+function Accelerated:print_lr(...) return rawget(self, "scheduler"):print_lr(...) end
 function Accelerated:state_dict() return rawget(self, "scheduler"):state_dict() end
 function Accelerated:load_state_dict(dict) return rawget(self, "scheduler"):load_state_dict(dict) end
 

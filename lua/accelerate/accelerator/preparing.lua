@@ -1,6 +1,7 @@
 --- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model, free_memory.  Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
 local data_loader = require "accelerate.data_loader"
+local environment = require "accelerate.utils.environment"
 local kinds = require "accelerate.accelerator.kinds"
 local mixed_precision = require "accelerate.mixed_precision"
 local optimizers = require "accelerate.optimizer"
@@ -24,16 +25,36 @@ local function enlist(list, object)
   return object
 end
 
+--- Whether a model, or a module inside it, was spread over several devices: its hf_device_map has more than one entry.
+---@param model accelerate.nn.Module
+---@return boolean
+function Accelerator:verify_device_map(model)
+  if not kinds.is_model(model) then fail("verify_device_map: expected a module, got %s", options.show(model)) end
+  for _, module in model:named_modules() do
+    local map = rawget(module, "_values").hf_device_map
+    if type(map) == "table" then
+      local first = next(map)
+      if first ~= nil and next(map, first) ~= nil then return true end
+    end
+  end
+  return false
+end
+
 --- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With mixed precision its
 --- forward runs under casting and gives float32 (every float16 and bfloat16 tensor in what it returns is converted), and
 --- its parameters get working copies in the lower type, which optimizers write.  The same object is returned.
 ---@param model accelerate.nn.Module
----@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here
+---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here:
+---  ranks keep their own values of it, and nothing is reduced
 ---@return accelerate.nn.Module model
 function Accelerator:prepare_model(model, opts)
   opts = options.check("prepare_model", opts,
     { device_placement = { "boolean", default = self._device_placement }, evaluation_mode = { "boolean", default = false } })
   if not kinds.is_model(model) then fail("prepare_model: expected a module, got %s", options.show(model)) end
+  if self.use_distributed and self:verify_device_map(model) and not environment.flag("ACCELERATE_BYPASS_DEVICE_MAP", false) then
+    fail("prepare_model: the model is spread over several devices (its hf_device_map has more than one entry) and cannot be trained on "
+      .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
+  end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
@@ -47,23 +68,33 @@ local function fuse(self, optimizer)
   if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end
 end
 
---- Wraps an optimizer so that it steps only when gradients are synchronised.
----@param optimizer table
+-- State that an optimizer has from before lies where, and on the device where, the parameters lay then.
+local function move_state(inner)
+  if inner._relayout and next(inner.state) ~= nil then inner:_relayout() end
+end
+
+local function wrap_optimizer(self, optimizer, placed)
+  for _, known in ipairs(self._optimizers) do
+    if rawget(known, "optimizer") == optimizer then return known end
+  end
+  if optimizer.fuses_backward and self._scaler then
+    fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for overflow; use mixed_precision = 'bf16'",
+      optimizer.__name)
+  end
+  if placed then move_state(optimizer) end
+  return optimizers.AcceleratedOptimizer(optimizer, self)
+end
+
+--- Wraps an optimizer so that it steps only when gradients are synchronised, and brings its state to where the parameters are.
+---@param optimizer accelerate.optim.Optimizer|accelerate.AcceleratedOptimizer
+---@param opts { device_placement: boolean? }?
 ---@return accelerate.AcceleratedOptimizer
 function Accelerator:prepare_optimizer(optimizer, opts)
-  options.check("prepare_optimizer", opts, { device_placement = { "boolean", optional = true } })
+  opts = options.check("prepare_optimizer", opts, { device_placement = { "boolean", default = self._device_placement } })
   if not kinds.is_optimizer(optimizer) then fail("prepare_optimizer: expected an optimizer, got %s", options.show(optimizer)) end
-  if not optimizers.is_accelerated(optimizer) then
-    for _, known in ipairs(self._optimizers) do
-      if rawget(known, "optimizer") == optimizer then return known end
-    end
-    if optimizer.fuses_backward and self._scaler then
-      fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for overflow; use mixed_precision = 'bf16'",
-        optimizer.__name)
-    end
-    if optimizer.fuses_backward then fuse(self, optimizer) end
-    optimizer = optimizers.AcceleratedOptimizer(optimizer, self)
-  end
+  if not optimizers.is_accelerated(optimizer) then optimizer = wrap_optimizer(self, optimizer, opts.device_placement) end
+  local inner = rawget(optimizer, "optimizer")
+  if inner.fuses_backward then fuse(self, inner) end
   return enlist(self._optimizers, optimizer)
 end
 
@@ -132,11 +163,7 @@ function Accelerator:prepare(...)
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
-  -- State that an optimizer has from before lies as the parameters lay then.
-  for _, optimizer in ipairs(parallel.layouts > layouts and self._optimizers or {}) do
-    local inner = rawget(optimizer, "optimizer")
-    if next(inner.state) ~= nil and inner._relayout then inner:_relayout() end
-  end
+  for _, optimizer in ipairs(parallel.layouts > layouts and self._optimizers or {}) do move_state(rawget(optimizer, "optimizer")) end
   return unpack(objects, 1, n)
 end
 
@@ -146,6 +173,7 @@ end
 function Accelerator:unwrap_model(model, opts)
   opts = options.check("unwrap_model", opts,
     { keep_fp32_wrapper = { "boolean", default = true }, keep_torch_compile = { "boolean", default = true } })
+  if not kinds.is_model(model) then fail("unwrap_model: expected a module, got %s", options.show(model)) end
   if not opts.keep_fp32_wrapper then mixed_precision.unwrap(model) end
   return model
 end
@@ -155,7 +183,7 @@ end
 function Accelerator:free_memory(...)
   for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do self[name] = {} end
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
-  self._step, self._window = 0, nil
+  self._step, self._window, self._has_lomo_optimizer = 0, nil, false
   collectgarbage()
   collectgarbage()
   core.empty_cache()

@@ -25,6 +25,7 @@ local members = {
   GradientAccumulationPlugin = dataclasses .. "GradientAccumulationPlugin",
   AutocastKwargs = dataclasses .. "AutocastKwargs",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
+  deepcopy = "accelerate.utils.copy",
   GradScaler = "accelerate.grad_scaler:GradScaler",
   DistributedDataParallelKwargs = dataclasses .. "DistributedDataParallelKwargs",
   DDPCommunicationHookType = dataclasses .. "DDPCommunicationHookType",
@@ -88,5 +89,9 @@ for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo sched
 end
 
 return properties.lazy("accelerate.utils", members, {
+  DummyOptim = "DeepSpeed is not there yet; give prepare the optimizer itself",
+  DummyScheduler = "DeepSpeed is not there yet; give prepare the schedule itself",
+  DeepSpeedOptimizerWrapper = "DeepSpeed is not there yet",
+  DeepSpeedSchedulerWrapper = "DeepSpeed is not there yet",
   capture = "steps are captured once there is a GPU backend",
 })

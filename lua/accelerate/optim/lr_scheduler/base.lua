@@ -120,6 +120,18 @@ function LRScheduler:_initial_step()
   self._is_initial = false
 end
 
+--- Prints the learning rate of a group, when asked to.
+---@param is_verbose boolean
+---@param group integer
+---@param lr number
+---@param epoch integer?
+function LRScheduler:print_lr(is_verbose, group, lr, epoch)
+  options.value("print_lr", "is_verbose", is_verbose, { "boolean" })
+  options.value("print_lr", "group", group, { "integer" })
+  options.value("print_lr", "lr", lr, { "number" })
+  if is_verbose then print(("%sgroup %d: learning rate %.4e"):format(epoch and ("epoch %d, "):format(epoch) or "", group, lr)) end
+end
+
 --- The learning rates for self.last_epoch, one for each group. Every scheduler defines its own.
 ---@return number[]
 function LRScheduler:get_lr()

@@ -1,0 +1,34 @@
+--- accelerate.utils.deepcopy: a copy that shares nothing with the original, except what there is one of in a process.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+--- Classes whose objects stand for the whole process: a copy would be a second one.
+local ONE = { Accelerator = true, AcceleratorState = true, PartialState = true, GradientState = true }
+
+local function copy(value, seen)
+  if core.is_tensor(value) then
+    local made = seen[value] or value:detach():clone()
+    if not seen[value] then made.requires_grad = value.requires_grad end
+    seen[value] = made
+    return made
+  end
+  if type(value) ~= "table" then return value end
+  if seen[value] then return seen[value] end
+  local meta = getmetatable(value)
+  if type(meta) == "table" then
+    if ONE[rawget(meta, "__name")] then return value end
+    local own = rawget(meta, "__deepcopy")
+    if own then return own(value) end
+    options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead", options.show(value))
+  end
+  local made = {}
+  seen[value] = made
+  for key, item in next, value do made[copy(key, seen)] = copy(item, seen) end
+  return made
+end
+
+--- Copies nested tables and the tensors in them; what is in two places stays one thing.  An Accelerator and the states it shares
+--- are themselves: there is one in a process.  Objects of other classes are copied by their metatable's `__deepcopy`, or refused.
+---@param value any
+---@return any
+return function(value) return copy(value, {}) end
