@@ -71,7 +71,11 @@ end
 ---@return integer
 function Shard:len()
   local whole
-  if self._stream then
+  local items = self._items and prepared.length_of(self._items.dataset)
+  if items then
+    local round = self._split_batches and self._items.batch_size or self._items.batch_size * self._num_processes
+    whole = (self._drop_last and math.floor or math.ceil)(items / round)
+  elseif self._stream then
     whole = self._stream:len()
   elseif self._shard then
     whole = self._shard:len()

@@ -147,6 +147,7 @@ local function is_a(word, value)
   local Class = class.of(value)
   if Class then return Class.__name == word end
   local meta = type(value) == "userdata" and getmetatable(value)
+  if type(meta) == "string" then return meta == word:lower() end -- "tensor", "generator": the C module's own
   if type(meta) ~= "table" then return type(value) == "userdata" end
   local name = rawget(meta, "__name")
   return name == nil or name:match("[^.]*$") == word
