@@ -1,7 +1,7 @@
 --- The loaders that `prepare` returns, and loaders without their beginning.
 ---
---- DataLoaderShard reads this rank's share of the batches; DataLoaderDispatcher lets rank 0 read for all.  Both know one batch ahead
---- that the last one is in use, and can say where they are (state_dict).
+--- DataLoaderShard reads this rank's share of the batches; DataLoaderDispatcher lets rank 0 read for all. Both know one
+--- batch ahead that the last one is in use, and can say where they are (state_dict).
 ---
 ---   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true }))
 ---   for x, y in loader:iter() do ... end          -- loader.end_of_dataloader, loader.remainder
@@ -94,10 +94,10 @@ end
 ---@param loader accelerate.DataLoader
 ---@param opts { device: string?, put_on_device: boolean?, rng_types: string[]?, config: table?, num_processes: integer?,
 ---  process_index: integer?, slice_fn_for_dispatch: function?, split_batches: boolean?, dispatch_batches: boolean?,
----  even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking: boolean?,
----  use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of the ones from split_batches on; default of
----  put_on_device false, of num_processes and process_index those that there are.  slice_fn_for_dispatch(batch, { first, last },
----  process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank 0 read
+--- even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking: boolean?,
+--- use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of the ones from split_batches on;
+--- default of  put_on_device false, of num_processes and process_index those that there are. slice_fn_for_dispatch(batch, {
+--- first, last },  process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank 0 read
 function M.prepare_data_loader(loader, opts)
   local o = options.check("prepare_data_loader", opts, PREPARE)
   if not M.is_loader(loader) then fail("prepare_data_loader: expected a loader, got %s", options.show(loader)) end
@@ -141,9 +141,10 @@ function M.override_even_batches(loaders, even)
   end, refused
 end
 
---- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone, and keeps its own count of
---- passes.  No sample of a data set with get(i) is read for it; a stream is read and thrown away.  When the original has just loaded a
---- state, the copy skips from the beginning of that pass, and the original's next pass starts at its beginning.
+--- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone, and keeps its
+--- own count of passes. No sample of a data set with get(i) is read for it; a stream is read and thrown away. When the
+--- original has just loaded a state, the copy skips from the beginning of that pass, and the original's next pass starts at
+--- its beginning.
 ---@param loader table
 ---@param num_batches integer? default 0
 function M.skip_first_batches(loader, num_batches)

@@ -1,8 +1,8 @@
 --- Ranks with different numbers of batches: what Accelerator:join_uneven_inputs does.
 ---
---- Before each reduction every rank that still has batches says which one it is about to make, in one small exchange; a rank that is done
---- says nothing, and makes the same one with no gradients of its own.  When all say nothing, all are done.  (PyTorch's Join counts the
---- ranks in the same way.)
+--- Before each reduction every rank that still has batches says which one it is about to make, in one small exchange; a rank
+--- that is done says nothing, and makes the same one with no gradients of its own. When all say nothing, all are done.
+--- (PyTorch's Join counts the ranks in the same way.)
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.kinds"
 local data_loader = require "accelerate.data_loader"
@@ -29,7 +29,8 @@ local function exchange(self, mine)
     if text == "" then
       done = true
     elseif common and text ~= common then
-      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do the same", root, common, i - 1, text)
+      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do the same", root, common,
+        i - 1, text)
     elseif not common then
       common, root = text, i - 1
     end
@@ -75,8 +76,8 @@ local function shadow(self)
   for p, grad in pairs(kept) do p.grad = grad end
 end
 
--- Every rank gets what the rank that came last has.  Without it the optimizers of ranks that were done early would lag behind, and with
--- them the models of the following epochs.
+-- Every rank gets what the rank that came last has. Without it the optimizers of ranks that were done early would lag
+-- behind, and with them the models of the following epochs.
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end
@@ -130,7 +131,8 @@ function M.join(accelerator, joinables, even, fn)
     undo, refused = data_loader.override_even_batches(accelerator._dataloaders, even)
     if refused > 0 and accelerator.is_main_process then
       io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set with get(i) by ranks; ", refused,
-        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1 and "it is" or "they are", "\n")
+        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1 and "it is" or "they are",
+        "\n")
     end
   else
     even = accelerator.even_batches

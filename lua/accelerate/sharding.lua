@@ -307,8 +307,8 @@ function Stream:iter()
     if #items < round_size then
       if self.drop_last then return nil end
       self.real_items = #items
-      local start = first or slice(items, 1, #items)
-      while #items < round_size do append(items, start, 1, #start) end
+      local filling = first or slice(items, 1, #items)
+      while #items < round_size do append(items, filling, 1, #filling) end
     end
     first = first or items
     return items

@@ -1,8 +1,8 @@
 --- Batches of any form, joined and cut: what the dispatching loader does with what rank 0 reads.
 ---
---- A batch is a list of parts, { n = count, ... }, as the loader gives them.  Items lie in dim 1 of tensors, and in columns: lists
---- without tensors whose length is the number of items (strings, numbers, tables).  The number of items is dim 1 of the first
---- tensor that has dims; without tensors the length of the outermost first list.
+--- A batch is a list of parts, { n = count, ... }, as the loader gives them. Items lie in dim 1 of tensors, and in columns:
+--- lists without tensors whose length is the number of items (strings, numbers, tables). The number of items is dim 1 of the
+--- first tensor that has dims; without tensors the length of the outermost first list.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -27,9 +27,11 @@ local function has_tensor(value)
   return false
 end
 
-local function is_column(value, count) return is_container(value) and #value == count and ordered.is_list(value) and not has_tensor(value) end
+local function is_column(value, count)
+  return is_container(value) and #value == count and ordered.is_list(value) and not has_tensor(value)
+end
 
-local function extend(path, key) return type(key) == "number" and ("%s[%d]"):format(path, key) or ("%s.%s"):format(path, tostring(key)) end
+local function extend(path, key) return (type(key) == "number" and "%s[%d]" or "%s.%s"):format(path, key) end
 
 local function find(value, test)
   local found = test(value)

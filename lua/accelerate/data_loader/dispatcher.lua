@@ -1,8 +1,9 @@
 --- The loader that reads on rank 0 for all ranks: DataLoaderDispatcher.
 ---
---- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the last one, and sends what there
---- is: first, in one message, how it looks, then tensor by tensor.  Every rank takes its slice.  Rank 0 reads one step ahead before it sends,
---- so that a message says whether it is the last one.  What goes wrong on rank 0 is in the message, too: all ranks raise it.
+--- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the last one, and sends what
+--- there is: first, in one message, how it looks, then tensor by tensor. Every rank takes its slice. Rank 0 reads one step
+--- ahead before it sends, so that a message says whether it is the last one. What goes wrong on rank 0 is in the message,
+--- too: all ranks raise it.
 local batches = require "accelerate.data_loader.batches"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -105,8 +106,8 @@ local function reader(self, pass)
   end
 end
 
---- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes, else the first items of the pass
---- come again.
+--- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes, else the first items of the
+--- pass come again.
 ---@return accelerate.DispatchedStep
 local function evened(self, step, first_items)
   local ranks = self._num_processes

@@ -26,8 +26,9 @@ local length_of = M.length_of
 
 -- ---- for loaders of a script's own -------------------------------------------------------------------------------
 
---- What an object must have to count as the loader whose batch is in use: `class("Mine", DataLoaderStateMixin)`, whose iter calls
---- self:begin() at the start of a pass and self["end"](self) at its end, and sets end_of_dataloader before it gives the last batch.
+--- What an object must have to count as the loader whose batch is in use: `class("Mine", DataLoaderStateMixin)`, whose iter
+--- calls self:begin() at the start of a pass and self["end"](self) at its end, and sets end_of_dataloader before it gives
+--- the last batch.
 ---@class accelerate.DataLoaderStateMixin
 ---@field end_of_dataloader boolean true while the last batch is in use
 ---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
@@ -37,8 +38,8 @@ M.DataLoaderStateMixin = Mixin
 
 function Mixin:reset() self.end_of_dataloader, self.remainder = false, -1 end
 
---- A pass begins: this is the active loader.  The remainder comes of total_dataset_length (or dataset:len()) and total_batch_size,
---- where there are both and no drop_last.
+--- A pass begins: this is the active loader. The remainder comes of total_dataset_length (or dataset:len()) and
+--- total_batch_size, where there are both and no drop_last.
 function Mixin:begin()
   self:reset()
   local length, total = self.total_dataset_length or length_of(self.dataset), self.total_batch_size
@@ -56,9 +57,13 @@ local function unhex(text) return (text:gsub("%x%x", function(pair) return strin
 
 -- The batch sampler below those that leave something out or share something out.
 local function innermost(batch_sampler)
-  while type(batch_sampler) == "table" and type(batch_sampler.batch_sampler) == "table" do batch_sampler = batch_sampler.batch_sampler end
+  while type(batch_sampler) == "table" and type(batch_sampler.batch_sampler) == "table" do
+    batch_sampler = batch_sampler.batch_sampler
+  end
   return batch_sampler
 end
+
+local PARTS = { "batch_sampler", "sampler", "dataset" } -- in the order in which they are told and asked
 
 local function parts_of(self)
   return { batch_sampler = innermost(self._batch_sampler), sampler = innermost(self._sampler), dataset = self._base.dataset }
@@ -79,7 +84,9 @@ local function has_generator(part) return type(part) == "table" and random.is_ge
 --- Where the samplers and the data set stand: the state of their generators, or what their own state_dict says.
 local function capture(self)
   local found = {}
-  for name, part in pairs(parts_of(self)) do
+  local parts = parts_of(self)
+  for _, name in ipairs(PARTS) do
+    local part = parts[name]
     if has_state(part) then
       found[name] = { state = copied(part:state_dict()) }
     elseif has_generator(part) then
@@ -91,8 +98,9 @@ local function capture(self)
 end
 
 local function restore(self, found)
-  for name, part in pairs(parts_of(self)) do
-    local entry = found[name]
+  local parts = parts_of(self)
+  for _, name in ipairs(PARTS) do
+    local part, entry = parts[name], found[name]
     if entry and entry.state ~= nil and has_state(part) then
       part:load_state_dict(copied(entry.state))
     elseif entry and entry.generator and has_generator(part) then
@@ -110,11 +118,11 @@ local function generator_of(self)
   end
 end
 
---- Parts of a loader that want to hear of each pass: not our own samplers, which count by themselves, unless their order is to
---- be a function of the pass number.
+--- Parts of a loader that want to hear of each pass: not our own samplers, which count by themselves, unless their order is
+--- to be a function of the pass number.
 local function parts_with_epochs(self)
   local ours, parts = data(), {}
-  for _, name in ipairs { "batch_sampler", "sampler", "dataset" } do
+  for _, name in ipairs(PARTS) do
     local part = parts_of(self)[name]
     local wants = type(part) == "table" and type(part.set_epoch) == "function"
     local counts = class.is(part, ours.DrawnSampler) and not class.is(part, ours.SeedableRandomSampler)
@@ -124,8 +132,8 @@ local function parts_with_epochs(self)
   return parts
 end
 
---- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler, ones whose order is a function
---- of the seed and the pass number alone.
+--- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler, ones whose order is a
+--- function of the seed and the pass number alone.
 local function choose_samplers(self, loader, config)
   local ours = data()
   self._batch_sampler, self._sampler = loader.batch_sampler, loader.sampler
@@ -176,7 +184,8 @@ function Loader:_without(more)
   for name, value in pairs(self) do rawset(copy, name, value) end
   copy._skip = self._skip + more
   copy._end, copy._remainder, copy._pass = false, -1, nil
-  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the original starts at its beginning.
+  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the original starts at its
+  -- beginning.
   copy._resume, self._resume = nil, nil
   return copy
 end
@@ -200,8 +209,8 @@ Loader["end"] = function(self) gradient_state:_leave(self) end
 ---@field resumed integer? the seed of a pass that goes on
 ---@field seed integer? of the numbers that reading draws
 
---- What is common to the starts of passes: generators are made equal, the number of the pass is told, and where it stands is kept
---- for state_dict.
+--- What is common to the starts of passes: generators are made equal, the number of the pass is told, and where it stands is
+--- kept for state_dict.
 ---@return accelerate.LoaderPass
 function Loader:_start_pass()
   local resume = self._resume
@@ -257,16 +266,19 @@ end
 function Loader:set_epoch(epoch)
   options.value("set_epoch", "epoch", epoch, { "integer", min = 0 })
   self._iteration = epoch
-  for _, part in pairs(parts_of(self)) do
-    if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
+  local parts = parts_of(self)
+  for _, name in ipairs(PARTS) do
+    local part = parts[name]
+    if type(part) == "table" and type(part.set_epoch) == "function" then part:set_epoch(epoch) end
   end
 end
 
 -- ---- state -------------------------------------------------------------------------------------------------------
 
---- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader that loads this goes on with
---- batch k + 1; while the last one is in use, with the next pass.  A plain table of strings, numbers and what the samplers' and the
---- data set's own state_dict() gave, so that it can be saved.  The order is not in it, only what it is computed from.
+--- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader that loads this goes on
+--- with batch k + 1; while the last one is in use, with the next pass. A plain table of strings, numbers and what the
+--- samplers' and the data set's own state_dict() gave, so that it can be saved. The order is not in it, only what it is
+--- computed from.
 ---@return table
 function Loader:state_dict()
   if self._resume then return copied(self._resume.whole) end
@@ -300,8 +312,8 @@ local function batches_here(self, found)
   return items / mine
 end
 
---- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it start at their beginning.  Samples
---- that come before are not read where the data set has get(i); a stream is read and thrown away.
+--- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it start at their beginning.
+--- Samples that come before are not read where the data set has get(i); a stream is read and thrown away.
 ---@param found table
 function Loader:load_state_dict(found)
   if type(found) ~= "table" then fail("load_state_dict: expected what state_dict() gave, got %s", options.show(found)) end

@@ -6,8 +6,8 @@ local sharding = require "accelerate.sharding"
 
 local M = {}
 
---- A loader without the first skip_batches batches of its passes.  Nothing is read of them where the data set has get(i); a stream
---- is read and thrown away.  Its length is that of the whole less those.
+--- A loader without the first skip_batches batches of its passes. Nothing is read of them where the data set has get(i); a
+--- stream is read and thrown away. Its length is that of the whole less those.
 ---@class accelerate.SkipDataLoader: accelerate.DataLoader
 ---@field skip_batches integer
 local SkipDataLoader = class("SkipDataLoader", DataLoader)
