@@ -97,6 +97,9 @@ local SHARD = {
 
 function Shard:init(batch_sampler, opts)
   local o = options.check("BatchSamplerShard", opts, SHARD)
+  if type(batch_sampler) ~= "table" then
+    fail("BatchSamplerShard: batch_sampler must be a batch sampler, got %s", options.show(batch_sampler))
+  end
   self.batch_sampler = batch_sampler
   self.batch_size = batch_sampler.batch_size
   self.drop_last = batch_sampler.drop_last or false

@@ -199,11 +199,11 @@ end
 local UNTOUCHED = { set_memory_limit = true, tqdm = true }
 
 -- What messages call some functions' arguments: a size, a kind of generator, a truth word (whose second argument is its name).
-local OTHER_NAMES = "|max_shard_size|synchronize_rng_state|expected one of y yes"
+local OTHER_NAMES = "|log_with|DataLoader:|max_shard_size|synchronize_rng_state|expected one of y yes"
 
 --- The functions of a module, as methods without an object.
 local function functions(module, name)
-  for _, member in ipairs(getmetatable(module).__members) do
+  for _, member in ipairs(getmetatable(module) and getmetatable(module).__members or ordered.sorted_keys(module)) do
     local found = not UNTOUCHED[member] and module[member]
     local meta = type(found) == "table" and not rawget(found, "_fields") and getmetatable(found)
     if type(found) == "function" or meta and meta.__call and not properties.defined[member] then
@@ -245,7 +245,7 @@ wrapper_methods("AcceleratedScheduler", "step get_last_lr state_dict load_state_
 wrapper_methods("DataLoaderShard", "len iter set_epoch", function(w) return w.accelerator:prepare(w.loader) end)
 
 functions(accelerate, "accelerate")
-functions(accelerate.utils, "accelerate.utils")
+for _, name in ipairs { "utils", "logging", "tracking", "data_loader" } do functions(accelerate[name], "accelerate." .. name) end
 
 constructor("Accelerator", accelerate.Accelerator, ordered.sorted_keys(require("accelerate.setup").OPTIONS))
 constructor("PartialState", state.PartialState, { "cpu", "backend", "init_method", "timeout" })
