@@ -243,6 +243,9 @@ wrapper_methods("AcceleratedOptimizer", "step zero_grad add_param_group state_di
   function(w) return w.accelerator:prepare(w.optimizer) end)
 wrapper_methods("AcceleratedScheduler", "step get_last_lr state_dict load_state_dict", function(w) return w.accelerator:prepare(w.scheduler) end)
 wrapper_methods("DataLoaderShard", "len iter set_epoch", function(w) return w.accelerator:prepare(w.loader) end)
+wrapper_methods("stateful DataLoaderShard", "iter state_dict load_state_dict", function(w)
+  return accelerate.Accelerator({ dataloader_config = { use_stateful_dataloader = true } }):prepare(w.loader)
+end)
 
 functions(accelerate, "accelerate")
 for _, name in ipairs { "utils", "logging", "tracking", "data_loader" } do functions(accelerate[name], "accelerate." .. name) end
