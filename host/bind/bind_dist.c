@@ -15,9 +15,14 @@ void ax_bind_set_lua_dir(const char *dir)
   snprintf(library_dir, sizeof library_dir, "@%.4080s/accelerate/", dir);
 }
 
-const char *ax_bind_where(lua_State *L, char *buf, size_t size)
+bool ax_bind_in_library(const char *source)
 {
   const size_t n = strlen(library_dir);
+  return n > 0 && strncmp(source, library_dir, n) == 0;
+}
+
+const char *ax_bind_where(lua_State *L, char *buf, size_t size)
+{
   lua_Debug ar;
   int level;
 
@@ -26,7 +31,7 @@ const char *ax_bind_where(lua_State *L, char *buf, size_t size)
     const char *name;
     size_t long_by;
     lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || (n > 0 && strncmp(ar.source, library_dir, n) == 0))
+    if (ar.currentline <= 0 || ax_bind_in_library(ar.source))
       continue;
     name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
     long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0; /* the end of a path says more than its beginning */

@@ -1,6 +1,7 @@
 /* The tape: what is recorded, and who holds whom.  Walking it backward is backward.c, hooks are hooks.c.  Releasing does not recurse along the
  * graph: a chain of a million nodes takes no stack. */
 #include "core/infer.h"
+#include "core/profile.h"
 #include "core/rules.h"
 
 #include <string.h>
@@ -85,6 +86,7 @@ ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out)
   n->n_in = n_in;
   n->n_out = n_out;
   n->seq = next_seq++;
+  n->place = ax_profile_place;
   return AX_OK;
 }
 

@@ -1,7 +1,9 @@
 /* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
 #include "core/infer.h"
+#include "core/profile.h"
 #include "core/rules.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- one backward run */
@@ -358,6 +360,20 @@ static ax_status visit(run *r, ax_node *n)
   return run_node(r, n);
 }
 
+/* The same, as an event of the profiler that carries the line of the forward pass. */
+static ax_status visit_profiled(run *r, ax_node *n)
+{
+  char name[64];
+  ax_profile_mark m;
+  ax_status st;
+
+  snprintf(name, sizeof name, "%.48s_backward", n->kind == AX_NODE_ACCUMULATE ? "leaf" : n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
+  m = ax_profile_begin(n->kind == AX_NODE_ACCUMULATE ? "accumulate_grad" : name, AX_PROFILE_BACKWARD, n->place);
+  st = visit(r, n);
+  ax_profile_end(m);
+  return st;
+}
+
 static void forget(ax_node *n)
 {
   for (int k = 0; k < n->n_out; k++) {
@@ -414,7 +430,7 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
     ax_node *node = pop(r);
     node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
     r->current = node;
-    st = visit(r, node);
+    st = __builtin_expect(ax_profiling, 0) ? visit_profiled(r, node) : visit(r, node);
     r->current = NULL;
     forget(node);
   }

@@ -61,6 +61,7 @@ struct ax_node {
   void (*drop)(void *);
   void *ud;
   const void *run;   /* the backward run that has it queued, or NULL */
+  int32_t place;     /* where in the script it was made, for the profiler; 0: not known */
   bool sunk;         /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
   ax_node *next_dead; /* list of ax_node_release */
 };

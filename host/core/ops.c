@@ -1,5 +1,6 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
 #include "core/infer.h"
+#include "core/profile.h"
 #include "core/rules.h"
 
 #include <math.h>
@@ -176,10 +177,16 @@ static void choose_strides(const ax_infer *q, ax_tensor **out)
 
 /* ---- the three ways of running */
 
-ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
+static ax_status run_as_set(ax_op op, const ax_args *args, ax_tensor **out)
 {
   if (__builtin_expect(ax_autocast_now.enabled, 0) && ax_ops[op].autocast != AX_CAST_KEEP) return ax_run_cast(op, args, out);
   return ax_run_plain(op, args, out);
+}
+
+ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
+{
+  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, out, false, run_as_set);
+  return run_as_set(op, args, out);
 }
 
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
@@ -295,8 +302,9 @@ static ax_status copy_across(const ax_args *args, ax_tensor *dst)
   return st;
 }
 
-ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
+static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 {
+  ax_tensor *dst = *at;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
   ax_args recorded;
@@ -356,8 +364,15 @@ out:
   return st;
 }
 
-ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
+ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
 {
+  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, &dst, true, run_inplace);
+  return run_inplace(op, args, &dst);
+}
+
+static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
+{
+  ax_tensor *dst = *at;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
@@ -384,6 +399,12 @@ ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
 out:
   ax_tensor_release(temp);
   return st;
+}
+
+ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
+{
+  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, &dst, false, run_into);
+  return run_into(op, args, &dst);
 }
 
 /* ---- conveniences */

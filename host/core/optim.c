@@ -1,8 +1,9 @@
 /* Optimizer steps and gradient norms over segment tables: what lies side by side is merged, so that a model whose parameters,
  * gradients and states are flat buffers is one segment. */
-#include "core/core.h"
+#include "core/profile.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the kinds */
@@ -85,6 +86,15 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax
     int64_t elements;
     if (!ax_optims[kind].by_matrix && joins(&segs[last], &segs[k], item, bridge, &elements)) segs[last].n = elements;
     else segs[++last] = segs[k];
+  }
+  if (__builtin_expect(ax_profiling, 0)) {
+    char name[64];
+    snprintf(name, sizeof name, "optimizer.%s", ax_optims[kind].name);
+    const ax_profile_mark m = ax_profile_begin(name, AX_PROFILE_OPTIM, 0);
+    st = backend->optim(device, kind, dtype, segs, last + 1, h);
+    if (st == AX_OK) ax_profile_wait(device);
+    ax_profile_end(m);
+    return st;
   }
   return backend->optim(device, kind, dtype, segs, last + 1, h);
 }

@@ -1,0 +1,144 @@
+/* bind_profile.c: the profiler's switch, its events, and where in the script they come from; lua/accelerate/profiler.lua does the rest. */
+#include "bind/bind.h"
+#include "bind/bind_dist.h"
+#include "core/profile.h"
+
+#include <stdio.h>
+
+static _Thread_local int module_call = LUA_NOREF; /* nn.Module's __call, by which frames of modules are known */
+
+/* The frames of the script, innermost first, in lines such as "train.lua:12 (step)". */
+static int32_t stack_text(lua_State *L)
+{
+  char text[2048];
+  size_t at = 0;
+  lua_Debug ar;
+
+  for (int level = 0; lua_getstack(L, level, &ar) && at + 160 < sizeof text; level++) {
+    lua_getinfo(L, "Sln", &ar);
+    if (ar.currentline <= 0 || ax_bind_in_library(ar.source)) continue;
+    at += (size_t)snprintf(text + at, sizeof text - at, "%s%.80s:%d%s%.40s%s", at ? "\n" : "", ar.short_src, ar.currentline, ar.name ? " (" : "",
+                           ar.name ? ar.name : "", ar.name ? ")" : "");
+  }
+  text[at] = '\0';
+  return ax_profile_text(text);
+}
+
+/* The modules under way, outermost first: "Sequential > Linear". */
+static int32_t modules_text(lua_State *L)
+{
+  const char *names[32];
+  char text[1024] = "";
+  size_t at = 0;
+  int n = 0;
+  lua_Debug ar;
+
+  for (int level = 0; n < 32 && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "f", &ar);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, module_call);
+    const bool call = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    if (!call || !lua_getlocal(L, &ar, 1)) continue;
+    if (lua_getmetatable(L, -1)) {
+      lua_getfield(L, -1, "__name");
+      if (lua_isstring(L, -1)) names[n++] = lua_tostring(L, -1); /* the class holds it */
+      lua_pop(L, 2);
+    }
+    lua_pop(L, 1);
+  }
+  while (n > 0 && at + 64 < sizeof text) at += (size_t)snprintf(text + at, sizeof text - at, "%s%.48s", at ? " > " : "", names[--n]);
+  return ax_profile_text(text);
+}
+
+static void where(const ax_profile_options *wanted, ax_profile_event *e)
+{
+  lua_State *L = ax_bind.L;
+  char place[160];
+
+  if (!ax_bind.open || !lua_checkstack(L, 8)) return;
+  e->place = ax_profile_text(ax_bind_where(L, place, sizeof place));
+  if (wanted->stack) e->stack = stack_text(L);
+  if (wanted->modules && module_call != LUA_NOREF) e->modules = modules_text(L);
+}
+
+static bool option(lua_State *L, const char *name)
+{
+  bool on;
+  lua_getfield(L, 1, name);
+  on = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return on;
+}
+
+/* core._profile_start({ record_shapes, profile_memory, with_stack, with_flops, with_modules, wait }, nn.Module.__call or nil) */
+static int profile_start(lua_State *L)
+{
+  ax_profile_options o;
+
+  ax_bind_enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  o = (ax_profile_options){ option(L, "record_shapes"), option(L, "profile_memory"), option(L, "with_stack"), option(L, "with_flops"),
+                            option(L, "with_modules"), option(L, "wait") };
+  if (lua_isfunction(L, 2)) {
+    luaL_unref(L, LUA_REGISTRYINDEX, module_call);
+    lua_pushvalue(L, 2);
+    module_call = luaL_ref(L, LUA_REGISTRYINDEX);
+  }
+  ax_profile_start(o, where);
+  return 0;
+}
+
+static int profile_stop(lua_State *L) { (void)L, ax_profile_stop(); return 0; }
+static int profile_clear(lua_State *L) { (void)L, ax_profile_clear(); return 0; }
+
+/* core._profile_events() -> light userdata of the first, their number, the size of one, how many were dropped */
+static int profile_events(lua_State *L)
+{
+  int32_t n;
+  int64_t dropped;
+  lua_pushlightuserdata(L, (void *)ax_profile_events(&n, &dropped));
+  lua_pushnumber(L, n);
+  lua_pushnumber(L, sizeof(ax_profile_event));
+  lua_pushnumber(L, (double)dropped);
+  return 4;
+}
+
+/* core._profile_text(number) -> text or nil */
+static int profile_text(lua_State *L)
+{
+  const char *text = ax_profile_text_of((int32_t)luaL_checkinteger(L, 1));
+  if (!text) return 0;
+  lua_pushstring(L, text);
+  return 1;
+}
+
+/* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while nothing records */
+static int profile_push(lua_State *L)
+{
+  const char *name = luaL_checkstring(L, 1);
+  ax_profile_mark m;
+
+  ax_bind_enter(L);
+  if (!ax_profiling) return 0;
+  m = ax_profile_begin(name, lua_toboolean(L, 2) ? AX_PROFILE_COLLECTIVE : AX_PROFILE_RANGE, 0);
+  lua_pushnumber(L, m.at);
+  lua_pushnumber(L, m.run);
+  return 2;
+}
+
+static int profile_pop(lua_State *L)
+{
+  if (lua_isnumber(L, 1) && lua_isnumber(L, 2)) ax_profile_end((ax_profile_mark){ (int32_t)lua_tonumber(L, 1), (uint32_t)lua_tonumber(L, 2) });
+  return 0;
+}
+
+void ax_open_profile(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "_profile_start", profile_start }, { "_profile_stop", profile_stop }, { "_profile_clear", profile_clear },
+    { "_profile_events", profile_events }, { "_profile_text", profile_text }, { "_profile_push", profile_push },
+    { "_profile_pop", profile_pop }, { NULL, NULL },
+  };
+  module_call = LUA_NOREF; /* a reference of a state that is gone is no one's */
+  ax_add_functions(L, functions);
+}
