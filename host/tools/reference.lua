@@ -25,6 +25,9 @@ local PAGES = {
   { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
   { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
+  { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
+  { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },
+  { "profiler", "accelerate.profiler", "profiler", { "lua/accelerate/profiler.lua" } },
   { "utils", "accelerate.utils", "utils", { "lua/accelerate" } },
 }
 

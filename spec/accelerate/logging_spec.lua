@@ -162,3 +162,24 @@ describe("tqdm", function()
     assert.are.equal(3, count(err, "\n"))
   end)
 end)
+
+describe("tracebacks", function()
+  it("name the rank and the line, whatever ACCELERATE_ENABLE_RICH says", function()
+    local script = [[
+      accelerate.Accelerator()
+      if rank == 1 then error("boom") end
+      accelerate.PartialState():wait_for_everyone()
+    ]]
+    local texts = {}
+    for i, value in ipairs { "", "true", "no" } do
+      local status, _, err = ranks.run(2, script, { env = { ACCELERATE_ENABLE_RICH = value } })
+      assert.are.equal(1, status)
+      assert.truthy(err:find("script.lua:" .. ranks.prelude_lines + 2 .. ": boom", 1, true), err)
+      assert.truthy(err:find("stack traceback", 1, true), err)
+      assert.truthy(err:find("rank 1", 1, true), err)
+      texts[i] = err:match("[^\n]*boom")
+    end
+    assert.are.equal(texts[1]:match("script.lua.*"), texts[2]:match("script.lua.*"))
+    assert.are.equal(texts[1]:match("script.lua.*"), texts[3]:match("script.lua.*"))
+  end)
+end)

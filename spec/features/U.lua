@@ -6,8 +6,12 @@ return {
   { "warning_once", spec = "accelerate/logging_spec: says the same only once" },
   { "utils.tqdm(main_process_only=true)", spec = { "accelerate/logging_spec: writes whole lines where there is no terminal, on the local main process only",
     "accelerate/accelerator_spec: goes through a loader and refuses a boolean" } },
-  { "debug mode" },
-  { "profile(profile_handler=None)" },
-  { "rich tracebacks" },
+  { "debug mode", spec = "accelerate/operations_spec: in debug mode names the shapes of all ranks" },
+  { "profile(profile_handler=None)", spec = { "accelerate/profiler_spec: adds up ops by name and script line, gradients by the line of their forward pass",
+    "accelerate/profiler_spec: counts the operations of products and convolutions", "accelerate/profiler_spec: follows the schedule",
+    "accelerate/profiler_spec: takes a handler among kwargs_handlers, and names what is wrong",
+    "accelerate/profiler_spec: writes a file for each rank, collectives among the events" } },
+  -- Upstream installs a Python library that colours tracebacks.  Ours name rank, line and stack as they are: the variable changes nothing.
+  { "rich tracebacks", spec = "accelerate/logging_spec: name the rank and the line, whatever ACCELERATE_ENABLE_RICH says" },
   { "stack location", spec = "accelerate/logging_spec: points at the line that calls, also through wrappers" },
 }

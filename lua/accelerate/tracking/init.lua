@@ -145,15 +145,19 @@ function M.filter_trackers(log_with, logging_dir)
   return wanted
 end
 
+-- Classes of the trackers that are there, loaded when they are named.
+local LAZY = {
+  TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml", JSONLTracker = "jsonl", CSVTracker = "csv",
+  SummaryWriter = "summary_writer",
+}
+local MEMBERS = { "GeneralTracker", "LoggerType", "class", "filter_trackers", "get_available_trackers", "on_main_process",
+  "register_tracker_class", unpack(ordered.sorted_keys(LAZY)) }
+
 return setmetatable(M, {
-  -- Classes of the trackers that are there, loaded when they are named.
+  __members = MEMBERS,
   __index = function(self, key)
-    local from = ({ TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml", JSONLTracker = "jsonl",
-      CSVTracker = "csv", SummaryWriter = "summary_writer" })[key]
-    if not from then error(("accelerate.tracking has no '%s'%s"):format(tostring(key), options.hint(key, { "TensorBoardTracker",
-      "WandBTracker", "CometMLTracker", "JSONLTracker", "CSVTracker", "SummaryWriter", "GeneralTracker", "LoggerType", "class",
-      "register_tracker_class", "filter_trackers", "get_available_trackers", "on_main_process" })), 2) end
-    local value = require("accelerate.tracking." .. from)
+    if not LAZY[key] then error(("accelerate.tracking has no '%s'%s"):format(tostring(key), options.hint(key, MEMBERS)), 2) end
+    local value = require("accelerate.tracking." .. LAZY[key])
     rawset(self, key, value)
     return value
   end,

@@ -6,6 +6,7 @@ local state, dataclasses, checkpoint = "accelerate.state:", "accelerate.dataclas
 
 local members = {
   tqdm = "accelerate.utils.tqdm",
+  LoggerType = "accelerate.tracking:LoggerType",
   options = "accelerate.utils.options",
   class = "accelerate.utils.class",
   scope = "accelerate.utils.scope",
