@@ -114,7 +114,11 @@ describe("accelerator:profile", function()
     for one in text:gmatch("[^\n]*\n") do lines[#lines + 1] = one end
     assert.are.equal("the header\n", lines[1])
     assert.truthy(lines[3]:find("^Name +Line +Self CPU %% +Self CPU +CPU total %% +CPU total +CPU time avg +# of Calls\n$"))
-    assert.truthy(lines[5]:find("^mm +%S*profiler_spec.lua:%d+ +%d+%.%d+%% +%d+%.%d+[mu]s"))
+    local most = prof:key_averages()[1]  -- mm, but for what else the machine is doing meanwhile
+    for _, row in ipairs(prof:key_averages()) do
+      if row.self_cpu_time_total > most.self_cpu_time_total then most = row end
+    end
+    assert.truthy(lines[5]:find("^" .. most.key .. " +%S*profiler_spec.lua:%d+ +%d+%.%d+%% +%d+%.%d+[mu]s"))
     assert.are.equal(7, #lines)
     assert.truthy(lines[7]:find("^Self CPU time total: %d+%.%d+[mu]s\n$"))
     text = prof:key_averages():table { sort_by = "count", row_limit = -1 }
