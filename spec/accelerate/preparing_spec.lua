@@ -36,11 +36,11 @@ describe("preparing", function()
   end)
 
   it("lists objects anew after free_memory, and wraps nothing twice", function()
-    local model, optimizer = nn.Linear(2, 2)
+    local model = nn.Linear(2, 2)
     local loader = data.DataLoader(data.TensorDataset(core.ones(4, 2)), { batch_size = 2 })
-    local scheduler
-    model, optimizer, loader, scheduler = accelerator:prepare(model, sgd(model), loader, nil)
-    scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
+    local optimizer
+    model, optimizer, loader = accelerator:prepare(model, sgd(model), loader)
+    local scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
     local kept = { state_dict = function() return {} end, load_state_dict = function() end }
     accelerator:register_for_checkpointing(kept)
     accelerator:accumulate(model, function() end)
@@ -64,7 +64,7 @@ describe("preparing", function()
 
   it("gives memory back", function()
     local before = core.memory_stats().live_bytes
-    local model, optimizer = nn.Linear(512, 512)
+    local model, optimizer = nn.Linear(512, 512), nil
     model, optimizer = accelerator:prepare(model, optim.AdamW(model:parameters(), {}))
     accelerator:backward(model(core.ones(1, 512)):sum())
     optimizer:step()
@@ -135,6 +135,9 @@ describe("preparing", function()
     for _, name in ipairs { "DummyOptim", "DummyScheduler", "DeepSpeedOptimizerWrapper", "DeepSpeedSchedulerWrapper" } do
       assert.error_matches(function() return accelerate.utils[name] end, name .. " is not there yet: DeepSpeed")
     end
+    local status, _, err = host.run { "--downcast_bf16", "-e", "print(1)" }  -- a TPU's
+    assert.are_not.equal(0, status)
+    assert.matches("there is no option %-%-downcast_bf16", err)
   end)
 
   it("places each object as its entry of device_placement says, state of optimizers included", function()

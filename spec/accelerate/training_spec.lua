@@ -87,6 +87,28 @@ describe("accumulate over several models", function()
   end)
 end)
 
+describe("the order of a shuffled loader", function()
+  it("comes from its own generator, so that sharing it leaves the ranks' augmentation alone", function()
+    ranks.ok(3, [[
+      local data = require "accelerate.data"
+      local accelerator = accelerate.Accelerator()
+      core.manual_seed(100 + rank)  -- each rank augments in its own way
+      local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(12)), { batch_size = 2, shuffle = true }))
+      for pass = 1, 2 do
+        local mine = {}
+        for x in loader:iter() do
+          mine[#mine + 1] = x
+          local noise = accelerator:gather(core.randn(1))
+          check((noise - noise[1]):abs():max():item() > 0, "ranks draw different numbers")
+        end
+        local seen = accelerator:gather(core.cat(mine)):totable()
+        table.sort(seen)
+        for i = 1, 12 do check(seen[i] == i - 1, "but share one order") end
+      end
+    ]])
+  end)
+end)
+
 describe("triggers", function()
   it("are seen once by all ranks, whoever set them, any number of times", function()
     for n = 1, 4 do

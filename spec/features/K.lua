@@ -1,11 +1,30 @@
 return {
   group = "K", title = "Optimizer and scheduler wrappers",
-  { "AcceleratedOptimizer" },
-  { "step_was_skipped" },
-  { "AcceleratedScheduler.step" },
-  { "one-cycle protection" },
-  { "adjust_scheduler" },
-  { "pass-through" },
-  { "DeepSpeed wrappers" },
-  { "when to prepare a scheduler" },
+  { "AcceleratedOptimizer",
+    spec = {
+      "accelerate/preparing_spec: step with a closure, and only when gradients are synchronised",
+      "accelerate/accelerator_spec: an accelerated optimizer passes everything else through" } },
+  { "step_was_skipped",
+    spec = {
+      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps",
+      "accelerate/preparing_spec: pass on what they do not have themselves" } },
+  { "AcceleratedScheduler.step",
+    spec = {
+      "accelerate/accelerator_spec: moves as Accelerate's does",
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+  { "one-cycle protection",
+    spec = {
+      "accelerate/accelerator_spec: does not move a one-cycle schedule past its end",
+      "accelerate/preparing_spec: end a one-cycle schedule where it ends, however many ranks move it" } },
+  { "adjust_scheduler",
+    spec = "accelerate/preparing_spec: move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing" },
+  { "pass-through",
+    spec = "accelerate/preparing_spec: pass on what they do not have themselves" },
+  { "DeepSpeed wrappers",
+    later = "DeepSpeed is not there yet",
+    spec = "accelerate/preparing_spec: says which engines would refuse what" },
+  { "when to prepare a scheduler",
+    spec = {
+      "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",
+      "accelerate/preparing_spec: move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing" } },
 }
