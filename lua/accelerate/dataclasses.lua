@@ -107,10 +107,10 @@ M.DataLoaderConfiguration = record("DataLoaderConfiguration", { fields = {
   split_batches = { "boolean", default = false },  -- a loader's batch is cut into one piece for each rank
   dispatch_batches = { "boolean", optional = true },  -- rank 0 reads and hands out; nil: for iterable data sets
   even_batches = { "boolean", default = true },  -- all ranks get equally many batches, filled from the start
-  use_seedable_sampler = { "boolean", default = false },
-  data_seed = { "integer", optional = true },
-  non_blocking = { "boolean", default = false },
-  use_stateful_dataloader = { "boolean", default = false },
+  use_seedable_sampler = { "boolean", default = false },  -- a RandomSampler's order is of data_seed and the pass alone
+  data_seed = { "integer", optional = true },  -- nil: the default generator's seed
+  non_blocking = { "boolean", default = false },  -- copies to a device may still run while the step begins; no effect on a CPU
+  use_stateful_dataloader = { "boolean", default = false },  -- for scripts that ask: prepared loaders have state_dict() anyhow
 } })
 
 --- Where a run keeps its files.

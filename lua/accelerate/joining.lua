@@ -22,11 +22,19 @@ local M = {}
 local Joining = {}
 Joining.__index = Joining
 
+local MARK, DONE = "join: ", "join: done" -- what is exchanged begins so, and cannot be taken for objects that a script gathers
+
 --- What every rank is about to do: the common text, and nil when all are done.
+---@param mine string? nil: this rank is done
 local function exchange(self, mine)
-  local all, common, root, done = core.dist.all_gather_bytes(mine), nil, nil, false
+  local all, common, root, done = core.dist.all_gather_bytes(mine and MARK .. mine or DONE), nil, nil, false
   for i, text in ipairs(all) do
-    if text == "" then
+    if text:sub(1, #MARK) ~= MARK then
+      fail("join_uneven_inputs: rank %d gathers objects while this rank %s; only reductions of gradients go on when a rank is done", i - 1,
+        mine and "is about to " .. mine or "is done")
+    end
+    text = text:sub(#MARK + 1)
+    if text == "done" then
       done = true
     elseif common and text ~= common then
       fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do the same", root, common,
@@ -64,7 +72,7 @@ local function shadow(self)
     end)
   end
   while true do
-    local what = exchange(self, "")
+    local what = exchange(self)
     if not what then break end
     local kind, index = what:match("^(%a+) model (%d+)$")
     local model = self.models[tonumber(index)]

@@ -221,6 +221,20 @@ describe("join_uneven_inputs", function()
     ]])
   end)
 
+  it("is an error, and no hang, with other collectives inside that not all ranks reach", function()
+    for _, case in ipairs { { "accelerator:gather(core.ones(1))", "all_gather" }, { "accelerator:wait_for_everyone()", "barrier" },
+      { "accelerate.utils.gather_object({ 1 })", "gathers objects while this rank is done", "damaged" } } do
+      local status, _, err = ranks.run(2, script([[
+        local model = accelerator:prepare((make()))
+        accelerator:join_uneven_inputs({ model }, { even_batches = false }, function()
+          if rank == 0 then ]] .. case[1] .. [[ end
+        end)
+      ]]), { seconds = 20 })
+      assert.are.equal(1, status, err)
+      assert.truthy(err:find(case[2], 1, true) or case[3] and err:find(case[3], 1, true), err) -- whichever rank is first to say so
+    end
+  end)
+
   it("does nothing on one process", function()
     ranks.ok(1, script [[
       local model, optimizer = make()

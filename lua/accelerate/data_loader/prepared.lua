@@ -256,7 +256,7 @@ end
 function Loader:_placed(batch)
   local device = self._device
   if device and device ~= "cpu" then
-    for i = 1, batch.n do batch[i] = operations.send_to_device(batch[i], device) end
+    for i = 1, batch.n do batch[i] = operations.send_to_device(batch[i], device, { non_blocking = self._non_blocking }) end
   end
   return batch
 end
