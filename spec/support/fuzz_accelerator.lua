@@ -258,6 +258,7 @@ for _, value in ipairs(VALUES) do
   try(("AcceleratorState { cpu = %s }"):format(value[1]), { "cpu" }, state.AcceleratorState, { cpu = value[2]() })
   try(("GradientState(%s)"):format(value[1]), { "GradientState" }, state.GradientState, value[2]())
 end
+assert(dataclasses.HANDLERS)  -- loads the handlers
 for _, name in ipairs(ordered.sorted_keys(dataclasses)) do
   local Class = dataclasses[name]
   if type(Class) == "table" and rawget(Class, "_fields") then

@@ -1,0 +1,145 @@
+--- Handlers for Accelerator's kwargs_handlers, and the words that its options take.
+---
+---   local ddp = accelerate.DistributedDataParallelKwargs{ bucket_cap_mb = 50, comm_hook = "bf16" }
+---   local accelerator = accelerate.Accelerator{ kwargs_handlers = { ddp } }
+local dataclasses = require "accelerate.dataclasses"
+local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
+
+local fail = options.fail
+
+local M = {}
+
+--- What all handlers are.  One of it does nothing.
+M.KwargsHandler = dataclasses._handler("KwargsHandler", { fields = {} })
+
+--- How `Accelerator:autocast` and prepared models cast.
+M.AutocastKwargs = dataclasses._handler("AutocastKwargs", { fields = {
+  enabled = { "boolean", default = true },
+  cache_enabled = { "boolean", optional = true },  -- nil: as autocast has it, which is true
+} })
+
+--- Words for DistributedDataParallelKwargs' comm_hook.
+M.DDPCommunicationHookType = properties.enum("DDPCommunicationHookType", { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" })
+
+--- How gradients are reduced.
+--- `check_reduction` and `gradient_as_bucket_view` ask for what is always so here: reductions are compared between ranks
+--- before they run, and gradients lie in the buffers that are reduced.
+M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelKwargs", {
+  fields = {
+    dim = { "integer", default = 1 },
+    broadcast_buffers = { "boolean", default = true },  -- rank 0's buffers go to all before a forward that is to be synchronised
+    bucket_cap_mb = { "number", default = 25, above = 0 },
+    find_unused_parameters = { "boolean", default = false },
+    check_reduction = { "boolean", default = false },
+    gradient_as_bucket_view = { "boolean", default = false },
+    static_graph = { "boolean", default = false },
+    comm_hook = { "string", default = "no", one_of = { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" } },
+    comm_wrapper = { "string", default = "no", one_of = { "no", "fp16", "bf16" } },
+    comm_state_option = { "table", default = {} },
+  },
+  checks = {
+    dim = function(dim)
+      if dim ~= 1 then
+        fail("DistributedDataParallelKwargs: dim = %d: one process feeds one device, so batches are not cut; leave it at 1", dim)
+      end
+      return dim
+    end,
+  },
+  left_out = { comm_hook = true, comm_wrapper = true, comm_state_option = true },
+  init = function(self)
+    if self.comm_wrapper ~= "no" and self.comm_hook == "no" then
+      fail("DistributedDataParallelKwargs: comm_wrapper = '%s' wraps a comm_hook, and comm_hook is 'no'", self.comm_wrapper)
+    end
+    if self.comm_hook ~= "no" or next(self.comm_state_option) ~= nil then
+      require("accelerate.comm_hooks").make(self)  -- here for its errors: each prepared model gets a hook of its own
+    end
+  end,
+})
+
+--- How losses are scaled with mixed_precision = "fp16" on a device.
+M.GradScalerKwargs = dataclasses._handler("GradScalerKwargs", { fields = {
+  init_scale = { "number", default = 65536, above = 0 },
+  growth_factor = { "number", default = 2, above = 1 },
+  backoff_factor = { "number", default = 0.5, above = 0, below = 1 },
+  growth_interval = { "integer", default = 2000, min = 1 },  -- steps without an overflow
+  enabled = { "boolean", default = true },
+} })
+
+--- How ranks are connected.  backend: "nccl", the default, stands for the one that fits the device.  timeout: seconds that
+--- a rank waits in one collective; not given, the launcher's --timeout holds.
+M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
+  fields = {
+    backend = { "string", default = "nccl", one_of = { "nccl", "shm", "gloo", "mpi" } },
+    init_method = { "string", optional = true },
+    timeout = { "number", optional = true, above = 0, max = 1e9 },
+  },
+  checks = {
+    init_method = function(method)
+      if method ~= "env://" then
+        fail("InitProcessGroupKwargs: init_method = '%s': ranks are connected by their launcher; leave it out, or 'env://'", method)
+      end
+      return method
+    end,
+  },
+  init = function(self)
+    if self.timeout == nil then self._values.timeout = self.backend == "nccl" and 600 or 1800 end
+  end,
+})
+
+local SCHEDULE = {
+  wait = { "integer", default = 0, min = 0 }, warmup = { "integer", default = 0, min = 0 }, active = { "integer", min = 1 },
+  ["repeat"] = { "integer", default = 0, min = 0 }, skip_first = { "integer", default = 0, min = 0 },
+}
+
+--- What `Accelerator:profile` records.
+M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
+  fields = {
+    activities = { "list", optional = true },  -- nil: those of the devices in use
+    schedule_option = { "table", optional = true },  -- { wait=, warmup=, active=, ["repeat"]=, skip_first= } in steps
+    on_trace_ready = { "function", optional = true },
+    record_shapes = { "boolean", default = false },
+    profile_memory = { "boolean", default = false },
+    with_stack = { "boolean", default = false },
+    with_flops = { "boolean", default = false },
+    with_modules = { "boolean", default = false },
+    output_trace_dir = { "string", optional = true },
+  },
+  checks = {
+    activities = function(list)
+      for i, activity in ipairs(list) do
+        options.value("ProfileKwargs", ("activities[%d]"):format(i), activity,
+          { "string", one_of = { "cpu", "cuda", "xpu", "mtia", "hpu" } })
+      end
+      return list
+    end,
+    schedule_option = function(schedule) return options.check("ProfileKwargs: schedule_option", schedule, SCHEDULE) end,
+  },
+})
+
+--- The handlers that an Accelerator takes: the class, and the field that the Accelerator keeps it in.
+M.HANDLERS = {
+  { M.AutocastKwargs, "autocast_handler" }, { M.DistributedDataParallelKwargs, "ddp_handler" }, { M.GradScalerKwargs, "scaler_handler" },
+  { M.InitProcessGroupKwargs, "init_handler" }, { M.ProfileKwargs, "profile_handler" },
+}
+
+-- FP8: what there is upstream wraps Python libraries for GPUs.
+for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine", MSAMPRecipeKwargs = "ms-amp",
+  FP8RecipeKwargs = "transformer-engine or ms-amp" } do
+  M[name] = properties.callable(name, function()
+    fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision = 'bf16'", name, library)
+  end)
+end
+
+-- ---- words -------------------------------------------------------------------------------------------------------
+
+--- Words for Accelerator's mixed_precision.
+M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16" })
+--- Words for Accelerator's rng_types; of these, torch and generator are here.
+M.RNGType = properties.enum("RNGType",
+  { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron", "generator" })
+--- Words for Accelerator's dynamo_backend; of these, only NO is here.
+M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER",
+  "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM", "HPU_BACKEND", "NEURON" })
+
+return M
