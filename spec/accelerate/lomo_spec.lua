@@ -156,6 +156,39 @@ describe("LOMO and AdaLOMO", function()
     assert.are.equal(0.25, plain.param_groups[1].weight_decay)
   end)
 
+  it("serve parameters that are tied, frozen for a while, or used twice, and bfloat16 forwards", function()
+    for _, name in ipairs { "LOMO", "AdaLOMO" } do
+      for _, mode in ipairs { "no", "bf16" } do
+        state.reset()
+        local accelerator = accelerate.Accelerator { mixed_precision = mode }
+        local function tied()
+          core.manual_seed(2)
+          local a, b = nn.Linear(4, 4), nn.Linear(4, 4)
+          b.weight = a.weight
+          return nn.Sequential(a, nn.Tanh(), b, nn.Tanh(), nn.Linear(4, 4))
+        end
+        local model, plain = tied(), tied()
+        local optimizer, by_hand = optim[name](model, { lr = 0.1 }), optim[name](plain, { lr = 0.1 })
+        model[5].weight.requires_grad, plain[5].weight.requires_grad = false, false
+        model, optimizer = accelerator:prepare(model, optimizer)
+        for step = 1, 6 do
+          if step == 3 then model[5].weight.requires_grad, plain[5].weight.requires_grad = true, true end
+          core.manual_seed(step)
+          local x = core.randn(3, 4)
+          local before = model[5].weight:detach():clone()
+          accelerator:backward(model(x):square():mean(), { learning_rate = 0.1 })
+          optimizer:step()
+          assert.are.equal(step < 3, (model[5].weight - before):abs():max():item() == 0)
+          plain(x):square():mean():backward()
+          by_hand:step()
+          for _, p in ipairs(model:parameters()) do assert.is_nil(p.grad) end
+          by_hand:zero_grad()
+        end
+        near(values_of(plain), values_of(model), mode == "no" and 1e-6 or 2e-2, name .. " " .. mode)
+      end
+    end
+  end)
+
   it("say what is wrong", function()
     local accelerator = accelerate.Accelerator()
     local model = network()

@@ -119,10 +119,16 @@ function LOMO:_arrived(p)
   end
 end
 
--- What is left at the end: on ranks, parameters that this one's loss did not reach and what waited behind them.
+-- What is left at the end: gradients that were there before; on ranks, parameters that this one's loss did not reach and what
+-- waited behind them.
 local function rest(self)
   local pass = self._pass
-  if not self._reduce then return end
+  if not self._reduce then
+    for at, entry in ipairs(self._order) do
+      if entry.param.grad ~= nil then take(self, at) end
+    end
+    return
+  end
   while pass.next <= #self._order do
     pass.next = pass.next + 1
     take(self, pass.next - 1)
@@ -135,6 +141,7 @@ local function run(optimizers, passes, loss, graph)
     for i, optimizer in ipairs(optimizers) do
       passes[i].here, passes[i].next = {}, 1
       optimizer._pass = passes[i]
+      for _, entry in ipairs(optimizer._order) do optimizer:_hook(entry.param) end  -- some may have been unfrozen since
     end
   end, function()
     for _, optimizer in ipairs(optimizers) do optimizer._pass = nil end
