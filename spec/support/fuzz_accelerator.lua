@@ -109,11 +109,12 @@ local function try(what, words, call, ...)
     return true
   end)
   if ok then return end
+  if type(message) == "table" and getmetatable(message) and getmetatable(message).__tostring then return end  -- what the world did
   if type(message) ~= "string" then return problem(what, "raises a " .. type(message)) end
   local text = message:gsub("\nstack traceback:.*", "")
   local named = text:find("no such field", 1, true)  -- raised by the odd object itself
   for _, alternatives in ipairs(words) do
-    for word in (alternatives .. "|"):gmatch("(.-)|") do named = named or text:find(word, 1, true) ~= nil end
+    for word in (alternatives .. "|"):gmatch("(.-)|") do named = named or text:lower():find(word:lower(), 1, true) ~= nil end
   end
   if text:find("attempt to ", 1, true) or text:find("bad argument", 1, true) then problem(what, text)
   elseif not text:find(SOURCE, 1, true) then problem(what, "does not point at the caller: " .. text)
