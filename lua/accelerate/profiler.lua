@@ -11,7 +11,6 @@
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
@@ -214,13 +213,17 @@ end
 
 local active  -- the profile under way
 
+--- Whether ops are to be waited for on a GPU.
 local function check_devices(activities)
   local wait = activities == nil
   for _, activity in ipairs(activities or {}) do
     if activity == "xpu" or activity == "mtia" or activity == "hpu" then
       fail("profile: activities: there is no device of kind '%s' here, only cpu and cuda", activity)
     end
-    wait = wait or activity == "cuda"
+    if activity == "cuda" then
+      wait = true
+      if (core.device_count "cuda") == 0 then require("accelerate.tracking.telling").main("profile: activities: there is no GPU here; 'cuda' records nothing") end
+    end
   end
   return wait
 end

@@ -186,7 +186,6 @@ end
 -- ---- histograms
 
 local limits  -- TensorFlow's: from 1e-12 on, each 1.1 times the one before, both signs, and the largest double
-local positive = 0
 
 local function make_limits()
   local up, v = {}, 1e-12
@@ -194,7 +193,7 @@ local function make_limits()
     up[#up + 1] = v
     v = v * 1.1
   end
-  limits, positive = {}, #up
+  limits = {}
   for i = #up, 1, -1 do limits[#limits + 1] = -up[i] end
   limits[#limits + 1] = 0
   for i = 1, #up do limits[#limits + 1] = up[i] end

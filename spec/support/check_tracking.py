@@ -1,0 +1,101 @@
+"""Has the tools that trackers write for read what examples/tracking.lua wrote: TensorBoard, `wandb sync` (into a server of this script's
+own) and comet_ml's schemas.  Run by hand, where there is Python; the specs check the same files byte by byte without it.
+
+    pip install tensorboard wandb comet_ml jsonschema && python spec/support/check_tracking.py build/accel-run
+"""
+import glob, gzip, json, os, subprocess, sys, tempfile, threading, zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+host = os.path.abspath(sys.argv[1])
+folder = tempfile.mkdtemp()
+subprocess.run([host, "examples/tracking.lua", "--max_steps", "100", "--log_with", "tensorboard,wandb,comet_ml", "--project_dir", folder], check=True)
+
+# ---- TensorBoard
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+run = EventAccumulator(folder + "/quarters", size_guidance={"scalars": 0})
+run.Reload()
+assert run.Tags()["scalars"] == ["accuracy", "loss"], run.Tags()
+steps = [e.step for e in run.Scalars("loss")]
+assert steps == [1, 21, 41, 61, 81, 100], steps
+assert run.Scalars("loss")[0].value > run.Scalars("loss")[-1].value > 0
+weights = run.Histograms("0.weight")[0].histogram_value
+assert weights.num == 64 == sum(weights.bucket), weights
+settings = EventAccumulator(os.path.dirname(glob.glob(folder + "/quarters/*/hparams.yml")[0]))
+settings.Reload()
+start = plugin_data_pb2.HParamsPluginData.FromString(settings.summary_metadata["_hparams_/session_start_info"].plugin_data.content)
+assert start.session_start_info.hparams["batch_size"].number_value == 64
+print("tensorboard: %d scalars, histograms, hparams" % len(steps))
+
+# ---- wandb sync, and what it sends
+rows, put = [], []
+
+
+class Server(BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+
+    def answer(self, value):
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def body(self):
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return gzip.decompress(data) if self.headers.get("Content-Encoding") == "gzip" else data
+
+    def do_GET(self): self.answer({})
+
+    def do_PUT(self):
+        put.append((self.path, self.body()))
+        self.answer({})
+
+    def do_POST(self):
+        data = self.body()
+        if self.path.endswith("file_stream"):
+            rows.extend(json.loads(line) for line in json.loads(data).get("files", {}).get("wandb-history.jsonl", {}).get("content", []))
+            return self.answer({})
+        if "graphql" not in self.path: return self.answer({})
+        query = json.loads(data)
+        bucket = {"id": "1", "name": query.get("variables", {}).get("name"), "displayName": "one", "config": "{}", "historyLineCount": 0,
+                  "project": {"id": "1", "name": "quarters", "entity": {"id": "1", "name": "me"}}}
+        if "upsertBucket" in query["query"]: return self.answer({"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}})
+        if "createRunFiles" in query["query"]:
+            return self.answer({"data": {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": [
+                {"name": name, "uploadUrl": "http://127.0.0.1:%d/%s" % (server.server_port, name)} for name in query["variables"]["files"]]}}})
+        self.answer({"data": {}})
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+subprocess.run([os.path.join(os.path.dirname(sys.executable), "wandb"), "sync", "--yes"] + glob.glob(folder + "/wandb/*"), check=True, timeout=60,
+               stdin=subprocess.DEVNULL, env=dict(os.environ, WANDB_BASE_URL="http://127.0.0.1:%d" % server.server_port, WANDB_API_KEY="0" * 40))
+assert [row["_step"] for row in rows] == steps and all("loss" in row for row in rows), rows
+files = dict(put)
+assert b"batch_size" in files["/config.yaml"] and json.loads(files["/wandb-summary.json"])["_step"] == 100
+print("wandb sync: %d rows, %d files" % (len(rows), len(put)))
+
+# ---- comet_ml
+os.environ["COMET_OFFLINE"] = "1"
+import comet_ml, jsonschema
+from comet_ml import offline
+
+schemas = os.path.join(os.path.dirname(comet_ml.__file__), "schemas")
+schema_of = {"metric_msg": "offline-metric-msg", "parameter_msg": "offline-parameter-msg", "log_other": "offline-log-other-msg",
+             "file_upload": "offline-file-upload-msg"}
+
+
+def check(value, name):
+    with open(os.path.join(schemas, name + ".schema.json")) as f: jsonschema.validate(value, json.load(f))
+
+
+archive = glob.glob(folder + "/comet/*.zip")[0]
+assert zipfile.ZipFile(archive).testzip() is None
+inside = offline.unzip_offline_archive(archive)
+check(json.load(open(inside + "/experiment.json")), "offline-experiment")
+messages = [json.loads(line) for line in open(inside + "/messages.json")]
+for message in messages: check(message["payload"], schema_of[message["type"]])
+assert [m["payload"]["metric"]["step"] for m in messages if m["type"] == "metric_msg" and m["payload"]["metric"]["metricName"] == "loss"] == steps
+print("comet_ml: %d messages" % len(messages))
