@@ -49,6 +49,18 @@ local function start(inner, skip, head_size)
 end
 M.start = start
 
+local function check_iter(where, what, object)
+  if type(object) ~= "table" or type(object.iter) ~= "function" then
+    fail("%s: expected %s with iter(), got %s", where, what, options.show(object))
+  end
+end
+
+local function check_index(where, o)
+  if o.process_index >= o.num_processes then
+    fail("%s: option 'process_index' must be 0 to %d, got %d", where, o.num_processes - 1, o.process_index)
+  end
+end
+
 local function append(list, other, from, to)
   for i = from or 1, to or #other do list[#list + 1] = other[i] end
 end
@@ -95,8 +107,12 @@ local SHARD = {
   even_batches = { "boolean|function", default = true },
 }
 
+---@param batch_sampler table
+---@param opts? { num_processes: integer?, process_index: integer?, split_batches: boolean?, even_batches: (boolean|fun(): boolean)? }
 function Shard:init(batch_sampler, opts)
+  check_iter("BatchSamplerShard", "a batch sampler", batch_sampler)
   local o = options.check("BatchSamplerShard", opts, SHARD)
+  check_index("BatchSamplerShard", o)
   if type(batch_sampler) ~= "table" then
     fail("BatchSamplerShard: batch_sampler must be a batch sampler, got %s", options.show(batch_sampler))
   end
@@ -263,8 +279,12 @@ local STREAM = {
   split_batches = { "boolean", default = false },
 }
 
+---@param dataset table with iter()
+---@param opts? { batch_size: integer?, drop_last: boolean?, num_processes: integer?, process_index: integer?, split_batches: boolean? }
 function Stream:init(dataset, opts)
+  check_iter("IterableDatasetShard", "a data set", dataset)
   local o = options.check("IterableDatasetShard", opts, STREAM)
+  check_index("IterableDatasetShard", o)
   self.dataset = dataset
   for name, value in pairs(o) do self[name] = value end
   if o.split_batches and o.batch_size > 1 and o.batch_size % o.num_processes ~= 0 then
@@ -345,9 +365,7 @@ Skip.seekable = true
 ---@param batch_sampler table with iter()
 ---@param skip_batches integer? default 0
 function Skip:init(batch_sampler, skip_batches)
-  if type(batch_sampler) ~= "table" or type(batch_sampler.iter) ~= "function" then
-    fail("SkipBatchSampler: expected a batch sampler with iter(), got %s", options.show(batch_sampler))
-  end
+  check_iter("SkipBatchSampler", "a batch sampler", batch_sampler)
   self.batch_sampler = batch_sampler
   self.skip_batches = options.value("SkipBatchSampler", "skip_batches", skip_batches, { "integer", default = 0, min = 0 })
   self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last

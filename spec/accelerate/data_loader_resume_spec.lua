@@ -199,7 +199,15 @@ describe("the state of a prepared loader", function()
     assert.error_matches(function() loader:load_state_dict { batches = 1 } end, "option 'iteration' is missing")
     local found = loader:state_dict()
     found.batches = -1
-    assert.error_matches(function() loader:load_state_dict(found) end, "batches")
+    assert.error_matches(function() loader:load_state_dict(found) end, "option 'batches' must be at least 0, got %-1")
+    for _, damaged in ipairs { 5, { generator = "zz" }, { generator = 3 } } do
+      found = loader:state_dict()
+      found.parts.sampler = damaged
+      assert.error_matches(function() loader:load_state_dict(found) end, "what the state says of 'sampler' is damaged")
+    end
+    found = loader:state_dict()
+    found.position = 3
+    assert.error_matches(function() loader:load_state_dict(found) end, "unknown option 'position'")
   end)
 
   it("survives being written and read", function()

@@ -79,6 +79,13 @@ describe("BatchSamplerShard", function()
     assert.error_matches(function() shard(sampler(8, 3), 2, 0, { split_batches = true }) end, "multiple of the 2 processes, got 3")
     assert.error_matches(function() shard(lists {}, 2, 0, { split_batches = true }) end, "got nil")
   end)
+
+  it("refuses what is no batch sampler, and ranks that there are not", function()
+    assert.error_matches(function() sharding.BatchSamplerShard() end, "BatchSamplerShard: expected a batch sampler with iter%(%), got nil")
+    assert.error_matches(function() shard(sampler(8, 2), 2, 2) end, "option 'process_index' must be 0 to 1, got 2")
+    assert.error_matches(function() sharding.IterableDatasetShard {} end, "IterableDatasetShard: expected a data set with iter%(%)")
+    assert.error_matches(function() sharding.SkipBatchSampler(lists {}, "x") end, "skip_batches must be an integer, got 'x'")
+  end)
 end)
 
 describe("IterableDatasetShard", function()

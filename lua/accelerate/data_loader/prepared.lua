@@ -97,7 +97,14 @@ local function capture(self)
   return found
 end
 
+-- Sets the samplers and the data set to what `found` says; entries of parts that this loader lacks are left out.
 local function restore(self, found)
+  for name, entry in pairs(found) do
+    local generator = type(entry) == "table" and entry.generator
+    if type(entry) ~= "table" or generator and not (type(generator) == "string" and generator:match("^%x+$") and #generator == 32) then
+      fail("load_state_dict: what the state says of '%s' is damaged", tostring(name))
+    end
+  end
   local parts = parts_of(self)
   for _, name in ipairs(PARTS) do
     local part, entry = parts[name], found[name]
