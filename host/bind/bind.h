@@ -51,6 +51,9 @@ static inline void ax_bind_enter(lua_State *L)
     ax_bind_slow(L);
 }
 void ax_bind_drop_dead(lua_State *L);
+/* Around a backward pass, with nothing owned: the second may run a collection, and raise. */
+void ax_bind_backward_begins(void);
+void ax_bind_backward_ends(lua_State *L);
 
 /* ---- errors */
 

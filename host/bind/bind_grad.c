@@ -59,7 +59,9 @@ static int backward(lua_State *L)
   if (options) ax_check_options(L, options, "backward", names, 2);
   retain = option(L, options, "backward", "retain_graph");
   create = option(L, options, "backward", "create_graph");
+  ax_bind_backward_begins();
   if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_raise(L, "backward");
+  ax_bind_backward_ends(L);
   return 0;
 }
 

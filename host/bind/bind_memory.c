@@ -2,7 +2,11 @@
  *
  * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB, at most 256 MB).  It is put off while the
  * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so
- * that memory stays flat whatever the clock says.  One more chance comes before an allocation fails. */
+ * that memory stays flat whatever the clock says.  One more chance comes before an allocation fails.
+ *
+ * The best moment is the end of a backward pass: the graph is gone, and what is left of a step are the dead handles of a user's forward, which
+ * pin its activations.  A collection there finds them all; one in the middle of the next forward finds half of them, leaves more, and so lets
+ * more pile up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
 #include "bind/bind.h"
 #include "core/worker.h"
 
@@ -16,6 +20,8 @@
 
 static _Thread_local struct {
   int64_t left;        /* pressure after the last collection */
+  int64_t need;        /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
+  bool clean;          /* no garbage to speak of was there when the last backward pass had ended */
   double ended, cost;  /* seconds */
 } last;
 
@@ -54,6 +60,7 @@ static int collect(lua_State *L)
   last.cost = last.ended - start;
   last.left = ax_memory_pressure();
   ax_bind.mark = last.left + growth_allowed();
+  if (ax_bind.mark < last.need + LEAST_GROWTH) ax_bind.mark = last.need + LEAST_GROWTH;
   return status;
 }
 
@@ -74,6 +81,16 @@ void ax_bind_slow(lua_State *L)
     return;
   }
   if (collect(L) != 0) lua_error(L);
+}
+
+void ax_bind_backward_begins(void) { last.need = last.clean ? ax_memory_pressure() : 0; }
+
+void ax_bind_backward_ends(lua_State *L)
+{
+  const bool much = ax_memory_pressure() - last.left >= LEAST_GROWTH;
+  const bool due = much && !ax_bind.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
+  last.clean = due || !much;
+  if (due && collect(L) != 0) lua_error(L);
 }
 
 /* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the Lua stack or counted. */
