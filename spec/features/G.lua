@@ -9,7 +9,10 @@ return {
   { "main_process_first, local_main_process_first",
     spec = "accelerate/state_spec: lets the main process of the machine go first, and goes on after an error" },
   { "print(...)", spec = "accelerate/state_spec: prints once" },
-  { "end_training()", spec = "accelerate/state_spec: ends with the group left: who waits is told, and numbers stay" },
+  { "end_training()",
+    spec = {
+      "accelerate/state_spec: ends with the group left: who waits is told, and numbers stay",
+      "accelerate/tracking_spec: is called in order, with the step and its own options" } },
   { "destroy_process_group(group=None)",
     spec = "accelerate/state_spec: ends with the group left: who waits is told, and numbers stay" },
   { "default process-group timeout", spec = {

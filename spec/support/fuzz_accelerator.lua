@@ -81,6 +81,7 @@ local ACCELERATOR = {
   register_for_checkpointing = { { "object 1", own "model" } },
   register_save_state_pre_hook = { { "hook", fn } }, register_load_state_pre_hook = { { "hook", fn } },
   split_between_processes = { { "a list, a tensor|a tensor without dims|the map", function() return { 1, 2, 3 } end }, opts("apply_padding"), FUNCTION },
+  profile = { { "ProfileKwargs|profile_handler", function() return accelerate.ProfileKwargs {} end }, FUNCTION },
   main_process_first = { FUNCTION }, local_main_process_first = { FUNCTION },
   on_main_process = { FUNCTION }, on_local_main_process = { FUNCTION }, on_last_process = { FUNCTION },
   on_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } }, on_local_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } },
