@@ -32,6 +32,7 @@ return {
   { "join_uneven_inputs(joinables, even_batches=None)",
     spec = {
       "accelerate/joining_spec: takes ranks without batches along in the others' reductions",
+      "accelerate/joining_spec: gives the numbers that PyTorch's Join gives",
       "accelerate/joining_spec: leaves optimizers and schedulers alike on all ranks",
       "accelerate/joining_spec: is off when even_batches is true, and undoes what it overrode after an error",
       "accelerate/joining_spec: warns of dispatched loaders, once, on the main process",
