@@ -207,6 +207,12 @@ local function write_class(out, call, name, Class, files, where)
   end
   add(out, ("## %s(%s)"):format(call, call_text(made, arguments)))
   add(out, "")
+  if not described(block) and not described(made) then  -- a class that has a file to itself
+    for _, method in ipairs(sorted_names(Class)) do
+      local path = type(rawget(Class, method)) == "function" and annotations.place(rawget(Class, method))
+      block = block or path and annotations.header(path)
+    end
+  end
   if not described(block) and not described(made) then undocumented[#undocumented + 1] = where .. call end
   paragraphs(out, block)
   if made ~= block then paragraphs(out, made) end
@@ -307,7 +313,7 @@ local function write_member(out, page, name, value, files, fields)
   elseif is_callable(value) and properties.defined[name] then
     write_object(out, call, name, properties.defined[name], files, where)
   elseif is_callable(value) then
-    write_function(out, "##", alias .. ".", name, getmetatable(value).__call, files, where)
+    write_function(out, "##", alias .. ".", name, getmetatable(value).__make or getmetatable(value).__call, files, where)
   elseif type(value) == "table" then
     add(out, "## ", call)
     add(out, "")
@@ -336,7 +342,7 @@ local function write_page(page)
   add(out, (synopsis:gsub("%s+$", "")))
   add(out, "```")
   add(out, "")
-  local later, op_names, fields = {}, {}, {}
+  local later, op_names, answers, fields = {}, {}, {}, {}
   local class = annotations.class({ header_file(page[2]) }, page[2]:match("[%w_]+$"))
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
   for _, name in ipairs(members(module)) do
@@ -347,9 +353,18 @@ local function write_page(page)
       later[#later + 1] = ("[%s](%s.md)"):format(name, linked)
     elseif ops[value] then
       op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, ops[value])
+    elseif name:find("^is_.*_available$") then
+      answers[#answers + 1] = "`" .. name .. "`"
     elseif name ~= "core" then
       write_member(out, page, name, value, files, fields)
     end
+  end
+  if #answers > 0 then
+    add(out, "## is_*_available()")
+    add(out, "")
+    paragraphs(out, annotations.header("lua/accelerate/utils/available.lua"))
+    add(out, table.concat(answers, ", "))
+    add(out, "")
   end
   if #op_names > 0 then
     add(out, "## Ops")

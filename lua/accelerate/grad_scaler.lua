@@ -136,7 +136,9 @@ function methods:get_scale() return self._enabled and self._scale or 1 end
 function methods:is_enabled() return self._enabled end
 for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do
   local entry = OPTIONS[name]
+  --- The factor by which the scale grows or shrinks, or how many clean steps it takes to grow.
   methods["get_" .. name] = function(self) return self["_" .. name] end
+  --- Sets it for the steps to come.
   methods["set_" .. name] = function(self, value) self["_" .. name] = options.value("GradScaler: set_" .. name, "value", value, entry) end
 end
 

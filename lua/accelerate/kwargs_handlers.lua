@@ -126,6 +126,7 @@ M.HANDLERS = {
 -- FP8: what there is upstream wraps Python libraries for GPUs.
 for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine", MSAMPRecipeKwargs = "ms-amp",
   FP8RecipeKwargs = "transformer-engine or ms-amp" } do
+  --- Not there yet: raises.
   M[name] = properties.callable(name, function()
     fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision = 'bf16'", name, library)
   end)

@@ -112,6 +112,7 @@ local NOT_YET = {
   maybe_context_parallel = "context parallelism",
 }
 for name, what in pairs(NOT_YET) do
+  --- Not there yet: raises.
   Accelerator[name] = function() fail("accelerator:%s: %s is not there yet", name, what) end
 end
 

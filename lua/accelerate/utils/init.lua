@@ -54,8 +54,11 @@ local members = {
 
   --- Bytes and blocks in use, the most there ever were, the limit, by allocation size and script line.
   memory_stats = function() return require("accelerate.core").memory_stats end,
+  --- Most bytes that tensors of this rank may take: set_memory_limit(bytes). Beyond it an allocation is an error.
   set_memory_limit = function() return require("accelerate.core").set_memory_limit end,
+  --- Starts the peak of memory_stats anew.
   reset_peak_memory_stats = function() return require("accelerate.core").reset_peak_memory_stats end,
+  --- Gives blocks that no tensor uses back to the system.
   empty_cache = function() return require("accelerate.core").empty_cache end,
   wait_for_everyone = function()
     return function() return require("accelerate.state").PartialState():wait_for_everyone() end

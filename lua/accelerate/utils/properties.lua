@@ -71,6 +71,7 @@ function M.callable(name, make, statics)
   return setmetatable(statics or {}, {
     __name = name,
     __call = function(_, ...) return make(...) end,
+    __make = make,
     __index = function(_, key)
       if type(key) == "string" and key:sub(1, 1) == "_" then return nil end
       error(unknown(name, key, names_of(statics or {})), 2)
