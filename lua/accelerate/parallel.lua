@@ -1,16 +1,14 @@
---- Flat parameter buffers, and the reduction of gradients over ranks.
+--- The reduction of gradients over ranks.
 ---
 --- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients in a second one of
---- the same layout.  The Lua objects stay the same; they become views.  Slots are multiples of 256 bytes, in reverse
---- order of registration, which is about the order in which gradients get ready.  Padding is zero and stays zero, so
---- optimizers and norms may run over it.
+--- the same layout (accelerate.flat), so that one all_reduce takes all of them.
 ---
 --- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a gradient.  It travels
 --- with the gradients in the same all_reduce, so that ranks agree about parameters that only some of them used: those
 --- take part as zeros on the others, and a parameter that no rank used keeps no gradient.
 local core = require "accelerate.core"
+local flat = require "accelerate.flat"
 local options = require "accelerate.utils.options"
-local comm_hooks  -- loaded when a script asks for a hook
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 
@@ -18,18 +16,8 @@ local fail = options.fail
 
 local M = {}
 
-local SLOT_BYTES = 256
-
----@class accelerate.Chunk
----@field dtype string
----@field params accelerate.Tensor[] in the order of the buffer
----@field offsets integer[] in elements, counted from 0
----@field size integer elements of all slots
----@field flat accelerate.Tensor the parameters
----@field grads accelerate.Tensor? the gradients and the presence; made when a parameter wants a gradient
----@field work accelerate.Tensor? the parameters once more, in bfloat16, for mixed precision
----@field trainable boolean whether its parameters wanted gradients when it was made
----@field fused boolean whether an optimizer applies its gradients inside backward: then it has no buffer for them
+local comm_hooks  -- loaded when a script asks for a hook
+local homes, fused = flat.homes, flat.fused
 
 ---@class accelerate.Record what is known of a prepared model
 ---@field chunks accelerate.Chunk[]
@@ -50,99 +38,9 @@ local SLOT_BYTES = 256
 
 -- Model -> record.  A record refers to tensors, never to its model, so the weak key does its work.
 local records = setmetatable({}, { __mode = "k" })
--- Parameter -> chunk.  Weak on both sides: the chunk holds its parameters, and the record holds the chunk.
-local homes = setmetatable({}, { __mode = "kv" })
--- Parameters whose gradients an optimizer applies, reduced by itself, inside backward.
-local fused = setmetatable({}, { __mode = "k" })
-
---- How many chunks were made so far in this process: when it grew, optimizers' state no longer lies as the parameters do.
-M.layouts = 0
 
 ---@return accelerate.Record?
 function M.record_of(model) return records[model] end
-
-local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
-
--- ---- layout ------------------------------------------------------------------------------------------------------
-
---- Reserves the gradients' slots.
-local function give_slots(chunk)
-  chunk.grads = core.zeros({ chunk.size + #chunk.params }, { dtype = chunk.dtype, device = chunk.device })
-  for i, p in ipairs(chunk.params) do core.set_grad_slot(p, chunk.grads, chunk.offsets[i]) end
-end
-
---- Reserves the parameters' working copies.  Autocast writes them when it first needs them; from then on optimizers do.
-local function give_works(chunk, dtype)
-  chunk.work = core.zeros({ chunk.size }, { dtype = dtype, device = chunk.device })
-  for i, p in ipairs(chunk.params) do core.set_work(p, chunk.work, chunk.offsets[i]) end
-end
-
-local function new_chunk(params)
-  local first = params[1]
-  local chunk = { dtype = first.dtype, device = first.device, params = params, offsets = {}, size = 0, fused = fused[first] or false }
-  chunk.trainable = first.requires_grad and not chunk.fused
-  local unit = SLOT_BYTES / first:element_size()
-  for i, p in ipairs(params) do
-    chunk.offsets[i] = chunk.size
-    chunk.size = chunk.size + math.ceil(p:numel() / unit) * unit
-  end
-  chunk.flat = core.zeros({ chunk.size }, { dtype = chunk.dtype, device = chunk.device })
-  for i, p in ipairs(params) do
-    core.rebind(p, chunk.flat, chunk.offsets[i])
-    homes[p] = chunk
-  end
-  if chunk.trainable then
-    give_slots(chunk)
-  else
-    for _, p in ipairs(params) do core.set_grad_slot(p, nil) end
-  end
-  local lower = state.lower_type()
-  if lower and chunk.dtype == "float32" then give_works(chunk, lower) end
-  M.layouts = M.layouts + 1
-  return chunk
-end
-
---- Parameters that are not laid out yet, grouped by element type and by what becomes of their gradients; each group in
---- reverse order of registration.
-local function groups_of(params)
-  local groups, order, seen = {}, {}, {}
-  for i = #params, 1, -1 do
-    local p = params[i]
-    if not seen[p] and not homes[p] and floating(p) then
-      seen[p] = true
-      local key = ("%s %s %s"):format(p.dtype, p.device, fused[p] and "fused" or p.requires_grad and "trained" or "frozen")
-      if not groups[key] then
-        groups[key] = {}
-        order[#order + 1] = key
-      end
-      table.insert(groups[key], p)
-    end
-  end
-  return groups, order
-end
-
---- Lays out what is new in `params`.
----@return accelerate.Chunk[] the chunks made
-local function lay_out(record, params)
-  local made = {}
-  local groups, order = groups_of(params)
-  for _, key in ipairs(order) do
-    made[#made + 1] = new_chunk(groups[key])
-  end
-  for _, chunk in ipairs(made) do table.insert(record.chunks, chunk) end
-  -- A parameter shared with another prepared model lives in that one's chunk, which must then be reduced with this
-  -- model, too.
-  local known = {}
-  for _, chunk in ipairs(record.chunks) do known[chunk] = true end
-  for _, p in ipairs(params) do
-    local home = homes[p]
-    if home and not known[home] then
-      known[home] = true
-      table.insert(record.chunks, home)
-    end
-  end
-  return made
-end
 
 -- ---- agreement between ranks -------------------------------------------------------------------------------------
 
@@ -234,11 +132,11 @@ function M.prepare(model, handler)
   local record = records[model]
   local params = model:parameters()
   if record then
-    local _, new = groups_of(params)
+    local _, new = flat.groups_of(params)
     if #new == 0 then return record end
   else
-    record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }), weight = 0,
-      divisor = 0, summing = false, alone = false }
+    record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }),
+      weight = 0, divisor = 0, summing = false, alone = false }
     configure(record, handler)
   end
   -- As in DDP: a model without a parameter to train is each rank's own.
@@ -246,7 +144,7 @@ function M.prepare(model, handler)
   for _, p in ipairs(params) do trained = trained or p.requires_grad end
   local distributed = trained and state.PartialState().num_processes > 1
   if distributed then check_agreement(model) end
-  local made = lay_out(record, params)
+  local made = flat.lay_out(record, params)
   if distributed then
     share_values(model, made)
     watch(record)
@@ -263,23 +161,12 @@ local function thawed(record, chunk)
   if chunk.fused then return false end
   for _, p in ipairs(chunk.params) do
     if p.requires_grad then
-      if not chunk.grads then give_slots(chunk) end
+      if not chunk.grads then flat.give_slots(chunk) end
       watch(record)
       return true
     end
   end
   return false
-end
-
---- Lays a model out anew: its parameters were converted, or given other memory, since.
-local function lay_out_again(model, record)
-  for _, chunk in ipairs(record.chunks) do
-    for _, p in ipairs(chunk.params) do
-      if homes[p] == chunk then homes[p] = nil end
-    end
-  end
-  record.chunks = {}
-  lay_out(record, model:parameters())
 end
 
 --- The all_reduce of a chunk's gradients and presence, whole or in buckets.
@@ -354,7 +241,7 @@ function M.fuse(models, params)
     for _, chunk in ipairs(record.chunks) do
       for _, p in ipairs(chunk.params) do changed = changed or (fused[p] or false) ~= chunk.fused end
     end
-    if changed then lay_out_again(model, record) end
+    if changed then flat.lay_out_again(model, record) end
   end
 end
 
@@ -378,7 +265,7 @@ function M.reduce(model)
   record.touched = false
   if not M.joining then check_reached(model, record) end
   if not reduce_chunks(record) then
-    lay_out_again(model, record)
+    flat.lay_out_again(model, record)
     reduce_chunks(record)  -- means of means: what was reduced already does not change
   end
   -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that

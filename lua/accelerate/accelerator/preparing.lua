@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
+local flat = require "accelerate.flat"
 local kinds = require "accelerate.accelerator.kinds"
 local mixed_precision = require "accelerate.mixed_precision"
 local optimizers = require "accelerate.optimizer"
@@ -159,11 +160,11 @@ function Accelerator:prepare(...)
     n = n - 1
     if #placement ~= n then fail("prepare: device_placement has %d entries for %d objects", #placement, n) end
   end
-  local layouts = parallel.layouts
+  local layouts = flat.layouts
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
-  for _, optimizer in ipairs(parallel.layouts > layouts and self._optimizers or {}) do move_state(rawget(optimizer, "optimizer")) end
+  for _, optimizer in ipairs(flat.layouts > layouts and self._optimizers or {}) do move_state(rawget(optimizer, "optimizer")) end
   return unpack(objects, 1, n)
 end
 
