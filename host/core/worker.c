@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/core.h"
+#include "core/profile.h"
 #include "dist.h"
 
 enum { SLOTS = 1024, PAGE = 4096 };
@@ -106,6 +106,7 @@ static void become_worker(ax_worker *w, pid_t parent)
   if (getppid() != parent) _exit(128 + SIGKILL); /* it died before the line above */
   prctl(PR_SET_NAME, "accel-worker");
   inside = true;
+  ax_profiling = false;
   sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all; the parent decides */
   signal(SIGTERM, SIG_DFL);
   for (ax_worker *other = live; other; other = other->next) { /* or they would not see the parent go */

@@ -90,7 +90,8 @@ local function fields(message)
   end
   while at <= #message do
     local key = varint()
-    local kind, value = key % 8, nil
+    local kind = key % 8
+    local value
     if kind == 0 then value = varint()
     else
       local n = kind == 1 and 8 or kind == 5 and 4 or varint()
@@ -737,6 +738,19 @@ describe("accelerator:log and its kin", function()
       assert.are.equal(2, select(2, text:gsub("\n", "")))
       assert.truthy(text:find('"direct": 0', 1, true) and text:find('"loss": 0', 1, true))
       assert.are.equal(1, #find(folder, "%.wandb$"))
+    end)
+  end)
+end)
+
+describe("tracking, logging and the profiler", function()
+  it("take every type of value, or refuse it with a message of their own", function()
+    host.in_folder(function(folder)
+      local pipe = io.popen("pwd")
+      local here = pipe:read("*l")
+      pipe:close()
+      local status, out, err = host.run({ here .. "/spec/support/fuzz_around.lua", "." }, { folder = folder })
+      assert.are.equal(0, status, err)
+      assert.truthy(out:find("^%d%d%d%d calls, 0 wrong\n$"), out)
     end)
   end)
 end)

@@ -67,6 +67,7 @@ function Accelerator:init_trackers(project_name, opts)
   options.value("init_trackers", "project_name", project_name, { "string" })
   if project_name == "" then fail("init_trackers: project_name must not be empty") end
   opts = options.check("init_trackers", opts, INIT)
+  if opts.config ~= nil then require("accelerate.tracking.builtin").settings("init_trackers: config", opts.config) end
   local given = by_tracker(self, "init_trackers: init_kwargs", opts.init_kwargs)
   local fresh = {}
   for _, wanted in ipairs(self._log_with) do

@@ -3,8 +3,10 @@
 --- of the script is raised as an error.
 local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local telling = require "accelerate.tracking.telling"
 local tracker = require "accelerate.tracking.tracker"
+local values = require "accelerate.tracking.values"
 
 local M = {}
 
@@ -63,18 +65,27 @@ function M.class(label, fields, accepts, methods)
 end
 
 --- The values of a log call: a map with names, or an error.
-function M.values(where, values)
-  if type(values) ~= "table" then options.fail("%s: values must be a table of values by name, got %s", where, options.show(values)) end
-  for key in next, values do
+function M.values(where, given)
+  if type(given) ~= "table" then options.fail("%s: values must be a table of values by name, got %s", where, options.show(given)) end
+  for key in next, given do
     if type(key) ~= "string" and type(key) ~= "number" then
       options.fail("%s: the names of values must be texts, got %s as one", where, options.show(key))
     end
   end
-  return values
+  return given
+end
+
+--- Settings of a run as plain nested values: a map with names, or an error.
+function M.settings(where, config)
+  if type(config) ~= "table" or getmetatable(config) ~= nil and not ordered.is_ordered(config) or #config > 0 then
+    options.fail("%s: expected a table of settings by name, got %s", where, options.show(config))
+  end
+  return values.settings(M.values(where, config))
 end
 
 --- Columns and rows of log_table, checked.
-function M.table_of(where, opts)
+function M.table_of(where, name, opts)
+  options.value(where, "name", name, { "string" })
   for i, column in ipairs(opts.columns) do
     if type(column) ~= "string" then options.fail("%s: columns: entry %d must be a text, got %s", where, i, options.show(column)) end
   end

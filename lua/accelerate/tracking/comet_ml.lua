@@ -115,7 +115,7 @@ Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_di
     if o.experiment_name then other(self, "Name", o.experiment_name) end
   end,
   store_init_configuration = function(self, config)
-    parameters(self, "", values.settings(builtin.values("CometMLTracker:store_init_configuration", config)))
+    parameters(self, "", builtin.settings("CometMLTracker:store_init_configuration", config))
   end,
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
@@ -136,9 +136,8 @@ Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_di
     end
   end,
   log_table = function(self, name, opts)
-    options.value("CometMLTracker:log_table", "name", name, { "string" })
     opts = Class.options_of("log_table", opts)
-    local columns, data = builtin.table_of("CometMLTracker:log_table", opts)
+    local columns, data = builtin.table_of("CometMLTracker:log_table", name, opts)
     upload(self, "asset", "csv", require("accelerate.tracking.csv").text(columns, data),
       { assetId = file.random_hex(16), fileName = name:find("%.csv$") and name or name .. ".csv", step = opts.step })
   end,

@@ -92,7 +92,7 @@ Class = builtin.class("CSVTracker", { name = "csv", requires_logging_directory =
   end,
   store_init_configuration = function(self, config)
     file.save(self.logging_dir .. "/config.json",
-      values.json(values.settings(builtin.values("CSVTracker:store_init_configuration", config))) .. "\n")
+      values.json(builtin.settings("CSVTracker:store_init_configuration", config)) .. "\n")
   end,
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
@@ -116,7 +116,7 @@ Class = builtin.class("CSVTracker", { name = "csv", requires_logging_directory =
   end,
   log_table = function(self, name, opts)
     opts = Class.options_of("log_table", opts)
-    local columns, data = builtin.table_of("CSVTracker:log_table", opts)
+    local columns, data = builtin.table_of("CSVTracker:log_table", name, opts)
     file.save(("%s/%s%s.csv"):format(self.logging_dir, file.safe_name(name), opts.step and "_" .. opts.step or ""), Class.text(columns, data))
   end,
   finish = function(self)

@@ -31,7 +31,7 @@ Class = builtin.class("JSONLTracker", { name = "jsonl", requires_logging_directo
     self.tracker = file.open(self.logging_dir .. "/" .. self.init_kwargs.file_name)
   end,
   store_init_configuration = function(self, config)
-    put(self, { config = values.settings(builtin.values("JSONLTracker:store_init_configuration", config)) })
+    put(self, { config = builtin.settings("JSONLTracker:store_init_configuration", config) })
   end,
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
@@ -55,7 +55,7 @@ Class = builtin.class("JSONLTracker", { name = "jsonl", requires_logging_directo
   end,
   log_table = function(self, name, opts)
     opts = Class.options_of("log_table", opts)
-    local columns, data = builtin.table_of("JSONLTracker:log_table", opts)
+    local columns, data = builtin.table_of("JSONLTracker:log_table", name, opts)
     put(self, { table = name, columns = columns, data = values.settings(data) }, opts.step)
   end,
   finish = function(self)

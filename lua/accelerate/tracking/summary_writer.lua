@@ -8,6 +8,7 @@
 --- A file is a row of records (tensorflow/core/lib/io/record_writer.h): the length in 8 bytes, its masked CRC-32C, the data, its masked
 --- CRC-32C.  The data is an Event (tensorboard/compat/proto/event.proto, summary.proto), of which the fields used here are numbered where
 --- they are written.
+local builtin = require "accelerate.tracking.builtin"
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local file = require "accelerate.tracking.file"
@@ -136,7 +137,7 @@ end
 ---@param map table<string, number|accelerate.Tensor>
 function SummaryWriter:add_scalars(main_tag, map, opts)
   opts = read("add_scalars", main_tag, opts)
-  if type(map) ~= "table" then fail("SummaryWriter:add_scalars: expected a map of numbers, got %s", options.show(map)) end
+  builtin.values("SummaryWriter:add_scalars", map)
   for _, key in ipairs(ordered.keys(map)) do
     local dir = ("%s/%s_%s"):format(self.log_dir, (main_tag:gsub("/", "_")), tostring(key))
     self._others[dir] = self._others[dir] or SummaryWriter(dir, { flush_secs = self._opts.flush_secs, max_queue = self._opts.max_queue })
@@ -274,7 +275,8 @@ local TYPES = { string = 1, boolean = 2, number = 3 }  -- DataType
 ---@param opts { run_name: string?, global_step: integer? }? run_name: the folder; default: seconds since 1970
 ---@return string folder
 function SummaryWriter:add_hparams(hparams, metrics, opts)
-  if type(hparams) ~= "table" then fail("SummaryWriter:add_hparams: expected a table of settings, got %s", options.show(hparams)) end
+  hparams = builtin.settings("SummaryWriter:add_hparams: hparams", hparams)
+  metrics = builtin.settings("SummaryWriter:add_hparams: metrics", metrics or {})
   opts = options.check("SummaryWriter:add_hparams", opts, { run_name = { "string", optional = true }, global_step = CALL.global_step })
   local now = file.now()
   local folder = ("%s/%s"):format(self.log_dir, opts.run_name or ("%.6f"):format(now))
@@ -285,7 +287,7 @@ function SummaryWriter:add_hparams(hparams, metrics, opts)
     infos[#infos + 1] = pb.bytes(4, pb.bytes(1, name) .. pb.int(4, TYPES[type(value)]))
     settings[#settings + 1] = pb.bytes(1, pb.bytes(1, name) .. pb.bytes(2, value_message(value)))
   end
-  for _, name in ipairs(ordered.keys(metrics or {})) do
+  for _, name in ipairs(ordered.keys(metrics)) do
     results[#results + 1] = pb.bytes(5, pb.bytes(1, pb.bytes(2, name)))  -- MetricInfo: name 1 (tag 2)
   end
   local writer = SummaryWriter(folder, { flush_secs = 0 })
@@ -294,7 +296,7 @@ function SummaryWriter:add_hparams(hparams, metrics, opts)
   put("_hparams_/experiment", pb.bytes(2, table.concat(infos) .. table.concat(results)))
   put("_hparams_/session_start_info", pb.bytes(3, table.concat(settings) .. pb.double(5, now)))
   put("_hparams_/session_end_info", pb.bytes(4, pb.int(1, 1) .. pb.double(2, now)))
-  for _, name in ipairs(ordered.keys(metrics or {})) do writer:add_scalar(name, metrics[name], opts.global_step) end
+  for _, name in ipairs(ordered.keys(metrics)) do writer:add_scalar(name, metrics[name], opts.global_step) end
   writer:close()
   return folder
 end

@@ -62,7 +62,7 @@ Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_log
     self.tracker = require("accelerate.tracking.summary_writer")(self.logging_dir, self.init_kwargs)
   end,
   store_init_configuration = function(self, config)
-    local settings = values.settings(builtin.values("TensorBoardTracker:store_init_configuration", config))
+    local settings = builtin.settings("TensorBoardTracker:store_init_configuration", config)
     local folder = self.tracker:add_hparams(settings, {})
     file.save(folder .. "/hparams.yml", next(settings) and table.concat(yaml(settings, "", {}), "\n") .. "\n" or "{}\n")
   end,
@@ -86,9 +86,8 @@ Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_log
     self.tracker:flush()
   end,
   log_table = function(self, name, opts)  -- TensorBoard has no tables, but shows those of Markdown
-    options.value("TensorBoardTracker:log_table", "name", name, { "string" })
     opts = Class.options_of("log_table", opts)
-    local columns, data = builtin.table_of("TensorBoardTracker:log_table", opts)
+    local columns, data = builtin.table_of("TensorBoardTracker:log_table", name, opts)
     local function line(cells)
       local parts = {}
       for i = 1, #columns do

@@ -14,6 +14,15 @@ function M.item(x)
   return x:detach():to("float64"):item()  -- an int64 beyond 2^53
 end
 
+--- Whether a table's keys are all texts, numbers or booleans: others have no order.
+local function has_order(map)
+  for key in next, map do
+    local kind = type(key)
+    if kind ~= "string" and kind ~= "number" and kind ~= "boolean" then return false end
+  end
+  return true
+end
+
 --- A value as a number, text, boolean or map of numbers; nil for what no tracker here can keep.
 ---@param value any
 ---@return number|string|boolean|table<string, number>|nil
@@ -22,7 +31,7 @@ function M.plain(value)
   local kind = type(value)
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
   if kind == "cdata" then return tonumber(value) end
-  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) then return nil end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) or not has_order(value) then return nil end
   local map = {}
   for key, entry in ordered.pairs(value) do
     local number = type(entry) == "table" and nil or M.plain(entry)
@@ -58,7 +67,7 @@ local function settings(value)
   end
   local kind = type(value)
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
-  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) then return tostring(value) end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) or not has_order(value) then return tostring(value) end
   local copy = {}
   if ordered.is_list(value) then
     for i, entry in ipairs(value) do copy[i] = settings(entry) end

@@ -9,7 +9,6 @@ local digest = require "accelerate.tracking.digest"
 local env = require "accelerate.utils.environment"
 local file = require "accelerate.tracking.file"
 local json = require "accelerate.utils.json"
-local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local pb = require "accelerate.tracking.protobuf"
 local png = require "accelerate.tracking.png"
@@ -193,7 +192,7 @@ Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directo
 }, {
   start = start,
   store_init_configuration = function(self, config)
-    put(self, CONFIG, config_message(values.settings(builtin.values("WandBTracker:store_init_configuration", config))))
+    put(self, CONFIG, config_message(builtin.settings("WandBTracker:store_init_configuration", config)))
   end,
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
@@ -217,9 +216,8 @@ Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directo
     add(self, map, opts.step)
   end,
   log_table = function(self, name, opts)
-    options.value("WandBTracker:log_table", "name", name, { "string" })
     opts = Class.options_of("log_table", opts)
-    local columns, data = builtin.table_of("WandBTracker:log_table", opts)
+    local columns, data = builtin.table_of("WandBTracker:log_table", name, opts)
     local bytes = values.json({ columns = columns, data = values.settings(data) })
     local sha = digest.sha256(bytes)
     local path = ("media/table/%s_%d_%s.table.json"):format(file.safe_name(name), step_of(self, opts.step), sha:sub(1, 20))
