@@ -4,7 +4,6 @@
 --- hparams.yml.  `accelerator:get_tracker("tensorboard", { unwrap = true })` is the SummaryWriter, which also takes histograms.
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
-local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local values = require "accelerate.tracking.values"
 
