@@ -26,7 +26,7 @@ function M.str_to_bool(text, what)
   local word = tostring(text):lower()
   if TRUE[word] then return true end
   if FALSE[word] then return false end
-  error(("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'"):format(what or "str_to_bool", tostring(text)), 2)
+  fail("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'", what or "str_to_bool", tostring(text))
 end
 
 --- A variable that is set and not empty, else `default`.
@@ -51,7 +51,7 @@ function M.integer(name, min)
   if value == nil then return nil end
   local number = tonumber(value)
   if not number or number % 1 ~= 0 or number < min then
-    error(("%s: expected a whole number of at least %d, got '%s'"):format(name, min, value), 2)
+    fail("%s: expected a whole number of at least %d, got '%s'", name, min, value)
   end
   return number
 end
