@@ -162,4 +162,42 @@ function M.on_ranks(count, seed)
   return gathered
 end
 
+--- Calls of prepared loaders in any order, the same on all ranks: passes begun, left and gone on with, states saved and loaded, epochs
+--- set, beginnings left out.  Raises when one of them does.
+---@param steps integer
+---@param seed integer
+function M.any_order(steps, seed)
+  local accelerate = require "accelerate"
+  local draw = M.drawer(seed)
+  local accelerator = accelerate.Accelerator()
+  local function make()
+    local case = M.random_case(draw, core.dist.world_size())
+    local config = { dispatch_batches = case.dispatch or nil, use_seedable_sampler = case.seedable, split_batches = case.split }
+    return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }:prepare(M.build(case))
+  end
+  local loaders, passes, states = { make(), make(), make() }, {}, {}
+  local calls = {
+    function(i) loaders[i], passes[i], states[i] = make(), nil, nil end,
+    function(i) passes[i] = loaders[i]:iter() end,
+    function(i)
+      for _ = 1, 3 do
+        if passes[i] and passes[i]() == nil then passes[i] = nil end
+      end
+    end,
+    function(i) states[i] = loaders[i]:state_dict() end,
+    function(i) if states[i] then loaders[i]:load_state_dict(states[i]) end end,
+    function(i) loaders[i] = accelerator:skip_first_batches(loaders[i], draw(0, 2)) end,
+    function(i) loaders[i]:set_epoch(draw(0, 3)) end,
+    function(i)
+      for _ in loaders[i]:iter() do
+        if draw(1, 5) == 1 then break end
+      end
+    end,
+  }
+  for _ = 1, steps do
+    calls[draw(1, #calls)](draw(1, 3))
+    assert(type(accelerator.gradient_state.remainder) == "number")
+  end
+end
+
 return M
