@@ -1,0 +1,375 @@
+/* Scaled dot-product attention and its gradient in memory linear in the sequence: tiles of scores with a running softmax; the gradient works
+ * its tiles out anew from the log-sum-exp that the forward pass kept.
+ *
+ * A block has ROWS rows of one side (queries; keys for their own gradients), R for each warp, and walks over the other side 32 at a time, a
+ * lane for each.  Scores and their gradients are dot products of its rows, which lie in shared memory, with the lane's own; products with
+ * scores run over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is added by two blocks. */
+#include "rows.cuh"
+
+#include "philox.h"
+
+enum { WARPS = 4, MOST_HEAD = 256 };
+
+/* (batch, heads, rows, columns) in elements. */
+struct side { const void *data; int64_t step[4]; };
+
+struct job {
+  side q, k, v, y, g, dq, dk, dv, mask; /* mask.data NULL: none */
+  int mask_dtype;
+  int64_t batch, heads, group, queries, keys;
+  int head, value_head;
+  double scale;
+  bool causal, dropout;
+  uint32_t least; /* an element stays when its word reaches this */
+  double kept;    /* and is then scaled by this */
+  int64_t quads;  /* Philox blocks for a row of scores */
+  uint64_t seed, stream, draw;
+  void *lse, *delta; /* of the compute type: (batch, heads, queries) */
+};
+
+template <class T> struct rows_of { static const int each = sizeof(T) == 8 ? 2 : 4, all = each * WARPS, chunk = sizeof(T) == 8 ? 32 : 64; };
+
+static __device__ __forceinline__ float exp_of(float x) { return ax_exp_f32(x); }
+static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
+
+template <class S> static __device__ __forceinline__ S *plane(const side &s, int64_t b, int64_t h) { return (S *)s.data + b * s.step[0] + h * s.step[1]; }
+
+/* rows [row0, row0 + ROWS) of a plane to shared memory, times `by`; zeros past `count`. */
+template <class T, int D, class S> static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by, T (*to)[D])
+{
+  for (int p = threadIdx.x; p < rows_of<T>::all * width; p += blockDim.x) {
+    const int r = p / width, c = p % width;
+    to[r][c] = row0 + r < count ? (T)ax_load(from[(row0 + r) * s.step[2] + c * s.step[3]]) * by : (T)0;
+  }
+}
+
+/* out[r] = this warp's row r times row (first + lane) of the plane.  The whole block takes part. */
+template <class T, int D, class S>
+static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t first, int64_t count, int width, T (*piece)[rows_of<T>::chunk + 1], T (&out)[rows_of<T>::each])
+{
+  constexpr int R = rows_of<T>::each, CHUNK = rows_of<T>::chunk;
+  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
+  for (int r = 0; r < R; r++) out[r] = 0;
+  for (int c0 = 0; c0 < width; c0 += CHUNK) {
+    const int many = width - c0 < CHUNK ? width - c0 : CHUNK;
+    __syncthreads(); /* the last piece may still be read */
+    for (int p = threadIdx.x; p < 32 * many; p += blockDim.x) {
+      const int r = p / many, c = p % many;
+      piece[r][c] = first + r < count ? (T)ax_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
+    }
+    __syncthreads();
+    for (int c = 0; c < many; c++) {
+      const T v = piece[lane][c];
+      for (int r = 0; r < R; r++) out[r] += rows[own + r][c0 + c] * v;
+    }
+  }
+}
+
+/* sum[r][j] += the lanes' p[r] times column lane + 32 j of their rows. */
+template <class T, int D, class S>
+static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, const S *from, int64_t first, int64_t count, int width, T (&sum)[rows_of<T>::each][D / 32])
+{
+  constexpr int R = rows_of<T>::each;
+  const int lane = threadIdx.x % 32, many = count - first < 32 ? (int)(count - first) : 32;
+  for (int k = 0; k < many; k++) {
+    T by[R];
+    for (int r = 0; r < R; r++) by[r] = __shfl_sync(0xffffffffu, p[r], k);
+    const S *row = from + (first + k) * s.step[2];
+#pragma unroll
+    for (int j = 0; j < D / 32; j++) {
+      const int c = lane + 32 * j;
+      if (c >= width) break;
+      const T v = (T)ax_load(row[c * s.step[3]]);
+      for (int r = 0; r < R; r++) sum[r][j] += by[r] * v;
+    }
+  }
+}
+
+template <class T, int D, class S> static __device__ void store_row(const side &s, S *to, int64_t row, int width, T by, const T (&sum)[D / 32])
+{
+  for (int j = 0; j < D / 32; j++) {
+    const int c = threadIdx.x % 32 + 32 * j;
+    if (c < width) to[row * s.step[2] + c * s.step[3]] = ax_store<S>(sum[j] * by);
+  }
+}
+
+/* What a mask adds to a score.  (Not inlined, nor is keep: once for each score, and the tiles' loops stay small.) */
+static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
+{
+  const int64_t at = b * j.mask.step[0] + h * j.mask.step[1] + q * j.mask.step[2] + k * j.mask.step[3];
+  if (j.mask_dtype == AX_BOOL) return ((const uint8_t *)j.mask.data)[at] ? 0.0 : -(double)INFINITY;
+  return ax_number_at(j.mask_dtype, j.mask.data, at);
+}
+
+/* A score with what masks it: -infinity where query q does not see key k. */
+template <class T> static __device__ __forceinline__ T masked(const job &j, int64_t b, int64_t h, int64_t q, int64_t k, T score)
+{
+  if (q >= j.queries || k >= j.keys || (j.causal && k > q)) return -(T)INFINITY;
+  if (!j.mask.data) return score;
+  return score + (T)mask_at(j, b, h, q, k);
+}
+
+/* 0 or 1 / (1 - p): element (b, h, q, k) takes word k % 4 of the Philox block ((b H + h) T + q) K/4 + k/4. */
+template <class T> static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
+{
+  uint32_t w[4];
+  ax_philox_run(ax_philox_at(j.seed, j.stream, j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4)), w);
+  return w[k % 4] >= j.least ? (T)j.kept : (T)0;
+}
+
+/* ---- forward */
+
+template <class S, int D> static __global__ void forward(job j)
+{
+  typedef compute<S> T;
+  constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
+  __shared__ T rows[ROWS][D], piece[32][rows_of<T>::chunk + 1];
+  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
+  const int64_t tiles = (j.queries + ROWS - 1) / ROWS;
+
+  for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
+    const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads; /* the longest of a causal head first */
+    const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
+    const S *keys = plane<const S>(j.k, b, h / j.group), *values = plane<const S>(j.v, b, h / j.group);
+    T top[R], sum[R], out[R][D / 32];
+    for (int r = 0; r < R; r++) {
+      top[r] = -(T)INFINITY;
+      sum[r] = 0;
+      for (int c = 0; c < D / 32; c++) out[r][c] = 0;
+    }
+    __syncthreads();
+    load_rows<T, D, S>(j.q, plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    for (int64_t k0 = 0; k0 < end; k0 += 32) {
+      T s[R];
+      dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
+      for (int r = 0; r < R; r++) {
+        const int64_t q = q0 + own + r, k = k0 + lane;
+        s[r] = masked(j, b, h, q, k, s[r]);
+        const T most = ax_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }), now = most > top[r] ? most : top[r];
+        const T least = now == -(T)INFINITY ? (T)0 : now; /* all masked so far: exp(-inf - 0) is 0, not NaN */
+        const T change = exp_of(top[r] - least);
+        s[r] = exp_of(s[r] - least);
+        sum[r] = sum[r] * change + s[r]; /* of this lane's keys */
+        top[r] = now;
+        for (int c = 0; c < D / 32; c++) out[r][c] *= change;
+        if (j.dropout && s[r] != 0) s[r] *= keep<T>(j, b, h, q, k);
+      }
+      add_rows<T, D, S>(s, j.v, values, k0, j.keys, j.value_head, out);
+    }
+    for (int r = 0; r < R; r++) {
+      const int64_t q = q0 + own + r;
+      const T all = ax_warp_reduce(sum[r], [](T a, T c) { return a + c; });
+      if (q >= j.queries) continue;
+      const bool none = all == 0; /* a query that sees no key: 0, as in PyTorch */
+      store_row<T, D, S>(j.y, plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
+      if (lane == 0) ((T *)j.lse)[(b * j.heads + h) * j.queries + q] = none ? (T)INFINITY : top[r] + (sizeof(T) == 8 ? (T)log((double)all) : (T)ax_log_f32((float)all));
+    }
+  }
+}
+
+/* ---- backward */
+
+/* delta = sum of g y over the columns: a warp for each query */
+template <class S> static __global__ void deltas(job j)
+{
+  typedef compute<S> T;
+  const int lane = threadIdx.x % 32;
+  for (int64_t p = ax_team<false>::first_row(); p < j.batch * j.heads * j.queries; p += ax_team<false>::row_step()) {
+    const int64_t q = p % j.queries, h = p / j.queries % j.heads, b = p / j.queries / j.heads;
+    const S *g = plane<const S>(j.g, b, h) + q * j.g.step[2], *y = plane<const S>(j.y, b, h) + q * j.y.step[2];
+    T sum = 0;
+    for (int c = lane; c < j.value_head; c += 32) sum += ax_load(g[c * j.g.step[3]]) * ax_load(y[c * j.y.step[3]]);
+    sum = ax_warp_reduce(sum, [](T a, T c) { return a + c; });
+    if (lane == 0) ((T *)j.delta)[p] = sum;
+  }
+}
+
+/* The gradients of the keys and values: rows are keys, lanes queries, of every head that looks at them. */
+template <class S, int D> static __global__ void backward_keys(job j)
+{
+  typedef compute<S> T;
+  constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
+  __shared__ T rows[ROWS][D], value_rows[ROWS][D], piece[32][rows_of<T>::chunk + 1];
+  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
+  const int64_t tiles = (j.keys + ROWS - 1) / ROWS, shared = j.heads / j.group;
+
+  for (int64_t t = blockIdx.x; t < j.batch * shared * tiles; t += gridDim.x) {
+    const int64_t k0 = t % tiles * ROWS, hk = t / tiles % shared, b = t / tiles / shared;
+    T dk[R][D / 32], dv[R][D / 32];
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < D / 32; c++) dk[r][c] = dv[r][c] = 0;
+    __syncthreads();
+    load_rows<T, D, S>(j.k, plane<const S>(j.k, b, hk), k0, j.keys, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.v, plane<const S>(j.v, b, hk), k0, j.keys, j.value_head, (T)1, value_rows);
+    for (int64_t h = hk * j.group; h < (hk + 1) * j.group; h++)
+      for (int64_t q0 = j.causal ? k0 / 32 * 32 : 0; q0 < j.queries; q0 += 32) {
+        const S *queries = plane<const S>(j.q, b, h), *g = plane<const S>(j.g, b, h);
+        const int64_t q = q0 + lane, at = (b * j.heads + h) * j.queries + q;
+        const T lse = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY, delta = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
+        T s[R], dp[R];
+        dots<T, D, S>(rows, j.q, queries, q0, j.queries, j.head, piece, s);
+        dots<T, D, S>(value_rows, j.g, g, q0, j.queries, j.value_head, piece, dp);
+        for (int r = 0; r < R; r++) {
+          const int64_t k = k0 + own + r;
+          const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse), factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
+          s[r] = p * factor;
+          dp[r] = p * (dp[r] * factor - delta);
+        }
+        add_rows<T, D, S>(s, j.g, g, q0, j.queries, j.value_head, dv);
+        add_rows<T, D, S>(dp, j.q, queries, q0, j.queries, j.head, dk);
+      }
+    for (int r = 0; r < R; r++) {
+      if (k0 + own + r >= j.keys) continue;
+      store_row<T, D, S>(j.dk, plane<S>(j.dk, b, hk), k0 + own + r, j.head, (T)j.scale, dk[r]);
+      store_row<T, D, S>(j.dv, plane<S>(j.dv, b, hk), k0 + own + r, j.value_head, (T)1, dv[r]);
+    }
+  }
+}
+
+template <class S, int D> static __global__ void backward_queries(job j)
+{
+  typedef compute<S> T;
+  constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
+  __shared__ T rows[ROWS][D], g_rows[ROWS][D], piece[32][rows_of<T>::chunk + 1];
+  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
+  const int64_t tiles = (j.queries + ROWS - 1) / ROWS;
+
+  for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
+    const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
+    const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
+    const S *keys = plane<const S>(j.k, b, h / j.group), *values = plane<const S>(j.v, b, h / j.group);
+    T dq[R][D / 32], lse[R], delta[R];
+    for (int r = 0; r < R; r++) {
+      const int64_t q = q0 + own + r, at = (b * j.heads + h) * j.queries + q;
+      lse[r] = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY;
+      delta[r] = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
+      for (int c = 0; c < D / 32; c++) dq[r][c] = 0;
+    }
+    __syncthreads();
+    load_rows<T, D, S>(j.q, plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.g, plane<const S>(j.g, b, h), q0, j.queries, j.value_head, (T)1, g_rows);
+    for (int64_t k0 = 0; k0 < end; k0 += 32) {
+      T s[R], dp[R];
+      dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
+      dots<T, D, S>(g_rows, j.v, values, k0, j.keys, j.value_head, piece, dp);
+      for (int r = 0; r < R; r++) {
+        const int64_t q = q0 + own + r, k = k0 + lane;
+        const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse[r]), factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
+        dp[r] = p * (dp[r] * factor - delta[r]);
+      }
+      add_rows<T, D, S>(dp, j.k, keys, k0, j.keys, j.head, dq);
+    }
+    for (int r = 0; r < R; r++)
+      if (q0 + own + r < j.queries) store_row<T, D, S>(j.dq, plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
+  }
+}
+
+/* ---- the rows of the op table */
+
+static side side_of(const ax_tensor *t)
+{
+  side s = { ax_data(t), {} };
+  for (int d = 0; d < 4; d++) s.step[d] = t->strides[d];
+  return s;
+}
+
+/* (batch, rows, heads, columns) as the rest see it. */
+static side turned(const ax_tensor *t)
+{
+  side s = side_of(t);
+  const int64_t rows = s.step[1];
+  s.step[1] = s.step[2];
+  s.step[2] = rows;
+  return s;
+}
+
+static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v, const ax_tensor *mask, job *j)
+{
+  const double p = call->a->f[0];
+  *j = job{};
+  if (q->shape[3] > MOST_HEAD || v->shape[3] > MOST_HEAD)
+    return ax_fail(AX_ENOIMPL, "scaled_dot_product_attention: the cuda backend takes heads of up to %d elements, got %lld (values: %lld)", MOST_HEAD, (long long)q->shape[3],
+                   (long long)v->shape[3]);
+  j->q = side_of(q), j->k = side_of(k), j->v = side_of(v);
+  if (mask) {
+    j->mask = side_of(mask);
+    j->mask_dtype = mask->dtype;
+  }
+  j->batch = q->shape[0], j->heads = q->shape[1], j->group = k->shape[1] ? q->shape[1] / k->shape[1] : 1;
+  j->queries = q->shape[2], j->keys = k->shape[2], j->head = (int)q->shape[3], j->value_head = (int)v->shape[3];
+  j->causal = call->a->i[0];
+  j->scale = call->a->f[1];
+  j->dropout = p > 0;
+  j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
+  j->kept = p >= 1 ? 0 : 1 / (1 - p);
+  j->quads = (j->keys + 3) / 4;
+  j->seed = call->a->rng.seed, j->stream = call->a->rng.stream, j->draw = call->a->rng.draw;
+  return AX_OK;
+}
+
+/* Calls f(ax_int<D>()) with the room that heads of this size need. */
+template <class F> static ax_status with_head(const job &j, F f)
+{
+  const int most = j.head > j.value_head ? j.head : j.value_head;
+  if (most <= 64) return f(ax_int<64>());
+  if (most <= 128) return f(ax_int<128>());
+  return f(ax_int<256>());
+}
+
+static unsigned grid(int64_t rows, int each, int64_t planes)
+{
+  const int64_t blocks = (rows + each - 1) / each * planes;
+  return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
+}
+
+/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
+AX_CUDA_KERNEL(_attention)
+{
+  const ax_tensor *q = call->in[0], *y = call->out[0];
+  job j;
+  ax_status st = plan(call, q, call->in[1], call->in[2], call->n_in > 3 ? call->in[3] : NULL, &j);
+
+  if (st != AX_OK || j.batch * j.heads * j.queries == 0) return st;
+  j.y = turned(y);
+  j.lse = ax_data(call->out[1]);
+  return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return with_head(j, [&](auto d) {
+      return ax_launch("attention", q->device, grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads), WARPS * 32, forward<S, AX_VALUE_OF(d)>, j);
+    });
+  });
+}
+
+/* in: g, query, key, value, mask, y, log-sum-exp; out: gradients of query, key, value. */
+AX_CUDA_KERNEL(_attention_backward)
+{
+  const ax_tensor *q = call->in[1], *k = call->in[2];
+  const ax_device d = q->device;
+  job j;
+  ax_status st = plan(call, q, k, call->in[3], call->in[4], &j);
+
+  if (st != AX_OK) return st;
+  j.g = turned(call->in[0]);
+  j.y = turned(call->in[5]);
+  j.lse = ax_data(call->in[6]);
+  j.dq = side_of(call->out[0]), j.dk = side_of(call->out[1]), j.dv = side_of(call->out[2]);
+  const int64_t planes = j.batch * j.heads, all = planes * j.queries;
+  return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    typedef compute<S> T;
+    const size_t bytes = (size_t)(all ? all : 1) * sizeof(T);
+    if ((st = ax_cuda_take(d, bytes, &j.delta)) != AX_OK) return st;
+    if (all) st = ax_launch("attention", d, ax_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
+    if (st == AX_OK)
+      st = with_head(j, [&](auto size) {
+        constexpr int D = AX_VALUE_OF(size);
+        ax_status done = AX_OK;
+        if (j.batch * j.keys * (j.heads / j.group) > 0)
+          done = ax_launch("attention", d, grid(j.keys, rows_of<T>::all, j.batch * (j.heads / j.group)), WARPS * 32, backward_keys<S, D>, j);
+        if (done == AX_OK && all) done = ax_launch("attention", d, grid(j.queries, rows_of<T>::all, planes), WARPS * 32, backward_queries<S, D>, j);
+        return done;
+      });
+    ax_cuda_give(d, j.delta, bytes);
+    return st;
+  });
+}

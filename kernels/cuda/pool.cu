@@ -1,0 +1,211 @@
+/* Pooling: windows of channels-last images, a thread for each element that is written.  Gradients look for the windows that reach an element, in
+ * their order, so that overlapping windows need no two threads on one element. */
+#include "common.cuh"
+
+#ifdef __CUDACC__
+#define inline __host__ __device__ __forceinline__
+#endif
+#include "core/ops/pool.h"
+#ifdef __CUDACC__
+#undef inline
+#endif
+
+struct job {
+  int64_t i[10]; /* the row's slots */
+  int64_t n, c, h, w, oh, ow;
+};
+
+static job job_of(const ax_call *call, const ax_tensor *big, const ax_tensor *small)
+{
+  job j = {};
+  for (int k = 0; k < 10; k++) j.i[k] = call->a->i[k];
+  j.n = big->shape[0], j.c = big->shape[1], j.h = big->shape[2], j.w = big->shape[3], j.oh = small->shape[2], j.ow = small->shape[3];
+  return j;
+}
+
+static __device__ __forceinline__ double divisor(const job &j, const ax_window &y, const ax_window &x)
+{
+  if (j.i[AX_POOL_DIVISOR]) return (double)j.i[AX_POOL_DIVISOR];
+  if (j.i[AX_POOL_FLAGS] & AX_POOL_COUNT_PADDING) return (double)(y.full * x.full);
+  return (double)((y.hi - y.lo) * (x.hi - x.lo));
+}
+
+/* An element of (n, a, b, c), c innermost. */
+struct place { int64_t image, a, b, c; };
+static __device__ __forceinline__ place place_of(int64_t p, int64_t a, int64_t b, int64_t c)
+{
+  place at;
+  at.c = p % c;
+  p /= c;
+  at.b = p % b;
+  p /= b;
+  at.a = p % a;
+  at.image = p / a;
+  return at;
+}
+
+template <class S> static __global__ void largest(job j, S *to, int32_t *index, const S *from)
+{
+  typedef compute<S> T;
+  for (int64_t p = AX_FIRST; p < j.n * j.oh * j.ow * j.c; p += AX_STEP) {
+    const place o = place_of(p, j.oh, j.ow, j.c);
+    const ax_window y = ax_pool_window(j.i, 0, j.h, o.a), x = ax_pool_window(j.i, 1, j.w, o.b);
+    const S *image = from + o.image * j.h * j.w * j.c + o.c;
+    T best = -(T)INFINITY;
+    int64_t at = y.lo * j.w + x.lo;
+    for (int64_t iy = y.lo; iy < y.hi; iy += y.step)
+      for (int64_t ix = x.lo; ix < x.hi; ix += x.step) {
+        const int64_t here = iy * j.w + ix;
+        const T v = ax_load(image[here * j.c]);
+        if (!(v <= best) && best == best) { /* so does a NaN, and stays */
+          best = v;
+          at = here;
+        }
+      }
+    to[p] = ax_store<S>(best);
+    index[p] = (int32_t)at;
+  }
+}
+
+template <class S> static __global__ void average(job j, S *to, const S *from)
+{
+  typedef compute<S> T;
+  for (int64_t p = AX_FIRST; p < j.n * j.oh * j.ow * j.c; p += AX_STEP) {
+    const place o = place_of(p, j.oh, j.ow, j.c);
+    const ax_window y = ax_pool_window(j.i, 0, j.h, o.a), x = ax_pool_window(j.i, 1, j.w, o.b);
+    const S *image = from + o.image * j.h * j.w * j.c + o.c;
+    T sum = 0;
+    for (int64_t iy = y.lo; iy < y.hi; iy++)
+      for (int64_t ix = x.lo; ix < x.hi; ix++) sum += ax_load(image[(iy * j.w + ix) * j.c]);
+    to[p] = ax_store<S>(sum / (T)divisor(j, y, x));
+  }
+}
+
+/* The windows of dim d that may reach position `at`: [*lo, *hi). */
+static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t at, int64_t *lo, int64_t *hi)
+{
+  if (j.i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE) { /* window k is k size / n .. (k + 1) size / n, rounded outward */
+    *lo = at * windows / size;
+    *hi = ((at + 1) * windows + size - 1) / size;
+  } else {
+    const int64_t stride = j.i[AX_POOL_STRIDE + d], span = j.i[AX_POOL_DILATION + d] * (j.i[AX_POOL_KERNEL + d] - 1), from = at + j.i[AX_POOL_PADDING + d];
+    *lo = from - span <= 0 ? 0 : (from - span + stride - 1) / stride;
+    *hi = from / stride + 1;
+  }
+  if (*lo > 0) --*lo; /* a window more costs little; each is asked exactly */
+  *hi = *hi < windows ? *hi + 1 : windows;
+  if (*hi > windows) *hi = windows;
+}
+
+template <class S> static __global__ void spread(job j, S *to, const S *g)
+{
+  typedef compute<S> T;
+  for (int64_t p = AX_FIRST; p < j.n * j.h * j.w * j.c; p += AX_STEP) {
+    const place at = place_of(p, j.h, j.w, j.c);
+    int64_t y0, y1, x0, x1;
+    T sum = 0;
+    reach(j, 0, j.h, j.oh, at.a, &y0, &y1);
+    reach(j, 1, j.w, j.ow, at.b, &x0, &x1);
+    for (int64_t oy = y0; oy < y1; oy++) {
+      const ax_window y = ax_pool_window(j.i, 0, j.h, oy);
+      if (at.a < y.lo || at.a >= y.hi) continue;
+      for (int64_t ox = x0; ox < x1; ox++) {
+        const ax_window x = ax_pool_window(j.i, 1, j.w, ox);
+        if (at.b < x.lo || at.b >= x.hi) continue;
+        sum += ax_load(g[((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c]) / (T)divisor(j, y, x);
+      }
+    }
+    to[p] = ax_store<S>(sum);
+  }
+}
+
+/* A thread has a channel of an image and walks the positions of g in order: the windows are not known here. */
+template <class S> static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, compute<S> *wide)
+{
+  typedef compute<S> T;
+  const int64_t plane = j.oh * j.ow, size = j.h * j.w;
+  for (int64_t p = AX_FIRST; p < j.n * j.c; p += AX_STEP) {
+    const int64_t image = p / j.c, c = p % j.c;
+    T *sums = wide + image * size * j.c + c;
+    for (int64_t k = 0; k < plane; k++) {
+      const int64_t at = (image * plane + k) * j.c + c;
+      sums[index[at] * j.c] += ax_load(g[at]);
+    }
+    if ((void *)wide != (void *)to)
+      for (int64_t k = 0; k < size; k++) to[(image * size + k) * j.c + c] = ax_store<S>(sums[k * j.c]);
+  }
+}
+
+template <class S> static __global__ void take(job j, S *to, const S *from, const int32_t *index)
+{
+  const int64_t plane = j.oh * j.ow;
+  for (int64_t p = AX_FIRST; p < j.n * plane * j.c; p += AX_STEP) to[p] = from[(p / j.c / plane * j.h * j.w + index[p]) * j.c + p % j.c];
+}
+
+AX_CUDA_KERNEL(_max_pool)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  const ax_device d = x->device;
+  if (y->numel == 0) return AX_OK;
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, largest<S>, job_of(call, x, y), (S *)ax_data(y), (int32_t *)ax_data(call->out[1]), (const S *)ax_data(x));
+  });
+}
+
+AX_CUDA_KERNEL(_avg_pool)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  const ax_device d = x->device;
+  if (y->numel == 0) return AX_OK;
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return ax_launch("avg_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, average<S>, job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x));
+  });
+}
+
+AX_CUDA_KERNEL(_avg_pool_backward)
+{
+  const ax_tensor *g = call->in[0], *x = call->out[0];
+  const ax_device d = x->device;
+  if (x->numel == 0) return AX_OK;
+  if (g->numel == 0) return ax_cuda_clear("avg_pool2d", d, ax_data(x), (size_t)x->numel * ax_itemsize(x));
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return ax_launch("avg_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, spread<S>, job_of(call, x, g), (S *)ax_data(x), (const S *)ax_data(g));
+  });
+}
+
+AX_CUDA_KERNEL(_pool_scatter)
+{
+  const ax_tensor *g = call->in[0], *index = call->in[1], *x = call->out[0];
+  const ax_device d = x->device;
+  if (x->numel == 0) return AX_OK;
+  if (g->numel == 0) return ax_cuda_clear("max_pool2d", d, ax_data(x), (size_t)x->numel * ax_itemsize(x));
+  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    typedef compute<S> T;
+    const job j = job_of(call, x, g);
+    const size_t bytes = (size_t)x->numel * sizeof(T);
+    void *wide = ax_data(x);
+    ax_status st = AX_OK;
+    if (sizeof(S) != sizeof(T) && (st = ax_cuda_take(d, bytes, &wide)) != AX_OK) return st;
+    st = ax_cuda_clear("max_pool2d", d, wide, bytes);
+    if (st == AX_OK)
+      st = ax_launch("max_pool2d", d, ax_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j, (S *)ax_data(x), (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
+    if (wide != ax_data(x)) ax_cuda_give(d, wide, bytes);
+    return st;
+  });
+}
+
+AX_CUDA_KERNEL(_pool_take)
+{
+  const ax_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
+  const ax_device d = x->device;
+  if (y->numel == 0) return AX_OK;
+  if (x->numel == 0) return ax_cuda_clear("max_pool2d", d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
+  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, take<S>, job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x), (const int32_t *)ax_data(index));
+  });
+}
