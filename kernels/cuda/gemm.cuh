@@ -15,4 +15,7 @@ typedef struct ax_gemm {
 /* float32, float64 and the half types whose matrices have one adjacent dim; *done tells.  Sizes are not 0. */
 ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);
 
+/* matmul.cu: any of them; cuBLASLt where it fits, else our own kernel.  `op` names it in messages. */
+ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
 #endif

@@ -44,9 +44,8 @@ template <class S, class O> static ax_status own(ax_op op, ax_device d, const ax
                    (const S *)a, (const S *)b, (const O *)bias, (O *)c);
 }
 
-static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
-  const ax_device d = call->out[0]->device;
   const bool wide = g->out != g->dtype;
   bool done = false;
 
@@ -56,15 +55,20 @@ static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, cons
     if (st != AX_OK || done) return st;
   }
   switch ((ax_dtype)g->dtype) {
-  case AX_I64: return own<int64_t, int64_t>(call->op, d, g, a, b, bias, c);
-  case AX_I32: return own<int32_t, int32_t>(call->op, d, g, a, b, bias, c);
-  case AX_U8: return own<uint8_t, uint8_t>(call->op, d, g, a, b, bias, c);
-  case AX_F16: return wide ? own<ax_f16, float>(call->op, d, g, a, b, bias, c) : own<ax_f16, ax_f16>(call->op, d, g, a, b, bias, c);
-  case AX_BF16: return wide ? own<ax_bf16, float>(call->op, d, g, a, b, bias, c) : own<ax_bf16, ax_bf16>(call->op, d, g, a, b, bias, c);
-  case AX_F64: return own<double, double>(call->op, d, g, a, b, bias, c);
-  case AX_F32: return own<float, float>(call->op, d, g, a, b, bias, c);
-  default: return ax_cuda_no_dtype(call->op, (ax_dtype)g->dtype);
+  case AX_I64: return own<int64_t, int64_t>(op, d, g, a, b, bias, c);
+  case AX_I32: return own<int32_t, int32_t>(op, d, g, a, b, bias, c);
+  case AX_U8: return own<uint8_t, uint8_t>(op, d, g, a, b, bias, c);
+  case AX_F16: return wide ? own<ax_f16, float>(op, d, g, a, b, bias, c) : own<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
+  case AX_BF16: return wide ? own<ax_bf16, float>(op, d, g, a, b, bias, c) : own<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
+  case AX_F64: return own<double, double>(op, d, g, a, b, bias, c);
+  case AX_F32: return own<float, float>(op, d, g, a, b, bias, c);
+  default: return ax_cuda_no_dtype(op, (ax_dtype)g->dtype);
   }
+}
+
+static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+{
+  return ax_cuda_product(call->op, call->out[0]->device, g, a, b, bias, c);
 }
 
 /* ---- the rows */
@@ -94,6 +98,65 @@ AX_CUDA_KERNEL(bmm)
   return gemm(call, &g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
+AX_CUDA_KERNEL(dot)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  ax_gemm g = {};
+  g.dtype = a->dtype, g.out = c->dtype, g.batch = 1;
+  g.m = g.n = 1, g.k = a->shape[0];
+  g.a[1] = a->shape[0], g.a[2] = a->strides[0];
+  g.b[1] = b->strides[0], g.b[2] = 1;
+  g.c[1] = 1;
+  return gemm(call, &g, ax_data(a), ax_data(b), NULL, ax_data(c));
+}
+
+/* Stacks of any strides, broadcast against each other.  The result lies in order; its leading dims are merged as far as all three step
+ * evenly, the innermost is one batch, and the others are walked. */
+AX_CUDA_KERNEL(_matmul_stacks)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
+  const int batch = c->ndim - 2;
+  const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
+  int64_t shape[AX_MAX_DIMS] = { 1 }, sa[AX_MAX_DIMS] = { 0 }, sb[AX_MAX_DIMS] = { 0 }, sc[AX_MAX_DIMS] = { 0 }, calls = 1;
+  ax_status st = AX_OK;
+  ax_gemm g = {};
+  int n = 0;
+
+  if (c->numel == 0) return AX_OK;
+  for (int d = 0; d < batch; d++) {
+    const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
+    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
+    if (c->shape[d] == 1) continue;
+    if (n && sa[n - 1] == ta * c->shape[d] && sb[n - 1] == tb * c->shape[d] && sc[n - 1] == tc * c->shape[d]) n--;
+    else shape[n] = 1;
+    shape[n] *= c->shape[d];
+    sa[n] = ta, sb[n] = tb, sc[n] = tc;
+    n++;
+  }
+  if (n) n--; /* the last one is the batch */
+  g.dtype = a->dtype, g.out = c->dtype, g.batch = shape[n];
+  g.m = c->shape[batch], g.n = c->shape[batch + 1], g.k = a->shape[a->ndim - 1];
+  g.a[0] = sa[n], g.a[1] = a->strides[a->ndim - 2], g.a[2] = a->strides[a->ndim - 1];
+  g.b[0] = sb[n], g.b[1] = b->strides[b->ndim - 2], g.b[2] = b->strides[b->ndim - 1];
+  g.c[0] = sc[n], g.c[1] = c->strides[batch];
+  g.accumulate = call->a->accumulate;
+  for (int d = 0; d < n; d++) calls *= shape[d];
+  for (int64_t p = 0; st == AX_OK && p < calls; p++) {
+    int64_t at_a = 0, at_b = 0, at_c = 0, rest = p;
+    for (int d = n - 1; d >= 0; d--) {
+      at_a += rest % shape[d] * sa[d], at_b += rest % shape[d] * sb[d], at_c += rest % shape[d] * sc[d];
+      rest /= shape[d];
+    }
+    st = gemm(call, &g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL, (char *)ax_data(c) + at_c * out_item);
+  }
+  return st;
+}
+
+static __global__ void cast_bias(int to, void *y, int from, const void *x, int64_t n)
+{
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(to, y, i, ax_number_at(from, x, i));
+}
+
 AX_CUDA_KERNEL(linear)
 {
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
@@ -106,7 +169,16 @@ AX_CUDA_KERNEL(linear)
   g.c[1] = out;
   g.bias = bias != NULL;
   g.accumulate = call->a->accumulate && !bias;
-  if (bias && bias->dtype != y->dtype) return ax_fail(AX_ENOIMPL, "linear: the CUDA backend takes a bias of the result's type, %s; got %s",
-                                                      ax_dtype_name((ax_dtype)y->dtype), ax_dtype_name((ax_dtype)bias->dtype));
+  if (bias && bias->dtype != y->dtype) { /* float32 beside half operands: rounded to the result's type, which is what cuBLASLt adds */
+    const ax_device d = y->device;
+    const size_t bytes = (size_t)out * ax_itemsize(y);
+    void *own;
+    ax_status st = ax_cuda_take(d, bytes ? bytes : 1, &own);
+    if (st != AX_OK) return st;
+    if (out) st = ax_launch("linear", d, ax_blocks(out, 256, d.index), 256, cast_bias, (int)y->dtype, own, (int)bias->dtype, (const void *)ax_data(bias), out);
+    if (st == AX_OK) st = gemm(call, &g, ax_data(x), ax_data(w), own, ax_data(y));
+    ax_cuda_give(d, own, bytes ? bytes : 1);
+    return st;
+  }
   return gemm(call, &g, ax_data(x), ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y));
 }
