@@ -75,7 +75,7 @@ local function next_batch()
   return ids, span:lt(length), ids:select(2, 1) % 2
 end
 
-common.train(steps, warmup, { preset = preset, batch = BATCH, before = before }, function()
+common.train(accelerator, steps, warmup, { preset = preset, batch = BATCH, before = before }, function()
   local ids, mask, label = next_batch()
   local loss = F.cross_entropy(model(ids, mask), label)
   optimizer:zero_grad()

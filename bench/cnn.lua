@@ -51,6 +51,7 @@ local function build(widths, blocks, classes)
   return nn.Sequential(unpack(layers))
 end
 
+local before = common.resident()
 local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision }
 local images, labels = common.fashion_mnist(data)
 local model = build({ 32, 64, 128 }, 2, 10)
@@ -59,27 +60,12 @@ local loader = data.DataLoader(data.TensorDataset(images:view(-1, 1, 28, 28), la
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 
-local times, losses, done = {}, {}, 0
-while done < warmup + steps do
-  local began = common.now()
-  for x, y in loader:iter() do
-    local loss = loss_fn(model(x), y)
-    optimizer:zero_grad()
-    accelerator:backward(loss)
-    optimizer:step()
-    done = done + 1
-    local ended = common.now()
-    if done > warmup then
-      times[#times + 1] = ended - began
-      if done > warmup + steps - 10 then losses[#losses + 1] = loss:detach() end
-    end
-    if done == warmup + steps then break end
-    began = common.now()
-  end
-end
-
-if accelerator.is_main_process then
-  local sum = 0
-  for _, loss in ipairs(losses) do sum = sum + loss:item() end
-  common.emit { batch = batch, ranks = accelerator.num_processes, step_ms = common.median(times) * 1e3, least_ms = math.min(unpack(times)) * 1e3, loss = sum / #losses }
-end
+local next_batch = common.endless(loader)
+common.train(accelerator, steps, warmup, { batch = batch, before = before }, function()
+  local x, y = next_batch()
+  local loss = loss_fn(model(x), y)
+  optimizer:zero_grad()
+  accelerator:backward(loss)
+  optimizer:step()
+  return loss:detach()
+end)

@@ -53,9 +53,24 @@ function common.resident(field)
   end
 end
 
---- Times `steps` calls of step() after `warmup` more, and prints the line: median milliseconds, the mean of the last ten losses, the peak of
---- resident memory, in all and beyond `about.before` bytes.
-function common.train(steps, warmup, about, step)
+--- A function that returns the loader's next batch, pass after pass.
+function common.endless(loader)
+  local next_batch, state, control
+  return function()
+    for _ = 1, 2 do
+      if not next_batch then next_batch, state, control = loader:iter() end
+      local batch = { next_batch(state, control) }
+      control = batch[1]
+      if control ~= nil then return unpack(batch) end
+      next_batch = nil
+    end
+    error("the loader is empty", 0)
+  end
+end
+
+--- Times `steps` calls of step() after `warmup` more, on each rank, and prints the main process's line: median and least milliseconds, the
+--- mean of the last ten losses, the peak of resident memory, in all and beyond `about.before` bytes.
+function common.train(accelerator, steps, warmup, about, step)
   local times, losses = {}, {}
   for i = 1, warmup + steps do
     local began = common.now()
@@ -63,10 +78,12 @@ function common.train(steps, warmup, about, step)
     if i > warmup then times[#times + 1] = common.now() - began end
     if i > warmup + steps - 10 then losses[#losses + 1] = loss end
   end
+  if not accelerator.is_main_process then return end
   local sum, peak = 0, common.resident("VmHWM")
   for _, loss in ipairs(losses) do sum = sum + loss:item() end
-  about.step_ms, about.loss = common.median(times) * 1e3, sum / #losses
+  about.step_ms, about.least_ms, about.loss = common.median(times) * 1e3, math.min(unpack(times)) * 1e3, sum / #losses
   about.peak_mb, about.step_mb, about.before = peak / 1e6, (peak - about.before) / 1e6, nil
+  about.ranks = accelerator.num_processes
   common.emit(about)
 end
 

@@ -1,10 +1,10 @@
 -- A GPT-2 style decoder on characters: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout; AdamW with lr 3e-4 and weight
 -- decay 0.1; one line of JSON.
 --
---   accel-run --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny] [STEPS=30] [WARMUP=5] [FILE] [--dtype fp32|bf16]
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny] [STEPS=30] [WARMUP=5] [FILE] [--dtype fp32|bf16]
 --
 -- The same work as peer/gpt.py: the text is words drawn by a linear congruential generator, or FILE; each batch is rows from random places of
--- it.  A step is: batch fetch, forward, zero_grad, backward, optimizer.
+-- it, and each rank has its own.  A step is: batch fetch, forward, zero_grad, backward, optimizer.
 local ffi = require "ffi"
 local accelerate = require "accelerate"
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
@@ -101,7 +101,7 @@ local ids = text_ids(arg[4], 2 ^ 18)
 local model = GPT(layers, width, heads, seq, vocab)
 local optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 })
 model, optimizer = accelerator:prepare(model, optimizer)
-local span, places, generator = tensor.arange(seq + 1), ids:numel() - seq - 1, tensor.Generator(0)
+local span, places, generator = tensor.arange(seq + 1), ids:numel() - seq - 1, tensor.Generator(accelerator.process_index)
 
 local function next_batch()
   local at = tensor.randint(0, places, { batch, 1 }, { generator = generator })
@@ -109,7 +109,7 @@ local function next_batch()
   return rows:narrow(2, 1, seq), rows:narrow(2, 2, seq)
 end
 
-common.train(steps, warmup, { preset = preset, batch = batch, before = before }, function()
+common.train(accelerator, steps, warmup, { preset = preset, batch = batch, before = before }, function()
   local x, y = next_batch()
   local loss = F.cross_entropy(model(x):view(-1, vocab), y:reshape(-1))
   optimizer:zero_grad()

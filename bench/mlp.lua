@@ -12,6 +12,7 @@ local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local mixed_precision = common.mixed_precision(arg)
 local batch, steps, warmup = tonumber(arg[1]) or 64, tonumber(arg[2]) or 400, tonumber(arg[3]) or 50
 
+local before = common.resident()
 local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision }
 local images, labels = common.fashion_mnist(data)
 local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
@@ -20,27 +21,12 @@ local loader = data.DataLoader(data.TensorDataset(images, labels), { batch_size 
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 
-local times, losses, done = {}, {}, 0
-while done < warmup + steps do
-  local began = common.now()
-  for x, y in loader:iter() do
-    local loss = loss_fn(model(x), y)
-    optimizer:zero_grad()
-    accelerator:backward(loss)
-    optimizer:step()
-    done = done + 1
-    local ended = common.now()
-    if done > warmup then
-      times[#times + 1] = ended - began
-      if done > warmup + steps - 10 then losses[#losses + 1] = loss:detach() end
-    end
-    if done == warmup + steps then break end
-    began = common.now()
-  end
-end
-
-if accelerator.is_main_process then
-  local sum = 0
-  for _, loss in ipairs(losses) do sum = sum + loss:item() end
-  common.emit { batch = batch, ranks = accelerator.num_processes, step_ms = common.median(times) * 1e3, loss = sum / #losses }
-end
+local next_batch = common.endless(loader)
+common.train(accelerator, steps, warmup, { batch = batch, before = before }, function()
+  local x, y = next_batch()
+  local loss = loss_fn(model(x), y)
+  optimizer:zero_grad()
+  accelerator:backward(loss)
+  optimizer:step()
+  return loss:detach()
+end)

@@ -18,7 +18,8 @@ local only = os.getenv("ONLY") or ""
 local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 
 -- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer (arguments), ranks, threads (of each rank),
--- best (flags of PyTorch's best setting; several: each is measured and the best counts)
+-- best (flags of PyTorch's best setting; several: each is measured and the best counts).  scale: nothing is run; the row says how much more
+-- work two ranks do in a second than one, each with a batch of its own: twice the time of the first row named over that of the second.
 local ATTENTION = { "--fused", "--fused --plain-attention 1" }
 local ROWS = {
   { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
@@ -26,9 +27,12 @@ local ROWS = {
   { "MLP step, batch 64, 1 rank", "ms", "step_ms", script = "mlp", ours = "64", peer = "--batch 64" },
   { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20" },
   { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64", peer = "--batch 64" },
+  { "the same: two ranks over one", "x", scale = { "MLP step, batch 64, 1 rank", "MLP step, batch 64 each, 2 ranks" } },
   { "GPT step (4 x 128), 1 thread", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", best = ATTENTION },
   { "GPT step (4 x 128), 2 threads", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
-  { "the same: memory of the process beyond its start", "MB", "step_mb", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "GPT step (4 x 128), 2 ranks", "ms", "step_ms", script = "gpt", ranks = 2, ours = "tiny 30 5", peer = "--preset tiny", best = ATTENTION },
+  { "the same: two ranks over one", "x", scale = { "GPT step (4 x 128), 1 thread", "GPT step (4 x 128), 2 ranks" } },
+  { "GPT step (4 x 128), 2 threads: memory of the process beyond its start", "MB", "step_mb", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
   { "GPT step (6 x 384), 1 thread", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", best = ATTENTION },
   { "GPT step (6 x 384), 2 threads", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", threads = 2, best = ATTENTION },
   { "BERT step (2 x 128), 1 thread", "ms", "step_ms", script = "bert", ours = "tiny 30 3", peer = "--preset tiny", best = ATTENTION },
@@ -153,7 +157,7 @@ end
 -- Rows that share a script and its arguments share a run.
 local runs, by_key = {}, {}
 for _, row in ipairs(ROWS) do
-  if row[1]:find(only) then
+  if not row.scale and row[1]:find(only) then
     local key = sides[1].command(row)
     if not by_key[key] then
       by_key[key] = { first = row, rows = {} }
@@ -198,23 +202,44 @@ local function best_of(row)
   return best or {}
 end
 
-local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
-local lines = { has_torch and head or { "", "accel" } }
-local json, over_installed, over_best = {}, {}, {}
+-- Each row's medians: ours, PyTorch's as installed, its best; nil where it was not measured.
+local by_name = {}
 for _, row in ipairs(ROWS) do
   if row.values then
-    local ours, plain, best = median(row.values[1]), median(row.values[2] or {}), median(best_of(row))
+    row.medians = { median(row.values[1]), median(row.values[2] or {}), median(best_of(row)) }
+    by_name[row[1]] = row.medians
+  end
+end
+for _, row in ipairs(ROWS) do
+  local one, two = by_name[row.scale and row.scale[1]], by_name[row.scale and row.scale[2]]
+  if one and two then
+    row.medians = {}
+    for k = 1, 3 do row.medians[k] = one[k] and two[k] and 2 * one[k] / two[k] end
+  end
+end
+
+local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
+local lines = { has_torch and head or { "", "accel" } }
+local json, steps_installed, steps_best, all_installed, all_best = {}, {}, {}, {}, {}
+for _, row in ipairs(ROWS) do
+  if row.medians then
+    local ours, plain, best = unpack(row.medians, 1, 3)
     local cells = { row[1], show(ours) .. " " .. row[2] }
     if has_torch then
-      cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(plain / ours)
-      cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(best / ours)
+      local over_installed, over_best = plain / ours, best / ours
+      if row.scale then over_installed, over_best = ours / plain, ours / best end -- more is better
+      cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(over_installed)
+      cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(over_best)
+      all_installed[#all_installed + 1], all_best[#all_best + 1] = over_installed, over_best
       if row[3] == "step_ms" and row.script ~= "startup" then
-        over_installed[#over_installed + 1], over_best[#over_best + 1] = plain / ours, best / ours
+        steps_installed[#steps_installed + 1], steps_best[#steps_best + 1] = over_installed, over_best
       end
     end
     lines[#lines + 1] = cells
-    json[#json + 1] = ('  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1], row[2],
-      table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "), table.concat(best_of(row), ", "))
+    if row.values then
+      json[#json + 1] = ('  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1], row[2],
+        table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "), table.concat(best_of(row), ", "))
+    end
   end
 end
 for i, cells in ipairs(lines) do
@@ -222,7 +247,15 @@ for i, cells in ipairs(lines) do
   if i == 1 then print(("|---"):rep(#cells) .. "|") end
 end
 print()
-if #over_best > 0 then print(("Median ratio of the training steps: %.2f over PyTorch as installed, %.2f over its best setting.\n"):format(median(over_installed), median(over_best))) end
+local function say_median(what, installed, best)
+  if #best > 0 then
+    print(("Median ratio of %s (%d rows, %d rounds): %.2f over PyTorch as installed, %.2f over its best setting."):format(what, #best, rounds,
+      median(installed), median(best)))
+  end
+end
+say_median("the table", all_installed, all_best)
+say_median("the training steps", steps_installed, steps_best)
+print()
 print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(rounds,
   cpuinfo:match("model name%s*:%s*([^\n]+)") or "?", select(2, cpuinfo:gsub("\nprocessor%s*:", "\n")) + 1))
 print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", "")))

@@ -1,6 +1,7 @@
 """PyTorch: a GPT-2 style decoder on characters, as ../gpt.lua: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout.
 
 --plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE: train on a file's characters.
+With ranks: DistributedDataParallel over gloo, a batch of this size on every rank.
 """
 import math
 
@@ -82,6 +83,9 @@ def main():
     before = peer.resident()
     layers, width, heads, seq, vocab, batch = PRESETS[args.preset]
     net = model(layers, width, heads, seq, vocab, args.plain_attention)
+    if args.ranks > 1:
+        dist = peer.join()
+        net = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, weight_decay=0.1, **({"fused": True} if args.fused else {}))
     generator = torch.Generator().manual_seed(peer.rank())
     ids, span = text_ids(args.text), torch.arange(seq + 1)
@@ -96,6 +100,8 @@ def main():
         return loss.detach()
 
     peer.train(args, step, before, preset=args.preset, batch=batch)
+    if args.ranks > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
