@@ -168,7 +168,8 @@ for _, row in ipairs(ROWS) do
     for k = 1, #sides do row.values[k] = {} end
   end
 end
-if #runs == 0 then error(("ONLY=%q matches no row"):format(only), 0) end
+local COST = "what the Accelerator costs on one rank"
+if #runs == 0 and not COST:find(only) then error(("ONLY=%q matches no row"):format(only), 0) end
 
 local about = {}
 for round = 1, rounds do
@@ -258,10 +259,17 @@ say_median("the training steps", steps_installed, steps_best)
 print()
 print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(rounds,
   cpuinfo:match("model name%s*:%s*([^\n]+)") or "?", select(2, cpuinfo:gsub("\nprocessor%s*:", "\n")) + 1))
-print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", "")))
-if has_torch then
+if about[1] then print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", ""))) end
+if about[2] then
   print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %swith the fused optimizer."):format(text(about[2], "torch"),
     text(about[2], "onednn"), text(about[2], "capability"), text(about[2], "python"), BEST))
+end
+-- Both sides of this one are ours: the same steps with the Accelerator and as a bare loop.
+if COST:find(only) then
+  local line, ok = capture(("'%s' --num_cpu_threads_per_process 1 '%s/overhead.lua'"):format(host, here))
+  if not ok then error("failed: " .. line, 0) end
+  print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP step of batch 64 on one rank."):format(
+    number(line, "overhead_percent")))
 end
 if noisy then print("Other processes kept the machine busy during some measurements.") end
 

@@ -13,6 +13,15 @@ local gradient_state = state.GradientState()
 ---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler
 local Accelerated = {}
 
+-- A closure that reduces what it computes: it may call loss:backward() itself.
+local function reduced(closure, owner)
+  return function(...)
+    local loss = closure(...)
+    owner:_before_step()
+    return loss
+  end
+end
+
 local function apply(self, inner, scaler, closure)
   if not scaler then return inner:step(closure) end
   local result, stepped = scaler:step(inner, closure)
@@ -29,6 +38,10 @@ function Accelerated:step(closure)
   local inner, owner = rawget(self, "optimizer"), rawget(self, "_owner")
   if not owner then return inner:step(closure) end
   owner:_before_step()
+  if closure ~= nil then
+    if type(closure) ~= "function" then fail("step: argument 1 (closure) must be a function, got %s", options.show(closure)) end
+    closure = reduced(closure, owner)
+  end
   local result = apply(self, inner, owner._scaler, closure)
   owner:_after_step(inner)
   return result

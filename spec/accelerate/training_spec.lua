@@ -87,6 +87,31 @@ describe("accumulate over several models", function()
   end)
 end)
 
+describe("a step with a closure", function()
+  it("reduces what the closure computes, by whichever backward", function()
+    ranks.ok(3, [[
+      local nn, optim = require "accelerate.nn", require "accelerate.optim"
+      local accelerator = accelerate.Accelerator()
+      for _, way in ipairs { "loss:backward", "accelerator:backward" } do
+        local model = nn.Linear(2, 1, { bias = false })
+        local optimizer
+        model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 1 }))
+        local before = model.weight:detach():clone()
+        local result = optimizer:step(function()
+          optimizer:zero_grad()
+          local loss = model(core.full({ 1, 2 }, rank + 1)):sum()
+          if way == "loss:backward" then loss:backward() else accelerator:backward(loss) end
+          return loss
+        end)
+        check(core.is_tensor(result))
+        check((before - model.weight - 2):abs():max():item() < 1e-6, way)
+        local ok, message = pcall(optimizer.step, optimizer, 3)
+        check(not ok and message:find("closure", 1, true), tostring(message))
+      end
+    ]])
+  end)
+end)
+
 describe("the order of a shuffled loader", function()
   it("comes from its own generator, so that sharing it leaves the ranks' augmentation alone", function()
     ranks.ok(3, [[
