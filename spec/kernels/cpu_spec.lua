@@ -364,3 +364,33 @@ describe("bfloat16", function()
     same("add_", x:clone():add_(yt), x:clone():add_(y))
   end)
 end)
+
+describe("results of 16 MB and more, which go past the caches,", function()
+  it("have the bits of smaller ones", function()
+    local rows, n = 4096, 1024
+    local x, g, w = tensor.randn(rows, n), tensor.randn(rows, n), tensor.rand(n)
+    local label = tensor.randint(0, n, { rows })
+    local function results(from, count)
+      local out = {}
+      local function op(fn, seed)
+        local leaf = x:narrow(1, from, count):detach():requires_grad_()
+        local y = fn(leaf)
+        y:backward(seed or g:narrow(1, from, count))
+        out[#out + 1], out[#out + 2] = y:detach(), leaf.grad
+      end
+      op(function(v) return v:softmax(2) end)
+      op(function(v) return v:log_softmax(2) end)
+      op(function(v) return tensor.layer_norm(v, { n }, w, w) end)
+      op(function(v) return tensor.gelu(v, "tanh") end)
+      op(function(v) return tensor.cross_entropy(v, label:narrow(1, from, count), { reduction = "none" }) end, g:narrow(1, from, count):select(2, 1):contiguous())
+      return out
+    end
+    local whole = results(1, rows)
+    for half = 0, 1 do
+      for k, part in ipairs(results(1 + half * rows / 2, rows / 2)) do
+        local same = whole[k]:narrow(1, 1 + half * rows / 2, rows / 2)
+        assert.is_true(same:eq(part):all():item(), ("result %d of half %d"):format(k, half))
+      end
+    end
+  end)
+end)
