@@ -1,5 +1,5 @@
-"""Has the tools that trackers write for read what examples/tracking.lua wrote: TensorBoard, `wandb sync` (into a server of this script's
-own) and comet_ml's schemas.  Run by hand, where there is Python; the specs check the same files byte by byte without it.
+"""Has the tools that trackers write for read what examples/tracking.lua wrote: TensorBoard, and `wandb sync` and `comet upload` (both
+into a server of this script's own).  Run by hand, where there is Python; the specs check the same files byte by byte without it.
 
     pip install tensorboard wandb comet_ml jsonschema && python spec/support/check_tracking.py build/accel-run
 """
@@ -29,7 +29,10 @@ assert start.session_start_info.hparams["batch_size"].number_value == 64
 print("tensorboard: %d scalars, histograms, hparams" % len(steps))
 
 # ---- wandb sync, and what it sends
-rows, put = [], []
+rows, put, comet = [], [], []
+COMET = {"experimentKey": "x", "runId": "1", "status": "success", "code": 200, "project_id": "1", "focusUrl": "http://127.0.0.1/",
+         "is_alive_beat_duration_millis": 10000, "gpu_monitor_interval_millis": 60000, "cpu_monitor_interval_millis": 60000,
+         "parameter_update_interval_millis": 60000, "s3DirectAccessEnabled": False, "maxUploadFileSize": 10**9, "version": "3.0.0"}
 
 
 class Server(BaseHTTPRequestHandler):
@@ -57,7 +60,9 @@ class Server(BaseHTTPRequestHandler):
         if self.path.endswith("file_stream"):
             rows.extend(json.loads(line) for line in json.loads(data).get("files", {}).get("wandb-history.jsonl", {}).get("content", []))
             return self.answer({})
-        if "graphql" not in self.path: return self.answer({})
+        if "graphql" not in self.path:
+            comet.append((self.path, data))
+            return self.answer(COMET)
         query = json.loads(data)
         bucket = {"id": "1", "name": query.get("variables", {}).get("name"), "displayName": "one", "config": "{}", "historyLineCount": 0,
                   "project": {"id": "1", "name": "quarters", "entity": {"id": "1", "name": "me"}}}
@@ -98,4 +103,8 @@ check(json.load(open(inside + "/experiment.json")), "offline-experiment")
 messages = [json.loads(line) for line in open(inside + "/messages.json")]
 for message in messages: check(message["payload"], schema_of[message["type"]])
 assert [m["payload"]["metric"]["step"] for m in messages if m["type"] == "metric_msg" and m["payload"]["metric"]["metricName"] == "loss"] == steps
-print("comet_ml: %d messages" % len(messages))
+subprocess.run([os.path.join(os.path.dirname(sys.executable), "comet"), "upload", archive], check=True, timeout=60,
+               env=dict(os.environ, COMET_URL_OVERRIDE="http://127.0.0.1:%d/clientlib/" % server.server_port, COMET_API_KEY="0" * 25, COMET_OFFLINE=""))
+sent = b"".join(data for path, data in comet)
+assert b"batch_size" in sent and b"accuracy" in sent, [path for path, data in comet]
+print("comet upload: %d messages, %d requests" % (len(messages), len(comet)))
