@@ -35,6 +35,8 @@ typedef struct ax_collective {
   ax_reduction reduction; /* of the reducing ones, else AX_SUM */
   int root;               /* of BROADCAST and GATHER, else 0 */
   int64_t count;
+  int ndim;               /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
+  int64_t shape[AX_MAX_DIMS];
   const void *in;
   void *out;
 } ax_collective;
@@ -95,6 +97,8 @@ AX_API ax_status ax_dist_barrier(void);
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
+/* Whether two ranks ask for the same: op, dtype, reduction, root, count and shape. */
+bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
 /* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not overlap one by parts. */

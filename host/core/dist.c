@@ -34,6 +34,12 @@ const char *ax_dist_where(void) { return script_line; }
 static bool reduces(ax_collective_op op) { return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER; }
 static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == AX_GATHER; }
 
+bool ax_collective_same(const ax_collective *a, const ax_collective *b)
+{
+  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count &&
+         a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+}
+
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 {
   char extra[48] = "";
@@ -135,6 +141,14 @@ static ax_status on_host(const ax_tensor *t)
   return AX_OK;
 }
 
+/* A 0-d tensor counts as [1]. */
+static void take_shape(ax_collective *c, const ax_tensor *t)
+{
+  c->ndim = t->ndim > 0 ? t->ndim : 1;
+  c->shape[0] = 1;
+  memcpy(c->shape, t->shape, (size_t)t->ndim * sizeof *c->shape);
+}
+
 /* Runs `c` in place over t's elements; t's strides do not matter. */
 static ax_status in_place(ax_tensor *t, ax_collective *c)
 {
@@ -145,6 +159,7 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   AX_TRY(ax_contiguous(t, &flat));
   c->dtype = (ax_dtype)t->dtype;
   c->count = t->numel;
+  take_shape(c, t);
   c->in = c->out = ax_data(flat);
   AX_TRY(ax_group_run(world, c, NULL));
   if (flat != t)
@@ -184,6 +199,7 @@ static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t
     AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim > 0 ? t->ndim : 1, shape, &made));
   c->dtype = (ax_dtype)t->dtype;
   c->count = count;
+  take_shape(c, t);
   c->in = ax_data(flat);
   c->out = made ? ax_data(made) : NULL;
   AX_TRY(ax_group_run(world, c, NULL));

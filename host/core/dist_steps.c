@@ -204,18 +204,28 @@ void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step 
 ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
 static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
 
-static void describe(int rank, char *buf, size_t size)
+/* " of shape [2, 3]": told where that is all that differs. */
+static const char *shape_text(const ax_collective *c, bool told, char *buf, size_t size)
 {
-  const slot_header *h = slot(rank, ax_shm.step);
-  char text[96];
+  size_t n = 0;
 
-  snprintf(buf, size, "rank %d calls %s%s%.*s", rank, ax_collective_text(&h->facts, text, sizeof text), h->where[0] ? " at " : "",
-           AX_WHERE_TEXT, h->where);
+  buf[0] = '\0';
+  for (int d = 0; told && d < c->ndim && n < size; d++)
+    n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d], d == c->ndim - 1 ? "]" : "");
+  return buf;
 }
 
-static bool same_facts(const ax_collective *a, const ax_collective *b)
+static void describe(int rank, int other, char *buf, size_t size)
 {
-  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count;
+  const slot_header *h = slot(rank, ax_shm.step), *o = slot(other, ax_shm.step);
+  ax_collective reshaped = o->facts;
+  char text[96], shape[200];
+
+  reshaped.ndim = h->facts.ndim;
+  memcpy(reshaped.shape, h->facts.shape, sizeof reshaped.shape);
+  snprintf(buf, size, "rank %d calls %s%s%s%.*s", rank, ax_collective_text(&h->facts, text, sizeof text),
+           shape_text(&h->facts, ax_collective_same(&h->facts, &reshaped), shape, sizeof shape), h->where[0] ? " at " : "",
+           AX_WHERE_TEXT, h->where);
 }
 
 /* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is the measure, and the first rank that
@@ -228,10 +238,10 @@ static ax_status agree(void)
   for (r = 0; r < ax_shm.size; r++) {
     if (r != ax_shm.rank)
       AX_TRY(wait_filled(r));
-    if (!same_facts(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts)) {
-      char a[300], b[300];
-      describe(0, a, sizeof a);
-      describe(r, b, sizeof b);
+    if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts)) {
+      char a[500], b[500];
+      describe(0, r, a, sizeof a);
+      describe(r, 0, b, sizeof b);
       return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)slot(0, ax_shm.step)->number, a, b);
     }
   }

@@ -106,6 +106,16 @@ describe("gather_for_metrics", function()
     ranks.ok(2, script("{}", body))
   end)
 
+  it("says, when asked for such lines, that a length is not known", function()
+    local body = script("{}", [[
+      for x in loader(5, { batch_size = 2, drop_last = true }):iter() do accelerator:gather_for_metrics(x) end
+    ]])
+    local _, err = ranks.ok(1, body, { env = { ACCELERATE_LOG_LEVEL = "info" } })
+    assert.matches("gather_for_metrics: the loader's length is not known, nothing is cut", err)
+    _, err = ranks.ok(1, body)
+    assert.are.equal("", err)
+  end)
+
   it("refuses a map with leaves that are no tensors, and unknown options", function()
     local accelerator = accelerate.Accelerator()
     assert.error_matches(function() accelerator:gather_for_metrics { text = "x", t = core.ones(1) } end,

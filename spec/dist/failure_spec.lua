@@ -177,6 +177,11 @@ describe("ranks that disagree", function()
     disagree("dist.broadcast(core.ones(5), 0)", "dist.broadcast(core.ones(5), 1)", "broadcast%(float32, 5 elements, from rank 0%)", "broadcast%(float32, 5 elements, from rank 1%)")
     disagree("dist.gather(core.ones(5), 1)", "dist.gather(core.ones(5), 0)", "gather%(float32, 5 elements, to rank 1%)", "gather%(float32, 5 elements, to rank 0%)")
   end)
+  it("about nothing but the shape are told so", function()
+    disagree("dist.all_gather(core.ones(2, 3))", "dist.all_gather(core.ones(3, 2))", "all_gather%(float32, 6 elements%) of shape %[2, 3%]",
+      "all_gather%(float32, 6 elements%) of shape %[3, 2%]")
+    assert.equal(0, (run(2, "dist.all_gather(rank == 0 and core.tensor(1) or core.ones(1))")))  -- a number counts as [1]
+  end)
   it("about the reduction are told so", function()
     disagree("dist.all_reduce(core.ones(5), 'max')", "dist.all_reduce(core.ones(5), 'min')", "all_reduce%(float32, 5 elements, max%)", "all_reduce%(float32, 5 elements, min%)")
     disagree("dist.reduce_scatter(core.ones(4))", "dist.reduce_scatter(core.ones(4), 'prod')", "reduce_scatter%(float32, 2 elements, sum%)", "reduce_scatter%(float32, 2 elements, prod%)")

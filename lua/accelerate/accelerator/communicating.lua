@@ -18,11 +18,9 @@ function Accelerator:gather(data) return operations.gather(data) end
 local METRICS = { use_gather_object = { "boolean", default = false } }
 
 --- What is told where the length of a loader is not known: nothing can be cut.
-local function tell_unknown(self)
-  local level = (os.getenv("ACCELERATE_LOG_LEVEL") or ""):lower()
-  if (level == "info" or level == "debug") and self.is_main_process then
-    io.stderr:write("accelerate: gather_for_metrics: the loader's length is not known; drop what fills the last batch yourself\n")
-  end
+local function tell_unknown()
+  require("accelerate.logging").get_logger("accelerate"):info(
+    "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last batch yourself")
 end
 
 --- Gathers, and on a loader's last batch (only there) cuts what was added to fill it, so that every sample counts once.
@@ -37,7 +35,7 @@ function Accelerator:gather_for_metrics(data, opts)
   local gathered = objects and operations.gather_object(data) or operations.gather(data)
   if not gradient_state.end_of_dataloader then return gathered end
   local remainder = gradient_state.remainder
-  if remainder == -1 then tell_unknown(self) end
+  if remainder == -1 then tell_unknown() end
   if remainder <= 0 then return gathered end
   if objects then
     local cut = {}
