@@ -3,7 +3,8 @@
 ---
 --- The folder is wandb/offline-run-<date>_<time>-<id> below init_kwargs' dir (WANDB_DIR, or the working directory).  Its file
 --- run-<id>.wandb is a log in LevelDB's format (leveldb/doc/log_format.md) whose checksums are plain CRC-32, behind a header of seven
---- bytes; each entry is a Record (wandb/proto/wandb_internal.proto), of which the fields used here are numbered where they are written.
+--- bytes.  A row waits until the next step begins, since wandb joins what is logged to one step: a run that is killed lacks its last
+--- one.  Each entry is a Record (wandb/proto/wandb_internal.proto), of which the fields used here are numbered where they are written.
 local builtin = require "accelerate.tracking.builtin"
 local digest = require "accelerate.tracking.digest"
 local env = require "accelerate.utils.environment"
