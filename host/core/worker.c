@@ -49,6 +49,8 @@ struct ax_worker {
   slot_map slots[SLOTS];    /* child: offset, capacity and mapping are its own */
   char *request;
   size_t room;
+  char *unsent;             /* parent: what the socket did not take yet of requests, sent on in the next send or wait */
+  size_t unsent_at, unsent_n, unsent_room;
 };
 
 static ax_worker *live; /* of this process; one thread uses it */
@@ -74,6 +76,7 @@ static void free_worker(ax_worker *w)
   if (w->memory >= 0) close(w->memory);
   if (w->fd >= 0) close(w->fd);
   free(w->request);
+  free(w->unsent);
   ax_mfree(w);
 }
 
@@ -231,12 +234,59 @@ static size_t read_all(int fd, void *to, size_t n)
   return at;
 }
 
+/* Sends as much as the socket takes now; false when the worker is gone. */
+static bool write_some(int fd, const char *from, size_t n, size_t *sent)
+{
+  for (*sent = 0; *sent < n; ) {
+    const ssize_t k = send(fd, from + *sent, n - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (k > 0) *sent += (size_t)k;
+    else if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
+    else if (errno != EINTR) return false;
+  }
+  return true;
+}
+
+static bool send_on(ax_worker *w)
+{
+  size_t sent;
+  if (w->unsent_at == w->unsent_n) return true;
+  const bool there = write_some(w->fd, w->unsent + w->unsent_at, w->unsent_n - w->unsent_at, &sent);
+  w->unsent_at += sent;
+  if (w->unsent_at == w->unsent_n) w->unsent_at = w->unsent_n = 0;
+  return there;
+}
+
+static ax_status keep_unsent(ax_worker *w, const char *bytes, size_t n)
+{
+  if (w->unsent_at) memmove(w->unsent, w->unsent + w->unsent_at, w->unsent_n -= w->unsent_at);
+  w->unsent_at = 0;
+  if (w->unsent_room - w->unsent_n < n) {
+    const size_t room = (w->unsent_n + n) * 2;
+    char *grown = realloc(w->unsent, room);
+    if (!grown) return ax_fail(AX_ENOMEM, "no memory for a request of %zu bytes", n);
+    w->unsent = grown;
+    w->unsent_room = room;
+  }
+  memcpy(w->unsent + w->unsent_n, bytes, n);
+  w->unsent_n += n;
+  return AX_OK;
+}
+
+/* A worker may be at work, or waiting for nothing but its next request: the rank does not wait for it to read a long one. */
+static ax_status send_part(ax_worker *w, const void *bytes, size_t n)
+{
+  size_t sent = 0;
+  if (!send_on(w) || (w->unsent_n == 0 && !write_some(w->fd, bytes, n, &sent)))
+    return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(errno));
+  return sent < n ? keep_unsent(w, (const char *)bytes + sent, n - sent) : AX_OK;
+}
+
 ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n)
 {
   const uint64_t length = n;
-  if (w->fd < 0 || !write_all(w->fd, &length, sizeof length) || !write_all(w->fd, bytes, n))
-    return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(w->fd < 0 ? EPIPE : errno));
-  return AX_OK;
+  if (w->fd < 0) return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(EPIPE));
+  const ax_status st = send_part(w, &length, sizeof length);
+  return st == AX_OK ? send_part(w, bytes, n) : st;
 }
 
 ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
@@ -407,8 +457,11 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
   struct pollfd fds[AX_MAX_WORKERS];
   const double deadline = seconds < 0 ? 0 : now() + seconds;
 
-  for (int i = 0; i < n; i++) fds[i] = (struct pollfd){ .fd = list[i]->fd, .events = i == at ? POLLIN : 0 };
   for (;;) {
+    for (int i = 0; i < n; i++) {
+      fds[i] = (struct pollfd){ .fd = list[i]->fd, .events = i == at ? POLLIN : 0 };
+      if (list[i]->unsent_n) fds[i].events |= POLLOUT;
+    }
     const double left = seconds < 0 ? 1 : deadline - now();
     const int ready = poll(fds, (nfds_t)n, left <= 0 ? 0 : left < 1e6 ? (int)(left * 1000) + 1 : 1000000000);
     if (ready < 0 && errno == EINTR) return AX_WAIT_INTERRUPTED;
@@ -418,6 +471,8 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
       describe_end(list[at]);
       return AX_WAIT_DIED;
     }
+    for (int i = 0; ready > 0 && i < n; i++)
+      if (fds[i].revents & POLLOUT) send_on(list[i]); /* (one that is gone shows as such below) */
     for (int i = 0; ready > 0 && i < n; i++)
       if (fds[i].revents & (POLLHUP | POLLERR | POLLNVAL)) {
         *died = i;

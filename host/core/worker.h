@@ -5,7 +5,7 @@
  * the slot itself; when the last of them is released the slot is free again.  So a batch is copied once, by the worker.
  *
  * Notes are small and few, so that a worker never waits for its parent to read them; it always comes back to reading
- * requests, and neither side can block the other for ever.
+ * requests, and the parent never waits in sending one: neither side can block the other for ever.
  *
  * A worker dies with its parent (the kernel sees to it), and nothing of either has a name that could be left behind. */
 #ifndef AX_WORKER_H
@@ -31,7 +31,8 @@ ax_status ax_worker_fork(ax_worker **out, bool *child);
 bool ax_worker_inside(void);
 int ax_worker_pid(const ax_worker *w);
 
-/* Parent: sends a request.  EIO when the worker is gone. */
+/* Parent: sends a request, without waiting for the worker to read it: what the socket does not take is sent on by later calls, and by
+ * ax_worker_wait.  EIO when the worker is gone. */
 ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n);
 /* Child: the next request, in memory that is valid until the next call.  *n 0: the parent wants no more. */
 ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n);

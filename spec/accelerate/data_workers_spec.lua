@@ -123,6 +123,31 @@ describe("worker processes", function()
     assert.equal(math.huge, huge)
   end)
 
+  it("are sent requests of any length while they read none", function()
+    local flag, long = os.tmpname(), ("x"):rep(5e6)
+    os.remove(flag)
+    local worker = core._worker_start(function(channel)
+      local freed = false
+      for _ = 1, 500 do -- the parent makes the file once it has sent all
+        local f = io.open(flag)
+        freed = f ~= nil
+        if f then f:close() break end
+        os.execute("sleep 0.01")
+      end
+      for ticket = 1, 3 do channel:reply(ticket, 1, freed, #channel:receive()) end
+      channel:receive()
+    end)
+    worker:send(long)
+    worker:send("short")
+    worker:send(long)
+    io.open(flag, "w"):close()
+    for ticket, length in ipairs { 5e6, 5, 5e6 } do
+      assert.same({ ticket, 1, true, length }, { core._worker_wait({ worker }, 1, 30) })
+    end
+    os.remove(flag)
+    worker:close()
+  end)
+
   it("read tensors and single samples", function()
     local set = data.TensorDataset(core.arange(20):view(10, 2), core.arange(10))
     local got = {}
