@@ -1,19 +1,21 @@
 --- accelerate.optim: optimizers and learning rate schedules. `local optim = require "accelerate.optim"`.
+--- Each is loaded at its first use.
+local properties = require "accelerate.utils.properties"
 
 ---@class accelerate.optim
-return {
-  Optimizer = require "accelerate.optim.optimizer",
-  SGD = require "accelerate.optim.sgd",
-  Adam = require "accelerate.optim.adam",
-  AdamW = require "accelerate.optim.adamw",
-  Adamax = require "accelerate.optim.adamax",
-  NAdam = require "accelerate.optim.nadam",
-  RAdam = require "accelerate.optim.radam",
-  Adagrad = require "accelerate.optim.adagrad",
-  RMSprop = require "accelerate.optim.rmsprop",
-  Adafactor = require "accelerate.optim.adafactor",
-  Lion = require "accelerate.optim.lion",
-  LOMO = require "accelerate.optim.lomo",
-  AdaLOMO = require "accelerate.optim.adalomo",
-  lr_scheduler = require "accelerate.optim.lr_scheduler",
-}
+return properties.lazy("accelerate.optim", {
+  Optimizer = "accelerate.optim.optimizer",
+  SGD = "accelerate.optim.sgd",
+  Adam = "accelerate.optim.adam",
+  AdamW = "accelerate.optim.adamw",
+  Adamax = "accelerate.optim.adamax",
+  NAdam = "accelerate.optim.nadam",
+  RAdam = "accelerate.optim.radam",
+  Adagrad = "accelerate.optim.adagrad",
+  RMSprop = "accelerate.optim.rmsprop",
+  Adafactor = "accelerate.optim.adafactor",
+  Lion = "accelerate.optim.lion",
+  LOMO = "accelerate.optim.lomo",
+  AdaLOMO = "accelerate.optim.adalomo",
+  lr_scheduler = "accelerate.optim.lr_scheduler",
+})
