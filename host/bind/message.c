@@ -108,14 +108,13 @@ static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
 
 typedef struct key { int type; double number; const char *s; size_t n; } key;
 
+static int rank_of(int type) { return type == LUA_TNUMBER ? 0 : type == LUA_TSTRING ? 1 : 2; }
+
 /* Numbers ascending, then strings, then booleans: as accelerate.utils.ordered has it. */
 static int compare_keys(const void *pa, const void *pb)
 {
   const key *a = pa, *b = pb;
-  if (a->type != b->type) {
-    const int ra = a->type == LUA_TNUMBER ? 0 : a->type == LUA_TSTRING ? 1 : 2, rb = b->type == LUA_TNUMBER ? 0 : b->type == LUA_TSTRING ? 1 : 2;
-    return ra - rb;
-  }
+  if (a->type != b->type) return rank_of(a->type) - rank_of(b->type);
   if (a->type == LUA_TSTRING) {
     const int order = memcmp(a->s, b->s, a->n < b->n ? a->n : b->n);
     return order ? order : (a->n > b->n) - (a->n < b->n);

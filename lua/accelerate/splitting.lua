@@ -64,7 +64,9 @@ local OPTIONS = { apply_padding = { "boolean", default = false } }
 --- The arguments as a script gives them, checked: inputs, [opts,] fn.
 local function arguments(inputs, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
-  if inputs == nil then fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map of them)") end
+  if inputs == nil then
+    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map of them)")
+  end
   options.value("split_between_processes", "fn", fn, { "function" })
   return options.check("split_between_processes", opts, OPTIONS), fn
 end

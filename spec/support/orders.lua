@@ -49,7 +49,9 @@ end
 local function stop() error("asked to stop") end
 
 local ACTIONS = {
-  { "prepare", function() w.model, w.optimizer, w.loader, w.scheduler = w.accelerator:prepare(w.model, w.optimizer, w.loader, w.scheduler) end },
+  { "prepare", function()
+    w.model, w.optimizer, w.loader, w.scheduler = w.accelerator:prepare(w.model, w.optimizer, w.loader, w.scheduler)
+  end },
   { "prepare the other way round", function() w.scheduler, w.loader = w.accelerator:prepare(w.scheduler, w.loader) end },
   { "prepare the model", function() w.accelerator:prepare(w.model) end },
   { "prepare nothing", function() w.accelerator:prepare() end },
@@ -85,7 +87,9 @@ local ACTIONS = {
       w.accelerator:no_sync(w.model, function() w.accelerator:gather(forward()) end)
     end)
   end },
-  { "trigger_sync_in_backward", function() w.accelerator:trigger_sync_in_backward(w.model, function() w.accelerator:backward(forward()) end) end },
+  { "trigger_sync_in_backward", function()
+    w.accelerator:trigger_sync_in_backward(w.model, function() w.accelerator:backward(forward()) end)
+  end },
   { "gather", function() w.accelerator:gather { a = core.ones(2), b = { core.tensor(1) } } end },
   { "gather_for_metrics", function() w.accelerator:gather_for_metrics { batch() } end },
   { "gather strings for metrics", function() w.accelerator:gather_for_metrics { "a", "b" } end },

@@ -106,7 +106,8 @@ end
 
 --- There is no PyTorch here: raises.
 function M.is_torch_version()
-  fail("is_torch_version: there is no PyTorch here; compare_versions(\"accelerate\", operation, version) compares this program's version")
+  fail("is_torch_version: there is no PyTorch here; compare_versions(\"accelerate\", operation, version) compares this " ..
+    "program's version")
 end
 
 return M

@@ -68,7 +68,9 @@ function M.get_int_from_env(names, default)
     options.value("get_int_from_env", ("names[%d]"):format(i), name, { "string" })
     local text = M.text(name)
     local number = text and tonumber(text)
-    if text and (not number or number % 1 ~= 0) then fail("get_int_from_env: %s must hold a whole number, got '%s'", name, text) end
+    if text and (not number or number % 1 ~= 0) then
+      fail("get_int_from_env: %s must hold a whole number, got '%s'", name, text)
+    end
     if number and number >= 0 then return number end
   end
   return default
@@ -103,8 +105,8 @@ function M.convert_dict_to_env_variables(variables)
     options.value("convert_dict_to_env_variables", "a name", name, { "string" })
     options.value("convert_dict_to_env_variables", ("the value of %s"):format(name), value, { "string" })
     if name == "" or value == "" or (name .. value):find("[;\n<> ]") then
-      io.stderr:write(("accelerate: convert_dict_to_env_variables: %s=%s is left out: a part is empty, or has one of ; < > blank newline in it\n")
-        :format(name, value))
+      io.stderr:write(("accelerate: convert_dict_to_env_variables: %s=%s is left out: a part is empty, or has one of ; < > " ..
+        "blank newline in it\n"):format(name, value))
     else
       lines[#lines + 1] = ("%s=%s\n"):format(name, value)
     end

@@ -73,7 +73,7 @@ end
 add("accelerate.utils.operations", [[gather gather_object reduce broadcast broadcast_object_list copy_tensor_to_devices
   pad_across_processes]])
 add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device find_batch_size
-  ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information concatenate
+  ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information is_torch_tensor concatenate
   slice_tensors pad_input_tensors listify]])
 add("accelerate.utils.memory", "find_executable_batch_size should_reduce_batch_size release_memory clear_device_cache")
 add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env parse_choice_from_env

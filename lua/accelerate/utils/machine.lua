@@ -144,10 +144,12 @@ end
 function M.write_basic_config(mixed_precision, save_location)
   mixed_precision = options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", default = "no" }):lower()
   options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", one_of = { "no", "fp16", "bf16", "fp8" } })
-  local path = options.value("write_basic_config", "save_location", save_location, { "string", optional = true }) or M.default_config_file()
+  local path = options.value("write_basic_config", "save_location", save_location, { "string", optional = true })
+  path = path or M.default_config_file()
   if path == "" then fail("write_basic_config: save_location is empty; expected a file's path") end
   if fs.exists(path) then
-    print(("There is a configuration at %s already; it is left as it is. Give another save_location, or remove it first."):format(path))
+    print(("There is a configuration at %s already; it is left as it is. Give another save_location, or remove it first.")
+      :format(path))
     return false
   end
   local made, why = fs.make_dirs(path:match("^(.*)/[^/]*$") or ".")

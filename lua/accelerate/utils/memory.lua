@@ -113,8 +113,8 @@ function M.find_executable_batch_size(fn, opts)
   return function(...)
     local n = select("#", ...)
     if named and named < n + 1 then
-      fail("find_executable_batch_size: called with %d argument%s, but the function takes %d after the batch size; the batch size " ..
-        "is passed by find_executable_batch_size itself", n, n == 1 and "" or "s", named - 1)
+      fail("find_executable_batch_size: called with %d argument%s, but the function takes %d after the batch size; the batch " ..
+        "size is passed by find_executable_batch_size itself", n, n == 1 and "" or "s", named - 1)
     end
     M.clear_device_cache { garbage_collection = true }
     return attempt { n = n, ... }

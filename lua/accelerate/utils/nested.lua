@@ -13,7 +13,7 @@ local fail = options.fail
 local M = {}
 
 local is_tensor = core.is_tensor
-M.is_tensor = is_tensor
+M.is_tensor, M.is_torch_tensor = is_tensor, is_tensor
 
 --- What get_data_structure puts in a tensor's place.
 ---@class accelerate.TensorInformation
@@ -96,6 +96,7 @@ function M.recursively_apply(fn, data, test, what)
 end
 
 --- Whether every leaf is a tensor.
+---@param data any nested values
 ---@return boolean
 function M.all_tensors(data)
   local function walk(value, depth)
@@ -167,7 +168,8 @@ function M.send_to_device(data, device, opts)
 end
 
 --- The device of the first tensor, or nil where there is none.
----@return string?
+---@param data any nested values
+---@return string? "cpu", "cuda:0"
 function M.find_device(data)
   local device
   M.recursively_apply(function(t) device = device or t.device end, data)
@@ -191,6 +193,7 @@ function M.find_batch_size(data)
 end
 
 --- The same, and nil where it would raise.
+---@param data any
 ---@return integer?
 function M.ignorant_find_batch_size(data)
   local found, size = pcall(M.find_batch_size, data)
@@ -198,20 +201,28 @@ function M.ignorant_find_batch_size(data)
 end
 
 --- `data` with a TensorInformation (shape and dtype) in place of each tensor.
+---@param data any nested values
+---@return any
 function M.get_data_structure(data)
   return M.recursively_apply(function(t) return TensorInformation(t.shape, t.dtype) end, data)
 end
 
 --- `data` with the list of sizes in place of each tensor.
+---@param data any nested values
+---@return any
 function M.get_shape(data) return M.recursively_apply(function(t) return t.shape end, data) end
 
 --- What get_data_structure gave, with a tensor in place of each TensorInformation; the elements are not set.
+---@param structure any
+---@return any
 function M.initialize_tensors(structure)
   return M.recursively_apply(function(info) return core.empty(info.shape, { dtype = info.dtype }) end, structure,
     M.is_tensor_information)
 end
 
 --- Tensors become Lua numbers and tables of numbers.
+---@param data any nested values
+---@return any
 function M.listify(data)
   return M.recursively_apply(function(t) return t:dim() == 0 and t:item() or t:totable() end, data)
 end
@@ -219,6 +230,7 @@ end
 --- Joins nested tensors of one form along `dim`.  A list of one leaf that is no tensor gives that leaf.
 ---@param list any[] values of the same form
 ---@param dim integer? counts from 1; default 1
+---@return any
 function M.concatenate(list, dim)
   options.value("concatenate", "list", list, { "list" })
   dim = options.value("concatenate", "dim", dim, { "integer", default = 1 })
@@ -255,6 +267,7 @@ end
 ---@param data any nested tensors; other leaves stay as they are
 ---@param first integer counts from 1
 ---@param last integer inclusive; ends at the tensor's last
+---@return any
 function M.slice_tensors(data, first, last)
   options.value("slice_tensors", "first", first, { "integer", min = 1 })
   options.value("slice_tensors", "last", last, { "integer", min = 0 })
@@ -273,6 +286,7 @@ end
 ---@param batch_size integer the size that the tensors have there
 ---@param num_processes integer
 ---@param dim integer? counts from 1; default 1
+---@return any
 function M.pad_input_tensors(data, batch_size, num_processes, dim)
   options.value("pad_input_tensors", "batch_size", batch_size, { "integer", min = 0 })
   options.value("pad_input_tensors", "num_processes", num_processes, { "integer", min = 1 })

@@ -228,7 +228,8 @@ function M.copy_tensor_to_devices(tensor)
   if count > 1 then
     fail("copy_tensor_to_devices: ranks %s each have a tensor; exactly one may pass it", table.concat(ranks, " and "))
   end
-  local copy = tensor and tensor:detach():clone() or core.empty(owner.info.shape, { dtype = owner.info.dtype, device = here.device })
+  local info = owner.info
+  local copy = tensor and tensor:detach():clone() or core.empty(info.shape, { dtype = info.dtype, device = here.device })
   if here.num_processes > 1 then core.dist.broadcast(copy, owner.rank) end
   return copy
 end

@@ -162,7 +162,8 @@ function M.clean_state_dict_for_safetensors(state_dict)
     end
   end
   if #removed > 0 then
-    io.stderr:write("accelerate: left out, because they share their memory with a tensor of another name: ", table.concat(removed, ", "), "\n")
+    io.stderr:write("accelerate: left out, because they share their memory with a tensor of another name: ",
+      table.concat(removed, ", "), "\n")
   end
   return clean
 end
@@ -192,7 +193,8 @@ function M.GatheredParameters(params, opts, fn, ...)
   if type(opts) == "function" then return M.GatheredParameters(params, nil, opts, fn, ...) end
   options.value("GatheredParameters", "params", params, { "tensor|list" })
   options.check("GatheredParameters", opts, {
-    modifier_rank = { "integer", optional = true, min = 0 }, fwd_module = { "any", optional = true }, enabled = { "boolean", default = true },
+    modifier_rank = { "integer", optional = true, min = 0 }, fwd_module = { "any", optional = true },
+    enabled = { "boolean", default = true },
   })
   options.value("GatheredParameters", "fn", fn, { "function" })
   return fn(...)
@@ -203,7 +205,8 @@ function M.install_xla() fail("install_xla: torch_xla is a library for PyTorch o
 
 --- Pipeline inference upstream: raises.
 function M.prepare_pippy()
-  fail("prepare_pippy: pipeline parallelism is not there yet; run the model on each process, or split the inputs with split_between_processes")
+  fail("prepare_pippy: pipeline parallelism is not there yet; run the model on each process, or split the inputs with " ..
+    "split_between_processes")
 end
 
 return M

@@ -98,13 +98,12 @@ end
 ---@param members table<string, string|function> member name -> module that is the member, "module:field", or a loader
 ---@param absent table<string, string>? names that upstream has and we do not have yet -> what to say
 function M.lazy(name, members, absent)
-  local list = names_of(members)
-  return setmetatable({}, {
+  local meta = {
     __index = function(self, key)
       local from = members[key]
       if from == nil then
         if absent and absent[key] then error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2) end
-        error(unknown(name, key, list), 2)
+        error(unknown(name, key, names_of(members)), 2)
       end
       local value
       if type(from) == "function" then
@@ -117,8 +116,10 @@ function M.lazy(name, members, absent)
       rawset(self, key, value)
       return value
     end,
-    __members = list,
-  })
+  }
+  -- Sorted when asked for: a script that only starts does not wait for it.
+  setmetatable(meta, { __index = function(_, key) return key == "__members" and names_of(members) or nil end })
+  return setmetatable({}, meta)
 end
 
 return M
