@@ -19,6 +19,12 @@ struct block {
   block *prev, *next;    /* in the list of free blocks of its bin, or of used ones of its bucket */
 };
 
+/* What goes up waits in pinned memory of the host, so that the call need not: pieces of STAGE bytes in turn, each filled one copy after the
+ * other, and used again when the last copy out of it is done. */
+enum { STAGES = 4 };
+static const size_t STAGE = (size_t)4 << 20;
+struct stage { char *data; size_t used; cudaEvent_t done; bool busy; };
+
 enum { BUCKETS = 4096 };
 struct device {
   cudaStream_t stream;
@@ -28,6 +34,8 @@ struct device {
   ax_memory_stats stats;
   size_t reserved;
   ax_fault *fault;         /* pinned memory of the host that kernels write */
+  stage stages[STAGES];
+  int next_stage;
 };
 static device devices[MOST_DEVICES];
 static int n_devices;
@@ -298,6 +306,56 @@ static void drop_cache(int index) { empty_cache(&devices[index]); }
 
 /* ---- copies */
 
+/* A piece of pinned memory with room for n bytes.  *out NULL with AX_OK: the host has none to give. */
+static ax_status stage_for(device *dev, size_t n, stage **out)
+{
+  stage *s = &dev->stages[dev->next_stage];
+  ax_status st = AX_OK;
+
+  *out = NULL;
+  if (s->data && STAGE - s->used < n) {
+    dev->next_stage = (dev->next_stage + 1) % STAGES;
+    s = &dev->stages[dev->next_stage];
+    if (s->busy && (st = ax_cuda_status("copy", cudaEventSynchronize(s->done))) != AX_OK) return st;
+    s->busy = false;
+    s->used = 0;
+  }
+  if (!s->data) {
+    void *p = NULL;
+    if (cudaHostAlloc(&p, STAGE, cudaHostAllocPortable) != cudaSuccess) {
+      cudaGetLastError(); /* it would be reported again by the next launch */
+      return AX_OK;
+    }
+    if ((st = ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming))) != AX_OK) {
+      cudaFreeHost(p);
+      return st;
+    }
+    s->data = (char *)p;
+  }
+  *out = s;
+  return AX_OK;
+}
+
+/* Host to device: `src` has been read when the call returns, the copy itself takes its place in the stream. */
+static ax_status copy_up(device *dev, cudaStream_t stream, void *dst, const void *src, size_t bytes)
+{
+  ax_status st = AX_OK;
+  for (size_t at = 0; at < bytes && st == AX_OK; at += STAGE) {
+    const size_t n = bytes - at < STAGE ? bytes - at : STAGE;
+    stage *s;
+    if ((st = stage_for(dev, n, &s)) != AX_OK) return st;
+    if (!s) return ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, (const char *)src + at, bytes - at, cudaMemcpyHostToDevice, stream)); /* staged by the driver */
+    char *const from = s->data + s->used;
+    memcpy(from, (const char *)src + at, n);
+    s->used += (n + 255) / 256 * 256;
+    if (s->used > STAGE) s->used = STAGE;
+    st = ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, from, n, cudaMemcpyHostToDevice, stream));
+    if (st == AX_OK) st = ax_cuda_status("copy", cudaEventRecord(s->done, stream));
+    s->busy = st == AX_OK;
+  }
+  return st;
+}
+
 static ax_status copy(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
 {
   const ax_device d = from.kind == AX_CUDA ? from : to; /* the source's stream knows when the source is ready */
@@ -305,8 +363,8 @@ static ax_status copy(ax_device to, void *dst, ax_device from, const void *src, 
   ax_status st = ax_cuda_use(d, &stream);
 
   if (st != AX_OK) return st;
-  /* pageable host memory is staged by the driver before the call returns */
-  const cudaMemcpyKind kind = to.kind == AX_CPU ? cudaMemcpyDeviceToHost : from.kind == AX_CPU ? cudaMemcpyHostToDevice : cudaMemcpyDefault;
+  if (from.kind == AX_CPU && to.kind == AX_CUDA) return copy_up(&devices[to.index], stream, dst, src, bytes);
+  const cudaMemcpyKind kind = to.kind == AX_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyDefault;
   if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index) { /* the destination may still be in use there */
     if ((st = ax_cuda_use(to, &other)) != AX_OK || (st = ax_cuda_status("copy", cudaStreamSynchronize(other))) != AX_OK || (st = ax_cuda_use(d, &stream)) != AX_OK)
       return st;

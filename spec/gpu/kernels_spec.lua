@@ -181,6 +181,43 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     end
   end)
 
+  it("attention: causal, masks, grouped heads, heads of every size, dropout with the CPU's bits", function()
+    local cases = {
+      { "plain", { 2, 2, 70, 40 }, 2, 70 }, { "causal", { 1, 2, 67, 64 }, 2, 67, { is_causal = true } }, { "more keys", { 1, 2, 9, 16 }, 2, 80 },
+      { "grouped", { 2, 4, 33, 32 }, 2, 33, { enable_gqa = true, is_causal = true } }, { "large heads", { 1, 1, 18, 200 }, 1, 18 }, { "96", { 1, 2, 20, 96 }, 2, 35 },
+      { "dropout", { 2, 2, 40, 16 }, 2, 37, { dropout_p = 0.3 } }, { "mask", { 2, 2, 20, 16 }, 2, 45, { mask = "bool" } }, { "added", { 2, 2, 20, 16 }, 2, 45, { mask = "float" } },
+    }
+    for _, case in ipairs(cases) do
+      local what, shape, kv_heads, keys, given = case[1], case[2], case[3], case[4], case[5] or {}
+      local b, h, t, d = unpack(shape)
+      local q, k, v = tensor.randn(b, h, t, d), tensor.randn(b, kv_heads, keys, d), tensor.randn(b, kv_heads, keys, d)
+      local mask = given.mask == "bool" and tensor.rand(b, h, t, keys):gt(0.4) or given.mask and tensor.randn(b, h, t, keys)
+      if given.mask == "bool" then mask[{ 1, 1, 3 }] = false end -- a query that sees nothing
+      for _, dtype in ipairs(what == "causal" and { "float32", "float64", "bfloat16" } or { "float32" }) do
+        against(("attention, %s, %s"):format(what, dtype), function(x, y, z)
+          local options = { is_causal = given.is_causal, enable_gqa = given.enable_gqa, dropout_p = given.dropout_p, generator = given.dropout_p and tensor.Generator(4) or nil }
+          return F.scaled_dot_product_attention(x, y, z, mask and mask:to(x.device) or nil, options)
+        end, { q:to(dtype), k:to(dtype), v:to(dtype) }, dtype == "bfloat16" and 3e-2 or 2e-5)
+      end
+    end
+  end)
+
+  it("convolutions with several tiles, groups and strides, pooling and batch norm", function()
+    for _, case in ipairs { { 3, 20, 70, 3, 1, 1, 1, 1 }, { 2, 8, 8, 3, 2, 1, 2, 1 }, { 2, 12, 18, 1, 1, 0, 1, 3 }, { 9, 3, 5, 5, 2, 2, 1, 1 } } do
+      local n, c, o, k, stride, padding, dilation, groups = unpack(case)
+      local x, w, b = tensor.randn(n, c, 17, 15), tensor.randn(o, c / groups, k, k) * 0.2, tensor.randn(o)
+      against("conv2d", function(v, u, e) return F.conv2d(v, u, e, { stride = stride, padding = padding, dilation = dilation, groups = groups }) end, { x, w, b }, 2e-5)
+    end
+    local x = tensor.randn(3, 5, 17, 14)
+    against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { x }, 0)
+    against("avg_pool2d", function(v) return F.avg_pool2d(v, 3, { stride = 2, padding = 1, ceil_mode = true }) end, { x }, 1e-5)
+    against("adaptive_avg_pool2d", function(v) return F.adaptive_avg_pool2d(v, { 5, 3 }) end, { x }, 1e-5)
+    local mean, var = tensor.zeros(5), tensor.ones(5)
+    against("batch_norm", function(v, w, b)
+      return F.batch_norm(v, mean:to(v.device):clone(), var:to(v.device):clone(), w, b, { training = true })
+    end, { x * 2 + 30, tensor.randn(5), tensor.randn(5) }, 2e-5)
+  end)
+
   it("says what was wrong in a kernel's data when the host next waits, and goes on", function()
     local x = tensor.randn(4, 5, { device = D })
     local function told(pattern, fn)
