@@ -24,6 +24,8 @@ local PAGES = {
   { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler", { "lua/accelerate/optim/lr_scheduler" } },
   { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
   { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
+  { "data_loader", "accelerate.data_loader", "data_loader",
+    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader", "lua/accelerate/sharding.lua", "lua/accelerate/data/sampler.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },

@@ -5,153 +5,23 @@
 ---
 ---   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true }))
 ---   for x, y in loader:iter() do ... end          -- loader.end_of_dataloader, loader.remainder
-local class = require "accelerate.utils.class"
-local options = require "accelerate.utils.options"
-local properties = require "accelerate.utils.properties"
-local shard = require "accelerate.data_loader.shard"
-local state = require "accelerate.state"
+local preparing, sharding = "accelerate.data_loader.preparing:", "accelerate.sharding:"
 
-local fail = options.fail
-
-local M = properties.lazy("accelerate.data_loader", {
-  DataLoaderShard = function() return shard.Class end,
-  DataLoaderDispatcher = "accelerate.data_loader.dispatcher:Class",
+return require("accelerate.utils.properties").lazy("accelerate.data_loader", {
+  prepare_data_loader = preparing .. "prepare_data_loader",
+  skip_first_batches = preparing .. "skip_first_batches",
+  is_loader = preparing .. "is_loader",
+  is_prepared = preparing .. "is_prepared",
+  is_dispatched = preparing .. "is_dispatched",
+  override_even_batches = preparing .. "override_even_batches",
+  DataLoaderShard = preparing .. "DataLoaderShard",
+  DataLoaderDispatcher = preparing .. "DataLoaderDispatcher",
   DataLoaderStateMixin = "accelerate.data_loader.prepared:DataLoaderStateMixin",
   SkipDataLoader = "accelerate.data_loader.skip:SkipDataLoader",
-  SkipBatchSampler = "accelerate.sharding:SkipBatchSampler",
-  BatchSamplerShard = "accelerate.sharding:BatchSamplerShard",
-  IterableDatasetShard = "accelerate.sharding:IterableDatasetShard",
+  SkipBatchSampler = sharding .. "SkipBatchSampler",
+  BatchSamplerShard = sharding .. "BatchSamplerShard",
+  IterableDatasetShard = sharding .. "IterableDatasetShard",
   SeedableRandomSampler = "accelerate.data.sampler:SeedableRandomSampler",
 }, {
   MpDeviceLoaderWrapper = "it is for XLA devices",
 })
-
-local function dispatcher() return require "accelerate.data_loader.dispatcher" end
-
---- Whether rank 0 reads for all in this loader.
----@return boolean
-function M.is_dispatched(value)
-  return package.loaded["accelerate.data_loader.dispatcher"] ~= nil and dispatcher().is(value)
-end
-
----@return boolean
-function M.is_prepared(value) return shard.is(value) or M.is_dispatched(value) end
-
---- Whether `value` is a loader, prepared or not.
----@return boolean
-function M.is_loader(value) return M.is_prepared(value) or class.is(value, require("accelerate.data").DataLoader) end
-
--- ---- preparing ---------------------------------------------------------------------------------------------------
-
-local PREPARE = {
-  device = { "string", optional = true },
-  num_processes = { "integer", optional = true, min = 1 },
-  process_index = { "integer", optional = true, min = 0 },
-  put_on_device = { "boolean", default = false },
-  rng_types = { "list", optional = true },
-  slice_fn_for_dispatch = { "function", optional = true },
-  config = { "table", optional = true },
-  torch_device_mesh = { "any", optional = true },
-}
--- What may stand in a configuration object or by itself.
-local CONFIGURED = {
-  split_batches = { "boolean", optional = true }, dispatch_batches = { "boolean", optional = true },
-  even_batches = { "boolean", optional = true }, use_seedable_sampler = { "boolean", optional = true },
-  data_seed = { "integer", optional = true }, non_blocking = { "boolean", optional = true },
-  use_stateful_dataloader = { "boolean", optional = true },
-}
-for name, entry in pairs(CONFIGURED) do PREPARE[name] = entry end
-
-local function configuration(o)
-  local given = {}
-  for name in pairs(CONFIGURED) do given[name] = o[name] end
-  if not o.config then return require("accelerate.dataclasses").DataLoaderConfiguration(given) end
-  local name = next(given)
-  if name then fail("prepare_data_loader: give option '%s' in the config, which is given, too", name) end
-  return o.config
-end
-
-local function check_split(loader, ranks)
-  local batch_size_of = require("accelerate.data_loader.prepared").batch_size_of
-  local size = loader.batch_size or batch_size_of(loader.batch_sampler or loader.sampler)
-  if not size then fail("prepare: split_batches needs a loader, or a batch sampler, that has a batch_size") end
-  if size > 1 and size % ranks ~= 0 then
-    fail("prepare: split_batches needs a batch size that is a multiple of the %d processes, got %d", ranks, size)
-  end
-end
-
---- Whether rank 0 is to read for all: as asked for, else for streams whose batches are placed on the device.
-local function dispatches(loader, o)
-  local asked = o.config.dispatch_batches
-  if asked == nil then return o.put_on_device and not loader.sampler and not loader.batch_sampler end
-  if asked and not o.put_on_device then
-    fail("prepare: dispatch_batches = true places batches on the device; it cannot be had with device placement off")
-  end
-  return asked
-end
-
---- Makes a prepared loader: a DataLoaderShard, or a DataLoaderDispatcher.
----@param loader accelerate.DataLoader
----@param opts { device: string?, put_on_device: boolean?, rng_types: string[]?, config: table?, num_processes: integer?,
----  process_index: integer?, slice_fn_for_dispatch: function?, split_batches: boolean?, dispatch_batches: boolean?,
---- even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking: boolean?,
---- use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of the ones from split_batches on;
---- default of  put_on_device false, of num_processes and process_index those that there are. slice_fn_for_dispatch(batch, {
---- first, last },  process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank 0 read
-function M.prepare_data_loader(loader, opts)
-  local o = options.check("prepare_data_loader", opts, PREPARE)
-  if not M.is_loader(loader) then fail("prepare_data_loader: expected a loader, got %s", options.show(loader)) end
-  if M.is_prepared(loader) then return loader end
-  if o.torch_device_mesh ~= nil then
-    fail("prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not there yet; leave the option out")
-  end
-  local here = state.PartialState()
-  o.config = configuration(o)
-  o.num_processes = o.num_processes or here.num_processes
-  o.process_index = o.process_index or here.process_index
-  o.rng_types = o.rng_types or { "generator" }
-  if o.process_index >= o.num_processes then
-    fail("prepare_data_loader: option 'process_index' must be 0 to %d, got %d", o.num_processes - 1, o.process_index)
-  end
-  if o.config.split_batches then check_split(loader, o.num_processes) end
-  if not dispatches(loader, o) then return shard.make(loader, o) end
-  if o.num_processes ~= here.num_processes then
-    fail("prepare_data_loader: dispatch_batches needs all %d processes that there are, got option 'num_processes' = %d",
-      here.num_processes, o.num_processes)
-  end
-  return dispatcher().make(loader, o)
-end
-
---- Makes even_batches of these loaders another one, where they read a data set with get(i) by ranks.
----@param loaders table[] prepared ones
----@param even boolean
----@return fun() undo
----@return integer refused how many dispatched ones there are among them
-function M.override_even_batches(loaders, even)
-  local undo, refused = {}, 0
-  for _, loader in ipairs(loaders) do
-    if M.is_dispatched(loader) then
-      refused = refused + 1
-    elseif loader._shard then
-      undo[#undo + 1] = shard.override_even_batches(loader, even)
-    end
-  end
-  return function()
-    for i = #undo, 1, -1 do undo[i]() end
-  end, refused
-end
-
---- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone, and keeps its
---- own count of passes. No sample of a data set with get(i) is read for it; a stream is read and thrown away. When the
---- original has just loaded a state, the copy skips from the beginning of that pass, and the original's next pass starts at
---- its beginning.
----@param loader table
----@param num_batches integer? default 0
-function M.skip_first_batches(loader, num_batches)
-  num_batches = options.value("skip_first_batches", "num_batches", num_batches, { "integer", default = 0, min = 0 })
-  if M.is_prepared(loader) then return loader:_without(num_batches) end
-  if not M.is_loader(loader) then fail("skip_first_batches: expected a loader, got %s", options.show(loader)) end
-  return require("accelerate.data_loader.skip").without_beginning(loader, num_batches)
-end
-
-return M

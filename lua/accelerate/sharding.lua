@@ -252,6 +252,7 @@ function Shard:iter(skip)
 end
 
 --- Passed on to the batch sampler and the samplers inside it.
+---@param epoch integer from 0
 function Shard:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
 
 M.BatchSamplerShard = Shard
@@ -293,8 +294,12 @@ function Stream:init(dataset, opts)
   end
 end
 
+--- Passed on to the data set.
+---@param epoch integer from 0
 function Stream:set_epoch(epoch) M.set_epoch(self.dataset, epoch) end
 
+--- How many items this rank gets: whole rounds of all ranks' batches (as in Accelerate, also with split_batches).
+---@return integer
 function Stream:len()
   local count = length_of(self.dataset)
   if not count then fail("IterableDatasetShard: the data set has no len method") end

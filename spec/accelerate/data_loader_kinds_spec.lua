@@ -363,6 +363,20 @@ describe("prepare_data_loader", function()
     assert.are.equal(loader, data_loader.prepare_data_loader(loader))
   end)
 
+  it("is what DataLoaderShard and DataLoaderDispatcher call", function()
+    local function raw() return data.DataLoader(set_of(5), { batch_size = 2 }) end
+    local loader = data_loader.DataLoaderShard(raw(), { num_processes = 2, process_index = 1 })
+    assert.are.equal("DataLoaderShard", tostring(loader))
+    assert.are.equal("2,3 1,2", walk(loader))
+    loader = data_loader.DataLoaderDispatcher(raw())
+    assert.are.equal("DataLoaderDispatcher", tostring(loader))
+    assert.are.equal("0,1 2,3 4", walk(loader))
+    assert.error_matches(function() data_loader.DataLoaderShard(raw(), { process = 1 }) end, "unknown option 'process'")
+    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), 3) end, "options must be a table, got 3")
+    local config = accelerate.DataLoaderConfiguration { dispatch_batches = false }
+    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), { config = config }) end, "dispatch_batches = false")
+  end)
+
   it("says that meshes and XLA's loader are not there", function()
     local raw = data.DataLoader(set_of(7), { batch_size = 2 })
     assert.error_matches(function() data_loader.prepare_data_loader(raw, { torch_device_mesh = {} }) end,

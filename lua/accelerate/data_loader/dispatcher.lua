@@ -19,7 +19,7 @@ local gradient_state = state.GradientState()
 
 local M = {}
 
---- Gives this rank its slice of what rank 0 reads.
+--- Gives this rank its slice of what rank 0 reads.  Its fields and its other methods are DataLoaderShard's.
 ---@class accelerate.DataLoaderDispatcher: accelerate.PreparedLoader
 local Dispatcher = {}
 
@@ -238,7 +238,7 @@ end
 
 M.Class = prepared.define("DataLoaderDispatcher", Dispatcher)
 
---- Makes a DataLoaderDispatcher of a loader.
+-- Makes a DataLoaderDispatcher of a loader.
 ---@param loader accelerate.DataLoader
 ---@param o table see prepare_data_loader
 function M.make(loader, o)

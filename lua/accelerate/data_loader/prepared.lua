@@ -36,6 +36,7 @@ local Mixin = class("DataLoaderStateMixin")
 Mixin.end_of_dataloader, Mixin.remainder = false, -1
 M.DataLoaderStateMixin = Mixin
 
+--- As before the first pass.
 function Mixin:reset() self.end_of_dataloader, self.remainder = false, -1 end
 
 --- A pass begins: this is the active loader. The remainder comes of total_dataset_length (or dataset:len()) and
@@ -197,6 +198,7 @@ function Loader:_without(more)
   return copy
 end
 
+--- As before the first pass: end_of_dataloader false, remainder -1.
 function Loader:reset() self._end, self._remainder = false, -1 end
 
 --- A pass begins: this is the active loader.  iter() calls it.

@@ -11,6 +11,32 @@ local function data() return require "accelerate.data" end
 
 --- This rank's batches, on this rank's device, read one ahead, so that the last one is known while it is in use.
 ---@class accelerate.DataLoaderShard: accelerate.PreparedLoader
+---@field end_of_dataloader boolean true while the last batch of the pass is in use
+---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
+---@field total_batch_size integer? the batch over all ranks; nil when batches have no fixed size
+---@field total_dataset_length integer? items of the whole data set; nil when that is not known
+---@field base_dataloader accelerate.DataLoader the loader that was prepared
+---@field dataset table
+---@field batch_sampler table? what this rank's batches come from; a BatchSamplerShard on several ranks
+---@field sampler table?
+---@field batch_size integer|false|nil of one rank, or with split_batches of all
+---@field drop_last boolean
+---@field collate_fn function?
+---@field generator accelerate.Generator?
+---@field num_workers integer
+---@field prefetch_factor integer?
+---@field persistent_workers boolean
+---@field worker_init_fn function?
+---@field timeout number seconds
+---@field pin_memory boolean
+---@field device string? where batches are put; nil: they stay
+---@field non_blocking boolean
+---@field split_batches boolean
+---@field rng_types string[]
+---@field synchronized_generator accelerate.Generator? that decides the order, and is made equal on all ranks in each pass
+---@field iteration integer the number of the next pass, from 0
+---@field skip_batches integer left out at the start of each pass
+---@field gradient_state accelerate.GradientState
 local Shard = {}
 
 function Shard:_first_remainder()
@@ -124,7 +150,7 @@ local function shard_stream(self, loader)
   self._stream = data().DataLoader(self._items, opts)
 end
 
---- Makes a DataLoaderShard of a loader.
+-- Makes a DataLoaderShard of a loader.
 ---@param loader accelerate.DataLoader
 ---@param o table see prepare_data_loader
 function M.make(loader, o)
