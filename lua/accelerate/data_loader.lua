@@ -13,7 +13,6 @@ return require("accelerate.utils.properties").lazy("accelerate.data_loader", {
   is_loader = preparing .. "is_loader",
   is_prepared = preparing .. "is_prepared",
   is_dispatched = preparing .. "is_dispatched",
-  override_even_batches = preparing .. "override_even_batches",
   DataLoaderShard = preparing .. "DataLoaderShard",
   DataLoaderDispatcher = preparing .. "DataLoaderDispatcher",
   DataLoaderStateMixin = "accelerate.data_loader.prepared:DataLoaderStateMixin",

@@ -5,7 +5,7 @@
 --- (PyTorch's Join counts the ranks in the same way.)
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.kinds"
-local data_loader = require "accelerate.data_loader"
+local loaders = require "accelerate.data_loader.preparing"
 local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
@@ -136,7 +136,7 @@ function M.join(accelerator, joinables, even, fn)
   local undo = function() end
   if even ~= nil then
     local refused
-    undo, refused = data_loader.override_even_batches(accelerator._dataloaders, even)
+    undo, refused = loaders.override_even_batches(accelerator._dataloaders, even)
     if refused > 0 and accelerator.is_main_process then
       io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set with get(i) by ranks; ", refused,
         " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1 and "it is" or "they are",

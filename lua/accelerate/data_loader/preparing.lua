@@ -107,11 +107,13 @@ end
 
 local function made_by(name, dispatch)
   return properties.callable(name, function(loader, opts)
-    local given = {}
-    for key, value in pairs(type(opts) == "table" and opts or {}) do given[key] = value end
+    if not class.is(loader, require("accelerate.data").DataLoader) then
+      fail("%s: expected a loader that is not prepared, got %s", name, options.show(loader))
+    end
+    local given = options.check(name, opts, PREPARE)
     if given.config == nil then given.dispatch_batches = dispatch end
-    if dispatch and given.put_on_device == nil then given.put_on_device = true end
-    local made = M.prepare_data_loader(loader, opts ~= nil and type(opts) ~= "table" and opts or given)
+    if dispatch and (opts == nil or opts.put_on_device == nil) then given.put_on_device = true end
+    local made = M.prepare_data_loader(loader, given)
     if M.is_dispatched(made) ~= dispatch then
       fail("%s: the config has dispatch_batches = %s", name, tostring(given.config and given.config.dispatch_batches))
     end
