@@ -111,6 +111,13 @@ local function same_shape(a, b)
   return true
 end
 
+--- The p-norm of each row of x1 minus each row of x2.
+---@param x1 accelerate.Tensor (.., m, k)
+---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
+---@param options? { p: number? } 2
+---@return accelerate.Tensor (.., m, n)
+function M.cdist(x1, x2, options) return require("accelerate.nn.functional_distance").cdist(x1, x2, options) end
+
 --- Whether two tensors have the same shape and the same elements. NaN equals nothing.
 ---@param a accelerate.Tensor
 ---@param b accelerate.Tensor

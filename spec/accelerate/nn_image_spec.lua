@@ -1,5 +1,6 @@
 --- nn's layers for images and signals: options, parameters, state, printing; what they compute is checked row by row elsewhere.
 local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local F = nn.functional
 
@@ -125,6 +126,34 @@ describe("nn.BatchNorm2d", function()
     b:load_state_dict(a:state_dict())
     same(b.running_var, a.running_var)
     assert.equal(1, b.num_batches_tracked:item())
+  end)
+end)
+
+describe("nn.AlphaDropout", function()
+  it("keeps mean and variance, drops to SELU's lowest value, and leaves evaluation alone", function()
+    tensor.manual_seed(3)
+    local drop, x = nn.AlphaDropout(0.3), tensor.randn(200000)
+    local y = drop(x)
+    assert.is_true(math.abs(y:mean():item()) < 0.02 and math.abs(y:var():item() - 1) < 0.02)
+    local a = ((1.7580993408473766 ^ 2 * 0.3 + 1) * 0.7) ^ -0.5
+    local low = y:amin():item()
+    local at_low = y:lt(-1.7580993408473766 * a * 0.7 + 1e-4):logical_and(y:gt(-1.7580993408473766 * a * 0.7 - 1e-4))
+    assert.is_true(math.abs(at_low:double():mean():item() - 0.3) < 0.01, low)
+    drop:eval()
+    assert.are.equal(x, drop(x))
+    assert.are.same({ 0, 0 }, nn.AlphaDropout(1)(tensor.ones(2)):totable())
+    assert.has_error(function() nn.AlphaDropout(2) end)
+  end)
+end)
+
+describe("nn.InstanceNorm2d", function()
+  it("says what it expects", function()
+    local ok, message = pcall(nn.InstanceNorm2d(3), tensor.ones(2, 4, 5, 5))
+    assert.is_false(ok)
+    assert.truthy(message:find("expected 3 channels, got an input of shape", 1, true), message)
+    ok, message = pcall(nn.InstanceNorm1d(3), tensor.ones(2, 3, 1))
+    assert.is_false(ok)
+    assert.truthy(message:find("one element", 1, true), message)
   end)
 end)
 

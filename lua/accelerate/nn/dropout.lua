@@ -1,4 +1,4 @@
---- nn.Dropout.
+--- nn.Dropout, nn.AlphaDropout.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -35,4 +35,24 @@ end
 
 function Dropout:extra_repr() return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace)) end
 
-return { Dropout = Dropout }
+---@class accelerate.nn.AlphaDropout : accelerate.nn.Module
+local AlphaDropout = class("AlphaDropout", Module)
+AlphaDropout._builtin = true
+
+--- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes SELU's lowest value.
+---@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
+function AlphaDropout:init(p)
+  local o = options.check("AlphaDropout", type(p) == "table" and p or { p = p }, { p = OPTIONS.p, generator = OPTIONS.generator })
+  self.p, self.generator = o.p, o.generator
+end
+
+local alpha_dropout = require("accelerate.nn.functional_distance").alpha_dropout
+
+function AlphaDropout:forward(x)
+  local v = rawget(self, "_values")
+  return alpha_dropout(x, { p = v.p, training = self.training, generator = v.generator })
+end
+
+function AlphaDropout:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
+
+return { Dropout = Dropout, AlphaDropout = AlphaDropout }

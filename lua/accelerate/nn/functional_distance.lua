@@ -1,4 +1,4 @@
---- nn.functional: norms, distances and bilinear forms, made of rows.
+--- nn.functional: norms, distances, bilinear forms and a dropout, made of rows.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -36,6 +36,23 @@ function M.cosine_similarity(x1, x2, opts)
   check("cosine_similarity", "x2", x2)
   local function unit(x) return x / core.norm(x, 2, o.dim, true):clamp { min = o.eps } end
   return core.sum(unit(x1) * unit(x2), o.dim)
+end
+
+local CDIST = { p = { "number", default = 2, min = 0 } }
+
+--- The p-norm of each row of x1 minus each row of x2. Two equal rows have distance 0, and no gradient.
+---@param x1 accelerate.Tensor (.., m, k)
+---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
+---@param opts? { p: number } 2
+---@return accelerate.Tensor (.., m, n)
+function M.cdist(x1, x2, opts)
+  local o = options.check("cdist", opts, CDIST)
+  check("cdist", "x1", x1)
+  check("cdist", "x2", x2)
+  if x1:dim() < 2 or x2:dim() < 2 or x1:size(-1) ~= x2:size(-1) then
+    options.fail("cdist: expected (.., m, k) and (.., n, k), got %s and %s", text(x1), text(x2))
+  end
+  return core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
 end
 
 local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 }, keepdim = { "boolean", default = false } }
@@ -80,6 +97,59 @@ end
 function M.softmin(x, dim)
   check("softmin", "x", x)
   return core.softmax(-x, dim)
+end
+
+-- running = (1 - momentum) running + momentum stat, with the samples' statistics averaged.
+local function track(x, running_mean, running_var, momentum)
+  core.no_grad(function()
+    local rows = x:detach():flatten(3)
+    running_mean:mul_(1 - momentum):add_(rows:mean(3):mean(1) * momentum)
+    running_var:mul_(1 - momentum):add_(rows:var(3):mean(1) * momentum)
+  end)
+end
+
+--- Normalises each channel of each sample of (n, c, ..) over the dims after it, then scales and shifts it.
+---@param x accelerate.Tensor
+---@param running_mean? accelerate.Tensor (c); moved towards the input's where that is used
+---@param running_var? accelerate.Tensor (c)
+---@param weight? accelerate.Tensor (c)
+---@param bias? accelerate.Tensor (c)
+---@param use_input_stats? boolean default true; false: running_mean and running_var are used
+---@param momentum? number default 0.1
+---@param eps? number default 1e-5
+---@return accelerate.Tensor
+function M.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+  if not core.is_tensor(x) or x:dim() < 3 then
+    options.fail("instance_norm: x: expected a tensor (n, c, ..) of at least 3 dims, got %s", core.is_tensor(x) and text(x) or type(x))
+  end
+  if (running_mean == nil) ~= (running_var == nil) then options.fail("instance_norm: running_mean and running_var go together") end
+  if use_input_stats == false then
+    if not running_mean then options.fail("instance_norm: use_input_stats = false needs running_mean and running_var") end
+    return core.batch_norm(x, running_mean, running_var, weight, bias, false, 0, eps or 1e-5)
+  end
+  local shape = x.shape
+  if x:numel() == shape[1] * shape[2] then
+    options.fail("instance_norm: a channel of one element has no variance to speak of (shape %s)", text(x))
+  end
+  if running_mean then track(x, running_mean, running_var, momentum or 0.1) end
+  return core.group_norm(x, shape[2], weight, bias, eps or 1e-5)
+end
+
+local ALPHA = { p = { "number", default = 0.5, min = 0, max = 1 }, training = { "boolean", default = true }, generator = { "Generator", optional = true } }
+local ALPHA_PRIME = 1.7580993408473766 -- SELU's scale times its alpha: what a dropped element becomes, negated
+
+--- Dropout for SELU: what is dropped becomes SELU's lowest value, and the result is scaled and shifted so that mean and variance stay.
+---@param x accelerate.Tensor
+---@param opts? { p: number, training: boolean, generator: accelerate.Generator } 0.5, true
+---@return accelerate.Tensor
+function M.alpha_dropout(x, opts)
+  local o = options.check("alpha_dropout", opts, ALPHA)
+  check("alpha_dropout", "x", x)
+  if not o.training or o.p == 0 then return x end
+  if o.p == 1 then return x * 0 end
+  local a = ((ALPHA_PRIME ^ 2 * o.p + 1) * (1 - o.p)) ^ -0.5
+  local kept = core.dropout(core.ones_like(x), o.p, true, o.generator) * (1 - o.p)
+  return x * (kept * a) + (kept - 1 + o.p) * (ALPHA_PRIME * a)
 end
 
 return M

@@ -33,6 +33,7 @@ for _, file in ipairs {
   "conv",
   "pooling",
   "batchnorm",
+  "instancenorm",
 } do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end

@@ -120,4 +120,7 @@ return {
 { [[nn.Upsample({ scale_factor = 2 })]], [[Upsample(scale_factor=2.0, mode='nearest')]] },
 { [[nn.PReLU()]], [[PReLU(num_parameters=1)]] },
 { [[nn.Dropout2d(0.5)]], [[Dropout2d(p=0.5, inplace=False)]] },
+{ [[nn.AlphaDropout(0.25)]], [[AlphaDropout(p=0.25, inplace=False)]] },
+{ [[nn.InstanceNorm1d(3)]], [[InstanceNorm1d(3, eps=1e-05, momentum=0.1, affine=False, bias=False, track_running_stats=False)]] },
+{ [[nn.InstanceNorm2d(4, { affine = true, track_running_stats = true, momentum = 0.2 })]], [[InstanceNorm2d(4, eps=1e-05, momentum=0.2, affine=True, bias=True, track_running_stats=True)]] },
 }

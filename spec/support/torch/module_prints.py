@@ -42,6 +42,8 @@ cases += [
     ("nn.GELU()", nn.GELU()), ("nn.GELU({ approximate = 'tanh' })", nn.GELU(approximate="tanh")), ("nn.LeakyReLU(0.2)", nn.LeakyReLU(0.2)), ("nn.ELU()", nn.ELU()), ("nn.SiLU()", nn.SiLU()), ("nn.Softplus()", nn.Softplus()),
     ("nn.ReLU({ inplace = true })", nn.ReLU(inplace=True)), ("nn.CrossEntropyLoss()", nn.CrossEntropyLoss()), ("nn.MSELoss()", nn.MSELoss()),
     ("nn.Upsample({ scale_factor = 2 })", nn.Upsample(scale_factor=2)), ("nn.PReLU()", nn.PReLU()), ("nn.Dropout2d(0.5)", nn.Dropout2d(0.5)),
+    ("nn.AlphaDropout(0.25)", nn.AlphaDropout(0.25)), ("nn.InstanceNorm1d(3)", nn.InstanceNorm1d(3)),
+    ("nn.InstanceNorm2d(4, { affine = true, track_running_stats = true, momentum = 0.2 })", nn.InstanceNorm2d(4,affine=True,track_running_stats=True,momentum=0.2)),
 ]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "module_prints.lua"), "w") as f:
     f.write("-- Written by module_prints.py with PyTorch %s.\nreturn {\n" % torch.__version__)

@@ -1,0 +1,98 @@
+--- nn.InstanceNorm1d, nn.InstanceNorm2d.
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
+local init = require "accelerate.nn.init_"
+
+local F = require "accelerate.nn.functional_distance"
+
+local M = {}
+
+local instance_norm = F.instance_norm
+
+local OPTIONS = {
+  eps = { "number", default = 1e-5, min = 0 },
+  momentum = { "number", default = 0.1 },
+  affine = { "boolean", default = false },
+  track_running_stats = { "boolean", default = false },
+  dtype = { "string", optional = true },
+  device = { "string", optional = true },
+}
+
+local function reset_running_stats(self)
+  if not self.track_running_stats then return end
+  init.zeros_(self.running_mean)
+  init.ones_(self.running_var)
+  self.num_batches_tracked:zero_()
+end
+
+local function reset_parameters(self)
+  reset_running_stats(self)
+  if self.affine then
+    init.ones_(self.weight)
+    init.zeros_(self.bias)
+  end
+end
+
+local function define(name, dims)
+  local InstanceNorm = class(name, Module)
+  InstanceNorm._builtin = true
+  InstanceNorm.reset_running_stats = reset_running_stats
+  InstanceNorm.reset_parameters = reset_parameters
+
+  function InstanceNorm:init(num_features, opts)
+    local o = options.check(name, opts, OPTIONS)
+    self.num_features = options.value(name, "num_features", num_features, { "integer", min = 1 })
+    self.eps, self.momentum, self.affine, self.track_running_stats = o.eps, o.momentum, o.affine, o.track_running_stats
+    local place = { dtype = o.dtype, device = o.device }
+    if o.affine then
+      self.weight = parameter.new(core.empty({ num_features }, place))
+      self.bias = parameter.new(core.empty({ num_features }, place))
+    end
+    if o.track_running_stats then
+      self:register_buffer("running_mean", core.zeros({ num_features }, place))
+      self:register_buffer("running_var", core.ones({ num_features }, place))
+      self:register_buffer("num_batches_tracked", core.zeros({}, { dtype = "int64", device = o.device }))
+    end
+    self:reset_parameters()
+  end
+
+  function InstanceNorm:forward(x)
+    local v = rawget(self, "_values")
+    local single = core.is_tensor(x) and x:dim() == dims - 1
+    if not core.is_tensor(x) or (x:dim() ~= dims and not single) then
+      options.fail("%s: expected an input of %d or %d dims, got %s (in %s)", name, dims - 1, dims,
+        core.is_tensor(x) and Module._tuple(x.shape) or type(x), self:_brief())
+    end
+    if single then x = x:unsqueeze(1) end
+    if x.shape[2] ~= v.num_features then
+      options.fail("%s: expected %d channels, got an input of shape %s (in %s)", name, v.num_features, Module._tuple(x.shape), self:_brief())
+    end
+    local y = instance_norm(x, v.running_mean, v.running_var, v.weight, v.bias, self.training or not v.track_running_stats, v.momentum, v.eps)
+    return single and y:squeeze(1) or y
+  end
+
+  function InstanceNorm:extra_repr()
+    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features, self.eps, Module._show(self.momentum),
+      Module._show(self.affine), Module._show(self.bias ~= nil), Module._show(self.track_running_stats))
+  end
+  M[name] = InstanceNorm
+end
+
+--- `nn.InstanceNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = false, track_running_stats = false })` normalises each channel of each
+--- sample of (n, c, h, w), or of one sample (c, h, w). Running statistics, where they are kept, are used in evaluation.
+---@class accelerate.nn.InstanceNorm2d : accelerate.nn.Module
+---@field weight accelerate.Tensor? (num_features)
+---@field bias accelerate.Tensor? (num_features)
+---@field running_mean accelerate.Tensor?
+---@field running_var accelerate.Tensor?
+---@field num_batches_tracked accelerate.Tensor? int64, 0-d, 0 as in PyTorch
+define("InstanceNorm2d", 4)
+--- The same over (n, c, l) or (c, l).
+---@class accelerate.nn.InstanceNorm1d : accelerate.nn.Module
+define("InstanceNorm1d", 3)
+
+return M
