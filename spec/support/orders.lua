@@ -157,6 +157,24 @@ local ACTIONS = {
     collectgarbage()
     utils.clear_device_cache()
   end },
+  { "trackers", function() w.accelerator:init_trackers("orders", { config = { lr = 1 } }) end },
+  { "log", function() w.accelerator:log({ loss = w.loss or 1 }, { step = draw(9) }) end },
+  { "a tracker that is not there", function() w.accelerator:get_tracker("none") end },
+  { "local SGD", function()
+    accelerate.local_sgd.LocalSGD(w.accelerator, w.model, 2, function(sgd)
+      for _ = 1, 3 do
+        w.accelerator:backward(forward())
+        w.optimizer:step()
+        w.optimizer:zero_grad()
+        sgd:step()
+      end
+    end)
+  end },
+  { "register for checkpointing", function() w.accelerator:register_for_checkpointing(w.scheduler) end },
+  { "save_state", function() w.accelerator:save_state() end },
+  { "load_state", function() w.accelerator:load_state() end },
+  { "end_training", function() if apart or ranks == 1 then w.accelerator:end_training() end end },
+  { "profile", function() w.accelerator:profile(function() forward() end) end },
   { "start again", world },
 }
 
