@@ -34,16 +34,31 @@ AX_ACTIVATION_SLOPES(KERNEL, OF)
 
 AX_LOOP1(gelu_none_f32, float, float, ax_gelu_f32(x))
 AX_LOOP1(gelu_none_f64, double, double, ax_gelu_f64(x))
-AX_LOOP1(gelu_tanh_f32, float, float, ax_gelu_tanh_f32(x))
 AX_LOOP1(gelu_tanh_f64, double, double, ax_gelu_tanh_f64(x))
 AX_LOOP2(back_none_f32, float, float, a * ax_gelu_slope_f32(b))
 AX_LOOP2(back_none_f64, double, double, a * ax_gelu_slope_f64(b))
-AX_LOOP2(back_tanh_f32, float, float, a * ax_gelu_tanh_slope_f32(b))
 AX_LOOP2(back_tanh_f64, double, double, a * ax_gelu_tanh_slope_f64(b))
 AX_BF16_LOOP1(gelu_none_bf16, ax_gelu_f32(x))
-AX_BF16_LOOP1(gelu_tanh_bf16, ax_gelu_tanh_f32(x))
 AX_BF16_LOOP2(back_none_bf16, a * ax_gelu_slope_f32(b))
-AX_BF16_LOOP2(back_tanh_bf16, a * ax_gelu_tanh_slope_f32(b))
+
+/* As ax_gelu_tanh_f32 and its slope in activation.h. */
+static inline ax_vec_f32 gelu_tanh(ax_vec_f32 x)
+{
+  const ax_vec_f32 zero = { 0 }, y = x * AX_VFMA_f32(x * x, zero - 0.102943240f, zero - 2.30220819f);
+  ax_vec_f32 d = 1.0f + ax_vec_exp2(ax_vec_min(zero + AX_VEC_EXP2_TOP, y));
+  if (AX_VEC_EXP2_TOP < 128.0f) d += (ax_vec_f32)((ax_vec_bits)(y > 126.0f) & (ax_vec_bits)(zero + INFINITY));
+  return x / d;
+}
+static inline ax_vec_f32 gelu_tanh_slope(ax_vec_f32 x)
+{
+  const ax_vec_f32 zero = { 0 }, c = ax_vec_min(zero + 9.9f, ax_vec_max(zero - 9.9f, x)); /* no inf * 0 */
+  const ax_vec_f32 e = ax_vec_exp2(c * AX_VFMA_f32(c * c, zero - 0.102943240f, zero - 2.30220819f)), s = 1.0f / (1.0f + e);
+  return AX_VFMA_f32(c * AX_VFMA_f32(c * c, zero + 0.214064449f, zero + 1.59576912f), s * e, zero + 1.0f) * s;
+}
+AX_VEC_LOOP1(gelu_tanh_f32, gelu_tanh(x))
+AX_VEC_LOOP2(back_tanh_f32, x * gelu_tanh_slope(y))
+AX_VEC_BF16_LOOP1(gelu_tanh_bf16, gelu_tanh(x))
+AX_VEC_BF16_LOOP2(back_tanh_bf16, x * gelu_tanh_slope(y))
 
 ax_status ax_cpu_gelu(const ax_call *call)
 {

@@ -4,6 +4,7 @@
 #define AX_SIMD_H
 
 #include "cpu.h"
+#include "vector.h"
 
 /* The first numbers of a call as p0 .. p3 of type T: what loops with parameters begin with. */
 #define AX_NUMBERS(T) \
@@ -98,6 +99,44 @@
       out[i] = ax_float_to_bf16(expr); \
     } \
   }
+
+/* float result = expr of vectors x, or a and b: for what the compiler does not turn into the best code.  Elements that do not fill a vector, or
+ * do not lie side by side, go through one too, so that each gets the same bits wherever it stands.  LOAD and STORE: of a vector that lies side by side. */
+enum { AX_VEC_LANES = AX_BYTES / 4 };
+#define AX_VEC_GATHER(v, GET, T, p, step, n) \
+  ax_vec_f32 v; \
+  { \
+    float lane[AX_VEC_LANES] = { 0 }; \
+    for (int64_t k = 0; k < (n); k++) lane[k] = GET(*(const T *)((p) + k * (step))); \
+    v = *(const ax_vec_f32 *)lane; \
+  }
+#define AX_VEC_LOOP(fn, T, GET, PUT, LOAD, STORE, expr, two_inputs) \
+  static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    const bool two = two_inputs, side_by_side = stride[0] == sizeof(T) && stride[1] == sizeof(T) && (!two || stride[2] == sizeof(T)); \
+    int64_t i = 0; \
+    for (; side_by_side && i + AX_VEC_LANES <= n; i += AX_VEC_LANES) { \
+      const ax_vec_f32 x = LOAD(data[1] + i * (int64_t)sizeof(T)), y = two ? LOAD(data[2] + i * (int64_t)sizeof(T)) : x; \
+      (void)y; \
+      STORE(data[0] + i * (int64_t)sizeof(T), expr); \
+    } \
+    for (; i < n; i += AX_VEC_LANES) { \
+      const int64_t left = n - i < AX_VEC_LANES ? n - i : AX_VEC_LANES; \
+      AX_VEC_GATHER(x, GET, T, data[1] + i * stride[1], stride[1], left) \
+      AX_VEC_GATHER(y, GET, T, data[two ? 2 : 1] + i * stride[two ? 2 : 1], stride[two ? 2 : 1], left) \
+      (void)y; \
+      const ax_vec_f32 v = expr; \
+      for (int64_t k = 0; k < left; k++) *(T *)(data[0] + (i + k) * stride[0]) = PUT(v[k]); \
+    } \
+  }
+#define AX_VEC_LOAD(p) (*(const ax_vec_f32 *)(p))
+#define AX_VEC_STORE(p, v) (*(ax_vec_f32 *)(p) = (v))
+#define AX_VEC_AS_IS(v) (v)
+/* expr of x; of x and y */
+#define AX_VEC_LOOP1(fn, expr) AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, false)
+#define AX_VEC_LOOP2(fn, expr) AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, true)
+#define AX_VEC_BF16_LOOP1(fn, expr) AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, false)
+#define AX_VEC_BF16_LOOP2(fn, expr) AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, true)
 
 /* TO result = expr of TM m (a mask or choice), TI a and TI b. */
 #define AX_LOOP3(fn, TO, TM, TI, expr) AX_LOOP3_WITH(fn, TO, TM, TI, , expr)

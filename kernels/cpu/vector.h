@@ -80,7 +80,23 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_max(ax_vec_f32 a,
 #endif
 }
 
-/* 2^x as ax_exp2_part: for x up to 127, exactly 0 below -126. */
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_min(ax_vec_f32 a, ax_vec_f32 b) /* a < b ? a : b */
+{
+#if defined(__AVX512F__)
+  return (ax_vec_f32)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (ax_vec_f32)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return -ax_vec_max(-a, -b);
+#endif
+}
+
+/* 2^x as ax_exp2_part: for x up to AX_VEC_EXP2_TOP, exactly 0 below -126.  (AVX-512 scales as far as infinity.) */
+#if defined(__AVX512F__)
+#define AX_VEC_EXP2_TOP 200.0f
+#else
+#define AX_VEC_EXP2_TOP 127.0f
+#endif
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_exp2(ax_vec_f32 x)
 {
   const ax_vec_f32 zero = { 0 };

@@ -361,6 +361,14 @@ describe("bfloat16", function()
       same(name, x[name](x), float)
       same(name .. ", strided", x[name](xt), float)
     end
+    local half, float = x:gelu("tanh"), x:float():gelu("tanh")
+    same("gelu by tanh", half, float:to("bfloat16"))
+    same("gelu by tanh, strided", xt:gelu("tanh"), half)
+    same("gelu by tanh, short", x[5][{ { 3, 6 } }]:gelu("tanh"), half[5][{ { 3, 6 } }])
+    for i, want in ipairs { 0, 0, inf, nan, nan, 3.3895e38, 0, 0.84542 } do -- of `special`, as PyTorch has it
+      local got = float[{ i, 1 }]:item()
+      assert.is_true((got ~= got and want ~= want) or got == want or math.abs(got - want) <= 1e-3 * math.abs(want) + 1e-30, ("gelu of %g: %g"):format(special[i], got))
+    end
     same("add_", x:clone():add_(yt), x:clone():add_(y))
   end)
 end)
