@@ -64,6 +64,9 @@ INTEGERS(T, U)
 #undef TWO
 
 /* uint8 and bool are both bytes: bool has functors of its own, below. */
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 186 /* x < 0 of an unsigned x */
+#endif
 #define T uint8_t
 #define ONE(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t x, expr)
 #define TWO(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t a AX_COMMA uint8_t b, expr)

@@ -37,8 +37,9 @@ template <bool WIDE> struct ax_team {
   template <class T> static __device__ __forceinline__ T most(T v, T *shared) { return join(v, [](T a, T b) { return a > b ? a : b; }, shared); }
 };
 
-/* Threads of a block that has a row of n elements to itself: they follow from n alone, and with them the order of its sums. */
-static inline int ax_row_threads(int64_t n) { return n <= 4096 ? 256 : n <= 16384 ? 512 : 1024; }
+/* Threads of a block that has a row of n elements to itself: they follow from n alone, and with them the order of its sums.  At most 512:
+ * 1024 would leave each 64 registers, and kernels in float64 take more. */
+static inline int ax_row_threads(int64_t n) { return n <= 4096 ? 256 : 512; }
 
 /* Calls f(V, WIDE) as types with their `value` for rows of n elements of size `item` whose starts are all aligned like `address`, the OR of addresses. */
 template <int N> struct ax_int { static const int value = N; };
