@@ -124,6 +124,26 @@ static void add_stack(lua_State *L, int level)
   lua_remove(L, -2);
 }
 
+/* Appends what most likely happened when a method got no object: Lua's own words for that do not tell. */
+static void add_hint(lua_State *L)
+{
+  const char *text = lua_tostring(L, 1), *stack = strstr(text, "\nstack traceback:");
+  const size_t n = stack ? (size_t)(stack - text) : strlen(text);
+  const char *const end[] = {"local 'self' (a nil value)", "bad argument #1 to 'rawget' (table expected, got nil)"};
+
+  for (size_t k = 0; k < sizeof end / sizeof *end; k++) {
+    const size_t m = strlen(end[k]);
+    if (n < m || memcmp(text + n - m, end[k], m) != 0)
+      continue;
+    lua_pushlstring(L, text, n);
+    lua_pushliteral(L, "; a method was called without its object: write object:method(...), with a colon in place of the dot");
+    lua_pushstring(L, text + n);
+    lua_concat(L, 3);
+    lua_replace(L, 1);
+    return;
+  }
+}
+
 /* Message handler: the error as text, with the stack once, however often it is raised again. */
 static int traceback(lua_State *L)
 {
@@ -138,6 +158,7 @@ static int traceback(lua_State *L)
     lua_replace(L, 1);
     lua_settop(L, 1);
   }
+  add_hint(L);
   if ((stack = strstr(lua_tostring(L, 1), "\nstack traceback:"))) {
     where_of_stack(stack);
     return 1;

@@ -318,7 +318,7 @@ static ax_status push_tensor(lua_State *L, source *s)
     strides[d] = numel;
     if (shape[d] < 0 || __builtin_mul_overflow(numel, shape[d], &numel)) return damaged();
   }
-  bytes = (size_t)numel * ax_dtype_size((ax_dtype)head[0]);
+  if (__builtin_mul_overflow((size_t)numel, ax_dtype_size((ax_dtype)head[0]), &bytes)) return damaged();
   if (at > s->n_data || bytes > s->n_data - at) return damaged();
   box = ax_push_result(L);
   if (!s->worker || bytes == 0) {

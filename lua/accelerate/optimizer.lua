@@ -1,5 +1,6 @@
 --- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are synchronised.
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -75,9 +76,10 @@ end
 Accelerated.train, Accelerated.eval = mode "train", mode "eval"
 
 local meta = { __name = "AcceleratedOptimizer" }
+local methods = properties.guarded(meta, "AcceleratedOptimizer", Accelerated)
 
 function meta.__index(self, key)
-  local method = Accelerated[key]
+  local method = methods[key]
   if method ~= nil then return method end
   if key == "step_was_skipped" then return rawget(self, "_skipped") or false end
   return rawget(self, "optimizer")[key]

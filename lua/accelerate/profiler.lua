@@ -326,7 +326,7 @@ local Profiler = properties.define("Profiler", {
     --- What was recorded: in the cycle that ended last, or so far where there is no schedule.
     ---@return accelerate.ProfileEvent[]
     events = function(self) return events_of(self) end,
-    --- The events added up by name and line.  Rows have key (the name), place, count, cpu_time_total, self_cpu_time_total (without what
+    --- The events added up by name and line; all steps are ProfilerStep*.  Rows have key (the name), place, count, cpu_time_total, self_cpu_time_total (without what
     --- the op itself called), cpu_time and self_cpu_time (for each call), in microseconds; flops, cpu_memory_usage,
     --- self_cpu_memory_usage (bytes), input_shapes.  `:table(opts)` makes a text of them.
     ---@param opts { group_by_line: boolean?, group_by_input_shape: boolean? }? group_by_line: default true
@@ -336,10 +336,11 @@ local Profiler = properties.define("Profiler", {
       local rows, found = { _memory = flags.profile_memory, _flops = flags.with_flops, _dropped = self._dropped or 0 }, {}
       rows._shapes = opts.group_by_input_shape and flags.record_shapes
       for _, e in ipairs(events_of(self)) do
-        local key = e.name .. "\0" .. (opts.group_by_line and e.place or "") .. "\0" .. (rows._shapes and e.input_shapes or "")
+        local name = e.name:find("^ProfilerStep#%d+$") and "ProfilerStep*" or e.name -- as in PyTorch: one row for all steps
+        local key = name .. "\0" .. (opts.group_by_line and e.place or "") .. "\0" .. (rows._shapes and e.input_shapes or "")
         local row = found[key]
         if not row then
-          row = { key = e.name, place = opts.group_by_line and e.place or "", category = e.category, count = 0, cpu_time_total = 0,
+          row = { key = name, place = opts.group_by_line and e.place or "", category = e.category, count = 0, cpu_time_total = 0,
             self_cpu_time_total = 0, flops = 0, cpu_memory_usage = 0, self_cpu_memory_usage = 0, input_shapes = rows._shapes and e.input_shapes or nil }
           found[key] = row
           rows[#rows + 1] = row

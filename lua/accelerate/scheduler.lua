@@ -1,5 +1,6 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -49,9 +50,10 @@ function Accelerated:state_dict() return rawget(self, "scheduler"):state_dict() 
 function Accelerated:load_state_dict(dict) return rawget(self, "scheduler"):load_state_dict(dict) end
 
 local meta = { __name = "AcceleratedScheduler" }
+local methods = properties.guarded(meta, "AcceleratedScheduler", Accelerated)
 
 function meta.__index(self, key)
-  local method = Accelerated[key]
+  local method = methods[key]
   if method ~= nil then return method end
   return rawget(self, "scheduler")[key]
 end

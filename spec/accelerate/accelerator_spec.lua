@@ -44,6 +44,32 @@ describe("the constructor", function()
     assert.error_matches(function() return accelerate.Accelarator end, "did you mean 'Accelerator'")
   end)
 
+  it("tells who writes a dot for a colon, or walks a loader itself, and what to write", function()
+    local accelerator, model = accelerate.Accelerator(), nn.Linear(1, 1)
+    local plain = data.DataLoader(data.TensorDataset(core.zeros(2, 1)), { batch_size = 1 })
+    local optimizer, loader = accelerator:prepare(optim.SGD(model:parameters(), { lr = 1 }), plain)
+    local scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
+    for text, call in pairs {
+      ["accumulate: expected the Accelerator before its arguments, got a Linear; write object:accumulate(...), with a colon"] = function()
+        accelerator.accumulate(model, function() end)
+      end,
+      ["step: expected the AcceleratedOptimizer before its arguments, got nil; write object:step(...), with a colon"] = function()
+        optimizer.step()
+      end,
+      ["step: expected the AcceleratedScheduler before its arguments, got nil; write object:step(...), with a colon"] = function()
+        scheduler.step()
+      end,
+      ["DataLoaderShard: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function() for _ in loader do end end,
+      ["DataLoader: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function() for _ in plain do end end,
+    } do
+      local ok, message = pcall(call)
+      assert.is_false(ok)
+      assert.is_truthy(message:find(text, 1, true), message)
+    end
+    local _, _, err = host.run { "-e", "require('accelerate.nn').Linear(1, 1).train()" }
+    assert.is_truthy(err:find("a method was called without its object: write object:method(...), with a colon in place of the dot", 1, true))
+  end)
+
   it("says which engines are not there yet", function()
     for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {}, megatron_lm_plugin = {}, dynamo_plugin = {},
       dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {} } do

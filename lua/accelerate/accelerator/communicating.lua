@@ -1,9 +1,12 @@
 --- What an Accelerator exchanges between ranks: gather, reduce, padding, triggers.  Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
+local nested = require "accelerate.utils.nested"
 local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local state = require "accelerate.state"
 
+local fail = options.fail
 local gradient_state = state.GradientState()
 
 ---@class accelerate.Accelerator
@@ -32,6 +35,14 @@ end
 function Accelerator:gather_for_metrics(data, opts)
   opts = options.check("gather_for_metrics", opts, METRICS)
   local objects = opts.use_gather_object or not operations.all_tensors(data)
+  if objects and not (nested.is_container(data) and ordered.is_list(data)) then
+    local wanted, got = "nested tensors, or one list of objects", options.show(data)
+    if opts.use_gather_object then wanted = "one list of objects, which use_gather_object = true asks for" end
+    if nested.is_container(data) then
+      got = (opts.use_gather_object and "a map" or "a map with other values than tensors in it") .. "; gather each of its entries by itself"
+    end
+    fail("gather_for_metrics: expected %s, got %s", wanted, got)
+  end
   local gathered = objects and operations.gather_object(data) or operations.gather(data)
   if not gradient_state.end_of_dataloader then return gathered end
   local remainder = gradient_state.remainder

@@ -437,6 +437,11 @@ local function warn_empty(self)
   end
 end
 
+--- `for x, y in loader do`, as in Python.
+function DataLoader:__call()
+  fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", class.of(self).__name)
+end
+
 --- Starts a pass: `for images, labels in loader:iter() do … end`. Gives the batch's parts as several values, or one
 --- table when the samples are tables. Warns when there are samples, but drop_last leaves not one
 --- batch of them.

@@ -383,7 +383,8 @@ end
 ---@param name string
 ---@param methods table
 function M.define(name, methods)
-  return properties.define(name, { get = GET, methods = properties.merge(Loader, methods) })
+  return properties.define(name, { get = GET, methods = properties.merge(Loader, methods),
+    call = function() fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", name) end })
 end
 
 --- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it is not known.

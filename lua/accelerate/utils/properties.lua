@@ -24,18 +24,38 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
+--- The methods, each of which refuses to be called with '.' in place of ':', which would take its first argument for the object.
+---@param class table the metatable of the objects
+---@param name string used in messages
+---@param methods table<string, function>
+---@return table<string, function>
+function M.guarded(class, name, methods)
+  local guarded = {}
+  for key, method in pairs(methods) do -- each by itself
+    guarded[key] = type(method) ~= "function" and method or function(self, ...)
+      if type(self) ~= "table" or getmetatable(self) ~= class then
+        options.fail("%s: expected the %s before its arguments, got %s; write object:%s(...), with a colon", key, name, options.show(self), key)
+      end
+      return method(self, ...) -- a tail call: no frame of its own
+    end
+  end
+  return guarded
+end
+
 --- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every public name is a
 --- method or has a getter (and, when it may be assigned, a setter).
 ---@param name string used in messages
----@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string): any)?, tostring: function? }
+---@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string): any)?, tostring: function?,
+---  call: function? }
 ---  `missing` is asked for names that the class lacks, before the error
 ---@return table class call class.new() for an empty object
 function M.define(name, spec)
   local get, set, methods = spec.get or {}, spec.set or {}, spec.methods or {}
   local class = { __name = name }
   M.defined[name] = { get = get, set = set, methods = methods }
+  local guarded = M.guarded(class, name, methods)
   function class.__index(self, key)
-    local method = methods[key]
+    local method = guarded[key]
     if method ~= nil then return method end
     local getter = get[key]
     if getter then return getter(self) end
@@ -54,6 +74,7 @@ function M.define(name, spec)
     error(unknown(name, key, names_of(set)), 2)
   end
   class.__tostring = spec.tostring or function() return name end
+  class.__call = spec.call
   function class.new() return setmetatable({}, class) end
   return class
 end
