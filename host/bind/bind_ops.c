@@ -85,6 +85,76 @@ static int operator_call(lua_State *L)
   return 1;
 }
 
+/* ---- clamp, whose limits may be tensors: then it is another row */
+
+/* The limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table of options, which are pushed.  Is one a tensor? */
+static bool tensor_limits(lua_State *L, int at[2])
+{
+  const int last = lua_gettop(L);
+  for (int k = 0; k < 2; k++) {
+    at[k] = 2 + k <= last && !lua_isnil(L, 2 + k) ? 2 + k : 0;
+    if (!ax_is_options(L, last, false) || last < 2) continue;
+    if (at[k] == last) at[k] = 0;
+    lua_getfield(L, last, k ? "max" : "min");
+    if (!lua_isnil(L, -1)) at[k] = lua_gettop(L);
+  }
+  return (at[0] && ax_to_box(L, at[0])) || (at[1] && ax_to_box(L, at[1]));
+}
+
+/* A limit as a tensor: a number becomes one of x's type. */
+static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const char *name, const ax_tensor *x)
+{
+  ax_tensor *t = ax_opt_tensor(L, idx, shown), **box;
+  const double v = t ? 0 : ax_check_number(L, idx, shown, name);
+  if (t) return t;
+  if (!ax_number_fits((ax_dtype)x->dtype, v)) ax_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v, ax_dtype_name((ax_dtype)x->dtype));
+  box = ax_push_box(L);
+  if (ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, box) != AX_OK || ax_fill(*box, v) != AX_OK) ax_raise(L, shown);
+  return *box;
+}
+
+static int clamp(lua_State *L)
+{
+  static const char *const names[] = { "min", "max" };
+  const bool inplace = lua_toboolean(L, lua_upvalueindex(3));
+  const char *shown = inplace ? "clamp_" : "clamp";
+  const int last = lua_gettop(L);
+  ax_tensor *in[3] = { NULL, NULL, NULL }, *dst, **box;
+  ax_read_result r = { .args = { .n_in = 3, .in = in, .a = { .n_list = -1 } } };
+  int at[2];
+
+  ax_bind_enter(L);
+  if (last < 2 || !tensor_limits(L, at)) {
+    lua_settop(L, last);
+    return (inplace ? op_inplace : op_call)(L);
+  }
+  if (last > 3) return ax_error(L, shown, "%d arguments given, at most 3 expected", last);
+  if (ax_is_options(L, last, false)) ax_check_options(L, last, shown, names, 2);
+  in[0] = ax_check_tensor(L, 1, shown, "x");
+  for (int k = 0; k < 2; k++)
+    if (at[k]) in[1 + k] = check_limit(L, at[k], shown, names[k], in[0]);
+  dst = in[0];
+  if (inplace && ax_would_record(3, in)) { /* the gradient needs x as it was */
+    box = ax_push_box(L);
+    if (ax_run1(AX_OP_CLONE, dst, box) != AX_OK) return ax_raise(L, shown);
+    in[0] = *box;
+  }
+  ax_run_push(L, AX_OP_CLAMP_TENSOR, shown, &r);
+  if (!inplace) return 1;
+  box = ax_to_box(L, -1);
+  if (ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = box, .a = { .n_list = -1 } }, dst) != AX_OK) return ax_raise(L, shown);
+  lua_settop(L, 1);
+  return 1;
+}
+
+static void push_clamp(lua_State *L, bool inplace)
+{
+  lua_pushinteger(L, AX_OP_CLAMP);
+  lua_pushstring(L, "clamp_");
+  lua_pushboolean(L, inplace);
+  lua_pushcclosure(L, clamp, 3);
+}
+
 /* ---- copy_, fill_, zero_ */
 
 static int copy_into(lua_State *L, const char *fn, bool number_wanted)
@@ -176,6 +246,7 @@ void ax_open_ops(lua_State *L)
     if (row->name[0] == '_') continue;
     lua_pushinteger(L, op);
     lua_pushcclosure(L, op_call, 1);
+    if (op == AX_OP_CLAMP) lua_pop(L, 1), push_clamp(L, false);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, row->name); /* the method */
     lua_setfield(L, -3, row->name); /* the function */
@@ -184,6 +255,7 @@ void ax_open_ops(lua_State *L)
     lua_pushinteger(L, op);
     lua_pushvalue(L, -2);
     lua_pushcclosure(L, op_inplace, 2);
+    if (op == AX_OP_CLAMP) lua_pop(L, 1), push_clamp(L, true);
     lua_rawset(L, -3);
   }
   lua_pop(L, 1);

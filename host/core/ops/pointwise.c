@@ -73,6 +73,21 @@ ax_status ax_infer_clamp(ax_infer *q)
   return elementwise(q, r, r);
 }
 
+ax_status ax_infer_clamp_tensor(ax_infer *q)
+{
+  ax_tensor *x = INPUT(0), *min = INPUT(1), *max = INPUT(2), *raised = NULL;
+  ax_status st = AX_OK;
+
+  if (!min && !max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
+  if (x->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "clamp: not defined for bool");
+  if (min) AX_TRY(ax_run2(AX_OP_MAXIMUM, x, min, &raised));
+  if (max) st = ax_run2(AX_OP_MINIMUM, raised ? raised : x, max, &q->result[0]);
+  else q->result[0] = raised, raised = NULL;
+out:
+  ax_tensor_release(raised);
+  return st;
+}
+
 ax_status ax_infer_where(ax_infer *q)
 {
   ax_status st;

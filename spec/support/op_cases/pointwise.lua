@@ -37,6 +37,9 @@ unary("reciprocal", 0.5, 2, function(x) return 1 / x end)
 unary("floor", -2, 2.1, math.floor)
 unary("ceil", -2, 2.1, math.ceil)
 unary("round", -2, 2.1, round_even)
+C._clamp_tensor = {
+  inputs = { range(-2, 2.1, { 2, 4 }), range(-1.13, 0.2, { 4 }), range(0.21, 1.7, { 2, 1 }) }, call = function(x, lo, hi) return x:clamp(lo, hi), x:clamp { max = hi } end,
+}
 C.clamp = {
   inplace = function(x) return x:clamp_ { min = -0.5, max = 0.7 } end,
   inputs = { range(-2, 2.1) }, call = function(x) return x:clamp { min = -0.5, max = 0.7 } end, pointwise = true,
