@@ -83,8 +83,6 @@ end
 
 local undocumented
 
-local function cell(text) return (text:gsub("|", "\\|")) end
-
 local function add(out, ...) out[#out + 1] = table.concat { ... } end
 
 local function paragraphs(out, block)

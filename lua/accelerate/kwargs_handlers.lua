@@ -136,9 +136,6 @@ end
 
 --- Words for Accelerator's mixed_precision.
 M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16" })
---- Words for Accelerator's rng_types; of these, torch and generator are here.
-M.RNGType = properties.enum("RNGType",
-  { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron", "generator" })
 --- Words for Accelerator's dynamo_backend; of these, only NO is here.
 M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER",
   "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM", "HPU_BACKEND", "NEURON" })

@@ -37,7 +37,7 @@ describe("find_executable_batch_size", function()
     local train = utils.find_executable_batch_size(function(batch_size)
       local held = {}
       for i = 1, batch_size do held[i] = core.zeros(1000, 250) end
-      return batch_size
+      return #held
     end, { starting_batch_size = 100 })
     limited(50.5 * MB, function()
       local found = train()
@@ -138,7 +138,7 @@ describe("memory helpers", function()
   it("clear_device_cache empties the cache, and collects only when asked", function()
     utils.clear_device_cache(true)
     local before = utils.memory_stats().live_bytes
-    do local garbage = core.zeros(1000, 1000) end
+    core.zeros(1000, 1000)  -- garbage
     core.release(core.zeros(1000, 1000))
     assert.is_true(utils.memory_stats().cached_bytes >= 4 * MB)
     utils.clear_device_cache()

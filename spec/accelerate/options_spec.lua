@@ -178,7 +178,6 @@ describe("ordered", function()
 end)
 
 describe("options.arguments", function()
-  local options = require "accelerate.utils.options"
   local SCHEMA = { max_steps = { "integer", default = 5 }, name = { "string", optional = true }, fast = { "boolean", default = false } }
 
   it("reads a script's arguments", function()
@@ -187,10 +186,10 @@ describe("options.arguments", function()
   end)
 
   it("names what is wrong", function()
-    local function message(...) return select(2, pcall(options.arguments, "x.lua", { ... }, SCHEMA)) end
-    assert.matches("x.lua: unknown option 'max_step'; did you mean 'max_steps'", message("--max_step", "3"))
-    assert.matches("x.lua: expected an option such as %-%-fast, got '7'", message("7"))
-    assert.matches("x.lua: option %-%-name needs a value", message("--name"))
-    assert.matches("option 'max_steps' must be an integer, got 'many'", message("--max_steps", "many"))
+    local function said(...) return select(2, pcall(options.arguments, "x.lua", { ... }, SCHEMA)) end
+    assert.matches("x.lua: unknown option 'max_step'; did you mean 'max_steps'", said("--max_step", "3"))
+    assert.matches("x.lua: expected an option such as %-%-fast, got '7'", said("7"))
+    assert.matches("x.lua: option %-%-name needs a value", said("--name"))
+    assert.matches("option 'max_steps' must be an integer, got 'many'", said("--max_steps", "many"))
   end)
 end)

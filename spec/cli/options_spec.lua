@@ -11,11 +11,6 @@ local function run(status, arguments, options)
   return out, err
 end
 
-local function write(path, text)
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
-end
 
 describe("a script", function()
   after_each(processes.clean)
@@ -102,7 +97,7 @@ describe("the interpreter's options", function()
     local out, err = run(1, { "-e", "error('first')", "-e", "print('second')" })
     assert.equal("", out)
     has(err, "%(command line%):1: first")
-    _, err = run(1, { "-l", "no.such.module" })
+    err = select(2, run(1, { "-l", "no.such.module" }))
     has(err, "module 'no.such.module' not found")
   end)
 

@@ -11,9 +11,10 @@ describe("the tape", function()
     for _ = 1, 1000000 do y = y + 0 end
     y:sum():backward()
     assert.are.same({ 1 }, x.grad:totable())
-    local z = x
-    for _ = 1, 1000000 do z = z * 1 end
-    z = nil -- released without a backward pass
+    do -- released without a backward pass
+      local z = x
+      for _ = 1, 1000000 do z = z * 1 end
+    end
     collectgarbage()
     collectgarbage()
     assert.is_true(core.memory_stats().live_bytes < 1e6)

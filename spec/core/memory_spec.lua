@@ -87,12 +87,13 @@ describe("the limit", function()
     core.empty_cache()
     core.set_memory_limit(settle().live_bytes + 64 * MB)
     for _ = 1, 100 do tensor.empty(6 * MB) end  -- 24 MB each
-    local held = {}
-    fails("out of memory", function()
-      for i = 1, 100 do held[i] = tensor.empty(6 * MB) end
-    end)
-    assert.equal(2, #held)
-    held = nil
+    do
+      local held = {}
+      fails("out of memory", function()
+        for i = 1, 100 do held[i] = tensor.empty(6 * MB) end
+      end)
+      assert.equal(2, #held)
+    end
     assert.equal(1, tensor.ones(1):item())
     tensor.empty(6 * MB)
   end)

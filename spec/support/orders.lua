@@ -102,7 +102,11 @@ local ACTIONS = {
   { "copy", function() utils.copy_tensor_to_devices(rank == 0 and core.ones(2) or nil) end },
   { "next batch", batch },
   { "leave the loader by break", function()
-    for _ in w.loader:iter() do break end
+    local n = 0
+    for _ in w.loader:iter() do
+      n = n + 1
+      if n > 0 then break end
+    end
   end },
   { "a loader inside itself", function()
     for _ in w.loader:iter() do

@@ -16,7 +16,6 @@ local members = {
   environment = "accelerate.utils.environment",
 
   set_seed = random .. "set_seed",
-  RNGType = random .. "RNGType",
   synchronize_rng_state = random .. "synchronize_rng_state",
   synchronize_rng_states = random .. "synchronize_rng_states",
 
@@ -39,7 +38,7 @@ local members = {
   MSAMPRecipeKwargs = dataclasses .. "MSAMPRecipeKwargs",
   FP8RecipeKwargs = dataclasses .. "FP8RecipeKwargs",
   PrecisionType = dataclasses .. "PrecisionType",
-  RNGType = dataclasses .. "RNGType",
+  RNGType = random .. "RNGType",
   DynamoBackend = dataclasses .. "DynamoBackend",
 
   convert_to_fp32 = "accelerate.mixed_precision:convert_to_fp32",

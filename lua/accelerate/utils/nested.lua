@@ -13,7 +13,9 @@ local fail = options.fail
 local M = {}
 
 local is_tensor = core.is_tensor
-M.is_tensor, M.is_torch_tensor = is_tensor, is_tensor
+M.is_tensor = is_tensor
+--- The same under upstream's name.
+M.is_torch_tensor = is_tensor
 
 --- What get_data_structure puts in a tensor's place.
 ---@class accelerate.TensorInformation

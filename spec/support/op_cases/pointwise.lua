@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local H = require "spec.support.op_cases.helpers"
 local C = H.C
-local range, unary, binary, exact, sum = H.range, H.unary, H.binary, H.exact, H.sum
+local range, unary, binary, exact = H.range, H.unary, H.binary, H.exact
 
 local function round_even(x)
   local f = math.floor(x)

@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local H = require "spec.support.op_cases.helpers"
 local C = H.C
-local range, exact, columns, each, sum = H.range, H.exact, H.columns, H.each, H.sum
+local range, columns, each, sum = H.range, H.columns, H.each, H.sum
 
 local function best(list, better)
   local at = 1
