@@ -26,6 +26,14 @@ describe("docs", function()
     assert.is_true(stored == dofile("host/tools/gendoc.lua").ops_page(), "docs/reference/ops.md is out of date; run make docs")
   end)
 
+  it("have the page of each module that `make docs` writes, with a description of every member", function()
+    local pages, undocumented = dofile("host/tools/reference.lua").pages()
+    assert.are.same({}, undocumented)
+    for name, text in pairs(pages) do
+      assert.is_true(fs.read("docs/reference/" .. name) == text, ("docs/reference/%s is out of date; run make docs"):format(name))
+    end
+  end)
+
   it("begin each page with a script that runs", function()
     local names = assert(fs.list("docs/synopsis"))
     assert.is_true(#names > 10)
