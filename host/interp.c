@@ -124,19 +124,28 @@ static void add_stack(lua_State *L, int level)
   lua_remove(L, -2);
 }
 
-/* Appends what most likely happened when a method got no object: Lua's own words for that do not tell. */
+/* Appends what helps where Lua's own words do not tell what most likely happened. */
 static void add_hint(lua_State *L)
 {
+#define NO_OBJECT "a method was called without its object: write object:method(...), with a colon in place of the dot"
+#define NO_NUMBER "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
+  static const struct { const char *end, *hint; } hints[] = {
+    {"local 'self' (a nil value)", NO_OBJECT},
+    {"bad argument #1 to 'rawget' (table expected, got nil)", NO_OBJECT},
+    {"attempt to compare two userdata values", NO_NUMBER},
+    {"attempt to compare number with userdata", NO_NUMBER},
+    {"attempt to compare userdata with number", NO_NUMBER},
+    {"(number expected, got userdata)", NO_NUMBER},
+  };
   const char *text = lua_tostring(L, 1), *stack = strstr(text, "\nstack traceback:");
   const size_t n = stack ? (size_t)(stack - text) : strlen(text);
-  const char *const end[] = {"local 'self' (a nil value)", "bad argument #1 to 'rawget' (table expected, got nil)"};
 
-  for (size_t k = 0; k < sizeof end / sizeof *end; k++) {
-    const size_t m = strlen(end[k]);
-    if (n < m || memcmp(text + n - m, end[k], m) != 0)
+  for (size_t k = 0; k < sizeof hints / sizeof *hints; k++) {
+    const size_t m = strlen(hints[k].end);
+    if (n < m || memcmp(text + n - m, hints[k].end, m) != 0)
       continue;
     lua_pushlstring(L, text, n);
-    lua_pushliteral(L, "; a method was called without its object: write object:method(...), with a colon in place of the dot");
+    lua_pushfstring(L, "; %s", hints[k].hint);
     lua_pushstring(L, text + n);
     lua_concat(L, 3);
     lua_replace(L, 1);

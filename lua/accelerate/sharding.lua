@@ -311,7 +311,7 @@ local function packed(...) return { n = select("#", ...), ... } end
 
 --- Gives items as the data set gives them; several values stay several.
 function Stream:iter()
-  local nexts, state, control = self.dataset:iter()
+  local nexts, state, control = options.iterator("IterableDatasetShard: the data set", self.dataset:iter())
   local round_size = self.split_batches and self.batch_size or self.batch_size * self.num_processes
   local mine = self.split_batches and math.floor(self.batch_size / self.num_processes) or self.batch_size
   local from = self.process_index * mine

@@ -66,8 +66,14 @@ describe("the constructor", function()
       assert.is_false(ok)
       assert.is_truthy(message:find(text, 1, true), message)
     end
-    local _, _, err = host.run { "-e", "require('accelerate.nn').Linear(1, 1).train()" }
-    assert.is_truthy(err:find("a method was called without its object: write object:method(...), with a colon in place of the dot", 1, true))
+    for code, text in pairs {
+      ["nn.Linear(1, 1).train()"] = "a method was called without its object: write object:method(...), with a colon in place of the dot",
+      ["return nn.Linear(1, 1).bias < 0.5"] = "of a tensor, x:item() is the number",
+      ["print(('%.3f'):format(nn.Linear(1, 1).bias))"] = "of a tensor, x:item() is the number",
+    } do
+      local _, _, err = host.run { "-e", "local nn = require 'accelerate.nn' " .. code }
+      assert.is_truthy(err:find(text, 1, true), err)
+    end
   end)
 
   it("says which engines are not there yet", function()

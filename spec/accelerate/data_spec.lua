@@ -345,6 +345,17 @@ describe("DataLoader", function()
     fails_with("option 'shuffle' has no place here: the dataset is a stream", data.DataLoader, Count(), { shuffle = true })
   end)
 
+  it("says what a data set gave that cannot be read", function()
+    local Stream = data.class("Stream", data.IterableDataset)
+    function Stream:iter() return { 1, 2 } end -- luacheck: ignore self
+    assert.error_matches(function() data.DataLoader(Stream(), { batch_size = 2 }):iter()() end,
+      "the dataset: iter%(%) must return a function .* got a table")
+    local Holes = data.class("Holes")
+    function Holes:len() return 2 end -- luacheck: ignore self
+    function Holes:get(i) return i == 1 and 1 or nil end -- luacheck: ignore self
+    assert.error_matches(function() data.DataLoader(Holes(), { batch_size = 2 }):iter()() end, "part 1 of sample 2 is nil; expected a tensor")
+  end)
+
   it("names what is wrong with its options", function()
     fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set, { batchsize = 3 })
     fails_with("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })

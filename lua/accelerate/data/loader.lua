@@ -158,7 +158,9 @@ local function keep(samples, j, where, ...)
     samples[j] = { ... }
   end
   for k = 1, n do
-    if (select(k, ...)) == nil then fail("DataLoader: part %d of sample %s is nil", k, tostring(where)) end
+    if (select(k, ...)) == nil then
+      fail("DataLoader: part %d of sample %s is nil; expected a tensor, number, boolean, string or table, or one that collate_fn takes", k, tostring(where))
+    end
   end
   if n == 0 then fail("DataLoader: the dataset gave nothing for sample %s", tostring(where)) end
   return n
@@ -229,7 +231,7 @@ local function tasks_of(source, skip)
     nexts, state, control = source:iter(skip)
     skip = 0
   else
-    nexts, state, control = source:iter()
+    nexts, state, control = options.iterator("DataLoader: the sampler", source:iter())
   end
   return function()
     if not nexts then return nil end
@@ -341,7 +343,7 @@ end
 
 --- Batch after batch of the stream: a function that gives the parts of the next batch, and nothing at the end.
 function DataLoader:_stream()
-  local nexts, state, control = self.dataset:iter()
+  local nexts, state, control = options.iterator("DataLoader: the dataset", self.dataset:iter())
   if self.batch_size == false then
     local function later(...)
       control = ...

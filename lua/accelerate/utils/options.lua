@@ -125,6 +125,16 @@ local function callable(value)
   return type(meta) == "table" and meta.__call ~= nil
 end
 
+--- What an iter() of the script's own gave, when a `for` can walk it.
+---@param what string whose iter it was
+---@return function nexts, any state, any control
+function options.iterator(what, nexts, state, control)
+  if not callable(nexts) then
+    fail("%s: iter() must return a function that gives the next value at each call, and nil at the end; got %s", what, options.show(nexts))
+  end
+  return nexts, state, control
+end
+
 local fits = {
   string = function(v) return type(v) == "string" end,
   number = function(v) return type(v) == "number" end,

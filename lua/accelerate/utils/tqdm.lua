@@ -94,6 +94,7 @@ local function draw(bar, at, last)
 end
 
 local Bar = properties.define("tqdm", {
+  call = function() fail("tqdm: a bar is walked by its iter: for x, y in bar:iter() do ... end") end,
   get = {
     n = function(self) return self._n end,
     total = function(self) return self._total end,
