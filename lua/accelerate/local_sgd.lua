@@ -11,6 +11,7 @@ local kinds = require "accelerate.accelerator.kinds"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local properties = require "accelerate.utils.properties"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -35,14 +36,11 @@ function methods:run(fn, ...)
   if type(fn) ~= "function" then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
   if not self._enabled then return fn(self, ...) end
   if self._inside then fail("LocalSGD: run was called inside itself") end
-  local n, results
-  local function collect(...) n, results = select("#", ...), { ... } end
-  self._inside = true
-  local ok, message = pcall(parallel.alone, self._model, function(...) collect(fn(self, ...)) end, ...)
-  self._inside = false
-  if not ok then error(message, 0) end
-  parallel.average_parameters(self._model)
-  return unpack(results, 1, n)
+  local function averaged(...)
+    parallel.average_parameters(self._model)
+    return ...
+  end
+  return averaged(scope.with(self, "_inside", true, parallel.alone, self._model, function(...) return fn(self, ...) end, ...))
 end
 
 local Class = properties.define("LocalSGD", {
