@@ -20,7 +20,7 @@ static bool same_object(lua_State *L, ax_tensor **box, const ax_read_result *r)
 int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r)
 {
   const int results = ax_signature_of(op)->results;
-  ax_tensor **box[AX_MAX_OUT], *out[AX_MAX_OUT];
+  ax_tensor **box[AX_MAX_OUT] = { NULL }, *out[AX_MAX_OUT];
   int n = 1;
 
   for (int k = 0; k < results; k++) box[k] = ax_push_result(L);
