@@ -341,6 +341,10 @@ AX_API void ax_detach_inplace(ax_tensor *t);
 typedef ax_status (*ax_hook_fn)(void *ud, ax_tensor *grad, ax_tensor **replacement);
 AX_API ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id);
 AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
+/* What a leaf's hooks need may live beside the leaf's object in a script, which can die before a graph that has the leaf in it.  `hold` is called when
+ * a leaf with hooks gets into a graph; *drop(*ud) when no graph has it any more.  *drop may stay NULL. */
+typedef ax_status (*ax_leaf_holder)(ax_tensor *leaf, void (**drop)(void *), void **ud);
+AX_API void ax_leaf_set_holder(ax_leaf_holder hold);
 
 /* A user's differentiable function: `outputs` (fresh aliases made by the caller) get a node whose gradient is `backward`.  It
  * receives one gradient for each output (NULL: none) and fills one for each input (new references, NULL: none). */

@@ -1,9 +1,9 @@
 /* bind_grad.c: backward, grad, and hooks.
  *
  * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that the collector sees a closure that
- * captures the tensor, and frees both; a result's in a registry table until the graph is released.  A leaf's Lua object may die while a
- * graph still holds the tensor; its hooks must go on working, so its finaliser puts the object into the table of orphans, and each collection by memory
- * pressure drops the orphans whose tensor nothing else holds any more. */
+ * captures the tensor, and frees both; a result's in a registry table until the graph is released.  So is the object of a leaf with hooks
+ * that a graph has in it.  Where something else in C holds a tensor with hooks whose Lua object dies, its finaliser puts the object into the table
+ * of orphans, and each collection by memory pressure drops the orphans whose tensor nothing else holds any more. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
@@ -264,6 +264,37 @@ static int add_hook(lua_State *L, const char *fn, bool post)
 static int register_hook(lua_State *L) { return add_hook(L, "register_hook", false); }
 static int register_post_accumulate_grad_hook(lua_State *L) { return add_hook(L, "register_post_accumulate_grad_hook", true); }
 
+/* While a graph has a leaf with hooks in it, the leaf's object stays, and with it what the hooks capture. */
+typedef struct held_leaf { ax_dead_ref anchor; ax_tensor *leaf; } held_leaf;
+
+static int anchor_leaf(lua_State *L)
+{
+  held_leaf *held = lua_touserdata(L, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+  ax_push_handle(L, held->leaf);
+  held->anchor.ref = luaL_ref(L, -2);
+  return 0;
+}
+
+static void drop_leaf(void *held) { ax_drop_anchor(held); }
+
+static ax_status hold_leaf(ax_tensor *leaf, void (**drop)(void *), void **ud)
+{
+  held_leaf *held;
+  ax_status st;
+
+  if (!ax_bind.open || !leaf->handle) return AX_OK;
+  if (!(held = malloc(sizeof *held))) return ax_fail(AX_ENOMEM, "no memory for the hooks of a leaf");
+  held->leaf = leaf;
+  if ((st = ax_protect(anchor_leaf, held)) != AX_OK) {
+    free(held);
+    return st;
+  }
+  *drop = drop_leaf;
+  *ud = held;
+  return AX_OK;
+}
+
 /* ---- orphans */
 
 void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box)
@@ -335,6 +366,8 @@ void ax_open_grad(lua_State *L)
   static const luaL_Reg functions[] = {
     { "_backward", backward_from }, { "_backward_collects", backward_collects }, { "grad", grad }, { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled }, { NULL, NULL },
   };
+
+  ax_leaf_set_holder(hold_leaf);
   ax_add_functions(L, functions);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
   lua_pushcfunction(L, backward);

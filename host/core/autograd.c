@@ -151,7 +151,10 @@ ax_status ax_edge_of(ax_tensor *t, ax_edge *e)
     if ((st = ax_node_new(AX_NODE_ACCUMULATE, 0, 1, &e->node)) != AX_OK) return st;
     e->node->leaf = ax_tensor_retain(t);
     t->accumulate = e->node;
-    return AX_OK;
+    if (!t->hooks || (st = ax_leaf_hold(e->node)) == AX_OK) return AX_OK;
+    ax_node_release(e->node);
+    e->node = NULL;
+    return st;
   }
   e->node->refs++;
   return AX_OK;

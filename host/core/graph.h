@@ -58,7 +58,7 @@ struct ax_node {
   ax_tensor *leaf;   /* ACCUMULATE: counted; the leaf points back weakly; NULL once it is a leaf no more */
   const char *name;  /* CUSTOM */
   ax_custom_fn custom;
-  void (*drop)(void *);
+  void (*drop)(void *); /* CUSTOM: of what the function keeps; ACCUMULATE: of what the leaf's hooks need */
   void *ud;
   const void *run;   /* the backward run that has it queued, or NULL */
   int32_t place;     /* where in the script it was made, for the profiler; 0: not known */
@@ -70,6 +70,8 @@ void ax_node_release(ax_node *n);
 void ax_hooks_drop(ax_hook **list);
 /* Runs the hooks of one result; *g may be replaced. */
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
+/* Tells the holder that the leaf of an ACCUMULATE node has hooks, once. */
+ax_status ax_leaf_hold(ax_node *n);
 /* Where the gradient of `t` goes: the node that made it, or a leaf's node, made now if need be. */
 ax_status ax_edge_of(ax_tensor *t, ax_edge *e);
 /* `t`, which was a leaf, gets a history: the node that added into its gradient lets go of it, since its new history may lead there. */

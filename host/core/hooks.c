@@ -4,6 +4,11 @@
 static _Thread_local uint64_t next_hook = 1;
 
 static _Thread_local ax_hook *live_hooks;
+static _Thread_local ax_leaf_holder leaf_holder;
+
+void ax_leaf_set_holder(ax_leaf_holder hold) { leaf_holder = hold; }
+
+ax_status ax_leaf_hold(ax_node *n) { return leaf_holder && !n->drop ? leaf_holder(n->leaf, &n->drop, &n->ud) : AX_OK; }
 
 static void drop_hook(ax_hook *h)
 {
@@ -24,11 +29,12 @@ void ax_hooks_drop(ax_hook **list)
 ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id)
 {
   ax_hook **at, *h;
-  const ax_status st = ax_history(t);
+  ax_status st = ax_history(t);
 
   if (st != AX_OK) return st;
   if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
   if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
+  if (!t->grad_fn && t->accumulate && (st = ax_leaf_hold(t->accumulate)) != AX_OK) return st;
   if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;
   at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
   *h = (ax_hook){ .home = at, .id = next_hook++, .post = post, .out = t->out_index, .call = call, .drop = drop, .ud = ud,

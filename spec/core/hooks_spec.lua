@@ -89,3 +89,47 @@ describe("a backward pass from inside one", function()
     assert.matches("through the very op or leaf whose gradient is being worked out", message(y.backward, y))
   end)
 end)
+
+describe("a leaf's hook", function()
+  -- What a graph held is let go at the next call after the graph went, which is itself collected: a few rounds.
+  local function live()
+    for _ = 1, 6 do
+      collectgarbage()
+      core.ones(1)
+    end
+    collectgarbage()
+    return core.memory_stats().structs
+  end
+
+  it("works on when the leaf's object and what the hook captures are reachable through the graph alone", function()
+    local seen
+    local function graph(hook_first)
+      local x, factor = core.ones(3):requires_grad_(), core.full({ 3 }, 5)
+      local function hook(g) seen = (g * factor):totable() end
+      if hook_first then x:register_hook(hook) end
+      local y = (x * 2):sum()
+      if not hook_first then x:register_hook(hook) end
+      return y
+    end
+    for _, hook_first in ipairs { true, false } do
+      local y = graph(hook_first)
+      live()
+      y:backward()
+      assert.same({ 10, 10, 10 }, seen)
+    end
+  end)
+
+  it("keeps nothing when the graph is gone", function()
+    local function once(backward)
+      local x = core.ones(3):requires_grad_()
+      x:register_hook(function() return x * 0 + 1 end)
+      local y = (x * 2):sum()
+      if backward then y:backward() end
+    end
+    once(true)
+    once(false)
+    local before = live()
+    for i = 1, 50 do once(i % 2 == 0) end
+    assert.is_true(live() <= before, ("%d, then %d"):format(before, live()))
+  end)
+end)
