@@ -2,8 +2,8 @@
  *
  * A group is a rank, a size and a transport.  A transport is a vtable with one entry that issues any collective and gives back a
  * handle for its end, so that transports which run beside the computation (NCCL, MPI) fit as they are; `shm` finishes a collective before
- * it returns.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, root,
- * reduction) is compared before data moves: a difference is an error on every rank that names both ranks and both script lines.
+ * it returns.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, shape, root,
+ * reduction, model) is compared before data moves: a difference is an error on every rank that names both ranks and both script lines.
  *
  * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get the same bits, in every run.
  * float16 and bfloat16 are added up in float32 and rounded once; integer sums and products wrap. */
@@ -34,6 +34,7 @@ typedef struct ax_collective {
   ax_dtype dtype;
   ax_reduction reduction; /* of the reducing ones, else AX_SUM */
   int root;               /* of BROADCAST and GATHER, else 0 */
+  int model;              /* of gradients: which of the prepared models they are of, from 1; 0: of none.  Buffers of two models may have one size */
   int64_t count;
   int ndim;               /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
   int64_t shape[AX_MAX_DIMS];
@@ -81,7 +82,7 @@ AX_API void ax_dist_at(const char *where);
 /* ---- tensors.  None of these is recorded by autograd. ------------------------------------------------------------- */
 
 /* In place; t may have any strides. */
-AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r);
+AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
 /* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d tensor counts as [1]. */
 AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);

@@ -78,11 +78,13 @@ static int dist_all_reduce(lua_State *L)
 {
   ax_tensor *t;
   ax_reduction r;
+  int model;
 
   enter(L);
   t = ax_check_tensor(L, 1, "all_reduce", "tensor");
   r = check_reduction(L, 2, "all_reduce");
-  if (ax_dist_all_reduce(t, r) != AX_OK)
+  model = lua_isnoneornil(L, 3) ? 0 : (int)ax_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
+  if (ax_dist_all_reduce(t, r, model) != AX_OK)
     return ax_raise(L, "all_reduce");
   lua_settop(L, 1);
   return 1;

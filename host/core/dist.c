@@ -36,23 +36,24 @@ static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == A
 
 bool ax_collective_same(const ax_collective *a, const ax_collective *b)
 {
-  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count &&
+  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count && a->model == b->model &&
          a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 {
-  char extra[48] = "";
+  char extra[48] = "", model[24] = "";
 
   if (reduces(c->op))
     snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
   else if (has_root(c->op))
     snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
+  if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
   if (c->op == AX_BARRIER)
     snprintf(buf, size, "barrier()");
   else
-    snprintf(buf, size, "%s(%s, %lld element%s%s)", ax_collective_name(c->op),
-             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra);
+    snprintf(buf, size, "%s(%s, %lld element%s%s%s)", ax_collective_name(c->op),
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra, model);
   return buf;
 }
 
@@ -171,9 +172,9 @@ out:
   return st;
 }
 
-ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r)
+ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model)
 {
-  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r};
+  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r, .model = model};
   return in_place(t, &c);
 }
 

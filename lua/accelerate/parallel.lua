@@ -18,6 +18,7 @@ local M = {}
 
 local comm_hooks  -- loaded when a script asks for a hook
 local homes, fused = flat.homes, flat.fused
+local numbered = 0  -- how many models have been prepared on ranks: all ranks count alike, since preparing is collective
 
 ---@class accelerate.Record what is known of a prepared model
 ---@field chunks accelerate.Chunk[]
@@ -29,6 +30,7 @@ local homes, fused = flat.homes, flat.fused
 ---@field weight number sum of this rank's weights since the last reduction
 ---@field divisor number mean weight by which the gradients of this window were divided so far; 0: they were not
 ---@field summing boolean that division was undone, because another pass of the window came
+---@field number integer the model's among those prepared on ranks, from 1; 0: it is this rank's own
 ---@field has_buffers boolean
 ---@field alone boolean inside LocalSGD: gradients stay on the rank for good
 ---@field hook table? reduces in place of all_reduce
@@ -136,14 +138,20 @@ function M.prepare(model, handler)
     if #new == 0 then return record end
   else
     record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }),
-      weight = 0, divisor = 0, summing = false, alone = false }
+      weight = 0, divisor = 0, summing = false, alone = false, number = 0 }
     configure(record, handler)
   end
   -- As in DDP: a model without a parameter to train is each rank's own.
   local trained = false
   for _, p in ipairs(params) do trained = trained or p.requires_grad end
   local distributed = trained and state.PartialState().num_processes > 1
-  if distributed then check_agreement(model) end
+  if distributed then
+    check_agreement(model)
+    if record.number == 0 then
+      numbered = numbered + 1
+      record.number = numbered
+    end
+  end
   local made = flat.lay_out(record, params)
   if distributed then
     share_values(model, made)
@@ -169,15 +177,17 @@ local function thawed(record, chunk)
   return false
 end
 
---- The all_reduce of a chunk's gradients and presence, whole or in buckets.
-local function average_gradients(grads, bucket)
+--- The all_reduce of a chunk's gradients and presence, whole or in buckets.  It carries the model's number: a rank whose loss reached
+--- another model than its peers' is told so, also where both have buffers of one size.
+local function average_gradients(record, grads)
+  local bucket = record.ddp.bucket
   local step = bucket and math.max(1, math.floor(bucket / grads:element_size()))
   local n = grads:numel()
   if not step or n <= step then
-    core.dist.all_reduce(grads, "mean")
+    core.dist.all_reduce(grads, "mean", record.number)
     return
   end
-  for from = 1, n, step do core.dist.all_reduce(grads:narrow(1, from, math.min(step, n - from + 1)), "mean") end
+  for from = 1, n, step do core.dist.all_reduce(grads:narrow(1, from, math.min(step, n - from + 1)), "mean", record.number) end
 end
 
 --- A chunk as a hook sees it.  The presence is a part like any other.
@@ -192,7 +202,7 @@ end
 
 --- With a hook, gradients go through it and the presence by itself: it must arrive as it is.
 local function hooked(record, chunk)
-  core.dist.all_reduce(chunk.grads:narrow(1, chunk.size + 1, #chunk.params), "mean")
+  core.dist.all_reduce(chunk.grads:narrow(1, chunk.size + 1, #chunk.params), "mean", record.number)
   core.no_grad(core.scope, record.hook.reduce, record.hook, bucket_of(chunk), core.dist.world_size())
 end
 
@@ -201,7 +211,7 @@ local function reduce_chunks(record)
     if chunk.trainable or thawed(record, chunk) then
       local missing = core.flat_collect(chunk.params, chunk.grads, chunk.offsets, chunk.size)
       if not missing then return false end
-      if record.hook then hooked(record, chunk) else average_gradients(chunk.grads, record.ddp.bucket) end
+      if record.hook then hooked(record, chunk) else average_gradients(record, chunk.grads) end
       if missing > 0 then core.flat_adopt(chunk.params, chunk.grads, chunk.size) end
     end
   end

@@ -219,6 +219,20 @@ describe("gradients on ranks", function()
     ]])
   end)
 
+  it("of a model that only some ranks' losses reach are never mixed with another model's", function()
+    local status, _, err = ranks.run(2, SCRIPT .. [[
+      local a, b = accelerator:prepare(nn.Linear(2, 2), nn.Linear(2, 2))
+      for _ = 1, 2 do
+        local loss = a(ones(2)):sum()
+        if rank == 0 then loss = loss + b(ones(2)):sum() end
+        accelerator:backward(loss)
+      end
+    ]])
+    assert.are.equal(1, status)
+    assert.matches("ranks disagree in collective #%d+: rank 0 calls all_reduce%(float32, %d+ elements, mean, model 2%)", err)
+    assert.matches("rank 1 calls all_reduce%(float32, %d+ elements, mean, model 1%)", err)
+  end)
+
   it("of frozen parameters are reduced once they are unfrozen", function()
     ranks.ok(2, SCRIPT .. [[
       local model = nn.Sequential(nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }))

@@ -4,8 +4,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
-local parameter = require "accelerate.nn.parameter"
-local init = require "accelerate.nn.init_"
+local running_stats = require "accelerate.nn.running_stats"
 local F = require "accelerate.nn.functional_image"
 
 local M = {}
@@ -20,46 +19,19 @@ local OPTIONS = {
   device = { "string", optional = true },
 }
 
---- Puts the running statistics back to mean 0 and variance 1.
-local function reset_running_stats(self)
-  if not self.track_running_stats then return end
-  init.zeros_(self.running_mean)
-  init.ones_(self.running_var)
-  self.num_batches_tracked:zero_()
-end
-
-local function reset_parameters(self)
-  reset_running_stats(self)
-  if self.affine then
-    init.ones_(self.weight)
-    init.zeros_(self.bias)
-  end
-end
-
 local batch_norm = F.batch_norm
 
 local function define(name, least, most)
   local BatchNorm = class(name, Module)
   BatchNorm._builtin = true
-  BatchNorm.reset_running_stats = reset_running_stats
-  BatchNorm.reset_parameters = reset_parameters
+  BatchNorm.reset_running_stats = running_stats.reset_running_stats
+  BatchNorm.reset_parameters = running_stats.reset_parameters
 
   function BatchNorm:init(num_features, opts)
     local o = options.check(name, opts, OPTIONS)
-    self.num_features = options.value(name, "num_features", num_features, { "integer", min = 1 })
     if o.momentum == true then options.fail("%s: momentum: expected a number, or false for a cumulative average", name) end
-    self.eps, self.momentum, self.affine, self.track_running_stats, self.activation = o.eps, o.momentum, o.affine, o.track_running_stats, o.activation
-    local place = { dtype = o.dtype, device = o.device }
-    if o.affine then
-      self.weight = parameter.new(core.empty({ num_features }, place))
-      self.bias = parameter.new(core.empty({ num_features }, place))
-    end
-    if o.track_running_stats then
-      self:register_buffer("running_mean", core.zeros({ num_features }, place))
-      self:register_buffer("running_var", core.ones({ num_features }, place))
-      self:register_buffer("num_batches_tracked", core.zeros({}, { dtype = "int64", device = o.device }))
-    end
-    self:reset_parameters()
+    self.activation = o.activation
+    running_stats.fill(self, name, num_features, o)
   end
 
   --- residual: something of x's shape that is added before the activation.
