@@ -105,7 +105,7 @@ CUDA_ARCH    ?= sm_90# architectures to build for: `make CUDA_ARCH="sm_80 sm_90"
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
 CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
-EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
@@ -134,6 +134,19 @@ $(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o)
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
 	@mv $@.new $@
 
+# NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain loops, strict about what it refuses.
+FAKE_SRC := $(if $(CUDA_HOME),$(wildcard spec/support/fake_cublasLt.cpp spec/support/fake_cudnn.cpp spec/support/fake_nccl.cpp))
+FAKES    := $(patsubst spec/support/fake_%.cpp,$(OUT)/fakes/lib%.so,$(FAKE_SRC))
+SONAME_cublasLt := 13
+SONAME_cudnn    := 9
+SONAME_nccl     := 2
+fakes: $(FAKES)
+$(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor.h kernels/cuda/emulate.h Makefile
+	@mkdir -p $(@D)
+	$(call say,c++ $<)
+	$(Q)$(CXX) $(EMULATE_FLAGS) -O2 -shared -o $@.$(SONAME_$*) $< -ldl
+	@ln -sf $(@F).$(SONAME_$*) $@
+
 -include $(wildcard $(OUT)/cuda/*.d $(OUT)/emulated/*.d)
 
 # For the specs: a device without a GPU.
@@ -155,7 +168,7 @@ test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some
 test-gpu: all cuda  ## run spec/gpu on a GPU
 	@ACCEL_TEST_DEVICE=cuda ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
 
-test-emulated: all $(OUT)/libax_cuda_emulated.so  ## run spec/gpu with the CUDA kernels on an emulated device (needs a C++ compiler)
+test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu with the CUDA kernels on an emulated device (needs a C++ compiler)
 	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
@@ -204,4 +217,4 @@ help:  ## this list
 	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-.PHONY: all image features demo test bench deps build-deps install docs lint clean help
+.PHONY: all fakes image features demo test bench deps build-deps install docs lint clean help

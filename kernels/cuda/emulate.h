@@ -93,6 +93,7 @@ template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if
 typedef int cudaError_t;
 typedef struct ax_emulated_stream *cudaStream_t;
 typedef struct ax_emulated_event *cudaEvent_t;
+typedef struct ax_emulated_graph *cudaGraph_t;
 enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; };

@@ -23,8 +23,9 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
   char tried[700] = "", folder[1100];
   const char *list = getenv("ACCEL_CUDA_LIBRARIES"), *home = getenv("CUDA_HOME"), *site = getenv("ACCEL_PYTHON_SITE");
 
-  *out = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  *out = NULL;
   for (const char *p = list; !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') *out = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
+  if (!*out) *out = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!*out && home) {
     snprintf(folder, sizeof folder, "%.1000s/lib64", home);
     *out = open_in(folder, strlen(folder), file, tried, sizeof tried);

@@ -6,7 +6,7 @@ extern "C" {
 #include "ax.h"
 }
 
-/* Opens `file` ("libcublasLt.so.13"): as the loader finds it, then in the folders of $ACCEL_CUDA_LIBRARIES (divided by colons), of a toolkit
+/* Opens `file` ("libcublasLt.so.13"): in the folders of $ACCEL_CUDA_LIBRARIES (divided by colons), as the loader finds it, then in those of a toolkit
  * ($CUDA_HOME or /usr/local/cuda), and of PyTorch's wheels below $ACCEL_PYTHON_SITE.  ENOIMPL naming the file, what needs it, and the folders tried. */
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out);
 /* A function of it; ENOIMPL when it is not there. */

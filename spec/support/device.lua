@@ -11,7 +11,10 @@ ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 local kind = os.getenv("ACCEL_TEST_DEVICE") or "fake"
 local M = { fake = kind == "fake", kind = kind }
 local plugin = ({ fake = "libax_fake_device.so", emulated = "libax_cuda_emulated.so" })[kind]
-if plugin then ffi.C.setenv("ACCEL_CUDA_PLUGIN", host.path:match("^(.*)/") .. "/" .. plugin, 1) end
+local build = host.path:match("^(.*)/")
+if plugin then ffi.C.setenv("ACCEL_CUDA_PLUGIN", build .. "/" .. plugin, 1) end
+-- The emulated device never meets NVIDIA's own libraries, which would look for a GPU.
+if kind == "emulated" then ffi.C.setenv("ACCEL_CUDA_LIBRARIES", build .. "/fakes", 1) end
 
 local count, reason = core.device_count("cuda")
 M.name, M.reason = count > 0 and "cuda:0" or nil, reason
