@@ -120,4 +120,22 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
 
+/* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
+ *
+ * A stand-in computes on device memory, which is closed to it but for the work it queues here.  It exports
+ *     extern "C" __attribute__((visibility("default"))) void ax_emulator_attach(const ax_emulator *e);
+ * which ax_cuda_library calls once, when it has opened it; that is also how the plugin knows a stand-in from NVIDIA's own library. */
+struct ax_emulator {
+  /* Queues `work` in its place on `stream`: behind the kernels and copies that are there, ahead of those to come; into the graph when the
+   * stream is being captured, which then runs it at each replay.  So it holds its arguments by value, and copies of what a library reads on
+   * the host when it is called (alpha, descriptors).  It runs on any thread, once per launch, and may read and write device memory. */
+  cudaError_t (*work)(cudaStream_t stream, std::function<void()> work);
+  /* Does [p, p + bytes) lie in memory that cudaMalloc gave (of any device)?  Device pointers are checked with it when a call is made. */
+  bool (*owns)(const void *p, size_t bytes);
+  /* The calling thread's device. */
+  int (*device)(void);
+};
+typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);
+extern const ax_emulator ax_the_emulator; /* emulate.cpp */
+
 #endif

@@ -18,6 +18,32 @@ static void *open_in(const char *folder, size_t n, const char *file, char *tried
   return library;
 }
 
+#ifdef AX_EMULATE
+
+#include "emulate.h"
+
+/* Stand-ins lie where the specs say.  NVIDIA's own library, which the loader would find, looks for a GPU and finds none. */
+ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+{
+  const char *list = getenv("ACCEL_CUDA_LIBRARIES");
+  char tried[700] = "";
+
+  *out = NULL;
+  for (const char *p = list; p && *p; p += strcspn(p, ":"), p += *p == ':') {
+    void *const library = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
+    ax_emulator_attach_fn attach;
+    if (!library) continue;
+    if (!(attach = (ax_emulator_attach_fn)dlsym(library, "ax_emulator_attach")))
+      return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: the one in %.*s has no ax_emulator_attach", needed_for, file, (int)strcspn(p, ":"), p);
+    attach(&ax_the_emulator);
+    *out = library;
+    return AX_OK;
+  }
+  return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: none lies in ACCEL_CUDA_LIBRARIES (%s)", needed_for, file, list ? list : "not set");
+}
+
+#else
+
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 {
   char tried[700] = "", folder[1100];
@@ -42,6 +68,8 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
   return ax_fail(AX_ENOIMPL, "%s needs %s, which was not found: the loader does not know it, nor do these folders have it:%s (ACCEL_CUDA_LIBRARIES names more)",
                  needed_for, file, tried);
 }
+
+#endif
 
 ax_status ax_cuda_symbol(void *library, const char *file, const char *name, void **out)
 {
