@@ -91,7 +91,7 @@ static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block,
   const ax_status st = ax_cuda_use(d, &stream);
   if (st != AX_OK) return st;
 #ifdef AX_EMULATE
-  const char *wrong = ax_emulate(grid, block, [&]() { kernel(P(arguments)...); });
+  const char *wrong = ax_emulate(stream, grid, block, [=]() { kernel(P(arguments)...); });
   return wrong ? ax_fail(AX_ENOIMPL, "%s: emulated CUDA: %s", what, wrong) : AX_OK;
 #else
   kernel<<<grid, block, 0, stream>>>(P(arguments)...);

@@ -1,4 +1,4 @@
-/* The emulated device: fibers for the threads of a block, and a runtime over memory that the host cannot touch.  See emulate.h. */
+/* The emulated device's processors: fibers for the threads of a block.  See emulate.h. */
 #include "emulate.h"
 
 #include <stdio.h>
@@ -8,8 +8,7 @@
 
 dim3 gridDim, blockDim, blockIdx, threadIdx;
 
-enum { MOST_THREADS = 1024, STACK = 256 << 10, DEVICES = 2 };
-static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
+enum { MOST_THREADS = 1024, STACK = 256 << 10 };
 
 /* ---- fibers */
 
@@ -92,25 +91,11 @@ static const char *run_block(void)
   }
 }
 
-/* ---- memory */
-
-static char *arena[DEVICES];
-static size_t used[DEVICES];
-static int device;
-
-static void access_to(int prot)
-{
-  for (int d = 0; d < DEVICES; d++)
-    if (used[d]) mprotect(arena[d], used[d], prot);
-}
-
-const char *ax_emulate(dim3 grid, dim3 block, const std::function<void()> &kernel)
+const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel)
 {
   const char *wrong = NULL;
 
   count = (int)(block.x * block.y * block.z);
-  if (count < 1 || count > MOST_THREADS) return "a block has 1 to 1024 threads";
-  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535) return "invalid configuration argument";
   if (!fibers) {
     fibers = (fiber *)calloc(MOST_THREADS, sizeof *fibers);
     stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -119,102 +104,11 @@ const char *ax_emulate(dim3 grid, dim3 block, const std::function<void()> &kerne
   gridDim = grid;
   blockDim = block;
   body = &kernel;
-  access_to(PROT_READ | PROT_WRITE);
   for (unsigned z = 0; z < grid.z && !wrong; z++)
     for (unsigned y = 0; y < grid.y && !wrong; y++)
       for (unsigned x = 0; x < grid.x && !wrong; x++) {
         blockIdx = dim3(x, y, z);
         wrong = run_block();
       }
-  access_to(PROT_NONE);
   return wrong;
 }
-
-cudaError_t cudaGetDeviceCount(int *n) { *n = DEVICES; return cudaSuccess; }
-cudaError_t cudaSetDevice(int d) { device = d; return cudaSuccess; }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t e) { return e == cudaErrorMemoryAllocation ? "out of memory" : e ? "error" : "no error"; }
-
-cudaError_t cudaMalloc(void **p, size_t bytes)
-{
-  const size_t size = (bytes + PAGE - 1) / PAGE * PAGE;
-  if (!arena[device]) {
-    arena[device] = (char *)mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena[device] == (char *)MAP_FAILED) return cudaErrorMemoryAllocation;
-  }
-  if (size > ARENA - used[device]) return cudaErrorMemoryAllocation;
-  *p = arena[device] + used[device];
-  used[device] += size;
-  return cudaSuccess;
-}
-
-cudaError_t cudaFree(void *) { return cudaSuccess; } /* address space is plenty */
-
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
-{
-  *p = malloc(bytes);
-  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFreeHost(void *p) { free(p); return cudaSuccess; }
-
-cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
-{
-  *total = ARENA;
-  *available = ARENA - used[device];
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t)
-{
-  access_to(PROT_READ | PROT_WRITE);
-  memmove(dst, src, bytes);
-  access_to(PROT_NONE);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t)
-{
-  access_to(PROT_READ | PROT_WRITE);
-  memset(dst, value, bytes);
-  access_to(PROT_NONE);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { *s = NULL; return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { *e = NULL; return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
-{
-  memset(p, 0, sizeof *p);
-  snprintf(p->name, sizeof p->name, "emulated");
-  p->major = 9;
-  p->multiProcessorCount = 4;
-  return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int *v) { *v = 13000; return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *v) { *v = 13000; return cudaSuccess; }
-
-/* ---- stand-ins of libraries */
-
-static cudaError_t library_work(cudaStream_t, std::function<void()> work)
-{
-  access_to(PROT_READ | PROT_WRITE);
-  work();
-  access_to(PROT_NONE);
-  return cudaSuccess;
-}
-
-static bool library_owns(const void *p, size_t bytes)
-{
-  for (int d = 0; d < DEVICES; d++)
-    if (arena[d] && (const char *)p >= arena[d] && (const char *)p + bytes <= arena[d] + used[d]) return true;
-  return false;
-}
-
-static int library_device(void) { return device; }
-
-const ax_emulator ax_the_emulator = { library_work, library_owns, library_device };

@@ -30,8 +30,10 @@ struct dim3 {
 extern dim3 gridDim, blockDim, blockIdx, threadIdx;
 static const int warpSize = 32;
 
-/* NULL, or what went wrong. */
-const char *ax_emulate(dim3 grid, dim3 block, const std::function<void()> &kernel);
+/* Runs a kernel's threads now; NULL, or what went wrong.  (emulate.cpp) */
+const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
+/* Puts a kernel into a stream: NULL, or what is wrong with the launch.  (emulate_runtime.cpp) */
+const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block, std::function<void()> kernel);
 void ax_emulate_barrier(void);      /* of the block */
 void ax_emulate_warp_barrier(void); /* of the warp */
 void *ax_emulate_lane(int lane);    /* 16 bytes that lane `lane` of this warp shows to the others */
@@ -88,20 +90,32 @@ template <class T> static inline T atomicAdd(T *at, T v) { const T old = *at; *a
 template <class T> static inline T atomicMin(T *at, T v) { const T old = *at; if (v < old) *at = v; return old; }
 template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if (v > old) *at = v; return old; }
 
-/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch outside kernels and copies */
+/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch outside kernels and copies
+ *
+ * A stream is a queue.  What is asked of it runs when something forces it (a wait of the host, an event that another stream waits for), or
+ * sooner: when, is chosen by ax_emulated_schedule, so that a missing event shows as wrong numbers in a spec:
+ *   0  at once (the default)            1  never before it is forced
+ *   2  the first stream of a device at once, the others when forced    3  the other way round
+ *   n > 3  at places drawn from the seed n
+ * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the call returns, one to pageable memory is
+ * complete; pinned memory is read and written when the copy runs.  In a forked child every call fails, as with a GPU. */
 
 typedef int cudaError_t;
 typedef struct ax_emulated_stream *cudaStream_t;
 typedef struct ax_emulated_event *cudaEvent_t;
 typedef struct ax_emulated_graph *cudaGraph_t;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };
+enum {
+  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3, cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719
+};
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; };
+struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
 enum { cudaEventDisableTiming = 2 };
 enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaMalloc(void **p, size_t bytes);
@@ -112,13 +126,26 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
+
+/* ---- for the specs, through LuaJIT's ffi.load of the plugin's file */
+
+extern "C" {
+void ax_emulated_schedule(unsigned seed);           /* what is queued runs first */
+long ax_emulated_calls(const char *name);           /* how often this function of the runtime was called, "cudaMalloc"; "launch": kernels */
+void ax_emulated_refuse_memory(long from, long n);  /* of the calls of cudaMalloc from now on, counted from 1: `from` and the n - 1 after it fail */
+}
 
 /* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
  *
@@ -136,6 +163,6 @@ struct ax_emulator {
   int (*device)(void);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);
-extern const ax_emulator ax_the_emulator; /* emulate.cpp */
+extern const ax_emulator ax_the_emulator; /* emulate_runtime.cpp */
 
 #endif

@@ -1,0 +1,481 @@
+/* The emulated device's memory, streams and events.  See emulate.h. */
+#include "emulate.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+enum { DEVICES = 2 };
+static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
+static const unsigned MOST_THREADS = 1024;
+
+static int device;
+static cudaError_t lasting; /* a kernel went wrong after its launch: every later call says so */
+static std::string trouble;
+
+/* ---- counting, and the rule about forks: the child of a process that used the device cannot use it */
+
+static std::map<std::string, long> &counts(void)
+{
+  static std::map<std::string, long> all;
+  return all;
+}
+static bool forked(void)
+{
+  static const pid_t owner = getpid();
+  return getpid() != owner;
+}
+#define CALLED() \
+  do { \
+    static long *const calls = &counts()[__func__]; \
+    ++*calls; \
+    if (forked()) return cudaErrorInitializationError; \
+  } while (0)
+
+extern "C" __attribute__((visibility("default"))) long ax_emulated_calls(const char *name)
+{
+  const auto found = counts().find(name);
+  return found == counts().end() ? 0 : found->second;
+}
+
+/* ---- memory: one stretch of addresses a device, the parts of it that are in use */
+
+struct memory {
+  char *arena;
+  size_t top; /* nothing beyond it was ever in use */
+  std::map<char *, size_t> used, unused;
+};
+static memory memories[DEVICES];
+static std::map<char *, size_t> pinned;
+static long refuse_from, refuse_count;
+static int opened; /* how deep in access(): work runs inside of it */
+
+static void access_to(int prot)
+{
+  for (int d = 0; d < DEVICES; d++)
+    if (memories[d].top) mprotect(memories[d].arena, memories[d].top, prot);
+}
+
+static void with_memory(const std::function<void()> &work)
+{
+  if (opened++ == 0) access_to(PROT_READ | PROT_WRITE);
+  work();
+  if (--opened == 0) access_to(PROT_NONE);
+}
+
+static bool on_device(const void *p)
+{
+  for (int d = 0; d < DEVICES; d++)
+    if (memories[d].arena && (const char *)p >= memories[d].arena && (const char *)p < memories[d].arena + ARENA) return true;
+  return false;
+}
+
+static bool is_pinned(const void *p)
+{
+  auto after = pinned.upper_bound((char *)p);
+  if (after == pinned.begin()) return false;
+  --after;
+  return (const char *)p < after->first + after->second;
+}
+
+/* ---- streams */
+
+struct ax_emulated_event;
+struct step {
+  std::function<void()> work;
+  ax_emulated_stream *other; /* not NULL: instead of working, waits until `other` has done `until` steps */
+  uint64_t until;
+};
+struct ax_emulated_stream {
+  int device;
+  bool first;
+  uint64_t asked, done;
+  std::deque<step> queue;
+};
+struct ax_emulated_event { ax_emulated_stream *stream; uint64_t at; };
+
+static std::vector<ax_emulated_stream *> streams;
+static unsigned schedule = ~0u;
+static uint64_t draws;
+
+static unsigned seed_of_schedule(void)
+{
+  if (schedule == ~0u) {
+    const char *text = getenv("ACCEL_EMULATED_SCHEDULE");
+    schedule = text ? (unsigned)atoi(text) : 0;
+  }
+  return schedule;
+}
+
+static unsigned draw(unsigned n) /* 0 .. n - 1 */
+{
+  draws = draws * 6364136223846793005u + 1442695040888963407u + schedule;
+  return (unsigned)(draws >> 33) % n;
+}
+
+static void run_until(ax_emulated_stream *s, uint64_t until)
+{
+  while (s->done < until) {
+    step next = std::move(s->queue.front());
+    s->queue.pop_front();
+    if (next.other) run_until(next.other, next.until);
+    else with_memory(next.work);
+    s->done++;
+  }
+}
+
+static void run_all(void)
+{
+  for (ax_emulated_stream *s : streams) run_until(s, s->asked);
+}
+
+static ax_emulated_stream *default_stream(void)
+{
+  static ax_emulated_stream *s;
+  if (!s) streams.push_back(s = new ax_emulated_stream());
+  return s;
+}
+
+static void ask(ax_emulated_stream *s, step next)
+{
+  const unsigned seed = seed_of_schedule();
+  if (!s) s = default_stream();
+  s->queue.push_back(std::move(next));
+  s->asked++;
+  if (seed == 0 || (seed == 2 && s->first) || (seed == 3 && !s->first)) run_until(s, s->asked);
+  else if (seed > 3)
+    for (unsigned n = draw(4); n > 0; n--) {
+      ax_emulated_stream *lucky = streams[draw((unsigned)streams.size())];
+      if (lucky->done < lucky->asked) run_until(lucky, lucky->done + 1);
+    }
+}
+
+/* All that a stream is asked for passes here or, waits for events, through ask itself. */
+static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work) { ask(stream, step{ std::move(work), NULL, 0 }); }
+
+static void failed(const char *wrong)
+{
+  if (lasting) return;
+  lasting = cudaErrorLaunchFailure;
+  trouble = wrong;
+}
+
+const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> kernel)
+{
+  static long *const calls = &counts()["launch"];
+  static const char *wrong; /* of a kernel that ran at once */
+  const uint64_t threads = (uint64_t)block.x * block.y * block.z;
+
+  ++*calls;
+  if (forked()) return "used in the child of a process that had used CUDA";
+  if (lasting) return trouble.c_str();
+  if (threads < 1 || threads > MOST_THREADS || block.z > 64) return "a block has 1 to 1024 threads";
+  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "invalid configuration argument";
+  if (seed_of_schedule() == 0) {
+    wrong = NULL;
+    ax_emulate_enqueue(stream, [&]() { wrong = ax_emulate_blocks(grid, block, kernel); });
+    return wrong;
+  }
+  ax_emulate_enqueue(stream, [grid, block, kernel = std::move(kernel)]() {
+    const char *problem = ax_emulate_blocks(grid, block, kernel);
+    if (problem) failed(problem);
+  });
+  return NULL;
+}
+
+/* ---- for specs */
+
+#define SHOWN extern "C" __attribute__((visibility("default")))
+
+SHOWN void ax_emulated_schedule(unsigned seed)
+{
+  run_all();
+  schedule = seed;
+  draws = seed;
+}
+
+SHOWN void ax_emulated_refuse_memory(long from, long n)
+{
+  refuse_from = from;
+  refuse_count = n;
+}
+
+/* ---- for stand-ins of libraries */
+
+static cudaError_t library_work(cudaStream_t stream, std::function<void()> work)
+{
+  ax_emulate_enqueue(stream, std::move(work));
+  return lasting;
+}
+
+static bool library_owns(const void *p, size_t bytes)
+{
+  for (int d = 0; d < DEVICES; d++) {
+    auto after = memories[d].used.upper_bound((char *)p);
+    if (after == memories[d].used.begin()) continue;
+    --after;
+    if ((const char *)p + bytes <= after->first + after->second) return true;
+  }
+  return false;
+}
+
+static int library_device(void) { return device; }
+
+const ax_emulator ax_the_emulator = { library_work, library_owns, library_device };
+
+/* ---- the runtime's functions: devices and memory */
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+  CALLED();
+  *n = DEVICES;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int d)
+{
+  CALLED();
+  if (d < 0 || d >= DEVICES) return cudaErrorInvalidDevice;
+  device = d;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+  CALLED();
+  run_all();
+  return lasting;
+}
+
+cudaError_t cudaGetLastError(void) { return forked() ? (cudaError_t)cudaErrorInitializationError : lasting; }
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+  switch (e) {
+  case cudaSuccess: return "no error";
+  case cudaErrorInvalidValue: return "invalid argument";
+  case cudaErrorMemoryAllocation: return "out of memory";
+  case cudaErrorInitializationError: return "initialization error";
+  case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+  case cudaErrorInvalidDevice: return "invalid device ordinal";
+  case cudaErrorNotReady: return "device not ready";
+  case cudaErrorLaunchFailure: return trouble.c_str();
+  default: return "unknown error";
+  }
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+  CALLED();
+  memory &m = memories[device];
+  const size_t size = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
+
+  if (refuse_from > 0 && --refuse_from == 0 && refuse_count-- > 0) {
+    refuse_from = refuse_count > 0;
+    return cudaErrorMemoryAllocation;
+  }
+  if (!m.arena) {
+    void *arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (arena == MAP_FAILED) return cudaErrorMemoryAllocation;
+    m.arena = (char *)arena;
+    m.unused[m.arena] = ARENA;
+  }
+  for (auto at = m.unused.begin(); at != m.unused.end(); ++at) {
+    if (at->second < size) continue;
+    char *const data = at->first;
+    const size_t left = at->second - size;
+    m.unused.erase(at);
+    if (left) m.unused[data + size] = left;
+    m.used[data] = size;
+    if ((size_t)(data - m.arena) + size > m.top) m.top = (size_t)(data - m.arena) + size;
+    *p = data;
+    return cudaSuccess;
+  }
+  return cudaErrorMemoryAllocation;
+}
+
+/* Waits for the device, as CUDA's does. */
+cudaError_t cudaFree(void *p)
+{
+  CALLED();
+  if (!p) return lasting;
+  run_all();
+  for (memory &m : memories) {
+    const auto found = m.used.find((char *)p);
+    if (found == m.used.end()) continue;
+    char *data = found->first;
+    size_t size = found->second;
+    madvise(data, size, MADV_DONTNEED);
+    m.used.erase(found);
+    auto after = m.unused.lower_bound(data);
+    if (after != m.unused.end() && after->first == data + size) {
+      size += after->second;
+      after = m.unused.erase(after);
+    }
+    if (after != m.unused.begin()) {
+      --after;
+      if (after->first + after->second == data) {
+        after->second += size;
+        return lasting;
+      }
+    }
+    m.unused[data] = size;
+    return lasting;
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+  CALLED();
+  if (posix_memalign(p, 4096, bytes ? bytes : 1) != 0) return cudaErrorMemoryAllocation;
+  pinned[(char *)*p] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+  CALLED();
+  if (!p) return cudaSuccess;
+  if (!pinned.count((char *)p)) return cudaErrorInvalidValue;
+  run_all();
+  pinned.erase((char *)p);
+  free(p);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+  CALLED();
+  size_t used = 0;
+  for (const auto &each : memories[device].used) used += each.second;
+  *total = ARENA;
+  *available = ARENA - used;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+{
+  CALLED();
+  const bool from_pages = !on_device(src) && !is_pinned(src), to_pages = !on_device(dst) && !is_pinned(dst);
+
+  if (from_pages) {
+    auto seen = std::make_shared<std::vector<char>>((const char *)src, (const char *)src + bytes);
+    static long *const pageable = &counts()["cudaMemcpyAsync of pageable memory"];
+    ++*pageable;
+    ax_emulate_enqueue(stream, [=]() { memcpy(dst, seen->data(), bytes); });
+  } else ax_emulate_enqueue(stream, [=]() { memmove(dst, src, bytes); });
+  if (to_pages) {
+    ax_emulated_stream *s = stream ? stream : default_stream();
+    static long *const pageable = &counts()["cudaMemcpyAsync to pageable memory"];
+    ++*pageable;
+    run_until(s, s->asked);
+  }
+  return lasting;
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
+{
+  CALLED();
+  ax_emulate_enqueue(stream, [=]() { memset(dst, value, bytes); });
+  return lasting;
+}
+
+/* ---- streams and events */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+  CALLED();
+  bool first = true;
+  for (ax_emulated_stream *other : streams) first = first && other->device != device;
+  streams.push_back(*s = new ax_emulated_stream{ device, first, 0, 0, {} });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s) /* what is queued runs; events may still name it, so its record stays */
+{
+  CALLED();
+  run_until(s, s->asked);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+  CALLED();
+  if (!s) s = default_stream();
+  run_until(s, s->asked);
+  return lasting;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+  CALLED();
+  if (!s) s = default_stream();
+  if (s->done == s->asked) return lasting;
+  run_until(s, s->done + 1); /* time passes */
+  return cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+  CALLED();
+  if (e->stream && e->stream->done < e->at && e->stream != s) ask(s, step{ nullptr, e->stream, e->at });
+  return lasting;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+  CALLED();
+  *e = new ax_emulated_event{ NULL, 0 };
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+  CALLED();
+  delete e;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+  CALLED();
+  if (!s) s = default_stream();
+  *e = ax_emulated_event{ s, s->asked };
+  return lasting;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+  CALLED();
+  if (!e->stream || e->stream->done >= e->at) return lasting;
+  run_until(e->stream, e->stream->done + 1); /* time passes */
+  return cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+  CALLED();
+  if (e->stream) run_until(e->stream, e->at);
+  return lasting;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+  CALLED();
+  memset(p, 0, sizeof *p);
+  snprintf(p->name, sizeof p->name, "emulated");
+  p->major = 9;
+  p->multiProcessorCount = 4;
+  p->totalGlobalMem = ARENA;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *v) { *v = 13000; return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) { *v = 13000; return cudaSuccess; }
