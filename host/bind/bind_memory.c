@@ -246,10 +246,12 @@ static int synchronize(lua_State *L)
   return 0;
 }
 
-/* core.kernel_stats({ reset = false }) -> how often each kernel that is counted ran on this thread: a table name -> calls */
+/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran on this thread, for devices of that kind: a table
+ * name -> calls */
 static int kernel_stats(lua_State *L)
 {
-  static const char *const names[] = { "reset" };
+  static const char *const names[] = { "reset", "device" };
+  ax_device device = { AX_CPU, 0 };
   const ax_backend *b;
   const ax_kernel_stat *list;
   bool reset = false;
@@ -259,12 +261,14 @@ static int kernel_stats(lua_State *L)
   lua_settop(L, 1);
   if (!lua_isnil(L, 1)) {
     if (!ax_is_options(L, 1, true)) return ax_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
-    ax_check_options(L, 1, "kernel_stats", names, 1);
+    ax_check_options(L, 1, "kernel_stats", names, 2);
     lua_getfield(L, 1, "reset");
     if (!lua_isnil(L, -1)) reset = ax_check_boolean(L, -1, "kernel_stats", "reset");
-    lua_pop(L, 1);
+    lua_getfield(L, 1, "device");
+    if (!lua_isnil(L, -1)) device = ax_check_device(L, -1, "kernel_stats", "device");
+    lua_pop(L, 2);
   }
-  if (ax_backend_of((ax_device){ AX_CPU, 0 }, &b) != AX_OK) return ax_raise(L, "kernel_stats");
+  if (ax_backend_of(device, &b) != AX_OK) return ax_raise(L, "kernel_stats");
   lua_newtable(L);
   if (!b->stats) return 1;
   list = b->stats(&n, false);

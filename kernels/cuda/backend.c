@@ -13,6 +13,7 @@ ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs
 ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
 ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
+const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 extern const ax_device_memory ax_cuda_memory;
 
 static ax_kernel kernels[AX_OP_COUNT];
@@ -26,7 +27,8 @@ AX_API const ax_backend *ax_backend_get(void);
 const ax_backend *ax_backend_get(void)
 {
   static ax_backend backend = { .abi = AX_INTERFACE, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
-                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory };
+                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory,
+                                .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;
 #include "core/ops.def"
