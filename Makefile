@@ -6,6 +6,7 @@ PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before 
 CC       ?= cc
 SPEC     ?= spec#       what `make test` runs: files or folders
 JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler off
+SESSION  := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-session))# where `make gpu-session` leaves its logs: $OUT
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
 
 ifeq ($(filter release asan ubsan,$(MODE)),)
@@ -22,6 +23,9 @@ BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ik
 # Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
 HOST_CFLAGS = $(eval HOST_CFLAGS := $$(shell pkg-config --cflags luajit))$(HOST_CFLAGS)
 HOST_LIBS  := -lluajit-5.1 -lcjson -lz -ldl -lm -lpthread
+# In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries need in turn, and for plugins; elsewhere
+# the folder does not exist and says nothing.
+HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
 HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/ops/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
@@ -67,7 +71,7 @@ all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugin
 
 $(OUT)/accel-run: $(HOST_OBJ)
 	$(call say,link $@)
-	$(Q)$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(LDFLAGS) $(HOST_LIBS)
+	$(Q)$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
 	@mv $@.new $@
 
 $(OUT)/host/%.o: host/%.c Makefile
@@ -101,15 +105,25 @@ $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 
 # The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on the host, for the specs.
 CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)))
-CUDA_ARCH    ?= sm_90# architectures to build for: `make CUDA_ARCH="sm_80 sm_90"`
+CUDA_ARCH    ?= sm_90# machine code to build: `make cuda CUDA_ARCH="sm_80 sm_90"`; compute_100 is PTX, which later GPUs' drivers compile
+RELEASE_ARCH := sm_80 sm_90 sm_100 compute_100
+CUDA_EXTRA   ?=# more flags for nvcc
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
-CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
+CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
 EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
-$(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile
+release: all  ## build everything; CUDA for sm_80, sm_90, sm_100 and PTX for what comes after; fifteen minutes of a core
+	@$(MAKE) --no-print-directory cuda CUDA_ARCH="$(RELEASE_ARCH)" CUDA_EXTRA=--compress-mode=size
+
+# Another CUDA_ARCH compiles again: the flags that objects were made with are kept beside them.
+$(OUT)/cuda/flags: always
+	@test -n "$(NVCC)" || { echo "make cuda: no nvcc here; CUDA_HOME=FOLDER says where CUDA's toolkit is" >&2; exit 1; }
+	@mkdir -p $(@D); echo '$(CUDA_FLAGS)' >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
@@ -166,7 +180,13 @@ test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
 test-gpu: all cuda  ## run spec/gpu on a GPU
-	@ACCEL_TEST_DEVICE=cuda ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu test-gpu
+
+bench-gpu: all cuda  ## measure against PyTorch eager, compiled and under Accelerate on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu bench-gpu
+
+gpu-session: all cuda  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-session
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(SESSION)' spec/support/on_gpu session
 
 test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu with the CUDA kernels on an emulated device (needs a C++ compiler)
 	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
@@ -191,11 +211,20 @@ $(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,bu
 
 # ---- install, docs, upkeep
 
-install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files, examples)
+install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins, CUDA's if built), share/accel (Lua files, examples)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN)) $(DESTDIR)$(PREFIX)/lib/accel/
+	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
+
+# A folder that runs where nothing is installed but glibc (that of this machine or a later one): what `make install` puts somewhere, the
+# libraries it needs, the specs with busted, the benchmarks.  CUDA's own libraries it finds on the other machine.
+BUNDLE      ?= build/bundle/accel# the folder; .tar.gz is made beside it
+BUNDLE_DATA ?=# "yes": with Fashion-MNIST, 30 MB, when it is installed here
+bundle: all $(if $(NVCC),cuda)  ## make a folder and an archive that run on another machine (BUNDLE=build/bundle/accel, BUNDLE_DATA=yes)
+	@rm -rf '$(BUNDLE)'
+	@$(MAKE) -s --no-print-directory install PREFIX= DESTDIR='$(abspath $(BUNDLE))'
+	@BUNDLE_DATA='$(BUNDLE_DATA)' host/tools/bundle '$(abspath $(BUNDLE))'
 
 features: all  ## print the rows of spec/features that no spec shows yet (DOCUMENT=FILE compares them with a document)
 	@$(OUT)/accel-run spec/support/features.lua $(DOCUMENT)
@@ -217,4 +246,7 @@ help:  ## this list
 	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-.PHONY: all fakes image features demo test bench deps build-deps install docs lint clean help
+always:
+
+.PHONY: all fakes image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs lint \
+        clean help always
