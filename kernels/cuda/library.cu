@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *open_in(const char *folder, size_t n, const char *file, char *tried, size_t size)
 {
@@ -44,6 +45,26 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 
 #else
 
+/* Wheels for CUDA 13 lay their libraries into nvidia/cu13/lib; cuDNN and NCCL into folders of their own beside it. */
+static void *open_below(const char *folder, const char *packages, const char *file, char *tried, size_t size)
+{
+  char pattern[4400];
+  void *library = NULL;
+  glob_t found;
+
+  if (strlen(folder) > 4000) return NULL;
+  snprintf(pattern, sizeof pattern, "%s%s/nvidia/*/lib/%s", folder, packages, file);
+  if (glob(pattern, GLOB_BRACE, NULL, &found) == 0)
+    for (size_t k = 0; k < found.gl_pathc && !library; k++)
+      library = open_in(found.gl_pathv[k], (size_t)(strrchr(found.gl_pathv[k], '/') - found.gl_pathv[k]), file, tried, size);
+  else {
+    const size_t used = strlen(tried);
+    snprintf(tried + used, size - used, " %s%s/nvidia/*/lib", folder, packages);
+  }
+  globfree(&found);
+  return library;
+}
+
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 {
   char tried[700] = "", folder[1100];
@@ -57,12 +78,15 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
     *out = open_in(folder, strlen(folder), file, tried, sizeof tried);
   }
   if (!*out) *out = open_in("/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"), file, tried, sizeof tried);
-  if (!*out && site) {
-    glob_t found;
-    snprintf(folder, sizeof folder, "%.1000s/nvidia/*/lib", site);
-    if (glob(folder, 0, NULL, &found) == 0)
-      for (size_t k = 0; k < found.gl_pathc && !*out; k++) *out = open_in(found.gl_pathv[k], strlen(found.gl_pathv[k]), file, tried, sizeof tried);
-    globfree(&found);
+  if (!*out && site) *out = open_below(site, "", file, tried, sizeof tried);
+  for (const char *p = getenv("PATH"); !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') {
+    char python[4200];
+    const size_t n = strcspn(p, ":");
+    if (n == 0 || n > 3900) continue;
+    snprintf(python, sizeof python, "%.*s/python3", (int)n, p);
+    if (access(python, X_OK) != 0) continue;
+    snprintf(python, sizeof python, "%.*s/..", (int)n, p); /* bin/python3 of an environment, or of the system */
+    *out = open_below(python, "/{lib,local/lib}/python3*/{site,dist}-packages", file, tried, sizeof tried);
   }
   if (*out) return AX_OK;
   return ax_fail(AX_ENOIMPL, "%s needs %s, which was not found: the loader does not know it, nor do these folders have it:%s (ACCEL_CUDA_LIBRARIES names more)",
