@@ -18,7 +18,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-#define AX_ABI 4        /* of the structures here */
+#define AX_ABI 5        /* of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -92,6 +92,7 @@ typedef struct ax_memory_stats {
   int64_t limit_bytes;            /* live + cached never exceed it */
   int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
   int64_t allocations, cache_hits, pressure_collections;
+  int64_t waits, uploads; /* of a device: how often the host has waited for it, and copied to it */
 } ax_memory_stats;
 AX_API void ax_memory_get(ax_memory_stats *out);
 AX_API void ax_memory_reset_peak(void);
@@ -413,14 +414,33 @@ typedef struct ax_segment {
   int64_t rows, cols; /* by_matrix: of each of the n / (rows * cols) matrices; 0: fewer than two dims */
   double number;      /* of the state of form NUMBER, up to and including this step */
 } ax_segment;
-/* All params of one call share dtype (float32, float64) and lie on `device`.  Merges what touches, then runs the backend. */
-AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h);
+/* Memory of the device that a step reads because the host does not know it when it asks for the step. */
+typedef struct ax_optim_live {
+  const float *skip;     /* non-zero: the step changes nothing (gradients overflowed); NULL: never */
+  int64_t *skipped;      /* steps skipped so far, taken from the segments' `step`; a step that is skipped adds 1.  NULL: 0, and not counted */
+  const ax_hyper *hyper; /* read instead of the host's copy (captured steps); NULL: the host's.  Both say alike which states are kept */
+  const int64_t *ran;    /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
+} ax_optim_live;
+
+/* All params of one call share dtype (float32, float64) and lie on `device`.  Merges what touches, then runs the backend.  live: NULL, or what
+ * the device knows better; ENOIMPL then for kinds with a state of form NUMBER, which the host reckons. */
+AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
 
 /* Many floating-point tensors of any layout at once; entries may be NULL.  The norm over all their elements: p any number but 0, also
  * INFINITY and -INFINITY; in float64, in fixed order. */
 AX_API ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out);
 AX_API ax_status ax_scale_all(int n, ax_tensor *const *list, double factor);
 AX_API ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit); /* every element to -limit .. limit; NaN stays */
+/* The same without a wait, of tensors that lie on one device (EINVAL where not).  *out: a new reference, 0-d, float64, on that device. */
+AX_API ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **out);
+/* Multiplies every element by min(1, max_norm / (norm + 1e-6)), also by NaN; norm as ax_norm_tensor gave it. */
+AX_API ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_tensor *norm);
+/* Divides every element by scale, and writes 1 to found where one of them is then infinite or NaN; else found stays.  Both float32 of one element, on
+ * the tensors' device. */
+AX_API ax_status ax_unscale_all(int n, ax_tensor *const *list, ax_tensor *scale, ax_tensor *found);
+/* torch's rule for the loss scale.  state: float64, { scale, clean steps since it changed }.  found (float32, one element) non-zero: the scale times
+ * backoff, counted from 0 again; else one more clean step, and after `interval` of them the scale times growth where float32 holds that. */
+AX_API ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, double backoff, int64_t interval);
 
 /* ---- backends ----------------------------------------------------------------------------------------------- */
 
@@ -478,12 +498,17 @@ typedef struct ax_backend {
   const char *name;  /* "cpu" */
   const char *level; /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
-  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if there is one), in float64, in an order
    * that does not depend on threads */
   ax_status (*norm)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
   ax_status (*scale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor); /* grad *= factor; grad is writable here */
   ax_status (*clamp)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);  /* to -limit .. limit; grad is writable here */
+  /* The same on numbers that lie on the device, so that the host waits for none of them: *out, norm, scale, found and state are the device's. */
+  ax_status (*norm_into)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out); /* norm's result ^ (1 / root) */
+  ax_status (*clip)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm); /* grad *= max_norm / (*norm + 1e-6) unless that is >= 1 */
+  ax_status (*unscale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found); /* grad *= 1 / *scale; *found = 1 where not finite */
+  ax_status (*scale_update)(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval); /* as ax_scale_update */
   int (*get_threads)(void);
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */

@@ -5,11 +5,12 @@
 #include <math.h>
 
 #include "ax.h"
+#include "fn.h"
 
 /* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root + eps). */
 typedef struct ax_adam_numbers { double sign, l2, keep, w1, beta2, w2, step, root, eps; } ax_adam_numbers;
 
-static inline ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
+AX_FN ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
   const double bias1 = 1 - pow(h->betas[0], (double)s->step), bias2 = 1 - pow(h->betas[1], (double)s->step);
   ax_adam_numbers a;
@@ -28,7 +29,7 @@ static inline ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_h
 /* torch.optim.NAdam and RAdam: p loses (by_grad g + by_mean m) / (sqrt(v) root + eps), or that without its divisor. */
 typedef struct ax_mixed_numbers { double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean; bool divide; } ax_mixed_numbers;
 
-static inline ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
+AX_FN ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
 {
   ax_mixed_numbers x;
   x.sign = h->maximize ? -1 : 1;
@@ -44,7 +45,7 @@ static inline ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
   return x;
 }
 
-static inline ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *h)
+AX_FN ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
   const double step = (double)s->step, product = s->number; /* of the momenta up to this step's */
   const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
@@ -56,7 +57,7 @@ static inline ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax
   return x;
 }
 
-static inline ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *h)
+AX_FN ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
   const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step), bias2 = 1 - power;
   const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2; /* of the mean of squares, in steps */
@@ -65,6 +66,21 @@ static inline ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax
   x.by_mean = h->lr / bias1;
   if (x.divide) x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
   return x;
+}
+
+/* torch's rule for the loss scale: state is { scale, clean steps since it changed }. */
+AX_FN void ax_scale_next(double *state, bool overflow, double growth, double backoff, int64_t interval)
+{
+  if (overflow) {
+    state[0] *= backoff;
+    state[1] = 0;
+    return;
+  }
+  state[1] += 1;
+  if (state[1] != (double)interval) return;
+  const double grown = state[0] * growth;
+  if (grown < 3.4e38) state[0] = grown; /* one that float32 cannot hold would make every loss infinite */
+  state[1] = 0;
 }
 
 #endif

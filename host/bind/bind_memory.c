@@ -129,7 +129,7 @@ static int memory_stats(lua_State *L)
   b = lua_isnoneornil(L, 1) ? NULL : backend_at(L, 1, "memory_stats");
   if (b && b->memory) b->memory->stats(ax_check_device(L, 1, "memory_stats", "device").index, &s);
   else ax_memory_get(&s);
-  lua_createtable(L, 0, 10);
+  lua_createtable(L, 0, 11);
   set_number(L, "live_bytes", s.live_bytes);
   set_number(L, "peak_bytes", s.peak_bytes);
   set_number(L, "cached_bytes", s.cached_bytes);
@@ -139,6 +139,10 @@ static int memory_stats(lua_State *L)
   set_number(L, "allocations", s.allocations);
   set_number(L, "cache_hits", s.cache_hits);
   set_number(L, "pressure_collections", s.pressure_collections);
+  if (b && b->memory) {
+    set_number(L, "waits", s.waits);
+    set_number(L, "uploads", s.uploads);
+  }
   return 1;
 }
 

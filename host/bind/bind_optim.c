@@ -267,7 +267,46 @@ static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const
   }
 }
 
-/* core.optim_step(kind, params, states, hyper) */
+/* The memory of field `name` of the table of live numbers at idx, or NULL: a contiguous tensor of `dtype` on the parameters' device. */
+static void *live_field(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype, int64_t numel, ax_device device, bool written)
+{
+  char a[16], b[16];
+  ax_tensor *t;
+
+  lua_getfield(L, idx, name);
+  if (lua_isnil(L, -1)) return lua_pop(L, 1), NULL;
+  t = ax_opt_tensor(L, -1, fn);
+  if (!t) ax_error(L, fn, "live: %s: expected a tensor, got %s", name, ax_describe(L, -1));
+  if (t->dtype != dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
+    ax_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name, (long long)numel, ax_dtype_name(dtype), (long long)t->numel,
+             ax_dtype_name((ax_dtype)t->dtype));
+  if (!ax_same_device(t->device, device))
+    ax_error(L, fn, "live: %s lies on %s and the parameters on %s", name, ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
+  if (written) ax_touch(t);
+  lua_pop(L, 1); /* the table holds it */
+  return ax_data(t);
+}
+
+/* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the numbers as a step reads them from device memory (live.hyper) */
+static int optim_hyper(lua_State *L)
+{
+  const int64_t size = (int64_t)sizeof(ax_hyper);
+  ax_optim_kind kind;
+  ax_tensor **box;
+  ax_hyper h;
+
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  kind = read_kind(L, "optim_hyper");
+  read_hyper(L, 2, "optim_hyper", kind, &h);
+  box = ax_push_box(L);
+  if (ax_tensor_new(AX_U8, 1, &size, box) != AX_OK) return ax_raise(L, "optim_hyper");
+  memcpy(ax_data(*box), &h, sizeof h);
+  return 1;
+}
+
+/* core.optim_step(kind, params, states, hyper, live): live nil, or { skip = float32, skipped = int64, hyper = optim_hyper's, ran = int64 }, tensors of the
+ * parameters' device, each may be left out: see ax_optim_live.  The states' counts go on, whether the device skips the step or not. */
 static int optim_step(lua_State *L)
 {
   static const char fn[] = "optim_step";
@@ -276,10 +315,12 @@ static int optim_step(lua_State *L)
   ax_hyper h;
   ax_tensor **params, **written;
   ax_segment *segs;
+  ax_optim_live live;
 
   ax_bind_enter(L);
-  lua_settop(L, 4);
+  lua_settop(L, 5);
   kind = read_kind(L, fn);
+  if (!lua_isnil(L, 5) && !lua_istable(L, 5)) return ax_arg_error(L, fn, 5, "live", "a table of tensors or nil", 5);
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
   read_hyper(L, 4, fn, kind, &h);
   params = push_params(L, 2, fn, &n);
@@ -309,9 +350,16 @@ static int optim_step(lua_State *L)
     lua_pop(L, 1);
     m++;
   }
+  if (m && lua_istable(L, 5)) {
+    const ax_device d = written[0]->device;
+    live.skip = live_field(L, 5, fn, "skip", AX_F32, 1, d, false);
+    live.skipped = live_field(L, 5, fn, "skipped", AX_I64, 1, d, true);
+    live.hyper = live_field(L, 5, fn, "hyper", AX_U8, (int64_t)sizeof(ax_hyper), d, false);
+    live.ran = live_field(L, 5, fn, "ran", AX_I64, 1, d, false);
+  }
   for (int i = 0; i < WRITTEN * m; i++)
     if (written[i]) ax_touch(written[i]); /* before the kernel: should it fail half-way, what was written counts */
-  if (m && ax_optim_step(written[0]->device, kind, (ax_dtype)written[0]->dtype, segs, m, &h) != AX_OK) return ax_raise(L, fn);
+  if (m && ax_optim_step(written[0]->device, kind, (ax_dtype)written[0]->dtype, segs, m, &h, lua_istable(L, 5) ? &live : NULL) != AX_OK) return ax_raise(L, fn);
   for (int i = 0; i < m; i++)
     if (written[WRITTEN * i + 1]) written[WRITTEN * i]->work_edits = written[WRITTEN * i]->version->edits;
   for (int k = 0; k < n; k++) {
@@ -333,24 +381,56 @@ static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
   return list;
 }
 
-/* Fills box with a 0-d tensor of value v, of the widest type among those in the list. */
-static ax_status number_like(double v, int n, ax_tensor *const *list, ax_tensor **box)
+/* float64 where one of the list is, else float32: what a norm of them is told in. */
+static ax_dtype norm_dtype(int n, ax_tensor *const *list)
 {
-  ax_dtype dtype = AX_F32;
   for (int k = 0; k < n; k++)
-    if (list[k] && list[k]->dtype == AX_F64) dtype = AX_F64;
-  return ax_tensor_scalar(dtype, v, box);
+    if (list[k] && list[k]->dtype == AX_F64) return AX_F64;
+  return AX_F32;
 }
 
-/* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d tensor: the norm before clipping */
+/* Do all lie on one device that is not the CPU?  Then a norm stays there, and nobody waits for it. */
+static bool on_a_device(int n, ax_tensor *const *list)
+{
+  const ax_tensor *first = NULL;
+  for (int k = 0; k < n; k++) {
+    if (!list[k]) continue;
+    if (!first) first = list[k];
+    if (!ax_same_device(first->device, list[k]->device)) return false;
+  }
+  return first && first->device.kind != AX_CPU;
+}
+
+/* Fills box with the norm of the list, a 0-d tensor; where `wide` is not NULL it becomes the same in float64, for the caller to release. */
+static ax_status norm_into_box(int n, ax_tensor *const *list, double p, ax_tensor **box, ax_tensor **wide)
+{
+  ax_tensor *norm = NULL;
+  double number;
+  ax_status st;
+
+  if (on_a_device(n, list)) AX_TRY(ax_norm_tensor(n, list, p, &norm));
+  else {
+    AX_TRY(ax_norm_all(n, list, p, &number));
+    AX_TRY(ax_tensor_scalar(AX_F64, number, &norm));
+  }
+  AX_TRY(ax_cast(norm, norm_dtype(n, list), box));
+  if (wide) *wide = ax_tensor_retain(norm);
+out:
+  ax_tensor_release(norm);
+  return st;
+}
+
+/* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d tensor: the norm before clipping, on the gradients'
+ * device where they share one.  There the host waits for nothing, unless error_if_nonfinite makes it look. */
 static int clip_grad_norm_(lua_State *L)
 {
   static const char fn[] = "clip_grad_norm_";
   static const char *const names[] = { "norm_type", "error_if_nonfinite" };
-  double max_norm, p = 2, norm, factor;
-  bool strict = false;
+  double max_norm, p = 2, norm;
+  bool strict = false, there;
   int n;
-  ax_tensor **grads, **box;
+  ax_tensor **grads, **box, **wide;
+  ax_status st;
 
   ax_bind_enter(L);
   lua_settop(L, 3);
@@ -366,13 +446,46 @@ static int clip_grad_norm_(lua_State *L)
     lua_pop(L, 2);
   }
   grads = push_grads(L, 1, fn, &n);
+  there = on_a_device(n, grads);
+  wide = ax_push_box(L);
   box = ax_push_box(L);
-  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_raise(L, fn);
-  if (strict && !isfinite(norm)) return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
-  if (number_like(norm, n, grads, box) != AX_OK) return ax_raise(L, fn);
-  factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1) && ax_scale_all(n, grads, factor) != AX_OK) return ax_raise(L, fn); /* also NaN, which spreads as in PyTorch */
-  return 1;
+  if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_raise(L, fn);
+  if (strict || !there) {
+    if (ax_item(*wide, &norm) != AX_OK) return ax_raise(L, fn);
+    if (strict && !isfinite(norm)) return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
+  }
+  if (there) st = ax_clip_all(n, grads, max_norm, *wide);
+  else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6)); /* also NaN, which spreads as in PyTorch */
+  return st == AX_OK ? 1 : ax_raise(L, fn);
+}
+
+/* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where one is then infinite or NaN */
+static int unscale_grads_(lua_State *L)
+{
+  static const char fn[] = "unscale_grads_";
+  ax_tensor **grads, *scale, *found;
+  int n;
+
+  ax_bind_enter(L);
+  lua_settop(L, 3);
+  scale = ax_check_tensor(L, 2, fn, "scale");
+  found = ax_check_tensor(L, 3, fn, "found");
+  grads = push_grads(L, 1, fn, &n);
+  return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see ax_scale_update */
+static int scale_update_(lua_State *L)
+{
+  static const char fn[] = "scale_update_";
+  ax_tensor *state, *found;
+
+  ax_bind_enter(L);
+  state = ax_check_tensor(L, 1, fn, "state");
+  found = ax_check_tensor(L, 2, fn, "found");
+  const double growth = ax_check_number(L, 3, fn, "growth_factor"), backoff = ax_check_number(L, 4, fn, "backoff_factor");
+  const int64_t interval = ax_check_integer(L, 5, fn, "growth_interval", 1, INT64_C(1) << 53);
+  return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_raise(L, fn);
 }
 
 /* core.scale_grads_(params, factor): every gradient times a number */
@@ -417,27 +530,26 @@ static int grad_norm(lua_State *L)
   return 1;
 }
 
-/* core.total_norm(tensors, p) -> 0-d tensor */
+/* core.total_norm(tensors, p) -> 0-d tensor, on the tensors' device where they share one */
 static int total_norm(lua_State *L)
 {
   static const char fn[] = "get_total_norm";
-  double p, norm;
-  int n;
   ax_tensor **list, **box;
+  double p;
+  int n;
 
   ax_bind_enter(L);
   p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, fn, "norm_type");
   list = push_params(L, 1, fn, &n);
   box = ax_push_box(L);
-  if (ax_norm_all(n, list, p, &norm) != AX_OK || number_like(norm, n, list, box) != AX_OK) return ax_raise(L, fn);
-  return 1;
+  return norm_into_box(n, list, p, box, NULL) == AX_OK ? 1 : ax_raise(L, fn);
 }
 
 void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step },
-    { "clip_grad_norm_", clip_grad_norm_ },
+    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step }, { "optim_hyper", optim_hyper },
+    { "clip_grad_norm_", clip_grad_norm_ }, { "unscale_grads_", unscale_grads_ }, { "scale_update_", scale_update_ },
     { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
     { NULL, NULL },
   };

@@ -94,9 +94,13 @@ void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst,
                          const int64_t *strides);
 
 /* ---- optim.c */
-ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
 ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
 ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
 ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
+ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out);
+ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm);
+ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found);
+ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval);
 
 #endif

@@ -1,6 +1,8 @@
 /* Optimizer steps, the gradient norm and gradient scaling: one pass over a table of segments. */
 #include "optim.h"
 
+#include "optim_numbers.h"
+
 typedef struct job {
   const ax_segment *segs;
   int n;
@@ -46,16 +48,35 @@ static void optim_range(int64_t lo, int64_t hi, void *ud)
   EACH_SEGMENT(j, lo, hi, s, at, count) j->kernel(s, at, count, j->h);
 }
 
-ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .h = h, .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
   const int64_t elements = total(segs, n);
-  const ax_status st = check_dtype(dtype);
 
-  if (st != AX_OK) return st;
   if (kernels[kind].matrix) return kernels[kind].matrix(dtype, segs, n, h);
   if (elements) ax_cpu_for(elements, elements, optim_range, &j);
   return AX_OK;
+}
+
+ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+{
+  ax_status st = check_dtype(dtype);
+  ax_segment *counted;
+
+  if (st != AX_OK || !live) return st == AX_OK ? step(kind, dtype, segs, n, h) : st;
+  if (live->skip && *live->skip != 0) {
+    if (live->skipped) ++*live->skipped;
+    return AX_OK;
+  }
+  counted = ax_malloc((size_t)(n ? n : 1) * sizeof *counted);
+  if (!counted) return AX_ENOMEM;
+  for (int k = 0; k < n; k++) {
+    counted[k] = segs[k];
+    counted[k].step += (live->ran ? *live->ran : 0) - (live->skipped ? *live->skipped : 0);
+  }
+  st = step(kind, dtype, counted, n, live->hyper ? live->hyper : h);
+  ax_mfree(counted);
+  return st;
 }
 
 /* ---- norm, scale, clamp */
@@ -185,5 +206,35 @@ ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, i
     sum = p == INFINITY ? MORE(sum, j.partial[k]) : p == -INFINITY ? LESS(sum, j.partial[k]) : sum + j.partial[k];
   if (j.partial != few) ax_mfree(j.partial);
   *out = sum;
+  return AX_OK;
+}
+
+/* ---- the same on numbers that lie where the gradients lie */
+
+ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
+{
+  const ax_status st = ax_cpu_norm_all(d, dtype, segs, n, p, out);
+  if (st == AX_OK && root != 1) *out = root == 2 ? sqrt(*out) : pow(*out, 1 / root);
+  return st;
+}
+
+ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)
+{
+  const double factor = max_norm / (*norm + 1e-6);
+  return factor >= 1 ? AX_OK : ax_cpu_scale_all(d, dtype, segs, n, factor); /* NaN spreads, as in PyTorch */
+}
+
+ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found)
+{
+  double largest;
+  ax_status st = ax_cpu_scale_all(d, dtype, segs, n, 1 / (double)*scale);
+  if (st == AX_OK) st = ax_cpu_norm_all(d, dtype, segs, n, INFINITY, &largest);
+  if (st == AX_OK && !(largest < INFINITY)) *found = 1;
+  return st;
+}
+
+ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval)
+{
+  ax_scale_next(state, *found != 0, growth, backoff, interval);
   return AX_OK;
 }

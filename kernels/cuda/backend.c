@@ -7,10 +7,15 @@
 #include "core/ops.def"
 #undef OP
 
-ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                             const ax_optim_live *live);
 ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
 ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
 ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
+ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out);
+ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm);
+ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found);
+ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval);
 ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
@@ -37,5 +42,9 @@ const ax_backend *ax_backend_get(void)
   backend.norm = ax_cuda_grad_norm;
   backend.scale = ax_cuda_grad_scale;
   backend.clamp = ax_cuda_grad_clamp;
+  backend.norm_into = ax_cuda_grad_norm_into;
+  backend.clip = ax_cuda_grad_clip;
+  backend.unscale = ax_cuda_grad_unscale;
+  backend.scale_update = ax_cuda_scale_update;
   return &backend;
 }

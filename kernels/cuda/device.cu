@@ -98,6 +98,8 @@ static ax_status wait_for(int index, const char *what)
   device *dev = &devices[index];
   const ax_status st = ax_cuda_status(what, cudaStreamSynchronize(dev->stream));
 
+  dev->stats.waits++;
+
   if (st != AX_OK || !dev->fault || ((volatile ax_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
   const ax_fault f = *dev->fault;
   const char *name = ax_ops[f.op].name;
@@ -316,7 +318,11 @@ static ax_status stage_for(device *dev, size_t n, stage **out)
   if (s->data && STAGE - s->used < n) {
     dev->next_stage = (dev->next_stage + 1) % STAGES;
     s = &dev->stages[dev->next_stage];
-    if (s->busy && (st = ax_cuda_status("copy", cudaEventSynchronize(s->done))) != AX_OK) return st;
+    if (s->busy && cudaEventQuery(s->done) != cudaSuccess) {
+      cudaGetLastError(); /* "not ready" would be reported again by the next launch */
+      dev->stats.waits++;
+      if ((st = ax_cuda_status("copy", cudaEventSynchronize(s->done))) != AX_OK) return st;
+    }
     s->busy = false;
     s->used = 0;
   }
@@ -340,6 +346,7 @@ static ax_status stage_for(device *dev, size_t n, stage **out)
 static ax_status copy_up(device *dev, cudaStream_t stream, void *dst, const void *src, size_t bytes)
 {
   ax_status st = AX_OK;
+  dev->stats.uploads++;
   for (size_t at = 0; at < bytes && st == AX_OK; at += STAGE) {
     const size_t n = bytes - at < STAGE ? bytes - at : STAGE;
     stage *s;

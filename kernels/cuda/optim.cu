@@ -204,8 +204,10 @@ ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs,
 
 #define OPTIM(ID, name, kernel, ...) case AX_OPTIM_##ID: return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h) : run<double, kernel<double>>(d, segs, n, h);
 #define OPTIM_MATRIX(ID, name, kernel, ...) case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h);
-extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                                         const ax_optim_live *live)
 {
+  if (live) return ax_fail(AX_ENOIMPL, "optimizer: the cuda backend cannot read a step's numbers from the device yet");
   if (dtype != AX_F32 && dtype != AX_F64)
     return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64", ax_dtype_name(dtype));
   switch (kind) {

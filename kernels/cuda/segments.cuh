@@ -32,9 +32,9 @@ template <class E> static __device__ __forceinline__ const E &ax_entry_of(const 
 template <class E, class FILL, class... P, class... A>
 static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, int64_t *chunks, void (*kernel)(ax_table<E>, P...), A... arguments)
 {
-  const size_t bytes = (size_t)(n ? n : 1) * sizeof(E);
+  const size_t places = n > 0 ? (size_t)n : 1, bytes = places * sizeof(E);
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 16;
-  E *here = (E *)calloc((size_t)(n ? n : 1), sizeof(E));
+  E *here = (E *)calloc(places, sizeof(E));
   void *there = NULL;
   ax_table<E> t = {};
   ax_status st;

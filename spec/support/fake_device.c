@@ -12,7 +12,7 @@
 enum { DEVICES = 2, PAGE = 4096 };
 static const size_t ARENA = (size_t)1 << 30;
 static char *arena[DEVICES];
-static struct { size_t used; int64_t live, peak, blocks, allocations; } state[DEVICES];
+static struct { size_t used; int64_t live, peak, blocks, allocations, waits, uploads; } state[DEVICES];
 
 /* Freed blocks by size, handed out again first; few sizes occur in a test. */
 typedef struct block { void *data; size_t bytes; } block;
@@ -68,6 +68,8 @@ static bool inside(ax_device d, const void *p)
 static ax_status fake_copy(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
 {
   if (!inside(to, dst) || !inside(from, src)) return ax_fail(AX_EINVAL, "fake device: a copy of memory that is not the device's");
+  if (from.kind == AX_CUDA && !ax_same_device(from, to)) state[from.index].waits++;
+  if (from.kind == AX_CPU) state[to.index].uploads++;
   open_memory();
   memcpy(dst, src, bytes);
   close_memory();
@@ -75,14 +77,15 @@ static ax_status fake_copy(ax_device to, void *dst, ax_device from, const void *
 }
 
 static int fake_count(void) { return DEVICES; }
-static ax_status fake_synchronize(int device) { return AX_OK; }
+static ax_status fake_synchronize(int device) { state[device].waits++; return AX_OK; }
 static void fake_reset_peak(int device) { state[device].peak = state[device].live; }
 static void fake_empty_cache(int device) { }
 
 static void fake_stats(int device, ax_memory_stats *out)
 {
   *out = (ax_memory_stats){ .live_bytes = state[device].live, .peak_bytes = state[device].peak, .limit_bytes = (int64_t)ARENA,
-                            .live_blocks = state[device].blocks, .allocations = state[device].allocations };
+                            .live_blocks = state[device].blocks, .allocations = state[device].allocations, .waits = state[device].waits,
+                            .uploads = state[device].uploads };
 }
 
 /* ---- kernels: the CPU's, with the memory open */
@@ -105,10 +108,11 @@ static int get_threads(void) { return cpu->get_threads(); }
 static void set_threads(int n) { cpu->set_threads(n); }
 static const char *describe(void) { return "no GPU: the CPU's kernels over memory that the host cannot touch"; }
 
-static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                            const ax_optim_live *live)
 {
   open_memory();
-  const ax_status st = cpu->optim(d, kind, dtype, segs, n, h);
+  const ax_status st = cpu->optim(d, kind, dtype, segs, n, h, live);
   close_memory();
   return st;
 }
@@ -137,6 +141,38 @@ static ax_status fake_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs,
   return st;
 }
 
+static ax_status fake_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
+{
+  open_memory();
+  const ax_status st = cpu->norm_into(d, dtype, segs, n, p, root, out);
+  close_memory();
+  return st;
+}
+
+static ax_status fake_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)
+{
+  open_memory();
+  const ax_status st = cpu->clip(d, dtype, segs, n, max_norm, norm);
+  close_memory();
+  return st;
+}
+
+static ax_status fake_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found)
+{
+  open_memory();
+  const ax_status st = cpu->unscale(d, dtype, segs, n, scale, found);
+  close_memory();
+  return st;
+}
+
+static ax_status fake_scale_update(ax_device d, double *s, const float *found, double growth, double backoff, int64_t interval)
+{
+  open_memory();
+  const ax_status st = cpu->scale_update(d, s, found, growth, backoff, interval);
+  close_memory();
+  return st;
+}
+
 AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
@@ -144,7 +180,7 @@ const ax_backend *ax_backend_get(void)
   static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache };
   static const ax_backend backend = {
     .abi = AX_INTERFACE, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
-    .clamp = fake_clamp,
+    .clamp = fake_clamp, .norm_into = fake_norm_into, .clip = fake_clip, .unscale = fake_unscale, .scale_update = fake_scale_update,
     .get_threads = get_threads, .set_threads = set_threads, .describe = describe, .memory = &memory,
   };
   if (ax_backend_of((ax_device){ AX_CPU, 0 }, &cpu) != AX_OK) return NULL;
