@@ -1,5 +1,5 @@
 /* clone, cast, copy: elements to another place, type or order. */
-#include "common.cuh"
+#include "rows.cuh"
 
 /* Values that the host passes for numbers: the element itself, of the operand's type. */
 struct ax_value { int64_t bits; };
@@ -13,27 +13,45 @@ template <class I, class V> static __host__ __device__ __forceinline__ I ax_to_i
 template <class From> struct convert<int32_t, From> { static __host__ __device__ __forceinline__ int32_t of(From v) { return ax_to_int<int32_t>(ax_load(v)); } };
 template <class From> struct convert<uint8_t, From> { static __host__ __device__ __forceinline__ uint8_t of(From v) { return ax_to_int<uint8_t>(ax_load(v)); } };
 
-template <class To, class From> static __global__ void copy_flat(To *dst, const From *src, int64_t step, int64_t n)
-{
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) dst[i] = convert<To, From>::of(src[i * step]);
-}
-
-template <class To, class From> static __global__ void copy_nest(ax_nest<2> nest)
+/* An item of the nest is V elements side by side in both. */
+template <class To, class From, int V> static __global__ void copy_nest(ax_nest<2> nest)
 {
   int64_t at[2];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
     ax_nest_at(nest, i, at);
-    *(To *)(nest.data[0] + at[0]) = convert<To, From>::of(*(const From *)(nest.data[1] + at[1]));
+    const ax_pack<From, V> from = *(const ax_pack<From, V> *)(nest.data[1] + at[1]);
+    ax_pack<To, V> to;
+    for (int j = 0; j < V; j++) to.v[j] = convert<To, From>::of(from.v[j]);
+    *(ax_pack<To, V> *)(nest.data[0] + at[0]) = to;
   }
 }
 
-template <class To> static __global__ void fill_nest(ax_nest<1> nest, To v)
+template <class To, int V> static __global__ void fill_nest(ax_nest<1> nest, To v)
 {
   int64_t at[1];
+  ax_pack<To, V> to;
+  for (int j = 0; j < V; j++) to.v[j] = v;
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
     ax_nest_at(nest, i, at);
-    *(To *)(nest.data[0] + at[0]) = v;
+    *(ax_pack<To, V> *)(nest.data[0] + at[0]) = to;
   }
+}
+
+/* Turns a nest into one of items of `count` elements, where these lie side by side and aligned in every operand; item[k]: the size of an element. */
+template <int N> static bool in_runs(ax_nest<N> *nest, int64_t count, const int64_t *item)
+{
+  const int last = nest->ndim - 1;
+  if (count == 1) return true;
+  if (last < 0 || nest->shape[last] % count) return false;
+  for (int k = 0; k < N; k++) {
+    if (nest->stride[k][last] != item[k] || (uintptr_t)nest->data[k] % (size_t)(item[k] * count)) return false;
+    for (int d = 0; d < last; d++)
+      if (nest->stride[k][d] % (item[k] * count)) return false;
+  }
+  for (int k = 0; k < N; k++) nest->stride[k][last] *= count;
+  nest->shape[last] /= count;
+  nest->numel /= count;
+  return true;
 }
 
 /* A two-dim transpose through shared memory, so that both sides are read and written in runs. */
@@ -67,15 +85,38 @@ static ax_status fill(const ax_call *call)
     /* the host's own cast, through the one function that knows all types */
     if (ax_is_float(from)) ax_store_double(it->op[0].dtype, &v, 0, ax_load_double(from, it->op[1].data, 0));
     else ax_store_int(it->op[0].dtype, &v, 0, ax_load_int(from, it->op[1].data, 0));
-    return ax_launch("fill", d, ax_blocks(it->numel, 256, d.index), 256, fill_nest<To>, ax_nest_of<1>(it), v);
+    constexpr int V = 16 / (int)sizeof(To);
+    const int64_t item = (int64_t)sizeof(To);
+    ax_nest<1> nest = ax_nest_of<1>(it);
+    if (in_runs<1>(&nest, V, &item)) return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, V>, nest, v);
+    return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, 1>, nest, v);
   });
+}
+
+/* Elements of one type are moved as bits, in the widest words that sizes, strides and addresses allow; *done says whether in words of U. */
+template <class U> static ax_status move_as(ax_device d, const ax_iter *it, int64_t item, bool *done)
+{
+  const int64_t items[2] = { item, item };
+  ax_nest<2> nest = ax_nest_of<2>(it);
+  if (*done || (int64_t)sizeof(U) < item || !in_runs<2>(&nest, (int64_t)sizeof(U) / item, items)) return AX_OK;
+  *done = true;
+  return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<U, U, 1>, nest);
+}
+
+static ax_status move(ax_device d, const ax_iter *it, int64_t item)
+{
+  bool done = false;
+  ax_status st = move_as<ax_pack<uint64_t, 2>>(d, it, item, &done);
+  if (st == AX_OK) st = move_as<uint64_t>(d, it, item, &done);
+  if (st == AX_OK) st = move_as<uint32_t>(d, it, item, &done);
+  if (st == AX_OK) st = move_as<uint16_t>(d, it, item, &done);
+  return st != AX_OK ? st : move_as<uint8_t>(d, it, item, &done);
 }
 
 AX_CUDA_KERNEL(_copy)
 {
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
-  const unsigned blocks = ax_blocks(it->numel, 256, d.index);
 
   if (it->numel == 0) return AX_OK;
   if (!call->in[0]) return fill(call);
@@ -87,22 +128,16 @@ AX_CUDA_KERNEL(_copy)
       return ax_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data, (const S *)it->op[1].data, it->shape[0], it->shape[1],
                        it->op[1].stride[1] / (int64_t)item);
     });
-  if (it->op[0].dtype == it->op[1].dtype) /* moved as bits */
-    return ax_with_size(call->op, it->op[0].dtype, [&](auto tag) {
-      typedef AX_TYPE_OF(tag) S;
-      if (it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(S)))
-        return ax_launch("copy", d, blocks, 256, copy_flat<S, S>, (S *)it->op[0].data, (const S *)it->op[1].data,
-                         it->ndim ? it->op[1].stride[0] / (int64_t)sizeof(S) : 0, it->numel);
-      return ax_launch("copy", d, blocks, 256, copy_nest<S, S>, ax_nest_of<2>(it));
-    });
+  if (it->op[0].dtype == it->op[1].dtype) return move(d, it, (int64_t)item);
   return ax_with_any(call->op, it->op[0].dtype, [&](auto to) {
     return ax_with_any(call->op, it->op[1].dtype, [&](auto from) {
       typedef AX_TYPE_OF(to) To;
       typedef AX_TYPE_OF(from) From;
-      if (it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(To)))
-        return ax_launch("copy", d, blocks, 256, copy_flat<To, From>, (To *)it->op[0].data, (const From *)it->op[1].data,
-                         it->ndim ? it->op[1].stride[0] / (int64_t)sizeof(From) : 0, it->numel);
-      return ax_launch("copy", d, blocks, 256, copy_nest<To, From>, ax_nest_of<2>(it));
+      constexpr int widest = (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)), V = 16 / widest < 8 ? 16 / widest : 8;
+      const int64_t items[2] = { (int64_t)sizeof(To), (int64_t)sizeof(From) };
+      ax_nest<2> nest = ax_nest_of<2>(it);
+      if (in_runs<2>(&nest, V, items)) return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, V>, nest);
+      return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, 1>, nest);
     });
   });
 }

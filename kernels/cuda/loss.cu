@@ -66,17 +66,18 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
     const bool smooth = j.smoothing != 0;
     ax_exps<T> e;
     double wx = 0, all = 0; /* sums of w x and w */
-    for (int64_t i = (int64_t)team::rank() * V; i < j.classes; i += (int64_t)team::size() * V) {
-      T v[V];
+    ax_walk<V, team>(row, j.classes, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T v[W];
       ax_get(row, i, v);
       e.add(v);
       if (smooth)
-        for (int k = 0; k < V; k++) {
+        for (int k = 0; k < W; k++) {
           const double u = w ? (double)w[i + k] : 1.0;
           wx += u * (double)v[k];
           all += u;
         }
-    }
+    });
     e.template join<team>(shared);
     if (smooth) {
       wx = team::sum(wx, wide);
@@ -133,7 +134,7 @@ AX_CUDA_KERNEL(_cross_entropy)
     st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
-      return ax_with_rows<S>(j.classes, (uintptr_t)ax_data(x), [&](auto v, auto wide) {
+      return ax_with_any_rows<S>(j.classes, 0, [&](auto v, auto wide) {
         return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x), (const T *)w,
                               (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
       });
@@ -162,16 +163,17 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
     }
     const double own = !counts ? 0.0 : scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0), even = scale * j.smoothing / (double)j.classes;
     const T factor = (T)(own + even * all), less = (T)own, each = (T)even, l = lse[r];
-    for (int64_t i = (int64_t)team::rank() * V; i < j.classes; i += (int64_t)team::size() * V) {
-      T v[V];
+    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T v[W];
       ax_get(x, at + i, v);
-      for (int k = 0; k < V; k++) {
+      for (int k = 0; k < W; k++) {
         v[k] = ax_term(v[k], l) * factor - (w ? each * w[i + k] : each);
         if (i + k == t) v[k] -= less;
         if (!counts) v[k] = 0;
       }
       ax_put(dx, at + i, v);
-    }
+    });
   }
 }
 
@@ -187,7 +189,7 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_rows<S>(j.classes, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(dx), [&](auto v, auto wide) {
+    return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx), [&](auto v, auto wide) {
       return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
                             (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype, (const void *)ax_data(g), call->a->i[1] == MEAN);
     });
@@ -208,17 +210,18 @@ static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S>
     const int64_t at = r * j.classes;
     ax_exps<T> e;
     double ux = 0, all = 0;
-    for (int64_t i = (int64_t)team::rank() * V; i < j.classes; i += (int64_t)team::size() * V) {
-      T v[V], share[V];
+    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T v[W], share[W];
       ax_get(x, at + i, v);
       ax_get(q, at + i, share);
       e.add(v);
-      for (int k = 0; k < V; k++) {
+      for (int k = 0; k < W; k++) {
         const double u = ((double)share[k] * rest + even) * (w ? (double)w[i + k] : 1.0);
         ux += u * (double)v[k];
         all += u;
       }
-    }
+    });
     e.template join<team>(shared);
     ux = team::sum(ux, wide);
     all = team::sum(all, wide);
@@ -249,7 +252,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
     st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
-      return ax_with_rows<S>(j.classes, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(q), [&](auto v, auto wide) {
+      return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q), [&](auto v, auto wide) {
         return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
                               (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
       });
@@ -269,16 +272,17 @@ static __global__ void soft_gradient_rows(job j, S *dx, const S *x, const S *q, 
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.classes;
     const T scale = (T)(ax_number_at(g_dtype, g, j.every ? r : 0) * by), l = sums[r], all = sums[j.rows + r];
-    for (int64_t i = (int64_t)team::rank() * V; i < j.classes; i += (int64_t)team::size() * V) {
-      T v[V], share[V];
+    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T v[W], share[W];
       ax_get(x, at + i, v);
       ax_get(q, at + i, share);
-      for (int k = 0; k < V; k++) {
+      for (int k = 0; k < W; k++) {
         const T smoothed = share[k] * rest + even;
         v[k] = scale * (ax_term(v[k], l) * all - (w ? w[i + k] * smoothed : smoothed));
       }
       ax_put(dx, at + i, v);
-    }
+    });
   }
 }
 
@@ -295,7 +299,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_rows<S>(j.classes, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(q) | (uintptr_t)ax_data(dx), [&](auto v, auto wide) {
+    return ax_with_any_rows<S>(j.classes, ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q)) | ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx)), [&](auto v, auto wide) {
       return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
                             (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w, (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
     });

@@ -60,6 +60,33 @@ static ax_status ax_launch_rows(const char *what, ax_device d, int64_t rows, int
   return ax_launch(what, d, (unsigned)(blocks < most ? blocks : most), n > AX_SHORT_ROW ? ax_row_threads(n) : 32 * AX_WARP_ROWS, kernel, arguments...);
 }
 
+/* ---- rows whose starts may lie anywhere, such as those of 50,257 half-precision classes: single elements up to the first address that is a
+ * multiple of 16, then packs, then the rest.  Rows that are walked together lie equally far from such an address. */
+
+/* Do all rows lie alike?  `apart`: the OR of the addresses' differences (by ^). */
+template <class S, class F> static ax_status ax_with_any_rows(int64_t n, uintptr_t apart, F f)
+{
+  constexpr int V = 16 / (int)sizeof(S);
+  const bool alike = apart % 16 == 0 && n >= 2 * V;
+  if (n > AX_SHORT_ROW) return alike ? f(ax_int<V>(), ax_int<1>()) : f(ax_int<1>(), ax_int<1>());
+  return alike ? f(ax_int<V>(), ax_int<0>()) : f(ax_int<1>(), ax_int<0>());
+}
+
+/* Calls f(i, ax_int<W>()) for elements i .. i + W - 1 of a row that starts at `from`, until the team has been through all n. */
+template <int V, class TEAM, class S, class F> static __device__ __forceinline__ void ax_walk(const S *from, int64_t n, F f)
+{
+  const int rank = TEAM::rank(), size = TEAM::size();
+  if (V == 1) {
+    for (int64_t i = rank; i < n; i += size) f(i, ax_int<1>());
+    return;
+  }
+  const int head = (int)((16 - (uintptr_t)from % 16) % 16 / sizeof(S)); /* fewer than V; n is more */
+  const int64_t packs = (n - head) / V, tail = head + packs * V;
+  if (rank < head) f((int64_t)rank, ax_int<1>());
+  for (int64_t q = rank; q < packs; q += size) f(head + q * V, ax_int<V>());
+  if (tail + rank < n) f(tail + rank, ax_int<1>()); /* fewer than V, which no team is smaller than */
+}
+
 /* The sum of terms exp(x - top) while top rises: begins with top -infinity and sum 0. */
 static __device__ __forceinline__ float ax_term(float x, float top) { return ax_exp2_part((x - top) * AX_LOG2E); }
 static __device__ __forceinline__ double ax_term(double x, double top) { return exp(x - top); }

@@ -26,18 +26,20 @@ template <class S, int V, bool WIDE> static __global__ void forward_rows(S *y, c
     const S *from = x + r * s.n;
     S *to = y + r * s.n;
     ax_exps<T> e;
-    T v[V];
-    for (int64_t i = (int64_t)team::rank() * V; i < s.n; i += (int64_t)team::size() * V) {
+    ax_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
+      T v[AX_VALUE_OF(width)];
       ax_get(from, i, v);
       e.add(v);
-    }
+    });
     e.template join<team>(shared);
     const T by = logs ? ax_row_log(e.sum) : (T)1 / e.sum;
-    for (int64_t i = (int64_t)team::rank() * V; i < s.n; i += (int64_t)team::size() * V) {
+    ax_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T v[W];
       ax_get(from, i, v);
-      for (int j = 0; j < V; j++) v[j] = logs ? (v[j] - e.top) - by : ax_term(v[j], e.top) * by;
+      for (int j = 0; j < W; j++) v[j] = logs ? (v[j] - e.top) - by : ax_term(v[j], e.top) * by;
       ax_put(to, i, v);
-    }
+    });
   }
 }
 
@@ -48,19 +50,23 @@ template <class S, int V, bool WIDE> static __global__ void backward_rows(S *dx,
   __shared__ T shared[32];
   for (int64_t r = team::first_row(); r < s.outer; r += team::row_step()) {
     const int64_t at = r * s.n;
-    T sum = 0, gv[V], yv[V];
-    for (int64_t i = (int64_t)team::rank() * V; i < s.n; i += (int64_t)team::size() * V) {
+    T sum = 0;
+    ax_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T gv[W], yv[W];
       ax_get(g, at + i, gv);
       if (!logs) ax_get(y, at + i, yv);
-      for (int j = 0; j < V; j++) sum += logs ? gv[j] : gv[j] * yv[j];
-    }
+      for (int j = 0; j < W; j++) sum += logs ? gv[j] : gv[j] * yv[j];
+    });
     sum = team::sum(sum, shared);
-    for (int64_t i = (int64_t)team::rank() * V; i < s.n; i += (int64_t)team::size() * V) {
+    ax_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      T gv[W], yv[W];
       ax_get(g, at + i, gv);
       ax_get(y, at + i, yv);
-      for (int j = 0; j < V; j++) gv[j] = logs ? gv[j] - ax_term(yv[j], (T)0) * sum : yv[j] * (gv[j] - sum);
+      for (int j = 0; j < W; j++) gv[j] = logs ? gv[j] - ax_term(yv[j], (T)0) * sum : yv[j] * (gv[j] - sum);
       ax_put(dx, at + i, gv);
-    }
+    });
   }
 }
 
@@ -119,7 +125,7 @@ static ax_status run(const ax_call *call, bool logs, bool back)
       const unsigned blocks = ax_blocks(s.outer * s.inner, 128, d.index);
       return back ? ax_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs) : ax_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
     }
-    return ax_with_rows<S>(s.n, (uintptr_t)y | (uintptr_t)a | (uintptr_t)b, [&](auto v, auto wide) {
+    return ax_with_any_rows<S>(s.n, ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0), [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
       return back ? ax_launch_rows(name, d, s.outer, s.n, backward_rows<S, V, WIDE>, y, a, b, s, logs)

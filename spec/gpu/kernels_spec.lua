@@ -48,7 +48,7 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
   setup(function() tensor.manual_seed(3) end)
 
   it("softmax of rows of every length, and of columns", function()
-    for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 5, 1023 }, { 2, 4500 }, { 2, 7, 9 } } do
+    for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 3, 1501 }, { 5, 1023 }, { 4, 97 }, { 2, 4500 }, { 2, 7, 9 } } do
       for _, dtype in ipairs { "float32", "bfloat16" } do
         local x = (tensor.randn(unpack(shape)) * 3):to(dtype)
         against("softmax " .. #shape, function(v) return F.softmax(v, 2) end, { x }, dtype == "float32" and 1e-5 or 2e-2)
@@ -62,7 +62,7 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
   end)
 
   it("cross_entropy of many classes, with weights, smoothing and what is ignored", function()
-    for _, classes in ipairs { 3, 1500, 2048 } do
+    for _, classes in ipairs { 3, 97, 1500, 1501, 2048 } do
       local x, weight = tensor.randn(6, classes) * 2, tensor.rand(classes) + 0.1
       local target = tensor.randint(0, classes, { 6 })
       target[2] = -100
@@ -74,8 +74,37 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
           return F.cross_entropy(v, target:to(v.device), o)
         end, { x }, 1e-5)
       end
+      against("half", function(v) return F.cross_entropy(v, target:to(v.device)) end, { x:bfloat16() }, 1e-2)
       local soft = F.softmax(tensor.randn(6, classes), 2)
       against("soft", function(v) return F.cross_entropy(v, soft:to(v.device), { label_smoothing = 0.1 }) end, { x }, 1e-5)
+    end
+  end)
+
+  it("elements in runs and one by one, whatever strides and starts allow", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16", "uint8" } do
+      local store = dtype == "uint8" and tensor.randint(0, 50, { 4000 }, { dtype = dtype }) or tensor.randn(4000):to(dtype)
+      local there = store:to(D)
+      for _, view in ipairs {
+        function(t) return t:narrow(1, 1, 960):view(10, 96) end, function(t) return t:narrow(1, 2, 960):view(10, 96) end,
+        function(t) return t:narrow(1, 1, 970):view(10, 97) end, function(t) return t:narrow(1, 1, 960):view(4, 3, 8, 10):transpose(2, 3) end,
+        function(t) return t:narrow(1, 1, 1024):view(4, 4, 64):transpose(1, 2) end, function(t) return t:narrow(1, 1, 1152):view(12, 96):narrow(2, 9, 80) end,
+      } do
+        local x, y = view(store), view(there)
+        local width = x.shape[x:dim()]
+        same("clone", y:contiguous(), x:contiguous())
+        same("cast", y:to("float32"), x:to("float32"))
+        same("cast to int64", y:to("int64"), x:to("int64"))
+        same("fill", y:clone():fill_(3), x:clone():fill_(3))
+        same("by row", y + there:narrow(1, 1, width), x + store:narrow(1, 1, width))
+        same("by row, odd start", y + there:narrow(1, 4, width), x + store:narrow(1, 4, width))
+        same("by column", y + y:narrow(y:dim(), 1, 1), x + x:narrow(x:dim(), 1, 1))
+        same("by number", y + 2, x + 2)
+        same("compared", y:gt(0), x:gt(0))
+        local a, b = x:contiguous(), y:contiguous()
+        a:narrow(1, 2, 2):fill_(1)
+        b:narrow(1, 2, 2):fill_(1)
+        same("filled in part", b, a)
+      end
     end
   end)
 
