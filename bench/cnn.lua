@@ -1,23 +1,17 @@
 -- A small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64, 128; SGD with momentum 0.9; one line of JSON.
 --
---   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64] [STEPS=30] [WARMUP=30] [--dtype bf16] [--fused]
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64] [STEPS=30] [WARMUP=30] [--fused] [FLAGS of common.lua]
 --
 -- The same work as peer/cnn.py.  A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1] once,
 -- before timing; each epoch is shuffled without replacement and its last, short batch dropped.  --fused: the residual and the ReLU
 -- after a batch norm are computed with it (nn.BatchNorm2d's activation), which PyTorch has no module for.
-local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
-local mixed_precision = common.mixed_precision(arg)
-local fused = false
-for i = #arg, 1, -1 do
-  if arg[i] == "--fused" then
-    fused = true
-    table.remove(arg, i)
-  end
-end
-local batch, steps, warmup = tonumber(arg[1]) or 64, tonumber(arg[2]) or 30, tonumber(arg[3]) or 30
+local flags = common.flags(arg)
+local fused = flags.fused
+local batch = flags.batch or tonumber(arg[1]) or 64
+flags.steps, flags.warmup = flags.steps or tonumber(arg[2]) or 30, flags.warmup or tonumber(arg[3]) or 30
 local relu, rectified = nn.functional.relu, fused and { activation = "relu" } or nil
 
 local Block = nn.class "Block"
@@ -52,17 +46,22 @@ local function build(widths, blocks, classes)
 end
 
 local before = common.resident()
-local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision }
-local images, labels = common.fashion_mnist(data)
+local accelerator = common.accelerator(flags)
+local images, labels = common.fashion_mnist(data, flags)
+images = images:view(-1, 1, 28, 28)
 local model = build({ 32, 64, 128 }, 2, 10)
 local optimizer = optim.SGD(model:parameters(), { lr = 0.05, momentum = 0.9 })
-local loader = data.DataLoader(data.TensorDataset(images:view(-1, 1, 28, 28), labels), { batch_size = batch, shuffle = true, drop_last = true })
 local loss_fn = nn.CrossEntropyLoss()
-model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+model, optimizer = accelerator:prepare(model, optimizer)
 
-local next_batch = common.endless(loader)
-common.train(accelerator, steps, warmup, { batch = batch, before = before }, function()
-  local x, y = next_batch()
+local next_batch
+if flags.device == "cpu" then
+  local loader = data.DataLoader(data.TensorDataset(images, labels), { batch_size = batch, shuffle = true, drop_last = true })
+  next_batch = common.endless(accelerator:prepare(loader))
+else
+  next_batch = common.picked(images, labels, batch, accelerator.device)
+end
+common.train(accelerator, flags, { batch = batch, before = before, units = batch }, next_batch, function(x, y)
   local loss = loss_fn(model(x), y)
   optimizer:zero_grad()
   accelerator:backward(loss)

@@ -23,26 +23,75 @@ function common.median(values)
   return n % 2 == 1 and sorted[(n + 1) / 2] or (sorted[n / 2] + sorted[n / 2 + 1]) / 2
 end
 
---- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].
-function common.fashion_mnist(data)
-  local dataset = data.FashionMNIST { split = "train" }
+--- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].  For a GPU without the files: noise of that shape,
+--- which takes as long.
+function common.fashion_mnist(data, flags)
+  local found, dataset = pcall(data.FashionMNIST, { split = "train" })
+  if not found and flags and flags.device == "cuda" then
+    local tensor = require "accelerate.tensor"
+    return tensor.rand(60000, 784), tensor.randint(0, 10, { 60000 })
+  end
+  if not found then error(dataset, 0) end
   local next_batch, state, control = data.DataLoader(dataset, { batch_size = dataset:len() }):iter()
   local x, y = next_batch(state, control)
   return x:reshape(dataset:len(), 784), y
 end
 
---- Takes `--dtype fp32|bf16` out of a list of arguments and returns the mixed_precision that it means: "no" or "bf16".
-function common.mixed_precision(arguments)
-  for i, word in ipairs(arguments) do
-    if word == "--dtype" then
-      local mode = ({ fp32 = "no", bf16 = "bf16" })[arguments[i + 1]]
-      if not mode then error(("--dtype: expected fp32 or bf16, got %s"):format(tostring(arguments[i + 1])), 0) end
-      table.remove(arguments, i)
-      table.remove(arguments, i)
-      return mode
-    end
+local SWITCHES = { capture = true, tf32 = true, serve = true, fused = true }
+local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true, side = true, launches = true }
+local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
+
+--- Takes the flags out of a list of arguments; what stays in it are the positions.
+---   --device cpu|cuda    where to train (default cpu)
+---   --dtype fp32|bf16|fp16
+---   --batch N --steps N --warmup N
+---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
+---   --tf32               float32 products on the GPU's matrix units, rounded to ten bits
+---   --serve              measures once for each line that is read, and ends with the input
+---@return table flags { device, mixed_precision, batch?, steps?, warmup?, capture, tf32, serve, fused, ... }
+function common.flags(arguments)
+  local flags, rest = { device = "cpu", dtype = "fp32" }, {}
+  local i = 1
+  while i <= #arguments do
+    local name = arguments[i]:match("^%-%-(.*)")
+    if not name then rest[#rest + 1] = arguments[i]
+    elseif SWITCHES[name] then flags[name] = true
+    elseif VALUES[name] then
+      i = i + 1
+      local value = arguments[i] or error(("--%s needs a value"):format(name), 0)
+      flags[name] = (name == "device" or name == "dtype") and value
+        or tonumber(value) or error(("--%s: expected a number, got %s"):format(name, value), 0)
+    else error(("unknown flag --%s"):format(name), 0) end
+    i = i + 1
   end
-  return "no"
+  for k = math.max(#rest, #arguments), 1, -1 do arguments[k] = rest[k] end
+  flags.mixed_precision = PRECISIONS[flags.dtype] or error(("--dtype: expected fp32, bf16 or fp16, got %s"):format(flags.dtype), 0)
+  if flags.device ~= "cpu" and flags.device ~= "cuda" then error(("--device: expected cpu or cuda, got %s"):format(flags.device), 0) end
+  return flags
+end
+
+--- An Accelerator on the device that the flags ask for.
+function common.accelerator(flags)
+  local accelerate = require "accelerate"
+  if flags.device == "cuda" then
+    local count, reason = core.device_count("cuda")
+    if count == 0 then error(reason, 0) end
+  end
+  if flags.tf32 then require("accelerate.tensor").set_float32_matmul_precision("high") end
+  return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision }
+end
+
+--- Endless shuffled batches of a set that lies on the accelerator's device, picked by a permutation; the last, short one of a pass is dropped.
+function common.picked(x, y, batch, device)
+  local tensor = require "accelerate.tensor"
+  local generator, order, at = tensor.Generator(0), nil, math.huge
+  x, y = x:to(device), y:to(device)
+  return function()
+    if at + batch - 1 > y:numel() then order, at = tensor.randperm(y:numel(), { generator = generator }):to(device), 1 end
+    local pick = order:narrow(1, at, batch)
+    at = at + batch
+    return x:index_select(1, pick), y:index_select(1, pick)
+  end
 end
 
 --- A figure of /proc/self/status in bytes: VmRSS (resident now) or VmHWM (the most there ever was).
@@ -68,29 +117,68 @@ function common.endless(loader)
   end
 end
 
---- Times `steps` calls of step() after `warmup` more, on each rank, and prints the main process's line: median and least milliseconds, the
---- mean of the last ten losses, the peak of resident memory, in all and beyond `about.before` bytes.
-function common.train(accelerator, steps, warmup, about, step)
-  local times, losses = {}, {}
-  for i = 1, warmup + steps do
-    local began = common.now()
-    local loss = step()
-    if i > warmup then times[#times + 1] = common.now() - began end
-    if i > warmup + steps - 10 then losses[#losses + 1] = loss end
+--- Times `flags.steps` steps after `flags.warmup` more, on each rank, and prints the main process's line: median and least milliseconds, the
+--- mean of the last losses, the peak of resident memory, in all and beyond `about.before` bytes.  On a GPU each step is waited for; a second
+--- block, in which nothing waits between steps, gives loop_step_ms and with about.units what is done in a second; peak_device_mb is the most
+--- that tensors took there.  train_step(next_batch()) does a step and returns its loss.
+function common.train(accelerator, flags, about, next_batch, train_step)
+  local steps, device, before = flags.steps, accelerator.device, about.before
+  local remote = device ~= "cpu"
+  if flags.capture then train_step = require("accelerate").utils.capture(train_step) end
+  local function step() return train_step(next_batch()) end
+  local function wait() if remote then core.synchronize(device) end end
+
+  local losses = {}
+  local function keep(loss)
+    if #losses == 10 then table.remove(losses, 1) end
+    losses[#losses + 1] = loss
   end
-  if not accelerator.is_main_process then return end
-  local sum, peak = 0, common.resident("VmHWM")
-  for _, loss in ipairs(losses) do sum = sum + loss:item() end
-  about.step_ms, about.least_ms, about.loss = common.median(times) * 1e3, math.min(unpack(times)) * 1e3, sum / #losses
-  about.peak_mb, about.step_mb, about.before = peak / 1e6, (peak - about.before) / 1e6, nil
-  about.ranks = accelerator.num_processes
-  common.emit(about)
+  about.before, about.ranks, about.device, about.dtype = nil, accelerator.num_processes, device, flags.dtype
+  about.captured = flags.capture and 1 or nil
+
+  local function measure()
+    local times = {}
+    for i = 1, steps do
+      local began = common.now()
+      local loss = step()
+      wait()
+      times[i] = common.now() - began
+      if not flags.capture or i == steps then keep(loss) end -- a replay writes into the same loss
+    end
+    local per_step = common.median(times)
+    about.step_ms, about.least_ms = per_step * 1e3, math.min(unpack(times)) * 1e3
+    local sum = 0
+    for _, loss in ipairs(losses) do sum = sum + loss:item() end
+    about.loss = sum / #losses
+    if remote then
+      local began = common.now()
+      for _ = 1, steps do step() end
+      wait()
+      per_step = (common.now() - began) / steps
+      about.loop_step_ms, about.peak_device_mb = per_step * 1e3, core.memory_stats(device).peak_bytes / 1e6
+    end
+    if about.units then about.per_second = about.units * accelerator.num_processes / per_step end
+    local peak = common.resident("VmHWM")
+    about.peak_mb, about.step_mb = peak / 1e6, (peak - before) / 1e6
+    if accelerator.is_main_process then common.emit(about) end
+  end
+
+  if remote then core.reset_peak_memory_stats(device) end
+  for _ = 1, flags.warmup do step() end
+  wait()
+  if not flags.serve then return measure() end
+  print "ready"
+  io.stdout:flush()
+  for _ in io.lines() do
+    measure()
+    io.stdout:flush()
+  end
 end
 
 --- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
 function common.emit(fields)
-  fields.backend = core.backend_info().description
-  fields.level = core.backend_info().level
+  local info = core.backend_info(fields.device or "cpu")
+  fields.backend, fields.level = info.description, info.level
   fields.threads = core.get_num_threads()
   local keys, parts = {}, {}
   for key in pairs(fields) do keys[#keys + 1] = key end

@@ -1,0 +1,157 @@
+-- Single kernels on a GPU, one line of JSON: how near to the copy bandwidth of the same run they come, by the fewest tensors that each could
+-- read and write; products in TFLOP/s; attention; and what a small op costs beside a bare launch.
+--
+--   accel-run bench/kernels.lua [--device cuda] [--mb 1024] [--side 8192] [--launches 100000] [--steps 9]
+--
+-- The same work as peer/kernels.py.  Tensors are of `mb` MB of float32, larger than a GPU's cache.  A figure is the median of `steps` blocks of
+-- five calls, each block waited for once.
+local ffi = require "ffi"
+local tensor = require "accelerate.tensor"
+local core = require "accelerate.core"
+local optim = require "accelerate.optim"
+local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
+local F = require "accelerate.nn.functional"
+
+ffi.cdef "int ax_cuda_bare_launch(int device, int64_t count, double *nanoseconds);"
+
+local CALLS = 5
+local flags = common.flags(arg)
+local device = common.accelerator(flags).device
+local remote, blocks = device ~= "cpu", flags.steps or 9
+local mb, side, launches = flags.mb or (remote and 1024 or 16), flags.side or (remote and 8192 or 256), flags.launches or (remote and 100000 or 2000)
+local result = { device = device, mb = mb, side = side }
+
+local function wait() if remote then core.synchronize(device) end end
+
+-- Seconds of fn().
+local function timed(fn, calls)
+  for _ = 1, 2 do fn() end
+  local times = {}
+  for i = 1, blocks do
+    wait()
+    local began = common.now()
+    for _ = 1, calls or CALLS do fn() end
+    wait()
+    times[i] = (common.now() - began) / (calls or CALLS)
+  end
+  return common.median(times)
+end
+
+-- ---- what memory bounds: name, tensors moved forward, tensors moved with the gradient, the op
+
+local function bandwidth(dtype, suffix)
+  local width = 1024
+  local n = mb * 2 ^ 20 / (dtype == "float32" and 4 or 2)
+  local bytes = n * (dtype == "float32" and 4 or 2)
+  local options = { device = device, dtype = dtype }
+  local x, grad = tensor.randn(n / width, width, options), tensor.randn(n / width, width, options)
+  local spare, w, b = tensor.empty(x.shape, options), tensor.ones(width, options), tensor.zeros(width, options)
+  local classes = 32768
+  local logits, label = x:view(n / classes, classes), tensor.randint(0, classes, { n / classes }, { device = device })
+  local copy = timed(function() spare:copy_(x) end)
+  result["copy" .. suffix .. "_gbs"], result["copy" .. suffix .. "_ms"] = 2 * bytes / copy / 1e9, copy * 1e3
+
+  local function keep(name, moves, seconds)
+    result[name .. suffix .. "_ms"] = seconds * 1e3
+    result[name .. suffix .. "_of_copy"] = moves / seconds / (2 / copy)
+  end
+  local function op(name, forward, both, fn, g, ...)
+    local inputs, leaves = { ... }, {}
+    keep(name, forward, timed(function() core.release(fn(unpack(inputs))) end))
+    if not g then return end
+    for i, t in ipairs(inputs) do leaves[i] = t:detach():requires_grad_() end
+    keep(name .. "_grad", both, timed(function()
+      local y = fn(unpack(leaves))
+      local grads = { tensor.grad({ y }, leaves, { grad_outputs = { g } }) }
+      core.release(y)
+      for _, t in ipairs(grads) do core.release(t) end
+    end))
+  end
+  op("add", 3, nil, core.add, nil, x, grad)
+  op("relu", 2, 5, core.relu, grad, x)
+  op("gelu", 2, 5, function(v) return core.gelu(v, "tanh") end, grad, x)
+  op("softmax", 2, 5, function(v) return core.softmax(v, -1) end, grad, x)
+  op("layer_norm", 2, 5, function(v, weight, bias) return core.layer_norm(v, { width }, weight, bias) end, grad, x, w, b)
+  op("cross_entropy", 1, 3, function(z) return core.cross_entropy(z, label) end, tensor.ones({}, options), logits)
+  op("sum", 1, nil, core.sum, nil, x)
+  for _, t in ipairs { x, grad, spare, w, b, label } do core.release(t) end
+end
+
+-- ---- products
+
+local function products()
+  for _, case in ipairs { { "bf16", "bfloat16" }, { "fp16", "float16" }, { "fp32", "float32" } } do
+    for _, n in ipairs { side, side / 4 } do
+      local options = { device = device, dtype = case[2] }
+      local a, b = tensor.randn(n, n, options), tensor.randn(n, n, options)
+      local seconds = timed(function() core.release(a:mm(b)) end)
+      result[("mm_%s_%d_tflops"):format(case[1], n)] = 2 * n ^ 3 / seconds / 1e12
+    end
+  end
+  local b, h, t, d = 8, 12, side / 8, 64
+  local options = { device = device, dtype = "bfloat16" }
+  local leaves = {}
+  for i = 1, 3 do leaves[i] = tensor.randn(b, h, t, d, options):requires_grad_() end
+  local g = tensor.randn(b, h, t, d, options)
+  result.attention_grad_ms = 1e3 * timed(function()
+    local y = F.scaled_dot_product_attention(leaves[1], leaves[2], leaves[3], nil, { is_causal = true })
+    local grads = { tensor.grad({ y }, leaves, { grad_outputs = { g } }) }
+    core.release(y)
+    for _, v in ipairs(grads) do core.release(v) end
+  end)
+end
+
+-- ---- optimizers: numbers of 4 bytes moved for each parameter
+
+local function optimizers(copy_seconds)
+  local count = mb * 2 ^ 20 / 4
+  for _, row in ipairs { { "adamw", "AdamW", { lr = 1e-3 }, 7 }, { "momentum", "SGD", { lr = 1e-3, momentum = 0.9 }, 5 } } do
+    local p = core.randn(count / 1024, 1024, { device = device }):requires_grad_()
+    p.grad = core.randn(count / 1024, 1024, { device = device })
+    local optimizer = optim[row[2]]({ p }, row[3])
+    local seconds = timed(function() optimizer:step() end)
+    result[row[1] .. "_ms"], result[row[1] .. "_of_copy"] = seconds * 1e3, row[4] / seconds / (2 / copy_seconds)
+  end
+end
+
+-- ---- dispatch: adds of four elements
+
+local function bare_launch()
+  for line in io.lines("/proc/self/maps") do
+    local path = line:match("(/%S*libax_cuda[%w_]*%.so)$")
+    if path then
+      local out = ffi.new("double[1]")
+      if ffi.load(path).ax_cuda_bare_launch(0, launches, out) ~= 0 then error("the bare launches failed", 0) end
+      return out[0]
+    end
+  end
+end
+
+local function dispatch()
+  local chain = 100
+  local a, b = tensor.ones(4, { device = device }), tensor.ones(4, { device = device })
+  local leaf = tensor.ones(4, { device = device, requires_grad = true })
+  local plain, bare = {}, {}
+  local function adds() for _ = 1, launches do core.release(a + b) end end
+  adds()
+  for i = 1, 5 do -- they take turns: what a launch costs drifts
+    bare[i] = remote and bare_launch() or nil
+    plain[i] = timed(adds, 1)
+  end
+  result.add_ns, result.bare_launch_ns = common.median(plain) / launches * 1e9, bare[1] and common.median(bare)
+  result.add_grad_ns = timed(function()
+    for _ = 1, launches / chain do
+      local x = leaf
+      for _ = 1, chain do x = x + b end
+      tensor.grad({ x }, { leaf }, { grad_outputs = { a } })
+    end
+  end, 1) / launches * 1e9
+end
+
+bandwidth("float32", "")
+bandwidth("bfloat16", "_bf16")
+optimizers(result.copy_ms / 1e3)
+products()
+blocks = math.min(blocks, 3)
+dispatch()
+common.emit(result)
