@@ -9,19 +9,39 @@ enum { CHUNK = 8192, COLUMN_CHUNKS = 64 };
 static __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
 static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 
+/* What follows from the options and the count of the step. */
+template <class T> struct numbers {
+  T weight, limit, mean_eps, keep;
+  double sign, eps2, d, lr; /* lr: min(lr, 1 / sqrt(step)) */
+
+  __host__ __device__ void set(int64_t step, const ax_hyper &h)
+  {
+    const double eps1 = h.eps1 >= 0 ? h.eps1 : sizeof(T) == 4 ? (double)FLT_EPSILON : DBL_EPSILON, steps = (double)step;
+    weight = (T)pow(steps, h.beta2_decay);
+    limit = (T)(1 / eps1);
+    mean_eps = (T)eps1;
+    keep = (T)(1 - h.lr * h.weight_decay);
+    sign = h.maximize ? -1 : 1;
+    eps2 = h.eps2, d = h.d, lr = fmin(h.lr, 1 / sqrt(steps));
+  }
+};
+
 template <class T> struct job {
   T *p, *row_var, *col_var, *variance;
   const T *g;
   uint16_t *work;
   int64_t n, matrices, rows, cols;
   bool factored;
-  T weight, limit, mean_eps, keep;
-  double sign, eps2, d, lr; /* lr: min(lr, 1 / sqrt(step)) */
+  numbers<T> here;         /* the host's */
+  const numbers<T> *there; /* the device's, read instead; NULL: the host's hold */
+  const float *skip;       /* not NULL and not 0: the step changes nothing */
   T *row_factor, *col_factor;
   double *columns, *sums, *step; /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the size of the update */
   int64_t column_chunks, chunks;
 
-  __device__ __forceinline__ T update_at(int64_t i) const
+  __device__ __forceinline__ bool skipped() const { return skip && *skip != 0; }
+  __device__ __forceinline__ const numbers<T> &with() const { return there ? *there : here; }
+  __device__ __forceinline__ T update_at(int64_t i, T limit) const
   {
     T by;
     if (factored) {
@@ -39,6 +59,8 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
 {
   typedef ax_team<WIDE> team;
   __shared__ double shared[32];
+  if (j.skipped()) return;
+  const T weight = j.with().weight;
   for (int64_t r = team::first_row(); r < j.matrices * j.rows; r += team::row_step()) {
     double sum = 0;
     for (int64_t i = (int64_t)team::rank() * V; i < j.cols; i += (int64_t)team::size() * V) {
@@ -47,7 +69,7 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
       for (int k = 0; k < V; k++) sum += (double)v[k] * (double)v[k];
     }
     sum = team::sum(sum, shared);
-    if (team::rank() == 0) j.row_var[r] = moved_to(j.row_var[r], sum / (double)j.cols, j.weight);
+    if (team::rank() == 0) j.row_var[r] = moved_to(j.row_var[r], sum / (double)j.cols, weight);
   }
 }
 
@@ -67,11 +89,13 @@ template <class T> static __global__ void columns_kernel(job<T> j)
 }
 template <class T> static __global__ void column_means(job<T> j)
 {
+  if (j.skipped()) return;
+  const T weight = j.with().weight;
   for (int64_t q = AX_FIRST; q < j.matrices * j.cols; q += AX_STEP) {
     const int64_t m = q / j.cols, i = q % j.cols;
     double sum = 0;
     for (int64_t c = 0; c < j.column_chunks; c++) sum += j.columns[(m * j.column_chunks + c) * j.cols + i];
-    j.col_var[q] = moved_to(j.col_var[q], sum / (double)j.rows, j.weight);
+    j.col_var[q] = moved_to(j.col_var[q], sum / (double)j.rows, weight);
     j.col_factor[q] = (T)1 / root_of(j.col_var[q]);
   }
 }
@@ -84,25 +108,28 @@ template <class T> static __global__ void row_factors(job<T> j)
     double sum = 0;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) sum += (double)j.row_var[m * j.rows + r];
     T mean = (T)(ax_block_reduce(sum, [](double a, double b) { return a + b; }, shared) / (double)j.rows);
-    if (mean < j.mean_eps) mean = j.mean_eps;
+    if (mean < j.with().mean_eps) mean = j.with().mean_eps;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) j.row_factor[m * j.rows + r] = (T)1 / root_of(j.row_var[m * j.rows + r] / mean);
   }
 }
 
 template <class T> static __global__ void variances(job<T> j)
 {
-  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) j.variance[i] += j.weight * (j.g[i] * j.g[i] - j.variance[i]);
+  if (j.skipped()) return;
+  const T weight = j.with().weight;
+  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) j.variance[i] += weight * (j.g[i] * j.g[i] - j.variance[i]);
 }
 
 template <class T> static __global__ void sizes(job<T> j)
 {
   __shared__ double shared[32];
   auto add = [](double a, double b) { return a + b; };
+  const T limit = j.with().limit;
   for (int64_t c = blockIdx.x; c < j.chunks; c += gridDim.x) {
     const int64_t hi = (c + 1) * CHUNK < j.n ? (c + 1) * CHUNK : j.n;
     double squares = 0, moved = 0;
     for (int64_t i = c * CHUNK + threadIdx.x; i < hi; i += blockDim.x) {
-      const double p = (double)j.p[i], u = (double)j.update_at(i);
+      const double p = (double)j.p[i], u = (double)j.update_at(i, limit);
       squares += p * p;
       moved += u * u;
     }
@@ -126,24 +153,40 @@ template <class T> static __global__ void step_size(job<T> j)
   squares = ax_block_reduce(squares, add, shared);
   moved = ax_block_reduce(moved, add, shared);
   if (threadIdx.x) return;
-  const double step = fmax(j.eps2, sqrt(squares / (double)j.n)) * j.lr / fmax(1.0, sqrt(moved / (double)j.n) / j.d);
-  *j.step = j.sign * (squares != squares || moved != moved ? (double)NAN : step); /* fmax would pass over it */
+  const numbers<T> &x = j.with();
+  const double step = fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
+  *j.step = x.sign * (squares != squares || moved != moved ? (double)NAN : step); /* fmax would pass over it */
 }
 
 template <class T> static __global__ void update(job<T> j)
 {
-  const T step = (T)*j.step;
+  if (j.skipped()) return;
+  const T step = (T)*j.step, keep = j.with().keep, limit = j.with().limit;
   for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) {
-    const T p = j.keep * j.p[i] - step * j.update_at(i);
+    const T p = keep * j.p[i] - step * j.update_at(i, limit);
     j.p[i] = p;
     if (j.work) j.work[i] = ax_float_to_bf16((float)p);
   }
 }
 
-template <class T> static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h)
+/* One thread for each parameter; the last thing it does is to count a step that is skipped. */
+template <class T> static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here, ax_optim_live live, numbers<T> *out)
+{
+  const ax_hyper h = live.hyper ? *live.hyper : here;
+  const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
+  for (int k = threadIdx.x; k < n; k += blockDim.x) {
+    numbers<T> made;
+    made.set(steps[k] + more, h);
+    out[k] = made;
+  }
+  __syncthreads(); /* all have read the count of skipped steps */
+  if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
+}
+
+/* there: this parameter's numbers on the device; NULL: the host works them out */
+template <class T> static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers<T> *there, const float *skip)
 {
   static const char name[] = "adafactor";
-  const double eps1 = h->eps1 >= 0 ? h->eps1 : sizeof(T) == 4 ? (double)FLT_EPSILON : DBL_EPSILON, steps = (double)s->step;
   job<T> j = {};
   void *memory;
   ax_status st;
@@ -155,12 +198,9 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   j.rows = j.factored ? s->rows : 1;
   j.cols = j.factored ? s->cols : s->n;
   j.matrices = s->n / (j.rows * j.cols);
-  j.weight = (T)pow(steps, h->beta2_decay);
-  j.limit = (T)(1 / eps1);
-  j.mean_eps = (T)eps1;
-  j.keep = (T)(1 - h->lr * h->weight_decay);
-  j.sign = h->maximize ? -1 : 1;
-  j.eps2 = h->eps2, j.d = h->d, j.lr = fmin(h->lr, 1 / sqrt(steps));
+  j.here.set(s->step, *h);
+  j.there = there;
+  j.skip = skip;
   j.chunks = (j.n + CHUNK - 1) / CHUNK;
   j.column_chunks = j.rows < 16 * COLUMN_CHUNKS ? (j.rows + 15) / 16 : COLUMN_CHUNKS;
 
@@ -188,10 +228,30 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   return st;
 }
 
-ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+template <class T> static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
 {
+  const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int64_t), room = (size_t)(n > 0 ? n : 1) * sizeof(numbers<T>);
+  const void *steps = NULL;
+  void *there = NULL;
   ax_status st = AX_OK;
+
+  if (live) {
+    int64_t *here = (int64_t *)malloc(bytes);
+    if (!here) return ax_fail(AX_ENOMEM, "adafactor: out of memory: no room for the counts of %d parameters", n);
+    for (int k = 0; k < n; k++) here[k] = segs[k].step;
+    st = ax_cuda_contents(d, here, bytes, &steps);
+    free(here);
+    if (st == AX_OK) st = ax_cuda_take(d, room, &there);
+    if (st == AX_OK) st = ax_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n, *h, *live, (numbers<T> *)there);
+  }
   for (int k = 0; k < n && st == AX_OK; k++)
-    if (segs[k].n) st = dtype == AX_F32 ? one<float>(d, &segs[k], h) : one<double>(d, &segs[k], h);
+    if (segs[k].n) st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL, live ? live->skip : NULL);
+  if (steps) ax_cuda_contents_give(d, steps, bytes);
+  if (there) ax_cuda_give(d, there, room);
   return st;
+}
+
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+{
+  return dtype == AX_F32 ? all<float>(d, segs, n, h, live) : all<double>(d, segs, n, h, live);
 }

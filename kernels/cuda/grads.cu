@@ -15,20 +15,35 @@ static __device__ __forceinline__ double joined(term what, double a, double b)
 }
 static __device__ __forceinline__ double identity(term what) { return what == LEAST ? (double)INFINITY : 0.0; }
 
-template <class T> static __global__ void norm_chunks(ax_table<entry<T>> t, term what, double p, double *partial)
+/* Several loads are on their way before the first is used: a thread has as little to do for each as memory allows. */
+enum { AT_ONCE = 4 };
+
+template <term WHAT, class T> static __global__ void __launch_bounds__(AX_SEGMENT_THREADS) norm_chunks(ax_table<entry<T>> t, double p, double *partial)
 {
+  constexpr int V = 16 / (int)sizeof(T);
   __shared__ double shared[32];
-  for (int64_t c = blockIdx.x; c < t.chunks; c += gridDim.x) {
-    const entry<T> e = ax_entry_of(t, c);
-    const int64_t lo = (c - e.first) * AX_SEGMENT_CHUNK, hi = lo + AX_SEGMENT_CHUNK < e.n ? lo + AX_SEGMENT_CHUNK : e.n;
-    double sum = identity(what);
-    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) {
-      const double x = (double)e.grad[i], size = fabs(x);
-      sum = joined(what, sum, what == SQUARES ? x * x : what == POWERS ? pow(size, p) : size);
+  auto join = [](double a, double b) { return joined(WHAT, a, b); };
+  auto value = [p](T x) {
+    const double size = fabs((double)x);
+    return WHAT == SQUARES ? size * size : WHAT == POWERS ? pow(size, p) : size;
+  };
+  ax_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t c) {
+    const int64_t runs = (uintptr_t)(e.grad + lo) % 16 == 0 ? (hi - lo) / V : 0;
+    double sum[V];
+    for (int j = 0; j < V; j++) sum[j] = identity(WHAT);
+    for (int64_t q = threadIdx.x; q < runs; q += AT_ONCE * blockDim.x) {
+      T v[AT_ONCE][V];
+      for (int u = 0; u < AT_ONCE; u++)
+        if (q + u * blockDim.x < runs) ax_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+      for (int u = 0; u < AT_ONCE; u++)
+        if (q + u * blockDim.x < runs)
+          for (int j = 0; j < V; j++) sum[j] = join(sum[j], value(v[u][j]));
     }
-    sum = ax_block_reduce(sum, [what](double a, double b) { return joined(what, a, b); }, shared);
-    if (threadIdx.x == 0) partial[c] = sum;
-  }
+    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) sum[0] = join(sum[0], value(e.grad[i]));
+    for (int j = 1; j < V; j++) sum[0] = join(sum[0], sum[j]);
+    const double all = ax_block_reduce(sum[0], join, shared);
+    if (threadIdx.x == 0) partial[c] = all;
+  });
 }
 
 static __global__ void norm_total(const double *partial, int64_t n, term what, double root, double *out)
@@ -40,39 +55,50 @@ static __global__ void norm_total(const double *partial, int64_t n, term what, d
   if (threadIdx.x == 0) *out = root == 1 ? sum : root == 2 ? sqrt(sum) : pow(sum, 1 / root);
 }
 
+template <class T> static void fill(entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }
+
 /* *out lies on the device. */
+template <term WHAT, class T> static ax_status norm_of(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
+{
+  return ax_with_table<entry<T>>("norm", d, segs, n, fill<T>, [&](const ax_table<entry<T>> &t, unsigned blocks) {
+    const size_t bytes = (size_t)(t.chunks ? t.chunks : 1) * sizeof(double);
+    void *partial;
+    ax_status st = ax_cuda_take(d, bytes, &partial);
+    if (st != AX_OK) return st;
+    if (blocks) st = ax_launch("norm", d, blocks, AX_SEGMENT_THREADS, norm_chunks<WHAT, T>, t, p, (double *)partial);
+    if (st == AX_OK) st = ax_launch("norm", d, 1, t.chunks < 256 ? 32 : 512, norm_total, (const double *)partial, t.chunks, WHAT, root, out);
+    ax_cuda_give(d, partial, bytes);
+    return st;
+  });
+}
+
 template <class T> static ax_status norm_into(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
 {
-  const term what = p == 2 ? SQUARES : p == 1 ? SIZES : p == INFINITY ? WIDEST : p == -INFINITY ? LEAST : POWERS;
-  int64_t chunks = 0;
-  double *partial;
-  ax_status st;
-
-  for (int k = 0; k < n; k++) chunks += (segs[k].n + AX_SEGMENT_CHUNK - 1) / AX_SEGMENT_CHUNK;
-  const size_t bytes = (size_t)(chunks ? chunks : 1) * sizeof(double);
-  if ((st = ax_cuda_take(d, bytes, (void **)&partial)) != AX_OK) return st;
-  st = ax_launch_segments<entry<T>>("norm", d, segs, n, [](entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }, &chunks, norm_chunks<T>, what, p, partial);
-  if (st == AX_OK) st = ax_launch("norm", d, 1, chunks < 256 ? 32 : 512, norm_total, (const double *)partial, chunks, what, root, out);
-  ax_cuda_give(d, partial, bytes);
-  return st;
+  if (p == 2) return norm_of<SQUARES, T>(d, segs, n, p, root, out);
+  if (p == 1) return norm_of<SIZES, T>(d, segs, n, p, root, out);
+  if (p == INFINITY) return norm_of<WIDEST, T>(d, segs, n, p, root, out);
+  if (p == -INFINITY) return norm_of<LEAST, T>(d, segs, n, p, root, out);
+  return norm_of<POWERS, T>(d, segs, n, p, root, out);
 }
 
 /* Every gradient of the table becomes change(it). */
 template <class T, class F> static __device__ __forceinline__ void rewrite_all(const ax_table<entry<T>> &t, F change)
 {
   constexpr int V = 16 / (int)sizeof(T);
-  for (int64_t c = blockIdx.x; c < t.chunks; c += gridDim.x) {
-    const entry<T> e = ax_entry_of(t, c);
-    const int64_t lo = (c - e.first) * AX_SEGMENT_CHUNK, hi = lo + AX_SEGMENT_CHUNK < e.n ? lo + AX_SEGMENT_CHUNK : e.n;
-    const int64_t runs = (uintptr_t)e.grad % 16 == 0 ? (hi - lo) / V : 0;
-    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) {
-      T v[V];
-      ax_get(e.grad, lo + q * V, v);
-      for (int j = 0; j < V; j++) v[j] = change(v[j]);
-      ax_put(e.grad, lo + q * V, v);
+  ax_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
+    const int64_t runs = (uintptr_t)(e.grad + lo) % 16 == 0 ? (hi - lo) / V : 0;
+    for (int64_t q = threadIdx.x; q < runs; q += AT_ONCE * blockDim.x) {
+      T v[AT_ONCE][V];
+      for (int u = 0; u < AT_ONCE; u++)
+        if (q + u * blockDim.x < runs) ax_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+      for (int u = 0; u < AT_ONCE; u++) {
+        if (q + u * blockDim.x >= runs) continue;
+        for (int j = 0; j < V; j++) v[u][j] = change(v[u][j]);
+        ax_put(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+      }
     }
     for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) e.grad[i] = change(e.grad[i]);
-  }
+  });
 }
 
 template <class T> static __global__ void rewrite_chunks(ax_table<entry<T>> t, T by, bool clamp)
@@ -86,7 +112,7 @@ template <class T> static __global__ void rewrite_chunks(ax_table<entry<T>> t, T
 
 template <class T> static ax_status rewrite(ax_device d, const char *what, const ax_segment *segs, int n, double by, bool clamp)
 {
-  return ax_launch_segments<entry<T>>(what, d, segs, n, [](entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }, NULL, rewrite_chunks<T>, (T)by, clamp);
+  return ax_launch_segments<entry<T>>(what, d, segs, n, fill<T>, rewrite_chunks<T>, (T)by, clamp);
 }
 
 extern "C" ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
@@ -140,11 +166,11 @@ static __global__ void update_scale(double *state, const float *found, double gr
 
 template <class T> static ax_status clip(ax_device d, const ax_segment *segs, int n, double max_norm, const double *norm)
 {
-  return ax_launch_segments<entry<T>>("clip", d, segs, n, [](entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }, NULL, clip_chunks<T>, max_norm, norm);
+  return ax_launch_segments<entry<T>>("clip", d, segs, n, fill<T>, clip_chunks<T>, max_norm, norm);
 }
 template <class T> static ax_status unscale(ax_device d, const ax_segment *segs, int n, const float *scale, float *found)
 {
-  return ax_launch_segments<entry<T>>("unscale", d, segs, n, [](entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }, NULL, unscale_chunks<T>, scale, found);
+  return ax_launch_segments<entry<T>>("unscale", d, segs, n, fill<T>, unscale_chunks<T>, scale, found);
 }
 
 extern "C" ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)

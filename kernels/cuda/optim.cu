@@ -1,5 +1,7 @@
 /* Optimizer steps: one launch for all parameters, one pass over each of its arrays.  The formulas are those of kernels/cpu/optim_*.c; what
- * does not depend on the element comes from optim_numbers.h. */
+ * does not depend on the element comes from optim_numbers.h: worked out by the host, and passed along with the launch where all parameters have the
+ * same; or (live) by a kernel of one block ahead of it, which also counts the step that is skipped.  The table of addresses is that of the step before, so
+ * a steady step copies nothing. */
 #include "segments.cuh"
 
 #include "optim_numbers.h"
@@ -14,7 +16,7 @@ template <class T> static __device__ __forceinline__ T max_of(T a, T b) { return
 template <class T> struct sgd {
   T lr, decay, sign, momentum, add;
   bool buffered, first, nesterov;
-  void set(const ax_segment *s, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum, add = (T)(1 - h->dampening);
     buffered = s->state[0] != NULL, first = s->step == 1, nesterov = h->nesterov;
@@ -34,7 +36,7 @@ template <class T> struct sgd {
 template <class T> struct adam {
   T sign, l2, keep, w1, beta2, w2, size, root, eps;
   bool top;
-  void set(const ax_segment *s, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     const ax_adam_numbers a = ax_adam_numbers_of(s, h);
     sign = (T)a.sign, l2 = (T)a.l2, keep = (T)a.keep, w1 = (T)a.w1, beta2 = (T)a.beta2, w2 = (T)a.w2, size = (T)a.step, root = (T)a.root, eps = (T)a.eps;
@@ -53,7 +55,7 @@ template <class T> struct adam {
 
 template <class T> struct adamax {
   T sign, l2, w1, beta2, eps, size;
-  void set(const ax_segment *s, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], eps = (T)h->eps;
     size = (T)(h->lr / (1 - pow(h->betas[0], (double)s->step)));
@@ -70,7 +72,7 @@ template <class T> struct adamax {
 /* NAdam, RAdam */
 template <class T> struct mixed {
   T sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean;
-  void take(const ax_mixed_numbers &x)
+  __host__ __device__ void take(const ax_mixed_numbers &x)
   {
     sign = (T)x.sign, l2 = (T)x.l2, keep = (T)x.keep, w1 = (T)x.w1, beta2 = (T)x.beta2, w2 = (T)x.w2;
     root = x.divide ? (T)x.root : 0, eps = x.divide ? (T)x.eps : 1, by_grad = (T)x.by_grad, by_mean = (T)x.by_mean;
@@ -84,15 +86,15 @@ template <class T> struct mixed {
   }
 };
 template <class T> struct nadam : mixed<T> {
-  void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_nadam_numbers_of(s, h)); }
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_nadam_numbers_of(s, h)); }
 };
 template <class T> struct radam : mixed<T> {
-  void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_radam_numbers_of(s, h)); }
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_radam_numbers_of(s, h)); }
 };
 
 template <class T> struct lion {
   T lr, keep, sign, beta1, w1, beta2, w2;
-  void set(const ax_segment *, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *, const ax_hyper *h)
   {
     lr = (T)h->lr, keep = (T)(1 - h->lr * h->weight_decay), sign = h->maximize ? -1 : 1;
     beta1 = (T)h->betas[0], w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], w2 = (T)(1 - h->betas[1]);
@@ -107,7 +109,7 @@ template <class T> struct lion {
 
 template <class T> struct adagrad {
   T sign, l2, eps, size;
-  void set(const ax_segment *s, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, eps = (T)h->eps, size = (T)(h->lr / (1 + ((double)s->step - 1) * h->lr_decay));
   }
@@ -122,7 +124,7 @@ template <class T> struct adagrad {
 template <class T> struct rmsprop {
   T sign, l2, lr, eps, momentum, alpha, w;
   bool centred, buffered;
-  void set(const ax_segment *s, const ax_hyper *h)
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, momentum = (T)h->momentum, alpha = (T)h->alpha, w = (T)(1 - h->alpha);
     centred = s->state[1] != NULL, buffered = s->state[2] != NULL;
@@ -142,17 +144,16 @@ template <class T> struct rmsprop {
   }
 };
 
-/* ---- the kernel */
+/* ---- the kernels */
 
-template <class T, class R> struct entry {
+template <class T> struct entry {
   int64_t n, first;
   T *param, *state[AX_MAX_STATES];
   uint16_t *work;
   const T *grad;
-  R rule;
 };
 
-template <int V, class T, class R> static __device__ __forceinline__ void step_run(const entry<T, R> &e, int64_t i)
+template <int V, class T, class R> static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
 {
   T p[V], g[V], s[AX_MAX_STATES][V];
   ax_get(e.param, i, p);
@@ -162,7 +163,7 @@ template <int V, class T, class R> static __device__ __forceinline__ void step_r
   for (int j = 0; j < V; j++) {
     T own[AX_MAX_STATES];
     for (int k = 0; k < AX_MAX_STATES; k++) own[k] = e.state[k] ? s[k][j] : (T)0;
-    e.rule.step(p[j], g[j], own);
+    rule.step(p[j], g[j], own);
     for (int k = 0; k < AX_MAX_STATES; k++) s[k][j] = own[k];
   }
   ax_put(e.param, i, p);
@@ -174,40 +175,109 @@ template <int V, class T, class R> static __device__ __forceinline__ void step_r
   *(ax_pack<uint16_t, V> *)(e.work + i) = rounded;
 }
 
-template <class T, class R> static __global__ void step_kernel(ax_table<entry<T, R>> t)
+/* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  skip: not NULL and not 0: nothing is done. */
+template <class T, class R> static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
+step_kernel(ax_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
 {
   constexpr int V = 16 / (int)sizeof(T);
-  for (int64_t c = blockIdx.x; c < t.chunks; c += gridDim.x) {
-    const entry<T, R> e = ax_entry_of(t, c);
-    const int64_t lo = (c - e.first) * AX_SEGMENT_CHUNK, hi = lo + AX_SEGMENT_CHUNK < e.n ? lo + AX_SEGMENT_CHUNK : e.n;
+  if (skip && *skip != 0) return;
+  ax_each_chunk(t, [&](int k, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
+    const R mine = rules ? rules[k * each] : rule;
     uintptr_t address = (uintptr_t)e.param | (uintptr_t)e.grad | (uintptr_t)e.work * 2;
-    for (int k = 0; k < AX_MAX_STATES; k++) address |= (uintptr_t)e.state[k];
+    for (int i = 0; i < AX_MAX_STATES; i++) address |= (uintptr_t)e.state[i];
     const int64_t runs = address % 16 == 0 ? (hi - lo) / V : 0;
-    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) step_run<V>(e, lo + q * V);
-    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) step_run<1>(e, i);
-  }
+    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) step_run<V>(e, mine, lo + q * V);
+    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) step_run<1>(e, mine, i);
+  });
 }
 
-template <class T, class R> static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h)
+/* One block.  Rules of the first `count` entries, out of their counts on the host (steps; NULL: `step` for all) and what is counted on the device. */
+template <class T, class R> static __global__ void
+rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step, ax_hyper here, ax_optim_live live, R *rules)
 {
-  typedef entry<T, R> E;
-  return ax_launch_segments<E>("optimizer", d, segs, n, [&](E *e, const ax_segment *s) {
+  const ax_hyper h = live.hyper ? *live.hyper : here;
+  const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
+  for (int k = threadIdx.x; k < count; k += blockDim.x) {
+    ax_segment s = {};
+    for (int i = 0; i < AX_MAX_STATES; i++) s.state[i] = entries[k].state[i];
+    s.step = (steps ? steps[k] : step) + more;
+    R made = {};
+    made.set(&s, &h);
+    rules[k] = made;
+  }
+  __syncthreads(); /* all have read the count of skipped steps */
+  if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
+}
+
+/* ---- the host's side */
+
+/* Are the rules of all segments the same? */
+static bool alike(const ax_segment *segs, int n)
+{
+  for (int k = 1; k < n; k++) {
+    if (segs[k].step != segs[0].step || segs[k].number != segs[0].number) return false;
+    for (int i = 0; i < AX_MAX_STATES; i++)
+      if (!segs[k].state[i] != !segs[0].state[i]) return false;
+  }
+  return true;
+}
+
+/* Calls launch(entries' value(s) on the device) for the segments that have a place in the table. */
+template <class X, class GET, class LAUNCH> static ax_status with_values(ax_device d, const ax_segment *segs, int n, GET get, LAUNCH launch)
+{
+  X *here = (X *)calloc(n > 0 ? (size_t)n : 1, sizeof(X));
+  const void *there = NULL;
+  int count = 0;
+  if (!here) return ax_fail(AX_ENOMEM, "optimizer: out of memory: no room for the numbers of %d parameters", n);
+  for (int k = 0; k < n; k++)
+    if (segs[k].n) get(&here[count++], &segs[k]);
+  ax_status st = ax_cuda_contents(d, here, (size_t)count * sizeof(X), &there);
+  if (st == AX_OK) st = launch((const X *)there);
+  if (there) ax_cuda_contents_give(d, there, (size_t)count * sizeof(X));
+  free(here);
+  return st;
+}
+
+template <class T, class R> static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+{
+  static const char what[] = "optimizer";
+  const bool same = alike(segs, n);
+  auto fill = [](entry<T> *e, const ax_segment *s) {
     e->param = (T *)s->param;
     e->grad = (const T *)s->grad;
     e->work = (uint16_t *)s->work;
     for (int k = 0; k < AX_MAX_STATES; k++) e->state[k] = (T *)s->state[k];
-    e->rule.set(s, h);
-  }, NULL, step_kernel<T, R>);
+  };
+  return ax_with_table<entry<T>>(what, d, segs, n, fill, [&](const ax_table<entry<T>> &t, unsigned blocks) {
+    const float *const skip = live ? live->skip : NULL;
+    const int count = same ? 1 : t.count;
+    R rule = {};
+    auto step = [&](const R *rules) { return ax_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules, same ? 0 : 1, skip); };
+    if (!blocks) return AX_OK;
+    if (!live) {
+      rule.set(&segs[0], h);
+      return same ? step(NULL) : with_values<R>(d, segs, n, [h](R *r, const ax_segment *s) { r->set(s, h); }, step);
+    }
+    void *rules;
+    ax_status st = ax_cuda_take(d, (size_t)count * sizeof(R), &rules);
+    if (st != AX_OK) return st;
+    auto make = [&](const int64_t *steps) {
+      return ax_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps, segs[0].step, *h, *live, (R *)rules);
+    };
+    st = same ? make(NULL) : with_values<int64_t>(d, segs, n, [](int64_t *to, const ax_segment *s) { *to = s->step; }, make);
+    if (st == AX_OK) st = step((const R *)rules);
+    ax_cuda_give(d, rules, (size_t)count * sizeof(R));
+    return st;
+  });
 }
 
-ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
 
-#define OPTIM(ID, name, kernel, ...) case AX_OPTIM_##ID: return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h) : run<double, kernel<double>>(d, segs, n, h);
-#define OPTIM_MATRIX(ID, name, kernel, ...) case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h);
+#define OPTIM(ID, name, kernel, ...) case AX_OPTIM_##ID: return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h, live) : run<double, kernel<double>>(d, segs, n, h, live);
+#define OPTIM_MATRIX(ID, name, kernel, ...) case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h, live);
 extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
                                          const ax_optim_live *live)
 {
-  if (live) return ax_fail(AX_ENOIMPL, "optimizer: the cuda backend cannot read a step's numbers from the device yet");
   if (dtype != AX_F32 && dtype != AX_F64)
     return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64", ax_dtype_name(dtype));
   switch (kind) {

@@ -6,60 +6,92 @@
 
 #include <stdlib.h>
 
-enum { AX_SEGMENT_CHUNK = 8192, AX_SEGMENT_THREADS = 256 };
+/* Small blocks leave few registers unused: Adam's takes 67 for each thread, so that 28 warps fit on a multiprocessor, with 57 KB of loads on their
+ * way, twice of what memory's latency asks for. */
+enum { AX_SEGMENT_THREADS = 128 };
 
-/* E has `int64_t n, first`: its elements, and the chunks of the entries before. */
+/* E has `int64_t n, first`: its elements, and the chunks of the entries before.  A chunk is a run of at most `chunk` elements of one entry. */
 template <class E> struct ax_table {
   const E *entries;
   int count;
+  int chunk;
   int64_t chunks;
 };
 
-/* The entry that chunk c belongs to. */
-template <class E> static __device__ __forceinline__ const E &ax_entry_of(const ax_table<E> &t, int64_t c)
+/* Elements of a chunk, from the elements of all: few sums have many small ones, so that they use the whole device.  It follows from the sizes
+ * alone, and so does the shape of sums over chunks. */
+static inline int ax_chunk_of(int64_t all) { return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768; }
+
+/* segments.cu: a copy on the device of `bytes` bytes that are most likely those of a call before: then nothing is copied.  Copies are found by their
+ * contents, so none can be out of date.  Give it back after the launch that reads it. */
+ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const void **there);
+void ax_cuda_contents_give(ax_device d, const void *there, size_t bytes);
+
+/* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at a time. */
+template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_table<E> &t, int64_t c)
 {
-  int lo = 0, hi = t.count - 1;
-  while (lo < hi) {
-    const int mid = (lo + hi + 1) / 2;
-    if (t.entries[mid].first <= c) lo = mid;
-    else hi = mid - 1;
+  int lo = 0, n = t.count; /* it is one of lo .. lo + n - 1 */
+  while (n > 1) {
+    const int step = (n + 31) / 32, at = (int)(threadIdx.x % 32) * step;
+    const int piece = __popc(__ballot_sync(0xffffffffu, at < n && t.entries[lo + at].first <= c)) - 1;
+    lo += piece * step;
+    n = n - piece * step < step ? n - piece * step : step;
   }
-  return t.entries[lo];
+  return lo;
 }
 
-/* Calls fill(entry, segment) for every segment and launches kernel(table, arguments...).  A table is copied from pageable memory, which the
- * driver has read when the call returns. */
-template <class E, class FILL, class... P, class... A>
-static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, int64_t *chunks, void (*kernel)(ax_table<E>, P...), A... arguments)
+/* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block: neighbours, so that the entry is sought once. */
+template <class E, class F> static __device__ __forceinline__ void ax_each_chunk(const ax_table<E> &t, F f)
 {
-  const size_t places = n > 0 ? (size_t)n : 1, bytes = places * sizeof(E);
-  const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 16;
-  E *here = (E *)calloc(places, sizeof(E));
-  void *there = NULL;
+  const int64_t from = t.chunks * blockIdx.x / gridDim.x, to = t.chunks * (blockIdx.x + 1) / gridDim.x;
+  int k = ax_entry_at(t, from);
+  for (int64_t c = from; c < to; c++) {
+    while (k + 1 < t.count && t.entries[k + 1].first <= c) k++;
+    const E e = t.entries[k];
+    const int64_t lo = (c - e.first) * t.chunk, hi = lo + t.chunk < e.n ? lo + t.chunk : e.n;
+    f(k, e, lo, hi, c);
+  }
+}
+
+/* Builds the table with fill(entry, segment) for every segment that has elements, and calls launch(table, blocks) with it. */
+template <class E, class FILL, class LAUNCH>
+static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, LAUNCH launch)
+{
+  const size_t places = n > 0 ? (size_t)n : 1;
+  const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 512;
+  E *here = (E *)calloc(places, sizeof(E)); /* bytes between members are compared, too */
+  const void *there = NULL;
   ax_table<E> t = {};
+  int64_t all = 0;
   ax_status st;
 
   if (!here) return ax_fail(AX_ENOMEM, "%s: out of memory: no room for a table of %d entries", what, n);
+  for (int k = 0; k < n; k++) all += segs[k].n;
+  t.chunk = ax_chunk_of(all);
   for (int k = 0; k < n; k++) {
     if (segs[k].n == 0) continue;
     E *e = &here[t.count++];
     e->n = segs[k].n;
     e->first = t.chunks;
     fill(e, &segs[k]);
-    t.chunks += (e->n + AX_SEGMENT_CHUNK - 1) / AX_SEGMENT_CHUNK;
+    t.chunks += (e->n + t.chunk - 1) / t.chunk;
   }
-  if (chunks) *chunks = t.chunks;
-  if (t.count == 0) {
-    free(here);
-    return AX_OK;
-  }
-  st = ax_cuda_take(d, bytes, &there);
-  if (st == AX_OK) st = ax_cuda_memory.copy(d, there, ax_device{ AX_CPU, 0 }, here, (size_t)t.count * sizeof(E));
+  const size_t bytes = (size_t)t.count * sizeof(E);
+  st = bytes ? ax_cuda_contents(d, here, bytes, &there) : AX_OK;
   t.entries = (const E *)there;
-  if (st == AX_OK) st = ax_launch(what, d, (unsigned)(t.chunks < most ? t.chunks : most), AX_SEGMENT_THREADS, kernel, t, arguments...);
-  if (there) ax_cuda_give(d, there, bytes);
+  if (st == AX_OK) st = launch(t, (unsigned)(t.chunks < most ? t.chunks : most));
+  if (there) ax_cuda_contents_give(d, there, bytes);
   free(here);
   return st;
+}
+
+/* The same for one kernel(table, arguments...); nothing where there are no elements. */
+template <class E, class FILL, class... P, class... A>
+static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, void (*kernel)(ax_table<E>, P...), A... arguments)
+{
+  return ax_with_table<E>(what, d, segs, n, fill, [&](const ax_table<E> &t, unsigned blocks) {
+    return blocks ? ax_launch(what, d, blocks, AX_SEGMENT_THREADS, kernel, t, arguments...) : AX_OK;
+  });
 }
 
 #endif
