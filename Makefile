@@ -127,6 +127,9 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
+AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
+$(OUT)/cuda/device.o: CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
+$(OUT)/emulated/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
 $(OUT)/cuda/random.o: CUDA_FLAGS += -fmad=false# its bits are the CPU's
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)

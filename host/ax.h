@@ -93,6 +93,10 @@ typedef struct ax_memory_stats {
   int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
   int64_t allocations, cache_hits, pressure_collections;
   int64_t waits, uploads; /* of a device: how often the host has waited for it, and copied to it */
+  /* of devices; 0 on the CPU */
+  int64_t reserved_bytes, peak_reserved_bytes; /* taken from the driver: live + cached */
+  int64_t available_bytes;                     /* that the driver has left, for all processes */
+  int64_t segments, retries, failures;         /* taken from the driver now; requests that had to make room first; those that failed */
 } ax_memory_stats;
 AX_API void ax_memory_get(ax_memory_stats *out);
 AX_API void ax_memory_reset_peak(void);
@@ -111,6 +115,31 @@ AX_API void ax_memory_count_collection(void); /* the host ran a collection for u
 AX_API void ax_memory_count_foreign(int64_t bytes);
 /* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
 AX_API int64_t ax_memory_pressure(void);
+/* ---- what is live, by size and script line: for the message of an allocation that fails.
+ * Tensors of a megabyte and more are told one by one (their line is asked for when they are made), smaller ones by size. */
+
+enum { AX_MEMORY_TOLD = 1 << 20, AX_SMALL_CLASSES = 5 };
+/* How many smaller blocks there are, and their bytes: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB. */
+typedef struct ax_memory_small { int64_t blocks[AX_SMALL_CLASSES], bytes[AX_SMALL_CLASSES]; } ax_memory_small;
+static inline void ax_memory_small_add(ax_memory_small *s, size_t bytes)
+{
+  const int k = bytes <= 1024 ? 0 : bytes <= 8192 ? 1 : bytes <= 65536 ? 2 : bytes <= 262144 ? 3 : 4;
+  if (bytes >= AX_MEMORY_TOLD) return;
+  s->blocks[k]++;
+  s->bytes[k] += (int64_t)bytes;
+}
+/* Tensors of `bytes` each that a line made.  `where`: "train.lua:31 (linear)". */
+typedef struct ax_memory_group { ax_device device; const char *where; int64_t bytes, live; } ax_memory_group;
+/* The host says here how the script's line is found.  Returns "" or a text that lives until the next call.  NULL: nobody knows. */
+AX_API void ax_memory_set_where(const char *(*where)(void));
+AX_API const char *ax_memory_where(void);
+/* The groups that are live on `d`, those with most bytes first, at most `most`.  Returns how many were written. */
+AX_API int ax_memory_groups(ax_device d, ax_memory_group *out, int most);
+/* A few lines for a message, each begun by a line feed: the eight largest groups, the rest of them, and `small`. */
+AX_API void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size_t size);
+/* The smaller blocks that live on the CPU. */
+AX_API void ax_memory_small_get(ax_memory_small *out);
+
 /* Fault injection for tests: the n-th allocation from now (1 is the next, of either kind) fails; 0 turns it off. */
 AX_API void ax_alloc_fail_at(int64_t n);
 
@@ -119,6 +148,7 @@ typedef struct ax_version { int32_t refs; /* <0: part of its storage */ uint32_t
 typedef struct ax_storage {
   int32_t refs; /* atomic */
   ax_device device;
+  uint16_t group; /* which group of ax_memory_groups counts it; 0: none */
   void *data;
   size_t bytes;
   void (*release)(struct ax_storage *); /* frees `data` only; NULL: not ours to free */
@@ -130,6 +160,9 @@ typedef struct ax_storage {
 AX_API ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out);
 /* New reference around foreign memory; release(s) is called once, with s->owner = owner. */
 AX_API ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out);
+/* As ax_storage_new on the CPU, in memory that devices read and write by themselves.  ENOIMPL, with the reason, where there is no such device. */
+AX_API ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out);
+AX_API bool ax_storage_is_pinned(const ax_storage *s);
 AX_API ax_storage *ax_storage_retain(ax_storage *s);
 AX_API void ax_storage_release(ax_storage *s);
 
@@ -171,6 +204,14 @@ struct ax_tensor {
 /* New reference, contiguous, uncleared. */
 AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
 AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+/* New reference to t's elements on the CPU in pinned memory, contiguous; t itself if it is there.  EINVAL for a tensor of another device. */
+AX_API ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out);
+/* Starts moving t, which lies on the CPU, to `to`, beside what that device is computing: new reference, not to be used before ax_device_arrive
+ * with *ticket.  t has been read on return unless it is pinned (then: when it has arrived).  *out NULL with AX_OK: this device cannot, or has no
+ * room; move it with ax_run(AX_OP_TO_DEVICE).  No gradient is recorded. */
+AX_API ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *ticket);
+/* What `d` is asked for from now on finds all that was sent up to this ticket.  Nobody waits but the device. */
+AX_API ax_status ax_device_arrive(ax_device d, uint64_t ticket);
 /* New reference over an existing storage (retained).  No bounds are checked: ax_tensor_view_of does that. */
 AX_API ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
                                 int64_t offset, ax_tensor **out);
@@ -488,6 +529,16 @@ typedef struct ax_device_memory {
   void (*stats)(int device, ax_memory_stats *out);
   void (*reset_peak)(int device);
   void (*empty_cache)(int device);
+  /* The rest is optional, all of it or none.  copy_later: as copy, but what lies in pinned memory is read or written in the order of the device's
+   * work, and nobody waits. */
+  ax_status (*copy_later)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
+  /* Begins a copy beside the computation: *out is memory of the device (for `release`), `src` has been read unless it is pinned; arrive: what is
+   * asked for from now on comes after all copies up to this ticket. */
+  ax_status (*send)(int device, const void *src, size_t bytes, void **out, uint64_t *ticket);
+  ax_status (*arrive)(int device, uint64_t ticket);
+  ax_status (*pinned_new)(size_t bytes, void **out);
+  void (*pinned_free)(void *p, size_t bytes);
+  void (*small)(int device, ax_memory_small *out); /* the small blocks that are live, scratch memory of kernels included */
 } ax_device_memory;
 
 /* How often a kernel was chosen on this thread, under a name such as "mm bfloat16 -> float32, oneDNN brg:avx512_core_bf16". */
@@ -522,6 +573,8 @@ typedef const ax_backend *(*ax_backend_entry)(void);
 
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out); /* of a CUDA device: checks its number, too */
+/* From now on ax_backend_of refuses devices other than the CPU with this reason (static text): in processes that must not touch one. */
+AX_API void ax_backend_refuse_devices(const char *reason);
 AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
 AX_API const char *ax_backend_dir(void);
 

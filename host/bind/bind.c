@@ -230,6 +230,7 @@ static int open_core(lua_State *L)
   ax_open_function(L);
   ax_open_scope(L);
   ax_open_memory(L);
+  ax_open_device(L);
   ax_open_optim(L);
   ax_open_random(L);
   ax_open_flat(L);

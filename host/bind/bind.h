@@ -168,6 +168,7 @@ void ax_open_grad(lua_State *L);
 void ax_open_function(lua_State *L);
 void ax_open_scope(lua_State *L);
 void ax_open_memory(lua_State *L);
+void ax_open_device(lua_State *L);
 void ax_open_optim(lua_State *L);
 void ax_open_random(lua_State *L);
 void ax_open_dist(lua_State *L) __attribute__((weak));

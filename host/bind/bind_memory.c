@@ -129,7 +129,7 @@ static int memory_stats(lua_State *L)
   b = lua_isnoneornil(L, 1) ? NULL : backend_at(L, 1, "memory_stats");
   if (b && b->memory) b->memory->stats(ax_check_device(L, 1, "memory_stats", "device").index, &s);
   else ax_memory_get(&s);
-  lua_createtable(L, 0, 11);
+  lua_createtable(L, 0, 18);
   set_number(L, "live_bytes", s.live_bytes);
   set_number(L, "peak_bytes", s.peak_bytes);
   set_number(L, "cached_bytes", s.cached_bytes);
@@ -143,6 +143,12 @@ static int memory_stats(lua_State *L)
     set_number(L, "waits", s.waits);
     set_number(L, "uploads", s.uploads);
   }
+  set_number(L, "reserved_bytes", b && b->memory ? s.reserved_bytes : s.live_bytes + s.cached_bytes);
+  set_number(L, "peak_reserved_bytes", s.peak_reserved_bytes);
+  set_number(L, "available_bytes", s.available_bytes);
+  set_number(L, "segments", s.segments);
+  set_number(L, "retries", s.retries);
+  set_number(L, "failures", s.failures);
   return 1;
 }
 

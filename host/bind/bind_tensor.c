@@ -369,7 +369,7 @@ static int requires_grad_(lua_State *L)
 
 /* ---- to */
 
-typedef struct target { ax_dtype dtype; ax_device device; bool copy; } target;
+typedef struct target { ax_dtype dtype; ax_device device; bool copy, later; } target;
 
 static void to_word(lua_State *L, int idx, target *to)
 {
@@ -381,7 +381,7 @@ static void to_word(lua_State *L, int idx, target *to)
 
 static void read_target(lua_State *L, int last, target *to)
 {
-  static const char *const names[] = { "dtype", "device", "copy" };
+  static const char *const names[] = { "dtype", "device", "copy", "non_blocking" };
   for (int i = 2; i <= last; i++) {
     const ax_tensor *like = ax_opt_tensor(L, i, "to");
     if (like) {
@@ -389,14 +389,16 @@ static void read_target(lua_State *L, int last, target *to)
       to->device = like->device;
     } else if (lua_type(L, i) == LUA_TSTRING) to_word(L, i, to);
     else if (i == last && ax_is_options(L, i, true)) {
-      ax_check_options(L, i, "to", names, 3);
+      ax_check_options(L, i, "to", names, 4);
       lua_getfield(L, i, "dtype");
       if (!lua_isnil(L, -1)) to->dtype = ax_check_dtype(L, -1, "to", "dtype");
       lua_getfield(L, i, "device");
       if (!lua_isnil(L, -1)) to->device = ax_check_device(L, -1, "to", "device");
       lua_getfield(L, i, "copy");
       if (!lua_isnil(L, -1)) to->copy = ax_check_boolean(L, -1, "to", "copy");
-      lua_pop(L, 3);
+      lua_getfield(L, i, "non_blocking");
+      if (!lua_isnil(L, -1)) to->later = ax_check_boolean(L, -1, "to", "non_blocking");
+      lua_pop(L, 4);
     } else ax_arg_error(L, "to", i, NULL, "an element type, a device, a tensor or options", i);
   }
 }
@@ -408,7 +410,7 @@ static int convert(lua_State *L, ax_tensor *t, const target *to)
 
   r.args.in = r.in;
   if (!ax_same_device(t->device, to->device)) { /* the cast, where there is one, follows on the new device */
-    r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index }, .n_list = -1 };
+    r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index, 0, 0, to->later }, .n_list = -1 };
     ax_run_push(L, AX_OP_TO_DEVICE, "to", &r);
     if (to->dtype == t->dtype) return 1;
     lua_replace(L, 1);
@@ -424,7 +426,7 @@ static int convert(lua_State *L, ax_tensor *t, const target *to)
 static int to(lua_State *L)
 {
   ax_tensor *t = self(L, "to");
-  target want = { (ax_dtype)t->dtype, t->device, false };
+  target want = { (ax_dtype)t->dtype, t->device, false, false };
   const int last = lua_gettop(L);
 
   if (last < 2) return ax_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
@@ -437,7 +439,7 @@ static int cast_method(lua_State *L)
 {
   const ax_dtype d = (ax_dtype)lua_tointeger(L, lua_upvalueindex(1));
   ax_tensor *t = self(L, ax_dtype_name(d));
-  return convert(L, t, &(target){ d, t->device, false });
+  return convert(L, t, &(target){ d, t->device, false, false });
 }
 
 static const struct { const char *name; ax_dtype dtype; } casts[] = {

@@ -28,6 +28,7 @@ typedef struct block { struct block *next; } block;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[CLASSES];
+static int64_t live_of[CLASSES]; /* blocks in use */
 static ax_memory_stats stats;
 static bool (*pressure_hook)(size_t);
 static int64_t fail_in; /* 0: off; else the number of allocations until one fails */
@@ -157,11 +158,38 @@ static void *take(int class, size_t rounded)
     }
     if (!p) return NULL;
   }
+  live_of[class]++;
   stats.live_bytes += (int64_t)rounded;
   stats.live_blocks++;
   stats.allocations++;
   if (stats.live_bytes > stats.peak_bytes) stats.peak_bytes = stats.live_bytes;
   return p;
+}
+
+void ax_memory_small_get(ax_memory_small *out)
+{
+  *out = (ax_memory_small){ 0 };
+  pthread_mutex_lock(&lock);
+  for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TOLD; c++) {
+    ax_memory_small one = { 0 };
+    if (live_of[c]) ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TOLD ? class_bytes(c) : AX_MEMORY_TOLD - 1);
+    for (int k = 0; k < AX_SMALL_CLASSES; k++) {
+      out->blocks[k] += one.blocks[k] * live_of[c];
+      out->bytes[k] += one.bytes[k] * live_of[c];
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static ax_status out_of_memory(size_t bytes)
+{
+  ax_memory_small small;
+  char live[1400];
+
+  ax_memory_small_get(&small);
+  ax_memory_report((ax_device){ AX_CPU, 0 }, &small, live, sizeof live);
+  return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB%s", (double)bytes / 1e6, (double)stats.live_bytes / 1e6,
+                 (double)stats.limit_bytes / 1e6, live);
 }
 
 ax_status ax_alloc(size_t bytes, void **out)
@@ -183,9 +211,7 @@ ax_status ax_alloc(size_t bytes, void **out)
     p = take(class, rounded);
     pthread_mutex_unlock(&lock);
   }
-  if (!p)
-    return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB",
-                   (double)bytes / 1e6, (double)stats.live_bytes / 1e6, (double)stats.limit_bytes / 1e6);
+  if (!p) return out_of_memory(bytes);
   *out = p;
   return AX_OK;
 }
@@ -198,6 +224,7 @@ void ax_free(void *p, size_t bytes)
   pthread_mutex_lock(&lock);
   ((block *)p)->next = lists[class];
   lists[class] = p;
+  live_of[class]--;
   stats.cached_bytes += (int64_t)rounded;
   stats.live_bytes -= (int64_t)rounded;
   stats.live_blocks--;

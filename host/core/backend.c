@@ -13,6 +13,9 @@
 
 static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
+static const char *refusal; /* of devices other than the CPU */
+
+void ax_backend_refuse_devices(const char *reason) { refusal = reason; }
 
 void ax_backend_set_dir(const char *dir) { snprintf(plugin_dir, sizeof plugin_dir, "%s", dir); }
 const char *ax_backend_dir(void) { return plugin_dir; }
@@ -92,6 +95,10 @@ static ax_status load_cuda(const ax_backend **out)
 ax_status ax_backend_of(ax_device device, const ax_backend **out)
 {
   ax_status st = AX_OK;
+  if (__builtin_expect(refusal != NULL, 0) && device.kind != AX_CPU) {
+    *out = NULL;
+    return ax_fail(AX_ENOIMPL, "%s", refusal);
+  }
   *out = loaded[device.kind];
   if (__builtin_expect(!*out, 0)) {
     st = device.kind == AX_CPU ? load_cpu(out) : load_cuda(out);

@@ -22,8 +22,21 @@ bool ax_strides_equal(int ndim, const int64_t *shape, const int64_t *a, const in
 bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out);
 
 /* ---- device.c */
-/* Elements of `src` into `dst` of the same shape on another device, cast on the way. */
-ax_status ax_transfer(ax_tensor *dst, ax_tensor *src);
+/* Elements of `src` into `dst` of the same shape on another device, cast on the way; `later`: what is pinned is read or written in the
+ * order of the device's work. */
+ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later);
+
+/* New reference, contiguous, on the CPU in pinned memory. */
+ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+
+/* ---- storage.c */
+/* New reference around a block that `memory` gave; takes the block. */
+ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out);
+
+/* ---- live.c */
+/* A storage of at least AX_MEMORY_TOLD bytes was made; it will be freed. */
+void ax_live_add(ax_storage *s);
+void ax_live_remove(ax_storage *s);
 
 /* ---- alloc.c */
 bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */

@@ -26,17 +26,18 @@ ax_status ax_device_synchronize(ax_device d)
 }
 
 /* Bytes of a contiguous tensor to a contiguous one. */
-static ax_status move_bytes(ax_tensor *dst, const ax_tensor *src)
+static ax_status move_bytes(ax_tensor *dst, const ax_tensor *src, bool later)
 {
   const ax_device there = dst->device.kind != AX_CPU ? dst->device : src->device;
   const ax_backend *backend;
   const ax_status st = ax_backend_of(there, &backend);
   if (st != AX_OK || src->numel == 0) return st;
-  return backend->memory->copy(dst->device, ax_data(dst), src->device, ax_data(src), (size_t)src->numel * ax_itemsize(src));
+  return (later && backend->memory->copy_later ? backend->memory->copy_later : backend->memory->copy)(dst->device, ax_data(dst), src->device, ax_data(src),
+                                                                                                     (size_t)src->numel * ax_itemsize(src));
 }
 
 /* The source is cast and made contiguous where it lies; only then do bytes travel. */
-ax_status ax_transfer(ax_tensor *dst, ax_tensor *src)
+ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later)
 {
   ax_tensor *packed = NULL, *landed = NULL;
   ax_status st = AX_OK;
@@ -45,16 +46,83 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src)
     AX_TRY(ax_tensor_new_on(src->device, (ax_dtype)dst->dtype, src->ndim, src->shape, &packed));
     AX_TRY(ax_copy(packed, src));
   } else packed = ax_tensor_retain(src);
-  if (ax_tensor_is_contiguous(dst)) st = move_bytes(dst, packed);
+  if (ax_tensor_is_contiguous(dst)) st = move_bytes(dst, packed, later);
   else {
     AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &landed));
-    AX_TRY(move_bytes(landed, packed));
+    AX_TRY(move_bytes(landed, packed, false));
     st = ax_copy(dst, landed);
   }
 out:
   ax_tensor_release(packed);
   ax_tensor_release(landed);
   return st;
+}
+
+/* ---- pinned memory, and what is sent ahead */
+
+ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  int64_t numel, strides[AX_MAX_DIMS];
+  ax_storage *s = NULL;
+  size_t bytes;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes)) != AX_OK || (st = ax_storage_new_pinned(bytes, &s)) != AX_OK) return st;
+  ax_strides_contiguous(ndim, shape, strides);
+  st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
+  ax_storage_release(s);
+  return st;
+}
+
+ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out)
+{
+  char text[16];
+  ax_status st;
+
+  *out = NULL;
+  if (t->device.kind != AX_CPU)
+    return ax_fail(AX_EINVAL, "pin_memory: only tensors of the CPU can be pinned, this one lies on %s", ax_device_text(t->device, text, sizeof text));
+  if (ax_storage_is_pinned(t->storage)) {
+    *out = ax_tensor_retain(t);
+    return AX_OK;
+  }
+  if ((st = ax_tensor_new_pinned((ax_dtype)t->dtype, t->ndim, t->shape, out)) != AX_OK || (st = ax_copy(*out, t)) == AX_OK) return st;
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
+ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *ticket)
+{
+  const ax_backend *backend;
+  ax_tensor *packed = NULL;
+  ax_storage *s = NULL;
+  void *data;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_backend_of(to, &backend)) != AX_OK || t->device.kind != AX_CPU || to.kind == AX_CPU || !backend->memory->send || t->requires_grad || t->numel == 0)
+    return st;
+  if ((st = ax_contiguous(t, &packed)) != AX_OK) return st;
+  const size_t bytes = (size_t)packed->numel * ax_itemsize(packed);
+  st = backend->memory->send(to.index, ax_data(packed), bytes, &data, ticket);
+  if (st == AX_ENOMEM) st = AX_OK; /* the ordinary way makes room, or says what is live */
+  else if (st == AX_OK && (st = ax_storage_adopt(to, backend->memory, data, bytes, &s)) == AX_OK) {
+    int64_t strides[AX_MAX_DIMS];
+    ax_strides_contiguous(packed->ndim, packed->shape, strides);
+    if ((st = ax_tensor_over(s, (ax_dtype)packed->dtype, packed->ndim, packed->shape, strides, 0, out)) == AX_OK) (*out)->device = to;
+    ax_storage_release(s);
+  }
+  ax_tensor_release(packed);
+  return st;
+}
+
+ax_status ax_device_arrive(ax_device d, uint64_t ticket)
+{
+  const ax_backend *backend;
+  const ax_status st = ax_backend_of(d, &backend);
+  return st != AX_OK || !backend->memory || !backend->memory->arrive ? st : backend->memory->arrive(d.index, ticket);
 }
 
 ax_status ax_item(ax_tensor *t, double *out)
@@ -67,7 +135,7 @@ ax_status ax_item(ax_tensor *t, double *out)
   if (t->device.kind == AX_CPU) here = ax_tensor_retain(t);
   else {
     AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, &here));
-    AX_TRY(ax_transfer(here, t));
+    AX_TRY(ax_transfer(here, t, false));
   }
   *out = ax_is_float((ax_dtype)t->dtype) ? ax_load_double((ax_dtype)t->dtype, ax_data(here), 0) : (double)ax_load_int((ax_dtype)t->dtype, ax_data(here), 0);
 out:

@@ -21,6 +21,12 @@ static void free_struct(ax_storage *s)
 }
 
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
+static void release_pinned(ax_storage *s) { ((const ax_device_memory *)s->owner)->pinned_free(s->data, s->bytes); }
+
+static inline void told(ax_storage *s)
+{
+  if (__builtin_expect(s->bytes >= AX_MEMORY_TOLD, 0)) ax_live_add(s);
+}
 
 ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out)
 {
@@ -33,15 +39,23 @@ ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *
 
 static void release_device(ax_storage *s) { ((const ax_device_memory *)s->owner)->release(s->device.index, s->data, s->bytes); }
 
+ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out)
+{
+  const ax_status st = ax_storage_wrap(data, bytes, release_device, (void *)memory, out);
+  if (st == AX_OK) {
+    (*out)->device = device;
+    told(*out);
+  } else memory->release(device.index, data, bytes);
+  return st;
+}
+
 static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
 {
   const ax_backend *backend;
   void *data;
   ax_status st = ax_backend_of(device, &backend);
   if (st != AX_OK || (st = backend->memory->alloc(device.index, bytes, &data)) != AX_OK) return st;
-  if ((st = ax_storage_wrap(data, bytes, release_device, (void *)backend->memory, out)) == AX_OK) (*out)->device = device;
-  else backend->memory->release(device.index, data, bytes);
-  return st;
+  return ax_storage_adopt(device, backend->memory, data, bytes, out);
 }
 
 ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
@@ -53,8 +67,26 @@ ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
   if (device.kind != AX_CPU) return new_on_device(device, bytes, out);
   if ((st = ax_alloc(bytes, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
+  else told(*out);
   return st;
 }
+
+ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out)
+{
+  const ax_backend *backend;
+  void *data;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_backend_of((ax_device){ AX_CUDA, 0 }, &backend)) != AX_OK) return st;
+  if (!backend->memory->pinned_new) return ax_fail(AX_ENOIMPL, "the backend '%s' has no pinned memory", backend->name);
+  if ((st = backend->memory->pinned_new(bytes, &data)) != AX_OK) return st;
+  if ((st = ax_storage_wrap(data, bytes, release_pinned, (void *)backend->memory, out)) != AX_OK) backend->memory->pinned_free(data, bytes);
+  else told(*out);
+  return st;
+}
+
+bool ax_storage_is_pinned(const ax_storage *s) { return s->release == release_pinned; }
 
 ax_storage *ax_storage_retain(ax_storage *s)
 {
@@ -65,6 +97,7 @@ ax_storage *ax_storage_retain(ax_storage *s)
 void ax_storage_release(ax_storage *s)
 {
   if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+  if (__builtin_expect(s->group, 0)) ax_live_remove(s);
   if (s->release) s->release(s);
   free_struct(s);
 }

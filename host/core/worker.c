@@ -109,6 +109,8 @@ static void become_worker(ax_worker *w, pid_t parent)
   if (getppid() != parent) _exit(128 + SIGKILL); /* it died before the line above */
   prctl(PR_SET_NAME, "accel-worker");
   inside = true;
+  ax_backend_refuse_devices("a loader's worker process uses no GPU (CUDA does not survive the fork that made it): a data set and its transforms give tensors "
+                            "of the CPU, and the loader moves the batches");
   ax_profiling = false;
   sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all; the parent decides */
   signal(SIGTERM, SIG_DFL);

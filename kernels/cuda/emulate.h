@@ -98,14 +98,17 @@ template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if
  *   2  the first stream of a device at once, the others when forced    3  the other way round
  *   n > 3  at places drawn from the seed n
  * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the call returns, one to pageable memory is
- * complete; pinned memory is read and written when the copy runs.  In a forked child every call fails, as with a GPU. */
+ * complete; pinned memory is read and written when the copy runs.  In a forked child every call fails, as with a GPU.
+ *
+ * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none); CUDA_VISIBLE_DEVICES="": no device is visible. */
 
 typedef int cudaError_t;
 typedef struct ax_emulated_stream *cudaStream_t;
 typedef struct ax_emulated_event *cudaEvent_t;
 typedef struct ax_emulated_graph *cudaGraph_t;
 enum {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3, cudaErrorNoDevice = 100,
+  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3, cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };

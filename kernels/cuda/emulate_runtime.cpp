@@ -231,9 +231,19 @@ const ax_emulator ax_the_emulator = { library_work, library_owns, library_device
 
 /* ---- the runtime's functions: devices and memory */
 
+static int driver_version(void)
+{
+  const char *text = getenv("ACCEL_EMULATED_DRIVER");
+  return text && *text ? atoi(text) : 13000;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
   CALLED();
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  *n = 0;
+  if (driver_version() < 13000) return cudaErrorInsufficientDriver;
+  if (visible && !*visible) return cudaErrorNoDevice;
   *n = DEVICES;
   return cudaSuccess;
 }
@@ -262,6 +272,7 @@ const char *cudaGetErrorString(cudaError_t e)
   case cudaErrorInvalidValue: return "invalid argument";
   case cudaErrorMemoryAllocation: return "out of memory";
   case cudaErrorInitializationError: return "initialization error";
+  case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
   case cudaErrorNoDevice: return "no CUDA-capable device is detected";
   case cudaErrorInvalidDevice: return "invalid device ordinal";
   case cudaErrorNotReady: return "device not ready";
@@ -478,4 +489,4 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 }
 
 cudaError_t cudaRuntimeGetVersion(int *v) { *v = 13000; return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *v) { *v = 13000; return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) { *v = driver_version(); return cudaSuccess; }

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "ax.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -20,6 +21,13 @@ static struct { block list[4096]; int n; } spare[DEVICES];
 
 static size_t rounded(size_t bytes) { return bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE; }
 
+static ax_status no_room(int device, size_t bytes)
+{
+  char live[1400];
+  ax_memory_report((ax_device){ AX_CUDA, (uint8_t)device }, NULL, live, sizeof live);
+  return ax_fail(AX_ENOMEM, "cuda:%d: out of memory: %zu bytes asked for, %lld live of %zu%s", device, bytes, (long long)state[device].live, ARENA, live);
+}
+
 static ax_status fake_alloc(int device, size_t bytes, void **out)
 {
   const size_t size = rounded(bytes);
@@ -32,7 +40,7 @@ static ax_status fake_alloc(int device, size_t bytes, void **out)
     }
   if (!*out) {
     if (size > ARENA - state[device].used)
-      return ax_fail(AX_ENOMEM, "cuda:%d: out of memory: %zu bytes asked for, %lld live of %zu", device, bytes, (long long)state[device].live, ARENA);
+      return no_room(device, bytes);
     *out = arena[device] + state[device].used;
     state[device].used += size;
   }
@@ -75,6 +83,34 @@ static ax_status fake_copy(ax_device to, void *dst, ax_device from, const void *
   close_memory();
   return AX_OK;
 }
+
+/* What is sent ahead has arrived at once; a ticket that was never given is an error all the same. */
+static uint64_t tickets;
+
+static ax_status fake_send(int device, const void *src, size_t bytes, void **out, uint64_t *ticket)
+{
+  const ax_device here = { AX_CPU, 0 }, there = { AX_CUDA, (uint8_t)device };
+  ax_status st = fake_alloc(device, bytes, out);
+  if (st != AX_OK) return st;
+  if ((st = fake_copy(there, *out, here, src, bytes)) != AX_OK) fake_release(device, *out, bytes);
+  *ticket = ++tickets;
+  return st;
+}
+
+static ax_status fake_arrive(int device, uint64_t ticket)
+{
+  return ticket <= tickets ? AX_OK : ax_fail(AX_EINVAL, "fake device: nothing was sent with ticket %llu", (unsigned long long)ticket);
+}
+
+static ax_status fake_pinned_new(size_t bytes, void **out)
+{
+  *out = malloc(bytes ? bytes : 1);
+  return *out ? AX_OK : ax_fail(AX_ENOMEM, "fake device: no memory to pin");
+}
+
+static void fake_pinned_free(void *p, size_t bytes) { free(p); }
+
+static void fake_small(int device, ax_memory_small *out) { *out = (ax_memory_small){ 0 }; }
 
 static int fake_count(void) { return DEVICES; }
 static ax_status fake_synchronize(int device) { state[device].waits++; return AX_OK; }
@@ -177,7 +213,8 @@ AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache };
+  static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache,
+                                          fake_copy, fake_send, fake_arrive, fake_pinned_new, fake_pinned_free, fake_small };
   static const ax_backend backend = {
     .abi = AX_INTERFACE, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
     .clamp = fake_clamp, .norm_into = fake_norm_into, .clip = fake_clip, .unscale = fake_unscale, .scale_update = fake_scale_update,

@@ -1,0 +1,126 @@
+/* bind_device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
+#include "bind/bind.h"
+#include "bind/bind_dist.h"
+
+#include <stdio.h>
+
+/* ---- pinned memory */
+
+/* x:pin_memory(): x's elements in memory that a device reads and writes by itself; x itself when it lies there. */
+static int pin_memory(lua_State *L)
+{
+  ax_tensor *t, **box;
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "pin_memory", "self");
+  if (ax_storage_is_pinned(t->storage)) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  box = ax_push_result(L);
+  if (ax_tensor_pinned(t, box) != AX_OK) return ax_raise(L, "pin_memory");
+  return 1;
+}
+
+static int is_pinned(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_pushboolean(L, ax_storage_is_pinned(ax_check_tensor(L, 1, "is_pinned", "self")->storage));
+  return 1;
+}
+
+/* ---- batches sent ahead */
+
+/* core._send(t, device) -> the tensor there, not to be used before core._arrive(device, ticket), and the ticket; nothing where the ordinary way must
+ * be taken: t lies on a device already or wants gradients, or the device sends nothing ahead */
+static int send(lua_State *L)
+{
+  uint64_t ticket = 0;
+  ax_tensor *t, **box;
+  ax_device to;
+
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "_send", "t");
+  to = ax_check_device(L, 2, "_send", "device");
+  box = ax_push_box(L);
+  if (ax_tensor_send(t, to, box, &ticket) != AX_OK) return ax_raise(L, "_send");
+  if (!*box) return 0;
+  lua_pushnumber(L, (double)ticket);
+  return 2;
+}
+
+static int arrive(lua_State *L)
+{
+  ax_device d;
+  ax_bind_enter(L);
+  d = ax_check_device(L, 1, "_arrive", "device");
+  if (ax_device_arrive(d, (uint64_t)ax_check_integer(L, 2, "_arrive", "ticket", 0, INT64_C(1) << 53)) != AX_OK) return ax_raise(L, "_arrive");
+  return 0;
+}
+
+/* ---- what is live */
+
+/* "train.lua:31 (linear)": the innermost line outside the library, and the function of the core that is at work. */
+static const char *where(void)
+{
+  static _Thread_local char text[96];
+  lua_State *const L = ax_bind.L;
+  char line[64];
+  lua_Debug ar;
+  const char *name = NULL;
+
+  if (!ax_bind.open || !L) return "";
+  if (lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar)) name = ar.name;
+  if (!*ax_bind_where(L, line, sizeof line)) return "";
+  if (name && *name == '_') name++;
+  if (name) snprintf(text, sizeof text, "%s (%.24s)", line, name);
+  else snprintf(text, sizeof text, "%s", line);
+  return text;
+}
+
+/* core._memory_groups(device, most) -> a list of { where, bytes, live }: the tensors of 1 MB and more, by line and size, largest first; and
+ * a list of { blocks, bytes } of the smaller ones: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB */
+static int memory_groups(lua_State *L)
+{
+  ax_memory_group list[64];
+  ax_memory_small small = { 0 };
+  const ax_backend *b;
+  ax_device d;
+  int n;
+
+  ax_bind_enter(L);
+  d = ax_check_device(L, 1, "_memory_groups", "device");
+  n = ax_memory_groups(d, list, (int)ax_check_integer(L, 2, "_memory_groups", "most", 1, 64));
+  if (ax_backend_of(d, &b) != AX_OK) return ax_raise(L, "_memory_groups");
+  if (!b->memory) ax_memory_small_get(&small);
+  else if (b->memory->small) b->memory->small(d.index, &small);
+  lua_createtable(L, n, 0);
+  for (int k = 0; k < n; k++) {
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, list[k].where);
+    lua_setfield(L, -2, "where");
+    lua_pushnumber(L, (double)list[k].bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_pushnumber(L, (double)list[k].live);
+    lua_setfield(L, -2, "live");
+    lua_rawseti(L, -2, k + 1);
+  }
+  lua_createtable(L, AX_SMALL_CLASSES, 0);
+  for (int k = 0; k < AX_SMALL_CLASSES; k++) {
+    lua_createtable(L, 0, 2);
+    lua_pushnumber(L, (double)small.blocks[k]);
+    lua_setfield(L, -2, "blocks");
+    lua_pushnumber(L, (double)small.bytes[k]);
+    lua_setfield(L, -2, "bytes");
+    lua_rawseti(L, -2, k + 1);
+  }
+  return 2;
+}
+
+void ax_open_device(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups }, { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "pin_memory", pin_memory }, { "is_pinned", is_pinned }, { NULL, NULL } };
+  ax_add_functions(L, functions);
+  ax_add_methods(L, methods);
+  ax_memory_set_where(where);
+}

@@ -1,0 +1,164 @@
+/* Pinned memory: pages of the host that stay where they are, so that a device reads and writes them by itself.
+ *
+ * Pinning costs milliseconds, so blocks are kept for the next request of their size (four sizes to a power of two).  A block that was given back
+ * may still be in use by copies under way: each copy leaves an event with it, and it is handed out again when they have all happened, which
+ * is asked, not waited for. */
+#include "device.h"
+
+#include <stdlib.h>
+
+struct use { cudaEvent_t done; int device; cudaStream_t stream; use *next; };
+struct pinned { char *data; size_t bytes; bool used; use *uses; };
+
+static pinned **blocks; /* by address */
+static int n_blocks, room;
+static use *spare_uses;
+
+static size_t rounded(size_t bytes)
+{
+  size_t step = 1024;
+  if (bytes <= 4096) return 4096;
+  while (step * 8 < bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+/* The number of blocks that begin at or before p. */
+static int blocks_to(const void *p)
+{
+  int lo = 0, hi = n_blocks;
+  while (lo < hi) {
+    const int mid = (lo + hi) / 2;
+    if ((const char *)blocks[mid]->data <= (const char *)p) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+static pinned *block_of(const void *p)
+{
+  const int k = blocks_to(p);
+  return k > 0 && (const char *)p < blocks[k - 1]->data + blocks[k - 1]->bytes ? blocks[k - 1] : NULL;
+}
+
+static bool idle(pinned *b)
+{
+  while (b->uses) {
+    use *u = b->uses;
+    if (cudaEventQuery(u->done) == cudaErrorNotReady) {
+      cudaGetLastError(); /* it would be reported again by the next launch */
+      return false;
+    }
+    ax_cuda_event_back(&ax_cuda_devices[u->device], u->done);
+    b->uses = u->next;
+    u->next = spare_uses;
+    spare_uses = u;
+  }
+  return true;
+}
+
+static ax_status add_block(size_t bytes, pinned **out)
+{
+  void *p = NULL;
+  pinned *b;
+
+  if (n_blocks == room) {
+    pinned **more = (pinned **)realloc(blocks, (size_t)(2 * room + 64) * sizeof *blocks);
+    if (!more) return ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
+    blocks = more;
+    room = 2 * room + 64;
+  }
+  if (!(b = (pinned *)calloc(1, sizeof *b))) return ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
+  if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError(); /* it would be reported again by the next launch */
+    free(b);
+    return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %.1f MB of the host's memory", (double)bytes / 1e6);
+  }
+  b->data = (char *)p;
+  b->bytes = bytes;
+  const int k = blocks_to(p);
+  memmove(blocks + k + 1, blocks + k, (size_t)(n_blocks++ - k) * sizeof *blocks);
+  *out = blocks[k] = b;
+  return AX_OK;
+}
+
+ax_status ax_cuda_pinned_new(size_t bytes, void **out)
+{
+  const size_t size = rounded(bytes);
+  pinned *b = NULL;
+  ax_status st = AX_OK;
+  cudaStream_t stream;
+
+  *out = NULL;
+  if (ax_cuda_forked() && (st = ax_cuda_use((ax_device){ AX_CUDA, 0 }, &stream)) != AX_OK) return st;
+  pthread_mutex_lock(&ax_cuda_lock);
+  for (int k = 0; k < n_blocks && !b; k++)
+    if (!blocks[k]->used && blocks[k]->bytes == size && idle(blocks[k])) b = blocks[k];
+  if (!b) st = add_block(size, &b);
+  if (b) {
+    b->used = true;
+    *out = b->data;
+    ax_memory_count_foreign((int64_t)size);
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return st;
+}
+
+void ax_cuda_pinned_free(void *p, size_t bytes)
+{
+  pthread_mutex_lock(&ax_cuda_lock);
+  pinned *b = block_of(p);
+  if (b && b->used) {
+    b->used = false;
+    ax_memory_count_foreign(-(int64_t)b->bytes);
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
+}
+
+/* One event a stream: a later one of the same stream says what an earlier one did. */
+ax_status ax_cuda_pinned_used(const void *p, int index, cudaStream_t stream)
+{
+  ax_status st = AX_OK;
+
+  pthread_mutex_lock(&ax_cuda_lock);
+  pinned *b = block_of(p);
+  use *u = b ? b->uses : NULL;
+  while (u && u->stream != stream) u = u->next;
+  if (b && !u) {
+    if ((u = spare_uses)) spare_uses = u->next;
+    else u = (use *)malloc(sizeof *u);
+    if (!u) st = ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
+    else if ((st = ax_cuda_event(&ax_cuda_devices[index], &u->done)) != AX_OK) free(u);
+    else {
+      u->device = index;
+      u->stream = stream;
+      u->next = b->uses;
+      b->uses = u;
+    }
+  }
+  if (b && st == AX_OK) st = ax_cuda_status("copy", cudaEventRecord(u->done, stream));
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return st;
+}
+
+bool ax_cuda_is_pinned(const void *p)
+{
+  pthread_mutex_lock(&ax_cuda_lock);
+  const bool yes = block_of(p) != NULL;
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return yes;
+}
+
+/* With the lock held. */
+void ax_cuda_pinned_empty(void)
+{
+  int kept = 0;
+  for (int k = 0; k < n_blocks; k++) {
+    pinned *b = blocks[k];
+    if (b->used || !idle(b)) blocks[kept++] = b;
+    else {
+      cudaFreeHost(b->data);
+      free(b);
+    }
+  }
+  n_blocks = kept;
+}

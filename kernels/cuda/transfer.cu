@@ -1,0 +1,223 @@
+/* Copies between the host and devices, and what is sent ahead.
+ *
+ * A copy up takes its place in the computing stream: its source is staged in pinned memory, so the call waits for nothing.  A copy down is
+ * waited for, unless it goes to pinned memory and its caller says that it will wait itself.  What is sent ahead (a loader's next batch) travels
+ * in the copy stream, beside the computation, into memory of the sending pool; `arrive` makes the computing stream wait for it. */
+#include "device.h"
+
+#include <stdlib.h>
+
+/* What goes up waits in pinned memory of the host: pieces of STAGE bytes in turn, each filled one copy after the other, and used again when
+ * the last copy out of it is done. */
+static const size_t STAGE = (size_t)4 << 20;
+static const size_t PIECE = (size_t)32 << 20; /* of what is sent ahead: at most so much is pinned at a time */
+
+/* All pieces at once, so that none is made in the middle of a run.  False: the host has no pinned memory to give. */
+static bool make_stages(ax_cuda_device *dev)
+{
+  void *p = NULL;
+  int made = 0;
+
+  if (cudaHostAlloc(&p, AX_STAGES * STAGE, cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError(); /* it would be reported again by the next launch */
+    return false;
+  }
+  while (made < AX_STAGES && cudaEventCreateWithFlags(&dev->stages[made].done, cudaEventDisableTiming) == cudaSuccess) made++;
+  if (made < AX_STAGES) {
+    while (made > 0) cudaEventDestroy(dev->stages[--made].done);
+    cudaFreeHost(p);
+    return false;
+  }
+  for (int k = 0; k < AX_STAGES; k++) dev->stages[k].data = (char *)p + (size_t)k * STAGE;
+  return true;
+}
+
+/* A piece with room for n bytes.  *out NULL with AX_OK: there is none. */
+static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_stage **out)
+{
+  ax_stage *s = &dev->stages[dev->next_stage];
+  ax_status st = AX_OK;
+
+  *out = NULL;
+  if (!s->data && !make_stages(dev)) return AX_OK;
+  if (STAGE - s->used < n) {
+    dev->next_stage = (dev->next_stage + 1) % AX_STAGES;
+    s = &dev->stages[dev->next_stage];
+    if (s->busy && cudaEventQuery(s->done) != cudaSuccess) {
+      cudaGetLastError(); /* "not ready" would be reported again by the next launch */
+      dev->stats.waits++;
+      if ((st = ax_cuda_status("copy", cudaEventSynchronize(s->done))) != AX_OK) return st;
+    }
+    s->busy = false;
+    s->used = 0;
+  }
+  *out = s;
+  return AX_OK;
+}
+
+/* Host to device: `src` has been read when the call returns, the copy itself takes its place in the stream. */
+static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, const void *src, size_t bytes)
+{
+  ax_status st = AX_OK;
+  dev->stats.uploads++;
+  for (size_t at = 0; at < bytes && st == AX_OK; at += STAGE) {
+    const size_t n = bytes - at < STAGE ? bytes - at : STAGE;
+    ax_stage *s;
+    if ((st = stage_for(dev, n, &s)) != AX_OK) return st;
+    if (!s) return ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, (const char *)src + at, bytes - at, cudaMemcpyHostToDevice, stream)); /* staged by the driver */
+    char *const from = s->data + s->used;
+    memcpy(from, (const char *)src + at, n);
+    s->used += (n + 255) / 256 * 256;
+    if (s->used > STAGE) s->used = STAGE;
+    st = ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, from, n, cudaMemcpyHostToDevice, stream));
+    if (st == AX_OK) st = ax_cuda_status("copy", cudaEventRecord(s->done, stream));
+    s->busy = st == AX_OK;
+  }
+  return st;
+}
+
+/* `waiting` goes on, on its device, when what `stream` of `index` was asked for until now is done. */
+static ax_status wait_for_stream(const char *what, cudaStream_t waiting, int index, cudaStream_t stream)
+{
+  ax_cuda_device *dev = &ax_cuda_devices[index];
+  cudaStream_t own;
+  cudaEvent_t e;
+  ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &own); /* events belong to the device of their stream */
+
+  if (st != AX_OK) return st;
+  pthread_mutex_lock(&ax_cuda_lock);
+  if ((st = ax_cuda_event(dev, &e)) == AX_OK) {
+    st = ax_cuda_status(what, cudaEventRecord(e, stream));
+    if (st == AX_OK) st = ax_cuda_status(what, cudaStreamWaitEvent(waiting, e, 0));
+    ax_cuda_event_back(dev, e); /* the wait is for what was recorded; recording again later does not change it */
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return st;
+}
+
+/* Between two devices, in the stream of the one that receives; both streams then know of it, and no host waits. */
+static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
+{
+  cudaStream_t here, there;
+  ax_status st;
+
+  if ((st = ax_cuda_use(from, &there)) != AX_OK || (st = ax_cuda_use(to, &here)) != AX_OK || (st = wait_for_stream("copy", here, from.index, there)) != AX_OK ||
+      (st = ax_cuda_use(to, &here)) != AX_OK || (st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
+    return st;
+  return wait_for_stream("copy", there, to.index, here); /* what is written into `src` next comes behind */
+}
+
+ax_status ax_cuda_copy(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
+{
+  cudaStream_t stream;
+  ax_status st;
+
+  if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index) return copy_over(to, dst, from, src, bytes);
+  if ((st = ax_cuda_use(from.kind == AX_CUDA ? from : to, &stream)) != AX_OK) return st;
+  if (from.kind == AX_CPU && to.kind == AX_CUDA) return copy_up(&ax_cuda_devices[to.index], stream, dst, src, bytes);
+  st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, to.kind == AX_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyDefault, stream));
+  return st == AX_OK && to.kind == AX_CPU ? ax_cuda_wait(from.index, "copy") : st;
+}
+
+ax_status ax_cuda_copy_later(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
+{
+  const ax_device d = from.kind == AX_CUDA ? from : to;
+  const void *const host = from.kind == AX_CPU ? src : dst;
+  cudaStream_t stream;
+  ax_status st;
+
+  if ((from.kind == AX_CUDA && to.kind == AX_CUDA) || !ax_cuda_is_pinned(host)) return ax_cuda_copy(to, dst, from, src, bytes);
+  if ((st = ax_cuda_use(d, &stream)) != AX_OK) return st;
+  st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, from.kind == AX_CPU ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
+  return st == AX_OK ? ax_cuda_pinned_used(host, d.index, stream) : st;
+}
+
+/* ---- ahead of time */
+
+/* `src` has been read when the call returns: it is copied into pinned memory, unless it lies in such memory itself. */
+static ax_status copy_ahead(ax_cuda_device *dev, int index, char *dst, const char *src, size_t bytes)
+{
+  const bool direct = ax_cuda_is_pinned(src);
+  ax_status st = AX_OK;
+
+  for (size_t at = 0; at < bytes && st == AX_OK; at += direct ? bytes : PIECE) {
+    const size_t n = direct || bytes - at < PIECE ? bytes - at : PIECE;
+    void *staged = NULL;
+    if (!direct) {
+      if ((st = ax_cuda_pinned_new(n, &staged)) != AX_OK) return st;
+      memcpy(staged, src + at, n);
+    }
+    const void *const from = direct ? (const void *)(src + at) : staged;
+    st = ax_cuda_status("send", cudaMemcpyAsync(dst + at, from, n, cudaMemcpyHostToDevice, dev->copies));
+    if (st == AX_OK) st = ax_cuda_pinned_used(from, index, dev->copies);
+    if (st != AX_OK) cudaStreamSynchronize(dev->copies); /* no event says when the pinned memory is free */
+    if (staged) ax_cuda_pinned_free(staged, n);
+  }
+  return st;
+}
+
+ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uint64_t *ticket)
+{
+  ax_cuda_device *dev = &ax_cuda_devices[index];
+  ax_sent sent = { 0, NULL };
+  cudaStream_t stream;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream)) != AX_OK) return st;
+  if (!dev->copies && (st = ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&dev->copies, cudaStreamNonBlocking))) != AX_OK) return st;
+  if ((st = ax_cuda_alloc_sending(index, bytes, out)) != AX_OK) return st;
+  st = copy_ahead(dev, index, (char *)*out, (const char *)src, bytes);
+  pthread_mutex_lock(&ax_cuda_lock);
+  if (st == AX_OK && dev->n_sent == dev->room_for_sent) {
+    ax_sent *more = (ax_sent *)realloc(dev->sent, (size_t)(2 * dev->room_for_sent + 16) * sizeof *more);
+    if (more) {
+      dev->sent = more;
+      dev->room_for_sent = 2 * dev->room_for_sent + 16;
+    } else st = ax_fail(AX_ENOMEM, "send: no room for the records of what is on its way");
+  }
+  if (st == AX_OK && (st = ax_cuda_event(dev, &sent.done)) == AX_OK && (st = ax_cuda_status("send", cudaEventRecord(sent.done, dev->copies))) != AX_OK)
+    ax_cuda_event_back(dev, sent.done);
+  if (st == AX_OK) {
+    *ticket = sent.ticket = ++dev->last_ticket;
+    dev->sent[dev->n_sent++] = sent;
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
+  if (st == AX_OK) return st;
+  cudaStreamSynchronize(dev->copies); /* the block goes back, and must not be written any more */
+  ax_cuda_release(index, *out, bytes);
+  *out = NULL;
+  return st;
+}
+
+/* The copy stream works in order: with one ticket all earlier ones have arrived. */
+ax_status ax_cuda_arrive(int index, uint64_t ticket)
+{
+  ax_cuda_device *dev = &ax_cuda_devices[index];
+  cudaStream_t stream;
+  ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
+  int n = 0;
+
+  if (st != AX_OK) return st;
+  pthread_mutex_lock(&ax_cuda_lock);
+  if (ticket > dev->arrived) {
+    while (n < dev->n_sent && dev->sent[n].ticket <= ticket) n++;
+    if (n > 0) st = ax_cuda_status("arrive", cudaStreamWaitEvent(stream, dev->sent[n - 1].done, 0));
+    if (st == AX_OK) {
+      for (int k = 0; k < n; k++) ax_cuda_event_back(dev, dev->sent[k].done);
+      memmove(dev->sent, dev->sent + n, (size_t)(dev->n_sent -= n) * sizeof *dev->sent);
+      dev->arrived = ticket;
+    }
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return st;
+}
+
+void ax_cuda_all_arrived(ax_cuda_device *dev)
+{
+  pthread_mutex_lock(&ax_cuda_lock);
+  for (int k = 0; k < dev->n_sent; k++) ax_cuda_event_back(dev, dev->sent[k].done);
+  dev->n_sent = 0;
+  dev->arrived = dev->last_ticket;
+  pthread_mutex_unlock(&ax_cuda_lock);
+}
