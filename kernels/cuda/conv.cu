@@ -1,8 +1,12 @@
 /* Convolutions and their gradients as products whose operands are never written out: a block has a tile of the result, and its threads fetch
  * the elements of both operands through the windows.  Channels are innermost in images, weights are (o, c / groups, kh, kw).
  *
+ * cuDNN, which has tensor cores, is asked first.  These are for float64, and for what it has no plan for.
+ *
  * The gradient of a weight adds over all positions of all images: pieces whose number follows from the sizes, then the pieces in order. */
 #include "common.cuh"
+
+#include "cudnn.h"
 
 enum { TILE = 64, DEPTH = 16, THREADS = 256, MOST_PIECES = 64, PIECE = 2048 };
 
@@ -196,11 +200,22 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
   return s;
 }
 
+/* Through cuDNN, when it does this one. */
+static ax_status try_cudnn(ax_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x, const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
+{
+  const ax_conv c = { s.n, s.c, s.h, s.w, s.o, s.oh, s.ow, s.kh, s.kw, { s.stride[0], s.stride[1] }, { s.padding[0], s.padding[1] }, { s.dilation[0], s.dilation[1] }, s.groups };
+  return ax_cudnn_convolve(x->device, kind, &c, (ax_dtype)x->dtype, (ax_dtype)w->dtype, ax_data(x), ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y),
+                           kind == AX_CONV_WEIGHT && call->a->accumulate, done);
+}
+
 AX_CUDA_KERNEL(_convolution)
 {
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
   const shape s = shape_of(call, x, w->shape, y);
+  bool done = false;
   if (y->numel == 0) return AX_OK;
+  const ax_status st = try_cudnn(AX_CONV_FORWARD, call, s, x, w, bias, y, &done);
+  if (st != AX_OK || done) return st;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const forward<S> j = { s, (const S *)ax_data(x), (const S *)ax_data(w), bias ? (const S *)ax_data(bias) : NULL, (S *)ax_data(y), s.n * s.oh * s.ow, s.og, s.cg * s.taps };
@@ -214,6 +229,9 @@ AX_CUDA_KERNEL(_conv2d_backward_input)
   const shape s = shape_of(call, x, w->shape, g);
   if (x->numel == 0) return AX_OK;
   if (g->numel == 0) return ax_cuda_clear("conv2d", x->device, ax_data(x), (size_t)x->numel * ax_itemsize(x));
+  bool done = false;
+  const ax_status st = try_cudnn(AX_CONV_INPUT, call, s, x, w, NULL, g, &done);
+  if (st != AX_OK || done) return st;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const to_input<S> j = { s, (const S *)ax_data(g), (const S *)ax_data(w), (S *)ax_data(x), s.n * s.h * s.w, s.cg, s.og * s.taps };
@@ -231,6 +249,9 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
 
   if (w->numel == 0) return AX_OK;
   if (x->numel == 0 || g->numel == 0) return add ? AX_OK : ax_cuda_clear("conv2d", d, ax_data(w), (size_t)w->numel * ax_itemsize(w));
+  bool done = false;
+  const ax_status tried = try_cudnn(AX_CONV_WEIGHT, call, s, x, w, NULL, g, &done);
+  if (tried != AX_OK || done) return tried;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;

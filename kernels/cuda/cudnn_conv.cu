@@ -1,0 +1,186 @@
+/* Convolutions through cuDNN.
+ *
+ * Its fast kernels want channels innermost in weights, too, (o, kh, kw, c / groups); ours are (o, c / groups, kh, kw), the same for windows of one
+ * position.  Other weights are turned at each call into memory of the call: 2 bytes read and written for each weight of a half type, which for
+ * ResNet-50's 11 million such weights is 45 MB, some 10 us of a step, forward and again for each gradient.
+ *
+ * A weight's gradient out of half images comes in their type (no engine of cuDNN 9.19 gives float32), and is then widened or added where the row
+ * asks for that: one rounding for each call, as in PyTorch. */
+#include "cudnn.h"
+
+#ifndef AX_CUDNN
+
+ax_status ax_cudnn_convolve(ax_device, ax_conv_kind, const ax_conv *, ax_dtype, ax_dtype, void *, void *, const void *, void *, bool, bool *done)
+{
+  *done = false;
+  return AX_OK;
+}
+
+#else
+
+#include <stdio.h>
+#include <string.h>
+
+/* All counts are below 2^31: 32-bit division is several times faster. */
+
+/* (o, c, taps) to (o, taps, c) */
+template <class S> static __global__ void turn(uint32_t count, uint32_t c, uint32_t taps, const S *from, S *to)
+{
+  for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
+    const uint32_t p = (uint32_t)i, channel = p % c, row = p / c, tap = row % taps, o = row / taps;
+    to[i] = from[((int64_t)o * c + channel) * taps + tap];
+  }
+}
+
+/* (o, taps, c) to (o, c, taps), in another type or added to what is there. */
+template <class S, class D> static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool add, const S *from, D *to)
+{
+  for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
+    const uint32_t p = (uint32_t)i, tap = p % taps, row = p / taps, channel = row % c, o = row / c;
+    const float v = ax_load(from[((int64_t)o * taps + tap) * c + channel]);
+    to[i] = ax_store<D>(add ? ax_load(to[i]) + v : v);
+  }
+}
+
+/* N neighbouring channels at a time: N divides o, and y is aligned for that many. */
+template <class S, int N> static __global__ void add_bias(uint32_t count, uint32_t o, const S *bias, S *y)
+{
+  struct alignas(sizeof(S) * N) few { S of[N]; };
+  for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
+    const uint32_t channel = (uint32_t)i % (o / N) * N;
+    few v = ((const few *)y)[i];
+    for (int k = 0; k < N; k++) v.of[k] = ax_store<S>(ax_load(v.of[k]) + ax_load(bias[channel + k]));
+    ((few *)y)[i] = v;
+  }
+}
+
+/* ---- the graph */
+
+enum { X = 1, W = 2, Y = 3 }; /* numbers of its tensors */
+enum { KIND, TYPE, X_ALIGN, W_ALIGN, Y_ALIGN, CONV }; /* words of a key; then the ax_conv */
+static_assert(sizeof(ax_conv) % 8 == 0 && CONV * 8 + sizeof(ax_conv) <= sizeof(ax_cudnn_key), "a convolution fits a key");
+
+static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t n, int64_t c, int64_t h, int64_t w, int64_t align)
+{
+  const int64_t size[4] = { n, c, h, w }, stride[4] = { h * w * c, 1, w * c, c };
+  return g.tensor(uid, type, 4, size, stride, align);
+}
+
+static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
+{
+  ax_conv s;
+  memcpy(&s, key.word + CONV, sizeof s);
+  const cudnnDataType_t type = (cudnnDataType_t)key.word[TYPE];
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const double one = 1, zero = 0;
+  const ax_conv_kind kind = (ax_conv_kind)key.word[KIND];
+
+  const cudnnBackendDescriptor_t x = image(g, X, type, s.n, s.c, s.h, s.w, key.word[X_ALIGN]);
+  const cudnnBackendDescriptor_t w = image(g, W, type, s.o, s.c / s.groups, s.kh, s.kw, key.word[W_ALIGN]);
+  const cudnnBackendDescriptor_t y = image(g, Y, type, s.n, s.o, s.oh, s.ow, key.word[Y_ALIGN]);
+
+  const cudnnBackendDescriptor_t c = g.make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
+  g.set(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, (int64_t)2);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, s.padding);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, s.padding);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, s.dilation);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, s.stride);
+  g.finish(c);
+
+#define OPERATION(KIND_OF, NAME, X_OF, Y_OF, W_OF) \
+  const cudnnBackendDescriptor_t op = g.make(CUDNN_BACKEND_OPERATION_CONVOLUTION_##KIND_OF##_DESCRIPTOR, NAME); \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##X_OF, x); \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##W_OF, w); \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##Y_OF, y);
+#define NUMBERS(KIND_OF) \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND_OF##_CONV_DESC, c); \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND_OF##_ALPHA, one); \
+  g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND_OF##_BETA, zero); \
+  g.finish(op); \
+  g.add(op);
+  if (kind == AX_CONV_FORWARD) {
+    OPERATION(FORWARD, "the operation", FORWARD_X, FORWARD_Y, FORWARD_W)
+    NUMBERS(FORWARD)
+  } else if (kind == AX_CONV_INPUT) {
+    OPERATION(BACKWARD_DATA, "the input's gradient", BWD_DATA_DX, BWD_DATA_DY, BWD_DATA_W)
+    NUMBERS(BWD_DATA)
+  } else {
+    OPERATION(BACKWARD_FILTER, "the weight's gradient", BWD_FILTER_X, BWD_FILTER_DY, BWD_FILTER_DW)
+    NUMBERS(BWD_FILTER)
+  }
+#undef OPERATION
+#undef NUMBERS
+}
+
+/* ---- calls */
+
+/* Calls f(ax_type<S>()) with the storage type; only for the three types that come here. */
+template <class F> static ax_status with_type(ax_dtype d, F f)
+{
+  return d == AX_F16 ? f(ax_type<ax_f16>()) : d == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<float>());
+}
+
+ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax_dtype dtype, ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
+                            bool *done)
+{
+  static const char *const kinds[] = { "convolution", "convolution's input gradient", "convolution's weight gradient" };
+  const int64_t taps = s->kh * s->kw, cg = s->c / s->groups, weights = s->o * cg * taps, most = INT32_MAX;
+  const bool turned = taps > 1 && cg > 1;
+  const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype); /* into memory of the call, then to the weight */
+  const size_t bytes = (size_t)weights * ax_dtype_size(dtype);
+  const unsigned blocks = ax_blocks(weights, 256, d.index);
+  std::shared_ptr<ax_cudnn_plan> plan;
+  ax_cudnn_key key;
+  char what[80];
+  void *own = NULL;
+  ax_status st;
+
+  *done = false;
+  if (dtype != AX_F32 && dtype != AX_F16 && dtype != AX_BF16) return AX_OK;
+  /* sizes that cuDNN counts in 32 bits */
+  if (s->n * s->c * s->h * s->w > most || s->n * s->o * s->oh * s->ow > most || weights > most || s->padding[0] > 4096 || s->padding[1] > 4096) return AX_OK;
+  if (s->stride[0] > 4096 || s->stride[1] > 4096 || s->dilation[0] > 4096 || s->dilation[1] > 4096) return AX_OK;
+
+  memset(&key, 0, sizeof key);
+  key.word[KIND] = kind;
+  key.word[TYPE] = ax_cudnn_type(dtype);
+  key.word[X_ALIGN] = ax_cudnn_alignment(x);
+  key.word[W_ALIGN] = turned || through ? 128 : ax_cudnn_alignment(w);
+  key.word[Y_ALIGN] = ax_cudnn_alignment(y);
+  memcpy(key.word + CONV, s, sizeof *s);
+  snprintf(what, sizeof what, "%s %s", kinds[kind], ax_dtype_name(dtype));
+  if ((st = ax_cudnn_find(d, what, key, build, dtype == AX_F32, &plan)) != AX_OK || !plan) return st;
+  if ((turned || through) && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
+  if (turned && kind != AX_CONV_WEIGHT)
+    st = with_type(dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      return ax_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps, (const S *)w, (S *)own);
+    });
+  if (st == AX_OK) {
+    const int64_t uids[3] = { X, W, Y };
+    void *const data[3] = { x, own ? own : w, y };
+    st = ax_cudnn_run(d, plan, 3, uids, data, done);
+  }
+  if (*done && through)
+    st = with_type(dtype, [&](auto from) {
+      typedef AX_TYPE_OF(from) S;
+      return with_type(w_dtype, [&](auto to) {
+        typedef AX_TYPE_OF(to) D;
+        return ax_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps, add, (const S *)own, (D *)w);
+      });
+    });
+  if (*done && bias && kind == AX_CONV_FORWARD)
+    st = with_type(dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      constexpr int N = 16 / sizeof(S);
+      const uint32_t count = (uint32_t)(s->n * s->oh * s->ow * s->o), o = (uint32_t)s->o;
+      if (o % N == 0 && (uintptr_t)y % 16 == 0) return ax_launch("conv2d", d, ax_blocks(count / N, 256, d.index), 256, add_bias<S, N>, count / N, o, (const S *)bias, (S *)y);
+      return ax_launch("conv2d", d, ax_blocks(count, 256, d.index), 256, add_bias<S, 1>, count, o, (const S *)bias, (S *)y);
+    });
+  ax_cuda_give(d, own, bytes);
+  return st;
+}
+
+#endif
