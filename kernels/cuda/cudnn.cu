@@ -366,6 +366,13 @@ static ax_status handle_of(ax_device d, device_state **out)
   return AX_OK;
 }
 
+/* The name under which calls are counted that cuDNN does not do: with the last of the reasons. */
+static std::string ours(const std::string &what, const std::string &why)
+{
+  const size_t last = why.rfind("; ");
+  return what.substr(0, what.find(',')) + ", ours (" + (last == std::string::npos ? why : why.substr(last + 2)) + ")";
+}
+
 static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build, bool exact, std::shared_ptr<ax_cudnn_plan> *out)
 {
   std::lock_guard<std::mutex> hold(lock);
@@ -384,7 +391,7 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
     std::string why;
     ax_cudnn_graph g(ax_cudnn_target{ s->handle, NULL });
     if (ax_cudnn_choose(g, build, key, exact, s->most_workspace, fresh.get(), &why)) fresh->name = std::string(what) + ", cuDNN engine " + std::to_string(fresh->engine);
-    else fresh->name = std::string(what) + ", not through cuDNN" + why;
+    else fresh->name = ours(what, why);
     if (plans().size() >= MOST_PLANS) plans().clear(); /* a script whose shapes never come back */
     at = plans().emplace(k, fresh).first;
   }
@@ -421,7 +428,7 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendExecute(s->handle, plan->plan, pack.d);
   *done = e == CUDNN_STATUS_SUCCESS;
   if (!*done) { /* others may hold the plan: it stays in the cache, as one that is none */
-    plan->name += ", refused: " + words(e);
+    plan->name = ours(plan->name, words(e));
     dnn.p_cudnnBackendDestroyDescriptor(plan->plan);
     plan->plan = NULL;
   }
