@@ -5,18 +5,16 @@ local core = require "accelerate.core"
 local F = require "accelerate.nn.functional"
 local ffi = require "ffi"
 
-local function unable()
-  if not device.name then return device.reason end
-  if device.fake then return "needs the CUDA kernels (make test-emulated, make test-gpu)" end
-end
-
-if unable() then
-  describe("cuDNN", function() it("needs a device", function() pending(unable()) end) end)
+if not device.name then
+  describe("cuDNN", function() it("needs a device", function() pending(device.reason) end) end)
   return
 end
 
 ffi.cdef [[ int unsetenv(const char *name); int64_t fake_cudnn_living(void); ]]
-local emulated = device.kind == "emulated"
+local stand_in = device.kind == "emulated" and os.getenv("ACCEL_CUDA_LIBRARIES") .. "/libcudnn.so.9"
+local file = stand_in and io.open(stand_in) -- made where the toolkit has cuDNN's headers
+local emulated = file ~= nil and file ~= false
+if file then file:close() end
 local TOLERANCE = { float32 = 2e-5, bfloat16 = 2e-2, float16 = 4e-3 }
 
 local function largest(t) return t:double():abs():max():item() end
@@ -127,7 +125,7 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   local stages = { "descriptor", "tensor", "operation", "graph", "heuristics", "plan", "pack", "execute" }
   for k, stage in ipairs(stages) do
     it("falls back to our own kernels when " .. stage .. " is refused, and leaks nothing", function()
-      local library = ffi.load(os.getenv("ACCEL_CUDA_LIBRARIES") .. "/libcudnn.so.9")
+      local library = ffi.load(stand_in)
       local case = { "", { 1, 8, 5, 10 + k }, { 8, 8, 3, 3 }, 1, 1 }
       local leaves = { core.randn(case[2]), core.randn(case[3]), core.randn { 8 } }
       check("before", "float32", { core.randn { 1, 8, 5, 9 }, leaves[2] }, convolution { "", nil, nil, 1, 1 }) -- the handle is there
