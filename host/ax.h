@@ -358,6 +358,12 @@ AX_API ax_status ax_fill(ax_tensor *dst, double value);   /* not recorded */
 /* The one element of `t`, wherever it lies; waits for its device. */
 AX_API ax_status ax_item(ax_tensor *t, double *out);
 
+/* How products of float32 are computed on GPUs, as PyTorch's torch.set_float32_matmul_precision: HIGHEST (the default) in float32; HIGH and MEDIUM
+ * with operands rounded to TF32 (10 bits of mantissa), sums in float32.  The CPU always computes in float32.  Of the whole process. */
+typedef enum { AX_PRECISION_HIGHEST, AX_PRECISION_HIGH, AX_PRECISION_MEDIUM } ax_precision;
+AX_API ax_precision ax_float32_matmul_precision(void);
+AX_API void ax_float32_matmul_precision_set(ax_precision p);
+
 /* ---- autograd ----------------------------------------------------------------------------------------------- */
 
 AX_API bool ax_grad_enabled(void);

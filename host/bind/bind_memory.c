@@ -256,7 +256,28 @@ static int synchronize(lua_State *L)
   return 0;
 }
 
-/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran on this thread, for devices of that kind: a table
+/* core.set_float32_matmul_precision(p), core.get_float32_matmul_precision() */
+static const char *const precisions[] = { "highest", "high", "medium" };
+
+static int set_float32_matmul_precision(lua_State *L)
+{
+  ax_bind_enter(L);
+  for (int k = 0; lua_type(L, 1) == LUA_TSTRING && k < 3; k++)
+    if (strcmp(lua_tostring(L, 1), precisions[k]) == 0) {
+      ax_float32_matmul_precision_set((ax_precision)k);
+      return 0;
+    }
+  return ax_arg_error(L, "set_float32_matmul_precision", 1, "precision", "\"highest\", \"high\" or \"medium\"", 1);
+}
+
+static int get_float32_matmul_precision(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_pushstring(L, precisions[ax_float32_matmul_precision()]);
+  return 1;
+}
+
+/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran on this thread (of GPUs: in this process): a table
  * name -> calls */
 static int kernel_stats(lua_State *L)
 {
@@ -298,7 +319,8 @@ void ax_open_memory(lua_State *L)
     { "reset_peak_memory_stats", reset_peak_memory_stats }, { "debug_fail_alloc", debug_fail_alloc },
     { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info },
     { "device_count", device_count }, { "synchronize", synchronize }, { "set_default_device", set_default_device },
-    { "kernel_stats", kernel_stats }, { NULL, NULL },
+    { "kernel_stats", kernel_stats }, { "set_float32_matmul_precision", set_float32_matmul_precision },
+    { "get_float32_matmul_precision", get_float32_matmul_precision }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   last.left = ax_memory_pressure();

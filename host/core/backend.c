@@ -110,3 +110,8 @@ ax_status ax_backend_of(ax_device device, const ax_backend **out)
   *out = NULL;
   return ax_fail(AX_EINVAL, "cuda:%d: this process sees %d CUDA device%s, numbered from 0", device.index, n, n == 1 ? "" : "s");
 }
+
+static ax_precision float32_products;
+
+ax_precision ax_float32_matmul_precision(void) { return float32_products; }
+void ax_float32_matmul_precision_set(ax_precision p) { float32_products = p; }

@@ -1,22 +1,10 @@
 /* mm, bmm, linear.  float32 and the half types go to oneDNN; what it has no fast code for goes to it in another form (copied,
  * or in float32) or to our own kernel, which also does float64 and integers. */
 #include "gemm.h"
+#include "stacks.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Steps that oneDNN likes: a dim of size 1 steps as if it were contiguous. */
-static void tidy(int64_t rows, int64_t cols, int64_t *step)
-{
-  if (cols == 1) step[2] = 1;
-  if (rows == 1) step[1] = step[2] == 1 ? cols : 1;
-}
-
-/* Can a BLAS take it: one dim adjacent, the other one not overlapping? */
-static bool plain(int64_t rows, int64_t cols, const int64_t *step)
-{
-  return step[0] >= 0 && ((step[2] == 1 && step[1] >= cols) || (step[1] == 1 && step[2] >= rows));
-}
 
 /* Scratch memory with matrix `src` packed in type `to`; changes its steps. */
 static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void *src, void **out,
@@ -31,7 +19,7 @@ static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols,
   step[0] = step[0] ? rows * cols : 0;
   step[1] = cols;
   step[2] = 1;
-  tidy(rows, cols, step);
+  ax_tidy_steps(rows, cols, step);
 out:
   return st;
 }
@@ -93,16 +81,16 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
 
   *done = false;
   if (g.k == 0) return AX_OK;
-  tidy(g.m, g.k, g.a);
-  tidy(g.k, g.n, g.b);
+  ax_tidy_steps(g.m, g.k, g.a);
+  ax_tidy_steps(g.k, g.n, g.b);
   if (g.m == 1) g.c[1] = g.n;
   if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
   const bool deep = g.batch == 1 && g.k >= DEEP && g.a[1] == 1 && g.m > 1;
-  if (!plain(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) { /* half results would be rounded after each slice */
+  if (!ax_blas_takes(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) { /* half results would be rounded after each slice */
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
     a = own_a;
   }
-  if (!plain(g.k, g.n, g.b)) {
+  if (!ax_blas_takes(g.k, g.n, g.b)) {
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.k, g.n, g.b, b, &own_b, &bytes_b));
     b = own_b;
   }
@@ -254,40 +242,22 @@ ax_status ax_cpu_dot(const ax_call *call)
   return run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
-/* Stacks of any strides, broadcast against each other.  The result lies in order; its leading dims are merged as far as all three step
- * evenly, the innermost is one batch, and the others are walked. */
 ax_status ax_cpu__matmul_stacks(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  const int batch = c->ndim - 2;
-  const size_t item = ax_itemsize(a), out_item = ax_itemsize(c);
-  int64_t shape[AX_MAX_DIMS] = { 1 }, sa[AX_MAX_DIMS] = { 0 }, sb[AX_MAX_DIMS] = { 0 }, sc[AX_MAX_DIMS] = { 0 }, calls = 1;
-  int n = 0;
+  const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
   ax_status st = check(call);
 
   if (st != AX_OK || c->numel == 0) return st;
-  for (int d = 0; d < batch; d++) {
-    const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
-    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
-    if (c->shape[d] == 1) continue;
-    if (n && sa[n - 1] == ta * c->shape[d] && sb[n - 1] == tb * c->shape[d] && sc[n - 1] == tc * c->shape[d]) n--;
-    else shape[n] = 1;
-    shape[n] *= c->shape[d];
-    sa[n] = ta, sb[n] = tb, sc[n] = tc;
-    n++;
-  }
-  if (n) n--; /* the last one is the batch */
-  const ax_gemm g = { .dtype = a->dtype, .batch = shape[n], .m = c->shape[batch], .n = c->shape[batch + 1], .k = a->shape[a->ndim - 1],
-                      .a = { sa[n], a->strides[a->ndim - 2], a->strides[a->ndim - 1] }, .b = { sb[n], b->strides[b->ndim - 2], b->strides[b->ndim - 1] },
-                      .c = { sc[n], c->strides[batch] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
-  for (int d = 0; d < n; d++) calls *= shape[d];
-  for (int64_t p = 0; st == AX_OK && p < calls; p++) {
-    int64_t at_a = 0, at_b = 0, at_c = 0, rest = p;
-    for (int d = n - 1; d >= 0; d--) {
-      at_a += rest % shape[d] * sa[d], at_b += rest % shape[d] * sb[d], at_c += rest % shape[d] * sc[d];
-      rest /= shape[d];
-    }
-    st = run(&g, (char *)ax_data(a) + at_a * (int64_t)item, (char *)ax_data(b) + at_b * (int64_t)item, NULL, (char *)ax_data(c) + at_c * (int64_t)out_item);
+  const ax_stacks s = ax_stacks_of(a, b, c);
+  const int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2;
+  const ax_gemm g = { .dtype = a->dtype, .batch = s.batch, .m = c->shape[lc], .n = c->shape[lc + 1], .k = a->shape[la + 1],
+                      .a = { s.a[s.n], a->strides[la], a->strides[la + 1] }, .b = { s.b[s.n], b->strides[lb], b->strides[lb + 1] },
+                      .c = { s.c[s.n], c->strides[lc] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
+  for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
+    int64_t at_a, at_b, at_c;
+    ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
+    st = run(&g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL, (char *)ax_data(c) + at_c * out_item);
   }
   return st;
 }

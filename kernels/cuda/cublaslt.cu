@@ -1,13 +1,16 @@
 /* Matrix products through cuBLASLt, a plan for each shape.
  *
  * cuBLASLt counts in columns: our c (m, n) with adjacent columns is its (n, m), and c = a b becomes c' = b' a'.  The algorithm is what its
- * heuristic names first, never what a stopwatch says, so a shape is always computed the same way on one model of GPU. */
+ * heuristic names first, never what a stopwatch says, and no algorithm is allowed that adds parts of a result in the type of the result or in
+ * place: a shape is always computed the same way on one model of GPU, and half results are rounded once. */
 #include "gemm.cuh"
+#include "stacks.h"
 
-#ifdef AX_EMULATE
+#include "vendor.h"
+#if defined(AX_EMULATE) && !__has_include(<cublasLt.h>)
 
-/* The emulated device has none: the caller's own kernel does it. */
-ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const void *, const void *, const void *, void *, bool *done)
+/* Emulated without NVIDIA's headers: the caller's own kernel does it. */
+ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const ax_gemm_data *, bool *done)
 {
   *done = false;
   return AX_OK;
@@ -17,13 +20,15 @@ ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const void *, const void 
 
 #include <cublasLt.h>
 #include <mutex>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unordered_map>
 
 #include "library.h"
+#include "stats.h"
 
 static const char FILE_NAME[] = "libcublasLt.so.13";
+/* What an algorithm may ask for: NVIDIA's advice for Hopper.  A call takes what its own algorithm needs, most of them nothing. */
 static const size_t WORKSPACE = (size_t)32 << 20;
 
 /* ---- the functions, found when first needed */
@@ -31,15 +36,17 @@ static const size_t WORKSPACE = (size_t)32 << 20;
 #define FUNCTIONS(X) \
   X(cublasLtCreate) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
   X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
-  X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetStatusString)
+  X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetStatusString) \
+  X(cublasLtGetStatusName)
 static struct {
 #define X(name) decltype(&name) p_##name;
   FUNCTIONS(X)
 #undef X
 } lt;
 
-static std::mutex lock;
-static cublasLtHandle_t handles[64];
+static std::mutex lock; /* of everything below; descriptors are changed and used under it */
+enum { MOST_DEVICES = 64 };
+static cublasLtHandle_t handles[MOST_DEVICES];
 
 static ax_status open_library(void)
 {
@@ -56,139 +63,260 @@ static ax_status open_library(void)
   return AX_OK;
 }
 
-static ax_status status_of(const char *what, cublasStatus_t s)
+/* *usable false with AX_OK: an emulated device without the stand-in. */
+static ax_status ready(ax_device d, bool *usable)
 {
+  *usable = true;
+  if (handles[d.index]) return AX_OK;
+#ifdef AX_EMULATE
+  static int missing = -1;
+  if (missing < 0) missing = open_library() != AX_OK;
+  if (missing) {
+    *usable = false;
+    return AX_OK;
+  }
+#else
+  const ax_status st = open_library();
+  if (st != AX_OK) return st;
+#endif
+  const cublasStatus_t s = lt.p_cublasLtCreate(&handles[d.index]);
   if (s == CUBLAS_STATUS_SUCCESS) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "matrix product: %s: %s", what, lt.p_cublasLtGetStatusString(s));
+  return ax_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? AX_ENOMEM : AX_ENOIMPL, "matrix product on cuda:%d: cublasLtCreate: %s", d.index, lt.p_cublasLtGetStatusString(s));
 }
-#define LT(name, ...) do { if ((st = status_of(#name, lt.p_##name(__VA_ARGS__))) != AX_OK) return st; } while (0)
 
 /* ---- plans */
 
+struct key { ax_gemm g; int64_t device, tf32, aligned; };
+
 struct plan {
+  key k;
+  plan *next; /* in its bucket */
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
+  const void *bias, *aux; /* what the descriptor points to */
+  size_t workspace;
+  int64_t *calls;
   bool found;
 };
 
-struct key { ax_gemm g; int64_t device, aligned; };
-struct hash_key {
-  size_t operator()(const key &k) const
-  {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a over the words */
-    const uint64_t *w = (const uint64_t *)&k;
-    for (size_t i = 0; i < sizeof k / 8; i++) h = (h ^ w[i]) * 0x100000001b3u;
-    return (size_t)h;
-  }
-};
-struct same_key { bool operator()(const key &a, const key &b) const { return memcmp(&a, &b, sizeof a) == 0; } };
-static std::unordered_map<key, plan, hash_key, same_key> plans;
+enum { BUCKETS = 1024, MOST_PLANS = 4096 };
+static plan *buckets[BUCKETS];
+static int n_plans;
+
+static size_t bucket_of(const key *k)
+{
+  uint64_t h = 0xcbf29ce484222325u; /* FNV-1a over the words */
+  const uint64_t *w = (const uint64_t *)k;
+  for (size_t i = 0; i < sizeof *k / 8; i++) h = (h ^ w[i]) * 0x100000001b3u;
+  return (size_t)(h >> 32 ^ h) % BUCKETS;
+}
+
+static void drop(plan *p)
+{
+  if (p->op) lt.p_cublasLtMatmulDescDestroy(p->op);
+  if (p->a) lt.p_cublasLtMatrixLayoutDestroy(p->a);
+  if (p->b) lt.p_cublasLtMatrixLayoutDestroy(p->b);
+  if (p->c) lt.p_cublasLtMatrixLayoutDestroy(p->c);
+  free(p);
+}
+
+/* A script whose shapes never come back must not fill the host with descriptors. */
+static void drop_all(void)
+{
+  for (plan *&first : buckets)
+    while (plan *p = first) {
+      first = p->next;
+      drop(p);
+    }
+  n_plans = 0;
+}
 
 static cudaDataType_t type_of(int64_t d)
 {
   return d == AX_F64 ? CUDA_R_64F : d == AX_F16 ? CUDA_R_16F : d == AX_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* A matrix of ours as cuBLASLt sees it: transposed when our columns are adjacent. */
-static ax_status layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t cols, const int64_t *step, bool adjacent, cublasLtMatrixLayout_t *out)
-{
-  const int64_t r = adjacent ? cols : rows, c = adjacent ? rows : cols, ld = adjacent ? step[1] : step[2];
-  const int32_t batch = (int32_t)g->batch;
-  ax_status st;
-  LT(cublasLtMatrixLayoutCreate, out, type_of(d), (uint64_t)r, (uint64_t)c, ld < r ? r : ld);
-  if (batch > 1) {
-    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
-    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step[0], sizeof step[0]);
-  }
-  return AX_OK;
-}
-
-/* How well the addresses are aligned, for the heuristic: 16 bytes allow the fastest kernels. */
+/* How well an address is aligned, for the heuristic: 16 bytes allow the fastest kernels.  NULL: no matter. */
 static uint32_t alignment(const void *p)
 {
   uint32_t n = 256;
   while ((uintptr_t)p % n) n /= 2;
   return n;
 }
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-static ax_status make_plan(ax_device d, const ax_gemm *g, bool a_adjacent, bool b_adjacent, const void *a, const void *b, const void *bias, const void *c, plan *p)
+#define LT(name, ...) do { if ((s = lt.p_##name(__VA_ARGS__)) != CUBLAS_STATUS_SUCCESS) return s; } while (0)
+
+/* A matrix of ours as cuBLASLt sees it: transposed when our columns are adjacent. */
+static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t cols, const int64_t *step, bool adjacent, cublasLtMatrixLayout_t *out)
 {
-  const bool wide = g->dtype == AX_F64;
-  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
-  /* ours a x b is theirs b' x a': the first operand of theirs is our b */
-  const cublasOperation_t op_b = b_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T, op_a = a_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T;
-  const int64_t c_step[3] = { g->c[0], g->c[1], 1 };
-  cublasLtMatmulPreference_t preference;
+  const int64_t r = adjacent ? cols : rows, c = adjacent ? rows : cols, ld = adjacent ? step[1] : step[2];
+  const int32_t batch = (int32_t)g->batch;
+  cublasStatus_t s;
+  LT(cublasLtMatrixLayoutCreate, out, type_of(d), (uint64_t)r, (uint64_t)c, ld < r ? r : ld);
+  if (batch > 1) {
+    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
+    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step[0], sizeof step[0]);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+static uint32_t epilogue_of(const ax_gemm *g)
+{
+  switch (g->epilogue) {
+  case AX_GEMM_GELU: return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  case AX_GEMM_DGELU: return CUBLASLT_EPILOGUE_DGELU;
+  case AX_GEMM_ROW_SUMS: return CUBLASLT_EPILOGUE_BGRADB; /* our a is its B */
+  default: return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, const ax_gemm_data *data)
+{
+  /* None, or parts in float32 (float64) in the workspace that a second kernel adds up in order. */
+  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const uint64_t most = WORKSPACE;
+  /* a bias or aux that is aligned worse than c is met by kernels that do not expect more of c */
+  const uint32_t align_c = least(alignment(data->c), least(alignment(data->bias), alignment(data->aux))), align[4] = { alignment(data->b), alignment(data->a), align_c, align_c };
+  const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
   cublasLtMatmulHeuristicResult_t result;
   int n = 0;
-  ax_status st;
+  cublasStatus_t s;
+
+  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+  for (int i = 0; i < 4; i++) LT(cublasLtMatmulPreferenceSetAttribute, preference, which[i], &align[i], sizeof align[i]);
+  LT(cublasLtMatmulAlgoGetHeuristic, handles[p->k.device], p->op, p->b, p->a, p->c, p->c, preference, 1, &result, &n);
+  if (n < 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (result.state != CUBLAS_STATUS_SUCCESS) return result.state;
+  p->algorithm = result.algo;
+  p->workspace = result.workspaceSize;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t point_to(plan *p, const ax_gemm_data *data)
+{
+  cublasStatus_t s;
+  if (data->bias != p->bias) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias, sizeof data->bias);
+  p->bias = data->bias;
+  if (data->aux != p->aux) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &data->aux, sizeof data->aux);
+  p->aux = data->aux;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data)
+{
+  const ax_gemm *g = &p->k.g;
+  const bool wide = g->dtype == AX_F64;
+  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->k.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  /* ours a x b is theirs b' x a': the first operand of theirs is our b */
+  const int32_t op_b = b_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T, op_a = a_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const int64_t c_step[3] = { g->c[0], g->c[1], 1 }, aux_ld = g->c[1] < g->n ? g->n : g->c[1];
+  const uint32_t epilogue = epilogue_of(g);
+  cublasLtMatmulPreference_t preference;
+  cublasStatus_t s;
 
   LT(cublasLtMatmulDescCreate, &p->op, compute, wide ? CUDA_R_64F : CUDA_R_32F);
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof op_b);
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof op_a);
-  if (bias) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-  }
-  if ((st = layout(g, g->dtype, g->m, g->k, g->a, a_adjacent, &p->a)) != AX_OK) return st;
-  if ((st = layout(g, g->dtype, g->k, g->n, g->b, b_adjacent, &p->b)) != AX_OK) return st;
-  if ((st = layout(g, g->out, g->m, g->n, c_step, true, &p->c)) != AX_OK) return st;
+  LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  if (data->aux) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
+  if ((s = point_to(p, data)) != CUBLAS_STATUS_SUCCESS) return s; /* the search looks at their alignment */
+  if ((s = layout(g, g->dtype, g->m, g->k, g->a, a_adjacent, &p->a)) != CUBLAS_STATUS_SUCCESS) return s;
+  if ((s = layout(g, g->dtype, g->k, g->n, g->b, b_adjacent, &p->b)) != CUBLAS_STATUS_SUCCESS) return s;
+  if ((s = layout(g, g->out, g->m, g->n, c_step, true, &p->c)) != CUBLAS_STATUS_SUCCESS) return s;
   LT(cublasLtMatmulPreferenceCreate, &preference);
-  const uint32_t align[3] = { alignment(b), alignment(a), alignment(c) };
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE, sizeof WORKSPACE);
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof align[0]);
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1], sizeof align[1]);
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2], sizeof align[2]);
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof align[2]);
-  p->found = lt.p_cublasLtMatmulAlgoGetHeuristic(handles[d.index], p->op, p->b, p->a, p->c, p->c, preference, 1, &result, &n) == CUBLAS_STATUS_SUCCESS && n > 0;
-  if (p->found) p->algorithm = result.algo;
+  s = search(p, preference, data);
   lt.p_cublasLtMatmulPreferenceDestroy(preference);
+  return s;
+}
+
+/* Counts it under what it is; `refused` names the status where there is no algorithm. */
+static int64_t *counter_of(const key *k, cublasStatus_t s)
+{
+  static const char *const names[] = { "", " + gelu", " x gelu'", " + row sums" };
+  const ax_gemm *g = &k->g;
+  char name[96];
+  snprintf(name, sizeof name, "mm %s -> %s, cuBLASLt%s%s%s%s%s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name((ax_dtype)g->out), k->tf32 ? " tf32" : "",
+           g->bias && g->epilogue != AX_GEMM_ROW_SUMS ? " + bias" : "", names[g->epilogue], s != CUBLAS_STATUS_SUCCESS ? ", refused: " : "",
+           s != CUBLAS_STATUS_SUCCESS ? lt.p_cublasLtGetStatusName(s) : "");
+  return ax_cuda_counter(name);
+}
+
+static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data, plan **out)
+{
+  const size_t at = bucket_of(k);
+  for (plan *p = buckets[at]; p; p = p->next)
+    if (memcmp(&p->k, k, sizeof *k) == 0) {
+      *out = p;
+      return AX_OK;
+    }
+  if (n_plans == MOST_PLANS) drop_all();
+  plan *p = (plan *)calloc(1, sizeof *p);
+  if (!p) return ax_fail(AX_ENOMEM, "matrix product: no memory for a plan");
+  p->k = *k;
+  const cublasStatus_t s = fill_in(p, a_adjacent, b_adjacent, data);
+  if (s == CUBLAS_STATUS_ALLOC_FAILED) {
+    drop(p);
+    return ax_fail(AX_ENOMEM, "matrix product: cuBLASLt has no memory for a plan");
+  }
+  p->found = s == CUBLAS_STATUS_SUCCESS; /* if not, the caller has other ways; that is remembered, too */
+  p->calls = counter_of(k, s);
+  p->next = buckets[at];
+  buckets[at] = p;
+  n_plans++;
+  *out = p;
   return AX_OK;
 }
 
-static bool adjacent(int64_t rows, int64_t cols, const int64_t *step) { return step[2] == 1 && (step[1] >= cols || rows == 1); }
+static bool small(int64_t v) { return v <= INT32_MAX; }
 
-ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done)
+ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data *data, bool *done)
 {
-  const bool a_adjacent = adjacent(g->m, g->k, g->a), b_adjacent = adjacent(g->k, g->n, g->b);
-  const bool a_fits = a_adjacent || (g->a[1] == 1 && g->a[2] >= g->m), b_fits = b_adjacent || (g->b[1] == 1 && g->b[2] >= g->k);
-  const double one = 1, zero = 0;
-  const float one_f = 1, zero_f = 0;
+  static const double one = 1, zero = 0;
+  static const float one_f = 1, zero_f = 0;
   cudaStream_t stream;
   void *workspace = NULL;
+  bool usable;
+  plan *p = NULL;
+  key k;
   ax_status st;
 
   *done = false;
-  if (!ax_is_float((ax_dtype)g->dtype) || !a_fits || !b_fits) return AX_OK;
+  if (!ax_is_float((ax_dtype)asked->dtype) || !small(asked->m) || !small(asked->n) || !small(asked->k) || !small(asked->batch)) return AX_OK;
+  k.g = *asked;
+  ax_gemm *g = &k.g;
+  ax_tidy_steps(g->m, g->k, g->a);
+  ax_tidy_steps(g->k, g->n, g->b);
+  if (g->m == 1) g->c[1] = g->n;
+  if (g->batch == 1) g->a[0] = g->b[0] = g->c[0] = 0;
+  if (!ax_blas_takes(g->m, g->k, g->a) || !ax_blas_takes(g->k, g->n, g->b)) return AX_OK;
   if ((st = ax_cuda_use(d, &stream)) != AX_OK) return st;
-  std::lock_guard<std::mutex> hold(lock);
-  if ((st = open_library()) != AX_OK) return st;
-  if (!handles[d.index]) LT(cublasLtCreate, &handles[d.index]);
-  key k;
-  memset(&k, 0, sizeof k);
-  k.g = *g;
   k.device = d.index;
-  k.aligned = (int64_t)(alignment(a) | alignment(b) << 10 | alignment(c) << 20);
-  if (plans.size() > 4096) plans.clear(); /* a script whose shapes never come back; their descriptors are a few hundred bytes each */
-  auto at = plans.find(k);
-  if (at == plans.end()) {
-    plan fresh = {};
-    if ((st = make_plan(d, g, a_adjacent, b_adjacent, a, b, bias, c, &fresh)) != AX_OK) return st;
-    at = plans.emplace(k, fresh).first;
+  k.tf32 = g->dtype == AX_F32 && ax_float32_matmul_precision() != AX_PRECISION_HIGHEST;
+  k.aligned = (int64_t)alignment(data->a) | (int64_t)alignment(data->b) << 10 | (int64_t)alignment(data->c) << 20 | (int64_t)alignment(data->bias) << 30 |
+              (int64_t)alignment(data->aux) << 40;
+  std::lock_guard<std::mutex> hold(lock);
+  if ((st = ready(d, &usable)) != AX_OK || !usable) return st;
+  if ((st = plan_for(&k, g->a[2] == 1 && g->a[1] >= g->k, g->b[2] == 1 && g->b[1] >= g->n, data, &p)) != AX_OK) return st;
+  ++*p->calls;
+  if (!p->found) return AX_OK;
+  cublasStatus_t s = point_to(p, data);
+  if (s == CUBLAS_STATUS_SUCCESS) {
+    if (p->workspace && (st = ax_cuda_take(d, p->workspace, &workspace)) != AX_OK) return st;
+    const bool wide = g->dtype == AX_F64;
+    const void *alpha = wide ? (const void *)&one : &one_f;
+    const void *beta = g->accumulate ? alpha : wide ? (const void *)&zero : &zero_f;
+    s = lt.p_cublasLtMatmul(handles[d.index], p->op, alpha, data->b, p->b, data->a, p->a, beta, data->c, p->c, data->c, p->c, &p->algorithm, workspace,
+                            p->workspace, stream);
+    if (workspace) ax_cuda_give(d, workspace, p->workspace);
   }
-  const plan &p = at->second;
-  if (!p.found) return AX_OK; /* our own kernel takes what it has no algorithm for */
-  if (bias) LT(cublasLtMatmulDescSetAttribute, p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-  if ((st = ax_cuda_take(d, WORKSPACE, &workspace)) != AX_OK) return st;
-  const bool wide = g->dtype == AX_F64;
-  const void *alpha = wide ? (const void *)&one : &one_f;
-  const void *beta = g->accumulate ? alpha : wide ? (const void *)&zero : &zero_f;
-  st = status_of("cublasLtMatmul", lt.p_cublasLtMatmul(handles[d.index], p.op, alpha, b, p.b, a, p.a, beta, c, p.c, c, p.c, &p.algorithm, workspace, WORKSPACE, stream));
-  ax_cuda_give(d, workspace, WORKSPACE);
-  *done = st == AX_OK;
-  return st;
+  *done = s == CUBLAS_STATUS_SUCCESS;
+  if (*done) return AX_OK;
+  return ax_fail(AX_ENOIMPL, "matrix product of %lld x (%lld, %lld) x (%lld, %lld) in %s on cuda:%d: cublasLtMatmul: %s", (long long)g->batch, (long long)g->m,
+                 (long long)g->k, (long long)g->k, (long long)g->n, ax_dtype_name((ax_dtype)g->dtype), d.index, lt.p_cublasLtGetStatusString(s));
 }
 
 #endif

@@ -1,5 +1,10 @@
-/* mm, bmm, linear.  cuBLASLt takes float types with one adjacent dim; the rest (integers, odd strides) goes to a plain tiled kernel. */
+/* mm, bmm, linear.  cuBLASLt takes float types with one adjacent dim; other float matrices are packed first where that pays, and the rest
+ * (integers, what cuBLASLt has no algorithm for) goes to a plain tiled kernel. */
 #include "gemm.cuh"
+#include "stacks.h"
+#include "stats.h"
+
+#include <stdio.h>
 
 /* ---- our own kernel: a tile of TILE x TILE results a block, one result a thread, any strides */
 
@@ -15,9 +20,10 @@ template <class S, class O> static __global__ void gemm_tile(ax_gemm g, const S 
 {
   typedef typename accumulator<S>::type T;
   __shared__ T ta[TILE][TILE + 1], tb[TILE][TILE + 1];
-  const int64_t y = (int64_t)blockIdx.y * TILE + threadIdx.y, x = (int64_t)blockIdx.x * TILE + threadIdx.x;
+  const int64_t x = (int64_t)blockIdx.x * TILE + threadIdx.x, tiles = (g.m + TILE - 1) / TILE;
 
-  for (int64_t i = blockIdx.z; i < g.batch; i += gridDim.z) {
+  for (int64_t at = blockIdx.z * (int64_t)gridDim.y + blockIdx.y; at < g.batch * tiles; at += (int64_t)gridDim.y * gridDim.z) { /* the same for the whole block */
+    const int64_t i = at / tiles, y = at % tiles * TILE + threadIdx.y;
     T sum = 0;
     for (int64_t k0 = 0; k0 < g.k; k0 += TILE) {
       const int64_t ka = k0 + threadIdx.x, kb = k0 + threadIdx.y;
@@ -36,34 +42,109 @@ template <class S, class O> static __global__ void gemm_tile(ax_gemm g, const S 
   }
 }
 
-template <class S, class O> static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+template <class S, class O> static ax_status own_of(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
-  const int64_t down = (g->m + TILE - 1) / TILE, z = g->batch < 65535 ? g->batch : 65535;
-  if (down > 65535) return ax_fail(AX_ESHAPE, "%s: %lld rows are more than the plain kernel takes", ax_ops[op].name, (long long)g->m);
-  return ax_launch(ax_ops[op].name, d, dim3((unsigned)((g->n + TILE - 1) / TILE), (unsigned)down, (unsigned)z), dim3(TILE, TILE), gemm_tile<S, O>, *g,
-                   (const S *)a, (const S *)b, (const O *)bias, (O *)c);
+  const int64_t across = (g->n + TILE - 1) / TILE, down = (g->m + TILE - 1) / TILE * g->batch;
+  const int64_t y = down < 65535 ? down : 65535, z = down / y < 65535 ? down / y : 65535;
+  if (across > INT32_MAX) return ax_fail(AX_ESHAPE, "%s: %lld columns are more than the plain kernel takes", ax_ops[op].name, (long long)g->n);
+  return ax_launch(ax_ops[op].name, d, dim3((unsigned)across, (unsigned)y, (unsigned)z), dim3(TILE, TILE), gemm_tile<S, O>, *g, (const S *)a, (const S *)b, (const O *)bias,
+                   (O *)c);
 }
 
-ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
+  static int64_t *calls[AX_DTYPE_COUNT][2];
   const bool wide = g->out != g->dtype;
-  bool done = false;
+  int64_t *&count = calls[g->dtype][wide];
 
-  if (g->batch == 0 || g->m == 0 || g->n == 0) return AX_OK;
-  if (g->k > 0) {
-    const ax_status st = ax_cublaslt_gemm(d, g, a, b, bias, c, &done);
-    if (st != AX_OK || done) return st;
+  if (!count) {
+    char name[96];
+    snprintf(name, sizeof name, "mm %s -> %s, own kernel", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name((ax_dtype)g->out));
+    count = ax_cuda_counter(name);
   }
+  ++*count;
   switch ((ax_dtype)g->dtype) {
-  case AX_I64: return own<int64_t, int64_t>(op, d, g, a, b, bias, c);
-  case AX_I32: return own<int32_t, int32_t>(op, d, g, a, b, bias, c);
-  case AX_U8: return own<uint8_t, uint8_t>(op, d, g, a, b, bias, c);
-  case AX_F16: return wide ? own<ax_f16, float>(op, d, g, a, b, bias, c) : own<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
-  case AX_BF16: return wide ? own<ax_bf16, float>(op, d, g, a, b, bias, c) : own<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
-  case AX_F64: return own<double, double>(op, d, g, a, b, bias, c);
-  case AX_F32: return own<float, float>(op, d, g, a, b, bias, c);
+  case AX_I64: return own_of<int64_t, int64_t>(op, d, g, a, b, bias, c);
+  case AX_I32: return own_of<int32_t, int32_t>(op, d, g, a, b, bias, c);
+  case AX_U8: return own_of<uint8_t, uint8_t>(op, d, g, a, b, bias, c);
+  case AX_F16: return wide ? own_of<ax_f16, float>(op, d, g, a, b, bias, c) : own_of<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
+  case AX_BF16: return wide ? own_of<ax_bf16, float>(op, d, g, a, b, bias, c) : own_of<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
+  case AX_F64: return own_of<double, double>(op, d, g, a, b, bias, c);
+  case AX_F32: return own_of<float, float>(op, d, g, a, b, bias, c);
   default: return ax_cuda_no_dtype(op, (ax_dtype)g->dtype);
   }
+}
+
+/* ---- packing */
+
+extern "C" ax_status ax_cuda__copy(const ax_call *call);
+
+/* Scratch memory with the matrix (a stack of them) in order; changes its steps.  For expanded gradients and slices of every other column. */
+static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void **src, void **own_memory, size_t *bytes)
+{
+  const int64_t batch = step[0] ? g->batch : 1, item = (int64_t)ax_dtype_size((ax_dtype)g->dtype);
+  const int64_t shape[3] = { batch, rows, cols }, order[3] = { rows * cols, cols, 1 };
+  ax_tensor like = {}; /* of which the copy reads the device alone */
+  ax_tensor *one = &like;
+  const ax_attrs attrs = {};
+  ax_iter it = {};
+  ax_status st;
+
+  like.device = d;
+  like.dtype = (uint8_t)g->dtype;
+  *bytes = (size_t)(batch * rows * cols * item);
+  if ((st = ax_cuda_take(d, *bytes, own_memory)) != AX_OK) return st;
+  it.ndim = 3, it.n = 2, it.numel = batch * rows * cols;
+  it.op[0].data = (char *)*own_memory, it.op[1].data = (char *)*src;
+  it.op[0].dtype = it.op[1].dtype = (ax_dtype)g->dtype;
+  for (int k = 0; k < 3; k++) it.shape[k] = shape[k], it.op[0].stride[k] = order[k] * item, it.op[1].stride[k] = step[k] * item;
+  ax_call call = {};
+  call.op = op, call.a = &attrs, call.n_in = call.n_out = 1, call.in = call.out = &one, call.iter = &it;
+  step[0] = step[0] ? rows * cols : 0, step[1] = cols, step[2] = 1;
+  *src = *own_memory;
+  return ax_cuda__copy(&call);
+}
+
+/* ---- the way for each product */
+
+/* At most as many of a batch as cuBLASLt's kernels are launched for in one go. */
+enum { BATCH = 65535 };
+
+static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a, const void *b, const void *bias, void *c)
+{
+  ax_gemm g = *asked;
+  void *own_a = NULL, *own_b = NULL;
+  size_t bytes_a = 0, bytes_b = 0;
+  bool done = false;
+  ax_status st = AX_OK;
+
+  if (g.k > 0 && ax_is_float((ax_dtype)g.dtype)) {
+    const bool large = g.m * g.n >= 32 * 32; /* a small product is over before its operands are packed */
+    ax_tidy_steps(g.m, g.k, g.a);
+    ax_tidy_steps(g.k, g.n, g.b);
+    if (large && !ax_blas_takes(g.m, g.k, g.a)) st = pack(op, d, &g, g.m, g.k, g.a, &a, &own_a, &bytes_a);
+    if (st == AX_OK && large && !ax_blas_takes(g.k, g.n, g.b)) st = pack(op, d, &g, g.k, g.n, g.b, &b, &own_b, &bytes_b);
+    const ax_gemm_data data = { a, b, (void *)bias, NULL, c };
+    if (st == AX_OK) st = ax_cublaslt_gemm(d, &g, &data, &done);
+  }
+  if (st == AX_OK && !done) st = own(op, d, &g, a, b, bias, c);
+  if (own_a) ax_cuda_give(d, own_a, bytes_a);
+  if (own_b) ax_cuda_give(d, own_b, bytes_b);
+  return st;
+}
+
+ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *all, const void *a, const void *b, const void *bias, void *c)
+{
+  const int64_t item = (int64_t)ax_dtype_size((ax_dtype)all->dtype), out_item = (int64_t)ax_dtype_size((ax_dtype)all->out);
+  ax_gemm g = *all;
+  ax_status st = AX_OK;
+
+  if (g.batch == 0 || g.m == 0 || g.n == 0) return AX_OK;
+  for (int64_t at = 0; st == AX_OK && at < all->batch; at += BATCH) {
+    g.batch = all->batch - at < BATCH ? all->batch - at : BATCH;
+    st = some(op, d, &g, (const char *)a + at * g.a[0] * item, (const char *)b + at * g.b[0] * item, bias, (char *)c + at * g.c[0] * out_item);
+  }
+  return st;
 }
 
 static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
@@ -110,43 +191,25 @@ AX_CUDA_KERNEL(dot)
   return gemm(call, &g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
-/* Stacks of any strides, broadcast against each other.  The result lies in order; its leading dims are merged as far as all three step
- * evenly, the innermost is one batch, and the others are walked. */
 AX_CUDA_KERNEL(_matmul_stacks)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  const int batch = c->ndim - 2;
   const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
-  int64_t shape[AX_MAX_DIMS] = { 1 }, sa[AX_MAX_DIMS] = { 0 }, sb[AX_MAX_DIMS] = { 0 }, sc[AX_MAX_DIMS] = { 0 }, calls = 1;
+  const int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2;
   ax_status st = AX_OK;
   ax_gemm g = {};
-  int n = 0;
 
   if (c->numel == 0) return AX_OK;
-  for (int d = 0; d < batch; d++) {
-    const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
-    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
-    if (c->shape[d] == 1) continue;
-    if (n && sa[n - 1] == ta * c->shape[d] && sb[n - 1] == tb * c->shape[d] && sc[n - 1] == tc * c->shape[d]) n--;
-    else shape[n] = 1;
-    shape[n] *= c->shape[d];
-    sa[n] = ta, sb[n] = tb, sc[n] = tc;
-    n++;
-  }
-  if (n) n--; /* the last one is the batch */
-  g.dtype = a->dtype, g.out = c->dtype, g.batch = shape[n];
-  g.m = c->shape[batch], g.n = c->shape[batch + 1], g.k = a->shape[a->ndim - 1];
-  g.a[0] = sa[n], g.a[1] = a->strides[a->ndim - 2], g.a[2] = a->strides[a->ndim - 1];
-  g.b[0] = sb[n], g.b[1] = b->strides[b->ndim - 2], g.b[2] = b->strides[b->ndim - 1];
-  g.c[0] = sc[n], g.c[1] = c->strides[batch];
+  const ax_stacks s = ax_stacks_of(a, b, c);
+  g.dtype = a->dtype, g.out = c->dtype, g.batch = s.batch;
+  g.m = c->shape[lc], g.n = c->shape[lc + 1], g.k = a->shape[la + 1];
+  g.a[0] = s.a[s.n], g.a[1] = a->strides[la], g.a[2] = a->strides[la + 1];
+  g.b[0] = s.b[s.n], g.b[1] = b->strides[lb], g.b[2] = b->strides[lb + 1];
+  g.c[0] = s.c[s.n], g.c[1] = c->strides[lc];
   g.accumulate = call->a->accumulate;
-  for (int d = 0; d < n; d++) calls *= shape[d];
-  for (int64_t p = 0; st == AX_OK && p < calls; p++) {
-    int64_t at_a = 0, at_b = 0, at_c = 0, rest = p;
-    for (int d = n - 1; d >= 0; d--) {
-      at_a += rest % shape[d] * sa[d], at_b += rest % shape[d] * sb[d], at_c += rest % shape[d] * sc[d];
-      rest /= shape[d];
-    }
+  for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
+    int64_t at_a, at_b, at_c;
+    ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
     st = gemm(call, &g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL, (char *)ax_data(c) + at_c * out_item);
   }
   return st;

@@ -1,31 +1,35 @@
-/* See stats.h. */
+/* Counters: see stats.h.  They are the process's, not a thread's: plans that hold them are. */
 #include "stats.h"
 
+#include <mutex>
 #include <stdio.h>
 #include <string.h>
 
 enum { COUNTERS = 256 };
-static thread_local ax_kernel_stat counters[COUNTERS + 1]; /* the last one takes what finds no room */
-static thread_local int n_counters;
+static ax_kernel_stat counters[COUNTERS + 1]; /* the last one takes what finds no room */
+static int n_counters;
+static std::mutex lock;
 
-void ax_cuda_count(const char *name)
+int64_t *ax_cuda_counter(const char *name)
 {
+  char cut[sizeof counters[0].name];
+  std::lock_guard<std::mutex> hold(lock);
+
+  snprintf(cut, sizeof cut, "%s", name);
   for (int k = 0; k < n_counters; k++)
-    if (strncmp(counters[k].name, name, sizeof counters[k].name - 1) == 0) {
-      counters[k].calls++;
-      return;
-    }
-  ax_kernel_stat *c = &counters[n_counters < COUNTERS ? n_counters++ : COUNTERS];
-  snprintf(c->name, sizeof c->name, "%s", c == &counters[COUNTERS] ? "others" : name);
-  c->calls++;
+    if (strcmp(counters[k].name, cut) == 0) return &counters[k].calls;
+  if (n_counters == COUNTERS) return &counters[COUNTERS].calls;
+  memcpy(counters[n_counters].name, cut, sizeof cut);
+  return &counters[n_counters++].calls;
 }
 
-const ax_kernel_stat *ax_cuda_stats(int *n, bool reset)
+void ax_cuda_count(const char *name) { ++*ax_cuda_counter(name); }
+
+extern "C" const ax_kernel_stat *ax_cuda_stats(int *n, bool reset)
 {
-  *n = n_counters + (counters[COUNTERS].calls > 0);
-  if (reset) {
-    memset(counters, 0, sizeof counters);
-    *n = n_counters = 0;
-  }
+  std::lock_guard<std::mutex> hold(lock);
+  *n = n_counters;
+  if (reset) /* the names stay: plans hold on to their counters */
+    for (int k = 0; k <= COUNTERS; k++) counters[k].calls = 0;
   return counters;
 }

@@ -6,7 +6,10 @@ extern "C" {
 #include "ax.h"
 }
 
-/* One more call of the kernel `name` ("convolution bfloat16, cuDNN engine 38") on this thread. */
+/* The counter of that name ("convolution bfloat16, cuDNN engine 38"), made when it is new.  Never NULL, and it stays where it is, so that a plan
+ * finds it once.  Names are cut at 95 characters. */
+int64_t *ax_cuda_counter(const char *name);
+/* One more call of the kernel `name`: looks it up each time. */
 void ax_cuda_count(const char *name);
 extern "C" const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 

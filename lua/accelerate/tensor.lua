@@ -68,6 +68,8 @@ local core = require "accelerate.core"
 ---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for none also why
 ---@field set_default_device fun(device: string): string where constructors put tensors when nothing else is said; returns the former one
 ---@field synchronize fun(device: string) waits until the device has done all it was asked for
+---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's function, but it also governs convolutions, which PyTorch lets use TF32 by default. The CPU computes in float32 always
+---@field get_float32_matmul_precision fun(): string
 ---@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]): accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any dims
 ---@field split fun(x: accelerate.Tensor, split_size: integer|integer[], dim?: integer): ... views of split_size positions each, or of the sizes listed
 ---@field chunk fun(x: accelerate.Tensor, chunks: integer, dim?: integer): ... at most `chunks` views of equal length (the last one may be shorter)
@@ -81,6 +83,7 @@ for _, name in ipairs {
   "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
   "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released", "grad", "Function",
   "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count", "set_default_device", "synchronize", "ops",
+  "set_float32_matmul_precision", "get_float32_matmul_precision",
 } do
   M[name] = core[name]
 end

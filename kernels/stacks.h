@@ -1,0 +1,62 @@
+/* Products of stacks: how their leading dims are walked, for C and CUDA. */
+#ifndef AX_STACKS_H
+#define AX_STACKS_H
+
+#include "ax.h"
+
+/* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each other.  The leading dims are merged as far as all
+ * three step evenly; the innermost is the batch of one call, and the others are walked: shape[0 .. n - 1], with steps in elements. */
+typedef struct ax_stacks {
+  int n;
+  int64_t calls, batch;
+  int64_t shape[AX_MAX_DIMS], a[AX_MAX_DIMS], b[AX_MAX_DIMS], c[AX_MAX_DIMS]; /* at n: the batch and its steps */
+} ax_stacks;
+
+static inline ax_stacks ax_stacks_of(const ax_tensor *a, const ax_tensor *b, const ax_tensor *c)
+{
+  ax_stacks s;
+  int n = 0;
+
+  s.shape[0] = 1, s.a[0] = s.b[0] = s.c[0] = 0;
+  for (int d = 0; d < c->ndim - 2; d++) {
+    const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
+    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
+    if (c->shape[d] == 1) continue;
+    if (n && s.a[n - 1] == ta * c->shape[d] && s.b[n - 1] == tb * c->shape[d] && s.c[n - 1] == tc * c->shape[d]) n--;
+    else s.shape[n] = 1;
+    s.shape[n] *= c->shape[d];
+    s.a[n] = ta, s.b[n] = tb, s.c[n] = tc;
+    n++;
+  }
+  s.n = n ? n - 1 : 0;
+  s.batch = s.shape[s.n];
+  s.calls = 1;
+  for (int d = 0; d < s.n; d++) s.calls *= s.shape[d];
+  return s;
+}
+
+/* Where call p begins, in elements. */
+static inline void ax_stacks_at(const ax_stacks *s, int64_t p, int64_t *a, int64_t *b, int64_t *c)
+{
+  *a = *b = *c = 0;
+  for (int d = s->n - 1; d >= 0; d--) {
+    const int64_t i = p % s->shape[d];
+    p /= s->shape[d];
+    *a += i * s->a[d], *b += i * s->b[d], *c += i * s->c[d];
+  }
+}
+
+/* Steps (batch, row, column) as libraries like them: a dim of size 1 steps as if the matrix were contiguous. */
+static inline void ax_tidy_steps(int64_t rows, int64_t cols, int64_t *step)
+{
+  if (cols == 1) step[2] = 1;
+  if (rows == 1) step[1] = step[2] == 1 ? cols : 1;
+}
+
+/* Can a BLAS take it: one dim adjacent, the other one not overlapping? */
+static inline bool ax_blas_takes(int64_t rows, int64_t cols, const int64_t *step)
+{
+  return step[0] >= 0 && ((step[2] == 1 && step[1] >= cols) || (step[1] == 1 && step[2] >= rows));
+}
+
+#endif
