@@ -47,7 +47,7 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---   --batch N --steps N --warmup N
 ---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
 ---   --tf32               float32 products on the GPU's matrix units, rounded to ten bits
----   --serve              measures once for each line that is read, and ends with the input
+---   --serve              measures once for each line that is read, until one says `stop`
 ---@return table flags { device, mixed_precision, batch?, steps?, warmup?, capture, tf32, serve, fused, ... }
 function common.flags(arguments)
   local flags, rest = { device = "cpu", dtype = "fp32" }, {}
@@ -169,7 +169,8 @@ function common.train(accelerator, flags, about, next_batch, train_step)
   if not flags.serve then return measure() end
   print "ready"
   io.stdout:flush()
-  for _ in io.lines() do
+  for line in io.lines() do
+    if line == "stop" then break end
     measure()
     io.stdout:flush()
   end

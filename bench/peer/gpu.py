@@ -233,6 +233,8 @@ def main():
         words = shlex.split(line)
         if not words:
             continue
+        if words[0] == "stop":
+            break
         try:
             if words[0] == "go":
                 say(**modes[words[1]].measure())
