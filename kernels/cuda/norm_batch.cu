@@ -1,23 +1,39 @@
 /* Batch normalisation over rows of channels (the channels lie innermost, so neighbouring threads have neighbouring channels).
  *
- * A chunk of rows, whose number follows from the sizes, sums its differences from its first row, and their squares: a shift near the mean, so
- * that one pass is as exact as two.  A second kernel puts the chunks together in order, in float64, and works out the channels' factors. */
+ * Sums over rows: a block has a chunk of the rows and a tile of the channels.  A thread has a run of V channels (16 bytes) of every TY-th row of the
+ * chunk, four rows in flight; the block adds its TY parts of a channel in order.  Chunks, tiles and TY follow from the sizes alone, and V does
+ * not change what is added to what: the same bits for any alignment.  A warp then puts a channel's chunks together, in float64.
+ *
+ * The statistics sum differences from the chunk's first row, and their squares: a shift near the mean, so that one pass is as exact as two. */
 #include "rows.cuh"
 
-enum { MOST_CHUNKS = 256, LEAST_ROWS = 32, THREADS = 128 };
+enum { MOST_BLOCKS = 1024, LEAST_ROWS = 8, THREADS = 256, LANES = 32, WARPS = 4 };
 
 struct job {
   int64_t rows, channels, chunks;
+  int across; /* runs of channels in a tile: a power of two up to LANES; the rest of a block's threads are rows */
   bool relu;
 };
 
+/* V: channels of a run when memory is aligned. */
 static job job_of(const ax_tensor *x)
 {
+  const int64_t V = 16 / (int64_t)ax_itemsize(x);
   job j = {};
   j.channels = x->shape[1];
   j.rows = j.channels ? x->numel / j.channels : 0;
-  j.chunks = j.rows / LEAST_ROWS < 1 ? 1 : j.rows / LEAST_ROWS < MOST_CHUNKS ? j.rows / LEAST_ROWS : MOST_CHUNKS;
+  const int64_t runs = (j.channels + V - 1) / V;
+  for (j.across = 1; j.across < LANES && j.across < runs;) j.across *= 2;
+  const int64_t tiles = runs > j.across ? (runs + j.across - 1) / j.across : 1, most = MOST_BLOCKS / tiles > 0 ? MOST_BLOCKS / tiles : 1, each = (int64_t)THREADS / j.across * LEAST_ROWS;
+  j.chunks = j.rows / each < 1 ? 1 : j.rows / each < most ? j.rows / each : most;
   return j;
+}
+
+/* One block for each tile of `across` runs of V channels and each chunk of rows. */
+static inline unsigned blocks_of(const job &j, int V)
+{
+  const int64_t tile = (int64_t)j.across * V, blocks = (j.channels + tile - 1) / tile * j.chunks;
+  return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 
 /* A tensor of one number for each channel, of any floating type, or none. */
@@ -27,21 +43,73 @@ static __device__ __forceinline__ double at(const each &e, int64_t c, double oth
 
 static __device__ __forceinline__ int64_t first_row(const job &j, int64_t chunk) { return j.rows * chunk / j.chunks; }
 
-template <class S> static __global__ void statistics(job j, const S *x, compute<S> *sums)
+/* p % n for positions, mostly below 2^32, where the division is several times faster. */
+static __device__ __forceinline__ int64_t channel_of(int64_t p, int64_t n) { return p >> 32 ? p % n : (int64_t)((uint32_t)p % (uint32_t)n); }
+
+/* Two sums over each chunk's rows of what term(row, channel, loaded..., sums...) adds for V neighbouring channels; to sums[chunk][0 and 1][channel]. */
+template <int V, class T, class L> static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L &of)
 {
-  typedef compute<S> T;
-  for (int64_t p = AX_FIRST; p < j.chunks * j.channels; p += AX_STEP) {
-    const int64_t k = p / j.channels, c = p % j.channels, lo = first_row(j, k), hi = first_row(j, k + 1);
-    const T first = ax_load(x[lo * j.channels + c]);
-    T sum = 0, square = 0;
-    for (int64_t r = lo; r < hi; r++) {
-      const T d = ax_load(x[r * j.channels + c]) - first;
-      sum += d;
-      square += d * d;
+  __shared__ T shared[2][THREADS * V];
+  const int tx = threadIdx.x % j.across, ty = threadIdx.x / j.across, down = THREADS / j.across, width = j.across * V;
+  const int64_t tiles = (j.channels + width - 1) / width;
+
+  for (int64_t t = blockIdx.x; t < tiles * j.chunks; t += gridDim.x) {
+    const int64_t k = t / tiles, c0 = t % tiles * width, c = c0 + tx * V, lo = first_row(j, k), hi = first_row(j, k + 1);
+    T one[V], two[V];
+    for (int i = 0; i < V; i++) one[i] = two[i] = 0;
+    if (c < j.channels) { /* V divides the channels when it is not 1 */
+      L mine = of;
+      mine.begin(j, lo, c);
+      int64_t r = lo + ty;
+      for (; r + 3 * down < hi; r += 4 * down) {
+        typename L::loaded v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) mine.load((r + i * down) * j.channels + c, v[i]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) mine.add(j, v[i], one, two);
+      }
+      for (; r < hi; r += down) {
+        typename L::loaded v;
+        mine.load(r * j.channels + c, v);
+        mine.add(j, v, one, two);
+      }
     }
-    sums[2 * k * j.channels + c] = sum;
-    sums[(2 * k + 1) * j.channels + c] = square;
+    __syncthreads(); /* the last tile's may still be read */
+    for (int i = 0; i < V; i++) {
+      shared[0][ty * width + tx * V + i] = one[i];
+      shared[1][ty * width + tx * V + i] = two[i];
+    }
+    __syncthreads();
+    for (int p = threadIdx.x; p < 2 * width; p += THREADS) {
+      const int which = p / width, at = p % width;
+      T sum = 0;
+      for (int y = 0; y < down; y++) sum += shared[which][y * width + at];
+      if (c0 + at < j.channels) sums[(2 * k + which) * j.channels + c0 + at] = sum;
+    }
   }
+}
+
+template <class S, int V> struct spread {
+  typedef compute<S> T;
+  struct loaded { T x[V]; };
+  const S *x;
+  T first[V];
+  __device__ __forceinline__ void begin(const job &j, int64_t lo, int64_t c) { ax_get(x, lo * j.channels + c, first); }
+  __device__ __forceinline__ void load(int64_t at, loaded &v) const { ax_get(x, at, v.x); }
+  __device__ __forceinline__ void add(const job &, const loaded &v, T (&sum)[V], T (&square)[V]) const
+  {
+    for (int i = 0; i < V; i++) {
+      const T d = v.x[i] - first[i];
+      sum[i] += d;
+      square[i] += d * d;
+    }
+  }
+};
+template <class S, int V> static __global__ void __launch_bounds__(THREADS) statistics(job j, const S *x, compute<S> *sums)
+{
+  spread<S, V> of;
+  of.x = x;
+  chunk_sums<V>(j, sums, of);
 }
 
 /* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and so where relu cut off. */
@@ -52,26 +120,43 @@ template <class T> static __device__ __forceinline__ void coefficients(const eac
   *b = (T)(at(bias, c, 0) - (double)mean * w);
 }
 
+/* Rows that were put together: how many, their mean, and the sum of squared differences from it. */
+struct part { double count, centre, total; };
+static __device__ __forceinline__ part merged(const part &a, const part &b)
+{
+  const double n = a.count + b.count, apart = b.centre - a.centre;
+  if (a.count == 0) return b;
+  if (b.count == 0) return a;
+  return part{ n, a.centre + apart * b.count / n, a.total + b.total + apart * apart * a.count * b.count / n };
+}
+static __device__ __forceinline__ part merged_with(const part &own, int by, int lane)
+{
+  const part other = { __shfl_xor_sync(0xffffffffu, own.count, by), __shfl_xor_sync(0xffffffffu, own.centre, by), __shfl_xor_sync(0xffffffffu, own.total, by) };
+  return lane & by ? merged(other, own) : merged(own, other);
+}
+
+/* A warp for each channel. */
 template <class S> static __global__ void combine(job j, const S *x, const compute<S> *sums, each weight, each bias, each running_mean, each running_var, double momentum, double eps,
                                                    compute<S> *mean, compute<S> *invstd, compute<S> *a, compute<S> *b)
 {
   typedef compute<S> T;
-  for (int64_t c = AX_FIRST; c < j.channels; c += AX_STEP) {
-    double count = 0, centre = 0, total = 0;
-    for (int64_t k = 0; k < j.chunks; k++) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t c = ax_team<false>::first_row(); c < j.channels; c += ax_team<false>::row_step()) {
+    part all = { 0, 0, 0 };
+    for (int64_t k = lane; k < j.chunks; k += 32) {
       const int64_t lo = first_row(j, k);
       const double many = (double)(first_row(j, k + 1) - lo), sum = (double)sums[2 * k * j.channels + c], square = (double)sums[(2 * k + 1) * j.channels + c];
-      const double here = (double)ax_load(x[lo * j.channels + c]) + sum / many, apart = here - centre;
-      const double spread = square - sum * sum / many;
-      centre += apart * many / (count + many);
-      total += (spread < 0 ? 0 : spread) + apart * apart * count * many / (count + many);
-      count += many;
+      const double here = (double)ax_load(x[lo * j.channels + c]) + sum / many, around = square - sum * sum / many;
+      all = merged(all, part{ many, here, around < 0 ? 0 : around });
     }
-    mean[c] = (T)centre;
-    invstd[c] = (T)(1 / sqrt(total / (double)j.rows + eps));
+    for (int by = 16; by > 0; by >>= 1) /* the lower lane's part first in both, so that they agree */
+      all = merged_with(all, by, lane);
+    if (lane != 0) continue;
+    mean[c] = (T)all.centre;
+    invstd[c] = (T)(1 / sqrt(all.total / (double)j.rows + eps));
     coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
-    if (running_mean.data) ax_number_put(running_mean.dtype, (void *)running_mean.data, c, (1 - momentum) * at(running_mean, c, 0) + momentum * centre);
-    if (running_var.data) ax_number_put(running_var.dtype, (void *)running_var.data, c, (1 - momentum) * at(running_var, c, 0) + momentum * total / (double)(j.rows - 1));
+    if (running_mean.data) ax_number_put(running_mean.dtype, (void *)running_mean.data, c, (1 - momentum) * at(running_mean, c, 0) + momentum * all.centre);
+    if (running_var.data) ax_number_put(running_var.dtype, (void *)running_var.data, c, (1 - momentum) * at(running_var, c, 0) + momentum * all.total / (double)(j.rows - 1));
   }
 }
 
@@ -80,7 +165,7 @@ template <class S, int V> static __global__ void apply(job j, S *y, const S *x, 
 {
   typedef compute<S> T;
   for (int64_t q = AX_FIRST; q * V < j.rows * j.channels; q += AX_STEP) {
-    const int64_t c = q * V % j.channels;
+    const int64_t c = channel_of(q * V, j.channels);
     T v[V], z[V];
     ax_get(x, q * V, v);
     if (residual) ax_get(residual, q * V, z);
@@ -116,14 +201,17 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
+    constexpr int V = 16 / (int)sizeof(S);
     const size_t bytes = (size_t)(2 * j.chunks + 2) * (size_t)j.channels * sizeof(T);
     T *sums;
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels;
-    st = ax_launch("batch_norm", d, ax_blocks(j.chunks * j.channels, THREADS, d.index), THREADS, statistics<S>, j, (const S *)ax_data(x), sums);
+    st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
+           ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j, (const S *)ax_data(x), sums)
+           : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j, (const S *)ax_data(x), sums);
     if (st == AX_OK)
-      st = ax_launch("batch_norm", d, ax_blocks(j.channels, THREADS, d.index), THREADS, combine<S>, j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
+      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>, j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
                      call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a, b);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
@@ -141,34 +229,53 @@ template <class S> static __global__ void factors(job j, each weight, each bias,
   for (int64_t c = AX_FIRST; c < j.channels; c += AX_STEP) coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
 }
 
-template <class S> static __global__ void products(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b, compute<S> *sums)
-{
+template <class S, int V> struct product {
   typedef compute<S> T;
-  for (int64_t p = AX_FIRST; p < j.chunks * j.channels; p += AX_STEP) {
-    const int64_t k = p / j.channels, c = p % j.channels, hi = first_row(j, k + 1);
-    T sum = 0, product = 0;
-    for (int64_t r = first_row(j, k); r < hi; r++) {
-      const T v = ax_load(x[r * j.channels + c]), own = ax_load(g[r * j.channels + c]), counts = !j.relu || v * a[c] + b[c] > 0 ? own : (T)0;
-      sum += counts;
-      product += counts * (v - mean[c]);
-    }
-    sums[2 * k * j.channels + c] = sum;
-    sums[(2 * k + 1) * j.channels + c] = product;
+  struct loaded { T g[V], x[V]; };
+  const S *g, *x;
+  const T *mean, *a, *b;
+  T centre[V], by[V], plus[V];
+  __device__ __forceinline__ void begin(const job &, int64_t, int64_t c)
+  {
+    for (int i = 0; i < V; i++) centre[i] = mean[c + i], by[i] = a[c + i], plus[i] = b[c + i];
   }
+  __device__ __forceinline__ void load(int64_t at, loaded &v) const
+  {
+    ax_get(g, at, v.g);
+    ax_get(x, at, v.x);
+  }
+  __device__ __forceinline__ void add(const job &j, const loaded &v, T (&sum)[V], T (&products)[V]) const
+  {
+    for (int i = 0; i < V; i++) {
+      const T counts = !j.relu || v.x[i] * by[i] + plus[i] > 0 ? v.g[i] : (T)0;
+      sum[i] += counts;
+      products[i] += counts * (v.x[i] - centre[i]);
+    }
+  }
+};
+template <class S, int V>
+static __global__ void __launch_bounds__(THREADS) products(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b, compute<S> *sums)
+{
+  product<S, V> of;
+  of.g = g, of.x = x, of.mean = mean, of.a = a, of.b = b;
+  chunk_sums<V>(j, sums, of);
 }
 
-/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s. */
+/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s.  A warp for each channel. */
 template <class S> static __global__ void add_up(job j, const compute<S> *sums, each weight, const compute<S> *invstd, each dweight, each dbias, compute<S> *p)
 {
   typedef compute<S> T;
   T *const q = p + j.channels, *const s = q + j.channels;
-  for (int64_t c = AX_FIRST; c < j.channels; c += AX_STEP) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t c = ax_team<false>::first_row(); c < j.channels; c += ax_team<false>::row_step()) {
     double sum = 0, product = 0;
-    if (j.rows)
-      for (int64_t k = 0; k < j.chunks; k++) {
-        sum += (double)sums[2 * k * j.channels + c];
-        product += (double)sums[(2 * k + 1) * j.channels + c];
-      }
+    for (int64_t k = lane; j.rows && k < j.chunks; k += 32) {
+      sum += (double)sums[2 * k * j.channels + c];
+      product += (double)sums[(2 * k + 1) * j.channels + c];
+    }
+    sum = ax_warp_reduce(sum, [](double a, double b) { return a + b; });
+    product = ax_warp_reduce(product, [](double a, double b) { return a + b; });
+    if (lane != 0) continue;
     const double scale = (double)invstd[c], w = at(weight, c, 1) * scale;
     ax_number_put(dweight.dtype, (void *)dweight.data, c, product * scale);
     ax_number_put(dbias.dtype, (void *)dbias.data, c, sum);
@@ -184,7 +291,7 @@ static __global__ void gradient(job j, S *dx, const S *g, const S *x, const comp
   typedef compute<S> T;
   const T *const q = p + j.channels, *const s = q + j.channels;
   for (int64_t i = AX_FIRST; i * V < j.rows * j.channels; i += AX_STEP) {
-    const int64_t c = i * V % j.channels;
+    const int64_t c = channel_of(i * V, j.channels);
     T xv[V], gv[V];
     ax_get(x, i * V, xv);
     ax_get(g, i * V, gv);
@@ -219,8 +326,10 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     const unsigned channels = ax_blocks(j.channels, THREADS, d.index);
     st = ax_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m, inv, a, b);
     if (st == AX_OK && j.rows)
-      st = ax_launch("batch_norm", d, ax_blocks(j.chunks * j.channels, THREADS, d.index), THREADS, products<S>, j, gp, xp, m, (const T *)a, (const T *)b, sums);
-    if (st == AX_OK) st = ax_launch("batch_norm", d, channels, THREADS, add_up<S>, j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]), each_of(call->out[2]), p);
+      st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp) % 16 == 0
+             ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m, (const T *)a, (const T *)b, sums)
+             : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m, (const T *)a, (const T *)b, sums);
+    if (st == AX_OK) st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>, j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]), each_of(call->out[2]), p);
     if (st == AX_OK && x->numel) {
       if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp) % 16 == 0)
         st = ax_launch("batch_norm", d, ax_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>, j, to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);

@@ -241,10 +241,13 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { x }, 0)
     against("avg_pool2d", function(v) return F.avg_pool2d(v, 3, { stride = 2, padding = 1, ceil_mode = true }) end, { x }, 1e-5)
     against("adaptive_avg_pool2d", function(v) return F.adaptive_avg_pool2d(v, { 5, 3 }) end, { x }, 1e-5)
-    local mean, var = tensor.zeros(5), tensor.ones(5)
-    against("batch_norm", function(v, w, b)
-      return F.batch_norm(v, mean:to(v.device):clone(), var:to(v.device):clone(), w, b, { training = true })
-    end, { x * 2 + 30, tensor.randn(5), tensor.randn(5) }, 2e-5)
+    for _, shape in ipairs { { 3, 5, 17, 14 }, { 4, 64, 9, 30 }, { 2, 300, 13, 9 }, { 40, 3, 20, 21 } } do -- one tile of channels, several, many chunks of rows
+      local c = shape[2]
+      local mean, var = tensor.zeros(c), tensor.ones(c)
+      against("batch_norm", function(v, w, b)
+        return F.batch_norm(v, mean:to(v.device):clone(), var:to(v.device):clone(), w, b, { training = true })
+      end, { tensor.randn(shape) * 2 + (c == 5 and 30 or 1), tensor.randn(c), tensor.randn(c) }, 2e-5) -- many rows times a rounded mean of 30 tell little
+    end
   end)
 
   it("says what was wrong in a kernel's data when the host next waits, and goes on", function()
