@@ -108,7 +108,7 @@ M.DataLoaderConfiguration = record("DataLoaderConfiguration", { fields = {
   even_batches = { "boolean", default = true },  -- all ranks get equally many batches, filled from the start
   use_seedable_sampler = { "boolean", default = false },  -- a RandomSampler's order is of data_seed and the pass alone
   data_seed = { "integer", optional = true },  -- nil: the default generator's seed
-  non_blocking = { "boolean", default = false },  -- copies to a device may still run while the step begins; no effect on a CPU
+  non_blocking = { "boolean", default = false },  -- pinned batches are read when the copy runs: do not change them; no effect on a CPU
   use_stateful_dataloader = { "boolean", default = false },  -- for scripts that ask: prepared loaders have state_dict() anyhow
 } })
 

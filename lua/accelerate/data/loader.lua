@@ -98,8 +98,9 @@ end
 --- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a TensorDataset (and parts
 --- of one) without collate_fn. Default: when a core is free and timing the first batches shows that it gains.
 ---
---- pin_memory is for copies to a GPU: it says that batches may lie in memory that the device can read by itself. Where there is only
---- the CPU it has no effect, as in PyTorch.
+--- pin_memory: the tensors of a batch (at any depth) lie in memory that a GPU reads by itself: x:to("cuda", { non_blocking = true })
+--- then waits for nothing. Where there is no GPU it has no effect, as in PyTorch. A prepared loader sends its batches ahead with or
+--- without it.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -397,6 +398,16 @@ end
 ---@return fun(): table?
 ---@return fun()? close ends the pass, and its worker processes, before its time; nil where there is nothing to end
 function DataLoader:_start(opts)
+  if not self.pin_memory or core._worker_inside() or core.device_count("cuda") == 0 then return self:_start_reading(opts) end
+  local next_batch, close = self:_start_reading(opts)
+  local pin = require("accelerate.data_loader.sending").pin
+  return function()
+    local batch = next_batch()
+    return batch and pin(batch)
+  end, close
+end
+
+function DataLoader:_start_reading(opts)
   opts = opts or {}
   local skip, epoch = opts.skip or 0, opts.epoch
   local announced = epoch ~= nil or self._announced ~= nil

@@ -206,22 +206,40 @@ function Dispatcher:iter()
   end
   local produce = self._process_index == 0 and producer(self, pass) or nil
   self:begin()
-  local over, ended = false, false
+  local over, ended, ahead = false, false, nil
+  local function fetch()
+    local message, tensors = exchange(self, produce)
+    return { message = message, batch = not message.over and self:_sent(part_of(self, message, tensors)) or nil }
+  end
+  -- Where steps go to a GPU, the next one is exchanged and sent before this one is given, at the same point on all ranks. What goes wrong
+  -- there waits for its turn.
+  local travels = self._device and self._device ~= "cpu"
+  local function take()
+    local step = ahead
+    ahead = nil
+    if not step then return fetch() end
+    if step.problem then error(step.problem, 0) end
+    return step
+  end
   return function()
     if over then return nil end
     gradient_state:_enter(self)
-    local message, tensors
-    if not ended then message, tensors = exchange(self, produce) end
-    if ended or message.over then
+    local step = not ended and take()
+    if ended or step.message.over then
       over = true
       if ended then self._iteration = self._iteration + 1 end
       self:_finish(pass)
       return nil
     end
+    local message = step.message
     ended = message.is_last
+    if travels and not ended then
+      local ok, result = pcall(fetch)
+      ahead = ok and result or { problem = result }
+    end
     self:_give(pass, ended)
     if ended then self._remainder = self._drop_last and message.items or message.real end
-    local batch = self:_placed(part_of(self, message, tensors))
+    local batch = self:_placed(step.batch)
     return unpack(batch, 1, batch.n)
   end
 end

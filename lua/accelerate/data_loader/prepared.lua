@@ -1,10 +1,10 @@
 --- What the loaders that `prepare` makes have in common: their fields, where a pass stands, and its state for resuming.
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
-local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local random = require "accelerate.utils.random"
+local sending = require "accelerate.data_loader.sending"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -261,14 +261,13 @@ function Loader:_finish(pass)
   self["end"](self)
 end
 
---- The batch's parts, on the device.
-function Loader:_placed(batch)
-  local device = self._device
-  if device and device ~= "cpu" then
-    for i = 1, batch.n do batch[i] = operations.send_to_device(batch[i], device, { non_blocking = self._non_blocking }) end
-  end
-  return batch
+--- Starts moving a batch that was read ahead to the device.  nil stays nil.
+function Loader:_sent(batch)
+  return batch and sending.start(batch, self._device, self._non_blocking or self._base.pin_memory)
 end
+
+--- The batch's parts, on the device.
+function Loader:_placed(batch) return sending.finish(batch, self._device, self._non_blocking) end
 
 --- Says which pass comes next, to the batch sampler, the sampler and the data set, as far as they want to know.
 ---@param epoch integer from 0

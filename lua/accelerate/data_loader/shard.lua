@@ -9,7 +9,8 @@ local M = {}
 
 local function data() return require "accelerate.data" end
 
---- This rank's batches, on this rank's device, read one ahead, so that the last one is known while it is in use.
+--- This rank's batches, on this rank's device, read one ahead, so that the last one is known while it is in use; its copy to a GPU runs
+--- beside the step before.
 ---@class accelerate.DataLoaderShard: accelerate.PreparedLoader
 ---@field end_of_dataloader boolean true while the last batch of the pass is in use
 ---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
@@ -69,7 +70,7 @@ function Shard:iter()
   local pass = self:_start_pass()
   local next_batch = reader(self, pass)
   self:begin()
-  local ahead, over = next_batch(), false
+  local ahead, over = self:_sent(next_batch()), false
   if not ahead then
     over = true
     self:_finish(pass)
@@ -85,7 +86,7 @@ function Shard:iter()
       return nil
     end
     local batch = ahead
-    ahead = next_batch()
+    ahead = self:_sent(next_batch())
     self:_give(pass, ahead == nil)
     if self._end then self._remainder = last_remainder(self) end
     self:_placed(batch)

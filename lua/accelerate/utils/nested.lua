@@ -135,21 +135,23 @@ local SEND = { non_blocking = { "boolean", default = false }, skip_keys = { "str
 --- there already is not copied: a value without anything to move is returned itself.
 ---@param data any nested values
 ---@param device string "cpu", "cuda:0"
----@param opts { non_blocking: boolean?, skip_keys: string|string[]? }? non_blocking: the copy may still run when this
----  returns (on the CPU there is nothing to wait for); skip_keys: entries of maps, at any depth, to leave alone
+---@param opts { non_blocking: boolean?, skip_keys: string|string[]? }? non_blocking: pinned tensors may still be read when this
+---  returns, and what comes down to the CPU may still be written (synchronize before reading it); tensors alone, objects with a
+---  method `to` get the device only; skip_keys: entries of maps, at any depth, to leave alone
 ---@return any
 function M.send_to_device(data, device, opts)
   options.value("send_to_device", "device", device, { "string" })
-  local skip = {}
+  local skip, later = {}, nil
   if opts ~= nil then
     opts = options.check("send_to_device", opts, SEND)
     local keys = opts.skip_keys
+    if opts.non_blocking then later = { non_blocking = true } end
     for _, key in ipairs(type(keys) == "table" and keys or { keys }) do skip[key] = true end
   end
   local function walk(value, depth)
     if is_tensor(value) then
       if value.device == device then return value end
-      return value:to(device)
+      return later and value:to(device, later) or value:to(device)
     end
     if is_container(value) then
       check_depth("send_to_device", depth, "")
