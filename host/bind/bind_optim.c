@@ -227,22 +227,23 @@ static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, cons
 }
 
 /* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used since the parameter was last written
- * (that of a table of embeddings, say) stays stale, unless it is so small that taking it along is cheaper than making two runs of one. */
-static ax_tensor *work_of(const ax_tensor *p)
+ * (that of a table of embeddings, say) stays stale, unless it is so small that taking it along is cheaper than making two runs of one; a
+ * step that the device may skip leaves it stale always, since nobody would know whether it was written. */
+static ax_tensor *work_of(const ax_tensor *p, bool skippable)
 {
   enum { SMALL = 16384 };
   ax_tensor *work = p->work;
   if (!work || work->dtype != AX_BF16 || work->numel != p->numel || !ax_tensor_is_contiguous(work)) return NULL;
-  return p->work_edits == p->version->edits || p->numel < SMALL ? work : NULL;
+  return p->work_edits == p->version->edits || (p->numel < SMALL && !skippable) ? work : NULL;
 }
 
 /* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
-static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, ax_segment *s,
-                         ax_tensor **written)
+static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, bool skippable,
+                         ax_segment *s, ax_tensor **written)
 {
   const ax_optim_row *row = &ax_optims[kind];
   const uint32_t needs = ax_optim_needs(kind, h);
-  ax_tensor *work = work_of(p);
+  ax_tensor *work = work_of(p, skippable);
 
   s->step = step_count(L, fn, k) + 1;
   if (row->by_matrix && p->ndim >= 2) {
@@ -316,6 +317,7 @@ static int optim_step(lua_State *L)
   ax_tensor **params, **written;
   ax_segment *segs;
   ax_optim_live live;
+  bool skippable = false;
 
   ax_bind_enter(L);
   lua_settop(L, 5);
@@ -323,6 +325,11 @@ static int optim_step(lua_State *L)
   if (!lua_isnil(L, 5) && !lua_istable(L, 5)) return ax_arg_error(L, fn, 5, "live", "a table of tensors or nil", 5);
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
   read_hyper(L, 4, fn, kind, &h);
+  if (lua_istable(L, 5)) {
+    lua_getfield(L, 5, "skip");
+    skippable = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+  }
   params = push_params(L, 2, fn, &n);
   segs = lua_newuserdata(L, (sizeof *segs + WRITTEN * sizeof *written) * (size_t)(n ? n : 1));
   written = (ax_tensor **)(segs + (n ? n : 1));
@@ -346,7 +353,7 @@ static int optim_step(lua_State *L)
     if (!lua_istable(L, -1)) return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
     segs[m] = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage } };
     memset(&written[WRITTEN * m], 0, WRITTEN * sizeof *written);
-    fill_segment(L, fn, kind, &h, k, p, &segs[m], &written[WRITTEN * m]);
+    fill_segment(L, fn, kind, &h, k, p, skippable, &segs[m], &written[WRITTEN * m]);
     lua_pop(L, 1);
     m++;
   }
@@ -459,6 +466,34 @@ static int clip_grad_norm_(lua_State *L)
   return st == AX_OK ? 1 : ax_raise(L, fn);
 }
 
+/* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is none or all of them; else a string with a '1' or a '0'
+ * for each.  The device is nil where they lie on several, or there are none. */
+static int gradients(lua_State *L)
+{
+  ax_tensor **grads;
+  const ax_tensor *first = NULL;
+  char *text, name[16];
+  bool one = true;
+  int n, count = 0;
+
+  ax_bind_enter(L);
+  lua_settop(L, 1);
+  grads = push_grads(L, 1, "gradients", &n);
+  text = lua_newuserdata(L, (size_t)n + 1);
+  for (int k = 0; k < n; k++) {
+    text[k] = grads[k] ? '1' : '0';
+    if (!grads[k]) continue;
+    if (!first) first = grads[k];
+    one &= ax_same_device(first->device, grads[k]->device);
+    count++;
+  }
+  if (count == 0 || count == n) lua_pushinteger(L, count);
+  else lua_pushlstring(L, text, (size_t)n);
+  if (first && one) lua_pushstring(L, ax_device_text(first->device, name, sizeof name));
+  else lua_pushnil(L);
+  return 2;
+}
+
 /* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where one is then infinite or NaN */
 static int unscale_grads_(lua_State *L)
 {
@@ -548,7 +583,7 @@ static int total_norm(lua_State *L)
 void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step }, { "optim_hyper", optim_hyper },
+    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step }, { "optim_hyper", optim_hyper }, { "gradients", gradients },
     { "clip_grad_norm_", clip_grad_norm_ }, { "unscale_grads_", unscale_grads_ }, { "scale_update_", scale_update_ },
     { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
     { NULL, NULL },

@@ -1,5 +1,9 @@
 --- Dynamic loss scaling, as torch.amp.GradScaler: small float16 gradients are kept from becoming 0 by a factor on the loss, which
 --- falls when gradients overflow and grows again when they have not for a while.
+---
+--- Of a loss on a device the scale lives there, and so does what is found out about gradients: the optimizer's kernels read it, the scale
+--- follows it, and the host waits only where it is asked for one of them.  On the CPU, or where that cannot be (an optimizer with a
+--- `step` of its own, gradients on several devices), the same rules are the host's.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -20,14 +24,35 @@ local OPTIONS = {
 }
 
 local function params_of(optimizer)
+  local groups = optimizer.param_groups
+  if #groups == 1 then return groups[1].params end
   local list = {}
-  for _, group in ipairs(optimizer.param_groups) do
-    for _, p in ipairs(group.params) do
-      if p.grad then list[#list + 1] = p end
-    end
+  for _, group in ipairs(groups) do
+    for _, p in ipairs(group.params) do list[#list + 1] = p end
   end
   return list
 end
+
+-- ---- the scale, on the host (_scale, _growth_tracker) or on a device (_live: { scale, clean steps }, float64)
+
+-- Brings the numbers to the host; they stay the device's.
+local function pull(self)
+  if self._live then self._scale, self._growth_tracker = unpack(self._live:to("cpu"):totable()) end
+end
+
+local function to_host(self)
+  pull(self)
+  self._live = nil
+end
+
+local function to_device(self, device)
+  if self._live and self._live.device == device then return end
+  to_host(self)
+  self._live = core.keep(core.tensor({ self._scale, self._growth_tracker }, { dtype = "float64", device = device }))
+end
+
+-- A copy of the scale: what is to be taken out again, whatever the scale is by then.
+local function copied_scale(live) return core.keep(live:narrow(1, 1, 1):reshape({}):to("float32")) end
 
 -- What is known of an optimizer since its last step: whether its gradients were unscaled, and whether they overflowed.
 local function stage_of(self, optimizer)
@@ -45,8 +70,14 @@ end
 function methods:scale(loss)
   if not self._enabled then return loss end
   if core.is_tensor(loss) then
-    self._used = self._scale  -- what is to be taken out again, whatever the scale is by then
-    return loss * self._scale
+    if loss.device == "cpu" then
+      to_host(self)
+      self._used = self._scale
+    else
+      to_device(self, loss.device)
+      self._used = core.no_grad(copied_scale, self._live)
+    end
+    return loss * self._used
   end
   if type(loss) ~= "table" then fail("GradScaler: scale: expected a tensor or a list of them, got %s", options.show(loss)) end
   local list = {}
@@ -54,28 +85,31 @@ function methods:scale(loss)
   return list
 end
 
--- Divides gradients by the scale and says whether one is infinite or NaN.  On a device the answers are put together there, so
--- that the host waits once.
+-- Divides gradients by the scale and says whether one is infinite or NaN: those of the CPU, or of several devices.
 local function divide(params, scale)
-  local elsewhere, largest = {}, {}
-  for _, p in ipairs(params) do
-    if p.device ~= "cpu" then elsewhere[#elsewhere + 1] = p end
-  end
-  if #elsewhere == 0 then
-    core.scale_grads_(params, 1 / scale)
-    return not (core.grad_norm(params, math.huge) < math.huge)
-  end
-  for _, p in ipairs(params) do
-    local grad = p.grad:mul_(1 / scale)
-    if p:numel() > 0 then largest[#largest + 1] = grad:abs():max():float():reshape(1) end
-  end
-  return #largest > 0 and not (core.cat(largest):max():item() < math.huge)
+  core.scale_grads_(params, 1 / scale)
+  return not (core.grad_norm(params, math.huge) < math.huge)
+end
+
+-- The same on a device, where the answer stays: a float32 that is not 0 if so.
+local function divide_there(params, scale, device)
+  if type(scale) == "number" then scale = core.full({}, scale, { device = device }) end
+  local found = core.keep(core.zeros({ 1 }, { device = device }))
+  core.unscale_grads_(params, scale:to(device), found)
+  return found
 end
 
 local function unscale(self, optimizer, stage)
   local params = params_of(optimizer)
-  stage.unscaled, stage.overflow = true, false
-  if #params > 0 then stage.overflow = core.no_grad(core.scope, divide, params, self._used) end
+  local present, device = core.gradients(params)
+  stage.unscaled, stage.overflow, stage.found = true, false, nil
+  if present == 0 then return end
+  if device and device ~= "cpu" then
+    stage.found = core.no_grad(divide_there, params, self._used, device)
+  else
+    local scale = self._used
+    stage.overflow = core.no_grad(divide, params, type(scale) == "number" and scale or scale:item())
+  end
 end
 
 --- Takes the scale out of an optimizer's gradients; once before each of its steps.
@@ -94,20 +128,65 @@ function methods:unscale_once_(optimizer)
   if self._enabled and not stage_of(self, optimizer).unscaled then unscale(self, optimizer, stage_of(self, optimizer)) end
 end
 
---- optimizer:step(), unless a gradient is infinite or NaN.  Unscales first where that was not done.
+--- optimizer:step(), unless a gradient is infinite or NaN.  Unscales first where that was not done.  On a device the optimizer's
+--- kernels see to it, and nobody waits; with a `step` of its own (or NAdam's, whose momenta the host multiplies) the host waits and looks.
 ---@param optimizer accelerate.optim.Optimizer
 ---@param closure function? refused: gradients that it computes would not be scaled
 ---@return any result of the optimizer's step
----@return boolean stepped
+---@return boolean|accelerate.Tensor stepped true or false where the host knows; else the device's float32 that is not 0 if the step is skipped
 function methods:step(optimizer, closure)
   if not self._enabled then return optimizer:step(closure), true end
   if closure ~= nil then fail("GradScaler: step: a closure cannot be used with loss scaling; compute the loss and run backward before") end
   self:unscale_once_(optimizer)
   local stage = stage_of(self, optimizer)
   self._stages[optimizer] = nil
-  self._overflows = self._overflows or stage.overflow
-  if stage.overflow then return nil, false end
+  local found, overflow = stage.found, stage.overflow
+  if found and optimizer._skips_on_device and optimizer:_skips_on_device() then
+    self._found[#self._found + 1] = found
+    optimizer:_step_unless(found)
+    return nil, found
+  end
+  if found then overflow = found:item() ~= 0 end
+  self._overflows = self._overflows or overflow
+  if overflow then return nil, false end
   return optimizer:step(), true
+end
+
+-- Joins what was found for several optimizers.
+local function any_of(list, device)
+  if #list == 0 then return core.zeros({ 1 }, { device = device }) end
+  return #list == 1 and list[1] or core.cat(list):max():reshape(1)
+end
+
+-- Whether the device's scale can follow what it found without the host.
+local function follows(self)
+  if not self._live or self._overflows then return false end
+  local device = self._live.device
+  for _, found in ipairs(self._found) do
+    if found.device ~= device then return false end
+  end
+  return true
+end
+
+local function follow(self)
+  core.scale_update_(self._live, any_of(self._found, self._live.device), self._growth_factor, self._backoff_factor, self._growth_interval)
+end
+
+local function update_here(self)
+  local overflows = self._overflows
+  for _, found in ipairs(self._found) do overflows = overflows or found:item() ~= 0 end
+  to_host(self)
+  if overflows then
+    self._scale, self._growth_tracker = self._scale * self._backoff_factor, 0
+    return
+  end
+  self._growth_tracker = self._growth_tracker + 1
+  if self._growth_tracker == self._growth_interval then
+    -- a scale that float32 cannot hold would make every loss infinite
+    local grown = self._scale * self._growth_factor
+    if grown < 3.4e38 then self._scale = grown end
+    self._growth_tracker = 0
+  end
 end
 
 --- After the steps: a smaller scale when one was skipped, a larger one after growth_interval updates without that.
@@ -115,23 +194,21 @@ end
 function methods:update(new_scale)
   if not self._enabled then return end
   if new_scale ~= nil then
-    self._scale = options.value("GradScaler: update", "new_scale", new_scale, { "number", above = 0 })
-  elseif self._overflows then
-    self._scale, self._growth_tracker = self._scale * self._backoff_factor, 0
-  else
-    self._growth_tracker = self._growth_tracker + 1
-    if self._growth_tracker == self._growth_interval then
-      -- a scale that float32 cannot hold would make every loss infinite
-      local grown = self._scale * self._growth_factor
-      if grown < 3.4e38 then self._scale = grown end
-      self._growth_tracker = 0
-    end
-  end
-  self._overflows = false
+    new_scale = options.value("GradScaler: update", "new_scale", new_scale, { "number", above = 0 })
+    to_host(self)
+    self._scale = new_scale
+  elseif follows(self) then core.no_grad(follow, self)
+  else update_here(self) end
+  self._overflows, self._found = false, {}
 end
 
+--- The scale; waits for the device that keeps it.
 ---@return number
-function methods:get_scale() return self._enabled and self._scale or 1 end
+function methods:get_scale()
+  if not self._enabled then return 1 end
+  pull(self)
+  return self._scale
+end
 ---@return boolean
 function methods:is_enabled() return self._enabled end
 for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do
@@ -146,6 +223,7 @@ end
 ---@return { scale: number, growth_factor: number, backoff_factor: number, growth_interval: integer, _growth_tracker: integer }|table
 function methods:state_dict()
   if not self._enabled then return {} end
+  pull(self)
   return { scale = self._scale, growth_factor = self._growth_factor, backoff_factor = self._backoff_factor,
     growth_interval = self._growth_interval, _growth_tracker = self._growth_tracker }
 end
@@ -161,6 +239,7 @@ function methods:load_state_dict(dict)
   if type(dict) ~= "table" then fail("GradScaler: load_state_dict: expected a table, got %s", options.show(dict)) end
   if next(dict) == nil then fail("GradScaler: load_state_dict: the state is empty: it was saved with scaling off") end
   local state = options.check("GradScaler: load_state_dict", dict, STATE)
+  self._live = nil
   for name, value in pairs(state) do self[name:sub(1, 1) == "_" and name or "_" .. name] = value end
 end
 
@@ -174,6 +253,7 @@ M.GradScaler = properties.callable("GradScaler", function(given)
   local self = Class.new()
   for name, value in pairs(o) do self["_" .. name] = value end
   self._scale, self._used, self._growth_tracker, self._overflows = o.init_scale, o.init_scale, 0, false
+  self._found = {}  -- what devices found for the optimizers stepped since the last update
   self._init_scale = nil
   self._stages = setmetatable({}, { __mode = "k" })
   return self

@@ -11,7 +11,8 @@ local gradient_state = state.GradientState()
 
 ---@class accelerate.AcceleratedOptimizer
 ---@field optimizer table the optimizer that it wraps; every other field and method is that one's
----@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler
+---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler;
+---  after a step whose gradients lie on a device, reading it waits for the device
 local Accelerated = {}
 
 -- A closure that reduces what it computes: it may call loss:backward() itself.
@@ -27,7 +28,8 @@ local function apply(self, inner, scaler, closure)
   if not scaler then return inner:step(closure) end
   local result, stepped = scaler:step(inner, closure)
   scaler:update()
-  rawset(self, "_skipped", not stepped)
+  if type(stepped) == "boolean" then stepped = not stepped end
+  rawset(self, "_skipped", stepped)  -- or what the device found
   return result
 end
 
@@ -81,7 +83,12 @@ local methods = properties.guarded(meta, "AcceleratedOptimizer", Accelerated)
 function meta.__index(self, key)
   local method = methods[key]
   if method ~= nil then return method end
-  if key == "step_was_skipped" then return rawget(self, "_skipped") or false end
+  if key == "step_was_skipped" then
+    local skipped = rawget(self, "_skipped") or false
+    -- Not kept: a recorded step that is replayed answers anew.
+    if type(skipped) == "boolean" then return skipped end
+    return skipped:item() ~= 0
+  end
   return rawget(self, "optimizer")[key]
 end
 

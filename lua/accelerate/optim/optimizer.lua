@@ -6,7 +6,6 @@
 --- State lies as the parameters lie. Where parameters are neighbours in one flat buffer (accelerator:prepare makes it
 --- so), their state tensors are neighbours at the same distances, and the C side walks a whole run as one.
 
-local ffi = require "ffi"
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -20,6 +19,19 @@ local fail = options.fail
 ---@field state table<accelerate.Tensor, table> by parameter: step and the state tensors
 ---@field defaults table
 local Optimizer = class("Optimizer")
+
+-- Steps that the device may skip leave the counts in `state` too high by as many as it skipped.  They are put right when somebody looks: `state` is
+-- not there meanwhile, and asking for it settles it.
+function Optimizer.__index(self, key)
+  local value = getmetatable(self)[key]
+  if value == nil and key == "state" then
+    self:_settle()
+    return rawget(self, "state")
+  end
+  return value
+end
+
+local function state_of(self) return rawget(self, "state") or rawget(self, "_hidden") end
 
 local SLOT_BYTES = 256  -- what every tensor of a flat buffer is padded to
 local KINDS = core.optim_kinds()
@@ -123,14 +135,14 @@ end
 
 -- The address of the first element of the storage that p lies in: the same for all views of one buffer.
 local function storage_address(p)
-  return tonumber(ffi.cast("intptr_t", p:data_ptr())) - p:storage_offset() * p:element_size()
+  return p:_address() - p:storage_offset() * p:element_size()
 end
 
 -- Cuts params into runs whose members follow each other in one storage, with no more than padding between them.
 local function runs_of(params)
   local items, runs = {}, {}
   for i, p in ipairs(params) do
-    if p.device == "cpu" and p:numel() > 0 and p:is_contiguous() then
+    if p:numel() > 0 and p:is_contiguous() then
       items[#items + 1] = { p = p, home = storage_address(p), offset = p:storage_offset(), order = i }
     end
   end
@@ -203,6 +215,8 @@ end
 local function plan_of(self, group)
   local plan = self._plans[group]
   if plan and plan.count == #group.params then return plan end
+  if plan then self:_settle() end
+  local state = state_of(self)
   plan = { count = #group.params, batches = {}, hyper = {}, places = nil }
   local by_type = {}
   for _, p in ipairs(group.params) do
@@ -214,7 +228,7 @@ local function plan_of(self, group)
       plan.batches[#plan.batches + 1] = batch
     end
     local n = #batch.params + 1
-    batch.params[n], batch.states[n], batch.pending[n] = p, self.state[p] or { step = 0 }, n
+    batch.params[n], batch.states[n], batch.pending[n] = p, state[p] or { step = 0 }, n
   end
   self._plans[group] = plan
   return plan
@@ -237,7 +251,7 @@ local function fill_state(self, group, plan, batch)
           self:_made(state, row.name, group)
         end
       end
-      self.state[p] = state
+      state_of(self)[p] = state
     else
       still[#still + 1] = n
     end
@@ -257,15 +271,71 @@ function Optimizer:_hyper(group, hyper)
   for i = 1, #names do hyper[names[i]] = group[names[i]] end
 end
 
---- One update. Parameters without a gradient are passed over: no decay, no momentum.
----@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
----@return any
-function Optimizer:step(closure)
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
+-- ---- steps that the device may skip
+
+-- What a batch is stepped with: whether to skip it (float32 on the batch's device), and how often it was.  Counts of different parameters are
+-- put right together, so the same ones must have been stepped ever since they were right.
+local function live_of(self, batch, skip)
+  if not skip and not batch.unsettled then return nil end
+  local present, device = core.gradients(batch.params)
+  if batch.unsettled and batch.present ~= present then
+    self:_settle()
+    if not skip then return nil end
   end
+  if present == 0 then return nil end
+  batch.skipped = batch.skipped or core.keep(core.zeros({ 1 }, { dtype = "int64", device = device }))
+  batch.live = batch.live or { skipped = batch.skipped }
+  batch.live.skip = skip
+  if skip and not batch.unsettled then
+    batch.unsettled, batch.present = true, present
+    rawset(self, "_hidden", state_of(self))
+    rawset(self, "state", nil)
+  end
+  return batch.live
+end
+
+-- Takes the skipped steps out of a batch's counts.  Waits for the device.
+local function settle(self, batch)
+  local skipped, state = batch.skipped:item(), state_of(self)
+  batch.unsettled = nil
+  if skipped == 0 then return end
+  batch.skipped:fill_(0)
+  for n, p in ipairs(batch.params) do
+    if type(batch.present) == "number" or batch.present:byte(n) == 49 then
+      local own = batch.states[n]
+      own.step = own.step - skipped
+      if own.step <= 0 then  -- it has never been stepped
+        state[p] = nil
+        batch.pending[#batch.pending + 1] = n
+      end
+    end
+  end
+end
+
+--- Puts the counts in `state` right after steps that the device may have skipped; waits for it.
+function Optimizer:_settle()
+  if rawget(self, "state") then return end
+  for _, group in ipairs(self.param_groups) do
+    local plan = self._plans[group]
+    for _, batch in ipairs(plan and plan.batches or {}) do
+      if batch.unsettled then core.no_grad(settle, self, batch) end
+    end
+  end
+  rawset(self, "state", rawget(self, "_hidden"))
+  rawset(self, "_hidden", nil)
+end
+
+--- Whether `step_unless` can be used: steps are taken by the core alone, with no number that the host would have to reckon on.
+---@return boolean
+function Optimizer:_skips_on_device()
+  if self.step ~= Optimizer.step then return false end
+  for _, state in ipairs(self._row.states) do
+    if state.form == "number" then return false end
+  end
+  return true
+end
+
+local function step_all(self, skip)
   for _, group in ipairs(self.param_groups) do
     local plan = plan_of(self, group)
     self:_hyper(group, plan.hyper)
@@ -278,16 +348,34 @@ function Optimizer:step(closure)
     end
     plan.needs = needs
     for _, batch in ipairs(plan.batches) do
+      local live = live_of(self, batch, skip)
       if batch.pending[1] then fill_state(self, group, plan, batch) end
-      core.optim_step(self._kind, batch.params, batch.states, plan.hyper)
+      core.optim_step(self._kind, batch.params, batch.states, plan.hyper, live)
     end
   end
+end
+
+--- One update. Parameters without a gradient are passed over: no decay, no momentum.
+---@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
+---@return any
+function Optimizer:step(closure)
+  local result
+  if closure ~= nil then
+    options.value(self.__name .. ":step", "closure", closure, { "function" })
+    result = core.enable_grad(closure)
+  end
+  step_all(self)
   return result
 end
+
+--- step(), unless `skip` is not 0 when the device comes to it; the host does not wait to see.  Where `_skips_on_device` says so.
+---@param skip accelerate.Tensor float32, one element, on the gradients' device
+function Optimizer:_step_unless(skip) step_all(self, skip) end
 
 --- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat
 --- buffers, or were converted to another type; the state stays right without it, too, unless the type changed.
 function Optimizer:_relayout()
+  self:_settle()
   for _, group in ipairs(self.param_groups) do
     local places
     for _, p in ipairs(group.params) do
