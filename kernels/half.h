@@ -1,5 +1,6 @@
 /* float16 and bfloat16 as bits, to and from float, rounding to nearest even.  Plain C, so that the core, the CPU kernels and tests
- * agree bit for bit; branch-light, so that loops over it vectorise.  Layouts: IEEE 754 binary16; bfloat16 is the upper half of binary32. */
+ * agree bit for bit; branch-light, so that loops over it vectorise.  On a GPU (sm_80 and later) they are instructions, whose results differ in the
+ * bits of a NaN alone.  Layouts: IEEE 754 binary16; bfloat16 is the upper half of binary32. */
 #ifndef AX_HALF_H
 #define AX_HALF_H
 
@@ -12,6 +13,14 @@ AX_FN float ax_bits_to_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f;
 AX_FN uint32_t ax_float_to_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
 AX_FN float ax_bf16_to_float(uint16_t h) { return ax_bits_to_float((uint32_t)h << 16); }
+
+#ifdef __CUDA_ARCH__
+
+AX_FN float ax_half_to_float(uint16_t h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+AX_FN uint16_t ax_float_to_half(float f) { uint16_t h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+AX_FN uint16_t ax_float_to_bf16(float f) { uint16_t h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+
+#else
 
 AX_FN uint16_t ax_float_to_bf16(float f)
 {
@@ -41,5 +50,7 @@ AX_FN uint16_t ax_float_to_half(float f)
   } else out = (mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13;
   return (uint16_t)(sign | out);
 }
+
+#endif
 
 #endif

@@ -1,11 +1,15 @@
-/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) comes from memory once; its
- * mean, its variance and the result are three walks of which the later ones find it in the first-level cache.
+/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) comes from memory once: into registers
+ * where they hold it, else its mean, its variance and the result are three walks of which the later ones find it in the first-level cache.
  *
- * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number follows from the sizes, then the chunks.  Where a
- * block's registers hold a row's share of both, the first stage is the same walk as that of the input's gradient. */
+ * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number follows from the sizes, then the chunks.  Where
+ * registers hold a row's share of both, the first stage is the same walk as that of the input's gradient: by a warp for each row, so that nobody
+ * waits for a block, or for long rows by a block. */
 #include "rows.cuh"
 
-enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16 };
+enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
+
+/* Elements of a row that a thread may keep in registers. */
+enum { HELD = 32 };
 
 /* Runs of V columns that a thread keeps sums of in registers. */
 template <int V> struct held { static const int runs = V > 4 ? 2 : 4; };
@@ -69,6 +73,53 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
   }
 }
 
+/* The same with the row in registers; rows, weight and bias are aligned, and parameters lie as the row's elements do. */
+template <class S, int V, bool WIDE>
+static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out, compute<S> *rstd_out)
+{
+  typedef compute<S> T;
+  typedef ax_team<WIDE> team;
+  constexpr int RUNS = HELD / V;
+  __shared__ T shared[32];
+  const int first = team::rank() * V, step = team::size() * V, n = (int)j.n;
+  for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
+    T v[RUNS][V], mean = 0, squares = 0;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) ax_get(x + r * j.n, first + q * step, v[q]);
+    if (j.centred) {
+#pragma unroll
+      for (int q = 0; q < RUNS; q++)
+        if (first + q * step < n)
+          for (int k = 0; k < V; k++) mean += v[q][k];
+      mean = team::sum(mean, shared) / (T)j.n;
+    }
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n)
+        for (int k = 0; k < V; k++) squares += (v[q][k] - mean) * (v[q][k] - mean);
+    const T rstd = (T)1 / root(team::sum(squares, shared) / (T)j.n + (T)j.eps);
+    if (team::rank() == 0) {
+      if (j.centred) mean_out[r] = mean;
+      rstd_out[r] = rstd;
+    }
+#pragma unroll
+    for (int q = 0; q < RUNS; q++) {
+      const int i = first + q * step;
+      if (i >= n) continue;
+      T wv[V], bv[V];
+      if (w) ax_get(w, i, wv);
+      if (b) ax_get(b, i, bv);
+      for (int k = 0; k < V; k++) {
+        v[q][k] = (v[q][k] - mean) * rstd;
+        if (w) v[q][k] *= wv[k];
+        if (b) v[q][k] += bv[k];
+      }
+      ax_put(y + r * j.n, i, v[q]);
+    }
+  }
+}
+
 template <class T> static __global__ void fill_nan(T *p, int64_t n)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) p[i] = (T)NAN;
@@ -109,9 +160,14 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
           st = ax_launch(name, d, ax_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>, (T *)ax_data(call->out[k]), call->out[k]->numel);
       return st;
     }
+    const S *wp = w ? (const S *)ax_data(w) : NULL, *bp = b ? (const S *)ax_data(b) : NULL;
     return ax_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
-      return ax_launch_rows(name, d, j.rows, j.n, forward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(y), (const S *)ax_data(x),
-                            w ? (const S *)ax_data(w) : NULL, b ? (const S *)ax_data(b) : NULL, centred ? (T *)ax_data(call->out[1]) : NULL,
+      constexpr int V = AX_VALUE_OF(v);
+      constexpr bool WIDE = AX_VALUE_OF(wide);
+      auto kernel = forward_rows<S, V, WIDE>;
+      if constexpr (V >= 4)
+        if (!groups && j.n <= (WIDE ? ax_row_threads(j.n) : 32) * (int64_t)HELD && ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0) kernel = forward_held<S, V, WIDE>;
+      return ax_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp, bp, centred ? (T *)ax_data(call->out[1]) : NULL,
                             (T *)ax_data(call->out[centred ? 2 : 1]));
     });
   });
@@ -149,7 +205,84 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
   }
 }
 
-/* The same with the sums for the parameters: a block has a chunk of rows, a thread the same columns of each. */
+/* The same with the sums for the parameters: a block has a chunk of rows, each of its warps every WARPS-th of them, a lane the same columns of each.
+ * dx, g, x and w are aligned. */
+template <class S, int V>
+static __global__ void __launch_bounds__(32 * WARPS) backward_warps(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
+{
+  typedef compute<S> T;
+  constexpr int RUNS = HELD / V;
+  __shared__ T part[WARPS - 1][32 * HELD];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = (int)j.n;
+  const int64_t lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
+  T dw[RUNS][V], db[RUNS][V];
+  auto add = [](T a, T b) { return a + b; };
+
+#pragma unroll
+  for (int q = 0; q < RUNS; q++)
+    for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
+  for (int64_t r = lo + warp; r < hi; r += WARPS) {
+    const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
+    ax_pack<S, V> gp[RUNS], xp[RUNS];
+    T s = 0, t = 0;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++) {
+      const int i = (q * 32 + lane) * V;
+      if (i >= n) continue;
+      gp[q] = *(const ax_pack<S, V> *)(g + r * j.n + i);
+      xp[q] = *(const ax_pack<S, V> *)(x + r * j.n + i);
+    }
+#pragma unroll
+    for (int q = 0; q < RUNS; q++) {
+      const int i = (q * 32 + lane) * V;
+      T wv[V];
+      if (i >= n) continue;
+      if (w) ax_get(w, i, wv);
+      for (int k = 0; k < V; k++) {
+        const T gw = w ? ax_load(gp[q].v[k]) * wv[k] : ax_load(gp[q].v[k]);
+        s += gw;
+        t += gw * (ax_load(xp[q].v[k]) - mean);
+      }
+    }
+    s = j.centred ? ax_warp_reduce(s, add) / (T)j.n : (T)0;
+    t = ax_warp_reduce(t, add) * rstd * rstd / (T)j.n;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++) {
+      const int i = (q * 32 + lane) * V;
+      T wv[V], out[V];
+      if (i >= n) continue;
+      if (w) ax_get(w, i, wv);
+      for (int k = 0; k < V; k++) {
+        const T gv = ax_load(gp[q].v[k]), far = ax_load(xp[q].v[k]) - mean;
+        dw[q][k] += gv * (far * rstd);
+        db[q][k] += gv;
+        out[k] = ((w ? gv * wv[k] : gv) - s - far * t) * rstd;
+      }
+      ax_put(dx + r * j.n, i, out);
+    }
+  }
+  /* the warps' sums, in their order: first dw, then db */
+#pragma unroll
+  for (int which = 0; which < 2; which++) {
+    T(&own)[RUNS][V] = which ? db : dw;
+    __syncthreads();
+    if (warp)
+      for (int q = 0; q < RUNS; q++)
+        for (int k = 0; k < V; k++) part[warp - 1][(q * V + k) * 32 + lane] = own[q][k];
+    __syncthreads();
+    if (warp) continue;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++) {
+      const int i = (q * 32 + lane) * V;
+      for (int k = 0; k < V; k++)
+        for (int o = 0; o < WARPS - 1; o++) own[q][k] += part[o][(q * V + k) * 32 + lane];
+      if (i < n)
+        for (int k = 0; k < V; k++) sums[(2 * (int64_t)blockIdx.x + which) * n + i + k] = own[q][k];
+    }
+  }
+}
+
+/* The same for longer rows: a block has a chunk of rows, a thread the same columns of each. */
 template <class S, int V>
 static __global__ void __launch_bounds__(1024) backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
 {
@@ -349,7 +482,13 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
       if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 0, true, add_bias, db);
     } else {
       const int64_t packs = aligned ? j.n / V : j.n;
-      if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
+      bool warps = false;
+      if constexpr (V >= 4) {
+        warps = sums && aligned && j.n <= 32 * HELD && (uintptr_t)wp % 16 == 0;
+        if (warps) st = ax_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp, mean, rstd, sums);
+      }
+      if (warps) {
+      } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
         int64_t threads = (packs + 31) / 32 * 32;
         while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
         st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to, gp, xp, wp, mean, rstd, sums)

@@ -2,14 +2,16 @@
  *
  * A reducer R says what an accumulator is, how an element joins it, how two are joined, and what the result is; everything about dims,
  * blocks and order is here.  Two ways through memory.  Rows: a block for each result, its threads side by side along the reduced positions.
- * Columns (the last dim is kept): a thread for each result, neighbours side by side.  Few results with much to reduce are cut into chunks,
- * whose number follows from the sizes alone and whose accumulators are joined in order by a second kernel. */
+ * Columns (the last dim is kept): a thread for each result, or for a few side by side.  Both read 16 bytes at once where elements lie so.
+ * Few results with much to reduce are cut into chunks, whose number follows from the sizes alone and whose accumulators a second kernel joins
+ * in an order that does, too. */
 #ifndef AX_CUDA_REDUCE_H
 #define AX_CUDA_REDUCE_H
 
-#include "common.cuh"
+#include "rows.cuh"
 
-enum { AX_REDUCE_THREADS = 256, AX_REDUCE_CHUNK = 16384, AX_REDUCE_CHUNKS = 256 };
+/* A chunk has at least so many elements of a row, or so many rows of columns. */
+enum { AX_REDUCE_THREADS = 256, AX_REDUCE_CHUNK = 16384, AX_REDUCE_ROWS = 32, AX_REDUCE_CHUNKS = 512, AX_REDUCE_FOLD = 16 };
 
 struct ax_dims { int n; int64_t count, shape[AX_MAX_DIMS], in[AX_MAX_DIMS], out[AX_MAX_DIMS]; }; /* strides in bytes */
 
@@ -62,8 +64,8 @@ template <class R> static __device__ __forceinline__ typename R::acc ax_join_blo
   return shared[0];
 }
 
-/* A block for each (result, chunk).  partial NULL: the result is written. */
-template <class R, class S> static __global__ void ax_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
+/* A block for each (result, chunk).  partial NULL: the result is written.  PACKED: the reduced positions lie side by side, at least two packs. */
+template <bool PACKED, class R, class S> static __global__ void ax_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc shared[AX_REDUCE_THREADS];
@@ -73,7 +75,16 @@ template <class R, class S> static __global__ void ax_reduce_rows(R reducer, ax_
     int64_t lo, hi;
     ax_chunk(r, c, &lo, &hi);
     acc a = reducer.start();
-    for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x) a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
+    if (PACKED) {
+      const S *line = (const S *)from + lo;
+      ax_walk<16 / (int)sizeof(S), ax_team<true>>(line, hi - lo, [&](int64_t i, auto width) {
+        constexpr int W = AX_VALUE_OF(width);
+        compute<S> v[W];
+        ax_get(line, i, v);
+        for (int k = 0; k < W; k++) a = reducer.add(a, v[k], lo + i + k, result);
+      });
+    } else
+      for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x) a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
     a = ax_join_block(reducer, a, shared);
     if (threadIdx.x) continue;
     if (partial) partial[c * r.kept.count + result] = a;
@@ -81,28 +92,47 @@ template <class R, class S> static __global__ void ax_reduce_rows(R reducer, ax_
   }
 }
 
-/* A thread for each (result, chunk). */
-template <class R, class S> static __global__ void ax_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
+/* A thread for each (W results side by side, chunk). */
+template <int W, class R, class S> static __global__ void ax_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
-  for (int64_t i = AX_FIRST; i < r.kept.count * r.chunks; i += AX_STEP) {
-    const int64_t c = i / r.kept.count, result = i % r.kept.count;
+  const int64_t lanes = r.kept.count / W;
+  for (int64_t i = AX_FIRST; i < lanes * r.chunks; i += AX_STEP) {
+    const int64_t c = i / lanes, result = i % lanes * W;
     const char *from = r.in + ax_in_at(r.kept, result);
     int64_t lo, hi;
     ax_chunk(r, c, &lo, &hi);
-    acc a = reducer.start();
-    for (int64_t p = lo; p < hi; p++) a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
-    if (partial) partial[i] = a;
-    else reducer.finish(r.out + ax_out_at(r.kept, result), a, r.reduced.count, result);
+    acc a[W];
+    for (int k = 0; k < W; k++) a[k] = reducer.start();
+#pragma unroll 4
+    for (int64_t p = lo; p < hi; p++) {
+      compute<S> v[W];
+      ax_get((const S *)(from + ax_in_at(r.reduced, p)), 0, v);
+      for (int k = 0; k < W; k++) a[k] = reducer.add(a[k], v[k], p, result + k);
+    }
+    for (int k = 0; k < W; k++)
+      if (partial) partial[c * r.kept.count + result + k] = a[k];
+      else reducer.finish(r.out + ax_out_at(r.kept, result + k), a[k], r.reduced.count, result + k);
   }
 }
 
+/* A block for 32 results: each has FOLD threads, which take every FOLD-th chunk. */
 template <class R> static __global__ void ax_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
 {
-  for (int64_t result = AX_FIRST; result < r.kept.count; result += AX_STEP) {
-    typename R::acc a = partial[result];
-    for (int64_t c = 1; c < r.chunks; c++) a = reducer.join(a, partial[c * r.kept.count + result]);
-    reducer.finish(r.out + ax_out_at(r.kept, result), a, r.reduced.count, result);
+  typedef typename R::acc acc;
+  __shared__ acc part[AX_REDUCE_FOLD][32];
+  for (int64_t first = (int64_t)blockIdx.x * 32; first < r.kept.count; first += (int64_t)gridDim.x * 32) {
+    const int64_t result = first + threadIdx.x;
+    acc a = reducer.start();
+    if (result < r.kept.count)
+      for (int64_t c = threadIdx.y; c < r.chunks; c += AX_REDUCE_FOLD) a = reducer.join(a, partial[c * r.kept.count + result]);
+    part[threadIdx.y][threadIdx.x] = a;
+    __syncthreads();
+    if (threadIdx.y == 0 && result < r.kept.count) {
+      for (int k = 1; k < AX_REDUCE_FOLD; k++) a = reducer.join(a, part[k][threadIdx.x]);
+      reducer.finish(r.out + ax_out_at(r.kept, result), a, r.reduced.count, result);
+    }
+    __syncthreads();
   }
 }
 
@@ -122,40 +152,68 @@ static inline bool ax_reduction_of(const ax_iter *it, ax_reduction *r)
     to->out[to->n++] = it->op[0].stride[d];
     to->count *= it->shape[d];
   }
-  const int64_t groups = columns ? (r->kept.count + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS : r->kept.count;
-  const int64_t each = columns ? r->reduced.count * AX_REDUCE_THREADS : r->reduced.count;
-  if (groups > 0 && groups < AX_REDUCE_CHUNKS && each >= 2 * AX_REDUCE_CHUNK) {
-    r->chunks = each / AX_REDUCE_CHUNK < AX_REDUCE_CHUNKS / groups ? each / AX_REDUCE_CHUNK : AX_REDUCE_CHUNKS / groups;
-    if (r->chunks > r->reduced.count) r->chunks = r->reduced.count;
-    if (r->chunks < 1) r->chunks = 1;
-  }
   return columns;
+}
+
+/* How many chunks the reduced positions of `groups` blocks are cut into. */
+static inline int64_t ax_reduce_chunks_for(int64_t groups, int64_t count, int64_t least)
+{
+  int64_t chunks = groups < AX_REDUCE_CHUNKS ? AX_REDUCE_CHUNKS / groups : 1;
+  if (chunks > count / least) chunks = count / least;
+  return chunks < 4 ? 1 : chunks; /* a few would not pay for the second kernel */
+}
+
+/* May columns be read W at a time?  The innermost kept dim is side by side, a multiple of W, and all strides and the start are aligned. */
+static inline bool ax_reduce_aligned(const ax_reduction &r, int64_t item, int64_t W)
+{
+  const int last = r.kept.n - 1;
+  if (r.kept.in[last] != item || r.kept.shape[last] % W || (uintptr_t)r.in % (size_t)(item * W)) return false;
+  for (int d = 0; d < last; d++)
+    if (r.kept.in[d] % (item * W)) return false;
+  for (int d = 0; d < r.reduced.n; d++)
+    if (r.reduced.in[d] % (item * W)) return false;
+  return true;
+}
+
+template <int W, class S, class R> static ax_status ax_launch_columns(const char *name, ax_device d, R reducer, const ax_reduction &r, typename R::acc *partial)
+{
+  return ax_launch(name, d, ax_blocks(r.kept.count / W * r.chunks, AX_REDUCE_THREADS, d.index), AX_REDUCE_THREADS, ax_reduce_columns<W, R, S>, reducer, r, partial);
+}
+
+template <class S, class R> static ax_status ax_launch_lines(const char *name, ax_device d, R reducer, const ax_reduction &r, typename R::acc *partial)
+{
+  const int64_t blocks = r.kept.count * r.chunks, most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
+  const unsigned grid = (unsigned)(blocks < most ? blocks : most);
+  const bool packed = r.reduced.n == 1 && r.reduced.in[0] == (int64_t)sizeof(S) && r.reduced.count / r.chunks >= 32 / (int64_t)sizeof(S);
+  int threads = AX_REDUCE_THREADS;
+  while (threads > 32 && threads / 2 >= r.reduced.count) threads /= 2;
+  return packed ? ax_launch(name, d, grid, threads, ax_reduce_rows<true, R, S>, reducer, r, partial)
+                : ax_launch(name, d, grid, threads, ax_reduce_rows<false, R, S>, reducer, r, partial);
 }
 
 /* Runs reducer R over elements of storage type S. */
 template <class S, class R> static ax_status ax_reduce(const ax_call *call, R reducer)
 {
   typedef typename R::acc acc;
+  constexpr int W = sizeof(S) >= 2 && sizeof(acc) <= 8 ? 8 / (int)sizeof(S) < 4 ? 8 / (int)sizeof(S) : 4 : 1;
   const ax_device d = call->out[0]->device;
   const char *name = ax_ops[call->op].name;
-  const unsigned most = (unsigned)ax_cuda_multiprocessors(d.index) * 32;
   ax_reduction r;
   acc *partial = NULL;
   ax_status st;
 
   const bool columns = ax_reduction_of(call->iter, &r);
   if (r.kept.count == 0) return AX_OK;
+  const bool wide = columns && W > 1 && ax_reduce_aligned(r, (int64_t)sizeof(S), W);
+  const int64_t threads = r.kept.count / (wide ? W : 1);
+  r.chunks = columns ? ax_reduce_chunks_for((threads + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS, r.reduced.count, AX_REDUCE_ROWS)
+                     : ax_reduce_chunks_for(r.kept.count, r.reduced.count, AX_REDUCE_CHUNK);
   const size_t bytes = (size_t)(r.kept.count * r.chunks) * sizeof(acc);
   if (r.chunks > 1 && (st = ax_cuda_take(d, bytes, (void **)&partial)) != AX_OK) return st;
-  if (columns) st = ax_launch(name, d, ax_blocks(r.kept.count * r.chunks, AX_REDUCE_THREADS, d.index), AX_REDUCE_THREADS, ax_reduce_columns<R, S>, reducer, r, partial);
-  else {
-    int threads = AX_REDUCE_THREADS;
-    while (threads > 32 && threads / 2 >= r.reduced.count) threads /= 2;
-    const int64_t blocks = r.kept.count * r.chunks;
-    st = ax_launch(name, d, (unsigned)(blocks < most ? blocks : most), threads, ax_reduce_rows<R, S>, reducer, r, partial);
-  }
+  if (wide) st = ax_launch_columns<W, S>(name, d, reducer, r, partial);
+  else st = columns ? ax_launch_columns<1, S>(name, d, reducer, r, partial) : ax_launch_lines<S>(name, d, reducer, r, partial);
   if (st == AX_OK && partial)
-    st = ax_launch(name, d, ax_blocks(r.kept.count, AX_REDUCE_THREADS, d.index), AX_REDUCE_THREADS, ax_reduce_chunks<R>, reducer, r, (const acc *)partial);
+    st = ax_launch(name, d, ax_blocks(r.kept.count, 32, d.index), dim3(32, AX_REDUCE_FOLD), ax_reduce_chunks<R>, reducer, r, (const acc *)partial);
   if (partial) ax_cuda_give(d, partial, bytes);
   return st;
 }
