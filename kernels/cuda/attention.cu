@@ -6,6 +6,8 @@
  * scores run over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is added by two blocks. */
 #include "rows.cuh"
 
+#include "cudnn.h"
+
 #include "philox.h"
 
 enum { WARPS = 4, MOST_HEAD = 256 };
@@ -322,6 +324,20 @@ static unsigned grid(int64_t rows, int each, int64_t planes)
   return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 
+/* Through cuDNN, where it has an engine for the call; dropout needs our own random bits. */
+static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backward, bool *done)
+{
+  const side *const sides[] = { &j.q, &j.k, &j.v, &j.y, &j.g, &j.dq, &j.dk, &j.dv };
+  ax_attention a = { j.batch, j.heads, j.group ? j.heads / j.group : 0, j.queries, j.keys, j.head, j.value_head, {}, {}, {}, {}, {}, {}, {}, {}, j.scale, j.causal };
+  int64_t *const steps[] = { a.q, a.k, a.v, a.y, a.g, a.dq, a.dk, a.dv };
+  const ax_attention_data data = { j.q.data, j.k.data, j.v.data, j.g.data, (void *)j.y.data, j.lse, (void *)j.dq.data, (void *)j.dk.data, (void *)j.dv.data };
+
+  *done = false;
+  if (j.mask.data || j.dropout) return AX_OK;
+  for (int k = 0; k < (backward ? 8 : 4); k++) memcpy(steps[k], sides[k]->step, sizeof a.q);
+  return ax_cudnn_attention(d, backward, &a, dtype, &data, done);
+}
+
 /* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
 AX_CUDA_KERNEL(_attention)
 {
@@ -332,6 +348,8 @@ AX_CUDA_KERNEL(_attention)
   if (st != AX_OK || j.batch * j.heads * j.queries == 0) return st;
   j.y = turned(y);
   j.lse = ax_data(call->out[1]);
+  bool done;
+  if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
   return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return with_head(j, [&](auto d) {
@@ -353,6 +371,8 @@ AX_CUDA_KERNEL(_attention_backward)
   j.y = turned(call->in[5]);
   j.lse = ax_data(call->in[6]);
   j.dq = side_of(call->out[0]), j.dk = side_of(call->out[1]), j.dv = side_of(call->out[2]);
+  bool done;
+  if ((st = try_cudnn(j, d, (ax_dtype)q->dtype, true, &done)) != AX_OK || done) return st;
   const int64_t planes = j.batch * j.heads, all = planes * j.queries;
   return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;

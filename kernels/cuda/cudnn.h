@@ -101,7 +101,7 @@ struct ax_cudnn_plan {
 };
 
 /* What a plan is for; all bytes count, so it starts cleared. */
-struct ax_cudnn_key { int64_t word[48]; };
+struct ax_cudnn_key { int64_t word[64]; };
 
 typedef void (*ax_cudnn_builder)(ax_cudnn_graph &g, const ax_cudnn_key &key);
 

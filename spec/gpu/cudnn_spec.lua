@@ -10,6 +10,7 @@ if not device.name then
   return
 end
 
+ffi.C.setenv("ACCEL_CUDNN_ATTENTION", "1", 1) -- small calls, too
 ffi.cdef [[ int unsetenv(const char *name); int64_t fake_cudnn_living(void); ]]
 local stand_in = device.kind == "emulated" and os.getenv("ACCEL_CUDA_LIBRARIES") .. "/libcudnn.so.9"
 local file = stand_in and io.open(stand_in) -- made where the toolkit has cuDNN's headers
@@ -119,7 +120,70 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
     for k = 1, 3 do assert.are.equal(0, largest(first[k]:to("cpu"):double() - again[k]:to("cpu"):double())) end
   end)
 
+  -- { batch, heads, queries, head }, { batch, shared heads, keys, head }, options
+  local attentions = {
+    { "plain", { 2, 3, 9, 16 }, { 2, 3, 9, 16 } },
+    { "causal", { 2, 2, 13, 8 }, { 2, 2, 13, 8 }, { is_causal = true } },
+    { "causal with fewer queries than keys", { 1, 2, 5, 8 }, { 1, 2, 11, 8 }, { is_causal = true, scale = 0.3 } },
+    { "cross", { 2, 2, 4, 24 }, { 2, 2, 17, 24 }, { scale = 0.5 } },
+    { "grouped heads", { 2, 6, 7, 8 }, { 2, 2, 7, 8 }, { is_causal = true, enable_gqa = true } },
+  }
+  local function attention(options)
+    return function(q, k, v) return F.scaled_dot_product_attention(q, k, v, options) end
+  end
+  for _, case in ipairs(attentions) do
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      it(("attends: %s, %s"):format(case[1], dtype), function()
+        check(case[1], dtype, { core.randn(case[2]), core.randn(case[3]), core.randn(case[3]) }, attention(case[4]))
+        local calls, names = ran("attention", "cuDNN engine")
+        if emulated then assert.are.equal(2, calls, names) end
+      end)
+    end
+  end
+
+  it("attends to the thirds of one projection, whose gradients lie as one", function()
+    check("split heads", "bfloat16", { core.randn { 2, 9, 3 * 2 * 8 } }, function(x)
+      local q, k, v = x:split_heads(2)
+      return F.scaled_dot_product_attention(q, k, v, { is_causal = true })
+    end)
+    if emulated then assert.are.equal(2, (ran("attention", "cuDNN engine"))) end
+  end)
+
+  it("leaves masks, odd heads and float32 to our own attention", function()
+    local q, odd = core.randn { 1, 2, 6, 8 }, core.randn { 1, 2, 6, 12 }
+    check("masked", "bfloat16", { q, q:clone(), q:clone() }, function(a, b, c)
+      return F.scaled_dot_product_attention(a, b, c, { attn_mask = core.ones({ 6, 6 }, { dtype = "bool", device = a.device }) })
+    end)
+    check("odd", "bfloat16", { odd, odd:clone(), odd:clone() }, attention())
+    check("wide", "float32", { q, q:clone(), q:clone() }, attention())
+    assert.are.equal(0, (ran("attention", "cuDNN engine")))
+  end)
+
   if not emulated then return end
+
+  it("falls back to our own attention when cuDNN refuses it", function()
+    for k, stage in ipairs { "operation", "plan", "execute" } do
+      local leaves = { core.randn { 1, 2, 8 + k, 8 }, core.randn { 1, 2, 8 + k, 8 }, core.randn { 1, 2, 8 + k, 8 } }
+      forget()
+      ffi.C.setenv("FAKE_CUDNN_REFUSE", stage, 1)
+      local ok, message = pcall(check, stage, "bfloat16", leaves, attention { is_causal = true })
+      ffi.C.unsetenv("FAKE_CUDNN_REFUSE")
+      assert.is_true(ok, message)
+      local calls, names = ran("attention", ", ours (")
+      assert.are.equal(2, calls, names)
+    end
+  end)
+
+  it("takes TF32 for float32 convolutions only when it is on", function()
+    local x, w = core.randn { 1, 8, 5, 6 }, core.randn { 8, 8, 1, 1 }
+    local function off() return largest(F.conv2d(x:to(device.name), w:to(device.name)):to("cpu") - F.conv2d(x, w)) end
+    local exact = off()
+    core.set_float32_matmul_precision("high")
+    local ok, rounded = pcall(off)
+    core.set_float32_matmul_precision("highest")
+    assert.is_true(ok, rounded)
+    assert.is_true(exact < 1e-5 and rounded > 1e-4, exact .. " " .. tostring(rounded))
+  end)
 
   -- Each stage has a shape of its own: plans are kept, refusals too.
   local stages = { "descriptor", "tensor", "operation", "graph", "heuristics", "plan", "pack", "execute" }
