@@ -171,8 +171,8 @@ local function measure(row)
     else
       if text(answer, "error") then note("%s, PyTorch: %s", row[1], text(answer, "error")) end
       for mode in modes:gmatch("%a+") do
-        local failed = text(answer, mode .. "_error")
-        if failed then note("%s, PyTorch %s: %s", row[1], mode, failed)
+        local lost = text(answer, mode .. "_error")
+        if lost then note("%s, PyTorch %s: %s", row[1], mode, lost)
         elseif not text(answer, "error") then sides[#sides + 1] = { name = mode, ask = function() return torch and torch:ask("go " .. mode) end } end
       end
     end

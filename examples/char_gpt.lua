@@ -202,7 +202,7 @@ local function write(length)
   tensor.no_grad(function()
     for _ = 1, length do
       local last = { unpack(ids, math.max(1, #ids - context + 1)) }
-      local scores = model(tensor.tensor({ last }, { dtype = "int64" }))
+      local scores = model(tensor.tensor({ last }, { dtype = "int64", device = accelerator.device }))
       local chances = scores[1][#last]:float():softmax(1):totable()
       local draw, id = tensor.rand(1, { generator = generator }):item(), 0
       while id < VOCABULARY - 1 and draw >= chances[id + 1] do

@@ -35,7 +35,7 @@ end
 -- words (B, L) -> logits (B, L, symbols), of the second half of the steps
 function Copy:forward(words)
   local batch, length = words:size(1), words:size(2)
-  local blanks = tensor.zeros(batch, length, { dtype = "int64" })
+  local blanks = tensor.zeros(batch, length, { dtype = "int64", device = words.device })
   local input = tensor.cat({ words, blanks }, 2)
   local y = self.lstm(nn.functional.one_hot(input, self.symbols + 1):float())
   return self.head(y:narrow(2, length + 1, length))

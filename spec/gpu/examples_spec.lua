@@ -1,0 +1,58 @@
+--- The examples on a device, as they are: on a GPU until they have learned what spec/examples_spec.lua asks of them on the CPU; on the devices
+--- that are none for a few steps.
+local device = require "spec.support.device"
+local check = require "spec.support.example_checks"
+local host = require "spec.support.host"
+
+if not device.name then
+  describe("examples on the device", function() it("need one", function() pending(device.reason) end) end)
+  return
+end
+
+local FASHION = (os.getenv("FASHION_MNIST_DIR") or "/usr/share/datasets/fashion-mnist") .. "/train-images-idx3-ubyte.gz"
+
+-- A few steps, and what the last line must look like.
+local SHORT = {
+  ["augment.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
+  ["char_gpt.lua"] = { { "--max_steps", "2", "--width", "32", "--layers", "1", "--context", "64", "--sample", "3" }, "validation loss %d" },
+  ["fashion_mnist.lua"] = { { "--epochs", "1", "--steps", "2" }, "test accuracy %d" },
+  ["lenet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
+  ["lstm_copy.lua"] = { { "--max_steps", "1", "--hidden", "8", "--batch_size", "4", "--length", "2" }, "copied %d" },
+  ["resnet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
+  ["tracking.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
+}
+-- What is small enough for threads that are run one by one.
+local EMULATED = { ["lstm_copy.lua"] = true, ["tracking.lua"] = true }
+
+local function run(name)
+  return function(ranks, ...)
+    local status, out, err = host.run({ "--num_processes", tostring(ranks), "examples/" .. name, ... }, { seconds = 100 })
+    assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
+    return out
+  end
+end
+
+describe(("examples on %s (%s)"):format(device.name, device.kind), function()
+  local list = io.popen("ls examples")
+  for name in list:lines() do
+    it(name .. (device.kind == "cuda" and " learns" or " takes a few steps"), function()
+      local f = assert(io.open("examples/" .. name))
+      local wants_pictures = f:read("*a"):find("FashionMNIST", 1, true)
+      f:close()
+      f = wants_pictures and io.open(FASHION)
+      if f then f:close() elseif wants_pictures then return pending("needs Fashion-MNIST: there is no " .. FASHION) end
+      if device.kind == "cuda" then return check(name, run(name), 1) end
+      if device.kind == "emulated" and not EMULATED[name] then return pending("takes too long on the emulated device") end
+      local short = assert(SHORT[name], "no short form of " .. name)
+      local out = run(name)(1, unpack(short[1]))
+      assert(out:match("[^\n]*\n$"):find(short[2]) or out:find(short[2]), out)
+    end)
+  end
+  list:close()
+
+  it("run on the device when nothing else is said", function()
+    local status, out, err = host.run { "-e", "print(require('accelerate').Accelerator().device)" }
+    assert.are.equal(0, status, err)
+    assert.is_truthy(out:find("cuda", 1, true), out)
+  end)
+end)
