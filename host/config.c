@@ -268,6 +268,14 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
   }
   if ((status = read_environment(plan)) != 0)
     return status;
+  if (argc > 1 && strcmp(argv[1], "env") == 0) {
+    if (argc > 2) {
+      fprintf(stderr, "accel-run env: takes no arguments, got '%s'  (a script called env: accel-run ./env)\n", argv[2]);
+      return AX_EXIT_USAGE;
+    }
+    plan->mode = AX_MODE_ENV;
+    return 0;
+  }
   i = argc > 1 && strcmp(argv[1], "launch") == 0 ? 2 : 1;
   for (; i < argc; i++) {
     if (argv[i][0] != '-' || !argv[i][1])
@@ -299,6 +307,7 @@ void ax_config_help(FILE *f)
 
   fputs("usage: accel-run [launch] [options] script.lua [script arguments]\n"
         "       accel-run                 a prompt, when started on a terminal; else the script is read from stdin\n"
+        "       accel-run env             what this machine has: versions, CPU, memory, GPUs and their libraries, or why there are none\n"
         "\n"
         "Runs a Lua script that trains a model, in one process or in several ranks.\n"
         "\n"

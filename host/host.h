@@ -29,7 +29,7 @@ typedef struct ax_setting {
   const char *origin; /* "default", "--num_processes", "environment variable ACCELERATE_..." */
 } ax_setting;
 
-typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN } ax_mode;
+typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN, AX_MODE_ENV } ax_mode;
 
 /* What the command line asks for.  Everything is borrowed from argv, the environment or static text. */
 typedef struct ax_plan {

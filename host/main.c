@@ -73,6 +73,21 @@ static int run(ax_plan *plan)
   return ax_interp_run(plan, NULL);
 }
 
+/* `accel-run env` is written in Lua. */
+static int tell_environment(void)
+{
+  char *argv[] = {(char *)"accel-run", (char *)"-e", (char *)"require('accelerate.commands.env').run()", NULL};
+  ax_plan plan;
+  int status = ax_config_parse(3, argv, &plan);
+
+  if (status == 0) {
+    ax_config_export(&plan, 1);
+    status = ax_interp_run(&plan, NULL);
+  }
+  ax_config_free(&plan);
+  return status;
+}
+
 int main(int argc, char **argv)
 {
   ax_plan plan;
@@ -83,6 +98,7 @@ int main(int argc, char **argv)
     case AX_MODE_HELP: ax_config_help(stdout); break;
     case AX_MODE_VERSION: puts("accel " AX_VERSION " (" LUAJIT_VERSION ")"); break;
     case AX_MODE_EXPLAIN: ax_config_explain(&plan, stdout); break;
+    case AX_MODE_ENV: status = tell_environment(); break;
     case AX_MODE_SCRIPT: status = run(&plan); break;
     }
   ax_config_free(&plan);

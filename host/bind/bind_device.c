@@ -116,9 +116,18 @@ static int memory_groups(lua_State *L)
   return 2;
 }
 
+/* core._plugin_dir(): where the backends' files lie */
+static int plugin_dir(lua_State *L)
+{
+  ax_bind_enter(L);
+  lua_pushstring(L, ax_backend_dir());
+  return 1;
+}
+
 void ax_open_device(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups },
+                                         { "_plugin_dir", plugin_dir }, { NULL, NULL } };
   static const luaL_Reg methods[] = { { "pin_memory", pin_memory }, { "is_pinned", is_pinned }, { NULL, NULL } };
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);

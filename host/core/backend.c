@@ -88,6 +88,10 @@ static ax_status load_cuda(const ax_backend **out)
     else snprintf(path, sizeof path, "%s/libax_cuda.so", plugin_dir);
     if (access(path, F_OK) != 0) snprintf(reason, sizeof reason, "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)", path);
     else *out = open_plugin(path, reason, sizeof reason);
+    if (*out && !(*out)->memory) { /* a file that somebody named, and of another kind */
+      snprintf(reason, sizeof reason, "\n  %.300s is the backend '%s', which is for no device", path, (*out)->name);
+      *out = NULL;
+    }
   }
   return *out ? AX_OK : ax_fail(AX_ENOIMPL, "CUDA cannot be used here:%s", reason);
 }

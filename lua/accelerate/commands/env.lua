@@ -1,0 +1,156 @@
+--- `accel-run env`: what there is on this machine, for reports and for finding out why a GPU is not used.
+local core = require "accelerate.core"
+local ffi = require "ffi"
+
+ffi.cdef [[
+const char *ax_cuda_environment(void);
+char *realpath(const char *path, char *resolved);
+]]
+
+local M = {}
+
+local function first_line(path)
+  local f = io.open(path)
+  if not f then return nil end
+  local line = f:read("*l")
+  f:close()
+  return line
+end
+
+local function field_of(path, pattern)
+  local f = io.open(path)
+  if not f then return nil end
+  local found
+  for line in f:lines() do
+    found = found or line:match(pattern)
+  end
+  f:close()
+  return found
+end
+
+local function gigabytes(bytes) return ("%.2f GB"):format(bytes / 1e9) end
+
+-- ---- this machine ------------------------------------------------------------------------------------------------
+
+local function executable()
+  local path = ffi.new("char[4097]")
+  return ffi.C.realpath("/proc/self/exe", path) ~= nil and ffi.string(path) or "unknown"
+end
+
+local function platform()
+  local parts = {}
+  for _, name in ipairs { "ostype", "osrelease", "arch" } do parts[#parts + 1] = first_line("/proc/sys/kernel/" .. name) end
+  parts[#parts + 1] = parts[3] == nil and jit.arch or nil
+  local libc = field_of("/etc/os-release", '^PRETTY_NAME="?([^"]*)')
+  return table.concat(parts, "-") .. (libc and (" (%s)"):format(libc) or "")
+end
+
+local function memory()
+  local lines, total = {}, tonumber(field_of("/proc/meminfo", "^MemTotal:%s*(%d+)"))
+  local available = tonumber(field_of("/proc/meminfo", "^MemAvailable:%s*(%d+)"))
+  lines[#lines + 1] = { "System memory", total and ("%s, %s available"):format(gigabytes(total * 1024), gigabytes((available or 0) * 1024)) or "unknown" }
+  local limit = first_line("/sys/fs/cgroup/memory.max") or first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+  local bytes = limit and tonumber(limit)
+  if bytes and bytes < 2 ^ 60 then lines[#lines + 1] = { "Control group's memory limit", gigabytes(bytes) } end
+  lines[#lines + 1] = { "Memory for tensors of a process", gigabytes(core.memory_stats().limit_bytes) }
+  return lines
+end
+
+local function cpu()
+  local ok, info = pcall(core.backend_info)
+  local model = field_of("/proc/cpuinfo", "^model name%s*:%s*(.*)") or jit.arch
+  local lines = { { "CPU", ("%s, %d cores for us"):format(model, core._cores()) } }
+  if not ok then
+    lines[#lines + 1] = { "CPU backend", "cannot be used: " .. tostring(info) }
+    return lines
+  end
+  lines[#lines + 1] = { "CPU backend", ("%s, %s"):format(info.level, info.description) }
+  lines[#lines + 1] = { "Threads", tostring(core.get_num_threads()) }
+  return lines
+end
+
+-- ---- CUDA --------------------------------------------------------------------------------------------------------
+
+local function plugin_path()
+  local named = os.getenv("ACCEL_CUDA_PLUGIN")
+  return named and named ~= "" and named or core._plugin_dir() .. "/libax_cuda.so"
+end
+
+local function split(line)
+  local fields = {}
+  for field in (line .. "\t"):gmatch("([^\t]*)\t") do fields[#fields + 1] = field end
+  return fields
+end
+
+--- What the CUDA plugin says of itself; nil where there is none, or it is too old to say anything.
+local function plugin_report()
+  local opened, lib = pcall(ffi.load, plugin_path())
+  if not opened then return nil end
+  local told, report = pcall(function() return ffi.string(lib.ax_cuda_environment()) end)
+  if not told then return nil end
+  local found = { device = {}, library = {} }
+  for line in report:gmatch("[^\n]+") do
+    local fields = split(line)
+    if found[fields[1]] then table.insert(found[fields[1]], fields) else found[fields[1]] = fields[2] end
+  end
+  return found
+end
+
+local function indented(text) return (text:gsub("\n%s*", "\n    ")) end
+
+local function cuda()
+  local count, reason = core.device_count("cuda")
+  local report, lines = plugin_report(), {}
+  local function add(name, value) lines[#lines + 1] = { name, value } end
+  add("CUDA", count > 0 and ("%d device%s"):format(count, count == 1 and "" or "s") or "not used: " .. indented(reason))
+  local visible = os.getenv("CUDA_VISIBLE_DEVICES")
+  if visible then add("CUDA_VISIBLE_DEVICES", ('"%s"'):format(visible)) end
+  if not report then return lines end
+  add("CUDA backend", plugin_path())
+  add("CUDA runtime, of this build", report.runtime .. ", machine code for " .. report.build:gsub(":", ", "))
+  add("CUDA of the driver", report.driver == "0.0" and "no driver" or report.driver .. (function()
+    local version = field_of("/proc/driver/nvidia/version", "Kernel Module%s+[^%d]*([%d%.]+)")
+    return version and (" (driver %s)"):format(version) or ""
+  end)())
+  for _, d in ipairs(report.device) do
+    add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], gigabytes(tonumber(d[5])), d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
+  end
+  for _, l in ipairs(report.library) do
+    add(l[2], l[6] ~= "" and "not found: " .. l[6] or ("%s, %s"):format(l[5] ~= "" and l[5] or "version unknown", l[4]))
+  end
+  return lines
+end
+
+-- ---- all of it ---------------------------------------------------------------------------------------------------
+
+local function configuration()
+  local path = require("accelerate.utils.machine").default_config_file()
+  local f = io.open(path)
+  if not f then return { { "Default config", "not found: " .. path } } end
+  local lines = { { "Default config", path .. " (not read: accel-run --explain shows the settings and where they come from)" } }
+  for line in f:lines() do lines[#lines + 1] = { nil, "  " .. line } end
+  f:close()
+  return lines
+end
+
+--- What `accel-run env` prints, as a list of { name, value }; a line without a name belongs to the one before.
+---@return { [1]: string?, [2]: string }[]
+function M.collect()
+  local lines = {
+    { "accel version", core.version }, { "Platform", platform() }, { "accel-run", executable() },
+    { "LuaJIT", ("%s, %s, compiler %s"):format(jit.version, jit.arch, jit.status() and "on" or "off") },
+  }
+  for _, part in ipairs { cpu, memory, cuda, configuration } do
+    for _, line in ipairs(part()) do lines[#lines + 1] = line end
+  end
+  return lines
+end
+
+--- Prints it.
+function M.run()
+  for _, line in ipairs(M.collect()) do
+    print(line[1] and ("- %s: %s"):format(line[1], line[2]) or line[2])
+  end
+end
+
+return M

@@ -1,0 +1,80 @@
+--- `accel-run env`: what there is, and why a GPU is not used.
+local core = require "accelerate.core"
+local host = require "spec.support.host"
+
+local build = host.path:match("^(.*)/")
+
+local function env(settings)
+  local all = { ACCEL_CUDA_LIBRARIES = "/nowhere" }
+  for key, value in pairs(settings or {}) do all[key] = value end
+  local status, out, err = host.run({ "env" }, { env = all })
+  assert.are.equal(0, status, err)
+  return out
+end
+
+local function has(out, text) assert.is_truthy(out:find(text, 1, true), ("%q is not in\n%s"):format(text, out)) end
+
+local function exists(path)
+  local f = io.open(path)
+  if f then f:close() end
+  return f ~= nil
+end
+
+describe("accel-run env", function()
+  it("tells versions, machine, memory and configuration", function()
+    local out = env { ACCEL_CUDA_PLUGIN = "/nowhere/libax_cuda.so" }
+    for _, name in ipairs { "accel version: 0", "Platform: Linux", "LuaJIT: LuaJIT 2", "CPU: ", "CPU backend: ", "Threads: ",
+      "System memory: ", "Memory for tensors of a process: ", "Default config: " } do has(out, "- " .. name) end
+    has(out, "this build has no CUDA backend: there is no /nowhere/libax_cuda.so (it is built where nvcc is found)")
+  end)
+
+  it("is in the help, and takes no arguments", function()
+    local _, help = host.run { "--help" }
+    has(help, "accel-run env")
+    local status, _, err = host.run { "env", "more" }
+    assert.are.equal(2, status)
+    has(err, "accel-run env: takes no arguments, got 'more'")
+  end)
+
+  it("says when the backend was built for another host, or is none", function()
+    local fake = build .. "/libax_fake_device.so"
+    if not exists(fake) then return pending("needs libax_fake_device.so") end
+    has(env { ACCEL_CUDA_PLUGIN = fake, ACCEL_FAKE_INTERFACE = "77" }, "libax_fake_device.so: built for interface 77, this host has ")
+    local cpu = ("%s/libax_cpu_%s.so"):format(build, core.backend_info().level:match("v%d$") or "native")
+    has(env { ACCEL_CUDA_PLUGIN = cpu }, "is the backend 'cpu', which is for no device")
+    has(env { ACCEL_CUDA_PLUGIN = fake }, "- CUDA: 2 devices")
+  end)
+
+  describe("with the emulated backend", function()
+    local emulated = build .. "/libax_cuda_emulated.so"
+    local function with(settings)
+      settings.ACCEL_CUDA_PLUGIN = emulated
+      return env(settings)
+    end
+    if not exists(emulated) then
+      it("needs it", function() pending("needs make test-emulated") end)
+      return
+    end
+
+    it("tells devices, and where it looked for libraries", function()
+      local out = with {}
+      has(out, "- cuda:1: emulated, sm_90, 1.07 GB, 4 multiprocessors")
+      has(out, "- CUDA runtime, of this build: 13.0, machine code for sm_90")
+      for _, name in ipairs { "cuBLASLt", "cuDNN", "NCCL" } do has(out, ("- %s: not found: %s needs "):format(name, name)) end
+      has(out, "/nowhere")
+    end)
+
+    it("tells libraries that are there, with version and file", function()
+      if not exists(build .. "/fakes/libcudnn.so.9") then return pending("needs the stand-ins of make fakes") end
+      has(with { ACCEL_CUDA_LIBRARIES = build .. "/fakes" }, "- cuDNN: 9.")
+    end)
+
+    it("tells that there is no driver, that it is too old, that no device is visible", function()
+      has(with { ACCEL_EMULATED_DRIVER = "0" }, "no NVIDIA driver was found (libcuda.so.1)")
+      local old = with { ACCEL_EMULATED_DRIVER = "12040" }
+      has(old, "the NVIDIA driver supports CUDA up to 12.4, this build needs 13.0: update the driver")
+      has(old, "- CUDA of the driver: 12.4")
+      has(with { CUDA_VISIBLE_DEVICES = "" }, 'CUDA_VISIBLE_DEVICES="" leaves no device visible')
+    end)
+  end)
+end)
