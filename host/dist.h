@@ -22,7 +22,7 @@ AX_API const char *ax_reduction_name(ax_reduction r);
 /* *out: the reduction called `name`; EINVAL, with the list of names, when there is none. */
 AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
 
-/* One collective over raw, contiguous buffers of host memory.  n is the group's size, `count` in elements:
+/* One collective over raw, contiguous buffers: of host memory, or of the device whose group this rank has joined.  n is the group's size, `count` in elements:
  *   ALL_REDUCE      in[count] of all ranks reduced -> out[count] on each; in may be out
  *   BROADCAST       in[count] of root -> out[count] on each; in may be out
  *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
@@ -35,6 +35,7 @@ typedef struct ax_collective {
   ax_reduction reduction; /* of the reducing ones, else AX_SUM */
   int root;               /* of BROADCAST and GATHER, else 0 */
   int model;              /* of gradients: which of the prepared models they are of, from 1; 0: of none.  Buffers of two models may have one size */
+  uint8_t kind, index;    /* ax_device: where the buffers lie */
   int64_t count;
   int ndim;               /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
   int64_t shape[AX_MAX_DIMS];
@@ -53,6 +54,14 @@ typedef struct ax_transport {
   ax_status (*wait)(ax_group *g, ax_work *work);
   /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
   void (*set_timeout)(ax_group *g, double seconds);
+  /* A collective that another transport carries (devices): writes it down and compares it with what the other ranks have asked for, without
+   * waiting for them.  EMISMATCH, on all ranks, when they differ.  (optional) NULL: there is nobody to compare with. */
+  ax_status (*post)(ax_group *g, const ax_collective *c);
+  /* One look from inside a wait that another transport makes, begun at `since`: AX_OK to go on waiting, else why that is in vain.
+   * since 0: the wait is over, with `st`.  (optional) */
+  ax_status (*look)(ax_group *g, int64_t since, ax_status st);
+  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called at the same place by all ranks. */
+  void (*post_all)(ax_group *g);
   /* Frees what the group holds; not a collective. */
   void (*close)(ax_group *g);
 } ax_transport;
@@ -67,7 +76,8 @@ struct ax_group {
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
 AX_API ax_group *ax_dist_world(void);
 
-/* Checks `c` against what the group and the dtype allow, and starts it. work NULL: also waits for its end. */
+/* Checks `c` against what the group and the dtype allow, and starts it. work NULL: also waits for its end (of a device's collective: what is
+ * asked of the device from now on comes after it; the host goes on). */
 AX_API ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work);
 /* Takes the work. */
 AX_API ax_status ax_work_wait(ax_group *g, ax_work *work);
@@ -83,6 +93,11 @@ AX_API void ax_dist_at(const char *where);
 
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
+/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before ax_dist_end(*work), which t outlives.  *work NULL:
+ * it is over already. */
+AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
+/* What is asked of the device from now on comes after the end of `work`.  Takes it. */
+AX_API ax_status ax_dist_end(ax_work *work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
 /* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d tensor counts as [1]. */
 AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
@@ -92,13 +107,50 @@ AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
 AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out);
 AX_API ax_status ax_dist_barrier(void);
 
+/* ---- devices: collectives over their memory, which a backend's library (NCCL) carries out beside the computation --------- */
+
+#define AX_GROUP_ID 128
+#define AX_DEVICE_NAME 96
+typedef struct ax_device_group ax_device_group; /* the backend's */
+
+struct ax_collectives { /* ax_backend's `collectives` */
+  const char *name; /* "nccl" */
+  /* What names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".  Two ranks may not have the same one. */
+  ax_status (*identity)(int device, char name[AX_DEVICE_NAME]);
+  /* Makes the id that all ranks join with. */
+  ax_status (*make_id)(char id[AX_GROUP_ID]);
+  /* Rank `rank` of `size` joins with one of its devices; returns when all have, or with the error of ax_dist_look. */
+  ax_status (*join)(int device, int rank, int size, const char id[AX_GROUP_ID], ax_device_group **out);
+  /* Queues `c` behind all work that was asked of the device so far.  *ticket: its number.  It runs beside what is asked afterwards. */
+  ax_status (*issue)(ax_device_group *g, const ax_collective *c, uint64_t *ticket);
+  /* What is asked of the device from now on comes after the end of `ticket`. */
+  ax_status (*order)(ax_device_group *g, uint64_t ticket);
+  /* Leaves and frees the group.  abort: what is under way ends at once; else it is waited for. */
+  void (*leave)(ax_device_group *g, bool abort);
+};
+
+/* This rank's collectives of device memory go over devices[index] from now on.  All ranks call it, at the same place; the first collective of
+ * a device's tensor does.  A group of one may have it, too. */
+AX_API ax_status ax_dist_join_device(int index);
+/* "nccl" when a device has joined, else NULL. */
+AX_API const char *ax_dist_device_name(void);
+/* Ends the devices' group: of a rank that has come to its end. */
+AX_API void ax_dist_leave_device(void);
+/* For backends: one look from inside a wait for the device that began at `since` (ax_dist_now).  See ax_transport.look. */
+AX_API ax_status ax_dist_look(int64_t since, ax_status st);
+AX_API int64_t ax_dist_now(void); /* monotonic, nanoseconds */
+/* A process forked from this one has none of it. */
+void ax_dist_forget_device(void);
+
 /* ---- for transports ------------------------------------------------------------------------------------------------- */
 
 /* Makes `g` the world.  Its fields are set; the group belongs to the transport. */
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
-/* Whether two ranks ask for the same: op, dtype, reduction, root, count and shape. */
+/* dist_device.c: issues a device's collective. */
+ax_status ax_device_issue(ax_group *g, const ax_collective *c, ax_work **work);
+/* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);

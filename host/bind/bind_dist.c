@@ -74,6 +74,49 @@ static int dist_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->s
 static int dist_local_rank(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_rank); return 1; }
 static int dist_local_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_size); return 1; }
 
+/* ---- what was begun without waiting for it: a userdata that holds the tensor ------------------------------------------------- */
+
+static const char WORK[] = "accel.work";
+
+static int work_wait(lua_State *L)
+{
+  ax_work **w = luaL_checkudata(L, 1, WORK), *work = *w;
+
+  *w = NULL;
+  if (ax_dist_end(work) != AX_OK)
+    return ax_raise(L, "all_reduce");
+  return 0;
+}
+
+/* Nobody asked for the end: the memory still may not be used again before it. */
+static int work_collect(lua_State *L)
+{
+  ax_work **w = luaL_checkudata(L, 1, WORK);
+
+  ax_dist_end(*w);
+  *w = NULL;
+  return 0;
+}
+
+/* (tensor at 1) -> the work */
+static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int model)
+{
+  ax_work **w = lua_newuserdata(L, sizeof *w);
+
+  *w = NULL;
+  luaL_getmetatable(L, WORK);
+  lua_setmetatable(L, -2);
+  lua_createtable(L, 1, 0);
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, -2, 1);
+  lua_setfenv(L, -2);
+  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK)
+    return ax_raise(L, "all_reduce");
+  return 1;
+}
+
+/* (tensor, reduction, model, begin): begin true: returns work, of which work:wait() puts what follows on the device behind its end; the tensor may not
+ * be used before. */
 static int dist_all_reduce(lua_State *L)
 {
   ax_tensor *t;
@@ -84,6 +127,8 @@ static int dist_all_reduce(lua_State *L)
   t = ax_check_tensor(L, 1, "all_reduce", "tensor");
   r = check_reduction(L, 2, "all_reduce");
   model = lua_isnoneornil(L, 3) ? 0 : (int)ax_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
+  if (lua_toboolean(L, 4))
+    return begin_all_reduce(L, t, r, model);
   if (ax_dist_all_reduce(t, r, model) != AX_OK)
     return ax_raise(L, "all_reduce");
   lua_settop(L, 1);
@@ -157,6 +202,35 @@ static int dist_leave(lua_State *L)
 {
   ax_bind_enter(L);
   ax_dist_leave();
+  return 0;
+}
+
+/* (index): this rank's collectives of cuda tensors run on cuda:index.  All ranks call it. */
+static int dist_join_device(lua_State *L)
+{
+  enter(L);
+  if (ax_dist_join_device((int)ax_check_integer(L, 1, "join_device", "index", 0, 255)) != AX_OK)
+    return ax_raise(L, "joining the GPUs");
+  return 0;
+}
+
+/* -> "nccl", or nil while no device has joined */
+static int dist_device_group(lua_State *L)
+{
+  lua_pushstring(L, ax_dist_device_name()); /* NULL: nil */
+  return 1;
+}
+
+/* (tensors): counts a write of each: a collective wrote the buffer that they are views of. */
+static int dist_touch(lua_State *L)
+{
+  ax_bind_enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  for (int k = 1; k <= (int)lua_objlen(L, 1); k++) {
+    lua_rawgeti(L, 1, k);
+    ax_touch(ax_check_tensor(L, -1, "touch", "tensor"));
+    lua_pop(L, 1);
+  }
   return 0;
 }
 
@@ -242,9 +316,17 @@ void ax_open_dist(lua_State *L)
     {"rank", dist_rank}, {"world_size", dist_world_size}, {"local_rank", dist_local_rank}, {"local_world_size", dist_local_world_size},
     {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"all_gather", dist_all_gather},
     {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier}, {"set_timeout", dist_set_timeout}, {"leave", dist_leave},
+    {"join_device", dist_join_device}, {"device_group", dist_device_group}, {"touch", dist_touch},
     {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},
   };
 
+  static const luaL_Reg work_methods[] = {{"wait", work_wait}, {"__gc", work_collect}, {NULL, NULL}};
+
+  luaL_newmetatable(L, WORK);
+  ax_add_functions(L, work_methods);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
   lua_newtable(L);
   ax_add_functions(L, functions);
   lua_setfield(L, -2, "dist");

@@ -37,7 +37,7 @@ static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == A
 bool ax_collective_same(const ax_collective *a, const ax_collective *b)
 {
   return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count && a->model == b->model &&
-         a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+         a->kind == b->kind && a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
@@ -48,12 +48,14 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
     snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
   else if (has_root(c->op))
     snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
+  if (c->model < 0) return snprintf(buf, size, "the joining of the ranks' GPUs()"), buf;
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
   if (c->op == AX_BARRIER)
     snprintf(buf, size, "barrier()");
   else
-    snprintf(buf, size, "%s(%s, %lld element%s%s%s)", ax_collective_name(c->op),
-             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra, model);
+    snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra, model,
+             c->kind == AX_CUDA ? ", on the GPU" : "");
   return buf;
 }
 
@@ -61,15 +63,25 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 
 static ax_status alone_issue(ax_group *g, const ax_collective *c, ax_work **work)
 {
-  if (c->out && c->out != c->in && c->count > 0)
-    memcpy(c->out, c->in, (size_t)c->count * ax_dtype_size(c->dtype));
+  const size_t bytes = (size_t)c->count * ax_dtype_size(c->dtype);
+  const ax_device d = { c->kind, c->index };
+  const ax_backend *backend;
+  ax_status st;
+
   *work = NULL;
-  return AX_OK;
+  if (!c->out || c->out == c->in || bytes == 0)
+    return AX_OK;
+  if (c->kind == AX_CPU) {
+    memcpy(c->out, c->in, bytes);
+    return AX_OK;
+  }
+  st = ax_backend_of(d, &backend);
+  return st != AX_OK ? st : backend->memory->copy(d, c->out, d, c->in, bytes);
 }
 static ax_status alone_wait(ax_group *g, ax_work *work) { return AX_OK; }
 static void alone_close(ax_group *g) { (void)g; }
 
-static const ax_transport alone = {"alone", alone_issue, alone_wait, NULL, alone_close};
+static const ax_transport alone = {.name = "alone", .issue = alone_issue, .wait = alone_wait, .close = alone_close};
 static ax_group group_of_one = {&alone, NULL, 0, 1, 0, 1, false};
 static ax_group *world = &group_of_one;
 
@@ -91,6 +103,7 @@ void ax_dist_leave(void)
 {
   if (world == &group_of_one || world->closed)
     return;
+  ax_dist_leave_device();
   world->closed = true;
   world->transport->close(world);
 }
@@ -120,31 +133,26 @@ ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work)
   ax_status st;
 
   AX_TRY(check(g, c));
-  AX_TRY(g->transport->issue(g, c, &started));
+  AX_TRY(c->kind == AX_CPU ? g->transport->issue(g, c, &started) : ax_device_issue(g, c, &started));
   if (work)
     *work = started;
   else
-    AX_TRY(g->transport->wait(g, started));
+    AX_TRY(ax_work_wait(g, started));
 out:
   if (st != AX_OK && work) *work = NULL;
   return st;
 }
 
-ax_status ax_work_wait(ax_group *g, ax_work *work) { return g->transport->wait(g, work); }
+ax_status ax_work_wait(ax_group *g, ax_work *work) { return work ? ax_dist_end(work) : g->transport->wait(g, work); }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------------- */
 
-static ax_status on_host(const ax_tensor *t)
-{
-  if (t->device.kind != AX_CPU)
-    return ax_fail(AX_ENOIMPL, "the %s group carries tensors in CPU memory; this one is on cuda:%d", world->transport->name,
-                   t->device.index);
-  return AX_OK;
-}
-
 /* A 0-d tensor counts as [1]. */
-static void take_shape(ax_collective *c, const ax_tensor *t)
+static void take_tensor(ax_collective *c, const ax_tensor *t)
 {
+  c->dtype = (ax_dtype)t->dtype;
+  c->kind = t->device.kind;
+  c->index = t->device.index;
   c->ndim = t->ndim > 0 ? t->ndim : 1;
   c->shape[0] = 1;
   memcpy(c->shape, t->shape, (size_t)t->ndim * sizeof *c->shape);
@@ -156,11 +164,9 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   ax_tensor *flat = NULL;
   ax_status st;
 
-  AX_TRY(on_host(t));
   AX_TRY(ax_contiguous(t, &flat));
-  c->dtype = (ax_dtype)t->dtype;
   c->count = t->numel;
-  take_shape(c, t);
+  take_tensor(c, t);
   c->in = c->out = ax_data(flat);
   AX_TRY(ax_group_run(world, c, NULL));
   if (flat != t)
@@ -178,6 +184,21 @@ ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model)
   return in_place(t, &c);
 }
 
+ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work)
+{
+  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r, .model = model, .count = t->numel};
+  ax_status st;
+
+  *work = NULL;
+  if (!ax_tensor_is_contiguous(t))
+    return ax_fail(AX_EINVAL, "all_reduce: a tensor that is reduced without waiting must be contiguous");
+  take_tensor(&c, t);
+  c.in = c.out = ax_data(t);
+  if ((st = ax_group_run(world, &c, work)) == AX_OK)
+    ax_touch(t);
+  return st;
+}
+
 ax_status ax_dist_broadcast(ax_tensor *t, int root)
 {
   ax_collective c = {.op = AX_BROADCAST, .root = root};
@@ -192,15 +213,13 @@ static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t
   ax_status st;
 
   *out = NULL;
-  AX_TRY(on_host(t));
   AX_TRY(ax_contiguous(t, &flat));
   if (t->ndim > 1)
     memcpy(shape + 1, t->shape + 1, (size_t)(t->ndim - 1) * sizeof *shape);
   if (wanted)
-    AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim > 0 ? t->ndim : 1, shape, &made));
-  c->dtype = (ax_dtype)t->dtype;
+    AX_TRY(ax_tensor_new_on(t->device, (ax_dtype)t->dtype, t->ndim > 0 ? t->ndim : 1, shape, &made));
   c->count = count;
-  take_shape(c, t);
+  take_tensor(c, t);
   c->in = ax_data(flat);
   c->out = made ? ax_data(made) : NULL;
   AX_TRY(ax_group_run(world, c, NULL));

@@ -205,20 +205,46 @@ static void leave(ax_status st)
   snprintf(why, sizeof why, "%s", ax_last_error());
 }
 
+/* After a failure ranks may be at different steps. */
+static ax_status refuse_broken(void) { return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK; }
+
+static ax_status shm_post(ax_group *g, const ax_collective *c)
+{
+  ax_status st = refuse_broken();
+
+  if (st != AX_OK)
+    return st;
+  enter(c);
+  st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted() : ax_ring_post(c);
+  leave(st);
+  return st;
+}
+
+static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
+{
+  const ax_status st = ax_ring_look(g, since, given);
+
+  if (st != AX_OK)
+    leave(st);
+  return st;
+}
+
+static void shm_post_all(ax_group *g) { ax_shm.posts = true; }
+
 static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **work)
 {
   ax_collective c = *given;
   ax_status st;
 
   *work = NULL; /* it is over before this returns */
-  if (broken)
-    return ax_fail(AX_EABORTED, "an earlier collective failed: %s", why);
+  if ((st = refuse_broken()) != AX_OK)
+    return st;
   if (c.op == AX_BARRIER)
     c = (ax_collective){.op = AX_BARRIER};
   enter(&c);
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
     st = ax_shm_aborted();
-  } else {
+  } else if (!ax_shm.posts || (st = ax_ring_post(&c)) == AX_OK) {
     switch (c.op) {
     case AX_ALL_REDUCE: st = all_reduce(&c); break;
     case AX_BROADCAST: case AX_BARRIER: st = broadcast(&c); break;
@@ -248,12 +274,19 @@ static void shm_set_timeout(ax_group *g, double seconds)
   atomic_store(&ax_shm.control->rank[g->rank].timeout, (int64_t)(seconds * 1e9));
 }
 
-static const ax_transport shm = {"shm", shm_issue, shm_wait, shm_set_timeout, shm_close};
+static const ax_transport shm = {"shm", shm_issue, shm_wait, shm_set_timeout, shm_post, shm_look, shm_post_all, shm_close};
 
 static size_t records_bytes(int ranks)
 {
   const size_t page = 4096;
   return (sizeof(ax_control) + (size_t)ranks * sizeof(ax_rank_record) + page - 1) / page * page;
+}
+
+/* Pages that nobody touches where there are no devices. */
+static size_t rings_bytes(int ranks)
+{
+  const size_t page = 4096;
+  return ((size_t)ranks * AX_RING * sizeof(ax_wish) + page - 1) / page * page;
 }
 
 /* Smaller for many ranks, to the same sum. */
@@ -267,7 +300,7 @@ static size_t chunk_of(int ranks)
 
 ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 {
-  const size_t bytes = records_bytes(ranks) + (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
+  const size_t bytes = records_bytes(ranks) + rings_bytes(ranks) + (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
   ax_control *c;
 
   *out = NULL;
@@ -287,7 +320,8 @@ ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 ax_status ax_shm_join(ax_control *c, int rank)
 {
   ax_shm = (ax_steps){
-    .control = c, .windows = (char *)c + records_bytes(c->ranks), .chunk = chunk_of(c->ranks), .rank = rank, .size = c->ranks,
+    .control = c, .rings = (ax_wish *)((char *)c + records_bytes(c->ranks)),
+    .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks), .chunk = chunk_of(c->ranks), .rank = rank, .size = c->ranks,
   };
   group = (ax_group){&shm, &ax_shm, rank, c->ranks, rank, c->ranks, false};
   shm_set_timeout(&group, c->timeout);

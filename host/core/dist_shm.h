@@ -35,6 +35,8 @@ typedef struct ax_rank_record {
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
   char where[AX_WHERE_TEXT];    /* its script line */
 
+  _Atomic uint64_t posted; /* number of the last collective in the ring (dist_ring.c) */
+
   char failed_at[256];   /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
 } ax_rank_record;
@@ -45,6 +47,9 @@ typedef struct ax_control {
   _Atomic uint32_t abort; /* ax_abort_state: set once, by the first rank that fails or by the launcher */
   int32_t failed_rank;    /* -1: none in particular */
   char reason[1024];      /* what the other ranks' errors say: "rank 1 failed: ..." */
+
+  _Atomic uint32_t mismatch; /* ax_abort_state: ranks asked for different collectives of devices */
+  char difference[1200];     /* the error of all of them */
 
   int32_t ranks;
   double timeout;  /* seconds that a rank waits in one collective, unless it chose a time of its own */
@@ -62,5 +67,24 @@ bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
 void ax_shm_finished(ax_control *c, int rank);
 
 int64_t ax_monotonic_ns(void);
+
+/* ---- dist_ring.c: collectives that are compared without a meeting of the ranks */
+
+/* In front of the data of a slot, and in the ring. */
+typedef struct ax_wish {
+  uint64_t number; /* which collective of the group this is */
+  ax_collective facts;
+  char where[AX_WHERE_TEXT];
+} ax_wish;
+#define AX_RING 64 /* wishes of a rank that the others can look at */
+
+/* "ranks disagree in collective #3: rank 0 calls ...; rank 1 calls ..." as this thread's error. */
+ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb);
+/* Posts this rank's collective and compares it with those of the ranks that have posted theirs. */
+ax_status ax_ring_post(const ax_collective *c);
+/* EMISMATCH when ranks were found to differ. */
+ax_status ax_ring_differs(void);
+/* See ax_transport.look. */
+ax_status ax_ring_look(ax_group *g, int64_t since, ax_status st);
 
 #endif

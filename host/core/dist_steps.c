@@ -27,12 +27,7 @@
 #define YIELDS 4                    /* offers before it sleeps */
 #define SLICE_NS 100000000          /* how long it sleeps between looks at the flags */
 
-/* In front of the data of a slot. */
-typedef struct slot_header {
-  uint64_t number; /* which collective of the group this is */
-  ax_collective facts;
-  char where[AX_WHERE_TEXT];
-} slot_header;
+typedef ax_wish slot_header;
 _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit in front of its data");
 
 ax_steps ax_shm;
@@ -81,7 +76,7 @@ static void publish(_Atomic uint32_t *word, uint32_t value)
     ax_futex_wake(word);
 }
 
-static const char *now_doing(int rank, char *buf, size_t size)
+const char *ax_shm_doing(int rank, char *buf, size_t size)
 {
   ax_rank_record *r = record(rank);
   char text[96];
@@ -122,14 +117,16 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 
     if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
       return reached(word, want) ? AX_OK : ax_shm_aborted();
+    if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+      return ax_ring_differs();
     finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
     if (reached(word, want))
       return AX_OK;
     if (finished)
       return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", rank,
-                     now_doing(rank, text, sizeof text));
+                     ax_shm_doing(rank, text, sizeof text));
     if (left <= 0)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)", (double)limit * 1e-9, rank, now_doing(rank, text, sizeof text),
+      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)", (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),
                      limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
     atomic_fetch_add(&r->sleepers, 1);
     seen = atomic_load(word);
@@ -204,30 +201,6 @@ void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step 
 ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
 static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
 
-/* " of shape [2, 3]": told where that is all that differs. */
-static const char *shape_text(const ax_collective *c, bool told, char *buf, size_t size)
-{
-  size_t n = 0;
-
-  buf[0] = '\0';
-  for (int d = 0; told && d < c->ndim && n < size; d++)
-    n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d], d == c->ndim - 1 ? "]" : "");
-  return buf;
-}
-
-static void describe(int rank, int other, char *buf, size_t size)
-{
-  const slot_header *h = slot(rank, ax_shm.step), *o = slot(other, ax_shm.step);
-  ax_collective reshaped = o->facts;
-  char text[96], shape[200];
-
-  reshaped.ndim = h->facts.ndim;
-  memcpy(reshaped.shape, h->facts.shape, sizeof reshaped.shape);
-  snprintf(buf, size, "rank %d calls %s%s%s%.*s", rank, ax_collective_text(&h->facts, text, sizeof text),
-           shape_text(&h->facts, ax_collective_same(&h->facts, &reshaped), shape, sizeof shape), h->where[0] ? " at " : "",
-           AX_WHERE_TEXT, h->where);
-}
-
 /* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is the measure, and the first rank that
  * differs from it is named, so that all ranks raise the same message; that is done as soon as those two are here. */
 static ax_status agree(void)
@@ -238,12 +211,8 @@ static ax_status agree(void)
   for (r = 0; r < ax_shm.size; r++) {
     if (r != ax_shm.rank)
       AX_TRY(wait_filled(r));
-    if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts)) {
-      char a[500], b[500];
-      describe(0, r, a, sizeof a);
-      describe(r, 0, b, sizeof b);
-      return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)slot(0, ax_shm.step)->number, a, b);
-    }
+    if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts))
+      return ax_wishes_differ(0, slot(0, ax_shm.step), r, slot(r, ax_shm.step));
   }
 out:
   return st;

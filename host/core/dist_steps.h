@@ -20,6 +20,8 @@
 typedef struct ax_steps {
   ax_control *control;
   char *windows;
+  ax_wish *rings; /* AX_RING for each rank */
+  bool posts;     /* every collective goes through the ring */
   size_t chunk; /* bytes of a slot's data */
   int rank, size;
   uint32_t step;    /* walked since the start; the same on all ranks */
@@ -46,6 +48,8 @@ void ax_step_reduced(void);
 ax_status ax_step_wait_reduced(int rank);
 void ax_step_end(void);
 
+/* "has called none yet", or what it was. */
+const char *ax_shm_doing(int rank, char *buf, size_t size);
 /* EABORTED with the reason why the run is being ended. */
 ax_status ax_shm_aborted(void);
 void ax_futex_wake(_Atomic uint32_t *word);

@@ -100,7 +100,7 @@ static void keep_going(int sig) { (void)sig; }
 /* What makes a worker of a fresh fork. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { "worker", refuse_collective, no_wait, NULL, no_close };
+  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective, .wait = no_wait, .close = no_close };
   static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;
@@ -127,6 +127,7 @@ static void become_worker(ax_worker *w, pid_t parent)
   group = *ax_dist_world();
   group.transport = &refusing;
   ax_dist_set_world(&group);
+  ax_dist_forget_device();
   w->child = true;
 }
 

@@ -9,6 +9,7 @@
  *
  * A request that finds no room runs the Lua collector, then gives unused segments back to the driver, then fails with a list of what is live. */
 #include "device.h"
+#include "watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +115,7 @@ static void empty_pool(ax_cuda_device *dev, ax_pool *pool)
 static void empty_cache(ax_cuda_device *dev)
 {
   if (!dev->stream || dev->recording) return; /* while a graph is recorded nothing may wait */
-  cudaStreamSynchronize(dev->stream);
+  if (ax_cuda_wait_stream("freeing cached memory", dev->stream) != AX_OK) return;
   if (dev->copies) cudaStreamSynchronize(dev->copies);
   empty_pool(dev, &dev->pools[AX_POOL_MAIN]);
   empty_pool(dev, &dev->pools[AX_POOL_SENDING]);

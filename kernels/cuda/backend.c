@@ -1,7 +1,7 @@
 /* The plugin's one symbol and the table behind it.
  *
  * The kernels of a row are found by name: ax_cuda_<row>, weak here, so that a row without one is NULL and the dispatcher's error names it. */
-#include "ax.h"
+#include "dist.h"
 
 #define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
 #include "core/ops.def"
@@ -20,6 +20,7 @@ ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 extern const ax_device_memory ax_cuda_memory;
+extern const ax_collectives ax_cuda_collectives;
 
 static ax_kernel kernels[AX_OP_COUNT];
 
@@ -32,7 +33,7 @@ AX_API const ax_backend *ax_backend_get(void);
 const ax_backend *ax_backend_get(void)
 {
   static ax_backend backend = { .abi = AX_INTERFACE, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
-                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory,
+                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory, .collectives = &ax_cuda_collectives,
                                 .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;

@@ -1,5 +1,6 @@
 /* Devices: finding them, their streams, events, and waiting for them. */
 #include "device.h"
+#include "watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@ ax_cuda_device ax_cuda_devices[AX_MOST_DEVICES];
 pthread_mutex_t ax_cuda_lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_devices;
 static thread_local int current = -1;
+ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
 
 ax_status ax_cuda_status(const char *what, cudaError_t e)
 {
@@ -114,7 +116,7 @@ ax_fault *ax_cuda_fault_place(ax_device d)
 ax_status ax_cuda_wait(int index, const char *what)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
-  const ax_status st = ax_cuda_status(what, cudaStreamSynchronize(dev->stream));
+  const ax_status st = ax_cuda_wait_stream(what, dev->stream);
 
   dev->stats.waits++;
 

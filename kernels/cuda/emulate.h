@@ -100,6 +100,7 @@ template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if
  * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the call returns, one to pageable memory is
  * complete; pinned memory is read and written when the copy runs.  In a forked child every call fails, as with a GPU.
  *
+ * There are $ACCEL_EMULATED_DEVICES devices (2), of which $CUDA_VISIBLE_DEVICES chooses as usual.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none); CUDA_VISIBLE_DEVICES="": no device is visible. */
 
 typedef int cudaError_t;
@@ -139,6 +140,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
 
@@ -164,6 +166,9 @@ struct ax_emulator {
   bool (*owns)(const void *p, size_t bytes);
   /* The calling thread's device. */
   int (*device)(void);
+  /* As `work`, of work that waits for other processes: called, from any thread, until it returns true; the stream waits for that.  It must not
+   * block.  Not for streams that are being captured. */
+  cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);
 extern const ax_emulator ax_the_emulator; /* emulate_runtime.cpp */

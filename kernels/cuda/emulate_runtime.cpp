@@ -4,14 +4,16 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string>
+#include <thread>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 
-enum { DEVICES = 2 };
+enum { DEVICES = 8 };
 static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
 static const unsigned MOST_THREADS = 1024;
 
@@ -31,12 +33,15 @@ static bool forked(void)
   static const pid_t owner = getpid();
   return getpid() != owner;
 }
+/* Held while anything runs or is asked for: work that waits for another process goes on from a thread of its own. */
+static std::recursive_mutex lock;
+typedef std::lock_guard<std::recursive_mutex> holding;
+
 #define CALLED() \
-  do { \
-    static long *const calls = &counts()[__func__]; \
-    ++*calls; \
-    if (forked()) return cudaErrorInitializationError; \
-  } while (0)
+  if (forked()) return cudaErrorInitializationError; \
+  holding held(lock); \
+  static long *const calls = &counts()[__func__]; \
+  ++*calls
 
 extern "C" __attribute__((visibility("default"))) long ax_emulated_calls(const char *name)
 {
@@ -91,12 +96,14 @@ struct step {
   std::function<void()> work;
   ax_emulated_stream *other; /* not NULL: instead of working, waits until `other` has done `until` steps */
   uint64_t until;
+  std::function<bool()> poll; /* instead of work: asked until it says that it is over */
 };
 struct ax_emulated_stream {
   int device;
   bool first;
   uint64_t asked, done;
   std::deque<step> queue;
+  uint64_t last_poll; /* number of the last step that polls, counted from 1 */
 };
 struct ax_emulated_event { ax_emulated_stream *stream; uint64_t at; };
 
@@ -119,21 +126,72 @@ static unsigned draw(unsigned n) /* 0 .. n - 1 */
   return (unsigned)(draws >> 33) % n;
 }
 
-static void run_until(ax_emulated_stream *s, uint64_t until)
+/* Runs steps as far as `until`; false: one of them waits for another process. */
+static bool advance(ax_emulated_stream *s, uint64_t until)
 {
   while (s->done < until) {
-    step next = std::move(s->queue.front());
-    s->queue.pop_front();
-    if (next.other) run_until(next.other, next.until);
+    step &next = s->queue.front(); /* stays there until it is over: references to others of a deque outlive a push */
+    bool over = true;
+    if (next.other) over = advance(next.other, next.until);
+    else if (next.poll) with_memory([&]() { over = next.poll(); });
     else with_memory(next.work);
+    if (!over) return false;
+    s->queue.pop_front();
     s->done++;
+  }
+  return true;
+}
+
+/* What waits for other processes goes on. */
+static void go_on(void)
+{
+  for (size_t k = 0; k < streams.size(); k++)
+    if (streams[k]->done < streams[k]->last_poll) advance(streams[k], streams[k]->last_poll);
+}
+
+static void run_until(ax_emulated_stream *s, uint64_t until)
+{
+  while (!advance(s, until)) {
+    go_on();
+    usleep(50);
   }
 }
 
 static void run_all(void)
 {
-  for (ax_emulated_stream *s : streams) run_until(s, s->asked);
+  for (size_t k = 0; k < streams.size(); k++) run_until(streams[k], streams[k]->asked);
 }
+
+/* As a device does, it works while the host is elsewhere: another process may wait for what is queued here. */
+static struct progress {
+  std::thread thread;
+  bool started, stop;
+  void start()
+  {
+    if (started) return;
+    started = true;
+    thread = std::thread([this]() {
+      for (;; usleep(200)) {
+        holding held(lock);
+        if (stop) return;
+        go_on();
+      }
+    });
+  }
+  ~progress()
+  {
+    if (!started) return;
+    if (forked()) {
+      thread.detach();
+      return;
+    }
+    {
+      holding held(lock);
+      stop = true;
+    }
+    thread.join();
+  }
+} progress;
 
 static ax_emulated_stream *default_stream(void)
 {
@@ -148,16 +206,16 @@ static void ask(ax_emulated_stream *s, step next)
   if (!s) s = default_stream();
   s->queue.push_back(std::move(next));
   s->asked++;
-  if (seed == 0 || (seed == 2 && s->first) || (seed == 3 && !s->first)) run_until(s, s->asked);
+  if (seed == 0 || (seed == 2 && s->first) || (seed == 3 && !s->first)) advance(s, s->asked);
   else if (seed > 3)
     for (unsigned n = draw(4); n > 0; n--) {
       ax_emulated_stream *lucky = streams[draw((unsigned)streams.size())];
-      if (lucky->done < lucky->asked) run_until(lucky, lucky->done + 1);
+      if (lucky->done < lucky->asked) advance(lucky, lucky->done + 1);
     }
 }
 
 /* All that a stream is asked for passes here or, waits for events, through ask itself. */
-static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work) { ask(stream, step{ std::move(work), NULL, 0 }); }
+static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work) { ask(stream, step{ std::move(work), NULL, 0, nullptr }); }
 
 static void failed(const char *wrong)
 {
@@ -172,12 +230,13 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
   static const char *wrong; /* of a kernel that ran at once */
   const uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
-  ++*calls;
   if (forked()) return "used in the child of a process that had used CUDA";
+  holding held(lock);
+  ++*calls;
   if (lasting) return trouble.c_str();
   if (threads < 1 || threads > MOST_THREADS || block.z > 64) return "a block has 1 to 1024 threads";
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "invalid configuration argument";
-  if (seed_of_schedule() == 0) {
+  if (seed_of_schedule() == 0 && (stream ? stream : default_stream())->queue.empty()) {
     wrong = NULL;
     ax_emulate_enqueue(stream, [&]() { wrong = ax_emulate_blocks(grid, block, kernel); });
     return wrong;
@@ -195,6 +254,7 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
 
 SHOWN void ax_emulated_schedule(unsigned seed)
 {
+  holding held(lock);
   run_all();
   schedule = seed;
   draws = seed;
@@ -208,14 +268,26 @@ SHOWN void ax_emulated_refuse_memory(long from, long n)
 
 /* ---- for stand-ins of libraries */
 
+static cudaError_t library_poll(cudaStream_t stream, std::function<bool()> work)
+{
+  holding held(lock);
+  if (!stream) stream = default_stream();
+  stream->last_poll = stream->asked + 1;
+  ask(stream, step{ nullptr, NULL, 0, std::move(work) });
+  progress.start();
+  return lasting;
+}
+
 static cudaError_t library_work(cudaStream_t stream, std::function<void()> work)
 {
+  holding held(lock);
   ax_emulate_enqueue(stream, std::move(work));
   return lasting;
 }
 
 static bool library_owns(const void *p, size_t bytes)
 {
+  holding held(lock);
   for (int d = 0; d < DEVICES; d++) {
     auto after = memories[d].used.upper_bound((char *)p);
     if (after == memories[d].used.begin()) continue;
@@ -227,7 +299,7 @@ static bool library_owns(const void *p, size_t bytes)
 
 static int library_device(void) { return device; }
 
-const ax_emulator ax_the_emulator = { library_work, library_owns, library_device };
+const ax_emulator ax_the_emulator = { library_work, library_owns, library_device, library_poll };
 
 /* ---- the runtime's functions: devices and memory */
 
@@ -237,21 +309,31 @@ static int driver_version(void)
   return text && *text ? atoi(text) : 13000;
 }
 
+/* $ACCEL_EMULATED_DEVICES of them, else 2; of these the ones that $CUDA_VISIBLE_DEVICES lists, up to the first that is not there. */
+static int device_count(void)
+{
+  const char *text = getenv("ACCEL_EMULATED_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+  int all = text ? atoi(text) : 2, n = 0;
+
+  if (all > DEVICES) all = DEVICES;
+  if (!visible) return all;
+  for (const char *p = visible; *p >= '0' && *p <= '9' && atoi(p) < all && n < all; p += strspn(p, "0123456789"), p += *p == ',') n++;
+  return n;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
   CALLED();
-  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   *n = 0;
   if (driver_version() < 13000) return cudaErrorInsufficientDriver;
-  if (visible && !*visible) return cudaErrorNoDevice;
-  *n = DEVICES;
-  return cudaSuccess;
+  *n = device_count();
+  return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
 cudaError_t cudaSetDevice(int d)
 {
   CALLED();
-  if (d < 0 || d >= DEVICES) return cudaErrorInvalidDevice;
+  if (d < 0 || d >= device_count()) return cudaErrorInvalidDevice;
   device = d;
   return cudaSuccess;
 }
@@ -405,7 +487,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
   CALLED();
   bool first = true;
   for (ax_emulated_stream *other : streams) first = first && other->device != device;
-  streams.push_back(*s = new ax_emulated_stream{ device, first, 0, 0, {} });
+  streams.push_back(*s = new ax_emulated_stream{ device, first, 0, 0, {}, 0 });
   return cudaSuccess;
 }
 
@@ -429,14 +511,14 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
   CALLED();
   if (!s) s = default_stream();
   if (s->done == s->asked) return lasting;
-  run_until(s, s->done + 1); /* time passes */
+  advance(s, s->done + 1); /* time passes */
   return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
   CALLED();
-  if (e->stream && e->stream->done < e->at && e->stream != s) ask(s, step{ nullptr, e->stream, e->at });
+  if (e->stream && e->stream->done < e->at && e->stream != s) ask(s, step{ nullptr, e->stream, e->at, nullptr });
   return lasting;
 }
 
@@ -466,7 +548,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
   CALLED();
   if (!e->stream || e->stream->done >= e->at) return lasting;
-  run_until(e->stream, e->stream->done + 1); /* time passes */
+  advance(e->stream, e->stream->done + 1); /* time passes */
   return cudaErrorNotReady;
 }
 
@@ -485,6 +567,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
   p->major = 9;
   p->multiProcessorCount = 4;
   p->totalGlobalMem = ARENA;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int d)
+{
+  CALLED();
+  const char *p = getenv("CUDA_VISIBLE_DEVICES");
+  int k = d;
+
+  if (d < 0 || d >= device_count()) return cudaErrorInvalidDevice;
+  while (p && k-- > 0) p = strchr(p, ',') + 1;
+  snprintf(id, (size_t)size, "0000:%02x:00.0", p ? atoi(p) : d);
   return cudaSuccess;
 }
 

@@ -4,6 +4,7 @@
  * waited for, unless it goes to pinned memory and its caller says that it will wait itself.  What is sent ahead (a loader's next batch) travels
  * in the copy stream, beside the computation, into memory of the sending pool; `arrive` makes the computing stream wait for it. */
 #include "device.h"
+#include "watch.h"
 
 #include <stdlib.h>
 
@@ -46,7 +47,7 @@ static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_stage **out)
     if (s->busy && cudaEventQuery(s->done) != cudaSuccess) {
       cudaGetLastError(); /* "not ready" would be reported again by the next launch */
       dev->stats.waits++;
-      if ((st = ax_cuda_status("copy", cudaEventSynchronize(s->done))) != AX_OK) return st;
+      if ((st = ax_cuda_wait_event("copy", s->done)) != AX_OK) return st;
     }
     s->busy = false;
     s->used = 0;
@@ -115,6 +116,8 @@ ax_status ax_cuda_copy(ax_device to, void *dst, ax_device from, const void *src,
   if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index) return copy_over(to, dst, from, src, bytes);
   if ((st = ax_cuda_use(from.kind == AX_CUDA ? from : to, &stream)) != AX_OK) return st;
   if (from.kind == AX_CPU && to.kind == AX_CUDA) return copy_up(&ax_cuda_devices[to.index], stream, dst, src, bytes);
+  /* The driver waits inside a copy to pageable memory, without looking at other ranks. */
+  if (to.kind == AX_CPU && ax_cuda_watch && (st = ax_cuda_watch("copy", stream, NULL)) != AX_OK) return st;
   st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, to.kind == AX_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyDefault, stream));
   return st == AX_OK && to.kind == AX_CPU ? ax_cuda_wait(from.index, "copy") : st;
 }

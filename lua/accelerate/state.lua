@@ -185,22 +185,22 @@ local function device_asked_for(local_rank)
   return ("cuda:%d"):format(index)
 end
 
---- The device of this process: as the environment says, else a GPU, else the CPU.
+--- The device of this process: as the environment says, else the GPU of its rank on the machine, else the CPU.
 local function choose_device(cpu, ranks, local_rank)
   local asked = device_asked_for(local_rank)
-  if ranks > 1 and asked and asked ~= "cpu" then
-    fail("%s=%s with %d ranks: ranks exchange data through the CPU's memory so far; start one, or set it to cpu", VARIABLE,
-      env.text(VARIABLE), ranks)
+  if ranks > 1 and (env.text(VARIABLE) or ""):match(":") then
+    fail("%s=%s with %d ranks: each rank has a GPU of its own, by its number on the machine; set it to cuda or cpu, and choose GPUs with --gpu_ids",
+      VARIABLE, env.text(VARIABLE), ranks)
   end
-  if asked or cpu then return asked or "cpu" end
-  local count = core.device_count("cuda")
+  if asked == "cpu" or cpu and not asked then return "cpu" end
+  local count, here = core.device_count("cuda"), core.dist.local_world_size()
   if count == 0 then return "cpu" end
-  if ranks == 1 then return ("cuda:%d"):format(local_rank % count) end
-  if core.dist.rank() == 0 then
-    io.stderr:write(("accelerate: there are %d GPUs, but %d ranks exchange data through the CPU's memory so far: they run on the CPU\n"):format(
-      count, ranks))
+  if here > count then
+    local visible = env.text("CUDA_VISIBLE_DEVICES")
+    fail("%d ranks on this machine, and %d GPU%s%s: a GPU takes one rank; start %d with --num_processes, or run them on the CPU with --cpu", here,
+      count, count == 1 and "" or "s", visible and (" (CUDA_VISIBLE_DEVICES=%s)"):format(visible) or "", count)
   end
-  return "cpu"
+  return asked or ("cuda:%d"):format(local_rank % count)
 end
 
 local ELSEWHERE = { "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE" }
@@ -225,7 +225,7 @@ local PARTIAL = {
 }
 
 --- The process group and the device of this process; shared.  The first call settles them.
----@param opts { cpu: boolean?, backend: "shm"?, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
+---@param opts { cpu: boolean?, backend: "shm"|"nccl"|nil, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
 ---  timeout: seconds that this rank waits in a collective (default: the launcher's --timeout)
 ---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
@@ -233,17 +233,24 @@ M.PartialState = properties.callable("PartialState", function(opts)
   if not shared then
     opts = opts or {}
     refuse_other_launchers()
-    if opts.backend and opts.backend ~= "shm" then
-      fail("PartialState: backend = '%s' is not there; the ranks of a machine use 'shm'", opts.backend)
+    if opts.backend and opts.backend ~= "shm" and opts.backend ~= "nccl" then
+      fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and 'shm' on the CPU", opts.backend)
     end
     local size, local_rank = core.dist.world_size(), core.dist.local_rank()
     local debug_mode = env.flag("ACCELERATE_DEBUG_MODE", false)
     local device = choose_device(opts.cpu or env.flag("ACCELERATE_USE_CPU", false), size, local_rank)
+    local gpu = tonumber(device:match("^cuda:(%d+)$"))
+    if opts.backend == "shm" and gpu and size > 1 then
+      fail("PartialState: backend = 'shm' with ranks on GPUs: it carries the CPU's memory; leave it out (nccl), or start them with --cpu")
+    elseif opts.backend == "nccl" and not gpu then
+      fail("PartialState: backend = 'nccl' is for GPUs, and this process is on the CPU%s", opts.cpu and " (cpu = true)" or "")
+    end
     if opts.timeout then core.dist.set_timeout(opts.timeout) end
+    if opts.backend == "nccl" and size == 1 then core.dist.join_device(gpu) end  -- several ranks join at their first collective
     shared = {
       num_processes = size, process_index = core.dist.rank(), local_process_index = local_rank,
-      distributed_type = size > 1 and M.DistributedType.MULTI_CPU or M.DistributedType.NO,
-      backend = size > 1 and "shm" or nil,
+      distributed_type = size == 1 and M.DistributedType.NO or gpu and M.DistributedType.MULTI_GPU or M.DistributedType.MULTI_CPU,
+      backend = gpu and (size > 1 or opts.backend) and "nccl" or size > 1 and "shm" or nil,
       device = device, debug = debug_mode, fork_launched = env.flag("FORK_LAUNCHED", false),
     }
     if env.flag("ACCELERATE_CPU_AFFINITY", false) then require("accelerate.utils.system").set_numa_affinity(local_rank) end

@@ -162,7 +162,7 @@ describe("the process group's handler", function()
       accelerate.state.reset()
       local gloo = accelerate.InitProcessGroupKwargs { backend = "gloo" }
       local ok, message = pcall(accelerate.Accelerator, { kwargs_handlers = { gloo } })
-      check(not ok and message:find("backend = 'gloo' is not there; the ranks of a machine use 'shm'", 1, true), message)
+      check(not ok and message:find("backend = 'gloo' is not there; ranks use 'nccl' on GPUs and 'shm' on the CPU", 1, true), message)
       check(accelerate.PartialState({ backend = "shm", timeout = 60 }).backend == "shm")
     ]])
     state.reset()

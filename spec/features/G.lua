@@ -21,7 +21,7 @@ return {
   { "CPU affinity", spec = "accelerate/state_spec: binds ranks to the processors near their GPU, where there is one" },
   { "CPU threads", spec = "accelerate/state_spec: shares its processors between ranks, unless OMP_NUM_THREADS says" },
   { "RTX 40xx",
-    later = "several ranks on GPUs: they exchange data through the CPU's memory so far and run on the CPU",
+    later = "the launcher does not look for cards that cannot reach each other's memory",
     spec = "accelerate/accelerator_spec: places what it prepares, unless told not to" },
   { "old kernel warning", spec = "accelerate/state_spec: is told of when its kernel is old, once" },
 }
