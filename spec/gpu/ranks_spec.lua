@@ -2,7 +2,6 @@
 -- devices of its own, joined by a stand-in for NCCL (support/fake_nccl.cpp); on a real machine as many ranks as it has GPUs take part.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
-local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 
