@@ -3,10 +3,11 @@
  * A flat gradient buffer holds the slots of its parameters and, behind them, one number for each parameter: its presence, 1 where this
  * rank has a gradient. */
 #include "bind/bind.h"
+#include "core/graph.h"
 
 /* (params, grads, offsets, at): brings every gradient into its slot (one that the script made itself, or with create_graph, lies
- * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on.  Returns how many have none; nil when a
- * parameter was given other memory meanwhile (x.data = y, a conversion) and the layout is out of date. */
+ * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on (on the CPU; of a device the caller does).
+ * Returns how many have none; nil when a parameter was given other memory meanwhile (x.data = y, a conversion) and the layout is out of date. */
 static int flat_collect(lua_State *L)
 {
   ax_tensor *grads;
@@ -37,9 +38,27 @@ static int flat_collect(lua_State *L)
       missing++;
       if (ax_fill(t->grad_slot, 0) != AX_OK) return ax_raise(L, "gradients");
     }
-    ax_store_double((ax_dtype)grads->dtype, ax_data(grads), at + k, t->grad ? 1 : 0);
+    if (grads->device.kind == AX_CPU)
+      ax_store_double((ax_dtype)grads->dtype, ax_data(grads), at + k, t->grad ? 1 : 0);
   }
   lua_pushinteger(L, missing);
+  return 1;
+}
+
+/* (params): whether nobody but one post-accumulate hook each, ours, is told of these parameters' gradients. */
+static int flat_unwatched(lua_State *L)
+{
+  bool others = false;
+
+  luaL_checktype(L, 1, LUA_TTABLE);
+  for (int k = 1; k <= (int)lua_objlen(L, 1) && !others; k++) {
+    int count = 0;
+    lua_rawgeti(L, 1, k);
+    for (const ax_hook *h = ax_check_tensor(L, -1, "flat_unwatched", "parameter")->hooks; h; h = h->next) count += h->post && !h->gone;
+    others = count > 1;
+    lua_pop(L, 1);
+  }
+  lua_pushboolean(L, !others);
   return 1;
 }
 
@@ -68,6 +87,6 @@ static int flat_adopt(lua_State *L)
 
 void ax_open_flat(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "flat_collect", flat_collect }, { "flat_adopt", flat_adopt }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "flat_collect", flat_collect }, { "flat_adopt", flat_adopt }, { "flat_unwatched", flat_unwatched }, { NULL, NULL } };
   ax_add_functions(L, functions);
 }

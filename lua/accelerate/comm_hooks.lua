@@ -2,7 +2,10 @@
 ---
 --- The names and the algorithms are those of PyTorch's DistributedDataParallel: fp16 and bf16 send half as many bytes; power_sgd
 --- (Vogels et al., arXiv 1905.13727) sends two thin matrices in place of each gradient, and adds what that loses to the next one.
---- A hook works on a bucket: all gradients of one element type, one after the other in one vector.
+--- A hook works on a bucket: gradients of one element type, one after the other in one vector.
+---
+--- On a GPU it is a coroutine that is left at each exchange and resumed at its end, so that the exchanges of all buckets, and backward, go on side
+--- by side.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -17,8 +20,37 @@ local M = {}
 
 local HALF = { fp16 = "float16", bf16 = "bfloat16" }
 
+local stepping = false  -- inside go_on
+
+--- The sum over ranks, in place.
+local function exchange(t)
+  if not stepping then return core.dist.all_reduce(t, "sum") end
+  coroutine.yield(core.dist.all_reduce(t, "sum", 0, true))
+end
+
+--- A hook at the beginning of its work on a bucket of a GPU.
+---@param hook table see M.make
+---@return thread
+function M.start(hook, bucket, ranks)
+  return coroutine.create(function() hook:reduce(bucket, ranks) end)
+end
+
+--- Runs a hook up to its next exchange.
+---@param co thread of M.start
+---@return userdata? work the exchange, which has to end before the next call; nil: the hook is done
+function M.go_on(co)
+  local function step()
+    stepping = true
+    local ok, work = coroutine.resume(co)
+    stepping = false
+    if not ok then error(work, 0) end
+    return work
+  end
+  return core.no_grad(step)
+end
+
 local function mean_(t, ranks)
-  core.dist.all_reduce(t, "sum")
+  exchange(t)
   return t:div_(ranks)
 end
 
@@ -28,7 +60,7 @@ end
 local function compress(dtype)
   return function(_, bucket, ranks)
     local small = bucket.buffer:to(dtype):div_(ranks)
-    core.dist.all_reduce(small, "sum")
+    exchange(small)
     bucket.buffer:copy_(small)
   end
 end
@@ -139,7 +171,7 @@ local function approximate(self, bucket, groups, whole, ranks)
     if o.use_error_feedback and memory[g] and memory[g].lost then matrices = matrices + memory[g].lost end
     local own = o.warm_start and memory[g] or { lost = memory[g] and memory[g].lost }
     memory[g] = own
-    own.q = own.q or self.random({ #group.parts, group.m, group.rank }, bucket.buffer.dtype)
+    own.q = own.q or self.random({ #group.parts, group.m, group.rank }, bucket.buffer.dtype):to(bucket.buffer.device)
     orthogonalize(own.q, o.orthogonalization_epsilon)
     group.matrices, group.own, group.p = matrices, own, matrices:matmul(own.q)
     self.before = self.before + matrices:numel()
@@ -149,7 +181,7 @@ local function approximate(self, bucket, groups, whole, ranks)
   for _, part in ipairs(whole) do self.before, self.after = self.before + part.count, self.after + part.count end
   for _, group in ipairs(groups) do
     local own, p = group.own, group.p
-    core.dist.all_reduce(p, "sum")  -- not divided: its length is lost next
+    exchange(p)  -- not divided: its length is lost next
     orthogonalize(p, o.orthogonalization_epsilon)
     local q = mean_(group.matrices:transpose(2, 3):matmul(p), ranks)
     local near = p:matmul(q:transpose(2, 3))

@@ -46,7 +46,8 @@ end
 local function run_backward(self, where, loss, rate, weight, graph)
   local models = self._models
   local watched = weight or self._ranks > 1
-  if watched then parallel.begin(models) end
+  local sync = gradient_state.sync_gradients or gradient_state.sync_each_batch
+  if watched then parallel.begin(models, (sync or not weight) and not (graph and graph.create_graph)) end
   if self._has_lomo_optimizer then
     run_fused(self, where, loss, rate, weight, graph)
   elseif graph then
@@ -55,7 +56,7 @@ local function run_backward(self, where, loss, rate, weight, graph)
     loss:backward()
   end
   if watched then
-    parallel.finish(models, gradient_state.sync_gradients or gradient_state.sync_each_batch, weight)
+    parallel.finish(models, sync, weight)
   end
 end
 
