@@ -264,6 +264,15 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     end
     local x = tensor.randn(3, 5, 17, 14)
     against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { x }, 0)
+    for _, c in ipairs { 8, 12 } do -- runs of channels, or not, by type; windows that overlap, are spread, reach over the edge, or cover all
+      local y = tensor.randn(2, c, 9, 8)
+      for _, dtype in ipairs { "float32", "bfloat16" } do
+        local z = y:to(dtype)
+        against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { z }, 0)
+        against("max_pool2d", function(v) return F.max_pool2d(v, { 2, 3 }, { stride = { 2, 1 }, dilation = { 1, 2 }, ceil_mode = true }) end, { z }, 0)
+        against("adaptive_max_pool2d", function(v) return F.adaptive_max_pool2d(v, { 4, 3 }) end, { z }, 0)
+      end
+    end
     against("avg_pool2d", function(v) return F.avg_pool2d(v, 3, { stride = 2, padding = 1, ceil_mode = true }) end, { x }, 1e-5)
     against("adaptive_avg_pool2d", function(v) return F.adaptive_avg_pool2d(v, { 5, 3 }) end, { x }, 1e-5)
     for _, shape in ipairs { { 3, 5, 17, 14 }, { 4, 64, 9, 30 }, { 2, 300, 13, 9 }, { 40, 3, 20, 21 } } do -- one tile of channels, several, many chunks of rows

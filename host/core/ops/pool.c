@@ -156,7 +156,14 @@ ax_status ax_infer_adaptive_max_pool2d(ax_infer *q) { return adaptive(q, AX_OP_M
 
 /* ---- gradients */
 
-RULE(max_pool) { give(c, 0, call(c, AX_OP_POOL_SCATTER, 2, (ax_arg[]){ G, OUT(1) }, &(ax_attrs){ .n_list = 4, .list = { META(0)->shape[0], META(0)->shape[1], META(0)->shape[2], META(0)->shape[3] } })); }
+/* The windows go along: a device looks from an element for the windows that chose it. */
+RULE(max_pool)
+{
+  ax_attrs a = *A;
+  a.n_list = 4;
+  memcpy(a.list, META(0)->shape, 4 * sizeof *a.list);
+  give(c, 0, call(c, AX_OP_POOL_SCATTER, 2, (ax_arg[]){ G, OUT(1) }, &a));
+}
 RULE(pool_scatter) { if (WANTS(0)) give(c, 0, call(c, AX_OP_POOL_TAKE, 2, (ax_arg[]){ G, IN(1) }, NULL)); }
 RULE(pool_take) { if (WANTS(0)) give(c, 0, call(c, AX_OP_POOL_SCATTER, 2, (ax_arg[]){ G, IN(1) }, &(ax_attrs){ .n_list = 4, .list = { META(0)->shape[0], META(0)->shape[1], META(0)->shape[2], META(0)->shape[3] } })); }
 
