@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum { COUNT, SECONDS, SWITCH, WORD } kind;
+typedef enum { COUNT, SECONDS, SWITCH, WORD, LIST } kind;
 
 typedef struct row {
   const char *name;
@@ -103,6 +103,29 @@ static bool is_word(const char *words, const char *text)
   }
 }
 
+/* How many numbers "0,2" has; 0: it is no such list. */
+static int count_list(const row *r, const char *text)
+{
+  double seen[64];
+  int n = 0, i;
+
+  for (;;) {
+    char *end;
+    if (!isdigit((unsigned char)*text) || n == (int)(sizeof seen / sizeof *seen))
+      return 0;
+    seen[n] = strtod(text, &end);
+    for (i = 0; i < n; i++)
+      if (seen[i] == seen[n])
+        return 0;
+    if (seen[n] != floor(seen[n]) || seen[n] < r->least || seen[n] > r->most || (*end && *end != ','))
+      return 0;
+    n++;
+    if (!*end)
+      return n;
+    text = end + 1;
+  }
+}
+
 /* Reads `text` as the value of row `id`; 0, or the exit status after saying what is wrong with it. */
 static int assign(ax_plan *plan, int id, const char *text, const char *origin)
 {
@@ -121,6 +144,11 @@ static int assign(ax_plan *plan, int id, const char *text, const char *origin)
   } else if (r->kind == WORD) {
     if (!is_word(r->argument, text)) {
       fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
+      return AX_EXIT_USAGE;
+    }
+  } else if (r->kind == LIST) {
+    if (strcmp(text, r->standard) != 0 && (v = count_list(r, text)) == 0) {
+      fprintf(stderr, "accel-run: %s: expected different whole numbers, divided by commas (\"0,2\"), or %s; got '%s'\n", origin, r->standard, text);
       return AX_EXIT_USAGE;
     }
   } else {
@@ -254,6 +282,24 @@ static int read_environment(ax_plan *plan)
   return 0;
 }
 
+/* What settings have to do with each other. */
+static int check_plan(const ax_plan *plan)
+{
+  const ax_setting *machines = &plan->set[AX_SET_num_machines], *gpus = &plan->set[AX_SET_gpu_ids];
+  const int ranks = (int)plan->set[AX_SET_num_processes].number;
+
+  if (machines->number > 1) {
+    fprintf(stderr, "accel-run: %s: %s machines: ranks of several machines cannot be joined yet; start them on one\n", machines->origin, machines->text);
+    return AX_EXIT_USAGE;
+  }
+  if (!isnan(gpus->number) && !plan->set[AX_SET_cpu].number && ranks > (int)gpus->number) {
+    fprintf(stderr, "accel-run: %s: %s names %d GPU%s, and %d ranks need one each (--num_processes %d, or --cpu)\n", gpus->origin, gpus->text,
+            (int)gpus->number, gpus->number == 1 ? "" : "s", ranks, (int)gpus->number);
+    return AX_EXIT_USAGE;
+  }
+  return 0;
+}
+
 int ax_config_parse(int argc, char **argv, ax_plan *plan)
 {
   int i, status;
@@ -290,7 +336,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
   }
   if (i < argc)
     plan->script = i;
-  return 0;
+  return check_plan(plan);
 }
 
 void ax_config_free(ax_plan *plan)
@@ -437,6 +483,8 @@ void ax_config_export(const ax_plan *plan, int ranks)
     setenv("GOMP_SPINCOUNT", "10000", 0);
   if (plan->set[AX_SET_cpu].number)
     setenv("ACCELERATE_USE_CPU", "true", 1);
+  if (!isnan(plan->set[AX_SET_gpu_ids].number)) /* numbered as the driver and nvidia-smi do, not by speed */
+    setenv("CUDA_VISIBLE_DEVICES", plan->set[AX_SET_gpu_ids].text, 1), setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
   if (strncmp(plan->set[AX_SET_mixed_precision].origin, "--", 2) == 0)
     setenv(rows[AX_SET_mixed_precision].env, plan->set[AX_SET_mixed_precision].text, 1);
 }

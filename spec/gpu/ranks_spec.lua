@@ -148,6 +148,17 @@ describe("ranks on GPUs", function()
     assert.are.equal("cpu MULTI_CPU\ncpu MULTI_CPU\n", out)
   end)
 
+  it("take the GPUs that --gpu_ids names", function()
+    if not emulated then return pending("the emulated device has numbers to choose from") end
+    local out = on(2, [[
+      local state = accelerate.PartialState()
+      core.dist.all_reduce(core.ones(2):to(state.device), "sum")
+      io.write(("%s %s %d\n"):format(state.device, os.getenv("CUDA_VISIBLE_DEVICES"), core.device_count("cuda")))
+    ]], { launch = { "--gpu_ids", "3,1" } })
+    assert.matches("cuda:0 3,1 2\n", out)
+    assert.matches("cuda:1 3,1 2\n", out)
+  end)
+
   local function fails(n, script, opts)
     opts = opts or {}
     opts.env = env(opts.env)
