@@ -330,10 +330,11 @@ static cache &plans(void)
   return *all;
 }
 
-ax_cudnn_plan::~ax_cudnn_plan()
+void ax_cudnn_plan::release(void)
 {
   if (plan) dnn.p_cudnnBackendDestroyDescriptor(plan);
   if (config) dnn.p_cudnnBackendDestroyDescriptor(config);
+  plan = config = NULL;
 }
 
 /* The device's handle, on the device's stream.  *out NULL with AX_OK: cuDNN does not run on it. */
@@ -429,8 +430,7 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   *done = e == CUDNN_STATUS_SUCCESS;
   if (!*done) { /* others may hold the plan: it stays in the cache, as one that is none */
     plan->name = ours(plan->name, words(e));
-    dnn.p_cudnnBackendDestroyDescriptor(plan->plan);
-    plan->plan = NULL;
+    plan->release();
   }
   ax_cuda_count(plan->name.c_str());
   ax_cuda_give(d, workspace, (size_t)plan->workspace);

@@ -91,9 +91,11 @@ private:
 
 struct ax_cudnn_plan {
   ax_cudnn_plan() {}
-  ~ax_cudnn_plan();
+  ~ax_cudnn_plan() { release(); }
   ax_cudnn_plan(const ax_cudnn_plan &) = delete;
   ax_cudnn_plan &operator=(const ax_cudnn_plan &) = delete;
+
+  void release(void);
 
   cudnnBackendDescriptor_t plan = NULL, config = NULL; /* NULL: there is none */
   int64_t workspace = 0, engine = -1;

@@ -196,15 +196,17 @@ extern "C" ax_status ax_cuda_find_devices(void)
   return ax_fail(AX_ENOIMPL, "the driver reports no CUDA device (%s)", cudaGetErrorString(e));
 }
 
+const char *ax_cudnn_describe(void); /* cudnn.cu */
+
 extern "C" const char *ax_cuda_describe(void)
 {
-  static thread_local char text[400];
+  static thread_local char text[1000];
   cudaDeviceProp p;
   int driver = 0, runtime = 0;
   if (cudaGetDeviceProperties(&p, current < 0 ? 0 : current) != cudaSuccess) return "no device";
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  snprintf(text, sizeof text, "%.200s, sm_%d%d, CUDA %d.%d, driver for %d.%d", p.name, p.major, p.minor, runtime / 1000, runtime % 1000 / 10, driver / 1000,
-           driver % 1000 / 10);
+  snprintf(text, sizeof text, "%.200s, sm_%d%d, CUDA %d.%d, driver for %d.%d; %.600s", p.name, p.major, p.minor, runtime / 1000, runtime % 1000 / 10, driver / 1000,
+           driver % 1000 / 10, ax_cudnn_describe());
   return text;
 }
