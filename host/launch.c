@@ -113,8 +113,10 @@ static int rank_main(const ax_plan *plan, ax_control *c, int rank, pid_t launche
   }
   atexit(finished); /* also for os.exit(0) */
   status = ax_interp_run(plan, rank_failed);
-  if (status == 0)
+  if (status == 0) {
+    finished();
     ax_dist_leave_device(); /* while the GPU's libraries still work: atexit is too late for them */
+  }
   if (status == 0)
     return 0; /* main ends the process as usual */
   fflush(NULL);

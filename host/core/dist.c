@@ -103,9 +103,9 @@ void ax_dist_leave(void)
 {
   if (world == &group_of_one || world->closed)
     return;
-  ax_dist_leave_device();
   world->closed = true;
   world->transport->close(world);
+  ax_dist_leave_device(); /* others that still wait for this rank have been told */
 }
 
 /* ---- running a collective -------------------------------------------------------------------------------------------- */
