@@ -164,8 +164,9 @@ static bool widens(ax_op op)
   return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY_ROWS;
 }
 
-/* Inputs that the kernel takes in float32 beside others in a half type. */
-static bool stays(ax_op op, int k) { return op == AX_OP_LINEAR && k == 2; }
+/* Inputs that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes a bias in the type of the result alone; there the working
+ * copy, which the optimizer writes, saves a cast in each call.) */
+static bool stays(ax_op op, int k, const ax_tensor *t) { return (op == AX_OP_LINEAR || op == AX_OP_LINEAR_GELU) && k == 2 && t->device.kind == AX_CPU; }
 
 ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 {
@@ -182,7 +183,7 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 
   for (int k = 0; k < args->n_in; k++) {
     ax_tensor *t = in[k] = args->in[k];
-    if (!eligible(t) || t->dtype == to || (stays(op, k) && t->dtype == AX_F32)) continue;
+    if (!eligible(t) || t->dtype == to || (t->dtype == AX_F32 && stays(op, k, t))) continue;
     any = true;
     if (inside) continue;
     AX_TRY(cast(t, to, &own[k]));

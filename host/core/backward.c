@@ -258,6 +258,15 @@ void ax_sunk(ax_grad *c, int k)
   to->sunk = c->sunk[k] = true;
 }
 
+ax_tensor *ax_before_gelu(const ax_grad *c, int k)
+{
+  const ax_edge *e = &c->node->edges[k];
+  const ax_node *n = e->node;
+  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released || c->create_graph || !c->sunk) return NULL;
+  const ax_saved *s = &n->out[1];
+  return s->t && s->t->version->edits == s->edits ? s->t : NULL;
+}
+
 /* Saved tensors as the rule sees them.  own[] is what has to be released. */
 static ax_status unpack(ax_grad *c, ax_tensor **own)
 {
@@ -285,7 +294,7 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
   return AX_OK;
 }
 
-static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk)
+static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
   ax_grad c = { .node = n, .g = n->grads, .d = d, .sunk = r->collect ? NULL : sunk, .create_graph = r->create_graph, .oldest = r->oldest };
@@ -294,6 +303,7 @@ static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk)
   if (st == AX_OK) {
     ax_op_impls[n->op].gradient(&c);
     st = c.st;
+    *hidden = c.hidden;
   }
   for (int k = 0; k < c.n_temps; k++) ax_tensor_release(c.temps[k]);
   for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(own[k]);
@@ -305,6 +315,7 @@ static ax_status run_node(run *r, ax_node *n)
   enum { FEW = 8 };
   ax_tensor *few[FEW] = { 0 }, **d = few;
   bool few_sunk[FEW] = { 0 }, *sunk = few_sunk;
+  uint32_t hidden = 0;
   ax_status st = AX_OK;
 
   if (n->released)
@@ -316,9 +327,9 @@ static ax_status run_node(run *r, ax_node *n)
     sunk = (bool *)(d + n->n_in);
   }
   if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
-  else st = run_op(r, n, d, sunk);
+  else st = run_op(r, n, d, sunk, &hidden);
   for (int k = 0; st == AX_OK && k < n->n_in; k++) {
-    const ax_edge *e = &n->edges[k];
+    const ax_edge own = n->edges[k], turned = { own.node, 1 }, *e = k < 32 && hidden >> k & 1 ? &turned : &own;
     ax_tensor *fitted = NULL;
     if (!e->node || e->node->seq < r->oldest) continue;
     if (sunk[k]) st = push(r, leaf_node(e->node));

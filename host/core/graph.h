@@ -134,6 +134,7 @@ typedef struct ax_grad {
   bool *sunk;           /* [n_in] set where the rule wrote into the leaf's slot itself */
   bool create_graph;
   uint64_t oldest;      /* inputs made before this sequence number are not wanted */
+  uint32_t hidden;      /* bit k: what is given for input k is the gradient of the hidden result of the row that made it (ax_before_gelu) */
   ax_tensor *temps[AX_RULE_TEMPS];
   int n_temps;
 } ax_grad;
@@ -143,5 +144,8 @@ bool ax_wants(const ax_grad *c, int input);
 /* The leaf slot that the gradient of `input` may be written into directly, or NULL.  *accumulate: it holds a gradient already. */
 ax_tensor *ax_sink(ax_grad *c, int input, bool *accumulate);
 void ax_sunk(ax_grad *c, int input); /* the rule has written there */
+/* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The rule may then go through gelu itself, give the
+ * gradient of that, and set the input's bit in c->hidden.  NULL: it may not. */
+ax_tensor *ax_before_gelu(const ax_grad *c, int input);
 
 #endif

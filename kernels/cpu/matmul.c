@@ -262,6 +262,54 @@ ax_status ax_cpu__matmul_stacks(const ax_call *call)
   return st;
 }
 
+/* g (rows, out), x (rows, in) -> dweight = g^T x, dbias = the sums of g's columns, as the rows mm and sum compute them. */
+ax_status ax_cpu__linear_backward(const ax_call *call)
+{
+  const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
+  const int64_t rows = g->shape[0], out = g->shape[1], in = x->shape[1], item = (int64_t)ax_itemsize(g), to = (int64_t)ax_itemsize(db);
+  const ax_gemm product = { .dtype = g->dtype, .batch = 1, .m = out, .n = in, .k = rows, .a = { 0, 1, out }, .b = { 0, in, 1 }, .c = { 0, in },
+                            .accumulate = call->a->i[0], .wide = is_wide(g, dw) };
+  const ax_attrs a = { .n_list = 1, .accumulate = call->a->i[1] != 0, .wide = is_wide(g, db) };
+  ax_iter it = { .numel = rows * out, .n = 2, .op = { { .data = ax_data(db), .dtype = db->dtype }, { .data = ax_data(g), .dtype = g->dtype } } };
+  ax_status st = check(call);
+
+  if (st == AX_OK) st = run(&product, ax_data(g), ax_data(x), NULL, ax_data(dw));
+  if (rows != 1) it.shape[it.ndim] = rows, it.op[1].stride[it.ndim++] = out * item;
+  if (out != 1) it.shape[it.ndim] = out, it.op[0].stride[it.ndim] = to, it.op[1].stride[it.ndim++] = item;
+  if (st != AX_OK || out == 0) return st;
+  return ax_cpu_sum(&(ax_call){ .op = AX_OP_SUM, .a = &a, .n_in = 1, .n_out = 1, .in = call->in, .out = call->out + 1, .iter = &it });
+}
+
+/* f over y, and x where there is one: contiguous, of one type. */
+static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor *const *in)
+{
+  const ax_attrs a = { .i = { 1 }, .n_list = -1 }; /* gelu's form with tanh */
+  ax_iter it = { .ndim = 1, .shape = { y->numel }, .numel = y->numel, .n = 1 + n };
+  for (int k = 0; k <= n; k++) {
+    ax_tensor *t = k ? in[k - 1] : y;
+    it.op[k] = (ax_operand){ .data = ax_data(t), .dtype = t->dtype, .stride = { (int64_t)ax_itemsize(t) } };
+  }
+  if (y->numel == 0) return AX_OK;
+  return f(&(ax_call){ .op = op, .a = &a, .n_in = n, .n_out = 1, .in = in, .out = &y, .iter = &it });
+}
+
+ax_status ax_cpu_linear_gelu(const ax_call *call)
+{
+  ax_call linear = *call;
+  linear.n_out = 1;
+  linear.out = call->out + 1;
+  const ax_status st = ax_cpu_linear(&linear);
+  return st != AX_OK ? st : pointwise(ax_cpu_gelu, AX_OP_GELU, call->out[0], 1, call->out + 1);
+}
+
+ax_status ax_cpu__mm_dgelu(const ax_call *call)
+{
+  ax_call mm = *call;
+  mm.n_in = 2;
+  const ax_status st = ax_cpu_mm(&mm);
+  return st != AX_OK ? st : pointwise(ax_cpu__gelu_backward, AX_OP_GELU_BACKWARD, call->out[0], 2, (ax_tensor *[]){ call->out[0], call->in[2] });
+}
+
 /* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as rows. */
 ax_status ax_cpu_linear(const ax_call *call)
 {

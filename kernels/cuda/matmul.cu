@@ -5,6 +5,7 @@
 #include "stats.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- our own kernel: a tile of TILE x TILE results a block, one result a thread, any strides */
 
@@ -220,9 +221,26 @@ static __global__ void cast_bias(int to, void *y, int from, const void *x, int64
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(to, y, i, ax_number_at(from, x, i));
 }
 
-AX_CUDA_KERNEL(linear)
+/* A bias beside half operands in float32 is rounded to the result's type, which is what cuBLASLt adds.  *own: to be given back. */
+static ax_status fitting_bias(const ax_tensor *bias, const ax_tensor *y, void **out, void **own)
 {
-  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_device d = y->device;
+  ax_status st;
+  *own = NULL;
+  *out = bias ? ax_data(bias) : NULL;
+  if (!bias || bias->dtype == y->dtype || bias->numel == 0) return AX_OK;
+  if ((st = ax_cuda_take(d, (size_t)bias->numel * ax_itemsize(y), own)) != AX_OK) return st;
+  *out = *own;
+  st = ax_launch("linear", d, ax_blocks(bias->numel, 256, d.index), 256, cast_bias, (int)y->dtype, *own, (int)bias->dtype, (const void *)ax_data(bias), bias->numel);
+  if (st == AX_OK) return AX_OK;
+  ax_cuda_give(d, *own, (size_t)bias->numel * ax_itemsize(y));
+  *own = NULL;
+  return st;
+}
+
+static ax_gemm linear_of(const ax_call *call, const ax_tensor *y)
+{
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
   const int64_t in = w->shape[1], out = w->shape[0];
   ax_gemm g = {};
   g.dtype = x->dtype, g.out = y->dtype, g.batch = 1;
@@ -232,16 +250,149 @@ AX_CUDA_KERNEL(linear)
   g.c[1] = out;
   g.bias = bias != NULL;
   g.accumulate = call->a->accumulate && !bias;
-  if (bias && bias->dtype != y->dtype) { /* float32 beside half operands: rounded to the result's type, which is what cuBLASLt adds */
-    const ax_device d = y->device;
-    const size_t bytes = (size_t)out * ax_itemsize(y);
-    void *own;
-    ax_status st = ax_cuda_take(d, bytes ? bytes : 1, &own);
-    if (st != AX_OK) return st;
-    if (out) st = ax_launch("linear", d, ax_blocks(out, 256, d.index), 256, cast_bias, (int)y->dtype, own, (int)bias->dtype, (const void *)ax_data(bias), out);
-    if (st == AX_OK) st = gemm(call, &g, ax_data(x), ax_data(w), own, ax_data(y));
-    ax_cuda_give(d, own, bytes ? bytes : 1);
-    return st;
+  return g;
+}
+
+AX_CUDA_KERNEL(linear)
+{
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_gemm g = linear_of(call, y);
+  void *b, *own;
+  ax_status st = fitting_bias(bias, y, &b, &own);
+  if (st != AX_OK) return st;
+  st = gemm(call, &g, ax_data(x), ax_data(w), b, ax_data(y));
+  if (own) ax_cuda_give(y->device, own, (size_t)bias->numel * ax_itemsize(y));
+  return st;
+}
+
+/* ---- rows with something behind the product: cuBLASLt's epilogues, or kernels one after the other */
+
+extern "C" ax_status ax_cuda_gelu(const ax_call *call);
+extern "C" ax_status ax_cuda__gelu_backward(const ax_call *call);
+extern "C" ax_status ax_cuda_sum(const ax_call *call);
+
+/* Whether products end in epilogues: bits of ACCEL_CUDA_EPILOGUES (default: all), to measure them one by one.  1 gelu, 2 its slope, 4 row sums. */
+static bool wanted(int epilogue)
+{
+  static int bits = -1;
+  const char *said = bits < 0 ? getenv("ACCEL_CUDA_EPILOGUES") : NULL;
+  if (bits < 0) bits = said && *said ? atoi(said) : 7;
+  return bits >> (epilogue - 1) & 1;
+}
+
+static ax_status try_epilogue(ax_device d, ax_gemm g, int epilogue, const ax_gemm_data *data, bool *done)
+{
+  *done = false;
+  if (!wanted(epilogue) || g.m == 0 || g.n == 0 || g.k == 0 || g.dtype == AX_F64) return AX_OK;
+  if (data->aux && g.c[1] % 8) return AX_OK; /* cuBLASLt wants rows of eight there */
+  g.epilogue = epilogue;
+  return ax_cublaslt_gemm(d, &g, data, done);
+}
+
+/* f over y and its inputs: contiguous, of one type. */
+static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor *const *in)
+{
+  ax_attrs attrs = {};
+  ax_iter it = {};
+  ax_call call = {};
+
+  if (y->numel == 0) return AX_OK;
+  attrs.i[0] = 1; /* gelu's form with tanh */
+  it.ndim = 1, it.shape[0] = it.numel = y->numel, it.n = 1 + n;
+  for (int k = 0; k <= n; k++) {
+    const ax_tensor *t = k ? in[k - 1] : y;
+    it.op[k].data = (char *)ax_data(t), it.op[k].dtype = (ax_dtype)t->dtype, it.op[k].stride[0] = (int64_t)ax_itemsize(t);
   }
-  return gemm(call, &g, ax_data(x), ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y));
+  call.op = op, call.a = &attrs, call.n_in = n, call.n_out = 1, call.in = in, call.out = &y, call.iter = &it;
+  return f(&call);
+}
+
+AX_CUDA_KERNEL(linear_gelu)
+{
+  ax_tensor *y = call->out[0], *pre = call->out[1];
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
+  const ax_gemm g = linear_of(call, y);
+  bool done;
+  void *b, *own;
+  ax_status st = fitting_bias(bias, y, &b, &own);
+  if (st != AX_OK) return st;
+  const ax_gemm_data data = { ax_data(x), ax_data(w), b, ax_data(pre), ax_data(y) };
+  st = try_epilogue(y->device, g, AX_GEMM_GELU, &data, &done);
+  if (st == AX_OK && !done) {
+    st = gemm(call, &g, data.a, data.b, b, ax_data(pre));
+    if (st == AX_OK) st = pointwise(ax_cuda_gelu, AX_OP_GELU, y, 1, &pre);
+  }
+  if (own) ax_cuda_give(y->device, own, (size_t)bias->numel * ax_itemsize(y));
+  return st;
+}
+
+AX_CUDA_KERNEL(_mm_dgelu)
+{
+  const ax_tensor *a = call->in[0], *b = call->in[1];
+  ax_tensor *c = call->out[0], *both[2] = { c, call->in[2] };
+  ax_gemm g = {};
+  bool done;
+  g.dtype = a->dtype, g.out = c->dtype, g.batch = 1;
+  g.m = a->shape[0], g.k = a->shape[1], g.n = b->shape[1];
+  g.a[1] = a->strides[0], g.a[2] = a->strides[1];
+  g.b[1] = b->strides[0], g.b[2] = b->strides[1];
+  g.c[1] = g.n;
+  const ax_gemm_data data = { ax_data(a), ax_data(b), NULL, ax_data(both[1]), ax_data(c) };
+  ax_status st = try_epilogue(c->device, g, AX_GEMM_DGELU, &data, &done);
+  if (st != AX_OK || done) return st;
+  st = gemm(call, &g, data.a, data.b, NULL, data.c);
+  return st != AX_OK ? st : pointwise(ax_cuda__gelu_backward, AX_OP_GELU_BACKWARD, c, 2, both);
+}
+
+static __global__ void add_to(int dtype, void *y, const void *x, int64_t n)
+{
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(dtype, y, i, ax_number_at(dtype, y, i) + ax_number_at(dtype, x, i));
+}
+
+/* The sums over rows of g (rows, out). */
+static ax_status column_sums(const ax_call *call)
+{
+  const ax_tensor *g = call->in[0], *db = call->out[1];
+  const int64_t rows = g->shape[0], out = g->shape[1], item = (int64_t)ax_itemsize(g);
+  ax_attrs attrs = {};
+  ax_iter it = {};
+  ax_call sum = {};
+  attrs.accumulate = call->a->i[1] != 0;
+  it.ndim = 2, it.n = 2, it.numel = rows * out;
+  it.shape[0] = rows, it.shape[1] = out;
+  it.op[0].data = (char *)ax_data(db), it.op[0].dtype = (ax_dtype)db->dtype, it.op[0].stride[1] = (int64_t)ax_itemsize(db);
+  it.op[1].data = (char *)ax_data(g), it.op[1].dtype = (ax_dtype)g->dtype, it.op[1].stride[0] = out * item, it.op[1].stride[1] = item;
+  sum.op = AX_OP_SUM, sum.a = &attrs, sum.n_in = sum.n_out = 1, sum.in = call->in, sum.out = call->out + 1, sum.iter = &it;
+  return out ? ax_cuda_sum(&sum) : AX_OK;
+}
+
+/* dweight (out, in) = g^T x, dbias (out) = the sums of g's columns, which the product reads as its rows; either may be added to what is there.
+ * The epilogue overwrites its sums, so those that are added go through a place of their own. */
+AX_CUDA_KERNEL(_linear_backward)
+{
+  const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
+  const ax_device d = g->device;
+  const size_t bytes = (size_t)db->numel * ax_itemsize(db);
+  ax_gemm p = {};
+  void *own = NULL;
+  bool done = false;
+  ax_status st = AX_OK;
+
+  p.dtype = g->dtype, p.out = dw->dtype, p.batch = 1;
+  p.m = g->shape[1], p.k = g->shape[0], p.n = x->shape[1];
+  p.a[1] = 1, p.a[2] = p.m;
+  p.b[1] = p.n, p.b[2] = 1;
+  p.c[1] = p.n;
+  p.accumulate = call->a->i[0];
+  if (db->dtype == dw->dtype && wanted(AX_GEMM_ROW_SUMS)) {
+    if (call->a->i[1] && bytes && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
+    const ax_gemm_data data = { ax_data(g), ax_data(x), own ? own : ax_data(db), NULL, ax_data(dw) };
+    st = try_epilogue(d, p, AX_GEMM_ROW_SUMS, &data, &done);
+    if (st == AX_OK && done && own)
+      st = ax_launch("linear_backward", d, ax_blocks(db->numel, 256, d.index), 256, add_to, (int)db->dtype, (void *)ax_data(db), (const void *)own, db->numel);
+    if (own) ax_cuda_give(d, own, bytes);
+  }
+  if (st != AX_OK || done) return st;
+  st = gemm(call, &p, ax_data(g), ax_data(x), NULL, ax_data(dw));
+  return st != AX_OK ? st : column_sums(call);
 }

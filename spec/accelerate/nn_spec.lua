@@ -249,6 +249,32 @@ describe("state_dict", function()
 end)
 
 describe("modes and placement", function()
+  it("a Linear and the tanh GELU behind it are one op in a Sequential, unless somebody looks", function()
+    local net = nn.Sequential(nn.Linear(4, 6), nn.GELU("tanh"), nn.Linear(6, 2), nn.GELU())
+    local x = core.randn(3, 4)
+    local function apart()
+      local y = x
+      for i = 1, 4 do y = net[i](y) end
+      return y
+    end
+    local y, expected, made = net(x), apart(), {}
+    assert.is_true(y:eq(expected):all():item())
+    y:sum():backward()
+    local grads = {}
+    for i, p in ipairs(net:parameters()) do grads[i], p.grad = p.grad, nil end
+    expected:sum():backward()
+    for i, p in ipairs(net:parameters()) do assert.is_true(p.grad:eq(grads[i]):all():item()) end
+    assert.equal("linear_gelu", nn.Sequential(net[1], net[2])(x).grad_fn)
+    assert.equal("gelu", nn.Sequential(net[3], net[4])(net[1](x)).grad_fn)
+    local handle = net[1]:register_forward_hook(function(_, _, result) made[#made + 1] = result.grad_fn end)
+    assert.is_true(net(x):eq(expected):all():item())
+    assert.same({ "linear" }, made)
+    handle:remove()
+    net[2]:register_forward_hook(function(_, _, result) made[#made + 1] = result.grad_fn end)
+    net(x)
+    assert.same({ "linear", "gelu" }, made)
+  end)
+
   it("train and eval reach everything below", function()
     local net = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5)))
     assert.equal(net, net:eval())

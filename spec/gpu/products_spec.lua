@@ -211,6 +211,107 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
       'set_float32_matmul_precision: argument 1 (precision): expected "highest", "high" or "medium", got string "low"')
   end)
 
+  -- y = down(gelu(up(x))) of a Sequential, with its gradients; `how` sees the leaves and the hidden result
+  local function mlp(on, leaves, up, how)
+    local at = {}
+    for i, t in ipairs(leaves) do at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_() end
+    local h = F.linear_gelu(at[1], at[2], at[3])
+    local y = F.linear(h, at[4], at[5])
+    if how then y = how(y, h, at) or y end
+    local seed = (tensor.arange(y:numel()) % 5 - 1):view(y.shape):to(y.dtype):to(on)
+    y:backward(seed)
+    local grads = { y:detach() }
+    for i, leaf in ipairs(at) do grads[i + 1] = leaf.grad end
+    return grads
+  end
+  local function mlp_leaves(dtype, hidden, features)
+    features = features or 24
+    return { tensor.randn(2, 9, features):to(dtype), (tensor.randn(hidden, features) * 0.3):to(dtype), tensor.randn(hidden):to(dtype), (tensor.randn(16, hidden) * 0.3):to(dtype),
+      tensor.randn(16):to(dtype) }
+  end
+  local function compare(what, dtype, got, expected)
+    for i = 1, #expected do close(("%s %s, result %d"):format(what, dtype, i), got[i], expected[i], TOLERANCE[dtype] * 4) end
+  end
+
+  it("linear, gelu and linear, with the gradients, in epilogues", function()
+    for _, dtype in ipairs(FLOATS) do
+      for _, hidden in ipairs { 32, 20 } do -- aux matrices have rows of 8
+        local leaves = mlp_leaves(dtype, hidden)
+        core.kernel_stats { device = "cuda", reset = true }
+        local got, counted = mlp(D, leaves), device.fake and {} or stats()
+        compare("mlp of " .. hidden, dtype, got, mlp("cpu", leaves, true))
+        local name = ("mm %s -> %s, cuBLASLt"):format(dtype, dtype)
+        if library_there and device.kind == "emulated" then
+          local fused = dtype ~= "float64" and hidden == 32 and 1 or nil
+          assert.are.equal(fused, counted[name .. " + bias + gelu"])
+          assert.are.equal(fused, counted[name .. " x gelu'"])
+          assert.are.equal(dtype ~= "float64" and 2 or nil, counted[name .. " + row sums"])
+        end
+      end
+    end
+  end)
+
+  it("the same where cuBLASLt has no algorithm for an epilogue, or for any", function()
+    if not library_there or device.kind ~= "emulated" then return pending("needs the stand-in for cuBLASLt") end
+    local ffi = require "ffi" -- the stand-in looks each time it is asked; sizes that no plan is there for yet
+    for i, refused in ipairs { 32, 64, 512, 4 + 32 + 64 + 512 } do
+      ffi.C.setenv("FAKE_CUBLASLT_REFUSE", tostring(refused), 1)
+      for _, dtype in ipairs(FLOATS) do
+        local leaves = mlp_leaves(dtype, 40, 24 + 8 * i)
+        local ok, got = pcall(mlp, D, leaves)
+        if not ok then ffi.C.setenv("FAKE_CUBLASLT_REFUSE", "0", 1) error(got, 0) end
+        compare("refused " .. refused, dtype, got, mlp("cpu", leaves, true))
+      end
+    end
+    ffi.C.setenv("FAKE_CUBLASLT_REFUSE", "0", 1)
+    assert.is_true((stats()["mm float32 -> float32, cuBLASLt + bias + gelu, refused: CUBLAS_STATUS_NOT_SUPPORTED"] or 0) > 0)
+  end)
+
+  it("a result of linear_gelu that others see, too: hooks, two readers, tensor.grad, create_graph", function()
+    local leaves = mlp_leaves("float32", 32)
+    for what, how in pairs {
+      ["two readers"] = function(y, h) return y + h:narrow(3, 1, 16) end,
+      ["a hook"] = function(y, h) h:register_hook(function(g) return g * 2 end) return y end,
+      ["two layers behind it"] = function(y, h, at) return y + F.linear(h, at[4] * 2) end,
+    } do
+      compare(what, "float32", mlp(D, leaves, false, how), mlp("cpu", leaves, true, how))
+    end
+    local function of_hidden(on, up)
+      local x, w, b, w2 = unpack(leaves)
+      local at = {}
+      for i, t in ipairs { x, w, b, w2 } do at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_() end
+      local h = F.linear_gelu(at[1], at[2], at[3])
+      local g, gx = tensor.grad(F.linear(h, at[4]):square():sum(), { h, at[1] }, { create_graph = true })
+      gx:square():sum():backward()
+      return { g:detach(), gx:detach(), at[1].grad, at[2].grad, at[3].grad, at[4].grad }
+    end
+    compare("twice", "float32", of_hidden(D), of_hidden("cpu", true))
+  end)
+
+  it("weights' and biases' gradients go straight into flat slots, and are added to what is there", function()
+    local nn, accelerate = require "accelerate.nn", require "accelerate"
+    for _, precision in ipairs { "no", "bf16" } do
+      accelerate.state.AcceleratorState._reset_state(true)
+      local accelerator = accelerate.Accelerator { mixed_precision = precision }
+      local model, leaves, inputs = nn.Sequential(nn.Linear(24, 32), nn.GELU("tanh"), nn.Linear(32, 16)), {}, {}
+      for i, p in ipairs(model:parameters()) do leaves[i] = p:detach():to("cpu"):double():clone():requires_grad_() end
+      for step = 1, 3 do inputs[step] = tensor.randn(18, 24) end
+      model = accelerator:prepare(model)
+      core.kernel_stats { device = "cuda", reset = true }
+      for step, x in ipairs(inputs) do
+        accelerator:backward((model(x:to(D)):float() * step):square():mean())
+        local h = F.gelu(F.linear(x:double(), leaves[1], leaves[2]), "tanh")
+        ;(F.linear(h, leaves[3], leaves[4]) * step):square():mean():backward()
+      end
+      if library_there and device.kind == "emulated" then
+        assert.are.equal(6, stats()[("mm %s -> float32, cuBLASLt + row sums"):format(precision == "no" and "float32" or "bfloat16")])
+      end
+      for i, p in ipairs(model:parameters()) do
+        close(("%s, parameter %d"):format(precision, i), p.grad, leaves[i].grad, precision == "no" and 1e-5 or 3e-2)
+      end
+    end
+  end)
+
   it("the same bits each time, from memory that held something else", function()
     for _, dtype in ipairs(FLOATS) do
       local a, b = tensor.randn(16, 2048):to(dtype):to(D), tensor.randn(2048, 24):to(dtype):to(D) -- deep: divided along k

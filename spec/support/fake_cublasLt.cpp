@@ -256,7 +256,6 @@ static cublasStatus_t check_epilogue(const problem &p)
     if (p.d.aux_ld % 8) INVALID("aux: leading dimension %lld is no multiple of 8", (long long)p.d.aux_ld);
     if (p.dd.batch > 1 && (p.d.aux_stride % 8 || p.d.aux_stride < p.d.aux_ld * p.n)) INVALID("aux: step %lld between matrices", (long long)p.d.aux_stride);
   }
-  if ((unsigned)number_in("FAKE_CUBLASLT_REFUSE") & e & ~1u) UNSUPPORTED("epilogue %u, as FAKE_CUBLASLT_REFUSE says", e);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -327,6 +326,7 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
   *found = 0;
   const cublasStatus_t s = check_problem(h, d, a, b, c, dd, &p);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
+  if ((unsigned)number_in("FAKE_CUBLASLT_REFUSE") & p.d.epilogue & ~1u) UNSUPPORTED("epilogue %u, as FAKE_CUBLASLT_REFUSE says", p.d.epilogue);
   for (uint32_t n : q->align)
     if (n == 0 || (n & (n - 1))) INVALID("an alignment of %u bytes", n);
   algorithm al = { ALGORITHM, 1, print_of(p), 0, { } };

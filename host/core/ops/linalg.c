@@ -40,14 +40,14 @@ ax_status ax_infer_linear(ax_infer *q)
   int64_t shape[AX_MAX_DIMS];
   ax_status st;
 
-  if (w->ndim != 2) return ax_fail(AX_ESHAPE, "linear: weight must be (out, in), got %s", TEXT(w));
+  if (w->ndim != 2) return ax_fail(AX_ESHAPE, "%s: weight must be (out, in), got %s", q->name, TEXT(w));
   if (x->ndim < 1 || x->shape[x->ndim - 1] != w->shape[1])
-    return ax_fail(AX_ESHAPE, "linear: input %s has %lld features, weight %s expects %lld", TEXT(x),
+    return ax_fail(AX_ESHAPE, "%s: input %s has %lld features, weight %s expects %lld", q->name, TEXT(x),
                    (long long)(x->ndim ? x->shape[x->ndim - 1] : 0), TEXT(w), (long long)w->shape[1]);
   if ((st = same_dtype(q, x, w)) != AX_OK) return st;
   if (b) {
     if (b->ndim != 1 || b->shape[0] != w->shape[0])
-      return ax_fail(AX_ESHAPE, "linear: bias must be [%lld] for weight %s, got %s", (long long)w->shape[0], TEXT(w), TEXT(b));
+      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)w->shape[0], TEXT(w), TEXT(b));
     const bool mixed = b->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype); /* added before the result is rounded */
     if (!mixed && (st = same_dtype(q, x, b)) != AX_OK) return st;
   }
@@ -55,6 +55,33 @@ ax_status ax_infer_linear(ax_infer *q)
   shape[x->ndim - 1] = w->shape[0];
   q->contiguous = 1 | 4;
   out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype), x->ndim, shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_linear_gelu(ax_infer *q)
+{
+  const ax_status st = need_float(q, INPUT(0));
+  if (st != AX_OK) return st;
+  const ax_status fits = ax_infer_linear(q);
+  if (fits == AX_OK) out_like(q, 1, q->out[0].dtype, q->out[0].ndim, q->out[0].shape);
+  return fits;
+}
+
+ax_status ax_infer_linear_backward(ax_infer *q) /* only the rule below calls this row, past the dispatcher */
+{
+  return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name);
+}
+
+ax_status ax_infer_mm_dgelu(ax_infer *q)
+{
+  const ax_tensor *x = INPUT(2);
+  const ax_status st = need_float(q, INPUT(0));
+  if (st != AX_OK) return st;
+  const ax_status fits = ax_infer_mm(q);
+  if (fits != AX_OK) return fits;
+  if (x->dtype != INPUT(0)->dtype || x->ndim != 2 || x->shape[0] != q->out[0].shape[0] || x->shape[1] != q->out[0].shape[1])
+    return ax_fail(AX_ESHAPE, "%s: x must be of the product's type and shape, got %s %s", q->name, TYPE(x), TEXT(x));
+  q->contiguous = 4;
   return AX_OK;
 }
 
@@ -165,10 +192,85 @@ RULE(matmul_stacks) /* sums over broadcast stacks are the engine's */
   if (WANTS(1)) give(c, 1, bin(c, AX_OP_MATMUL_STACKS, turned(c, IN(0)), G));
 }
 
-RULE(linear) /* y = x w^T + b */
+/* Where the gradient of input k goes: the leaf's slot, or a new tensor of the type that the separate rows would give. */
+static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, bool wide, bool *in_slot, int64_t *add)
 {
-  const ax_arg g = flat_rows(c, G);
-  if (WANTS(0)) give(c, 0, with_list(c, AX_OP_RESHAPE, bin(c, AX_OP_MM, g, IN(1)), META(0)->ndim, META(0)->shape, 0));
+  bool accumulate = false;
+  ax_tensor *slot, *t = NULL;
+
+  *in_slot = false;
+  *add = 0;
+  if (c->st != AX_OK) return NULL;
+  slot = ax_sink(c, k, &accumulate);
+  if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) && slot->storage != g->storage &&
+      ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot)) {
+    *in_slot = true;
+    *add = accumulate;
+    return slot;
+  }
+  const ax_status st = ax_tensor_new_on(g->device, wide && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype) ? AX_F32 : (ax_dtype)g->dtype, META(k)->ndim,
+                                        META(k)->shape, &t);
+  return keep(c, st, t).t;
+}
+
+static ax_tensor *in_order(ax_grad *c, ax_arg x)
+{
+  ax_tensor *t = NULL;
+  if (c->st != AX_OK || ax_tensor_is_contiguous(x.t)) return x.t;
+  const ax_status st = ax_contiguous(x.t, &t);
+  return keep(c, st, t).t;
+}
+
+/* On a GPU the sums over g ride along with the product that reads g anyway. */
+static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
+{
+  ax_attrs a = { .n_list = -1 };
+  bool slot[2];
+  ax_tensor *const g = in_order(c, g_rows), *const x = in_order(c, x_rows);
+
+  ax_tensor *const dw = place_of(c, 1, g, false, &slot[0], &a.i[0]), *const db = place_of(c, 2, g, true, &slot[1], &a.i[1]);
+  if (c->st != AX_OK) return;
+  c->st = ax_kernel_call(AX_OP_LINEAR_BACKWARD, &a, 2, (ax_tensor *[]){ g, x }, 2, (ax_tensor *[]){ dw, db }, NULL);
+  for (int k = 1; k <= 2 && c->st == AX_OK; k++) {
+    ax_tensor *const t = k == 1 ? dw : db;
+    if (slot[k - 1]) {
+      t->version->edits++;
+      ax_sunk(c, k);
+    } else give(c, k, (ax_arg){ .t = t });
+  }
+}
+
+/* All of y = x w^T + b, from the gradient of y. */
+static void linear_gradients(ax_grad *c, ax_arg y)
+{
+  const ax_arg g = flat_rows(c, y);
+  const bool biased = c->node->n_in > 2 && WANTS(2), device = g.t && g.t->device.kind == AX_CUDA;
+
+  if (WANTS(0)) {
+    ax_tensor *const pre = device ? ax_before_gelu(c, 0) : NULL;
+    ax_arg dx;
+    if (pre && g.t->dtype == pre->dtype) dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);
+    else dx = bin(c, AX_OP_MM, g, IN(1));
+    give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape, 0));
+    if (pre && g.t->dtype == pre->dtype) c->hidden |= 1;
+  }
+  if (WANTS(1) && biased && device && !c->create_graph && c->st == AX_OK) {
+    weight_and_bias(c, g, flat_rows(c, IN(0)));
+    return;
+  }
   if (WANTS(1)) give_product(c, 1, t(c, g), flat_rows(c, IN(0)));
-  if (c->node->n_in > 2 && WANTS(2)) give_row_sum(c, 2, g);
+  if (biased) give_row_sum(c, 2, g);
+}
+
+RULE(linear) { linear_gradients(c, G); }
+
+/* The gradient of gelu's input comes from that of its result, or, where the next layer went through gelu already, as the second one. */
+RULE(linear_gelu)
+{
+  ax_arg g = { .t = c->g[1] };
+  if (c->g[0]) {
+    const ax_arg through = call(c, AX_OP_GELU_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &(ax_attrs){ .i = { 1 }, .n_list = -1 });
+    g = g.t ? bin(c, AX_OP_ADD, g, through) : through;
+  }
+  linear_gradients(c, g);
 }

@@ -6,6 +6,8 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
 local Module = require "accelerate.nn.module"
+local Linear = require("accelerate.nn.linear").Linear
+local GELU = require("accelerate.nn.activation").GELU
 
 local fail, is_module = options.fail, Module._is_module
 
@@ -177,15 +179,30 @@ local function is_plain(layer)
     and not rawget(layer, "_hooked")
 end
 
+local linear_gelu = core.linear_gelu
+local function is_tanh_gelu(layer)
+  return layer ~= nil and getmetatable(layer) == GELU and is_plain(layer) and rawget(layer, "_values").approximate == "tanh"
+end
+
 --- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it needs, and a dead handle
 --- that waits for the collector would keep the rest.
+--- A Linear and the GELU("tanh") behind it are one op, which GPUs do in one kernel.
 function Sequential:forward(x)
   local list = list_of(self)
   local ours = false  -- x was made by a plain layer in this loop, so nobody else has it
-  for i = 1, #list do
+  local i, n = 1, #list
+  while i <= n do
     local layer = list[i]
     local plain = is_plain(layer)
-    local y = layer(x)
+    local y
+    if plain and getmetatable(layer) == Linear and is_tanh_gelu(list[i + 1]) then
+      local values = rawget(layer, "_values")
+      y = layer:_run(linear_gelu, x, values.weight, values.bias)
+      i = i + 1
+    else
+      y = layer(x)
+    end
+    i = i + 1
     if not rawequal(y, x) then
       if ours and plain then core.release(x) end
       ours = plain

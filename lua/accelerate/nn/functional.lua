@@ -28,7 +28,7 @@ for name, fn in next, require "accelerate.nn.functional_distance" do F[name] = f
 
 -- Rows of the op table under their own names.
 for _, name in ipairs {
-  "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
+  "linear_gelu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
   "hardshrink", "threshold", "softsign", "tanhshrink", "prelu", "glu",
   "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
