@@ -233,35 +233,13 @@ local function measure_kernels()
   end
 end
 
--- ---- run
-
-local count, reason = core.device_count("cuda")
-if device == "cuda" and count == 0 then error(reason, 0) end
-os.execute(("mkdir -p '%s'"):format(out))
-
-local COST = "single kernels"
-local measured, unmeasured = 0, {}
-for i, row in ipairs(ROWS) do
-  if row[1]:find(only) and (not smoke or row.smoke) then
-    if left() < 0 then unmeasured[#unmeasured + 1] = row[1] else measure(row) measured = measured + 1 end
-  end
-  if i == KERNELS_AFTER and COST:find(only) then
-    if left() < 0 then unmeasured[#unmeasured + 1] = COST else measure_kernels() measured = measured + 1 end
-  end
-end
-if torch then torch:stop() end
-if measured == 0 then error(("ONLY=%q matches no row; they are:\n%s"):format(only, (function()
-  local names = { COST }
-  for i, row in ipairs(ROWS) do names[i + 1] = row[1] end
-  return table.concat(names, "\n")
-end)()), 0) end
-
 -- ---- the tables
 
-local page = {}
+local unmeasured = {} -- names of rows that there was no time for
+
+local page
 local function say(pattern, ...)
   page[#page + 1] = select("#", ...) > 0 and pattern:format(...) or pattern
-  print(page[#page])
 end
 
 local function row_of(cells)
@@ -270,29 +248,31 @@ end
 
 local function middle(values) return values and #values > 0 and common.median(values) or nil end
 
-if smoke then say("These are the figures of a smoke run at tiny sizes: they mean nothing.\n") end
-row_of { "training steps", "accel", "a step, waited for", "over eager", "over compile", "over Accelerate", "eager", "compile", "Accelerate",
-  "memory, of eager's", "MFU", "loss, eager's" }
-say("|---|---|---|---|---|---|---|---|---|---|---|---|")
-for _, row in ipairs(ROWS) do
-  for _, name in ipairs { "accel", "captured" } do
-    local side = row.sides and row.sides[name]
-    if side then
-      local rate, peer = middle(side.rate), {}
-      for _, mode in ipairs { "eager", "compile", "accelerate" } do peer[mode] = row.sides[mode] and middle(row.sides[mode].rate) end
-      local function over(mode) return peer[mode] and ("%.2f"):format(rate / peer[mode]) or "" end
-      local memory = row.sides.eager and middle(row.sides.eager.memory)
-      local mine = middle(side.memory)
-      row_of { row[1] .. (name == "captured" and ", captured" or ""), show(rate, row.unit .. "/s"), show(middle(side.step), "ms"), over "eager", over "compile",
-        over "accelerate", show(peer.eager), show(peer.compile), show(peer.accelerate),
-        mine and memory and memory > 0 and ("%.2f (%.0f MB)"):format(mine / memory, mine) or mine and ("%.0f MB"):format(mine) or "",
-        row.mfu and side.flops and ("%.1f %%"):format(side.flops / side.units * rate / PEAK * 100) or "",
-        ("%.3g, %.3g"):format(row.loss[name] or 0 / 0, row.loss.eager or 0 / 0) }
+local function say_steps()
+  if smoke then say("These are the figures of a smoke run at tiny sizes: they mean nothing.\n") end
+  row_of { "training steps", "accel", "a step, waited for", "over eager", "over compile", "over Accelerate", "eager", "compile", "Accelerate",
+    "memory, of eager's", "MFU", "loss, eager's" }
+  say("|---|---|---|---|---|---|---|---|---|---|---|---|")
+  for _, row in ipairs(ROWS) do
+    for _, name in ipairs { "accel", "captured" } do
+      local side = row.sides and row.sides[name]
+      if side then
+        local rate, peer = middle(side.rate), {}
+        for _, mode in ipairs { "eager", "compile", "accelerate" } do peer[mode] = row.sides[mode] and middle(row.sides[mode].rate) end
+        local function over(mode) return peer[mode] and ("%.2f"):format(rate / peer[mode]) or "" end
+        local memory = row.sides.eager and middle(row.sides.eager.memory)
+        local mine = middle(side.memory)
+        row_of { row[1] .. (name == "captured" and ", captured" or ""), show(rate, row.unit .. "/s"), show(middle(side.step), "ms"), over "eager", over "compile",
+          over "accelerate", show(peer.eager), show(peer.compile), show(peer.accelerate),
+          mine and memory and memory > 0 and ("%.2f (%.0f MB)"):format(mine / memory, mine) or mine and ("%.0f MB"):format(mine) or "",
+          row.mfu and side.flops and ("%.1f %%"):format(side.flops / side.units * rate / PEAK * 100) or "",
+          ("%.3g, %.3g"):format(row.loss[name] or 0 / 0, row.loss.eager or 0 / 0) }
+      end
     end
   end
 end
 
-if next(kernels[1]) then
+local function say_kernels()
   local function value(s, field) return middle(kernels[s][field]) end
   say("")
   row_of { "single kernels", "accel", "of the copy bandwidth", "PyTorch", "of the copy bandwidth", "ratio" }
@@ -326,21 +306,56 @@ if next(kernels[1]) then
   if bare then say("\nA bare launch takes %.0f ns, an add of 4 elements %+.0f ns beyond that.", bare, value(1, "add_ns") - bare) end
 end
 
-say("")
-say("%s: %s. PyTorch %s, CUDA %s, cuDNN %s, accelerate %s, Python %s.", os.date("!%Y-%m-%d %H:%M UTC"), core.backend_info(device).description or "?",
-  text(about, "torch") or "not there", text(about, "cuda") or "?", tostring(about and number(about, "cudnn") or "?"), text(about, "accelerate") or "not there",
-  text(about, "python") or "?")
-say("%s", io.popen("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null"):read("*l") or "No nvidia-smi here.")
-say("Medians of up to %d rounds in which the sides took turns; all sides with fused optimizers, PyTorch's images channels-last. MFU: 6 FLOP for each "
-  .. "parameter and token and 12 x layers x width x T for attention, against %.0f TFLOP/s.", rounds, PEAK / 1e12)
-if #unmeasured > 0 then say("Left out, since %d seconds were over: %s.", seconds, table.concat(unmeasured, "; ")) end
-for _, line in ipairs(notes) do say("Note: %s", (line:gsub("%s+", " "))) end
+local function say_facts()
+  say("")
+  say("%s: %s. PyTorch %s, CUDA %s, cuDNN %s, accelerate %s, Python %s.", os.date("!%Y-%m-%d %H:%M UTC"), core.backend_info(device).description or "?",
+    text(about, "torch") or "not there", text(about, "cuda") or "?", tostring(about and number(about, "cudnn") or "?"), text(about, "accelerate") or "not there",
+    text(about, "python") or "?")
+  say("%s", io.popen("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null"):read("*l") or "No nvidia-smi here.")
+  say("Medians of up to %d rounds in which the sides took turns; all sides with fused optimizers, PyTorch's images channels-last. MFU: 6 FLOP for each "
+    .. "parameter and token and 12 x layers x width x T for attention, against %.0f TFLOP/s.", rounds, PEAK / 1e12)
+  if #unmeasured > 0 then say("Left out, since %d seconds were over: %s.", seconds, table.concat(unmeasured, "; ")) end
+  for _, line in ipairs(notes) do say("Note: %s", (line:gsub("%s+", " "))) end
+end
 
 local function write(name, content)
   local f = assert(io.open(out .. "/" .. name, "w"))
   f:write(content, "\n")
   f:close()
 end
-write("bench-gpu.md", table.concat(page, "\n"))
-write("bench-gpu.jsonl", table.concat(lines, "\n"))
+
+-- Written after each row: a run that is stopped has what it measured.
+local function report()
+  page = {}
+  say_steps()
+  if next(kernels[1]) then say_kernels() end
+  say_facts()
+  write("bench-gpu.md", table.concat(page, "\n"))
+  write("bench-gpu.jsonl", table.concat(lines, "\n"))
+end
+
+-- ---- run
+
+local count, reason = core.device_count("cuda")
+if device == "cuda" and count == 0 then error(reason, 0) end
+os.execute(("mkdir -p '%s'"):format(out))
+
+local COST = "single kernels"
+local measured = 0
+for i, row in ipairs(ROWS) do
+  if row[1]:find(only) and (not smoke or row.smoke) then
+    if left() < 0 then unmeasured[#unmeasured + 1] = row[1] else measure(row) measured = measured + 1 report() end
+  end
+  if i == KERNELS_AFTER and COST:find(only) then
+    if left() < 0 then unmeasured[#unmeasured + 1] = COST else measure_kernels() measured = measured + 1 report() end
+  end
+end
+if torch then torch:stop() end
+if measured == 0 then error(("ONLY=%q matches no row; they are:\n%s"):format(only, (function()
+  local names = { COST }
+  for i, row in ipairs(ROWS) do names[i + 1] = row[1] end
+  return table.concat(names, "\n")
+end)()), 0) end
+report()
+print(table.concat(page, "\n"))
 if failed then error("bench: some of our sides failed; the notes say why", 0) end
