@@ -164,6 +164,16 @@ $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor.h kernels/cuda
 	$(Q)$(CXX) $(EMULATE_FLAGS) -O2 -shared -o $@.$(SONAME_$*) $< -ldl
 	@ln -sf $(@F).$(SONAME_$*) $@
 
+# Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
+plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN's library which plans it has for an H200 (no GPU needed; CUDNN=folder, PART=attention)
+	@LD_LIBRARY_PATH=$(CURDIR)/$(OUT)/plan $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
+$(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/cudnn*)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMULATE_FLAGS) -o $@ $< -ldl
+$(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
+
 -include $(wildcard $(OUT)/cuda/*.d $(OUT)/emulated/*.d)
 
 # For the specs: a device without a GPU.
@@ -251,5 +261,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all fakes image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs lint \
+.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs lint \
         clean help always

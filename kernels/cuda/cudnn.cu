@@ -341,7 +341,7 @@ void ax_cudnn_plan::release(void)
 static ax_status handle_of(ax_device d, device_state **out)
 {
   device_state *s = &devices[d.index % MOST_DEVICES];
-  cudaStream_t stream;
+  cudaStream_t stream = NULL;
   const ax_status st = ax_cuda_use(d, &stream);
   cudnnStatus_t e = CUDNN_STATUS_SUCCESS;
 

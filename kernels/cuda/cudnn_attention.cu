@@ -27,7 +27,7 @@ ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, co
 namespace {
 
 enum { Q = 1, K, V, O, G, STATS, DQ, DK, DV, DELTA, SCALE, LOWEST, ONE, TENSORS }; /* numbers of tensors */
-enum { BACKWARD, TYPE, ALIGN, CALL = ALIGN + TENSORS }; /* words of a key; then the ax_attention, whose scale is not part of the graph */
+enum { BACKWARD, ELEMENT, ALIGN, CALL = ALIGN + TENSORS }; /* words of a key; then the ax_attention, whose scale is not part of the graph */
 static_assert(CALL * 8 + sizeof(ax_attention) <= sizeof(ax_cudnn_key), "a call fits a key");
 
 typedef cudnnBackendDescriptor_t tensor;
@@ -42,7 +42,7 @@ struct builder {
   builder(ax_cudnn_graph &g, const ax_cudnn_key &key) : g(g), key(key)
   {
     memcpy(&a, key.word + CALL, sizeof a);
-    type = (cudnnDataType_t)key.word[TYPE];
+    type = (cudnnDataType_t)key.word[ELEMENT];
     const int64_t s[4] = { a.batch, a.heads, a.queries, a.keys }, c[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, a.keys, 1 };
     const int64_t one[4] = { a.batch, a.heads, a.queries, 1 };
     memcpy(scores, s, sizeof s);
@@ -187,7 +187,7 @@ struct builder {
   }
 };
 
-void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
+void build_graph(ax_cudnn_graph &g, const ax_cudnn_key &key)
 {
   builder b(g, key);
   if (key.word[BACKWARD]) b.backward();
@@ -232,7 +232,7 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, 
   if (backward) list[G] = (void *)data->g, list[DQ] = data->dq, list[DK] = data->dk, list[DV] = data->dv;
   memset(&key, 0, sizeof key);
   key.word[BACKWARD] = backward;
-  key.word[TYPE] = ax_cudnn_type(dtype);
+  key.word[ELEMENT] = ax_cudnn_type(dtype);
   for (int k = Q; k < DELTA; k++)
     if (list[k]) {
       if ((uintptr_t)list[k] % 16) return AX_OK;
@@ -243,7 +243,7 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, 
   shape.scale = 0;
   memcpy(key.word + CALL, &shape, sizeof shape);
   snprintf(what, sizeof what, "attention%s %s", backward ? "'s gradient" : "", ax_dtype_name(dtype));
-  if ((st = ax_cudnn_find(d, what, key, build, false, &plan)) != AX_OK || !plan) return st;
+  if ((st = ax_cudnn_find(d, what, key, build_graph, false, &plan)) != AX_OK || !plan) return st;
   if (backward && (st = ax_cuda_take(d, bytes, &delta)) != AX_OK) return st;
   list[DELTA] = delta;
   list[SCALE] = (void *)&scale;
