@@ -1,6 +1,7 @@
 /* bind_device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
 #include "bind/bind.h"
 #include "bind/bind_dist.h"
+#include "core/backend.h"
 
 #include <stdio.h>
 
@@ -124,10 +125,20 @@ static int plugin_dir(lua_State *L)
   return 1;
 }
 
+/* core._loaded(kind): whether the backend of "cpu" or "cuda" is loaded; does not load it */
+static int is_loaded(lua_State *L)
+{
+  ax_device d;
+  ax_bind_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d)) return ax_arg_error(L, "_loaded", 1, "kind", "\"cpu\" or \"cuda\"", 1);
+  lua_pushboolean(L, ax_backend_loaded(d.kind));
+  return 1;
+}
+
 void ax_open_device(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups },
-                                         { "_plugin_dir", plugin_dir }, { NULL, NULL } };
+                                         { "_plugin_dir", plugin_dir }, { "_loaded", is_loaded }, { NULL, NULL } };
   static const luaL_Reg methods[] = { { "pin_memory", pin_memory }, { "is_pinned", is_pinned }, { NULL, NULL } };
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);

@@ -3,6 +3,7 @@
  * A CPU plugin is built per processor level; the best one that this processor runs is loaded on first use, which is after ranks were
  * forked and after their thread settings were made.  ACCEL_CPU_LEVEL picks another one (tests compare levels). */
 #define _GNU_SOURCE
+#include "core/backend.h"
 #include "core/core.h"
 
 #include <dlfcn.h>
@@ -14,6 +15,8 @@
 static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
 static const char *refusal; /* of devices other than the CPU */
+
+bool ax_backend_loaded(ax_device_kind kind) { return loaded[kind] != NULL && !(refusal && kind != AX_CPU); }
 
 void ax_backend_refuse_devices(const char *reason) { refusal = reason; }
 

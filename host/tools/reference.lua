@@ -26,6 +26,7 @@ local PAGES = {
   { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
   { "data_loader", "accelerate.data_loader", "data_loader",
     { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader", "lua/accelerate/sharding.lua", "lua/accelerate/data/sampler.lua" } },
+  { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },

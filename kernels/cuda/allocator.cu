@@ -368,19 +368,25 @@ void ax_cuda_pool_release(ax_device d, uint64_t id)
 
 /* ---- statistics */
 
+/* A device that this process has not used stays untouched: a context of it would take some hundred megabytes. */
 void ax_cuda_memory_stats(int index, ax_memory_stats *out)
 {
+  ax_cuda_device *dev = &ax_cuda_devices[index];
   size_t available = 0, total = 0;
   cudaStream_t stream;
-  const bool usable = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK && cudaMemGetInfo(&available, &total) == cudaSuccess;
+  cudaDeviceProp p;
 
   pthread_mutex_lock(&ax_cuda_lock);
-  *out = ax_cuda_devices[index].stats;
+  *out = dev->stats;
   pthread_mutex_unlock(&ax_cuda_lock);
   out->cached_bytes = out->reserved_bytes - out->live_bytes;
-  if (!usable) return;
-  out->limit_bytes = (int64_t)total;
-  out->available_bytes = (int64_t)available;
+  if (ax_cuda_forked()) return;
+  if (!dev->multiprocessors) {
+    if (cudaGetDeviceProperties(&p, index) == cudaSuccess) out->limit_bytes = (int64_t)p.totalGlobalMem;
+  } else if (ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK && cudaMemGetInfo(&available, &total) == cudaSuccess) {
+    out->limit_bytes = (int64_t)total;
+    out->available_bytes = (int64_t)available;
+  }
 }
 
 void ax_cuda_memory_small(int index, ax_memory_small *out)
@@ -400,7 +406,7 @@ void ax_cuda_reset_peak(int index)
 void ax_cuda_empty_cache(int index)
 {
   cudaStream_t stream;
-  if (ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK) return;
+  if (!ax_cuda_devices[index].multiprocessors || ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK) return;
   pthread_mutex_lock(&ax_cuda_lock);
   empty_cache(&ax_cuda_devices[index]);
   ax_cuda_pinned_empty();

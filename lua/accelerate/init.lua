@@ -26,6 +26,7 @@ return properties.lazy("accelerate", {
   __version__ = function() return require("accelerate.core").version end,
 
   core = "accelerate.core",
+  cuda = "accelerate.cuda",
   data = "accelerate.data",
   data_loader = "accelerate.data_loader",
   local_sgd = "accelerate.local_sgd",

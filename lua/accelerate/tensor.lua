@@ -67,6 +67,7 @@ local core = require "accelerate.core"
 ---@field set_num_threads fun(n: integer)
 ---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for none also why
 ---@field set_default_device fun(device: string): string where constructors put tensors when nothing else is said; returns the former one
+---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field synchronize fun(device: string) waits until the device has done all it was asked for
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's function, but it also governs convolutions, which PyTorch lets use TF32 by default. The CPU computes in float32 always
 ---@field get_float32_matmul_precision fun(): string
@@ -161,7 +162,11 @@ end
 return setmetatable(M, {
   __call = function(_, ...) return core.tensor(...) end,
   __index = function(_, key)
-    local names = {}
+    if key == "cuda" then
+      M.cuda = require "accelerate.cuda"
+      return M.cuda
+    end
+    local names = { "cuda" }
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)
     local near = type(key) == "string" and core._nearest(key, names)

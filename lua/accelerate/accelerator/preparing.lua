@@ -185,9 +185,7 @@ function Accelerator:free_memory(...)
   for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do self[name] = {} end
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
   self._step, self._window, self._has_lomo_optimizer = 0, nil, false
-  collectgarbage()
-  collectgarbage()
-  core.empty_cache()
+  require("accelerate.utils.memory").clear_device_cache { garbage_collection = true }
   return unpack({}, 1, select("#", ...))
 end
 Accelerator.clear = Accelerator.free_memory

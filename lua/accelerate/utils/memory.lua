@@ -9,7 +9,7 @@ local M = {}
 
 local CLEAR = { garbage_collection = { "boolean", default = false } }
 
---- Gives the allocator's cached blocks back to the system.
+--- Gives the allocators' cached blocks back: the CPU's to the system, those of GPUs that were used to their driver.
 ---@param opts { garbage_collection: boolean? }|boolean|nil garbage_collection: collect Lua's garbage first, so that tensors
 ---  that nothing refers to any more are among them; default false
 function M.clear_device_cache(opts)
@@ -20,6 +20,7 @@ function M.clear_device_cache(opts)
     collectgarbage() -- finalisers of the first round may have let go of more
   end
   core.empty_cache()
+  if core._loaded("cuda") then require("accelerate.cuda").empty_cache() end
 end
 
 --- Lets go: `model, optimizer = utils.release_memory(model, optimizer)` leaves nil in both.  What the script still refers
