@@ -140,9 +140,8 @@ static cudaDataType_t type_of(int64_t d)
 /* How well an address is aligned, for the heuristic: 16 bytes allow the fastest kernels.  NULL: no matter. */
 static uint32_t alignment(const void *p)
 {
-  uint32_t n = 256;
-  while ((uintptr_t)p % n) n /= 2;
-  return n;
+  const uintptr_t bits = (uintptr_t)p | 256;
+  return (uint32_t)(bits & -bits);
 }
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 

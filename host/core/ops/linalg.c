@@ -193,7 +193,7 @@ RULE(matmul_stacks) /* sums over broadcast stacks are the engine's */
 }
 
 /* Where the gradient of input k goes: the leaf's slot, or a new tensor of the type that the separate rows would give. */
-static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, bool wide, bool *in_slot, int64_t *add)
+static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, const ax_tensor *x, bool wide, bool *in_slot, int64_t *add)
 {
   bool accumulate = false;
   ax_tensor *slot, *t = NULL;
@@ -202,7 +202,7 @@ static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, bool wide, boo
   *add = 0;
   if (c->st != AX_OK) return NULL;
   slot = ax_sink(c, k, &accumulate);
-  if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) && slot->storage != g->storage &&
+  if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) && slot->storage != g->storage && slot->storage != x->storage &&
       ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot)) {
     *in_slot = true;
     *add = accumulate;
@@ -228,7 +228,7 @@ static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
   bool slot[2];
   ax_tensor *const g = in_order(c, g_rows), *const x = in_order(c, x_rows);
 
-  ax_tensor *const dw = place_of(c, 1, g, false, &slot[0], &a.i[0]), *const db = place_of(c, 2, g, true, &slot[1], &a.i[1]);
+  ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.i[0]), *const db = place_of(c, 2, g, x, true, &slot[1], &a.i[1]);
   if (c->st != AX_OK) return;
   c->st = ax_kernel_call(AX_OP_LINEAR_BACKWARD, &a, 2, (ax_tensor *[]){ g, x }, 2, (ax_tensor *[]){ dw, db }, NULL);
   for (int k = 1; k <= 2 && c->st == AX_OK; k++) {
