@@ -212,15 +212,16 @@ static bool get(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribut
 static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index, const char **why)
 {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16]; /* newer versions have more */
+  const int64_t most = (int64_t)(sizeof notes / sizeof *notes);
   int64_t n = 0;
   holder engine;
   *why = "its engine cannot be read";
   if (engine.make(CUDNN_BACKEND_ENGINE_DESCRIPTOR) != CUDNN_STATUS_SUCCESS) return false;
   if (!get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine.d)) return false;
   if (!get(engine.d, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, index)) return false;
-  if (!get(engine.d, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, (int64_t)(sizeof notes / sizeof *notes), &n, notes)) return false;
+  if (!get(engine.d, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, most, &n, notes)) return false;
   *why = NULL;
-  for (int64_t k = 0; k < n; k++)
+  for (int64_t k = 0; k < n && k < most; k++)
     switch (notes[k]) {
     case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: *why = "not deterministic"; break;
     case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: *why = "sums in a narrower type"; break;

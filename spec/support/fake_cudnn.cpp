@@ -252,7 +252,7 @@ EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descripto
 {
   const ref d = of(descriptor);
   if (!d) BAD("setting an attribute of what is no descriptor");
-  if (d->final) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "attribute %d: the descriptor is finalized", (int)attribute);
+  if (d->final) BAD("attribute %d: the descriptor is finalized", (int)attribute);
   const rule *r = rule_of(d->type, attribute);
   if (!r || r->flags & READ_ONLY) BAD("descriptors of kind %d have no attribute %d to set", (int)d->type, (int)attribute);
   if ((int)type != r->type && !(r->flags & REAL && type == CUDNN_TYPE_FLOAT)) return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d is not of type %d", (int)attribute, (int)type);
@@ -558,7 +558,7 @@ EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descripto
   const value v = r->flags & READ_ONLY || !set ? derived(d, attribute) : *set;
   if ((int)type != r->type && !(r->flags & REAL && type == v.type)) return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d is not of type %d", (int)attribute, (int)type);
   if (requested < 0 || (requested > 0 && !elements)) BAD("attribute %d: nowhere to put it", (int)attribute);
-  if (count) *count = v.count;
+  if (count) *count = requested > 0 && requested < v.count ? requested : v.count;
   for (int64_t k = 0; k < requested && k < v.count; k++)
     if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) { /* into descriptors that the caller has made for it */
       const ref to = of(((cudnnBackendDescriptor_t *)elements)[k]);
