@@ -186,7 +186,7 @@ function common.emit(fields)
   table.sort(keys)
   for i, key in ipairs(keys) do
     local value = fields[key]
-    parts[i] = ("%q: %s"):format(key, type(value) == "number" and ("%.6g"):format(value) or ("%q"):format(value))
+    parts[i] = ("%q: %s"):format(key, type(value) == "number" and ("%.10g"):format(value) or ("%q"):format(value))
   end
   print("{" .. table.concat(parts, ", ") .. "}")
 end

@@ -131,7 +131,7 @@ end
 
 local torch, about -- PyTorch's process, and what it said of itself
 local function start_torch()
-  torch = start(("PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 TORCH_LOGS=-all '%s' '%s/peer/gpu.py' --serve"):format(python, here))
+  torch = start(("PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 '%s' '%s/peer/gpu.py' --serve"):format(python, here))
   local line, why = torch:ask()
   if not line then
     note("'%s' has no PyTorch, so only our side is measured: %s", python, why:match("[^\n]*Error[^\n]*") or why)
@@ -266,7 +266,7 @@ local function say_steps()
           over "accelerate", show(peer.eager), show(peer.compile), show(peer.accelerate),
           mine and memory and memory > 0 and ("%.2f (%.0f MB)"):format(mine / memory, mine) or mine and ("%.0f MB"):format(mine) or "",
           row.mfu and side.flops and ("%.1f %%"):format(side.flops / side.units * rate / PEAK * 100) or "",
-          ("%.3g, %.3g"):format(row.loss[name] or 0 / 0, row.loss.eager or 0 / 0) }
+          show(row.loss[name]) .. (row.loss.eager and ", " .. show(row.loss.eager) or "") }
       end
     end
   end
