@@ -99,6 +99,8 @@ AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int mode
 /* What is asked of the device from now on comes after the end of `work`.  Takes it. */
 AX_API ax_status ax_dist_end(ax_work *work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
+/* The same for many, which on a device go as one. */
+AX_API ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root);
 /* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d tensor counts as [1]. */
 AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
 /* The same on root; *out is NULL elsewhere. */
@@ -121,8 +123,11 @@ struct ax_collectives { /* ax_backend's `collectives` */
   ax_status (*make_id)(char id[AX_GROUP_ID]);
   /* Rank `rank` of `size` joins with one of its devices; returns when all have, or with the error of ax_dist_look. */
   ax_status (*join)(int device, int rank, int size, const char id[AX_GROUP_ID], ax_device_group **out);
-  /* Queues `c` behind all work that was asked of the device so far.  *ticket: its number.  It runs beside what is asked afterwards. */
-  ax_status (*issue)(ax_device_group *g, const ax_collective *c, uint64_t *ticket);
+  /* Whether the device can take a collective now: not while a graph is recorded. */
+  ax_status (*ready)(ax_device_group *g);
+  /* Queues c[0 .. n - 1], as one, behind all work that was asked of the device so far.  *ticket: their number.  They run beside what is asked
+   * afterwards. */
+  ax_status (*issue)(ax_device_group *g, const ax_collective *c, int n, uint64_t *ticket);
   /* What is asked of the device from now on comes after the end of `ticket`. */
   ax_status (*order)(ax_device_group *g, uint64_t ticket);
   /* Leaves and frees the group.  abort: what is under way ends at once; else it is waited for. */
@@ -148,8 +153,8 @@ void ax_dist_forget_device(void);
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
-/* dist_device.c: issues a device's collective. */
-ax_status ax_device_issue(ax_group *g, const ax_collective *c, ax_work **work);
+/* dist_device.c: issues n collectives of a device as one; ranks compare `wish`. */
+ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work);
 /* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */

@@ -149,6 +149,27 @@ static int dist_broadcast(lua_State *L)
   return 1;
 }
 
+/* (tensors, root): each takes root's elements. */
+static int dist_broadcast_all(lua_State *L)
+{
+  ax_tensor **list;
+  int n, root;
+
+  enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  root = check_rank(L, 2, "broadcast_all", "src");
+  n = (int)lua_objlen(L, 1);
+  list = lua_newuserdata(L, (size_t)(n + 1) * sizeof *list);
+  for (int k = 0; k < n; k++) {
+    lua_rawgeti(L, 1, k + 1);
+    list[k] = ax_check_tensor(L, -1, "broadcast_all", "tensor");
+    lua_pop(L, 1); /* the table holds it */
+  }
+  if (ax_dist_broadcast_all(n, list, root) != AX_OK)
+    return ax_raise(L, "broadcast");
+  return 0;
+}
+
 static int dist_all_gather(lua_State *L)
 {
   ax_tensor *t, **out;
@@ -314,7 +335,7 @@ void ax_open_dist(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     {"rank", dist_rank}, {"world_size", dist_world_size}, {"local_rank", dist_local_rank}, {"local_world_size", dist_local_world_size},
-    {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"all_gather", dist_all_gather},
+    {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"broadcast_all", dist_broadcast_all}, {"all_gather", dist_all_gather},
     {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier}, {"set_timeout", dist_set_timeout}, {"leave", dist_leave},
     {"join_device", dist_join_device}, {"device_group", dist_device_group}, {"touch", dist_touch},
     {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},

@@ -133,7 +133,7 @@ ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work)
   ax_status st;
 
   AX_TRY(check(g, c));
-  AX_TRY(c->kind == AX_CPU ? g->transport->issue(g, c, &started) : ax_device_issue(g, c, &started));
+  AX_TRY(c->kind == AX_CPU ? g->transport->issue(g, c, &started) : ax_device_issue(g, c, c, 1, &started));
   if (work)
     *work = started;
   else
@@ -203,6 +203,39 @@ ax_status ax_dist_broadcast(ax_tensor *t, int root)
 {
   ax_collective c = {.op = AX_BROADCAST, .root = root};
   return in_place(t, &c);
+}
+
+ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
+{
+  ax_collective wish = {.op = AX_BROADCAST, .dtype = AX_U8, .root = root}, *all = NULL;
+  ax_work *work = NULL;
+  ax_status st = AX_OK;
+  bool together = n > 1;
+
+  for (int k = 0; k < n; k++)
+    together = together && list[k]->device.kind == AX_CUDA && ax_same_device(list[k]->device, list[0]->device) && ax_tensor_is_contiguous(list[k]);
+  if (!together) {
+    for (int k = 0; k < n && st == AX_OK; k++)
+      st = ax_dist_broadcast(list[k], root);
+    return st;
+  }
+  if (!(all = ax_calloc((size_t)n, sizeof *all)))
+    return AX_ENOMEM;
+  for (int k = 0; k < n; k++) {
+    all[k] = (ax_collective){.op = AX_BROADCAST, .root = root, .count = list[k]->numel, .in = ax_data(list[k]), .out = ax_data(list[k])};
+    take_tensor(&all[k], list[k]);
+    AX_TRY(check(world, &all[k]));
+    wish.count += list[k]->numel * (int64_t)ax_itemsize(list[k]);
+  }
+  wish.kind = AX_CUDA;
+  wish.index = list[0]->device.index;
+  AX_TRY(ax_device_issue(world, &wish, all, n, &work));
+  AX_TRY(ax_dist_end(work));
+  for (int k = 0; k < n; k++)
+    ax_touch(list[k]);
+out:
+  ax_mfree(all);
+  return st;
 }
 
 /* Runs `c` from t into a fresh tensor with t's shape but `first` as size of dim 0; `wanted` false: there is no result here. */

@@ -141,23 +141,28 @@ ax_status ax_dist_join_device(int index)
 
 /* ---- collectives --------------------------------------------------------------------------------------------------------------- */
 
-ax_status ax_device_issue(ax_group *g, const ax_collective *c, ax_work **work)
+ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work)
 {
   uint64_t ticket = 0;
-  ax_status st;
+  ax_status st = AX_OK;
 
   *work = NULL;
-  if (g->size == 1 && !here.joined)
-    return g->transport->issue(g, c, work);
+  if (g->size == 1 && !here.joined) {
+    for (int k = 0; k < n && st == AX_OK; k++)
+      st = g->transport->issue(g, &c[k], work);
+    return st;
+  }
   if ((st = ax_dist_join_device(c->index)) != AX_OK)
     return st;
   if (!here.group)
     return ax_fail(AX_EABORTED, "the GPUs' group has been left");
-  if (g->transport->post && (st = g->transport->post(g, c)) != AX_OK)
+  if ((st = here.api->ready(here.group)) != AX_OK) /* before the others see it: the group goes on */
+    return st;
+  if (g->transport->post && (st = g->transport->post(g, wish)) != AX_OK)
     return give_up(st);
   if (!(*work = ax_malloc(sizeof **work)))
     return AX_ENOMEM;
-  if ((st = here.api->issue(here.group, c, &ticket)) != AX_OK) {
+  if ((st = here.api->issue(here.group, c, n, &ticket)) != AX_OK) {
     ax_mfree(*work);
     *work = NULL;
     return give_up(st);

@@ -14,6 +14,7 @@
  *
  * NCCL's header is not part of CUDA's toolkit: what is used of it stands here, as version 2.17 and all later ones have it.  The fake one of the
  * specs is compiled against NVIDIA's. */
+#include "device.h"
 #include "library.h"
 #include "watch.h"
 extern "C" {
@@ -298,23 +299,34 @@ static int start(ax_device_group *g, const ax_collective *c, int type)
   }
 }
 
-static ax_status issue(ax_device_group *g, const ax_collective *c, uint64_t *ticket)
+static ax_status ready(ax_device_group *g)
 {
-  const int type = dtype_of(c->dtype), k = (int)(g->issued % EVENTS);
+  if (!ax_cuda_devices[g->device].recording) return AX_OK;
+  return ax_fail(AX_ENOIMPL, "a collective inside a captured step: ranks could not be compared when it is replayed; call it outside of the captured function");
+}
+
+static ax_status issue(ax_device_group *g, const ax_collective *c, int n, uint64_t *ticket)
+{
+  const int k = (int)(g->issued % EVENTS);
   const char *name = ax_collective_name(c->op);
+  int result = NCCL_OK, ended = NCCL_OK;
   cudaStream_t computing;
   ax_status st;
-  int result;
 
-  if (type < 0) return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c->dtype));
+  for (int i = 0; i < n; i++)
+    if (dtype_of(c[i].dtype) < 0) return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->ready[k], computing)));
   AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, g->ready[k], 0)));
-  if (c->count > 0) {
-    result = start(g, c, type);
-    if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
-    if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result)); /* only now is it in the stream, ahead of the event */
+  if (n > 1) result = nccl.GroupStart();
+  for (int i = 0; i < n && (result == NCCL_OK || result == NCCL_IN_PROGRESS); i++)
+    if (c[i].count > 0) result = start(g, &c[i], dtype_of(c[i].dtype));
+  if (n > 1) {
+    ended = nccl.GroupEnd();
+    if (result == NCCL_OK || result == NCCL_IN_PROGRESS) result = ended;
   }
+  if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
+  if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result)); /* only now is it in the stream, ahead of the event */
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
   *ticket = g->issued++;
 out:
@@ -329,4 +341,4 @@ static ax_status order(ax_device_group *g, uint64_t ticket)
   return st != AX_OK ? st : ax_cuda_status("collective", cudaStreamWaitEvent(computing, g->done[ticket % EVENTS], 0));
 }
 
-extern "C" const ax_collectives ax_cuda_collectives = { "nccl", identity, make_id, join, issue, order, leave };
+extern "C" const ax_collectives ax_cuda_collectives = { "nccl", identity, make_id, join, ready, issue, order, leave };

@@ -86,7 +86,7 @@ M.joining = nil
 --- Gives every rank rank 0's buffers; while ranks join, those of the first rank that still has batches.
 local function share_buffers(model)
   local root = M.joining and M.joining.root or 0
-  for _, buffer in ipairs(model:buffers()) do core.dist.broadcast(buffer, root) end
+  core.dist.broadcast_all(model:buffers(), root)
 end
 
 --- Every rank starts from rank 0's values.

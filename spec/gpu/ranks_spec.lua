@@ -101,6 +101,10 @@ describe("ranks on GPUs", function()
     for _ = 1, 20 do y = dist.all_reduce(y * 0.5 + 1, "mean") end
     check((y - 2):abs():max():item() < 1e-3)
     dist.barrier()
+    -- many as one
+    local many = { core.full({ 3 }, rank):to(gpu), core.full({ 2, 2 }, rank, { dtype = "int64" }):to(gpu), core.full({}, rank + 0.5):to(gpu) }
+    dist.broadcast_all(many, ranks - 1)
+    for i, t in ipairs(many) do check(t:max():item() == ranks - 1 + (i == 3 and 0.5 or 0) and t:min():item() == t:max():item(), "broadcast_all") end
     -- begun without waiting
     local a, works = {}, {}
     for k = 1, 100 do
