@@ -20,7 +20,7 @@ function Block:init(width, heads)
   self.heads = heads
   self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
   self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-  self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+  self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
 end
 
 function Block:attend(x)
@@ -32,7 +32,7 @@ end
 function Block:forward(x)
   return tensor.scope(function()
     x = x + self:attend(self.ln1(x))
-    return x + self.down(self.up(self.ln2(x)):gelu("tanh"))
+    return x + self.mlp(self.ln2(x))
   end)
 end
 
@@ -46,7 +46,7 @@ function GPT:init(layers, width, heads, seq, vocab)
   self.ln = nn.LayerNorm(width)
   for name, p in self:named_parameters() do
     if p:dim() == 2 then
-      local last = name:match("proj%.weight$") or name:match("down%.weight$")
+      local last = name:match("proj%.weight$") or name:match("mlp%.[23]%.weight$") -- the second of mlp's two
       nn.init.normal_(p, 0, last and 0.02 / math.sqrt(2 * layers) or 0.02)
     elseif name:match("bias$") then
       nn.init.zeros_(p)
