@@ -5,8 +5,7 @@
  * later (or both) sees the other's wish, before it queues its own.  A difference is written down for all ranks: those that have gone on find it
  * when they next wait for their device, or call a collective.
  *
- * A rank's wish is written over AX_RING collectives later.  Before that it waits until all others have posted, and so compared, the one that
- * goes: a rank that is so far ahead would wait for its device just as long. */
+ * A rank's wish is written over AX_RING collectives later.  Before that it waits until all others have compared the one that goes: a rank that is so far ahead would wait for its device just as long. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -74,14 +73,14 @@ static ax_status tell(ax_status st)
   return st;
 }
 
-/* Waits until nobody needs the wish that `number` is written over. */
+/* Waits until nobody needs the wish that `number` is written over: the others have posted the one after it, so they have compared it. */
 static ax_status make_room(uint64_t number)
 {
   const int64_t since = ax_monotonic_ns();
   ax_status st = AX_OK;
 
   for (int r = 0; number > AX_RING && r < ax_shm.size && st == AX_OK; r++)
-    while (r != ax_shm.rank && atomic_load_explicit(&ax_shm.control->rank[r].posted, memory_order_acquire) + AX_RING < number &&
+    while (r != ax_shm.rank && atomic_load_explicit(&ax_shm.control->rank[r].posted, memory_order_acquire) + AX_RING <= number &&
            (st = ax_ring_look(NULL, since, AX_OK)) == AX_OK)
       usleep(200);
   return st;

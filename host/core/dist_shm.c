@@ -229,7 +229,12 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
   return st;
 }
 
-static void shm_post_all(ax_group *g) { ax_shm.posts = true; }
+/* The collectives until now count as posted: nobody will look for them. */
+static void shm_post_all(ax_group *g)
+{
+  ax_shm.posts = true;
+  atomic_store(&own_record()->posted, atomic_load(&own_record()->collectives));
+}
 
 static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **work)
 {

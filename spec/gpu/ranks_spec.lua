@@ -136,6 +136,30 @@ describe("ranks on GPUs", function()
     end
   end)
 
+  it("compare what they ask for also when one is far ahead, and after any number of collectives of the CPU", function()
+    if most < 2 then return pending("needs 2 GPUs") end
+    on(2, [[
+      require("ffi").cdef "int usleep(unsigned);"
+      for _ = 1, 150 do core.dist.barrier() end
+      local x = core.ones(4):to(accelerate.PartialState().device)
+      for round = 1, 3 do
+        if rank == round % 2 then require("ffi").C.usleep(100000) end
+        for k = 1, 150 do
+          core.dist.all_reduce(x, k % 2 == 0 and "mean" or "max")
+          if k % 50 == 0 then core.dist.barrier() end
+        end
+      end
+      check(x:sum():item() == 4)
+    ]])
+    local status, _, err = ranks.run(2, [[
+      local x = core.ones(4):to(accelerate.PartialState().device)
+      for k = 1, 200 do core.dist.all_reduce(x, rank == 1 and k == 170 and "min" or "max") end
+      x:sum():item()
+    ]], { env = env() })
+    assert.are.equal(1, status)
+    assert.matches("ranks disagree in collective #171: rank 0 calls all_reduce%(float32, 4 elements, max, on the GPU%)", err)
+  end)
+
   it("are what the state says, and are chosen with their machine's numbers", function()
     if most < 2 then return pending("needs 2 GPUs") end
     local out = on(2, [[
@@ -230,7 +254,7 @@ describe("ranks on GPUs", function()
     assert.matches("rank 1 was killed by SIGKILL", err)
     assert.is_true(processes.now() - began < 20)
     err = fails(2, START .. [[
-      if rank == 1 then error("no more") end
+      if rank == 1 then ffi.C.usleep(500000) error("no more") end
       core.dist.all_reduce(x, "sum")
       local ok, message = pcall(x.item, x:sum())
       io.stderr:write("rank 0 was told: ", tostring(message), "\n")
