@@ -257,7 +257,7 @@ function Program:factors(name)
     local b = c:int(4) - 1
     return make(b, m, k), c:once_in(2) and make(b, k, n) or make(n, b, k):permute(2, 3, 1)
   end
-  if name == "linear" then
+  if name == "linear" or name == "linear_gelu" then
     local x = c:of { function() return make(m, k) end, function() return make(k) end, function() return make(2, m, k) end }()
     return x, matrix(n, k), c:once_in(2) and make(n) or nil
   end
@@ -274,7 +274,7 @@ function Program:arguments(op, x)
     local fit = { fitting[name](c, x) }
     return fit, table.maxn(fit)
   end
-  if name == "mm" or name == "bmm" or name == "linear" or name == "matmul" then
+  if name == "mm" or name == "bmm" or name == "linear" or name == "linear_gelu" or name == "matmul" then
     if not c:once_in(10) then
       local a, b, bias = self:factors(name)
       return { a, b, bias }, 3
