@@ -206,7 +206,8 @@ def say(**fields):
 def prepare(args):
     """The modes of a line; what went wrong instead of those that cannot be had."""
     import torch
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
+    torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = args.tf32
     device = torch.device(args.device)
     modes, errors = {}, {}
     work = job(args, device)

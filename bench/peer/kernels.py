@@ -18,7 +18,8 @@ def main():
     import torch
     import torch.nn.functional as F
     import gpu
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     device = torch.device(args.device)
     wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     result = dict(mb=args.mb, side=args.side)
