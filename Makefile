@@ -146,7 +146,7 @@ $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
-$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(OUT)/emulated/emulate.o $(OUT)/emulated/emulate_runtime.o $(OUT)/cuda/backend.o
+$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(OUT)/emulated/emulate.o $(OUT)/emulated/emulate_runtime.o $(OUT)/emulated/emulate_graph.o $(OUT)/cuda/backend.o
 	$(call say,link $@)
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
 	@mv $@.new $@

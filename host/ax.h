@@ -289,7 +289,9 @@ typedef struct ax_attrs {
   bool accumulate; /* internal: the result is added to what `out` holds (mm, sum) */
   bool wide;       /* internal: inputs of half types give a float32 result, with no rounding in between */
   ax_generator *gen; /* borrowed during the call; NULL: the default one */
-  struct { uint64_t seed, stream, draw; } rng; /* filled by the dispatcher for random ops, so that a gradient can draw again */
+  /* filled by the dispatcher for random ops, so that a gradient can draw again; live: of a recorded step (capture.h), memory of the device whose seed
+   * holds in place of this one and whose offset is added to the draw; NULL: none */
+  struct { uint64_t seed, stream, draw; const struct ax_draw_live *live; } rng;
 } ax_attrs;
 
 /* What an op is called with.  in[k] NULL with bit k of `scalars` set: the operand is the number num[k]. */
@@ -575,6 +577,7 @@ typedef struct ax_backend {
   const ax_collectives *collectives; /* between the devices of several ranks (dist.h); NULL: there are none */
   /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: all counts go back to 0 */
   const ax_kernel_stat *(*stats)(int *n, bool reset);
+  const struct ax_device_capture *capture; /* (optional) recording steps: capture.h */
 } ax_backend;
 /* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
 typedef const ax_backend *(*ax_backend_entry)(void);

@@ -239,6 +239,7 @@ static int open_core(lua_State *L)
   ax_open_gather(L);
   ax_open_data(L);
   ax_open_profile(L);
+  ax_open_capture(L);
   if (ax_open_dist) ax_open_dist(L);
   if (ax_open_io) ax_open_io(L);
 

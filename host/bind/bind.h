@@ -179,6 +179,7 @@ void ax_open_worker(lua_State *L);
 void ax_open_gather(lua_State *L);
 void ax_open_data(lua_State *L);
 void ax_open_profile(lua_State *L);
+void ax_open_capture(lua_State *L);
 
 /* Adds functions to the table on the stack top. */
 void ax_add_functions(lua_State *L, const luaL_Reg *list);

@@ -8,6 +8,7 @@
  * pin its activations.  A collection there finds them all; one in the middle of the next forward finds half of them, leaves more, and so lets
  * more pile up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
 #include "bind/bind.h"
+#include "capture.h"
 #include "core/worker.h"
 
 #include <time.h>
@@ -164,6 +165,7 @@ static int empty_cache(lua_State *L)
 {
   const ax_backend *b;
   ax_bind_enter(L);
+  if (ax_recording) return ax_error(L, "empty_cache", "cannot be called while a step is recorded");
   b = backend_at(L, 1, "empty_cache");
   if (b->memory) b->memory->empty_cache(ax_check_device(L, 1, "empty_cache", "device").index);
   else ax_memory_empty_cache();

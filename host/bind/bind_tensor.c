@@ -1,5 +1,6 @@
 /* bind_tensor.c: the userdata of tensors: fields, methods, conversion between types and devices. */
 #include "bind/bind.h"
+#include "capture.h"
 
 #include <stdio.h>
 
@@ -97,6 +98,7 @@ static int set_grad(lua_State *L, ax_tensor *t)
   ax_tensor **box, *g;
   char a[192], b[192];
 
+  if (ax_recording) ax_capture_note(t);
   if (lua_isnil(L, 3)) {
     ax_zero_grad(t);
     return 0;

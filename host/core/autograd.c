@@ -1,5 +1,6 @@
 /* The tape: what is recorded, and who holds whom.  Walking it backward is backward.c, hooks are hooks.c.  Releasing does not recurse along the
  * graph: a chain of a million nodes takes no stack. */
+#include "capture.h"
 #include "core/infer.h"
 #include "core/profile.h"
 #include "core/rules.h"
@@ -320,6 +321,7 @@ ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 
 void ax_zero_grad(ax_tensor *t)
 {
+  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(t);
   ax_tensor_release(t->grad);
   t->grad = NULL;
 }

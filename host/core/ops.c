@@ -1,4 +1,5 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
+#include "capture.h"
 #include "core/infer.h"
 #include "core/profile.h"
 #include "core/rules.h"
@@ -48,6 +49,10 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
   const ax_status st = ax_backend_of(out[0]->device, &backend);
   if (st != AX_OK) return st;
   if (!backend->kernels[op]) return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
+  if (__builtin_expect(ax_recording != NULL, 0)) {
+    const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
+    if (noted != AX_OK) return noted;
+  }
   return backend->kernels[op](&(ax_call){ .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it });
 }
 
@@ -138,7 +143,8 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
     if (!t) continue;
     if (!ax_same_device(t->device, device))
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name, DEVICE(device), DEVICE(t->device));
-    const ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
+    ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
+    if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
     if (st != AX_OK) return st;
   }
   return AX_OK;
@@ -320,6 +326,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
       return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name, DEVICE(dst->device), DEVICE(args->in[k]->device));
     }
   AX_TRY(check_inputs(op, args));
+  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   ax_view_check(dst);
   if (ax_grad_enabled()) AX_TRY(ax_history(dst));
   const bool recording = impl->gradient && ax_grad_enabled() && ax_is_float((ax_dtype)dst->dtype) &&
@@ -379,6 +386,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   ax_tensor *temp = NULL;
   ax_status st = AX_OK;
 
+  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   if (impl->infer == ax_infer_into_only) {
     if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
     q.n_out = 1;

@@ -1,4 +1,5 @@
 /* Generators.  The numbers themselves are made by kernels from (seed, stream, draw, index): see kernels/philox.h. */
+#include "capture.h"
 #include "core/infer.h"
 
 static ax_generator fallback = { .refs = 1 };
@@ -33,4 +34,6 @@ void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a)
   a->rng.seed = gen->seed;
   a->rng.stream = per_rank ? 1 + (uint64_t)rank : 0;
   a->rng.draw = gen->draws++;
+  a->rng.live = NULL;
+  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_draw(gen, a);
 }

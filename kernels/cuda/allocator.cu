@@ -339,6 +339,16 @@ void ax_cuda_pool_end(ax_device d)
   pthread_mutex_unlock(&ax_cuda_lock);
 }
 
+bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data)
+{
+  ax_block *b;
+  pthread_mutex_lock(&ax_cuda_lock);
+  for (b = *bucket_of(&ax_cuda_devices[d.index], data); b && b->data != data;) b = b->next;
+  const bool has = b && b->pool->kind == AX_POOL_PRIVATE && b->pool->id == id;
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return has;
+}
+
 void ax_cuda_pool_release(ax_device d, uint64_t id)
 {
   ax_cuda_device *dev = &ax_cuda_devices[d.index];

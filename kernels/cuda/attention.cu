@@ -8,7 +8,7 @@
 
 #include "cudnn.h"
 
-#include "philox.h"
+#include "draw.cuh"
 
 enum { WARPS = 4, MOST_HEAD = 256 };
 
@@ -25,7 +25,7 @@ struct job {
   uint32_t least; /* an element stays when its word reaches this */
   double kept;    /* and is then scaled by this */
   int64_t quads;  /* Philox blocks for a row of scores */
-  uint64_t seed, stream, draw;
+  ax_draw draw;
   void *lse, *delta; /* of the compute type: (batch, heads, queries) */
 };
 
@@ -115,7 +115,7 @@ template <class T> static __device__ __forceinline__ T masked(const job &j, int6
 template <class T> static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
 {
   uint32_t w[4];
-  ax_philox_run(ax_philox_at(j.seed, j.stream, j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4)), w);
+  ax_draw_block(j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4), w);
   return w[k % 4] >= j.least ? (T)j.kept : (T)0;
 }
 
@@ -305,7 +305,7 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
   j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
   j->kept = p >= 1 ? 0 : 1 / (1 - p);
   j->quads = (j->keys + 3) / 4;
-  j->seed = call->a->rng.seed, j->stream = call->a->rng.stream, j->draw = call->a->rng.draw;
+  j->draw = ax_draw_of(call);
   return AX_OK;
 }
 

@@ -21,6 +21,7 @@ const char *ax_cuda_describe(void);
 const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 extern const ax_device_memory ax_cuda_memory;
 extern const ax_collectives ax_cuda_collectives;
+extern const struct ax_device_capture ax_cuda_capture;
 
 static ax_kernel kernels[AX_OP_COUNT];
 
@@ -40,6 +41,7 @@ const ax_backend *ax_backend_get(void)
 #include "core/ops.def"
 #undef OP
   backend.optim = ax_cuda_optim_step;
+  backend.capture = &ax_cuda_capture;
   backend.norm = ax_cuda_grad_norm;
   backend.scale = ax_cuda_grad_scale;
   backend.clamp = ax_cuda_grad_clamp;

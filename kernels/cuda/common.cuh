@@ -36,8 +36,14 @@ int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
+/* Host data that a kernel reads, such as a table of pointers: in memory of the device until it is given back.  In a recorded step it is constant: it is
+ * sent once, when the recording ends, and lives as long as that.  (capture.cu) */
+ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there);
+void ax_cuda_table_give(ax_device d, void *there, size_t bytes);
 /* Clears memory in stream order. */
 ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes);
+/* A step is being recorded: nothing runs, so that nothing can be waited for. */
+bool ax_cuda_recording(int device);
 /* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the device. */
 ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message);
 

@@ -113,11 +113,21 @@ ax_fault *ax_cuda_fault_place(ax_device d)
   return dev->fault = (ax_fault *)p;
 }
 
+bool ax_cuda_recording(int index) { return ax_cuda_devices[index].recording != NULL; }
+
+ax_status ax_cuda_refuse_recording(int index, const char *what)
+{
+  if (!ax_cuda_recording(index)) return AX_OK;
+  return ax_fail(AX_EINVAL, "the host cannot %s cuda:%d while a step is recorded: do it outside the step", what, index);
+}
+
 ax_status ax_cuda_wait(int index, const char *what)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
-  const ax_status st = ax_cuda_wait_stream(what, dev->stream);
+  ax_status st = ax_cuda_refuse_recording(index, "wait for");
 
+  if (st != AX_OK) return st;
+  st = ax_cuda_wait_stream(what, dev->stream);
   dev->stats.waits++;
 
   if (st != AX_OK || !dev->fault || ((volatile ax_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
@@ -139,6 +149,7 @@ static ax_status synchronize(int index)
   cudaStream_t stream;
   ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
 
+  if (st == AX_OK) st = ax_cuda_refuse_recording(index, "wait for");
   if (st == AX_OK && dev->copies) st = ax_cuda_status("synchronize", cudaStreamSynchronize(dev->copies));
   if (st == AX_OK && (st = ax_cuda_wait(index, "synchronize")) == AX_OK) ax_cuda_all_arrived(dev);
   return st;

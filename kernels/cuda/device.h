@@ -68,6 +68,8 @@ struct ax_cuda_device {
 extern ax_cuda_device ax_cuda_devices[AX_MOST_DEVICES];
 extern pthread_mutex_t ax_cuda_lock; /* of pools, events, tickets and pinned memory; never held while the collector runs */
 
+/* What the host cannot do while a step is recorded, since nothing runs: "wait for", "read from", "send data to" the device.  EINVAL then. */
+ax_status ax_cuda_refuse_recording(int index, const char *what);
 /* Waits for the computing stream; what a kernel found wrong since the last time is this call's error. */
 ax_status ax_cuda_wait(int index, const char *what);
 /* An event of the device (timing off) out of its spare ones, and back.  With the lock held. */
@@ -97,6 +99,7 @@ void ax_cuda_empty_cache(int index);
 ax_status ax_cuda_pool_begin(ax_device d, uint64_t *id);
 void ax_cuda_pool_end(ax_device d);
 void ax_cuda_pool_release(ax_device d, uint64_t id);
+bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data); /* does a block that begins there belong to it? */
 
 /* ---- pinned.cu: memory of the host that devices read and write by themselves */
 

@@ -110,7 +110,9 @@ typedef struct ax_emulated_graph *cudaGraph_t;
 enum {
   cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3, cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
-  cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719
+  cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorStreamCaptureMerge = 902, cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904, cudaErrorStreamCaptureIsolation = 905, cudaErrorCapturedEvent = 907
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
@@ -143,6 +145,34 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
+
+/* ---- graphs (emulate_graph.cpp): what a stream is asked for while it is captured is kept, its arguments by value, and runs when the graph is launched */
+
+typedef struct ax_emulated_exec *cudaGraphExec_t;
+typedef struct ax_emulated_node *cudaGraphNode_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n); /* their number alone: nodes NULL */
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
+/* Between emulate_runtime.cpp and emulate_graph.cpp. */
+bool ax_emulate_capturing(cudaStream_t s);
+void ax_emulate_captured(cudaStream_t s, std::function<void()> work); /* keeps work of a stream that is being captured */
+cudaError_t ax_emulate_refused(cudaStream_t s); /* what may not be asked of a captured stream: the error, and the capture is spoilt */
+cudaError_t ax_emulate_spoiled(cudaStream_t s); /* cudaErrorStreamCaptureInvalidated for a spoilt one */
+cudaError_t ax_emulate_unsafe(bool always);     /* calls that may wait for the whole device, while anything is captured; always: in the relaxed mode, too */
+bool ax_emulate_event_recorded(cudaEvent_t e, cudaStream_t s); /* whether in a capture */
+bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result); /* whether a capture had to do with it */
+cudaError_t ax_emulate_event_asked(cudaEvent_t e); /* queried or waited for by the host */
+void ax_emulate_event_gone(cudaEvent_t e);
 
 /* ---- for the specs, through LuaJIT's ffi.load of the plugin's file */
 

@@ -215,7 +215,11 @@ static void ask(ax_emulated_stream *s, step next)
 }
 
 /* All that a stream is asked for passes here or, waits for events, through ask itself. */
-static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work) { ask(stream, step{ std::move(work), NULL, 0, nullptr }); }
+static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+  if (ax_emulate_capturing(stream)) ax_emulate_captured(stream, std::move(work));
+  else ask(stream, step{ std::move(work), NULL, 0, nullptr });
+}
 
 static void failed(const char *wrong)
 {
@@ -236,7 +240,8 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
   if (lasting) return trouble.c_str();
   if (threads < 1 || threads > MOST_THREADS || block.z > 64) return "a block has 1 to 1024 threads";
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "invalid configuration argument";
-  if (seed_of_schedule() == 0 && (stream ? stream : default_stream())->queue.empty()) {
+  if (ax_emulate_spoiled(stream)) return "the capture of its stream was invalidated";
+  if (seed_of_schedule() == 0 && !ax_emulate_capturing(stream) && (stream ? stream : default_stream())->queue.empty()) {
     wrong = NULL;
     ax_emulate_enqueue(stream, [&]() { wrong = ax_emulate_blocks(grid, block, kernel); });
     return wrong;
@@ -341,6 +346,7 @@ cudaError_t cudaSetDevice(int d)
 cudaError_t cudaDeviceSynchronize(void)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_unsafe(true)) return refused;
   run_all();
   return lasting;
 }
@@ -359,6 +365,11 @@ const char *cudaGetErrorString(cudaError_t e)
   case cudaErrorInvalidDevice: return "invalid device ordinal";
   case cudaErrorNotReady: return "device not ready";
   case cudaErrorLaunchFailure: return trouble.c_str();
+  case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+  case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+  case cudaErrorStreamCaptureUnjoined: return "capturing stream has unjoined work";
+  case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+  case cudaErrorCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
   default: return "unknown error";
   }
 }
@@ -366,6 +377,7 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
   memory &m = memories[device];
   const size_t size = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
 
@@ -397,6 +409,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 cudaError_t cudaFree(void *p)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_unsafe(true)) return refused;
   if (!p) return lasting;
   run_all();
   for (memory &m : memories) {
@@ -427,6 +440,7 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
   if (posix_memalign(p, 4096, bytes ? bytes : 1) != 0) return cudaErrorMemoryAllocation;
   pinned[(char *)*p] = bytes;
   return cudaSuccess;
@@ -435,6 +449,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 cudaError_t cudaFreeHost(void *p)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_unsafe(true)) return refused;
   if (!p) return cudaSuccess;
   if (!pinned.count((char *)p)) return cudaErrorInvalidValue;
   run_all();
@@ -457,6 +472,9 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
 {
   CALLED();
   const bool from_pages = !on_device(src) && !is_pinned(src), to_pages = !on_device(dst) && !is_pinned(dst);
+  if (from_pages || to_pages) { /* a graph would keep the address alone */
+    if (const cudaError_t refused = ax_emulate_refused(stream)) return refused;
+  } else if (const cudaError_t spoiled = ax_emulate_spoiled(stream)) return spoiled;
 
   if (from_pages) {
     auto seen = std::make_shared<std::vector<char>>((const char *)src, (const char *)src + bytes);
@@ -476,6 +494,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
 {
   CALLED();
+  if (const cudaError_t spoiled = ax_emulate_spoiled(stream)) return spoiled;
   ax_emulate_enqueue(stream, [=]() { memset(dst, value, bytes); });
   return lasting;
 }
@@ -494,6 +513,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 cudaError_t cudaStreamDestroy(cudaStream_t s) /* what is queued runs; events may still name it, so its record stays */
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
   run_until(s, s->asked);
   return cudaSuccess;
 }
@@ -501,6 +521,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) /* what is queued runs; events may
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
   if (!s) s = default_stream();
   run_until(s, s->asked);
   return lasting;
@@ -509,6 +530,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
   CALLED();
+  if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
   if (!s) s = default_stream();
   if (s->done == s->asked) return lasting;
   advance(s, s->done + 1); /* time passes */
@@ -518,6 +540,8 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
   CALLED();
+  cudaError_t captured;
+  if (ax_emulate_event_waited(s, e, !e->stream, &captured)) return captured;
   if (e->stream && e->stream->done < e->at && e->stream != s) ask(s, step{ nullptr, e->stream, e->at, nullptr });
   return lasting;
 }
@@ -532,6 +556,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
   CALLED();
+  ax_emulate_event_gone(e);
   delete e;
   return cudaSuccess;
 }
@@ -539,6 +564,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
   CALLED();
+  if (const cudaError_t spoiled = ax_emulate_spoiled(s)) return spoiled;
+  if (ax_emulate_event_recorded(e, s)) return cudaSuccess;
   if (!s) s = default_stream();
   *e = ax_emulated_event{ s, s->asked };
   return lasting;
@@ -547,6 +574,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
   CALLED();
+  if (const cudaError_t captured = ax_emulate_event_asked(e)) return captured;
   if (!e->stream || e->stream->done >= e->at) return lasting;
   advance(e->stream, e->stream->done + 1); /* time passes */
   return cudaErrorNotReady;
@@ -555,6 +583,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
   CALLED();
+  if (const cudaError_t captured = ax_emulate_event_asked(e)) return captured;
   if (e->stream) run_until(e->stream, e->at);
   return lasting;
 }

@@ -1,14 +1,12 @@
 /* Random fills, dropout, permutations, arange: the same bits as on the CPU, element by element from philox.h.  This file is compiled without
  * contraction into fused multiply-adds, which would change them. */
-#include "common.cuh"
+#include "draw.cuh"
 
-#include "philox.h"
+typedef ax_draw draw;
 
-struct draw { uint64_t seed, stream, draw; };
+static draw draw_of(const ax_call *call) { return ax_draw_of(call); }
 
-static draw draw_of(const ax_call *call) { return draw{ call->a->rng.seed, call->a->rng.stream, call->a->rng.draw }; }
-
-static __device__ __forceinline__ void block_of(const draw &d, int64_t block, uint32_t *w) { ax_philox_run(ax_philox_at(d.seed, d.stream, d.draw, (uint64_t)block), w); }
+static __device__ __forceinline__ void block_of(const draw &d, int64_t block, uint32_t *w) { ax_draw_block(d, (uint64_t)block, w); }
 /* Word of 32-bit element i; 64-bit word of 64-bit element i. */
 static __device__ __forceinline__ uint32_t word32(const draw &d, int64_t i)
 {
@@ -113,7 +111,7 @@ AX_CUDA_KERNEL(_randint)
   });
 }
 
-/* A permutation is a sort of n keys: the CPU does it and sends the result, the same as its own. */
+/* A permutation is a sort of n keys: the CPU does it and sends the result, the same as its own (so that it cannot be part of a recorded step). */
 AX_CUDA_KERNEL(_randperm)
 {
   ax_tensor *y = call->out[0], *here = NULL;

@@ -113,6 +113,11 @@ ax_status ax_cuda_copy(ax_device to, void *dst, ax_device from, const void *src,
   cudaStream_t stream;
   ax_status st;
 
+  if (!ax_same_device(to, from)) {
+    const ax_device d = from.kind == AX_CUDA ? from : to, other = to.kind == AX_CUDA ? to : from;
+    const char *const what = to.kind == AX_CPU ? "read from" : from.kind == AX_CPU ? "send data to" : "copy from or to";
+    if ((st = ax_cuda_refuse_recording(d.index, what)) != AX_OK || (st = ax_cuda_refuse_recording(other.index, what)) != AX_OK) return st;
+  }
   if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index) return copy_over(to, dst, from, src, bytes);
   if ((st = ax_cuda_use(from.kind == AX_CUDA ? from : to, &stream)) != AX_OK) return st;
   if (from.kind == AX_CPU && to.kind == AX_CUDA) return copy_up(&ax_cuda_devices[to.index], stream, dst, src, bytes);
@@ -129,7 +134,7 @@ ax_status ax_cuda_copy_later(ax_device to, void *dst, ax_device from, const void
   cudaStream_t stream;
   ax_status st;
 
-  if ((from.kind == AX_CUDA && to.kind == AX_CUDA) || !ax_cuda_is_pinned(host)) return ax_cuda_copy(to, dst, from, src, bytes);
+  if ((from.kind == AX_CUDA && to.kind == AX_CUDA) || !ax_cuda_is_pinned(host) || ax_cuda_recording(d.index)) return ax_cuda_copy(to, dst, from, src, bytes);
   if ((st = ax_cuda_use(d, &stream)) != AX_OK) return st;
   st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, from.kind == AX_CPU ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
   return st == AX_OK ? ax_cuda_pinned_used(host, d.index, stream) : st;
@@ -201,7 +206,7 @@ ax_status ax_cuda_arrive(int index, uint64_t ticket)
   ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
   int n = 0;
 
-  if (st != AX_OK) return st;
+  if (st != AX_OK || (ticket > dev->arrived && (st = ax_cuda_refuse_recording(index, "use a batch that is still on its way to")) != AX_OK)) return st;
   pthread_mutex_lock(&ax_cuda_lock);
   if (ticket > dev->arrived) {
     while (n < dev->n_sent && dev->sent[n].ticket <= ticket) n++;

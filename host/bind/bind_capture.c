@@ -1,0 +1,191 @@
+/* bind_capture.c: recorded steps, as lua/accelerate/utils/capture.lua uses them.
+ *
+ * The collector is paused while a step is recorded.  Finalisers that free tensors would do no harm by themselves: memory of the recording goes back to
+ * its pool, where what was taken down later may overwrite it, as it would in the call itself; memory from outside is held by the recording where it
+ * refers to it.  But when they run depends on how much garbage the script has made before, and with it would depend what the recording's memory
+ * looks like; and a finaliser may be that of another recording, which calls the driver, or a function of the script that computes on the device, which
+ * would be taken down and replayed for ever. */
+#include "bind/bind.h"
+#include "capture.h"
+
+#include <stdio.h>
+
+#define CAPTURE_MT "accelerate.capture"
+#define STATE_MT "accelerate.capture_state"
+
+typedef struct box { ax_capture *c; bool paused; } box;
+
+static void resume(lua_State *L, box *b)
+{
+  if (!b->paused) return;
+  b->paused = ax_bind.collecting = false;
+  lua_gc(L, LUA_GCRESTART, 0);
+}
+
+static box *check_box(lua_State *L, int idx, const char *fn)
+{
+  box *b = luaL_checkudata(L, idx, CAPTURE_MT);
+  if (!b->c) ax_error(L, fn, "the recorded step was released");
+  return b;
+}
+
+ax_capture *ax_check_capture(lua_State *L, int idx, const char *fn) { return check_box(L, idx, fn)->c; }
+
+/* core.capture_begin(device) -> a recording */
+static int capture_begin(lua_State *L)
+{
+  box *b;
+  ax_device d;
+  ax_bind_enter(L);
+  d = ax_check_device(L, 1, "capture", "device");
+  b = lua_newuserdata(L, sizeof *b);
+  *b = (box){ NULL, false };
+  luaL_getmetatable(L, CAPTURE_MT);
+  lua_setmetatable(L, -2);
+  if (ax_capture_begin(d, &b->c) != AX_OK) return ax_raise(L, "capture");
+  lua_gc(L, LUA_GCSTOP, 0);
+  ax_bind.collecting = b->paused = true;
+  return 1;
+}
+
+static int capture_end(lua_State *L)
+{
+  box *b = check_box(L, 1, "capture");
+  const ax_status st = ax_capture_end(b->c);
+  resume(L, b);
+  return st == AX_OK ? 0 : ax_raise(L, "capture");
+}
+
+/* core.capture_free(c): abandons a recording that is under way */
+static int capture_free(lua_State *L)
+{
+  box *b = luaL_checkudata(L, 1, CAPTURE_MT);
+  ax_capture *c = b->c;
+  b->c = NULL;
+  ax_capture_free(c);
+  resume(L, b);
+  return 0;
+}
+
+/* core.capture_fits(c) -> true, or false and why it cannot be replayed now */
+static int capture_fits(lua_State *L)
+{
+  const char *why;
+  const box *b = check_box(L, 1, "capture");
+  const bool fits = ax_capture_fits(b->c, &why);
+  lua_pushboolean(L, fits);
+  if (fits) return 1;
+  lua_pushstring(L, why);
+  return 2;
+}
+
+/* core.capture_replay(c, first) */
+static int capture_replay(lua_State *L)
+{
+  box *b;
+  ax_bind_enter(L);
+  b = check_box(L, 1, "capture");
+  return ax_capture_replay(b->c, lua_toboolean(L, 2)) == AX_OK ? 0 : ax_raise(L, "capture");
+}
+
+/* core.is_recording() */
+static int is_recording(lua_State *L)
+{
+  lua_pushboolean(L, ax_recording != NULL);
+  return 1;
+}
+
+/* core.capture_info(c) -> leaves, storages from outside, draws, optimizer steps */
+static int capture_info(lua_State *L)
+{
+  int leaves, storages, draws;
+  const box *b = check_box(L, 1, "capture");
+  ax_capture_counts(b->c, &leaves, &storages, &draws);
+  lua_pushinteger(L, leaves);
+  lua_pushinteger(L, storages);
+  lua_pushinteger(L, draws);
+  lua_pushinteger(L, ax_capture_optims(b->c));
+  return 4;
+}
+
+/* core.tensor_key(t) -> "float32[2, 3]cuda:0": what a recording depends on */
+static int tensor_key(lua_State *L)
+{
+  char shape[192], device[16];
+  const ax_tensor *t;
+  ax_bind_enter(L);
+  t = ax_check_tensor(L, 1, "tensor_key", "t");
+  lua_pushfstring(L, "%s%s%s%s", ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, shape, sizeof shape),
+                  ax_device_text(t->device, device, sizeof device), t->requires_grad ? "+" : "");
+  return 1;
+}
+
+/* core.tensor_place(t) -> the address of its storage, and where in it (bytes) t begins and ends */
+static int tensor_place(lua_State *L)
+{
+  const ax_tensor *t = ax_check_tensor(L, 1, "tensor_place", "t");
+  const double begin = (double)t->offset * (double)ax_itemsize(t);
+  lua_pushnumber(L, (double)(uintptr_t)t->storage->data);
+  lua_pushnumber(L, begin);
+  lua_pushnumber(L, begin + (double)t->numel * (double)ax_itemsize(t)); /* of contiguous ones; others are named by where they begin */
+  return 3;
+}
+
+/* ---- comparing */
+
+static int capture_save(lua_State *L)
+{
+  ax_saved_state **s;
+  box *b;
+  ax_bind_enter(L);
+  b = check_box(L, 1, "capture");
+  s = lua_newuserdata(L, sizeof *s);
+  *s = NULL;
+  luaL_getmetatable(L, STATE_MT);
+  lua_setmetatable(L, -2);
+  return ax_capture_save(b->c, s) == AX_OK ? 1 : ax_raise(L, "capture");
+}
+
+static int capture_restore(lua_State *L)
+{
+  ax_bind_enter(L);
+  return ax_capture_restore(check_box(L, 1, "capture")->c, *(ax_saved_state **)luaL_checkudata(L, 2, STATE_MT)) == AX_OK ? 0 : ax_raise(L, "capture");
+}
+
+/* core.capture_differ(c, a, b) -> nil, or the storage's address (0: a generator) and the byte in it (-1: the gradient of the leaf there) */
+static int capture_differ(lua_State *L)
+{
+  const void *storage;
+  int64_t byte;
+  const box *b = check_box(L, 1, "capture");
+  if (!ax_saved_state_differ(b->c, *(ax_saved_state **)luaL_checkudata(L, 2, STATE_MT), *(ax_saved_state **)luaL_checkudata(L, 3, STATE_MT), &storage, &byte)) return 0;
+  lua_pushnumber(L, (double)(uintptr_t)storage);
+  lua_pushnumber(L, (double)byte);
+  return 2;
+}
+
+static int state_gc(lua_State *L)
+{
+  ax_saved_state **s = luaL_checkudata(L, 1, STATE_MT);
+  ax_saved_state_free(*s);
+  *s = NULL;
+  return 0;
+}
+
+void ax_open_capture(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "capture_begin", capture_begin }, { "capture_end", capture_end }, { "capture_free", capture_free }, { "capture_fits", capture_fits },
+    { "capture_replay", capture_replay }, { "capture_info", capture_info }, { "capture_save", capture_save }, { "capture_restore", capture_restore },
+    { "capture_differ", capture_differ }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
+  };
+  ax_add_functions(L, functions);
+  luaL_newmetatable(L, CAPTURE_MT);
+  lua_pushcfunction(L, capture_free);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
+  luaL_newmetatable(L, STATE_MT);
+  lua_pushcfunction(L, state_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,462 @@
+/* Recorded steps: what the core keeps of one beside the backend's graph.  See capture.h. */
+#include "capture.h"
+
+#include "core/graph.h"
+
+#include <string.h>
+
+_Thread_local ax_capture *ax_recording;
+
+enum { LIVE_BYTES = 64 << 10 };
+
+/* A leaf that the recording met. */
+typedef struct noted {
+  ax_tensor *t;              /* counted */
+  const void *data;          /* where its elements lay */
+  uint32_t edits, written;   /* its version when it was met; how many edits the recording made */
+  bool work_before, work_after; /* was its working copy current? */
+  ax_tensor *before, *after; /* its gradient; counted */
+} noted;
+
+typedef struct drawn {
+  ax_generator *g; /* counted */
+  uint64_t draws, count; /* at the first draw; how many there were */
+  size_t at;             /* in the live block */
+} drawn;
+
+/* A set of pointers: a table of 2^bits places, at most half of them taken. */
+typedef struct set { const void **place; int bits, n; } set;
+
+struct ax_capture {
+  ax_device device;
+  const ax_backend *backend;
+  void *graph;
+  bool ended;
+  char *here; /* the live block */
+  void *there;
+  size_t used;
+  set met, held;
+  noted *leaves;
+  ax_storage **storages; /* counted */
+  drawn *generators;
+  size_t *optims; /* places in the live block */
+  int n_leaves, n_storages, n_generators, n_optims;
+  int most_leaves, most_storages, most_generators, most_optims;
+  uint64_t first; /* the number of the first node made inside */
+  ax_status failed;
+};
+
+/* ---- lists and sets */
+
+static const void **find(const void **place, int bits, const void *p)
+{
+  const size_t mask = ((size_t)1 << bits) - 1;
+  size_t at = (size_t)(((uint64_t)(uintptr_t)p >> 4) * 0x9e3779b97f4a7c15u >> (64 - bits));
+  while (place[at] && place[at] != p) at = (at + 1) & mask;
+  return &place[at];
+}
+
+/* Puts p in; *is_new: it was not there. */
+static ax_status put(set *s, const void *p, bool *is_new)
+{
+  *is_new = false;
+  if (2 * (s->n + 1) > (s->bits ? 1 << s->bits : 0)) {
+    const int bits = s->bits ? s->bits + 1 : 7;
+    const void **place = ax_calloc((size_t)1 << bits, sizeof *place);
+    if (!place) return AX_ENOMEM;
+    for (size_t i = 0; s->bits && i < (size_t)1 << s->bits; i++)
+      if (s->place[i]) *find(place, bits, s->place[i]) = s->place[i];
+    ax_mfree(s->place);
+    s->place = place;
+    s->bits = bits;
+  }
+  const void **at = find(s->place, s->bits, p);
+  if (*at) return AX_OK;
+  *at = p;
+  s->n++;
+  *is_new = true;
+  return AX_OK;
+}
+
+/* Room for one more entry behind `n`. */
+static ax_status grow(void *list, int n, int *most, size_t size)
+{
+  void **at = list, *more;
+  if (n < *most) return AX_OK;
+  const int wanted = *most ? 2 * *most : 32;
+  if (!(more = ax_malloc((size_t)wanted * size))) return AX_ENOMEM;
+  if (n) memcpy(more, *at, (size_t)n * size);
+  ax_mfree(*at);
+  *at = more;
+  *most = wanted;
+  return AX_OK;
+}
+
+/* A place in the live block. */
+static ax_status take_live(ax_capture *c, size_t bytes, size_t *at)
+{
+  *at = (c->used + 15) / 16 * 16;
+  if (*at + bytes > LIVE_BYTES)
+    return ax_fail(AX_ENOMEM, "the recorded step has too many optimizer steps and generators: their numbers take more than %d bytes", LIVE_BYTES);
+  c->used = *at + bytes;
+  return AX_OK;
+}
+
+/* ---- beginning and ending */
+
+static bool work_is_current(const ax_tensor *t) { return t->work && t->work_edits == t->version->edits; }
+
+static void set_grad(ax_tensor *t, ax_tensor *grad)
+{
+  if (t->grad == grad) return;
+  ax_tensor *former = t->grad;
+  t->grad = grad ? ax_tensor_retain(grad) : NULL;
+  ax_tensor_release(former);
+}
+
+ax_status ax_capture_begin(ax_device device, ax_capture **out)
+{
+  ax_capture *c = *out = NULL;
+  const ax_backend *backend;
+  ax_status st;
+
+  if (ax_recording) return ax_fail(AX_EINVAL, "a step is being recorded already");
+  if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
+  if (!backend->capture) return ax_fail(AX_ENOIMPL, "the %s backend cannot record steps", backend->name);
+  if (!(c = ax_calloc(1, sizeof *c))) return AX_ENOMEM;
+  c->device = device;
+  c->backend = backend;
+  c->first = ax_next_seq();
+  if (!(c->here = ax_calloc(1, LIVE_BYTES))) { st = AX_ENOMEM; goto out; }
+  AX_TRY(backend->capture->begin(device.index, &c->graph));
+  AX_TRY(backend->capture->keep(c->graph, LIVE_BYTES, &c->there));
+  *out = ax_recording = c;
+  return AX_OK;
+out:
+  ax_capture_free(c);
+  return st;
+}
+
+ax_status ax_capture_end(ax_capture *c)
+{
+  ax_status st = c->failed;
+
+  if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
+  if (st != AX_OK) return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
+  ax_recording = NULL;
+  void *graph = c->graph;
+  c->graph = NULL; /* freed where this fails */
+  if ((st = c->backend->capture->end(graph)) != AX_OK) {
+    ax_recording = c; /* so that freeing it puts things back */
+    return st;
+  }
+  c->graph = graph;
+  c->ended = true;
+  for (int k = 0; k < c->n_leaves; k++) {
+    noted *l = &c->leaves[k];
+    l->written = l->t->version->edits - l->edits;
+    l->work_after = work_is_current(l->t);
+    l->after = l->t->grad ? ax_tensor_retain(l->t->grad) : NULL;
+  }
+  return AX_OK;
+}
+
+/* Nothing of what was recorded has run: what the host took for done is put back. */
+static void undo(ax_capture *c)
+{
+  for (int k = 0; k < c->n_leaves; k++) {
+    noted *l = &c->leaves[k];
+    set_grad(l->t, l->before);
+    l->t->work_edits = l->t->version->edits - (l->work_before ? 0 : 1);
+  }
+  for (int k = 0; k < c->n_generators; k++) c->generators[k].g->draws = c->generators[k].draws;
+}
+
+void ax_capture_free(ax_capture *c)
+{
+  if (!c) return;
+  if (ax_recording == c) {
+    ax_recording = NULL;
+    if (c->graph) c->backend->capture->release(c->graph);
+    c->graph = NULL;
+    undo(c);
+  }
+  if (c->graph) c->backend->capture->release(c->graph);
+  for (int k = 0; k < c->n_leaves; k++) {
+    ax_tensor_release(c->leaves[k].before);
+    ax_tensor_release(c->leaves[k].after);
+    ax_tensor_release(c->leaves[k].t);
+  }
+  for (int k = 0; k < c->n_storages; k++) ax_storage_release(c->storages[k]);
+  for (int k = 0; k < c->n_generators; k++) ax_generator_release(c->generators[k].g);
+  ax_mfree(c->leaves), ax_mfree(c->storages), ax_mfree(c->generators), ax_mfree(c->optims);
+  ax_mfree(c->met.place), ax_mfree(c->held.place), ax_mfree(c->here);
+  ax_mfree(c);
+}
+
+ax_device ax_capture_device(const ax_capture *c) { return c->device; }
+
+void ax_capture_counts(const ax_capture *c, int *leaves, int *storages, int *draws)
+{
+  *leaves = c->n_leaves;
+  *storages = c->n_storages;
+  *draws = 0;
+  for (int k = 0; k < c->n_generators; k++) *draws += (int)c->generators[k].count;
+}
+
+/* ---- while it records */
+
+ax_status ax_capture_failed(const ax_capture *c) { return c->failed; }
+
+void ax_capture_hold(ax_storage *s)
+{
+  ax_capture *c = ax_recording;
+  bool is_new;
+
+  if (!s || s->device.kind == AX_CPU || c->backend->capture->inside(c->graph, s->data)) return;
+  if (put(&c->held, s, &is_new) != AX_OK || (is_new && grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK)) c->failed = AX_ENOMEM;
+  else if (is_new) c->storages[c->n_storages++] = ax_storage_retain(s);
+}
+
+void ax_capture_note(ax_tensor *t)
+{
+  ax_capture *c = ax_recording;
+  bool is_new;
+
+  if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, t->storage->data)) return;
+  if (put(&c->met, t, &is_new) != AX_OK || (is_new && grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK)) c->failed = AX_ENOMEM;
+  else if (is_new) {
+    c->leaves[c->n_leaves++] = (noted){ .t = ax_tensor_retain(t), .data = ax_data(t), .edits = t->version->edits, .work_before = work_is_current(t),
+                                        .before = t->grad ? ax_tensor_retain(t->grad) : NULL };
+    ax_capture_hold(t->storage);
+    if (t->grad) ax_capture_hold(t->grad->storage);
+  }
+}
+
+ax_status ax_capture_input(const char *name, ax_tensor *t)
+{
+  if (t->grad_fn && t->grad_fn->seq < ax_recording->first && ax_grad_enabled())
+    return ax_fail(AX_EGRAD, "%s: a recorded step is given a tensor with a history from before it, which a replay would not have; detach it, or compute it inside", name);
+  ax_capture_note(t);
+  return AX_OK;
+}
+
+ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out)
+{
+  const ax_device d = out[0]->device;
+  char here[16], there[16];
+
+  if (!ax_same_device(d, ax_recording->device))
+    return ax_fail(AX_EINVAL, "%s: computes on %s while a step is recorded for %s: a replay would not do it again; keep it out of the step", name[0] == '_' ? name + 1 : name,
+                   ax_device_text(d, here, sizeof here), ax_device_text(ax_recording->device, there, sizeof there));
+  for (int k = 0; k < n_in; k++)
+    if (in[k]) ax_capture_hold(in[k]->storage);
+  for (int k = 0; k < n_out; k++)
+    if (out[k]) ax_capture_hold(out[k]->storage);
+  return ax_recording->failed == AX_OK ? AX_OK : ax_fail(AX_ENOMEM, "out of memory while a step was recorded: no room for what it refers to");
+}
+
+ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
+{
+  ax_capture *c = ax_recording;
+  ax_status st;
+  int k = 0;
+
+  while (k < c->n_generators && c->generators[k].g != gen) k++;
+  if (k == c->n_generators) {
+    size_t at;
+    if ((st = grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK || (st = take_live(c, sizeof(ax_draw_live), &at)) != AX_OK) return st;
+    gen->refs++;
+    c->generators[c->n_generators++] = (drawn){ .g = gen, .draws = gen->draws - 1, .at = at }; /* this draw was counted already */
+    ((ax_draw_live *)(c->here + at))->seed = gen->seed;
+  }
+  c->generators[k].count++;
+  a->rng.live = (const ax_draw_live *)((char *)c->there + c->generators[k].at);
+  return AX_OK;
+}
+
+/* The optimizer's numbers, then how many steps it took since. */
+ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int64_t **ran)
+{
+  ax_capture *c = ax_recording;
+  size_t at;
+  ax_status st;
+
+  if ((st = grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK || (st = take_live(c, sizeof *h + sizeof **ran, &at)) != AX_OK) return st;
+  c->optims[c->n_optims++] = at;
+  ax_capture_set_optim(c, c->n_optims - 1, h, 0);
+  *hyper = (const ax_hyper *)((char *)c->there + at);
+  *ran = (const int64_t *)((char *)c->there + at + sizeof *h);
+  return AX_OK;
+}
+
+int ax_capture_optims(const ax_capture *c) { return c->n_optims; }
+
+void ax_capture_set_optim(ax_capture *c, int number, const ax_hyper *h, int64_t ran)
+{
+  memcpy(c->here + c->optims[number], h, sizeof *h);
+  memcpy(c->here + c->optims[number] + sizeof *h, &ran, sizeof ran);
+}
+
+/* ---- replays */
+
+bool ax_capture_fits(const ax_capture *c, const char **why)
+{
+  const char *what = NULL;
+  for (int k = 0; k < c->n_leaves && !what; k++) {
+    const noted *l = &c->leaves[k];
+    if (ax_data(l->t) != l->data) what = "a parameter or buffer was given other memory";
+    else if (!l->t->grad != !l->before) what = l->before ? "a parameter has no gradient where it had one" : "a parameter has a gradient where it had none";
+    else if (l->before && (l->t->grad->dtype != l->before->dtype || l->t->grad->numel != l->before->numel)) what = "a gradient has another shape or type";
+  }
+  if (why) *why = what;
+  return !what;
+}
+
+/* Before it: what the recording took for given. */
+static ax_status prepare(noted *l)
+{
+  ax_status st = AX_OK;
+  if (l->before && ax_data(l->t->grad) != ax_data(l->before)) st = ax_copy(l->before, l->t->grad); /* the kernels read it there */
+  if (st == AX_OK && l->work_before && !work_is_current(l->t) && (st = ax_copy(l->t->work, l->t)) == AX_OK) l->t->work_edits = l->t->version->edits;
+  return st;
+}
+
+static void conclude(noted *l)
+{
+  l->t->version->edits += l->written;
+  if (l->t->work) l->t->work_edits = l->t->version->edits - (l->work_after ? 0 : 1);
+  set_grad(l->t, l->after);
+}
+
+ax_status ax_capture_replay(ax_capture *c, bool first)
+{
+  const bool recording = ax_grad_set_enabled(false);
+  ax_status st = AX_OK;
+
+  if (ax_recording) st = ax_fail(AX_EINVAL, "a recorded step cannot be replayed while another one is recorded");
+  else if (!c->ended) st = ax_fail(AX_EINVAL, "the step was not recorded to its end");
+  if (st != AX_OK) goto out;
+  for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
+  for (int k = 0; k < c->n_generators; k++) {
+    const drawn *d = &c->generators[k];
+    ax_draw_live *live = (ax_draw_live *)(c->here + d->at);
+    const uint64_t now = first ? d->draws : d->g->draws;
+    live->seed = d->g->seed;
+    live->offset = now - d->draws;
+    d->g->draws = now + d->count;
+  }
+  if (c->used) AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
+  AX_TRY(c->backend->capture->replay(c->graph));
+  for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k]);
+out:
+  ax_grad_set_enabled(recording);
+  return st;
+}
+
+/* ---- saving and comparing */
+
+struct ax_saved_state {
+  int n, n_leaves, n_generators;
+  void **bytes;       /* of each storage */
+  ax_tensor **grads;  /* of each leaf; counted */
+  ax_tensor **values; /* their elements on the host */
+  bool *work;
+  ax_generator *generators;
+};
+
+void ax_saved_state_free(ax_saved_state *s)
+{
+  if (!s) return;
+  for (int k = 0; k < s->n; k++) ax_mfree(s->bytes[k]);
+  for (int k = 0; k < s->n_leaves; k++) ax_tensor_release(s->grads[k]), ax_tensor_release(s->values[k]);
+  ax_mfree(s->bytes), ax_mfree(s->grads), ax_mfree(s->values), ax_mfree(s->work), ax_mfree(s->generators);
+  ax_mfree(s);
+}
+
+ax_status ax_capture_save(ax_capture *c, ax_saved_state **out)
+{
+  const ax_device cpu = { AX_CPU, 0 };
+  ax_saved_state *s = *out = ax_calloc(1, sizeof *s);
+  ax_status st = AX_ENOMEM;
+
+  if (!s) return AX_ENOMEM;
+  s->bytes = ax_calloc((size_t)c->n_storages + 1, sizeof *s->bytes);
+  s->grads = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->grads);
+  s->values = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->values);
+  s->work = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->work);
+  s->generators = ax_calloc((size_t)c->n_generators + 1, sizeof *s->generators);
+  if (!s->bytes || !s->grads || !s->values || !s->work || !s->generators) goto out;
+  st = AX_OK;
+  for (; s->n < c->n_storages; s->n++) {
+    const ax_storage *from = c->storages[s->n];
+    if (!(s->bytes[s->n] = ax_malloc(from->bytes ? from->bytes : 1))) { st = AX_ENOMEM; goto out; }
+    if (from->bytes) AX_TRY(c->backend->memory->copy(cpu, s->bytes[s->n], from->device, from->data, from->bytes));
+  }
+  s->n_leaves = c->n_leaves;
+  for (int k = 0; k < c->n_leaves; k++) {
+    ax_tensor *g = c->leaves[k].t->grad;
+    s->work[k] = work_is_current(c->leaves[k].t);
+    if (!g) continue;
+    s->grads[k] = ax_tensor_retain(g);
+    AX_TRY(ax_tensor_new((ax_dtype)g->dtype, g->ndim, g->shape, &s->values[k]));
+    AX_TRY(ax_copy(s->values[k], g));
+  }
+  s->n_generators = c->n_generators;
+  for (int k = 0; k < c->n_generators; k++) s->generators[k] = *c->generators[k].g;
+out:
+  if (st != AX_OK) {
+    s->n = s->n < c->n_storages ? s->n + 1 : s->n; /* the one that failed half-way */
+    if (!s->bytes) s->n = 0;
+    ax_saved_state_free(s);
+    *out = NULL;
+  }
+  return st;
+}
+
+ax_status ax_capture_restore(ax_capture *c, const ax_saved_state *s)
+{
+  const ax_device cpu = { AX_CPU, 0 };
+  ax_status st = AX_OK;
+
+  for (int k = 0; k < s->n; k++) {
+    ax_storage *to = c->storages[k];
+    if (to->bytes) AX_TRY(c->backend->memory->copy(to->device, to->data, cpu, s->bytes[k], to->bytes));
+  }
+  for (int k = 0; k < s->n_leaves; k++) {
+    ax_tensor *t = c->leaves[k].t;
+    set_grad(t, s->grads[k]);
+    if (s->values[k]) AX_TRY(ax_copy(t->grad, s->values[k]));
+    ax_touch(t);
+    if (t->work) t->work_edits = t->version->edits - (s->work[k] ? 0 : 1);
+  }
+  for (int k = 0; k < s->n_generators; k++) c->generators[k].g->seed = s->generators[k].seed, c->generators[k].g->draws = s->generators[k].draws;
+out:
+  return st;
+}
+
+static int64_t first_difference(const char *a, const char *b, size_t n)
+{
+  if (memcmp(a, b, n) == 0) return -1;
+  for (size_t i = 0; i < n; i++)
+    if (a[i] != b[i]) return (int64_t)i;
+  return -1;
+}
+
+bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const ax_saved_state *b, const void **storage, int64_t *byte)
+{
+  for (int k = 0; k < c->n_storages; k++) {
+    *storage = c->storages[k]->data;
+    if ((*byte = first_difference(a->bytes[k], b->bytes[k], c->storages[k]->bytes)) >= 0) return true;
+  }
+  for (int k = 0; k < c->n_leaves; k++) {
+    *storage = c->leaves[k].data;
+    *byte = -1;
+    if (!a->grads[k] != !b->grads[k]) return true;
+    if (a->values[k] && first_difference(ax_data(a->values[k]), ax_data(b->values[k]), (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0) return true;
+  }
+  *storage = NULL;
+  for (int k = 0; k < c->n_generators; k++)
+    if (a->generators[k].draws != b->generators[k].draws || a->generators[k].seed != b->generators[k].seed) return true;
+  return false;
+}

@@ -1,0 +1,191 @@
+/* Recorded steps as CUDA graphs.
+ *
+ * The device's stream is captured in the relaxed mode: the others forbid this thread (or all threads) calls such as cudaMalloc, which the pool needs
+ * and libraries make when they load a kernel late.  What must not happen is known here and refused before CUDA is asked (device.cu: waits, copies from
+ * and to the host), so that a script is told its line and the capture can be ended in order.
+ *
+ * Host memory that a copy in the graph reads would have to keep its contents for as long as the graph lives.  There are no such copies: tables of pointers
+ * are sent once, when the capture ends, to places that stay theirs. */
+#include "device.h"
+
+extern "C" {
+#include "capture.h"
+}
+
+#include <stdlib.h>
+
+namespace {
+
+struct table { table *next; void *there; size_t bytes; char here[]; };
+struct kept { kept *next; void *data; size_t bytes; };
+
+struct graph {
+  ax_device device;
+  cudaStream_t stream;
+  bool recording;
+  uint64_t pool; /* 0: none */
+  table *tables; /* those to be sent; their places stay taken */
+  kept *places; /* what stays taken from the pool: those, and the core's */
+  cudaGraphExec_t exec;
+};
+
+graph *recordings[AX_MOST_DEVICES]; /* by device: the one under way */
+
+ax_status remember(graph *g, void *data, size_t bytes)
+{
+  kept *k = (kept *)malloc(sizeof *k);
+  if (!k) return ax_fail(AX_ENOMEM, "out of memory: no room for what a recorded step keeps");
+  *k = kept{ g->places, data, bytes };
+  g->places = k;
+  return AX_OK;
+}
+
+void give_places(graph *g)
+{
+  while (g->places) {
+    kept *k = g->places;
+    g->places = k->next;
+    ax_cuda_give(g->device, k->data, k->bytes);
+    free(k);
+  }
+}
+
+void free_tables(graph *g)
+{
+  while (g->tables) {
+    table *t = g->tables;
+    g->tables = t->next;
+    free(t);
+  }
+}
+
+/* Ends the capture; *made NULL where it had been invalidated. */
+ax_status stop(graph *g, cudaGraph_t *made)
+{
+  *made = NULL;
+  g->recording = false;
+  recordings[g->device.index] = NULL;
+  ax_cuda_pool_end(g->device);
+  const cudaError_t e = cudaStreamEndCapture(g->stream, made);
+  if (e != cudaSuccess) cudaGetLastError(); /* it would be reported again by the next launch */
+  return ax_cuda_status("recording a step", e);
+}
+
+void release(void *p)
+{
+  graph *g = (graph *)p;
+  cudaGraph_t made;
+
+  if (!g) return;
+  if (g->recording) {
+    (void)stop(g, &made);
+    if (made) cudaGraphDestroy(made);
+  }
+  if (g->exec) cudaGraphExecDestroy(g->exec); /* a launch under way ends before its resources go; memory is handed on in the stream's order */
+  free_tables(g);
+  give_places(g);
+  if (g->pool) ax_cuda_pool_release(g->device, g->pool);
+  free(g);
+}
+
+ax_status begin(int device, void **out)
+{
+  graph *g = (graph *)calloc(1, sizeof *g);
+  ax_status st;
+
+  *out = NULL;
+  if (!g) return ax_fail(AX_ENOMEM, "out of memory: no room for a recorded step");
+  g->device = ax_device{ AX_CUDA, (uint8_t)device };
+  if ((st = ax_cuda_use(g->device, &g->stream)) != AX_OK) {
+    free(g);
+    return st;
+  }
+  ax_cuda_empty_cache(device); /* what is cached would be out of the recording's reach: nothing can be given to the driver while it lasts */
+  if ((st = ax_cuda_pool_begin(g->device, &g->pool)) != AX_OK) {
+    free(g);
+    return st;
+  }
+  if ((st = ax_cuda_status("recording a step", cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeRelaxed))) != AX_OK) {
+    ax_cuda_pool_end(g->device);
+    release(g);
+    return st;
+  }
+  g->recording = true;
+  recordings[device] = g;
+  *out = g;
+  return AX_OK;
+}
+
+ax_status end(void *p)
+{
+  graph *g = (graph *)p;
+  cudaGraph_t made;
+  ax_status st = stop(g, &made);
+
+  if (st == AX_OK) st = ax_cuda_status("recording a step", cudaGraphInstantiate(&g->exec, made, 0));
+  if (made) cudaGraphDestroy(made); /* the executable graph stands by itself */
+  for (table *t = g->tables; t && st == AX_OK; t = t->next) st = ax_cuda_memory.copy(g->device, t->there, ax_device{ AX_CPU, 0 }, t->here, t->bytes);
+  free_tables(g);
+  if (st == AX_OK) st = ax_cuda_status("recording a step", cudaGraphUpload(g->exec, g->stream));
+  if (st != AX_OK) {
+    cudaGetLastError();
+    release(g);
+  }
+  return st;
+}
+
+ax_status replay(void *p)
+{
+  graph *g = (graph *)p;
+  cudaStream_t stream;
+  const ax_status st = ax_cuda_use(g->device, &stream);
+  return st != AX_OK ? st : ax_cuda_status("replaying a step", cudaGraphLaunch(g->exec, stream));
+}
+
+ax_status keep(void *p, size_t bytes, void **out)
+{
+  graph *g = (graph *)p;
+  ax_status st = ax_cuda_take(g->device, bytes, out);
+  if (st == AX_OK && (st = remember(g, *out, bytes)) != AX_OK) ax_cuda_give(g->device, *out, bytes);
+  return st;
+}
+
+bool inside(const void *p, const void *data)
+{
+  const graph *g = (const graph *)p;
+  return g && g->pool && ax_cuda_pool_has(g->device, g->pool, data);
+}
+
+} // namespace
+
+extern "C" const struct ax_device_capture ax_cuda_capture = { begin, end, replay, release, keep, inside };
+
+ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there)
+{
+  graph *g = recordings[d.index];
+  ax_status st = ax_cuda_take(d, bytes, there);
+
+  if (st != AX_OK) {
+    *there = NULL;
+    return st;
+  }
+  if (!g) return ax_cuda_memory.copy(d, *there, ax_device{ AX_CPU, 0 }, here, bytes);
+  table *t = (table *)malloc(sizeof *t + bytes);
+  if (!t || remember(g, *there, bytes) != AX_OK) {
+    free(t);
+    ax_cuda_give(d, *there, bytes);
+    *there = NULL;
+    return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a recorded step");
+  }
+  t->next = g->tables;
+  t->there = *there;
+  t->bytes = bytes;
+  memcpy(t->here, here, bytes);
+  g->tables = t;
+  return AX_OK;
+}
+
+void ax_cuda_table_give(ax_device d, void *there, size_t bytes)
+{
+  if (!recordings[d.index]) ax_cuda_give(d, there, bytes);
+}

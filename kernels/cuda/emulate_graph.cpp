@@ -1,0 +1,181 @@
+/* The emulated device's graphs: capturing streams, and launching what was captured.  See emulate.h.
+ *
+ * Captured work is kept in the order in which it was asked for, which is one of the orders that the events allow.  What CUDA forbids while a stream
+ * is captured is refused as its documentation says, and spoils the capture: every later call on it, and its end, then fail. */
+#include "emulate.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+struct ax_emulated_graph { std::vector<std::function<void()>> work; };
+struct ax_emulated_exec { std::shared_ptr<const std::vector<std::function<void()>>> work; };
+
+struct capture {
+  ax_emulated_graph *graph;
+  cudaStream_t origin;
+  cudaStreamCaptureMode mode;
+  bool spoiled;
+  std::map<cudaStream_t, std::pair<size_t, size_t>> streams; /* work captured of each, and how much of it the origin has waited for */
+};
+struct mark { capture *of; cudaStream_t stream; size_t at; };
+
+static std::map<cudaStream_t, capture *> capturing;
+static std::map<cudaEvent_t, mark> marks; /* events recorded in a stream that was being captured */
+
+static capture *capture_of(cudaStream_t s)
+{
+  const auto found = capturing.find(s);
+  return found == capturing.end() ? NULL : found->second;
+}
+
+static cudaError_t spoil(capture *c, cudaError_t e)
+{
+  c->spoiled = true;
+  return e;
+}
+
+/* ---- what the runtime asks */
+
+bool ax_emulate_capturing(cudaStream_t s) { return capture_of(s) != NULL; }
+
+void ax_emulate_captured(cudaStream_t s, std::function<void()> work)
+{
+  capture *c = capture_of(s);
+  if (c->spoiled) return;
+  c->streams[s].first++;
+  c->graph->work.push_back(std::move(work));
+}
+
+cudaError_t ax_emulate_refused(cudaStream_t s)
+{
+  capture *c = capture_of(s);
+  return !c ? cudaSuccess : c->spoiled ? cudaErrorStreamCaptureInvalidated : spoil(c, cudaErrorStreamCaptureUnsupported);
+}
+
+cudaError_t ax_emulate_spoiled(cudaStream_t s)
+{
+  capture *c = capture_of(s);
+  return c && c->spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+
+cudaError_t ax_emulate_unsafe(bool always)
+{
+  for (auto &each : capturing)
+    if (always || each.second->mode != cudaStreamCaptureModeRelaxed) return spoil(each.second, cudaErrorStreamCaptureUnsupported);
+  return cudaSuccess;
+}
+
+bool ax_emulate_event_recorded(cudaEvent_t e, cudaStream_t s)
+{
+  capture *c = capture_of(s);
+  marks.erase(e);
+  if (c) marks[e] = mark{ c, s, c->streams[s].first };
+  return c != NULL;
+}
+
+bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result)
+{
+  capture *c = capture_of(s);
+  const auto found = marks.find(e);
+
+  *result = cudaSuccess;
+  if (found == marks.end()) {
+    if (c && !never_recorded) *result = spoil(c, cudaErrorStreamCaptureIsolation);
+    return c != NULL;
+  }
+  const mark m = found->second;
+  if (!m.of) *result = c ? spoil(c, cudaErrorStreamCaptureIsolation) : (cudaError_t)cudaErrorCapturedEvent; /* of a capture that has ended */
+  else if (c && c != m.of) *result = spoil(c, cudaErrorStreamCaptureMerge);
+  else if (!c) { /* the stream joins the capture */
+    capturing[s] = m.of;
+    m.of->streams[s];
+  } else if (s == c->origin && c->streams[m.stream].second < m.at) c->streams[m.stream].second = m.at;
+  return true;
+}
+
+cudaError_t ax_emulate_event_asked(cudaEvent_t e)
+{
+  const auto found = marks.find(e);
+  if (found == marks.end()) return cudaSuccess;
+  if (found->second.of) found->second.of->spoiled = true;
+  return cudaErrorCapturedEvent;
+}
+
+void ax_emulate_event_gone(cudaEvent_t e) { marks.erase(e); }
+
+/* ---- the runtime's functions */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
+{
+  if (!s) return cudaErrorStreamCaptureUnsupported; /* the legacy stream */
+  if (capture_of(s)) return cudaErrorInvalidValue;
+  capture *c = new capture{ new ax_emulated_graph(), s, mode, false, {} };
+  c->streams[s];
+  capturing[s] = c;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status)
+{
+  const capture *c = capture_of(s);
+  *status = !c ? cudaStreamCaptureStatusNone : c->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+  capture *c = capture_of(s);
+  cudaError_t e = cudaSuccess;
+
+  *graph = NULL;
+  if (!c) return cudaErrorInvalidValue;
+  if (c->origin != s) return spoil(c, cudaErrorStreamCaptureUnmatched);
+  for (auto &each : c->streams) {
+    if (each.first != s && each.second.first != each.second.second) e = cudaErrorStreamCaptureUnjoined;
+    capturing.erase(each.first);
+  }
+  if (c->spoiled) e = cudaErrorStreamCaptureInvalidated;
+  for (auto &each : marks)
+    if (each.second.of == c) each.second.of = NULL;
+  if (e == cudaSuccess) *graph = c->graph;
+  else delete c->graph;
+  delete c;
+  return e;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+  *exec = new ax_emulated_exec{ std::make_shared<const std::vector<std::function<void()>>>(graph->work) };
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
+{
+  if (!nodes) *n = graph->work.size();
+  return nodes ? (cudaError_t)cudaErrorInvalidValue : (cudaError_t)cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t s) { return ax_emulate_refused(s); }
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+  const cudaError_t refused = ax_emulate_refused(s); /* CUDA would take it as a child graph; nothing here launches one there */
+  if (refused) return refused;
+  const auto work = exec->work; /* the graph may be destroyed before its launch has run */
+  return ax_the_emulator.work(s, [work]() {
+    for (const auto &each : *work) each();
+  });
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+  delete exec;
+  return cudaSuccess;
+}
