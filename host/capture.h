@@ -43,6 +43,8 @@ AX_API ax_status ax_capture_end(ax_capture *c);
 AX_API void ax_capture_free(ax_capture *c); /* NULL is fine */
 /* Do the leaves lie where they lay, and have the same ones gradients?  If not, *why (if not NULL) says what differs; borrowed, static. */
 AX_API bool ax_capture_fits(const ax_capture *c, const char **why);
+/* Did the recording change this leaf in place? */
+AX_API bool ax_capture_writes(const ax_capture *c, const ax_tensor *t);
 /* Runs it.  first: it stands for the recorded call itself, whose effects on the host have happened already. */
 AX_API ax_status ax_capture_replay(ax_capture *c, bool first);
 

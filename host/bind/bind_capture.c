@@ -79,6 +79,31 @@ static int capture_fits(lua_State *L)
   return 2;
 }
 
+/* core.capture_writes(c, t): did it change the leaf t in place? */
+static int capture_writes(lua_State *L)
+{
+  const box *b = check_box(L, 1, "capture");
+  lua_pushboolean(L, ax_capture_writes(b->c, ax_check_tensor(L, 2, "capture", "t")));
+  return 1;
+}
+
+/* core.same_bits(a, b): of one type and shape, with the same bits in every element */
+static int same_bits(lua_State *L)
+{
+  const ax_tensor *t[2];
+  bool same;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  for (int k = 0; k < 2; k++) {
+    ax_tensor *given = ax_check_tensor(L, k + 1, "same_bits", NULL), **box = ax_push_box(L);
+    if (ax_tensor_new((ax_dtype)given->dtype, given->ndim, given->shape, box) != AX_OK || ax_copy(*box, given) != AX_OK) return ax_raise(L, "same_bits");
+    t[k] = *box;
+  }
+  same = t[0]->dtype == t[1]->dtype && t[0]->ndim == t[1]->ndim && memcmp(t[0]->shape, t[1]->shape, sizeof *t[0]->shape * (size_t)t[0]->ndim) == 0;
+  lua_pushboolean(L, same && memcmp(ax_data(t[0]), ax_data(t[1]), (size_t)t[0]->numel * ax_itemsize(t[0])) == 0);
+  return 1;
+}
+
 /* core.capture_replay(c, first) */
 static int capture_replay(lua_State *L)
 {
@@ -177,7 +202,7 @@ void ax_open_capture(lua_State *L)
   static const luaL_Reg functions[] = {
     { "capture_begin", capture_begin }, { "capture_end", capture_end }, { "capture_free", capture_free }, { "capture_fits", capture_fits },
     { "capture_replay", capture_replay }, { "capture_info", capture_info }, { "capture_save", capture_save }, { "capture_restore", capture_restore },
-    { "capture_differ", capture_differ }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
+    { "capture_differ", capture_differ }, { "capture_writes", capture_writes }, { "same_bits", same_bits }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   luaL_newmetatable(L, CAPTURE_MT);

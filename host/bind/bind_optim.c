@@ -1,5 +1,6 @@
 /* bind_optim.c: optimizer steps and gradient norms over lists of parameters. */
 #include "bind/bind.h"
+#include "capture.h"
 
 #include <math.h>
 
@@ -14,6 +15,7 @@ static ax_tensor **push_params(lua_State *L, int idx, const char *fn, int *n)
     lua_rawgeti(L, idx, k + 1);
     list[k] = ax_opt_tensor(L, -1, fn);
     if (!list[k]) ax_error(L, fn, "params: entry %d: expected a tensor, got %s", k + 1, ax_describe(L, -1));
+    if (ax_recording) ax_capture_note(list[k]);
     lua_pop(L, 1);
   }
   return list;
@@ -284,6 +286,7 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
   if (!ax_same_device(t->device, device))
     ax_error(L, fn, "live: %s lies on %s and the parameters on %s", name, ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
   if (written) ax_touch(t);
+  if (ax_recording) ax_capture_hold(t->storage);
   lua_pop(L, 1); /* the table holds it */
   return ax_data(t);
 }
@@ -307,7 +310,8 @@ static int optim_hyper(lua_State *L)
 }
 
 /* core.optim_step(kind, params, states, hyper, live): live nil, or { skip = float32, skipped = int64, hyper = optim_hyper's, ran = int64 }, tensors of the
- * parameters' device, each may be left out: see ax_optim_live.  The states' counts go on, whether the device skips the step or not. */
+ * parameters' device, each may be left out: see ax_optim_live.  The states' counts go on, whether the device skips the step or not.  While a step is recorded: returns the number of its place
+ * (capture_set_optim). */
 static int optim_step(lua_State *L)
 {
   static const char fn[] = "optim_step";
@@ -375,6 +379,32 @@ static int optim_step(lua_State *L)
     advance_state(L, fn, kind, &h, k);
     lua_pop(L, 1);
   }
+  if (!ax_recording || m == 0) return 0;
+  lua_pushinteger(L, ax_capture_optims(ax_recording) - 1);
+  return 1;
+}
+
+ax_capture *ax_check_capture(lua_State *L, int idx, const char *fn);
+
+/* core.capture_set_optim(capture, number, kind, hyper, ran): the numbers of an optimizer's step at the next replay, and how many steps have been taken since
+ * it was recorded */
+static int capture_set_optim(lua_State *L)
+{
+  static const char fn[] = "capture_set_optim";
+  ax_capture *c;
+  ax_optim_kind kind;
+  ax_hyper h;
+
+  ax_bind_enter(L);
+  c = ax_check_capture(L, 1, fn);
+  const int64_t number = ax_check_integer(L, 2, fn, "number", 0, ax_capture_optims(c) - 1);
+  const int64_t ran = ax_check_integer(L, 5, fn, "ran", -(INT64_C(1) << 53), INT64_C(1) << 53);
+  lua_settop(L, 4);
+  lua_remove(L, 1);
+  lua_remove(L, 1);
+  kind = read_kind(L, fn);
+  read_hyper(L, 2, fn, kind, &h);
+  ax_capture_set_optim(c, (int)number, &h, ran);
   return 0;
 }
 
@@ -584,6 +614,7 @@ void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step }, { "optim_hyper", optim_hyper }, { "gradients", gradients },
+    { "capture_set_optim", capture_set_optim },
     { "clip_grad_norm_", clip_grad_norm_ }, { "unscale_grads_", unscale_grads_ }, { "scale_update_", scale_update_ },
     { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
     { NULL, NULL },

@@ -1,5 +1,6 @@
 /* bind_random.c: generators of random numbers. */
 #include "bind/bind.h"
+#include "capture.h"
 
 static ax_generator **push_generator(lua_State *L)
 {
@@ -38,9 +39,16 @@ static int default_generator(lua_State *L)
   return 1;
 }
 
+/* A replay takes the generator as it finds it. */
+static void refuse_while_recording(lua_State *L, const char *fn)
+{
+  if (ax_recording) ax_error(L, fn, "a generator cannot be set while a step is recorded: a replay would not do it again; do it outside the step");
+}
+
 static int manual_seed(lua_State *L)
 {
   ax_bind_enter(L);
+  refuse_while_recording(L, "manual_seed");
   ax_manual_seed(check_seed(L, 1, "manual_seed"));
   return 0;
 }
@@ -49,6 +57,7 @@ static int generator_manual_seed(lua_State *L)
 {
   ax_generator *g;
   ax_bind_enter(L);
+  refuse_while_recording(L, "manual_seed");
   g = ax_check_generator(L, 1, "manual_seed", "self");
   g->seed = check_seed(L, 2, "manual_seed");
   g->draws = 0;
@@ -84,6 +93,7 @@ static int set_state(lua_State *L)
   size_t n;
   const unsigned char *s;
   ax_bind_enter(L);
+  refuse_while_recording(L, "set_state");
   g = ax_check_generator(L, 1, "set_state", "self");
   if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
   s = (const unsigned char *)lua_tolstring(L, 2, &n);

@@ -56,6 +56,8 @@ static void forget_all(void)
   ax_mfree(place);
 }
 
+void ax_autocast_forget(void) { forget_all(); }
+
 /* Is it what casting the leaf would give now?  What was cast without a history serves no recording. */
 static bool current(const kept *k, ax_dtype to)
 {

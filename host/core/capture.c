@@ -1,6 +1,7 @@
 /* Recorded steps: what the core keeps of one beside the backend's graph.  See capture.h. */
 #include "capture.h"
 
+#include "core/core.h"
 #include "core/graph.h"
 
 #include <string.h>
@@ -127,6 +128,7 @@ ax_status ax_capture_begin(ax_device device, ax_capture **out)
   c->device = device;
   c->backend = backend;
   c->first = ax_next_seq();
+  ax_autocast_forget();
   if (!(c->here = ax_calloc(1, LIVE_BYTES))) { st = AX_ENOMEM; goto out; }
   AX_TRY(backend->capture->begin(device.index, &c->graph));
   AX_TRY(backend->capture->keep(c->graph, LIVE_BYTES, &c->there));
@@ -144,6 +146,7 @@ ax_status ax_capture_end(ax_capture *c)
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
   if (st != AX_OK) return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
   ax_recording = NULL;
+  ax_autocast_forget();
   void *graph = c->graph;
   c->graph = NULL; /* freed where this fails */
   if ((st = c->backend->capture->end(graph)) != AX_OK) {
@@ -177,6 +180,7 @@ void ax_capture_free(ax_capture *c)
   if (!c) return;
   if (ax_recording == c) {
     ax_recording = NULL;
+    ax_autocast_forget();
     if (c->graph) c->backend->capture->release(c->graph);
     c->graph = NULL;
     undo(c);
@@ -296,6 +300,13 @@ void ax_capture_set_optim(ax_capture *c, int number, const ax_hyper *h, int64_t 
 {
   memcpy(c->here + c->optims[number], h, sizeof *h);
   memcpy(c->here + c->optims[number] + sizeof *h, &ran, sizeof ran);
+}
+
+bool ax_capture_writes(const ax_capture *c, const ax_tensor *t)
+{
+  for (int k = 0; k < c->n_leaves; k++)
+    if (c->leaves[k].t == t) return c->leaves[k].written != 0;
+  return false;
 }
 
 /* ---- replays */

@@ -44,6 +44,7 @@ void ax_structs_add(int n);    /* a structure left or entered a spare list */
 
 /* ---- autocast.c */
 extern _Thread_local ax_autocast ax_autocast_now;
+void ax_autocast_forget(void); /* frees the casts that are kept: before and after a recording, whose casts nobody else may use and which may use nobody's */
 /* ax_run_cast: runs `op` with its inputs cast as its row says; ax_run calls it where autocast is on.  ax_run_plain: runs it as given. */
 ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out);
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out);

@@ -1,4 +1,5 @@
 /* Norms of many gradients at once, and what is done with them: scaling, clamping, clipping, taking the loss scale out. */
+#include "capture.h"
 #include "ax.h"
 
 #include <math.h>
@@ -28,8 +29,10 @@ static int segments_of(ax_device d, ax_dtype dtype, int n, ax_tensor *const *lis
 {
   int m = 0;
   for (int k = 0; k < n; k++)
-    if (list[k] && list[k]->dtype == dtype && ax_same_device(list[k]->device, d) && ax_tensor_is_contiguous(list[k]))
+    if (list[k] && list[k]->dtype == dtype && ax_same_device(list[k]->device, d) && ax_tensor_is_contiguous(list[k])) {
+      if (ax_recording) ax_capture_hold(list[k]->storage);
       segs[m++] = (ax_segment){ .grad = ax_data(list[k]), .n = list[k]->numel };
+    }
   return m;
 }
 
@@ -282,6 +285,7 @@ static ax_status check_number(const char *what, const char *name, const ax_tenso
   int k = 0;
 
   while (k < n && !list[k]) k++;
+  if (ax_recording) ax_capture_hold(t->storage);
   if (t->dtype != dtype || t->numel != 1) return ax_fail(AX_EDTYPE, "%s: %s must be one %s, got %lld of %s", what, name, ax_dtype_name(dtype), (long long)t->numel, ax_dtype_name((ax_dtype)t->dtype));
   if (k < n && !ax_same_device(t->device, list[k]->device))
     return ax_fail(AX_EINVAL, "%s: %s lies on %s and the tensors on %s", what, name, ax_device_text(t->device, a, sizeof a), ax_device_text(list[k]->device, b, sizeof b));
@@ -326,6 +330,7 @@ ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, dou
   if (state->dtype != AX_F64 || state->numel != 2 || !ax_tensor_is_contiguous(state))
     return ax_fail(AX_EDTYPE, "scale update: state must be two float64 numbers, got %lld of %s", (long long)state->numel, ax_dtype_name((ax_dtype)state->dtype));
   if ((st = ax_backend_of(state->device, &backend)) != AX_OK) return st;
+  if (ax_recording) ax_capture_hold(state->storage);
   ax_touch(state);
   return backend->scale_update(state->device, ax_data(state), ax_data(found), growth, backoff, interval);
 }

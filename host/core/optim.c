@@ -1,5 +1,6 @@
 /* Optimizer steps over segment tables: what lies side by side is merged, so that a model whose parameters, gradients and states are flat
  * buffers is one segment. */
+#include "capture.h"
 #include "core/profile.h"
 
 #include <math.h>
@@ -69,8 +70,18 @@ static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool b
   return true;
 }
 
+/* In a recorded step the numbers come from its live block, and what the kernels touch stays alive with it. */
+static ax_status record_step(ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *given, ax_optim_live *live)
+{
+  for (int k = 0; k < n; k++)
+    for (size_t i = 0; i < sizeof segs[k].home / sizeof *segs[k].home; i++) ax_capture_hold((ax_storage *)segs[k].home[i]);
+  *live = given ? *given : (ax_optim_live){ 0 };
+  return ax_capture_optim(h, &live->hyper, &live->ran);
+}
+
 ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
 {
+  ax_optim_live recorded;
   const int64_t item = (int64_t)ax_dtype_size(dtype);
   /* without an eps, zeros divide zeros in the padding */
   const bool bridge = h->eps > 0 || !strstr(ax_optims[kind].hyper, "eps");
@@ -81,6 +92,10 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax
   if (n == 0) return AX_OK;
   if (dtype != AX_F32 && dtype != AX_F64)
     return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s", ax_dtype_name(dtype));
+  if (__builtin_expect(ax_recording != NULL, 0)) {
+    if ((st = record_step(segs, n, h, live, &recorded)) != AX_OK) return st;
+    live = &recorded;
+  }
   for (int k = 0; live && k < ax_optims[kind].n_states; k++)
     if (ax_optims[kind].states[k].form == AX_STATE_NUMBER)
       return ax_fail(AX_ENOIMPL, "optimizer: %s keeps %s, which the host reckons: its steps can neither be skipped nor counted by the device", ax_optims[kind].name,
