@@ -1,6 +1,7 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local recording = require "accelerate.utils.recording"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -31,6 +32,10 @@ function Accelerated:step(...)
   if not rawget(self, "step_with_optimizer") then return inner:step(...) end
   if not gradient_state.sync_gradients then return end
   for _, optimizer in ipairs(rawget(self, "optimizers")) do
+    local owner = rawget(optimizer, "_owner")
+    if recording.active and owner and owner._scaler then
+      recording.refuse("a prepared scheduler with float16's loss scaler", "whether it moves is known only when the host has waited; call it after the step")
+    end
     if optimizer.step_was_skipped then return end
   end
   if rawget(self, "split_batches")() then return inner:step(...) end
@@ -42,6 +47,8 @@ function Accelerated:step(...)
     if total == nil or (inner._step_count or inner.last_epoch + 1) <= total then inner:step(...) end
   end
 end
+
+Accelerated.step = recording.scheduled(Accelerated.step)
 
 function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
 function Accelerated:get_lr() return rawget(self, "scheduler"):get_lr() end

@@ -5,6 +5,7 @@ local kinds = require "accelerate.accelerator.kinds"
 local mixed_precision = require "accelerate.mixed_precision"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
+local recording = require "accelerate.utils.recording"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -26,11 +27,17 @@ local function enter_window(self, kind)
     fail("backward: called %s weight after a call %s weight in the same window; give one to all calls or to none",
       kind == "weighted" and "with a" or "without a", kind == "weighted" and "without a" or "with a")
   end
+  local former = self._window
   self._window = kind
+  if not recording.active then return end
+  if kind == "weighted" then recording.refuse("backward with a weight", "the weights of a window are summed on the host; scale the loss instead") end
+  if self._ranks > 1 then recording.refuse("backward on several ranks", "the reduction of gradients is not recorded yet") end
+  recording.tell(function() self._window = kind end, function() self._window = former end)
 end
 
 --- The optimizers' own backward, which moves their parameters.
 local function run_fused(self, where, loss, rate, weight, graph)
+  recording.refuse("backward with LOMO", "it moves the parameters one by one, from Lua")
   if weight then fail("%s: weight is for updates after backward, and a prepared LOMO optimizer updates inside it", where) end
   if graph and graph.create_graph then fail("%s: create_graph: an update inside backward leaves no gradient to differentiate", where) end
   local inner = {}
@@ -108,8 +115,10 @@ end
 
 --- Told by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
-  if self._window == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
+  local former = self._window
+  if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
   self._window = nil
+  if recording.active then recording.tell(function() self._window = nil end, function() self._window = former end) end
 end
 
 --- Told by a prepared optimizer that got more parameters: those of prepared models join the flat buffers.
@@ -128,12 +137,25 @@ local function models_and_body(what, ...)
   return models, body
 end
 
+-- accumulate inside a captured step, where it counts at each replay.  A window of several batches cannot be there: its batches do different things.
+local function count_recorded(self)
+  if gradient_state.num_steps > 1 then
+    recording.refuse("accumulate with gradient_accumulation_steps > 1", "its batches do different things; call the captured step inside accumulate")
+  end
+  local step, sync = self._step, gradient_state.sync_gradients
+  recording.tell(function()
+    local ends = gradient_state.sync_with_dataloader and gradient_state.end_of_dataloader
+    self._step, gradient_state.sync_gradients = ends and 0 or self._step + 1, true
+  end, function() self._step, gradient_state.sync_gradients = step, sync end)
+end
+
 --- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every
 --- gradient_accumulation_steps-th batch and on the last one of the loader; on the others, reductions are put off and
 --- prepared optimizers and schedulers do nothing.
 ---@param ... any the models whose gradients accumulate, then the function
 function Accelerator:accumulate(...)
   local models, body = models_and_body("accumulate", ...)
+  if recording.active then count_recorded(self) end
   if gradient_state.sync_with_dataloader and gradient_state.end_of_dataloader then
     self._step = 0
     gradient_state.sync_gradients = true

@@ -16,6 +16,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local recording = require "accelerate.utils.recording"
 local hooks = require "accelerate.nn.hooks"
 local parameter = require "accelerate.nn.parameter"
 
@@ -150,6 +151,8 @@ local function pass(...) return ... end
 
 --- Calling a module runs its pre-hooks, forward and its hooks. Not a tail call: errors find their layer by this frame.
 function Module.__call(self, ...)
+  local seen = recording.modules
+  if seen and not seen[self] then seen[#seen + 1], seen[self] = self, true end
   if rawget(self, "_hooked") then return pass(hooks.call(self, ...)) end
   return pass(self:forward(...))
 end

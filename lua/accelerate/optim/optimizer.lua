@@ -11,6 +11,8 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local recorded = require "accelerate.optim.recorded"
+local recording = require "accelerate.utils.recording"
 
 local fail = options.fail
 
@@ -246,6 +248,10 @@ local function fill_state(self, group, plan, batch)
         if missing and row.form == "number" then
           state[row.name] = 1
         elseif missing and state_shape(p, row.form) then
+          if core.is_recording() then
+            fail("%s:step: the state of a parameter is made in its first step, which cannot be the recorded one: a replay would make it anew; let "
+              .. "the captured step run eagerly before (warmup)", self.__name)
+          end
           plan.places = plan.places or layout_of(group.params)
           state[row.name] = core.keep(new_state(plan.places, p, row.name, row.form))
           self:_made(state, row.name, group)
@@ -350,7 +356,9 @@ local function step_all(self, skip)
     for _, batch in ipairs(plan.batches) do
       local live = live_of(self, batch, skip)
       if batch.pending[1] then fill_state(self, group, plan, batch) end
-      core.optim_step(self._kind, batch.params, batch.states, plan.hyper, live)
+      local counted = recording.active and recorded.before(batch)
+      local place = core.optim_step(self._kind, batch.params, batch.states, plan.hyper, live)
+      if counted and counted[1] then recorded.after(self, group, plan, counted, place) end
     end
   end
 end

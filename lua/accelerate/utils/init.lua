@@ -40,6 +40,7 @@ local members = {
   PrecisionType = dataclasses .. "PrecisionType",
   RNGType = random .. "RNGType",
   DynamoBackend = dataclasses .. "DynamoBackend",
+  capture = "accelerate.utils.capture:capture",
 
   convert_to_fp32 = "accelerate.mixed_precision:convert_to_fp32",
   convert_outputs_to_fp32 = "accelerate.mixed_precision:convert_outputs_to_fp32",
@@ -96,5 +97,4 @@ return properties.lazy("accelerate.utils", members, {
   DummyScheduler = "DeepSpeed is not there yet; give prepare the schedule itself",
   DeepSpeedOptimizerWrapper = "DeepSpeed is not there yet",
   DeepSpeedSchedulerWrapper = "DeepSpeed is not there yet",
-  capture = "steps are captured once there is a GPU backend",
 })

@@ -6,6 +6,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local recording = require "accelerate.utils.recording"
 
 local fail = options.fail
 
@@ -143,6 +144,7 @@ function LRScheduler:step()
   self._step_count = self._step_count + 1
   self:_update_lr()
 end
+LRScheduler.step = recording.scheduled(LRScheduler.step)
 
 -- Sets the learning rates of the next step, or of step `epoch`.
 function LRScheduler:_update_lr(epoch)

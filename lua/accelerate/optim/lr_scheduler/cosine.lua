@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local recording = require "accelerate.utils.recording"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
@@ -91,5 +92,6 @@ function CosineAnnealingWarmRestarts:step(epoch)
   self.last_epoch = math.floor(epoch)
   self:_apply(self:get_lr())
 end
+CosineAnnealingWarmRestarts.step = recording.scheduled(CosineAnnealingWarmRestarts.step)
 
 return { CosineAnnealingLR = CosineAnnealingLR, CosineAnnealingWarmRestarts = CosineAnnealingWarmRestarts }

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local recording = require "accelerate.utils.recording"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local fail = options.fail
@@ -85,6 +86,7 @@ function ReduceLROnPlateau:step(metrics)
   end
   self._last_lr = base.scaled(self)
 end
+ReduceLROnPlateau.step = recording.scheduled(ReduceLROnPlateau.step)
 
 -- An infinite best is left out: files have no name for it.
 function ReduceLROnPlateau:state_dict()

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local recording = require "accelerate.utils.recording"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
@@ -107,6 +108,7 @@ function SequentialLR:step()
   end
   self._last_lr = scheduler:get_last_lr()
 end
+SequentialLR.step = recording.scheduled(SequentialLR.step)
 
 SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
@@ -130,6 +132,7 @@ function ChainedScheduler:step()
   for _, scheduler in ipairs(self._schedulers) do scheduler:step() end
   self._last_lr = base.scaled(self)
 end
+ChainedScheduler.step = recording.scheduled(ChainedScheduler.step)
 
 -- As parts of a SequentialLR.
 function ChainedScheduler:_initial_step()

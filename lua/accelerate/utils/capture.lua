@@ -1,0 +1,403 @@
+--- Captured steps: a training step that is recorded once and then replayed on the device, with one call and without the script's Lua.
+---
+---   local step = accelerate.utils.capture(function(x, y)
+---     local loss = loss_fn(model(x), y)
+---     accelerator:backward(loss)
+---     optimizer:step()
+---     scheduler:step()
+---     optimizer:zero_grad()
+---     return loss
+---   end)
+---   for x, y in loader:iter() do local loss = step(x, y) end
+local autocast = require "accelerate.autocast"
+local core = require "accelerate.core"
+local nested = require "accelerate.utils.nested"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local recording = require "accelerate.utils.recording"
+
+local fail = options.fail
+
+local M = {}
+
+local OPTIONS = {
+  verify = { "integer", optional = true, min = 1 },
+  warmup = { "integer", default = 3, min = 1 },
+  device = { "string", optional = true },
+  max_graphs = { "integer", default = 32, min = 1 },
+}
+
+local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
+
+-- ---- arguments and results -----------------------------------------------------------------------------------------
+
+-- Appends what identifies `value` to `words`, and its tensors to `tensors`.
+local function describe(value, path, words, tensors)
+  local kind = type(value)
+  if core.is_tensor(value) then
+    words[#words + 1] = core.tensor_key(value)
+    tensors[#tensors + 1] = { value, path }
+  elseif PLAIN[kind] then
+    words[#words + 1] = kind:sub(1, 1) .. (kind == "number" and ("%.17g"):format(value) or tostring(value))
+  elseif nested.is_container(value) then
+    words[#words + 1] = "{"
+    for key, inner in ordered.pairs(value) do
+      words[#words + 1] = tostring(key) .. "="
+      describe(inner, nested.extend(path, key), words, tensors)
+    end
+    words[#words + 1] = "}"
+  else
+    fail("capture: %s must be a tensor, a number, a string, a boolean, or a table of these, got %s", path, options.show(value))
+  end
+end
+
+-- `value` with every tensor replaced by fn(tensor, path).
+local function map(value, path, fn)
+  if core.is_tensor(value) then return fn(value, path) end
+  if not nested.is_container(value) then return value end
+  local copy = getmetatable(value) and ordered.new() or {}
+  for key, inner in ordered.pairs(value) do copy[key] = map(inner, nested.extend(path, key), fn) end
+  return copy
+end
+
+-- Results as they are handed out: without history, since a replay makes none.
+local function check_result(value, path, device)
+  if core.is_tensor(value) then
+    if value.device ~= device then fail("capture: %s lies on %s: a captured step for %s returns tensors of that device", path, value.device, device) end
+    return value.grad_fn and value:detach() or value
+  end
+  if value == nil then return nil end
+  if not nested.is_container(value) then
+    fail("capture: %s is %s: a replay would return the same one for ever; return tensors, or tables of tensors", path, options.show(value))
+  end
+  local copy = getmetatable(value) and ordered.new() or {}
+  for key, inner in ordered.pairs(value) do copy[key] = check_result(inner, nested.extend(path, key), device) end
+  return copy
+end
+
+local function check_results(list, device)
+  for i = 1, list.n do list[i] = check_result(list[i], ("result %d"):format(i), device) end
+  return list
+end
+
+local function same(t) return t end
+
+-- Fresh tables around the same tensors.
+local function hand_out(list)
+  local copy = {}
+  for i = 1, list.n do copy[i] = map(list[i], "", same) end
+  return unpack(copy, 1, list.n)
+end
+
+-- ---- keys -----------------------------------------------------------------------------------------------------------
+
+local function device_of(self, tensors)
+  if self.device then return self.device end
+  if tensors[1] then return tensors[1][1].device end
+  return require("accelerate.state").PartialState().device
+end
+
+-- What the step depends on besides its arguments.
+local function describe_state(words)
+  local gradient = require("accelerate.state").GradientState()
+  words[#words + 1] = gradient.sync_gradients and "s" or "a"
+  words[#words + 1] = core.is_grad_enabled() and "g" or "n"
+  words[#words + 1] = autocast.is_autocast_enabled() and autocast.get_autocast_dtype() or "-"
+end
+
+-- The modes of the modules that it calls, as far as they are known.
+local function modes(self)
+  local modules, letters = self.modules, {}
+  for i = 1, #modules do letters[i] = modules[i].training and "t" or "e" end
+  return " " .. table.concat(letters)
+end
+
+local function check_tensors(tensors, device)
+  for _, entry in ipairs(tensors) do
+    local t, path = entry[1], entry[2]
+    if t.device ~= device then fail("capture: %s lies on %s; the step is captured for %s", path, t.device, device) end
+    if t.requires_grad and core.is_grad_enabled() then
+      fail("capture: %s requires a gradient, which a captured step does not pass on: give it detached", path)
+    end
+  end
+end
+
+-- ---- running eagerly ------------------------------------------------------------------------------------------------
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+-- Runs the function, taking note of the modules that it calls, and, where `active` is given, of what it does on the host.
+local function run(self, active, args)
+  local former = recording.active
+  recording.active, recording.modules, recording.optimizers = active or former, self.modules, self.optimizers
+  local results = pack(xpcall(self.fn, require("accelerate.utils.scope").traced, unpack(args, 1, args.n)))
+  recording.active, recording.modules, recording.optimizers = former, nil, nil
+  if not results[1] then return nil, results[2] end
+  table.remove(results, 1)
+  results.n = results.n - 1
+  return results
+end
+
+local function eager(self, args, device)
+  local results, message = run(self, nil, args)
+  if not results then error(message, 0) end
+  self.counts.eager = self.counts.eager + 1
+  return check_results(results, device)
+end
+
+-- ---- recording ------------------------------------------------------------------------------------------------------
+
+-- The arguments as the recorded kernels read them.
+local function static_inputs(args)
+  local inputs = {}
+  local copies = { n = args.n }
+  core.no_grad(function()
+    for i = 1, args.n do
+      copies[i] = map(args[i], ("argument %d"):format(i), function(t, path)
+        local input = t:detach():clone()
+        inputs[#inputs + 1] = { input, path }
+        return input
+      end)
+    end
+  end)
+  return copies, inputs
+end
+
+local function abandon(active, capture, message)
+  core.capture_free(capture)
+  recording.undo(active)
+  error(message, 0)
+end
+
+local function record(self, args, device)
+  local copies, inputs = static_inputs(args)
+  local active = recording.new "record"
+  collectgarbage()
+  collectgarbage()
+  local capture = core.capture_begin(device)
+  active.capture = capture
+  local results, message = run(self, active, copies)
+  if not results then abandon(active, capture, message) end
+  local ok
+  ok, message = pcall(function()
+    check_results(results, device)
+    core.capture_end(capture)
+    for _, input in ipairs(inputs) do
+      if core.capture_writes(capture, input[1]) then
+        fail("capture: the step changes %s in place, which its caller would not see; clone it in the step", input[2])
+      end
+    end
+  end)
+  if not ok then abandon(active, capture, message) end
+  ok, message = pcall(core.capture_replay, capture, true)
+  if not ok then abandon(active, capture, message) end
+  self.counts.recorded = self.counts.recorded + 1
+  return { capture = capture, inputs = inputs, results = results, again = active.again, fits = active.fits, replays = 0 }
+end
+
+-- ---- replaying ------------------------------------------------------------------------------------------------------
+
+-- Why this recording cannot be replayed now; nil: it can.
+local function misfit(variant)
+  local fits, why = core.capture_fits(variant.capture)
+  if not fits then return why end
+  for i = 1, #variant.fits do
+    why = variant.fits[i]()
+    if why then return why end
+  end
+end
+
+local function fill(variant, tensors)
+  for i, entry in ipairs(tensors) do variant.inputs[i][1]:copy_(entry[1]) end
+end
+
+local function replay(variant, tensors)
+  core.no_grad(fill, variant, tensors)
+  local again, capture = variant.again, variant.capture
+  for i = 1, #again do again[i](capture) end
+  core.capture_replay(capture, false)
+  variant.replays = variant.replays + 1
+end
+
+-- The name of what lies at a byte of a storage.
+local function name_of(self, address, byte)
+  if address == 0 then return "the number of random draws" end
+  local found
+  local function look(name, t)
+    if found or not core.is_tensor(t) then return end
+    local home, first, last = core.tensor_place(t)
+    if home == address and (byte < 0 or (byte >= first and byte < last)) then found = name return end
+    local grad = t.grad
+    if not grad then return end
+    home, first, last = core.tensor_place(grad)
+    if home == address and byte >= first and byte < last then found = "the gradient of " .. name end
+  end
+  for i = 1, #self.modules do
+    for name, p in self.modules[i]:named_parameters() do look(("parameter '%s'"):format(name), p) end
+    for name, b in self.modules[i]:named_buffers() do look(("buffer '%s'"):format(name), b) end
+  end
+  for optimizer in next, self.optimizers do
+    for g, group in ipairs(optimizer.param_groups) do
+      for i, p in ipairs(group.params) do
+        look(("parameter %d of group %d"):format(i, g), p)
+        local state = optimizer.state[p] or {}
+        for _, key in ipairs(ordered.sorted_keys(state)) do look(("%s of parameter %d of group %d"):format(key, i, g), state[key]) end
+      end
+    end
+  end
+  return found or ("a tensor of the step that is no parameter, buffer or optimizer state (byte %d of its storage)"):format(byte)
+end
+
+local function compare_results(eagerly, replayed)
+  local function compare(a, b, path)
+    if core.is_tensor(a) ~= core.is_tensor(b) then fail("capture: verify: %s is %s eagerly and %s in the replay", path, options.show(a), options.show(b)) end
+    if core.is_tensor(a) then
+      if not core.same_bits(a, b) then fail("capture: verify: %s differs between the replay and the eager step", path) end
+    elseif type(a) == "table" and type(b) == "table" then
+      for key, inner in ordered.pairs(a) do compare(inner, b[key], nested.extend(path, key)) end
+    end
+  end
+  for i = 1, math.max(eagerly.n, replayed.n) do compare(eagerly[i], replayed[i], ("result %d"):format(i)) end
+end
+
+-- Runs the step eagerly, puts everything back, replays it, and compares.
+local function verified(self, variant, args, tensors, device)
+  local capture, active = variant.capture, recording.new "compare"
+  local before = core.capture_save(capture)
+  local results, message = run(self, active, args)
+  if not results then
+    recording.undo(active)
+    core.capture_restore(capture, before)
+    error(message, 0)
+  end
+  check_results(results, device)
+  local eagerly = core.capture_save(capture)
+  recording.undo(active)
+  core.capture_restore(capture, before)
+  replay(variant, tensors)
+  compare_results(results, variant.results)
+  local address, byte = core.capture_differ(capture, eagerly, core.capture_save(capture))
+  if address then
+    fail("capture: verify: %s differs between the replay and the eager step, in replay %d of this recording", name_of(self, address, byte), variant.replays)
+  end
+  self.counts.verified = self.counts.verified + 1
+end
+
+-- ---- calls ----------------------------------------------------------------------------------------------------------
+
+local MOST_VARIANTS = 8
+
+-- The recording of this entry that fits now, or nil and why the last one does not.  Those that never will again go.
+local function fitting(entry)
+  local why
+  for i = #entry.variants, 1, -1 do
+    local variant = entry.variants[i]
+    why = misfit(variant)
+    if not why then return variant end
+    if why:find "given other memory" then
+      table.remove(entry.variants, i)
+      core.capture_free(variant.capture)
+    end
+  end
+  return nil, why
+end
+
+local function entry_of(self, key)
+  local entry = self.entries[key]
+  if entry then return entry end
+  if self.n_entries >= self.max_graphs then
+    fail("capture: the step was called with %d different sets of shapes, types and modes, each of which is recorded by itself and keeps its memory; "
+      .. "pad to fewer shapes, or raise max_graphs", self.n_entries + 1)
+  end
+  entry = { calls = 0, variants = {} }
+  self.entries[key], self.n_entries = entry, self.n_entries + 1
+  return entry
+end
+
+local function call(self, ...)
+  if recording.active then return self.fn(...) end  -- part of the step around it
+  local args, words, tensors = pack(...), {}, {}
+  for i = 1, args.n do describe(args[i], ("argument %d"):format(i), words, tensors) end
+  local device = device_of(self, tensors)
+  check_tensors(tensors, device)
+  if device == "cpu" then return hand_out(eager(self, args, device)) end
+  describe_state(words)
+  local prefix = table.concat(words, " ")
+  local key = prefix .. modes(self)
+  local entry = entry_of(self, key)
+  if entry.calls < self.warmup then
+    entry.calls = entry.calls + 1
+    local results = eager(self, args, device)
+    local renamed = prefix .. modes(self)
+    if renamed ~= key and not self.entries[renamed] then  -- it called modules that were not known before
+      self.entries[key], self.entries[renamed] = nil, entry
+    end
+    return hand_out(results)
+  end
+  local variant, why = fitting(entry)
+  if variant then
+    if self.verify and (variant.replays + 1) % self.verify == 0 then verified(self, variant, args, tensors, device)
+    else replay(variant, tensors) end
+    self.counts.replayed = self.counts.replayed + 1
+    return hand_out(variant.results)
+  end
+  if #entry.variants >= MOST_VARIANTS then
+    fail("capture: the step was recorded %d times for the same arguments, since %s; clear gradients at the same place in each step", #entry.variants, why)
+  end
+  variant = record(self, args, device)
+  table.insert(entry.variants, variant)
+  return hand_out(variant.results)
+end
+
+-- ---- what scripts see -----------------------------------------------------------------------------------------------
+
+---@class accelerate.CapturedStep
+---@overload fun(...): ...
+local Step = {}
+
+--- Frees all recordings; the step is run eagerly and recorded anew.
+function Step:reset()
+  for _, entry in next, self.entries do
+    for _, variant in ipairs(entry.variants) do core.capture_free(variant.capture) end
+  end
+  self.entries, self.n_entries = {}, 0
+end
+
+--- How often the step was run eagerly, recorded, replayed, and compared so far; and for how many sets of arguments.
+---@return { eager: integer, recorded: integer, replayed: integer, verified: integer, keys: integer }
+function Step:stats()
+  local counts = self.counts
+  return { eager = counts.eager, recorded = counts.recorded, replayed = counts.replayed, verified = counts.verified, keys = self.n_entries }
+end
+
+local meta = { __name = "CapturedStep", __index = Step, __call = call }
+function meta.__tostring(self) return ("CapturedStep(%d recorded, %d replayed)"):format(self.counts.recorded, self.counts.replayed) end
+
+--- Makes a step that runs as one recording on a GPU.  The first calls for each set of shapes, types and modes run as they are, the next one is
+--- recorded, and from then on the recording is replayed: the same kernels, with the same bits as the function would give, in one launch.
+--- Tensor arguments are copied to where the recording reads them; numbers, strings and booleans are part of what it is recorded for.
+--- Results are tensors without history, which the next replay of the same recording overwrites: clone what is to stay.
+---
+--- Repeated at each replay: optimizer:step() with the groups' numbers as they are then, schedulers, gradients that are there or not,
+--- random draws, the Accelerator's counters.  Not repeated: everything else that the function does in Lua.  A copy to or from the host,
+--- item() and whatever waits raise while it is recorded, naming the script's line; then nothing has changed.
+---
+--- On the CPU every call runs the function, with the same checks of arguments and results.
+---@param fn function takes and returns tensors, or nested tables of them
+---@param opts { verify: integer?, warmup: integer?, device: string?, max_graphs: integer? }? verify: compares every n-th replay of a recording,
+---  bit for bit, with the eager step from the same state, and raises with what differs; such a call takes an eager step and copies all
+---  parameters, states and gradients to the host three times.  warmup: eager calls before each recording, 3.  device: of the
+---  arguments; default: the first one's.  max_graphs: how many sets of shapes, types and modes there may be, 32
+---@return accelerate.CapturedStep
+function M.capture(fn, opts)
+  if type(fn) ~= "function" and not (type(fn) == "table" and type((getmetatable(fn) or {}).__call) == "function") then
+    fail("capture: expected a function, got %s", options.show(fn))
+  end
+  opts = options.check("capture", opts, OPTIONS)
+  return setmetatable({
+    fn = fn, verify = opts.verify, warmup = opts.warmup, device = opts.device, max_graphs = opts.max_graphs, entries = {}, n_entries = 0,
+    modules = {}, optimizers = setmetatable({}, { __mode = "k" }), counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 },
+  }, meta)
+end
+
+return M
