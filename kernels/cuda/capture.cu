@@ -5,7 +5,7 @@
  * and to the host), so that a script is told its line and the capture can be ended in order.
  *
  * Host memory that a copy in the graph reads would have to keep its contents for as long as the graph lives.  There are no such copies: tables of pointers
- * are sent once, when the capture ends, to places that stay theirs. */
+ * are sent once, when the capture ends, to places outside of the pool that stay theirs. */
 #include "device.h"
 
 extern "C" {
@@ -25,7 +25,7 @@ struct graph {
   bool recording;
   uint64_t pool; /* 0: none */
   table *tables; /* those to be sent; their places stay taken */
-  kept *places; /* what stays taken from the pool: those, and the core's */
+  kept *places; /* memory that is the graph's alone: the tables' and the core's */
   cudaGraphExec_t exec;
 };
 
@@ -38,6 +38,19 @@ ax_status remember(graph *g, void *data, size_t bytes)
   *k = kept{ g->places, data, bytes };
   g->places = k;
   return AX_OK;
+}
+
+/* Ordinary memory.  A place in the pool would not do for what is written once: what lay there before, in the recording, is written there again at
+ * every replay. */
+ax_status take_outside(graph *g, size_t bytes, void **out)
+{
+  ax_cuda_device *dev = &ax_cuda_devices[g->device.index];
+  ax_pool *const pool = dev->recording;
+  dev->recording = NULL;
+  ax_status st = ax_cuda_take(g->device, bytes, out);
+  dev->recording = pool;
+  if (st == AX_OK && (st = remember(g, *out, bytes)) != AX_OK) ax_cuda_give(g->device, *out, bytes);
+  return st;
 }
 
 void give_places(graph *g)
@@ -144,10 +157,7 @@ ax_status replay(void *p)
 
 ax_status keep(void *p, size_t bytes, void **out)
 {
-  graph *g = (graph *)p;
-  ax_status st = ax_cuda_take(g->device, bytes, out);
-  if (st == AX_OK && (st = remember(g, *out, bytes)) != AX_OK) ax_cuda_give(g->device, *out, bytes);
-  return st;
+  return take_outside((graph *)p, bytes, out);
 }
 
 bool inside(const void *p, const void *data)
@@ -163,7 +173,7 @@ extern "C" const struct ax_device_capture ax_cuda_capture = { begin, end, replay
 ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there)
 {
   graph *g = recordings[d.index];
-  ax_status st = ax_cuda_take(d, bytes, there);
+  ax_status st = g ? AX_OK : ax_cuda_take(d, bytes, there);
 
   if (st != AX_OK) {
     *there = NULL;
@@ -171,11 +181,12 @@ ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **ther
   }
   if (!g) return ax_cuda_memory.copy(d, *there, ax_device{ AX_CPU, 0 }, here, bytes);
   table *t = (table *)malloc(sizeof *t + bytes);
-  if (!t || remember(g, *there, bytes) != AX_OK) {
+  *there = NULL;
+  if (!t) return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a recorded step");
+  if ((st = take_outside(g, bytes, there)) != AX_OK) {
     free(t);
-    ax_cuda_give(d, *there, bytes);
     *there = NULL;
-    return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a recorded step");
+    return st;
   }
   t->next = g->tables;
   t->there = *there;

@@ -263,6 +263,7 @@ end
 -- Runs the step eagerly, puts everything back, replays it, and compares.
 local function verified(self, variant, args, tensors, device)
   local capture, active = variant.capture, recording.new "compare"
+  core.no_grad(fill, variant, tensors)  -- they are among what is compared
   local before = core.capture_save(capture)
   local results, message = run(self, active, args)
   if not results then
