@@ -40,6 +40,8 @@ AX_API extern _Thread_local ax_capture *ax_recording;
  * where they were.  EINVAL inside a recording, ENOIMPL where the backend has none. */
 AX_API ax_status ax_capture_begin(ax_device device, ax_capture **out);
 AX_API ax_status ax_capture_end(ax_capture *c);
+/* Before anything is recorded: what comes has nothing to do with leaves' gradients, so that replays fit whatever gradients there are, and leave them. */
+AX_API void ax_capture_leave_gradients(ax_capture *c);
 AX_API void ax_capture_free(ax_capture *c); /* NULL is fine */
 /* Do the leaves lie where they lay, and have the same ones gradients?  If not, *why (if not NULL) says what differs; borrowed, static. */
 AX_API bool ax_capture_fits(const ax_capture *c, const char **why);

@@ -48,6 +48,13 @@ static int capture_begin(lua_State *L)
   return 1;
 }
 
+/* core.capture_leave_gradients(c): see there; right after capture_begin */
+static int capture_leave_gradients(lua_State *L)
+{
+  ax_capture_leave_gradients(check_box(L, 1, "capture")->c);
+  return 0;
+}
+
 static int capture_end(lua_State *L)
 {
   box *b = check_box(L, 1, "capture");
@@ -202,7 +209,7 @@ void ax_open_capture(lua_State *L)
   static const luaL_Reg functions[] = {
     { "capture_begin", capture_begin }, { "capture_end", capture_end }, { "capture_free", capture_free }, { "capture_fits", capture_fits },
     { "capture_replay", capture_replay }, { "capture_info", capture_info }, { "capture_save", capture_save }, { "capture_restore", capture_restore },
-    { "capture_differ", capture_differ }, { "capture_writes", capture_writes }, { "same_bits", same_bits }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
+    { "capture_differ", capture_differ }, { "capture_leave_gradients", capture_leave_gradients }, { "capture_writes", capture_writes }, { "same_bits", same_bits }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   luaL_newmetatable(L, CAPTURE_MT);

@@ -342,15 +342,16 @@ static int set_grad_enabled(lua_State *L)
   return 1;
 }
 
-/* core._backward(roots, gradients): one pass from several roots */
+/* core._backward(roots, gradients, retain_graph): one pass from several roots */
 static int backward_from(lua_State *L)
 {
   ax_tensor **roots, **seeds;
   int n, n_seeds;
   ax_bind_enter(L);
+  const bool retain = lua_toboolean(L, 3);
   roots = push_array(L, 1, "backward", "roots", false, -1, &n);
   seeds = push_array(L, 2, "backward", "gradients", true, n, &n_seeds);
-  if (ax_backward(n, roots, seeds, false, false) != AX_OK) return ax_raise(L, "backward");
+  if (ax_backward(n, roots, seeds, retain, false) != AX_OK) return ax_raise(L, "backward");
   return 0;
 }
 

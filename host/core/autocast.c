@@ -3,6 +3,7 @@
  * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast once.  Where the leaf has a working
  * copy (ax_tensor_set_work), which optimizers write together with the leaf, there is nothing to cast at all: the copy gets a place in the graph.
  * Versions tell whether either is still what the leaf holds. */
+#include "capture.h"
 #include "core/infer.h"
 #include "core/rules.h"
 
@@ -91,6 +92,7 @@ static ax_status from_work(ax_tensor *t, ax_tensor **out)
   ax_status st;
 
   *out = NULL;
+  if (ax_recording) ax_capture_note(t);
   if (t->work_edits != t->version->edits) {
     AX_TRY(ax_copy(t->work, t));
     t->work_edits = t->version->edits;

@@ -1,4 +1,5 @@
 /* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
+#include "capture.h"
 #include "core/infer.h"
 #include "core/profile.h"
 #include "core/rules.h"
@@ -174,6 +175,7 @@ static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_status st = AX_OK;
 
+  if (ax_recording) ax_capture_note(leaf);
   if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape)) /* the script set x.data in between */
     return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
                    ax_shape_text(g->ndim, g->shape, a, sizeof a), ax_shape_text(leaf->ndim, leaf->shape, b, sizeof b));
@@ -245,6 +247,7 @@ ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
 
   if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
   if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
+  if (ax_recording) ax_capture_note(leaf);
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
     if (!h->post) return NULL; /* the hook must see the gradient before it is added */
   *accumulate_ = leaf->grad != NULL;

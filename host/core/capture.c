@@ -32,7 +32,7 @@ struct ax_capture {
   ax_device device;
   const ax_backend *backend;
   void *graph;
-  bool ended;
+  bool ended, leaves_gradients;
   char *here; /* the live block */
   void *there;
   size_t used;
@@ -139,6 +139,8 @@ out:
   return st;
 }
 
+void ax_capture_leave_gradients(ax_capture *c) { c->leaves_gradients = true; }
+
 ax_status ax_capture_end(ax_capture *c)
 {
   ax_status st = c->failed;
@@ -159,7 +161,7 @@ ax_status ax_capture_end(ax_capture *c)
     noted *l = &c->leaves[k];
     l->written = l->t->version->edits - l->edits;
     l->work_after = work_is_current(l->t);
-    l->after = l->t->grad ? ax_tensor_retain(l->t->grad) : NULL;
+    l->after = l->t->grad && !c->leaves_gradients ? ax_tensor_retain(l->t->grad) : NULL;
   }
   return AX_OK;
 }
@@ -169,7 +171,7 @@ static void undo(ax_capture *c)
 {
   for (int k = 0; k < c->n_leaves; k++) {
     noted *l = &c->leaves[k];
-    set_grad(l->t, l->before);
+    if (!c->leaves_gradients) set_grad(l->t, l->before);
     l->t->work_edits = l->t->version->edits - (l->work_before ? 0 : 1);
   }
   for (int k = 0; k < c->n_generators; k++) c->generators[k].g->draws = c->generators[k].draws;
@@ -231,9 +233,9 @@ void ax_capture_note(ax_tensor *t)
   if (put(&c->met, t, &is_new) != AX_OK || (is_new && grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK)) c->failed = AX_ENOMEM;
   else if (is_new) {
     c->leaves[c->n_leaves++] = (noted){ .t = ax_tensor_retain(t), .data = ax_data(t), .edits = t->version->edits, .work_before = work_is_current(t),
-                                        .before = t->grad ? ax_tensor_retain(t->grad) : NULL };
+                                        .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
     ax_capture_hold(t->storage);
-    if (t->grad) ax_capture_hold(t->grad->storage);
+    if (t->grad && !c->leaves_gradients) ax_capture_hold(t->grad->storage);
   }
 }
 
@@ -317,6 +319,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
   for (int k = 0; k < c->n_leaves && !what; k++) {
     const noted *l = &c->leaves[k];
     if (ax_data(l->t) != l->data) what = "a parameter or buffer was given other memory";
+    else if (c->leaves_gradients) continue;
     else if (!l->t->grad != !l->before) what = l->before ? "a parameter has no gradient where it had one" : "a parameter has a gradient where it had none";
     else if (l->before && (l->t->grad->dtype != l->before->dtype || l->t->grad->numel != l->before->numel)) what = "a gradient has another shape or type";
   }
@@ -333,11 +336,11 @@ static ax_status prepare(noted *l)
   return st;
 }
 
-static void conclude(noted *l)
+static void conclude(noted *l, bool leaves_gradients)
 {
   l->t->version->edits += l->written;
   if (l->t->work) l->t->work_edits = l->t->version->edits - (l->work_after ? 0 : 1);
-  set_grad(l->t, l->after);
+  if (!leaves_gradients) set_grad(l->t, l->after);
 }
 
 ax_status ax_capture_replay(ax_capture *c, bool first)
@@ -359,7 +362,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   }
   if (c->used) AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
   AX_TRY(c->backend->capture->replay(c->graph));
-  for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k]);
+  for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k], c->leaves_gradients);
 out:
   ax_grad_set_enabled(recording);
   return st;

@@ -149,9 +149,9 @@ local M = {}
 --- mixed_precision is not given; ACCELERATE_USE_CPU and ACCELERATE_TORCH_DEVICE choose the device.
 ---@param given table? device_placement, split_batches, dispatch_batches, even_batches, use_seedable_sampler, mixed_precision,
 ---  gradient_accumulation_steps, cpu, dataloader_config, rng_types, log_with, project_dir, project_config,
----  gradient_accumulation_plugin, step_scheduler_with_optimizer, kwargs_handlers; and, for what is not there yet (they raise),
----  deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin, megatron_lm_plugin, dynamo_backend, dynamo_plugin,
----  parallelism_config
+---  gradient_accumulation_plugin, step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward and
+---  backward of prepared models are recorded for each set of shapes and replayed on a GPU); and, for what is not there yet
+---  (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin, megatron_lm_plugin, dynamo_plugin, parallelism_config
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(given)
   local self = Class.new()

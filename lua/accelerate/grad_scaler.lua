@@ -7,6 +7,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local recording = require "accelerate.utils.recording"
 
 local fail = options.fail
 
@@ -54,6 +55,14 @@ end
 -- A copy of the scale: what is to be taken out again, whatever the scale is by then.
 local function copied_scale(live) return core.keep(live:narrow(1, 1, 1):reshape({}):to("float32")) end
 
+-- A captured step reads the scale where it lies now.
+local function expect(self, live)
+  local fits = recording.active.fits
+  fits[#fits + 1] = function()
+    if self._live ~= live then return "the loss scale was given other memory" end
+  end
+end
+
 -- What is known of an optimizer since its last step: whether its gradients were unscaled, and whether they overflowed.
 local function stage_of(self, optimizer)
   local stage = self._stages[optimizer]
@@ -76,6 +85,7 @@ function methods:scale(loss)
     else
       to_device(self, loss.device)
       self._used = core.no_grad(copied_scale, self._live)
+      if recording.active then expect(self, self._live) end
     end
     return loss * self._used
   end

@@ -136,7 +136,7 @@ end
 
 --- Words for Accelerator's mixed_precision.
 M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16" })
---- Words for Accelerator's dynamo_backend; of these, only NO is here.
+--- Words for Accelerator's dynamo_backend; of these, NO and CUDAGRAPHS are here.
 M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER",
   "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM", "HPU_BACKEND", "NEURON" })
 

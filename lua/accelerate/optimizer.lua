@@ -1,6 +1,7 @@
 --- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are synchronised.
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local recording = require "accelerate.utils.recording"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -29,7 +30,9 @@ local function apply(self, inner, scaler, closure)
   local result, stepped = scaler:step(inner, closure)
   scaler:update()
   if type(stepped) == "boolean" then stepped = not stepped end
+  local former = rawget(self, "_skipped")
   rawset(self, "_skipped", stepped)  -- or what the device found
+  if recording.active then recording.tell(function() rawset(self, "_skipped", stepped) end, function() rawset(self, "_skipped", former) end) end
   return result
 end
 

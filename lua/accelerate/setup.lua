@@ -64,10 +64,13 @@ local function refuse_engines(o)
     local from = o.dynamo_backend and "dynamo_backend" or "ACCELERATE_DYNAMO_BACKEND"
     if not rawget(dataclasses.DynamoBackend, backend:upper()) then
       local near = options.nearest(backend, ordered.sorted_keys(dataclasses.DynamoBackend))
-      fail("Accelerator: %s = '%s' is not a graph compiler%s; use 'no'", from, backend, near and (", did you mean '" .. near:lower() .. "'?") or "")
+      fail("Accelerator: %s = '%s' is not a graph compiler%s; use 'cudagraphs' or 'no'", from, backend, near and (", did you mean '" .. near:lower() .. "'?") or "")
     end
-    fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no'", from, backend)
+    if backend:lower() ~= "cudagraphs" then
+      fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no' or 'cudagraphs'", from, backend)
+    end
   end
+  return backend:lower()
 end
 
 --- Handlers by the name of the field that they are kept in; one of each class.
@@ -144,8 +147,9 @@ end
 ---@return table parts fields of the Accelerator, without the `_` that their names begin with; absent handlers are nil
 function M.read(given)
   local o = options.check("Accelerator", given, M.OPTIONS)
-  refuse_engines(o)
+  local dynamo_backend = refuse_engines(o)
   local parts = handlers(o.kwargs_handlers)
+  parts.dynamo_backend = dynamo_backend
   parts.device_placement = o.device_placement
   parts.step_scheduler_with_optimizer = o.step_scheduler_with_optimizer
   parts.dataloader_config = loader_config(o)

@@ -279,6 +279,14 @@ end
 
 -- ---- steps that the device may skip
 
+-- Counts of a batch may be too high from now on.
+local function unsettle(self, batch, present)
+  if batch.unsettled then return end
+  batch.unsettled, batch.present = true, present
+  rawset(self, "_hidden", state_of(self))
+  rawset(self, "state", nil)
+end
+
 -- What a batch is stepped with: whether to skip it (float32 on the batch's device), and how often it was.  Counts of different parameters are
 -- put right together, so the same ones must have been stepped ever since they were right.
 local function live_of(self, batch, skip)
@@ -292,11 +300,7 @@ local function live_of(self, batch, skip)
   batch.skipped = batch.skipped or core.keep(core.zeros({ 1 }, { dtype = "int64", device = device }))
   batch.live = batch.live or { skipped = batch.skipped }
   batch.live.skip = skip
-  if skip and not batch.unsettled then
-    batch.unsettled, batch.present = true, present
-    rawset(self, "_hidden", state_of(self))
-    rawset(self, "state", nil)
-  end
+  if skip then unsettle(self, batch, present) end
   return batch.live
 end
 
@@ -358,7 +362,10 @@ local function step_all(self, skip)
       if batch.pending[1] then fill_state(self, group, plan, batch) end
       local counted = recording.active and recorded.before(batch)
       local place = core.optim_step(self._kind, batch.params, batch.states, plan.hyper, live)
-      if counted and counted[1] then recorded.after(self, group, plan, counted, place) end
+      if counted and counted[1] then
+        local present = batch.present
+        recorded.after(self, group, plan, counted, place, live and skip and function() unsettle(self, batch, present) end)
+      end
     end
   end
 end

@@ -41,7 +41,8 @@ end
 ---@param plan table the one that was stepped; another one in its place does not fit
 ---@param counted table[] from before()
 ---@param number integer? the place of its numbers in the recording; nil: the step is only to be undone
-function M.after(optimizer, group, plan, counted, number)
+---@param unsettle function? for steps that the device may skip: says that the counts are not sure
+function M.after(optimizer, group, plan, counted, number, unsettle)
   local active = recording.active
   if recording.optimizers then recording.optimizers[optimizer] = true end
   local needs, hyper = plan.needs, {}
@@ -52,6 +53,7 @@ function M.after(optimizer, group, plan, counted, number)
       local state = counted[i].state
       state.step = state.step + 1
     end
+    if unsettle then unsettle() end
   end
   recording.tell(again, function()
     for _, c in ipairs(counted) do

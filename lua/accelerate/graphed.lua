@@ -1,0 +1,279 @@
+--- Accelerator{ dynamo_backend = "cudagraphs" }: a prepared model's forward and backward as two recordings for each set of shapes and modes, behind
+--- one op of the tape, so that an ordinary loop replays them (as torch.cuda.make_graphed_callables does it).
+---
+--- The optimizer, the loss and everything else of the script run as ever; accelerate.utils.capture takes all of a step.
+---
+--- On one rank the recorded backward adds into the parameters' gradients itself, as the eager one does, bit for bit; there is one recording for parameters
+--- without gradients and one for those that have some.  On several ranks the tape adds what it gives, so that the hooks of the reduction see it.
+local autocast = require "accelerate.autocast"
+local core = require "accelerate.core"
+local nested = require "accelerate.utils.nested"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local recording = require "accelerate.utils.recording"
+
+local fail = options.fail
+
+local M = {}
+
+local WARMUP, MOST = 3, 32
+
+-- ---- nested values --------------------------------------------------------------------------------------------------
+
+-- The tensors of `value` into `list`; false where there is something that is neither a tensor nor plain.
+local function flatten(value, list, words)
+  if core.is_tensor(value) then
+    list[#list + 1] = value
+    words[#words + 1] = core.tensor_key(value)
+  elseif nested.is_container(value) then
+    words[#words + 1] = "{"
+    for key, inner in ordered.pairs(value) do
+      words[#words + 1] = tostring(key) .. "="
+      if not flatten(inner, list, words) then return false end
+    end
+    words[#words + 1] = "}"
+  elseif type(value) == "table" or type(value) == "function" or type(value) == "userdata" then
+    return false
+  else
+    words[#words + 1] = type(value):sub(1, 1) .. tostring(value)
+  end
+  return true
+end
+
+-- `value` with its tensors replaced by those of `list`, in order from `at[1]` on.
+local function rebuild(value, list, at)
+  if core.is_tensor(value) then
+    at[1] = at[1] + 1
+    return list[at[1]]
+  end
+  if not nested.is_container(value) then return value end
+  local copy = getmetatable(value) and ordered.new() or {}
+  for key, inner in ordered.pairs(value) do copy[key] = rebuild(inner, list, at) end
+  return copy
+end
+
+local function rebuild_all(values, list)
+  local at, copies = { 0 }, { n = values.n }
+  for i = 1, values.n do copies[i] = rebuild(values[i], list, at) end
+  return copies
+end
+
+-- ---- recording ------------------------------------------------------------------------------------------------------
+
+local traced = require "accelerate.utils.scope".traced
+local function pack(...) return { n = select("#", ...), ... } end
+
+-- Records fn(...) on `device`; a list of what it returns.  apart: it has nothing to do with gradients of leaves.
+local function record(device, apart, fn, ...)
+  collectgarbage()
+  collectgarbage()
+  local active = recording.new "record"
+  local capture = core.capture_begin(device)
+  if apart then core.capture_leave_gradients(capture) end
+  recording.active = active
+  local results = pack(xpcall(fn, traced, ...))
+  recording.active = nil
+  local ok, message = results[1], results[2]
+  if ok and #active.again > 0 then ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer or a schedule" end
+  if ok then ok, message = pcall(core.capture_end, capture) end
+  if not ok then
+    core.capture_free(capture)
+    recording.undo(active)
+    error(message, 0)
+  end
+  table.remove(results, 1)
+  results.n = results.n - 1
+  return capture, results
+end
+
+local function wanted(list)
+  local found = {}
+  for _, t in ipairs(list) do
+    if t.requires_grad then found[#found + 1] = t end
+  end
+  return found
+end
+
+-- The recordings for arguments like these: `forward`, and `backwards`, made when they are first needed.
+local function make(self, args, tensors)
+  local inputs, outputs, words = {}, {}, {}
+  core.no_grad(function()
+    for i, t in ipairs(tensors) do inputs[i] = t:detach():clone() end
+  end)
+  for i, t in ipairs(tensors) do
+    if t.requires_grad then inputs[i].requires_grad = true end
+  end
+  local copies = rebuild_all(args, inputs)
+  local forward, results = record(self.device, true, self.forward, unpack(copies, 1, copies.n))
+  for i = 1, results.n do
+    if not flatten(results[i], outputs, words) then
+      core.capture_free(forward)
+      fail("dynamo_backend = 'cudagraphs': result %d of the model's forward must be a tensor, or a table of tensors and plain values, got %s", i,
+        options.show(results[i]))
+    end
+  end
+  local pair = { device = self.device, forward = forward, inputs = inputs, outputs = {}, seeded = {}, shape = results, params = wanted(self.model:parameters()),
+    direct = require("accelerate.state").PartialState().num_processes == 1, first = true, roots = wanted(outputs), leaves = wanted(inputs), seeds = {}, backwards = {} }
+  core.no_grad(function()
+    for i, t in ipairs(pair.roots) do pair.seeds[i] = core.zeros(t.shape, { dtype = t.dtype, device = t.device }) end
+  end)
+  for i, t in ipairs(outputs) do pair.outputs[i], pair.seeded[i] = t:detach(), t.requires_grad end
+  return pair
+end
+
+-- One more recording of the backward pass, of the graph that the recorded forward left.  grads: for the inputs, and the parameters if not `direct`.
+local function make_backward(pair)
+  local targets = { unpack(pair.leaves) }
+  if not pair.direct then
+    for _, p in ipairs(pair.params) do targets[#targets + 1] = p end
+    local capture, grads = record(pair.device, true, core.grad, pair.roots, targets, { grad_outputs = pair.seeds, allow_unused = true, retain_graph = true })
+    return { capture = capture, grads = grads, first = true }
+  end
+  local capture = record(pair.device, false, core._backward, pair.roots, pair.seeds, true)
+  local grads = {}
+  for i, t in ipairs(targets) do grads[i], t.grad = t.grad, nil end
+  return { capture = capture, grads = grads, first = true }
+end
+
+local function replay_backward(pair)
+  local found
+  for _, backward in ipairs(pair.backwards) do
+    if core.capture_fits(backward.capture) then found = backward break end
+  end
+  if not found then
+    if #pair.backwards == 8 then core.capture_free(table.remove(pair.backwards, 1).capture) end
+    found = make_backward(pair)
+    table.insert(pair.backwards, found)
+  end
+  core.capture_replay(found.capture, found.first)
+  found.first = false
+  if pair.direct then
+    for _, t in ipairs(pair.leaves) do t.grad = nil end
+  end
+  return found.grads
+end
+
+-- ---- the op on the tape ---------------------------------------------------------------------------------------------
+
+local op = core.Function {
+  name = "graphed",
+  -- (pair, tensors..., parameters...) -> the tensors of the results.  Where the recording adds into gradients itself one parameter stands for all.
+  forward = function(ctx, pair, ...)
+    ctx.pair, ctx.needs = pair, {}
+    for i, input in ipairs(pair.inputs) do
+      local given = select(i, ...)
+      ctx.needs[i] = given.requires_grad
+      input:copy_(given)
+    end
+    core.capture_replay(pair.forward, pair.first)
+    pair.first = false
+    pair.pending = setmetatable({ ctx }, { __mode = "v" })
+    local copies = {}
+    for i, t in ipairs(pair.outputs) do copies[i] = t:clone() end -- the next replay writes into t
+    return unpack(copies)
+  end,
+  backward = function(ctx, ...)
+    local pair, n = ctx.pair, 0
+    if not pair.pending or pair.pending[1] ~= ctx then
+      fail("backward: dynamo_backend = 'cudagraphs': the model was called again since, and its activations were overwritten; call backward once for each call")
+    end
+    for i, seeded in ipairs(pair.seeded) do
+      if seeded then
+        n = n + 1
+        pair.seeds[n]:copy_((select(i, ...)))
+      end
+    end
+    local grads, list, at = replay_backward(pair), { n = 1 + #pair.inputs + #pair.params }, 0
+    pair.pending = nil
+    if pair.direct then list.n = 1 + #pair.inputs + math.min(1, #pair.params) end
+    for i = 1, #pair.inputs do
+      if pair.inputs[i].requires_grad then
+        at = at + 1
+        list[1 + i] = grads[at]
+      end
+    end
+    for i = 1, pair.direct and 0 or #pair.params do list[1 + #pair.inputs + i] = grads[at + i] end
+    return unpack(list, 1, list.n)
+  end,
+}
+
+-- ---- calls ----------------------------------------------------------------------------------------------------------
+
+local function key_of(self, words)
+  local letters = {}
+  for i, module in ipairs(self.modules) do letters[i] = module.training and "t" or "e" end
+  for _, p in ipairs(self.model:parameters()) do letters[#letters + 1] = p.requires_grad and "g" or "f" end
+  words[#words + 1] = table.concat(letters)
+  words[#words + 1] = autocast.is_autocast_enabled() and autocast.get_autocast_dtype() or "-"
+  return table.concat(words, " ")
+end
+
+local function free(pair)
+  core.capture_free(pair.forward)
+  for _, backward in ipairs(pair.backwards) do core.capture_free(backward.capture) end
+end
+
+local function call(self, ...)
+  local args, tensors, words = pack(...), {}, {}
+  if not core.is_grad_enabled() or recording.active or core.is_recording() then return self.forward(...) end
+  for i = 2, args.n do
+    if not flatten(args[i], tensors, words) then return self.forward(...) end
+  end
+  for _, t in ipairs(tensors) do
+    if t.device ~= self.device then return self.forward(...) end
+  end
+  local key = key_of(self, words)
+  local entry = self.entries[key]
+  if not entry then
+    if self.n >= MOST then
+      fail("dynamo_backend = 'cudagraphs': the model was called with %d different sets of shapes and modes, each of which is recorded by itself; pad to fewer "
+        .. "shapes, or use dynamo_backend = 'no'", self.n + 1)
+    end
+    entry = { calls = 0 }
+    self.entries[key], self.n = entry, self.n + 1
+  end
+  local pair = entry.pair
+  if pair and not core.capture_fits(pair.forward) then
+    free(pair)
+    pair, entry.pair, entry.calls = nil, nil, WARMUP - 1
+  end
+  if entry.calls < WARMUP then
+    entry.calls = entry.calls + 1
+    return self.forward(...)
+  end
+  if not pair then
+    pair = make(self, { n = args.n, unpack(args, 1, args.n) }, tensors)
+    entry.pair = pair
+    self.recorded = self.recorded + 1
+  elseif pair.pending and pair.pending[1] then
+    return self.forward(...) -- a backward pass is still to come for the activations of the call before
+  end
+  for i = 1, pair.direct and math.min(1, #pair.params) or #pair.params do tensors[#tensors + 1] = pair.params[i] end
+  local outputs = { op(pair, unpack(tensors)) }
+  self.replayed = self.replayed + 1
+  local results = rebuild_all(pair.shape, outputs)
+  return unpack(results, 1, results.n)
+end
+
+local wrapped = setmetatable({}, { __mode = "k" })
+
+--- Makes `model.forward` replay.  Once more for the same model: nothing.
+---@param model accelerate.nn.Module
+---@param device string where it is; on the CPU nothing changes
+function M.wrap(model, device)
+  if wrapped[model] or device == "cpu" then return end
+  local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {}, recorded = 0, replayed = 0 }
+  for _, module in ipairs(model:modules()) do self.modules[#self.modules + 1] = module end
+  wrapped[model] = self
+  model.forward = function(...) return call(self, ...) end
+end
+
+--- How often a wrapped model was recorded and replayed; nil: it is none.
+---@param model accelerate.nn.Module
+---@return { recorded: integer, replayed: integer }?
+function M.stats(model)
+  local self = wrapped[model]
+  return self and { recorded = self.recorded, replayed = self.replayed }
+end
+
+return M

@@ -1,0 +1,478 @@
+--- Captured steps: on a device, against the same steps run eagerly, bit for bit; what they refuse; what they keep.
+local device = require "spec.support.device"
+local accelerate = require "accelerate"
+local capture = require "accelerate.utils.capture".capture
+local core = require "accelerate.core"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local state = require "accelerate.state"
+local tensor = require "accelerate.tensor"
+local F = nn.functional
+
+if not device.name then
+  describe("captured steps", function() it("need a device", function() pending(device.reason) end) end)
+  return
+end
+if device.fake then
+  describe("captured steps", function() it("need CUDA, or its emulation", function() pending("the fake device records nothing") end) end)
+  return
+end
+
+local D = device.name
+local STEPS = 20
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
+end
+
+local function same(a, b, what) assert.is_true(core.same_bits(a, b), what .. " differs") end
+
+-- Parameters, buffers and optimizer states of two runs.
+local function same_state(one, other)
+  for name, p in one.model:named_parameters() do
+    local twin = other.model:get_parameter(name)
+    same(p, twin, name)
+    if one.optimizer.state[p] then
+      for key, value in pairs(one.optimizer.state[p]) do
+        if core.is_tensor(value) then same(value, other.optimizer.state[twin][key], name .. "." .. key)
+        else assert.are.equal(value, other.optimizer.state[twin][key], name .. "." .. key) end
+      end
+    end
+  end
+  local buffers = other.model:buffers()
+  for i, b in ipairs(one.model:buffers()) do same(b, buffers[i], "buffer " .. i) end
+  assert.are.equal(one.optimizer.param_groups[1].lr, other.optimizer.param_groups[1].lr)
+  assert.are.equal(tensor.default_generator():get_state(), one.generator)
+end
+
+-- Runs STEPS steps of what `build` makes: { model, optimizer, step, batch = fn(i) -> ... }; all with the same draws.
+local function run(build, captured, opts, steps)
+  tensor.manual_seed(3)
+  local job = build()
+  local step = captured and capture(job.step, opts) or job.step
+  job.losses, job.captured = {}, captured and step
+  for i = 1, steps or STEPS do
+    local loss = step(job.batch(i))
+    job.losses[i] = core.is_tensor(loss) and loss:item() or loss[1]:item()
+    if job.after then job.after() end
+  end
+  job.generator = tensor.default_generator():get_state()
+  return job
+end
+
+local function agree(build, opts, steps)
+  local eager, captured = run(build, false, nil, steps), run(build, true, opts, steps)
+  assert.are.same(eager.losses, captured.losses)
+  same_state(eager, captured)
+  return captured.captured:stats(), captured
+end
+
+-- ---- models -----------------------------------------------------------------------------------------------------
+
+local function mlp(make_optimizer, make_schedule)
+  return function()
+    local model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
+    model:to(D)
+    local optimizer = make_optimizer(model:parameters())
+    local schedule = make_schedule and make_schedule(optimizer)
+    local function step(x, y)
+      local loss = F.cross_entropy(model(x), y)
+      loss:backward()
+      core.clip_grad_norm_(model:parameters(), 1)
+      optimizer:step()
+      if schedule then schedule:step() end
+      optimizer:zero_grad()
+      return loss
+    end
+    return { model = model, optimizer = optimizer, step = step,
+      batch = function() return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D }) end }
+  end
+end
+
+local function sgd(params) return optim.SGD(params, { lr = 0.1, momentum = 0.9, nesterov = true }) end
+local function adamw(params) return optim.AdamW(params, { lr = 0.02 }) end
+
+local Gpt = nn.class "Gpt"
+function Gpt:init()
+  self.tokens = nn.Embedding(19, 16)
+  self.norm = nn.LayerNorm(16)
+  self.qkv = nn.Linear(16, 48)
+  self.out = nn.Linear(16, 16)
+  self.head = nn.Linear(16, 19)
+end
+function Gpt:forward(ids)
+  local x = self.tokens(ids)
+  local q, k, v = self.qkv(self.norm(x)):split_heads(2)
+  local seen = F.scaled_dot_product_attention(q, k, v, { is_causal = true, dropout_p = self.training and 0.2 or 0 })
+  x = x + self.out(seen:transpose(2, 3):reshape(ids:size(1), ids:size(2), 16))
+  return self.head(F.gelu(x))
+end
+
+local function gpt()
+  local model = Gpt()
+  model:to(D)
+  local optimizer = adamw(model:parameters())
+  local schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, { T_max = STEPS })
+  return { model = model, optimizer = optimizer, batch = function() return tensor.randint(0, 19, { 2, 8 }, { device = D }) end,
+    step = function(ids)
+      local logits = model(ids)
+      local loss = F.cross_entropy(logits:narrow(2, 1, 7):reshape(-1, 19), ids:narrow(2, 2, 7):reshape(-1))
+      optimizer:zero_grad()
+      loss:backward()
+      optimizer:step()
+      schedule:step()
+      return loss
+    end }
+end
+
+local function cnn()
+  local model = nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 9, 3))
+  model:to(D)
+  local optimizer = sgd(model:parameters())
+  return { model = model, optimizer = optimizer,
+    batch = function() return tensor.randn(4, 2, 6, 6, { device = D }), tensor.randint(0, 3, { 4 }, { device = D }) end,
+    step = function(x, y)
+      local loss = F.cross_entropy(model(x), y)
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      return { loss }
+    end }
+end
+
+-- A prepared model; `each`: what is done beside the step.
+local function prepared(precision, opts)
+  opts = opts or {}
+  return function()
+    state.reset()
+    local accelerator = accelerate.Accelerator { mixed_precision = precision, gradient_accumulation_steps = opts.accumulate or 1,
+      kwargs_handlers = opts.handlers and opts.handlers() }
+    local model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    local optimizer = adamw(model:parameters())
+    model, optimizer = accelerator:prepare(model, optimizer)
+    local job = { model = model, optimizer = optimizer, accelerator = accelerator,
+      batch = function() return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D }) end }
+    function job.step(x, y)
+      local loss = F.cross_entropy(model(x), y)
+      accelerator:backward(loss)
+      if accelerator.sync_gradients then accelerator:clip_grad_norm_(model:parameters(), 1) end
+      optimizer:step()
+      optimizer:zero_grad()
+      return loss
+    end
+    return job
+  end
+end
+
+describe(("captured steps on %s (%s)"):format(D, device.kind), function()
+  local former
+  setup(function() former = core.set_default_device("cpu") end)
+  teardown(function() core.set_default_device(former) end)
+
+  it("give the bits of eager ones: a network with dropout, SGD with momentum, clipping", function()
+    assert.are.same({ eager = 3, recorded = 1, replayed = STEPS - 4, verified = 0, keys = 1 }, (agree(mlp(sgd))))
+  end)
+
+  it("AdamW with a schedule, compared on the way", function()
+    local stats = agree(mlp(adamw, function(o) return optim.lr_scheduler.StepLR(o, { step_size = 3, gamma = 0.5 }) end), { verify = 4 })
+    assert.are.equal(4, stats.verified)
+  end)
+
+  it("attention with dropout, gradients cleared in the middle, a cosine", function()
+    assert.are.equal(1, agree(gpt, { warmup = 2 }).recorded)
+  end)
+
+  it("convolutions and the running statistics of batch norm", function() assert.are.equal(1, agree(cnn).recorded) end)
+
+  describe("of prepared models", function()
+    after_each(function() state.reset() end)
+
+    it("in float32 and in bfloat16", function()
+      agree(prepared("no"))
+      agree(prepared("bf16"), { verify = 5 })
+    end)
+
+    -- float16 with a scale that overflows at first and grows soon
+    local function scaled() return { accelerate.utils.GradScalerKwargs { init_scale = 2 ^ 24, growth_interval = 3 } } end
+    it("in float16, with a loss scale that falls, steps that are skipped, and counts that are right in the end", function()
+      local _, job = agree(prepared("fp16", { handlers = scaled }))
+      assert.is_true(job.accelerator.scaler:get_scale() < 2 ^ 24)
+      local first = job.model:parameters()[1]
+      assert.is_true(job.optimizer.state[first].step < STEPS)
+    end)
+
+    it("with accumulation: one recording for batches that only add up, one for those that step", function()
+      local function train(captured)
+        tensor.manual_seed(3)
+        local job, losses = prepared("no", { accumulate = 2 })(), {}
+        local step = captured and capture(job.step) or job.step
+        for i = 1, STEPS do
+          local x, y = job.batch()
+          job.accelerator:accumulate(job.model, function() losses[i] = step(x, y):item() end)
+        end
+        job.losses, job.generator, job.captured = losses, tensor.default_generator():get_state(), captured and step
+        return job
+      end
+      local eager, captured = train(false), train(true)
+      assert.are.same(eager.losses, captured.losses)
+      same_state(eager, captured)
+      local stats = captured.captured:stats()
+      assert.are.equal(2, stats.recorded)
+      assert.are.equal(2, stats.keys)
+    end)
+
+    it("follow a scheduler that was prepared, and the accelerator's count of batches", function()
+      local function train(captured)
+        tensor.manual_seed(5)
+        local job, losses = prepared("no")(), {}
+        local schedule = job.accelerator:prepare(optim.lr_scheduler.CosineAnnealingLR(job.optimizer, { T_max = STEPS }))
+        local function step(x, y)
+          return job.accelerator:accumulate(job.model, function()
+            local loss = job.step(x, y)
+            schedule:step()
+            return loss
+          end)
+        end
+        if captured then step = capture(step) end
+        for i = 1, STEPS do losses[i] = step(job.batch()):item() end
+        return losses, job.accelerator.step, schedule:get_last_lr(), job.optimizer.param_groups[1].lr
+      end
+      local losses, count, rates, rate = train(false)
+      local losses_, count_, rates_, rate_ = train(true)
+      assert.are.same({ losses, count, rates, rate }, { losses_, count_, rates_, rate_ })
+      assert.are.equal(STEPS, count)
+    end)
+  end)
+
+  it("record anew for other shapes, modes and numbers, and go back to what was recorded", function()
+    local model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    model:to(D)
+    local step = capture(function(x, factor) return model(x) * factor end, { warmup = 1 })
+    local function call(n, factor) return step(tensor.ones(n, 4, { device = D }), factor) end
+    local eager
+    tensor.no_grad(function()
+      for _ = 1, 3 do call(2, 1) call(3, 1) end
+      assert.are.same({ eager = 2, recorded = 2, replayed = 2, verified = 0, keys = 2 }, step:stats())
+      for _ = 1, 3 do call(2, 2) end
+      assert.are.equal(3, step:stats().recorded)
+      model:eval()
+      for _ = 1, 3 do eager = call(2, 1) end
+      assert.are.equal(4, step:stats().keys)
+      same(eager, model(tensor.ones(2, 4, { device = D })), "result")
+      model:train()
+      call(2, 1)
+    end)
+    assert.are.equal(4, step:stats().recorded)
+    step:reset()
+    assert.are.equal(0, step:stats().keys)
+  end)
+
+  it("take a parameter's new memory, a loaded state and another learning rate", function()
+    local build = mlp(adamw)
+    local function train(captured)
+      tensor.manual_seed(3)
+      local job, losses = build(), {}
+      local step = captured and capture(job.step, { warmup = 1 }) or job.step
+      for i = 1, 12 do
+        if i == 5 then job.optimizer.param_groups[1].lr = 0.5 end
+        if i == 7 then job.optimizer:load_state_dict(job.optimizer:state_dict()) end
+        if i == 10 then
+          local p = job.model:parameters()[1]
+          tensor.no_grad(function() p.data = p:detach() * 2 end)
+        end
+        losses[i] = step(job.batch()):item()
+      end
+      return losses, captured and step:stats()
+    end
+    local losses, stats = train(true)
+    assert.are.same(train(false), losses)
+    assert.are.equal(3, stats.recorded)
+  end)
+
+  describe("refuse", function()
+    local w
+    before_each(function() w = tensor.ones(3, { device = D, requires_grad = true }) end)
+
+    -- Records fn at the second call; the message, and that all is as before.
+    local function refused(pattern, fn, ...)
+      local step = capture(function(x) if core.is_recording() then return fn(x) end return x + 1 end, { warmup = 1 })
+      local x, draws = tensor.ones(3, { device = D }), tensor.default_generator():get_state()
+      step(x)
+      for _ = 1, 2 do fails(pattern, step, x, ...) end
+      assert.is_false(core.is_recording())
+      assert.are.equal(draws, tensor.default_generator():get_state())
+      assert.are.equal(6, (x + 1):sum():item())
+    end
+
+    it("what waits or copies, by the script's line", function()
+      refused("capture_spec.lua:", function(x) return x:sum():item() end)
+      refused("item: the host cannot read from cuda:0 while a step is recorded", function(x) return x:sum():item() end)
+      refused("the host cannot read from", function(x) return x:to("cpu") end)
+      refused("the host cannot read from", function(x) return x:totable() end)
+      refused("synchronize: the host cannot wait for", function(x) core.synchronize(D) return x end)
+      refused("empty_cache: cannot be called", function(x) core.empty_cache(D) return x end)
+      refused("tensor: the host cannot send data to", function(x) return x + tensor({ 1, 2, 3 }, { device = D }) end)
+      refused("computes on cpu while a step is recorded", function(x) return x, tensor.ones(2) + 1 end)
+      refused("manual_seed: a generator cannot be set", function(x) tensor.manual_seed(1) return x end)
+    end)
+
+    it("draws that were made before an error do not count, gradients are as they were", function()
+      refused("on purpose", function(x)
+        (F.dropout(x, 0.5, { training = true }) * w):sum():backward()
+        error("on purpose")
+      end)
+      assert.is_nil(w.grad)
+    end)
+
+    it("arguments and results that a replay could not have", function()
+      fails("capture: argument 1 must be a tensor, a number", capture(same), print)
+      fails("capture: argument 1.x lies on cpu; the step is captured for " .. D, capture(same, { device = D }), { x = tensor.ones(1) })
+      fails("capture: argument 1 requires a gradient", capture(same), w)
+      fails("capture: result 1 is 7", capture(function() return 7 end, { device = D }))
+      fails("capture: result 1.y lies on cpu", capture(function() return { y = tensor.ones(1) } end, { device = D }))
+      refused("changes argument 1 in place", function(x) return x:add_(1) end)
+      fails("capture: expected a function, got nil", capture)
+      fails("did you mean 'verify'", capture, same, { verfy = 2 })
+    end)
+
+    it("a history from outside", function()
+      local y = w * 2
+      local step = capture(function(x)
+        local loss = (x * (core.is_recording() and y or w)):sum()
+        loss:backward()
+        return loss
+      end, { warmup = 1 })
+      step(tensor.ones(3, { device = D }))
+      fails("a tensor with a history from before it", step, tensor.ones(3, { device = D }))
+    end)
+
+    it("an optimizer's first step, LOMO, and windows of several batches inside", function()
+      local optimizer = adamw { w }
+      refused("AdamW:step: the state of a parameter is made in its first step", function(x)
+        (x * w):sum():backward()
+        optimizer:step()
+        return x
+      end)
+      assert.is_nil(optimizer.state[w])
+    end)
+
+    it("too many shapes", function()
+      local step = capture(function(x) return x + 1 end, { max_graphs = 2 })
+      step(tensor.ones(1, { device = D }))
+      step(tensor.ones(2, { device = D }))
+      fails("the step was called with 3 different sets of shapes", step, tensor.ones(3, { device = D }))
+    end)
+  end)
+
+  it("a thousand replays allocate nothing, and a dropped recording gives its memory back", function()
+    local function settle()
+      collectgarbage() collectgarbage()
+      core.empty_cache(D)
+      return core.memory_stats(D)
+    end
+    local before = settle()
+    do
+      local job = run(mlp(adamw), true)
+      local x, y = job.batch()
+      job.captured(x, y)
+      collectgarbage("stop")
+      local calls = core.memory_stats(D).allocations
+      for _ = 1, 1000 do job.captured(x, y) end
+      assert.are.equal(calls, core.memory_stats(D).allocations)
+      collectgarbage("restart")
+      job.captured:reset()
+    end
+    local after = settle()
+    assert.are.equal(before.live_bytes, after.live_bytes)
+    assert.are.equal(before.live_blocks, after.live_blocks)
+  end)
+
+  it("verify finds what a replay does differently", function()
+    local model = nn.Linear(3, 3)
+    model:to(D)
+    local calls = 0
+    local step = capture(function(x)
+      calls = calls + 1
+      tensor.no_grad(function() model.weight:add_(calls > 3 and 1 or 0) end) -- a number of Lua's: recorded as it was
+      return model(x):detach()
+    end, { warmup = 1, verify = 2 })
+    local x = tensor.ones(2, 3, { device = D })
+    step(x) step(x) step(x)
+    calls = 5
+    fails("result 1 differs between the replay and the eager step", step, x)
+
+    local quiet = capture(function(y)
+      calls = calls + 1
+      tensor.no_grad(function() model.bias:add_(calls > 3 and 1 or 0) end)
+      return y + 1
+    end, { warmup = 1, verify = 1 })
+    calls = 0
+    local function forward() model(x) end
+    forward()
+    quiet(x)
+    quiet(x)
+    calls = 5
+    fails("differs between the replay and the eager step, in replay 1", quiet, x)
+  end)
+
+  describe("with dynamo_backend = 'cudagraphs'", function()
+    local graphed = require "accelerate.graphed"
+    after_each(function() state.reset() end)
+
+    local function train(backend, precision, change)
+      state.reset()
+      tensor.manual_seed(3)
+      local accelerator = accelerate.Accelerator { mixed_precision = precision, dynamo_backend = backend }
+      local model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3))
+      local optimizer = adamw(model:parameters())
+      model, optimizer = accelerator:prepare(model, optimizer)
+      local losses = {}
+      for i = 1, STEPS do
+        local x, y = tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D })
+        local loss = F.cross_entropy(model(x), y)
+        if change then loss = change(model, x, y, loss, i) end
+        accelerator:backward(loss)
+        accelerator:clip_grad_norm_(model:parameters(), 1)
+        optimizer:step()
+        optimizer:zero_grad()
+        losses[i] = loss:item()
+      end
+      return losses, model, optimizer
+    end
+
+    local function compare(...)
+      local losses, model = train("no", ...)
+      local losses_, model_ = train("cudagraphs", ...)
+      assert.are.same(losses, losses_)
+      for name, p in model:named_parameters() do same(p, model_:get_parameter(name), name) end
+      return graphed.stats(model_)
+    end
+
+    it("forward and backward are replayed, with the bits of an ordinary loop", function()
+      assert.are.same({ recorded = 1, replayed = STEPS - 3 }, compare("no"))
+      assert.are.same({ recorded = 1, replayed = STEPS - 3 }, compare("bf16"))
+    end)
+
+    it("a second call before backward runs as it is, and evaluation, too", function()
+      local stats = compare("no", function(model, x, y, loss)
+        tensor.no_grad(function() model(x) end)
+        return loss + F.cross_entropy(model(x * 2), y)
+      end)
+      assert.are.equal(1, stats.recorded)
+    end)
+
+    it("a forward that waits is an error with its line", function()
+      local accelerator = accelerate.Accelerator { dynamo_backend = "cudagraphs" }
+      local Net = nn.class "Waits"
+      function Net:init() self.fc = nn.Linear(2, 2) end
+      function Net:forward(x) return self.fc(x) * x:sum():item() end
+      local model = accelerator:prepare(Net())
+      local x = tensor.ones(1, 2, { device = D })
+      for _ = 1, 3 do model(x):sum():backward() end
+      fails("item: the host cannot read from", model, x)
+      assert.is_false(core.is_recording())
+    end)
+  end)
+end)
