@@ -25,9 +25,7 @@ end
 ---@field optimizers table[] the prepared optimizers that it follows
 local Accelerated = {}
 
---- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once under split_batches and
---- num_processes times otherwise.  With step_scheduler_with_optimizer = false: always once.
-function Accelerated:step(...)
+local function move(self, ...)
   local inner = rawget(self, "scheduler")
   if not rawget(self, "step_with_optimizer") then return inner:step(...) end
   if not gradient_state.sync_gradients then return end
@@ -48,7 +46,9 @@ function Accelerated:step(...)
   end
 end
 
-Accelerated.step = recording.scheduled(Accelerated.step)
+--- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once under split_batches and
+--- num_processes times otherwise.  With step_scheduler_with_optimizer = false: always once.
+function Accelerated:step(...) return recording.schedule(self, move, ...) end
 
 function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
 function Accelerated:get_lr() return rawget(self, "scheduler"):get_lr() end

@@ -68,30 +68,27 @@ local function put_back(groups, list)
   end
 end
 
---- A schedule's step that tells of itself.
----@param step function(self, ...)
----@return function
-function M.scheduled(step)
-  return function(self, ...)
-    local active = M.active
-    if not active or active.inside then return step(self, ...) end
-    local groups = self.optimizer and self.optimizer.param_groups or {}
-    local state, rates, n, given = self:state_dict(), options_of(groups), select("#", ...), { ... }
-    for i = 1, n do
-      if type(given[i]) ~= "number" and given[i] ~= nil then
-        fail("%s: step: a captured step cannot move a schedule by a tensor's value; call it outside the step", self.__name or "scheduler")
-      end
+--- Runs a schedule's step(self, ...), and tells of it.
+---@param step function
+function M.schedule(self, step, ...)
+  local active = M.active
+  if not active or active.inside then return step(self, ...) end
+  local groups = self.optimizer and self.optimizer.param_groups or {}
+  local state, rates, n, given = self:state_dict(), options_of(groups), select("#", ...), { ... }
+  for i = 1, n do
+    if type(given[i]) ~= "number" and given[i] ~= nil then
+      fail("%s: step: a captured step cannot move a schedule by a tensor's value; call it outside the step", self.__name or "scheduler")
     end
-    active.inside = true
-    local ok, result = pcall(step, self, ...)
-    active.inside = false
-    if not ok then error(result, 0) end
-    M.tell(function() step(self, unpack(given, 1, n)) end, function()
-      self:load_state_dict(state)
-      put_back(groups, rates)
-    end)
-    return result
   end
+  active.inside = true
+  local ok, result = pcall(step, self, ...)
+  active.inside = false
+  if not ok then error(result, 0) end
+  M.tell(function() step(self, unpack(given, 1, n)) end, function()
+    self:load_state_dict(state)
+    put_back(groups, rates)
+  end)
+  return result
 end
 
 return M

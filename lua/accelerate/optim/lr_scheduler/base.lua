@@ -139,12 +139,13 @@ function LRScheduler:get_lr()
   fail("%s has no get_lr method: define `function %s:get_lr() ... end`", self.__name, self.__name)
 end
 
---- Sets the next learning rates. Call it after optimizer:step().
-function LRScheduler:step()
+local function move(self)
   self._step_count = self._step_count + 1
   self:_update_lr()
 end
-LRScheduler.step = recording.scheduled(LRScheduler.step)
+
+--- Sets the next learning rates. Call it after optimizer:step().
+function LRScheduler:step() return recording.schedule(self, move) end
 
 -- Sets the learning rates of the next step, or of step `epoch`.
 function LRScheduler:_update_lr(epoch)

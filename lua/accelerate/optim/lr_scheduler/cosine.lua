@@ -74,9 +74,7 @@ local function enter(self, epoch)
   end
 end
 
---- Sets the next learning rates; or those of `epoch`, which may be fractional: step(epoch + batch / batches).
----@param epoch? number at least 0
-function CosineAnnealingWarmRestarts:step(epoch)
+local function move_restarts(self, epoch)
   if epoch ~= nil then options.value(self.__name .. ":step", "epoch", epoch, { "number", min = 0 }) end
   if epoch == nil and self.last_epoch < 0 then epoch = 0 end
   if epoch == nil then
@@ -92,6 +90,9 @@ function CosineAnnealingWarmRestarts:step(epoch)
   self.last_epoch = math.floor(epoch)
   self:_apply(self:get_lr())
 end
-CosineAnnealingWarmRestarts.step = recording.scheduled(CosineAnnealingWarmRestarts.step)
+
+--- Sets the next learning rates; or those of `epoch`, which may be fractional: step(epoch + batch / batches).
+---@param epoch? number at least 0
+function CosineAnnealingWarmRestarts:step(epoch) return recording.schedule(self, move_restarts, epoch) end
 
 return { CosineAnnealingLR = CosineAnnealingLR, CosineAnnealingWarmRestarts = CosineAnnealingWarmRestarts }

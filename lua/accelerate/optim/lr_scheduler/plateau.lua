@@ -66,9 +66,7 @@ local function reduce(self)
   end
 end
 
---- Takes the metric of one more epoch.
----@param metrics number|accelerate.Tensor one number
-function ReduceLROnPlateau:step(metrics)
+local function take_metric(self, metrics)
   options.value("ReduceLROnPlateau:step", "metrics", metrics, { "number|tensor" })
   local value = type(metrics) == "number" and metrics or metrics:item()
   self.last_epoch = self.last_epoch + 1
@@ -86,7 +84,10 @@ function ReduceLROnPlateau:step(metrics)
   end
   self._last_lr = base.scaled(self)
 end
-ReduceLROnPlateau.step = recording.scheduled(ReduceLROnPlateau.step)
+
+--- Takes the metric of one more epoch.
+---@param metrics number|accelerate.Tensor one number
+function ReduceLROnPlateau:step(metrics) return recording.schedule(self, take_metric, metrics) end
 
 -- An infinite best is left out: files have no name for it.
 function ReduceLROnPlateau:state_dict()

@@ -96,8 +96,7 @@ function SequentialLR:_update_lr(epoch)
   self._last_lr = self._schedulers[at]:get_last_lr()
 end
 
---- Sets the next learning rates. Call it after optimizer:step().
-function SequentialLR:step()
+local function move_sequence(self)
   self.last_epoch = self.last_epoch + 1
   local at = base.count_up_to(self._milestones, self.last_epoch) + 1
   local scheduler = self._schedulers[at]
@@ -108,7 +107,9 @@ function SequentialLR:step()
   end
   self._last_lr = scheduler:get_last_lr()
 end
-SequentialLR.step = recording.scheduled(SequentialLR.step)
+
+--- Sets the next learning rates. Call it after optimizer:step().
+function SequentialLR:step() return recording.schedule(self, move_sequence) end
 
 SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
@@ -127,12 +128,13 @@ function ChainedScheduler:init(schedulers)
   self._last_lr = base.scaled(self)
 end
 
---- Steps them all, in order. Call it after optimizer:step().
-function ChainedScheduler:step()
+local function move_chain(self)
   for _, scheduler in ipairs(self._schedulers) do scheduler:step() end
   self._last_lr = base.scaled(self)
 end
-ChainedScheduler.step = recording.scheduled(ChainedScheduler.step)
+
+--- Steps them all, in order. Call it after optimizer:step().
+function ChainedScheduler:step() return recording.schedule(self, move_chain) end
 
 -- As parts of a SequentialLR.
 function ChainedScheduler:_initial_step()
