@@ -455,8 +455,9 @@ AX_API double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t ste
 /* One run of parameters.  Neighbouring runs with the same step count are merged before the kernel sees them. */
 typedef struct ax_segment {
   void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
-  void *work;                         /* bfloat16: the kernel writes the new parameter there, rounded; NULL: no such copy */
+  void *work;                         /* of work_dtype, bfloat16 or float16: the kernel writes the new parameter there, rounded; NULL: no such copy */
   const void *grad;
+  ax_dtype work_dtype;
   const void *home[3 + AX_MAX_STATES]; /* the storages of param, grad, work, states; NULL: not known, so gaps are never bridged */
   int64_t n;
   int64_t step;       /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */

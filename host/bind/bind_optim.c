@@ -235,7 +235,7 @@ static ax_tensor *work_of(const ax_tensor *p, bool skippable)
 {
   enum { SMALL = 16384 };
   ax_tensor *work = p->work;
-  if (!work || work->dtype != AX_BF16 || work->numel != p->numel || !ax_tensor_is_contiguous(work)) return NULL;
+  if (!work || !ax_is_half((ax_dtype)work->dtype) || work->numel != p->numel || !ax_tensor_is_contiguous(work)) return NULL;
   return p->work_edits == p->version->edits || (p->numel < SMALL && !skippable) ? work : NULL;
 }
 
@@ -256,6 +256,7 @@ static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const
   written[1] = work;
   if (work) {
     s->work = ax_data(work);
+    s->work_dtype = (ax_dtype)work->dtype;
     s->home[2] = work->storage;
   }
   for (int i = 0; i < row->n_states; i++) {

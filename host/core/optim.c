@@ -57,7 +57,7 @@ static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool b
 {
   const int64_t size = a->n * item, gap = (const char *)b->param - (const char *)a->param;
 
-  if (a->step != b->step || a->number != b->number) return false;
+  if (a->step != b->step || a->number != b->number || a->work_dtype != b->work_dtype) return false;
   for (int k = 0; k < 3 + AX_MAX_STATES; k++) {
     const bool used = k < 2 || (k == 2 ? a->work != NULL : a->state[k - 3] != NULL);
     if (used) bridge &= a->home[k] && a->home[k] == b->home[k];

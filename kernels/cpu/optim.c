@@ -48,11 +48,45 @@ static void optim_range(int64_t lo, int64_t hi, void *ud)
   EACH_SEGMENT(j, lo, hi, s, at, count) j->kernel(s, at, count, j->h);
 }
 
+/* Working copies in float16, which the kernels do not write: nothing casts to it on a CPU by itself. */
+static void round_range(int64_t lo, int64_t hi, void *ud)
+{
+  const job *j = ud;
+  EACH_SEGMENT(j, lo, hi, s, at, count) {
+    uint16_t *work = (uint16_t *)s->work + at;
+    for (int64_t i = 0; s->work && i < count; i++)
+      work[i] = ax_float_to_half(j->dtype == AX_F32 ? ((const float *)s->param)[at + i] : (float)((const double *)s->param)[at + i]);
+  }
+}
+
+static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+
+static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+{
+  ax_segment *bare = ax_malloc(2 * (size_t)n * sizeof *bare), *rounded;
+  job j = { .n = n, .dtype = dtype };
+  ax_status st;
+
+  if (!bare) return AX_ENOMEM;
+  j.segs = rounded = bare + n;
+  for (int k = 0; k < n; k++) {
+    bare[k] = rounded[k] = segs[k];
+    if (segs[k].work_dtype == AX_F16) bare[k].work = NULL;
+    else rounded[k].work = NULL;
+  }
+  st = step(kind, dtype, bare, n, h);
+  if (st == AX_OK) ax_cpu_for(total(segs, n), total(segs, n), round_range, &j);
+  ax_mfree(bare);
+  return st;
+}
+
 static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
 {
   job j = { .segs = segs, .n = n, .dtype = dtype, .h = h, .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
   const int64_t elements = total(segs, n);
 
+  for (int k = 0; k < n; k++)
+    if (segs[k].work && segs[k].work_dtype == AX_F16) return step_rounded(kind, dtype, segs, n, h);
   if (kernels[kind].matrix) return kernels[kind].matrix(dtype, segs, n, h);
   if (elements) ax_cpu_for(elements, elements, optim_range, &j);
   return AX_OK;

@@ -30,6 +30,7 @@ template <class T> struct job {
   T *p, *row_var, *col_var, *variance;
   const T *g;
   uint16_t *work;
+  bool half; /* `work` is in float16, else in bfloat16 */
   int64_t n, matrices, rows, cols;
   bool factored;
   numbers<T> here;         /* the host's */
@@ -165,7 +166,7 @@ template <class T> static __global__ void update(job<T> j)
   for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) {
     const T p = keep * j.p[i] - step * j.update_at(i, limit);
     j.p[i] = p;
-    if (j.work) j.work[i] = ax_float_to_bf16((float)p);
+    if (j.work) j.work[i] = j.half ? ax_float_to_half((float)p) : ax_float_to_bf16((float)p);
   }
 }
 
@@ -191,7 +192,7 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   void *memory;
   ax_status st;
 
-  j.p = (T *)s->param, j.g = (const T *)s->grad, j.work = (uint16_t *)s->work;
+  j.p = (T *)s->param, j.g = (const T *)s->grad, j.work = (uint16_t *)s->work, j.half = s->work_dtype == AX_F16;
   j.row_var = (T *)s->state[0], j.col_var = (T *)s->state[1], j.variance = (T *)s->state[2];
   j.n = s->n;
   j.factored = s->rows > 0;

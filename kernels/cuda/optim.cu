@@ -151,6 +151,7 @@ template <class T> struct entry {
   T *param, *state[AX_MAX_STATES];
   uint16_t *work;
   const T *grad;
+  int64_t half; /* what `work` is in: float16 if not 0, else bfloat16 */
 };
 
 template <int V, class T, class R> static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
@@ -171,7 +172,7 @@ template <int V, class T, class R> static __device__ __forceinline__ void step_r
     if (e.state[k]) ax_put(e.state[k], i, s[k]);
   if (!e.work) return;
   ax_pack<uint16_t, V> rounded;
-  for (int j = 0; j < V; j++) rounded.v[j] = ax_float_to_bf16((float)p[j]);
+  for (int j = 0; j < V; j++) rounded.v[j] = e.half ? ax_float_to_half((float)p[j]) : ax_float_to_bf16((float)p[j]);
   *(ax_pack<uint16_t, V> *)(e.work + i) = rounded;
 }
 
@@ -246,6 +247,7 @@ template <class T, class R> static ax_status run(ax_device d, const ax_segment *
     e->param = (T *)s->param;
     e->grad = (const T *)s->grad;
     e->work = (uint16_t *)s->work;
+    e->half = s->work_dtype == AX_F16;
     for (int k = 0; k < AX_MAX_STATES; k++) e->state[k] = (T *)s->state[k];
   };
   return ax_with_table<entry<T>>(what, d, segs, n, fill, [&](const ax_table<entry<T>> &t, unsigned blocks) {

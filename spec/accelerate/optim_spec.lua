@@ -340,18 +340,18 @@ end)
 
 describe("working copies", function()
   local function bits_follow(p, work)
-    local rounded = p:detach():bfloat16():float():totable()
+    local rounded = p:detach():to(work.dtype):float():totable()
     assert.same(rounded, work:float():totable())
   end
 
   for _, name in ipairs { "SGD", "AdamW", "Adam", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop", "Adafactor", "Lion" } do
     it(("are written by %s, apart and in flat buffers"):format(name), function()
-      for _, dtype in ipairs { "float32", "float64" } do
+      for turn, dtype in ipairs { "float32", "float64", "float32" } do
         local p = core.randn(5003, { dtype = dtype, requires_grad = true })
         local q = core.randn(70, 3, { dtype = dtype, requires_grad = true })
         local r = core.randn(9, { dtype = dtype, requires_grad = true })
         if dtype == "float64" then lay_out { p, q, r } end
-        local flat = core.full({ 6000 }, 7, { dtype = "bfloat16" })
+        local flat = core.full({ 6000 }, 7, { dtype = turn == 3 and "float16" or "bfloat16" })
         local o = optim[name]({ p, q, r }, { lr = 0.1 })
         local works = { [p] = flat:narrow(1, 1, 5003), [q] = flat:narrow(1, 5101, 210):view(70, 3) }
         core.set_work(p, flat, 0)

@@ -107,9 +107,11 @@ describe("the loss scaler on the device", function()
     { "Adagrad", { lr = 0.01, lr_decay = 0.1 } }, { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Lion", { lr = 0.001 } },
     { "Adafactor", { lr = 0.01 } },
   } do
-    it("skips, scales and steps as on the CPU: " .. case[1] .. (case[2].amsgrad and ", amsgrad" or case[2].momentum and ", momentum" or ""), function()
+    -- the stand-in for a device has the CPU's kernels: two show what is the host's
+    local wanted = not device.fake or case[1] == "AdamW" or case[1] == "NAdam"
+    if wanted then it("skips, scales and steps as on the CPU: " .. case[1] .. (case[2].amsgrad and ", amsgrad" or case[2].momentum and ", momentum" or ""), function()
       same(case[1], one(case[1], case[2]), { look = true })
-    end)
+    end) end
   end
 
   it("with clipping after unscaling, and gradients that add up", function()
@@ -212,6 +214,33 @@ describe("steps that read the device", function()
     for k = 1, 3 do close("skipped", there[k], here[k], 1e-5) end
   end)
 
+  it("write working copies in either half type, and leave stale ones alone where the step may be skipped", function()
+    for _, lower in ipairs { "bfloat16", "float16" } do
+      for _, name in ipairs { "SGD", "AdamW", "Adafactor" } do
+        for _, stale in ipairs { false, true } do
+          local p, q = tensor.randn(40, 20):to(D):requires_grad_(), tensor.randn(300):to(D):requires_grad_()
+          local works = tensor.full({ 1200 }, 7, { dtype = lower }):to(D)
+          core.set_work(p, works, 0)
+          core.set_work(q, works, 832)
+          if not stale then
+            tensor.autocast({ dtype = lower }, function() return tensor.randn(3, 40):to(D):matmul(p) end)
+          end
+          local optimizer = optim[name]({ p, q }, { lr = 0.1 })
+          for step = 1, 2 do
+            p.grad, q.grad = tensor.randn(40, 20):to(D), tensor.randn(300):to(D)
+            if stale then optimizer:_step_unless(tensor.full({ 1 }, step - 1):to(D)) else optimizer:step() end
+          end
+          local work, current = core.work_of(p)
+          assert.are.equal(not stale, current, name)
+          if not stale then assert.is_true(tensor.equal(p:detach():to(lower), work)) end
+          local cast = tensor.autocast({ dtype = lower }, function() return tensor.eye(40):to(D):matmul(p) end)
+          assert.is_true(tensor.equal(p:detach():to(lower), cast))
+          assert.are.equal(7, works[820]:item())
+        end
+      end
+    end
+  end)
+
   it("never use the table of parameters that are gone", function()
     for round = 1, 12 do
       local n = 300 + round % 3
@@ -264,8 +293,8 @@ describe("norms on the device", function()
         for k, t in ipairs(here) do close(("norm %g, gradient %d"):format(p, k), there[k].grad, t.grad, k == 7 and 1e-2 or 1e-5) end
       end
     end
-    local one = gradients(D)
-    assert.are.equal("float32", nn.utils.clip_grad_norm_({ one[1], one[2] }, 1).dtype)
+    local list = gradients(D)
+    assert.are.equal("float32", nn.utils.clip_grad_norm_({ list[1], list[2] }, 1).dtype)
     assert.are.equal(0, nn.utils.clip_grad_norm_({ tensor.zeros(3, { device = D }) }, 1):item())
   end)
 
@@ -347,9 +376,8 @@ describe("a step", function()
     assert.are.same({ 0, 0 }, { waits, uploads })
     assert.is_false(optimizer.step_was_skipped)
     assert.are.equal(8, optimizer.state[optimizer.param_groups[1].params[1]].step)
-    local scheduler
-    waits, uploads, _, scheduler = trained("fp16", true)
-    assert.are.same({ 1, 0 }, { waits, uploads })
+    local once, none, _, scheduler = trained("fp16", true)
+    assert.are.same({ 1, 0 }, { once, none })
     assert.are.equal(8, scheduler.last_epoch)
     assert.are.equal(2, (trained("fp16", false, function(a, o) return a.optimizer_step_was_skipped, o.step_was_skipped end)))
   end)
