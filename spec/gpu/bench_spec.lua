@@ -29,6 +29,13 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     assert.are.equal((6 * line.params + 12 * 32 * 16) * 32, line.flops)
   end)
 
+  it("train with recorded steps", function()
+    if device.fake then return pending("the fake device records nothing") end
+    local line = bench("gpt", "smoke", "2", "4", "--device", "cuda", "--capture")
+    trained(line)
+    assert.are.equal(1, line.captured)
+  end)
+
   it("train a BERT and a CNN", function()
     if device.kind == "emulated" then return pending("takes too long on the emulated device") end
     trained(bench("bert", "smoke", "1", "1", "--device", "cuda", "--batch", "2"))
