@@ -155,13 +155,15 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
 {
   ax_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
   ax_status st = take(dev, pool, bytes, out);
+  cudaStream_t stream;
 
   if (st != AX_OK || *out) return st;
   dev->stats.retries++;
   pthread_mutex_unlock(&ax_cuda_lock);
-  ax_memory_relieve(bytes); /* finalisers give blocks back */
+  ax_memory_relieve(bytes); /* finalisers give blocks back; they may have used another device */
+  st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
   pthread_mutex_lock(&ax_cuda_lock);
-  if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
+  if (st != AX_OK || (st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
   empty_cache(dev);
   return take(dev, pool, bytes, out);
 }

@@ -75,6 +75,12 @@ ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out)
     *out = dev->events[--dev->n_events];
     return AX_OK;
   }
+  const int index = (int)(dev - ax_cuda_devices);
+  if (current != index) { /* an event is of the device that is the thread's when it is made */
+    cudaStream_t stream;
+    const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
+    if (st != AX_OK) return st;
+  }
   return ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(out, cudaEventDisableTiming));
 }
 
