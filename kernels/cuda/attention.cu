@@ -3,38 +3,29 @@
  *
  * A block has ROWS rows of one side (queries; keys for their own gradients), R for each warp, and walks over the other side 32 at a time, a
  * lane for each.  Scores and their gradients are dot products of its rows, which lie in shared memory, with the lane's own; products with
- * scores run over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is added by two blocks. */
+ * scores run over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is added by two blocks.
+ *
+ * These kernels take every call; bfloat16 and float16 that lie well go to tensor cores (flash_forward.cu, flash_backward.cu): see `way_of`. */
+#include "attention.cuh"
+#include "mma.cuh"
 #include "rows.cuh"
 
 #include "cudnn.h"
 
 #include "draw.cuh"
+#include "stats.h"
+
+#include <stdio.h>
 
 enum { WARPS = 4, MOST_HEAD = 256 };
 
-/* (batch, heads, rows, columns) in elements. */
-struct side { const void *data; int64_t step[4]; };
-
-struct job {
-  side q, k, v, y, g, dq, dk, dv, mask; /* mask.data NULL: none */
-  int mask_dtype;
-  int64_t batch, heads, group, queries, keys;
-  int head, value_head;
-  double scale;
-  bool causal, dropout;
-  uint32_t least; /* an element stays when its word reaches this */
-  double kept;    /* and is then scaled by this */
-  int64_t quads;  /* Philox blocks for a row of scores */
-  ax_draw draw;
-  void *lse, *delta; /* of the compute type: (batch, heads, queries) */
-};
+typedef ax_side side;
+typedef ax_attention_job job;
 
 template <class T> struct rows_of { static const int each = sizeof(T) == 8 ? 2 : 4, all = each * WARPS, chunk = sizeof(T) == 8 ? 32 : 64; };
 
 static __device__ __forceinline__ float exp_of(float x) { return ax_exp_f32(x); }
 static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
-
-template <class S> static __device__ __forceinline__ S *plane(const side &s, int64_t b, int64_t h) { return (S *)s.data + b * s.step[0] + h * s.step[1]; }
 
 /* rows [row0, row0 + ROWS) of a plane to shared memory, times `by`; zeros past `count`. */
 template <class T, int D, class S> static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by, T (*to)[D])
@@ -132,7 +123,7 @@ template <class S, int D> static __global__ void forward(job j)
   for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
     const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads; /* the longest of a causal head first */
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
-    const S *keys = plane<const S>(j.k, b, h / j.group), *values = plane<const S>(j.v, b, h / j.group);
+    const S *keys = ax_plane<const S>(j.k, b, h / j.group), *values = ax_plane<const S>(j.v, b, h / j.group);
     T top[R], sum[R], out[R][D / 32];
     for (int r = 0; r < R; r++) {
       top[r] = -(T)INFINITY;
@@ -140,7 +131,7 @@ template <class S, int D> static __global__ void forward(job j)
       for (int c = 0; c < D / 32; c++) out[r][c] = 0;
     }
     __syncthreads();
-    load_rows<T, D, S>(j.q, plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.q, ax_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
     for (int64_t k0 = 0; k0 < end; k0 += 32) {
       T s[R];
       dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
@@ -163,7 +154,7 @@ template <class S, int D> static __global__ void forward(job j)
       const T all = ax_warp_reduce(sum[r], [](T a, T c) { return a + c; });
       if (q >= j.queries) continue;
       const bool none = all == 0; /* a query that sees no key: 0, as in PyTorch */
-      store_row<T, D, S>(j.y, plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
+      store_row<T, D, S>(j.y, ax_plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
       if (lane == 0) ((T *)j.lse)[(b * j.heads + h) * j.queries + q] = none ? (T)INFINITY : top[r] + (sizeof(T) == 8 ? (T)log((double)all) : (T)ax_log_f32((float)all));
     }
   }
@@ -178,7 +169,7 @@ template <class S> static __global__ void deltas(job j)
   const int lane = threadIdx.x % 32;
   for (int64_t p = ax_team<false>::first_row(); p < j.batch * j.heads * j.queries; p += ax_team<false>::row_step()) {
     const int64_t q = p % j.queries, h = p / j.queries % j.heads, b = p / j.queries / j.heads;
-    const S *g = plane<const S>(j.g, b, h) + q * j.g.step[2], *y = plane<const S>(j.y, b, h) + q * j.y.step[2];
+    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2], *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
     T sum = 0;
     for (int c = lane; c < j.value_head; c += 32) sum += ax_load(g[c * j.g.step[3]]) * ax_load(y[c * j.y.step[3]]);
     sum = ax_warp_reduce(sum, [](T a, T c) { return a + c; });
@@ -201,11 +192,11 @@ template <class S, int D> static __global__ void backward_keys(job j)
     for (int r = 0; r < R; r++)
       for (int c = 0; c < D / 32; c++) dk[r][c] = dv[r][c] = 0;
     __syncthreads();
-    load_rows<T, D, S>(j.k, plane<const S>(j.k, b, hk), k0, j.keys, j.head, (T)j.scale, rows);
-    load_rows<T, D, S>(j.v, plane<const S>(j.v, b, hk), k0, j.keys, j.value_head, (T)1, value_rows);
+    load_rows<T, D, S>(j.k, ax_plane<const S>(j.k, b, hk), k0, j.keys, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.v, ax_plane<const S>(j.v, b, hk), k0, j.keys, j.value_head, (T)1, value_rows);
     for (int64_t h = hk * j.group; h < (hk + 1) * j.group; h++)
       for (int64_t q0 = j.causal ? k0 / 32 * 32 : 0; q0 < j.queries; q0 += 32) {
-        const S *queries = plane<const S>(j.q, b, h), *g = plane<const S>(j.g, b, h);
+        const S *queries = ax_plane<const S>(j.q, b, h), *g = ax_plane<const S>(j.g, b, h);
         const int64_t q = q0 + lane, at = (b * j.heads + h) * j.queries + q;
         const T lse = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY, delta = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
         T s[R], dp[R];
@@ -222,8 +213,8 @@ template <class S, int D> static __global__ void backward_keys(job j)
       }
     for (int r = 0; r < R; r++) {
       if (k0 + own + r >= j.keys) continue;
-      store_row<T, D, S>(j.dk, plane<S>(j.dk, b, hk), k0 + own + r, j.head, (T)j.scale, dk[r]);
-      store_row<T, D, S>(j.dv, plane<S>(j.dv, b, hk), k0 + own + r, j.value_head, (T)1, dv[r]);
+      store_row<T, D, S>(j.dk, ax_plane<S>(j.dk, b, hk), k0 + own + r, j.head, (T)j.scale, dk[r]);
+      store_row<T, D, S>(j.dv, ax_plane<S>(j.dv, b, hk), k0 + own + r, j.value_head, (T)1, dv[r]);
     }
   }
 }
@@ -239,7 +230,7 @@ template <class S, int D> static __global__ void backward_queries(job j)
   for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
     const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
-    const S *keys = plane<const S>(j.k, b, h / j.group), *values = plane<const S>(j.v, b, h / j.group);
+    const S *keys = ax_plane<const S>(j.k, b, h / j.group), *values = ax_plane<const S>(j.v, b, h / j.group);
     T dq[R][D / 32], lse[R], delta[R];
     for (int r = 0; r < R; r++) {
       const int64_t q = q0 + own + r, at = (b * j.heads + h) * j.queries + q;
@@ -248,8 +239,8 @@ template <class S, int D> static __global__ void backward_queries(job j)
       for (int c = 0; c < D / 32; c++) dq[r][c] = 0;
     }
     __syncthreads();
-    load_rows<T, D, S>(j.q, plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
-    load_rows<T, D, S>(j.g, plane<const S>(j.g, b, h), q0, j.queries, j.value_head, (T)1, g_rows);
+    load_rows<T, D, S>(j.q, ax_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.g, ax_plane<const S>(j.g, b, h), q0, j.queries, j.value_head, (T)1, g_rows);
     for (int64_t k0 = 0; k0 < end; k0 += 32) {
       T s[R], dp[R];
       dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
@@ -262,7 +253,7 @@ template <class S, int D> static __global__ void backward_queries(job j)
       add_rows<T, D, S>(dp, j.k, keys, k0, j.keys, j.head, dq);
     }
     for (int r = 0; r < R; r++)
-      if (q0 + own + r < j.queries) store_row<T, D, S>(j.dq, plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
+      if (q0 + own + r < j.queries) store_row<T, D, S>(j.dq, ax_plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
   }
 }
 
@@ -338,6 +329,43 @@ static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backw
   return ax_cudnn_attention(d, backward, &a, dtype, &data, done);
 }
 
+/* ---- who computes a call */
+
+enum way { PLAIN, FLASH };
+
+/* Do the rows of s, of sizes n, start at multiples of 16 bytes, with elements of 2 bytes side by side? */
+static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
+{
+  const int64_t n[3] = { batch, heads, rows };
+  bool well = (uintptr_t)s.data % 16 == 0 && s.step[3] == 1;
+  for (int i = 0; i < 3; i++) well &= s.step[i] % 8 == 0 || n[i] <= 1;
+  return well;
+}
+
+/* It follows from the call and the model of GPU alone (mma: has it tensor cores for half types; shared: the most shared memory of a block).
+ * What cuDNN took (try_cudnn) does not come here. */
+static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
+{
+  const int64_t b = j.batch, h = j.heads, hk = j.heads / j.group, most = INT32_MAX / 2, planes = b * h;
+  if (!mma || (dtype != AX_F16 && dtype != AX_BF16)) return PLAIN;
+  if (j.head % 8 || j.value_head % 8 || j.head < 8 || j.value_head < 8 || j.head > AX_FLASH_MOST_HEAD || j.value_head > AX_FLASH_MOST_HEAD) return PLAIN;
+  if (planes < 1 || j.queries > most || j.keys > most || planes > most / 2 || (j.queries + j.keys) / 32 + 1 > most / planes) return PLAIN;
+  if (!lies_well(j.q, b, h, j.queries) || !lies_well(j.k, b, hk, j.keys) || !lies_well(j.v, b, hk, j.keys) || !lies_well(j.y, b, h, j.queries)) return PLAIN;
+  if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) || !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys))) return PLAIN;
+  return (backward ? ax_flash_backward_shared(&j) : ax_flash_forward_shared(&j)) <= shared ? FLASH : PLAIN;
+}
+
+static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
+{
+  size_t shared;
+  const bool mma = ax_has_mma(d, &shared);
+  const way w = way_of(j, dtype, backward, mma, shared);
+  char name[48];
+  snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype), w == FLASH ? "tensor cores" : "plain");
+  ax_cuda_count(name);
+  return w;
+}
+
 /* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
 AX_CUDA_KERNEL(_attention)
 {
@@ -350,6 +378,7 @@ AX_CUDA_KERNEL(_attention)
   j.lse = ax_data(call->out[1]);
   bool done;
   if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
+  if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH) return ax_flash_forward(q->device, (ax_dtype)q->dtype, &j);
   return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return with_head(j, [&](auto d) {
@@ -374,13 +403,15 @@ AX_CUDA_KERNEL(_attention_backward)
   bool done;
   if ((st = try_cudnn(j, d, (ax_dtype)q->dtype, true, &done)) != AX_OK || done) return st;
   const int64_t planes = j.batch * j.heads, all = planes * j.queries;
+  const bool flash = choose(d, j, (ax_dtype)q->dtype, true) == FLASH;
   return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = (size_t)(all ? all : 1) * sizeof(T);
     if ((st = ax_cuda_take(d, bytes, &j.delta)) != AX_OK) return st;
-    if (all) st = ax_launch("attention", d, ax_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
-    if (st == AX_OK)
+    if (flash) st = ax_flash_backward(d, (ax_dtype)q->dtype, &j);
+    else if (all) st = ax_launch("attention", d, ax_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
+    if (st == AX_OK && !flash)
       st = with_head(j, [&](auto size) {
         constexpr int D = AX_VALUE_OF(size);
         ax_status done = AX_OK;

@@ -1,6 +1,8 @@
 /* The emulated device's processors: fibers for the threads of a block.  See emulate.h. */
+#undef _FORTIFY_SOURCE /* its longjmp refuses to leave for another stack */
 #include "emulate.h"
 
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,25 +15,42 @@ enum { MOST_THREADS = 1024, STACK = 256 << 10 };
 /* ---- fibers */
 
 enum state { READY, AT_BARRIER, AT_WARP, DONE };
-struct fiber { ucontext_t context; state at; char lane[16]; };
+/* swapcontext asks the system for the signal mask each time; a fiber that has begun is left and entered by longjmp, which does not.  (Not under
+ * AddressSanitizer, which takes a longjmp for the end of frames.) */
+struct place { ucontext_t context; jmp_buf buffer; bool begun; };
+struct fiber { place here; state at; char lane[16]; };
 static fiber *fibers;
 static char *stacks;
-static ucontext_t scheduler;
+static place scheduler;
 static int current, count;
 static const std::function<void()> *body;
 static char trouble[160];
+static bool wrong_told;
+static uint64_t block_number;
 
-static void fiber_main(void)
+static void go(place *from, place *to)
 {
-  (*body)();
-  fibers[current].at = DONE;
-  swapcontext(&fibers[current].context, &scheduler);
+#ifdef __SANITIZE_ADDRESS__
+  swapcontext(&from->context, &to->context);
+#else
+  from->begun = true;
+  if (_setjmp(from->buffer)) return;
+  if (to->begun) _longjmp(to->buffer, 1);
+  setcontext(&to->context);
+#endif
 }
 
 static void wait_at(state s)
 {
-  fibers[current].at = s;
-  swapcontext(&fibers[current].context, &scheduler);
+  fiber *f = &fibers[current];
+  f->at = s;
+  go(&f->here, &scheduler);
+}
+
+static void fiber_main(void)
+{
+  (*body)();
+  wait_at(DONE);
 }
 
 void ax_emulate_barrier(void) { wait_at(AT_BARRIER); }
@@ -39,6 +58,14 @@ void ax_emulate_warp_barrier(void) { wait_at(AT_WARP); }
 void *ax_emulate_lane(int lane) { return fibers[current / 32 * 32 + lane].lane; }
 int ax_emulate_here(void) { return current % 32; }
 int ax_emulate_lanes(void) { return count - current / 32 * 32 < 32 ? count - current / 32 * 32 : 32; }
+
+uint64_t ax_emulate_block(void) { return block_number; }
+void ax_emulate_wrong(const char *what)
+{
+  if (wrong_told) return;
+  wrong_told = true;
+  snprintf(trouble, sizeof trouble, "block (%u, %u, %u), thread %d: %s", blockIdx.x, blockIdx.y, blockIdx.z, current, what);
+}
 
 static void set_thread(int t)
 {
@@ -61,14 +88,17 @@ static bool release(int lo, int hi, state s)
 
 static const char *run_block(void)
 {
+  wrong_told = false;
+  block_number++;
   for (int t = 0; t < count; t++) {
     fiber *f = &fibers[t];
     f->at = READY;
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
-    f->context.uc_stack.ss_size = STACK;
-    f->context.uc_link = NULL;
-    makecontext(&f->context, fiber_main, 0);
+    f->here.begun = false;
+    getcontext(&f->here.context);
+    f->here.context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
+    f->here.context.uc_stack.ss_size = STACK;
+    f->here.context.uc_link = NULL;
+    makecontext(&f->here.context, fiber_main, 0);
   }
   for (;;) {
     bool ran = false, moved = false;
@@ -76,12 +106,12 @@ static const char *run_block(void)
     for (int t = 0; t < count; t++) {
       while (fibers[t].at == READY) {
         set_thread(t);
-        swapcontext(&scheduler, &fibers[t].context);
+        go(&scheduler, &fibers[t].here);
         ran = true;
       }
       done += fibers[t].at == DONE;
     }
-    if (done == count) return NULL;
+    if (done == count) return wrong_told ? trouble : NULL;
     for (int lo = 0; lo < count; lo += 32) moved |= release(lo, lo + 32 < count ? lo + 32 : count, AT_WARP);
     if (!moved) moved = release(0, count, AT_BARRIER);
     if (!moved && !ran) {

@@ -27,6 +27,9 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+
 extern dim3 gridDim, blockDim, blockIdx, threadIdx;
 static const int warpSize = 32;
 
@@ -39,6 +42,8 @@ void ax_emulate_warp_barrier(void); /* of the warp */
 void *ax_emulate_lane(int lane);    /* 16 bytes that lane `lane` of this warp shows to the others */
 int ax_emulate_here(void);          /* this thread's lane */
 int ax_emulate_lanes(void);         /* threads in this warp */
+uint64_t ax_emulate_block(void);    /* a number that no other block has, of any launch; from 1 */
+void ax_emulate_wrong(const char *what); /* the launch fails, with the first of these */
 
 static inline void __syncthreads(void) { ax_emulate_barrier(); }
 static inline void __syncwarp(unsigned mask = ~0u) { ax_emulate_warp_barrier(); }

@@ -1,0 +1,208 @@
+/* What the attention kernels on tensor cores share: tiles in shared memory, fragments out of them, masks and dropout of a tile of scores.
+ *
+ * A block of four warps owns a tile of rows of one side (16 MT for each warp) and walks over the other side 32 or 64 rows at a time.  A tile's rows
+ * are D elements, head sizes up to D with zeros behind; its 16-byte chunks lie permuted within a row so that neither ldmatrix (eight rows, one
+ * chunk) nor copies (chunks in a row) meet a bank twice, which the compiler checks below.
+ *
+ * Scores are kept in base 2: exp(s scale - top) = exp2(s by - top by), by = scale log2(e).  With a mask, or a scale that is not positive,
+ * scores are multiplied (and the mask, times log2(e), added) first and `by` is 1 from there on. */
+#ifndef AX_CUDA_FLASH_H
+#define AX_CUDA_FLASH_H
+
+#include "attention.cuh"
+#include "mma.cuh"
+
+#include "philox.h"
+#include "rows.cuh"
+
+enum { FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS };
+#define FLASH_LOG2E 1.4426950408889634
+
+/* ---- tiles in shared memory */
+
+template <int D> struct flash_tile {
+  static const int chunks = D / 8;
+  /* What is added to a chunk's number, bit by bit, in this row. */
+  static constexpr __host__ __device__ __forceinline__ int turn(int row) { return chunks % 8 == 0 ? row & 7 : row >> 1 & 3; }
+  /* Where a chunk lies, in chunks. */
+  static constexpr __host__ __device__ __forceinline__ int at(int row, int chunk) { return row * chunks + (chunk ^ turn(row)); }
+
+  /* 128 bytes are moved at a time, by eight lanes: no two of them may have the same eighth of the banks. */
+  static constexpr bool free_of_conflicts()
+  {
+    for (int first = 0; first < 16 * chunks; first += 8) { /* copies: chunks in a row */
+      int seen = 0;
+      for (int i = first; i < first + 8; i++) seen |= 1 << at(i / chunks, i % chunks) % 8;
+      if (seen != 0xff) return false;
+    }
+    for (int row = 0; row < 16; row += 8) /* ldmatrix and fragments: eight rows, one chunk */
+      for (int chunk = 0; chunk < chunks; chunk++) {
+        int seen = 0;
+        for (int r = row; r < row + 8; r++) seen |= 1 << at(r, chunk) % 8;
+        if (seen != 0xff) return false;
+      }
+    return true;
+  }
+};
+static_assert(flash_tile<32>::free_of_conflicts() && flash_tile<64>::free_of_conflicts() && flash_tile<96>::free_of_conflicts() && flash_tile<128>::free_of_conflicts(),
+              "tiles lie so that no bank is met twice");
+
+/* Begins to copy rows first .. first + ROWS - 1 of a plane with `count` rows of `width` elements; zeros beyond.  The whole block takes part. */
+template <int D, int ROWS, class S> static __device__ __forceinline__ void flash_load(S *to, const S *from, int64_t step, int first, int count, int width)
+{
+  constexpr int chunks = flash_tile<D>::chunks;
+  static_assert(ROWS * chunks % FLASH_THREADS == 0, "every thread copies as many chunks");
+#pragma unroll
+  for (int i = 0; i < ROWS * chunks / FLASH_THREADS; i++) {
+    const int p = i * FLASH_THREADS + (int)threadIdx.x, row = p / chunks, chunk = p % chunks;
+    const bool in = first + row < count && chunk * 8 < width;
+    ax_copy_async<16>(to + flash_tile<D>::at(row, chunk) * 8, in ? from + (first + row) * step + chunk * 8 : from, in);
+  }
+}
+
+/* The chunks that this lane names to ldmatrix, of 16 rows by 16 columns.  UPRIGHT: the matrices (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15),
+ * (8-15, 8-15): fragment a of the tile, or with .trans, fragments b of two products where the tile's rows are summed over.  Else (0-7, 0-7),
+ * (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): fragments b of two products where its columns are. */
+template <int D, bool UPRIGHT> struct flash_reader {
+  int base, turn;
+  __device__ __forceinline__ flash_reader()
+  {
+    const int lane = threadIdx.x % 32, row = UPRIGHT ? lane & 15 : (lane & 7) + (lane >> 4 << 3);
+    base = row * flash_tile<D>::chunks;
+    turn = flash_tile<D>::turn(row) ^ (UPRIGHT ? lane >> 4 : lane >> 3 & 1);
+  }
+  /* Called in each round of a loop, it keeps the compiler from working out all rounds' addresses ahead, for which there are no registers. */
+  __device__ __forceinline__ void anew()
+  {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(turn));
+#endif
+  }
+  /* In elements; row is a multiple of 16, chunk even. */
+  __device__ __forceinline__ int at(int row, int chunk) const { return (base + row * flash_tile<D>::chunks + (chunk ^ turn)) * 8; }
+};
+
+/* Fragment a from the fragments d of two neighbouring 16 x 8 tiles. */
+template <class S> static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
+{
+  a[0] = ax_pack_halves(S{}, left[0], left[1]);
+  a[1] = ax_pack_halves(S{}, left[2], left[3]);
+  a[2] = ax_pack_halves(S{}, right[0], right[1]);
+  a[3] = ax_pack_halves(S{}, right[2], right[3]);
+}
+
+/* Rows of a warp's own (16 x D), times `by`, through its own part of shared memory to a plane. */
+template <int D, class S>
+static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D / 8][4], float by0, float by1, S *to, int64_t step, int first, int count, int width)
+{
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < D / 8; n++) {
+    *(uint32_t *)(own + flash_tile<D>::at(lane / 4, n) * 8 + lane % 4 * 2) = ax_pack_halves(S{}, sum[n][0] * by0, sum[n][1] * by0);
+    *(uint32_t *)(own + flash_tile<D>::at(lane / 4 + 8, n) * 8 + lane % 4 * 2) = ax_pack_halves(S{}, sum[n][2] * by1, sum[n][3] * by1);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < D / 16; i++) { /* 16 rows of D / 8 chunks */
+    const int p = i * 32 + lane, row = p / flash_tile<D>::chunks, chunk = p % flash_tile<D>::chunks;
+    if (first + row < count && chunk * 8 < width) *(uint4 *)(to + (first + row) * step + chunk * 8) = *(const uint4 *)(own + flash_tile<D>::at(row, chunk) * 8);
+  }
+}
+
+/* ---- which tile a block has */
+
+struct flash_place { int tile; int64_t b, h; };
+
+/* Tiles of one plane read the same keys and values (or queries); planes of a section share the cache.  The last tile of each plane comes
+ * first, or (LAST_FIRST false) the first: under a causal mask that is the longest. */
+template <bool LAST_FIRST> static __device__ __forceinline__ flash_place flash_find(int64_t planes, int64_t heads, int tiles, int section)
+{
+  const int64_t many = (int64_t)section * tiles, from = blockIdx.x / many * section, rest = blockIdx.x % many;
+  const int64_t in = planes - from < section ? planes - from : section, plane = from + rest % in;
+  const int tile = (int)(rest / in);
+  return { LAST_FIRST ? tiles - 1 - tile : tile, plane / heads, plane % heads };
+}
+
+/* ---- masks: a warp brings its part of the tile to shared memory as float32 times log2(e), a row for each query; one row when all are the same */
+
+static __device__ __forceinline__ float flash_mask_number(int dtype, const void *p, int64_t i)
+{
+  switch (dtype) {
+  case AX_BOOL: return ((const uint8_t *)p)[i] ? 0.0f : -INFINITY;
+  case AX_F64: return (float)((const double *)p)[i];
+  case AX_F16: return ax_load(((const ax_f16 *)p)[i]);
+  case AX_BF16: return ax_load(((const ax_bf16 *)p)[i]);
+  default: return ((const float *)p)[i];
+  }
+}
+/* `rows` queries from q0 on, KEYS keys from k0 on; -infinity where there are none.  Lanes go over keys. */
+template <int KEYS, int PITCH> static __device__ __forceinline__ void flash_stage_mask(const ax_attention_job &j, int64_t at, int q0, int rows, int k0, float *to)
+{
+  const int lane = threadIdx.x % 32;
+  __syncwarp(); /* the last part may still be read */
+#pragma unroll 4
+  for (int i = lane; i < rows * KEYS; i += 32) {
+    const int q = i / KEYS, k = i % KEYS;
+    float m = -INFINITY;
+    if (q0 + q < j.queries && k0 + k < j.keys)
+      m = flash_mask_number(j.mask_dtype, j.mask.data, at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]) * (float)FLASH_LOG2E;
+    to[q * PITCH + k] = m;
+  }
+  __syncwarp();
+}
+/* Do all queries have the same mask? */
+static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attention_job &j) { return j.mask.step[2] == 0; }
+
+/* ---- dropout: four bits for each tile of 8 columns; what stays is 1.  A Philox block is four keys of one query, at
+ * ((b H + h) T + q) K/4 + k/4: every lane works out blocks for its neighbours too, none is worked out twice. */
+
+static __device__ __forceinline__ uint32_t flash_nibble(const ax_attention_job &j, uint64_t block)
+{
+  uint32_t w[4];
+  ax_philox_run(ax_philox_at(j.seed, j.stream, j.draw, block), w);
+  return (w[0] >= j.least) | (w[1] >= j.least) << 1 | (w[2] >= j.least) << 2 | (w[3] >= j.least) << 3;
+}
+/* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
+template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[2])
+{
+  const int lane = threadIdx.x % 32, odd = lane & 1;
+  const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
+  uint32_t own = 0;
+#pragma unroll 4
+  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(j, block + 2 * n) << 4 * n;
+  const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 1);
+  kept[0] = (odd ? other : own) >> 2 * odd;
+  kept[1] = (odd ? own : other) >> 2 * odd;
+}
+/* Keys are rows (16 from k0 on), queries columns (8 COLUMNS from q0 on).  Element i of column tile n stays when bit 4 n of kept[i] is set. */
+template <int COLUMNS> static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[4])
+{
+  const int lane = threadIdx.x % 32, row = lane / 4, i = row & 3;
+  const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 + (row >> 2) + 2 * (i >> 1));
+  uint32_t own = 0;
+#pragma unroll 4
+  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(j, block + (uint64_t)(8 * j.quads * n)) << 4 * n;
+#pragma unroll
+  for (int of = 0; of < 4; of++) kept[of] = __shfl_sync(0xffffffffu, own, (lane & ~12) | of << 2) >> i;
+}
+
+/* ---- the host's side */
+
+/* Calls f(ax_int<D>()) with the tile for these heads. */
+template <class F> static auto flash_with_head(const ax_attention_job &j, F f)
+{
+  const int most = j.head > j.value_head ? j.head : j.value_head;
+  if (most <= 32) return f(ax_int<32>());
+  if (most <= 64) return f(ax_int<64>());
+  if (most <= 96) return f(ax_int<96>());
+  return f(ax_int<128>());
+}
+template <class F> static ax_status flash_with_type(ax_dtype dtype, F f) { return dtype == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<ax_f16>()); }
+
+/* Planes whose walked side, of so many bytes each, stays in the cache together: a part of what A100 and H200 have (40, 50 MB). */
+static inline int flash_section(int64_t planes, int64_t bytes)
+{
+  const int64_t in = ((int64_t)24 << 20) / (bytes > 0 ? bytes : 1);
+  return (int)(in < 1 ? 1 : in < planes ? in : planes);
+}
+#endif

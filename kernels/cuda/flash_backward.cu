@@ -1,0 +1,277 @@
+/* The gradient of attention on tensor cores: delta = sum of g y over the columns; then the gradients of keys and values, by blocks of 64 keys that
+ * walk over the queries of every head that looks at them; then that of queries, by blocks of 64 queries that walk over the keys.  Both work
+ * probabilities out anew from the log-sum-exp, and no two blocks add to one element: the same bits in every run.
+ *
+ * Both are one kernel.  Own rows A1, A2 (keys, values; or queries, g) meet walked rows W1, W2 (queries, g; or keys, values): s = A1 W1', dp = A2 W2',
+ * p = exp2(s by - lse), ds = p (dp - delta), then dA1 += ds W1 and, for keys, dA2 += p W2.  A warp has 16 of the own rows; s and dp come out of
+ * the tensor cores as fragments d and go back, as p and ds, as fragments a, so that they never leave its registers.
+ *
+ * ds is rounded to the half type, as in every kernel of this kind: a float16 gradient with a loss scale can overflow there as it can in g. */
+#include "flash.cuh"
+
+template <int D, bool KEYS> struct layout {
+  static const int own = 16 * FLASH_WARPS, walk = D <= (KEYS ? 32 : 64) ? 64 : 32;
+  static const int pitch = KEYS ? 20 : walk + 8; /* of a mask's rows, which are queries: what a warp reads at once lies in different banks */
+  static const int stats = KEYS ? 4 * walk : 0;  /* lse and delta of walked queries, twice */
+  static size_t bytes(const ax_attention_job &j)
+  {
+    const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : KEYS ? walk : 16) : 0;
+    return (size_t)(2 * own + 4 * walk) * D * 2 + stats * sizeof(float) + masks;
+  }
+};
+
+/* A thread for every 8 elements, 8 threads for each row. */
+template <class S> static __global__ void __launch_bounds__(256) deltas(ax_attention_job j)
+{
+  const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 8, q = row % j.queries, h = row / j.queries % j.heads, b = row / j.queries / j.heads;
+  const bool in = b < j.batch;
+  float sum = 0;
+  if (in) {
+    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2], *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
+    for (int c = threadIdx.x % 8 * 8; c < j.value_head; c += 64) {
+      float gs[8], ys[8];
+      ax_get<8>(g, c, gs);
+      ax_get<8>(y, c, ys);
+      for (int i = 0; i < 8; i++) sum += gs[i] * ys[i];
+    }
+  }
+  for (int by = 4; by > 0; by >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+  if (in && threadIdx.x % 8 == 0) ((float *)j.delta)[row] = sum;
+}
+
+/* Begins to copy the log-sum-exp and delta of ROWS walked queries. */
+template <int ROWS> static __device__ __forceinline__ void load_stats(float *to, const ax_attention_job &j, int64_t plane, int q0)
+{
+  const int i = threadIdx.x % ROWS;
+  const float *const from = (const float *)(threadIdx.x < ROWS ? j.lse : j.delta) + plane * j.queries;
+  const bool in = q0 + i < j.queries;
+  if (threadIdx.x < 2 * ROWS) ax_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
+}
+
+template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2) backward(ax_attention_job j, int section)
+{
+  typedef layout<D, KEYS> L;
+  constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
+  constexpr bool HOLD = D <= 64 && !DROP; /* do the own rows' fragments fit into registers? */
+  AX_DYNAMIC_SHARED(memory);
+  S *const own = (S *)memory, *const walk = own + 2 * OWN * D;
+  float *const stats = (float *)(walk + 4 * WALK * D);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : KEYS ? WALK : 16;
+  float *const mask = stats + L::stats + warp * mask_rows * L::pitch;
+  S *const my_a1 = own + warp * 16 * D, *const my_a2 = my_a1 + OWN * D;
+  flash_reader<D, true> upright;
+  flash_reader<D, false> across;
+
+  const int queries = (int)j.queries, keys = (int)j.keys, group = (int)j.group, own_rows = KEYS ? keys : queries;
+  const int64_t own_heads = KEYS ? j.heads / j.group : j.heads;
+  const flash_place at = flash_find<!KEYS>(j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
+  const int own0 = at.tile * OWN, my0 = own0 + warp * 16;
+  const ax_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k, &w2 = KEYS ? j.g : j.v;
+  const float scale = (float)(j.scale * FLASH_LOG2E), kept_by = DROP ? (float)j.kept : 1.0f;
+
+  const bool first = j.mask.data || !(scale > 0);
+  const float by = first ? 1.0f : scale;
+
+  /* Keys: the heads of the group one after the other, each from the diagonal on.  Queries: up to the diagonal. */
+  const int begin = KEYS && j.causal ? own0 / WALK * WALK : 0;
+  const int end = KEYS ? queries : j.causal && own0 + OWN < keys ? own0 + OWN : keys;
+  const int each = end > begin ? (end - begin + WALK - 1) / WALK : 0, steps = KEYS ? each * group : each;
+
+  float da1[D / 8][4], da2[KEYS ? D / 8 : 1][4], lse[2], delta[2];
+  uint32_t held[2][HOLD ? D / 16 : 1][4];
+#pragma unroll
+  for (int n = 0; n < D / 8; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      da1[n][i] = 0;
+      da2[KEYS ? n : 0][i] = 0;
+    }
+  if (!KEYS) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int q = my0 + lane / 4 + 8 * half;
+      const int64_t place = (at.b * j.heads + at.h) * j.queries + q;
+      lse[half] = q < queries ? ((const float *)j.lse)[place] * (float)FLASH_LOG2E : INFINITY;
+      delta[half] = q < queries ? ((const float *)j.delta)[place] : 0.0f;
+    }
+  }
+
+  auto load = [&](int step) { /* the walked rows of a step */
+    const int64_t h = KEYS ? at.h * group + step / each : at.h / group;
+    const int row0 = begin + step % each * WALK, count = KEYS ? queries : keys;
+    S *const to = walk + step % 2 * 2 * WALK * D;
+    flash_load<D, WALK>(to, ax_plane<const S>(w1, at.b, h), w1.step[2], row0, count, j.head);
+    flash_load<D, WALK>(to + WALK * D, ax_plane<const S>(w2, at.b, h), w2.step[2], row0, count, j.value_head);
+    if (KEYS) load_stats<WALK>(stats + step % 2 * 2 * WALK, j, at.b * j.heads + h, row0);
+  };
+  flash_load<D, OWN>(own, ax_plane<const S>(a1, at.b, at.h), a1.step[2], own0, own_rows, j.head);
+  flash_load<D, OWN>(own + OWN * D, ax_plane<const S>(a2, at.b, at.h), a2.step[2], own0, own_rows, j.value_head);
+  if (steps > 0) load(0);
+  ax_copy_commit();
+
+  for (int step = 0; step < steps; step++) {
+    const int64_t h = KEYS ? at.h * group + step / each : at.h, plane = at.b * j.heads + h;
+    const int walk0 = begin + step % each * WALK, q0 = KEYS ? walk0 : my0, k0 = KEYS ? my0 : walk0; /* of this warp's scores */
+    const S *const w1_tile = walk + step % 2 * 2 * WALK * D, *const w2_tile = w1_tile + WALK * D;
+    const float *const w_stats = stats + step % 2 * 2 * WALK;
+    upright.anew();
+    across.anew();
+    ax_copy_wait<0>();
+    __syncthreads();
+    if (step + 1 < steps) {
+      load(step + 1);
+      ax_copy_commit();
+    }
+    if (HOLD && step == 0) {
+#pragma unroll
+      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) {
+        ax_ldmatrix(held[0][k], my_a1 + upright.at(0, 2 * k));
+        ax_ldmatrix(held[1][k], my_a2 + upright.at(0, 2 * k));
+      }
+    }
+    if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* wholly above the diagonal */
+
+    uint32_t kept[KEYS ? 4 : 2];
+    if constexpr (DROP && KEYS) flash_keep_keys<COLUMNS>(j, plane, q0, k0, kept);
+    if constexpr (DROP && !KEYS) flash_keep_queries<COLUMNS>(j, plane, q0, k0, kept);
+
+    float s[COLUMNS][4], dp[COLUMNS][4];
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[n][i] = dp[n][i] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+      uint32_t a[4], b[4];
+      if (HOLD)
+        for (int i = 0; i < 4; i++) a[i] = held[0][HOLD ? k : 0][i];
+      else ax_ldmatrix(a, my_a1 + upright.at(0, 2 * k));
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n += 2) {
+        ax_ldmatrix(b, w1_tile + across.at(8 * n, 2 * k));
+        ax_mma(S{}, s[n], a, b[0], b[1]);
+        ax_mma(S{}, s[n + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+      uint32_t a[4], b[4];
+      if (HOLD)
+        for (int i = 0; i < 4; i++) a[i] = held[1][HOLD ? k : 0][i];
+      else ax_ldmatrix(a, my_a2 + upright.at(0, 2 * k));
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n += 2) {
+        ax_ldmatrix(b, w2_tile + across.at(8 * n, 2 * k));
+        ax_mma(S{}, dp[n], a, b[0], b[1]);
+        ax_mma(S{}, dp[n + 1], a, b[2], b[3]);
+      }
+    }
+
+    if (first) {
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[n][i] *= scale;
+    }
+    if (j.mask.data) {
+      flash_stage_mask<KEYS ? 16 : WALK, L::pitch>(j, at.b * j.mask.step[0] + h * j.mask.step[1], q0, mask_rows, k0, mask);
+      const int per_query = mask_rows == 1 ? 0 : L::pitch;
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2;
+          s[n][i] += KEYS ? mask[column * per_query + row] : mask[row * per_query + column];
+        }
+    }
+    /* Beyond the last query everything is 0 already: its rows, and (copied as 0) its lse and delta. */
+    if ((KEYS ? k0 + 16 : k0 + WALK) > keys || (j.causal && (KEYS ? k0 + 15 > q0 : k0 + WALK - 1 > q0))) {
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2, q = q0 + (KEYS ? column : row), k = k0 + (KEYS ? row : column);
+          if (k >= keys || (j.causal && k > q)) s[n][i] = -INFINITY;
+        }
+    }
+
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) {
+      float column_lse[2], column_delta[2];
+      if (KEYS) {
+        const float2 l = *(const float2 *)(w_stats + 8 * n + lane % 4 * 2), d = *(const float2 *)(w_stats + WALK + 8 * n + lane % 4 * 2);
+        column_lse[0] = l.x * (float)FLASH_LOG2E, column_lse[1] = l.y * (float)FLASH_LOG2E;
+        column_delta[0] = d.x, column_delta[1] = d.y;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float p = ax_exp2_fast(fmaf(s[n][i], by, -(KEYS ? column_lse[i % 2] : lse[i / 2])));
+        const bool stays = !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
+        s[n][i] = stays ? p : 0.0f;
+        dp[n][i] = p * ((stays ? dp[n][i] * kept_by : 0.0f) - (KEYS ? column_delta[i % 2] : delta[i / 2]));
+      }
+    }
+
+#pragma unroll
+    for (int k = 0; k < WALK / 16; k++) {
+      uint32_t a[4], b[4];
+      flash_as_a<S>(a, dp[2 * k], dp[2 * k + 1]);
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {
+        ax_ldmatrix_trans(b, w1_tile + upright.at(16 * k, n));
+        ax_mma(S{}, da1[n], a, b[0], b[1]);
+        ax_mma(S{}, da1[n + 1], a, b[2], b[3]);
+      }
+      if (!KEYS) continue;
+      flash_as_a<S>(a, s[2 * k], s[2 * k + 1]);
+#pragma unroll
+      for (int n = 0; n < (KEYS ? D / 8 : 0); n += 2) {
+        ax_ldmatrix_trans(b, w2_tile + upright.at(16 * k, n));
+        ax_mma(S{}, da2[n], a, b[0], b[1]);
+        ax_mma(S{}, da2[n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  ax_copy_wait<0>(); /* without a step the own rows are still on their way; their place is about to be written */
+  __syncthreads();
+  const ax_side &d1 = KEYS ? j.dk : j.dq;
+  const float all = (float)j.scale;
+  flash_store<D>(my_a1, da1, all, all, ax_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows, j.head);
+  if constexpr (KEYS) flash_store<D>(my_a2, da2, kept_by, kept_by, ax_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0, own_rows, j.value_head);
+}
+
+template <class S, int D, bool KEYS> static ax_status launch(ax_device d, const ax_attention_job *j)
+{
+  typedef layout<D, KEYS> L;
+  const int64_t planes = KEYS ? j->batch * (j->heads / j->group) : j->batch * j->heads, blocks = ((KEYS ? j->keys : j->queries) + L::own - 1) / L::own * planes;
+  const int64_t walked = (j->head + j->value_head) * 2 * (KEYS ? j->queries * j->group : j->keys / j->group);
+  const int section = flash_section(planes, walked);
+  const size_t bytes = L::bytes(*j);
+  if (blocks == 0) return AX_OK;
+  if (j->dropout) return ax_launch_shared<backward<S, D, KEYS, true>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+  return ax_launch_shared<backward<S, D, KEYS, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+}
+
+size_t ax_flash_backward_shared(const ax_attention_job *j)
+{
+  return flash_with_head(*j, [&](auto size) {
+    const size_t a = layout<AX_VALUE_OF(size), true>::bytes(*j), b = layout<AX_VALUE_OF(size), false>::bytes(*j);
+    return a > b ? a : b;
+  });
+}
+
+ax_status ax_flash_backward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
+{
+  const int64_t rows = j->batch * j->heads * j->queries;
+  return flash_with_type(dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    ax_status st = rows ? ax_launch("attention", d, (unsigned)((rows + 31) / 32), 256, deltas<S>, *j) : AX_OK;
+    if (st != AX_OK) return st;
+    return flash_with_head(*j, [&](auto size) {
+      constexpr int D = AX_VALUE_OF(size);
+      const ax_status done = launch<S, D, true>(d, j);
+      return done == AX_OK ? launch<S, D, false>(d, j) : done;
+    });
+  });
+}

@@ -1,0 +1,240 @@
+/* Attention on tensor cores, forward: a block has 64 or 128 queries, 16 or 32 for each of its four warps, and walks over the keys 64 (heads
+ * above 64: 32, for registers) at a time.
+ *
+ * Scores of a warp stay in its registers: as fragment d of queries times keys they become, as probabilities, fragment a of the product with
+ * values.  The next keys and values are copied (cp.async) while these are worked on; one barrier for each tile of them: it says that the new ones
+ * are there and that everybody is done with the old ones, whose place the next copies take.
+ *
+ * Sums are float32; probabilities are rounded to the half type for their product with values, their sum is of unrounded ones.  The order of
+ * keys does not depend on the rows of a block, so both kinds of block give the same bits. */
+#include "flash.cuh"
+
+template <int D, int MT> struct layout {
+  static const int own = 16 * MT * FLASH_WARPS, walk = D <= 64 ? 64 : 32, pitch = walk + 8; /* 8: rows of a mask start 8 banks apart */
+  static size_t bytes(const ax_attention_job &j)
+  {
+    const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : 16 * MT) : 0;
+    return (size_t)(own + 4 * walk) * D * 2 + masks;
+  }
+};
+
+template <class S, int D, int MT, bool DROP> static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job j, int section)
+{
+  typedef layout<D, MT> L;
+  constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
+  constexpr bool HOLD = MT == 1 || (D <= 64 && !DROP); /* do the queries' fragments fit into registers? */
+  AX_DYNAMIC_SHARED(memory);
+  S *const own = (S *)memory, *const walk = own + OWN * D;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : 16 * MT;
+  float *const mask = (float *)(walk + 4 * WALK * D) + warp * mask_rows * L::pitch;
+  S *const my_rows = own + warp * 16 * MT * D;
+  flash_reader<D, true> upright;
+  flash_reader<D, false> across;
+
+  const int queries = (int)j.queries, keys = (int)j.keys, tiles = (queries + OWN - 1) / OWN;
+  const flash_place at = flash_find<true>(j.batch * j.heads, j.heads, tiles, section);
+  const int q0 = at.tile * OWN, my_q0 = q0 + warp * 16 * MT;
+  const int end = j.causal && q0 + OWN < keys ? q0 + OWN : keys, steps = (end + WALK - 1) / WALK;
+  const S *const k_plane = ax_plane<const S>(j.k, at.b, at.h / j.group), *const v_plane = ax_plane<const S>(j.v, at.b, at.h / j.group);
+  const int64_t mask_at = at.b * j.mask.step[0] + at.h * j.mask.step[1], plane = at.b * j.heads + at.h;
+  const float scale = (float)(j.scale * FLASH_LOG2E);
+  const bool first = j.mask.data || !(scale > 0); /* are scores multiplied before their maximum is sought? */
+  const float by = first ? 1.0f : scale;
+
+  float sum[MT][D / 8][4], top[MT][2], all[MT][2];
+  uint32_t held[HOLD ? MT : 1][HOLD ? D / 16 : 1][4];
+#pragma unroll
+  for (int m = 0; m < MT; m++) {
+    top[m][0] = top[m][1] = -INFINITY;
+    all[m][0] = all[m][1] = 0;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0;
+  }
+
+  flash_load<D, OWN>(own, ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], q0, queries, j.head);
+  if (steps > 0) {
+    flash_load<D, WALK>(walk, k_plane, j.k.step[2], 0, keys, j.head);
+    flash_load<D, WALK>(walk + WALK * D, v_plane, j.v.step[2], 0, keys, j.value_head);
+  }
+  ax_copy_commit();
+
+  for (int step = 0; step < steps; step++) {
+    const int k0 = step * WALK;
+    const S *const k_tile = walk + step % 2 * 2 * WALK * D, *const v_tile = k_tile + WALK * D;
+    upright.anew();
+    across.anew();
+    ax_copy_wait<0>();
+    __syncthreads();
+    if (step + 1 < steps) {
+      S *const next = walk + (step + 1) % 2 * 2 * WALK * D;
+      flash_load<D, WALK>(next, k_plane, j.k.step[2], k0 + WALK, keys, j.head);
+      flash_load<D, WALK>(next + WALK * D, v_plane, j.v.step[2], k0 + WALK, keys, j.value_head);
+      ax_copy_commit();
+    }
+    if (HOLD && step == 0) {
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held[m][k], my_rows + upright.at(16 * m, 2 * k));
+    }
+    if (j.causal && k0 > my_q0 + 16 * MT - 1) continue; /* none of this warp's queries sees any of these keys */
+
+    uint32_t kept[MT][2];
+    if (DROP) {
+#pragma unroll
+      for (int m = 0; m < MT; m++) flash_keep_queries<COLUMNS>(j, plane, my_q0 + 16 * m, k0, kept[m]);
+    }
+
+    float s[MT][COLUMNS][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+      uint32_t a[MT][4];
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+        if (HOLD)
+          for (int i = 0; i < 4; i++) a[m][i] = held[HOLD ? m : 0][HOLD ? k : 0][i];
+        else ax_ldmatrix(a[m], my_rows + upright.at(16 * m, 2 * k));
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n += 2) {
+        uint32_t b[4];
+        ax_ldmatrix(b, k_tile + across.at(8 * n, 2 * k));
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+          ax_mma(S{}, s[m][n], a[m], b[0], b[1]);
+          ax_mma(S{}, s[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+
+    if (j.mask.data) flash_stage_mask<WALK, L::pitch>(j, mask_at, my_q0, mask_rows, k0, mask);
+    if (first) {
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) s[m][n][i] *= scale;
+      if (j.mask.data) {
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            const float *const row = mask + (mask_rows == 1 ? 0 : (16 * m + 8 * half + lane / 4) * L::pitch) + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < COLUMNS; n++) {
+              const float2 two = *(const float2 *)(row + 8 * n);
+              s[m][n][2 * half] += two.x;
+              s[m][n][2 * half + 1] += two.y;
+            }
+          }
+      }
+    }
+    if (k0 + WALK > keys || (j.causal && k0 + WALK - 1 > my_q0)) { /* the edge, and the diagonal */
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const int q = my_q0 + 16 * m + lane / 4 + 8 * (i / 2), k = k0 + 8 * n + lane % 4 * 2 + i % 2;
+            if (k >= keys || (j.causal && k > q)) s[m][n][i] = -INFINITY;
+          }
+    }
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) { /* a row: of four lanes */
+        float most = top[m][half];
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        const float least = most == -INFINITY ? 0.0f : most * by; /* all masked so far: exp2(-inf - 0) is 0, not NaN */
+        const float change = ax_exp2_fast(fmaf(top[m][half], by, -least));
+        top[m][half] = most;
+        float part = 0;
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; i++) {
+            const float p = ax_exp2_fast(fmaf(s[m][n][i], by, -least));
+            part += p;
+            s[m][n][i] = !DROP || (kept[m][half] >> (4 * n + i % 2) & 1) ? p : 0.0f;
+          }
+        all[m][half] = all[m][half] * change + part; /* of this lane's keys */
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+          sum[m][n][2 * half] *= change;
+          sum[m][n][2 * half + 1] *= change;
+        }
+      }
+
+#pragma unroll
+    for (int k = 0; k < WALK / 16; k++) {
+      uint32_t a[MT][4];
+#pragma unroll
+      for (int m = 0; m < MT; m++) flash_as_a<S>(a[m], s[m][2 * k], s[m][2 * k + 1]);
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {
+        uint32_t b[4];
+        ax_ldmatrix_trans(b, v_tile + upright.at(16 * k, n));
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+          ax_mma(S{}, sum[m][n], a[m], b[0], b[1]);
+          ax_mma(S{}, sum[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  ax_copy_wait<0>(); /* without any keys the queries are still on their way; their place is about to be written */
+  __syncthreads();
+  S *const y = ax_plane<S>(j.y, at.b, at.h);
+#pragma unroll
+  for (int m = 0; m < MT; m++) {
+    float rest[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float total = all[m][half];
+      total += __shfl_xor_sync(0xffffffffu, total, 1);
+      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      const bool none = total == 0; /* a query that sees no key: 0, as in PyTorch */
+      const int q = my_q0 + 16 * m + lane / 4 + 8 * half;
+      rest[half] = none ? 0.0f : (DROP ? (float)j.kept : 1.0f) / total;
+      if (lane % 4 == 0 && q < queries) ((float *)j.lse)[plane * queries + q] = none ? INFINITY : (float)((top[m][half] * by + log2f(total)) * (1 / FLASH_LOG2E));
+    }
+    flash_store<D>(my_rows + 16 * m * D, sum[m], rest[0], rest[1], y, j.y.step[2], my_q0 + 16 * m, queries, j.value_head);
+  }
+}
+
+template <class S, int D, int MT> static ax_status launch(ax_device d, const ax_attention_job *j)
+{
+  const int64_t planes = j->batch * j->heads, blocks = (j->queries + layout<D, MT>::own - 1) / layout<D, MT>::own * planes;
+  const int section = flash_section(planes, (int64_t)j->keys * (j->head + j->value_head) * 2 / j->group);
+  const size_t bytes = layout<D, MT>::bytes(*j);
+  if (j->dropout) return ax_launch_shared<forward<S, D, MT, true>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+  return ax_launch_shared<forward<S, D, MT, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+}
+
+size_t ax_flash_forward_shared(const ax_attention_job *j)
+{
+  return flash_with_head(*j, [&](auto size) { return layout<AX_VALUE_OF(size), 2>::bytes(*j); });
+}
+
+ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
+{
+  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would leave multiprocessors without work. */
+  const bool large = (j->queries + 127) / 128 * j->batch * j->heads >= 2 * ax_cuda_multiprocessors(d.index);
+  return flash_with_type(dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return flash_with_head(*j, [&](auto size) {
+      constexpr int D = AX_VALUE_OF(size);
+      return large ? launch<S, D, 2>(d, j) : launch<S, D, 1>(d, j);
+    });
+  });
+}
