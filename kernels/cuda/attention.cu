@@ -346,10 +346,10 @@ static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
  * What cuDNN took (try_cudnn) does not come here. */
 static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
 {
-  const int64_t b = j.batch, h = j.heads, hk = j.heads / j.group, most = INT32_MAX / 2, planes = b * h;
+  const int64_t b = j.batch, h = j.heads, hk = j.group ? j.heads / j.group : 0, most = INT32_MAX / 2, planes = b * h;
   if (!mma || (dtype != AX_F16 && dtype != AX_BF16)) return PLAIN;
   if (j.head % 8 || j.value_head % 8 || j.head < 8 || j.value_head < 8 || j.head > AX_FLASH_MOST_HEAD || j.value_head > AX_FLASH_MOST_HEAD) return PLAIN;
-  if (planes < 1 || j.queries > most || j.keys > most || planes > most / 2 || (j.queries + j.keys) / 32 + 1 > most / planes) return PLAIN;
+  if (planes < 1 || hk < 1 || j.queries > most || j.keys > most || planes > most / 2 || (j.queries + j.keys) / 32 + 1 > most / planes) return PLAIN;
   if (!lies_well(j.q, b, h, j.queries) || !lies_well(j.k, b, hk, j.keys) || !lies_well(j.v, b, hk, j.keys) || !lies_well(j.y, b, h, j.queries)) return PLAIN;
   if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) || !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys))) return PLAIN;
   return (backward ? ax_flash_backward_shared(&j) : ax_flash_forward_shared(&j)) <= shared ? FLASH : PLAIN;

@@ -47,18 +47,38 @@ template <int D> struct flash_tile {
 static_assert(flash_tile<32>::free_of_conflicts() && flash_tile<64>::free_of_conflicts() && flash_tile<96>::free_of_conflicts() && flash_tile<128>::free_of_conflicts(),
               "tiles lie so that no bank is met twice");
 
-/* Begins to copy rows first .. first + ROWS - 1 of a plane with `count` rows of `width` elements; zeros beyond.  The whole block takes part. */
-template <int D, int ROWS, class S> static __device__ __forceinline__ void flash_load(S *to, const S *from, int64_t step, int first, int count, int width)
+/* i, which the compiler takes for a new number: in a loop, it then does not keep what follows from i in registers that are needed (or spilled). */
+static __device__ __forceinline__ int flash_anew(int i)
 {
-  constexpr int chunks = flash_tile<D>::chunks;
-  static_assert(ROWS * chunks % FLASH_THREADS == 0, "every thread copies as many chunks");
-#pragma unroll
-  for (int i = 0; i < ROWS * chunks / FLASH_THREADS; i++) {
-    const int p = i * FLASH_THREADS + (int)threadIdx.x, row = p / chunks, chunk = p % chunks;
-    const bool in = first + row < count && chunk * 8 < width;
-    ax_copy_async<16>(to + flash_tile<D>::at(row, chunk) * 8, in ? from + (first + row) * step + chunk * 8 : from, in);
-  }
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(i));
+#endif
+  return i;
 }
+
+/* A plane that tiles are copied from.  A thread copies chunks of rows that lie `period` apart, from one first row (three where rows have 12 chunks). */
+template <class S, int D> struct flash_source {
+  static const int chunks = flash_tile<D>::chunks, phases = chunks % 3 == 0 ? 3 : 1, period = phases * FLASH_THREADS / chunks;
+  const S *plane;
+  int64_t step;
+  int width;
+  __device__ __forceinline__ flash_source(const S *plane, int64_t step, int width) : plane(plane), step(step), width(width) {}
+  /* Begins to copy ROWS rows, `first` of a plane with `count` rows being the first; zeros beyond.  The whole block takes part. */
+  template <int ROWS> __device__ __forceinline__ void load(S *to, int first, int count) const
+  {
+    static_assert(ROWS % period == 0 && flash_tile<D>::turn(period) == 0, "every thread copies as many chunks, which lie alike");
+    const int thread = flash_anew((int)threadIdx.x);
+#pragma unroll
+    for (int f = 0; f < phases; f++) {
+      const int p = f * FLASH_THREADS + thread, row = p / chunks, chunk = p % chunks;
+      const int left = chunk * 8 < width ? count - first - row : 0;
+      const S *from = plane + (first + row) * step + chunk * 8;
+      S *const at = to + flash_tile<D>::at(row, chunk) * 8;
+#pragma unroll
+      for (int i = 0; i < ROWS / period; i++, from += period * step) ax_copy_async<16>(at + i * period * chunks * 8, from, i * period < left);
+    }
+  }
+};
 
 /* The chunks that this lane names to ldmatrix, of 16 rows by 16 columns.  UPRIGHT: the matrices (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15),
  * (8-15, 8-15): fragment a of the tile, or with .trans, fragments b of two products where the tile's rows are summed over.  Else (0-7, 0-7),
@@ -71,13 +91,7 @@ template <int D, bool UPRIGHT> struct flash_reader {
     base = row * flash_tile<D>::chunks;
     turn = flash_tile<D>::turn(row) ^ (UPRIGHT ? lane >> 4 : lane >> 3 & 1);
   }
-  /* Called in each round of a loop, it keeps the compiler from working out all rounds' addresses ahead, for which there are no registers. */
-  __device__ __forceinline__ void anew()
-  {
-#ifdef __CUDA_ARCH__
-    asm volatile("" : "+r"(turn));
-#endif
-  }
+  __device__ __forceinline__ void anew() { turn = flash_anew(turn); }
   /* In elements; row is a multiple of 16, chunk even. */
   __device__ __forceinline__ int at(int row, int chunk) const { return (base + row * flash_tile<D>::chunks + (chunk ^ turn)) * 8; }
 };
@@ -111,16 +125,15 @@ static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D 
 
 /* ---- which tile a block has */
 
-struct flash_place { int tile; int64_t b, h; };
+struct flash_place { int tile, b, h; };
 
 /* Tiles of one plane read the same keys and values (or queries); planes of a section share the cache.  The last tile of each plane comes
  * first, or (LAST_FIRST false) the first: under a causal mask that is the longest. */
-template <bool LAST_FIRST> static __device__ __forceinline__ flash_place flash_find(int64_t planes, int64_t heads, int tiles, int section)
+template <bool LAST_FIRST> static __device__ __forceinline__ flash_place flash_find(unsigned planes, unsigned heads, unsigned tiles, unsigned section)
 {
-  const int64_t many = (int64_t)section * tiles, from = blockIdx.x / many * section, rest = blockIdx.x % many;
-  const int64_t in = planes - from < section ? planes - from : section, plane = from + rest % in;
-  const int tile = (int)(rest / in);
-  return { LAST_FIRST ? tiles - 1 - tile : tile, plane / heads, plane % heads };
+  const unsigned many = section * tiles, from = blockIdx.x / many * section, rest = blockIdx.x % many;
+  const unsigned in = planes - from < section ? planes - from : section, plane = from + rest % in, tile = rest / in;
+  return { (int)(LAST_FIRST ? tiles - 1 - tile : tile), (int)(plane / heads), (int)(plane % heads) };
 }
 
 /* ---- masks: a warp brings its part of the tile to shared memory as float32 times log2(e), a row for each query; one row when all are the same */
@@ -165,7 +178,7 @@ static __device__ __forceinline__ uint32_t flash_nibble(const ax_attention_job &
 /* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
 template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[2])
 {
-  const int lane = threadIdx.x % 32, odd = lane & 1;
+  const int lane = flash_anew(threadIdx.x) % 32, odd = lane & 1;
   const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
   uint32_t own = 0;
 #pragma unroll 4
@@ -177,7 +190,7 @@ template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries
 /* Keys are rows (16 from k0 on), queries columns (8 COLUMNS from q0 on).  Element i of column tile n stays when bit 4 n of kept[i] is set. */
 template <int COLUMNS> static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[4])
 {
-  const int lane = threadIdx.x % 32, row = lane / 4, i = row & 3;
+  const int lane = flash_anew(threadIdx.x) % 32, row = lane / 4, i = row & 3;
   const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 + (row >> 2) + 2 * (i >> 1));
   uint32_t own = 0;
 #pragma unroll 4

@@ -63,8 +63,8 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
   flash_reader<D, false> across;
 
   const int queries = (int)j.queries, keys = (int)j.keys, group = (int)j.group, own_rows = KEYS ? keys : queries;
-  const int64_t own_heads = KEYS ? j.heads / j.group : j.heads;
-  const flash_place at = flash_find<!KEYS>(j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
+  const int own_heads = (int)(KEYS ? j.heads / j.group : j.heads);
+  const flash_place at = flash_find<!KEYS>((unsigned)j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
   const int own0 = at.tile * OWN, my0 = own0 + warp * 16;
   const ax_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k, &w2 = KEYS ? j.g : j.v;
   const float scale = (float)(j.scale * FLASH_LOG2E), kept_by = DROP ? (float)j.kept : 1.0f;
@@ -78,7 +78,7 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
   const int each = end > begin ? (end - begin + WALK - 1) / WALK : 0, steps = KEYS ? each * group : each;
 
   float da1[D / 8][4], da2[KEYS ? D / 8 : 1][4], lse[2], delta[2];
-  uint32_t held[2][HOLD ? D / 16 : 1][4];
+  uint32_t held_a1[HOLD ? D / 16 : 1][4], held_a2[HOLD ? D / 16 : 1][4];
 #pragma unroll
   for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -96,38 +96,44 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     }
   }
 
-  auto load = [&](int step) { /* the walked rows of a step */
-    const int64_t h = KEYS ? at.h * group + step / each : at.h / group;
-    const int row0 = begin + step % each * WALK, count = KEYS ? queries : keys;
+  const int w_head = KEYS ? at.h * group : at.h / group, w_count = KEYS ? queries : keys;
+  flash_source<S, D> w1_source(ax_plane<const S>(w1, at.b, w_head), w1.step[2], j.head), w2_source(ax_plane<const S>(w2, at.b, w_head), w2.step[2], j.value_head);
+  int walk0 = begin, next0 = begin, head = KEYS ? w_head : at.h, next_head = head; /* the walked rows and the queries' head of this step and of the next */
+  auto load = [&](int step) {
     S *const to = walk + step % 2 * 2 * WALK * D;
-    flash_load<D, WALK>(to, ax_plane<const S>(w1, at.b, h), w1.step[2], row0, count, j.head);
-    flash_load<D, WALK>(to + WALK * D, ax_plane<const S>(w2, at.b, h), w2.step[2], row0, count, j.value_head);
-    if (KEYS) load_stats<WALK>(stats + step % 2 * 2 * WALK, j, at.b * j.heads + h, row0);
+    w1_source.template load<WALK>(to, next0, w_count);
+    w2_source.template load<WALK>(to + WALK * D, next0, w_count);
+    if (KEYS) load_stats<WALK>(stats + step % 2 * 2 * WALK, j, at.b * j.heads + next_head, next0);
+    if ((next0 += WALK) < end || !KEYS) return;
+    next0 = begin;
+    next_head++;
+    w1_source.plane += w1.step[1];
+    w2_source.plane += w2.step[1];
   };
-  flash_load<D, OWN>(own, ax_plane<const S>(a1, at.b, at.h), a1.step[2], own0, own_rows, j.head);
-  flash_load<D, OWN>(own + OWN * D, ax_plane<const S>(a2, at.b, at.h), a2.step[2], own0, own_rows, j.value_head);
+  flash_source<S, D>(ax_plane<const S>(a1, at.b, at.h), a1.step[2], j.head).template load<OWN>(own, own0, own_rows);
+  flash_source<S, D>(ax_plane<const S>(a2, at.b, at.h), a2.step[2], j.value_head).template load<OWN>(own + OWN * D, own0, own_rows);
   if (steps > 0) load(0);
   ax_copy_commit();
 
   for (int step = 0; step < steps; step++) {
-    const int64_t h = KEYS ? at.h * group + step / each : at.h, plane = at.b * j.heads + h;
-    const int walk0 = begin + step % each * WALK, q0 = KEYS ? walk0 : my0, k0 = KEYS ? my0 : walk0; /* of this warp's scores */
+    const int h = head, q0 = KEYS ? walk0 : my0, k0 = KEYS ? my0 : walk0; /* of this warp's scores */
+    const int64_t plane = at.b * j.heads + h;
     const S *const w1_tile = walk + step % 2 * 2 * WALK * D, *const w2_tile = w1_tile + WALK * D;
     const float *const w_stats = stats + step % 2 * 2 * WALK;
     upright.anew();
     across.anew();
     ax_copy_wait<0>();
     __syncthreads();
+    walk0 = next0, head = next_head;
     if (step + 1 < steps) {
       load(step + 1);
       ax_copy_commit();
     }
-    if (HOLD && step == 0) {
+    if (step == 0) {
 #pragma unroll
-      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) {
-        ax_ldmatrix(held[0][k], my_a1 + upright.at(0, 2 * k));
-        ax_ldmatrix(held[1][k], my_a2 + upright.at(0, 2 * k));
-      }
+      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held_a1[k], my_a1 + upright.at(0, 2 * k));
+#pragma unroll
+      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held_a2[k], my_a2 + upright.at(0, 2 * k));
     }
     if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* wholly above the diagonal */
 
@@ -144,7 +150,7 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     for (int k = 0; k < D / 16; k++) {
       uint32_t a[4], b[4];
       if (HOLD)
-        for (int i = 0; i < 4; i++) a[i] = held[0][HOLD ? k : 0][i];
+        for (int i = 0; i < 4; i++) a[i] = held_a1[HOLD ? k : 0][i];
       else ax_ldmatrix(a, my_a1 + upright.at(0, 2 * k));
 #pragma unroll
       for (int n = 0; n < COLUMNS; n += 2) {
@@ -157,7 +163,7 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     for (int k = 0; k < D / 16; k++) {
       uint32_t a[4], b[4];
       if (HOLD)
-        for (int i = 0; i < 4; i++) a[i] = held[1][HOLD ? k : 0][i];
+        for (int i = 0; i < 4; i++) a[i] = held_a2[HOLD ? k : 0][i];
       else ax_ldmatrix(a, my_a2 + upright.at(0, 2 * k));
 #pragma unroll
       for (int n = 0; n < COLUMNS; n += 2) {
@@ -167,12 +173,6 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
       }
     }
 
-    if (first) {
-#pragma unroll
-      for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] *= scale;
-    }
     if (j.mask.data) {
       flash_stage_mask<KEYS ? 16 : WALK, L::pitch>(j, at.b * j.mask.step[0] + h * j.mask.step[1], q0, mask_rows, k0, mask);
       const int per_query = mask_rows == 1 ? 0 : L::pitch;
@@ -181,8 +181,13 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2;
-          s[n][i] += KEYS ? mask[column * per_query + row] : mask[row * per_query + column];
+          s[n][i] = fmaf(s[n][i], scale, KEYS ? mask[column * per_query + row] : mask[row * per_query + column]);
         }
+    } else if (first) {
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[n][i] *= scale;
     }
     /* Beyond the last query everything is 0 already: its rows, and (copied as 0) its lse and delta. */
     if ((KEYS ? k0 + 16 : k0 + WALK) > keys || (j.causal && (KEYS ? k0 + 15 > q0 : k0 + WALK - 1 > q0))) {

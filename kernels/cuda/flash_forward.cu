@@ -22,20 +22,21 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
 {
   typedef layout<D, MT> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
-  constexpr bool HOLD = MT == 1 || (D <= 64 && !DROP); /* do the queries' fragments fit into registers? */
+  constexpr bool HOLD = MT == 1 || D <= 64; /* do the queries' fragments fit into registers? */
   AX_DYNAMIC_SHARED(memory);
   S *const own = (S *)memory, *const walk = own + OWN * D;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : 16 * MT;
+  const int warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : 16 * MT;
   float *const mask = (float *)(walk + 4 * WALK * D) + warp * mask_rows * L::pitch;
   S *const my_rows = own + warp * 16 * MT * D;
   flash_reader<D, true> upright;
   flash_reader<D, false> across;
 
   const int queries = (int)j.queries, keys = (int)j.keys, tiles = (queries + OWN - 1) / OWN;
-  const flash_place at = flash_find<true>(j.batch * j.heads, j.heads, tiles, section);
+  const flash_place at = flash_find<true>((unsigned)(j.batch * j.heads), (unsigned)j.heads, tiles, section);
   const int q0 = at.tile * OWN, my_q0 = q0 + warp * 16 * MT;
   const int end = j.causal && q0 + OWN < keys ? q0 + OWN : keys, steps = (end + WALK - 1) / WALK;
-  const S *const k_plane = ax_plane<const S>(j.k, at.b, at.h / j.group), *const v_plane = ax_plane<const S>(j.v, at.b, at.h / j.group);
+  const int kv_head = at.h / (int)j.group;
+  const flash_source<S, D> k_source(ax_plane<const S>(j.k, at.b, kv_head), j.k.step[2], j.head), v_source(ax_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
   const int64_t mask_at = at.b * j.mask.step[0] + at.h * j.mask.step[1], plane = at.b * j.heads + at.h;
   const float scale = (float)(j.scale * FLASH_LOG2E);
   const bool first = j.mask.data || !(scale > 0); /* are scores multiplied before their maximum is sought? */
@@ -51,24 +52,25 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
     for (int n = 0; n < D / 8; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0;
   }
 
-  flash_load<D, OWN>(own, ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], q0, queries, j.head);
+  flash_source<S, D>(ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], j.head).template load<OWN>(own, q0, queries);
   if (steps > 0) {
-    flash_load<D, WALK>(walk, k_plane, j.k.step[2], 0, keys, j.head);
-    flash_load<D, WALK>(walk + WALK * D, v_plane, j.v.step[2], 0, keys, j.value_head);
+    k_source.template load<WALK>(walk, 0, keys);
+    v_source.template load<WALK>(walk + WALK * D, 0, keys);
   }
   ax_copy_commit();
 
   for (int step = 0; step < steps; step++) {
     const int k0 = step * WALK;
     const S *const k_tile = walk + step % 2 * 2 * WALK * D, *const v_tile = k_tile + WALK * D;
+    const int lane = flash_anew(threadIdx.x % 32);
     upright.anew();
     across.anew();
     ax_copy_wait<0>();
     __syncthreads();
     if (step + 1 < steps) {
       S *const next = walk + (step + 1) % 2 * 2 * WALK * D;
-      flash_load<D, WALK>(next, k_plane, j.k.step[2], k0 + WALK, keys, j.head);
-      flash_load<D, WALK>(next + WALK * D, v_plane, j.v.step[2], k0 + WALK, keys, j.value_head);
+      k_source.template load<WALK>(next, k0 + WALK, keys);
+      v_source.template load<WALK>(next + WALK * D, k0 + WALK, keys);
       ax_copy_commit();
     }
     if (HOLD && step == 0) {
@@ -111,27 +113,26 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
     }
 
     if (j.mask.data) flash_stage_mask<WALK, L::pitch>(j, mask_at, my_q0, mask_rows, k0, mask);
-    if (first) {
+    if (j.mask.data) {
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const float *const row = mask + (mask_rows == 1 ? 0 : (16 * m + 8 * half + lane / 4) * L::pitch) + lane % 4 * 2;
+#pragma unroll
+          for (int n = 0; n < COLUMNS; n++) {
+            const float2 two = *(const float2 *)(row + 8 * n);
+            s[m][n][2 * half] = fmaf(s[m][n][2 * half], scale, two.x);
+            s[m][n][2 * half + 1] = fmaf(s[m][n][2 * half + 1], scale, two.y);
+          }
+        }
+    } else if (first) {
 #pragma unroll
       for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
           for (int i = 0; i < 4; i++) s[m][n][i] *= scale;
-      if (j.mask.data) {
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-          for (int half = 0; half < 2; half++) {
-            const float *const row = mask + (mask_rows == 1 ? 0 : (16 * m + 8 * half + lane / 4) * L::pitch) + lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < COLUMNS; n++) {
-              const float2 two = *(const float2 *)(row + 8 * n);
-              s[m][n][2 * half] += two.x;
-              s[m][n][2 * half + 1] += two.y;
-            }
-          }
-      }
     }
     if (k0 + WALK > keys || (j.causal && k0 + WALK - 1 > my_q0)) { /* the edge, and the diagonal */
 #pragma unroll
@@ -195,6 +196,7 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
   ax_copy_wait<0>(); /* without any keys the queries are still on their way; their place is about to be written */
   __syncthreads();
   S *const y = ax_plane<S>(j.y, at.b, at.h);
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < MT; m++) {
     float rest[2];
@@ -212,13 +214,12 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
   }
 }
 
-template <class S, int D, int MT> static ax_status launch(ax_device d, const ax_attention_job *j)
+template <class S, int D, int MT, bool DROP> static ax_status launch(ax_device d, const ax_attention_job *j)
 {
   const int64_t planes = j->batch * j->heads, blocks = (j->queries + layout<D, MT>::own - 1) / layout<D, MT>::own * planes;
   const int section = flash_section(planes, (int64_t)j->keys * (j->head + j->value_head) * 2 / j->group);
   const size_t bytes = layout<D, MT>::bytes(*j);
-  if (j->dropout) return ax_launch_shared<forward<S, D, MT, true>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
-  return ax_launch_shared<forward<S, D, MT, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+  return ax_launch_shared<forward<S, D, MT, DROP>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
 }
 
 size_t ax_flash_forward_shared(const ax_attention_job *j)
@@ -228,13 +229,15 @@ size_t ax_flash_forward_shared(const ax_attention_job *j)
 
 ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
 {
-  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would leave multiprocessors without work. */
+  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would leave multiprocessors without
+   * work, and with dropout, which makes the blocks wait for arithmetic instead: more warps fit then. */
   const bool large = (j->queries + 127) / 128 * j->batch * j->heads >= 2 * ax_cuda_multiprocessors(d.index);
   return flash_with_type(dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return flash_with_head(*j, [&](auto size) {
       constexpr int D = AX_VALUE_OF(size);
-      return large ? launch<S, D, 2>(d, j) : launch<S, D, 1>(d, j);
+      if (j->dropout) return launch<S, D, 1, true>(d, j);
+      return large ? launch<S, D, 2, false>(d, j) : launch<S, D, 1, false>(d, j);
     });
   });
 }

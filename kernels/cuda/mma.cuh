@@ -112,8 +112,8 @@ static __device__ __forceinline__ void ax_ldmatrix_trans(uint32_t (&r)[2], const
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(ax_shared_address(row)) : "memory"));
 }
 
-/* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in` (`from` is then not read, but it is an
- * aligned address).  The thread that issued copies waits for them; a barrier then shows them to the others. */
+/* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in` (`from` is then not read and may point
+ * beyond what there is, at an aligned address).  The thread that issued copies waits for them; a barrier then shows them to the others. */
 template <int BYTES> static __device__ __forceinline__ void ax_copy_async(void *to, const void *from, bool in)
 {
   static_assert(BYTES == 16 || BYTES == 4, "cp.async copies 16 or 4 bytes here");
