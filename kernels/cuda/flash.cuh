@@ -12,7 +12,6 @@
 #include "attention.cuh"
 #include "mma.cuh"
 
-#include "philox.h"
 #include "rows.cuh"
 
 enum { FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS };
@@ -169,20 +168,26 @@ static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attenti
 /* ---- dropout: four bits for each tile of 8 columns; what stays is 1.  A Philox block is four keys of one query, at
  * ((b H + h) T + q) K/4 + k/4: every lane works out blocks for its neighbours too, none is worked out twice. */
 
-static __device__ __forceinline__ uint32_t flash_nibble(const ax_attention_job &j, uint64_t block)
+/* The numbers of this draw; in a recorded step they lie on the device. */
+static __device__ __forceinline__ ax_draw flash_draw(const ax_draw &d)
+{
+  return d.live ? ax_draw{ d.live->seed, d.stream, d.draw + d.live->offset, NULL } : ax_draw{ d.seed, d.stream, d.draw, NULL };
+}
+static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uint32_t least, uint64_t block)
 {
   uint32_t w[4];
-  ax_philox_run(ax_philox_at(j.seed, j.stream, j.draw, block), w);
-  return (w[0] >= j.least) | (w[1] >= j.least) << 1 | (w[2] >= j.least) << 2 | (w[3] >= j.least) << 3;
+  ax_philox_run(ax_philox_at(draw.seed, draw.stream, draw.draw, block), w);
+  return (w[0] >= least) | (w[1] >= least) << 1 | (w[2] >= least) << 2 | (w[3] >= least) << 3;
 }
 /* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
 template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[2])
 {
   const int lane = flash_anew(threadIdx.x) % 32, odd = lane & 1;
   const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
+  const ax_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
-  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(j, block + 2 * n) << 4 * n;
+  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(draw, j.least, block + 2 * n) << 4 * n;
   const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 1);
   kept[0] = (odd ? other : own) >> 2 * odd;
   kept[1] = (odd ? own : other) >> 2 * odd;
@@ -192,9 +197,10 @@ template <int COLUMNS> static __device__ __forceinline__ void flash_keep_keys(co
 {
   const int lane = flash_anew(threadIdx.x) % 32, row = lane / 4, i = row & 3;
   const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 + (row >> 2) + 2 * (i >> 1));
+  const ax_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
-  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(j, block + (uint64_t)(8 * j.quads * n)) << 4 * n;
+  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(draw, j.least, block + (uint64_t)(8 * j.quads * n)) << 4 * n;
 #pragma unroll
   for (int of = 0; of < 4; of++) kept[of] = __shfl_sync(0xffffffffu, own, (lane & ~12) | of << 2) >> i;
 }
