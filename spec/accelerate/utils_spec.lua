@@ -113,7 +113,6 @@ describe("modules", function()
     assert.error_matches(function() return accelerate.DataloaderConfiguration end, "did you mean 'DataLoaderConfiguration'")
     assert.error_matches(function() return utils.gathr end, "did you mean 'gather'")
     assert.error_matches(function() return accelerate.tokenizers end, "accelerate.tokenizers is not there yet")
-    assert.error_matches(function() return utils.capture end, "not there yet")
   end)
 
   it("make no globals", function()

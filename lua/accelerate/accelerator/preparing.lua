@@ -1,5 +1,4 @@
 --- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model, free_memory.  Methods of accelerate.Accelerator.
-local core = require "accelerate.core"
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
 local flat = require "accelerate.flat"
