@@ -484,7 +484,8 @@ void ax_config_export(const ax_plan *plan, int ranks)
   if (plan->set[AX_SET_cpu].number)
     setenv("ACCELERATE_USE_CPU", "true", 1);
   if (!isnan(plan->set[AX_SET_gpu_ids].number)) /* numbered as the driver and nvidia-smi do, not by speed */
-    setenv("CUDA_VISIBLE_DEVICES", plan->set[AX_SET_gpu_ids].text, 1), setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
+    setenv("CUDA_VISIBLE_DEVICES", plan->set[AX_SET_gpu_ids].text, 1), setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0),
+      setenv("ACCELERATE_GPU_IDS", plan->set[AX_SET_gpu_ids].text, 1); /* ranks say so where there is none of them */
   if (strncmp(plan->set[AX_SET_mixed_precision].origin, "--", 2) == 0)
     setenv(rows[AX_SET_mixed_precision].env, plan->set[AX_SET_mixed_precision].text, 1);
 }

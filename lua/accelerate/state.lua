@@ -193,8 +193,12 @@ local function choose_device(cpu, ranks, local_rank)
       VARIABLE, env.text(VARIABLE), ranks)
   end
   if asked == "cpu" or cpu and not asked then return "cpu" end
-  local count, here = core.device_count("cuda"), core.dist.local_world_size()
-  if count == 0 then return "cpu" end
+  local count, why = core.device_count("cuda")
+  local here, ids = core.dist.local_world_size(), env.text("ACCELERATE_GPU_IDS")
+  if count == 0 then
+    if ids and ids ~= "all" then fail("--gpu_ids %s: %s; leave it out to run on the CPU", ids, why) end
+    return "cpu"
+  end
   if here > count then
     local visible = env.text("CUDA_VISIBLE_DEVICES")
     fail("%d ranks on this machine, and %d GPU%s%s: a GPU takes one rank; start %d with --num_processes, or run them on the CPU with --cpu", here,

@@ -58,6 +58,11 @@ describe("the command line", function()
     check(status, 2, err, { "ACCELERATE_NUM_PROCESSES", "'many'" })
   end)
 
+  it("says why GPUs that were asked for are not there", function()
+    local status, _, err = host.run({ "--gpu_ids", "0", "-e", "require('accelerate').Accelerator()" }, { env = { ACCEL_CUDA_PLUGIN = "/nowhere/libax_cuda.so" } })
+    check(status, 1, err, { "--gpu_ids 0: ", "there is no /nowhere/libax_cuda.so", "leave it out to run on the CPU" })
+  end)
+
   it("refuses bytes that are no script", function()
     local status, _, err = host.run({ "-" }, { stdin = "\27LJ\2\0\0\0garbage" })
     check(status, 1, err, { "stdin", "bytecode" })
