@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum { COUNT, SECONDS, SWITCH, WORD, LIST } kind;
+typedef enum { COUNT, SECONDS, SWITCH, TEXT, WORD, LIST } kind;
 
 typedef struct row {
   const char *name;
@@ -141,6 +141,8 @@ static int assign(ax_plan *plan, int id, const char *text, const char *origin)
       fprintf(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
       return AX_EXIT_USAGE;
     }
+  } else if (r->kind == TEXT) {
+    v = strcmp(text, r->standard) != 0;
   } else if (r->kind == WORD) {
     if (!is_word(r->argument, text)) {
       fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
@@ -282,16 +284,46 @@ static int read_environment(ax_plan *plan)
   return 0;
 }
 
+int ax_config_ranks_here(const ax_plan *plan)
+{
+  return (int)plan->set[AX_SET_num_processes].number / (int)plan->set[AX_SET_num_machines].number;
+}
+
+/* How the machines of a run fit together. */
+static int check_machines(const ax_plan *plan)
+{
+  const ax_setting *machines = &plan->set[AX_SET_num_machines], *mine = &plan->set[AX_SET_machine_rank], *all = &plan->set[AX_SET_num_processes];
+  const int n = (int)machines->number, ranks = (int)all->number;
+
+  if (ranks % n != 0) {
+    fprintf(stderr, "accel-run: %d ranks (%s) cannot be divided among %d machines (%s): num_processes counts the ranks of all machines, which have equally "
+            "many\n", ranks, all->origin, n, machines->origin);
+    return AX_EXIT_USAGE;
+  }
+  if ((int)mine->number >= n) {
+    fprintf(stderr, "accel-run: %s: expected 0 to %d, for there %s %d machine%s (%s); got %s\n", mine->origin, n - 1, n == 1 ? "is" : "are", n,
+            n == 1 ? "" : "s", machines->origin, mine->text);
+    return AX_EXIT_USAGE;
+  }
+  if (n > 1 && !plan->set[AX_SET_main_process_ip].number) {
+    fprintf(stderr, "accel-run: %s: %d machines need the address of machine 0, the same on each: --main_process_ip ADDRESS\n", machines->origin, n);
+    return AX_EXIT_USAGE;
+  }
+  if (n > 1 && plan->set[AX_SET_main_process_port].number == 0) {
+    fprintf(stderr, "accel-run: %s: %d machines need a port that all of them know; expected 1 to 65535, got 0\n", plan->set[AX_SET_main_process_port].origin, n);
+    return AX_EXIT_USAGE;
+  }
+  return 0;
+}
+
 /* What settings have to do with each other. */
 static int check_plan(const ax_plan *plan)
 {
-  const ax_setting *machines = &plan->set[AX_SET_num_machines], *gpus = &plan->set[AX_SET_gpu_ids];
-  const int ranks = (int)plan->set[AX_SET_num_processes].number;
+  const ax_setting *gpus = &plan->set[AX_SET_gpu_ids];
+  const int status = check_machines(plan), ranks = ax_config_ranks_here(plan);
 
-  if (machines->number > 1) {
-    fprintf(stderr, "accel-run: %s: %s machines: ranks of several machines cannot be joined yet; start them on one\n", machines->origin, machines->text);
-    return AX_EXIT_USAGE;
-  }
+  if (status != 0)
+    return status;
   if (!isnan(gpus->number) && !plan->set[AX_SET_cpu].number && ranks > (int)gpus->number) {
     fprintf(stderr, "accel-run: %s: %s names %d GPU%s, and %d ranks need one each (--num_processes %d, or --cpu)\n", gpus->origin, gpus->text,
             (int)gpus->number, gpus->number == 1 ? "" : "s", ranks, (int)gpus->number);
@@ -377,7 +409,7 @@ void ax_config_help(FILE *f)
 
 void ax_config_explain(const ax_plan *plan, FILE *f)
 {
-  int ranks = (int)plan->set[AX_SET_num_processes].number, i;
+  int ranks = ax_config_ranks_here(plan), i;
 
   for (i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting *s = &plan->set[i];

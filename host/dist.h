@@ -1,8 +1,8 @@
 /* dist.h: process groups.
  *
  * A group is a rank, a size and a transport.  A transport is a vtable with one entry that issues any collective and gives back a
- * handle for its end, so that transports which run beside the computation (NCCL, MPI) fit as they are; `shm` finishes a collective before
- * it returns.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, shape, root,
+ * handle for its end, so that transports which run beside the computation (NCCL, MPI) fit as they are; `shm`, of one machine, and `tcp`, of
+ * several, finish a collective before they return.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, shape, root,
  * reduction, model) is compared before data moves: a difference is an error on every rank that names both ranks and both script lines.
  *
  * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get the same bits, in every run.
@@ -47,7 +47,7 @@ typedef struct ax_group ax_group;
 typedef struct ax_work ax_work;
 
 typedef struct ax_transport {
-  const char *name; /* "shm" */
+  const char *name; /* "shm", "tcp" */
   /* Starts `c`, whose buffers stay untouched by the caller until the wait.  *work: a new reference. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, ax_work **work);
   /* Waits for the end, bounded by the group's timeout.  Takes the work. */

@@ -1,4 +1,4 @@
-/* host.h: what the files of the host itself (main, config, interp, repl, launch) offer each other. */
+/* host.h: what the files of the host itself (main, config, interp, repl, launch, machines) offer each other. */
 #ifndef AX_HOST_H
 #define AX_HOST_H
 
@@ -52,6 +52,8 @@ void ax_config_help(FILE *f);
 void ax_config_explain(const ax_plan *plan, FILE *f);
 /* The text after a short option, "-efoo" or "-e foo"; see ax_plan.actions. */
 const char *ax_config_action(const ax_plan *plan, int i, char *letter);
+/* Ranks of this machine: num_processes / num_machines. */
+int ax_config_ranks_here(const ax_plan *plan);
 /* Cores this process may use: the affinity mask, cut down to the cgroup's quota. */
 int ax_config_cores(void);
 /* Threads a rank gets when `ranks` share this machine; *explicit_: they were asked for. */
@@ -83,7 +85,7 @@ void ax_repl_run(lua_State *L);
 
 /* ---- launch.c ------------------------------------------------------------------------------------------------------ */
 
-/* Runs the plan in `ranks` forked processes and returns the exit status of the whole. */
-int ax_launch(const ax_plan *plan, int ranks);
+/* Runs the plan in forked processes, one for each rank of this machine, and returns the exit status of the whole. */
+int ax_launch(const ax_plan *plan);
 
 #endif

@@ -5,6 +5,8 @@
  * way, ranks that wait in a collective are woken with an error of their own, and what is left a moment later is killed.  The report
  * comes after the last rank is gone, so that it is the end of what the run prints.
  *
+ * On several machines each has its launcher (machines.c).  They tell each other of failures, and each ends its own ranks as above.
+ *
  * Nothing outlives the launcher: the kernel kills a rank whose parent dies, and the shared memory has no name. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +21,9 @@
 #include <unistd.h>
 
 #include "core/dist_shm.h"
+#include "core/dist_tcp.h"
 #include "host.h"
+#include "machines.h"
 
 #define TICK_NS 100000000      /* between looks at the ranks' records */
 #define TICK_ENDING_NS 20000000
@@ -38,7 +42,8 @@ typedef struct child {
 
 typedef struct run {
   ax_control *control;
-  int ranks, alive;
+  ax_machines *machines; /* NULL: this is the only one */
+  int ranks, alive;      /* of this machine, as all that is counted here */
   child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
   int64_t last_tick, awake_since;     /* when the launcher itself was last found stopped: clocks of waits start anew */
@@ -50,17 +55,32 @@ typedef struct run {
   char table[SHOWN + 1][400]; /* where the ranks were when the run began to end */
 } run;
 
+/* Names a rank of this machine by its number among all; borrowed until the next call. */
+static const char *name_of(const ax_machines *m, int rank)
+{
+  static char text[48];
+
+  if (m)
+    return ax_tcp_rank_name(m->first + rank, m->here, text, sizeof text);
+  snprintf(text, sizeof text, "rank %d", rank);
+  return text;
+}
+
 /* ---- in a rank ---------------------------------------------------------------------------------------------------------- */
 
 static ax_control *my_control;
-static int my_rank;
+static int my_rank; /* on this machine */
+static ax_machines *my_machines;
 
 static void keep_going(int sig) { (void)sig; }
 
 static void finished(void)
 {
-  if (my_control->rank[my_rank].pid == (int32_t)getpid()) /* not in a process that the rank forked */
-    ax_shm_finished(my_control, my_rank);
+  if (my_control->rank[my_rank].pid != (int32_t)getpid()) /* a process that the rank forked */
+    return;
+  if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE)
+    ax_tcp_finished();
+  ax_shm_finished(my_control, my_rank);
 }
 
 /* Writes down why this rank fails.  The first to fail ends the run. */
@@ -74,7 +94,7 @@ static void rank_failed(const char *text, const char *where)
   snprintf(me->failed_at, sizeof me->failed_at, "%s", where);
   if (snprintf(me->failure, sizeof me->failure, "%s", text) >= (int)sizeof me->failure)
     memcpy(me->failure + sizeof me->failure - 4, "...", 4);
-  snprintf(reason, sizeof reason, "rank %d failed: %.*s", my_rank, length > 800 ? 800 : length, text);
+  snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(my_machines, my_rank), length > 800 ? 800 : length, text);
   ax_shm_abort(my_control, my_rank, reason);
 }
 
@@ -85,8 +105,9 @@ static void set_number(const char *name, int value)
   setenv(name, text, 1);
 }
 
-static int rank_main(const ax_plan *plan, ax_control *c, int rank, pid_t launcher, const sigset_t *mask)
+static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher, const sigset_t *mask)
 {
+  const int number = rank + (machines ? machines->first : 0);
   struct sigaction on_interrupt = {.sa_handler = keep_going, .sa_flags = SA_RESTART};
   int status, null;
 
@@ -96,21 +117,24 @@ static int rank_main(const ax_plan *plan, ax_control *c, int rank, pid_t launche
   /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by programs that the script starts. */
   sigaction(SIGINT, &on_interrupt, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
-  if (rank > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) { /* ranks must not race for lines of input: it is rank 0's */
+  if (number > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) { /* ranks must not race for lines of input: it is rank 0's */
     dup2(null, STDIN_FILENO);
     close(null);
   }
-  set_number("RANK", rank);
+  set_number("RANK", number);
   set_number("LOCAL_RANK", rank);
-  set_number("WORLD_SIZE", c->ranks);
+  set_number("WORLD_SIZE", machines ? machines->ranks : c->ranks);
   set_number("LOCAL_WORLD_SIZE", c->ranks);
-  set_number("ACCEL_RUN_RANK", rank);
+  set_number("ACCEL_RUN_RANK", number);
   my_control = c;
   my_rank = rank;
+  my_machines = machines;
   if (ax_shm_join(c, rank) != AX_OK) {
     rank_failed(ax_last_error(), "");
     _exit(AX_EXIT_FAILED);
   }
+  if (machines)
+    ax_machines_join(machines, rank);
   atexit(finished); /* also for os.exit(0) */
   status = ax_interp_run(plan, rank_failed);
   if (status == 0) {
@@ -184,7 +208,7 @@ static int fill_table(run *r, int except, int64_t now)
     doing(r, rank, now, text, sizeof text);
     if (r->child[rank].stop_signal)
       snprintf(stopped, sizeof stopped, "stopped, ");
-    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s", rank, stopped, text);
+    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s", rank + (r->machines ? r->machines->first : 0), stopped, text);
   }
   if (rows > SHOWN)
     snprintf(r->table[lines++], sizeof r->table[0], "  ... and %d more ranks", rows - SHOWN);
@@ -238,9 +262,9 @@ static void rank_ended(run *r, int rank, int status)
   r->alive--;
   if (code != 0) {
     if (WIFSIGNALED(status))
-      snprintf(reason, sizeof reason, "rank %d was killed by %s", rank, signal_name(WTERMSIG(status)));
+      snprintf(reason, sizeof reason, "%s was killed by %s", name_of(r->machines, rank), signal_name(WTERMSIG(status)));
     else
-      snprintf(reason, sizeof reason, "rank %d exited with status %d", rank, code);
+      snprintf(reason, sizeof reason, "%s exited with status %d", name_of(r->machines, rank), code);
     ax_shm_abort(r->control, rank, reason);
   } else {
     ax_shm_finished(r->control, rank); /* it may have left without saying so */
@@ -263,7 +287,7 @@ static void reap(run *r, int64_t now)
       r->child[rank].stop_told = false;
     } else if (WIFCONTINUED(status)) {
       if (r->child[rank].stop_told && r->ending_at == 0)
-        fprintf(stderr, "accel-run: rank %d goes on\n", rank);
+        fprintf(stderr, "accel-run: %s goes on\n", name_of(r->machines, rank));
       r->child[rank].stop_signal = 0;
     } else {
       rank_ended(r, rank, status);
@@ -278,17 +302,17 @@ static void watch_stopped(run *r, int64_t now)
 
   for (rank = 0; rank < r->ranks; rank++) {
     child *c = &r->child[rank];
-    char text[340], reason[128];
+    char text[340], reason[192];
     if (!c->alive || !c->stop_signal)
       continue;
     if (!c->stop_told && now - c->stopped_at >= STOP_NOTICE_NS) {
       c->stop_told = true;
       doing(r, rank, now, text, sizeof text);
-      fprintf(stderr, "accel-run: rank %d (process %d) was stopped by %s; it was %s. The run ends unless it goes on within %g s "
-              "(--stall_timeout)\n", rank, (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
+      fprintf(stderr, "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on within %g s "
+              "(--stall_timeout)\n", name_of(r->machines, rank), (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
     }
     if (seconds_since(r, c->stopped_at, now) >= r->stall_timeout) {
-      snprintf(reason, sizeof reason, "rank %d was stopped by %s and did not go on within %g s", rank, signal_name(c->stop_signal),
+      snprintf(reason, sizeof reason, "%s was stopped by %s and did not go on within %g s", name_of(r->machines, rank), signal_name(c->stop_signal),
                r->stall_timeout);
       if (ax_shm_abort(r->control, rank, reason))
         r->lost_to = c->stop_signal;
@@ -322,10 +346,11 @@ static void end_ranks(run *r, int64_t now)
 
 static int wait_for_ranks(run *r, const sigset_t *signals)
 {
+  bool others = r->machines != NULL;
   int lines = 0;
 
   r->last_tick = r->awake_since = ax_monotonic_ns();
-  while (r->alive > 0) {
+  while (r->alive > 0 || (others && r->ending_at == 0)) {
     const struct timespec tick = {0, r->ending_at ? TICK_ENDING_NS : TICK_NS};
     int sig = sigtimedwait(signals, NULL, &tick);
     int64_t now = ax_monotonic_ns();
@@ -334,16 +359,21 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
       r->awake_since = now;
     r->last_tick = now;
     if (sig > 0 && sig != SIGCHLD) {
-      char reason[64];
+      char reason[128];
       if (r->ending_signal) {
         signal_all(r, SIGKILL); /* asked twice */
       } else {
         r->ending_signal = sig;
-        snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
+        if (r->machines)
+          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", signal_name(sig), r->machines->mine);
+        else
+          snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
         ax_shm_abort(r->control, -1, reason);
       }
     }
     reap(r, now);
+    if (r->machines)
+      others = ax_machines_watch(r->machines, r->control);
     if (r->ending_at == 0) {
       watch_stopped(r, now);
       watch_stalls(r, now);
@@ -400,6 +430,7 @@ static void settle(run *r)
 
 static int report(run *r, int lines)
 {
+  const int total = r->machines ? r->machines->ranks : r->ranks;
   const ax_rank_record *rec;
   char how[256], was[340];
   int rank, status;
@@ -410,23 +441,23 @@ static int report(run *r, int lines)
   rank = r->control->failed_rank;
   fflush(stdout);
   if (rank < 0) {
-    fprintf(stderr, "accel-run: %s; the ranks were\n", r->control->reason);
+    fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason, r->machines ? "of this machine " : "");
     print_table(r, lines);
-    return 128 + r->ending_signal;
+    return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   }
   rec = &r->control->rank[rank];
   status = how_it_failed(r, rank, how, sizeof how);
   if (rec->failure[0]) {
-    fprintf(stderr, "accel-run: rank %d of %d failed: %s\n", rank, r->ranks, rec->failure);
+    fprintf(stderr, "accel-run: %s of %d failed: %s\n", name_of(r->machines, rank), total, rec->failure);
   } else {
     doing(r, rank, r->ending_at, was, sizeof was);
-    fprintf(stderr, "accel-run: rank %d of %d %s; it was %s\n", rank, r->ranks, how, was);
+    fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", name_of(r->machines, rank), total, how, was);
   }
   if (lines > 0) {
-    fputs("accel-run: the other ranks were\n", stderr);
+    fprintf(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
     print_table(r, lines);
   }
-  fprintf(stderr, "accel-run: rank %d %s", rank, how);
+  fprintf(stderr, "accel-run: %s %s", name_of(r->machines, rank), how);
   if (rec->failed_at[0])
     fprintf(stderr, " at %s", rec->failed_at);
   else if (rec->where[0] && !rec->failure[0])
@@ -462,15 +493,17 @@ static int check_script(const ax_plan *plan)
   return AX_EXIT_FAILED;
 }
 
-int ax_launch(const ax_plan *plan, int ranks)
+int ax_launch(const ax_plan *plan)
 {
+  const int ranks = ax_config_ranks_here(plan);
+  static ax_machines machines;
   static run r;
   bool given;
   const int threads = ax_config_threads(plan, ranks, &given), cores = ax_config_cores();
   const bool crowded = (long)ranks * threads > cores;
   const pid_t launcher = getpid();
   sigset_t signals, former;
-  int rank, status;
+  int rank, status, lines;
 
   if ((status = check_script(plan)) != 0)
     return status;
@@ -481,6 +514,11 @@ int ax_launch(const ax_plan *plan, int ranks)
     fprintf(stderr, "accel-run: %s\n", ax_last_error());
     return AX_EXIT_FAILED;
   }
+  if (plan->set[AX_SET_num_machines].number > 1) {
+    if ((status = ax_machines_meet(&machines, plan)) != 0)
+      return status;
+    r.machines = &machines;
+  }
   ax_config_export(plan, ranks);
   if (crowded)
     setenv("OMP_WAIT_POLICY", "passive", 0);
@@ -489,9 +527,11 @@ int ax_launch(const ax_plan *plan, int ranks)
   for (rank = 0; rank < ranks; rank++) {
     pid_t pid = fork();
     if (pid == 0)
-      return rank_main(plan, r.control, rank, launcher, &former);
+      return rank_main(plan, r.control, r.machines, rank, launcher, &former);
     if (pid < 0) {
       fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, ranks, strerror(errno));
+      if (r.machines)
+        ax_machines_end(r.machines, "a rank could not be started");
       signal_all(&r, SIGKILL);
       while (waitpid(-1, NULL, 0) > 0)
         ;
@@ -500,5 +540,10 @@ int ax_launch(const ax_plan *plan, int ranks)
     r.child[rank] = (child){.pid = pid, .alive = true};
     r.alive++;
   }
-  return report(&r, wait_for_ranks(&r, &signals));
+  if (r.machines)
+    ax_machines_forked(r.machines);
+  lines = wait_for_ranks(&r, &signals);
+  if (r.machines)
+    ax_machines_end(r.machines, atomic_load(&r.control->abort) != AX_ABORT_NONE ? "a rank failed" : NULL);
+  return report(&r, lines);
 }

@@ -68,7 +68,7 @@ static int run(ax_plan *plan)
     if ((status = read_stdin(plan)) != 0)
       return status;
   if (ranks > 1)
-    return ax_launch(plan, ranks);
+    return ax_launch(plan);
   ax_config_export(plan, 1);
   return ax_interp_run(plan, NULL);
 }

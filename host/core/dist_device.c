@@ -76,7 +76,7 @@ static ax_status check_cards(const ax_group *world, const card *all)
       const char *va = strchr(all[a].device, ','), *vb = strchr(all[b].device, ',');
       if (va && vb && strcmp(va, vb) != 0)
         return ax_fail(AX_EINVAL, "ranks %d and %d have different versions of the library that joins their GPUs: %s and %s", a, b, va + 2, vb + 2);
-      if (strcmp(all[a].device, all[b].device) == 0)
+      if (a / world->local_size == b / world->local_size && strcmp(all[a].device, all[b].device) == 0) /* on one machine */
         return ax_fail(AX_EINVAL, "ranks %d and %d use the same GPU (%.*s); each needs one of its own", a, b, (int)strcspn(all[a].device, ","), all[a].device);
     }
   return AX_OK;

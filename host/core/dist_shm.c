@@ -180,7 +180,7 @@ out:
 /* ---- the transport ----------------------------------------------------------------------------------------------------------- */
 
 /* Order matters to the launcher, which reads at any time: what happens, then that it does. */
-static void enter(const ax_collective *c)
+void ax_shm_enter(const ax_collective *c)
 {
   ax_rank_record *me = own_record();
 
@@ -191,7 +191,7 @@ static void enter(const ax_collective *c)
   atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
 }
 
-static void leave(ax_status st)
+void ax_shm_leave(ax_status st)
 {
   ax_rank_record *me = own_record();
 
@@ -206,17 +206,17 @@ static void leave(ax_status st)
 }
 
 /* After a failure ranks may be at different steps. */
-static ax_status refuse_broken(void) { return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK; }
+ax_status ax_shm_refuse_broken(void) { return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK; }
 
 static ax_status shm_post(ax_group *g, const ax_collective *c)
 {
-  ax_status st = refuse_broken();
+  ax_status st = ax_shm_refuse_broken();
 
   if (st != AX_OK)
     return st;
-  enter(c);
+  ax_shm_enter(c);
   st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted() : ax_ring_post(c);
-  leave(st);
+  ax_shm_leave(st);
   return st;
 }
 
@@ -225,7 +225,7 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
   const ax_status st = ax_ring_look(g, since, given);
 
   if (st != AX_OK)
-    leave(st);
+    ax_shm_leave(st);
   return st;
 }
 
@@ -242,11 +242,11 @@ static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **wo
   ax_status st;
 
   *work = NULL; /* it is over before this returns */
-  if ((st = refuse_broken()) != AX_OK)
+  if ((st = ax_shm_refuse_broken()) != AX_OK)
     return st;
   if (c.op == AX_BARRIER)
     c = (ax_collective){.op = AX_BARRIER};
-  enter(&c);
+  ax_shm_enter(&c);
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
     st = ax_shm_aborted();
   } else if (!ax_shm.posts || (st = ax_ring_post(&c)) == AX_OK) {
@@ -259,7 +259,7 @@ static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **wo
     default: st = ax_fail(AX_ENOIMPL, "the shm group has no collective number %d", (int)c.op);
     }
   }
-  leave(st);
+  ax_shm_leave(st);
   return st;
 }
 

@@ -52,6 +52,11 @@ void ax_step_end(void);
 const char *ax_shm_doing(int rank, char *buf, size_t size);
 /* EABORTED with the reason why the run is being ended. */
 ax_status ax_shm_aborted(void);
+/* Around a collective: what this rank does, for the launcher's reports.  After one that failed ranks may be at different steps, and the next
+ * is refused. */
+void ax_shm_enter(const ax_collective *c);
+void ax_shm_leave(ax_status st);
+ax_status ax_shm_refuse_broken(void);
 void ax_futex_wake(_Atomic uint32_t *word);
 
 #endif

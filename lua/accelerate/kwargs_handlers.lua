@@ -70,7 +70,7 @@ M.GradScalerKwargs = dataclasses._handler("GradScalerKwargs", { fields = {
 --- a rank waits in one collective; not given, the launcher's --timeout holds.
 M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
   fields = {
-    backend = { "string", default = "nccl", one_of = { "nccl", "shm", "gloo", "mpi" } },
+    backend = { "string", default = "nccl", one_of = { "nccl", "shm", "tcp", "gloo", "mpi" } },
     init_method = { "string", optional = true },
     timeout = { "number", optional = true, above = 0, max = 1e9 },
   },

@@ -229,7 +229,7 @@ local PARTIAL = {
 }
 
 --- The process group and the device of this process; shared.  The first call settles them.
----@param opts { cpu: boolean?, backend: "shm"|"nccl"|nil, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
+---@param opts { cpu: boolean?, backend: "shm"|"tcp"|"nccl"|nil, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
 ---  timeout: seconds that this rank waits in a collective (default: the launcher's --timeout)
 ---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
@@ -237,15 +237,17 @@ M.PartialState = properties.callable("PartialState", function(opts)
   if not shared then
     opts = opts or {}
     refuse_other_launchers()
-    if opts.backend and opts.backend ~= "shm" and opts.backend ~= "nccl" then
-      fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and 'shm' on the CPU", opts.backend)
-    end
     local size, local_rank = core.dist.world_size(), core.dist.local_rank()
+    local on_cpu = core.dist.local_world_size() < size and "tcp" or "shm"
+    if opts.backend and opts.backend ~= on_cpu and opts.backend ~= "nccl" then
+      fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and '%s' on the CPU%s", opts.backend, on_cpu,
+        on_cpu == "tcp" and " of several machines" or "")
+    end
     local debug_mode = env.flag("ACCELERATE_DEBUG_MODE", false)
     local device = choose_device(opts.cpu or env.flag("ACCELERATE_USE_CPU", false), size, local_rank)
     local gpu = tonumber(device:match("^cuda:(%d+)$"))
-    if opts.backend == "shm" and gpu and size > 1 then
-      fail("PartialState: backend = 'shm' with ranks on GPUs: it carries the CPU's memory; leave it out (nccl), or start them with --cpu")
+    if opts.backend == on_cpu and gpu and size > 1 then
+      fail("PartialState: backend = '%s' with ranks on GPUs: it carries the CPU's memory; leave it out (nccl), or start them with --cpu", on_cpu)
     elseif opts.backend == "nccl" and not gpu then
       fail("PartialState: backend = 'nccl' is for GPUs, and this process is on the CPU%s", opts.cpu and " (cpu = true)" or "")
     end
@@ -254,7 +256,7 @@ M.PartialState = properties.callable("PartialState", function(opts)
     shared = {
       num_processes = size, process_index = core.dist.rank(), local_process_index = local_rank,
       distributed_type = size == 1 and M.DistributedType.NO or gpu and M.DistributedType.MULTI_GPU or M.DistributedType.MULTI_CPU,
-      backend = gpu and (size > 1 or opts.backend) and "nccl" or size > 1 and "shm" or nil,
+      backend = gpu and (size > 1 or opts.backend) and "nccl" or size > 1 and on_cpu or nil,
       device = device, debug = debug_mode, fork_launched = env.flag("FORK_LAUNCHED", false),
     }
     if env.flag("ACCELERATE_CPU_AFFINITY", false) then require("accelerate.utils.system").set_numa_affinity(local_rank) end

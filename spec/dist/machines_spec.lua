@@ -1,0 +1,304 @@
+-- host/machines.c, host/core/dist_tcp.c: ranks of several machines, which here are launches side by side on one.
+local host = require "spec.support.host"
+local json = require "accelerate.utils.json"
+local machines = require "spec.support.machines"
+local processes = require "spec.support.processes"
+local ranks = require "spec.support.ranks"
+
+local HEAD = [[
+local core = require "accelerate.core"
+local dist = core.dist
+local rank, n = dist.rank(), dist.world_size()
+]]
+
+local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+
+describe("several machines", function()
+  after_each(processes.clean)
+
+  it("number their ranks through, and each from 0", function()
+    local out = machines.ok([[
+      local accelerate = require "accelerate"
+      local a = accelerate.Accelerator()
+      io.write(("%d %d %d %s %s %s %s %s %s %s\n"):format(a.process_index, a.local_process_index, a.num_processes, tostring(a.is_main_process),
+        tostring(a.is_local_main_process), accelerate.PartialState().backend, os.getenv("RANK"), os.getenv("LOCAL_RANK"), os.getenv("WORLD_SIZE"),
+        os.getenv("LOCAL_WORLD_SIZE")))
+      a:wait_for_everyone()
+    ]], { machines = 3, ranks = 6 })
+    for r = 0, 5 do
+      has(out, ("%d %d 6 %s %s tcp %d %d 6 2\n"):format(r, r % 2, tostring(r == 0), tostring(r % 2 == 0), r, r % 2))
+    end
+  end)
+
+  it("give the plain result of every collective, for small and for long tensors", function()
+    local out = machines.ok(HEAD .. [[
+      local function value(r, i, dtype)
+        if dtype == "bool" then return (r + i) % 3 == 0 end
+        return (r * 3 + i) % 4
+      end
+      local function filled(r, from, count, dtype)
+        local t = core.arange(from, from + count)
+        if dtype == "bool" then return (t + r):remainder(3):eq(0) end
+        return (t + r * 3):remainder(4):to(dtype)
+      end
+      local function check(got, dtype, what, want)
+        local list = got:totable()
+        for _, i in ipairs { 1, 2, 3, #list - 1, #list } do
+          if i >= 1 and i <= #list and list[i] ~= want(i) then
+            error(("%s %s: element %d of %d is %s, expected %s"):format(what, dtype, i, #list, tostring(list[i]), tostring(want(i))))
+          end
+        end
+      end
+      local function fold(op, i, dtype)
+        local acc
+        for r = 0, n - 1 do
+          local v = value(r, i, dtype)
+          if acc == nil then acc = v
+          elseif op == "sum" or op == "mean" then acc = acc + v
+          elseif op == "prod" then acc = acc * v
+          elseif dtype == "bool" then acc = acc or v
+          else acc = (op == "max" and math.max or math.min)(acc, v) end
+        end
+        return op == "mean" and acc / n or acc
+      end
+      local cases = { float32 = { "sum", "mean", "prod" }, bfloat16 = { "sum", "max" }, int64 = { "sum", "min" }, bool = { "max" } }
+      for _, dtype in ipairs { "float32", "bfloat16", "int64", "bool" } do
+        local ops = cases[dtype]
+        for _, count in ipairs { 0, 1, 7, 70001 } do -- 70001 floats are more than one piece
+          for _, op in ipairs(ops) do
+            check(dist.all_reduce(filled(rank, 1, count, dtype), op), dtype, "all_reduce " .. op, function(i) return fold(op, i, dtype) end)
+            local part = dist.reduce_scatter(filled(rank, 1, count * n, dtype), op)
+            assert(part:numel() == count)
+            check(part, dtype, "reduce_scatter " .. op, function(i) return fold(op, rank * count + i, dtype) end)
+          end
+          local function joined(i) return value(math.floor((i - 1) / count), (i - 1) % count + 1, dtype) end
+          local all = dist.all_gather(filled(rank, 1, count, dtype))
+          assert(all:numel() == n * count)
+          check(all, dtype, "all_gather", joined)
+          for root = 0, n - 1 do
+            check(dist.broadcast(filled(rank, 1, count, dtype), root), dtype, "broadcast", function(i) return value(root, i, dtype) end)
+            local here = dist.gather(filled(rank, 1, count, dtype), root)
+            assert((here ~= nil) == (rank == root))
+            if here then
+              check(here, dtype, "gather", joined)
+              for r = 0, n - 1 do
+                if count > 0 then assert(here:narrow(1, r * count + 1, count):eq(filled(r, 1, count, dtype)):all():item()) end
+              end
+            end
+          end
+          dist.barrier()
+        end
+      end
+      io.write("done " .. rank .. "\n")
+    ]], { ranks = 4 })
+    for r = 0, 3 do has(out, "done " .. r .. "\n") end
+  end)
+
+  local TRAIN = [[
+    local accelerate = require "accelerate"
+    local core = require "accelerate.core"
+    local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
+    local ranks = core.dist.world_size()
+    accelerate.utils.set_seed(3)
+    local accelerator = accelerate.Accelerator()
+    local x, y = core.randn(160, 12), core.randint(0, 5, { 160 })
+    local model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
+    local optimizer = optim.SGD(model:parameters(), { lr = 0.05, momentum = 0.9 })
+    local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 32 / ranks, shuffle = true, drop_last = true })
+    model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+    local total = 0
+    for _ = 1, 4 do
+      for a, b in loader:iter() do
+        local loss = nn.functional.cross_entropy(model(a), b)
+        accelerator:backward(loss)
+        optimizer:step()
+        optimizer:zero_grad()
+        total = total + accelerator:reduce(loss:detach(), "mean"):item()
+      end
+    end
+    local seen = accelerator:gather_for_metrics({ accelerator.process_index })
+    assert(#seen == ranks and seen[ranks] == ranks - 1)
+    local all = { total }
+    for _, p in ipairs(model:parameters()) do
+      for _, v in ipairs(p:detach():to("cpu"):reshape(-1):totable()) do all[#all + 1] = v end
+    end
+    local digits = {}
+    for i, v in ipairs(all) do digits[i] = ("%.17g"):format(v) end
+    accelerator:print("[" .. table.concat(digits, ",") .. "]")
+  ]]
+
+  it("train to the bits of as many ranks on one, and to what one rank gives", function()
+    local one, four = ranks.ok(1, TRAIN), ranks.ok(4, TRAIN)
+    local spread = machines.ok(TRAIN)
+    assert.are.equal(four:match("%[.-%]"), spread:match("%[.-%]"))
+    local a, b, worst = json.decode(one:match("%[.-%]")), json.decode(spread:match("%[.-%]")), 0
+    assert.are.equal(1 + 12 * 32 + 32 + 32 * 5 + 5, #a)
+    for i = 2, #a do worst = math.max(worst, math.abs(a[i] - b[i])) end
+    assert.is_true(worst <= 1e-5, "parameters differ by " .. worst)
+  end)
+
+  it("tell every rank which two disagree, and where", function()
+    local ended = machines.run(HEAD .. [[
+      dist.barrier()
+      local ok, message
+      if rank == 3 then
+        ok, message = pcall(dist.all_reduce, core.ones(3))
+      else
+        ok, message = pcall(dist.all_gather, core.ones(4))
+      end
+      io.write(("rank %d: %s\n"):format(rank, tostring(message)))
+      local again, refused = pcall(dist.barrier)
+      assert(not ok and not again)
+      io.write(("again %d: %s\n"):format(rank, tostring(refused)))
+    ]])
+    for r = 0, 3 do
+      local e = ended[r < 2 and 0 or 1]
+      assert.are.equal(0, e.status, e.err)
+      has(e.out, "rank " .. r .. ": [^\n]*ranks disagree in collective #2: rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
+        "rank 3 calls all_reduce%(float32, 3 elements, sum%) at ")
+      has(e.out, "again " .. r .. ": [^\n]*an earlier collective failed: ranks disagree")
+    end
+  end)
+
+  it("end everywhere, and say why, when a rank fails, is killed or leaves early", function()
+    local ended = machines.run(HEAD .. "dist.barrier()\nif rank == 2 then error('out of luck') end\ndist.barrier()")
+    has(ended[1].err, "accel%-run: rank 2 %(machine 1%) of 4 failed: [^\n]*out of luck")
+    has(ended[0].err, "accel%-run: rank 2 %(machine 1%) failed: [^\n]*out of luck; the ranks of this machine were\n  rank 0 ")
+    assert.are.equal(1, ended[0].status)
+
+    for _, victim in ipairs { 0, 3 } do
+      local port, path = machines.free_port(), processes.script(processes.PRELUDE .. "for _ = 1, 1e6 do dist.barrier() end")
+      local runs = { [1] = machines.start(1, port, path), [0] = machines.start(0, port, path) }
+      local mine = runs[victim < 2 and 0 or 1]
+      mine:expect("pid " .. victim .. " %d+\n", 10)
+      processes.kill(tonumber(mine:stdout():match("pid " .. victim .. " (%d+)\n")), processes.SIGKILL)
+      local began = processes.now()
+      for k = 0, 1 do
+        local status, _, err = runs[k]:wait(5)
+        has(err, ("rank %d %%(machine %d%%)[^\n]* was killed by SIGKILL"):format(victim, victim < 2 and 0 or 1))
+        assert.are.equal(runs[k] == mine and 137 or 1, status)
+      end
+      assert.is_true(processes.now() - began < 3)
+    end
+
+    ended = machines.run(HEAD .. "dist.barrier()\nif rank == 3 then os.exit(0) end\ndist.barrier()")
+    has(ended[0].err, "rank 3 %(machine 1%), which last called #1, barrier%(%) at [^\n]*, has finished and will not take part in this")
+    has(ended[1].err, "rank 3 %(machine 1%), which last called #1, ")
+  end)
+
+  it("end when another machine's launcher is gone", function()
+    local port, path = machines.free_port(), processes.script(processes.PRELUDE .. "for _ = 1, 1e6 do dist.barrier() end")
+    local runs = { [1] = machines.start(1, port, path), [0] = machines.start(0, port, path) }
+    runs[1]:expect("pid 3 %d+\n", 10)
+    processes.sleep(0.05)
+    runs[1]:signal(processes.SIGKILL)
+    local status, _, err = runs[0]:wait(5)
+    assert.are.equal(1, status)
+    has(err, "machine 1 %(127%.0%.0%.1%) is gone")
+    runs[1]:wait(5)
+  end)
+
+  it("wait for a rank that does not come as long as --timeout says", function()
+    for _, r in ipairs { 3, 0 } do
+      local ended = machines.run(HEAD .. "dist.barrier()\nif rank == " .. r .. [[ then
+        local ffi = require "ffi"
+        ffi.cdef "int usleep(unsigned);"
+        while true do ffi.C.usleep(1000) end
+      end
+      dist.barrier()
+      ]], { timeout = 0.5 })
+      if r == 3 then
+        for k = 0, 1 do
+          has(ended[k].err, "waited 0%.5 s for rank 3 %(machine 1%), which last called #1, barrier%(%) at [^\n]* %(%-%-timeout sets the limit%)")
+        end
+      else
+        has(ended[0].err .. ended[1].err, "waited 1%.5 s for rank 0 %(machine 0%), through which all ranks meet: it, or one that it waits for, has not come")
+      end
+    end
+  end)
+
+  it("that do not all come: each says whom it waited for, where and how long", function()
+    local port, path = machines.free_port(), processes.script("")
+    local first = machines.start(0, port, path, { timeout = 0.5 })
+    local status, _, err = first:wait(5)
+    assert.are.equal(1, status)
+    has(err, "waited 0%.5 s at 127%.0%.0%.1:" .. port .. " for machine 1 of 2 %(%-%-timeout sets the limit%)")
+    local second = machines.start(1, port, path, { timeout = 0.5 })
+    status, _, err = second:wait(5)
+    assert.are.equal(1, status)
+    has(err, "machine 1 could not reach machine 0 at 127%.0%.0%.1:" .. port .. ": Connection refused; tried %d+ times in 0%.5 s %(%-%-timeout%)")
+    -- Two of three: the one that came is told.
+    first = machines.start(0, port, path, { timeout = 0.5, machines = 3, ranks = 3 })
+    second = machines.start(1, port, path, { timeout = 3, machines = 3, ranks = 3 })
+    status, _, err = second:wait(8)
+    assert.are.equal(1, status)
+    has(err, "machine 0 at 127%.0%.0%.1:" .. port .. ": waited 0%.5 s at [^\n]* for machine 2 of 3")
+    first:wait(5)
+  end)
+
+  it("refuse a machine with other settings, on both sides, and one with the same number", function()
+    local port, path = machines.free_port(), processes.script("")
+    local first, second = machines.start(0, port, path), machines.start(1, port, path, { ranks = 6 })
+    local status, _, err = first:wait(5)
+    local text = "machine 1 %(127%.0%.0%.1%) was given %-%-num_machines 2 %-%-num_processes 6, and machine 0 %-%-num_machines 2 %-%-num_processes 4"
+    assert.are.equal(1, status)
+    has(err, text)
+    status, _, err = second:wait(5)
+    assert.are.equal(1, status)
+    has(err, "machine 0 at 127%.0%.0%.1:" .. port .. " refuses machine 1: " .. text)
+
+    first = machines.start(0, port, path, { machines = 3, ranks = 3 })
+    local twins = { machines.start(1, port, path, { machines = 3, ranks = 3 }), machines.start(1, port, path, { machines = 3, ranks = 3 }), first }
+    for _, run in ipairs(twins) do
+      status, _, err = run:wait(5)
+      assert.are.equal(1, status)
+      has(err, "there are two machines with %-%-machine_rank 1: one at 127%.0%.0%.1, one at 127%.0%.0%.1")
+    end
+  end)
+
+  it("keep their port: another run, other programs and late machines are told", function()
+    local port, close = machines.listen()
+    local path = processes.script(processes.PRELUDE .. "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end io.write('end\\n')")
+    local status, _, err = machines.start(0, port, path):wait(5)
+    assert.are.equal(1, status)
+    has(err, "machine 0 cannot listen at 127%.0%.0%.1:" .. port .. ": Address already in use; another program, or another run")
+    close()
+
+    local first, second = machines.start(0, port, path), machines.start(1, port, path)
+    first:expect("pid 0 ", 10)
+    status, _, err = machines.start(0, port, path):wait(5)
+    assert.are.equal(1, status)
+    has(err, "Address already in use")
+    status, _, err = machines.start(1, port, path):wait(5)
+    assert.are.equal(1, status)
+    has(err, "refuses machine 1: the run at this address has all of its 2 machines, and has begun")
+    local out
+    status, out, err = first:wait(10)
+    assert.are.equal(0, status, err)
+    assert.are.equal(2, select(2, out:gsub("end\n", "")))
+    has(err, "machine 1 of another run %(127%.0%.0%.1%) was refused")
+    assert.are.equal(0, (second:wait(10)))
+  end)
+
+  it("are checked before anything starts", function()
+    local function usage(words, ...)
+      words[#words + 1] = "-e"
+      words[#words + 1] = "print('ran')"
+      local status, out, err = host.run(words)
+      assert.are.equal(2, status, err)
+      assert.are.equal("", out)
+      for _, text in ipairs { ... } do assert(err:find(text, 1, true), err) end
+    end
+    usage({ "--num_machines", "2", "--num_processes", "5", "--main_process_ip", "127.0.0.1" }, "5 ranks (--num_processes)", "2 machines (--num_machines)")
+    usage({ "--num_machines", "2", "--num_processes", "4" }, "--main_process_ip ADDRESS")
+    usage({ "--num_machines", "2", "--num_processes", "4", "--machine_rank", "2", "--main_process_ip", "127.0.0.1" }, "--machine_rank: expected 0 to 1", "got 2")
+    usage({ "--machine_rank", "1" }, "--machine_rank: expected 0 to 0, for there is 1 machine")
+    usage({ "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", "0" }, "--main_process_port", "got 0")
+    local status, _, err = host.run({ "-e", "" }, { env = { ACCELERATE_NUM_MACHINES = "2", ACCELERATE_NUM_PROCESSES = "2", ACCELERATE_MACHINE_RANK = "7" } })
+    assert.are.equal(2, status)
+    has(err, "environment variable ACCELERATE_MACHINE_RANK: expected 0 to 1")
+    status, _, err = host.run { "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "192.0.2.1", "-e", "" }
+    assert.are.equal(1, status)
+    has(err, "machine 0 cannot listen at 192%.0%.2%.1:29500: [^\n]*must be an address of machine 0")
+  end)
+end)

@@ -1,0 +1,70 @@
+-- Several machines on this host: one launch for each, side by side, that meet at a free port of 127.0.0.1.
+local ffi = require "ffi"
+local processes = require "spec.support.processes"
+
+ffi.cdef [[
+  typedef struct { uint16_t family, port; uint32_t address; char rest[8]; } spec_address;
+  int socket(int domain, int type, int protocol);
+  int bind(int fd, const void *address, unsigned size);
+  int listen(int fd, int backlog);
+  int getsockname(int fd, void *address, unsigned *size);
+  int close(int fd);
+]]
+local C = ffi.C
+
+local M = {}
+
+--- Listens at a port that the kernel chose; returns it, and a function that ends that.
+function M.listen()
+  local fd, address, size = C.socket(2, 1, 0), ffi.new("spec_address"), ffi.new("unsigned[1]", 16)
+  address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001
+  assert(fd >= 0 and C.bind(fd, address, 16) == 0 and C.listen(fd, 4) == 0 and C.getsockname(fd, address, size) == 0, "no port")
+  local port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(address.port, 255), 8), bit.rshift(address.port, 8)) or address.port
+  return port, function() C.close(fd) end
+end
+
+function M.free_port()
+  local port, close = M.listen()
+  close()
+  return port
+end
+
+--- Starts machine `rank` of `opts.machines` (2), with `opts.ranks` (4) ranks on all of them.
+---@return table run see processes.start
+function M.start(rank, port, path, opts)
+  opts = opts or {}
+  local words = { "--num_machines", tostring(opts.machines or 2), "--machine_rank", tostring(rank), "--main_process_ip", "127.0.0.1",
+    "--main_process_port", tostring(port), "--num_processes", tostring(opts.ranks or 4), "--num_cpu_threads_per_process", "1",
+    "--timeout", tostring(opts.timeout or 20) }
+  for _, word in ipairs(opts.launch or {}) do words[#words + 1] = word end
+  words[#words + 1] = path
+  for _, word in ipairs(opts.arguments or {}) do words[#words + 1] = word end
+  return processes.start(words, { env = opts.env })
+end
+
+--- Runs `script` on all machines, the last one first, and waits for their ends.
+---@return { status: integer, out: string, err: string }[] ended by number of the machine, from 0
+function M.run(script, opts)
+  opts = opts or {}
+  local port, path, runs, ended = M.free_port(), processes.script(script), {}, {}
+  for rank = (opts.machines or 2) - 1, 0, -1 do runs[rank] = M.start(rank, port, path, opts) end
+  for rank = 0, (opts.machines or 2) - 1 do
+    local status, out, err = runs[rank]:wait(opts.seconds or 20)
+    ended[rank] = { status = status, out = out, err = err }
+  end
+  return ended
+end
+
+--- The same; raises unless all end well.  Returns what they printed, together.
+function M.ok(script, opts)
+  local all = {}
+  local ended = M.run(script, opts)
+  for rank = 0, #ended do
+    local e = ended[rank]
+    if e.status ~= 0 then error(("machine %d: status %d\n%s\n%s"):format(rank, e.status, e.out, e.err), 2) end
+    all[#all + 1] = e.out
+  end
+  return table.concat(all)
+end
+
+return M
