@@ -186,14 +186,19 @@ static void reply(int fd, uint64_t run, const char *refusal)
   move(fd, &w, sizeof w, true, ax_monotonic_ns() + HELLO_NS);
 }
 
+/* The machines that are not all there: "1, 3". */
 static void missing(const ax_machines *m, char *buf, size_t size)
 {
   size_t n = 0;
 
   buf[0] = '\0';
-  for (int k = 1; k < m->count && n < size; k++)
-    if (m->control[k] < 0)
+  for (int k = 1; k < m->count && n < size; k++) {
+    bool here = m->control[k] >= 0;
+    for (int r = k * m->here; r < (k + 1) * m->here; r++)
+      here = here && m->data[r] >= 0;
+    if (!here)
       n += (size_t)snprintf(buf + n, size - n, "%s%d", n ? ", " : "", k);
+  }
 }
 
 static bool tell(ax_machines *m, note_kind kind, const char *text)
@@ -252,7 +257,7 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
     int fd;
     missing(m, who, sizeof who);
     if (waited >= limit) {
-      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit, m->address, who[0] ? who : "s' ranks", m->count);
+      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit, m->address, who, m->count);
       break;
     }
     if (waited >= next) {
