@@ -36,7 +36,7 @@ typedef struct hello {
 typedef struct welcome {
   uint32_t magic, version, refused;
   uint64_t run;
-  char text[500];
+  char text[600];
 } welcome;
 
 /* ---- sockets ------------------------------------------------------------------------------------------------------------------ */
@@ -241,7 +241,7 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
   const int64_t since = ax_monotonic_ns();
   int status = listen_here(m, plan), wanted = m->ranks - m->here;
   double next = report;
-  char text[500] = "", who[200];
+  char text[600] = "", who[200];
   uint64_t run = 0;
 
   if (status != 0)

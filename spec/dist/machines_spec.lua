@@ -256,6 +256,25 @@ describe("several machines", function()
     end
   end)
 
+  it("wait again for one that went away before the run began, and do not hear strangers", function()
+    local port, path = machines.free_port(), processes.script("print('rank ' .. require 'accelerate.core'.dist.rank())")
+    local options = { machines = 3, ranks = 3 }
+    local first = machines.start(0, port, path, options)
+    assert(machines.send(port, ("GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: text/plain\r\n\r\n")))
+    first:expect("a connection from 127%.0%.0%.1 to 127%.0%.0%.1:" .. port .. " is none of accel%-run's", 5)
+    local second = machines.start(1, port, path, options)
+    processes.sleep(0.3)
+    second:signal(processes.SIGKILL)
+    first:expect("machine 1 %(127%.0%.0%.1%) went away before the run began; machine 0 waits for it again", 5)
+    second:wait(5)
+    local others = { machines.start(1, port, path, options), machines.start(2, port, path, options), first }
+    for k, run in ipairs(others) do
+      local status, out, err = run:wait(10)
+      assert.are.equal(0, status, err)
+      assert.are.equal("rank " .. k % 3 .. "\n", out)
+    end
+  end)
+
   it("keep their port: another run, other programs and late machines are told", function()
     local port, close = machines.listen()
     local path = processes.script(processes.PRELUDE .. "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end io.write('end\\n')")

@@ -7,6 +7,8 @@ ffi.cdef [[
   int socket(int domain, int type, int protocol);
   int bind(int fd, const void *address, unsigned size);
   int listen(int fd, int backlog);
+  int connect(int fd, const void *address, unsigned size);
+  long send(int fd, const void *text, size_t size, int flags);
   int getsockname(int fd, void *address, unsigned *size);
   int close(int fd);
 ]]
@@ -21,6 +23,19 @@ function M.listen()
   assert(fd >= 0 and C.bind(fd, address, 16) == 0 and C.listen(fd, 4) == 0 and C.getsockname(fd, address, size) == 0, "no port")
   local port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(address.port, 255), 8), bit.rshift(address.port, 8)) or address.port
   return port, function() C.close(fd) end
+end
+
+--- Connects to `port` as soon as somebody listens there, sends `text` and closes; whether it could.
+function M.send(port, text)
+  local address = ffi.new("spec_address")
+  address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001
+  address.port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(port, 255), 8), bit.rshift(port, 8)) or port
+  return processes.wait_until(5, function()
+    local fd = C.socket(2, 1, 0)
+    local sent = C.connect(fd, address, 16) == 0 and C.send(fd, text, #text, 0) == #text
+    C.close(fd)
+    return sent
+  end)
 end
 
 function M.free_port()
