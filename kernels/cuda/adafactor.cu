@@ -247,7 +247,6 @@ template <class T> static ax_status all(ax_device d, const ax_segment *segs, int
   }
   for (int k = 0; k < n && st == AX_OK; k++)
     if (segs[k].n) st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL, live ? live->skip : NULL);
-  if (steps) ax_cuda_contents_give(d, steps, bytes);
   if (there) ax_cuda_give(d, there, room);
   return st;
 }

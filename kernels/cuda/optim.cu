@@ -234,7 +234,6 @@ template <class X, class GET, class LAUNCH> static ax_status with_values(ax_devi
     if (segs[k].n) get(&here[count++], &segs[k]);
   ax_status st = ax_cuda_contents(d, here, (size_t)count * sizeof(X), &there);
   if (st == AX_OK) st = launch((const X *)there);
-  if (there) ax_cuda_contents_give(d, there, (size_t)count * sizeof(X));
   free(here);
   return st;
 }

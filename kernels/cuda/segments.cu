@@ -79,5 +79,3 @@ ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const vo
   *there = oldest->there;
   return AX_OK;
 }
-
-void ax_cuda_contents_give(ax_device, const void *, size_t) {} /* it stays for the next call */

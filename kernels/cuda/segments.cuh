@@ -23,9 +23,8 @@ template <class E> struct ax_table {
 static inline int ax_chunk_of(int64_t all) { return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768; }
 
 /* segments.cu: a copy on the device of `bytes` bytes that are most likely those of a call before: then nothing is copied.  Copies are found by their
- * contents, so none can be out of date.  Give it back after the launch that reads it. */
+ * contents, so none can be out of date. */
 ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const void **there);
-void ax_cuda_contents_give(ax_device d, const void *there, size_t bytes);
 
 /* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at a time. */
 template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_table<E> &t, int64_t c)
@@ -80,7 +79,6 @@ static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *
   st = bytes ? ax_cuda_contents(d, here, bytes, &there) : AX_OK;
   t.entries = (const E *)there;
   if (st == AX_OK) st = launch(t, (unsigned)(t.chunks < most ? t.chunks : most));
-  if (there) ax_cuda_contents_give(d, there, bytes);
   free(here);
   return st;
 }

@@ -1,39 +1,9 @@
--- Ranks on GPUs: host/core/dist_device.c, dist_ring.c, kernels/cuda/nccl.cu.  On the emulated device the ranks are real processes, each with
--- devices of its own, joined by a stand-in for NCCL (support/fake_nccl.cpp); on a real machine as many ranks as it has GPUs take part.
-local device = require "spec.support.device"
-local core = require "accelerate.core"
+-- Ranks on GPUs: host/core/dist_device.c, dist_ring.c, kernels/cuda/nccl.cu; see support/gpu_ranks.lua.
+local gpu_ranks = require "spec.support.gpu_ranks"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 
-local gpus = core.device_count("cuda")
-local emulated = device.kind == "emulated"
--- One rank alone: what NVIDIA's library says to us.
-local alone = [[core.dist.join_device(0)
-]]
-local why
-if not device.name then why = device.reason
-elseif device.kind == "fake" then why = "this device has no collectives"
-elseif emulated then
-  local ok, message = pcall(ranks.ok, 1, alone)
-  if not ok then why = "no stand-in for NCCL was built (it needs NVIDIA's header): " .. message:sub(1, 200) end
-end
-local most = emulated and 4 or gpus
-local ENV = emulated and { ACCEL_EMULATED_DEVICES = "4" } or {}
-
-local function env(more)
-  local all = {}
-  for k, v in pairs(ENV) do all[k] = v end
-  for k, v in pairs(more or {}) do all[k] = v end
-  return all
-end
-
---- Runs on n ranks with a GPU each; pending where there are fewer.
-local function on(n, script, opts)
-  opts = opts or {}
-  if n > most then return nil, ("needs %d GPUs, %d are there"):format(n, most) end
-  opts.env = env(opts.env)
-  return ranks.ok(n, script, opts)
-end
+local why, emulated, most, env, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.env, gpu_ranks.on
 
 describe("ranks on GPUs", function()
   if why then
