@@ -75,8 +75,9 @@ class Server(BaseHTTPRequestHandler):
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
 threading.Thread(target=server.serve_forever, daemon=True).start()
-subprocess.run([os.path.join(os.path.dirname(sys.executable), "wandb"), "sync", "--yes"] + glob.glob(folder + "/wandb/*"), check=True, timeout=60,
-               stdin=subprocess.DEVNULL, env=dict(os.environ, WANDB_BASE_URL="http://127.0.0.1:%d" % server.server_port, WANDB_API_KEY="0" * 40))
+# Both tools write logs into the folder that they run in.
+subprocess.run([os.path.join(os.path.dirname(sys.executable), "wandb"), "sync", "--yes"] + glob.glob(folder + "/wandb/*"),
+               check=True, timeout=60, cwd=folder, stdin=subprocess.DEVNULL, env=dict(os.environ, WANDB_BASE_URL="http://127.0.0.1:%d" % server.server_port, WANDB_API_KEY="0" * 40))
 assert [row["_step"] for row in rows] == steps and all("loss" in row for row in rows), rows
 files = dict(put)
 assert b"batch_size" in files["/config.yaml"] and json.loads(files["/wandb-summary.json"])["_step"] == 100
@@ -103,7 +104,7 @@ check(json.load(open(inside + "/experiment.json")), "offline-experiment")
 messages = [json.loads(line) for line in open(inside + "/messages.json")]
 for message in messages: check(message["payload"], schema_of[message["type"]])
 assert [m["payload"]["metric"]["step"] for m in messages if m["type"] == "metric_msg" and m["payload"]["metric"]["metricName"] == "loss"] == steps
-subprocess.run([os.path.join(os.path.dirname(sys.executable), "comet"), "upload", archive], check=True, timeout=60,
+subprocess.run([os.path.join(os.path.dirname(sys.executable), "comet"), "upload", archive], check=True, timeout=60, cwd=folder,
                env=dict(os.environ, COMET_URL_OVERRIDE="http://127.0.0.1:%d/clientlib/" % server.server_port, COMET_API_KEY="0" * 25, COMET_OFFLINE=""))
 sent = b"".join(data for path, data in comet)
 assert b"batch_size" in sent and b"accuracy" in sent, [path for path, data in comet]
