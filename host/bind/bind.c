@@ -179,7 +179,7 @@ static int new_table(lua_State *L)
 }
 
 /* The state goes away: its finalisers have yet to run, but no new call comes.  The registry is still there. */
-static int state_closed(lua_State *L)
+static void state_closed(lua_State *L, void *unused)
 {
   ax_memory_set_hook(NULL);
   ax_bind.open = false;
@@ -195,9 +195,9 @@ static int state_closed(lua_State *L)
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
-  return 0;
 }
 
+static const ax_class state_class = { "the state of accelerate.core", 1, state_closed, NULL };
 static const char registry_key = 0;
 
 static int open_core(lua_State *L)
@@ -247,11 +247,8 @@ static int open_core(lua_State *L)
   lua_setfield(L, -2, "version");
 
   /* closing the state finalises this first or last, but no Lua code runs after any of it */
-  lua_newuserdata(L, 1);
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, state_closed);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
+  ax_open_class(L, &state_class);
+  ax_push_object(L, &state_class);
   luaL_ref(L, LUA_REGISTRYINDEX);
   return 1;
 }

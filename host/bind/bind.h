@@ -21,8 +21,7 @@ typedef struct ax_dead_ref { struct ax_dead_ref *next; int ref; } ax_dead_ref; /
 typedef struct ax_bind_state {
   lua_State *L;             /* of the innermost call into the binding */
   bool open;                /* a state is; finalisers that run while it closes leave Lua alone */
-  const void *generator_mt;
-  int ref_tensor_mt, ref_generator_mt; /* in the registry */
+  int ref_tensor_mt;        /* in the registry */
   int ref_methods;          /* name -> method, or number of a field */
   int ref_handles;          /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_environments;     /* weak: light userdata of a leaf's box -> the table of its hooks */
@@ -94,6 +93,27 @@ void ax_remember_handle(lua_State *L, int idx);
 ax_tensor *ax_empty_box(ax_tensor **box);
 /* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy. Borrowed (the stack holds it). */
 ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn);
+
+/* ---- objects (object.c): userdata with a struct of the core's, or a pointer to one */
+
+typedef struct ax_class {
+  const char *name; /* "a csv reader": messages, and what getmetatable gives */
+  size_t size;      /* of the struct */
+  /* Frees what the struct holds and leaves it as ax_push_object made it: it is called once more, or often. */
+  void (*clear)(lua_State *L, void *object);
+  const luaL_Reg *methods; /* events too (__tostring); NULL: none */
+} ax_class;
+
+/* Makes the class's metatable; before anything is pushed. */
+void ax_open_class(lua_State *L, const ax_class *class);
+/* Pushes an object, all zero, and returns its struct. */
+void *ax_push_object(lua_State *L, const ax_class *class);
+/* The struct of the object at idx, or NULL when it is none of this class. */
+void *ax_to_object(lua_State *L, int idx, const ax_class *class);
+/* The same; raises for others. */
+void *ax_check_object(lua_State *L, int idx, const ax_class *class, const char *fn);
+/* Of a class whose struct is a pointer: the pointer.  Also raises when it is NULL: the object was closed. */
+void *ax_check_pointer(lua_State *L, int idx, const ax_class *class, const char *fn);
 
 /* ---- arguments (args.c, check.c) */
 

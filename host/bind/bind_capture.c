@@ -10,9 +10,6 @@
 
 #include <stdio.h>
 
-#define CAPTURE_MT "accelerate.capture"
-#define STATE_MT "accelerate.capture_state"
-
 typedef struct box { ax_capture *c; bool paused; } box;
 
 static void resume(lua_State *L, box *b)
@@ -22,9 +19,29 @@ static void resume(lua_State *L, box *b)
   lua_gc(L, LUA_GCRESTART, 0);
 }
 
+/* Abandons a recording that is under way. */
+static void clear_capture(lua_State *L, void *object)
+{
+  box *b = object;
+  ax_capture *c = b->c;
+  b->c = NULL;
+  ax_capture_free(c);
+  resume(L, b);
+}
+
+static void clear_state(lua_State *L, void *object)
+{
+  ax_saved_state **s = object;
+  ax_saved_state_free(*s);
+  *s = NULL;
+}
+
+static const ax_class capture_class = { "a recorded step", sizeof(box), clear_capture, NULL };
+static const ax_class state_class = { "a saved state", sizeof(ax_saved_state *), clear_state, NULL };
+
 static box *check_box(lua_State *L, int idx, const char *fn)
 {
-  box *b = luaL_checkudata(L, idx, CAPTURE_MT);
+  box *b = ax_check_object(L, idx, &capture_class, fn);
   if (!b->c) ax_error(L, fn, "the recorded step was released");
   return b;
 }
@@ -38,10 +55,7 @@ static int capture_begin(lua_State *L)
   ax_device d;
   ax_bind_enter(L);
   d = ax_check_device(L, 1, "capture", "device");
-  b = lua_newuserdata(L, sizeof *b);
-  *b = (box){ NULL, false };
-  luaL_getmetatable(L, CAPTURE_MT);
-  lua_setmetatable(L, -2);
+  b = ax_push_object(L, &capture_class);
   if (ax_capture_begin(d, &b->c) != AX_OK) return ax_raise(L, "capture");
   lua_gc(L, LUA_GCSTOP, 0);
   ax_bind.collecting = b->paused = true;
@@ -66,11 +80,7 @@ static int capture_end(lua_State *L)
 /* core.capture_free(c): abandons a recording that is under way */
 static int capture_free(lua_State *L)
 {
-  box *b = luaL_checkudata(L, 1, CAPTURE_MT);
-  ax_capture *c = b->c;
-  b->c = NULL;
-  ax_capture_free(c);
-  resume(L, b);
+  clear_capture(L, ax_check_object(L, 1, &capture_class, "capture_free"));
   return 0;
 }
 
@@ -171,17 +181,16 @@ static int capture_save(lua_State *L)
   box *b;
   ax_bind_enter(L);
   b = check_box(L, 1, "capture");
-  s = lua_newuserdata(L, sizeof *s);
-  *s = NULL;
-  luaL_getmetatable(L, STATE_MT);
-  lua_setmetatable(L, -2);
+  s = ax_push_object(L, &state_class);
   return ax_capture_save(b->c, s) == AX_OK ? 1 : ax_raise(L, "capture");
 }
 
 static int capture_restore(lua_State *L)
 {
   ax_bind_enter(L);
-  return ax_capture_restore(check_box(L, 1, "capture")->c, *(ax_saved_state **)luaL_checkudata(L, 2, STATE_MT)) == AX_OK ? 0 : ax_raise(L, "capture");
+  if (ax_capture_restore(check_box(L, 1, "capture")->c, ax_check_pointer(L, 2, &state_class, "capture")) != AX_OK)
+    return ax_raise(L, "capture");
+  return 0;
 }
 
 /* core.capture_differ(c, a, b) -> nil, or the storage's address (0: a generator) and the byte in it (-1: the gradient of the leaf there) */
@@ -190,18 +199,12 @@ static int capture_differ(lua_State *L)
   const void *storage;
   int64_t byte;
   const box *b = check_box(L, 1, "capture");
-  if (!ax_saved_state_differ(b->c, *(ax_saved_state **)luaL_checkudata(L, 2, STATE_MT), *(ax_saved_state **)luaL_checkudata(L, 3, STATE_MT), &storage, &byte)) return 0;
+  const ax_saved_state *first = ax_check_pointer(L, 2, &state_class, "capture");
+  const ax_saved_state *second = ax_check_pointer(L, 3, &state_class, "capture");
+  if (!ax_saved_state_differ(b->c, first, second, &storage, &byte)) return 0;
   lua_pushnumber(L, (double)(uintptr_t)storage);
   lua_pushnumber(L, (double)byte);
   return 2;
-}
-
-static int state_gc(lua_State *L)
-{
-  ax_saved_state **s = luaL_checkudata(L, 1, STATE_MT);
-  ax_saved_state_free(*s);
-  *s = NULL;
-  return 0;
 }
 
 void ax_open_capture(lua_State *L)
@@ -212,12 +215,6 @@ void ax_open_capture(lua_State *L)
     { "capture_differ", capture_differ }, { "capture_leave_gradients", capture_leave_gradients }, { "capture_writes", capture_writes }, { "same_bits", same_bits }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
-  luaL_newmetatable(L, CAPTURE_MT);
-  lua_pushcfunction(L, capture_free);
-  lua_setfield(L, -2, "__gc");
-  lua_pop(L, 1);
-  luaL_newmetatable(L, STATE_MT);
-  lua_pushcfunction(L, state_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_pop(L, 1);
+  ax_open_class(L, &capture_class);
+  ax_open_class(L, &state_class);
 }

@@ -3,10 +3,6 @@
 #include "bind/bind.h"
 #include "core/io.h"
 
-#define FILE_MT "accelerate.npz_file"
-#define CSV_MT "accelerate.csv"
-#define TOKENS_MT "accelerate.tokens"
-
 static const char *check_path(lua_State *L, const char *fn)
 {
   size_t n;
@@ -15,16 +11,6 @@ static const char *check_path(lua_State *L, const char *fn)
   path = lua_tolstring(L, 1, &n);
   if (n == 0 || strlen(path) != n) ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
   return path;
-}
-
-/* Pushes a box with room for a pointer, which `metatable`'s __gc frees. */
-static void **push_pointer(lua_State *L, const char *metatable)
-{
-  void **box = lua_newuserdata(L, sizeof *box);
-  *box = NULL;
-  luaL_getmetatable(L, metatable);
-  lua_setmetatable(L, -2);
-  return box;
 }
 
 /* ---- NumPy */
@@ -41,13 +27,14 @@ static int read_npy(lua_State *L)
   return 1;
 }
 
-static int file_gc(lua_State *L)
+static void clear_file(lua_State *L, void *object)
 {
-  ax_tensor_file **box = lua_touserdata(L, 1);
-  ax_tensor_file_free(*box);
-  *box = NULL;
-  return 0;
+  ax_tensor_file **file = object;
+  ax_tensor_file_free(*file);
+  *file = NULL;
 }
+
+static const ax_class file_class = { "an npz file", sizeof(ax_tensor_file *), clear_file, NULL };
 
 /* read_npz(path) -> table name -> tensor, list of names in the order of the file */
 static int read_npz(lua_State *L)
@@ -58,7 +45,7 @@ static int read_npz(lua_State *L)
 
   ax_bind_enter(L);
   path = check_path(L, "read_npz");
-  file = (ax_tensor_file **)push_pointer(L, FILE_MT);
+  file = ax_push_object(L, &file_class);
   if (ax_npz_read(path, file) != AX_OK) return ax_raise(L, "read_npz");
   lua_createtable(L, 0, (*file)->n);
   lua_createtable(L, (*file)->n, 0);
@@ -79,15 +66,8 @@ static int read_npz(lua_State *L)
 
 /* ---- CSV */
 
-static int csv_gc(lua_State *L)
-{
-  ax_csv **box = lua_touserdata(L, 1);
-  ax_csv_free(*box);
-  *box = NULL;
-  return 0;
-}
-
-static ax_csv *check_csv(lua_State *L) { return *(ax_csv **)luaL_checkudata(L, 1, CSV_MT); }
+static const ax_class csv_class;
+static ax_csv *check_csv(lua_State *L, const char *fn) { return ax_check_pointer(L, 1, &csv_class, fn); }
 
 /* core._csv(path, delimiter, quote, skip) -> file; characters as strings of one byte, quote "" for none */
 static int csv_read(lua_State *L)
@@ -99,7 +79,7 @@ static int csv_read(lua_State *L)
   ax_bind_enter(L);
   path = check_path(L, "read_csv");
   o = (ax_csv_options){ *luaL_checkstring(L, 2), *luaL_checkstring(L, 3), (int64_t)luaL_checknumber(L, 4) };
-  box = (ax_csv **)push_pointer(L, CSV_MT);
+  box = ax_push_object(L, &csv_class);
   if (ax_csv_read(path, &o, box) != AX_OK) return ax_raise(L, "read_csv");
   return 1;
 }
@@ -107,7 +87,7 @@ static int csv_read(lua_State *L)
 /* file:size() -> rows, columns */
 static int csv_size(lua_State *L)
 {
-  const ax_csv *c = check_csv(L);
+  const ax_csv *c = check_csv(L, "size");
   lua_pushnumber(L, (double)ax_csv_rows(c));
   lua_pushnumber(L, (double)ax_csv_columns(c));
   return 2;
@@ -123,7 +103,7 @@ static void push_field(lua_State *L, const ax_csv *c, int64_t row, int64_t colum
 /* file:row(i) -> list of strings */
 static int csv_row(lua_State *L)
 {
-  const ax_csv *c = check_csv(L);
+  const ax_csv *c = check_csv(L, "row");
   const int64_t row = ax_check_integer(L, 2, "row", "row", 1, ax_csv_rows(c)) - 1;
   lua_createtable(L, (int)ax_csv_columns(c), 0);
   for (int64_t k = 0; k < ax_csv_columns(c); k++) {
@@ -137,7 +117,7 @@ static int csv_row(lua_State *L)
 static int csv_column(lua_State *L)
 {
   static const char *const kinds[] = { "guess", "text", "typed", NULL };
-  const ax_csv *c = check_csv(L);
+  const ax_csv *c = check_csv(L, "column");
   const int64_t column = ax_check_integer(L, 2, "column", "column", 1, ax_csv_columns(c)) - 1;
   const int64_t first = ax_check_integer(L, 3, "column", "first", 1, ax_csv_rows(c) + 1) - 1;
   const char *name = luaL_checkstring(L, 4);
@@ -157,17 +137,20 @@ static int csv_column(lua_State *L)
   return 1;
 }
 
-/* ---- tokens */
-
-static int tokens_gc(lua_State *L)
+static void clear_csv(lua_State *L, void *object)
 {
-  ax_tokens **box = lua_touserdata(L, 1);
-  ax_tokens_close(*box);
-  *box = NULL;
-  return 0;
+  ax_csv **csv = object;
+  ax_csv_free(*csv);
+  *csv = NULL;
 }
 
-static ax_tokens *check_tokens(lua_State *L, int idx) { return *(ax_tokens **)luaL_checkudata(L, idx, TOKENS_MT); }
+static const luaL_Reg csv_methods[] = { { "size", csv_size }, { "row", csv_row }, { "column", csv_column }, { NULL, NULL } };
+static const ax_class csv_class = { "a csv reader", sizeof(ax_csv *), clear_csv, csv_methods };
+
+/* ---- tokens */
+
+static const ax_class tokens_class;
+static ax_tokens *check_tokens(lua_State *L, int idx, const char *fn) { return ax_check_pointer(L, idx, &tokens_class, fn); }
 
 /* core._tokens(path, bytes of a token or 0, header or -1) -> shard */
 static int tokens_open(lua_State *L)
@@ -177,7 +160,7 @@ static int tokens_open(lua_State *L)
 
   ax_bind_enter(L);
   path = check_path(L, "TokenDataset");
-  box = (ax_tokens **)push_pointer(L, TOKENS_MT);
+  box = ax_push_object(L, &tokens_class);
   if (ax_tokens_open(path, luaL_checkinteger(L, 2), (int64_t)luaL_checknumber(L, 3), box) != AX_OK) return ax_raise(L, "TokenDataset");
   return 1;
 }
@@ -185,7 +168,7 @@ static int tokens_open(lua_State *L)
 /* shard:size() -> tokens, bytes of each */
 static int tokens_size(lua_State *L)
 {
-  const ax_tokens *t = check_tokens(L, 1);
+  const ax_tokens *t = check_tokens(L, 1, "size");
   lua_pushnumber(L, (double)ax_tokens_count(t));
   lua_pushinteger(L, ax_tokens_item(t));
   return 2;
@@ -211,7 +194,7 @@ static int token_windows(lua_State *L)
     const ax_tokens *t;
     lua_rawgeti(L, 2, (int)i + 1);
     lua_rawgeti(L, 1, lua_tointeger(L, -1));
-    t = check_tokens(L, -1);
+    t = check_tokens(L, -1, fn);
     lua_rawgeti(L, 3, (int)i + 1);
     if (!ax_to_integer(L, -1, &at) || at < 0 || at + shape[1] >= ax_tokens_count(t))
       return ax_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1], ax_describe(L, -1),
@@ -222,6 +205,16 @@ static int token_windows(lua_State *L)
   }
   return 2;
 }
+
+static void clear_tokens(lua_State *L, void *object)
+{
+  ax_tokens **tokens = object;
+  ax_tokens_close(*tokens);
+  *tokens = NULL;
+}
+
+static const luaL_Reg tokens_methods[] = { { "size", tokens_size }, { NULL, NULL } };
+static const ax_class tokens_class = { "a file of tokens", sizeof(ax_tokens *), clear_tokens, tokens_methods };
 
 /* ---- pictures */
 
@@ -290,17 +283,6 @@ static int image_crop(lua_State *L)
   return 1;
 }
 
-static void add_class(lua_State *L, const char *name, const luaL_Reg *methods, lua_CFunction gc)
-{
-  luaL_newmetatable(L, name);
-  lua_pushcfunction(L, gc);
-  lua_setfield(L, -2, "__gc");
-  lua_newtable(L);
-  ax_add_functions(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
-}
-
 void ax_open_data(lua_State *L)
 {
   static const luaL_Reg functions[] = {
@@ -308,12 +290,9 @@ void ax_open_data(lua_State *L)
     { "read_image", read_image }, { "decode_image", decode_image }, { "_image_resize", image_resize }, { "_image_crop", image_crop },
     { NULL, NULL },
   };
-  static const luaL_Reg csv[] = { { "size", csv_size }, { "row", csv_row }, { "column", csv_column }, { NULL, NULL } };
-  static const luaL_Reg tokens[] = { { "size", tokens_size }, { NULL, NULL } };
-  static const luaL_Reg none[] = { { NULL, NULL } };
 
-  add_class(L, FILE_MT, none, file_gc);
-  add_class(L, CSV_MT, csv, csv_gc);
-  add_class(L, TOKENS_MT, tokens, tokens_gc);
+  ax_open_class(L, &file_class);
+  ax_open_class(L, &csv_class);
+  ax_open_class(L, &tokens_class);
   ax_add_functions(L, functions);
 }

@@ -76,11 +76,11 @@ static int dist_local_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_worl
 
 /* ---- what was begun without waiting for it: a userdata that holds the tensor ------------------------------------------------- */
 
-static const char WORK[] = "accel.work";
+static const ax_class work_class;
 
 static int work_wait(lua_State *L)
 {
-  ax_work **w = luaL_checkudata(L, 1, WORK), *work = *w;
+  ax_work **w = ax_check_object(L, 1, &work_class, "wait"), *work = *w;
 
   *w = NULL;
   if (ax_dist_end(work) != AX_OK)
@@ -89,23 +89,22 @@ static int work_wait(lua_State *L)
 }
 
 /* Nobody asked for the end: the memory still may not be used again before it. */
-static int work_collect(lua_State *L)
+static void clear_work(lua_State *L, void *object)
 {
-  ax_work **w = luaL_checkudata(L, 1, WORK);
+  ax_work **w = object, *work = *w;
 
-  ax_dist_end(*w);
   *w = NULL;
-  return 0;
+  ax_dist_end(work);
 }
+
+static const luaL_Reg work_methods[] = {{"wait", work_wait}, {NULL, NULL}};
+static const ax_class work_class = {"a collective under way", sizeof(ax_work *), clear_work, work_methods};
 
 /* (tensor at 1) -> the work */
 static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int model)
 {
-  ax_work **w = lua_newuserdata(L, sizeof *w);
+  ax_work **w = ax_push_object(L, &work_class);
 
-  *w = NULL;
-  luaL_getmetatable(L, WORK);
-  lua_setmetatable(L, -2);
   lua_createtable(L, 1, 0);
   lua_pushvalue(L, 1);
   lua_rawseti(L, -2, 1);
@@ -341,13 +340,7 @@ void ax_open_dist(lua_State *L)
     {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},
   };
 
-  static const luaL_Reg work_methods[] = {{"wait", work_wait}, {"__gc", work_collect}, {NULL, NULL}};
-
-  luaL_newmetatable(L, WORK);
-  ax_add_functions(L, work_methods);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
+  ax_open_class(L, &work_class);
   lua_newtable(L);
   ax_add_functions(L, functions);
   lua_setfield(L, -2, "dist");

@@ -2,9 +2,7 @@
 #include "bind/bind.h"
 #include "core/gather.h"
 
-#define GATHER_MT "accelerate.gather"
-
-static ax_gather *check_gather(lua_State *L) { return *(ax_gather **)luaL_checkudata(L, 1, GATHER_MT); }
+static const ax_class gather_class;
 
 /* core._gather({ tensor, ... }) -> gatherer, or nil and why these tensors cannot be gathered from */
 static int gather_new(lua_State *L)
@@ -21,22 +19,18 @@ static int gather_new(lua_State *L)
     sources[i] = ax_check_tensor(L, -1, "gather", "tensor");
     lua_pop(L, 1);
   }
-  box = lua_newuserdata(L, sizeof *box);
-  *box = NULL;
-  luaL_getmetatable(L, GATHER_MT);
-  lua_setmetatable(L, -2);
+  box = ax_push_object(L, &gather_class);
   if (ax_gather_new(n, sources, box) == AX_OK) return 1;
   lua_pushnil(L);
   lua_pushstring(L, ax_last_error());
   return 2;
 }
 
-static int gather_gc(lua_State *L)
+static void clear_gather(lua_State *L, void *object)
 {
-  ax_gather **box = lua_touserdata(L, 1);
+  ax_gather **box = object;
   ax_gather_free(*box);
   *box = NULL;
-  return 0;
 }
 
 /* gatherer:start(positions, ahead): counted from 1 */
@@ -47,10 +41,10 @@ static int gather_start(lua_State *L)
   int n;
 
   ax_bind_enter(L);
-  g = check_gather(L);
+  g = ax_check_pointer(L, 1, &gather_class, "start");
   luaL_checktype(L, 2, LUA_TTABLE);
   n = (int)lua_objlen(L, 2);
-  if (!(to = ax_gather_positions(g, n))) return ax_error(L, "DataLoader", "no memory for %d positions", n);
+  if (ax_gather_positions(g, n, &to) != AX_OK) return ax_raise(L, "DataLoader");
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
     if (!ax_to_integer(L, -1, &at))
@@ -70,7 +64,7 @@ static int gather_take(lua_State *L)
   int n;
 
   ax_bind_enter(L);
-  g = check_gather(L);
+  g = ax_check_pointer(L, 1, &gather_class, "take");
   n = ax_gather_sources(g);
   for (int i = 0; i < n; i++) box[i] = ax_push_result(L);
   if (ax_gather_take(g, out) != AX_OK) return ax_raise(L, "DataLoader");
@@ -78,17 +72,13 @@ static int gather_take(lua_State *L)
   return n;
 }
 
+static const luaL_Reg gather_methods[] = { { "start", gather_start }, { "take", gather_take }, { NULL, NULL } };
+static const ax_class gather_class = { "a gatherer", sizeof(ax_gather *), clear_gather, gather_methods };
+
 void ax_open_gather(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_gather", gather_new }, { NULL, NULL } };
-  static const luaL_Reg methods[] = { { "start", gather_start }, { "take", gather_take }, { NULL, NULL } };
 
-  luaL_newmetatable(L, GATHER_MT);
-  lua_pushcfunction(L, gather_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_newtable(L);
-  ax_add_functions(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
+  ax_open_class(L, &gather_class);
   ax_add_functions(L, functions);
 }

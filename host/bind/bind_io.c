@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-#define FILE_MT "accelerate.tensor_file" /* the metatable of the box that holds a file while its tensors are handed out */
-
 static const char *check_path(lua_State *L, const char *fn)
 {
   size_t n;
@@ -115,13 +113,15 @@ static int safetensors_save(lua_State *L)
 
 /* ---- loading */
 
-static int free_file(lua_State *L)
+static void clear_file(lua_State *L, void *object)
 {
-  ax_tensor_file **box = lua_touserdata(L, 1);
-  ax_tensor_file_free(*box);
-  *box = NULL;
-  return 0;
+  ax_tensor_file **file = object;
+  ax_tensor_file_free(*file);
+  *file = NULL;
 }
+
+/* Holds a file while its tensors are handed out. */
+static const ax_class file_class = { "a safetensors file", sizeof(ax_tensor_file *), clear_file, NULL };
 
 /* safetensors_load(path) -> list of { name, tensor }, metadata */
 static int safetensors_load(lua_State *L)
@@ -131,10 +131,7 @@ static int safetensors_load(lua_State *L)
 
   ax_bind_enter(L);
   path = check_path(L, "safetensors_load");
-  file = lua_newuserdata(L, sizeof *file);
-  *file = NULL;
-  luaL_getmetatable(L, FILE_MT);
-  lua_setmetatable(L, -2);
+  file = ax_push_object(L, &file_class);
   if (ax_safetensors_read(path, file) != AX_OK) return ax_raise(L, "safetensors");
 
   lua_createtable(L, (*file)->n, 0);
@@ -168,9 +165,6 @@ void ax_open_io(lua_State *L)
     { NULL, NULL },
   };
 
-  luaL_newmetatable(L, FILE_MT);
-  lua_pushcfunction(L, free_file);
-  lua_setfield(L, -2, "__gc");
-  lua_pop(L, 1);
+  ax_open_class(L, &file_class);
   ax_add_functions(L, functions);
 }

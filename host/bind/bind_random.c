@@ -2,14 +2,15 @@
 #include "bind/bind.h"
 #include "capture.h"
 
-static ax_generator **push_generator(lua_State *L)
+static const ax_class generator_class;
+
+ax_generator *ax_to_generator(lua_State *L, int idx)
 {
-  ax_generator **box = lua_newuserdata(L, sizeof *box);
-  *box = NULL;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_generator_mt);
-  lua_setmetatable(L, -2);
-  return box;
+  ax_generator **box = ax_to_object(L, idx, &generator_class);
+  return box ? *box : NULL;
 }
+
+static ax_generator **push_generator(lua_State *L) { return ax_push_object(L, &generator_class); }
 
 /* Seeds are integers; a negative one stands for itself modulo 2^64, as in PyTorch. */
 static uint64_t check_seed(lua_State *L, int idx, const char *fn)
@@ -107,15 +108,11 @@ static int set_state(lua_State *L)
   return 1;
 }
 
-static int generator_gc(lua_State *L)
+static void clear_generator(lua_State *L, void *object)
 {
-  ax_generator **box = lua_touserdata(L, 1);
-  bool ours = false;
-  if (box && lua_getmetatable(L, 1)) ours = lua_topointer(L, -1) == ax_bind.generator_mt;
-  if (!ours || !*box) return 0;
+  ax_generator **box = object;
   ax_generator_release(*box);
   *box = NULL;
-  return 0;
 }
 
 static int generator_tostring(lua_State *L)
@@ -125,25 +122,18 @@ static int generator_tostring(lua_State *L)
   return 1;
 }
 
+static const luaL_Reg generator_methods[] = {
+  { "manual_seed", generator_manual_seed }, { "initial_seed", initial_seed }, { "get_state", get_state }, { "set_state", set_state },
+  { "__tostring", generator_tostring }, { NULL, NULL },
+};
+static const ax_class generator_class = { "generator", sizeof(ax_generator *), clear_generator, generator_methods };
+
 void ax_open_random(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "Generator", generator }, { "default_generator", default_generator }, { "manual_seed", manual_seed }, { NULL, NULL },
   };
-  static const luaL_Reg methods[] = {
-    { "manual_seed", generator_manual_seed }, { "initial_seed", initial_seed }, { "get_state", get_state }, { "set_state", set_state },
-    { NULL, NULL },
-  };
-  static const luaL_Reg events[] = { { "__gc", generator_gc }, { "__tostring", generator_tostring }, { NULL, NULL } };
 
   ax_add_functions(L, functions);
-  lua_newtable(L);
-  ax_bind.generator_mt = lua_topointer(L, -1);
-  ax_add_functions(L, events);
-  lua_pushliteral(L, "generator");
-  lua_setfield(L, -2, "__metatable");
-  lua_newtable(L);
-  ax_add_functions(L, methods);
-  lua_setfield(L, -2, "__index");
-  ax_bind.ref_generator_mt = luaL_ref(L, LUA_REGISTRYINDEX);
+  ax_open_class(L, &generator_class);
 }

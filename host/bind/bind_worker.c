@@ -6,44 +6,41 @@
 
 extern int ax_config_cores(void) __attribute__((weak)); /* the host's; another program that embeds the binding may lack it */
 
-#define WORKER_MT "accelerate.worker"
-
 enum { SMALL = 32 << 10, HELD_MOST = 128 }; /* a batch up to so many bytes is copied; so many slots may be in use */
 
-typedef struct handle { ax_worker *w; } handle;
+static const ax_class worker_class;
 
-static ax_worker *check_worker(lua_State *L, int idx, const char *fn)
+/* The handle of a worker in its parent, and in the worker that of its channel to the parent. */
+static ax_worker *check_end(lua_State *L, int idx, bool child, const char *fn)
 {
-  handle *h = luaL_checkudata(L, idx, WORKER_MT);
-  if (!h->w) ax_error(L, fn, "the worker was closed");
-  return h->w;
+  ax_worker *w = ax_check_pointer(L, idx, &worker_class, fn);
+  if (ax_worker_is_child(w) != child)
+    ax_error(L, fn, child ? "only the worker process itself calls it" : "only the process that started the worker calls it");
+  return w;
 }
 
-static int worker_gc(lua_State *L)
+static void close_worker(ax_worker **h, double seconds)
 {
-  handle *h = lua_touserdata(L, 1);
-  ax_worker *w = h->w;
-  h->w = NULL;
-  if (w) ax_worker_close(w, 0.02);
-  return 0;
+  ax_worker *w = *h;
+  *h = NULL;
+  if (w) ax_worker_close(w, seconds);
 }
+
+static void clear_worker(lua_State *L, void *object) { close_worker(object, 0.02); }
 
 /* core._worker_start(fn) -> worker.  The child calls fn(channel) and ends with it. */
 static int worker_start(lua_State *L)
 {
   const char *text;
-  handle *h;
+  ax_worker **h;
   bool child;
 
   ax_bind_enter(L);
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
   if (ax_worker_inside()) ax_error(L, "DataLoader", "a worker process cannot start workers of its own: num_workers must be 0 there");
-  h = lua_newuserdata(L, sizeof *h);
-  h->w = NULL;
-  luaL_getmetatable(L, WORKER_MT);
-  lua_setmetatable(L, -2);
-  if (ax_worker_fork(&h->w, &child) != AX_OK) return ax_raise(L, "DataLoader");
+  h = ax_push_object(L, &worker_class);
+  if (ax_worker_fork(h, &child) != AX_OK) return ax_raise(L, "DataLoader");
   if (!child) return 1;
   if (lua_pcall(L, 1, 0, 0) == 0) ax_worker_exit(0);
   text = lua_tostring(L, -1);
@@ -60,7 +57,7 @@ static int worker_send(lua_State *L)
   size_t size;
 
   ax_bind_enter(L);
-  w = check_worker(L, 1, "send");
+  w = check_end(L, 1, false, "send");
   b = ax_message_write(L, 2);
   size = ax_message_size(b);
   whole = lua_newuserdata(L, size);
@@ -79,7 +76,7 @@ static int worker_receive(lua_State *L)
   int count;
 
   ax_bind_enter(L);
-  w = check_worker(L, 1, "receive");
+  w = check_end(L, 1, true, "receive");
   if (ax_worker_next(w, &bytes, &n) != AX_OK) return ax_raise(L, "receive");
   if (n == 0) return 0;
   if (ax_message_read(L, (char *)bytes, n, NULL, NULL, &count) != AX_OK) return ax_raise(L, "receive");
@@ -95,7 +92,7 @@ static int worker_reply(lua_State *L)
   char *to;
 
   ax_bind_enter(L);
-  w = check_worker(L, 1, "reply");
+  w = check_end(L, 1, true, "reply");
   note.ticket = (uint64_t)luaL_checknumber(L, 2);
   note.kind = (uint32_t)luaL_checkinteger(L, 3);
   b = ax_message_write(L, 4);
@@ -137,7 +134,7 @@ static int worker_wait(lua_State *L)
   if (n > AX_MAX_WORKERS || at < 0 || at >= n) return luaL_error(L, "no worker %d of %d", at + 1, n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 1, i + 1);
-    list[i] = check_worker(L, -1, "wait");
+    list[i] = check_end(L, -1, false, "wait");
     lua_pop(L, 1);
   }
   for (;;) {
@@ -164,24 +161,22 @@ static int worker_wait(lua_State *L)
 
 static int worker_pid(lua_State *L)
 {
-  lua_pushinteger(L, ax_worker_pid(check_worker(L, 1, "pid")));
+  lua_pushinteger(L, ax_worker_pid(ax_check_pointer(L, 1, &worker_class, "pid")));
   return 1;
 }
 
 static int worker_hang_up(lua_State *L)
 {
-  handle *h = luaL_checkudata(L, 1, WORKER_MT);
-  if (h->w) ax_worker_hang_up(h->w);
+  ax_worker **h = ax_check_object(L, 1, &worker_class, "hang_up");
+  if (*h) ax_worker_hang_up(*h);
   return 0;
 }
 
 /* worker:close(seconds) */
 static int worker_close(lua_State *L)
 {
-  handle *h = luaL_checkudata(L, 1, WORKER_MT);
-  ax_worker *w = h->w;
-  h->w = NULL;
-  if (w) ax_worker_close(w, luaL_optnumber(L, 2, 0.5));
+  const double seconds = luaL_optnumber(L, 2, 0.5);
+  close_worker(ax_check_object(L, 1, &worker_class, "close"), seconds);
   return 0;
 }
 
@@ -214,24 +209,20 @@ static int worker_exit(lua_State *L)
   ax_worker_exit(lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : (int)luaL_optinteger(L, 1, 0) & 255);
 }
 
+static const luaL_Reg worker_methods[] = {
+  { "send", worker_send }, { "receive", worker_receive }, { "reply", worker_reply }, { "pid", worker_pid },
+  { "hang_up", worker_hang_up }, { "close", worker_close }, { NULL, NULL },
+};
+static const ax_class worker_class = { "a worker", sizeof(ax_worker *), clear_worker, worker_methods };
+
 void ax_open_worker(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_worker_start", worker_start }, { "_worker_wait", worker_wait }, { "_worker_inside", worker_inside }, { "_worker_exit", worker_exit },
     { "_cores", cores }, { "_monotonic", monotonic }, { NULL, NULL },
   };
-  static const luaL_Reg worker[] = {
-    { "send", worker_send }, { "receive", worker_receive }, { "reply", worker_reply }, { "pid", worker_pid },
-    { "hang_up", worker_hang_up }, { "close", worker_close }, { NULL, NULL },
-  };
 
-  luaL_newmetatable(L, WORKER_MT);
-  lua_pushcfunction(L, worker_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_newtable(L);
-  ax_add_functions(L, worker);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
+  ax_open_class(L, &worker_class);
   ax_open_message(L);
   ax_add_functions(L, functions);
 }

@@ -220,15 +220,6 @@ int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *nam
   return at;
 }
 
-ax_generator *ax_to_generator(lua_State *L, int idx)
-{
-  ax_generator **box = lua_touserdata(L, idx);
-  if (!box || !lua_getmetatable(L, idx)) return NULL;
-  const bool same = lua_topointer(L, -1) == ax_bind.generator_mt;
-  lua_pop(L, 1);
-  return same ? *box : NULL;
-}
-
 ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_generator *g = ax_to_generator(L, idx);

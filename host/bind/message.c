@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MESSAGE_MT "accelerate.message"
-
 enum { LINE = 64, DEEPEST = 100, ROOM = 4096 /* entries that a received count makes room for at once */ };
 
 static size_t aligned(size_t n) { return (n + LINE - 1) / LINE * LINE; }
@@ -19,20 +17,11 @@ void ax_message_release(ax_message *b)
   memset(b, 0, sizeof *b);
 }
 
-static int free_message(lua_State *L)
-{
-  ax_message_release(lua_touserdata(L, 1));
-  return 0;
-}
+static void clear_message(lua_State *L, void *object) { ax_message_release(object); }
 
-static ax_message *push_message(lua_State *L)
-{
-  ax_message *b = lua_newuserdata(L, sizeof *b);
-  memset(b, 0, sizeof *b);
-  luaL_getmetatable(L, MESSAGE_MT);
-  lua_setmetatable(L, -2);
-  return b;
-}
+static const ax_class message_class = { "a message", sizeof(ax_message), clear_message, NULL };
+
+static ax_message *push_message(lua_State *L) { return ax_push_object(L, &message_class); }
 
 static void put(lua_State *L, ax_message *b, const void *bytes, size_t n)
 {
@@ -448,9 +437,6 @@ void ax_open_message(lua_State *L)
 {
   static const luaL_Reg functions[] = { {"_serialize", serialize}, {"_deserialize", deserialize}, {NULL, NULL} };
 
-  luaL_newmetatable(L, MESSAGE_MT);
-  lua_pushcfunction(L, free_message);
-  lua_setfield(L, -2, "__gc");
-  lua_pop(L, 1);
+  ax_open_class(L, &message_class);
   ax_add_functions(L, functions);
 }

@@ -180,15 +180,17 @@ void ax_gather_free(ax_gather *g)
 int ax_gather_sources(const ax_gather *g) { return g->n; }
 int64_t ax_gather_rows(const ax_gather *g) { return g->source[0]->shape[0]; }
 
-int64_t *ax_gather_positions(ax_gather *g, int64_t count)
+ax_status ax_gather_positions(ax_gather *g, int64_t count, int64_t **to)
 {
+  if (g->started) return ax_fail(AX_EINVAL, "a batch is under way");
   if (count > g->room) {
     int64_t *grown = realloc(g->positions, (size_t)count * sizeof *grown);
-    if (!grown) return NULL;
+    if (!grown) return ax_fail(AX_ENOMEM, "no memory for %lld positions", (long long)count);
     g->positions = grown;
     g->room = count;
   }
-  return g->positions;
+  *to = g->positions;
+  return AX_OK;
 }
 
 static ax_status check_positions(const ax_gather *g)

@@ -20,8 +20,9 @@ ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out);
 void ax_gather_free(ax_gather *g);
 int ax_gather_sources(const ax_gather *g);
 int64_t ax_gather_rows(const ax_gather *g);
-/* Room for the `count` positions, from 0, of the batch that ax_gather_start is called for next; NULL: no memory. */
-int64_t *ax_gather_positions(ax_gather *g, int64_t count);
+/* *to: room for the `count` positions, from 0, of the batch that ax_gather_start is called for next.  EINVAL when one is under way: the
+ * thread reads its positions. */
+ax_status ax_gather_positions(ax_gather *g, int64_t count, int64_t **to);
 /* Starts the batch; without `ahead` it is copied only when it is taken.  ERANGE for a position outside; EINVAL when one is under way. */
 ax_status ax_gather_start(ax_gather *g, int64_t count, bool ahead);
 /* Completes the batch, with what the thread has not copied yet.  out: a new reference for each source. */

@@ -57,6 +57,7 @@ static ax_worker *live; /* of this process; one thread uses it */
 static bool inside;
 
 bool ax_worker_inside(void) { return inside; }
+bool ax_worker_is_child(const ax_worker *w) { return w->child; }
 int ax_worker_pid(const ax_worker *w) { return (int)w->pid; }
 
 static double now(void)
@@ -442,6 +443,10 @@ static void describe_end(ax_worker *w)
   int status = 0;
   pid_t got;
 
+  if (w->pid == 0) {
+    ax_fail(AX_EIO, "its process has ended");
+    return;
+  }
   while ((got = waitpid(w->pid, &status, WNOHANG)) == 0 && now() < deadline)
     nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
   if (got == w->pid && WIFSIGNALED(status)) {

@@ -29,6 +29,9 @@ typedef struct ax_note {
 ax_status ax_worker_fork(ax_worker **out, bool *child);
 /* Whether this process is a worker. */
 bool ax_worker_inside(void);
+/* Whether `w` is the worker's own end, and not its parent's. */
+bool ax_worker_is_child(const ax_worker *w);
+/* 0: it has ended. */
 int ax_worker_pid(const ax_worker *w);
 
 /* Parent: sends a request, without waiting for the worker to read it: what the socket does not take is sent on by later calls, and by

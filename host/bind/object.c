@@ -1,0 +1,68 @@
+/* object.c: what userdata of the binding other than tensors have in common.
+ *
+ * An object is a full userdata with a tag and a C struct in it, of a class that makes, checks and
+ * clears it.  Scripts can reach any function of a metatable, and swap metatables, through the debug
+ * library.  So methods and finalisers know an object by its tag, never by its metatable, and what
+ * was cleared is all zero. */
+#include "bind/bind.h"
+
+typedef struct tagged { const ax_class *class; } tagged; /* the struct follows */
+
+void *ax_push_object(lua_State *L, const ax_class *class)
+{
+  tagged *object = lua_newuserdata(L, sizeof *object + class->size);
+  memset(object, 0, sizeof *object + class->size);
+  object->class = class;
+  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+  return object + 1;
+}
+
+void *ax_to_object(lua_State *L, int idx, const ax_class *class)
+{
+  tagged *object = lua_touserdata(L, idx);
+  if (!object || lua_objlen(L, idx) != sizeof *object + class->size) return NULL; /* light ones: 0 */
+  return object->class == class ? object + 1 : NULL;
+}
+
+void *ax_check_object(lua_State *L, int idx, const ax_class *class, const char *fn)
+{
+  void *object = ax_to_object(L, idx, class);
+  if (!object) ax_arg_error(L, fn, idx < 0 ? 0 : idx, idx == 1 ? "self" : NULL, class->name, idx);
+  return object;
+}
+
+void *ax_check_pointer(lua_State *L, int idx, const ax_class *class, const char *fn)
+{
+  void *p = *(void **)ax_check_object(L, idx, class, fn);
+  if (!p) ax_error(L, fn, "expected %s, got one that was closed", class->name);
+  return p;
+}
+
+/* Scripts, too, may call it, with anything and more than once. */
+static int collect(lua_State *L)
+{
+  const ax_class *class = lua_touserdata(L, lua_upvalueindex(1));
+  void *object = ax_to_object(L, 1, class);
+  if (object) class->clear(L, object);
+  return 0;
+}
+
+void ax_open_class(lua_State *L, const ax_class *class)
+{
+  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_createtable(L, 0, 4);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_pushcclosure(L, collect, 1);
+  lua_setfield(L, -2, "__gc");
+  lua_pushstring(L, class->name);
+  lua_setfield(L, -2, "__metatable");
+  lua_newtable(L);
+  for (const luaL_Reg *m = class->methods; m && m->name; m++) {
+    lua_pushcfunction(L, m->func);
+    lua_setfield(L, strncmp(m->name, "__", 2) == 0 ? -3 : -2, m->name);
+  }
+  lua_setfield(L, -2, "__index");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
