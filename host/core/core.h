@@ -33,7 +33,7 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
 /* New reference around a block that `memory` gave; takes the block. */
 ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out);
 
-/* ---- live.c */
+/* ---- memory/report.c */
 /* A storage of at least AX_MEMORY_TOLD bytes was made; it will be freed. */
 void ax_live_add(ax_storage *s);
 void ax_live_remove(ax_storage *s);
