@@ -269,7 +269,7 @@ AX_API void ax_random_set_rank(int rank);
 
 typedef enum {
 #define OP(ID, ...) AX_OP_##ID,
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
   AX_OP_COUNT
 } ax_op;

@@ -3,7 +3,7 @@
  * The float32 functions are our own polynomials: free of branches, table look-ups and calls, so that a compiler turns a loop over
  * them into vector code.  Errors were measured on every 61st float against float64: the comment at each function
  * says how large they are with fused multiply-add; without it (x86-64-v2) they are up to 0.3 units in the last place larger.
- * float64 goes to libm.  Bits may differ between processor levels; random.c, where they may not, has its own (philox.h). */
+ * float64 goes to libm.  Bits may differ between processor levels; ops/generator.c, where they may not, has its own (philox.h). */
 #ifndef AX_POINTWISE_H
 #define AX_POINTWISE_H
 

@@ -1,9 +1,9 @@
 /* The tape: what is recorded, and who holds whom.  Walking it backward is backward.c, hooks are hooks.c.  Releasing does not recurse along the
  * graph: a chain of a million nodes takes no stack. */
 #include "capture.h"
-#include "core/infer.h"
+#include "core/ops/infer.h"
 #include "core/profile.h"
-#include "core/rules.h"
+#include "core/ops/rules.h"
 
 #include <string.h>
 

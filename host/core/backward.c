@@ -1,8 +1,8 @@
 /* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
 #include "capture.h"
-#include "core/infer.h"
+#include "core/ops/infer.h"
 #include "core/profile.h"
-#include "core/rules.h"
+#include "core/ops/rules.h"
 
 #include <stdio.h>
 #include <string.h>

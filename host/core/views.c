@@ -10,7 +10,7 @@
  * Two nodes carry this, and each one's gradient is made of what the other one does: "copy_slices" (base', from base and result) and
  * "as_strided" (a view, from base').  Where a view lies is told by sizes, strides and an offset within the base's memory; gradients are laid
  * out in memory as the base was.  Gradients are computed by ops that are recorded when create_graph asks for it. */
-#include "core/infer.h"
+#include "core/ops/infer.h"
 
 #include <string.h>
 

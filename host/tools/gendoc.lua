@@ -10,7 +10,7 @@ local M = {}
 local INTRODUCTION = [[
 # Ops
 
-*Written by `make docs` from the op table (`host/core/ops.def`); edit the table, not this page.*
+*Written by `make docs` from the op table (`host/core/ops/ops.def`); edit the table, not this page.*
 
 Every op is a function of `accelerate.tensor` and a method of its first tensor: `tensor.sum(x, 1)` is `x:sum(1)`. Arguments go by
 position in the order shown; those in brackets may be left out, and the last argument may be a table that gives them by name:

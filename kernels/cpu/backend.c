@@ -14,7 +14,7 @@
 
 static const ax_kernel kernels[AX_OP_COUNT] = {
 #define OP(ID, name, signature, form, ...) [AX_OP_##ID] = KERNEL_##form(name),
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
 };
 

@@ -52,7 +52,7 @@ static inline void ax_cpu_stream_end(void) /* streaming stores are weakly ordere
 #define KERNEL_HOST(name)
 #define KERNEL_COMPOSITE(name)
 #define OP(ID, name, signature, form, ...) KERNEL_##form(name)
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
 #undef KERNEL_POINTWISE
 #undef KERNEL_REDUCE

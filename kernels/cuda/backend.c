@@ -4,7 +4,7 @@
 #include "dist.h"
 
 #define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
 
 ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
@@ -38,7 +38,7 @@ const ax_backend *ax_backend_get(void)
                                 .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
   backend.optim = ax_cuda_optim_step;
   backend.capture = &ax_cuda_capture;

@@ -10,8 +10,8 @@
 #ifndef AX_RULE_H
 #define AX_RULE_H
 
-#include "core/infer.h"
-#include "core/rules.h"
+#include "core/ops/infer.h"
+#include "core/ops/rules.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * Labels: 0..25 are A..Z, 26..51 a..z, and 52.. the dims that "..." stands for, the last of them always the highest: so those of all operands
  * line up from the right, as in broadcasting. */
-#include "core/infer.h"
+#include "core/ops/infer.h"
 
 #include <string.h>
 

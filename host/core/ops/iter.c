@@ -1,5 +1,5 @@
 /* Loop nests: broadcasting and merging dims, so that kernels see as few and as long loops as there can be. */
-#include "core/infer.h"
+#include "core/ops/infer.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* split and unbind: ops with as many results as the caller likes.  The tape sees them as a function of its own kind, because an op of the table
  * has at most AX_MAX_OUT results, and a view for each of k parts would cost k gradients of the whole. */
-#include "core/infer.h"
+#include "core/ops/infer.h"
 
 #include <string.h>
 

@@ -45,11 +45,11 @@ ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const in
 /* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones, AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
 ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out);
 
-/* ---- random.c */
+/* ---- ops/generator.c */
 /* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this rank's own. */
 void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a);
 
-/* ---- ops.c */
+/* ---- ops/dispatch.c */
 /* Runs a row's kernel, nothing else. */
 ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out, const ax_iter *it);
 

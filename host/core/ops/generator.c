@@ -1,6 +1,6 @@
 /* Generators.  The numbers themselves are made by kernels from (seed, stream, draw, index): see kernels/philox.h. */
 #include "capture.h"
-#include "core/infer.h"
+#include "core/ops/infer.h"
 
 static ax_generator fallback = { .refs = 1 };
 static int rank;

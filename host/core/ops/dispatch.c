@@ -1,8 +1,8 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
 #include "capture.h"
-#include "core/infer.h"
+#include "core/ops/infer.h"
 #include "core/profile.h"
-#include "core/rules.h"
+#include "core/ops/rules.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,14 +29,14 @@
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
   [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) },
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
 };
 
 #define ax_grad_NONE NULL
 const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
-#include "core/ops.def"
+#include "core/ops/ops.def"
 #undef OP
 };
 #undef ax_grad_NONE

@@ -4,8 +4,8 @@
  * copy (ax_tensor_set_work), which optimizers write together with the leaf, there is nothing to cast at all: the copy gets a place in the graph.
  * Versions tell whether either is still what the leaf holds. */
 #include "capture.h"
-#include "core/infer.h"
-#include "core/rules.h"
+#include "core/ops/infer.h"
+#include "core/ops/rules.h"
 
 #include <string.h>
 
