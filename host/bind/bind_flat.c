@@ -3,7 +3,7 @@
  * A flat gradient buffer holds the slots of its parameters and, behind them, one number for each parameter: its presence, 1 where this
  * rank has a gradient. */
 #include "bind/bind.h"
-#include "core/graph.h"
+#include "core/tape/graph.h"
 
 /* (params, grads, offsets, at): brings every gradient into its slot (one that the script made itself, or with create_graph, lies
  * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on (on the CPU; of a device the caller does).

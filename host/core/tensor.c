@@ -1,6 +1,6 @@
 /* Tensors: counted views over storages.  What a tensor means to autograd is in autograd.c; here are its bytes and its life. */
 #include "core/core.h"
-#include "core/graph.h"
+#include "core/tape/graph.h"
 
 #include <string.h>
 

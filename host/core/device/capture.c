@@ -2,7 +2,7 @@
 #include "capture.h"
 
 #include "core/core.h"
-#include "core/graph.h"
+#include "core/tape/graph.h"
 
 #include <string.h>
 

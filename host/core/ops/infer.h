@@ -2,7 +2,7 @@
 #ifndef AX_INFER_H
 #define AX_INFER_H
 
-#include "core/graph.h"
+#include "core/tape/graph.h"
 
 typedef struct ax_infer {
   ax_op op;

@@ -1,5 +1,5 @@
 /* Hooks on gradients: of a leaf, on the tensor; of a result, on the node that made it. */
-#include "core/graph.h"
+#include "core/tape/graph.h"
 
 static _Thread_local uint64_t next_hook = 1;
 
