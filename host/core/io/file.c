@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "core/file.h"
+#include "core/io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "core/file.h"
+#include "core/io/file.h"
 
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, s->fn, s->path, fmt, ##__VA_ARGS__)
 

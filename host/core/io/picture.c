@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/core.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "image.h"
 
 /* ---- the plugin */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "core/file.h"
+#include "core/io/file.h"
 
 #define FN "TokenDataset"
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, FN, path, fmt, ##__VA_ARGS__)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
+#include "core/io/file.h"
 
 #define FN "read_csv"
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, FN, path, fmt, ##__VA_ARGS__)
