@@ -153,7 +153,7 @@ void ax_dist_forget_device(void);
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
-/* dist_device.c: issues n collectives of a device as one; ranks compare `wish`. */
+/* dist/device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work);
 /* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);

@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/dist_shm.h"
-#include "core/dist_tcp.h"
+#include "core/dist/shm.h"
+#include "core/dist/tcp.h"
 #include "host.h"
 #include "machines.h"
 

@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/dist_tcp.h"
+#include "core/dist/tcp.h"
 
 #define MAGIC 0x6c636361u /* "accl"; another order of bytes is another machine's */
 #define VERSION 1u        /* of what goes over these connections */

@@ -2,7 +2,7 @@
 #ifndef AX_MACHINES_H
 #define AX_MACHINES_H
 
-#include "core/dist_shm.h"
+#include "core/dist/shm.h"
 #include "host.h"
 
 #define AX_NOTE_TEXT 1100

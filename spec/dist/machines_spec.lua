@@ -1,4 +1,4 @@
--- host/machines.c, host/core/dist_tcp.c: ranks of several machines, which here are launches side by side on one.
+-- host/machines.c, host/core/dist/tcp.c: ranks of several machines, which here are launches side by side on one.
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local machines = require "spec.support.machines"

@@ -1,4 +1,4 @@
-/* dist_tcp.c: collectives between ranks of several machines.
+/* dist/tcp.c: collectives between ranks of several machines.
  *
  * They form a star.  Each rank tells rank 0 what it asks for; rank 0 compares that with its own wish, rank by rank, and answers all: go on, or the
  * error that is then everybody's.  Only then data moves, in pieces and in an order that all know, so that nobody sends what nobody reads: rank 0
@@ -8,7 +8,7 @@
  * Sockets do not block.  A wait sleeps in slices, between which it looks at the machine's abort flag and the clock.  After an error in the
  * middle of data a rank closes its connections: the others see that, wait a moment for the launchers' word on what happened, and fail. */
 #define _GNU_SOURCE
-#include "core/dist_tcp.h"
+#include "core/dist/tcp.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
-#include "core/dist_steps.h"
+#include "core/dist/steps.h"
 
 #define PIECE ((size_t)256 << 10)     /* bytes of a rank that are under way at a time */
 #define SLICE_MS 100                  /* how long a wait sleeps between looks at the abort flag */

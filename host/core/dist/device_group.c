@@ -1,4 +1,4 @@
-/* dist_device.c: the group of the ranks' devices, beside the transport that carries host memory.
+/* dist/device_group.c: the group of the ranks' devices, beside the transport that carries host memory.
  *
  * It is joined at the first collective of a device's tensor, through that transport: ranks tell each other which device they bring, and rank 0
  * makes the id that the library (NCCL) joins by.  From then on every collective, also of host memory, is posted for comparison.
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/core.h"
-#include "core/dist_shm.h"
+#include "core/dist/shm.h"
 
 struct ax_work { uint64_t ticket; };
 

@@ -1,6 +1,6 @@
-/* dist_shm.c: collectives between the ranks of one machine, over memory mapped before the fork.
+/* dist/shm.c: collectives between the ranks of one machine, over memory mapped before the fork.
  *
- * Each is a row of steps (dist_steps.h).  A long all_reduce among more than two ranks reduces in two phases: rank r reduces part r of the
+ * Each is a row of steps (dist/steps.h).  A long all_reduce among more than two ranks reduces in two phases: rank r reduces part r of the
  * chunk, publishes `reduced`, and copies the other parts from the ranks that reduced them; the work per rank then does not grow with the
  * number of ranks. */
 #define _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/dist_steps.h"
+#include "core/dist/steps.h"
 
 #define WINDOWS_BYTES ((size_t)32 << 20) /* that all windows together may take, about */
 #define CHUNK_MOST (256 << 10)

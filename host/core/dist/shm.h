@@ -1,4 +1,4 @@
-/* dist_shm.h: the memory that the launcher and the ranks of one machine share.
+/* dist/shm.h: the memory that the launcher and the ranks of one machine share.
  *
  * It is one anonymous mapping, made before the ranks are forked: no name, no file, nothing to clean up, whoever dies.  It holds a
  * control block, a record for each rank (where it is, and how it failed) and a window for each rank (data on its way). */
@@ -21,7 +21,7 @@ typedef enum {
 } ax_rank_state;
 
 /* One rank as the others see it.  Only the rank itself writes, except for the last state, which the launcher may write for it.
- * `filled`, `reduced` and `done` count steps of collectives (dist_shm.c); they are futexes. */
+ * `filled`, `reduced` and `done` count steps of collectives (dist/shm.c); they are futexes. */
 typedef struct ax_rank_record {
   _Alignas(64) _Atomic uint32_t filled;
   _Atomic uint32_t reduced, done;
@@ -35,7 +35,7 @@ typedef struct ax_rank_record {
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
   char where[AX_WHERE_TEXT];    /* its script line */
 
-  _Atomic uint64_t posted; /* number of the last collective in the ring (dist_ring.c) */
+  _Atomic uint64_t posted; /* number of the last collective in the ring (dist/ring.c) */
 
   char failed_at[256];   /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
@@ -68,7 +68,7 @@ void ax_shm_finished(ax_control *c, int rank);
 
 int64_t ax_monotonic_ns(void);
 
-/* ---- dist_ring.c: collectives that are compared without a meeting of the ranks */
+/* ---- dist/ring.c: collectives that are compared without a meeting of the ranks */
 
 /* In front of the data of a slot, and in the ring. */
 typedef struct ax_wish {

@@ -1,4 +1,4 @@
-/* dist_ring.c: collectives that ranks compare without meeting.
+/* dist/ring.c: collectives that ranks compare without meeting.
  *
  * A device's collective is queued, and the rank that queued it goes on; nobody may wait only to compare.  So every rank writes what it asks
  * for into a ring of its own in the shared memory, publishes its number, and then looks at the others' rings: of two ranks the one that comes
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/dist_steps.h"
+#include "core/dist/steps.h"
 
 /* ---- telling ranks' wishes apart ------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* dist_steps.h: how ranks meet over shared memory.
+/* dist/steps.h: how ranks meet over shared memory.
  *
  * Each rank owns a window: a ring of AX_SLOTS slots of `chunk` bytes, small enough to stay in the caches, large enough that a slot has left
  * the reader's own cache when it is filled again (taking lines back from another core is slow).  A collective is a row of steps, and all
@@ -11,7 +11,7 @@
 #ifndef AX_DIST_STEPS_H
 #define AX_DIST_STEPS_H
 
-#include "core/dist_shm.h"
+#include "core/dist/shm.h"
 
 #define AX_SLOTS 8
 #define AX_SLOT_HEADER 256 /* bytes in front of a slot's data */

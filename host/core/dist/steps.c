@@ -1,9 +1,9 @@
-/* dist_steps.c: how ranks meet over shared memory.  See dist_steps.h.
+/* dist/steps.c: how ranks meet over shared memory.  See dist/steps.h.
  *
  * Waits are busy for a moment if every thread has a core of its own, then sleep on a futex in slices, between which they look at the
  * abort flag, at whether the awaited rank has finished, and at the clock. */
 #define _GNU_SOURCE
-#include "core/dist_steps.h"
+#include "core/dist/steps.h"
 
 #include <errno.h>
 #if defined(__x86_64__)

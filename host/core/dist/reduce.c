@@ -1,4 +1,4 @@
-/* dist_reduce.c: the arithmetic of reducing collectives.
+/* dist/reduce.c: the arithmetic of reducing collectives.
  *
  * It lives in the host, not in the CPU plugin: tensors of any device may be reduced over the CPU group, and a rank that only coordinates
  * needs no kernels.  Each loop is compiled for several processor levels; the loader picks one (ifunc).  Elements go through a tile of
