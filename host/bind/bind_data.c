@@ -1,7 +1,7 @@
 /* bind_data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens, core.read_image, core.decode_image,
  * core._image_resize, core._image_crop. */
 #include "bind/bind.h"
-#include "core/io.h"
+#include "io.h"
 
 static const char *check_path(lua_State *L, const char *fn)
 {

@@ -1,6 +1,6 @@
 /* bind_io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
 #include "bind/bind.h"
-#include "core/io.h"
+#include "io.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Optimizer steps over segment tables: what lies side by side is merged, so that a model whose parameters, gradients and states are flat
  * buffers is one segment. */
 #include "capture.h"
-#include "core/profile.h"
+#include "profile.h"
 
 #include <math.h>
 #include <stdio.h>

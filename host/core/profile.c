@@ -1,5 +1,5 @@
 /* Events of the profiler, and the formulas of floating-point operations. */
-#include "core/profile.h"
+#include "profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>

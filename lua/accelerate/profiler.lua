@@ -16,7 +16,7 @@ local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
--- host/core/profile.h has the same declaration.
+-- host/profile.h has the same declaration.
 ffi.cdef [[
 typedef struct accelerate_profile_event {
   int64_t start, end, flops, bytes;
@@ -46,7 +46,7 @@ local M = {}
 --- What was noted so far, as Lua tables.
 local function read_events()
   local pointer, n, size, dropped = core._profile_events()
-  assert(size == ffi.sizeof("accelerate_profile_event"), "profiler.lua and host/core/profile.h differ")
+  assert(size == ffi.sizeof("accelerate_profile_event"), "profiler.lua and host/profile.h differ")
   local list, at, texts = {}, ffi.cast(EVENT, pointer), {}
   local function text(number)
     if number == 0 then return nil end

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/profile.h"
+#include "profile.h"
 #include "dist.h"
 
 enum { SLOTS = 1024, PAGE = 4096 };

@@ -1,7 +1,7 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
 #include "capture.h"
 #include "core/ops/infer.h"
-#include "core/profile.h"
+#include "profile.h"
 #include "core/ops/rules.h"
 
 #include <math.h>

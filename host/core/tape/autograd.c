@@ -2,7 +2,7 @@
  * graph: a chain of a million nodes takes no stack. */
 #include "capture.h"
 #include "core/ops/infer.h"
-#include "core/profile.h"
+#include "profile.h"
 #include "core/ops/rules.h"
 
 #include <string.h>

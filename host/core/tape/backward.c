@@ -1,7 +1,7 @@
 /* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
 #include "capture.h"
 #include "core/ops/infer.h"
-#include "core/profile.h"
+#include "profile.h"
 #include "core/ops/rules.h"
 
 #include <stdio.h>
