@@ -26,7 +26,7 @@ HOST_LIBS  := -lluajit-5.1 -lcjson -lz -ldl -lm -lpthread
 # In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries need in turn, and for plugins; elsewhere
 # the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
-HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/ops/*.c host/bind/*.c)
+HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/*/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
 # The CPU kernels are built once for each level of processor; the host loads the best that the processor runs.  Products and sums
@@ -177,7 +177,7 @@ $(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
 -include $(wildcard $(OUT)/cuda/*.d $(OUT)/emulated/*.d)
 
 # For the specs: a device without a GPU.
-$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/ops/*.def host/core/*.def) Makefile
+$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/*.def host/core/*/*.def) Makefile
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
 	@mv $@.new $@

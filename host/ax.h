@@ -586,6 +586,8 @@ typedef const ax_backend *(*ax_backend_entry)(void);
 
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out); /* of a CUDA device: checks its number, too */
+/* Whether a backend of this kind is loaded, without loading it. */
+AX_API bool ax_backend_loaded(ax_device_kind kind);
 /* From now on ax_backend_of refuses devices other than the CPU with this reason (static text): in processes that must not touch one. */
 AX_API void ax_backend_refuse_devices(const char *reason);
 AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */

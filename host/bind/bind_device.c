@@ -1,7 +1,6 @@
 /* bind_device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
 #include "bind/bind.h"
 #include "bind/bind_dist.h"
-#include "core/backend.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* bind_gather.c: the gathering thread in Lua: core._gather. */
 #include "bind/bind.h"
-#include "core/gather.h"
+#include "feed.h"
 
 static const ax_class gather_class;
 

@@ -9,7 +9,7 @@
  * more pile up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
 #include "bind/bind.h"
 #include "capture.h"
-#include "core/worker.h"
+#include "feed.h"
 
 #include <time.h>
 

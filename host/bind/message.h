@@ -8,7 +8,7 @@
 #define AX_MESSAGE_H
 
 #include "bind/bind.h"
-#include "core/worker.h"
+#include "feed.h"
 
 /* Values on their way.  A Lua object, so that an error frees it. */
 typedef struct ax_message {

@@ -3,7 +3,6 @@
  * A CPU plugin is built per processor level; the best one that this processor runs is loaded on first use, which is after ranks were
  * forked and after their thread settings were made.  ACCEL_CPU_LEVEL picks another one (tests compare levels). */
 #define _GNU_SOURCE
-#include "core/backend.h"
 #include "core/core.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "core/gather.h"
+#include "feed.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "core/worker.h"
+#include "feed.h"
 
 #include <errno.h>
 #include <fcntl.h>
