@@ -25,9 +25,9 @@ typedef struct ax_bind_state {
   int ref_methods;          /* name -> method, or number of a field */
   int ref_handles;          /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_environments;     /* weak: light userdata of a leaf's box -> the table of its hooks */
-  int ref_orphans;          /* boxes whose Lua object died before the hooks on their tensor could: see bind_grad.c */
+  int ref_orphans;          /* boxes whose Lua object died before the hooks on their tensor could: see bind/grad.c */
   int ref_anchors;          /* Lua values held by graph nodes; luaL_ref keys */
-  bool in_scope;            /* inside tensor.scope; see bind_scope.c */
+  bool in_scope;            /* inside tensor.scope; see bind/scope.c */
   int ref_scope, ref_kept;  /* the results made in the innermost scope (weak list); those it must not empty */
   int scope_count;
   ax_device device;         /* where constructors put tensors when nothing else is said */
@@ -210,7 +210,7 @@ void ax_add_methods(lua_State *L, const luaL_Reg *list);
 
 int ax_index_read(lua_State *L);   /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
 int ax_index_write(lua_State *L);  /* (tensor, key, value) */
-void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box); /* bind_grad.c: keeps hooks alive, then releases */
+void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box); /* bind/grad.c: keeps hooks alive, then releases */
 void ax_sweep_orphans(lua_State *L);
 /* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_raise, and the status says that there was one. */
 ax_status ax_protect(lua_CFunction fn, void *p);

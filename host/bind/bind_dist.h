@@ -1,4 +1,4 @@
-/* bind_dist.h: what the host needs of bind_dist.c. */
+/* bind_dist.h: what the host needs of bind/dist.c. */
 #ifndef AX_BIND_DIST_H
 #define AX_BIND_DIST_H
 

@@ -1,4 +1,4 @@
--- host/core/dist/dist.c, dist/shm.c, dist/reduce.c, host/bind/bind_dist.c: collectives against plain expectations, between real processes.
+-- host/core/dist/dist.c, dist/shm.c, dist/reduce.c, host/bind/dist.c: collectives against plain expectations, between real processes.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 

@@ -5,7 +5,7 @@ local core = require "accelerate.core"
 
 local M = {}
 
---- What may pile up between two collections (bind_memory.c: 128 MB for small models).
+--- What may pile up between two collections (bind/memory.c: 128 MB for small models).
 local GARBAGE = 136e6
 
 function M.resident_bytes()

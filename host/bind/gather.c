@@ -1,4 +1,4 @@
-/* bind_gather.c: the gathering thread in Lua: core._gather. */
+/* bind/gather.c: the gathering thread in Lua: core._gather. */
 #include "bind/bind.h"
 #include "feed.h"
 

@@ -1,4 +1,4 @@
-/* bind_memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file makes it run when tensors have piled up.
+/* bind/memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file makes it run when tensors have piled up.
  *
  * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB, at most 256 MB).  It is put off while the
  * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so

@@ -1,4 +1,4 @@
-/* bind_data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens, core.read_image, core.decode_image,
+/* bind/data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens, core.read_image, core.decode_image,
  * core._image_resize, core._image_crop. */
 #include "bind/bind.h"
 #include "io.h"

@@ -1,4 +1,4 @@
-/* bind_device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
+/* bind/device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
 #include "bind/bind.h"
 #include "bind/bind_dist.h"
 

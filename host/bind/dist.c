@@ -1,4 +1,4 @@
-/* bind_dist.c: process groups in Lua (core.dist), and the script line that messages about ranks name. */
+/* bind/dist.c: process groups in Lua (core.dist), and the script line that messages about ranks name. */
 #include "bind/bind_dist.h"
 
 #include <stdio.h>

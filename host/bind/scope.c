@@ -1,4 +1,4 @@
-/* bind_scope.c: contexts: functions that run a function and put things back, also when it raises.
+/* bind/scope.c: contexts: functions that run a function and put things back, also when it raises.
  *
  * They are Lua around a pair of C functions, since a coroutine may yield across Lua's own xpcall but not across a C function. */
 #include "bind/bind.h"

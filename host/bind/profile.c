@@ -1,4 +1,4 @@
-/* bind_profile.c: the profiler's switch, its events, and where in the script they come from; lua/accelerate/profiler.lua does the rest. */
+/* bind/profile.c: the profiler's switch, its events, and where in the script they come from; lua/accelerate/profiler.lua does the rest. */
 #include "bind/bind.h"
 #include "bind/bind_dist.h"
 #include "profile.h"

@@ -1,4 +1,4 @@
-/* bind_values.c: nested Lua tables to tensors and back; item. */
+/* bind/values.c: nested Lua tables to tensors and back; item. */
 #include "bind/bind.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* bind_index.c: x[key] and x[key] = value.
+/* bind/index.c: x[key] and x[key] = value.
  *
  * key            reads                                      writes (number, boolean or tensor, broadcast)
  *   3            position 3 of dim 1, which goes away       into that view

@@ -1,4 +1,4 @@
-/* bind_worker.c: worker processes in Lua: core._worker_start, core._worker_wait and their kin. */
+/* bind/worker.c: worker processes in Lua: core._worker_start, core._worker_wait and their kin. */
 #include "bind/message.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* bind_function.c: gradients written in Lua.
+/* bind/function.c: gradients written in Lua.
  *
  *   local square = tensor.Function{
  *     forward = function(ctx, x) ctx:save_for_backward(x) return x * x end,

@@ -1,4 +1,4 @@
-/* bind_io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
+/* bind/io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
 #include "bind/bind.h"
 #include "io.h"
 

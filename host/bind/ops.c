@@ -1,4 +1,4 @@
-/* bind_ops.c: the rows of ops.def as Lua functions, methods and operators.  Every op is one C function; its upvalue says which row. */
+/* bind/ops.c: the rows of ops.def as Lua functions, methods and operators.  Every op is one C function; its upvalue says which row. */
 #include "bind/bind.h"
 
 #include <math.h>

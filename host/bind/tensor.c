@@ -1,4 +1,4 @@
-/* bind_tensor.c: the userdata of tensors: fields, methods, conversion between types and devices. */
+/* bind/tensor.c: the userdata of tensors: fields, methods, conversion between types and devices. */
 #include "bind/bind.h"
 #include "capture.h"
 

@@ -1,4 +1,4 @@
-/* bind_parts.c: ops with any number of results, as several Lua values: split, chunk, unbind, meshgrid; and second names of ops. */
+/* bind/split.c: ops with any number of results, as several Lua values: split, chunk, unbind, meshgrid; and second names of ops. */
 #include "bind/bind.h"
 
 enum { MOST_VALUES = 4096 }; /* results of one call: the Lua stack of a C function has room for 8000 values */

@@ -1,4 +1,4 @@
-/* bind_create.c: constructors.  Sizes come as several numbers or as one list, options in a table at the end. */
+/* bind/create.c: constructors.  Sizes come as several numbers or as one list, options in a table at the end. */
 #include "bind/bind.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* bind_grad.c: backward, grad, and hooks.
+/* bind/grad.c: backward, grad, and hooks.
  *
  * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that the collector sees a closure that
  * captures the tensor, and frees both; a result's in a registry table until the graph is released.  So is the object of a leaf with hooks

@@ -1,4 +1,4 @@
-/* bind_random.c: generators of random numbers. */
+/* bind/random.c: generators of random numbers. */
 #include "bind/bind.h"
 #include "capture.h"
 
