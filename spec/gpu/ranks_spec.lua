@@ -1,4 +1,4 @@
--- Ranks on GPUs: host/core/dist/device_group.c, dist/ring.c, kernels/cuda/nccl.cu; see support/gpu_ranks.lua.
+-- Ranks on GPUs: host/core/dist/device_group.c, dist/ring.c, kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"

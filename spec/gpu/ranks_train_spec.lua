@@ -1,4 +1,4 @@
--- Training with ranks on GPUs: lua/accelerate/parallel.lua and comm_hooks.lua over kernels/cuda/nccl.cu; see support/gpu_ranks.lua.
+-- Training with ranks on GPUs: lua/accelerate/parallel.lua and comm_hooks.lua over kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 
 local why, emulated, most, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.on

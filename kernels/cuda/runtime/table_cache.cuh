@@ -22,7 +22,7 @@ template <class E> struct ax_table {
  * alone, and so does the shape of sums over chunks. */
 static inline int ax_chunk_of(int64_t all) { return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768; }
 
-/* segments.cu: a copy on the device of `bytes` bytes that are most likely those of a call before: then nothing is copied.  Copies are found by their
+/* runtime/table_cache.cu: a copy on the device of `bytes` bytes that are most likely those of a call before: then nothing is copied.  Copies are found by their
  * contents, so none can be out of date. */
 ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const void **there);
 
