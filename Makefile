@@ -158,7 +158,7 @@ SONAME_cublasLt := 13
 SONAME_cudnn    := 9
 SONAME_nccl     := 2
 fakes: $(FAKES)
-$(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kernels/cuda/emulate.h Makefile
+$(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
 	@mkdir -p $(@D)
 	$(call say,c++ $<)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -O2 -shared -o $@.$(SONAME_$*) $< -ldl

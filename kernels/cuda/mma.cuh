@@ -1,5 +1,5 @@
 /* Tensor cores and what feeds them, of compute capability 8.0 on: mma.sync on half types with float32 sums, ldmatrix, cp.async, dynamic shared
- * memory.  Real instructions under nvcc, emulate_mma.h on the emulated device. */
+ * memory.  Real instructions under nvcc, emulate/mma.h on the emulated device. */
 #ifndef AX_CUDA_MMA_H
 #define AX_CUDA_MMA_H
 

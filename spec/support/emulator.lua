@@ -1,4 +1,4 @@
---- The emulated device's own knobs and counters (kernels/cuda/emulate.h); false on other devices.
+--- The emulated device's own knobs and counters (kernels/cuda/emulate/emulate.h); false on other devices.
 local device = require "spec.support.device"
 local ffi = require "ffi"
 

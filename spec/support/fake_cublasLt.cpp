@@ -1,4 +1,4 @@
-/* A stand-in for libcublasLt.so.13 on the emulated device (kernels/cuda/emulate.h), for the specs.
+/* A stand-in for libcublasLt.so.13 on the emulated device (kernels/cuda/emulate/emulate.h), for the specs.
  *
  * It follows NVIDIA's documentation (the comments of cublasLt.h, the tables under cublasLtMatmul in the cuBLAS guide), not our use of it: it
  * refuses, with the documented status, what they rule out, and where they leave something open it takes the stricter reading.  An algorithm is

@@ -1,4 +1,4 @@
-/* A stand-in for libcudnn.so.9 on the emulated device (kernels/cuda/emulate.h), for the specs: the backend descriptors of cudnn_graph.h.
+/* A stand-in for libcudnn.so.9 on the emulated device (kernels/cuda/emulate/emulate.h), for the specs: the backend descriptors of cudnn_graph.h.
  *
  * It follows NVIDIA's documentation and headers, not our use of them: each descriptor has its attributes, of their types and counts, some
  * required; what is not finalized cannot be used or read, what is finalized cannot be changed; finalizing checks that shapes fit.  The statuses are

@@ -35,7 +35,7 @@ static const int warpSize = 32;
 
 /* Runs a kernel's threads now; NULL, or what went wrong.  (emulate.cpp) */
 const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
-/* Puts a kernel into a stream: NULL, or what is wrong with the launch.  (emulate_runtime.cpp) */
+/* Puts a kernel into a stream: NULL, or what is wrong with the launch.  (emulate/runtime.cpp) */
 const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block, std::function<void()> kernel);
 void ax_emulate_barrier(void);      /* of the block */
 void ax_emulate_warp_barrier(void); /* of the warp */
@@ -151,7 +151,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
 
-/* ---- graphs (emulate_graph.cpp): what a stream is asked for while it is captured is kept, its arguments by value, and runs when the graph is launched */
+/* ---- graphs (emulate/graph.cpp): what a stream is asked for while it is captured is kept, its arguments by value, and runs when the graph is launched */
 
 typedef struct ax_emulated_exec *cudaGraphExec_t;
 typedef struct ax_emulated_node *cudaGraphNode_t;
@@ -168,7 +168,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/* Between emulate_runtime.cpp and emulate_graph.cpp. */
+/* Between emulate/runtime.cpp and emulate/graph.cpp. */
 bool ax_emulate_capturing(cudaStream_t s);
 void ax_emulate_captured(cudaStream_t s, std::function<void()> work); /* keeps work of a stream that is being captured */
 cudaError_t ax_emulate_refused(cudaStream_t s); /* what may not be asked of a captured stream: the error, and the capture is spoilt */
@@ -206,6 +206,6 @@ struct ax_emulator {
   cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);
-extern const ax_emulator ax_the_emulator; /* emulate_runtime.cpp */
+extern const ax_emulator ax_the_emulator; /* emulate/runtime.cpp */
 
 #endif
