@@ -109,9 +109,10 @@ CUDA_ARCH    ?= sm_90# machine code to build: `make cuda CUDA_ARCH="sm_80 sm_90"
 RELEASE_ARCH := sm_80 sm_90 sm_100 compute_100
 CUDA_EXTRA   ?=# more flags for nvcc
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
-CUDA_SRC     := $(wildcard kernels/cuda/*.cu)
+CUDA_SRC     := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
+EMULATE_SRC  := $(wildcard kernels/cuda/emulate/*.cpp)
 CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
-EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -Ikernels/cuda -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
@@ -128,8 +129,8 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
 AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
-$(OUT)/cuda/device.o: CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
-$(OUT)/emulated/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
+$(OUT)/cuda/runtime/device.o: CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
+$(OUT)/emulated/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
 $(OUT)/cuda/random.o: CUDA_FLAGS += -fmad=false# its bits are the CPU's
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
@@ -146,7 +147,7 @@ $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
-$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(OUT)/emulated/emulate.o $(OUT)/emulated/emulate_runtime.o $(OUT)/emulated/emulate_graph.o $(OUT)/cuda/backend.o
+$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o) $(OUT)/cuda/backend.o
 	$(call say,link $@)
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
 	@mv $@.new $@
@@ -167,14 +168,14 @@ $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kerne
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
 plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN's library which plans it has for an H200 (no GPU needed; CUDNN=folder, PART=attention)
 	@LD_LIBRARY_PATH=$(CURDIR)/$(OUT)/plan $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
-$(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/cudnn*)
+$(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -o $@ $< -ldl
 $(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
 
--include $(wildcard $(OUT)/cuda/*.d $(OUT)/emulated/*.d)
+-include $(wildcard $(OUT)/cuda/*.d $(OUT)/cuda/*/*.d $(OUT)/emulated/*.d $(OUT)/emulated/*/*.d)
 
 # For the specs: a device without a GPU.
 $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/*.def host/core/*/*.def) Makefile

@@ -9,7 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "ax.h"
-#include "bind/bind_dist.h"
+#include "bind/group.h"
 #include "host.h"
 
 #include <errno.h>

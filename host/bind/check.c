@@ -1,6 +1,6 @@
 /* check.c: messages, and checks of single values, options and sizes. */
 #include "bind/bind.h"
-#include "bind/bind_dist.h"
+#include "bind/group.h"
 
 #include <math.h>
 #include <stdarg.h>

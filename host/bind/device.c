@@ -1,6 +1,6 @@
 /* bind/device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
 #include "bind/bind.h"
-#include "bind/bind_dist.h"
+#include "bind/group.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* bind/dist.c: process groups in Lua (core.dist), and the script line that messages about ranks name. */
-#include "bind/bind_dist.h"
+#include "bind/group.h"
 
 #include <stdio.h>
 

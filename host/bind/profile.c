@@ -1,6 +1,6 @@
 /* bind/profile.c: the profiler's switch, its events, and where in the script they come from; lua/accelerate/profiler.lua does the rest. */
 #include "bind/bind.h"
-#include "bind/bind_dist.h"
+#include "bind/group.h"
 #include "profile.h"
 
 #include <stdio.h>

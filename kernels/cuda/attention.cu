@@ -10,10 +10,10 @@
 #include "mma.cuh"
 #include "rows.cuh"
 
-#include "cudnn.h"
+#include "cuda/vendor/cudnn.h"
 
 #include "draw.cuh"
-#include "stats.h"
+#include "cuda/runtime/stats.h"
 
 #include <stdio.h>
 

@@ -11,7 +11,7 @@ extern "C" {
 }
 
 #ifdef AX_EMULATE
-#include "emulate.h"
+#include "cuda/emulate/emulate.h"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -6,7 +6,7 @@
  * The gradient of a weight adds over all positions of all images: pieces whose number follows from the sizes, then the pieces in order. */
 #include "common.cuh"
 
-#include "cudnn.h"
+#include "cuda/vendor/cudnn.h"
 
 enum { TILE = 64, DEPTH = 16, THREADS = 256, MOST_PIECES = 64, PIECE = 2048 };
 

@@ -2,7 +2,7 @@
  * (integers, what cuBLASLt has no algorithm for) goes to a plain tiled kernel. */
 #include "gemm.cuh"
 #include "stacks.h"
-#include "stats.h"
+#include "cuda/runtime/stats.h"
 
 #include <stdio.h>
 #include <stdlib.h>

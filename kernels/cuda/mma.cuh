@@ -6,7 +6,7 @@
 #include "common.cuh"
 
 #ifdef AX_EMULATE
-#include "emulate_mma.h"
+#include "cuda/emulate/mma.h"
 #else
 #include <atomic>
 #endif

@@ -8,7 +8,7 @@
  *   CUBLASLT_LOG_LEVEL=1         why a call was refused, on stderr (as the real one does)
  *   FAKE_CUBLASLT_REFUSE=64      the heuristic knows no algorithm for epilogues that have any of these bits
  *   FAKE_CUBLASLT_IDLE=1         computes nothing (to measure what a call costs the host) */
-#include "vendor.h"
+#include "cuda/vendor/vendor.h"
 
 #include <cublasLt.h>
 

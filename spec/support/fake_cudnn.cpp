@@ -10,7 +10,7 @@
  *
  *   CUDNN_LOGLEVEL_DBG=2        why a call was refused, on stderr
  *   FAKE_CUDNN_REFUSE=stage     one of: create, stream, descriptor, tensor, operation, graph, heuristics, plan, pack, execute */
-#include "vendor.h"
+#include "cuda/vendor/vendor.h"
 
 #include <cudnn_graph.h>
 

@@ -7,7 +7,7 @@
  *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn; operation k (from 0, of a communicator) may
  * fill its slot when all ranks are done with operation k - 2. */
-#include "vendor.h"
+#include "cuda/vendor/vendor.h"
 
 #if __has_include(<nccl.h>)
 

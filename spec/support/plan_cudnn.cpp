@@ -26,9 +26,9 @@ extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int *n) {
 
 #else
 
-#include "cudnn.cu"
-#include "cudnn_conv.cu"
-#include "cudnn_attention.cu"
+#include "cuda/vendor/cudnn.cu"
+#include "cuda/vendor/cudnn_conv.cu"
+#include "cuda/vendor/cudnn_attention.cu"
 
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #ifndef AX_CUDA_DEVICE_H
 #define AX_CUDA_DEVICE_H
 
-#include "common.cuh"
+#include "cuda/common.cuh"
 
 #include <pthread.h>
 

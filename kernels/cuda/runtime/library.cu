@@ -21,7 +21,7 @@ static void *open_in(const char *folder, size_t n, const char *file, char *tried
 
 #ifdef AX_EMULATE
 
-#include "emulate.h"
+#include "cuda/emulate/emulate.h"
 
 /* Stand-ins lie where the specs say.  NVIDIA's own library, which the loader would find, looks for a GPU and finds none. */
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)

@@ -3,7 +3,7 @@
  *
  * Their memory is taken once and cut into slots, outside of the allocator whose blocks belong to tensors.  Everything that reads or writes a slot is in
  * the device's one stream, so a slot that gets other contents is still read with the old ones by whoever is ahead. */
-#include "segments.cuh"
+#include "cuda/segments.cuh"
 
 enum { SLOTS = 128, DEVICES = 64 };
 static const size_t SLOT = 4096; /* larger tables (of hundreds of parameters that do not touch) lie in a block of their own size */

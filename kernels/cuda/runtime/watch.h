@@ -2,7 +2,7 @@
 #ifndef AX_CUDA_WATCH_H
 #define AX_CUDA_WATCH_H
 
-#include "common.cuh"
+#include "cuda/common.cuh"
 
 /* Waits for `event` or, when it is NULL, for all that `stream` was asked for.  nccl.cu sets it while the device has joined others: it looks at
  * the other ranks meanwhile, and ends with an error when one of them is gone.  NULL: nobody else is involved. */

@@ -3,7 +3,7 @@
  * cuBLASLt counts in columns: our c (m, n) with adjacent columns is its (n, m), and c = a b becomes c' = b' a'.  The algorithm is what its
  * heuristic names first, never what a stopwatch says, and no algorithm is allowed that adds parts of a result in the type of the result or in
  * place: a shape is always computed the same way on one model of GPU, and half results are rounded once. */
-#include "gemm.cuh"
+#include "cuda/gemm.cuh"
 #include "stacks.h"
 
 #include "vendor.h"
@@ -24,8 +24,8 @@ ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const ax_gemm_data *, boo
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
-#include "stats.h"
+#include "cuda/runtime/library.h"
+#include "cuda/runtime/stats.h"
 
 static const char FILE_NAME[] = "libcublasLt.so.13";
 /* What an algorithm may ask for: NVIDIA's advice for Hopper.  A call takes what its own algorithm needs, most of them nothing. */

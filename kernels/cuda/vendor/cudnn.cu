@@ -14,8 +14,8 @@ const char *ax_cudnn_describe(void) { return "cuDNN is not used: this build had 
 #include <string.h>
 #include <unordered_map>
 
-#include "library.h"
-#include "stats.h"
+#include "cuda/runtime/library.h"
+#include "cuda/runtime/stats.h"
 
 static const char FILE_NAME[] = "libcudnn.so.9";
 enum { MOST_DEVICES = 64, MOST_CONFIGS = 64, MOST_PLANS = 4096 };

@@ -6,7 +6,7 @@
 #ifndef AX_CUDA_CUDNN_H
 #define AX_CUDA_CUDNN_H
 
-#include "common.cuh"
+#include "cuda/common.cuh"
 
 /* "cuDNN 9.19.0", or "cuDNN is not used: " and why; of the calling thread.  Opens the library when that has not been tried. */
 const char *ax_cudnn_describe(void);

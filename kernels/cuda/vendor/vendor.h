@@ -7,7 +7,7 @@
 
 #ifdef AX_EMULATE
 
-#include "emulate.h"
+#include "cuda/emulate/emulate.h"
 
 #define __DRIVER_TYPES_H__
 #define __CUDA_RUNTIME_H__

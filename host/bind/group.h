@@ -1,6 +1,6 @@
-/* bind_dist.h: what the host needs of bind/dist.c. */
-#ifndef AX_BIND_DIST_H
-#define AX_BIND_DIST_H
+/* group.h: what the host needs of bind/dist.c. */
+#ifndef AX_BIND_GROUP_H
+#define AX_BIND_GROUP_H
 
 #include <stdbool.h>
 #include <stddef.h>
