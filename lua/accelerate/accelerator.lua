@@ -7,7 +7,7 @@
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
-local setup = require "accelerate.setup"
+local setup = require "accelerate.accelerator.arguments"
 local state = require "accelerate.state"
 
 local gradient_state = state.GradientState()

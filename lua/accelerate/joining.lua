@@ -4,7 +4,7 @@
 --- that is done says nothing, and makes the same one with no gradients of its own. When all say nothing, all are done.
 --- (PyTorch's Join counts the ranks in the same way.)
 local core = require "accelerate.core"
-local kinds = require "accelerate.accelerator.kinds"
+local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.preparing"
 local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"

@@ -7,7 +7,7 @@
 ---       local_sgd:step()
 ---     end
 ---   end)
-local kinds = require "accelerate.accelerator.kinds"
+local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local properties = require "accelerate.utils.properties"

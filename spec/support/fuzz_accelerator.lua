@@ -252,7 +252,7 @@ end)
 functions(accelerate, "accelerate")
 for _, name in ipairs { "utils", "logging", "tracking", "data_loader" } do functions(accelerate[name], "accelerate." .. name) end
 
-constructor("Accelerator", accelerate.Accelerator, ordered.sorted_keys(require("accelerate.setup").OPTIONS))
+constructor("Accelerator", accelerate.Accelerator, ordered.sorted_keys(require("accelerate.accelerator.arguments").OPTIONS))
 constructor("PartialState", state.PartialState, { "cpu", "backend", "init_method", "timeout" })
 for _, value in ipairs(VALUES) do
   make_world()

@@ -16,7 +16,7 @@ import itertools
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
-from accelerate.scheduler import AcceleratedScheduler
+from accelerate.accelerator.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from huggingface_hub import split_torch_state_dict_into_shards
 from torch.utils.data import BatchSampler, IterableDataset

@@ -1,6 +1,6 @@
 --- What an Accelerator writes and reads.  Methods of accelerate.Accelerator.
 local data_loader = require "accelerate.data_loader"
-local kinds = require "accelerate.accelerator.kinds"
+local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail

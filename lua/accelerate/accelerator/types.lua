@@ -1,7 +1,7 @@
 --- Which kind of object a script handed over.
 local class = require "accelerate.utils.class"
-local optimizers = require "accelerate.optimizer"
-local schedulers = require "accelerate.scheduler"
+local optimizers = require "accelerate.accelerator.optimizer"
+local schedulers = require "accelerate.accelerator.scheduler"
 
 local M = {}
 

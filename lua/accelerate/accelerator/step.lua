@@ -1,7 +1,7 @@
 --- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.  Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.dataclasses"
-local kinds = require "accelerate.accelerator.kinds"
+local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.mixed_precision"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"

@@ -2,12 +2,12 @@
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
 local flat = require "accelerate.flat"
-local kinds = require "accelerate.accelerator.kinds"
+local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.mixed_precision"
-local optimizers = require "accelerate.optimizer"
+local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
-local schedulers = require "accelerate.scheduler"
+local schedulers = require "accelerate.accelerator.scheduler"
 
 local fail = options.fail
 
