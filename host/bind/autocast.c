@@ -1,4 +1,4 @@
-/* bind/autocast.c: the state of automatic casting, for lua/accelerate/autocast.lua; and parameters' working copies. */
+/* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua; and parameters' working copies. */
 #include "bind/bind.h"
 
 static void push_state(lua_State *L, ax_autocast s)

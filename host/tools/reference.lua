@@ -15,7 +15,7 @@ local M = {}
 -- Page, module, how scripts call it, and where its sources are.
 local PAGES = {
   { "accelerate", "accelerate", "accelerate", { "lua/accelerate" } },
-  { "tensor", "accelerate.tensor", "tensor", { "lua/accelerate/tensor.lua", "lua/accelerate/autocast.lua" } },
+  { "tensor", "accelerate.tensor", "tensor", { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
   { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
   { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
   { "nn.init", "accelerate.nn.init_", "nn.init", { "lua/accelerate/nn/init_.lua" } },

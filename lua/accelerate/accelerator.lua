@@ -164,7 +164,7 @@ M.Accelerator = properties.callable("Accelerator", function(given)
   self._trackers = {}
   if state.lower_type() == "float16" then
     local handler = self._scaler_handler
-    self._scaler = require("accelerate.grad_scaler").GradScaler(handler and handler:to_kwargs())
+    self._scaler = require("accelerate.precision.grad_scaler").GradScaler(handler and handler:to_kwargs())
   end
   return self
 end)

@@ -5,7 +5,7 @@
 ---
 --- On one rank the recorded backward adds into the parameters' gradients itself, as the eager one does, bit for bit; there is one recording for parameters
 --- without gradients and one for those that have some.  On several ranks the tape adds what it gives, so that the hooks of the reduction see it.
-local autocast = require "accelerate.autocast"
+local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"

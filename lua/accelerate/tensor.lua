@@ -51,7 +51,7 @@ local core = require "accelerate.core"
 ---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
 ---@field is_grad_enabled fun(): boolean
 ---@field set_grad_enabled fun(on: boolean): boolean returns the former setting
----@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see accelerate.autocast
+---@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see accelerate.precision.autocast
 ---@field is_autocast_enabled fun(): boolean
 ---@field get_autocast_dtype fun(): accelerate.DType the lower type
 ---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are neither returned nor kept are freed at once when it ends
@@ -94,7 +94,7 @@ end
 -- other names of the same ops; tensor["repeat"] is tile
 for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do M[name] = core[name] end
 
-local casting = require "accelerate.autocast"
+local casting = require "accelerate.precision.autocast"
 M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled, casting.get_autocast_dtype
 
 local function check_pair(where, a, b)

@@ -39,7 +39,7 @@ describe("LocalSGD", function()
           local function batch(r, step) core.manual_seed(100 * r + step) return core.randn(4, 3) end
           local function of(r)
             local model = network()
-            local context = mode == "bf16" and require("accelerate.autocast").autocast
+            local context = mode == "bf16" and require("accelerate.precision.autocast").autocast
             if context then
               for _, p in ipairs(model:parameters()) do core.set_grad_slot(p, core.zeros(p:numel()), 0) end
             end

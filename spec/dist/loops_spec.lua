@@ -130,7 +130,7 @@ describe("the loops", function()
       local lower = { dtype = "bfloat16" }
       local values, steps = common.by_hand(length, filled, {
         optimizer = function(p) return optim.SGD(p, { lr = 0.005 }) end, schedule = exponential,
-        forward = function(model, x) return require("accelerate.autocast").autocast(lower, function() return model(x) end):float() end,
+        forward = function(model, x) return require("accelerate.precision.autocast").autocast(lower, function() return model(x) end):float() end,
       })
       near(values, got.values, 1e-5, what)
       near({ 0.005 * 0.97 ^ steps }, { got.rate }, 1e-9, what)

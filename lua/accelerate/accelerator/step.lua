@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.dataclasses"
 local kinds = require "accelerate.accelerator.types"
-local mixed_precision = require "accelerate.mixed_precision"
+local mixed_precision = require "accelerate.precision.mixed_precision"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local recording = require "accelerate.utils.recording"

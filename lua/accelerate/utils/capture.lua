@@ -9,7 +9,7 @@
 ---     return loss
 ---   end)
 ---   for x, y in loader:iter() do local loss = step(x, y) end
-local autocast = require "accelerate.autocast"
+local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"

@@ -26,7 +26,7 @@ local members = {
   AutocastKwargs = dataclasses .. "AutocastKwargs",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   deepcopy = "accelerate.utils.copy",
-  GradScaler = "accelerate.grad_scaler:GradScaler",
+  GradScaler = "accelerate.precision.grad_scaler:GradScaler",
   DistributedDataParallelKwargs = dataclasses .. "DistributedDataParallelKwargs",
   DDPCommunicationHookType = dataclasses .. "DDPCommunicationHookType",
   GradScalerKwargs = dataclasses .. "GradScalerKwargs",
@@ -42,8 +42,8 @@ local members = {
   DynamoBackend = dataclasses .. "DynamoBackend",
   capture = "accelerate.utils.capture:capture",
 
-  convert_to_fp32 = "accelerate.mixed_precision:convert_to_fp32",
-  convert_outputs_to_fp32 = "accelerate.mixed_precision:convert_outputs_to_fp32",
+  convert_to_fp32 = "accelerate.precision.mixed_precision:convert_to_fp32",
+  convert_outputs_to_fp32 = "accelerate.precision.mixed_precision:convert_outputs_to_fp32",
 
   load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",

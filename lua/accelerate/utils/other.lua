@@ -29,7 +29,7 @@ function M.extract_model_from_parallel(model, opts)
   check_model("extract_model_from_parallel", model)
   opts = options.check("extract_model_from_parallel", opts, EXTRACT)
   if not opts.keep_fp32_wrapper then
-    local mixed_precision = require "accelerate.mixed_precision"
+    local mixed_precision = require "accelerate.precision.mixed_precision"
     mixed_precision.unwrap(model)
     if opts.recursive then
       for _, module in ipairs(model:modules()) do mixed_precision.unwrap(module) end

@@ -1,5 +1,5 @@
 --- Mixed precision of an Accelerator: the casting context, and prepared models' forward in it.
-local autocast = require "accelerate.autocast".autocast
+local autocast = require "accelerate.precision.autocast".autocast
 local core = require "accelerate.core"
 local operations = require "accelerate.utils.operations"
 local state = require "accelerate.state"
