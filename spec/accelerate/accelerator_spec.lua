@@ -644,7 +644,7 @@ describe("weights in files", function()
   end)
 
   it("are cut into shards as huggingface_hub cuts them", function()
-    local checkpoint = require "accelerate.checkpoint"
+    local checkpoint = require "accelerate.weights"
     for _, case in ipairs(reference.cases("shards")) do
       local list = {}
       for i = 2, #case.arguments do list[i - 1] = { i - 2, core.empty(case.arguments[i], { dtype = "uint8" }) } end

@@ -21,7 +21,7 @@ end
 ---@param path string
 function Accelerator:save(object, path, opts)
   opts = options.check("save", opts, SAVE)
-  if writes(self) then require("accelerate.checkpoint").save(object, path, opts.safe_serialization) end
+  if writes(self) then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
 --- Writes the model's weights: model.safetensors, or shards with an index when they are larger than max_shard_size.
@@ -34,7 +34,7 @@ function Accelerator:save_model(model, directory, opts)
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })
-  if writes(self) then require("accelerate.checkpoint").save_model(model, directory, opts) end
+  if writes(self) then require("accelerate.weights").save_model(model, directory, opts) end
 end
 
 --- The weights of a model by name.

@@ -150,7 +150,7 @@ end
 ---@return table<string, any>
 function M.clean_state_dict_for_safetensors(state_dict)
   options.value("clean_state_dict_for_safetensors", "state_dict", state_dict, { "table" })
-  local identity = require("accelerate.checkpoint").identity
+  local identity = require("accelerate.weights").identity
   local clean, seen, removed = ordered.new(), {}, {}
   for name, value in ordered.pairs(state_dict) do
     if not core.is_tensor(value) then
