@@ -135,8 +135,8 @@ local gradient_state = Gradient.new()
 ---@return accelerate.GradientState
 M.GradientState = properties.callable("GradientState", function(plugin)
   if plugin ~= nil then
-    local Plugin = require("accelerate.dataclasses").GradientAccumulationPlugin
-    if not require("accelerate.dataclasses").is(plugin, Plugin) then
+    local Plugin = require("accelerate.config.dataclasses").GradientAccumulationPlugin
+    if not require("accelerate.config.dataclasses").is(plugin, Plugin) then
       fail("GradientState: plugin must be a GradientAccumulationPlugin, got %s", options.show(plugin))
     end
     gradient_state:_set_plugin(plugin:to_dict())

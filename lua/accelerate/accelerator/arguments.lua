@@ -1,6 +1,6 @@
 --- Reads the constructor arguments of Accelerator: which there are, which go together, and which engines are not there
 --- yet.
-local dataclasses = require "accelerate.dataclasses"
+local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"

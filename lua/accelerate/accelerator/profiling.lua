@@ -1,5 +1,5 @@
 --- Profiling from an Accelerator.  Methods of accelerate.Accelerator.
-local dataclasses = require "accelerate.dataclasses"
+local dataclasses = require "accelerate.config.dataclasses"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail

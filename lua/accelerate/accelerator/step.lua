@@ -1,6 +1,6 @@
 --- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.  Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
-local dataclasses = require "accelerate.dataclasses"
+local dataclasses = require "accelerate.config.dataclasses"
 local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
 local options = require "accelerate.utils.options"

@@ -48,7 +48,7 @@ for name, entry in pairs(CONFIGURED) do PREPARE[name] = entry end
 local function configuration(o)
   local given = {}
   for name in pairs(CONFIGURED) do given[name] = o[name] end
-  if not o.config then return require("accelerate.dataclasses").DataLoaderConfiguration(given) end
+  if not o.config then return require("accelerate.config.dataclasses").DataLoaderConfiguration(given) end
   local name = next(given)
   if name then fail("prepare_data_loader: give option '%s' in the config, which is given, too", name) end
   return o.config

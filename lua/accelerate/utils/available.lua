@@ -29,7 +29,7 @@ local ANSWERS = {
   lomo = module "accelerate.optim.lomo",
   schedulefree = module "accelerate.optim.schedulefree",
   torchdata_stateful_dataloader = function()
-    return (pcall(require("accelerate.dataclasses").DataLoaderConfiguration, { use_stateful_dataloader = true }))
+    return (pcall(require("accelerate.config.dataclasses").DataLoaderConfiguration, { use_stateful_dataloader = true }))
   end,
 }
 for _, name in ipairs { "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "swanlab", "trackio" } do

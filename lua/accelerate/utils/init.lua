@@ -2,7 +2,7 @@
 local properties = require "accelerate.utils.properties"
 
 local random = "accelerate.utils.random:"
-local state, dataclasses, checkpoint = "accelerate.state:", "accelerate.dataclasses:", "accelerate.weights:"
+local state, dataclasses, checkpoint = "accelerate.state:", "accelerate.config.dataclasses:", "accelerate.weights:"
 
 local members = {
   tqdm = "accelerate.utils.tqdm",

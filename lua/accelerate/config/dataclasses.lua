@@ -147,7 +147,7 @@ M._handler = handler
 -- The handlers and the words, at the first use of one: most scripts use none.
 return setmetatable(M, { __index = function(_, name)
   if type(name) ~= "string" or name:sub(1, 1) == "_" then return nil end
-  for key, value in pairs(require("accelerate.kwargs_handlers")) do
+  for key, value in pairs(require("accelerate.config.kwargs_handlers")) do
     if rawget(M, key) == nil then rawset(M, key, value) end
   end
   return rawget(M, name)

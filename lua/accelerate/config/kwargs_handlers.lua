@@ -2,7 +2,7 @@
 ---
 ---   local ddp = accelerate.DistributedDataParallelKwargs{ bucket_cap_mb = 50, comm_hook = "bf16" }
 ---   local accelerator = accelerate.Accelerator{ kwargs_handlers = { ddp } }
-local dataclasses = require "accelerate.dataclasses"
+local dataclasses = require "accelerate.config.dataclasses"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 
