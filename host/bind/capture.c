@@ -1,4 +1,4 @@
-/* bind/capture.c: recorded steps, as lua/accelerate/utils/capture.lua uses them.
+/* bind/capture.c: recorded steps, as lua/accelerate/capture/step.lua uses them.
  *
  * The collector is paused while a step is recorded.  Finalisers that free tensors would do no harm by themselves: memory of the recording goes back to
  * its pool, where what was taken down later may overwrite it, as it would in the call itself; memory from outside is held by the recording where it

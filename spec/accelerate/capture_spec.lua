@@ -1,6 +1,6 @@
 --- Captured steps on the CPU, where every call runs the function: the checks of arguments and results are those of a GPU (spec/gpu/capture_spec).
 local accelerate = require "accelerate"
-local capture = require "accelerate.utils.capture".capture
+local capture = require "accelerate.capture.step".capture
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 

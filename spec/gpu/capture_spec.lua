@@ -1,7 +1,7 @@
 --- Captured steps: on a device, against the same steps run eagerly, bit for bit; what they refuse; what they keep.
 local device = require "spec.support.device"
 local accelerate = require "accelerate"
-local capture = require "accelerate.utils.capture".capture
+local capture = require "accelerate.capture.step".capture
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
@@ -418,7 +418,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
   end)
 
   describe("with dynamo_backend = 'cudagraphs'", function()
-    local graphed = require "accelerate.graphed"
+    local graphed = require "accelerate.capture.model"
     after_each(function() state.reset() end)
 
     local function train(backend, precision, change)

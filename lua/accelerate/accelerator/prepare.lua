@@ -58,7 +58,7 @@ function Accelerator:prepare_model(model, opts)
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
-  if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then require("accelerate.graphed").wrap(model, self.device) end
+  if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then require("accelerate.capture.model").wrap(model, self.device) end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 

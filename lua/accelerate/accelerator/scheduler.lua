@@ -1,7 +1,7 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"
 
 local fail = options.fail

@@ -5,7 +5,7 @@ local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"
 
 local fail = options.fail

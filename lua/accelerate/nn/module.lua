@@ -16,7 +16,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 local hooks = require "accelerate.nn.hooks"
 local parameter = require "accelerate.nn.parameter"
 

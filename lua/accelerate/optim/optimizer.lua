@@ -11,8 +11,8 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
-local recorded = require "accelerate.optim.recorded"
-local recording = require "accelerate.utils.recording"
+local recorded = require "accelerate.capture.optimizers"
+local recording = require "accelerate.capture.recording"
 
 local fail = options.fail
 

@@ -7,7 +7,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 
 local fail = options.fail
 

@@ -40,7 +40,7 @@ local members = {
   PrecisionType = dataclasses .. "PrecisionType",
   RNGType = random .. "RNGType",
   DynamoBackend = dataclasses .. "DynamoBackend",
-  capture = "accelerate.utils.capture:capture",
+  capture = "accelerate.capture.step:capture",
 
   convert_to_fp32 = "accelerate.precision.mixed_precision:convert_to_fp32",
   convert_outputs_to_fp32 = "accelerate.precision.mixed_precision:convert_outputs_to_fp32",

@@ -6,7 +6,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 
 local fail = options.fail
 

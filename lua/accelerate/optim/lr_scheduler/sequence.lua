@@ -2,7 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler

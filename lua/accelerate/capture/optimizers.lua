@@ -1,7 +1,7 @@
 --- Optimizers' steps in captured ones (accelerate.utils.capture): the device repeats what the kernels do, and this what the host does: it
 --- counts, and sends the numbers of the groups as they are at each replay.
 local core = require "accelerate.core"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 
 local M = {}
 

@@ -10,7 +10,7 @@ local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local recording = require "accelerate.utils.recording"
+local recording = require "accelerate.capture.recording"
 
 local fail = options.fail
 
