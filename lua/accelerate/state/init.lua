@@ -394,7 +394,7 @@ function M.set_up(wanted)
   return accelerator_state
 end
 
-M.GradientState = require("accelerate.gradient_state").GradientState
+M.GradientState = require("accelerate.state.gradient_state").GradientState
 
 --- Forgets everything shared, for tests.
 function M.reset()
