@@ -25,7 +25,7 @@ local PAGES = {
   { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
   { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
   { "data_loader", "accelerate.data_loader", "data_loader",
-    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader", "lua/accelerate/sharding.lua", "lua/accelerate/data/sampler.lua" } },
+    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader", "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },

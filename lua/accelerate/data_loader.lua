@@ -5,7 +5,7 @@
 ---
 ---   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true }))
 ---   for x, y in loader:iter() do ... end          -- loader.end_of_dataloader, loader.remainder
-local preparing, sharding = "accelerate.data_loader.preparing:", "accelerate.sharding:"
+local preparing, sharding = "accelerate.data_loader.prepare:", "accelerate.data_loader.shard_samplers:"
 
 return require("accelerate.utils.properties").lazy("accelerate.data_loader", {
   prepare_data_loader = preparing .. "prepare_data_loader",

@@ -5,7 +5,7 @@
 --- (PyTorch's Join counts the ranks in the same way.)
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
-local loaders = require "accelerate.data_loader.preparing"
+local loaders = require "accelerate.data_loader.prepare"
 local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"

@@ -5,7 +5,7 @@ local core = require "accelerate.core"
 local data = require "accelerate.data"
 local data_loader = require "accelerate.data_loader"
 local ranks = require "spec.support.ranks"
-local sharding = require "accelerate.sharding"
+local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
 
 local function loader_of(n, opts) return data.DataLoader(data.TensorDataset(core.arange(n)), opts) end

@@ -1,6 +1,6 @@
 -- Which rank gets which samples, against tables made with Accelerate.
 local reference = require "spec.support.sharding_reference"
-local sharding = require "accelerate.sharding"
+local sharding = require "accelerate.data_loader.shard_samplers"
 
 local function sampler(n, size, drop_last)
   return {

@@ -400,7 +400,7 @@ end
 function DataLoader:_start(opts)
   if not self.pin_memory or core._worker_inside() or core.device_count("cuda") == 0 then return self:_start_reading(opts) end
   local next_batch, close = self:_start_reading(opts)
-  local pin = require("accelerate.data_loader.sending").pin
+  local pin = require("accelerate.data_loader.transfer").pin
   return function()
     local batch = next_batch()
     return batch and pin(batch)

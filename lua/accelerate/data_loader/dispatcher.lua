@@ -11,7 +11,7 @@ local operations = require "accelerate.utils.operations"
 local options = require "accelerate.utils.options"
 local prepared = require "accelerate.data_loader.prepared"
 local seeding = require "accelerate.data.seeding"
-local sharding = require "accelerate.sharding"
+local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
 
 local fail = options.fail

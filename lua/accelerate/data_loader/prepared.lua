@@ -4,7 +4,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local random = require "accelerate.utils.random"
-local sending = require "accelerate.data_loader.sending"
+local sending = require "accelerate.data_loader.transfer"
 local state = require "accelerate.state"
 
 local fail = options.fail

@@ -1,6 +1,6 @@
 --- The loader that reads this rank's share: DataLoaderShard.
 local prepared = require "accelerate.data_loader.prepared"
-local sharding = require "accelerate.sharding"
+local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
 
 local gradient_state = state.GradientState()

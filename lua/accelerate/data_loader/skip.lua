@@ -2,7 +2,7 @@
 local DataLoader = require "accelerate.data.loader"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local sharding = require "accelerate.sharding"
+local sharding = require "accelerate.data_loader.shard_samplers"
 
 local M = {}
 
