@@ -6,7 +6,7 @@
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.prepare"
-local operations = require "accelerate.utils.operations"
+local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local scope = require "accelerate.utils.scope"

@@ -214,7 +214,7 @@ describe("the state of a prepared loader", function()
     local loader = accelerator:prepare(loader_of(12, { batch_size = 3, shuffle = true }))
     walk(loader, 2)
     local found = loader:state_dict()
-    local operations = require "accelerate.utils.operations"
+    local operations = require "accelerate.collectives.operations"
     local json = require "accelerate.utils.json"
     assert.are.same(found, operations.deserialize(operations.serialize(found)))
     assert.are.same(found, json.decode(json.encode(found)))

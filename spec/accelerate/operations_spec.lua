@@ -1,7 +1,7 @@
 -- Collectives over nested values.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
-local operations = require "accelerate.utils.operations"
+local operations = require "accelerate.collectives.operations"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 local utils = accelerate.utils

@@ -1,7 +1,7 @@
 --- What an Accelerator exchanges between ranks: gather, reduce, padding, triggers.  Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
-local operations = require "accelerate.utils.operations"
+local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local state = require "accelerate.state"

@@ -7,7 +7,7 @@
 local batches = require "accelerate.data_loader.batches"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
-local operations = require "accelerate.utils.operations"
+local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
 local prepared = require "accelerate.data_loader.prepared"
 local seeding = require "accelerate.data.seeding"

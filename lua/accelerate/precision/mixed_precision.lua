@@ -1,7 +1,7 @@
 --- Mixed precision of an Accelerator: the casting context, and prepared models' forward in it.
 local autocast = require "accelerate.precision.autocast".autocast
 local core = require "accelerate.core"
-local operations = require "accelerate.utils.operations"
+local operations = require "accelerate.collectives.operations"
 local state = require "accelerate.state"
 
 local M = {}

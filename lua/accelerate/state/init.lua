@@ -93,7 +93,7 @@ process.on_local_process = chosen("on_local_process", "local_process_index", fun
 ---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input until all parts are equally long
 ---@param fn fun(part: any): ...
 function process:split_between_processes(inputs, opts, fn)
-  return require("accelerate.splitting").split(self.process_index, self.num_processes, inputs, opts, fn)
+  return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, opts, fn)
 end
 
 M.process_methods = process

@@ -11,7 +11,7 @@ local members = {
   class = "accelerate.utils.class",
   scope = "accelerate.utils.scope",
   json = "accelerate.utils.json",
-  operations = "accelerate.utils.operations",
+  operations = "accelerate.collectives.operations",
   random = "accelerate.utils.random",
   environment = "accelerate.utils.environment",
 
@@ -70,7 +70,7 @@ local function add(module, names)
   for name in names:gmatch("%S+") do members[name] = module .. ":" .. name end
 end
 
-add("accelerate.utils.operations", [[gather gather_object reduce broadcast broadcast_object_list copy_tensor_to_devices
+add("accelerate.collectives.operations", [[gather gather_object reduce broadcast broadcast_object_list copy_tensor_to_devices
   pad_across_processes]])
 add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device find_batch_size
   ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information is_torch_tensor concatenate
