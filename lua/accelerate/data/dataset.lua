@@ -22,7 +22,7 @@ M.Dataset = Dataset
 
 local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split", "with_transform" }
 for _, name in ipairs(METHODS) do
-  Dataset[name] = function(...) return require("accelerate.data.derive")[name](...) end
+  Dataset[name] = function(...) return require("accelerate.data.dataset_methods")[name](...) end
 end
 for _, name in ipairs { "from_list", "from_table", "from_csv", "from_json", "from_generator" } do
   Dataset[name] = function(...) return require("accelerate.data.table")[name](...) end

@@ -11,7 +11,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
-local derive = require "accelerate.data.derive"
+local derive = require "accelerate.data.dataset_methods"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

@@ -1,5 +1,5 @@
 --- `filter` and `map` of tables: functions over rows, or over many rows at a time as columns.
-local derive = require "accelerate.data.derive"
+local derive = require "accelerate.data.dataset_methods"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

@@ -174,7 +174,7 @@ function M.train_test_split(self, opts)
     for j = from, to do list[#list + 1] = order[j] end
     return self:select(list)
   end
-  return require("accelerate.data.dict").DatasetDict { train = part(at[1], at[2]), test = part(at[3], at[4]) }
+  return require("accelerate.data.dataset_dict").DatasetDict { train = part(at[1], at[2]), test = part(at[3], at[4]) }
 end
 
 M.show, M.check_function = show, check_function
