@@ -18,7 +18,7 @@ local PAGES = {
   { "tensor", "accelerate.tensor", "tensor", { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
   { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
   { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
-  { "nn.init", "accelerate.nn.init_", "nn.init", { "lua/accelerate/nn/init_.lua" } },
+  { "nn.init", "accelerate.nn.initializers", "nn.init", { "lua/accelerate/nn/initializers.lua" } },
   { "nn.utils", "accelerate.nn.utils", "nn.utils", { "lua/accelerate/nn/utils.lua", "lua/accelerate/nn/utils" } },
   { "optim", "accelerate.optim", "optim", { "lua/accelerate/optim" } },
   { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler", { "lua/accelerate/optim/lr_scheduler" } },

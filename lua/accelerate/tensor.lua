@@ -120,7 +120,7 @@ end
 ---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
 ---@param options? { p: number? } 2
 ---@return accelerate.Tensor (.., m, n)
-function M.cdist(x1, x2, options) return require("accelerate.nn.functional_distance").cdist(x1, x2, options) end
+function M.cdist(x1, x2, options) return require("accelerate.nn.functional.distance").cdist(x1, x2, options) end
 
 --- Whether two tensors have the same shape and the same elements. NaN equals nothing.
 ---@param a accelerate.Tensor

@@ -5,7 +5,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local running_stats = require "accelerate.nn.running_stats"
-local F = require "accelerate.nn.functional_image"
+local F = require "accelerate.nn.functional.image"
 
 local M = {}
 

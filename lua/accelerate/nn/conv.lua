@@ -5,9 +5,9 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
-local init = require "accelerate.nn.init_"
+local init = require "accelerate.nn.initializers"
 local sizes = require "accelerate.nn.sizes"
-local F = require "accelerate.nn.functional_image"
+local F = require "accelerate.nn.functional.image"
 
 local M = {}
 local tuple = sizes.tuple

@@ -5,8 +5,8 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
-local init = require "accelerate.nn.init_"
-local distance = require "accelerate.nn.functional_distance"
+local init = require "accelerate.nn.initializers"
+local distance = require "accelerate.nn.functional.distance"
 
 ---@class accelerate.nn.CosineSimilarity : accelerate.nn.Module
 local CosineSimilarity = class("CosineSimilarity", Module)

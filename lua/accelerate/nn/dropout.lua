@@ -46,7 +46,7 @@ function AlphaDropout:init(p)
   self.p, self.generator = o.p, o.generator
 end
 
-local alpha_dropout = require("accelerate.nn.functional_distance").alpha_dropout
+local alpha_dropout = require("accelerate.nn.functional.distance").alpha_dropout
 
 function AlphaDropout:forward(x)
   local v = rawget(self, "_values")

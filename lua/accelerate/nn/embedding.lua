@@ -5,7 +5,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
-local init = require "accelerate.nn.init_"
+local init = require "accelerate.nn.initializers"
 
 local embedding = core.embedding
 

@@ -1,7 +1,7 @@
 --- accelerate.nn: modules, losses, initialisation. `local nn = require "accelerate.nn"`.
 
 -- `require "accelerate.nn.init"` finds this file too; what it means is nn.init.
-if (...) == "accelerate.nn.init" then return require("accelerate.nn.init_") end
+if (...) == "accelerate.nn.init" then return require("accelerate.nn.initializers") end
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -13,7 +13,7 @@ local nn = {
   Module = Module,
   Parameter = parameter.new,
   functional = require "accelerate.nn.functional",
-  init = require "accelerate.nn.init_",
+  init = require "accelerate.nn.initializers",
   utils = require "accelerate.nn.utils",
 }
 

@@ -6,7 +6,7 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local running_stats = require "accelerate.nn.running_stats"
 
-local F = require "accelerate.nn.functional_distance"
+local F = require "accelerate.nn.functional.distance"
 
 local M = {}
 

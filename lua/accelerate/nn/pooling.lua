@@ -4,7 +4,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local sizes = require "accelerate.nn.sizes"
-local F = require "accelerate.nn.functional_image"
+local F = require "accelerate.nn.functional.image"
 
 local M = {}
 local tuple = sizes.tuple

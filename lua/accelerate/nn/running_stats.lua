@@ -1,7 +1,7 @@
 --- What BatchNorm and InstanceNorm have in common: a weight and a bias for each channel, and running statistics.
 
 local core = require "accelerate.core"
-local init = require "accelerate.nn.init_"
+local init = require "accelerate.nn.initializers"
 local options = require "accelerate.utils.options"
 local parameter = require "accelerate.nn.parameter"
 

@@ -4,7 +4,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
----@class accelerate.nn.functional_image
+---@class accelerate.nn.functional.image
 local F = {
   conv_transpose1d = core.conv_transpose1d,  -- (x, weight, bias?, stride = 1, padding = 0, output_padding = 0, groups = 1, dilation = 1)
   conv_transpose2d = core.conv_transpose2d,

@@ -23,8 +23,8 @@ local F = {
   pad = core.pad,                      -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
 }
 
-for name, fn in next, require "accelerate.nn.functional_image" do F[name] = fn end
-for name, fn in next, require "accelerate.nn.functional_distance" do F[name] = fn end
+for name, fn in next, require "accelerate.nn.functional.image" do F[name] = fn end
+for name, fn in next, require "accelerate.nn.functional.distance" do F[name] = fn end
 
 -- Rows of the op table under their own names.
 for _, name in ipairs {
