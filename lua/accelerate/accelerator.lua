@@ -7,13 +7,13 @@
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
-local setup = require "accelerate.accelerator.arguments"
+local arguments = require "accelerate.accelerator.arguments"
 local state = require "accelerate.state"
 
 local gradient_state = state.GradientState()
 
 local methods = state.process_methods
-for _, room in ipairs { "preparing", "training", "communicating", "saving", "tracking", "profiling" } do
+for _, room in ipairs { "prepare", "step", "collectives", "saving", "trackers", "profiling" } do
   methods = properties.merge(methods, require("accelerate.accelerator." .. room))
 end
 
@@ -155,7 +155,7 @@ local M = {}
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(given)
   local self = Class.new()
-  for name, value in pairs(setup.read(given)) do rawset(self, "_" .. name, value) end
+  for name, value in pairs(arguments.read(given)) do rawset(self, "_" .. name, value) end
   self._models, self._evaluated, self._optimizers, self._schedulers, self._dataloaders = {}, {}, {}, {}, {}
   self._custom_objects, self._save_state_pre_hooks, self._load_state_pre_hooks = {}, {}, {}
   self._prepared_loaders = setmetatable({}, { __mode = "k" })

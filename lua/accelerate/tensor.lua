@@ -51,7 +51,7 @@ local core = require "accelerate.core"
 ---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
 ---@field is_grad_enabled fun(): boolean
 ---@field set_grad_enabled fun(on: boolean): boolean returns the former setting
----@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see accelerate.precision.autocast
+---@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see Accelerator:autocast
 ---@field is_autocast_enabled fun(): boolean
 ---@field get_autocast_dtype fun(): accelerate.DType the lower type
 ---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are neither returned nor kept are freed at once when it ends
