@@ -1,105 +1,10 @@
-/* bind.c: opens accelerate.core, and holds what its parts share: boxes, the table of handles, Lua values that C holds. */
+/* bind.c: opens accelerate.core part by part; Lua values that C holds, and Lua functions that C calls. */
 #include "bind/bind.h"
 #include "host.h"
 
 #include <stdlib.h>
 
 _Thread_local ax_bind_state ax_bind;
-
-/* ---- boxes */
-
-ax_tensor **ax_push_box(lua_State *L)
-{
-  ax_box *box = lua_newuserdata(L, sizeof *box);
-  *box = (ax_box){ NULL, &ax_bind };
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_tensor_mt);
-  lua_setmetatable(L, -2);
-  return &box->t;
-}
-
-ax_tensor **ax_push_result(lua_State *L)
-{
-  ax_tensor **box = ax_push_box(L);
-  if (__builtin_expect(ax_bind.in_scope, 0)) ax_scope_track(L);
-  return box;
-}
-
-ax_tensor *ax_empty_box(ax_tensor **box)
-{
-  ax_tensor *t = *box;
-  *box = NULL;
-  if (t && t->handle == box) t->handle = NULL;
-  return t;
-}
-
-void ax_remember_handle(lua_State *L, int idx)
-{
-  ax_tensor **box = ax_to_box(L, idx);
-  if ((*box)->handle) return;
-  lua_pushvalue(L, idx);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_handles);
-  lua_pushlightuserdata(L, box);
-  lua_pushvalue(L, -3);
-  lua_rawset(L, -3);
-  lua_pop(L, 2);
-  (*box)->handle = box;
-}
-
-/* Pushes what `table` (a registry reference) holds under the handle of t, if that is t's box. */
-static bool find_handle(lua_State *L, int table, const ax_tensor *t)
-{
-  ax_tensor **box;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, table);
-  lua_pushlightuserdata(L, t->handle);
-  lua_rawget(L, -2);
-  lua_remove(L, -2);
-  if ((box = ax_to_box(L, -1)) && *box == t) return true;
-  lua_pop(L, 1);
-  return false;
-}
-
-/* Gives the userdata on the stack top the table of hooks that lay in `former`.  Between a collection and the finaliser weak tables no
- * longer hold the former object, but still the table, which lives until then. */
-static void move_environment(lua_State *L, const void *former, const void *box)
-{
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_environments);
-  lua_pushlightuserdata(L, (void *)former);
-  lua_rawget(L, -2);
-  if (lua_istable(L, -1)) {
-    lua_pushvalue(L, -1);
-    lua_setfenv(L, -4);
-    lua_pushlightuserdata(L, (void *)box);
-    lua_insert(L, -2);
-    lua_rawset(L, -3);
-    lua_pop(L, 1);
-  } else lua_pop(L, 2);
-}
-
-void ax_push_handle(lua_State *L, ax_tensor *t)
-{
-  ax_tensor **box;
-  const void *former = t->handle;
-  if (former) {
-    if (find_handle(L, ax_bind.ref_handles, t) || find_handle(L, ax_bind.ref_orphans, t)) return;
-    t->handle = NULL; /* the object is garbage, though not yet finalised */
-  }
-  box = ax_push_box(L);
-  *box = ax_tensor_retain(t);
-  ax_remember_handle(L, lua_gettop(L));
-  if (former && t->hooks) move_environment(L, former, box);
-}
-
-ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn)
-{
-  ax_tensor *t = ax_check_tensor(L, idx, fn, NULL), **box;
-  if (t->device.kind == AX_CPU) {
-    lua_pushvalue(L, idx);
-    return t;
-  }
-  box = ax_push_box(L);
-  if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK) ax_raise(L, fn);
-  return *box;
-}
 
 /* ---- Lua values that C lets go of */
 
@@ -200,6 +105,16 @@ static void state_closed(lua_State *L, void *unused)
 static const ax_class state_class = { "the state of accelerate.core", 1, state_closed, NULL };
 static const char registry_key = 0;
 
+/* Each adds its functions to the table of accelerate.core, which is on the stack top. */
+typedef void (*opener)(lua_State *L);
+static const opener openers[] = {
+  ax_open_tensor, ax_open_values, ax_open_create, ax_open_ops, ax_open_split, ax_open_grad,
+  ax_open_function, ax_open_scope, ax_open_memory, ax_open_device, ax_open_optim, ax_open_random,
+  ax_open_flat, ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data, ax_open_profile,
+  ax_open_capture, ax_open_dist, ax_open_io,
+  NULL
+};
+
 static int open_core(lua_State *L)
 {
   ax_bind_state *b = &ax_bind;
@@ -221,27 +136,7 @@ static int open_core(lua_State *L)
   b->ref_error = luaL_ref(L, LUA_REGISTRYINDEX);
 
   lua_newtable(L); /* core */
-  ax_open_tensor(L);
-  ax_open_values(L);
-  ax_open_create(L);
-  ax_open_ops(L);
-  ax_open_parts(L);
-  ax_open_grad(L);
-  ax_open_function(L);
-  ax_open_scope(L);
-  ax_open_memory(L);
-  ax_open_device(L);
-  ax_open_optim(L);
-  ax_open_random(L);
-  ax_open_flat(L);
-  ax_open_autocast(L);
-  ax_open_worker(L);
-  ax_open_gather(L);
-  ax_open_data(L);
-  ax_open_profile(L);
-  ax_open_capture(L);
-  if (ax_open_dist) ax_open_dist(L);
-  if (ax_open_io) ax_open_io(L);
+  for (const opener *open = openers; *open; open++) (*open)(L);
 
   lua_pushliteral(L, AX_VERSION);
   lua_setfield(L, -2, "version");

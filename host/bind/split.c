@@ -190,7 +190,7 @@ static const struct { const char *name, *op; } second_names[] = {
   { "broadcast_to", "expand" },
 };
 
-void ax_open_parts(lua_State *L)
+void ax_open_split(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid },
                                         { "einsum", einsum }, { NULL, NULL } };
