@@ -247,6 +247,9 @@ docs: all  ## write docs/reference from the op table and the annotations (a spec
 	$(OUT)/accel-run host/tools/gendoc.lua docs/reference
 	$(OUT)/accel-run host/tools/reference.lua docs/reference
 
+fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled to 100 columns
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run host/tools/format
+
 lint:  ## C with warnings as errors, Lua files with luacheck (package lua-check)
 	$(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only $(HOST_SRC)
 	$(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only $(CPU_SRC)
@@ -262,5 +265,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs lint \
+.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs fmt lint \
         clean help always

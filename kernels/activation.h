@@ -118,6 +118,7 @@ AX_FN double ax_mish_slope_f64(double x)
 
 /* ---- rows: X(name, expression); FN(f) is f's version for the element type */
 
+/* clang-format off */
 #define AX_ACTIVATIONS(X, FN) \
   X(leaky_relu, x > 0 ? x : x * p0) \
   X(elu, x > 0 ? x : p0 * FN(expm1)(x)) \
@@ -146,5 +147,6 @@ AX_FN double ax_mish_slope_f64(double x)
   X(_hardswish_backward, b <= -3 ? (T)0 : b < 3 ? a * (b / 3 + (T)0.5) : a) \
   X(_hardshrink_backward, b >= -p0 && b <= p0 ? (T)0 : a) \
   X(_threshold_backward, b <= p0 ? (T)0 : a)
+/* clang-format on */
 
 #endif

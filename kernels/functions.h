@@ -210,8 +210,10 @@ AX_FN int64_t ax_fmod_int(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
 
 /* ---- rows */
 
+/* clang-format off */
 #define AX_MORE_FUNCTIONS(X) \
-  X(exp2) X(log2) X(log10) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(asin) X(acos) X(atan) X(erfc) X(trunc) X(frac)
+  X(exp2) X(log2) X(log10) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(asin) X(acos) X(atan) X(erfc) \
+  X(trunc) X(frac)
 #define AX_MORE_FLOAT_BINARY(X) \
   X(atan2) X(logaddexp) X(xlogy) X(hypot) X(floor_divide)
 
@@ -222,4 +224,5 @@ AX_FN int64_t ax_fmod_int(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
   X(bitwise_xor, a ^ b) \
   X(bitwise_left_shift, b >= 0 && (U)b < sizeof(a) * 8 ? (U)a << b : 0) \
   X(bitwise_right_shift, b >= 0 && (U)b < sizeof(a) * 8 ? a >> b : a < 0 ? -1 : 0)
+/* clang-format on */
 #endif

@@ -267,9 +267,12 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
 
 /* ---- rows: X(name, expression).  T is the element type, U an unsigned type that arithmetic on T may wrap around in. */
 
+/* clang-format off */
+
 /* Functions of one float x; ax_<name>_f32 and ax_<name>_f64 are above. */
 #define AX_FLOAT_FUNCTIONS(X) \
-  X(exp) X(expm1) X(log) X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(tanh) X(sigmoid) X(erf) X(floor) X(ceil) X(round) X(abs)
+  X(exp) X(expm1) X(log) X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(tanh) X(sigmoid) X(erf) X(floor) X(ceil) \
+  X(round) X(abs)
 
 /* Floats.  maximum and minimum: a NaN on either side wins. */
 #define AX_FLOAT_UNARY(X) \
@@ -318,6 +321,9 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
 /* Any type to bool. */
 #define AX_COMPARE(X) \
   X(eq, a == b) X(ne, a != b) X(lt, a < b) X(le, a <= b) X(gt, a > b) X(ge, a >= b) \
-  X(logical_and, (a != 0) & (b != 0)) X(logical_or, (a != 0) | (b != 0)) X(logical_xor, (a != 0) != (b != 0))
+  X(logical_and, (a != 0) & (b != 0)) X(logical_or, (a != 0) | (b != 0)) \
+  X(logical_xor, (a != 0) != (b != 0))
+
+/* clang-format on */
 
 #endif

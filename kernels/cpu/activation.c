@@ -35,11 +35,11 @@ AX_ACTIVATION_SLOPES(KERNEL, OF)
 AX_LOOP1(gelu_none_f32, float, float, ax_gelu_f32(x))
 AX_LOOP1(gelu_none_f64, double, double, ax_gelu_f64(x))
 AX_LOOP1(gelu_tanh_f64, double, double, ax_gelu_tanh_f64(x))
-AX_LOOP2(back_none_f32, float, float, a * ax_gelu_slope_f32(b))
-AX_LOOP2(back_none_f64, double, double, a * ax_gelu_slope_f64(b))
-AX_LOOP2(back_tanh_f64, double, double, a * ax_gelu_tanh_slope_f64(b))
+AX_LOOP2(back_none_f32, float, float, ax_gelu_slope_f32(b) * a)
+AX_LOOP2(back_none_f64, double, double, ax_gelu_slope_f64(b) * a)
+AX_LOOP2(back_tanh_f64, double, double, ax_gelu_tanh_slope_f64(b) * a)
 AX_BF16_LOOP1(gelu_none_bf16, ax_gelu_f32(x))
-AX_BF16_LOOP2(back_none_bf16, a * ax_gelu_slope_f32(b))
+AX_BF16_LOOP2(back_none_bf16, ax_gelu_slope_f32(b) * a)
 
 /* As ax_gelu_tanh_f32 and its slope in activation.h. */
 static inline ax_vec_f32 gelu_tanh(ax_vec_f32 x)
@@ -56,9 +56,9 @@ static inline ax_vec_f32 gelu_tanh_slope(ax_vec_f32 x)
   return AX_VFMA_f32(c * AX_VFMA_f32(c * c, zero + 0.214064449f, zero + 1.59576912f), s * e, zero + 1.0f) * s;
 }
 AX_VEC_LOOP1(gelu_tanh_f32, gelu_tanh(x))
-AX_VEC_LOOP2(back_tanh_f32, x * gelu_tanh_slope(y))
+AX_VEC_LOOP2(back_tanh_f32, gelu_tanh_slope(y) * x)
 AX_VEC_BF16_LOOP1(gelu_tanh_bf16, gelu_tanh(x))
-AX_VEC_BF16_LOOP2(back_tanh_bf16, x * gelu_tanh_slope(y))
+AX_VEC_BF16_LOOP2(back_tanh_bf16, gelu_tanh_slope(y) * x)
 
 ax_status ax_cpu_gelu(const ax_call *call)
 {

@@ -20,8 +20,9 @@ typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 
   static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, bool add) \
   { \
     VEC acc[MR][NV]; \
-    AX_UNROLL for (int i = 0; i < MR; i++) \
+    AX_UNROLL for (int i = 0; i < MR; i++) { \
       AX_UNROLL for (int j = 0; j < NV; j++) acc[i][j] = (VEC){0}; \
+    } \
     for (int64_t k = 0; k < depth; k++, b += ldb) { \
       VEC row[NV]; \
       AX_UNROLL for (int j = 0; j < NV; j++) row[j] = *(const VEC *)(b + j * N(V)); \
@@ -31,11 +32,13 @@ typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 
       } \
     } \
     if (add) { \
-      AX_UNROLL for (int i = 0; i < MR; i++) \
+      AX_UNROLL for (int i = 0; i < MR; i++) { \
         AX_UNROLL for (int j = 0; j < NV; j++) *(VEC *)(c + i * ldc + j * N(V)) += acc[i][j]; \
+      } \
     } else { \
-      AX_UNROLL for (int i = 0; i < MR; i++) \
+      AX_UNROLL for (int i = 0; i < MR; i++) { \
         AX_UNROLL for (int j = 0; j < NV; j++) *(VEC *)(c + i * ldc + j * N(V)) = acc[i][j]; \
+      } \
     } \
   }
 TILE(by_rows_1, 1, step, 1)

@@ -136,7 +136,7 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   static void move_##size(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
     if (stride[0] == size && stride[1] == size) { \
-      memmove(data[0], data[1], (size_t)n * size); \
+      memmove(data[0], data[1], (size_t)(n * size)); \
     } else if (stride[0] == size && stride[1] == 0) { \
       const T v = *(const T *)data[1]; \
       T *out = (T *)data[0]; \

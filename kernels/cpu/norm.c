@@ -52,16 +52,19 @@ typedef struct job {
     const int H = R == 1 ? 4 : 2; \
     vec_##S acc[ROWS][4]; \
     int64_t i = 0; \
-    AX_UNROLL for (int r = 0; r < R; r++) \
+    AX_UNROLL for (int r = 0; r < R; r++) { \
       AX_UNROLL for (int h = 0; h < 4; h++) acc[r][h] = (vec_##S){0}; \
-    for (; i + H * V_##S <= n; i += H * V_##S) \
-      AX_UNROLL for (int r = 0; r < R; r++) \
+    } \
+    for (; i + H * V_##S <= n; i += H * V_##S) { \
+      AX_UNROLL for (int r = 0; r < R; r++) { \
         AX_UNROLL for (int h = 0; h < H; h++) { \
           vec_##S d = at_##S(x + r * n + i + h * V_##S); \
           if (square) d -= mean[r]; \
           if (square) acc[r][h] = AX_VFMA_##S(d, d, acc[r][h]); \
           else acc[r][h] += d; \
         } \
+      } \
+    } \
     AX_UNROLL for (int r = 0; r < R; r++) { \
       T rest = 0; \
       for (int64_t k = i; k < n; k++) { \
@@ -92,8 +95,9 @@ typedef struct job {
       AX_UNROLL for (int r = 0; r < R; r++) \
         PUT(y + r * n + i, AX_VFMA_##S((at_##S(x + r * n + i) - mean[r]) * rstd[r], wi, bi), j->stream); \
     } \
-    for (; i < n; i++) \
+    for (; i < n; i++) { \
       AX_UNROLL for (int r = 0; r < R; r++) y[r * n + i] = FMA((x[r * n + i] - mean[r]) * rstd[r], w[i], b[i]); \
+    } \
   } \
   /* dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw += g xhat; db += g */ \
   AX_FN void backward_##S(const int R, const job *j, const T *g, const T *x, T *dx, const T *mean_in, const T *rstd, T *dw, T *db) \
@@ -107,12 +111,13 @@ typedef struct job {
       if (mean_in) mean[r] = mean_in[r]; \
       sv[r] = tv[r] = (vec_##S){0}; \
     } \
-    for (; i + V_##S <= n; i += V_##S) \
+    for (; i + V_##S <= n; i += V_##S) { \
       AX_UNROLL for (int r = 0; r < R; r++) { \
         const vec_##S gw = at_##S(g + r * n + i) * at_##S(w + i); \
         sv[r] += gw; \
         tv[r] = AX_VFMA_##S(gw, at_##S(x + r * n + i) - mean[r], tv[r]); \
       } \
+    } \
     AX_UNROLL for (int r = 0; r < R; r++) { \
       s[r] = t[r] = 0; \
       for (int64_t k = i; k < n; k++) { \
@@ -136,13 +141,14 @@ typedef struct job {
       *(vec_##S *)(dw + i) = pw; \
       *(vec_##S *)(db + i) = pb; \
     } \
-    for (; i < n; i++) \
+    for (; i < n; i++) { \
       AX_UNROLL for (int r = 0; r < R; r++) { \
         const T gi = g[r * n + i], d = x[r * n + i] - mean[r]; \
         dx[r * n + i] = (gi * w[i] - s[r] - d * t[r]) * rstd[r]; \
         dw[i] = FMA(gi, d * rstd[r], dw[i]); \
         db[i] += gi; \
       } \
+    } \
   } \
   /* groups: mean and variance of the whole row, weight and bias by channel */ \
   static void group_forward_##S(const job *j, int64_t row, const T *x, T *y, T *mean_out, T *rstd_out) \

@@ -163,7 +163,7 @@ ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, 
 /* Over n elements in lanes: TERM of |x|, in type L, brought together by JOIN. */
 #define LANES 64
 #define OVER(T, L, START, TERM, JOIN) \
-  { \
+  do { \
     L lane[LANES]; \
     int64_t i = 0; \
     for (int k = 0; k < LANES; k++) lane[k] = START; \
@@ -175,16 +175,16 @@ ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, 
     for (int w = LANES / 2; w > 0; w /= 2) \
       for (int k = 0; k < w; k++) lane[k] = JOIN(lane[k], lane[k + w]); \
     return (double)lane[0]; \
-  }
+  } while (0)
 #define PLUS(a, b) ((a) + (b))
 
 /* The sum of squares in float32, brought together every SHORT elements: half the time of one in float64, and good to 2^-20 or so.  Squares
  * that are too large or too small for float32 show in the sum. */
 enum { SHORT = 1024 };
 
-static double short_squares(const float *x, int64_t n) OVER(float, float, 0, a * a, PLUS)
-static double long_squares_f32(const float *x, int64_t n) OVER(float, double, 0, a * a, PLUS)
-static double squares_f64(const double *x, int64_t n) OVER(double, double, 0, a * a, PLUS)
+static double short_squares(const float *x, int64_t n) { OVER(float, float, 0, (a * a), PLUS); }
+static double long_squares_f32(const float *x, int64_t n) { OVER(float, double, 0, (a * a), PLUS); }
+static double squares_f64(const double *x, int64_t n) { OVER(double, double, 0, (a * a), PLUS); }
 
 static double squares_f32(const float *x, int64_t n)
 {
@@ -197,10 +197,10 @@ static double squares_f32(const float *x, int64_t n)
   static double norm_##S(const T *x, int64_t n, double p) \
   { \
     if (p == 2) return squares_##S(x, n); \
-    if (p == 1) OVER(T, double, 0, fabs(a), PLUS) \
-    if (p == INFINITY) OVER(T, T, 0, ABS(a), MORE) \
-    if (p == -INFINITY) OVER(T, T, INFINITY, ABS(a), LESS) \
-    OVER(T, double, 0, pow(fabs(a), p), PLUS) \
+    if (p == 1) OVER(T, double, 0, fabs(a), PLUS); \
+    if (p == INFINITY) OVER(T, T, 0, ABS(a), MORE); \
+    if (p == -INFINITY) OVER(T, T, INFINITY, ABS(a), LESS); \
+    OVER(T, double, 0, pow(fabs(a), p), PLUS); \
   }
 NORM(f32, float, fabsf)
 NORM(f64, double, fabs)

@@ -57,7 +57,7 @@ enum { MEAN, SUM, NONE, BATCHMEAN };
     for (int64_t i = 0; i < n; i++) { \
       const T x = left[i], t = right[i]; \
       (void)x; \
-      out[i] = (slope) * all; \
+      out[i] = all * (slope); \
     } \
   }
 #define F32(f) ax_##f##_f32

@@ -199,7 +199,7 @@ ax_status ax_cpu_clamp(const ax_call *call)
 AX_LOOP2(pow_any, float, float, ax_pow_f32(a, b))
 AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f)) /* what pow says for -infinity and -0 */
 AX_LOOP1(pow_one, float, float, x)
-AX_LOOP1(pow_cube, float, float, x * x * x)
+AX_LOOP1(pow_cube, float, float, (x * x * x))
 AX_LOOP1(pow_minus_two, float, float, 1.0f / (x * x))
 
 static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx)

@@ -165,19 +165,25 @@ static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
     for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
   }
 
-COLUMNS_BEGIN(f32, float) COLUMNS_ADD(float, x) COLUMNS_END(d, double)
-COLUMNS_BEGIN(f64, double) COLUMNS_ADD(double, x) COLUMNS_END(d, double)
-COLUMNS_BEGIN(f16, float) COLUMNS_ADD(uint16_t, ax_half_to_float(x)) COLUMNS_END(d, double)
-COLUMNS_BEGIN(bf16, float) COLUMNS_ADD(uint16_t, ax_bf16_to_float(x)) COLUMNS_END(d, double)
+#define COLUMNS(name, T, from, expr, field, type) \
+  COLUMNS_BEGIN(name, T) \
+  COLUMNS_ADD(from, expr) \
+  COLUMNS_END(field, type)
+
+COLUMNS(f32, float, float, x, d, double)
+COLUMNS(f64, double, double, x, d, double)
+COLUMNS(f16, float, uint16_t, ax_half_to_float(x), d, double)
+COLUMNS(bf16, float, uint16_t, ax_bf16_to_float(x), d, double)
 
 #define INT_PAIR(name, T, expr) \
   ROW_INT(name, T, expr) \
-  COLUMNS_BEGIN(name, uint64_t) COLUMNS_ADD(T, (uint64_t)(expr)) COLUMNS_END(i, uint64_t)
+  COLUMNS(name, uint64_t, T, (uint64_t)(expr), i, uint64_t)
 INT_PAIR(i64, int64_t, x)
 INT_PAIR(i32, int32_t, (int64_t)x)
 INT_PAIR(u8, uint8_t, x)
 INT_PAIR(count_1, uint8_t, x != 0)
-INT_PAIR(count_2, uint16_t, (x & 0x7fff) != 0) /* half types: -0 is 0 */
+/* half types: -0 is 0 */
+INT_PAIR(count_2, uint16_t, (x & 0x7fff) != 0)
 INT_PAIR(count_4, int32_t, x != 0)
 INT_PAIR(count_8, int64_t, x != 0)
 INT_PAIR(count_f32, float, x != 0)

@@ -192,7 +192,7 @@ static bool walk_next(const sequence *s, bool backward, walk *w)
   return true;
 }
 
-#define AT(p, row, width) ((char *)(p) + (row) * (width) * size)
+#define AT(p, row, width) ((char *)(p) + size * (row) * (width))
 
 /* One sequence: oneDNN takes three times as long as w needs to be read for a row times w^T. */
 typedef struct one_sequence { int64_t hidden; const void *h, *w, *bias; void *to; } one_sequence;

@@ -80,8 +80,9 @@ static inline float top_f32(const float *x, int64_t n)
   ax_vec_f32 top[4];
   int64_t i = 0;
   AX_UNROLL for (int k = 0; k < 4; k++) top[k] = (ax_vec_f32){ 0 } - INFINITY;
-  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
     AX_UNROLL for (int k = 0; k < 4; k++) top[k] = ax_vec_max(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), top[k]);
+  }
   for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) top[0] = ax_vec_max(*(const ax_vec_f32 *)(x + i), top[0]);
   if (i < n) top[1] = ax_vec_max(ax_row_rest(x + i, n - i, -INFINITY), top[1]);
   return ax_vec_largest(ax_vec_max(ax_vec_max(top[0], top[1]), ax_vec_max(top[2], top[3])));
@@ -96,7 +97,7 @@ static inline __attribute__((always_inline)) float ax_row_exps(const float *x, i
     sum[k] = (ax_vec_f32){ 0 };
     most[k] = (ax_vec_f32){ 0 } - INFINITY;
   }
-  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
     AX_UNROLL for (int k = 0; k < 4; k++) {
       const int64_t at = i + k * AX_ROW_LANES;
       const ax_vec_f32 e = ax_row_term(*(const ax_vec_f32 *)(x + at), top);
@@ -104,6 +105,7 @@ static inline __attribute__((always_inline)) float ax_row_exps(const float *x, i
       sum[k] += e;
       if (next) most[k] = ax_vec_max(*(const ax_vec_f32 *)(next + at), most[k]);
     }
+  }
   for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) {
     const ax_vec_f32 e = ax_row_term(*(const ax_vec_f32 *)(x + i), top);
     if (y) *(ax_vec_f32 *)(y + i) = e;

@@ -163,8 +163,8 @@ static void walk_lines(const walk *w, int64_t lo, int64_t hi, line_fn line)
   static void name##_range(int64_t lo, int64_t hi, void *ud) { walk_lines(ud, lo, hi, name##_line); }
 
 #define MOVES(bits) \
-  LINE(gather##bits, uint##bits##_t, int64_t, memcpy(from, to, (size_t)width * (bits / 8));, *S = *X) \
-  LINE(set##bits, uint##bits##_t, int64_t, memcpy(to, from, (size_t)width * (bits / 8));, *X = *S)
+  LINE(gather##bits, uint##bits##_t, int64_t, memcpy(from, to, (size_t)width * sizeof(*to));, *S = *X) \
+  LINE(set##bits, uint##bits##_t, int64_t, memcpy(to, from, (size_t)width * sizeof(*to));, *X = *S)
 MOVES(8)
 MOVES(16)
 MOVES(32)

@@ -13,10 +13,10 @@
 
 /* TO result = expr of TI x; `begin` may declare what the expression needs of `ctx`, the context. */
 #define AX_LOOP1(fn, TO, TI, expr) AX_LOOP1_WITH(fn, TO, TI, , expr)
-#define AX_LOOP1_WITH(fn, TO, TI, begin, expr) \
+#define AX_LOOP1_WITH(fn, TO, TI, BEGIN, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
-    begin \
+    BEGIN \
     if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TI))) { \
       TO *out = (TO *)data[0]; \
       const TI *in = (const TI *)data[1]; \
@@ -35,10 +35,10 @@
 
 /* TO result = expr of TI a and TI b. */
 #define AX_LOOP2(fn, TO, TI, expr) AX_LOOP2_WITH(fn, TO, TI, , expr)
-#define AX_LOOP2_WITH(fn, TO, TI, begin, expr) \
+#define AX_LOOP2_WITH(fn, TO, TI, BEGIN, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
-    begin \
+    BEGIN \
     const int64_t size = sizeof(TI); \
     if (AX_LIKELY(stride[0] == sizeof(TO))) { \
       TO *out = (TO *)data[0]; \
@@ -140,10 +140,10 @@ enum { AX_VEC_LANES = AX_BYTES / 4 };
 
 /* TO result = expr of TM m (a mask or choice), TI a and TI b. */
 #define AX_LOOP3(fn, TO, TM, TI, expr) AX_LOOP3_WITH(fn, TO, TM, TI, , expr)
-#define AX_LOOP3_WITH(fn, TO, TM, TI, begin, expr) \
+#define AX_LOOP3_WITH(fn, TO, TM, TI, BEGIN, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
-    begin \
+    BEGIN \
     const int64_t size = sizeof(TI); \
     if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TM) && (stride[2] == size || stride[2] == 0) && \
                   (stride[3] == size || stride[3] == 0))) { \

@@ -76,7 +76,7 @@ static inline __attribute__((always_inline)) void back_row(const float *g, const
 {
   int64_t i = 0;
   if (next) *next = (sums){ 0 };
-  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP)
+  for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
     AX_UNROLL for (int k = 0; k < 4; k++) {
       const int64_t at = i + k * AX_ROW_LANES;
       if (out) {
@@ -86,6 +86,7 @@ static inline __attribute__((always_inline)) void back_row(const float *g, const
       if (next && logs) next->lane[k] += *(const ax_vec_f32 *)(g_next + at);
       else if (next) next->lane[k] += *(const ax_vec_f32 *)(g_next + at) * *(const ax_vec_f32 *)(y_next + at);
     }
+  }
   for (; i < n; i++) {
     if (out) out[i] = logs ? g[i] - AX_TERM_f32(y[i], 0) * s : y[i] * (g[i] - s);
     if (next) next->rest += logs ? g_next[i] : g_next[i] * y_next[i];

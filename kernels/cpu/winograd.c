@@ -56,20 +56,24 @@ INLINE void store(void *image, int64_t at, vec v, bool half)
   { \
     vec s[ROWS][N]; \
     if (add) { \
-      UNROLLED for (int i = 0; i < ROWS; i++) \
+      UNROLLED for (int i = 0; i < ROWS; i++) { \
         UNROLLED for (int j = 0; j < N; j++) s[i][j] = *(const vec *)(c + i * c_row + j * LANES); \
+      } \
     } else { \
-      UNROLLED for (int i = 0; i < ROWS; i++) \
+      UNROLLED for (int i = 0; i < ROWS; i++) { \
         UNROLLED for (int j = 0; j < N; j++) s[i][j] = (vec){ 0 }; \
+      } \
     } \
     for (int64_t p = 0; p < depth; p++, a += a_step, b += b_step) { \
       vec v[N]; \
       UNROLLED for (int j = 0; j < N; j++) v[j] = *(const vec *)(b + j * LANES); \
-      UNROLLED for (int i = 0; i < ROWS; i++) \
+      UNROLLED for (int i = 0; i < ROWS; i++) { \
         UNROLLED for (int j = 0; j < N; j++) s[i][j] += a[i * a_row] * v[j]; \
+      } \
     } \
-    UNROLLED for (int i = 0; i < ROWS; i++) \
+    UNROLLED for (int i = 0; i < ROWS; i++) { \
       UNROLLED for (int j = 0; j < N; j++) *(vec *)(c + i * c_row + j * LANES) = s[i][j]; \
+    } \
   }
 MICRO(micro_1_2, ROWS_1, 2)
 MICRO(micro_2_2, ROWS_2, 2)

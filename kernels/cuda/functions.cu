@@ -8,7 +8,12 @@
 #define DECLARE2(name, expr) DECLARE(name)
 AX_MORE_FUNCTIONS(DECLARE)
 AX_MORE_FLOAT_BINARY(DECLARE)
-DECLARE(tan) DECLARE(fmod) DECLARE(addcmul) DECLARE(addcdiv) DECLARE(lerp) DECLARE(nan_to_num)
+DECLARE(tan)
+DECLARE(fmod)
+DECLARE(addcmul)
+DECLARE(addcdiv)
+DECLARE(lerp)
+DECLARE(nan_to_num)
 AX_INT_BITS(DECLARE2)
 DECLARE(bitwise_not)
 
@@ -96,9 +101,11 @@ template <template <class> class F> static ax_status bits(const ax_call *call)
 
 #define ROW1(name) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
 #define ROW2(name) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
-ROW1(exp2) ROW1(log2) ROW1(log10) ROW1(sinh) ROW1(cosh) ROW1(asinh) ROW1(acosh) ROW1(atanh) ROW1(asin) ROW1(acos) ROW1(atan) ROW1(erfc)
-ROW1(frac) ROW1(tan)
+/* clang-format off */
+ROW1(exp2) ROW1(log2) ROW1(log10) ROW1(sinh) ROW1(cosh) ROW1(asinh) ROW1(acosh) ROW1(atanh)
+ROW1(asin) ROW1(acos) ROW1(atan) ROW1(erfc) ROW1(frac) ROW1(tan)
 ROW2(atan2) ROW2(logaddexp) ROW2(xlogy) ROW2(hypot)
+/* clang-format on */
 AX_CUDA_KERNEL(trunc) { return numbers<trunc_fn, 1>(call); }
 AX_CUDA_KERNEL(addcmul) { return numbers<addcmul_fn, 3>(call); }
 AX_CUDA_KERNEL(addcdiv) { return ax_pointwise_float<addcdiv_fn, 3>(call); }

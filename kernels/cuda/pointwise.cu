@@ -8,7 +8,11 @@
 AX_FLOAT_FUNCTIONS(DECLARE1)
 AX_FLOAT_UNARY(DECLARE2)
 AX_FLOAT_BINARY(DECLARE2)
-DECLARE1(sin) DECLARE1(cos) DECLARE1(remainder) DECLARE1(pow) DECLARE1(clamp)
+DECLARE1(sin)
+DECLARE1(cos)
+DECLARE1(remainder)
+DECLARE1(pow)
+DECLARE1(clamp)
 
 #define T float
 #define MATH(name) AX_FUNCTOR(name, float, float x, ax_##name##_f32(x))
@@ -102,11 +106,15 @@ template <template <class> class F, int N> static ax_status integers(const ax_ca
     if (call->iter->numel == 0) return AX_OK; \
     return ax_input_dtype(call) == AX_BOOL ? ax_pointwise<ax_bool, ax_bool, n>(call, name##_bool(call->a->f)) : integers<name##_fn, n>(call); \
   }
+/* clang-format off */
 ALL(add, 2) ALL(mul, 2) ALL(maximum, 2) ALL(minimum, 2) ALL(sign, 1)
-NUMBERS(sub, 2) NUMBERS(neg, 1) NUMBERS(abs, 1) NUMBERS(square, 1) NUMBERS(relu, 1) NUMBERS(floor, 1) NUMBERS(ceil, 1) NUMBERS(round, 1)
-FLOATS(div, 2) FLOATS(exp, 1) FLOATS(expm1, 1) FLOATS(log, 1) FLOATS(log1p, 1) FLOATS(sqrt, 1) FLOATS(rsqrt, 1) FLOATS(reciprocal, 1)
-FLOATS(tanh, 1) FLOATS(sigmoid, 1) FLOATS(erf, 1) FLOATS(sin, 1) FLOATS(cos, 1)
-FLOATS(_tanh_backward, 2) FLOATS(_sigmoid_backward, 2) FLOATS(_relu_backward, 2)
+NUMBERS(sub, 2) NUMBERS(neg, 1) NUMBERS(abs, 1) NUMBERS(square, 1) NUMBERS(relu, 1)
+NUMBERS(floor, 1) NUMBERS(ceil, 1) NUMBERS(round, 1)
+FLOATS(div, 2) FLOATS(exp, 1) FLOATS(expm1, 1) FLOATS(log, 1) FLOATS(log1p, 1) FLOATS(sqrt, 1)
+FLOATS(rsqrt, 1) FLOATS(reciprocal, 1) FLOATS(tanh, 1) FLOATS(sigmoid, 1) FLOATS(erf, 1)
+FLOATS(sin, 1) FLOATS(cos, 1) FLOATS(_tanh_backward, 2) FLOATS(_sigmoid_backward, 2)
+FLOATS(_relu_backward, 2)
+/* clang-format on */
 
 /* ---- remainder and pow of integers: what has no result is found before anything is written */
 

@@ -13,14 +13,22 @@
 #define DOES(name) extern "C" __attribute__((visibility("default"))) int name(void) { return 0; }
 #define GIVES(name) extern "C" __attribute__((visibility("default"))) int name(void **out) { *out = (void *)1; return 0; }
 #define SAYS(name, v) extern "C" __attribute__((visibility("default"))) int name(int *out) { *out = v; return 0; }
-DOES(cuLaunchKernel) DOES(cuLaunchCooperativeKernel) DOES(cuLaunchKernelEx) DOES(cuLinkDestroy) DOES(cuLinkComplete) DOES(cuLinkCreate) DOES(cuLinkCreate_v2)
-DOES(cuLinkAddData) DOES(cuLinkAddData_v2) DOES(cuLinkAddFile_v2) DOES(cuGetErrorString) DOES(cuGetErrorName) DOES(cuDeviceGet) DOES(cuCtxPushCurrent)
-DOES(cuCtxPopCurrent) DOES(cuCtxGetLimit) DOES(cuStreamGetCtx) DOES(cuOccupancyMaxPotentialClusterSize) DOES(cuLibraryUnload) DOES(cuKernelSetAttribute)
-DOES(cuCtxGetCurrent) DOES(cuTensorMapEncodeTiled) DOES(cuStreamSynchronize) DOES(cuModuleUnload) DOES(cuModuleLoadFatBinary) DOES(cuModuleGetGlobal_v2)
-DOES(cuMemcpyDtoH_v2) DOES(cuFuncSetAttribute) DOES(cuDevicePrimaryCtxRetain) DOES(cuDevicePrimaryCtxReset) DOES(cuDevicePrimaryCtxRelease)
+/* clang-format off */
+DOES(cuLaunchKernel) DOES(cuLaunchCooperativeKernel) DOES(cuLaunchKernelEx) DOES(cuLinkDestroy)
+DOES(cuLinkComplete) DOES(cuLinkCreate) DOES(cuLinkCreate_v2) DOES(cuLinkAddData)
+DOES(cuLinkAddData_v2) DOES(cuLinkAddFile_v2) DOES(cuGetErrorString) DOES(cuGetErrorName)
+DOES(cuDeviceGet) DOES(cuCtxPushCurrent) DOES(cuCtxPopCurrent) DOES(cuCtxGetLimit)
+DOES(cuStreamGetCtx) DOES(cuOccupancyMaxPotentialClusterSize) DOES(cuLibraryUnload)
+DOES(cuKernelSetAttribute) DOES(cuCtxGetCurrent) DOES(cuTensorMapEncodeTiled)
+DOES(cuStreamSynchronize) DOES(cuModuleUnload) DOES(cuModuleLoadFatBinary)
+DOES(cuModuleGetGlobal_v2) DOES(cuMemcpyDtoH_v2) DOES(cuFuncSetAttribute)
+DOES(cuDevicePrimaryCtxRetain) DOES(cuDevicePrimaryCtxReset) DOES(cuDevicePrimaryCtxRelease)
 DOES(cuDeviceGetAttribute) DOES(cuCtxGetDevice)
-GIVES(cuLibraryLoadData) GIVES(cuLibraryLoadFromFile) GIVES(cuLibraryGetKernel) GIVES(cuModuleLoadData) GIVES(cuModuleLoadDataEx) GIVES(cuModuleGetFunction)
-SAYS(cuDriverGetVersion, 13000) SAYS(cuKernelGetAttribute, 64) SAYS(cuFuncGetAttribute, 64) SAYS(cuOccupancyMaxActiveBlocksPerMultiprocessor, 1)
+GIVES(cuLibraryLoadData) GIVES(cuLibraryLoadFromFile) GIVES(cuLibraryGetKernel)
+GIVES(cuModuleLoadData) GIVES(cuModuleLoadDataEx) GIVES(cuModuleGetFunction)
+SAYS(cuDriverGetVersion, 13000) SAYS(cuKernelGetAttribute, 64) SAYS(cuFuncGetAttribute, 64)
+SAYS(cuOccupancyMaxActiveBlocksPerMultiprocessor, 1)
+/* clang-format on */
 extern "C" __attribute__((visibility("default"))) int cuInit(unsigned) { return 100; } /* no device */
 extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int *n) { *n = 0; return 100; }
 

@@ -24,8 +24,18 @@ static const int64_t MOST_WORKSPACE = (int64_t)1 << 30;
 /* ---- the functions, found when first needed */
 
 #define FUNCTIONS(X) \
-  X(cudnnGetVersion) X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnGetLastErrorString) X(cudnnBackendCreateDescriptor) \
-  X(cudnnBackendDestroyDescriptor) X(cudnnBackendFinalize) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendExecute)
+  X(cudnnGetVersion) \
+  X(cudnnCreate) \
+  X(cudnnDestroy) \
+  X(cudnnSetStream) \
+  X(cudnnGetErrorString) \
+  X(cudnnGetLastErrorString) \
+  X(cudnnBackendCreateDescriptor) \
+  X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendFinalize) \
+  X(cudnnBackendSetAttribute) \
+  X(cudnnBackendGetAttribute) \
+  X(cudnnBackendExecute)
 static struct {
 #define X(name) decltype(&name) p_##name;
   FUNCTIONS(X)
