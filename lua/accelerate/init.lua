@@ -21,7 +21,7 @@ return properties.lazy("accelerate", {
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   load_checkpoint_in_model = "accelerate.weights:load_checkpoint_in_model",
-  prepare_pippy = "accelerate.utils.other:prepare_pippy",
+  prepare_pippy = "accelerate.utils.models:prepare_pippy",
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
   __version__ = function() return require("accelerate.core").version end,
 

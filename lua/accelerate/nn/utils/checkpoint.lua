@@ -30,7 +30,7 @@ local function set_states(generators, states)
 end
 
 -- Runs fn with random numbers and automatic casting as they were then; both are put back however it ends.
-local function as_then(saved, fn)
+local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
   local enabled, dtype, cache = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
   if now then set_states(saved.generators, saved.states) end
@@ -84,7 +84,7 @@ local function again(saved, args, grads)
   core.enable_grad(function()
     core.scope(function()
       local results
-      as_then(saved, function() results = packed(saved.fn(unpack(given, 1, given.n))) end)
+      with_saved_rng(saved, function() results = packed(saved.fn(unpack(given, 1, given.n))) end)
       compare(saved.results, describe(results))
       local roots, seeds, k = {}, {}, 0
       for i = 1, results.n do

@@ -1,5 +1,5 @@
 return {
-  group = "AG", title = "Usage rules the seeds state",
+  group = "AG", title = "Usage rules",
   { "make the Accelerator early",
     spec = "accelerate/state_spec: is only made by an Accelerator" },
   { "optimizer after moving the model",

@@ -1,0 +1,93 @@
+--- Helpers for plain values: names for messages, nested tables, numbers of bytes.
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+local M = {}
+
+--- A name for messages: that of a class, of an object's class, where a function is defined, or the value as text.
+---@param value any
+---@return string
+function M.get_pretty_name(value)
+  local meta = (type(value) == "table" or type(value) == "userdata") and getmetatable(value)
+  local own = type(value) == "table" and rawget(value, "__name")
+  local name = type(own) == "string" and own or type(meta) == "table" and rawget(meta, "__name")
+  if type(name) == "string" then return name end
+  if type(value) == "function" then
+    local info = debug.getinfo(value, "S")
+    return info.what == "C" and "function" or ("function at %s:%d"):format(info.short_src, info.linedefined)
+  end
+  return tostring(value)
+end
+
+--- Merges `source` into `destination`, tables inside as well, and returns `destination`.
+---@param source table
+---@param destination table changed
+---@return table
+function M.merge_dicts(source, destination)
+  options.value("merge_dicts", "source", source, { "table" })
+  options.value("merge_dicts", "destination", destination, { "table" })
+  local function merge(from, to, depth)
+    if depth > 200 then fail("merge_dicts: tables are nested more than 200 deep (or one holds itself)") end
+    for key, value in ordered.pairs(from) do
+      if type(value) == "table" and getmetatable(value) == nil then
+        if to[key] == nil then to[key] = {} end
+        if type(to[key]) ~= "table" then
+          fail("merge_dicts: '%s' is a table in the source, %s in the destination", tostring(key), options.show(to[key]))
+        end
+        merge(value, to[key], depth + 1)
+      else
+        to[key] = value
+      end
+    end
+  end
+  merge(source, destination, 1)
+  return destination
+end
+
+--- "1.5 KB": a number of bytes for people, in units of 1024.
+---@param size number
+---@return string
+function M.convert_bytes(size)
+  options.value("convert_bytes", "size", size, { "number", min = 0 })
+  local function text(value, unit)
+    local digits = ("%.2f"):format(value):gsub("0$", "")  -- one digit stays
+    if unit == "bytes" and value % 1 == 0 then digits = ("%.0f"):format(value) end
+    return digits .. " " .. unit
+  end
+  for _, unit in ipairs { "bytes", "KB", "MB", "GB", "TB" } do
+    if size < 1024 then return text(size, unit) end
+    size = size / 1024
+  end
+  return text(size, "PB")
+end
+
+--- `recursive_getattr(model, "encoder.1.weight")`: fields of fields.  Words of digits are tried as positions as well.
+---@param object any
+---@param path string
+---@return any
+function M.recursive_getattr(object, path)
+  options.value("recursive_getattr", "object", object, { "any" })
+  options.value("recursive_getattr", "path", path, { "string" })
+  if path == "" then fail("recursive_getattr: path is empty") end
+  local value, walked = object, {}
+  for name in path:gmatch("[^%.]+") do
+    local kind = type(value)
+    if kind ~= "table" and kind ~= "userdata" then
+      fail("recursive_getattr: %s is %s, which has no fields (looking for '%s' of '%s')",
+        #walked == 0 and "the object" or "'" .. table.concat(walked, ".") .. "'", options.show(value), name, path)
+    end
+    local holder = value
+    local ok, found = pcall(function() return holder[name] end)
+    if (not ok or found == nil) and tonumber(name) then ok, found = pcall(function() return holder[tonumber(name)] end) end
+    if not ok or found == nil then
+      fail("recursive_getattr: %s has no '%s'", #walked == 0 and "the object" or "'" .. table.concat(walked, ".") .. "'", name)
+    end
+    value = found
+    walked[#walked + 1] = name
+  end
+  return value
+end
+
+return M
