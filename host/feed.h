@@ -76,9 +76,10 @@ ax_status ax_worker_reply(ax_worker *w, const ax_note *note);
 /* Child: flushes what was printed and ends the process, without the parent's exit handlers. */
 _Noreturn void ax_worker_exit(int status);
 
-typedef enum { AX_WAIT_NOTE, AX_WAIT_TIMEOUT, AX_WAIT_INTERRUPTED, AX_WAIT_DIED } ax_wait;
+typedef enum { AX_WAIT_NOTE, AX_WAIT_TIMEOUT, AX_WAIT_INTERRUPTED, AX_WAIT_DIED, AX_WAIT_STOPPED } ax_wait;
 /* Parent: waits until worker list[at] has a note.  Also looks at the others: *died is the one that ended (its message, with how, is in
- * ax_last_error).  seconds < 0: without end. */
+ * ax_last_error).  STOPPED, once for each time: list[at] has been stopped (SIGSTOP, Ctrl-Z) for a moment, and the message names the signal.
+ * seconds < 0: without end. */
 ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died);
 /* Parent: the bytes of a note's slot.  EIO when they cannot be mapped. */
 ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data);

@@ -62,8 +62,8 @@ AX_API ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_t
 AX_API void ax_tokens_close(ax_tokens *t);
 AX_API int64_t ax_tokens_count(const ax_tokens *t);
 AX_API int ax_tokens_item(const ax_tokens *t);
-/* Copies `n` tokens from place `at` (from 0), which the caller has checked. */
-AX_API void ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
+/* Copies `n` tokens from place `at` (from 0), which the caller has checked.  EIO when the file was truncated meanwhile. */
+AX_API ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
 
 /* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at build time. */
 /* bytes: a JPEG or PNG file, for messages called `name` (NULL: it has none).  channels: 1 (grey), 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */

@@ -1,7 +1,9 @@
 /* main.c: argv -> script, prompt or launch; nothing else. */
 #include "host.h"
 
+#include <fcntl.h>
 #include <luajit.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,11 +90,33 @@ static int tell_environment(void)
   return status;
 }
 
+/* A program may start us without them.  The next files that are opened, a socket of a worker or the script's own, would take their numbers,
+ * and what is printed would go there. */
+static void open_standard_files(void)
+{
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+      _exit(AX_EXIT_FAILED);
+}
+
+static void go_on(int sig) { (void)sig; }
+
+/* A file that would grow beyond `ulimit -f` is an error of the call that writes it.  A handler, because ignoring would be inherited by
+ * programs that the script starts. */
+static void survive_file_limit(void)
+{
+  struct sigaction a = {.sa_handler = go_on, .sa_flags = SA_RESTART};
+  sigaction(SIGXFSZ, &a, NULL);
+}
+
 int main(int argc, char **argv)
 {
   ax_plan plan;
-  int status = ax_config_parse(argc, argv, &plan);
+  int status;
 
+  open_standard_files();
+  survive_file_limit();
+  status = ax_config_parse(argc, argv, &plan);
   if (status == 0)
     switch (plan.mode) {
     case AX_MODE_HELP: ax_config_help(stdout); break;

@@ -199,8 +199,9 @@ static int token_windows(lua_State *L)
     if (!ax_to_integer(L, -1, &at) || at < 0 || at + shape[1] >= ax_tokens_count(t))
       return ax_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1], ax_describe(L, -1),
                       (long long)ax_tokens_count(t));
-    ax_tokens_copy(t, at, shape[1], to);
-    ax_tokens_copy(t, at + 1, shape[1], (int64_t *)ax_data(*y) + i * x_stride);
+    if (ax_tokens_copy(t, at, shape[1], to) != AX_OK ||
+        ax_tokens_copy(t, at + 1, shape[1], (int64_t *)ax_data(*y) + i * x_stride) != AX_OK)
+      return ax_raise(L, fn);
     lua_pop(L, 3);
   }
   return 2;

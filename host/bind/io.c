@@ -1,5 +1,6 @@
 /* bind/io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
 #include "bind/bind.h"
+#include "core/io/file.h"
 #include "io.h"
 
 #include <stdlib.h>
@@ -156,15 +157,75 @@ static int safetensors_load(lua_State *L)
   return 2;
 }
 
+/* ---- texts */
+
+static void clear_text(lua_State *L, void *object)
+{
+  char **text = object;
+  free(*text);
+  *text = NULL;
+}
+
+static const ax_class text_class = { "the text of a file", sizeof(char *), clear_text, NULL };
+
+/* core._read_file(path) -> text, or nil and why it cannot be read.  Regular files only. */
+static int read_file(lua_State *L)
+{
+  const char *path;
+  char **text;
+  size_t n;
+
+  ax_bind_enter(L);
+  path = check_path(L, "read_file");
+  text = ax_push_object(L, &text_class);
+  if (ax_file_slurp(path, text, &n) == AX_OK) {
+    lua_pushlstring(L, *text, n);
+    clear_text(L, text);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, ax_last_error());
+  return 2;
+}
+
+/* core._write_file(path, text) -> true, or nil and why it was not written.  The file appears whole or not at all. */
+static int write_file(lua_State *L)
+{
+  ax_replacement r;
+  const char *path, *text;
+  ax_status st;
+  size_t n;
+
+  ax_bind_enter(L);
+  path = check_path(L, "write_file");
+  if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "write_file", 2, "text", "a string", 2);
+  text = lua_tolstring(L, 2, &n);
+  st = ax_replace_begin(NULL, path, &r);
+  if (st == AX_OK) {
+    r.unsynced = true;
+    st = ax_replace_end(&r, ax_replace_write(&r, text, (int64_t)n));
+  }
+  if (st == AX_OK) {
+    lua_pushboolean(L, true);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, ax_last_error());
+  return 2;
+}
+
 void ax_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "read_idx", read_idx },
     { "safetensors_save", safetensors_save },
     { "safetensors_load", safetensors_load },
+    { "_read_file", read_file },
+    { "_write_file", write_file },
     { NULL, NULL },
   };
 
   ax_open_class(L, &file_class);
+  ax_open_class(L, &text_class);
   ax_add_functions(L, functions);
 }

@@ -117,7 +117,8 @@ static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int 
   return st;
 }
 
-/* core._worker_wait(workers, at, seconds) -> ticket, kind, ...  or nil, "timeout"  or nil, "died", which, message.
+/* core._worker_wait(workers, at, seconds) -> ticket, kind, ...  or nil, "timeout"  or nil, "died", which, message,
+ * or nil, "stopped", message: once, and the wait may go on.
  * seconds < 0: without end */
 static int worker_wait(lua_State *L)
 {
@@ -154,6 +155,11 @@ static int worker_wait(lua_State *L)
       lua_pushinteger(L, died + 1);
       lua_pushstring(L, ax_last_error());
       return 4;
+    case AX_WAIT_STOPPED:
+      lua_pushnil(L);
+      lua_pushliteral(L, "stopped");
+      lua_pushstring(L, ax_last_error());
+      return 3;
     case AX_WAIT_INTERRUPTED: ax_bind_enter(L); /* raises after Ctrl-C */
     }
   }

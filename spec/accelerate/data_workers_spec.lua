@@ -427,6 +427,25 @@ describe("worker processes", function()
     end
   end)
 
+  it("that are stopped are named soon and awaited; slow ones are not taken for stopped", function()
+    local run = processes.start { processes.script((SCRIPT:gsub("ENDING", ""):gsub("usleep%(2000%)",
+      "usleep(i == 10 and 900000 or 2000)"):gsub("return 1000", "return 4000"))) }
+    local pids = worker_pids(run, 2)
+    run:expect("five", 20)
+    processes.sleep(1.5) -- past the slow one
+    assert.equal("", run:stderr())
+    processes.kill(pids[1], processes.SIGSTOP)
+    local began = processes.now()
+    run:expect(("DataLoader: worker 1: process %d was stopped by SIGSTOP; batch %%d+ comes when it goes on"):format(pids[1]), 5)
+    assert.is_true(processes.now() - began < 1.5, "took " .. processes.now() - began)
+    processes.sleep(0.6)
+    processes.kill(pids[1], processes.SIGCONT)
+    local status, _, err = run:wait(20)
+    assert.equal(0, status)
+    assert.equal(1, select(2, err:gsub("\n", "")), err) -- said once
+    assert.is_true(gone(pids))
+  end)
+
   it("leave it to their rank to answer Ctrl-C", function()
     local run = processes.start { processes.script((SCRIPT:gsub("ENDING", "for _ = 1, 3000 do ffi.C.usleep(10000) core.zeros(1) end"))) }
     local pids = worker_pids(run, 2)

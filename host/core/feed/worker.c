@@ -21,6 +21,7 @@
 #include "dist.h"
 
 enum { SLOTS = 1024, PAGE = 4096 };
+#define LOOK 0.25 /* seconds of a wait between looks at whether the worker is stopped */
 
 /* Shared by both processes.  The child fills a slot while it is not busy; the parent sets busy back when nothing of its own lies in
  * it any more. */
@@ -42,6 +43,7 @@ struct ax_worker {
   pid_t pid, parent;
   int fd, memory;           /* the socket, the memory file */
   bool child;
+  int stop_looks;           /* parent: how often in a row it was found stopped */
   control *control;
   ax_worker *next;          /* parent: the live ones */
   int n_slots;              /* child: made so far */
@@ -460,6 +462,24 @@ static void describe_end(ax_worker *w)
   if (got != 0) w->pid = 0; /* reaped: the number may be another process's soon */
 }
 
+/* Whether a worker that is waited for has just been found stopped for the second time in a row, and by what.  Both sides of a Ctrl-Z are
+ * stopped and go on together: the first look after that may come too early. */
+static bool newly_stopped(ax_worker *w)
+{
+  siginfo_t info = { .si_pid = 0 };
+  const char *name;
+
+  if (w->pid == 0 || waitid(P_PID, (id_t)w->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+    w->stop_looks = 0;
+    return false;
+  }
+  if (w->stop_looks < 3) w->stop_looks++;
+  if (w->stop_looks != 2) return false;
+  name = sigabbrev_np(info.si_status);
+  ax_fail(AX_EIO, "process %d was stopped by SIG%s", (int)w->pid, name ? name : "?");
+  return true;
+}
+
 ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died)
 {
   struct pollfd fds[AX_MAX_WORKERS];
@@ -470,8 +490,8 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
       fds[i] = (struct pollfd){ .fd = list[i]->fd, .events = i == at ? POLLIN : 0 };
       if (list[i]->unsent_n) fds[i].events |= POLLOUT;
     }
-    const double left = seconds < 0 ? 1 : deadline - now();
-    const int ready = poll(fds, (nfds_t)n, left <= 0 ? 0 : left < 1e6 ? (int)(left * 1000) + 1 : 1000000000);
+    const double left = seconds < 0 ? LOOK : deadline - now();
+    const int ready = poll(fds, (nfds_t)n, left <= 0 ? 0 : left < LOOK ? (int)(left * 1000) + 1 : (int)(LOOK * 1000));
     if (ready < 0 && errno == EINTR) return AX_WAIT_INTERRUPTED;
     if (fds[at].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) {
       if (read_all(list[at]->fd, note, sizeof *note) == sizeof *note) return AX_WAIT_NOTE;
@@ -487,6 +507,7 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
         describe_end(list[i]);
         return AX_WAIT_DIED;
       }
+    if (ready == 0 && left >= LOOK && newly_stopped(list[at])) return AX_WAIT_STOPPED;
     if (seconds >= 0 && now() >= deadline) return AX_WAIT_TIMEOUT;
   }
 }

@@ -149,9 +149,10 @@ ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out)
   if (file.n) memcpy(csv->text, file.data, file.n);
   csv->text[file.n] = '\0';
   cutter c = { .path = path, .at = csv->text, .end = csv->text + file.n, .delimiter = o->delimiter, .quote = o->quote, .line = 1, .csv = csv };
+  st = ax_bytes_check(FN, path, &file);
   ax_bytes_free(&file);
   if (c.end - c.at >= 3 && memcmp(c.at, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* some programs mark UTF-8 so */
-  if ((st = cut(&c, o->skip)) != AX_OK) {
+  if (st != AX_OK || (st = cut(&c, o->skip)) != AX_OK) {
     ax_csv_free(csv);
     return st;
   }

@@ -5,45 +5,68 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
-static ax_status open_regular(const char *fn, const char *path, int *fd, size_t *size)
+static const char *kind_of(mode_t mode)
 {
-  struct stat info;
+  return S_ISFIFO(mode)  ? "a pipe"
+         : S_ISDIR(mode) ? "a folder"
+         : S_ISCHR(mode) ? "a device"
+         : S_ISBLK(mode) ? "a disk"
+                         : "a socket";
+}
+
+static ax_status open_regular(const char *fn, const char *path, int *fd, struct stat *info)
+{
+  ax_status st = AX_OK;
 
   *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not wait for its writer, only to be refused */
-  if (*fd < 0 || fstat(*fd, &info) != 0) return AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno));
-  if (!S_ISREG(info.st_mode)) return AX_FILE_FAIL(AX_EIO, fn, path, "not a regular file");
+  if (*fd < 0 || fstat(*fd, info) != 0)
+    st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno)) : ax_fail(AX_EIO, "%s: %s", path, strerror(errno));
+  else if (!S_ISREG(info->st_mode))
+    st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "not a regular file but %s", kind_of(info->st_mode))
+            : ax_fail(AX_EIO, "%s: not a regular file but %s", path, kind_of(info->st_mode));
+  if (st != AX_OK && *fd >= 0) {
+    close(*fd);
+    *fd = -1;
+  }
+  return st;
+}
+
+ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size)
+{
+  struct stat info = {0};
+  const ax_status st = open_regular(fn, path, fd, &info);
   *size = (size_t)info.st_size;
-  return AX_OK;
+  return st;
 }
 
 ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out)
 {
+  struct stat info;
+  void *data = NULL;
   ax_status st;
-  void *p;
   int fd;
 
   *out = (ax_bytes){0};
-  if ((st = open_regular(fn, path, &fd, &out->n)) != AX_OK) {
-    if (fd >= 0) close(fd);
-    return st;
-  }
-  if (out->n > 0) {
-    p = mmap(NULL, out->n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED) {
-      st = AX_FILE_FAIL(AX_EIO, fn, path, "cannot be mapped: %s", strerror(errno));
-      out->n = 0;
-    } else {
-      out->data = p;
-      out->mapped = true;
-    }
+  if ((st = open_regular(fn, path, &fd, &info)) != AX_OK) return st;
+  if (info.st_size > 0) {
+    st = ax_mapping_new(fd, &info, &out->mapping, &data);
+    if (st == AX_EIO) st = AX_FILE_FAIL(AX_EIO, fn, path, "cannot be mapped: %s", strerror(errno));
+    if (st == AX_OK) out->n = (size_t)info.st_size;
+    out->data = data;
   }
   close(fd);
   return st;
+}
+
+ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b)
+{
+  if (!b->mapping || ax_mapping_whole(b->mapping, path)) return AX_OK;
+  return AX_FILE_FAIL(AX_EIO, fn, path, "it had %zu bytes when it was opened and can no longer be read to its end: another program has "
+                      "truncated it, or its disk fails", b->n);
 }
 
 /* Appends what the stream holds to out. */
@@ -92,7 +115,7 @@ ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *
   int fd;
 
   *out = (ax_bytes){0};
-  if ((st = open_regular(fn, path, &fd, &size)) != AX_OK || pread(fd, magic, 2, 0) < 2 || magic[0] != 0x1f || magic[1] != 0x8b) {
+  if ((st = ax_file_open(fn, path, &fd, &size)) != AX_OK || pread(fd, magic, 2, 0) < 2 || magic[0] != 0x1f || magic[1] != 0x8b) {
     if (fd >= 0) close(fd);
     return st == AX_OK ? ax_file_map(fn, path, out) : st;
   }
@@ -107,9 +130,40 @@ ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *
   return st;
 }
 
+ax_status ax_file_slurp(const char *path, char **data, size_t *n)
+{
+  size_t room, got = 0;
+  char *text = NULL;
+  ssize_t k = 1;
+  int fd, error;
+
+  *data = NULL;
+  if (ax_file_open(NULL, path, &fd, &room) != AX_OK) return AX_EIO;
+  for (room += 1; k > 0 || (k < 0 && errno == EINTR);) {
+    char *grown = got < room && text ? text : realloc(text, got < room ? room : (room *= 2));
+    if (!grown) {
+      free(text);
+      close(fd);
+      return ax_fail(AX_ENOMEM, "%s: no memory for its %zu bytes", path, room);
+    }
+    text = grown;
+    k = read(fd, text + got, room - got);
+    if (k > 0) got += (size_t)k;
+  }
+  error = errno;
+  close(fd);
+  if (k < 0) {
+    free(text);
+    return ax_fail(AX_EIO, "%s: %s", path, strerror(error));
+  }
+  *data = text;
+  *n = got;
+  return AX_OK;
+}
+
 void ax_bytes_free(ax_bytes *b)
 {
-  if (b->mapped) munmap((void *)b->data, b->n);
+  if (b->mapping) ax_mapping_free(b->mapping);
   else free((void *)b->data);
   *b = (ax_bytes){0};
 }

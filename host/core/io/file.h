@@ -8,14 +8,46 @@
 typedef struct ax_bytes {
   const uint8_t *data;
   size_t n;
-  bool mapped;
+  struct ax_mapping *mapping; /* NULL: not mapped */
 } ax_bytes;
 
-/* Maps a regular file.  EIO; an empty file is fine. */
+/* Maps a regular file.  EIO; an empty file is fine.
+ * Another program may truncate the file meanwhile.  What is gone then reads as zeros: whoever has read calls ax_bytes_check before
+ * believing what was read. */
 ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out);
-/* Reads a file, unpacking gzip; what comes out may be at most `most` bytes. */
+/* EIO when the file is shorter now than the memory, or could not be read. */
+ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b);
+/* Reads a file, unpacking gzip; what comes out may be at most `most` bytes.  ax_bytes_check as above. */
 ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *out);
 void ax_bytes_free(ax_bytes *b);
+
+/* Opens a regular file to read; anything else (a pipe, a device) is refused without waiting for it.  EIO.  *fd is the caller's to close, or
+ * -1.  fn NULL: the message begins with the path. */
+ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
+
+/* The whole of a regular file, also of one that has no size (/proc).  *data is malloc's.  EIO, ENOMEM: "PATH: why". */
+ax_status ax_file_slurp(const char *path, char **data, size_t *n);
+
+/* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced and renamed; what was there before stays
+ * until then. */
+typedef struct ax_replacement {
+  const char *fn, *path; /* borrowed */
+  char *temporary;
+  int fd;
+  bool unsynced; /* set after ax_replace_begin: a power cut may lose it */
+} ax_replacement;
+/* fn NULL: messages are "cannot write PATH: why". */
+ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r);
+ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes);
+/* Puts the file in its place where `st` is AX_OK and all went well, else removes what was written.  The first error, or AX_OK. */
+ax_status ax_replace_end(ax_replacement *r, ax_status st);
+
+/* mapping.c: a mapped file whose pages may vanish */
+struct stat;
+ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data);
+void ax_mapping_free(struct ax_mapping *m);
+/* Whether the file at `path`, if it is still the one that was mapped, has all of its pages. */
+bool ax_mapping_whole(const struct ax_mapping *m, const char *path);
 
 /* Fails with "fn: 'path': ..." */
 #define AX_FILE_FAIL(st, fn, path, fmt, ...) ax_fail(st, "%s: '%s': " fmt, fn, path, ##__VA_ARGS__)

@@ -8,11 +8,11 @@
 #include "io.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+
+#include "core/io/file.h"
 
 #define DEFLATE_MAX_RATIO 1032
 
@@ -129,23 +129,21 @@ ax_status ax_idx_read(const char *path, ax_tensor **out)
 {
   ax_status st = AX_OK;
   idx_header h;
-  struct stat info;
+  size_t size;
   ax_tensor *t = NULL;
   gzFile gz = NULL;
   int64_t got;
   char extra;
-  int fd;
+  int fd = -1;
 
   *out = NULL;
-  fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not wait for its writer, only to be refused */
-  if (fd < 0 || fstat(fd, &info) != 0) AX_TRY(FAIL(AX_EIO, "cannot be opened: %s", strerror(errno)));
-  if (!S_ISREG(info.st_mode)) AX_TRY(FAIL(AX_EIO, "not a regular file"));
+  AX_TRY(ax_file_open("read_idx", path, &fd, &size));
   if (!(gz = gzdopen(fd, "rb"))) AX_TRY(FAIL(AX_ENOMEM, "no memory to read it"));
   fd = -1; /* gzclose closes it */
   gzbuffer(gz, 1 << 18);
 
   AX_TRY(read_header(gz, path, &h));
-  AX_TRY(check_size(path, &h, gzdirect(gz) == 1, info.st_size));
+  AX_TRY(check_size(path, &h, gzdirect(gz) == 1, (int64_t)size));
   AX_TRY(ax_tensor_new(h.dtype, h.ndim, h.shape, &t));
   AX_TRY(read_up_to(gz, path, ax_data(t), h.data_bytes, &got));
   if (got < h.data_bytes)

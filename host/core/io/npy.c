@@ -250,6 +250,13 @@ out:
   return st;
 }
 
+/* What was found wrong with a file that was truncated meanwhile says nothing about the file. */
+static ax_status believe(const source *s, const ax_bytes *file, ax_status found)
+{
+  const ax_status st = ax_bytes_check(s->fn, s->path, file);
+  return st == AX_OK ? found : st;
+}
+
 ax_status ax_npy_read(const char *path, ax_tensor **out)
 {
   const source s = { "read_npy", path };
@@ -258,7 +265,11 @@ ax_status ax_npy_read(const char *path, ax_tensor **out)
 
   *out = NULL;
   if ((st = ax_file_map(s.fn, path, &file)) != AX_OK) return st;
-  st = read_npy(&s, file.data, file.n, out);
+  st = believe(&s, &file, read_npy(&s, file.data, file.n, out));
+  if (st != AX_OK) {
+    ax_tensor_release(*out);
+    *out = NULL;
+  }
   ax_bytes_free(&file);
   return st;
 }
@@ -432,9 +443,11 @@ ax_status ax_npz_read(const char *path, ax_tensor_file **out)
     f->names[f->n][length] = '\0';
     f->n++;
   }
-  *out = f;
-  f = NULL;
 out:
+  if ((st = believe(s, &file, st)) == AX_OK) {
+    *out = f;
+    f = NULL;
+  }
   ax_tensor_file_free(f);
   ax_bytes_free(&file);
   return st;

@@ -85,6 +85,11 @@ ax_status ax_image_read(const char *path, int channels, ax_tensor **out)
   *out = NULL;
   if ((st = ax_file_map("read_image", path, &file)) != AX_OK) return st;
   st = ax_image_decode(path, file.data, file.n, channels, out);
+  if (ax_bytes_check("read_image", path, &file) != AX_OK) {
+    ax_tensor_release(*out);
+    *out = NULL;
+    st = AX_EIO;
+  }
   ax_bytes_free(&file);
   return st;
 }

@@ -7,11 +7,11 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/io/file.h"
 
 /* Fails with a message that names the file of the reader `r`. */
 #define FAIL(st, fmt, ...) ax_fail(st, "safetensors: '%s': " fmt, r->path, ##__VA_ARGS__)
@@ -55,26 +55,23 @@ static ax_status read_at(const reader *r, void *to, int64_t bytes, int64_t at)
 
 static ax_status open_file(reader *r)
 {
-  struct stat info;
+  size_t bytes;
   uint8_t b[8];
   uint64_t size = 0;
   ax_status st;
 
-  r->fd = open(r->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (r->fd < 0 || fstat(r->fd, &info) != 0) return FAIL(AX_EIO, "cannot be opened: %s", strerror(errno));
-  if (!S_ISREG(info.st_mode)) return FAIL(AX_EIO, "not a regular file");
-  if (info.st_size < 8)
-    return FAIL(AX_EIO, "the file has %lld bytes; expected at least the 8 of the header's size", (long long)info.st_size);
+  if ((st = ax_file_open("safetensors", r->path, &r->fd, &bytes)) != AX_OK) return st;
+  if (bytes < 8) return FAIL(AX_EIO, "the file has %zu bytes; expected at least the 8 of the header's size", bytes);
   if ((st = read_at(r, b, 8, 0)) != AX_OK) return st;
   for (int i = 7; i >= 0; i--) size = size << 8 | b[i];
   if (size > AX_SAFETENSORS_HEADER_LIMIT)
     return FAIL(AX_EIO, "the file says its header has %llu bytes; at most %d are allowed (is it a safetensors file?)",
                 (unsigned long long)size, AX_SAFETENSORS_HEADER_LIMIT);
-  if ((int64_t)size > info.st_size - 8)
-    return FAIL(AX_EIO, "the file says its header has %llu bytes, but only %lld follow (is the file truncated?)",
-                (unsigned long long)size, (long long)(info.st_size - 8));
+  if (size > bytes - 8)
+    return FAIL(AX_EIO, "the file says its header has %llu bytes, but only %zu follow (is the file truncated?)",
+                (unsigned long long)size, bytes - 8);
   r->header_bytes = (int64_t)size;
-  r->data_bytes = info.st_size - 8 - (int64_t)size;
+  r->data_bytes = (int64_t)(bytes - 8 - size);
   return AX_OK;
 }
 

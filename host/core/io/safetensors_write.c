@@ -1,13 +1,12 @@
 /* safetensors_write.c: the writer of the safetensors format (safetensors.h shows it). */
-#define _GNU_SOURCE /* open_memstream, O_CLOEXEC */
+#define _GNU_SOURCE /* open_memstream */
 #include "safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "core/io/file.h"
 
 /* Fails with a message that names the file. */
 #define FAIL(st, fmt, ...) ax_fail(st, "safetensors: '%s': " fmt, path, ##__VA_ARGS__)
@@ -117,20 +116,7 @@ static ax_status make_header(int n, const char *const *names, ax_tensor *const *
   return AX_OK;
 }
 
-static ax_status write_all(int fd, const char *path, const void *from, int64_t bytes)
-{
-  int64_t done = 0;
-  while (done < bytes) {
-    const int64_t rest = bytes - done;
-    const ssize_t n = write(fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FAIL(AX_EIO, "cannot write it: %s", strerror(errno));
-    done += n;
-  }
-  return AX_OK;
-}
-
-static ax_status write_data(int fd, const char *path, int n, ax_tensor *const *tensors)
+static ax_status write_data(ax_replacement *to, int n, ax_tensor *const *tensors)
 {
   ax_status st = AX_OK;
   for (size_t size = 8; size >= 1; size /= 2)
@@ -138,45 +124,21 @@ static ax_status write_data(int fd, const char *path, int n, ax_tensor *const *t
       ax_tensor *flat;
       if (ax_itemsize(tensors[i]) != size) continue;
       if ((st = ax_contiguous(tensors[i], &flat)) != AX_OK) return st;
-      st = write_all(fd, path, ax_data(flat), flat->numel * (int64_t)size);
+      st = ax_replace_write(to, ax_data(flat), flat->numel * (int64_t)size);
       ax_tensor_release(flat);
       if (st != AX_OK) return st;
     }
   return st;
 }
 
-/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then there is nothing more to do. */
-static void sync_folder_of(char *path)
-{
-  char *slash = strrchr(path, '/');
-  int fd;
-  if (slash) *(slash == path ? slash + 1 : slash) = '\0';
-  fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  (void)fsync(fd);
-  close(fd);
-}
-
-static ax_status create_temporary(const char *path, char **temporary, int *fd)
-{
-  const size_t room = strlen(path) + 32;
-
-  if (!(*temporary = ax_malloc(room))) return AX_ENOMEM;
-  snprintf(*temporary, room, "%s.tmp.%ld", path, (long)getpid());
-  unlink(*temporary); /* a leftover of a killed process that had our id */
-  *fd = open(*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (*fd < 0) return FAIL(AX_EIO, "cannot write it: %s", strerror(errno));
-  return AX_OK;
-}
-
 ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors, int n_meta,
                                const char *const *meta)
 {
+  ax_replacement to = {0};
   ax_status st;
   int64_t *places = NULL;
-  char *header = NULL, *temporary = NULL;
+  char *header = NULL;
   size_t header_bytes = 0;
-  int fd = -1;
 
   AX_TRY(check_names(path, n, names, tensors));
   for (int i = 0; i < 2 * n_meta; i++)
@@ -185,23 +147,11 @@ ax_status ax_safetensors_write(const char *path, int n, const char *const *names
   place_tensors(n, tensors, places);
   AX_TRY(make_header(n, names, tensors, places, n_meta, meta, &header, &header_bytes));
 
-  AX_TRY(create_temporary(path, &temporary, &fd));
-  AX_TRY(write_all(fd, path, header, (int64_t)header_bytes));
-  AX_TRY(write_data(fd, path, n, tensors));
-  if (fsync(fd) != 0) AX_TRY(FAIL(AX_EIO, "cannot sync it: %s", strerror(errno)));
-  if (close(fd) != 0) { /* some network file systems report a full disk only here */
-    fd = -1;
-    AX_TRY(FAIL(AX_EIO, "cannot write it: %s", strerror(errno)));
-  }
-  fd = -1;
-  if (rename(temporary, path) != 0) AX_TRY(FAIL(AX_EIO, "cannot put it in place: %s", strerror(errno)));
-  sync_folder_of(temporary);
-  ax_mfree(temporary);
-  temporary = NULL;
+  AX_TRY(ax_replace_begin("safetensors", path, &to));
+  AX_TRY(ax_replace_write(&to, header, (int64_t)header_bytes));
+  AX_TRY(write_data(&to, n, tensors));
 out:
-  if (fd >= 0) close(fd);
-  if (temporary) unlink(temporary);
-  ax_mfree(temporary);
+  st = ax_replace_end(&to, st);
   free(header);
   ax_mfree(places);
   return st;

@@ -4,6 +4,7 @@
  * llm.c's header is 256 int32: 20240520 (uint16, version 1) or 20240801 (uint32, version 7), the version, the number of tokens. */
 #include "io.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/io/file.h"
@@ -15,6 +16,7 @@ enum { LLMC_16 = 20240520, LLMC_32 = 20240801, LLMC_HEADER = 1024 };
 
 struct ax_tokens {
   ax_bytes file;
+  char *path;
   const uint8_t *data;
   int64_t count;
   int item;
@@ -62,7 +64,10 @@ ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_tokens *
 
   *out = NULL;
   if (!(t = ax_calloc(1, sizeof *t))) return AX_ENOMEM;
-  if ((st = ax_file_map(FN, path, &t->file)) != AX_OK || (st = look(t, path, item, header)) != AX_OK) {
+  if (!(t->path = strdup(path))) st = AX_FILE_FAIL(AX_ENOMEM, FN, path, "no memory to open it");
+  else if ((st = ax_file_map(FN, path, &t->file)) == AX_OK) st = look(t, path, item, header);
+  if (st == AX_OK) st = ax_bytes_check(FN, path, &t->file);
+  if (st != AX_OK) {
     ax_tokens_close(t);
     return st;
   }
@@ -74,13 +79,14 @@ void ax_tokens_close(ax_tokens *t)
 {
   if (!t) return;
   ax_bytes_free(&t->file);
+  free(t->path);
   ax_mfree(t);
 }
 
 int64_t ax_tokens_count(const ax_tokens *t) { return t->count; }
 int ax_tokens_item(const ax_tokens *t) { return t->item; }
 
-void ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
+static void widen(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
 {
   const uint8_t *p = t->data + at * t->item; /* a header of one's own may leave it unaligned */
   if (t->item == 2) {
@@ -96,4 +102,11 @@ void ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
     memcpy(&v, p + 4 * i, 4);
     to[i] = v;
   }
+}
+
+/* A window that reaches beyond the end of a truncated file ends in zeros.  Only then is it worth asking. */
+ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
+{
+  widen(t, at, n, to);
+  return n > 0 && to[n - 1] == 0 ? ax_bytes_check(FN, t->path, &t->file) : AX_OK;
 }

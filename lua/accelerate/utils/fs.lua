@@ -1,5 +1,6 @@
 --- The few file system calls that Lua lacks, through the C library.
 local ffi = require "ffi"
+local core = require "accelerate.core"
 
 ffi.cdef [[
 int mkdir(const char *path, unsigned int mode);
@@ -63,29 +64,15 @@ function M.list(path)
   return names
 end
 
---- The whole file as a string; nil and the reason when it cannot be read.
-function M.read(path)
-  local file, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local text, failed = file:read("*a")
-  file:close()
-  if not text then return nil, ("cannot read %s: %s"):format(path, tostring(failed)) end
-  return text
-end
+--- The whole of a regular file as a string; nil and the reason when it cannot be read. What is no
+--- regular file (a pipe, a device) is refused without waiting for it.
+---@type fun(path: string): string?, string?
+M.read = core._read_file
 
---- Writes a file beside its place and renames it, so that a reader never sees half of it.
-function M.write(path, text)
-  local aside = path .. ".tmp"
-  local file, why = io.open(aside, "wb")
-  if not file then return nil, why end
-  local ok, failed = file:write(text)
-  local closed, late = file:close()
-  if not ok or not closed then
-    os.remove(aside)
-    return nil, ("cannot write %s: %s"):format(path, tostring(failed or late))
-  end
-  return os.rename(aside, path)
-end
+--- Writes a file beside its place and renames it, so that a reader never sees half of it. True, or
+--- nil and the reason; then nothing of it is left.
+---@type fun(path: string, text: string): true?, string?
+M.write = core._write_file
 
 function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
 

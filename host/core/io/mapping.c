@@ -1,0 +1,116 @@
+/* mapping.c: files mapped into memory, which another program may truncate.
+ *
+ * Reading a page that the file no longer has is a SIGBUS, in whichever thread reads.  The handler here puts zeros in the place of the lost
+ * part and notes that the mapping is cut; the reader goes on, and finds the note when it checks what it has read.  So no reader needs to be
+ * prepared for a jump, and reading costs what reading memory costs.  A SIGBUS elsewhere is left to whoever handled it before. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/io/file.h"
+
+struct ax_mapping {
+  _Atomic uintptr_t begin; /* 0: free */
+  size_t n;
+  _Atomic bool cut;
+  dev_t device;
+  ino_t inode;
+};
+
+/* Slots are never freed: the handler reads them without a lock. */
+enum { SLOTS = 64 };
+typedef struct block {
+  struct ax_mapping slot[SLOTS];
+  struct block *_Atomic next;
+} block;
+static block first;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sigaction former;
+static bool installed;
+
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+  const uintptr_t at = (uintptr_t)info->si_addr, page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+
+  (void)context;
+  for (block *b = &first; b; b = atomic_load(&b->next))
+    for (int i = 0; i < SLOTS; i++) {
+      struct ax_mapping *m = &b->slot[i];
+      const uintptr_t begin = atomic_load(&m->begin);
+      if (!begin || at < begin || at >= begin + m->n) continue;
+      atomic_store(&m->cut, true);
+      if (mmap((void *)page, begin + m->n - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) return;
+    }
+  sigaction(sig, &former, NULL); /* not ours: the access is tried again, and meets the former handler */
+  if (info->si_code <= 0) raise(sig); /* nothing was accessed: another process sent it */
+}
+
+/* With the lock held. */
+static bool install(void)
+{
+  struct sigaction a = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO };
+  if (!installed) installed = sigaction(SIGBUS, &a, &former) == 0;
+  return installed;
+}
+
+static struct ax_mapping *free_slot(void)
+{
+  for (block *b = &first;; b = atomic_load(&b->next)) {
+    for (int i = 0; i < SLOTS; i++)
+      if (!atomic_load(&b->slot[i].begin)) return &b->slot[i];
+    if (!atomic_load(&b->next)) {
+      block *more = calloc(1, sizeof *more);
+      if (!more) return NULL;
+      atomic_store(&b->next, more);
+    }
+  }
+}
+
+ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data)
+{
+  const size_t n = (size_t)info->st_size;
+  struct ax_mapping *m;
+  void *p;
+
+  *out = NULL;
+  p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (p == MAP_FAILED) return AX_EIO;
+  pthread_mutex_lock(&lock);
+  if ((m = install() ? free_slot() : NULL)) {
+    m->n = n;
+    m->device = info->st_dev;
+    m->inode = info->st_ino;
+    atomic_store(&m->cut, false);
+    atomic_store(&m->begin, (uintptr_t)p);
+  }
+  pthread_mutex_unlock(&lock);
+  if (!m) {
+    munmap(p, n);
+    return ax_fail(AX_ENOMEM, "no memory to map a file");
+  }
+  *out = m;
+  *data = p;
+  return AX_OK;
+}
+
+void ax_mapping_free(struct ax_mapping *m)
+{
+  void *p = (void *)atomic_load(&m->begin);
+  munmap(p, m->n);
+  atomic_store(&m->begin, 0);
+}
+
+/* The rest of a file's last page reads as zeros without a signal, so the size counts, too. */
+bool ax_mapping_whole(const struct ax_mapping *m, const char *path)
+{
+  struct stat info;
+
+  if (atomic_load(&m->cut)) return false;
+  if (stat(path, &info) != 0 || info.st_dev != m->device || info.st_ino != m->inode) return true; /* moved: it is still whole */
+  return (size_t)info.st_size >= m->n;
+}

@@ -1,0 +1,80 @@
+/* replace.c: writing a file so that it appears whole or not at all. */
+#define _GNU_SOURCE /* O_CLOEXEC */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/io/file.h"
+
+static ax_status failed(const ax_replacement *r, const char *what)
+{
+  if (r->fn) return AX_FILE_FAIL(AX_EIO, r->fn, r->path, "cannot %s it: %s", what, strerror(errno));
+  return ax_fail(AX_EIO, "cannot %s %s: %s", what, r->path, strerror(errno));
+}
+
+ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r)
+{
+  const size_t room = strlen(path) + 32;
+
+  *r = (ax_replacement){ .fn = fn, .path = path, .temporary = ax_malloc(room), .fd = -1 };
+  if (!r->temporary) return AX_ENOMEM;
+  snprintf(r->temporary, room, "%s.tmp.%ld", path, (long)getpid());
+  unlink(r->temporary); /* a leftover of a killed process that had our id */
+  r->fd = open(r->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (r->fd >= 0) return AX_OK;
+  failed(r, "write");
+  ax_mfree(r->temporary);
+  r->temporary = NULL;
+  return AX_EIO;
+}
+
+ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
+{
+  int64_t done = 0;
+  while (done < bytes) {
+    const int64_t rest = bytes - done;
+    const ssize_t n = write(r->fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failed(r, "write");
+    done += n;
+  }
+  return AX_OK;
+}
+
+/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then there is nothing more to do. */
+static void sync_folder_of(char *path)
+{
+  char *slash = strrchr(path, '/');
+  int fd;
+  if (slash) *(slash == path ? slash + 1 : slash) = '\0';
+  fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)fsync(fd);
+  close(fd);
+}
+
+static ax_status put_in_place(ax_replacement *r)
+{
+  const int fd = r->fd;
+
+  if (!r->unsynced && fsync(fd) != 0) return failed(r, "sync");
+  r->fd = -1;
+  if (close(fd) != 0) return failed(r, "write"); /* some network file systems find a full disk only here */
+  if (rename(r->temporary, r->path) != 0) return failed(r, "replace");
+  return AX_OK;
+}
+
+ax_status ax_replace_end(ax_replacement *r, ax_status st)
+{
+  if (!r->temporary) return st;
+  if (st == AX_OK) st = put_in_place(r);
+  if (r->fd >= 0) close(r->fd);
+  if (st != AX_OK) unlink(r->temporary);
+  else if (!r->unsynced) sync_folder_of(r->temporary);
+  ax_mfree(r->temporary);
+  r->temporary = NULL;
+  r->fd = -1;
+  return st;
+}
