@@ -75,4 +75,10 @@ AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width
 AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width, bool flip, double fill,
                                ax_tensor **out);
 
+/* Texts.  The whole of a regular file, also of one that has no size (/proc).  *data is malloc's.
+ * EIO, ENOMEM: "PATH: why". */
+AX_API ax_status ax_file_slurp(const char *path, char **data, size_t *n);
+/* The file appears whole or not at all; a power cut may lose it.  EIO: "cannot write PATH: why". */
+AX_API ax_status ax_file_put(const char *path, const char *text, size_t n);
+
 #endif

@@ -1,6 +1,5 @@
 /* bind/io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
 #include "bind/bind.h"
-#include "core/io/file.h"
 #include "io.h"
 
 #include <stdlib.h>
@@ -191,21 +190,14 @@ static int read_file(lua_State *L)
 /* core._write_file(path, text) -> true, or nil and why it was not written.  The file appears whole or not at all. */
 static int write_file(lua_State *L)
 {
-  ax_replacement r;
   const char *path, *text;
-  ax_status st;
   size_t n;
 
   ax_bind_enter(L);
   path = check_path(L, "write_file");
   if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "write_file", 2, "text", "a string", 2);
   text = lua_tolstring(L, 2, &n);
-  st = ax_replace_begin(NULL, path, &r);
-  if (st == AX_OK) {
-    r.unsynced = true;
-    st = ax_replace_end(&r, ax_replace_write(&r, text, (int64_t)n));
-  }
-  if (st == AX_OK) {
+  if (ax_file_put(path, text, n) == AX_OK) {
     lua_pushboolean(L, true);
     return 1;
   }

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "core/io/file.h"
+#include "io.h"
 
 #include <errno.h>
 #include <fcntl.h>

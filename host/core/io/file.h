@@ -25,9 +25,6 @@ void ax_bytes_free(ax_bytes *b);
  * -1.  fn NULL: the message begins with the path. */
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 
-/* The whole of a regular file, also of one that has no size (/proc).  *data is malloc's.  EIO, ENOMEM: "PATH: why". */
-ax_status ax_file_slurp(const char *path, char **data, size_t *n);
-
 /* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced and renamed; what was there before stays
  * until then. */
 typedef struct ax_replacement {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/io/file.h"
+#include "io.h"
 
 static ax_status failed(const ax_replacement *r, const char *what)
 {
@@ -77,4 +78,14 @@ ax_status ax_replace_end(ax_replacement *r, ax_status st)
   r->temporary = NULL;
   r->fd = -1;
   return st;
+}
+
+ax_status ax_file_put(const char *path, const char *text, size_t n)
+{
+  ax_replacement r;
+  ax_status st = ax_replace_begin(NULL, path, &r);
+
+  if (st != AX_OK) return st;
+  r.unsynced = true;
+  return ax_replace_end(&r, ax_replace_write(&r, text, (int64_t)n));
 }
