@@ -40,6 +40,70 @@ describe("a hook's handle", function()
   end)
 end)
 
+describe("a result's hook that captures the result", function()
+  -- What a graph held is let go at the next call after the graph went, which is itself collected: a few rounds.
+  local function live()
+    for _ = 1, 6 do
+      collectgarbage()
+      core.ones(1)
+    end
+    collectgarbage()
+    return core.memory_stats().structs
+  end
+
+  local function keeps_nothing(round)
+    for _ = 1, 3 do round() end
+    local before = live()
+    for _ = 1, 50 do round() end
+    assert.is_true(live() <= before, ("%d, then %d"):format(before, live()))
+  end
+
+  it("goes with the graph that backward releases", function()
+    keeps_nothing(function()
+      local y = core.ones(3):requires_grad_() * 2
+      y:register_hook(function(g) return g * y end)
+      y:sum():backward()
+    end)
+  end)
+
+  it("stays while the graph is retained", function()
+    local seen = 0
+    keeps_nothing(function()
+      local x = core.ones(3):requires_grad_()
+      local y = x * 2
+      y:register_hook(function(g)
+        seen = seen + 1
+        return g * y
+      end)
+      local z = y:sum()
+      z:backward { retain_graph = true }
+      z:backward()
+      assert.same({ 8, 8, 8 }, x.grad:totable())
+    end)
+    assert.equal(2 * 53, seen)
+  end)
+
+  it("is not kept when it comes after the graph was released, and its handle works all the same", function()
+    keeps_nothing(function()
+      local y = core.ones(3):requires_grad_() * 2
+      y:sum():backward()
+      y:register_hook(function(g) return g * y end):remove()
+      y:register_hook(function(g) return g * y end)
+    end)
+  end)
+
+  it("may start a backward pass that releases a part of its own graph", function()
+    local w = core.ones(2):requires_grad_()
+    local shared = w * 2
+    shared:register_hook(function(g) return g * shared end)
+    local y, sum = shared * 3, shared:sum()
+    y:register_hook(function() sum:backward() end)
+    local z = y:sum()
+    assert.matches("released by an earlier backward pass", message(z.backward, z))
+    assert.same({ 4, 4 }, w.grad:totable())
+  end)
+end)
+
 describe("a backward pass from inside one", function()
   it("may reach leaves that the outer one has waiting", function()
     local w, x = core.ones(2):requires_grad_(), core.ones(2):requires_grad_()

@@ -347,7 +347,10 @@ static ax_status run_node(run *r, ax_node *n)
   }
   for (int k = 0; k < n->n_in; k++) ax_tensor_release(d[k]);
   if (d != few) ax_mfree(d);
-  if (st == AX_OK && !r->retain && !casts_leaf(n)) ax_node_release_saved(n);
+  if (st == AX_OK && !r->retain && !casts_leaf(n)) {
+    ax_node_release_saved(n);
+    ax_hooks_end(&n->hooks); /* no gradient comes this way again; a hook may capture the very result that it is on */
+  }
   return st;
 }
 

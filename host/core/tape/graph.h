@@ -68,6 +68,8 @@ struct ax_node {
 
 void ax_node_release(ax_node *n);
 void ax_hooks_drop(ax_hook **list);
+/* No hook in the list runs again; those of a list that is being run stay in memory until it is through. */
+void ax_hooks_end(ax_hook **list);
 /* Runs the hooks of one result; *g may be replaced. */
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
 /* Tells the holder that the leaf of an ACCUMULATE node has hooks, once. */

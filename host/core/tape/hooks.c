@@ -34,6 +34,11 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   if (st != AX_OK) return st;
   if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
   if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
+  if (t->grad_fn && t->grad_fn->released) { /* as if it had been added before the backward pass that released the graph */
+    *id = next_hook++;
+    drop(ud);
+    return AX_OK;
+  }
   if (!t->grad_fn && t->accumulate && (st = ax_leaf_hold(t->accumulate)) != AX_OK) return st;
   if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;
   at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
@@ -81,6 +86,13 @@ void ax_hook_remove(ax_tensor *t, uint64_t id)
       drop_hook(h);
       return;
     }
+}
+
+void ax_hooks_end(ax_hook **list)
+{
+  if (!is_running(list)) ax_hooks_drop(list);
+  else
+    for (ax_hook *h = *list; h; h = h->next) h->gone = true;
 }
 
 static void sweep_hooks(ax_hook **list)
