@@ -103,11 +103,11 @@ AX_API void ax_memory_reset_peak(void);
 /* bytes 0: back to the default (cgroup limit or available memory, less a margin, divided by the ranks here). */
 AX_API void ax_memory_set_limit(int64_t bytes);
 AX_API void ax_memory_empty_cache(void);
-/* Called with the number of bytes wanted before an allocation fails; returns true if it freed something (the host collects
- * Lua garbage there).  NULL: none. */
-AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted));
-/* Asks the hook for memory, for backends that ran out of theirs; true if it freed something. */
-AX_API bool ax_memory_relieve(size_t wanted);
+/* Called before an allocation of `wanted` bytes fails, with attempt 0, 1, 2 ... until the allocation succeeds or the hook returns false:
+ * there is nothing more that it can do.  (The host collects Lua garbage there, harder with each attempt.)  NULL: none. */
+AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted, int attempt));
+/* Calls the hook, for backends that ran out of their memory.  True: it is worth allocating again. */
+AX_API bool ax_memory_relieve(size_t wanted, int attempt);
 /* Bytes taken (or, negative, given back) on a device: they press on the collector as those here do. */
 AX_API void ax_memory_count_device(int64_t bytes);
 AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
@@ -116,15 +116,15 @@ AX_API void ax_memory_count_foreign(int64_t bytes);
 /* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
 AX_API int64_t ax_memory_pressure(void);
 /* ---- what is live, by size and script line: for the message of an allocation that fails.
- * Tensors of a megabyte and more are told one by one (their line is asked for when they are made), smaller ones by size. */
+ * Tensors of a megabyte and more are tracked one by one (their line is looked up when they are made), smaller ones are counted by size. */
 
-enum { AX_MEMORY_TOLD = 1 << 20, AX_SMALL_CLASSES = 5 };
+enum { AX_MEMORY_TRACKED = 1 << 20, AX_SMALL_CLASSES = 5 };
 /* How many smaller blocks there are, and their bytes: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB. */
 typedef struct ax_memory_small { int64_t blocks[AX_SMALL_CLASSES], bytes[AX_SMALL_CLASSES]; } ax_memory_small;
 static inline void ax_memory_small_add(ax_memory_small *s, size_t bytes)
 {
   const int k = bytes <= 1024 ? 0 : bytes <= 8192 ? 1 : bytes <= 65536 ? 2 : bytes <= 262144 ? 3 : 4;
-  if (bytes >= AX_MEMORY_TOLD) return;
+  if (bytes >= AX_MEMORY_TRACKED) return;
   s->blocks[k]++;
   s->bytes[k] += (int64_t)bytes;
 }

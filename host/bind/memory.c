@@ -2,7 +2,10 @@
  *
  * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB, at most 256 MB).  It is put off while the
  * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so
- * that memory stays flat whatever the clock says.  One more chance comes before an allocation fails.
+ * that memory stays flat whatever the clock says.  The clock counts this thread's processor time: what else the machine does changes nothing.
+ *
+ * Before an allocation fails there are two more attempts: a collection, and one without LuaJIT's traces.  A trace holds the objects that it was
+ * specialised on for as long as its function lives, tensors among them; without traces they are garbage, at the price of compiling again.
  *
  * The best moment is the end of a backward pass: the graph is gone, and what is left of a step are the dead handles of a user's forward, which
  * pin its activations.  A collection there finds them all; one in the middle of the next forward finds half of them, leaves more, and so lets
@@ -11,25 +14,27 @@
 #include "capture.h"
 #include "feed.h"
 
+#include <luajit.h>
 #include <time.h>
 
 #define LEAST_GROWTH ((int64_t)32 << 20)
 #define MOST_GROWTH ((int64_t)256 << 20)
 #define PATIENCE 4                  /* times the growth allowed: then it runs however much it costs */
 #define POSTPONE ((int64_t)4 << 20) /* growth until the clock is looked at again */
+#define MOST_ROUNDS 8               /* collections before an allocation fails */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 
 static _Thread_local struct {
   int64_t left;        /* pressure after the last collection */
   int64_t need;        /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
   bool clean;          /* no garbage to speak of was there when the last backward pass had ended */
-  double ended, cost;  /* seconds */
+  double ended, cost;  /* seconds of processor time */
 } last;
 
 static double now(void)
 {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -94,15 +99,49 @@ void ax_bind_backward_ends(lua_State *L)
   if (due && collect(L) != 0) lua_error(L);
 }
 
+static bool hook_called;
+static void note_call(lua_State *L, lua_Debug *ar) { hook_called = true; }
+static int nothing(lua_State *L) { return 0; }
+
+/* Compiled code leaves its trace before it calls the binding, but the compiler itself may be at work further up: inside a handler of its events
+ * (jit.attach) a flush would pull its traces away, and a finaliser may run at the exit of a trace.  LuaJIT has no function that tells;
+ * in both it calls no hooks. */
+static void flush_traces(lua_State *L)
+{
+  const lua_Hook former = lua_gethook(L);
+  const int mask = lua_gethookmask(L), count = lua_gethookcount(L);
+
+  hook_called = false;
+  lua_sethook(L, note_call, LUA_MASKCALL, 0);
+  if (lua_cpcall(L, nothing, NULL) != 0) lua_pop(L, 1);
+  if (lua_gethook(L) == note_call) lua_sethook(L, former, mask, count); /* else a signal's handler has set its own */
+  if (hook_called) luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
+}
+
+/* Collects until there is nothing more: what a finaliser lets go of is found by the next collection. */
+static void collect_all(lua_State *L)
+{
+  int64_t before;
+  int round = 0;
+  do {
+    before = ax_memory_pressure();
+    if (collect(L) != 0) lua_pop(L, 1); /* no place to raise it */
+  } while (++round < 2 || (round < MOST_ROUNDS && ax_memory_pressure() < before));
+}
+
 /* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the Lua stack or counted. */
-static bool last_chance(size_t wanted)
+static bool last_chance(size_t wanted, int attempt)
 {
   lua_State *L = ax_bind.L;
-  const int64_t before = ax_memory_pressure();
 
-  if (!ax_bind.open || ax_bind.collecting || !lua_checkstack(L, 16)) return false;
-  if (collect(L) != 0) lua_pop(L, 1); /* no place to raise it */
-  return ax_memory_pressure() < before;
+  if (attempt > 1 || !ax_bind.open || ax_bind.collecting || !lua_checkstack(L, 16)) return false;
+  if (attempt == 0) {
+    if (collect(L) != 0) lua_pop(L, 1);
+    return true;
+  }
+  flush_traces(L);
+  collect_all(L);
+  return true;
 }
 
 /* ---- what scripts see */

@@ -34,9 +34,9 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
 ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out);
 
 /* ---- memory/report.c */
-/* A storage of at least AX_MEMORY_TOLD bytes was made; it will be freed. */
-void ax_live_add(ax_storage *s);
-void ax_live_remove(ax_storage *s);
+/* A storage of at least AX_MEMORY_TRACKED bytes was made; it will be freed. */
+void ax_memory_track(ax_storage *s);
+void ax_memory_untrack(ax_storage *s);
 
 /* ---- alloc.c */
 bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */

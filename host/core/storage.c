@@ -23,9 +23,9 @@ static void free_struct(ax_storage *s)
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
 static void release_pinned(ax_storage *s) { ((const ax_device_memory *)s->owner)->pinned_free(s->data, s->bytes); }
 
-static inline void told(ax_storage *s)
+static inline void track(ax_storage *s)
 {
-  if (__builtin_expect(s->bytes >= AX_MEMORY_TOLD, 0)) ax_live_add(s);
+  if (__builtin_expect(s->bytes >= AX_MEMORY_TRACKED, 0)) ax_memory_track(s);
 }
 
 ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out)
@@ -44,7 +44,7 @@ ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, voi
   const ax_status st = ax_storage_wrap(data, bytes, release_device, (void *)memory, out);
   if (st == AX_OK) {
     (*out)->device = device;
-    told(*out);
+    track(*out);
   } else memory->release(device.index, data, bytes);
   return st;
 }
@@ -67,7 +67,7 @@ ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
   if (device.kind != AX_CPU) return new_on_device(device, bytes, out);
   if ((st = ax_alloc(bytes, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
-  else told(*out);
+  else track(*out);
   return st;
 }
 
@@ -82,7 +82,7 @@ ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out)
   if (!backend->memory->pinned_new) return ax_fail(AX_ENOIMPL, "the backend '%s' has no pinned memory", backend->name);
   if ((st = backend->memory->pinned_new(bytes, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_pinned, (void *)backend->memory, out)) != AX_OK) backend->memory->pinned_free(data, bytes);
-  else told(*out);
+  else track(*out);
   return st;
 }
 
@@ -97,7 +97,7 @@ ax_storage *ax_storage_retain(ax_storage *s)
 void ax_storage_release(ax_storage *s)
 {
   if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
-  if (__builtin_expect(s->group, 0)) ax_live_remove(s);
+  if (__builtin_expect(s->group, 0)) ax_memory_untrack(s);
   if (s->release) s->release(s);
   free_struct(s);
 }

@@ -10,13 +10,19 @@ local function fails(expected, fn, ...)
   assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
 end
 
-local function settle()
+local function collect()
   for _ = 1, 3 do
     collectgarbage()
     core.release(tensor.ones(1))  -- a call into the binding drops what finalisers let go of
   end
   collectgarbage()
   return core.memory_stats()
+end
+
+-- What is live: neither garbage nor what LuaJIT's traces were specialised on.
+local function settle()
+  jit.flush()
+  return collect()
 end
 
 -- The most live bytes at any time while fn runs n times, over those before.
@@ -70,6 +76,31 @@ describe("garbage tensors", function()
     assert.is_true(most < 256 * MB, ("%.0f MB"):format(most / MB))
   end)
 
+  it("pile up no further when a collection takes long but computes little", function()
+    local ffi = require "ffi"
+    pcall(ffi.cdef, "int usleep(unsigned microseconds);")
+    local slept, cost = 0, os.clock()
+    collectgarbage()
+    cost = os.clock() - cost
+    local function sleeper()  -- each collection waits for a while, as on a busy machine
+      getmetatable(newproxy(true)).__gc = function()
+        if slept < 0 then return end
+        slept = slept + 1
+        ffi.C.usleep(1e6 * 20 * cost)
+        sleeper()
+      end
+    end
+    sleeper()
+    local most = growth(40, function()
+      local stop = os.clock() + 3 * cost  -- 32 MB take more than ten times what a collection computes
+      while os.clock() < stop do end
+      return tensor.empty(MB)
+    end)
+    assert.is_true(slept > 3, ("%d collections"):format(slept))
+    slept = -1
+    assert.is_true(most < 100 * MB, ("%.0f MB"):format(most / MB))
+  end)
+
   it("are counted", function()
     local before = core.memory_stats().pressure_collections
     for _ = 1, 200 do tensor.empty(MB) end
@@ -96,6 +127,46 @@ describe("the limit", function()
     end
     assert.equal(1, tensor.ones(1):item())
     tensor.empty(6 * MB)
+  end)
+
+  it("is not reached by what only LuaJIT's traces hold", function()
+    local drive = loadstring "local f, n = ..., 0 for _ = 1, 300 do n = n + f() end return n"
+    local closure = "local held = ... return function() return held and 1 or 0 end"
+    local function run() assert.equal(300, drive(loadstring(closure)(tensor.empty(12 * MB)))) end
+    local before, tries, held = settle().live_bytes, 0
+    core.empty_cache()
+    repeat
+      run()
+      held, tries = collect().live_bytes - before, tries + 1
+    until held > 0 or tries == 50 or not jit.status()
+    assert.equal(jit.status() and 48 * MB or 0, held)
+    core.empty_cache()
+    core.set_memory_limit(before + 64 * MB)
+    assert.equal(12 * MB, tensor.empty(12 * MB):numel())
+  end)
+
+  it("is reached by what lives, also in a finaliser and in a trace's event", function()
+    local block = tensor.empty(12 * MB)
+    local live = settle().live_bytes
+    core.empty_cache()
+    core.set_memory_limit(live + 24 * MB)
+    local messages = {}
+    local function try(where)
+      local ok, message = pcall(tensor.empty, 12 * MB)
+      messages[where] = not ok and message:match "out of memory"
+    end
+    for _ = 1, 3 do
+      getmetatable(newproxy(true)).__gc = function() try "finaliser" end
+    end
+    settle()
+    local function event() try "trace" end
+    jit.attach(event, "trace")
+    for _ = 1, 10 do
+      assert.equal(45150, loadstring "local n = 0 for i = 1, 300 do n = n + i end return n"())
+    end
+    jit.attach(event)
+    assert.same({ finaliser = "out of memory", trace = jit.status() and "out of memory" or nil }, messages)
+    assert.equal(12 * MB, block:numel())
   end)
 
   it("must be a size", function()

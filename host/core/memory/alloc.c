@@ -30,7 +30,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[CLASSES];
 static int64_t live_of[CLASSES]; /* blocks in use */
 static ax_memory_stats stats;
-static bool (*pressure_hook)(size_t);
+static bool (*pressure_hook)(size_t, int);
 static int64_t fail_in; /* 0: off; else the number of allocations until one fails */
 
 /* ---- size classes */
@@ -170,9 +170,9 @@ void ax_memory_small_get(ax_memory_small *out)
 {
   *out = (ax_memory_small){ 0 };
   pthread_mutex_lock(&lock);
-  for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TOLD; c++) {
+  for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TRACKED; c++) {
     ax_memory_small one = { 0 };
-    if (live_of[c]) ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TOLD ? class_bytes(c) : AX_MEMORY_TOLD - 1);
+    if (live_of[c]) ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TRACKED ? class_bytes(c) : AX_MEMORY_TRACKED - 1);
     for (int k = 0; k < AX_SMALL_CLASSES; k++) {
       out->blocks[k] += one.blocks[k] * live_of[c];
       out->bytes[k] += one.bytes[k] * live_of[c];
@@ -206,7 +206,7 @@ ax_status ax_alloc(size_t bytes, void **out)
   pthread_mutex_lock(&lock);
   p = take(class, rounded);
   pthread_mutex_unlock(&lock);
-  if (!p && pressure_hook && pressure_hook(rounded)) {
+  for (int attempt = 0; !p && ax_memory_relieve(rounded, attempt); attempt++) {
     pthread_mutex_lock(&lock);
     p = take(class, rounded);
     pthread_mutex_unlock(&lock);
@@ -253,9 +253,9 @@ void ax_memory_empty_cache(void)
   pthread_mutex_unlock(&lock);
 }
 
-void ax_memory_set_hook(bool (*hook)(size_t wanted)) { pressure_hook = hook; }
+void ax_memory_set_hook(bool (*hook)(size_t wanted, int attempt)) { pressure_hook = hook; }
 
-bool ax_memory_relieve(size_t wanted) { return pressure_hook && pressure_hook(wanted); }
+bool ax_memory_relieve(size_t wanted, int attempt) { return pressure_hook && pressure_hook(wanted, attempt); }
 
 static int64_t device_bytes;
 

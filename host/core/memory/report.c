@@ -1,6 +1,6 @@
-/* What is live, by size and script line: for the message of an allocation that fails, and for memory_summary.
+/* What tensors hold, by size and script line: for the message of an allocation that fails, and for memory_summary.
  *
- * Only storages of a megabyte and more are told, so that finding the line costs nothing beside what the memory is for.  A group is a device, a
+ * Only storages of a megabyte and more are tracked, so that finding the line costs nothing beside what the memory is for.  A group is a device, a
  * size and a line; a storage keeps its group's number.  Groups are never removed: a script has few lines, and sizes that change at every step
  * share one group of their line once the table is half full. */
 #include "core/core.h"
@@ -47,7 +47,7 @@ static int place_of(ax_device d, int64_t bytes, const char *where)
   return -1;
 }
 
-void ax_live_add(ax_storage *s)
+void ax_memory_track(ax_storage *s)
 {
   char where[TEXT];
   int at;
@@ -75,7 +75,7 @@ void ax_live_add(ax_storage *s)
   pthread_mutex_unlock(&lock);
 }
 
-void ax_live_remove(ax_storage *s)
+void ax_memory_untrack(ax_storage *s)
 {
   pthread_mutex_lock(&lock);
   groups[s->group].live--;

@@ -156,16 +156,20 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
   ax_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
   ax_status st = take(dev, pool, bytes, out);
   cudaStream_t stream;
+  bool more = true;
 
   if (st != AX_OK || *out) return st;
   dev->stats.retries++;
-  pthread_mutex_unlock(&ax_cuda_lock);
-  ax_memory_relieve(bytes); /* finalisers give blocks back; they may have used another device */
-  st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
-  pthread_mutex_lock(&ax_cuda_lock);
-  if (st != AX_OK || (st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
-  empty_cache(dev);
-  return take(dev, pool, bytes, out);
+  for (int attempt = 0; more; attempt++) {
+    pthread_mutex_unlock(&ax_cuda_lock);
+    more = ax_memory_relieve(bytes, attempt); /* finalisers give blocks back; they may have used another device */
+    st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
+    pthread_mutex_lock(&ax_cuda_lock);
+    if (st != AX_OK || (st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
+    empty_cache(dev);
+    if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
+  }
+  return AX_OK;
 }
 
 static void count(ax_cuda_device *dev, ax_block *b, size_t asked, void **out)
@@ -179,7 +183,7 @@ static void count(ax_cuda_device *dev, ax_block *b, size_t asked, void **out)
   *out = b->data;
 }
 
-/* The blocks that are too small to be told one by one. */
+/* The blocks that are too small to be tracked one by one. */
 static void small_live(const ax_cuda_device *dev, ax_memory_small *small)
 {
   *small = ax_memory_small{};
