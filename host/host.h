@@ -83,6 +83,15 @@ const char *ax_interp_lua_dir(void);
 /* Reads, evaluates and prints until the end of input. */
 void ax_repl_run(lua_State *L);
 
+/* ---- family.c: the programs that the script starts --- */
+
+/* In the launcher, before ranks are forked: starts the guard, which outlives a killed launcher. */
+void ax_family_begin(void);
+/* In a rank: what it starts can be found again. */
+void ax_family_join(void);
+/* In the launcher, when no rank is left.  failed: ends the programs that the ranks have left. */
+void ax_family_end(bool failed);
+
 /* ---- launch.c ------------------------------------------------------------------------------------------------------ */
 
 /* Runs the plan in forked processes, one for each rank of this machine, and returns the exit status of the whole. */

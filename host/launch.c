@@ -7,7 +7,8 @@
  *
  * On several machines each has its launcher (machines.c).  They tell each other of failures, and each ends its own ranks as above.
  *
- * Nothing outlives the launcher: the kernel kills a rank whose parent dies, and the shared memory has no name. */
+ * Nothing outlives the launcher: the kernel kills a rank whose parent dies, the shared memory has no name, and programs that the script
+ * started are ended, too (family.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -112,6 +113,7 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   int status, null;
 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ax_family_join();
   if (getppid() != launcher) /* it died before the line above */
     _exit(128 + SIGKILL);
   /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by programs that the script starts. */
@@ -523,6 +525,7 @@ int ax_launch(const ax_plan *plan)
   if (crowded)
     setenv("OMP_WAIT_POLICY", "passive", 0);
   fflush(NULL); /* or every rank would print it again */
+  ax_family_begin();
   block_signals(&signals, &former);
   for (rank = 0; rank < ranks; rank++) {
     pid_t pid = fork();
@@ -533,6 +536,7 @@ int ax_launch(const ax_plan *plan)
       if (r.machines)
         ax_machines_end(r.machines, "a rank could not be started");
       signal_all(&r, SIGKILL);
+      ax_family_end(true);
       while (waitpid(-1, NULL, 0) > 0)
         ;
       return AX_EXIT_FAILED;
@@ -543,6 +547,7 @@ int ax_launch(const ax_plan *plan)
   if (r.machines)
     ax_machines_forked(r.machines);
   lines = wait_for_ranks(&r, &signals);
+  ax_family_end(atomic_load(&r.control->abort) != AX_ABORT_NONE);
   if (r.machines)
     ax_machines_end(r.machines, atomic_load(&r.control->abort) != AX_ABORT_NONE ? "a rank failed" : NULL);
   return report(&r, lines);

@@ -1,0 +1,117 @@
+-- Programs that a script starts go when the run is killed, however that happens.
+-- ACCEL_STRESS=100 sets the number of rounds for each case (default 3).
+local ffi = require "ffi"
+local processes = require "spec.support.processes"
+
+local ROUNDS = tonumber(os.getenv("ACCEL_STRESS") or 3)
+ffi.cdef "int getpid(void);"
+local SLEEP = "sleep " .. 10 ^ 6 + ffi.C.getpid() -- known among the machine's processes
+
+-- Each rank has a program that reads from it, one that it never hears of again, and one below a shell.
+local SCRIPT = processes.PRELUDE .. ([[
+  local reader = io.popen("exec cat >/dev/null", "w")
+  os.execute("sh -c 'echo own $$; trap : TERM; while :; do SLEEP; done' &")
+  local child = io.popen("echo own $$; SLEEP; true")
+  print(child:read())
+  io.stdout:flush()
+  dist.barrier()
+  io.write("ready\n")
+  while true do ENDING dist.all_reduce(core.ones(1000)) end
+]]):gsub("SLEEP", SLEEP)
+
+local function sleepers()
+  local pipe = io.popen("ps -eo pid,args")
+  local list = {}
+  for line in pipe:lines() do
+    local pid, args = line:match("^%s*(%d+) (.*)$")
+    if args == SLEEP then list[#list + 1] = tonumber(pid) end
+  end
+  pipe:close()
+  return list
+end
+
+local function own(run)
+  local pids = {}
+  for pid in run:stdout():gmatch("own (%d+)\n") do pids[#pids + 1] = tonumber(pid) end
+  return pids
+end
+
+local function start(ending, ranks)
+  local run = processes.start { "--num_processes", tostring(ranks), processes.script((SCRIPT:gsub("ENDING", ending))) }
+  run:ranks(ranks)
+  run:expect("ready\n", 20)
+  processes.wait_until(10, function() return #own(run) == 2 * ranks end)
+  assert.equal(2 * ranks, #own(run))
+  return run
+end
+
+local function gone(run, seconds)
+  return processes.wait_until(seconds, function()
+    for _, pid in ipairs(own(run)) do
+      if processes.alive(pid) then return false end
+    end
+    return #sleepers() == 0
+  end)
+end
+
+describe("programs that a script started", function()
+  after_each(processes.clean)
+
+  local cases = {
+    ["the launcher is killed"] = function(run) run:signal(processes.SIGKILL) end,
+    ["the launcher is told to end"] = function(run) run:signal(processes.SIGTERM) end,
+    ["Ctrl-C is pressed"] = function(run) processes.kill(-run.pid, processes.SIGINT) end,
+    ["all of the group is killed"] = function(run) processes.kill(-run.pid, processes.SIGKILL) end,
+    ["a rank is killed"] = function(run) processes.kill(run.rank_pids[1], processes.SIGKILL) end,
+  }
+  local names = {}
+  for name in pairs(cases) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it("go when " .. name, function()
+      for round = 1, ROUNDS do
+        local run = start("", 2)
+        processes.sleep(math.random() * 0.02)
+        cases[name](run)
+        local status = run:wait(10)
+        assert.not_equal(0, status)
+        assert.is_true(gone(run, 2), ("round %d: left: %s"):format(round, table.concat(sleepers(), " ")))
+        assert.is_true(run:nothing_left(1))
+      end
+    end)
+  end
+
+  it("go when the script fails", function()
+    local run = start("error('done')", 2)
+    assert.equal(1, (run:wait(10)))
+    assert.is_true(gone(run, 0))
+  end)
+
+  it("stay when the script ends well, and when they are started to stay", function()
+    local run = start("os.exit(0)", 2)
+    assert.equal(0, (run:wait(10)))
+    assert.equal(4, #sleepers())
+    for _, pid in ipairs(own(run)) do processes.kill(pid, processes.SIGKILL) end
+    for _, pid in ipairs(sleepers()) do processes.kill(pid, processes.SIGKILL) end
+    run = processes.start { "--num_processes", "2", processes.script((([[
+      os.execute("env -u ACCEL_RUN_ID SLEEP &")
+      error("done")
+    ]]):gsub("SLEEP", SLEEP))) }
+    assert.equal(1, (run:wait(10)))
+    local left = sleepers()
+    assert.is_true(#left >= 1)
+    for _, pid in ipairs(left) do processes.kill(pid, processes.SIGKILL) end
+  end)
+
+  it("leave no guard behind", function()
+    local run = start("", 2)
+    local pipe = io.popen("pgrep -P " .. run.pid .. " accel-guard")
+    local guard = pipe:read("*n")
+    pipe:close()
+    assert.is_true(processes.alive(guard))
+    run:signal(processes.SIGTERM)
+    run:wait(10)
+    assert.is_false(processes.alive(guard))
+    assert.equal(-1, ffi.C.kill(guard, 0))
+  end)
+end)
