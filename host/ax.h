@@ -550,7 +550,7 @@ typedef struct ax_device_memory {
   void (*small)(int device, ax_memory_small *out); /* the small blocks that are live, scratch memory of kernels included */
 } ax_device_memory;
 
-typedef struct ax_collectives ax_collectives; /* dist.h */
+typedef struct ax_transport ax_transport; /* dist.h */
 
 /* How often a kernel was chosen on this thread, under a name such as "mm bfloat16 -> float32, oneDNN brg:avx512_core_bf16". */
 typedef struct ax_kernel_stat { char name[96]; int64_t calls; } ax_kernel_stat;
@@ -575,7 +575,7 @@ typedef struct ax_backend {
   void (*set_threads)(int n);
   const char *(*describe)(void); /* "oneDNN 2.6.3, 2 threads" */
   const ax_device_memory *memory; /* NULL: the host's (CPU) */
-  const ax_collectives *collectives; /* between the devices of several ranks (dist.h); NULL: there are none */
+  const ax_transport *transport; /* between the devices of several ranks (dist.h); NULL: there is none */
   /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: all counts go back to 0 */
   const ax_kernel_stat *(*stats)(int *n, bool reset);
   const struct ax_device_capture *capture; /* (optional) recording steps: capture.h */

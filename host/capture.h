@@ -63,7 +63,6 @@ AX_API bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, 
 
 AX_API void ax_capture_note(ax_tensor *t);               /* before a leaf, or its gradient, is read or written */
 AX_API void ax_capture_hold(ax_storage *s);              /* its memory is read or written */
-AX_API ax_status ax_capture_failed(const ax_capture *c); /* what a note or hold had no memory for */
 ax_status ax_capture_input(const char *name, ax_tensor *t); /* as ax_capture_note, of what an op is given; EGRAD for histories from before */
 ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out);
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a);
@@ -72,7 +71,6 @@ AX_API ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, con
 /* The number (from 0) of the last such place, and what it is to hold at the next replay. */
 AX_API int ax_capture_optims(const ax_capture *c);
 AX_API void ax_capture_set_optim(ax_capture *c, int number, const ax_hyper *h, int64_t ran);
-AX_API ax_device ax_capture_device(const ax_capture *c);
 AX_API void ax_capture_counts(const ax_capture *c, int *leaves, int *storages, int *draws); /* for reports */
 
 #endif

@@ -1,9 +1,15 @@
 /* dist.h: process groups.
  *
- * A group is a rank, a size and a transport.  A transport is a vtable with one entry that issues any collective and gives back a
- * handle for its end, so that transports which run beside the computation (NCCL, MPI) fit as they are; `shm`, of one machine, and `tcp`, of
- * several, finish a collective before they return.  Collectives of a group are issued in the same order on every rank.  What each rank asked for (op, dtype, count, shape, root,
- * reduction, model) is compared before data moves: a difference is an error on every rank that names both ranks and both script lines.
+ * A group is a rank, a size and a transport.  A transport is a vtable that carries collectives over
+ * one kind of memory: `shm` (host memory, ranks of one machine), `tcp` (host memory, several
+ * machines), `nccl` (of the CUDA backend's: the memory of GPUs).  They are peers.  One whose
+ * collectives run beside the computation gives back a ticket for their end; one that finishes them
+ * before it returns gives none.  There are at most two groups in a process: the world, of host
+ * memory, and the devices', which is made through the world when it is first needed.
+ *
+ * Collectives of a group are issued in the same order on every rank.  What each rank asks for (op,
+ * dtype, count, shape, root, reduction, model) is compared before data moves: a difference is an
+ * error on every rank that names both ranks and both script lines.
  *
  * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get the same bits, in every run.
  * float16 and bfloat16 are added up in float32 and rounded once; integer sums and products wrap. */
@@ -13,7 +19,7 @@
 #include "ax.h"
 
 typedef enum {
-  AX_ALL_REDUCE, AX_BROADCAST, AX_ALL_GATHER, AX_REDUCE_SCATTER, AX_GATHER, AX_BARRIER, AX_COLLECTIVES
+  AX_ALL_REDUCE, AX_BROADCAST, AX_ALL_GATHER, AX_REDUCE_SCATTER, AX_GATHER, AX_BARRIER, AX_JOIN, AX_COLLECTIVES
 } ax_collective_op;
 typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_reduction;
 
@@ -28,7 +34,8 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
  *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not overlap out
  *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL elsewhere
- *   BARRIER         nobody leaves before all have entered */
+ *   BARRIER         nobody leaves before all have entered
+ *   JOIN            ALL_GATHER of what ranks say of their devices before these join a group */
 typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;
@@ -46,58 +53,87 @@ typedef struct ax_collective {
 typedef struct ax_group ax_group;
 typedef struct ax_work ax_work;
 
+#define AX_GROUP_ID 128
+#define AX_DEVICE_NAME 96
+
+/* Entries that are (optional) may be NULL. */
 typedef struct ax_transport {
-  const char *name; /* "shm", "tcp" */
-  /* Starts `c`, whose buffers stay untouched by the caller until the wait.  *work: a new reference. */
-  ax_status (*issue)(ax_group *g, const ax_collective *c, ax_work **work);
-  /* Waits for the end, bounded by the group's timeout.  Takes the work. */
-  ax_status (*wait)(ax_group *g, ax_work *work);
+  const char *name; /* "shm", "tcp", "nccl" */
+
+  /* ---- joining, of a transport of devices: ranks exchange names and an id through the world, then join */
+
+  /* What names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".
+   * Two ranks may not have the same one. */
+  ax_status (*identity)(int device, char name[AX_DEVICE_NAME]);
+  /* Makes the id that all ranks join with. */
+  ax_status (*make_id)(char id[AX_GROUP_ID]);
+  /* Joins; g has its rank, size and device, and gets its state.  Returns when all have joined, or
+   * with the error of ax_dist_look. */
+  ax_status (*join)(ax_group *g, const char id[AX_GROUP_ID]);
+
+  /* ---- collectives */
+
+  /* Whether it can take a collective now: not while a graph is recorded.  Asked before other ranks
+   * see it.  (optional) NULL: always. */
+  ax_status (*ready)(ax_group *g);
+  /* Starts c[0 .. n - 1], as one, behind all work that was asked of their memory so far.  *ticket: a
+   * number for `order`, or 0: they are over. */
+  ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
+  /* What is asked of the memory from now on comes after the end of `ticket`.  (optional) NULL: there
+   * are no tickets. */
+  ax_status (*order)(ax_group *g, uint64_t ticket);
+  /* Leaves the group and frees what it holds; not a collective.  abort: what is under way ends at
+   * once; else it is waited for. */
+  void (*leave)(ax_group *g, bool abort);
+
+  /* ---- of a world: what waiting ranks know of each other */
+
   /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
   void (*set_timeout)(ax_group *g, double seconds);
-  /* A collective that another transport carries (devices): writes it down and compares it with what the other ranks have asked for, without
-   * waiting for them.  EMISMATCH, on all ranks, when they differ.  (optional) NULL: there is nobody to compare with. */
+  /* A collective that the devices' group carries: writes it down and compares it with what the other
+   * ranks have asked for, without waiting for them.  EMISMATCH, on all ranks, when they differ.
+   * (optional) NULL: there is nobody to compare with. */
   ax_status (*post)(ax_group *g, const ax_collective *c);
-  /* One look from inside a wait that another transport makes, begun at `since`: AX_OK to go on waiting, else why that is in vain.
-   * since 0: the wait is over, with `st`.  (optional) */
+  /* One look from inside a wait for the devices' group, begun at `since`: AX_OK to go on waiting,
+   * else why that is in vain.  since 0: the wait is over, with `st`.  (optional) */
   ax_status (*look)(ax_group *g, int64_t since, ax_status st);
-  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called at the same place by all ranks. */
+  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called at
+   * the same place by all ranks.  (optional) */
   void (*post_all)(ax_group *g);
-  /* Frees what the group holds; not a collective. */
-  void (*close)(ax_group *g);
 } ax_transport;
 
 struct ax_group {
   const ax_transport *transport;
   void *state; /* the transport's */
   int rank, size, local_rank, local_size;
+  int device;  /* of the devices' group: which one this rank brings */
   bool closed; /* this rank has left it */
 };
 
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
 AX_API ax_group *ax_dist_world(void);
 
-/* Checks `c` against what the group and the dtype allow, and starts it. work NULL: also waits for its end (of a device's collective: what is
- * asked of the device from now on comes after it; the host goes on). */
-AX_API ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work);
-/* Takes the work. */
-AX_API ax_status ax_work_wait(ax_group *g, ax_work *work);
+/* Checks `c` against what the group and the dtype allow, and starts it in the group that carries its memory.  *work: its end, or NULL: it is
+ * over.  work NULL: also waits for its end (of a device's collective: what is asked of the device from now on comes after it; the host goes
+ * on). */
+AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
+/* What is asked of the device from now on comes after the end of `work` (NULL: nothing).  Takes it. */
+AX_API ax_status ax_work_wait(ax_work *work);
 /* How long this rank waits for the others in one collective of the world, from now on. */
 AX_API void ax_dist_set_timeout(double seconds);
 /* This rank leaves the world, for good: its collectives fail from now on, and so do the others' that wait for it.  Ranks keep their
  * numbers.  Nothing in a group of one. */
 AX_API void ax_dist_leave(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
-AX_API void ax_dist_at(const char *where);
+AX_API void ax_dist_set_where(const char *where);
 
 /* ---- tensors.  None of these is recorded by autograd. ------------------------------------------------------------- */
 
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
-/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before ax_dist_end(*work), which t outlives.  *work NULL:
+/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before ax_work_wait(*work), which t outlives.  *work NULL:
  * it is over already. */
 AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
-/* What is asked of the device from now on comes after the end of `work`.  Takes it. */
-AX_API ax_status ax_dist_end(ax_work *work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
 /* The same for many, which on a device go as one. */
 AX_API ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root);
@@ -110,29 +146,6 @@ AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor 
 AX_API ax_status ax_dist_barrier(void);
 
 /* ---- devices: collectives over their memory, which a backend's library (NCCL) carries out beside the computation --------- */
-
-#define AX_GROUP_ID 128
-#define AX_DEVICE_NAME 96
-typedef struct ax_device_group ax_device_group; /* the backend's */
-
-struct ax_collectives { /* ax_backend's `collectives` */
-  const char *name; /* "nccl" */
-  /* What names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".  Two ranks may not have the same one. */
-  ax_status (*identity)(int device, char name[AX_DEVICE_NAME]);
-  /* Makes the id that all ranks join with. */
-  ax_status (*make_id)(char id[AX_GROUP_ID]);
-  /* Rank `rank` of `size` joins with one of its devices; returns when all have, or with the error of ax_dist_look. */
-  ax_status (*join)(int device, int rank, int size, const char id[AX_GROUP_ID], ax_device_group **out);
-  /* Whether the device can take a collective now: not while a graph is recorded. */
-  ax_status (*ready)(ax_device_group *g);
-  /* Queues c[0 .. n - 1], as one, behind all work that was asked of the device so far.  *ticket: their number.  They run beside what is asked
-   * afterwards. */
-  ax_status (*issue)(ax_device_group *g, const ax_collective *c, int n, uint64_t *ticket);
-  /* What is asked of the device from now on comes after the end of `ticket`. */
-  ax_status (*order)(ax_device_group *g, uint64_t ticket);
-  /* Leaves and frees the group.  abort: what is under way ends at once; else it is waited for. */
-  void (*leave)(ax_device_group *g, bool abort);
-};
 
 /* This rank's collectives of device memory go over devices[index] from now on.  All ranks call it, at the same place; the first collective of
  * a device's tensor does.  A group of one may have it, too. */
@@ -153,13 +166,15 @@ void ax_dist_forget_device(void);
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
-/* dist/device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
+/* device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work);
+/* *out: a new work for `ticket`; NULL when that is 0. */
+ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 /* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
 /* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not overlap one by parts. */
-void ax_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count);
+void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count);
 
 #endif

@@ -49,7 +49,7 @@ static void enter(lua_State *L)
 
   ax_bind_enter(L);
   if (ax_dist_world()->size > 1)
-    ax_dist_at(ax_bind_where(L, where, sizeof where));
+    ax_dist_set_where(ax_bind_where(L, where, sizeof where));
 }
 
 static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
@@ -83,7 +83,7 @@ static int work_wait(lua_State *L)
   ax_work **w = ax_check_object(L, 1, &work_class, "wait"), *work = *w;
 
   *w = NULL;
-  if (ax_dist_end(work) != AX_OK)
+  if (ax_work_wait(work) != AX_OK)
     return ax_raise(L, "all_reduce");
   return 0;
 }
@@ -94,7 +94,7 @@ static void clear_work(lua_State *L, void *object)
   ax_work **w = object, *work = *w;
 
   *w = NULL;
-  ax_dist_end(work);
+  ax_work_wait(work);
 }
 
 static const luaL_Reg work_methods[] = {{"wait", work_wait}, {NULL, NULL}};
@@ -266,7 +266,7 @@ static int dist_barrier(lua_State *L)
 
 static void run(lua_State *L, const char *fn, ax_collective c)
 {
-  if (ax_group_run(ax_dist_world(), &c, NULL) != AX_OK)
+  if (ax_dist_run(&c, NULL) != AX_OK)
     ax_raise(L, fn);
 }
 

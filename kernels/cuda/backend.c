@@ -20,7 +20,7 @@ ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 extern const ax_device_memory ax_cuda_memory;
-extern const ax_collectives ax_cuda_collectives;
+extern const ax_transport ax_cuda_nccl;
 extern const struct ax_device_capture ax_cuda_capture;
 
 static ax_kernel kernels[AX_OP_COUNT];
@@ -34,7 +34,7 @@ AX_API const ax_backend *ax_backend_get(void);
 const ax_backend *ax_backend_get(void)
 {
   static ax_backend backend = { .abi = AX_INTERFACE, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
-                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory, .collectives = &ax_cuda_collectives,
+                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory, .transport = &ax_cuda_nccl,
                                 .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;

@@ -200,8 +200,6 @@ void ax_capture_free(ax_capture *c)
   ax_mfree(c);
 }
 
-ax_device ax_capture_device(const ax_capture *c) { return c->device; }
-
 void ax_capture_counts(const ax_capture *c, int *leaves, int *storages, int *draws)
 {
   *leaves = c->n_leaves;
@@ -211,8 +209,6 @@ void ax_capture_counts(const ax_capture *c, int *leaves, int *storages, int *dra
 }
 
 /* ---- while it records */
-
-ax_status ax_capture_failed(const ax_capture *c) { return c->failed; }
 
 void ax_capture_hold(ax_storage *s)
 {

@@ -12,27 +12,22 @@
 #include "core/core.h"
 #include "core/dist/shm.h"
 
-struct ax_work { uint64_t ticket; };
+struct ax_work { ax_group *group; uint64_t ticket; };
 
-static struct {
-  const ax_collectives *api;
-  ax_device_group *group; /* NULL: not joined, or aborted */
-  int index;
-  bool joined, joining;
-} here;
+static ax_group here; /* closed: aborted, or left */
+static bool joined, joining;
 static char broken[1300];
 
 int64_t ax_dist_now(void) { return ax_monotonic_ns(); }
-const char *ax_dist_device_name(void) { return here.joined ? here.api->name : NULL; }
-void ax_dist_forget_device(void) { memset(&here, 0, sizeof here); }
+const char *ax_dist_device_name(void) { return joined ? here.transport->name : NULL; }
+void ax_dist_forget_device(void) { joined = joining = false; }
 
 static void end_group(bool abort)
 {
-  ax_device_group *group = here.group;
-
-  here.group = NULL; /* first: leaving looks around, too */
-  if (group)
-    here.api->leave(group, abort);
+  if (!joined || here.closed)
+    return;
+  here.closed = true; /* first: leaving looks around, too */
+  here.transport->leave(&here, abort);
 }
 
 /* Ends the group for good; the thread's message says why and stays. */
@@ -50,7 +45,7 @@ ax_status ax_dist_look(int64_t since, ax_status st)
 
   if (world->transport->look)
     st = world->transport->look(world, since, st);
-  return st == AX_OK || !here.group ? st : give_up(st);
+  return st == AX_OK || !joined || here.closed ? st : give_up(st);
 }
 
 void ax_dist_leave_device(void) { end_group(false); }
@@ -60,10 +55,10 @@ void ax_dist_leave_device(void) { end_group(false); }
 /* What ranks tell each other. */
 typedef struct card { char device[AX_DEVICE_NAME]; char id[AX_GROUP_ID]; } card;
 
-static ax_status exchange(ax_group *world, const card *mine, card *all)
+static ax_status exchange(const card *mine, card *all)
 {
-  const ax_collective c = {.op = AX_ALL_GATHER, .dtype = AX_U8, .model = -1, .count = (int64_t)sizeof *mine, .in = mine, .out = all};
-  return ax_group_run(world, &c, NULL);
+  const ax_collective c = {.op = AX_JOIN, .dtype = AX_U8, .count = (int64_t)sizeof *mine, .in = mine, .out = all};
+  return ax_dist_run(&c, NULL);
 }
 
 static ax_status check_cards(const ax_group *world, const card *all)
@@ -82,7 +77,7 @@ static ax_status check_cards(const ax_group *world, const card *all)
   return AX_OK;
 }
 
-static ax_status join(ax_group *world, const ax_collectives *api, int index)
+static ax_status join(ax_group *world, const ax_transport *transport, int index)
 {
   card mine = {"", ""}, *all = ax_calloc((size_t)world->size, sizeof *all);
   ax_status st = all ? AX_OK : AX_ENOMEM, local;
@@ -90,20 +85,23 @@ static ax_status join(ax_group *world, const ax_collectives *api, int index)
   if (st != AX_OK)
     return st;
   /* A rank that cannot join still meets the others, which would wait for it. */
-  local = api->identity(index, mine.device);
+  local = transport->identity(index, mine.device);
   if (local == AX_OK && world->rank == 0)
-    local = api->make_id(mine.id);
+    local = transport->make_id(mine.id);
   if (local != AX_OK)
     mine.device[0] = '\0';
   if (world->size > 1)
-    AX_TRY(exchange(world, &mine, all));
+    AX_TRY(exchange(&mine, all));
   else
     all[0] = mine;
   AX_TRY(local);
   AX_TRY(check_cards(world, all));
-  AX_TRY(api->join(index, world->rank, world->size, all[0].id, &here.group));
-  here.index = index;
-  here.joined = true;
+  here = *world;
+  here.transport = transport;
+  here.state = NULL;
+  here.device = index;
+  AX_TRY(transport->join(&here, all[0].id));
+  joined = true;
   if (world->transport->post_all)
     world->transport->post_all(world);
 out:
@@ -122,65 +120,69 @@ ax_status ax_dist_join_device(int index)
     return st;
   if (broken[0])
     return ax_fail(AX_EABORTED, "an earlier collective of the GPUs failed: %s", broken);
-  if (here.joined && here.index == index)
+  if (joined && here.device == index)
     return AX_OK;
-  if (here.joined)
-    return ax_fail(AX_EINVAL, "the tensor is on cuda:%d, and this rank's collectives run on cuda:%d: a rank has one device", index, here.index);
+  if (joined)
+    return ax_fail(AX_EINVAL, "the tensor is on cuda:%d, and this rank's collectives run on cuda:%d: a rank has one device", index, here.device);
   if (world->closed)
     return ax_fail(AX_EINVAL, "this rank has left the process group (end_training or destroy_process_group was called)");
-  if (!backend->collectives)
+  if (!backend->transport)
     return ax_fail(AX_ENOIMPL, "the %s backend has no collectives: ranks exchange tensors in CPU memory only (--cpu)", backend->name);
-  if (here.joining)
+  if (joining)
     return ax_fail(AX_EINVAL, "a collective inside the joining of the GPUs");
-  here.api = backend->collectives;
-  here.joining = true;
-  st = join(world, here.api, index);
-  here.joining = false;
+  joining = true;
+  st = join(world, backend->transport, index);
+  joining = false;
   return st;
 }
 
 /* ---- collectives --------------------------------------------------------------------------------------------------------------- */
 
-ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work)
+ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out)
 {
-  uint64_t ticket = 0;
-  ax_status st = AX_OK;
-
-  *work = NULL;
-  if (g->size == 1 && !here.joined) {
-    for (int k = 0; k < n && st == AX_OK; k++)
-      st = g->transport->issue(g, &c[k], work);
-    return st;
-  }
-  if ((st = ax_dist_join_device(c->index)) != AX_OK)
-    return st;
-  if (!here.group)
-    return ax_fail(AX_EABORTED, "the GPUs' group has been left");
-  if ((st = here.api->ready(here.group)) != AX_OK) /* before the others see it: the group goes on */
-    return st;
-  if (g->transport->post && (st = g->transport->post(g, wish)) != AX_OK)
-    return give_up(st);
-  if (!(*work = ax_malloc(sizeof **work)))
-    return AX_ENOMEM;
-  if ((st = here.api->issue(here.group, c, n, &ticket)) != AX_OK) {
-    ax_mfree(*work);
-    *work = NULL;
-    return give_up(st);
-  }
-  (*work)->ticket = ticket;
+  *out = NULL;
+  if (ticket == 0)
+    return AX_OK;
+  if (!(*out = ax_malloc(sizeof **out)))
+    return g->transport->order(g, ticket); /* then it is waited for here */
+  **out = (ax_work){g, ticket};
   return AX_OK;
 }
 
-ax_status ax_dist_end(ax_work *work)
+ax_status ax_device_issue(ax_group *world, const ax_collective *wish, const ax_collective *c, int n, ax_work **work)
 {
-  const uint64_t ticket = work ? work->ticket : 0;
+  uint64_t ticket = 0;
+  ax_status st;
+
+  *work = NULL;
+  if (world->size == 1 && !joined)
+    return world->transport->issue(world, c, n, &ticket);
+  if ((st = ax_dist_join_device(c->index)) != AX_OK)
+    return st;
+  if (here.closed)
+    return ax_fail(AX_EABORTED, "the GPUs' group has been left");
+  if (here.transport->ready && (st = here.transport->ready(&here)) != AX_OK) /* before the others see it: the group goes on */
+    return st;
+  if (world->transport->post && (st = world->transport->post(world, wish)) != AX_OK)
+    return give_up(st);
+  if ((st = here.transport->issue(&here, c, n, &ticket)) != AX_OK)
+    return give_up(st);
+  return ax_work_new(&here, ticket, work);
+}
+
+ax_status ax_work_wait(ax_work *work)
+{
+  ax_work w;
   ax_status st;
 
   if (!work)
     return AX_OK;
+  w = *work;
   ax_mfree(work);
-  if (!here.group) /* aborted: nothing runs any more */
+  if (w.group != &here)
+    return w.group->transport->order(w.group, w.ticket);
+  if (!joined || here.closed) /* aborted: nothing runs any more */
     return broken[0] ? ax_fail(AX_EABORTED, "%s", broken) : AX_OK;
-  st = here.api->order(here.group, ticket);
+  st = here.transport->order(&here, w.ticket);
   return st == AX_OK ? st : give_up(st);
 }

@@ -9,6 +9,7 @@
 static const char *const op_names[AX_COLLECTIVES] = {
   [AX_ALL_REDUCE] = "all_reduce", [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
   [AX_REDUCE_SCATTER] = "reduce_scatter", [AX_GATHER] = "gather", [AX_BARRIER] = "barrier",
+  [AX_JOIN] = "joining of the ranks' GPUs",
 };
 static const char *const reduction_names[AX_REDUCTIONS] = {
   [AX_SUM] = "sum", [AX_MEAN] = "mean", [AX_MAX] = "max", [AX_MIN] = "min", [AX_PROD] = "prod",
@@ -28,7 +29,7 @@ ax_status ax_reduction_parse(const char *name, ax_reduction *out)
   return ax_fail(AX_EINVAL, "expected a reduction, one of sum, mean, max, min, prod; got '%s'", name);
 }
 
-void ax_dist_at(const char *where) { snprintf(script_line, sizeof script_line, "%s", where); }
+void ax_dist_set_where(const char *where) { snprintf(script_line, sizeof script_line, "%s", where); }
 const char *ax_dist_where(void) { return script_line; }
 
 static bool reduces(ax_collective_op op) { return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER; }
@@ -48,10 +49,11 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
     snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
   else if (has_root(c->op))
     snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
-  if (c->model < 0) return snprintf(buf, size, "the joining of the ranks' GPUs()"), buf;
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
   if (c->op == AX_BARRIER)
     snprintf(buf, size, "barrier()");
+  else if (c->op == AX_JOIN)
+    snprintf(buf, size, "the %s()", ax_collective_name(c->op));
   else
     snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),
              (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra, model,
@@ -61,14 +63,13 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 
 /* ---- the group of one ---------------------------------------------------------------------------------------------- */
 
-static ax_status alone_issue(ax_group *g, const ax_collective *c, ax_work **work)
+static ax_status copy_own(const ax_collective *c)
 {
   const size_t bytes = (size_t)c->count * ax_dtype_size(c->dtype);
   const ax_device d = { c->kind, c->index };
   const ax_backend *backend;
   ax_status st;
 
-  *work = NULL;
   if (!c->out || c->out == c->in || bytes == 0)
     return AX_OK;
   if (c->kind == AX_CPU) {
@@ -78,11 +79,20 @@ static ax_status alone_issue(ax_group *g, const ax_collective *c, ax_work **work
   st = ax_backend_of(d, &backend);
   return st != AX_OK ? st : backend->memory->copy(d, c->out, d, c->in, bytes);
 }
-static ax_status alone_wait(ax_group *g, ax_work *work) { return AX_OK; }
-static void alone_close(ax_group *g) { (void)g; }
 
-static const ax_transport alone = {.name = "alone", .issue = alone_issue, .wait = alone_wait, .close = alone_close};
-static ax_group group_of_one = {&alone, NULL, 0, 1, 0, 1, false};
+static ax_status alone_issue(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
+{
+  ax_status st = AX_OK;
+
+  *ticket = 0;
+  for (int k = 0; k < n && st == AX_OK; k++)
+    st = copy_own(&c[k]);
+  return st;
+}
+static void alone_leave(ax_group *g, bool abort) { (void)g, (void)abort; }
+
+static const ax_transport alone = {.name = "alone", .issue = alone_issue, .leave = alone_leave};
+static ax_group group_of_one = {.transport = &alone, .size = 1, .local_size = 1};
 static ax_group *world = &group_of_one;
 
 ax_group *ax_dist_world(void) { return world; }
@@ -104,7 +114,7 @@ void ax_dist_leave(void)
   if (world == &group_of_one || world->closed)
     return;
   world->closed = true;
-  world->transport->close(world);
+  world->transport->leave(world, false);
   ax_dist_leave_device(); /* others that still wait for this rank have been told */
 }
 
@@ -127,23 +137,27 @@ static ax_status check(const ax_group *g, const ax_collective *c)
   return AX_OK;
 }
 
-ax_status ax_group_run(ax_group *g, const ax_collective *c, ax_work **work)
+static ax_status issue_in_world(const ax_collective *c, ax_work **work)
+{
+  uint64_t ticket;
+  const ax_status st = world->transport->issue(world, c, 1, &ticket);
+
+  return st != AX_OK ? st : ax_work_new(world, ticket, work);
+}
+
+ax_status ax_dist_run(const ax_collective *c, ax_work **work)
 {
   ax_work *started = NULL;
   ax_status st;
 
-  AX_TRY(check(g, c));
-  AX_TRY(c->kind == AX_CPU ? g->transport->issue(g, c, &started) : ax_device_issue(g, c, c, 1, &started));
-  if (work)
-    *work = started;
-  else
-    AX_TRY(ax_work_wait(g, started));
+  AX_TRY(check(world, c));
+  AX_TRY(c->kind == AX_CPU ? issue_in_world(c, &started) : ax_device_issue(world, c, c, 1, &started));
+  if (!work)
+    return ax_work_wait(started);
 out:
-  if (st != AX_OK && work) *work = NULL;
+  if (work) *work = started;
   return st;
 }
-
-ax_status ax_work_wait(ax_group *g, ax_work *work) { return work ? ax_dist_end(work) : g->transport->wait(g, work); }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------------- */
 
@@ -168,7 +182,7 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   c->count = t->numel;
   take_tensor(c, t);
   c->in = c->out = ax_data(flat);
-  AX_TRY(ax_group_run(world, c, NULL));
+  AX_TRY(ax_dist_run(c, NULL));
   if (flat != t)
     AX_TRY(ax_copy(t, flat)); /* counts the write */
   else
@@ -194,7 +208,7 @@ ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_w
     return ax_fail(AX_EINVAL, "all_reduce: a tensor that is reduced without waiting must be contiguous");
   take_tensor(&c, t);
   c.in = c.out = ax_data(t);
-  if ((st = ax_group_run(world, &c, work)) == AX_OK)
+  if ((st = ax_dist_run(&c, work)) == AX_OK)
     ax_touch(t);
   return st;
 }
@@ -230,7 +244,7 @@ ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
   wish.kind = AX_CUDA;
   wish.index = list[0]->device.index;
   AX_TRY(ax_device_issue(world, &wish, all, n, &work));
-  AX_TRY(ax_dist_end(work));
+  AX_TRY(ax_work_wait(work));
   for (int k = 0; k < n; k++)
     ax_touch(list[k]);
 out:
@@ -255,7 +269,7 @@ static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t
   take_tensor(c, t);
   c->in = ax_data(flat);
   c->out = made ? ax_data(made) : NULL;
-  AX_TRY(ax_group_run(world, c, NULL));
+  AX_TRY(ax_dist_run(c, NULL));
   *out = made;
   made = NULL;
 out:
@@ -291,5 +305,5 @@ ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out)
 ax_status ax_dist_barrier(void)
 {
   const ax_collective c = {.op = AX_BARRIER};
-  return ax_group_run(world, &c, NULL);
+  return ax_dist_run(&c, NULL);
 }

@@ -102,7 +102,7 @@ SCALE(scale_f64, double)
 PAIR(pair_f32, float)
 PAIR(pair_f64, double)
 
-void ax_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count)
+void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count)
 {
   const family *f = &families[dtype];
   const size_t item = ax_dtype_size(dtype);

@@ -37,7 +37,7 @@ static ax_status reduce_all(const ax_collective *c, const char *in, char *out, s
   AX_TRY(ax_step_meet(first, AX_FROM_ALL));
   for (r = 0; r < ax_shm.size; r++)
     parts[r] = r == ax_shm.rank ? in : ax_step_slot(r);
-  ax_reduce(c->dtype, c->reduction, out, parts, ax_shm.size, len);
+  ax_dist_reduce(c->dtype, c->reduction, out, parts, ax_shm.size, len);
 out:
   return st;
 }
@@ -59,7 +59,7 @@ static ax_status reduce_parts(const ax_collective *c, const char *in, char *out,
   AX_TRY(ax_step_meet(first, AX_FROM_ALL));
   for (r = 0; r < ax_shm.size; r++)
     parts[r] = (r == ax_shm.rank ? in : ax_step_slot(r)) + my_at * item;
-  ax_reduce(c->dtype, c->reduction, mine + my_at * item, parts, ax_shm.size, my_len);
+  ax_dist_reduce(c->dtype, c->reduction, mine + my_at * item, parts, ax_shm.size, my_len);
   ax_step_reduced();
   for (k = 0; k < ax_shm.size; k++) {
     size_t at, part;
@@ -169,7 +169,7 @@ static ax_status reduce_scatter(const ax_collective *c)
       parts[r] = r == ax_shm.rank ? (const char *)c->in + ((size_t)r * count + at) * item
                                  : ax_step_slot(r) + (size_t)ax_shm.rank * room;
     if (len > 0)
-      ax_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, ax_shm.size, len);
+      ax_dist_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, ax_shm.size, len);
     ax_step_end();
     at += len;
   } while (at < count);
@@ -236,12 +236,11 @@ static void shm_post_all(ax_group *g)
   atomic_store(&own_record()->posted, atomic_load(&own_record()->collectives));
 }
 
-static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **work)
+static ax_status carry(const ax_group *g, const ax_collective *given)
 {
   ax_collective c = *given;
   ax_status st;
 
-  *work = NULL; /* it is over before this returns */
   if ((st = ax_shm_refuse_broken()) != AX_OK)
     return st;
   if (c.op == AX_BARRIER)
@@ -253,7 +252,7 @@ static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **wo
     switch (c.op) {
     case AX_ALL_REDUCE: st = all_reduce(&c); break;
     case AX_BROADCAST: case AX_BARRIER: st = broadcast(&c); break;
-    case AX_ALL_GATHER: st = gather(&c, true); break;
+    case AX_ALL_GATHER: case AX_JOIN: st = gather(&c, true); break;
     case AX_GATHER: st = gather(&c, g->rank == c.root); break;
     case AX_REDUCE_SCATTER: st = reduce_scatter(&c); break;
     default: st = ax_fail(AX_ENOIMPL, "the shm group has no collective number %d", (int)c.op);
@@ -263,14 +262,19 @@ static ax_status shm_issue(ax_group *g, const ax_collective *given, ax_work **wo
   return st;
 }
 
-static ax_status shm_wait(ax_group *g, ax_work *work)
+static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
 {
-  (void)g, (void)work;
-  return AX_OK;
+  ax_status st = AX_OK;
+
+  *ticket = 0; /* they are over before this returns */
+  for (int k = 0; k < n && st == AX_OK; k++)
+    st = carry(g, &c[k]);
+  return st;
 }
 
-static void shm_close(ax_group *g)
+static void shm_leave(ax_group *g, bool abort)
 {
+  (void)abort;
   ax_shm_finished(ax_shm.control, g->rank);
 }
 
@@ -279,7 +283,10 @@ static void shm_set_timeout(ax_group *g, double seconds)
   atomic_store(&ax_shm.control->rank[g->rank].timeout, (int64_t)(seconds * 1e9));
 }
 
-static const ax_transport shm = {"shm", shm_issue, shm_wait, shm_set_timeout, shm_post, shm_look, shm_post_all, shm_close};
+static const ax_transport shm = {
+  .name = "shm", .issue = shm_issue, .leave = shm_leave, .set_timeout = shm_set_timeout, .post = shm_post, .look = shm_look,
+  .post_all = shm_post_all,
+};
 
 static size_t records_bytes(int ranks)
 {
@@ -328,7 +335,7 @@ ax_status ax_shm_join(ax_control *c, int rank)
     .control = c, .rings = (ax_wish *)((char *)c + records_bytes(c->ranks)),
     .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks), .chunk = chunk_of(c->ranks), .rank = rank, .size = c->ranks,
   };
-  group = (ax_group){&shm, &ax_shm, rank, c->ranks, rank, c->ranks, false};
+  group = (ax_group){.transport = &shm, .state = &ax_shm, .rank = rank, .size = c->ranks, .local_rank = rank, .local_size = c->ranks};
   shm_set_timeout(&group, c->timeout);
   c->rank[rank].pid = (int32_t)getpid();
   atomic_store(&c->rank[rank].since, ax_monotonic_ns());

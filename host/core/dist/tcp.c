@@ -219,7 +219,7 @@ static ax_status reduce_piece(const ax_collective *c, const char *in, char *out,
   }
   if (to > 0)
     out = piece_of(tcp.size);
-  ax_reduce(c->dtype, c->reduction, out, parts, tcp.size, len);
+  ax_dist_reduce(c->dtype, c->reduction, out, parts, tcp.size, len);
   for (int r = 1; r < tcp.size; r++)
     if (to < 0 || to == r)
       AX_TRY(put(r, out, bytes));
@@ -325,7 +325,7 @@ static ax_status carry(const ax_collective *c)
   switch (c->op) {
   case AX_ALL_REDUCE: return reduce(c, c->in, c->out, -1);
   case AX_BROADCAST: return broadcast(c);
-  case AX_ALL_GATHER: return all_gather(c);
+  case AX_ALL_GATHER: case AX_JOIN: return all_gather(c);
   case AX_GATHER: return gather(c);
   case AX_REDUCE_SCATTER: return reduce_scatter(c);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
@@ -353,12 +353,11 @@ static ax_status run(const ax_collective *c)
   return st;
 }
 
-static ax_status tcp_issue(ax_group *g, const ax_collective *given, ax_work **work)
+static ax_status enter_and_run(const ax_collective *given)
 {
   ax_collective c = *given;
   ax_status st = ax_shm_refuse_broken();
 
-  *work = NULL; /* it is over before this returns */
   if (st != AX_OK)
     return st;
   if (c.op == AX_BARRIER)
@@ -369,7 +368,15 @@ static ax_status tcp_issue(ax_group *g, const ax_collective *given, ax_work **wo
   return st;
 }
 
-static ax_status tcp_wait(ax_group *g, ax_work *work) { return AX_OK; }
+static ax_status tcp_issue(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
+{
+  ax_status st = AX_OK;
+
+  *ticket = 0; /* they are over before this returns */
+  for (int k = 0; k < n && st == AX_OK; k++)
+    st = enter_and_run(&c[k]);
+  return st;
+}
 
 static void tcp_set_timeout(ax_group *g, double seconds)
 {
@@ -427,14 +434,15 @@ void ax_tcp_finished(void)
       (void)!send(tcp.fd[r], &a, sizeof a, MSG_NOSIGNAL);
 }
 
-static void tcp_close(ax_group *g)
+static void tcp_leave(ax_group *g, bool abort)
 {
+  (void)abort;
   ax_tcp_finished();
   ax_shm_finished(ax_shm.control, g->local_rank);
 }
 
 static const ax_transport transport = {
-  .name = "tcp", .issue = tcp_issue, .wait = tcp_wait, .set_timeout = tcp_set_timeout, .post = tcp_post, .look = tcp_look, .close = tcp_close,
+  .name = "tcp", .issue = tcp_issue, .leave = tcp_leave, .set_timeout = tcp_set_timeout, .post = tcp_post, .look = tcp_look,
 };
 
 void ax_tcp_join(int rank, int size, int local_size, const int *fd)
@@ -445,6 +453,8 @@ void ax_tcp_join(int rank, int size, int local_size, const int *fd)
   for (int r = 0; r < size; r++)
     tcp.fd[r] = rank == 0 || r == 0 ? fd[r] : -1;
   tcp.fd[rank] = -1;
-  group = (ax_group){&transport, &tcp, rank, size, rank % local_size, local_size, false};
+  group = (ax_group){
+    .transport = &transport, .state = &tcp, .rank = rank, .size = size, .local_rank = rank % local_size, .local_size = local_size,
+  };
   ax_dist_set_world(&group);
 }

@@ -88,22 +88,21 @@ static void release(ax_worker *w)
   if (__atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL) == 0) free_worker(w);
 }
 
-static ax_status refuse_collective(ax_group *g, const ax_collective *c, ax_work **work)
+static ax_status refuse_collective(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
 {
-  (void)g;
-  *work = NULL;
+  (void)g, (void)n;
+  *ticket = 0;
   return ax_fail(AX_EINVAL, "%s in a loader's worker process: only the ranks themselves take part in collectives",
                  c->op == AX_BARRIER ? "barrier" : "a collective");
 }
-static ax_status no_wait(ax_group *g, ax_work *work) { (void)g, (void)work; return AX_OK; }
-static void no_close(ax_group *g) { (void)g; }
+static void leave_nothing(ax_group *g, bool abort) { (void)g, (void)abort; }
 
 static void keep_going(int sig) { (void)sig; }
 
 /* What makes a worker of a fresh fork. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective, .wait = no_wait, .close = no_close };
+  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective, .leave = leave_nothing };
   static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;

@@ -95,14 +95,14 @@ out:
 /* ---- the group */
 
 enum { EVENTS = 64 };
-struct ax_device_group {
+struct communicator {
   nccl_comm comm;
   int device, rank, size;
   cudaStream_t stream;
   cudaEvent_t ready[EVENTS], done[EVENTS]; /* of the last EVENTS collectives: behind what they began, and when they ended */
   uint64_t issued;
 };
-static ax_device_group *the_group; /* a rank has one */
+static communicator *the_group; /* a rank has one */
 
 static ax_status failed(const char *what, nccl_comm comm, int result)
 {
@@ -156,7 +156,7 @@ static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t
   return st == AX_OK ? ax_cuda_status(what, e) : st;
 }
 
-static void free_group(ax_device_group *g)
+static void free_group(communicator *g)
 {
   for (int k = 0; k < EVENTS; k++) {
     if (g->ready[k]) cudaEventDestroy(g->ready[k]);
@@ -190,28 +190,29 @@ static ax_status make_id(char id[AX_GROUP_ID])
   return AX_OK;
 }
 
-static ax_status join(int device, int rank, int size, const char id[AX_GROUP_ID], ax_device_group **out)
+static communicator *of(ax_group *g) { return (communicator *)g->state; }
+
+static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
 {
   nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 0, UNDEFINED, UNDEFINED, UNDEFINED, NULL, UNDEFINED };
-  ax_device_group *g = (ax_device_group *)calloc(1, sizeof *g);
+  communicator *g = (communicator *)calloc(1, sizeof *g);
   cudaStream_t computing;
   nccl_id shared;
   ax_status st = AX_OK;
 
-  *out = NULL;
   if (!g) return ax_fail(AX_ENOMEM, "out of memory: the record of a group of GPUs");
-  g->device = device;
-  g->rank = rank;
-  g->size = size;
+  g->device = group->device;
+  g->rank = group->rank;
+  g->size = group->size;
   memcpy(shared.internal, id, sizeof shared.internal);
-  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)device }, &computing));
+  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
   AX_TRY(ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)));
   for (int k = 0; k < EVENTS; k++) {
     AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->ready[k], cudaEventDisableTiming)));
     AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->done[k], cudaEventDisableTiming)));
   }
   {
-    const int result = nccl.CommInitRankConfig(&g->comm, size, shared, rank, &config);
+    const int result = nccl.CommInitRankConfig(&g->comm, g->size, shared, g->rank, &config);
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS) {
       st = failed("joining the GPUs' group", g->comm, result);
       goto out;
@@ -220,7 +221,7 @@ static ax_status join(int device, int rank, int size, const char id[AX_GROUP_ID]
   }
   the_group = g;
   ax_cuda_watch = watched_wait;
-  *out = g;
+  group->state = g;
   g = NULL;
 out:
   if (g) {
@@ -231,8 +232,9 @@ out:
 }
 
 /* Finalizing tells the others that nothing more comes, and waits for what they still read; it is given a few seconds. */
-static void leave(ax_device_group *g, bool abort)
+static void leave(ax_group *group, bool abort)
 {
+  communicator *g = of(group);
   const int64_t patience = (int64_t)5 * 1000000000, since = ax_dist_now();
   cudaStream_t computing;
   int async = NCCL_OK;
@@ -276,7 +278,7 @@ static int dtype_of(ax_dtype d)
 
 static const int reductions[AX_REDUCTIONS] = { NCCL_SUM, NCCL_AVG, NCCL_MAX, NCCL_MIN, NCCL_PROD }; /* in the order of ax_reduction */
 
-static int start(ax_device_group *g, const ax_collective *c, int type)
+static int start(communicator *g, const ax_collective *c, int type)
 {
   const size_t n = (size_t)c->count, bytes = n * ax_dtype_size(c->dtype);
   int result = NCCL_OK;
@@ -299,14 +301,15 @@ static int start(ax_device_group *g, const ax_collective *c, int type)
   }
 }
 
-static ax_status ready(ax_device_group *g)
+static ax_status ready(ax_group *group)
 {
-  if (!ax_cuda_devices[g->device].recording) return AX_OK;
+  if (!ax_cuda_devices[group->device].recording) return AX_OK;
   return ax_fail(AX_ENOIMPL, "a collective inside a captured step: ranks could not be compared when it is replayed; call it outside of the captured function");
 }
 
-static ax_status issue(ax_device_group *g, const ax_collective *c, int n, uint64_t *ticket)
+static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t *ticket)
 {
+  communicator *g = of(group);
   const int k = (int)(g->issued % EVENTS);
   const char *name = ax_collective_name(c->op);
   int result = NCCL_OK, ended = NCCL_OK;
@@ -328,17 +331,18 @@ static ax_status issue(ax_device_group *g, const ax_collective *c, int n, uint64
   if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
   if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result)); /* only now is it in the stream, ahead of the event */
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
-  *ticket = g->issued++;
+  *ticket = ++g->issued;
 out:
   return st;
 }
 
 /* The event of an old ticket may be a later collective's by now, whose end comes after it. */
-static ax_status order(ax_device_group *g, uint64_t ticket)
+static ax_status order(ax_group *group, uint64_t ticket)
 {
+  communicator *g = of(group);
   cudaStream_t computing;
   const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
-  return st != AX_OK ? st : ax_cuda_status("collective", cudaStreamWaitEvent(computing, g->done[ticket % EVENTS], 0));
+  return st != AX_OK ? st : ax_cuda_status("collective", cudaStreamWaitEvent(computing, g->done[(ticket - 1) % EVENTS], 0));
 }
 
-extern "C" const ax_collectives ax_cuda_collectives = { "nccl", identity, make_id, join, ready, issue, order, leave };
+extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue, order, leave, NULL, NULL, NULL, NULL };
