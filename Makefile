@@ -1,5 +1,5 @@
-# accel: settings first, then targets; `make help` lists them.  Nothing here downloads or installs anything, except `make deps` and
-# what runs it first (demo, test) when a package is missing.
+# accel: settings first, then targets; `make help` lists them.  The first build fetches LuaJIT's source.  Nothing else here downloads or
+# installs anything, except `make deps` and what runs it first (demo, test) when a package is missing.
 
 MODE     ?= release#    release, asan or ubsan; the last two build into build/MODE
 PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before it
@@ -20,9 +20,18 @@ OPT         := $(OPT_$(MODE))
 WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla -Werror=implicit-function-declaration
 BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels
 
-# Looked up at first use, not when this file is read: `make demo` on a bare machine installs pkg-config before that.
-HOST_CFLAGS = $(eval HOST_CFLAGS := $$(shell pkg-config --cflags luajit))$(HOST_CFLAGS)
-HOST_LIBS  := -lluajit-5.1 -lcjson -lz -ldl -lm -lpthread
+# The interpreter: a LuaJIT of our own, linked in.  LUA52COMPAT: `#`, pairs and ipairs honour metamethods.  CHECKHOOK: Ctrl-C stops a
+# compiled loop.  Modules that distributions install for Lua 5.1 are found where theirs are.
+LUAJIT_SRC ?=# a folder or an archive of LuaJIT's source; else host/tools/get_luajit fetches the one that it pins
+LUAJIT     := $(OUT)/luajit
+MULTIARCH   = $(eval MULTIARCH := $$(shell $(CC) -print-multiarch 2>/dev/null))$(MULTIARCH)
+LUAJIT_XCFLAGS = -DLUAJIT_ENABLE_LUA52COMPAT -DLUAJIT_ENABLE_CHECKHOOK \
+  -DLUA_ROOT=\"/usr\" -DLUA_MULTILIB=\"$(patsubst %/,%,lib/$(MULTIARCH))\"
+# The sanitizer sees what the C side reads and writes of Lua's memory when malloc gives it.
+LUAJIT_TARGET_asan := -fsanitize=address -fno-omit-frame-pointer -DLUAJIT_USE_SYSMALLOC -DLUA_USE_APICHECK
+
+HOST_CFLAGS := -I$(LUAJIT)/src
+HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-archive -lcjson -lz -ldl -lm -lpthread
 # In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries need in turn, and for plugins; elsewhere
 # the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
@@ -42,15 +51,15 @@ CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
-BUILD_DEPS := gcc:cc libc6-dev:stdio.h pkg-config:pkg-config libluajit-5.1-dev:luajit.h libcjson-dev:cjson/cJSON.h \
-              zlib1g-dev:zlib.h libedit-dev:histedit.h libdnnl-dev:dnnl.h
+BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz libcjson-dev:cjson/cJSON.h zlib1g-dev:zlib.h \
+              libedit-dev:histedit.h libdnnl-dev:dnnl.h
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
 DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 # Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler, so that CFLAGS=-I... counts.
 MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
   case $$probe in \
     /*)  test -e $$probe ;; \
-    *.h) printf '\#include <stdio.h>\n\#include <%s>\n' $$probe | $(CC) $$(pkg-config --cflags luajit 2>/dev/null) $(CFLAGS) -E -x c -o /dev/null - ;; \
+    *.h) printf '\#include <stdio.h>\n\#include <%s>\n' $$probe | $(CC) $(CFLAGS) -E -x c -o /dev/null - ;; \
     *)   command -v $$probe ;; \
   esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done
 
@@ -69,10 +78,20 @@ say  = $(if $(V),,@echo "  $(1)")
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
 all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
 
-$(OUT)/accel-run: $(HOST_OBJ)
+$(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
 	$(Q)$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
 	@mv $@.new $@
+
+# Made again when its flags, its source or how it is fetched change.
+$(LUAJIT).flags: always
+	@mkdir -p $(@D); echo "$(CC) $(LUAJIT_XCFLAGS) $(LUAJIT_TARGET_$(MODE)) $(LUAJIT_SRC)" >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(LUAJIT)/src/libluajit.a: $(LUAJIT).flags host/tools/get_luajit
+	@LUAJIT_SRC='$(LUAJIT_SRC)' host/tools/get_luajit $(LUAJIT)
+	$(call say,cc $(LUAJIT))
+	$(Q)$(MAKE) -s -C $(LUAJIT)/src E=@: BUILDMODE=static CC='$(CC)' CCDEBUG=-g XCFLAGS='$(LUAJIT_XCFLAGS)' \
+	  TARGET_CFLAGS='$(LUAJIT_TARGET_$(MODE))' libluajit.a jit/vmdef.lua
+$(HOST_OBJ): | $(LUAJIT)/src/libluajit.a
 
 $(OUT)/host/%.o: host/%.c Makefile
 	@mkdir -p $(@D)
@@ -221,15 +240,18 @@ build-deps:
 	@$(call MISSING,$(BUILD_DEPS)); test -z "$$want" || { echo "missing:$$want; run: make deps" >&2; exit 1; }
 
 # What trains or tests installs what is missing first; a plain `make` names it and leaves the machine as it is.
-$(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
+$(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 
-install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins, CUDA's if built), share/accel (Lua files, examples)
+install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins, CUDA's if built), share/accel (Lua files, examples, licences)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
+	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
+	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
+	install -m 644 $(LUAJIT)/COPYRIGHT $(DESTDIR)$(PREFIX)/share/accel/licences/luajit
 
 # A folder that runs where nothing is installed but glibc (that of this machine or a later one): what `make install` puts somewhere, the
 # libraries it needs, the specs with busted, the benchmarks.  CUDA's own libraries it finds on the other machine.
@@ -250,7 +272,7 @@ docs: all  ## write docs/reference from the op table and the annotations (a spec
 fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled to 100 columns
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run host/tools/format
 
-lint:  ## C with warnings as errors, Lua files with luacheck (package lua-check)
+lint: $(LUAJIT)/src/libluajit.a  ## C with warnings as errors, Lua files with luacheck (package lua-check)
 	$(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only $(HOST_SRC)
 	$(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only $(CPU_SRC)
 	@command -v luacheck >/dev/null || { echo "make lint: no luacheck here (package lua-check)" >&2; exit 1; }

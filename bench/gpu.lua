@@ -83,7 +83,7 @@ Process.__index = Process
 local function start(command)
   local base = os.tmpname()
   os.remove(base)
-  if os.execute(("mkfifo '%s'"):format(base)) ~= 0 then error("cannot make the pipe " .. base, 0) end
+  if not os.execute(("mkfifo '%s'"):format(base)) then error("cannot make the pipe " .. base, 0) end
   local self = setmetatable({ path = base }, Process)
   self.output = assert(io.popen(("%s <'%s' 2>'%s.err'"):format(command, base, base)))
   self.input = assert(io.open(base, "w"))

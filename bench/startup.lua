@@ -18,7 +18,7 @@ local function median_ms(code)
   local command, times = ("exec '%s' --num_cpu_threads_per_process 1 -e '%s'"):format(host, code), {}
   for i = 0, 20 do
     local began = common.now()
-    if os.execute(command) ~= 0 then error("failed: " .. command, 0) end
+    if not os.execute(command) then error("failed: " .. command, 0) end
     if i > 0 then times[i] = common.now() - began end
   end
   return common.median(times) * 1e3

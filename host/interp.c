@@ -72,7 +72,8 @@ static void set_paths(lua_State *L)
 {
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "path");
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", lua_dir, lua_dir, lua_tostring(L, -1));
+  /* jit.v, jit.dump and so on: in an installation they stand in lua_dir */
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s", lua_dir, lua_dir, plugin_dir, lua_tostring(L, -1));
   lua_setfield(L, -3, "path");
   lua_pop(L, 1);
   lua_getfield(L, -1, "preload");
@@ -230,23 +231,29 @@ static void watch_exit(lua_State *L)
 
 /* ---- Ctrl-C -------------------------------------------------------------------------------------------------------- */
 
-/* The first SIGINT raises "interrupted" where Lua is; a second one, should that not be heard (a compiled loop that calls
- * nothing), ends the process. */
+/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too; a second one, should a script catch that error and go on,
+ * ends the process. */
 static lua_State *interrupted_state;
 static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
-/* Not 0: one waits to be raised.  The binding looks at it too: compiled loops do not heed hooks, but they call tensors.  Whoever raises
- * it sets it back. */
+/* Not 0: one waits to be raised.  The binding looks at it too: a hook runs between instructions of Lua, not within a long call.  Whoever
+ * raises it sets it back. */
 volatile int ax_interrupted;
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar)
 {
   bool waits = ax_interrupted != 0;
 
-  (void)ar;
   ax_interrupted = 0;
   lua_sethook(L, NULL, 0, 0);
-  if (waits)
-    luaL_error(L, "interrupted");
+  if (!waits)
+    return;
+  if (lua_getinfo(L, "Sl", ar) && ar->currentline > 0)
+    lua_pushfstring(L, "%s:%d: ", ar->short_src, ar->currentline);
+  else
+    luaL_where(L, 1); /* in a function of C: where it was called */
+  lua_pushliteral(L, "interrupted");
+  lua_concat(L, 2);
+  lua_error(L);
 }
 
 static void on_interrupt(int sig)
@@ -345,22 +352,33 @@ static int run_script(lua_State *L, const ax_plan *plan)
   return ax_interp_call(L, n, 0);
 }
 
-static int check_gc64(lua_State *L)
+/* LuaJIT comes as source from whoever builds, so what it must be is checked where it runs. */
+static void check_build(lua_State *L)
 {
-  bool ok;
+  static const char probe[] =
+    "if not require('ffi').abi('gc64') then return 'without GC64: it can address only 2 GB of Lua data' end\n"
+    "if #setmetatable({}, { __len = function() return 1 end }) ~= 1 then return 'without LUAJIT_ENABLE_LUA52COMPAT' end\n";
 
-  lua_getglobal(L, "require");
-  lua_pushliteral(L, "ffi");
-  lua_call(L, 1, 1);
-  lua_getfield(L, -1, "abi");
-  lua_pushliteral(L, "gc64");
-  lua_call(L, 1, 1);
-  ok = lua_toboolean(L, -1);
-  lua_pop(L, 2);
-  if (!ok)
-    return luaL_error(L, "this LuaJIT was built without GC64 and can address only 2 GB of Lua data; accel needs one built with "
-                      "it (the default on x86-64 since 2022, and Debian's and Ubuntu's packages)");
-  return 0;
+  if (luaL_loadbuffer(L, probe, sizeof probe - 1, "=check_build") != 0)
+    lua_error(L);
+  lua_call(L, 0, 1);
+  if (lua_isstring(L, -1))
+    luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make", lua_tostring(L, -1));
+  lua_pop(L, 1);
+}
+
+/* Compiled code must be within 2 GB of the interpreter's own.  Its memory is taken as one piece and now, for CUDA maps large parts of the
+ * address space later.  The limits are the same for every source that LuaJIT is built from; its own defaults are small for programs of
+ * many modules, which would drop all compiled code again and again. */
+static void reserve_trace_memory(lua_State *L)
+{
+  static const char setup[] =
+    "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
+    "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
+
+  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=reserve_trace_memory") != 0)
+    lua_error(L);
+  lua_call(L, 0, 0);
 }
 
 typedef struct job { const ax_plan *plan; int status; } job;
@@ -374,7 +392,8 @@ static int protected_main(lua_State *L)
   lua_gc(L, LUA_GCSTOP, 0); /* opening the libraries makes no garbage worth a collection */
   luaL_openlibs(L);
   lua_gc(L, LUA_GCRESTART, -1);
-  check_gc64(L);
+  check_build(L);
+  reserve_trace_memory(L);
   set_paths(L);
   set_arg(L, plan);
   if (failed_fn)

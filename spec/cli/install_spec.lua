@@ -28,6 +28,8 @@ describe("make install", function()
       assert.equal(folder .. "/second/share/accel", check(folder .. "/second/bin/accel-run"))
       assert(capture(("ln -s '%s/second/bin/accel-run' '%s/link'"):format(folder, folder)) == 0)
       assert.equal(folder .. "/second/share/accel", check(folder .. "/link"))
+      assert(io.open(folder .. "/second/share/accel/licences/luajit"):read("*a"):find("Copyright %(C%) .* Mike Pall"))
+      assert.equal(0, (capture(("cd / && '%s/link' -jv -e ''"):format(folder)))) -- LuaJIT's modules came along
     end)
   end)
 
@@ -35,8 +37,9 @@ describe("make install", function()
     host.in_folder(function(folder)
       local build = host.path:match("^(.*)/")
       assert.equal(0, (capture(("env -u MAKEFLAGS -u MAKELEVEL make -s install OUT='%s' DESTDIR='%s' PREFIX=/opt/accel"):format(build, folder))))
-      local _, out = capture(("cd '%s' && find . -maxdepth 4 -not -name '*.so' | sort"):format(folder))
-      for _, name in ipairs { "./opt/accel/bin/accel-run", "./opt/accel/lib/accel", "./opt/accel/share/accel" } do
+      local _, out = capture(("cd '%s' && find . -maxdepth 5 -not -name '*.so' | sort"):format(folder))
+      for _, name in ipairs { "./opt/accel/bin/accel-run", "./opt/accel/lib/accel", "./opt/accel/share/accel",
+        "./opt/accel/share/accel/licences" } do
         assert(out:find(name, 1, true), out)
       end
     end)

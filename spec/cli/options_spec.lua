@@ -73,8 +73,28 @@ describe("a script", function()
     has(err, ":2: interrupted\nstack traceback:")
   end)
 
-  it("that does not heed Ctrl-C is ended by the second one", function()
-    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nlocal i = 0 while true do i = i + 1 end") }
+  it("is interrupted in compiled loops", function()
+    local loops = {
+      "local i = 0 while true do i = i + 1 end",
+      "for i = 1, math.huge do end",
+      "local function f(n) return f(n + 1) end f(1)",
+      "local t = {} for i = 1, 100 do t[i] = i end local n = 0 while true do for k, v in pairs(t) do n = n + v end end",
+      "coroutine.wrap(function() local i = 0 repeat i = i + 1 until i < 0 end)()",
+      "local a = require('ffi').new('double[8]') while true do for k = 0, 7 do a[k] = a[k] + k end end",
+    }
+    for _, loop in ipairs(loops) do
+      local r = processes.start { processes.script("io.write('ready\\n') io.flush()\n" .. loop) }
+      r:expect("ready", 10)
+      processes.sleep(0.05)
+      r:signal(processes.SIGINT)
+      local status, _, err = r:wait(5)
+      assert.equal(130, status, loop)
+      has(err, ":2: interrupted\nstack traceback:")
+    end
+  end)
+
+  it("that catches the interruption and goes on is ended by the second one", function()
+    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() while true do end end) end") }
     r:expect("ready", 10)
     processes.sleep(0.1)
     r:signal(processes.SIGINT)
@@ -106,6 +126,11 @@ describe("the interpreter's options", function()
     assert.equal("true\n", (run(0, { "-e", "print((jit.status()))" })))
     local _, err = run(1, { "-jnonsense", "-e", "" })
     has(err, "jit.nonsense")
+  end)
+
+  it("find the modules that come with LuaJIT", function()
+    local _, err = run(0, { "-jv", "-e", "for i = 1, 1000 do end" })
+    has(err, "%[TRACE +1 %(command line%):1 loop%]")
   end)
 
   it("are those that a tool expects of a Lua interpreter", function()
@@ -214,16 +239,16 @@ describe("a process that another launcher started", function()
   it("runs when it is the only one, or belongs to one of our ranks", function()
     assert.equal("ran\n", (run(0, { "-e", "print('ran')" }, { env = { WORLD_SIZE = "1", RANK = "0" } })))
     local inner = ("%s -e \"io.write('inner')\""):format(host.path)
-    assert.equal("innerinner", (run(0, { "--num_processes", "2", "-e", ("assert(os.execute(%q) == 0)"):format(inner) })))
+    assert.equal("innerinner", (run(0, { "--num_processes", "2", "-e", ("assert(os.execute(%q))"):format(inner) })))
   end)
 end)
 
 describe("files", function()
   -- A copy of the host in `folder`/bin, say; the Lua files are linked.
   local function copy(folder, bin, lua)
-    assert(os.execute(("mkdir -p '%s/%s' '%s/%s' && cp '%s' '%s/%s/accel-run'"):format(folder, bin, folder, lua:match("(.*)/") or ".", host.path, folder, bin)) == 0)
+    assert(os.execute(("mkdir -p '%s/%s' '%s/%s' && cp '%s' '%s/%s/accel-run'"):format(folder, bin, folder, lua:match("(.*)/") or ".", host.path, folder, bin)))
     local source = assert(package.searchpath("accelerate.utils.class", package.path)):match("^(.*)/accelerate/")
-    assert(os.execute(("ln -s '%s' '%s/%s'"):format(source, folder, lua)) == 0)
+    assert(os.execute(("ln -s '%s' '%s/%s'"):format(source, folder, lua)))
     local pipe = io.popen(("cd / && '%s/%s/accel-run' -e 'print((package.path:match(\"^[^;]*\"))) print(require(\"accelerate.utils.class\") ~= nil)' 2>&1"):format(folder, bin))
     local text = pipe:read("*a")
     pipe:close()
@@ -240,7 +265,7 @@ describe("files", function()
 
   it("that are missing are said to be missing where they were looked for", function()
     host.in_folder(function(folder)
-      assert(os.execute(("cp '%s' '%s/accel-run'"):format(host.path, folder)) == 0)
+      assert(os.execute(("cp '%s' '%s/accel-run'"):format(host.path, folder)))
       local pipe = io.popen(("'%s/accel-run' -e 'require \"accelerate\"' 2>&1"):format(folder))
       local text = pipe:read("*a")
       pipe:close()
@@ -255,10 +280,20 @@ describe("files", function()
 end)
 
 describe("starting", function()
+  it("has a LuaJIT that honours metamethods of # and pairs, and room for compiled code", function()
+    assert.equal("3\ta\n", (run(0, { "-e", "local t = setmetatable({}, { __len = function() return 3 end, " ..
+      "__pairs = function() return function(_, k) if not k then return 'a' end end end }) for k in pairs(t) do print(#t, k) end" })))
+    assert.equal("true\n", (run(0, { "-e", "print(require('ffi').abi('gc64'))" })))
+    if not io.open("/proc/self/maps") then return pending("needs /proc, to see what is mapped") end
+    local out = run(0, { "-joff", "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
+    local from, to = ("\n" .. out):match("\n(%x+)%-(%x+) r%-xp 00000000 00:00 0 *\n")
+    assert.equal(4096 * 1024, from and tonumber(to, 16) - tonumber(from, 16), out) -- taken before anything runs
+  end)
+
   it("loads no kernels, no OpenMP and no line editor", function()
     if not io.open("/proc/self/maps") then return pending("needs /proc, to see what is mapped") end
     local out = run(0, { "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
-    has(out, "libluajit")
-    for _, name in ipairs { "libax_cpu", "libgomp", "libdnnl", "libedit" } do assert.is_nil(out:find(name), name) end
+    has(out, "accel%-run")
+    for _, name in ipairs { "libluajit", "libax_cpu", "libgomp", "libdnnl", "libedit" } do assert.is_nil(out:find(name), name) end
   end)
 end)

@@ -152,13 +152,17 @@ describe("the prompt", function()
     s:stop()
   end)
 
-  at_terminal("stops what runs at Ctrl-C", function()
+  at_terminal("stops what runs at Ctrl-C, compiled or not, and keeps the session", function()
     start()
-    s:ask("while true do os.time() end", "")
-    processes.sleep(0.2)
-    s:send("\3")
-    s:expect("interrupted\nstack traceback:")
-    s:ask("3 * 3", "^9\n")
+    s:ask("kept = 3", "")
+    for _, loop in ipairs { "while true do os.time() end", "while true do kept = kept + 1 end", "local i = 0 while true do i = i + 1 end" } do
+      s:ask(loop, "")
+      processes.sleep(0.2)
+      s:send("\3")
+      s:expect("interrupted\nstack traceback:")
+      s:ask("3 * 3", "^9\n")
+    end
+    s:ask("kept > 3", "^true\n")
     s:stop()
   end)
 

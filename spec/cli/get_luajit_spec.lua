@@ -1,0 +1,69 @@
+-- host/tools/get_luajit: where LuaJIT's source comes from, and what is said when it comes from nowhere.
+local host = require "spec.support.host"
+
+local TREE = host.path:match("^(.*)/") .. "/luajit"
+
+--- Runs the tool with a PATH in which git, apt and pip fail, and an empty cache.
+local function get(folder, source)
+  local stubs = folder .. "/stubs"
+  os.execute(("mkdir -p '%s'"):format(stubs))
+  for _, name in ipairs { "git", "apt-get", "pip", "pip3", "python3" } do
+    local path = stubs .. "/" .. name
+    local file = assert(io.open(path, "w"))
+    file:write("#!/bin/sh\nexit 1\n")
+    file:close()
+    os.execute(("chmod +x '%s'"):format(path))
+  end
+  local pipe = io.popen(("env -u MAKEFLAGS PATH='%s':\"$PATH\" XDG_CACHE_HOME='%s/cache' LUAJIT_SRC='%s' host/tools/get_luajit '%s/got' 2>&1")
+    :format(stubs, folder, source or "", folder))
+  local text = pipe:read("*a")
+  return pipe:close() ~= nil, text
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function in_source_tree(name, fn)
+  it(name, function()
+    if not io.open("host/tools/get_luajit") or not io.open(TREE .. "/.relver") then return pending("needs the tree that this was built in") end
+    host.in_folder(fn)
+  end)
+end
+
+describe("LuaJIT's source", function()
+  in_source_tree("is a folder or an archive that the user names", function(folder)
+    assert(os.execute(("tar -C '%s' -cf '%s/some.tar' luajit"):format(TREE:match("^(.*)/"), folder)))
+    for _, source in ipairs { TREE, folder .. "/some.tar" } do
+      local ok, text = get(folder, source)
+      assert(ok, text)
+      assert.equal(read(TREE .. "/src/lj_record.c"), read(folder .. "/got/src/lj_record.c"))
+      assert.equal(read(TREE .. "/.relver"), read(folder .. "/got/.relver"))
+      assert.is_nil(io.open(folder .. "/got/src/libluajit.a")) -- nothing of somebody else's build
+    end
+  end)
+
+  in_source_tree("that the user names and that is no LuaJIT is refused", function(folder)
+    for _, source in ipairs { folder, host.path, folder .. "/nothing" } do
+      local ok, text = get(folder, source)
+      assert.is_false(ok)
+      assert.equal("get_luajit: LUAJIT_SRC=" .. source ..
+        " is no folder or archive of a current LuaJIT 2.1 (it has no src/luajit_rolling.h)\n", text)
+    end
+  end)
+
+  in_source_tree("that cannot be fetched ends with how to give it", function(folder)
+    local ok, text = get(folder)
+    assert.is_false(ok)
+    assert(text:find("LuaJIT's source could not be fetched", 1, true) and text:find("make LUAJIT_SRC=PATH", 1, true), text)
+    assert.is_nil(io.open(folder .. "/got/src/lua.h"))
+  end)
+
+  in_source_tree("in the cache is not used when it is damaged", function(folder)
+    assert(os.execute(("mkdir -p '%s/cache/accel' && head -c 9999 '%s' >'%s/cache/accel/lupa-2.8.tar.gz'"):format(folder, host.path, folder)))
+    assert.is_false((get(folder)))
+  end)
+end)
