@@ -583,6 +583,9 @@ typedef struct ax_backend {
 /* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
 typedef const ax_backend *(*ax_backend_entry)(void);
 #define AX_BACKEND_ENTRY "ax_backend_get"
+/* (optional) What the CUDA plugin says of this machine, also where it cannot be used; `accel-run env` shows it. */
+typedef const char *(*ax_backend_environment_entry)(void);
+#define AX_BACKEND_ENVIRONMENT "ax_cuda_environment"
 
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each was refused. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out); /* of a CUDA device: checks its number, too */
@@ -592,6 +595,8 @@ AX_API bool ax_backend_loaded(ax_device_kind kind);
 AX_API void ax_backend_refuse_devices(const char *reason);
 AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
 AX_API const char *ax_backend_dir(void);
+/* What the CUDA plugin says of this machine (borrowed), or NULL: there is none, or it says nothing.  path: its file. */
+AX_API const char *ax_backend_environment(char *path, size_t size);
 
 /* ---- process group: dist.h -------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,6 @@
 
 typedef enum { AX_PROFILE_OP, AX_PROFILE_BACKWARD, AX_PROFILE_OPTIM, AX_PROFILE_RANGE, AX_PROFILE_COLLECTIVE } ax_profile_kind;
 
-/* lua/accelerate/profiler.lua reads these where they lie and has the same declaration. */
 typedef struct ax_profile_event {
   int64_t start, end;  /* nanoseconds of a clock that only moves forward; end 0: still under way */
   int64_t flops;       /* of products and convolutions, by their formula; of this event alone */

@@ -110,7 +110,7 @@ typedef void (*opener)(lua_State *L);
 static const opener openers[] = {
   ax_open_tensor, ax_open_values, ax_open_create, ax_open_ops, ax_open_split, ax_open_grad,
   ax_open_function, ax_open_scope, ax_open_memory, ax_open_device, ax_open_optim, ax_open_random,
-  ax_open_flat, ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data, ax_open_profile,
+  ax_open_flat, ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data, ax_open_net, ax_open_profile,
   ax_open_capture, ax_open_dist, ax_open_io,
   NULL
 };

@@ -198,6 +198,7 @@ void ax_open_autocast(lua_State *L);
 void ax_open_worker(lua_State *L);
 void ax_open_gather(lua_State *L);
 void ax_open_data(lua_State *L);
+void ax_open_net(lua_State *L);
 void ax_open_profile(lua_State *L);
 void ax_open_capture(lua_State *L);
 

@@ -116,12 +116,17 @@ static int memory_groups(lua_State *L)
   return 2;
 }
 
-/* core._plugin_dir(): where the backends' files lie */
-static int plugin_dir(lua_State *L)
+/* core._cuda_environment() -> the plugin's file, and what it says of this machine or nil */
+static int cuda_environment(lua_State *L)
 {
+  char path[4200];
+  const char *text;
+
   ax_bind_enter(L);
-  lua_pushstring(L, ax_backend_dir());
-  return 1;
+  text = ax_backend_environment(path, sizeof path);
+  lua_pushstring(L, path);
+  lua_pushstring(L, text); /* NULL: nil */
+  return 2;
 }
 
 /* core._loaded(kind): whether the backend of "cpu" or "cuda" is loaded; does not load it */
@@ -137,7 +142,7 @@ static int is_loaded(lua_State *L)
 void ax_open_device(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups },
-                                         { "_plugin_dir", plugin_dir }, { "_loaded", is_loaded }, { NULL, NULL } };
+                                         { "_cuda_environment", cuda_environment }, { "_loaded", is_loaded }, { NULL, NULL } };
   static const luaL_Reg methods[] = { { "pin_memory", pin_memory }, { "is_pinned", is_pinned }, { NULL, NULL } };
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);

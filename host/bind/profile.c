@@ -91,25 +91,60 @@ static int profile_start(lua_State *L)
 static int profile_stop(lua_State *L) { (void)L, ax_profile_stop(); return 0; }
 static int profile_clear(lua_State *L) { (void)L, ax_profile_clear(); return 0; }
 
-/* core._profile_events() -> light userdata of the first, their number, the size of one, how many were dropped */
-static int profile_events(lua_State *L)
+static void set_number(lua_State *L, const char *name, double value)
 {
-  int32_t n;
-  int64_t dropped;
-  lua_pushlightuserdata(L, (void *)ax_profile_events(&n, &dropped));
-  lua_pushnumber(L, n);
-  lua_pushnumber(L, sizeof(ax_profile_event));
-  lua_pushnumber(L, (double)dropped);
-  return 4;
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
 }
 
-/* core._profile_text(number) -> text or nil */
-static int profile_text(lua_State *L)
+/* Nothing for the number of no text. */
+static void set_text(lua_State *L, const char *name, int32_t number)
 {
-  const char *text = ax_profile_text_of((int32_t)luaL_checkinteger(L, 1));
-  if (!text) return 0;
-  lua_pushstring(L, text);
-  return 1;
+  lua_pushstring(L, ax_profile_text_of(number)); /* NULL: nil */
+  lua_setfield(L, -2, name);
+}
+
+/* Pushes an event; `zero`: when the first began. */
+static void push_event(lua_State *L, const ax_profile_event *e, int64_t zero)
+{
+  static const char *const kinds[] = { "cpu_op", "backward", "optimizer", "user_annotation", "collective" };
+  lua_createtable(L, 0, 16);
+  set_number(L, "start", (double)(e->start - zero) / 1000);
+  set_number(L, "cpu_time", e->end ? (double)(e->end - e->start) / 1000 : 0);
+  set_number(L, "flops", (double)e->flops);
+  set_number(L, "bytes", (double)e->bytes);
+  set_number(L, "depth", e->depth);
+  if (e->parent >= 0) set_number(L, "parent", e->parent + 1);
+  lua_pushstring(L, kinds[e->kind]);
+  lua_setfield(L, -2, "category");
+  set_text(L, "name", e->name);
+  set_text(L, "place", e->place);
+  set_text(L, "stack", e->stack);
+  set_text(L, "input_shapes", e->shapes);
+  set_text(L, "modules", e->modules);
+}
+
+/* core._profile_events() -> list of events, their number, how many were dropped.  Times in microseconds. */
+static int profile_events(lua_State *L)
+{
+  const ax_profile_event *all;
+  int32_t n, now;
+  int64_t dropped;
+
+  ax_bind_enter(L);
+  all = ax_profile_events(&n, &dropped);
+  const int64_t zero = n > 0 ? all[0].start : 0;
+  lua_createtable(L, n, 0);
+  for (int32_t i = 0; i < n; i++) {
+    all = ax_profile_events(&now, &dropped); /* a finaliser that runs meanwhile may add some, and move them */
+    if (i >= now) break;
+    const ax_profile_event e = all[i];
+    push_event(L, &e, zero);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushnumber(L, n);
+  lua_pushnumber(L, (double)dropped);
+  return 3;
 }
 
 /* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while nothing records */
@@ -136,7 +171,7 @@ void ax_open_profile(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_profile_start", profile_start }, { "_profile_stop", profile_stop }, { "_profile_clear", profile_clear },
-    { "_profile_events", profile_events }, { "_profile_text", profile_text }, { "_profile_push", profile_push },
+    { "_profile_events", profile_events }, { "_profile_push", profile_push },
     { "_profile_pop", profile_pop }, { NULL, NULL },
   };
   module_call = LUA_NOREF; /* a reference of a state that is gone is no one's */

@@ -6,25 +6,14 @@
 ---   end)
 ---
 --- The core notes an event for every op, gradient rule, optimizer pass and named range while a profile records; nothing is noted, and
---- nothing costs, otherwise.  This module reads the events where they lie.  Times are the host's: on a GPU each op is waited for
+--- nothing costs, otherwise.  Times are the host's: on a GPU each op is waited for
 --- while its profile lasts, so that they are those of the work.
 local core = require "accelerate.core"
-local ffi = require "ffi"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
-
--- host/profile.h has the same declaration.
-ffi.cdef [[
-typedef struct accelerate_profile_event {
-  int64_t start, end, flops, bytes;
-  int32_t parent, name, place, stack, shapes, modules, kind, depth;
-} accelerate_profile_event;
-]]
-local EVENT = ffi.typeof("const accelerate_profile_event *")
-local KINDS = { [0] = "cpu_op", "backward", "optimizer", "user_annotation", "collective" }
 
 local M = {}
 
@@ -45,32 +34,14 @@ local M = {}
 
 --- What was noted so far, as Lua tables.
 local function read_events()
-  local pointer, n, size, dropped = core._profile_events()
-  assert(size == ffi.sizeof("accelerate_profile_event"), "profiler.lua and host/profile.h differ")
-  local list, at, texts = {}, ffi.cast(EVENT, pointer), {}
-  local function text(number)
-    if number == 0 then return nil end
-    local known = texts[number]
-    if known == nil then
-      known = core._profile_text(number)
-      texts[number] = known
-    end
-    return known
-  end
-  local zero = n > 0 and at[0].start or 0LL
-  for i = 0, n - 1 do
-    local e = at[i]
-    local time = e["end"] ~= 0 and tonumber(e["end"] - e.start) / 1000 or 0
-    list[i + 1] = {
-      name = text(e.name) or "?", place = text(e.place) or "", category = KINDS[e.kind], start = tonumber(e.start - zero) / 1000,
-      cpu_time = time, self_cpu_time = time, flops = tonumber(e.flops), bytes = tonumber(e.bytes), self_bytes = tonumber(e.bytes),
-      parent = e.parent >= 0 and e.parent + 1 or nil, depth = e.depth, input_shapes = text(e.shapes), stack = text(e.stack),
-      modules = text(e.modules),
-    }
-    local parent = list[i + 1].parent and list[list[i + 1].parent]
+  local list, _, dropped = core._profile_events()
+  for _, event in ipairs(list) do
+    event.name, event.place = event.name or "?", event.place or ""
+    event.self_cpu_time, event.self_bytes = event.cpu_time, event.bytes
+    local parent = event.parent and list[event.parent]
     if parent then
-      parent.self_cpu_time = parent.self_cpu_time - time
-      parent.self_bytes = parent.self_bytes - list[i + 1].bytes
+      parent.self_cpu_time = parent.self_cpu_time - event.cpu_time
+      parent.self_bytes = parent.self_bytes - event.bytes
     end
   end
   return list, dropped

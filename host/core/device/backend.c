@@ -77,17 +77,32 @@ static ax_status load_cpu(const ax_backend **out)
   return *out ? AX_OK : ax_fail(AX_ENOIMPL, "no CPU plugin could be loaded:%s", said);
 }
 
-/* The reason why there is no CUDA does not change while a process lives: it is found once and told each time.
- * ACCEL_CUDA_PLUGIN names another file (tests of devices bring one that needs no GPU). */
+/* ACCEL_CUDA_PLUGIN names another file (tests of devices bring one that needs no GPU). */
+static void cuda_path(char *path, size_t size)
+{
+  const char *named = getenv("ACCEL_CUDA_PLUGIN");
+  if (named && *named) snprintf(path, size, "%s", named);
+  else snprintf(path, size, "%s/libax_cuda.so", plugin_dir);
+}
+
+const char *ax_backend_environment(char *path, size_t size)
+{
+  void *lib;
+
+  cuda_path(path, size);
+  lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const ax_backend_environment_entry tell = lib ? (ax_backend_environment_entry)dlsym(lib, AX_BACKEND_ENVIRONMENT) : NULL;
+  return tell ? tell() : NULL; /* the library stays: the text is its own */
+}
+
+/* The reason why there is no CUDA does not change while a process lives: it is found once and told each time. */
 static ax_status load_cuda(const ax_backend **out)
 {
   static char reason[900];
-  const char *named = getenv("ACCEL_CUDA_PLUGIN");
   char path[4200];
 
   if (!*reason) {
-    if (named && *named) snprintf(path, sizeof path, "%s", named);
-    else snprintf(path, sizeof path, "%s/libax_cuda.so", plugin_dir);
+    cuda_path(path, sizeof path);
     if (access(path, F_OK) != 0) snprintf(reason, sizeof reason, "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)", path);
     else *out = open_plugin(path, reason, sizeof reason);
     if (*out && !(*out)->memory) { /* a file that somebody named, and of another kind */

@@ -3,7 +3,6 @@ local core = require "accelerate.core"
 local ffi = require "ffi"
 
 ffi.cdef [[
-const char *ax_cuda_environment(void);
 char *realpath(const char *path, char *resolved);
 ]]
 
@@ -71,24 +70,17 @@ end
 
 -- ---- CUDA --------------------------------------------------------------------------------------------------------
 
-local function plugin_path()
-  local named = os.getenv("ACCEL_CUDA_PLUGIN")
-  return named and named ~= "" and named or core._plugin_dir() .. "/libax_cuda.so"
-end
-
 local function split(line)
   local fields = {}
   for field in (line .. "\t"):gmatch("([^\t]*)\t") do fields[#fields + 1] = field end
   return fields
 end
 
---- What the CUDA plugin says of itself; nil where there is none, or it is too old to say anything.
+--- What the CUDA plugin says of this machine, and its file; nil where there is none, or it is too old to say anything.
 local function plugin_report()
-  local opened, lib = pcall(ffi.load, plugin_path())
-  if not opened then return nil end
-  local told, report = pcall(function() return ffi.string(lib.ax_cuda_environment()) end)
-  if not told then return nil end
-  local found = { device = {}, library = {} }
+  local path, report = core._cuda_environment()
+  if not report then return nil end
+  local found = { device = {}, library = {}, path = path }
   for line in report:gmatch("[^\n]+") do
     local fields = split(line)
     if found[fields[1]] then table.insert(found[fields[1]], fields) else found[fields[1]] = fields[2] end
@@ -106,7 +98,7 @@ local function cuda()
   local visible = os.getenv("CUDA_VISIBLE_DEVICES")
   if visible then add("CUDA_VISIBLE_DEVICES", ('"%s"'):format(visible)) end
   if not report then return lines end
-  add("CUDA backend", plugin_path())
+  add("CUDA backend", report.path)
   add("CUDA runtime, of this build", report.runtime .. ", machine code for " .. report.build:gsub(":", ", "))
   add("CUDA of the driver", report.driver == "0.0" and "no driver" or report.driver .. (function()
     local version = field_of("/proc/driver/nvidia/version", "Kernel Module%s+[^%d]*([%d%.]+)")

@@ -402,6 +402,4 @@ function M.reset()
   M.GradientState._reset_state()
 end
 
-function M.is_initialized() return settings ~= nil end
-
 return M

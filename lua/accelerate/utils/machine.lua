@@ -1,20 +1,7 @@
 --- The machine: ports, GPUs (asked of the driver, without touching a device), and a basic configuration file.
 local core = require "accelerate.core"
-local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
-
-ffi.cdef [[
-struct accelerate_address { uint16_t family, port; uint32_t address; char zero[8]; };  /* sockaddr_in on Linux */
-int socket(int domain, int type, int protocol);
-int bind(int fd, const struct accelerate_address *address, uint32_t length);
-int connect(int fd, const struct accelerate_address *address, uint32_t length);
-int getsockname(int fd, struct accelerate_address *address, uint32_t *length);
-int close(int fd);
-uint16_t htons(uint16_t n);
-uint32_t htonl(uint32_t n);
-]]
-local C = ffi.C
 
 local fail = options.fail
 
@@ -22,41 +9,17 @@ local M = {}
 
 -- ---- ports -----------------------------------------------------------------------------------------------------------
 
-local AF_INET, SOCK_STREAM, LOOPBACK = 2, 1, 0x7F000001
-
-local function with_socket(what, body)
-  local fd = C.socket(AF_INET, SOCK_STREAM, 0)
-  if fd < 0 then fail("%s: no socket can be made here (error %d)", what, ffi.errno()) end
-  local result = body(fd)
-  C.close(fd)
-  return result
-end
-
-local function address(port)
-  local a = ffi.new("struct accelerate_address")
-  a.family, a.port, a.address = AF_INET, C.htons(port), C.htonl(LOOPBACK)
-  return a
-end
-
 --- Whether something on this machine listens on a TCP port.
 ---@param port integer? default 29500
 ---@return boolean
 function M.is_port_in_use(port)
   port = options.value("is_port_in_use", "port", port, { "integer", default = 29500, min = 1, max = 65535 })
-  return with_socket("is_port_in_use", function(fd) return C.connect(fd, address(port), 16) == 0 end)
+  return core._port_in_use(port)
 end
 
 --- A TCP port of this machine that nothing uses now.
 ---@return integer
-function M.get_free_port()
-  local port = with_socket("get_free_port", function(fd)
-    local a, length = address(0), ffi.new("uint32_t[1]", 16)
-    if C.bind(fd, a, 16) ~= 0 or C.getsockname(fd, a, length) ~= 0 then return 0 end
-    return C.htons(a.port)
-  end)
-  if port == 0 then fail("get_free_port: the system gave none (error %d)", ffi.errno()) end
-  return port
-end
+function M.get_free_port() return core._free_port() end
 
 -- ---- GPUs ------------------------------------------------------------------------------------------------------------
 
