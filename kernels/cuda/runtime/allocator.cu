@@ -7,7 +7,8 @@
  * Memory is ordered by stream.  What the main pool hands out is used in the computing stream, so a block that was given back may be handed
  * out again at once: whoever used it before is ahead in the stream.  The sending pool is written by the copy stream, see device.h.
  *
- * A request that finds no room runs the Lua collector, then gives unused segments back to the driver, then fails with a list of what is live. */
+ * A request that finds no room runs the Lua collector and gives unused segments back to the driver, does both once more without LuaJIT's traces,
+ * which hold tensors too, and then fails with a list of what is live. */
 #include "device.h"
 #include "watch.h"
 
