@@ -7,9 +7,9 @@ local function run(n, body, options)
   local path = processes.script("local core = require 'accelerate.core'\nlocal dist, rank, line = core.dist, core.dist.rank(), debug.getinfo\n" .. body)
   local arguments = { "--num_processes", tostring(n), path }
   for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
-  local began = processes.now()
+  local elapsed = processes.stopwatch()
   local status, _, err = host.run(arguments, { seconds = 60 })
-  return status, err, processes.now() - began, path
+  return status, err, elapsed(), path
 end
 
 local function last_line(text) return text:match("([^\n]*)\n?$") end
@@ -46,7 +46,7 @@ describe("a failing rank", function()
     ]])
     assert.equal(1, status)
     has(err, "caught: [^\n]*:9: all_reduce: rank 1 failed: [^\n]*:7: boom\n")
-    has(err, "rank 0 +in #2, all_reduce%(float32, 3 elements, sum%) at [^\n]*:9, for 0.%d s\n")
+    has(err, "rank 0 +in #2, all_reduce%(float32, 3 elements, sum%) at [^\n]*:9, for %d+%.%d s\n")
     has(last_line(err), "^accel%-run: rank 1 failed at .*:7 %(exit status 1%)$")
     lacks(err, "rank 0 of 2 failed")
   end)
@@ -226,7 +226,7 @@ describe("a wait", function()
       { "--stall_report", "0.3", "--timeout", "1.2" })
     assert.equal(1, status)
     assert.is_true(seconds < 4, seconds)
-    has(err, "no progress for 0 s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for 0.%d s\n  rank 1 +running for 0.%d s since #1, barrier%(%) at [^\n]*:3\n")
+    has(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d s since #1, barrier%(%) at [^\n]*:3\n")
     has(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 %(%-%-timeout sets the limit%)")
     has(last_line(err), "rank 0 failed at .*:5 ")
   end)
@@ -287,7 +287,7 @@ describe("a stopped rank", function()
     local status, _, err = r:wait(3)
     assert.equal(128 + processes.SIGSTOP, status)
     has(err, "rank 2 of 3 was stopped by SIGSTOP and did not go on within 0.5 s; it was ")
-    has(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for 0.%d s\n  rank 1 +in #")
+    has(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for %d+%.%d s\n  rank 1 +in #")
     has(last_line(err), "rank 2 was stopped by SIGSTOP and did not go on within 0.5 s, last seen at [^\n]*:%d+ %(exit status 147%)$")
     assert.is_true(r:nothing_left(1))
   end)

@@ -43,10 +43,10 @@ local function round(path, target, sig)
   r:expect("ready\n", 20)
   processes.sleep(math.random() * 0.03)
   local victim = math.random(0, RANKS - 1)
-  local began = processes.now()
+  local elapsed = processes.stopwatch()
   processes.kill(target == "rank" and pids[victim] or r.pid, sig)
   local status, _, err = r:wait(20)
-  local seconds = processes.now() - began
+  local seconds = elapsed()
   assert(r:nothing_left(1), "ranks outlived the run: " .. err)
   return status, err, seconds, victim
 end

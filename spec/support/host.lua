@@ -20,8 +20,34 @@ local function read(path)
   return text
 end
 
+local processors = (function()
+  local pipe = io.popen("nproc")
+  local n = pipe:read("*n")
+  pipe:close()
+  return n or 1
+end)()
+
+local function first_line(path)
+  local f = io.open(path)
+  local line = f and f:read("*l")
+  if f then f:close() end
+  return line or ""
+end
+
+--- How many times longer than on a free machine things may take now: 1 while there is a processor for everything that runs
+--- besides this process and the processes `own`; else four times the number of what runs by processor.
+---@param own? integer[] what is waited for: its own use of processors is no excuse
+---@return number
+function M.stretch(own)
+  local others = tonumber(first_line("/proc/loadavg"):match("(%d+)/%d+") or 1) - 1
+  for _, pid in pairs(own or {}) do
+    if first_line(("/proc/%d/stat"):format(pid)):match("%) (%a) ") == "R" then others = others - 1 end
+  end
+  return others < processors and 1 or 4 * (others + 1) / processors
+end
+
 --- Runs the host with a list of arguments and waits for its end.
---- Raises when it takes longer than `seconds`.
+--- Raises when it takes longer than `seconds` of a free machine.
 ---@param arguments string[]
 ---@param options? { stdin?: string, env?: table<string, string>, seconds?: number, folder?: string }
 ---@return integer status as the shell gives it: 128 + signal when it was killed
@@ -29,7 +55,7 @@ end
 ---@return string stderr
 function M.run(arguments, options)
   options = options or {}
-  local seconds = options.seconds or 60
+  local seconds = (options.seconds or 60) * M.stretch()
   local base = os.tmpname()
   local words = {}
   for name, value in pairs(options.env or {}) do words[#words + 1] = name .. "=" .. quote(value) end

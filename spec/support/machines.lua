@@ -38,6 +38,15 @@ function M.send(port, text)
   end)
 end
 
+--- Whether anybody is connected to `port` of this host.
+function M.connected(port)
+  local held = (": %08X:%04X %08X:%%x+ 01 "):format(0x0100007f, port, 0x0100007f)
+  for line in io.lines "/proc/net/tcp" do
+    if line:find(held) then return true end
+  end
+  return false
+end
+
 function M.free_port()
   local port, close = M.listen()
   close()

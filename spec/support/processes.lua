@@ -69,13 +69,29 @@ function M.alive(pid)
   return state ~= nil and state ~= "Z" and state ~= "X"
 end
 
+--- Starts a clock; what it returns gives the seconds since, as a free machine would have taken them.
+---@return fun(): number
+function M.stopwatch()
+  local began, stretch = M.now(), host.stretch()
+  return function()
+    local seconds = M.now() - began
+    return seconds / math.max(stretch, host.stretch())
+  end
+end
+
 --- Waits for `condition` to hold; returns whether it came to.
-function M.wait_until(seconds, condition)
-  local deadline = M.now() + seconds
+---@param seconds number of a free machine
+---@param condition fun(): any
+---@param own? integer[] processes that are waited for
+function M.wait_until(seconds, condition, own)
+  local began, stretch, polls = M.now(), 1, 0
   repeat
     if condition() then return true end
     M.sleep(0.002)
-  until M.now() > deadline
+    polls = polls + 1
+    local passed = M.now() - began
+    if polls % 50 == 0 or passed > seconds * stretch then stretch = math.max(stretch, host.stretch(own)) end
+  until passed > seconds * stretch
   return condition()
 end
 
@@ -115,7 +131,7 @@ function Run:signal(sig) return M.kill(self.pid, sig) end
 
 --- Waits until the run's output has `pattern` in it.
 function Run:expect(pattern, seconds)
-  if not M.wait_until(seconds, function() return self:stdout():find(pattern) or self:stderr():find(pattern) end) then
+  if not M.wait_until(seconds, function() return self:stdout():find(pattern) or self:stderr():find(pattern) end, self.rank_pids) then
     self:destroy()
     error(("%q did not appear; stdout: %s\nstderr: %s"):format(pattern, self:stdout(), self:stderr()), 2)
   end
@@ -149,7 +165,7 @@ end
 ---@return string stderr
 function Run:wait(seconds)
   local status = ffi.new("int[1]")
-  if not M.wait_until(seconds, function() return C.waitpid(self.pid, status, WNOHANG) == self.pid end) then
+  if not M.wait_until(seconds, function() return C.waitpid(self.pid, status, WNOHANG) == self.pid end, self.rank_pids) then
     self:destroy()
     error(("still running after %g s\nstdout: %s\nstderr: %s"):format(seconds, self:stdout(), self:stderr()), 2)
   end
@@ -164,7 +180,7 @@ function Run:nothing_left(seconds)
       if M.alive(pid) then return false end
     end
     return true
-  end)
+  end, self.rank_pids)
 end
 
 --- Goes in front of a script: prints the process id of each rank.
