@@ -316,7 +316,6 @@ static int address(lua_State *L)
 
 /* ---- data_ptr */
 
-/* No loop over names: LuaJIT 2.1.0-beta3 compiles ffi.typeof in one, with the type of the first turn for all. */
 static const char cast_pointer[] =
   "local ffi = require 'ffi'\n"
   "local cast, typeof = ffi.cast, ffi.typeof\n"

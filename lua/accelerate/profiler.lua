@@ -46,7 +46,6 @@ local function read_events()
   end
   return list, dropped
 end
-jit.off(read_events, true)  -- tables of mixed fields; it runs once for each profile
 
 -- ---- averages
 

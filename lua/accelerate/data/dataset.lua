@@ -6,18 +6,21 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local enumerable = require "accelerate.utils.enumerable"
 
 local fail, show = options.fail, options.show
 
 local M = {}
 
---- Base class of datasets. A loader needs none of what it adds: any table with `get` and `len` will do. What it adds are
+--- Base class of datasets: `dataset[1]` is sample 1 (a list of its parts when it has several), `#dataset` their number, and
+--- `for i, x, y in ipairs(dataset) do` walks them. A loader needs none of what it adds: any table with `get` and `len` will do. What it adds are
 --- Hugging Face's ways to make one dataset of another (transforms_of.lua), and constructors: from_list, from_table, from_csv,
 --- from_json, from_generator.
 ---@class accelerate.Dataset
 ---@field get fun(self, i: integer): any, ...
 ---@field len fun(self): integer
 local Dataset = class("Dataset")
+enumerable.of_get(Dataset)
 M.Dataset = Dataset
 
 local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split", "with_transform" }
@@ -30,11 +33,12 @@ end
 --- A TableDataset of columns given as { name = list }.
 Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
---- Base class of streams: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be
+--- Base class of streams, which `for i, x, y in ipairs(stream) do` walks too: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be
 --- missing.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
 local IterableDataset = class("IterableDataset")
+enumerable.of_iter(IterableDataset)
 M.IterableDataset = IterableDataset
 
 for _, name in ipairs { "map", "filter", "shuffle", "take", "skip" } do

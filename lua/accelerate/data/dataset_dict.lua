@@ -41,6 +41,10 @@ function DatasetDict:init(datasets)
   end
 end
 
+--- `for name, dataset in pairs(dict) do`, sorted by name; `#dict` is how many there are.
+function DatasetDict:__pairs() return ordered.pairs(self) end
+function DatasetDict:__len() return ordered.count(self) end
+
 --- The names, sorted.
 ---@return string[]
 function DatasetDict:splits() return ordered.sorted_keys(self) end

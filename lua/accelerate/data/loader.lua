@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local collate = require "accelerate.data.collate"
 local dataset_module = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
+local enumerable = require "accelerate.utils.enumerable"
 local sampler_module = require "accelerate.data.sampler"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
@@ -49,6 +50,7 @@ local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_wo
 ---@field background boolean? nil: where it pays
 ---@field pin_memory boolean
 local DataLoader = class("DataLoader")
+enumerable.of_iter(DataLoader)
 
 local function refuse(given, names, because)
   for _, name in ipairs(names) do
@@ -455,7 +457,8 @@ function DataLoader:__call()
   fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", class.of(self).__name)
 end
 
---- Starts a pass: `for images, labels in loader:iter() do … end`. Gives the batch's parts as several values, or one
+--- Starts a pass: `for images, labels in loader:iter() do … end`, or, counting batches from 1, as Python's enumerate does:
+--- `for i, images, labels in ipairs(loader) do … end`. Gives the batch's parts as several values, or one
 --- table when the samples are tables. Warns when there are samples, but drop_last leaves not one
 --- batch of them.
 ---@return function
@@ -472,7 +475,7 @@ end
 --- collector finds them). The loader can still be used.
 function DataLoader:close() workers.close(self) end
 
---- The number of batches of a pass. Raises when it is not known: a sampler or a stream without len().
+--- The number of batches of a pass, which `#loader` gives too. Raises when it is not known: a sampler or a stream without len().
 ---@return integer
 function DataLoader:len()
   local counted = self.batch_sampler or self.sampler or self.dataset

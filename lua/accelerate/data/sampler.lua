@@ -1,6 +1,7 @@
 --- Samplers: the order in which a loader reads a dataset.
 ---
---- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them. Those below also take
+--- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them. `#sampler` is its len(), and
+--- `for i, position in ipairs(sampler) do` counts what iter() gives. Those below also take
 --- `iter(skip)`, which starts `skip` positions (batches) later without looking at the ones before.
 ---
 --- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at draw number `epoch` of
@@ -10,6 +11,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local enumerable = require "accelerate.utils.enumerable"
 
 local fail, show = options.fail, options.show
 
@@ -34,6 +36,7 @@ end
 --- 1, 2, … n.
 ---@class accelerate.SequentialSampler
 local SequentialSampler = class("SequentialSampler")
+enumerable.of_iter(SequentialSampler)
 SequentialSampler.seekable = true
 M.SequentialSampler = SequentialSampler
 
@@ -108,6 +111,7 @@ local FURTHER = 2 ^ 40 -- where a pass that needs more draws than one finds them
 ---@field generator accelerate.Generator always there; what ranks have to agree on
 ---@field epoch integer? of the next pass, once set_epoch was called
 local DrawnSampler = class("DrawnSampler")
+enumerable.of_iter(DrawnSampler)
 DrawnSampler.seekable = true
 M.DrawnSampler = DrawnSampler
 
@@ -376,6 +380,7 @@ end
 ---@class accelerate.DistributedSampler
 ---@field epoch integer of all passes until set_epoch is called again
 local DistributedSampler = class("DistributedSampler")
+enumerable.of_iter(DistributedSampler)
 DistributedSampler.seekable = true
 M.DistributedSampler = DistributedSampler
 
@@ -423,6 +428,7 @@ access_of[DistributedSampler.iter] = share_of
 ---@field batch_size integer
 ---@field drop_last boolean
 local BatchSampler = class("BatchSampler")
+enumerable.of_iter(BatchSampler)
 M.BatchSampler = BatchSampler
 
 local BATCH_OPTIONS = { batch_size = { "integer", min = 1 }, drop_last = { "boolean", default = false } }

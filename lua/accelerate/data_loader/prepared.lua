@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local enumerable = require "accelerate.utils.enumerable"
 local random = require "accelerate.utils.random"
 local sending = require "accelerate.data_loader.transfer"
 local state = require "accelerate.state"
@@ -189,7 +190,7 @@ end
 ---@param more integer
 function Loader:_without(more)
   local copy = getmetatable(self).new()
-  for name, value in pairs(self) do rawset(copy, name, value) end
+  for name, value in next, self do rawset(copy, name, value) end
   copy._skip = self._skip + more
   copy._end, copy._remainder, copy._pass = false, -1, nil
   -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the original starts at its
@@ -382,8 +383,10 @@ end
 ---@param name string
 ---@param methods table
 function M.define(name, methods)
-  return properties.define(name, { get = GET, methods = properties.merge(Loader, methods),
+  local Class = properties.define(name, { get = GET, methods = properties.merge(Loader, methods),
     call = function() fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", name) end })
+  enumerable.of_iter(Class)
+  return Class
 end
 
 --- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it is not known.

@@ -1,6 +1,7 @@
 --- Which rank gets which samples: pure arithmetic over batch samplers and streams, as in Accelerate.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local enumerable = require "accelerate.utils.enumerable"
 
 local fail = options.fail
 
@@ -98,6 +99,7 @@ end
 ---@field even_batches boolean may be assigned
 ---@field real_items integer? how many items the last round had before it was filled; nil until a pass has filled one
 local Shard = class("BatchSamplerShard")
+enumerable.of_iter(Shard)
 Shard.seekable = true  -- iter takes a number of batches to leave out
 
 local SHARD = {
@@ -271,6 +273,7 @@ end
 --- round; a last round that is not full is completed from the first one, or dropped with drop_last.
 ---@class accelerate.IterableDatasetShard
 local Stream = class("IterableDatasetShard")
+enumerable.of_iter(Stream)
 
 local STREAM = {
   batch_size = { "integer", default = 1, min = 1 },
@@ -365,6 +368,7 @@ M.IterableDatasetShard = Stream
 ---@field batch_sampler table
 ---@field skip_batches integer
 local Skip = class("SkipBatchSampler")
+enumerable.of_iter(Skip)
 Skip.seekable = true
 
 ---@param batch_sampler table with iter()

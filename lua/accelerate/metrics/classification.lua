@@ -6,10 +6,6 @@ local options = require "accelerate.utils.options"
 
 local fail, show = options.fail, options.show
 
--- Not compiled: with the compiler of LuaJIT 2.1.0-beta3 (Debian 12's) about one run in twelve of the spec gave an F1 of 0 where labels change
--- between numbers and strings; without it none in twenty did. These run once for each result, over a handful of labels.
-jit.off(true, true)
-
 local M = {}
 
 --- Base: counts of pairs.

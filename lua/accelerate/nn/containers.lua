@@ -123,7 +123,11 @@ local function slice(self, first, last)
   return part
 end
 
+local function pairs_of(self) return ipairs(list_of(self)) end
+
 local function add_methods(Class)
+  -- #list; `for i, module in ipairs(list) do`; pairs is the same.
+  Class.__len, Class.__ipairs, Class.__pairs = len, pairs_of, pairs_of
   --- Adds a module at the end.
   ---@param module accelerate.nn.Module
   ---@return accelerate.nn.Module self
@@ -145,7 +149,7 @@ local function add_methods(Class)
   Class.iter = iter
   --- A container of the same kind with the modules first..last (negative positions count from the end).
   Class.slice = slice
-  --- How many modules there are.
+  --- How many modules there are; `#list` gives it too.
   ---@return integer
   Class.len = len
 end
@@ -220,8 +224,8 @@ end
 local ModuleList = class("ModuleList", Module)
 ModuleList.__index, ModuleList.__newindex = index, newindex
 
---- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i = 1, layers:len() do x =
---- layers[i](x) end`.
+--- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i, layer in ipairs(self.layers) do x =
+--- layer(x) end`; `#self.layers`, `self.layers[1]`, `self.layers[-1]`.
 ---@param modules? accelerate.nn.Module[]
 function ModuleList:init(modules)
   if modules == nil then return end
@@ -309,11 +313,18 @@ local function make_dict(name, kind, read)
     end
   end
 
+  -- `for name, value in pairs(dict) do`, in order of registration; ipairs counts the values in that order.
+  Class.__pairs = Class.items
+  function Class:__ipairs() return ipairs(self:values()) end
+
   --- Whether there is an entry of this name.
   function Class:contains(key) return rawget(self, "_kinds")[key] == kind end
   --- The entry of this name, or nil.
   function Class:get(key) return rawget(self, "_kinds")[key] == kind and self[key] or nil end
+  --- How many entries there are; `#dict` gives it too.
+  ---@return integer
   function Class:len() return #self:_own(kind) end
+  Class.__len = Class.len
 
   --- Takes an entry out and returns it. Raises when there is none of that name.
   function Class:pop(key)
@@ -376,7 +387,10 @@ function ParameterList:init(values)
   if values ~= nil then self:extend(values) end
 end
 
+--- How many parameters there are; `#list` gives it too.
+---@return integer
 function ParameterList:len() return #self:_own("parameter") end
+ParameterList.__len = ParameterList.len
 
 ---@param value accelerate.Tensor
 ---@return accelerate.nn.ParameterList self
@@ -404,6 +418,7 @@ end
 
 --- `for i, p in list:iter() do`
 function ParameterList:iter() return ipairs(self:values()) end
+ParameterList.__ipairs, ParameterList.__pairs = ParameterList.iter, ParameterList.iter
 
 function ParameterList.__index(self, key)
   if type(key) ~= "number" then return Module.__index(self, key) end
