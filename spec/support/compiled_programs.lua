@@ -197,15 +197,15 @@ end
 
 --- Functions found by name through pcall and load, kept in tables by function, and called through those.
 function M.functions_as_keys(steps)
-  local names, about = {}, {}
-  for _, library in ipairs { "math", "string", "table", "bit", "os", "io", "coroutine", "nothing" } do
+  local entries, about = {}, {}
+  for _, library in ipairs { "math", "string", "table", "bit", "os", "io", "coroutine", "debug", "nothing" } do
     for _, name in ipairs { "abs", "floor", "max", "rep", "byte", "upper", "concat", "band", "clock", "missing", "type", "status", "sqrt" } do
-      names[#names + 1] = library .. "." .. name
+      entries[library .. "." .. name] = { name = library .. "." .. name, calls = 0 }
     end
   end
-  for _, name in ipairs(names) do
+  for name, entry in pairs(entries) do
     local found, fn = pcall(load("return " .. name))
-    if found and fn then about[fn] = { name = name, calls = 0 } end
+    if found and fn then about[fn] = entry end
   end
   local kinds, hits, misses = { math.abs, string.upper, print, math.floor, "text", 3, false }, 0, 0
   for step = 1, steps do
@@ -296,8 +296,10 @@ function M.numbers_of_c(steps)
     local r = rows[step % 8]
     r.value = r.value * 0.5 + step % 5
     r.count = r.count + 1
-    hash = hash * 6364136223846793005ULL + 1442695040888963407ULL
-    r.bits = bit.bxor(r.bits, hash)
+    if step % 4 == 0 then
+      hash = hash * 6364136223846793005ULL + 1442695040888963407ULL
+      r.bits = bit.bxor(r.bits, hash)
+    end
     if step % 32 == 0 then
       local k = tonumber(bit.rshift(hash, 60))
       sums[k] = (sums[k] or 0) + r.count % 3
