@@ -175,7 +175,8 @@ AX_FN double ax_tan_f64(double x) { return tan(x); }
 AX_FN float ax_logaddexp_f32(float a, float b)
 {
   const float hi = a > b ? a : b, d = fabsf(a - b);
-  return a == b ? a + 0x1.62e43p-1f : hi + ax_log1p_f32(ax_exp_f32(-d)) + (a + b) * 0.0f;
+  const float y = a == b ? a + 0x1.62e43p-1f : hi + ax_log1p_f32(ax_exp_f32(-d));
+  return a != a || b != b ? a + b : y;
 }
 AX_FN double ax_logaddexp_f64(double a, double b)
 {
@@ -184,7 +185,12 @@ AX_FN double ax_logaddexp_f64(double a, double b)
 }
 AX_FN float ax_xlogy_f32(float a, float b) { return a == 0.0f && b == b ? 0.0f : a * ax_log_f32(b); }
 AX_FN double ax_xlogy_f64(double a, double b) { return a == 0.0 && b == b ? 0.0 : a * log(b); }
-AX_FN float ax_hypot_f32(float a, float b) { return (float)sqrt((double)a * a + (double)b * b); }
+/* Infinite where a side is, also beside a NaN: as C's hypot. */
+AX_FN float ax_hypot_f32(float a, float b)
+{
+  const float y = (float)sqrt((double)a * a + (double)b * b);
+  return fabsf(a) == INFINITY || fabsf(b) == INFINITY ? INFINITY : y;
+}
 AX_FN double ax_hypot_f64(double a, double b) { return hypot(a, b); }
 
 /* Floor of the quotient, right where a / b rounds up to a whole number: as Python's //. */

@@ -391,6 +391,7 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
   r->args.in = r->in;
   r->args.a.n_list = -1;
 
+  while (last > 0 && lua_isnil(L, last)) last--; /* what a wrapper passes on without having it */
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
     const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2;

@@ -190,8 +190,9 @@ static int arange(lua_State *L)
     v[last == 1 ? 1 : i - 1] = x;
   }
   if (v[2] == 0) return ax_error(L, "arange", "step must not be 0");
+  if (v[2] > 0 ? v[1] < v[0] : v[1] > v[0])
+    return ax_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0], v[1], v[2]);
   count = ceil((v[1] - v[0]) / v[2]);
-  if (count < 0) return ax_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0], v[1], v[2]);
   if (count > 0x1p53) return ax_error(L, "arange", "%g elements are too many", count);
   n = (int64_t)count;
   if (n > 0 && !ax_is_float(f.dtype) && f.dtype != AX_BOOL)

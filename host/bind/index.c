@@ -362,6 +362,11 @@ static bool holds_tensor(lua_State *L, int key)
   return found;
 }
 
+static ax_tensor *cast(work *w, ax_tensor *t, ax_dtype to)
+{
+  return t->dtype == to ? t : apply1(w, AX_OP_CAST, t, (ax_attrs){ .i = { to }, .n_list = -1 });
+}
+
 /* x:copy_(where(named by the key, value, x)), every step of which is recorded if need be. */
 static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
 {
@@ -373,13 +378,14 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   ax_tensor *pair[2] = { count, NULL };
 
   in[0] = run(w, AX_OP_NE, &(ax_args){ .n_in = 2, .in = pair, .scalars = 2, .integral = 2, .a = { .n_list = -1 } });
-  if (v->t) { /* its elements, put where they belong among zeros */
+  if (v->t) { /* its elements, put where they belong among zeros; bools as bytes, since sums of bools are none */
+    const ax_dtype carrier = x->dtype == AX_BOOL ? AX_U8 : (ax_dtype)x->dtype;
     ax_tensor *wide = expand(w, v->t, picked), *flat, *placed;
     if (ax_to_box(w->L, key) || holds_tensor(w->L, key)) refuse_repeats(w, count);
-    if (wide->dtype != x->dtype) wide = apply1(w, AX_OP_CAST, wide, (ax_attrs){ .i = { x->dtype }, .n_list = -1 });
+    wide = cast(w, cast(w, wide, (ax_dtype)x->dtype), carrier);
     flat = reshape(w, wide, 1, &wide->numel);
     placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places }, &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
-    in[1] = reshape(w, placed, x->ndim, x->shape);
+    in[1] = cast(w, reshape(w, placed, x->ndim, x->shape), (ax_dtype)x->dtype);
   } else {
     a.scalars = 2;
     a.num[1] = v->number.num[0];

@@ -170,13 +170,22 @@ out:
   return st;
 }
 
+/* oneDNN walks the padding and multiplies these numbers as int: it ends never, or by a fault, where they are absurd. */
+static bool moderate(const ax_conv *v)
+{
+  enum { MOST = 1 << 15 };
+  for (int d = 0; d < 2; d++)
+    if (v->stride[d] > MOST || v->padding[d] > MOST || v->dilation[d] > MOST) return false;
+  return true;
+}
+
 static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 {
   bool done = false;
   ax_status st = AX_OK;
 
   if (ax_wino_fits(v)) return ax_wino(v, d, accumulate);
-  if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->h && v->w) {
+  if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->h && v->w && moderate(v)) {
     if (v->what == AX_CONV_WEIGHT) st = weight_by_dnnl(v, d, accumulate, &done);
     else st = by_dnnl(v, d, &done);
     if (st != AX_OK || done) return st;

@@ -203,8 +203,16 @@ out:
   return st;
 }
 
-/* The whole of it from plain rows, as (B, H, T, D): for masks that want a gradient. */
-static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
+/* t in type d.  New reference. */
+static ax_status in_type(ax_tensor *t, ax_dtype d, ax_tensor **out)
+{
+  if (t->dtype != d) return run_ints(AX_OP_CAST, t, d, 0, 0, 0, out);
+  *out = ax_tensor_retain(t);
+  return AX_OK;
+}
+
+/* The whole of it from plain rows, as (B, H, T, D), in the type of its arguments. */
+static ax_status plain_rows(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
 {
   ax_tensor *rk = NULL, *rv = NULL, *w = NULL, *kept = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
@@ -218,6 +226,26 @@ static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_ten
   st = ax_run2(AX_OP_MATMUL, kept ? kept : w, rv, out);
 out:
   ax_tensor_release(rk), ax_tensor_release(rv), ax_tensor_release(w), ax_tensor_release(kept);
+  return st;
+}
+
+/* For masks that want a gradient.  Half types compute in float32, as the fused row does: rounded scores would cost digits. */
+static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
+{
+  const bool autocast = ax_autocast_now.enabled;
+  const ax_dtype d = ax_is_half((ax_dtype)a->dtype) ? AX_F32 : (ax_dtype)a->dtype;
+  ax_tensor *given[4] = { a, k, v, mask }, *in[4] = { NULL }, *y = NULL;
+  ax_status st = AX_OK;
+
+  ax_autocast_now.enabled = false; /* products stay in this type */
+  for (int i = 0; i < 4; i++)
+    if (given[i]) AX_TRY(in_type(given[i], given[i]->dtype == AX_BOOL ? AX_BOOL : d, &in[i]));
+  AX_TRY(plain_rows(q, in[0], in[1], in[2], in[3], s, &y));
+  st = in_type(y, (ax_dtype)a->dtype, out);
+out:
+  ax_autocast_now.enabled = autocast;
+  for (int i = 0; i < 4; i++) ax_tensor_release(in[i]);
+  ax_tensor_release(y);
   return st;
 }
 
@@ -360,10 +388,17 @@ out:
   if (st != AX_OK && c->st == AX_OK) c->st = st;
 }
 
+/* Half types in float32; the tape rounds the results. */
+static ax_arg in_float(ax_grad *c, ax_arg x)
+{
+  return x.t && ax_is_half((ax_dtype)x.t->dtype) ? with_ints(c, AX_OP_CAST, x, AX_F32, 0, 0, 0) : x;
+}
+
 /* From plain rows, to be differentiated again: dV = P^T g, dS = softmax' (g V^T), dQ = dS K scale, dK = dS^T Q scale. */
 static void plain_gradient(ax_grad *c)
 {
-  const ax_arg q = IN(0), k = IN(1), v = IN(2);
+  const ax_arg q = in_float(c, IN(0)), k = in_float(c, IN(1)), v = in_float(c, IN(2));
+  const ax_arg mask = c->node->n_in > 3 && c->in[3] ? in_float(c, IN(3)) : (ax_arg){ 0 };
   ax_tensor *rk = NULL, *rv = NULL, *weights = NULL;
   ax_status st;
 
@@ -374,8 +409,8 @@ static void plain_gradient(ax_grad *c)
   if (!keep(c, st, rk).t) return;
   st = repeated(v.t, heads, &rv);
   if (!keep(c, st, rv).t) return;
-  st = plain_weights(q.t, rk, c->node->n_in > 3 ? c->in[3] : NULL, A->i[0], A->f[1], &weights);
-  const ax_arg p = keep(c, st, weights), g = with_ints(c, AX_OP_TRANSPOSE, G, 1, 2, 0, 0);
+  st = plain_weights(q.t, rk, mask.t, A->i[0], A->f[1], &weights);
+  const ax_arg p = keep(c, st, weights), g = in_float(c, with_ints(c, AX_OP_TRANSPOSE, G, 1, 2, 0, 0));
   const ax_arg dp = bin(c, AX_OP_MATMUL, g, with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = rv }, 2, 3, 0, 0));
   const ax_arg ds = mul(c, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ dp, p }, &(ax_attrs){ .i = { 3 }, .n_list = -1 }), NUM(A->f[1]));
   if (WANTS(0)) give(c, 0, bin(c, AX_OP_MATMUL, ds, (ax_arg){ .t = rk }));

@@ -10,17 +10,18 @@ enum { STRIDE = 0, PADDING = 2, DILATION = 4, GROUPS = 6 };
 
 static const char *shown(const ax_infer *q) { return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_'); }
 
-static ax_status check_numbers(const ax_infer *q, const int64_t *i)
+static ax_status check_numbers(const ax_infer *q, const int64_t *i, const ax_tensor *w)
 {
+  ax_status st = AX_OK;
   for (int d = 0; d < 2; d++) {
-    if (i[STRIDE + d] < 1) return ax_fail(AX_ERANGE, "%s: stride must be at least 1, got %lld", shown(q), (long long)i[STRIDE + d]);
-    if (i[PADDING + d] < 0) return ax_fail(AX_ERANGE, "%s: padding must not be negative, got %lld", shown(q), (long long)i[PADDING + d]);
-    if (i[DILATION + d] < 1) return ax_fail(AX_ERANGE, "%s: dilation must be at least 1, got %lld", shown(q), (long long)i[DILATION + d]);
-    if (i[STRIDE + d] > INT32_MAX || i[PADDING + d] > INT32_MAX || i[DILATION + d] > INT32_MAX)
-      return ax_fail(AX_ERANGE, "%s: stride, padding and dilation must be below 2^31", shown(q));
+    AX_TRY(need_within(shown(q), "stride", i[STRIDE + d], 1, INT32_MAX));
+    AX_TRY(need_within(shown(q), "padding", i[PADDING + d], 0, INT32_MAX / 2));
+    AX_TRY(need_within(shown(q), "dilation", i[DILATION + d], 1, INT32_MAX));
+    if (w->ndim == 4) AX_TRY(need_within(shown(q), "the kernel's size", w->shape[2 + d], 0, INT32_MAX));
   }
-  if (i[GROUPS] < 1) return ax_fail(AX_ERANGE, "%s: groups must be at least 1, got %lld", shown(q), (long long)i[GROUPS]);
-  return AX_OK;
+  AX_TRY(need_within(shown(q), "groups", i[GROUPS], 1, INT32_MAX));
+out:
+  return st;
 }
 
 static ax_status check_types(const ax_infer *q, const ax_tensor *a, const ax_tensor *b)
@@ -37,6 +38,17 @@ static int64_t windows(const int64_t *i, int d, int64_t size, int64_t kernel)
   return room < 0 ? 0 : room / i[STRIDE + d] + 1;
 }
 
+/* Numbers that have no effect become small ones: a stride beyond the last window, a dilation of a single element.  Libraries
+ * multiply them as int. */
+static void settle_numbers(int64_t *i, const int64_t *input, const int64_t *kernel)
+{
+  for (int d = 0; d < 2; d++) {
+    if (kernel[d] == 1) i[DILATION + d] = 1;
+    const int64_t room = input[d] + 2 * i[PADDING + d] - i[DILATION + d] * (kernel[d] - 1) - 1;
+    if (room >= 0 && i[STRIDE + d] > room) i[STRIDE + d] = room + 1;
+  }
+}
+
 ax_status ax_infer_convolution(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *w = INPUT(1), *b = q->args->n_in > 2 ? INPUT(2) : NULL;
@@ -44,7 +56,7 @@ ax_status ax_infer_convolution(ax_infer *q)
   int64_t shape[4];
   ax_status st;
 
-  if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, i)) != AX_OK) return st;
+  if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, i, w)) != AX_OK) return st;
   if (x->ndim != 4 || w->ndim != 4)
     return ax_fail(AX_ESHAPE, "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s", shown(q), TEXT(x), TEXT(w));
   if (w->numel == 0) return ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", shown(q), TEXT(w));
@@ -64,6 +76,7 @@ ax_status ax_infer_convolution(ax_infer *q)
     if ((shape[2 + d] = windows(i, d, x->shape[2 + d], w->shape[2 + d])) == 0)
       return ax_fail(AX_ESHAPE, "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the kernel spans %lld", shown(q), TEXT(w), TEXT(x), d + 3,
                      (long long)(x->shape[2 + d] + 2 * i[PADDING + d]), (long long)(i[DILATION + d] * (w->shape[2 + d] - 1) + 1));
+  settle_numbers(q->a.i, x->shape + 2, w->shape + 2);
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 1 << 8;
   out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
@@ -81,6 +94,7 @@ ax_status ax_infer_convolution_input(ax_infer *q)
   for (int d = 0; d < 2; d++)
     if (windows(i, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
       return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q), TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
+  settle_numbers(q->a.i, shape + 2, w->shape + 2);
   q->contiguous = 2;
   q->channels_last = 1 | 1 << 8;
   out_like(q, 0, (ax_dtype)g->dtype, 4, shape);
@@ -95,6 +109,7 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
   if (st != AX_OK) return st;
   if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] || x->shape[0] != g->shape[0])
     return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x), TEXT(g));
+  settle_numbers(q->a.i, x->shape + 2, shape + 2);
   q->channels_last = 1 | 2;
   out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, 4, shape);
   return AX_OK;
@@ -194,7 +209,7 @@ static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64
   AX_TRY(widen(q, INPUT(0), dims, &x));
   AX_TRY(weight_of(q, dims, &w));
   AX_TRY(check_types(q, x, w));
-  AX_TRY(check_numbers(q, i));
+  AX_TRY(check_numbers(q, i, w));
   if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
   if (x->shape[1] != w->shape[0])
     AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name, TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));

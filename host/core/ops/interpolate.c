@@ -81,7 +81,8 @@ static ax_status shuffle(ax_infer *q, bool up)
   int64_t seen[AX_MAX_DIMS], order[AX_MAX_DIMS], shape[AX_MAX_DIMS];
 
   if (lead < 0 || lead + 5 > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "%s: expected (.., c, h, w) of at most %d dims, got %s", q->name, AX_MAX_DIMS - 2, TEXT(X));
-  if (r < 1) return ax_fail(AX_ERANGE, "%s: the factor must be at least 1, got %lld", q->name, (long long)r);
+  const ax_status st = need_within(q->name, "the factor", r, 1, INT32_MAX); /* its square has to fit */
+  if (st != AX_OK) return st;
   if (up ? s[lead] % r || s[lead] / r % r : s[lead + 1] % r || s[lead + 2] % r)
     return ax_fail(AX_ESHAPE, "%s: a factor of %lld does not divide %s", q->name, (long long)r, TEXT(X));
   for (int d = 0; d < lead; d++) {
@@ -93,9 +94,10 @@ static ax_status shuffle(ax_infer *q, bool up)
   const int64_t up_order[5] = { 0, 3, 1, 4, 2 }, down_order[5] = { 0, 2, 4, 1, 3 };
   memcpy(seen + lead, up ? tall : fine, sizeof tall);
   for (int d = 0; d < 5; d++) order[lead + d] = lead + (up ? up_order : down_order)[d];
-  shape[lead] = up ? c / (r * r) : c * r * r;
-  shape[lead + 1] = up ? h * r : h / r;
-  shape[lead + 2] = up ? w * r : w / r;
+  shape[lead] = c / (r * r), shape[lead + 1] = h / r, shape[lead + 2] = w / r;
+  if (up ? __builtin_mul_overflow(h, r, &shape[lead + 1]) || __builtin_mul_overflow(w, r, &shape[lead + 2])
+         : __builtin_mul_overflow(c, r * r, &shape[lead]))
+    return ax_fail(AX_ERANGE, "%s: a factor of %lld makes %s too large", q->name, (long long)r, TEXT(X));
   return rearrange(q, lead + 5, seen, order, shape);
 }
 

@@ -22,16 +22,64 @@ static ax_status padded_shape(const ax_infer *q, const ax_tensor *x, int sign, i
   return AX_OK;
 }
 
+enum { CONSTANT, REFLECT, REPLICATE, CIRCULAR };
+
+/* Checks that negative margins before and after dim d leave of x what is there. */
+static ax_status check_cut(const ax_tensor *x, int d, int64_t before, int64_t after)
+{
+  const int64_t left = x->shape[d] + (before < 0 ? before : 0) + (after < 0 ? after : 0);
+  if (left >= 0) return AX_OK;
+  return ax_fail(AX_ERANGE, "pad: margins of %lld and %lld cut more than dim %d of shape %s has",
+                 (long long)before, (long long)after, d + 1, TEXT(x));
+}
+
+/* x without what negative margins cut off; those become 0 in `pad`.  *out: a new reference. */
+static ax_status cut(ax_tensor *x, int n, int64_t *pad, ax_tensor **out)
+{
+  ax_tensor *t = ax_tensor_retain(x), *less;
+  ax_status st = AX_OK;
+  for (int k = 0; k < n / 2 && st == AX_OK; k++) {
+    const int d = x->ndim - 1 - k;
+    const int64_t before = pad[2 * k] < 0 ? -pad[2 * k] : 0, after = pad[2 * k + 1] < 0 ? -pad[2 * k + 1] : 0;
+    if (before + after == 0) continue;
+    AX_TRY(check_cut(x, d, -before, -after));
+    AX_TRY(run_ints(AX_OP_NARROW, t, d, before, x->shape[d] - before - after, 0, &less));
+    ax_tensor_release(t);
+    t = less;
+    for (int end = 0; end < 2; end++)
+      if (pad[2 * k + end] < 0) pad[2 * k + end] = 0;
+  }
+  *out = t;
+  t = NULL;
+out:
+  ax_tensor_release(t);
+  return st;
+}
+
+/* What negative margins cut off does not come round again: the rest is what wraps, as in PyTorch. */
+static ax_status pad_circular(ax_infer *q, ax_attrs a)
+{
+  ax_tensor *rest = NULL;
+  int64_t shape[AX_MAX_DIMS];
+  ax_status st;
+  AX_TRY(padded_shape(q, X, 1, shape));
+  AX_TRY(cut(X, a.n_list, a.list, &rest));
+  st = ax_run(AX_OP_PAD_MODE, &(ax_args){ .n_in = 1, .in = &rest, .a = a }, q->result);
+out:
+  ax_tensor_release(rest);
+  return st;
+}
+
 ax_status ax_infer_pad(ax_infer *q)
 {
-  enum { CONSTANT };
   const int64_t mode = q->a.i[0];
   const ax_args args = { .n_in = 1, .in = q->args->in, .a = q->a };
   const double v = q->a.f[0];
 
   if (mode != CONSTANT) {
     if (v != 0) return ax_fail(AX_EINVAL, "pad: only mode \"constant\" has a value");
-    return ax_run(AX_OP_PAD_MODE, &args, q->result);
+    if (mode != CIRCULAR) return ax_run(AX_OP_PAD_MODE, &args, q->result);
+    return pad_circular(q, args.a);
   }
   if (!ax_is_float((ax_dtype)X->dtype) && v != floor(v)) return ax_fail(AX_EDTYPE, "pad: the value %g does not fit a tensor of %s", v, TYPE(X));
   return ax_run(AX_OP_PAD_CONSTANT, &args, q->result);
@@ -49,6 +97,7 @@ ax_status ax_infer_pad_constant(ax_infer *q)
   for (int k = 0; k < q->a.n_list / 2; k++) {
     const int d = X->ndim - 1 - k;
     const int64_t before = q->a.list[2 * k], after = q->a.list[2 * k + 1];
+    AX_TRY(check_cut(X, d, before, after));
     for (int end = 0; end < 2; end++) { /* the margin of this dim, as long as the others allow */
       int64_t strip_shape[AX_MAX_DIMS];
       const int64_t size = end ? after : before, wide = size < shape[d] ? size : shape[d];
@@ -63,7 +112,6 @@ ax_status ax_infer_pad_constant(ax_infer *q)
     if (before < 0) at_x -= before * X->strides[d];
     else at_out += before * whole->strides[d];
     kept[d] += (before < 0 ? before : 0) + (after < 0 ? after : 0);
-    if (kept[d] < 0) kept[d] = 0;
   }
   if (ax_shape_numel(X->ndim, kept) > 0) {
     AX_TRY(ax_tensor_view(X, X->ndim, kept, X->strides, at_x, &from));
@@ -86,7 +134,6 @@ RULE(pad_constant) /* what was added is cut off, what was cut off had no part in
 
 ax_status ax_infer_pad_mode(ax_infer *q)
 {
-  enum { REFLECT = 1, REPLICATE, CIRCULAR };
   const int64_t mode = q->a.i[0];
   int64_t shape[AX_MAX_DIMS];
   const ax_status st = padded_shape(q, X, 1, shape);

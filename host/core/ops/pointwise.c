@@ -177,18 +177,22 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
   }
 }
 
+/* An op whose result stays in float32 where the operands are halves: a rounded quotient would move its floor. */
+static ax_arg wide(ax_grad *c, ax_op op, ax_arg a, ax_arg b)
+{
+  return call(c, op, 2, (ax_arg[]){ a, b }, &(ax_attrs){ .n_list = -1, .wide = true });
+}
+
 RULE(remainder) /* a - b floor(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (!WANTS(1)) return;
-  const ax_arg a = IN(0), nothing = a.t ? sub(c, a, a) : NUM(a.num - a.num); /* NaN for an infinite a, as in PyTorch */
-  give(c, 1, un(c, AX_OP_NEG, mul(c, G, sub(c, un(c, AX_OP_FLOOR, over(c, a, IN(1))), nothing))));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, wide(c, AX_OP_FLOOR_DIVIDE, IN(0), IN(1)))));
 }
 
 RULE(fmod) /* a - b trunc(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, over(c, IN(0), IN(1))))));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, wide(c, AX_OP_DIV, IN(0), IN(1))))));
 }
 
 static ax_arg scaled(ax_grad *c, ax_arg x, double by) { return by == 1 ? x : mul(c, x, NUM(by)); }
@@ -270,9 +274,11 @@ RULE(atanh) { give(c, 0, over(c, G, one_less_square(c, IN(0)))); }
 
 static ax_arg squared(ax_grad *c, ax_arg x) { return x.t ? un(c, AX_OP_SQUARE, x) : NUM(x.num * x.num); }
 
-RULE(atan2) /* b / (a^2 + b^2), -a / (a^2 + b^2) */
+RULE(atan2) /* b / (a^2 + b^2), -a / (a^2 + b^2); both 0 at the origin */
 {
-  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1)), part = over(c, G, bin(c, AX_OP_ADD, squared(c, a), squared(c, b)));
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1)), square = bin(c, AX_OP_ADD, squared(c, a), squared(c, b));
+  const ax_arg inverse = where(c, bin(c, AX_OP_EQ, square, NUM(0)), NUM(0), un(c, AX_OP_RECIPROCAL, square));
+  const ax_arg part = mul(c, G, inverse);
   if (WANTS(0)) give(c, 0, mul(c, part, b));
   if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, part, a)));
 }

@@ -8,7 +8,7 @@ static ax_status check_image(const ax_infer *q, const ax_tensor *x)
   const ax_status st = need_float(q, x);
   if (st != AX_OK) return st;
   if (x->ndim != 4) return ax_fail(AX_ESHAPE, "%s: expected (n, c, h, w), got %s", q->name, TEXT(x));
-  if (x->shape[2] * x->shape[3] > INT32_MAX) return ax_fail(AX_ESHAPE, "%s: planes of more than 2^31 elements are not available: %s", q->name, TEXT(x));
+  if ((double)x->shape[2] * (double)x->shape[3] > INT32_MAX) return ax_fail(AX_ESHAPE, "%s: planes of more than 2^31 elements are not available: %s", q->name, TEXT(x));
   return AX_OK;
 }
 
@@ -80,11 +80,11 @@ static ax_status run_pool(ax_infer *q, ax_op op, const pool *p)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name, p->dims + 2, p->dims + 1, TEXT(x)));
   for (int d = 2 - p->dims; d < 2; d++) {
     const int64_t size = x->shape[x->ndim - 2 + d], *at = i + d;
-    if (at[AX_POOL_KERNEL] < 1) AX_TRY(ax_fail(AX_ERANGE, "%s: %s must be at least 1, got %lld", q->name, adaptive ? "output_size" : "kernel_size", (long long)at[AX_POOL_KERNEL]));
+    AX_TRY(need_within(q->name, adaptive ? "output_size" : "kernel_size", at[AX_POOL_KERNEL], 1, INT32_MAX));
     if (size < 1) AX_TRY(ax_fail(AX_ESHAPE, "%s: nothing to pool in dim %d of %s", q->name, x->ndim - 1 + d, TEXT(x)));
     if (adaptive) continue;
-    if (at[AX_POOL_STRIDE] < 1 || at[AX_POOL_DILATION] < 1)
-      AX_TRY(ax_fail(AX_ERANGE, "%s: stride and dilation must be at least 1, got %lld and %lld", q->name, (long long)at[AX_POOL_STRIDE], (long long)at[AX_POOL_DILATION]));
+    AX_TRY(need_within(q->name, "stride", at[AX_POOL_STRIDE], 1, INT32_MAX));
+    AX_TRY(need_within(q->name, "dilation", at[AX_POOL_DILATION], 1, INT32_MAX));
     if (at[AX_POOL_PADDING] < 0 || at[AX_POOL_PADDING] > at[AX_POOL_KERNEL] / 2)
       AX_TRY(ax_fail(AX_ERANGE, "%s: padding must be within 0 and half of the kernel (%lld), got %lld", q->name, (long long)(at[AX_POOL_KERNEL] / 2), (long long)at[AX_POOL_PADDING]));
     if (ax_pool_windows(i, d, size) < 1)

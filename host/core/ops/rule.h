@@ -97,6 +97,14 @@ static inline ax_status need_float(const ax_infer *q, const ax_tensor *t)
   return ax_fail(AX_EDTYPE, "%s: expected a floating-point tensor, got %s %s", q->name, TYPE(t), TEXT(t));
 }
 
+/* A count or size that the user gives: within lo..hi.  Kernels and libraries multiply such numbers, some of them as int. */
+static inline ax_status need_within(const char *name, const char *what, int64_t v, int64_t lo, int64_t hi)
+{
+  if (v < lo) return ax_fail(AX_ERANGE, "%s: %s must be at least %lld, got %lld", name, what, (long long)lo, (long long)v);
+  if (v > hi) return ax_fail(AX_ERANGE, "%s: %s must be at most %lld, got %lld", name, what, (long long)hi, (long long)v);
+  return AX_OK;
+}
+
 /* ---- for COMPOSITE and HOST rules: calling one op with a list or some integers */
 
 /* op(x, sizes or dims) with one list. */

@@ -1,4 +1,4 @@
---- nn.BatchNorm1d, nn.BatchNorm2d; nn.Dropout1d, nn.Dropout2d.
+--- nn.BatchNorm1d, nn.BatchNorm2d.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -71,30 +71,5 @@ define("BatchNorm2d", 4, 4)
 --- The same over (n, c) or (n, c, l).
 ---@class accelerate.nn.BatchNorm1d : accelerate.nn.Module
 define("BatchNorm1d", 2, 3)
-
-local DROPOUT = { p = { "number", default = 0.5, min = 0, max = 1 }, generator = { "Generator", optional = true } }
-
-local function define_dropout(name, op)
-  local Dropout = class(name, Module)
-  Dropout._builtin = true
-  function Dropout:init(p)
-    local o = options.check(name, type(p) == "table" and p or { p = p }, DROPOUT)
-    self.p, self.generator = o.p, o.generator
-  end
-  function Dropout:forward(x)
-    local v = rawget(self, "_values")
-    if not self.training or v.p == 0 then return x end
-    return op(x, { p = v.p, generator = v.generator })
-  end
-  function Dropout:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
-  M[name] = Dropout
-end
-
---- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales the others by 1 / (1 - p).
----@class accelerate.nn.Dropout2d : accelerate.nn.Module
-define_dropout("Dropout2d", F.dropout2d)
---- The same over (n, c, l).
----@class accelerate.nn.Dropout1d : accelerate.nn.Module
-define_dropout("Dropout1d", F.dropout1d)
 
 return M

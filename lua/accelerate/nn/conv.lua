@@ -30,24 +30,8 @@ for name, entry in next, COMMON do TRANSPOSED[name] = entry end
 local ORDER = { "stride", "padding", "dilation", "groups", "bias" }
 local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation" }
 
--- PyTorch's positions after kernel_size, or one table of options.
-local function gathered(where, order, first, ...)
-  if type(first) == "table" and next(first) ~= nil and first[1] == nil then return first end
-  local given, o = { first, ... }, {}
-  for i = 1, select("#", ...) + 1 do
-    if i > #order then options.fail("%s: at most %d arguments, then a table of options", where, #order + 3) end
-    o[order[i]] = given[i]
-  end
-  local last = select("#", ...) + 1
-  if type(given[last]) == "table" and given[last][1] == nil and next(given[last]) ~= nil then -- options at the end
-    o[order[last]] = nil
-    for name, value in next, given[last] do o[name] = value end
-  end
-  return o
-end
-
 local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
-  local o = options.check(where, gathered(where, transposed and ORDER_TRANSPOSED or ORDER, ...), transposed and TRANSPOSED or COMMON)
+  local o = options.check(where, options.gather(where, transposed and ORDER_TRANSPOSED or ORDER, ...), transposed and TRANSPOSED or COMMON)
   self.in_channels = options.value(where, "in_channels", in_channels, POSITIVE)
   self.out_channels = options.value(where, "out_channels", out_channels, POSITIVE)
   self.kernel_size = tuple(where, "kernel_size", kernel_size, dims, 1)

@@ -1,22 +1,24 @@
---- nn.Dropout, nn.AlphaDropout.
+--- nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
+local F = require "accelerate.nn.functional.dropout"
 
 ---@class accelerate.nn.Dropout : accelerate.nn.Module
 local Dropout = class("Dropout", Module)
 Dropout._builtin = true
 
+local ORDER = { "p", "inplace" }
 local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, inplace = { "boolean", default = false }, generator = { "Generator", optional = true } }
 
 --- In training, zeroes each element with probability p and scales the others by 1 / (1 - p); otherwise returns its input.
 --- Each rank draws its own numbers; which they are depends on the seed alone.
 ---@param p? number|{ p: number, inplace: boolean, generator: accelerate.Generator } default 0.5; inplace: the input's memory takes the result
 ---@param inplace? boolean
-function Dropout:init(p, inplace)
-  local o = options.check("Dropout", type(p) == "table" and p or { p = p, inplace = inplace }, OPTIONS)
+function Dropout:init(p, inplace, ...)
+  local o = options.check("Dropout", options.gather("Dropout", ORDER, p, inplace, ...), OPTIONS)
   self.p, self.inplace, self.generator = o.p, o.inplace, o.generator
 end
 
@@ -35,18 +37,21 @@ end
 
 function Dropout:extra_repr() return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace)) end
 
+-- What the others take.
+local CHANNELS = { p = OPTIONS.p, generator = OPTIONS.generator }
+
 ---@class accelerate.nn.AlphaDropout : accelerate.nn.Module
 local AlphaDropout = class("AlphaDropout", Module)
 AlphaDropout._builtin = true
 
 --- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes SELU's lowest value.
 ---@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
-function AlphaDropout:init(p)
-  local o = options.check("AlphaDropout", type(p) == "table" and p or { p = p }, { p = OPTIONS.p, generator = OPTIONS.generator })
+function AlphaDropout:init(p, ...)
+  local o = options.check("AlphaDropout", options.gather("AlphaDropout", { "p" }, p, ...), CHANNELS)
   self.p, self.generator = o.p, o.generator
 end
 
-local alpha_dropout = require("accelerate.nn.functional.distance").alpha_dropout
+local alpha_dropout = F.alpha_dropout
 
 function AlphaDropout:forward(x)
   local v = rawget(self, "_values")
@@ -55,4 +60,29 @@ end
 
 function AlphaDropout:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
 
-return { Dropout = Dropout, AlphaDropout = AlphaDropout }
+local M = { Dropout = Dropout, AlphaDropout = AlphaDropout }
+
+local function define_dropout(name, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(p, ...)
+    local o = options.check(name, options.gather(name, { "p" }, p, ...), CHANNELS)
+    self.p, self.generator = o.p, o.generator
+  end
+  function Class:forward(x)
+    local v = rawget(self, "_values")
+    if not self.training or v.p == 0 then return x end
+    return op(x, { p = v.p, generator = v.generator })
+  end
+  function Class:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
+  M[name] = Class
+end
+
+--- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales the others by 1 / (1 - p).
+---@class accelerate.nn.Dropout2d : accelerate.nn.Module
+define_dropout("Dropout2d", F.dropout2d)
+--- The same over (n, c, l).
+---@class accelerate.nn.Dropout1d : accelerate.nn.Module
+define_dropout("Dropout1d", F.dropout1d)
+
+return M

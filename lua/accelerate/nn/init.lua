@@ -19,6 +19,7 @@ local nn = {
 
 for _, file in ipairs {
   "linear",
+  "identity",
   "embedding",
   "activation",
   "dropout",

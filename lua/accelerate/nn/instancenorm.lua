@@ -6,11 +6,9 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local running_stats = require "accelerate.nn.running_stats"
 
-local F = require "accelerate.nn.functional.distance"
+local instance_norm = require("accelerate.nn.functional.norm").instance_norm
 
 local M = {}
-
-local instance_norm = F.instance_norm
 
 local OPTIONS = {
   eps = { "number", default = 1e-5, min = 0 },

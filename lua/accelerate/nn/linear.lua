@@ -1,4 +1,4 @@
---- nn.Linear and nn.Identity.
+--- nn.Linear.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -54,13 +54,4 @@ function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features, Module._show(self.bias ~= nil))
 end
 
----@class accelerate.nn.Identity : accelerate.nn.Module
-local Identity = class("Identity", Module)
-Identity._builtin = true
-
---- Returns what it is given; arguments are taken and not used, so that it can stand in for any module.
-function Identity:init() end
-
-function Identity:forward(...) return ... end
-
-return { Linear = Linear, Identity = Identity }
+return { Linear = Linear }

@@ -9,14 +9,6 @@ local F = require "accelerate.nn.functional.image"
 local M = {}
 local tuple = sizes.tuple
 
--- Positions after the first, or one table of options.
-local function gathered(order, first, ...)
-  if type(first) == "table" and first[1] == nil then return first end
-  local given, o = { first, ... }, {}
-  for i = 1, #order do o[order[i]] = given[i] end
-  return o
-end
-
 local function single(list) return #list == 1 and list[1] or list end
 
 local MAX = {
@@ -30,7 +22,7 @@ local function define_max(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(kernel_size, ...)
-    local o = options.check(name, gathered({ "stride", "padding", "dilation" }, ...), MAX)
+    local o = options.check(name, options.gather(name, { "stride", "padding", "dilation", "ceil_mode" }, ...), MAX)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
@@ -54,6 +46,7 @@ local AVG = {
   ceil_mode = { "boolean", default = false },
   count_include_pad = { "boolean", default = true },
 }
+local AVG_ORDER = { "stride", "padding", "ceil_mode", "count_include_pad" }
 local AVG2 = { divisor_override = { "integer", optional = true } }
 for key, entry in next, AVG do AVG2[key] = entry end
 
@@ -61,7 +54,7 @@ local function define_avg(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(kernel_size, ...)
-    local o = options.check(name, gathered({ "stride", "padding", "ceil_mode", "count_include_pad" }, ...), dims == 2 and AVG2 or AVG)
+    local o = options.check(name, options.gather(name, AVG_ORDER, ...), dims == 2 and AVG2 or AVG)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
@@ -79,26 +72,29 @@ local function define_avg(name, dims, op)
   M[name] = Class
 end
 
+local OUTPUT = { output_size = { "integer|table" } }
+
 local function define_adaptive(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
-  function Class:init(output_size)
-    if type(output_size) == "table" and output_size.output_size then output_size = output_size.output_size end
-    self.output_size = tuple(name, "output_size", output_size, dims, 1)
+  function Class:init(...)
+    local o = options.check(name, options.gather(name, { "output_size" }, ...), OUTPUT)
+    self.output_size = tuple(name, "output_size", o.output_size, dims, 1)
   end
   function Class:forward(x) return self:_run(op, x, single(rawget(self, "_values").output_size)) end
   function Class:extra_repr() return "output_size=" .. Module._tuple(self.output_size, true) end
   M[name] = Class
 end
 
---- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?)`, or a table of options after kernel_size (also ceil_mode).
+--- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)`; a table of options may take the place of any that
+--- follow kernel_size: `nn.MaxPool2d(3, 2, { padding = 1 })`.
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
 define_max("MaxPool2d", 2, F.max_pool2d)
 --- The same over (n, c, l).
 ---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
 define_max("MaxPool1d", 1, F.max_pool1d)
---- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`, or a table of options after kernel_size (also
---- divisor_override).
+--- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`; a table of options (also divisor_override) may
+--- take the place of any that follow kernel_size.
 ---@class accelerate.nn.AvgPool2d : accelerate.nn.Module
 define_avg("AvgPool2d", 2, F.avg_pool2d)
 --- The same over (n, c, l).
@@ -153,9 +149,9 @@ M.Upsample = Upsample
 local function define_shuffle(name, option, op)
   local Class = class(name, Module)
   Class._builtin = true
-  function Class:init(factor)
-    if type(factor) == "table" then factor = options.check(name, factor, { [option] = { "integer", min = 1 } })[option] end
-    self[option] = options.value(name, option, factor, { "integer", min = 1 })
+  local schema = { [option] = { "integer", min = 1, max = 2 ^ 31 - 1 } }
+  function Class:init(...)
+    self[option] = options.check(name, options.gather(name, { option }, ...), schema)[option]
   end
   function Class:forward(x) return self:_run(op, x, rawget(self, "_values")[option]) end
   function Class:extra_repr() return ("%s=%d"):format(option, self[option]) end

@@ -13,6 +13,7 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
+local sizes = require "accelerate.nn.sizes"
 local packing = require "accelerate.nn.utils.rnn"
 
 local fail = options.fail
@@ -46,7 +47,7 @@ local GATES = { RNN = 1, GRU = 3, LSTM = 4 }
 local RNNBase = class("RNNBase", Module)
 
 local LAYER = {
-  num_layers = { "integer", default = 1, min = 1 }, bias = BIAS, batch_first = { "boolean", default = false },
+  num_layers = { "integer", default = 1, min = 1, max = sizes.LAYERS.max }, bias = BIAS, batch_first = { "boolean", default = false },
   dropout = { "number", default = 0, min = 0, max = 1 }, bidirectional = { "boolean", default = false },
 }
 

@@ -4,6 +4,10 @@ local options = require "accelerate.utils.options"
 
 local sizes = {}
 
+-- What a schema says of sizes, which kernels and libraries multiply as integers of 32 bits, and of how many modules are made.
+sizes.MOST = 2 ^ 31 - 1
+sizes.LAYERS = { "integer", min = 1, max = 65536 }
+
 --- `value` as a list of `dims` integers of at least `min`. Raises naming `where` and `name`.
 ---@param where string
 ---@param name string
@@ -20,7 +24,7 @@ function sizes.tuple(where, name, value, dims, min)
     options.fail("%s: %s: expected an integer%s, got %s", where, name, dims > 1 and " or a list of " .. dims or "", options.show(value))
   end
   local checked = {}
-  for d = 1, dims do checked[d] = options.value(where, name, list[d], { "integer", min = min }) end
+  for d = 1, dims do checked[d] = options.value(where, name, list[d], { "integer", min = min, max = sizes.MOST }) end
   return checked
 end
 

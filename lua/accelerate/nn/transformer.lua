@@ -6,6 +6,7 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
+local sizes = require "accelerate.nn.sizes"
 local Linear = require("accelerate.nn.linear").Linear
 local Dropout = require("accelerate.nn.dropout").Dropout
 local LayerNorm = require("accelerate.nn.norm").LayerNorm
@@ -190,7 +191,7 @@ end
 
 local function stack(self, where, layer, count, norm)
   if not Module._is_module(layer) then options.fail("%s: expected a layer, got %s", where, options.show(layer)) end
-  options.value(where, "num_layers", count, SIZE)
+  options.value(where, "num_layers", count, sizes.LAYERS)
   local list = {}
   for i = 1, count do list[i] = copied(layer) end
   self.layers = ModuleList(list)
@@ -282,8 +283,8 @@ Transformer._builtin = true
 local BOTH = {
   d_model = { "integer", default = 512, min = 1 },
   nhead = { "integer", default = 8, min = 1 },
-  num_encoder_layers = { "integer", default = 6, min = 1 },
-  num_decoder_layers = { "integer", default = 6, min = 1 },
+  num_encoder_layers = { "integer", default = 6, min = 1, max = sizes.LAYERS.max },
+  num_decoder_layers = { "integer", default = 6, min = 1, max = sizes.LAYERS.max },
 }
 for name, entry in next, LAYER do BOTH[name] = entry end
 

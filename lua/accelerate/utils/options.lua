@@ -138,7 +138,7 @@ end
 local fits = {
   string = function(v) return type(v) == "string" end,
   number = function(v) return type(v) == "number" end,
-  integer = function(v) return type(v) == "number" and v % 1 == 0 end,  -- false for inf and NaN
+  integer = function(v) return type(v) == "number" and v % 1 == 0 and v >= -2 ^ 53 and v <= 2 ^ 53 end,  -- false for inf and NaN
   boolean = function(v) return type(v) == "boolean" end,
   ["function"] = callable,
   table = function(v) return type(v) == "table" end,
@@ -258,6 +258,38 @@ function options.check(where, given, schema)
     result[name] = options.value(where, ("option '%s'"):format(name), given[name], schema[name])
   end
   return result
+end
+
+-- A table of options, and not a list or an object.
+local function is_named(value)
+  return type(value) == "table" and getmetatable(value) == nil and value[1] == nil
+end
+
+--- Optional arguments by name: those given by position, named in order by `names`, and those of a plain table at the end.
+---
+---   options.gather("MaxPool2d", { "stride", "padding" }, 2, { padding = 1 })     -- { stride = 2, padding = 1 }
+---@param where string what messages begin with
+---@param names string[] of the positions, in order
+---@param ... any positions, then at most one table of options
+---@return table<string, any> not yet checked against a schema
+function options.gather(where, names, ...)
+  local given, n, found = { ... }, select("#", ...), {}
+  while n > 0 and given[n] == nil do n = n - 1 end
+  if is_named(given[n]) then
+    for name, value in next, given[n] do found[name] = value end
+    n = n - 1
+  end
+  for i = 1, n do
+    local name, value = names[i], given[i]
+    if value ~= nil then
+      if not name then
+        fail("%s: an argument too many: %s; after %s come options in a table", where, options.show(value), names[#names])
+      end
+      if found[name] ~= nil then fail("%s: %s is given twice, by position and by name", where, name) end
+      found[name] = value
+    end
+  end
+  return found
 end
 
 --- Reads a script's arguments, `--name value` or `--name=value` (dashes in names count as underscores), and checks them against a schema. A

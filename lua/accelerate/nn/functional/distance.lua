@@ -1,4 +1,4 @@
---- nn.functional: norms, distances, bilinear forms and a dropout, made of rows.
+--- nn.functional: norms, similarities, distances and bilinear forms, made of rows.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -25,7 +25,27 @@ end
 
 local COSINE = { dim = { "integer", default = 2 }, eps = { "number", default = 1e-8, min = 0 } }
 
---- The cosine of the angle between x1 and x2 along dim: their product's sum over the product of their norms (each at least eps).
+-- Both in the shape that they have together; nothing is copied.
+local function broadcast(where, a, b)
+  local left, right, shape = a.shape, b.shape, {}
+  local n = math.max(#left, #right)
+  for d = 1, n do
+    local l, r = left[d - n + #left] or 1, right[d - n + #right] or 1
+    if l ~= r and l ~= 1 and r ~= 1 then options.fail("%s: shapes %s and %s do not broadcast", where, text(a), text(b)) end
+    shape[d] = l == 1 and r or l
+  end
+  return a:expand(shape), b:expand(shape)
+end
+
+-- x over its norm along dim.  The norm counts as eps at least; the gradient passes as if there were no limit, as in PyTorch.
+local function unit(x, dim, eps)
+  local norm = core.norm(x, 2, dim, true)
+  local fixed = norm:detach()
+  return x / (norm + (fixed:clamp { min = eps } - fixed))
+end
+
+--- The cosine of the angle between x1 and x2 along dim: the sum of the products of both over their norms, each norm at least
+--- eps. They are broadcast to one shape first, so that a size of 1 counts as often as it is repeated.
 ---@param x1 accelerate.Tensor
 ---@param x2 accelerate.Tensor broadcast against x1
 ---@param opts? { dim: integer, eps: number } 2, 1e-8
@@ -34,8 +54,8 @@ function M.cosine_similarity(x1, x2, opts)
   local o = options.check("cosine_similarity", opts, COSINE)
   check("cosine_similarity", "x1", x1)
   check("cosine_similarity", "x2", x2)
-  local function unit(x) return x / core.norm(x, 2, o.dim, true):clamp { min = o.eps } end
-  return core.sum(unit(x1) * unit(x2), o.dim)
+  local a, b = broadcast("cosine_similarity", x1, x2)
+  return core.sum(unit(a, o.dim, o.eps) * unit(b, o.dim, o.eps), o.dim)
 end
 
 local CDIST = { p = { "number", default = 2, min = 0 } }
@@ -89,67 +109,6 @@ function M.bilinear(x1, x2, weight, bias)
   local half = core.linear(x1, weight:permute(1, 3, 2):reshape(out * in2, in1)):view(rows)  -- x1 W, for each output a vector against x2
   local y = core.sum(half * x2:unsqueeze(-2), -1)
   return bias and y + bias or y
-end
-
---- softmax(-x) along a dim.
----@param x accelerate.Tensor
----@param dim integer
-function M.softmin(x, dim)
-  check("softmin", "x", x)
-  return core.softmax(-x, dim)
-end
-
--- running = (1 - momentum) running + momentum stat, with the samples' statistics averaged.
-local function track(x, running_mean, running_var, momentum)
-  core.no_grad(function()
-    local rows = x:detach():flatten(3)
-    running_mean:mul_(1 - momentum):add_(rows:mean(3):mean(1) * momentum)
-    running_var:mul_(1 - momentum):add_(rows:var(3):mean(1) * momentum)
-  end)
-end
-
---- Normalises each channel of each sample of (n, c, ..) over the dims after it, then scales and shifts it.
----@param x accelerate.Tensor
----@param running_mean? accelerate.Tensor (c); moved towards the input's where that is used
----@param running_var? accelerate.Tensor (c)
----@param weight? accelerate.Tensor (c)
----@param bias? accelerate.Tensor (c)
----@param use_input_stats? boolean default true; false: running_mean and running_var are used
----@param momentum? number default 0.1
----@param eps? number default 1e-5
----@return accelerate.Tensor
-function M.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-  if not core.is_tensor(x) or x:dim() < 3 then
-    options.fail("instance_norm: x: expected a tensor (n, c, ..) of at least 3 dims, got %s", core.is_tensor(x) and text(x) or type(x))
-  end
-  if (running_mean == nil) ~= (running_var == nil) then options.fail("instance_norm: running_mean and running_var go together") end
-  if use_input_stats == false then
-    if not running_mean then options.fail("instance_norm: use_input_stats = false needs running_mean and running_var") end
-    return core.batch_norm(x, running_mean, running_var, weight, bias, false, 0, eps or 1e-5)
-  end
-  local shape = x.shape
-  if x:numel() == shape[1] * shape[2] then
-    options.fail("instance_norm: a channel of one element has no variance to speak of (shape %s)", text(x))
-  end
-  if running_mean then track(x, running_mean, running_var, momentum or 0.1) end
-  return core.group_norm(x, shape[2], weight, bias, eps or 1e-5)
-end
-
-local ALPHA = { p = { "number", default = 0.5, min = 0, max = 1 }, training = { "boolean", default = true }, generator = { "Generator", optional = true } }
-local ALPHA_PRIME = 1.7580993408473766 -- SELU's scale times its alpha: what a dropped element becomes, negated
-
---- Dropout for SELU: what is dropped becomes SELU's lowest value, and the result is scaled and shifted so that mean and variance stay.
----@param x accelerate.Tensor
----@param opts? { p: number, training: boolean, generator: accelerate.Generator } 0.5, true
----@return accelerate.Tensor
-function M.alpha_dropout(x, opts)
-  local o = options.check("alpha_dropout", opts, ALPHA)
-  check("alpha_dropout", "x", x)
-  if not o.training or o.p == 0 then return x end
-  if o.p == 1 then return x * 0 end
-  local a = ((ALPHA_PRIME ^ 2 * o.p + 1) * (1 - o.p)) ^ -0.5
-  local kept = core.dropout(core.ones_like(x), o.p, true, o.generator) * (1 - o.p)
-  return x * (kept * a) + (kept - 1 + o.p) * (ALPHA_PRIME * a)
 end
 
 return M

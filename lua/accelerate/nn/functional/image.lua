@@ -1,5 +1,5 @@
 --- The part of nn.functional about images and signals: convolutions, pooling, batch normalisation, resampling. The rows of the
---- op table do the work; here is what they do not take: padding by name, sizes by factor, whole channels dropped.
+--- op table do the work; here is what they do not take: padding by name, sizes by factor.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -30,7 +30,7 @@ local function at(value, d) return type(value) == "table" and value[d] or value 
 local function same_padding(where, weight, stride, dilation, dims)
   local shape, padding, drop = weight.shape, {}, {}
   for d = 1, dims do
-    if at(stride, d) ~= 1 then error(("%s: padding = \"same\" goes with a stride of 1"):format(where), 0) end
+    if at(stride, d) ~= 1 then options.fail("%s: padding = \"same\" goes with a stride of 1", where) end
     local total = at(dilation, d) * (shape[d + 2] - 1)
     padding[d] = math.ceil(total / 2)
     drop[d] = total % 2 == 1
@@ -38,13 +38,13 @@ local function same_padding(where, weight, stride, dilation, dims)
   return padding, drop
 end
 
-local function by_name(where, conv, dims, x, weight, bias, stride, padding, dilation, groups)
-  if padding == "valid" then return conv(x, weight, bias, stride, 0, dilation, groups) end
-  if padding ~= "same" then
-    error(("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q"):format(where, dims > 1 and ", a list of two" or "", padding), 0)
+local function by_name(where, conv, dims, x, weight, o)
+  if o.padding == "valid" then return conv(x, weight, o.bias, o.stride, 0, o.dilation, o.groups) end
+  if o.padding ~= "same" then
+    options.fail("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q", where, dims > 1 and ", a list of two" or "", o.padding)
   end
-  local amounts, drop = same_padding(where, weight, stride, dilation, dims)
-  local y = conv(x, weight, bias, stride, dims == 1 and amounts[1] or amounts, dilation, groups)
+  local amounts, drop = same_padding(where, weight, o.stride, o.dilation, dims)
+  local y = conv(x, weight, o.bias, o.stride, dims == 1 and amounts[1] or amounts, o.dilation, o.groups)
   for d = 1, dims do
     local dim = d - dims - 1
     if drop[d] then y = y:narrow(dim, 2, y.shape[#y.shape + dim + 1] - 1) end
@@ -52,16 +52,26 @@ local function by_name(where, conv, dims, x, weight, bias, stride, padding, dila
   return y
 end
 
+local ORDER = { "bias", "stride", "padding", "dilation", "groups" }
+local CONV = { bias = { "tensor", optional = true } }
+for i = 2, #ORDER do CONV[ORDER[i]] = { "any", optional = true } end
+
+-- Do options at the end name the padding?  (A row reads all others itself.)
+local function names_padding(...)
+  for i = select("#", ...), 1, -1 do
+    local last = select(i, ...)
+    if last ~= nil then return type(last) == "table" and getmetatable(last) == nil and type(last.padding) == "string" end
+  end
+  return false
+end
+
 local function convolution(where, conv, dims)
   return function(x, weight, bias, stride, padding, ...)
-    if type(padding) == "string" then return by_name(where, conv, dims, x, weight, bias, stride, padding, ...) end
-    local o = type(bias) == "table" and bias or type(stride) == "table" and stride
-    if o and type(o.padding) == "string" then
-      return by_name(where, conv, dims, x, weight, o == bias and o.bias or bias, o.stride, o.padding, o.dilation, o.groups)
+    if type(padding) ~= "string" and not names_padding(bias, stride, padding, ...) then
+      return conv(x, weight, bias, stride, padding, ...)
     end
-    if o == bias then return conv(x, weight, o) end
-    if o and padding == nil and select("#", ...) == 0 then return conv(x, weight, bias, o) end
-    return conv(x, weight, bias, stride, padding, ...)
+    if not core.is_tensor(x) or not core.is_tensor(weight) then return conv(x, weight) end -- says which one is wrong
+    return by_name(where, conv, dims, x, weight, options.check(where, options.gather(where, ORDER, bias, stride, padding, ...), CONV))
   end
 end
 
@@ -101,33 +111,5 @@ function F.interpolate(x, opts)
   end
   return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners, scale_h = factor[1], scale_w = factor[2] })
 end
-
--- ---- whole channels dropped
-
-local DROPOUT = {
-  p = { "number", default = 0.5, min = 0, max = 1 },
-  training = { "boolean", default = true },
-  generator = { "Generator", optional = true },
-}
-
-local function channel_dropout(where, dims)
-  return function(x, opts)
-    local o = options.check(where, type(opts) == "number" and { p = opts } or opts, DROPOUT)
-    local shape = x.shape
-    if #shape ~= dims + 2 and #shape ~= dims + 1 then
-      options.fail("%s: expected %d dims, or %d without a batch, got [%s]", where, dims + 2, dims + 1, table.concat(shape, ", "))
-    end
-    if not o.training or o.p == 0 then return x end
-    for d = 1, dims do shape[#shape - d + 1] = 1 end
-    return x * core.dropout(core.ones(shape, { dtype = x.dtype, device = x.device }), o.p, true, o.generator)
-  end
-end
-
---- Zeroes whole channels of (n, c, l) with probability p and scales the others by 1 / (1 - p).
----@type fun(x: accelerate.Tensor, opts?: number|{ p: number, training: boolean, generator: accelerate.Generator }): accelerate.Tensor
-F.dropout1d = channel_dropout("dropout1d", 1)
---- Zeroes whole channels of (n, c, h, w) with probability p and scales the others by 1 / (1 - p).
----@type fun(x: accelerate.Tensor, opts?: number|{ p: number, training: boolean, generator: accelerate.Generator }): accelerate.Tensor
-F.dropout2d = channel_dropout("dropout2d", 2)
 
 return F

@@ -1,6 +1,7 @@
 --- nn.functional: what the modules compute, as functions. Those that are ops are the ops themselves.
 
 local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
 
 ---@class accelerate.nn.functional
 local F = {
@@ -23,8 +24,12 @@ local F = {
   pad = core.pad,                      -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
 }
 
-for name, fn in next, require "accelerate.nn.functional.image" do F[name] = fn end
-for name, fn in next, require "accelerate.nn.functional.distance" do F[name] = fn end
+for _, part in ipairs { "distance", "dropout", "image", "loss", "norm" } do
+  for name, fn in next, require("accelerate.nn.functional." .. part) do
+    assert(F[name] == nil, name)
+    F[name] = fn
+  end
+end
 
 -- Rows of the op table under their own names.
 for _, name in ipairs {
@@ -33,6 +38,13 @@ for _, name in ipairs {
   "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
 
-for name, fn in next, require "accelerate.nn.similarity" do F[name] = fn end
+--- softmax(-x) along a dim.
+---@param x accelerate.Tensor
+---@param dim integer
+---@return accelerate.Tensor
+function F.softmin(x, dim)
+  if not core.is_tensor(x) then options.fail("softmin: x must be a tensor, got %s", options.show(x)) end
+  return core.softmax(-x, dim)
+end
 
 return F

@@ -1,7 +1,8 @@
---- Parts of nn.functional that are written in ops: similarities, distances and the losses made of them.
+--- nn.functional: losses that are made of rows.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local distance = require "accelerate.nn.functional.distance"
 
 local F = {}
 
@@ -12,49 +13,6 @@ local function reduce(x, how)
   if how == "none" then return x end
   return how == "sum" and x:sum() or x:mean()
 end
-
-local COSINE = { dim = { "integer", default = 2 }, eps = num(1e-8) }
-
---- The cosine of the angle between x1 and x2 along a dim (default 2); each norm counts as eps at least.
----@param x1 accelerate.Tensor
----@param x2 accelerate.Tensor broadcast with x1
----@param opts? { dim: integer, eps: number }
----@return accelerate.Tensor
-function F.cosine_similarity(x1, x2, opts)
-  local o = options.check("cosine_similarity", opts, COSINE)
-  local a = x1 / x1:norm { dim = o.dim, keepdim = true }:clamp { min = o.eps }
-  local b = x2 / x2:norm { dim = o.dim, keepdim = true }:clamp { min = o.eps }
-  return (a * b):sum(o.dim)
-end
-
-local NORMALIZE = { p = num(2), dim = { "integer", default = 2 }, eps = num(1e-12) }
-
---- x over its p-norm along a dim (default 2), which counts as eps at least.
----@param x accelerate.Tensor
----@param opts? { p: number, dim: integer, eps: number }
----@return accelerate.Tensor
-function F.normalize(x, opts)
-  local o = options.check("normalize", opts, NORMALIZE)
-  return x / x:norm { p = o.p, dim = o.dim, keepdim = true }:clamp { min = o.eps }
-end
-
-local DISTANCE = { p = num(2), eps = num(1e-6), keepdim = { "boolean", default = false } }
-
---- The p-norm of x1 - x2 + eps along the last dim.
----@param x1 accelerate.Tensor
----@param x2 accelerate.Tensor
----@param opts? { p: number, eps: number, keepdim: boolean }
----@return accelerate.Tensor
-function F.pairwise_distance(x1, x2, opts)
-  local o = options.check("pairwise_distance", opts, DISTANCE)
-  return (x1 - x2 + o.eps):norm { p = o.p, dim = -1, keepdim = o.keepdim }
-end
-
---- softmax(-x) along a dim.
----@param x accelerate.Tensor
----@param dim integer
----@return accelerate.Tensor
-function F.softmin(x, dim) return (-x):softmax(dim) end
 
 --- x where target is 1, max(0, margin - x) where it is -1.
 ---@param input accelerate.Tensor
@@ -97,7 +55,7 @@ end
 ---@return accelerate.Tensor
 function F.cosine_embedding_loss(input1, input2, target, opts)
   local o = options.check("cosine_embedding_loss", opts, { margin = num(0), reduction = REDUCTION })
-  local cos = F.cosine_similarity(input1, input2, { dim = -1, eps = 1e-12 })
+  local cos = distance.cosine_similarity(input1, input2, { dim = -1, eps = 1e-12 })
   return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
 end
 
@@ -110,7 +68,7 @@ end
 function F.triplet_margin_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_loss", opts, { margin = num(1), p = num(2), eps = num(1e-6), reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  local gap = F.pairwise_distance(anchor, positive, by) - F.pairwise_distance(anchor, negative, by) + o.margin
+  local gap = distance.pairwise_distance(anchor, positive, by) - distance.pairwise_distance(anchor, negative, by) + o.margin
   return reduce(gap:clamp { min = 0 }, o.reduction)
 end
 
@@ -131,15 +89,37 @@ function F.poisson_nll_loss(input, target, opts)
   return reduce(x, o.reduction)
 end
 
+local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+
+-- var as a tensor that broadcasts with input: of its shape, or with one dim of size 1, or without the last dim (one variance for
+-- each row).  Nothing else, as in PyTorch: of (n, n) and (n) nobody could say which dim is meant.
+local function variance(input, var)
+  if type(var) == "number" then return core.full_like(input, var) end
+  if not core.is_tensor(var) then options.fail("gaussian_nll_loss: var must be a tensor or a number, got %s", options.show(var)) end
+  local shape, given, differ = input.shape, var.shape, 0
+  if #given == #shape - 1 then
+    for d = 1, #given do differ = differ + (given[d] == shape[d] and 0 or 2) end
+    if differ == 0 then return var:unsqueeze(-1) end
+  end
+  for d = 1, #shape do differ = differ + (given[d] == shape[d] and 0 or given[d] == 1 and 1 or 2) end
+  if #given ~= #shape or differ > 1 then
+    options.fail("gaussian_nll_loss: var must have the shape of input %s, a size of 1 in one dim, or no last dim; got %s", text(input), text(var))
+  end
+  return var
+end
+
 --- (log var + (input - target)^2 / var) / 2, var being eps at least; `full` adds log(2 pi) / 2.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor
----@param var accelerate.Tensor positive variances, broadcast
+---@param var accelerate.Tensor|number positive variances: of input's shape, or with one size of 1, or one for each row (no last dim)
 ---@param opts? { full: boolean, eps: number, reduction: "mean"|"sum"|"none" }
 ---@return accelerate.Tensor
 function F.gaussian_nll_loss(input, target, var, opts)
   local o = options.check("gaussian_nll_loss", opts, { full = { "boolean", default = false }, eps = num(1e-6), reduction = REDUCTION })
-  local floor = var + (var:detach():clamp { min = o.eps } - var:detach())  -- the gradient passes as if there were no limit
+  var = variance(input, var)
+  local fixed = var:detach()
+  if var.device == "cpu" and core.any(fixed:lt(0)):item() then options.fail("gaussian_nll_loss: var has entries below 0") end
+  local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient passes as if there were no limit
   local x = 0.5 * (floor:log() + (input - target):square() / floor)
   if o.full then x = x + 0.5 * math.log(2 * math.pi) end
   return reduce(x, o.reduction)
