@@ -37,6 +37,10 @@ describe("random programs", function()
     jit.on()
   end)
 
+  it("take absurd attributes or refuse them, and end", function()
+    for seed = FIRST, FIRST + 1 do fuzz.extremes(seed, 12) end
+  end)
+
   it("succeed or say what is wrong, and give the same bits again", function()
     local seed, stop, passed, tried = FIRST, os.time() + SECONDS, 0, 0
     repeat
