@@ -1,44 +1,36 @@
 /* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua; and parameters' working copies. */
 #include "bind/bind.h"
 
-static void push_state(lua_State *L, ax_autocast s)
-{
-  lua_pushboolean(L, s.enabled);
-  lua_pushstring(L, ax_dtype_name(s.dtype));
-  lua_pushboolean(L, s.cache);
-}
-
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
 static int autocast_state(lua_State *L)
 {
   ax_bind_enter(L);
-  push_state(L, ax_autocast_get());
+  const ax_autocast s = ax_autocast_get();
+  lua_pushboolean(L, s.enabled);
+  lua_pushstring(L, ax_dtype_name(s.dtype));
+  lua_pushboolean(L, s.cache);
   return 3;
 }
 
-static ax_autocast read_state(lua_State *L, const char *fn)
-{
-  ax_autocast s;
-  ax_bind_enter(L);
-  s.enabled = ax_check_boolean(L, 1, fn, "enabled");
-  s.dtype = ax_check_dtype(L, 2, fn, "dtype");
-  s.cache = ax_check_boolean(L, 3, fn, "cache_enabled");
-  return s;
-}
-
-/* core.autocast_enter(enabled, dtype, cache_enabled) -> the former state, three values for autocast_leave */
+/* core.autocast_enter(enabled, dtype, cache_enabled) -> what autocast_leave takes */
 static int autocast_enter(lua_State *L)
 {
-  const ax_autocast s = read_state(L, "autocast");
-  if (s.enabled && !ax_is_half(s.dtype)) return ax_error(L, "autocast", "dtype must be bfloat16 or float16, got %s", ax_dtype_name(s.dtype));
-  push_state(L, ax_autocast_enter(s));
-  return 3;
+  ax_context_inside in = { 0 };
+  ax_bind_enter(L);
+  in.cast.enabled = ax_check_boolean(L, 1, "autocast", "enabled");
+  in.cast.dtype = ax_check_dtype(L, 2, "autocast", "dtype");
+  in.cast.cache = ax_check_boolean(L, 3, "autocast", "cache_enabled");
+  if (in.cast.enabled && !ax_is_half(in.cast.dtype))
+    return ax_error(L, "autocast", "dtype must be bfloat16 or float16, got %s", ax_dtype_name(in.cast.dtype));
+  lua_pushinteger(L, ax_context_open(L, "autocast", AX_CONTEXT_AUTOCAST, &in));
+  return 1;
 }
 
-/* core.autocast_leave(enabled, dtype, cache_enabled) */
+/* core.autocast_leave(what autocast_enter returned) */
 static int autocast_leave(lua_State *L)
 {
-  ax_autocast_leave(read_state(L, "autocast"));
+  ax_bind_enter(L);
+  ax_context_close(L, (int)ax_check_integer(L, 1, "autocast", "region", 0, INT32_MAX));
   return 0;
 }
 

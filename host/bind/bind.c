@@ -88,6 +88,7 @@ static void state_closed(lua_State *L, void *unused)
 {
   ax_memory_set_hook(NULL);
   ax_bind.open = false;
+  ax_context_free();
   while (ax_bind.dead) {
     ax_dead_ref *d = ax_bind.dead;
     ax_bind.dead = d->next;
@@ -130,8 +131,8 @@ static int open_core(lua_State *L)
   b->ref_orphans = new_table(L);
   b->ref_anchors = new_table(L);
   b->ref_methods = new_table(L);
-  b->ref_scope = new_table(L);
-  b->ref_kept = new_table(L);
+  b->ref_owners = new_table(L);
+  b->ref_waiting = weak_table(L);
   lua_pushboolean(L, 0);
   b->ref_error = luaL_ref(L, LUA_REGISTRYINDEX);
 

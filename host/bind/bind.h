@@ -18,6 +18,10 @@
 
 typedef struct ax_dead_ref { struct ax_dead_ref *next; int ref; } ax_dead_ref; /* a Lua value that C let go of */
 
+/* tensor.scope; see bind/scope.c.  In the registry: the results made in the innermost one (weak list), and those it must not empty. */
+typedef struct ax_scope_state { bool inside; int count, list, kept; } ax_scope_state;
+typedef struct ax_context ax_context;
+
 typedef struct ax_bind_state {
   lua_State *L;             /* of the innermost call into the binding */
   bool open;                /* a state is; finalisers that run while it closes leave Lua alone */
@@ -27,9 +31,10 @@ typedef struct ax_bind_state {
   int ref_environments;     /* weak: light userdata of a leaf's box -> the table of its hooks */
   int ref_orphans;          /* boxes whose Lua object died before the hooks on their tensor could: see bind/grad.c */
   int ref_anchors;          /* Lua values held by graph nodes; luaL_ref keys */
-  bool in_scope;            /* inside tensor.scope; see bind/scope.c */
-  int ref_scope, ref_kept;  /* the results made in the innermost scope (weak list); those it must not empty */
-  int scope_count;
+  ax_scope_state scope;
+  ax_context *contexts, *parked; /* see bind/context.c; each has `room` places */
+  int n_open, n_parked, room, last_context;
+  int ref_owners, ref_waiting; /* id of a context -> its coroutine; the second one is weak */
   ax_device device;         /* where constructors put tensors when nothing else is said */
   int64_t mark;             /* the pressure at which a collection is due */
   ax_dead_ref *dead;        /* anchors to drop at the next occasion: finalisers must not touch Lua themselves */
@@ -39,13 +44,17 @@ typedef struct ax_bind_state {
 } ax_bind_state;
 extern _Thread_local ax_bind_state ax_bind;
 
+void ax_context_switch(lua_State *L); /* a call comes from another coroutine than the last one did: its contexts hold now */
 void ax_bind_slow(lua_State *L); /* collects, drops anchors, reports an interrupt; may raise */
 extern volatile int ax_interrupted __attribute__((weak)); /* set by a signal handler of the host, where there is one */
 
 /* Call it first in every function that Lua calls.  May run a full collection, so call it before anything is owned. */
 static inline void ax_bind_enter(lua_State *L)
 {
-  ax_bind.L = L;
+  if (__builtin_expect(L != ax_bind.L, 0)) {
+    ax_context_switch(L);
+    ax_bind.L = L;
+  }
   if (__builtin_expect(ax_memory_pressure() > ax_bind.mark || ax_bind.dead != NULL || (&ax_interrupted && ax_interrupted), 0))
     ax_bind_slow(L);
 }
@@ -53,6 +62,17 @@ void ax_bind_drop_dead(lua_State *L);
 /* Around a backward pass, with nothing owned: the second may run a collection, and raise. */
 void ax_bind_backward_begins(void);
 void ax_bind_backward_ends(lua_State *L);
+
+/* ---- contexts (context.c) */
+
+typedef enum { AX_CONTEXT_GRAD, AX_CONTEXT_AUTOCAST, AX_CONTEXT_SCOPE } ax_context_kind;
+/* What holds inside; the one that belongs to the kind counts. */
+typedef struct ax_context_inside { bool grad; ax_autocast cast; ax_scope_state scope; } ax_context_inside;
+/* Opens a context of the coroutine L; raises as `fn`.  Returns what ax_context_close wants. */
+int ax_context_open(lua_State *L, const char *fn, ax_context_kind kind, const ax_context_inside *inside);
+/* Closes it, and those inside it that were left open. */
+void ax_context_close(lua_State *L, int id);
+void ax_context_free(void); /* the state goes away */
 
 /* ---- errors */
 

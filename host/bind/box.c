@@ -13,7 +13,7 @@ ax_tensor **ax_push_box(lua_State *L)
 ax_tensor **ax_push_result(lua_State *L)
 {
   ax_tensor **box = ax_push_box(L);
-  if (__builtin_expect(ax_bind.in_scope, 0)) ax_scope_track(L);
+  if (__builtin_expect(ax_bind.scope.inside, 0)) ax_scope_track(L);
   return box;
 }
 

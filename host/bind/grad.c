@@ -331,6 +331,7 @@ void ax_sweep_orphans(lua_State *L)
 
 static int is_grad_enabled(lua_State *L)
 {
+  ax_bind_enter(L);
   lua_pushboolean(L, ax_grad_enabled());
   return 1;
 }

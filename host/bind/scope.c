@@ -4,15 +4,15 @@
 #include "bind/bind.h"
 
 static const char contexts[] =
-  "local core, open, close = ...\n"
+  "local core, open_scope, close_scope, open_grad, close = ...\n"
   "local error, find, type, unpack, xpcall = error, string.find, type, unpack, xpcall\n"
-  "local traceback, set = debug.traceback, core.set_grad_enabled\n"
+  "local traceback = debug.traceback\n"
   "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
   "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
   "  return traceback(e, 2)\n"
   "end\n"
-  "local function restored(former, ok, ...)\n"
-  "  set(former)\n"
+  "local function restored(context, ok, ...)\n"
+  "  close(context)\n"
   "  if not ok then error((...), 0) end\n"
   "  return ...\n"
   "end\n"
@@ -23,21 +23,20 @@ static const char contexts[] =
   "end\n"
   "function core.no_grad(fn, ...)\n"
   "  check('no_grad', fn)\n"
-  "  return restored(set(false), xpcall(fn, traced, ...))\n"
+  "  return restored(open_grad(false), xpcall(fn, traced, ...))\n"
   "end\n"
   "function core.enable_grad(fn, ...)\n"
   "  check('enable_grad', fn)\n"
-  "  return restored(set(true), xpcall(fn, traced, ...))\n"
+  "  return restored(open_grad(true), xpcall(fn, traced, ...))\n"
   "end\n"
-  "local function left(list, kept, count, ok, ...)\n"
-  "  close(list, kept, count, ok, ...)\n"
+  "local function left(context, ok, ...)\n"
+  "  close_scope(context, ok, ...)\n"
   "  if not ok then error((...), 0) end\n"
   "  return ...\n"
   "end\n"
   "function core.scope(fn, ...)\n"
   "  check('scope', fn)\n"
-  "  local list, kept, count = open()\n"
-  "  return left(list, kept, count, xpcall(fn, traced, ...))\n"
+  "  return left(open_scope(), xpcall(fn, traced, ...))\n"
   "end\n";
 
 /* ---- tensor.scope: results of ops made inside are emptied when it ends, unless they are returned (alone or in tables) or kept.  What
@@ -45,38 +44,44 @@ static const char contexts[] =
 
 void ax_scope_track(lua_State *L)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.list);
   lua_pushvalue(L, -2);
-  lua_rawseti(L, -2, ++ax_bind.scope_count);
+  lua_rawseti(L, -2, ++ax_bind.scope.count);
   lua_pop(L, 1);
 }
 
-/* -> the list, the kept set and the count of the scope around, or nil where there is none */
+/* open_grad(on) -> a context: gradients are recorded in it, or not */
+static int open_grad(lua_State *L)
+{
+  ax_bind_enter(L);
+  const ax_context_inside in = { .grad = lua_toboolean(L, 1) };
+  lua_pushinteger(L, ax_context_open(L, in.grad ? "enable_grad" : "no_grad", AX_CONTEXT_GRAD, &in));
+  return 1;
+}
+
+/* close(context) */
+static int close_context(lua_State *L)
+{
+  ax_bind_enter(L);
+  ax_context_close(L, (int)lua_tointeger(L, 1));
+  return 0;
+}
+
+/* -> a context */
 static int scope_open(lua_State *L)
 {
-  const bool inner = ax_bind.in_scope;
-  const int count = ax_bind.scope_count;
-
+  ax_context_inside in = { .scope.inside = true };
   ax_bind_enter(L);
-  if (inner) {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
-  } else {
-    lua_pushnil(L);
-    lua_pushnil(L);
-  }
-  lua_pushinteger(L, count);
   lua_newtable(L); /* weak: what the collector frees inside need not be emptied */
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "v");
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
-  lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  in.scope.list = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_newtable(L);
-  lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
-  ax_bind.in_scope = true;
-  ax_bind.scope_count = 0;
-  return 3;
+  in.scope.kept = luaL_ref(L, LUA_REGISTRYINDEX);
+  lua_pushinteger(L, ax_context_open(L, "scope", AX_CONTEXT_SCOPE, &in));
+  return 1;
 }
 
 /* Marks the tensors in the value at idx; tables are walked, each once. */
@@ -101,27 +106,22 @@ static void keep_value(lua_State *L, int idx, int kept)
   }
 }
 
-/* (list, kept, count of the scope around, ok, results...) */
+/* (context, ok, results...) */
 static int scope_close(lua_State *L)
 {
-  const int last = lua_gettop(L), made = ax_bind.scope_count;
+  const int last = lua_gettop(L);
   int list, kept;
 
   ax_bind_enter(L);
-  luaL_checkstack(L, 16, "scope");
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_scope);
+  const int made = ax_bind.scope.count;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.list);
   list = lua_gettop(L);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
   kept = lua_gettop(L);
-  ax_bind.in_scope = !lua_isnil(L, 1);
-  ax_bind.scope_count = (int)lua_tointeger(L, 3);
-  for (int i = 1; i <= 2; i++) { /* the scope around is the current one again, before anything below can raise */
-    if (lua_isnil(L, i)) lua_newtable(L);
-    else lua_pushvalue(L, i);
-    lua_rawseti(L, LUA_REGISTRYINDEX, i == 1 ? ax_bind.ref_scope : ax_bind.ref_kept);
-  }
-  if (lua_toboolean(L, 4))
-    for (int i = 5; i <= last; i++) keep_value(L, i, kept);
+  ax_context_close(L, (int)lua_tointeger(L, 1)); /* the scope around is the current one again, before anything below can raise */
+  luaL_checkstack(L, 16, "scope");
+  if (lua_toboolean(L, 2))
+    for (int i = 3; i <= last; i++) keep_value(L, i, kept);
   for (int i = 1; i <= made; i++) {
     ax_tensor **box;
     lua_rawgeti(L, list, i);
@@ -131,7 +131,7 @@ static int scope_close(lua_State *L)
       const bool keep = lua_toboolean(L, -1);
       lua_pop(L, 1);
       if (!keep) ax_tensor_release(ax_empty_box(box));
-      else if (ax_bind.in_scope) ax_scope_track(L); /* the scope around decides about it */
+      else if (ax_bind.scope.inside) ax_scope_track(L); /* the scope around decides about it */
     }
     lua_pop(L, 1);
   }
@@ -141,9 +141,9 @@ static int scope_close(lua_State *L)
 /* The tensor at idx outlives the scopes around. */
 void ax_scope_keep(lua_State *L, int idx)
 {
-  if (!ax_bind.in_scope) return;
+  if (!ax_bind.scope.inside) return;
   lua_pushvalue(L, idx);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
   keep_value(L, lua_gettop(L) - 1, lua_gettop(L));
   lua_pop(L, 2);
 }
@@ -153,9 +153,9 @@ static int keep(lua_State *L)
 {
   const int n = lua_gettop(L);
   ax_bind_enter(L);
-  if (!ax_bind.in_scope) return n;
+  if (!ax_bind.scope.inside) return n;
   luaL_checkstack(L, 8, "keep");
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
   for (int i = 1; i <= n; i++) keep_value(L, i, n + 1);
   lua_settop(L, n);
   return n;
@@ -169,5 +169,7 @@ void ax_open_scope(lua_State *L)
   lua_pushvalue(L, -2);
   lua_pushcfunction(L, scope_open);
   lua_pushcfunction(L, scope_close);
-  lua_call(L, 3, 0);
+  lua_pushcfunction(L, open_grad);
+  lua_pushcfunction(L, close_context);
+  lua_call(L, 5, 0);
 }

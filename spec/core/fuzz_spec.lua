@@ -38,7 +38,7 @@ describe("random programs", function()
   end)
 
   it("take absurd attributes or refuse them, and end", function()
-    for seed = FIRST, FIRST + 1 do fuzz.extremes(seed, 12) end
+    for seed = FIRST + 9, FIRST + 10 do fuzz.extremes(seed, 40) end
   end)
 
   it("succeed or say what is wrong, and give the same bits again", function()

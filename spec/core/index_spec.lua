@@ -149,6 +149,16 @@ describe("writing", function()
     assert.same({ false, false, false }, b:totable())
   end)
 
+  it("of bools goes where a mask is true, or to listed positions", function()
+    local y = tensor.tensor { true, false, true, false }
+    y[tensor.tensor { true, true, false, false }] = tensor.tensor { false, true }
+    assert.are.same({ false, true, true, false }, y:totable())
+    y[{ longs { 0, 3 } }] = tensor.tensor { true, true }
+    assert.are.same({ true, true, true, true }, y:totable())
+    y[y] = tensor.tensor { 0, 2, 0, 0.5 }
+    assert.are.same({ false, true, false, true }, y:totable())
+  end)
+
   it("goes to listed rows, in order", function()
     local x = tensor.zeros(3, 2)
     x[longs { 2, 0 }] = tensor({ { 1, 2 }, { 3, 4 } })

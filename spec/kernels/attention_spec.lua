@@ -100,6 +100,29 @@ describe("attention", function()
     end
   end)
 
+  it("with a mask that wants a gradient rounds no scores of half types", function()
+    core.manual_seed(11)
+    local given = { core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8), core.randn(16, 16) }
+    for dtype, most in pairs { bfloat16 = 0.01, float16 = 0.002 } do
+      local function run(to)
+        local t = {}
+        for i = 1, 4 do
+          t[i] = given[i]:to(dtype):to(to):detach()
+          t[i].requires_grad = true
+        end
+        local y = core.scaled_dot_product_attention(t[1], t[2], t[3], { attn_mask = t[4] })
+        y:square():sum():backward()
+        return y, t
+      end
+      local function far(a, b) return (a:double() - b):abs():max():item() end
+      local y, half = run(dtype)
+      local exact, wide = run("float64")
+      assert.are.equal(dtype, y.dtype)
+      assert.is_true(far(y, exact) < most)
+      for i = 1, 4 do assert.is_true(far(half[i].grad, wide[i].grad) < most * wide[i].grad:abs():max():item()) end
+    end
+  end)
+
   it("lets the transpose and reshape that follow it be views", function()
     local q, k, v = qkv("float32", 2, 3, 5, 5, 4)
     local y = sdpa(q, k, v):transpose(2, 3)

@@ -42,7 +42,7 @@ static ax_status cut(ax_tensor *x, int n, int64_t *pad, ax_tensor **out)
     const int d = x->ndim - 1 - k;
     const int64_t before = pad[2 * k] < 0 ? -pad[2 * k] : 0, after = pad[2 * k + 1] < 0 ? -pad[2 * k + 1] : 0;
     if (before + after == 0) continue;
-    AX_TRY(check_cut(x, d, -before, -after));
+    AX_TRY(check_cut(x, d, pad[2 * k], pad[2 * k + 1]));
     AX_TRY(run_ints(AX_OP_NARROW, t, d, before, x->shape[d] - before - after, 0, &less));
     ax_tensor_release(t);
     t = less;

@@ -28,8 +28,8 @@ function M.autocast(opts, fn, ...)
   if type(opts) == "function" then return M.autocast({}, opts, fn, ...) end
   opts = options.check("autocast", opts, OPTIONS)
   if type(fn) ~= "function" then options.fail("autocast: expected a function after the options, got %s", options.show(fn)) end
-  local enabled, dtype, cache = core.autocast_enter(opts.enabled, opts.dtype, opts.cache_enabled)
-  return scope.run(nil, function() core.autocast_leave(enabled, dtype, cache) end, fn, ...)
+  local region = core.autocast_enter(opts.enabled, opts.dtype, opts.cache_enabled)
+  return scope.run(nil, function() core.autocast_leave(region) end, fn, ...)
 end
 
 --- Whether casting is on here.

@@ -32,11 +32,11 @@ end
 -- Runs fn with random numbers and automatic casting as they were then; both are put back however it ends.
 local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
-  local enabled, dtype, cache = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
+  local region = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
   if now then set_states(saved.generators, saved.states) end
   local ok, err = xpcall(fn, require("accelerate.utils.scope").traced)
   if now then set_states(saved.generators, now) end
-  core.autocast_leave(enabled, dtype, cache)
+  core.autocast_leave(region)
   if not ok then error(err, 0) end
 end
 

@@ -1,0 +1,133 @@
+--- nn.functional: how arguments may be given, and broadcasting as in PyTorch.
+local core = require "accelerate.core"
+local nn = require "accelerate.nn"
+local F = nn.functional
+
+local function near(expected, got)
+  local values = got:reshape(-1):totable()
+  assert.are.equal(#expected, #values)
+  for i, e in ipairs(expected) do
+    assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)), ("%d: got %.9g, expected %.9g"):format(i, values[i], e))
+  end
+end
+
+local function raises(text, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(message):find(text, 1, true), message)
+end
+
+describe("cosine_similarity", function()
+  it("broadcasts before it takes norms", function()
+    near({ 1 }, F.cosine_similarity(core.tensor { 1, 1 }, core.tensor { 1 }, { dim = 1 }))
+    near({ 1, 1 }, F.cosine_similarity(core.ones(2, 3), core.tensor { { 1 }, { 2 } }))
+    near({ 0.292893231, 0 }, F.cosine_embedding_loss(core.tensor { { 1, 1 }, { 1, 0 } }, core.tensor { { 1, 0 }, { 0, 0 } },
+      core.tensor { 1, -1 }, { reduction = "none" }))
+    raises("cosine_similarity: shapes [2] and [3] do not broadcast", F.cosine_similarity, core.ones(2), core.ones(3), { dim = 1 })
+  end)
+
+  it("has PyTorch's gradient where a norm is below eps", function()
+    for _, start in ipairs { { 0, 1e-9 }, { 0, 0 } } do
+      local x = core.tensor(start)
+      x.requires_grad = true
+      F.cosine_similarity(x, core.tensor { 1, 0 }, { dim = 1 }):backward()
+      near({ 1e8, 0 }, x.grad)
+    end
+  end)
+end)
+
+describe("normalize", function()
+  it("takes a list of dims", function()
+    near({ 0.6, 0.8, 0, 0 }, F.normalize(core.tensor { { 3, 4 }, { 0, 0 } }, { dim = { 1, 2 } }))
+    near({ 0.6, 0.8, 1, 0 }, F.normalize(core.tensor { { 3, 4 }, { 5, 0 } }))
+    raises("x must be a tensor", F.normalize, 3)
+  end)
+end)
+
+describe("gaussian_nll_loss", function()
+  local input, target = core.arange(6):to("float32"):view(2, 3), core.ones(2, 3)
+  local function loss(var) return F.gaussian_nll_loss(input, target, var, { reduction = "none" }) end
+
+  it("takes a variance for each row, for each column, or one", function()
+    local by_row = { 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359 }
+    near(by_row, loss(core.tensor { 1, 2 }))
+    near(by_row, loss(core.tensor { { 1 }, { 2 } }))
+    near({ 0.5, 0.34657359, 0.715972841, 2, 2.59657359, 3.2159729 }, loss(core.tensor { { 1, 2, 3 } }))
+    near({ 0.59657359, 0.34657359, 0.59657359, 1.34657359, 2.59657359, 4.34657359 }, loss(2))
+    local square = F.gaussian_nll_loss(core.arange(9):to("float32"):view(3, 3), core.ones(3, 3), core.tensor { 1, 2, 4 }, { reduction = "none" })
+    near({ 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359, 3.81814718, 5.19314718, 6.81814718 }, square)
+  end)
+
+  it("refuses what PyTorch refuses", function()
+    raises("var must have the shape of input [2, 3]", loss, core.tensor { 1, 2, 3 })
+    raises("var must have the shape of input [2, 3]", loss, core.tensor { { 1, 2 } })
+    raises("var must have the shape of input [2, 3]", loss, core.ones {})
+    raises("var has entries below 0", loss, -core.ones(2, 3))
+    raises("var must be a tensor or a number", loss, "wide")
+  end)
+end)
+
+describe("options in a table", function()
+  local x, w = core.randn(1, 1, 5, 5), core.randn(1, 1, 3, 3)
+
+  it("may follow any number of positions", function()
+    local expected = F.conv2d(x, w, nil, 1, "same"):totable()
+    assert.are.same(expected, F.conv2d(x, w, { padding = "same" }):totable())
+    assert.are.same(expected, F.conv2d(x, w, nil, { padding = "same" }):totable())
+    assert.are.same(expected, F.conv2d(x, w, nil, 1, { padding = "same" }):totable())
+    assert.are.same(expected, F.conv2d(x, w, { padding = 1 }):totable())
+    assert.are.same(expected, F.conv2d(x, w, { padding = { 1, 1 }, bias = core.zeros(1) }):totable())
+    assert.are.same(F.conv2d(x, w):totable(), F.conv2d(x, w, { padding = "valid" }):totable())
+    assert.are.same(core.conv2d(x, w, nil, 2):totable(), core.conv2d(x, w, { stride = 2 }, nil, nil):totable())
+  end)
+
+  it("are checked, and not given twice", function()
+    raises("unknown option", F.conv2d, x, w, { paddin = "same", padding = "same" })
+    raises("padding is given twice", F.conv2d, x, w, nil, 1, "same", { padding = "same" })
+    raises("padding: expected an integer, a list of two, \"same\" or \"valid\"", F.conv2d, x, w, { padding = "sane" })
+    raises("unknown option 'bogus'", F.instance_norm, core.randn(1, 2, 3), nil, nil, nil, nil, { eps = 3, bogus = 1 })
+    raises("option 'p' must be at least 0", F.dropout2d, x, { p = -1 })
+  end)
+
+  it("reach instance_norm", function()
+    local y = core.tensor { { { 1, 2, 3 } } }
+    local expected = { -0.522232967, 0, 0.522232967 }
+    near(expected, F.instance_norm(y, nil, nil, nil, nil, { eps = 3 }))
+    near(expected, F.instance_norm(y, { eps = 3 }))
+    near(expected, F.instance_norm(y, nil, nil, nil, nil, true, 0.1, 3))
+  end)
+
+  it("may follow the positions of modules", function()
+    assert.are.equal("MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)", tostring(nn.MaxPool2d(3, 2, { padding = 1 })))
+    assert.are.same({ 1, 1, 3, 3 }, nn.MaxPool2d(3, 2, { padding = 1 })(x).shape)
+    assert.are.same({ 1, 1, 3, 3 }, nn.AvgPool2d(3, 2, 1, { divisor_override = 4 })(x).shape)
+    assert.are.same({ 1, 5, 3 }, nn.MaxPool1d(3, 2, { padding = 1 })(x[1]).shape)
+    assert.are.same({ 1, 1, 2, 3 }, nn.AdaptiveAvgPool2d({ 2, 3 })(x).shape)
+    assert.are.equal("Conv2d(3, 4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))", tostring(nn.Conv2d(3, 4, 3, 2, { padding = 1 })))
+    assert.are.equal("Dropout(p=0.3, inplace=True)", tostring(nn.Dropout(0.3, { inplace = true })))
+    raises("MaxPool2d: stride is given twice, by position and by name", nn.MaxPool2d, 3, 2, { stride = 1 })
+    raises("MaxPool2d: an argument too many: 7", nn.MaxPool2d, 3, 2, 1, 1, false, 7)
+    raises("MaxPool2d: unknown option 'pading'", nn.MaxPool2d, 3, 2, { pading = 1 })
+  end)
+end)
+
+describe("counts and sizes of modules", function()
+  it("have sane ranges", function()
+    local layer = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 4 })
+    for _, count in ipairs { 1e300, 2 ^ 53, 0, -1, 1.5, math.huge, 0 / 0 } do
+      raises("num_layers", nn.TransformerEncoder, layer, count)
+      raises("num_layers", nn.LSTM, 2, 2, { num_layers = count })
+      raises("num_encoder_layers", nn.Transformer, { d_model = 4, nhead = 2, num_encoder_layers = count })
+      raises("num_decoder_layers", nn.Transformer, { d_model = 4, nhead = 2, num_decoder_layers = count })
+    end
+    for _, factor in ipairs { 2 ^ 31, 2 ^ 32, 1e300, 0, 0.5 } do
+      raises("upscale_factor", nn.PixelShuffle, factor)
+      raises("downscale_factor", nn.PixelUnshuffle, factor)
+      raises("kernel_size", nn.MaxPool2d, factor)
+      raises("stride", nn.AvgPool2d, 2, factor)
+      raises("output_size", nn.AdaptiveAvgPool2d, factor)
+      raises("dilation", nn.Conv2d, 1, 1, 3, { dilation = factor })
+      raises("in_features", nn.Linear, factor == 2 ^ 31 and -1 or factor == 2 ^ 32 and 1e300 or factor, 1)
+    end
+  end)
+end)
