@@ -295,9 +295,9 @@ function A.interpolate(c)
   local dims = c:int(2)
   local x = image(c, c:int(4), dims, c:of(HALVES))
   while x.ndim < dims + 2 do x = x:unsqueeze(1) end
-  local size = { c:int(12), dims == 2 and c:int(12) or nil }
+  local to = { c:int(12), dims == 2 and c:int(12) or nil }
   local linear = c:once_in(2)
-  return x, { size = size, mode = linear and (dims == 1 and "linear" or "bilinear") or "nearest", align_corners = linear and c:once_in(2),
+  return x, { size = to, mode = linear and (dims == 1 and "linear" or "bilinear") or "nearest", align_corners = linear and c:once_in(2),
     scale_h = c:once_in(4) and 1.7 or nil }
 end
 
