@@ -177,22 +177,26 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
   }
 }
 
-/* An op whose result stays in float32 where the operands are halves: a rounded quotient would move its floor. */
-static ax_arg wide(ax_grad *c, ax_op op, ax_arg a, ax_arg b)
+/* A quotient that will be rounded to a whole number: in float32 where the operands are halves, since rounding it before would move the
+ * whole number.  Its own gradient is 0, so nothing is recorded. */
+static ax_arg quotient(ax_grad *c, ax_op op, ax_arg a, ax_arg b)
 {
-  return call(c, op, 2, (ax_arg[]){ a, b }, &(ax_attrs){ .n_list = -1, .wide = true });
+  const bool former = ax_grad_set_enabled(false);
+  const ax_arg q = call(c, op, 2, (ax_arg[]){ a, b }, &(ax_attrs){ .n_list = -1, .wide = true });
+  ax_grad_set_enabled(former);
+  return q;
 }
 
 RULE(remainder) /* a - b floor(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, wide(c, AX_OP_FLOOR_DIVIDE, IN(0), IN(1)))));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, quotient(c, AX_OP_FLOOR_DIVIDE, IN(0), IN(1)))));
 }
 
 RULE(fmod) /* a - b trunc(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, wide(c, AX_OP_DIV, IN(0), IN(1))))));
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, quotient(c, AX_OP_DIV, IN(0), IN(1))))));
 }
 
 static ax_arg scaled(ax_grad *c, ax_arg x, double by) { return by == 1 ? x : mul(c, x, NUM(by)); }
