@@ -1,8 +1,10 @@
--- all_reduce (sum, float32, in place) of 1 KB, 1 MB and 64 MB; a barrier before each, not timed; one line of JSON.
+-- all_reduce (sum, float32, in place) of 1 KB, 1 MB and 64 MB; a barrier before each, not timed;
+-- one line of JSON.
 --
 --   accel-run --num_processes 2 --num_cpu_threads_per_process 1 bench/allreduce.lua
 --
--- The same work as peer/allreduce.py.  What is timed is the collective itself, below Accelerator:reduce, which copies.
+-- The same work as peer/allreduce.py.  What is timed is the collective itself, below
+-- Accelerator:reduce, which copies.
 local tensor = require "accelerate.tensor"
 local dist = require("accelerate.core").dist
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")

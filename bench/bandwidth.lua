@@ -1,5 +1,6 @@
--- Ops over 64 MB of float32, forward and with their gradient: milliseconds, and which share of the copy bandwidth of the same run that is, by
--- the fewest tensors the op could read and write.  One line of JSON.  The same work as peer/bandwidth.py.
+-- Ops over 64 MB of float32, forward and with their gradient: milliseconds, and which share of the
+-- copy bandwidth of the same run that is, by the fewest tensors the op could read and write.  One
+-- line of JSON.  The same work as peer/bandwidth.py.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/bandwidth.lua [repetitions, default 30]
 local tensor = require "accelerate.tensor"
@@ -8,7 +9,8 @@ local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
 local repetitions = tonumber(arg[1] or 30)
 local n = 64 * 2 ^ 20 / 4
-local x, other, grad = tensor.randn(n / 1024, 1024), tensor.randn(n / 1024, 1024), tensor.randn(n / 1024, 1024)
+local x, other, grad = tensor.randn(n / 1024, 1024), tensor.randn(n / 1024, 1024), tensor.randn(n / 1024,
+  1024)
 local w, b = tensor.ones(1024), tensor.zeros(1024)
 local logits = tensor.randn(n / 4096, 4096)
 local label = tensor.randint(0, 4096, { n / 4096 })
@@ -31,7 +33,8 @@ local function measure(name, moves, fn)
   result[name .. "_of_copy"] = moves / seconds / copy_rate
 end
 
--- fn forward, moving `forward` tensors; and, given a gradient g, with the gradients of all inputs, moving `both`
+-- fn forward, moving `forward` tensors; and, given a gradient g, with the gradients of all inputs,
+-- moving `both`
 local function op(name, forward, both, fn, g, ...)
   local inputs, leaves = { ... }, {}
   measure(name, forward, function() core.release(fn(unpack(inputs))) end)
@@ -56,7 +59,8 @@ op("gelu_erf", 2, 5, function(v) return core.gelu(v) end, grad, x)
 op("silu", 2, 5, core.silu, grad, x)
 op("softmax", 2, 5, function(v) return core.softmax(v, -1) end, grad, x)
 op("log_softmax", 2, 5, function(v) return core.log_softmax(v, -1) end, grad, x)
-op("layernorm", 2, 5, function(v, weight, bias) return core.layer_norm(v, { 1024 }, weight, bias) end, grad, x, w, b)
+op("layernorm", 2, 5, function(v, weight, bias) return core.layer_norm(v, { 1024 }, weight, bias) end, grad,
+  x, w, b)
 op("cross_entropy", 1, 3, function(z) return core.cross_entropy(z, label) end, one, logits)
 op("mse_loss", 2, 5, function(a) return core.mse_loss(a, other) end, one, x)
 op("sum", 1, nil, core.sum, nil, x)

@@ -1,15 +1,18 @@
--- A BERT-shaped encoder with a classification head on synthetic padded batches: post-LN, erf GELU, dropout 0.1, AdamW with lr 2e-5; one line
--- of JSON.
+-- A BERT-shaped encoder with a classification head on synthetic padded batches: post-LN, erf GELU,
+-- dropout 0.1, AdamW with lr 2e-5; one line of JSON.
 --
---   accel-run --num_cpu_threads_per_process 1 bench/bert.lua [PRESET=tiny] [STEPS=30] [WARMUP=3] [FLAGS of common.lua]
+--   accel-run --num_cpu_threads_per_process 1 bench/bert.lua [PRESET=tiny] [STEPS=30] [WARMUP=3]
+--     [FLAGS of common.lua]
 --
--- The same work as peer/bert.py: random ids, lengths between a quarter of the row and all of it, the label is the parity of the first token.
+-- The same work as peer/bert.py: random ids, lengths between a quarter of the row and all of it,
+-- the label is the parity of the first token.
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local F = nn.functional
 
 --               layers width heads ffn vocab
-local PRESETS = { base = { 12, 768, 12, 3072, 30522 }, tiny = { 2, 128, 2, 512, 30522 }, smoke = { 1, 32, 2, 64, 100 } }
+local PRESETS = { base = { 12, 768, 12, 3072, 30522 }, tiny = { 2, 128, 2, 512, 30522 },
+  smoke = { 1, 32, 2, 64, 100 } }
 local SEQ, DROPOUT = 128, 0.1
 
 local Layer = nn.class("Layer")
@@ -60,7 +63,8 @@ end
 local flags = common.flags(arg)
 local preset, batch = arg[1] or "tiny", flags.batch or 8
 flags.steps, flags.warmup = flags.steps or tonumber(arg[2]) or 30, flags.warmup or tonumber(arg[3]) or 3
-local layers, width, heads, ffn, vocab = unpack(PRESETS[preset] or error("the presets are tiny, base and smoke, got " .. preset))
+local layers, width, heads, ffn, vocab = unpack(PRESETS[preset]
+  or error("the presets are tiny, base and smoke, got " .. preset))
 
 local before = common.resident()
 local accelerator = common.accelerator(flags)
@@ -72,10 +76,12 @@ local generator, span = tensor.Generator(0), tensor.arange(SEQ)
 local function next_batch()
   local ids = tensor.randint(0, vocab, { batch, SEQ }, { generator = generator })
   local length = tensor.randint(math.floor(SEQ / 4), SEQ + 1, { batch, 1 }, { generator = generator })
-  return ids:to(accelerator.device), span:lt(length):to(accelerator.device), (ids:select(2, 1) % 2):to(accelerator.device)
+  return ids:to(accelerator.device), span:lt(length):to(accelerator.device),
+    (ids:select(2, 1) % 2):to(accelerator.device)
 end
 
-common.train(accelerator, flags, { preset = preset, batch = batch, before = before, units = batch }, next_batch, function(ids, mask, label)
+common.train(accelerator, flags, { preset = preset, batch = batch, before = before, units = batch },
+  next_batch, function(ids, mask, label)
   local loss = F.cross_entropy(model(ids, mask), label)
   optimizer:zero_grad()
   accelerator:backward(loss)

@@ -1,10 +1,13 @@
--- A small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64, 128; SGD with momentum 0.9; one line of JSON.
+-- A small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64, 128; SGD
+-- with momentum 0.9; one line of JSON.
 --
---   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64] [STEPS=30] [WARMUP=30] [--fused] [FLAGS of common.lua]
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/cnn.lua [BATCH=64]
+--     [STEPS=30] [WARMUP=30] [--fused] [FLAGS of common.lua]
 --
--- The same work as peer/cnn.py.  A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1] once,
--- before timing; each epoch is shuffled without replacement and its last, short batch dropped.  --fused: the residual and the ReLU
--- after a batch norm are computed with it (nn.BatchNorm2d's activation), which PyTorch has no module for.
+-- The same work as peer/cnn.py.  A step is: batch fetch, forward, zero_grad, backward, optimizer.
+-- The images are scaled to [0, 1] once, before timing; each epoch is shuffled without replacement
+-- and its last, short batch dropped.  --fused: the residual and the ReLU after a batch norm are
+-- computed with it (nn.BatchNorm2d's activation), which PyTorch has no module for.
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
@@ -21,7 +24,9 @@ function Block:init(from, to, stride)
   self.bn1 = nn.BatchNorm2d(to, rectified)
   self.conv2 = nn.Conv2d(to, to, 3, { padding = 1, bias = false })
   self.bn2 = nn.BatchNorm2d(to, rectified)
-  self.skip = (stride ~= 1 or from ~= to) and nn.Sequential(nn.Conv2d(from, to, 1, { stride = stride, bias = false }), nn.BatchNorm2d(to)) or nn.Identity()
+  self.skip = (stride ~= 1 or from ~= to)
+    and nn.Sequential(nn.Conv2d(from, to, 1, { stride = stride, bias = false }), nn.BatchNorm2d(to))
+    or nn.Identity()
 end
 
 function Block:forward(x)
@@ -31,7 +36,8 @@ function Block:forward(x)
 end
 
 local function build(widths, blocks, classes)
-  local layers, from = { nn.Conv2d(1, widths[1], 3, { padding = 1, bias = false }), nn.BatchNorm2d(widths[1], rectified) }, widths[1]
+  local layers, from = { nn.Conv2d(1, widths[1], 3, { padding = 1, bias = false }),
+    nn.BatchNorm2d(widths[1], rectified) }, widths[1]
   if not fused then layers[3] = nn.ReLU() end
   for stage, width in ipairs(widths) do
     for b = 1, blocks do
@@ -56,7 +62,8 @@ model, optimizer = accelerator:prepare(model, optimizer)
 
 local next_batch
 if flags.device == "cpu" then
-  local loader = data.DataLoader(data.TensorDataset(images, labels), { batch_size = batch, shuffle = true, drop_last = true })
+  local loader = data.DataLoader(data.TensorDataset(images, labels),
+    { batch_size = batch, shuffle = true, drop_last = true })
   next_batch = common.endless(accelerator:prepare(loader))
 else
   next_batch = common.picked(images, labels, batch, accelerator.device)

@@ -1,4 +1,5 @@
--- What our sides of the benchmarks share: a wall clock, medians, the images, and the line of JSON at the end.
+-- What our sides of the benchmarks share: a wall clock, medians, the images, and the line of JSON
+-- at the end.
 local ffi = require "ffi"
 local core = require "accelerate.core"
 
@@ -23,8 +24,8 @@ function common.median(values)
   return n % 2 == 1 and sorted[(n + 1) / 2] or (sorted[n / 2] + sorted[n / 2 + 1]) / 2
 end
 
---- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].  For a GPU without the files: noise of that shape,
---- which takes as long.
+--- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].  For a
+--- GPU without the files: noise of that shape, which takes as long.
 function common.fashion_mnist(data, flags)
   local found, dataset = pcall(data.FashionMNIST, { split = "train" })
   if not found and flags and flags.device == "cuda" then
@@ -38,7 +39,8 @@ function common.fashion_mnist(data, flags)
 end
 
 local SWITCHES = { capture = true, tf32 = true, serve = true, fused = true }
-local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true, side = true, launches = true }
+local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true,
+  side = true, launches = true }
 local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 
 --- Takes the flags out of a list of arguments; what stays in it are the positions.
@@ -48,7 +50,8 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
 ---   --tf32               float32 products on the GPU's matrix units, rounded to ten bits
 ---   --serve              measures once for each line that is read, until one says `stop`
----@return table flags { device, mixed_precision, batch?, steps?, warmup?, capture, tf32, serve, fused, ... }
+---@return table flags { device, mixed_precision, batch?, steps?, warmup?, capture, tf32, serve,
+---  fused, ... }
 function common.flags(arguments)
   local flags, rest = { device = "cpu", dtype = "fp32" }, {}
   local i = 1
@@ -65,8 +68,11 @@ function common.flags(arguments)
     i = i + 1
   end
   for k = math.max(#rest, #arguments), 1, -1 do arguments[k] = rest[k] end
-  flags.mixed_precision = PRECISIONS[flags.dtype] or error(("--dtype: expected fp32, bf16 or fp16, got %s"):format(flags.dtype), 0)
-  if flags.device ~= "cpu" and flags.device ~= "cuda" then error(("--device: expected cpu or cuda, got %s"):format(flags.device), 0) end
+  flags.mixed_precision = PRECISIONS[flags.dtype]
+    or error(("--dtype: expected fp32, bf16 or fp16, got %s"):format(flags.dtype), 0)
+  if flags.device ~= "cpu" and flags.device ~= "cuda" then
+    error(("--device: expected cpu or cuda, got %s"):format(flags.device), 0)
+  end
   return flags
 end
 
@@ -81,13 +87,16 @@ function common.accelerator(flags)
   return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision }
 end
 
---- Endless shuffled batches of a set that lies on the accelerator's device, picked by a permutation; the last, short one of a pass is dropped.
+--- Endless shuffled batches of a set that lies on the accelerator's device, picked by a
+--- permutation; the last, short one of a pass is dropped.
 function common.picked(x, y, batch, device)
   local tensor = require "accelerate.tensor"
   local generator, order, at = tensor.Generator(0), nil, math.huge
   x, y = x:to(device), y:to(device)
   return function()
-    if at + batch - 1 > y:numel() then order, at = tensor.randperm(y:numel(), { generator = generator }):to(device), 1 end
+    if at + batch - 1 > y:numel() then
+      order, at = tensor.randperm(y:numel(), { generator = generator }):to(device), 1
+    end
     local pick = order:narrow(1, at, batch)
     at = at + batch
     return x:index_select(1, pick), y:index_select(1, pick)
@@ -117,10 +126,12 @@ function common.endless(loader)
   end
 end
 
---- Times `flags.steps` steps after `flags.warmup` more, on each rank, and prints the main process's line: median and least milliseconds, the
---- mean of the last losses, the peak of resident memory, in all and beyond `about.before` bytes.  On a GPU each step is waited for; a second
---- block, in which nothing waits between steps, gives loop_step_ms and with about.units what is done in a second; peak_device_mb is the most
---- that tensors took there.  train_step(next_batch()) does a step and returns its loss.
+--- Times `flags.steps` steps after `flags.warmup` more, on each rank, and prints the main process's
+--- line: median and least milliseconds, the mean of the last losses, the peak of resident memory,
+--- in all and beyond `about.before` bytes.  On a GPU each step is waited for; a second block, in
+--- which nothing waits between steps, gives loop_step_ms and with about.units what is done in a
+--- second; peak_device_mb is the most that tensors took there.  train_step(next_batch()) does a
+--- step and returns its loss.
 function common.train(accelerator, flags, about, next_batch, train_step)
   local steps, device, before = flags.steps, accelerator.device, about.before
   local remote = device ~= "cpu"
@@ -176,7 +187,8 @@ function common.train(accelerator, flags, about, next_batch, train_step)
   end
 end
 
---- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's description.
+--- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's
+--- description.
 function common.emit(fields)
   local info = core.backend_info(fields.device or "cpu")
   fields.backend, fields.level = info.description, info.level
@@ -186,7 +198,8 @@ function common.emit(fields)
   table.sort(keys)
   for i, key in ipairs(keys) do
     local value = fields[key]
-    parts[i] = ("%q: %s"):format(key, type(value) == "number" and ("%.10g"):format(value) or ("%q"):format(value))
+    parts[i] = ("%q: %s"):format(key, type(value) == "number" and ("%.10g"):format(value)
+      or ("%q"):format(value))
   end
   print("{" .. table.concat(parts, ", ") .. "}")
 end

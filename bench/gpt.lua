@@ -1,17 +1,21 @@
--- A GPT-2 style decoder on characters: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout; AdamW with lr 3e-4 and weight
--- decay 0.1; one line of JSON.
+-- A GPT-2 style decoder on characters: pre-LN, tanh GELU, learned positions, tied embeddings, no
+-- dropout; AdamW with lr 3e-4 and weight decay 0.1; one line of JSON.
 --
---   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny] [STEPS=30] [WARMUP=5] [FILE] [FLAGS of common.lua]
+--   accel-run [--num_processes 2] --num_cpu_threads_per_process 1 bench/gpt.lua [PRESET=tiny]
+--     [STEPS=30] [WARMUP=5] [FILE] [FLAGS of common.lua]
 --
--- The same work as peer/gpt.py: the text is words drawn by a linear congruential generator, or FILE; each batch is rows from random places of
--- it, and each rank has its own; preset 124m (GPT-2's size) reads random ids instead.  A step is: batch fetch, forward, zero_grad, backward, optimizer.
+-- The same work as peer/gpt.py: the text is words drawn by a linear congruential generator, or
+-- FILE; each batch is rows from random places of it, and each rank has its own; preset 124m
+-- (GPT-2's size) reads random ids instead.  A step is: batch fetch, forward, zero_grad, backward,
+-- optimizer.
 local ffi = require "ffi"
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local F = nn.functional
 
 --               layers width heads  T  vocab batch
-local PRESETS = { tiny = { 4, 128, 4, 128, 96, 8 }, small = { 6, 384, 6, 256, 96, 8 }, ["124m"] = { 12, 768, 12, 1024, 50257, 4 },
+local PRESETS = { tiny = { 4, 128, 4, 128, 96, 8 }, small = { 6, 384, 6, 256, 96, 8 },
+  ["124m"] = { 12, 768, 12, 1024, 50257, 4 },
   smoke = { 1, 32, 2, 16, 96, 2 } }
 
 local Block = nn.class("Block")
@@ -62,11 +66,13 @@ function GPT:forward(ids)
 end
 
 local WORDS = {}
-for word in ("a step of the model reads some text and then it guesses what comes next each weight moves by little "
+for word in ("a step of the model reads some text and then it guesses what comes next each weight moves " ..
+  "by little "
   .. "while loss falls Lua scripts drive C code; Every epoch ends with one check: is 42 more than 17? "
   .. "We print (and keep) the best."):gmatch("%S+") do WORDS[#WORDS + 1] = word end
 
--- Ids of printable ASCII (32..126 -> 0..94, newline -> 95), of a file or of `n` characters of words.
+-- Ids of printable ASCII (32..126 -> 0..94, newline -> 95), of a file or of `n` characters of
+-- words.
 local function text_ids(path, n)
   local text
   if path then
@@ -94,7 +100,8 @@ end
 local flags = common.flags(arg)
 local preset = arg[1] or "tiny"
 flags.steps, flags.warmup = flags.steps or tonumber(arg[2]) or 30, flags.warmup or tonumber(arg[3]) or 5
-local layers, width, heads, seq, vocab, batch = unpack(PRESETS[preset] or error("the presets are tiny, small, 124m and smoke, got " .. preset))
+local layers, width, heads, seq, vocab, batch = unpack(PRESETS[preset]
+  or error("the presets are tiny, small, 124m and smoke, got " .. preset))
 batch = flags.batch or batch
 
 local before = common.resident()
@@ -103,7 +110,8 @@ local ids = vocab == 96 and text_ids(arg[4], 2 ^ 18) or tensor.randint(0, vocab,
 local model = GPT(layers, width, heads, seq, vocab)
 local optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 })
 model, optimizer = accelerator:prepare(model, optimizer)
-local span, places, generator = tensor.arange(seq + 1), ids:numel() - seq - 1, tensor.Generator(accelerator.process_index)
+local span, places, generator = tensor.arange(seq + 1), ids:numel() - seq - 1, tensor.Generator(
+  accelerator.process_index)
 
 local function next_batch()
   local at = tensor.randint(0, places, { batch, 1 }, { generator = generator })
@@ -112,10 +120,12 @@ local function next_batch()
   return rows:narrow(2, 1, seq), rows:narrow(2, 2, seq)
 end
 
--- What a step computes, as nanoGPT counts it: 6 for each parameter and token, and the products of attention, the hidden half too.
+-- What a step computes, as nanoGPT counts it: 6 for each parameter and token, and the products of
+-- attention, the hidden half too.
 local params, tokens = 0, batch * seq
 for _, p in ipairs(model:parameters()) do params = params + p:numel() end
-local about = { preset = preset, batch = batch, before = before, units = tokens, params = params, flops = (6 * params + 12 * layers * width * seq) * tokens }
+local about = { preset = preset, batch = batch, before = before, units = tokens, params = params,
+  flops = (6 * params + 12 * layers * width * seq) * tokens }
 
 common.train(accelerator, flags, about, next_batch, function(x, y)
   local loss = F.cross_entropy(model(x):view(-1, vocab), y:reshape(-1))

@@ -1,10 +1,12 @@
--- Single kernels on a GPU, one line of JSON: how near to the copy bandwidth of the same run they come, by the fewest tensors that each could
--- read and write; products in TFLOP/s; attention; and what a small op costs beside a bare launch.
+-- Single kernels on a GPU, one line of JSON: how near to the copy bandwidth of the same run they
+-- come, by the fewest tensors that each could read and write; products in TFLOP/s; attention; and
+-- what a small op costs beside a bare launch.
 --
---   accel-run bench/kernels.lua [--device cuda] [--mb 1024] [--side 8192] [--launches 100000] [--steps 9]
+--   accel-run bench/kernels.lua [--device cuda] [--mb 1024] [--side 8192] [--launches 100000]
+--     [--steps 9]
 --
--- The same work as peer/kernels.py.  Tensors are of `mb` MB of float32, larger than a GPU's cache.  A figure is the median of `steps` blocks of
--- five calls, each block waited for once.
+-- The same work as peer/kernels.py.  Tensors are of `mb` MB of float32, larger than a GPU's cache.
+-- A figure is the median of `steps` blocks of five calls, each block waited for once.
 local ffi = require "ffi"
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
@@ -18,7 +20,8 @@ local CALLS = 5
 local flags = common.flags(arg)
 local device = common.accelerator(flags).device
 local remote, blocks = device ~= "cpu", flags.steps or 9
-local mb, side, launches = flags.mb or (remote and 1024 or 16), flags.side or (remote and 8192 or 256), flags.launches or (remote and 100000 or 2000)
+local mb, side, launches = flags.mb or (remote and 1024 or 16), flags.side
+  or (remote and 8192 or 256), flags.launches or (remote and 100000 or 2000)
 local result = { device = device, mb = mb, side = side }
 
 local function wait() if remote then core.synchronize(device) end end
@@ -45,9 +48,11 @@ local function bandwidth(dtype, suffix)
   local bytes = n * (dtype == "float32" and 4 or 2)
   local options = { device = device, dtype = dtype }
   local x, grad = tensor.randn(n / width, width, options), tensor.randn(n / width, width, options)
-  local spare, w, b = tensor.empty(x.shape, options), tensor.ones(width, options), tensor.zeros(width, options)
+  local spare, w, b = tensor.empty(x.shape, options), tensor.ones(width, options), tensor.zeros(width,
+    options)
   local classes = 32768
-  local logits, label = x:view(n / classes, classes), tensor.randint(0, classes, { n / classes }, { device = device })
+  local logits, label = x:view(n / classes, classes), tensor.randint(0, classes, { n / classes },
+    { device = device })
   local copy = timed(function() spare:copy_(x) end)
   result["copy" .. suffix .. "_gbs"], result["copy" .. suffix .. "_ms"] = 2 * bytes / copy / 1e9, copy * 1e3
 
@@ -71,8 +76,10 @@ local function bandwidth(dtype, suffix)
   op("relu", 2, 5, core.relu, grad, x)
   op("gelu", 2, 5, function(v) return core.gelu(v, "tanh") end, grad, x)
   op("softmax", 2, 5, function(v) return core.softmax(v, -1) end, grad, x)
-  op("layer_norm", 2, 5, function(v, weight, bias) return core.layer_norm(v, { width }, weight, bias) end, grad, x, w, b)
-  op("cross_entropy", 1, 3, function(z) return core.cross_entropy(z, label) end, tensor.ones({}, options), logits)
+  op("layer_norm", 2, 5, function(v, weight, bias) return core.layer_norm(v, { width }, weight, bias) end,
+    grad, x, w, b)
+  op("cross_entropy", 1, 3, function(z) return core.cross_entropy(z, label) end, tensor.ones({}, options),
+    logits)
   op("sum", 1, nil, core.sum, nil, x)
   for _, t in ipairs { x, grad, spare, w, b, label } do core.release(t) end
 end
@@ -105,12 +112,14 @@ end
 
 local function optimizers(copy_seconds)
   local count = mb * 2 ^ 20 / 4
-  for _, row in ipairs { { "adamw", "AdamW", { lr = 1e-3 }, 7 }, { "momentum", "SGD", { lr = 1e-3, momentum = 0.9 }, 5 } } do
+  for _, row in ipairs { { "adamw", "AdamW", { lr = 1e-3 }, 7 },
+    { "momentum", "SGD", { lr = 1e-3, momentum = 0.9 }, 5 } } do
     local p = core.randn(count / 1024, 1024, { device = device }):requires_grad_()
     p.grad = core.randn(count / 1024, 1024, { device = device })
     local optimizer = optim[row[2]]({ p }, row[3])
     local seconds = timed(function() optimizer:step() end)
-    result[row[1] .. "_ms"], result[row[1] .. "_of_copy"] = seconds * 1e3, row[4] / seconds / (2 / copy_seconds)
+    result[row[1] .. "_ms"], result[row[1] .. "_of_copy"] = seconds * 1e3,
+      row[4] / seconds / (2 / copy_seconds)
   end
 end
 
@@ -121,7 +130,9 @@ local function bare_launch()
     local path = line:match("(/%S*libax_cuda[%w_]*%.so)$")
     if path then
       local out = ffi.new("double[1]")
-      if ffi.load(path).ax_cuda_bare_launch(0, launches, out) ~= 0 then error("the bare launches failed", 0) end
+      if ffi.load(path).ax_cuda_bare_launch(0, launches, out) ~= 0 then
+        error("the bare launches failed", 0)
+      end
       return out[0]
     end
   end
@@ -138,7 +149,8 @@ local function dispatch()
     bare[i] = remote and bare_launch() or nil
     plain[i] = timed(adds, 1)
   end
-  result.add_ns, result.bare_launch_ns = common.median(plain) / launches * 1e9, bare[1] and common.median(bare)
+  result.add_ns, result.bare_launch_ns = common.median(plain) / launches * 1e9, bare[1]
+    and common.median(bare)
   result.add_grad_ns = timed(function()
     for _ = 1, launches / chain do
       local x = leaf

@@ -1,5 +1,5 @@
--- What an op costs beside its arithmetic: adds of 4 elements, plain, recorded for autograd, and with their backward; one line
--- of JSON.  The same work as peer/ops.py.
+-- What an op costs beside its arithmetic: adds of 4 elements, plain, recorded for autograd, and
+-- with their backward; one line of JSON.  The same work as peer/ops.py.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/ops.lua
 local tensor = require "accelerate.tensor"

@@ -1,11 +1,13 @@
--- Optimizer steps over 16 million parameters of float32 in one flat buffer, against the memory traffic that they cannot do
--- without; one line of JSON.
+-- Optimizer steps over 16 million parameters of float32 in one flat buffer, against the memory
+-- traffic that they cannot do without; one line of JSON.
 --
---   accel-run --num_cpu_threads_per_process 1 bench/optim.lua [MILLIONS=16] [ROUNDS=9] [KINDS=AdamW,SGD,...]
+--   accel-run --num_cpu_threads_per_process 1 bench/optim.lua [MILLIONS=16] [ROUNDS=9]
+--     [KINDS=AdamW,SGD,...]
 --
--- <name>_ms is the median time of a step; <name>_share the bandwidth at which it moved its bytes, as a share of a copy's in the
--- same run, both at their best, so that other processes disturb it less.  Bytes are what is read and written of parameters,
--- gradients and states, and of the copy, what is read and written.
+-- <name>_ms is the median time of a step; <name>_share the bandwidth at which it moved its bytes,
+-- as a share of a copy's in the same run, both at their best, so that other processes disturb it
+-- less.  Bytes are what is read and written of parameters, gradients and states, and of the copy,
+-- what is read and written.
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")

@@ -1,11 +1,12 @@
--- What the Accelerator costs on one rank: the MLP step of mlp.lua with it and as a bare loop, taking turns in one process; one line
--- of JSON.
+-- What the Accelerator costs on one rank: the MLP step of mlp.lua with it and as a bare loop,
+-- taking turns in one process; one line of JSON.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/overhead.lua [BATCH=64] [STEPS=40] [ROUNDS=31]
 --
--- Processor time is measured, not the clock on the wall, in blocks of STEPS that take turns, and the median of the blocks' ratios
--- counts: the figure holds on a busy machine.  `overhead_percent` is what accumulate, backward, clipping, the optimizer, the schedule
--- and the loader cost on top of the same calls without an Accelerator; below 0, flat buffers gain more than that.
+-- Processor time is measured, not the clock on the wall, in blocks of STEPS that take turns, and
+-- the median of the blocks' ratios counts: the figure holds on a busy machine.  `overhead_percent`
+-- is what accumulate, backward, clipping, the optimizer, the schedule and the loader cost on top of
+-- the same calls without an Accelerator; below 0, flat buffers gain more than that.
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
@@ -15,9 +16,11 @@ local images, labels = common.fashion_mnist(data)
 local loss_fn = nn.CrossEntropyLoss()
 
 local function parts()
-  local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+  local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+    nn.Linear(256, 10))
   local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
-  local loader = data.DataLoader(data.TensorDataset(images, labels), { batch_size = batch, shuffle = true, drop_last = true })
+  local loader = data.DataLoader(data.TensorDataset(images, labels),
+    { batch_size = batch, shuffle = true, drop_last = true })
   return model, optimizer, loader, optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.9999 })
 end
 

@@ -2,7 +2,8 @@
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/resnet50.lua [FLAGS of common.lua] [--side 224]
 --
--- The same work as peer/gpu.py's resnet50: one batch, made before timing, again and again.  A step is: forward, zero_grad, backward, optimizer.
+-- The same work as peer/gpu.py's resnet50: one batch, made before timing, again and again.  A step
+-- is: forward, zero_grad, backward, optimizer.
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local F = nn.functional
@@ -22,7 +23,8 @@ function Bottleneck:init(from, middle, stride)
   self.conv1, self.bn1 = conv(from, middle, 1), nn.BatchNorm2d(middle)
   self.conv2, self.bn2 = conv(middle, middle, 3, stride), nn.BatchNorm2d(middle)
   self.conv3, self.bn3 = conv(middle, to, 1), nn.BatchNorm2d(to)
-  self.skip = (stride ~= 1 or from ~= to) and nn.Sequential(conv(from, to, 1, stride), nn.BatchNorm2d(to)) or nn.Identity()
+  self.skip = (stride ~= 1 or from ~= to) and nn.Sequential(conv(from, to, 1, stride), nn.BatchNorm2d(to))
+    or nn.Identity()
 end
 
 function Bottleneck:forward(x)
@@ -34,7 +36,8 @@ function Bottleneck:forward(x)
 end
 
 local function build(classes)
-  local layers, from = { conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, { stride = 2, padding = 1 }) }, 64
+  local layers, from = { conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(),
+    nn.MaxPool2d(3, { stride = 2, padding = 1 }) }, 64
   local counts = { 3, 4, 6, 3 }
   for stage, middle in ipairs { 64, 128, 256, 512 } do
     for b = 1, counts[stage] do
@@ -42,7 +45,8 @@ local function build(classes)
       from = 4 * middle
     end
   end
-  layers[#layers + 1], layers[#layers + 2], layers[#layers + 3] = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(from, classes)
+  layers[#layers + 1], layers[#layers + 2], layers[#layers + 3] = nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    nn.Linear(from, classes)
   return nn.Sequential(unpack(layers))
 end
 
@@ -51,9 +55,11 @@ local accelerator = common.accelerator(flags)
 local model = build(1000)
 local optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
 model, optimizer = accelerator:prepare(model, optimizer)
-local x, y = tensor.randn(batch, 3, side, side):to(accelerator.device), tensor.randint(0, 1000, { batch }):to(accelerator.device)
+local x, y = tensor.randn(batch, 3, side, side):to(accelerator.device), tensor.randint(0, 1000,
+  { batch }):to(accelerator.device)
 
-common.train(accelerator, flags, { batch = batch, side = side, before = before, units = batch }, function() return x, y end, function(images, labels)
+common.train(accelerator, flags, { batch = batch, side = side, before = before, units = batch },
+  function() return x, y end, function(images, labels)
   local loss = F.cross_entropy(model(images), labels)
   optimizer:zero_grad()
   accelerator:backward(loss)

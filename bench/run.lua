@@ -5,53 +5,77 @@
 -- Environment:
 --   PYTHON      an interpreter that can import torch (default: python3)
 --   ROUNDS      how often everything is measured; medians of the rounds are shown (default 5)
---   ONLY        a Lua pattern: only the rows whose name it matches (such as "batch 64" or "all%-reduce")
---   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine alone (default 30)
+--   ONLY        a Lua pattern: only the rows whose name it matches (such as "batch 64" or
+--               "all%-reduce")
+--   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine
+--               alone (default 30)
 --
--- PyTorch runs as installed and at its best setting without changes to a script's model: glibc keeps big blocks instead of
--- mapping fresh pages for each, AVX-512 kernels on where the processor has them, the fused optimizer.  The sides take turns
--- within a round, since machines drift.
+-- PyTorch runs as installed and at its best setting without changes to a script's model: glibc
+-- keeps big blocks instead of mapping fresh pages for each, AVX-512 kernels on where the processor
+-- has them, the fused optimizer.  The sides take turns within a round, since machines drift.
 local here = arg[0]:match("^(.*)/") or "."
 local host = os.getenv("ACCEL_RUN") or "build/accel-run"
 local rounds = tonumber(os.getenv("ROUNDS") or 5)
 local only = os.getenv("ONLY") or ""
 local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 
--- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer (arguments), ranks, threads (of each rank),
--- best (flags of PyTorch's best setting; several: each is measured and the best counts).  scale: nothing is run; the row says how much more
--- work two ranks do in a second than one, each with a batch of its own: twice the time of the first row named over that of the second.
+-- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer
+-- (arguments), ranks, threads (of each rank), best (flags of PyTorch's best setting; several: each
+-- is measured and the best counts).  scale: nothing is run; the row says how much more work two
+-- ranks do in a second than one, each with a batch of its own: twice the time of the first row
+-- named over that of the second.
 local ATTENTION = { "--fused", "--fused --plain-attention 1" }
 local ROWS = {
   { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
   { "start-up: the first step of an MLP", "ms", "step_ms", script = "startup" },
   { "MLP step, batch 64, 1 rank", "ms", "step_ms", script = "mlp", ours = "64", peer = "--batch 64" },
-  { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20" },
-  { "MLP step, batch 512, 2 threads", "ms", "step_ms", script = "mlp", ours = "512 120 20", peer = "--batch 512 --steps 120 --warmup 20", threads = 2 },
-  { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64", peer = "--batch 64" },
-  { "the same: two ranks over one", "x", scale = { "MLP step, batch 64, 1 rank", "MLP step, batch 64 each, 2 ranks" } },
-  { "GPT step (4 x 128), 1 thread", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", best = ATTENTION },
-  { "GPT step (4 x 128), 2 threads", "ms", "step_ms", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
-  { "GPT step (4 x 128), 2 ranks", "ms", "step_ms", script = "gpt", ranks = 2, ours = "tiny 30 5", peer = "--preset tiny", best = ATTENTION },
-  { "the same: two ranks over one", "x", scale = { "GPT step (4 x 128), 1 thread", "GPT step (4 x 128), 2 ranks" } },
-  { "GPT step (4 x 128), 2 threads: memory of the process beyond its start", "MB", "step_mb", script = "gpt", ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
-  { "GPT step (6 x 384), 1 thread", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", best = ATTENTION },
-  { "GPT step (6 x 384), 2 threads", "ms", "step_ms", script = "gpt", ours = "small 5 2", peer = "--preset small --steps 5 --warmup 2", threads = 2, best = ATTENTION },
-  { "BERT step (2 x 128), 1 thread", "ms", "step_ms", script = "bert", ours = "tiny 30 3", peer = "--preset tiny", best = ATTENTION },
-  { "BERT step (2 x 128), 2 threads", "ms", "step_ms", script = "bert", ours = "tiny 30 3", peer = "--preset tiny", threads = 2, best = ATTENTION },
-  { "CNN step, batch 64", "ms", "step_ms", script = "cnn", ours = "64", peer = "--batch 64", best = { "--fused", "--fused --channels-last 1" } },
-  { "CNN step, batch 64, 2 threads", "ms", "step_ms", script = "cnn", ours = "64", peer = "--batch 64", threads = 2,
+  { "MLP step, batch 512, 1 rank", "ms", "step_ms", script = "mlp", ours = "512 120 20",
+    peer = "--batch 512 --steps 120 --warmup 20" },
+  { "MLP step, batch 512, 2 threads", "ms", "step_ms", script = "mlp", ours = "512 120 20",
+    peer = "--batch 512 --steps 120 --warmup 20", threads = 2 },
+  { "MLP step, batch 64 each, 2 ranks", "ms", "step_ms", script = "mlp", ranks = 2, ours = "64",
+    peer = "--batch 64" },
+  { "the same: two ranks over one", "x",
+    scale = { "MLP step, batch 64, 1 rank", "MLP step, batch 64 each, 2 ranks" } },
+  { "GPT step (4 x 128), 1 thread", "ms", "step_ms", script = "gpt", ours = "tiny 30 5",
+    peer = "--preset tiny", best = ATTENTION },
+  { "GPT step (4 x 128), 2 threads", "ms", "step_ms", script = "gpt", ours = "tiny 30 5",
+    peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "GPT step (4 x 128), 2 ranks", "ms", "step_ms", script = "gpt", ranks = 2, ours = "tiny 30 5",
+    peer = "--preset tiny", best = ATTENTION },
+  { "the same: two ranks over one", "x",
+    scale = { "GPT step (4 x 128), 1 thread", "GPT step (4 x 128), 2 ranks" } },
+  { "GPT step (4 x 128), 2 threads: memory of the process beyond its start", "MB", "step_mb", script = "gpt",
+    ours = "tiny 30 5", peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "GPT step (6 x 384), 1 thread", "ms", "step_ms", script = "gpt", ours = "small 5 2",
+    peer = "--preset small --steps 5 --warmup 2", best = ATTENTION },
+  { "GPT step (6 x 384), 2 threads", "ms", "step_ms", script = "gpt", ours = "small 5 2",
+    peer = "--preset small --steps 5 --warmup 2", threads = 2, best = ATTENTION },
+  { "BERT step (2 x 128), 1 thread", "ms", "step_ms", script = "bert", ours = "tiny 30 3",
+    peer = "--preset tiny", best = ATTENTION },
+  { "BERT step (2 x 128), 2 threads", "ms", "step_ms", script = "bert", ours = "tiny 30 3",
+    peer = "--preset tiny", threads = 2, best = ATTENTION },
+  { "CNN step, batch 64", "ms", "step_ms", script = "cnn", ours = "64", peer = "--batch 64",
     best = { "--fused", "--fused --channels-last 1" } },
-  { "CNN step, batch 64, residual and ReLU in the batch norms", "ms", "step_ms", script = "cnn", ours = "64 --fused", peer = "--batch 64",
+  { "CNN step, batch 64, 2 threads", "ms", "step_ms", script = "cnn", ours = "64", peer = "--batch 64",
+    threads = 2,
     best = { "--fused", "--fused --channels-last 1" } },
-  { "CNN step, batch 64, bf16", "ms", "step_ms", script = "cnn", ours = "64 --dtype bf16", peer = "--batch 64 --dtype bf16",
+  { "CNN step, batch 64, residual and ReLU in the batch norms", "ms", "step_ms", script = "cnn",
+    ours = "64 --fused", peer = "--batch 64",
     best = { "--fused", "--fused --channels-last 1" } },
-  { "MLP step, batch 64, bfloat16", "ms", "step_ms", script = "mlp", ours = "64 --dtype bf16", peer = "--batch 64 --dtype bf16" },
+  { "CNN step, batch 64, bf16", "ms", "step_ms", script = "cnn", ours = "64 --dtype bf16",
+    peer = "--batch 64 --dtype bf16",
+    best = { "--fused", "--fused --channels-last 1" } },
+  { "MLP step, batch 64, bfloat16", "ms", "step_ms", script = "mlp", ours = "64 --dtype bf16",
+    peer = "--batch 64 --dtype bf16" },
   { "MLP step, batch 512, bfloat16", "ms", "step_ms", script = "mlp", ours = "512 120 20 --dtype bf16",
     peer = "--batch 512 --steps 120 --warmup 20 --dtype bf16" },
-  { "GPT step (4 x 128), bfloat16", "ms", "step_ms", script = "gpt", ours = "tiny 30 5 --dtype bf16", peer = "--preset tiny --dtype bf16", best = ATTENTION },
+  { "GPT step (4 x 128), bfloat16", "ms", "step_ms", script = "gpt", ours = "tiny 30 5 --dtype bf16",
+    peer = "--preset tiny --dtype bf16", best = ATTENTION },
   { "GPT step (6 x 384), bfloat16", "ms", "step_ms", script = "gpt", ours = "small 5 2 --dtype bf16",
     peer = "--preset small --steps 5 --warmup 2 --dtype bf16", best = ATTENTION },
-  { "BERT step (2 x 128), bfloat16", "ms", "step_ms", script = "bert", ours = "tiny 30 3 --dtype bf16", peer = "--preset tiny --dtype bf16", best = ATTENTION },
+  { "BERT step (2 x 128), bfloat16", "ms", "step_ms", script = "bert", ours = "tiny 30 3 --dtype bf16",
+    peer = "--preset tiny --dtype bf16", best = ATTENTION },
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },
@@ -92,7 +116,8 @@ end
 
 --- Seconds of processor time that the whole machine has used, all cores together.
 local function busy_seconds()
-  local user, nice, system, _, _, irq, soft, steal = read("/proc/stat"):match("^cpu%s+" .. ("(%d+)%s+"):rep(8))
+  local user, nice, system, _, _, irq, soft, steal = read("/proc/stat"):match("^cpu%s+" ..
+    ("(%d+)%s+"):rep(8))
   return (user + nice + system + irq + soft + steal) / 100
 end
 
@@ -151,10 +176,12 @@ local _, has_torch = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):fo
 if has_torch then
   sides[2] = { name = "PyTorch as installed", command = peer("", function() return "" end) }
   for k = 1, most_settings do
-    sides[2 + k] = { name = "PyTorch at its best", setting = k, command = peer(BEST, function(row) return settings_of(row)[k] end) }
+    sides[2 + k] = { name = "PyTorch at its best", setting = k,
+      command = peer(BEST, function(row) return settings_of(row)[k] end) }
   end
 else
-  print(("bench: '%s' cannot import torch, so only our side is measured; set PYTHON to an interpreter that can\n"):format(python))
+  print(("bench: '%s' cannot import torch, so only our side is measured; set PYTHON to an interpreter " ..
+    "that can\n"):format(python))
 end
 
 -- Rows that share a script and its arguments share a run.
@@ -241,8 +268,11 @@ for _, row in ipairs(ROWS) do
     end
     lines[#lines + 1] = cells
     if row.values then
-      json[#json + 1] = ('  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1], row[2],
-        table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "), table.concat(best_of(row), ", "))
+      json[#json + 1] = (
+        '  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1],
+        row[2],
+        table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "),
+        table.concat(best_of(row), ", "))
     end
   end
 end
@@ -253,25 +283,32 @@ end
 print()
 local function say_median(what, installed, best)
   if #best > 0 then
-    print(("Median ratio of %s (%d rows, %d rounds): %.2f over PyTorch as installed, %.2f over its best setting."):format(what, #best, rounds,
+    print(("Median ratio of %s (%d rows, %d rounds): %.2f over PyTorch as installed, %.2f over its best " ..
+      "setting."):format(what, #best, rounds,
       median(installed), median(best)))
   end
 end
 say_median("the table", all_installed, all_best)
 say_median("the training steps", steps_installed, steps_best)
 print()
-print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(rounds,
+print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(
+  rounds,
   cpuinfo:match("model name%s*:%s*([^\n]+)") or "?", select(2, cpuinfo:gsub("\nprocessor%s*:", "\n")) + 1))
-if about[1] then print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"), text(about[1], "level"):gsub("^x86%-64%-", ""))) end
+if about[1] then
+  print(("accel: %s, kernels for x86-64-%s."):format(text(about[1], "backend"),
+    text(about[1], "level"):gsub("^x86%-64%-", "")))
+end
 if about[2] then
-  print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %swith the fused optimizer."):format(text(about[2], "torch"),
+  print(("PyTorch %s, oneDNN %s, %s kernels, Python %s; at its best: %swith the fused optimizer."):format(
+    text(about[2], "torch"),
     text(about[2], "onednn"), text(about[2], "capability"), text(about[2], "python"), BEST))
 end
 -- Both sides of this one are ours: the same steps with the Accelerator and as a bare loop.
 if COST:find(only) then
   local line, ok = capture(("'%s' --num_cpu_threads_per_process 1 '%s/overhead.lua'"):format(host, here))
   if not ok then error("failed: " .. line, 0) end
-  print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP step of batch 64 on one rank."):format(
+  print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP step of batch 64 " ..
+    "on one rank."):format(
     number(line, "overhead_percent")))
 end
 if noisy then print("Other processes kept the machine busy during some measurements.") end

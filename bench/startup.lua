@@ -1,5 +1,6 @@
--- What it takes to start: an empty script, and a first training step; wall time of the whole process, one line of JSON.
--- The same work as peer/startup.py.  A shell starts the process, as it would a user's: its own millisecond counts.
+-- What it takes to start: an empty script, and a first training step; wall time of the whole
+-- process, one line of JSON. The same work as peer/startup.py.  A shell starts the process, as it
+-- would a user's: its own millisecond counts.
 --
 --   accel-run bench/startup.lua
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")

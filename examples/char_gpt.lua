@@ -1,13 +1,17 @@
--- Trains a small GPT on characters of real text: the licences that every Debian and Ubuntu system carries, or a file of yours.
+-- Trains a small GPT on characters of real text: the licences that every Debian and Ubuntu system
+-- carries, or a file of yours.
 --
 --   accel-run examples/char_gpt.lua
 --   accel-run --num_processes 2 --mixed_precision bf16 examples/char_gpt.lua --max_steps 300
 --
--- The last line is `validation loss x.xxxx` (nats per character): 2.13 after the 600 steps on one process; the same model in PyTorch
--- (bench/peer/char_gpt.py) comes to 2.12 with its own seed.  Untrained it is 4.5.  Before that line comes some
--- text that the model wrote.  Options, with their defaults:
---   --text FILE (the licences)  --max_steps 600  --batch_size 16 (of each process)  --lr 1e-3  --width 128  --layers 4  --heads 4
---   --context 128  --sample 300 (characters to write; 0: none)  --seed 0  --save DIRECTORY (not saved)
+-- The last line is `validation loss x.xxxx` (nats per character): 2.13 after the 600 steps on one
+-- process; the same model in PyTorch (bench/peer/char_gpt.py) comes to 2.12 with its own seed.
+-- Untrained it is 4.5.  Before that line comes some text that the model wrote.  Options, with their
+-- defaults:
+--   --text FILE (the licences)  --max_steps 600  --batch_size 16 (of each process)  --lr 1e-3
+--                               --width 128  --layers 4  --heads 4
+--   --context 128  --sample 300 (characters to write; 0: none)  --seed 0  --save DIRECTORY (not
+--                  saved)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local tensor, utils = require "accelerate.tensor", require "accelerate.utils"
@@ -28,9 +32,10 @@ local options = utils.options.arguments("char_gpt.lua", arg, {
 })
 utils.set_seed(options.seed)
 
--- ---- the text: printable ASCII is 0..94, a newline 95, anything else a question mark -----------------------------
+-- ---- the text: printable ASCII is 0..94, a newline 95, anything else a question mark ------------
 
-local LICENCES = { "Apache-2.0", "Artistic", "BSD", "CC0-1.0", "GFDL-1.2", "GFDL-1.3", "GPL-1", "GPL-2", "GPL-3", "LGPL-2", "LGPL-2.1",
+local LICENCES = { "Apache-2.0", "Artistic", "BSD", "CC0-1.0", "GFDL-1.2", "GFDL-1.3", "GPL-1", "GPL-2",
+  "GPL-3", "LGPL-2", "LGPL-2.1",
   "LGPL-3", "MPL-1.1", "MPL-2.0" }
 local VOCABULARY = 96
 
@@ -76,12 +81,14 @@ end
 local function rows(text, step)
   local ids, length = encode(text), options.context + 1
   local count = math.floor((ids:numel() - length) / step) + 1
-  if count < 1 then error(("the text is too short: %d characters for rows of %d"):format(ids:numel(), length), 0) end
+  if count < 1 then
+    error(("the text is too short: %d characters for rows of %d"):format(ids:numel(), length), 0)
+  end
   local at = (tensor.arange(count) * step):view(count, 1) + tensor.arange(length)
   return data.TensorDataset(ids:index_select(1, at:view(-1)):view(count, length))
 end
 
--- ---- the model ---------------------------------------------------------------------------------------------------
+-- ---- the model ----------------------------------------------------------------------------------
 
 local Block = nn.class("Block")
 
@@ -131,21 +138,24 @@ function GPT:forward(ids)
   end)
 end
 
--- ---- training ----------------------------------------------------------------------------------------------------
+-- ---- training -----------------------------------------------------------------------------------
 
 local accelerator = accelerate.Accelerator {}
 local known, held = split(read_text())
 local context = options.context
 local model = GPT(options.layers, options.width, options.heads, context)
-local optimizer = optim.AdamW(model:parameters(), { lr = options.lr, weight_decay = 0.1, betas = { 0.9, 0.95 } })
-local train = data.DataLoader(rows(known, math.ceil(context / 2)), { batch_size = options.batch_size, shuffle = true, drop_last = true })
+local optimizer = optim.AdamW(model:parameters(),
+  { lr = options.lr, weight_decay = 0.1, betas = { 0.9, 0.95 } })
+local train = data.DataLoader(rows(known, math.ceil(context / 2)),
+  { batch_size = options.batch_size, shuffle = true, drop_last = true })
 local validation = data.DataLoader(rows(held, context), { batch_size = 32 })
 model, optimizer, train, validation = accelerator:prepare(model, optimizer, train, validation)
 
 -- Up over the first twentieth of the steps, then down along a cosine to a tenth.
 local warm = math.max(1, math.floor(options.max_steps / 20))
 local scheduler = optim.lr_scheduler.LambdaLR(optimizer, function(step)
-  step = math.floor(step / accelerator.num_processes)  -- a prepared scheduler counts the steps of all ranks; here each rank's are meant
+  -- a prepared scheduler counts the steps of all ranks; here each rank's are meant
+  step = math.floor(step / accelerator.num_processes)
   if step < warm then return (step + 1) / warm end
   return 0.1 + 0.45 * (1 + math.cos(math.pi * math.min(1, (step - warm) / (options.max_steps - warm))))
 end)
@@ -182,7 +192,8 @@ local function learn()
       optimizer:zero_grad()
       done = done + 1
       if done == 1 or done % 50 == 0 or done == options.max_steps then
-        accelerator:print(("step %d: loss %.4f"):format(done, accelerator:gather(loss:detach():view(1)):mean():item()))
+        accelerator:print(("step %d: loss %.4f"):format(done,
+          accelerator:gather(loss:detach():view(1)):mean():item()))
       end
       bar:set_postfix { loss = loss }
       bar:update()

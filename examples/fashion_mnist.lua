@@ -3,8 +3,10 @@
 --   accel-run examples/fashion_mnist.lua
 --   accel-run --num_processes 2 examples/fashion_mnist.lua --epochs 3
 --
--- The last line is `test accuracy 0.xxxx`: about 0.88 after three epochs.  Options, with their defaults:
---   --epochs 3  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save DIRECTORY (not saved)
+-- The last line is `test accuracy 0.xxxx`: about 0.88 after three epochs.  Options, with their
+-- defaults:
+--   --epochs 3  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save
+--               DIRECTORY (not saved)
 --   --steps N (stop an epoch after N steps)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
@@ -60,7 +62,8 @@ local function accuracy()
   local right, seen = 0, 0
   tensor.no_grad(function()
     for x, y in test:iter() do
-      -- The last batches are filled up so that all ranks have equally many; gather_for_metrics cuts what was added.
+      -- The last batches are filled up so that all ranks have equally many; gather_for_metrics cuts
+      -- what was added.
       local found, wanted = unpack(accelerator:gather_for_metrics { model(x):argmax(2), y })
       right = right + found:eq(wanted):sum():item()
       seen = seen + wanted:numel()

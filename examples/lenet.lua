@@ -1,11 +1,13 @@
--- Trains LeNet-5, two convolutions with pooling and three linear layers, on Fashion-MNIST, on one process or many with the same script.
+-- Trains LeNet-5, two convolutions with pooling and three linear layers, on Fashion-MNIST, on one
+-- process or many with the same script.
 --
 --   accel-run examples/lenet.lua
 --   accel-run --num_processes 2 examples/lenet.lua --batch_size 32
 --
 -- The last line is `test accuracy 0.xxxx`: 0.903 after the six epochs, on one process.
 -- Options, with their defaults:
---   --epochs 6  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save DIRECTORY (not saved)
+--   --epochs 6  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save
+--               DIRECTORY (not saved)
 --   --steps N (stop an epoch after N steps)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
@@ -67,7 +69,8 @@ local function accuracy()
   local right, seen = 0, 0
   tensor.no_grad(function()
     for x, y in test:iter() do
-      -- The last batches are filled up so that all ranks have equally many; gather_for_metrics cuts what was added.
+      -- The last batches are filled up so that all ranks have equally many; gather_for_metrics cuts
+      -- what was added.
       local found, wanted = unpack(accelerator:gather_for_metrics { model(x):argmax(2), y })
       right = right + found:eq(wanted):sum():item()
       seen = seen + wanted:numel()

@@ -1,12 +1,14 @@
--- An LSTM learns to copy: it reads `length` random symbols, then blanks, and must say the symbols again, in order.  What it says can only come
--- out of its memory.
+-- An LSTM learns to copy: it reads `length` random symbols, then blanks, and must say the symbols
+-- again, in order.  What it says can only come out of its memory.
 --
 --   accel-run examples/lstm_copy.lua
 --   accel-run --num_processes 2 examples/lstm_copy.lua --length 12
 --
--- The last line is `copied 0.xxxx`, the share of symbols that it says right on sequences that it has not seen.  Chance is 0.125; after 2,000 steps
--- (12 seconds of one core) it is 0.997, with a loss of 0.008.  Options, with their defaults:
---   --max_steps 2000  --length 8  --symbols 8  --hidden 128  --batch_size 64 (of each process)  --lr 1e-2  --seed 0
+-- The last line is `copied 0.xxxx`, the share of symbols that it says right on sequences that it
+-- has not seen.  Chance is 0.125; after 2,000 steps (12 seconds of one core) it is 0.997, with a
+-- loss of 0.008.  Options, with their defaults:
+--   --max_steps 2000  --length 8  --symbols 8  --hidden 128  --batch_size 64 (of each process)
+--                     --lr 1e-2  --seed 0
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local tensor, utils = require "accelerate.tensor", require "accelerate.utils"
@@ -42,12 +44,14 @@ function Copy:forward(words)
 end
 
 local function sequences(n, seed)
-  return data.TensorDataset(tensor.randint(1, options.symbols + 1, { n, options.length }, { generator = tensor.Generator(seed) }))
+  return data.TensorDataset(tensor.randint(1, options.symbols + 1, { n, options.length },
+    { generator = tensor.Generator(seed) }))
 end
 
 local model = Copy(options.symbols, options.hidden)
 local optimizer = optim.AdamW(model:parameters(), { lr = options.lr, weight_decay = 0 })
-local train = data.DataLoader(sequences(20000, options.seed), { batch_size = options.batch_size, shuffle = true })
+local train = data.DataLoader(sequences(20000, options.seed),
+  { batch_size = options.batch_size, shuffle = true })
 local test = data.DataLoader(sequences(1000, options.seed + 1), { batch_size = 250 })
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, train, test = accelerator:prepare(model, optimizer, train, test)
@@ -69,7 +73,8 @@ while step < options.max_steps do
       optimizer:zero_grad()
       step = step + 1
       if step == 1 or step % 100 == 0 or step == options.max_steps then
-        accelerator:print(("step %d, loss %.4f"):format(step, accelerator:reduce(loss:detach(), "mean"):item()))
+        accelerator:print(("step %d, loss %.4f"):format(step,
+          accelerator:reduce(loss:detach(), "mean"):item()))
       end
     end)
     if step >= options.max_steps then break end

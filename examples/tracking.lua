@@ -1,33 +1,46 @@
--- Trackers and the profiler: a run whose numbers TensorBoard, a spreadsheet, wandb or Comet can show, and a table of where its time went.
+-- Trackers and the profiler: a run whose numbers TensorBoard, a spreadsheet, wandb or Comet can
+-- show, and a table of where its time went.
 --
 --   accel-run examples/tracking.lua --max_steps 300
---   accel-run --num_processes 2 examples/tracking.lua --log_with tensorboard,jsonl,csv,wandb,comet_ml
---   tensorboard --logdir runs          (for what --project_dir says; wandb sync and comet upload take the other two)
+--   accel-run --num_processes 2 examples/tracking.lua --log_with
+--     tensorboard,jsonl,csv,wandb,comet_ml
+--   tensorboard --logdir runs          (for what --project_dir says; wandb sync and comet upload
+--                                      take the other two)
 --
--- Learns which quarter of the plane a noisy point came from: the loss falls from about 1.5 to below 0.4 in 300 steps, in a second or two.
--- Options, with their defaults:
---   --max_steps 300  --batch_size 64 (of each process)  --lr 1e-2  --log_with tensorboard,jsonl  --project_dir (a folder that is removed
+-- Learns which quarter of the plane a noisy point came from: the loss falls from about 1.5 to below
+-- 0.4 in 300 steps, in a second or two. Options, with their defaults:
+--   --max_steps 300  --batch_size 64 (of each process)  --lr 1e-2  --log_with tensorboard,jsonl
+--                    --project_dir (a folder that is removed
 --   at the end)  --profile false
 local accelerate = require "accelerate"
-local data, nn, optim, tensor, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor, accelerate.utils
+local data, nn, optim, tensor, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor,
+  accelerate.utils
 
 local options = utils.options.arguments("tracking.lua", arg, {
-  max_steps = { "integer", default = 300, min = 2 }, batch_size = { "integer", default = 64, min = 1 }, lr = { "number", default = 1e-2, above = 0 },
-  log_with = { "string", default = "tensorboard,jsonl" }, project_dir = { "string", optional = true }, profile = { "boolean", default = false },
+  max_steps = { "integer", default = 300, min = 2 }, batch_size = { "integer", default = 64, min = 1 },
+    lr = { "number", default = 1e-2, above = 0 },
+  log_with = { "string", default = "tensorboard,jsonl" }, project_dir = { "string", optional = true },
+    profile = { "boolean", default = false },
 })
 utils.set_seed(0)
 
 local names = {}
 for name in options.log_with:gmatch("[^,]+") do names[#names + 1] = name end
 local folder = options.project_dir or os.getenv("TMPDIR") or "/tmp"
-if not options.project_dir then folder = folder .. "/accel-tracking-" .. utils.broadcast_object_list({ os.time() .. os.tmpname():match("%w+$") })[1] end
+if not options.project_dir then
+  folder = folder .. "/accel-tracking-" ..
+    utils.broadcast_object_list({ os.time() .. os.tmpname():match("%w+$") })[1]
+end
 
--- A tracker of one's own: what it needs is a name, whether it wants a folder, and something that does the tracking.
+-- A tracker of one's own: what it needs is a name, whether it wants a folder, and something that
+-- does the tracking.
 local Best = accelerate.tracking.class("Best")
 Best.name, Best.requires_logging_directory = "best", false
 function Best:init() self.tracker = { loss = math.huge } end
 function Best:log(values, opts)
-  if values.loss and values.loss < self.tracker.loss then self.tracker.loss, self.tracker.step = values.loss, opts.step end
+  if values.loss and values.loss < self.tracker.loss then
+    self.tracker.loss, self.tracker.step = values.loss, opts.step
+  end
 end
 names[#names + 1] = Best()
 
@@ -37,12 +50,15 @@ local given = { wandb = { dir = folder }, comet_ml = { offline_directory = folde
 for name in pairs(given) do
   if not (options.log_with .. ","):find(name .. ",", 1, true) then given[name] = nil end
 end
-accelerator:init_trackers("quarters", { config = { lr = options.lr, batch_size = options.batch_size }, init_kwargs = given })
+accelerator:init_trackers("quarters", { config = { lr = options.lr, batch_size = options.batch_size },
+  init_kwargs = given })
 
 local n = 8192
 local corners = tensor.randint(0, 4, { n })
-local points = tensor.stack({ corners:remainder(2):to("float32"), corners:ge(2):to("float32") }, 2) * 2 - 1 + tensor.randn(n, 2) * 0.5
-local loader = data.DataLoader(data.TensorDataset(points, corners), { batch_size = options.batch_size, shuffle = true })
+local points = tensor.stack({ corners:remainder(2):to("float32"), corners:ge(2):to("float32") },
+  2) * 2 - 1 + tensor.randn(n, 2) * 0.5
+local loader = data.DataLoader(data.TensorDataset(points, corners),
+  { batch_size = options.batch_size, shuffle = true })
 local model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 4))
 local optimizer = optim.AdamW(model:parameters(), { lr = options.lr })
 local loss_fn = nn.CrossEntropyLoss()
@@ -60,7 +76,8 @@ local function train(prof)
       optimizer:zero_grad()
       if step % 20 == 1 or step == options.max_steps then
         local value = accelerator:reduce(loss:detach(), "mean"):item()
-        accelerator:log({ loss = value, accuracy = logits:argmax(2):eq(y):to("float32"):mean() }, { step = step })
+        accelerator:log({ loss = value, accuracy = logits:argmax(2):eq(y):to("float32"):mean() },
+          { step = step })
         accelerator:print(("step %d: loss %.4f"):format(step, value))
       end
       if prof then prof:step() end
@@ -70,7 +87,9 @@ local function train(prof)
 end
 
 if options.profile then
-  accelerator:profile({ with_flops = true, schedule_option = { wait = 5, warmup = 2, active = 10, ["repeat"] = 1 }, output_trace_dir = folder .. "/trace",
+  accelerator:profile({ with_flops = true,
+    schedule_option = { wait = 5, warmup = 2, active = 10, ["repeat"] = 1 }, output_trace_dir = folder ..
+    "/trace",
     on_trace_ready = function(prof)
       accelerator:print(prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 10 })
     end }, train)
@@ -78,12 +97,17 @@ else
   train()
 end
 
--- What TensorBoard shows beyond curves goes through its writer; on other processes, and without it, this does nothing.
+-- What TensorBoard shows beyond curves goes through its writer; on other processes, and without it,
+-- this does nothing.
 local writer = names[1] == "tensorboard" and accelerator:get_tracker("tensorboard", { unwrap = true })
 if writer then
-  for name, parameter in model:named_parameters() do writer:add_histogram(name, parameter, options.max_steps) end
+  for name, parameter in model:named_parameters() do
+    writer:add_histogram(name, parameter, options.max_steps)
+  end
 end
 local best = accelerator:get_tracker("best", { unwrap = true })
-if accelerator.is_main_process then logger:info("the best of the logged losses was %.4f, at step %d", best.loss, best.step) end
+if accelerator.is_main_process then
+  logger:info("the best of the logged losses was %.4f, at step %d", best.loss, best.step)
+end
 accelerator:end_training()
 if not options.project_dir and accelerator.is_main_process then os.execute(("rm -r '%s'"):format(folder)) end

@@ -11,15 +11,23 @@
  * dtype, count, shape, root, reduction, model) is compared before data moves: a difference is an
  * error on every rank that names both ranks and both script lines.
  *
- * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get the same bits, in every run.
- * float16 and bfloat16 are added up in float32 and rounded once; integer sums and products wrap. */
+ * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get
+ * the same bits, in every run.  float16 and bfloat16 are added up in float32 and rounded once;
+ * integer sums and products wrap. */
 #ifndef AX_DIST_H
 #define AX_DIST_H
 
 #include "ax.h"
 
 typedef enum {
-  AX_ALL_REDUCE, AX_BROADCAST, AX_ALL_GATHER, AX_REDUCE_SCATTER, AX_GATHER, AX_BARRIER, AX_JOIN, AX_COLLECTIVES
+  AX_ALL_REDUCE,
+  AX_BROADCAST,
+  AX_ALL_GATHER,
+  AX_REDUCE_SCATTER,
+  AX_GATHER,
+  AX_BARRIER,
+  AX_JOIN,
+  AX_COLLECTIVES
 } ax_collective_op;
 typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_reduction;
 
@@ -28,12 +36,15 @@ AX_API const char *ax_reduction_name(ax_reduction r);
 /* *out: the reduction called `name`; EINVAL, with the list of names, when there is none. */
 AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
 
-/* One collective over raw, contiguous buffers: of host memory, or of the device whose group this rank has joined.  n is the group's size, `count` in elements:
+/* One collective over raw, contiguous buffers: of host memory, or of the device whose group this
+ * rank has joined.  n is the group's size, `count` in elements:
  *   ALL_REDUCE      in[count] of all ranks reduced -> out[count] on each; in may be out
  *   BROADCAST       in[count] of root -> out[count] on each; in may be out
  *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
- *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not overlap out
- *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL elsewhere
+ *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not overlap
+ *                   out
+ *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL
+ *                   elsewhere
  *   BARRIER         nobody leaves before all have entered
  *   JOIN            ALL_GATHER of what ranks say of their devices before these join a group */
 typedef struct ax_collective {
@@ -41,10 +52,13 @@ typedef struct ax_collective {
   ax_dtype dtype;
   ax_reduction reduction; /* of the reducing ones, else AX_SUM */
   int root;               /* of BROADCAST and GATHER, else 0 */
-  int model;              /* of gradients: which of the prepared models they are of, from 1; 0: of none.  Buffers of two models may have one size */
-  uint8_t kind, index;    /* ax_device: where the buffers lie */
+  /* of gradients: which of the prepared models they are of, from 1; 0: of none.  Buffers of two
+   * models may have one size */
+  int model;
+  uint8_t kind, index; /* ax_device: where the buffers lie */
   int64_t count;
-  int ndim;               /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
+  /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
+  int ndim;
   int64_t shape[AX_MAX_DIMS];
   const void *in;
   void *out;
@@ -60,7 +74,8 @@ typedef struct ax_work ax_work;
 typedef struct ax_transport {
   const char *name; /* "shm", "tcp", "nccl" */
 
-  /* ---- joining, of a transport of devices: ranks exchange names and an id through the world, then join */
+  /* ---- joining, of a transport of devices: ranks exchange names and an id through the world, then
+   * join */
 
   /* What names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".
    * Two ranks may not have the same one. */
@@ -76,11 +91,11 @@ typedef struct ax_transport {
   /* Whether it can take a collective now: not while a graph is recorded.  Asked before other ranks
    * see it.  (optional) NULL: always. */
   ax_status (*ready)(ax_group *g);
-  /* Starts c[0 .. n - 1], as one, behind all work that was asked of their memory so far.  *ticket: a
-   * number for `order`, or 0: they are over. */
+  /* Starts c[0 .. n - 1], as one, behind all work that was asked of their memory so far.  *ticket:
+   * a number for `order`, or 0: they are over. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
-  /* What is asked of the memory from now on comes after the end of `ticket`.  (optional) NULL: there
-   * are no tickets. */
+  /* What is asked of the memory from now on comes after the end of `ticket`.  (optional) NULL:
+   * there are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
   /* Leaves the group and frees what it holds; not a collective.  abort: what is under way ends at
    * once; else it is waited for. */
@@ -90,15 +105,15 @@ typedef struct ax_transport {
 
   /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
   void (*set_timeout)(ax_group *g, double seconds);
-  /* A collective that the devices' group carries: writes it down and compares it with what the other
-   * ranks have asked for, without waiting for them.  EMISMATCH, on all ranks, when they differ.
-   * (optional) NULL: there is nobody to compare with. */
+  /* A collective that the devices' group carries: writes it down and compares it with what the
+   * other ranks have asked for, without waiting for them.  EMISMATCH, on all ranks, when they
+   * differ.  (optional) NULL: there is nobody to compare with. */
   ax_status (*post)(ax_group *g, const ax_collective *c);
   /* One look from inside a wait for the devices' group, begun at `since`: AX_OK to go on waiting,
    * else why that is in vain.  since 0: the wait is over, with `st`.  (optional) */
   ax_status (*look)(ax_group *g, int64_t since, ax_status st);
-  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called at
-   * the same place by all ranks.  (optional) */
+  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called
+   * at the same place by all ranks.  (optional) */
   void (*post_all)(ax_group *g);
 } ax_transport;
 
@@ -113,68 +128,78 @@ struct ax_group {
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
 AX_API ax_group *ax_dist_world(void);
 
-/* Checks `c` against what the group and the dtype allow, and starts it in the group that carries its memory.  *work: its end, or NULL: it is
- * over.  work NULL: also waits for its end (of a device's collective: what is asked of the device from now on comes after it; the host goes
+/* Checks `c` against what the group and the dtype allow, and starts it in the group that carries
+ * its memory.  *work: its end, or NULL: it is over.  work NULL: also waits for its end (of a
+ * device's collective: what is asked of the device from now on comes after it; the host goes
  * on). */
 AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
-/* What is asked of the device from now on comes after the end of `work` (NULL: nothing).  Takes it. */
+/* What is asked of the device from now on comes after the end of `work` (NULL: nothing).  Takes
+ * it. */
 AX_API ax_status ax_work_wait(ax_work *work);
 /* How long this rank waits for the others in one collective of the world, from now on. */
 AX_API void ax_dist_set_timeout(double seconds);
-/* This rank leaves the world, for good: its collectives fail from now on, and so do the others' that wait for it.  Ranks keep their
- * numbers.  Nothing in a group of one. */
+/* This rank leaves the world, for good: its collectives fail from now on, and so do the others'
+ * that wait for it.  Ranks keep their numbers.  Nothing in a group of one. */
 AX_API void ax_dist_leave(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
 AX_API void ax_dist_set_where(const char *where);
 
-/* ---- tensors.  None of these is recorded by autograd. ------------------------------------------------------------- */
+/* ---- tensors.  None of these is recorded by autograd. ---------------------------------------- */
 
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
-/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before ax_work_wait(*work), which t outlives.  *work NULL:
- * it is over already. */
+/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before
+ * ax_work_wait(*work), which t outlives.  *work NULL: it is over already. */
 AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
 /* The same for many, which on a device go as one. */
 AX_API ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root);
-/* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d tensor counts as [1]. */
+/* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d
+ * tensor counts as [1]. */
 AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
 /* The same on root; *out is NULL elsewhere. */
 AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
-/* New reference: part `rank` of dim 0 of the reduced tensor.  ESHAPE when the size of dim 0 is no multiple of the group's. */
+/* New reference: part `rank` of dim 0 of the reduced tensor.  ESHAPE when the size of dim 0 is no
+ * multiple of the group's. */
 AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out);
 AX_API ax_status ax_dist_barrier(void);
 
-/* ---- devices: collectives over their memory, which a backend's library (NCCL) carries out beside the computation --------- */
+/* ---- devices: collectives over their memory, which a backend's library (NCCL) carries out beside
+ * the computation */
 
-/* This rank's collectives of device memory go over devices[index] from now on.  All ranks call it, at the same place; the first collective of
- * a device's tensor does.  A group of one may have it, too. */
+/* This rank's collectives of device memory go over devices[index] from now on.  All ranks call it,
+ * at the same place; the first collective of a device's tensor does.  A group of one may have it,
+ * too. */
 AX_API ax_status ax_dist_join_device(int index);
 /* "nccl" when a device has joined, else NULL. */
 AX_API const char *ax_dist_device_name(void);
 /* Ends the devices' group: of a rank that has come to its end. */
 AX_API void ax_dist_leave_device(void);
-/* For backends: one look from inside a wait for the device that began at `since` (ax_dist_now).  See ax_transport.look. */
+/* For backends: one look from inside a wait for the device that began at `since` (ax_dist_now).
+ * See ax_transport.look. */
 AX_API ax_status ax_dist_look(int64_t since, ax_status st);
 AX_API int64_t ax_dist_now(void); /* monotonic, nanoseconds */
 /* A process forked from this one has none of it. */
 void ax_dist_forget_device(void);
 
-/* ---- for transports ------------------------------------------------------------------------------------------------- */
+/* ---- for transports -------------------------------------------------------------------------- */
 
 /* Makes `g` the world.  Its fields are set; the group belongs to the transport. */
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
 /* device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
-ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n, ax_work **work);
+ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n,
+                          ax_work **work);
 /* *out: a new work for `ticket`; NULL when that is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
-/* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of device. */
+/* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of
+ * device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
-/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not overlap one by parts. */
+/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not
+ * overlap one by parts. */
 void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * Every program that a rank starts inherits an environment variable with a text that no other run
  * has.  When a run fails, the launcher looks for it in /proc and ends what it finds.  Parents and
- * process groups would not do: a killed rank's children are nobody's at once.  A guard does the same
- * when the launcher itself is killed: a process that only waits for the end of a pipe.
+ * process groups would not do: a killed rank's children are nobody's at once.  A guard does the
+ * same when the launcher itself is killed: a process that only waits for the end of a pipe.
  *
  * A run that ends well leaves its programs alone, as a shell does, and so does `env -u ACCEL_RUN_ID
  * program`. */
@@ -25,12 +25,12 @@
 #include "host.h"
 
 #define NAME "ACCEL_RUN_ID"
-#define LOOK_NS 20000000  /* between looks at what is left */
-#define LOOKS_TO_TERM 15  /* most programs end when their pipe does */
+#define LOOK_NS 20000000 /* between looks at what is left */
+#define LOOKS_TO_TERM 15 /* most programs end when their pipe does */
 #define LOOKS_TO_KILL 30
 #define LOOKS 60
 
-static char mark[64];      /* "ACCEL_RUN_ID=..." */
+static char mark[64]; /* "ACCEL_RUN_ID=..." */
 static int guard_pipe = -1;
 static pid_t guard;
 
@@ -53,7 +53,8 @@ static bool has_mark(int fd)
   return false;
 }
 
-/* The process cannot become another between the look and the signal: the descriptor stays with it. */
+/* The process cannot become another between the look and the signal: the descriptor stays with
+ * it. */
 static bool signal_if_ours(const char *pid, int sig)
 {
   char path[64];
@@ -67,7 +68,8 @@ static bool signal_if_ours(const char *pid, int sig)
     ours = has_mark(fd);
     close(fd);
   }
-  if (ours && sig) process >= 0 ? syscall(SYS_pidfd_send_signal, process, sig, NULL, 0) : kill(atoi(pid), sig);
+  if (ours && sig)
+    process >= 0 ? syscall(SYS_pidfd_send_signal, process, sig, NULL, 0) : kill(atoi(pid), sig);
   if (process >= 0) close(process);
   return ours;
 }
@@ -88,10 +90,13 @@ static int signal_programs(int sig)
 
 static void end_programs(void)
 {
-  const struct timespec rest = {0, LOOK_NS};
+  const struct timespec rest = { 0, LOOK_NS };
 
   for (int look = 0; look < LOOKS; look++) {
-    const int sig = look < LOOKS_TO_TERM ? 0 : look == LOOKS_TO_TERM ? SIGTERM : look < LOOKS_TO_KILL ? 0 : SIGKILL;
+    const int sig = look < LOOKS_TO_TERM    ? 0
+                    : look == LOOKS_TO_TERM ? SIGTERM
+                    : look < LOOKS_TO_KILL  ? 0
+                                            : SIGKILL;
     if (signal_programs(sig) == 0) return;
     nanosleep(&rest, NULL);
   }
@@ -110,7 +115,7 @@ static _Noreturn void be_guard(int from_launcher)
   for (int fd = 0; fd <= 2 && null >= 0; fd++) dup2(null, fd);
   if (from_launcher != 3) dup2(from_launcher, 3);
   closefrom(4);
-  while (read(3, &word, 1) < 0 && errno == EINTR) { }
+  while (read(3, &word, 1) < 0 && errno == EINTR) {}
   if (word != 'e') end_programs();
   _exit(0);
 }
@@ -145,7 +150,7 @@ void ax_family_end(bool failed)
   if (guard_pipe >= 0) {
     (void)!write(guard_pipe, "e", 1);
     close(guard_pipe);
-    while (guard > 0 && waitpid(guard, NULL, 0) < 0 && errno == EINTR) { }
+    while (guard > 0 && waitpid(guard, NULL, 0) < 0 && errno == EINTR) {}
   }
   guard_pipe = -1;
 }

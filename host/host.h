@@ -1,4 +1,5 @@
-/* host.h: what the files of the host itself (main, config, interp, repl, launch, machines) offer each other. */
+/* host.h: what the files of the host itself (main, config, interp, repl, launch, machines) offer
+ * each other. */
 #ifndef AX_HOST_H
 #define AX_HOST_H
 
@@ -14,7 +15,7 @@
 #define AX_EXIT_USAGE 2       /* the command line was wrong */
 #define AX_EXIT_INTERRUPT 130 /* Ctrl-C: 128 + SIGINT, as shells say it */
 
-/* ---- config.c: settings and the command line ------------------------------------------------------------------- */
+/* ---- config.c: settings and the command line ------------------------------------------------- */
 
 typedef enum {
 #define SETTING(ID, ...) AX_SET_##ID,
@@ -31,17 +32,18 @@ typedef struct ax_setting {
 
 typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN, AX_MODE_ENV } ax_mode;
 
-/* What the command line asks for.  Everything is borrowed from argv, the environment or static text. */
+/* What the command line asks for.  Everything is borrowed from argv, the environment or static
+ * text. */
 typedef struct ax_plan {
   ax_mode mode;
   ax_setting set[AX_SET_COUNT];
   int argc;
   char **argv;
-  int n_actions;       /* options that run before the script: argv positions of -e, -l and -j */
+  int n_actions; /* options that run before the script: argv positions of -e, -l and -j */
   int *actions;
-  int script;          /* argv position of the script ("-" is stdin); 0: none */
-  bool interactive;    /* -i */
-  char *stdin_text;    /* the script read from stdin, once, before ranks are forked; NULL if there is none */
+  int script;       /* argv position of the script ("-" is stdin); 0: none */
+  bool interactive; /* -i */
+  char *stdin_text; /* the script read from stdin, once, before ranks are forked; NULL if there is none */
   size_t stdin_size;
 } ax_plan;
 
@@ -61,14 +63,17 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
 /* Puts what libraries and the script look for into the environment. */
 void ax_config_export(const ax_plan *plan, int ranks);
 
-/* ---- interp.c: one Lua state ------------------------------------------------------------------------------------- */
+/* ---- interp.c: one Lua state ----------------------------------------------------------------- */
 
-/* Told once about the error that ends a script.  `text` is the message and the traceback; `where` the script line. */
+/* Told once about the error that ends a script.  `text` is the message and the traceback; `where`
+ * the script line. */
 typedef void (*ax_failure_fn)(const char *text, const char *where);
 
-/* Runs what `plan` asks for in a fresh Lua state and returns the exit status.  Errors go to `failed`; NULL: stderr. */
+/* Runs what `plan` asks for in a fresh Lua state and returns the exit status.  Errors go to
+ * `failed`; NULL: stderr. */
 int ax_interp_run(const ax_plan *plan, ax_failure_fn failed);
-/* Calls the function below `nargs` arguments with a traceback as message handler; the status of lua_pcall. */
+/* Calls the function below `nargs` arguments with a traceback as message handler; the status of
+ * lua_pcall. */
 int ax_interp_call(lua_State *L, int nargs, int nresults);
 /* Prints the error on the stack top, if it is not nil, and pops it. */
 void ax_interp_report(lua_State *L);
@@ -78,7 +83,7 @@ bool ax_interp_take_interrupt(void);
 /* Where the Lua files were found, or would be: ".../lua".  Borrowed. */
 const char *ax_interp_lua_dir(void);
 
-/* ---- repl.c -------------------------------------------------------------------------------------------------------- */
+/* ---- repl.c ---------------------------------------------------------------------------------- */
 
 /* Reads, evaluates and prints until the end of input. */
 void ax_repl_run(lua_State *L);
@@ -92,9 +97,10 @@ void ax_family_join(void);
 /* In the launcher, when no rank is left.  failed: ends the programs that the ranks have left. */
 void ax_family_end(bool failed);
 
-/* ---- launch.c ------------------------------------------------------------------------------------------------------ */
+/* ---- launch.c -------------------------------------------------------------------------------- */
 
-/* Runs the plan in forked processes, one for each rank of this machine, and returns the exit status of the whole. */
+/* Runs the plan in forked processes, one for each rank of this machine, and returns the exit status
+ * of the whole. */
 int ax_launch(const ax_plan *plan);
 
 #endif

@@ -1,4 +1,5 @@
-/* image.h: what the host and the plugin libax_image.so agree on.  The plugin holds all that needs libjpeg and libpng. */
+/* image.h: what the host and the plugin libax_image.so agree on.  The plugin holds all that needs
+ * libjpeg and libpng. */
 #ifndef AX_IMAGE_H
 #define AX_IMAGE_H
 

@@ -2,11 +2,13 @@
  *
  * The Lua files are found relative to the binary, never through a path fixed at build time:
  *
- *   PREFIX/bin/accel-run     PREFIX/share/accel/lua   plugins in PREFIX/lib/accel     installed, or a moved copy of that
+ *   PREFIX/bin/accel-run     PREFIX/share/accel/lua   plugins in PREFIX/lib/accel     installed,
+ *                            or a moved copy of that
  *   build/accel-run          lua                      plugins beside the binary       build tree
- *   build/MODE/accel-run     lua                      plugins beside the binary       build tree, other modes
- *   DIR/accel-run            DIR/lua                  plugins beside the binary       a flat folder
- */
+ *   build/MODE/accel-run     lua                      plugins beside the binary       build tree,
+ *                            other modes
+ *   DIR/accel-run            DIR/lua                  plugins beside the binary       a flat
+ *                            folder */
 #define _GNU_SOURCE
 #include "ax.h"
 #include "bind/group.h"
@@ -31,7 +33,7 @@ static char failed_at[256]; /* the script line of the last error that the messag
 
 const char *ax_interp_lua_dir(void) { return lua_dir; }
 
-/* ---- where things lie -------------------------------------------------------------------------------------------- */
+/* ---- where things lie ------------------------------------------------------------------------ */
 
 static bool is_dir(const char *path)
 {
@@ -41,27 +43,30 @@ static bool is_dir(const char *path)
 
 static void find_dirs(void)
 {
-  static const struct { const char *lua, *plugins; } layouts[] = {
-    {"../share/accel/lua", "../lib/accel"}, {"../lua", "."}, {"../../lua", "."}, {"lua", "."},
+  static const struct {
+    const char *lua, *plugins;
+  } layouts[] = {
+    { "../share/accel/lua", "../lib/accel" },
+    { "../lua", "." },
+    { "../../lua", "." },
+    { "lua", "." },
   };
   char exe[PATH_MAX], probe[PATH_MAX + 64];
   const char *started = (const char *)getauxval(AT_EXECFN); /* as exec was given it */
   size_t i;
 
-  /* A bare root may have no /proc mounted; the working directory is still the one in which we were started. */
+  /* A bare root may have no /proc mounted; the working directory is still the one in which we were
+   * started. */
   if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
     return; /* modules come from LUA_PATH, or are not found, which `require` says */
   *strrchr(exe, '/') = '\0';
   for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
-    if (!is_dir(probe))
-      continue;
+    if (!is_dir(probe)) continue;
     *strrchr(probe, '/') = '\0';
-    if (!realpath(probe, lua_dir))
-      continue;
+    if (!realpath(probe, lua_dir)) continue;
     snprintf(probe, sizeof probe, "%s/%s", exe, layouts[i].plugins);
-    if (!realpath(probe, plugin_dir))
-      snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
+    if (!realpath(probe, plugin_dir)) snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
     return;
   }
   snprintf(lua_dir, sizeof lua_dir, "%.*s/lua", (int)(sizeof lua_dir - 8), exe);
@@ -73,7 +78,8 @@ static void set_paths(lua_State *L)
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "path");
   /* jit.v, jit.dump and so on: in an installation they stand in lua_dir */
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s", lua_dir, lua_dir, plugin_dir, lua_tostring(L, -1));
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s", lua_dir, lua_dir, plugin_dir,
+                  lua_tostring(L, -1));
   lua_setfield(L, -3, "path");
   lua_pop(L, 1);
   lua_getfield(L, -1, "preload");
@@ -82,7 +88,7 @@ static void set_paths(lua_State *L)
   lua_pop(L, 2);
 }
 
-/* ---- errors -------------------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Is `name` (as messages shorten it) a file of the library? */
 static bool in_library(const char *name)
@@ -91,8 +97,8 @@ static bool in_library(const char *name)
   return strncmp(name, lua_dir, n) == 0 || (strncmp(name, "...", 3) == 0 && strstr(name, "/accelerate/"));
 }
 
-/* An error that was caught, given its stack and raised again tells its script line in that stack: the first line there that is not in
- * the library. */
+/* An error that was caught, given its stack and raised again tells its script line in that stack:
+ * the first line there that is not in the library. */
 static void where_of_stack(const char *stack)
 {
   const char *line;
@@ -100,11 +106,11 @@ static void where_of_stack(const char *stack)
   for (line = strstr(stack, "\n\t"); line; line = strstr(line + 2, "\n\t")) {
     const char *name = line + 2, *end = strstr(name, ": in ");
     char text[sizeof failed_at];
-    if (!end || *name == '[' || end - name >= (ptrdiff_t)sizeof text || memchr(name, '\n', (size_t)(end - name)))
+    if (!end || *name == '[' || end - name >= (ptrdiff_t)sizeof text ||
+        memchr(name, '\n', (size_t)(end - name)))
       continue;
     snprintf(text, sizeof text, "%.*s", (int)(end - name), name);
-    if (in_library(text))
-      continue;
+    if (in_library(text)) continue;
     memcpy(failed_at, text, sizeof text);
     return;
   }
@@ -128,23 +134,25 @@ static void add_stack(lua_State *L, int level)
 /* Appends what helps where Lua's own words do not tell what most likely happened. */
 static void add_hint(lua_State *L)
 {
-#define NO_OBJECT "a method was called without its object: write object:method(...), with a colon in place of the dot"
+#define NO_OBJECT \
+  "a method was called without its object: write object:method(...), with a colon in place of the dot"
 #define NO_NUMBER "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
-  static const struct { const char *end, *hint; } hints[] = {
-    {"local 'self' (a nil value)", NO_OBJECT},
-    {"bad argument #1 to 'rawget' (table expected, got nil)", NO_OBJECT},
-    {"attempt to compare two userdata values", NO_NUMBER},
-    {"attempt to compare number with userdata", NO_NUMBER},
-    {"attempt to compare userdata with number", NO_NUMBER},
-    {"(number expected, got userdata)", NO_NUMBER},
+  static const struct {
+    const char *end, *hint;
+  } hints[] = {
+    { "local 'self' (a nil value)", NO_OBJECT },
+    { "bad argument #1 to 'rawget' (table expected, got nil)", NO_OBJECT },
+    { "attempt to compare two userdata values", NO_NUMBER },
+    { "attempt to compare number with userdata", NO_NUMBER },
+    { "attempt to compare userdata with number", NO_NUMBER },
+    { "(number expected, got userdata)", NO_NUMBER },
   };
   const char *text = lua_tostring(L, 1), *stack = strstr(text, "\nstack traceback:");
   const size_t n = stack ? (size_t)(stack - text) : strlen(text);
 
   for (size_t k = 0; k < sizeof hints / sizeof *hints; k++) {
     const size_t m = strlen(hints[k].end);
-    if (n < m || memcmp(text + n - m, hints[k].end, m) != 0)
-      continue;
+    if (n < m || memcmp(text + n - m, hints[k].end, m) != 0) continue;
     lua_pushlstring(L, text, n);
     lua_pushfstring(L, "; %s", hints[k].hint);
     lua_pushstring(L, text + n);
@@ -161,8 +169,7 @@ static int traceback(lua_State *L)
 
   ax_bind_where(L, failed_at, sizeof failed_at);
   if (!lua_isstring(L, 1)) {
-    if (lua_isnil(L, 1))
-      return 1; /* error(): a silent failure, as with lua */
+    if (lua_isnil(L, 1)) return 1; /* error(): a silent failure, as with lua */
     if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1))
       lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
     lua_replace(L, 1);
@@ -201,7 +208,8 @@ void ax_interp_report(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* os.exit in a rank: a status other than 0 ends the run, so the launcher wants to know from where. */
+/* os.exit in a rank: a status other than 0 ends the run, so the launcher wants to know from
+ * where. */
 static int rank_exit(lua_State *L)
 {
   int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : luaL_optint(L, 1, 0);
@@ -229,14 +237,14 @@ static void watch_exit(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* ---- Ctrl-C -------------------------------------------------------------------------------------------------------- */
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too; a second one, should a script catch that error and go on,
- * ends the process. */
+/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too; a second one, should a
+ * script catch that error and go on, ends the process. */
 static lua_State *interrupted_state;
 static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
-/* Not 0: one waits to be raised.  The binding looks at it too: a hook runs between instructions of Lua, not within a long call.  Whoever
- * raises it sets it back. */
+/* Not 0: one waits to be raised.  The binding looks at it too: a hook runs between instructions of
+ * Lua, not within a long call.  Whoever raises it sets it back. */
 volatile int ax_interrupted;
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar)
@@ -245,12 +253,10 @@ static void raise_interrupt(lua_State *L, lua_Debug *ar)
 
   ax_interrupted = 0;
   lua_sethook(L, NULL, 0, 0);
-  if (!waits)
-    return;
+  if (!waits) return;
   if (lua_getinfo(L, "Sl", ar) && ar->currentline > 0)
     lua_pushfstring(L, "%s:%d: ", ar->short_src, ar->currentline);
-  else
-    luaL_where(L, 1); /* in a function of C: where it was called */
+  else luaL_where(L, 1); /* in a function of C: where it was called */
   lua_pushliteral(L, "interrupted");
   lua_concat(L, 2);
   lua_error(L);
@@ -265,7 +271,7 @@ static void on_interrupt(int sig)
 
 void ax_interp_catch_interrupts(lua_State *L)
 {
-  struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a blocked read gives up */
+  struct sigaction a = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read gives up */
 
   interrupted_state = L;
   interrupts = ax_interrupted = 0;
@@ -281,15 +287,14 @@ bool ax_interp_take_interrupt(void)
   return was;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-static const char jit_command[] =
-  "local name, rest = (...):match('^([^=]*)=?(.*)$')\n"
-  "local args = {}\n"
-  "for word in rest:gmatch('[^,]+') do args[#args + 1] = word end\n"
-  "local run = jit[name]\n"
-  "if type(run) ~= 'function' then run = require('jit.' .. name).start end\n"
-  "run(unpack(args))\n";
+static const char jit_command[] = "local name, rest = (...):match('^([^=]*)=?(.*)$')\n"
+                                  "local args = {}\n"
+                                  "for word in rest:gmatch('[^,]+') do args[#args + 1] = word end\n"
+                                  "local run = jit[name]\n"
+                                  "if type(run) ~= 'function' then run = require('jit.' .. name).start end\n"
+                                  "run(unpack(args))\n";
 
 /* -e, -l and -j, in the order they were given.  Leaves the error on the stack when one fails. */
 static int run_actions(lua_State *L, const ax_plan *plan)
@@ -336,14 +341,12 @@ static int run_script(lua_State *L, const ax_plan *plan)
   if (plan->stdin_text) {
     const char *text = plan->stdin_text, *end = text + plan->stdin_size;
     if (text < end && *text == '#') /* "#!" line: skipped, but it counts as a line */
-      while (text < end && *text != '\n')
-        text++;
+      while (text < end && *text != '\n') text++;
     status = luaL_loadbuffer(L, text, (size_t)(end - text), "=stdin");
   } else {
     status = luaL_loadfile(L, plan->argv[plan->script]);
   }
-  if (status != 0)
-    return status;
+  if (status != 0) return status;
   if (plan->script)
     for (i = plan->script + 1; i < plan->argc; i++, n++) {
       luaL_checkstack(L, 1, "too many arguments to the script");
@@ -355,33 +358,37 @@ static int run_script(lua_State *L, const ax_plan *plan)
 /* LuaJIT comes as source from whoever builds, so what it must be is checked where it runs. */
 static void check_build(lua_State *L)
 {
-  static const char probe[] =
-    "if not require('ffi').abi('gc64') then return 'without GC64: it can address only 2 GB of Lua data' end\n"
-    "if #setmetatable({}, { __len = function() return 1 end }) ~= 1 then return 'without LUAJIT_ENABLE_LUA52COMPAT' end\n";
+  static const char probe[] = "if not require('ffi').abi('gc64') then return 'without GC64: it can address "
+                              "only 2 GB of Lua data' end\n"
+                              "if #setmetatable({}, { __len = function() return 1 end }) ~= 1 then return "
+                              "'without LUAJIT_ENABLE_LUA52COMPAT' end\n";
 
-  if (luaL_loadbuffer(L, probe, sizeof probe - 1, "=check_build") != 0)
-    lua_error(L);
+  if (luaL_loadbuffer(L, probe, sizeof probe - 1, "=check_build") != 0) lua_error(L);
   lua_call(L, 0, 1);
   if (lua_isstring(L, -1))
-    luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make", lua_tostring(L, -1));
+    luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make",
+               lua_tostring(L, -1));
   lua_pop(L, 1);
 }
 
-/* Compiled code must be within 2 GB of the interpreter's own.  Its memory is taken as one piece and now, for CUDA maps large parts of the
- * address space later.  The limits are the same for every source that LuaJIT is built from; its own defaults are small for programs of
- * many modules, which would drop all compiled code again and again. */
+/* Compiled code must be within 2 GB of the interpreter's own.  Its memory is taken as one piece and
+ * now, for CUDA maps large parts of the address space later.  The limits are the same for every
+ * source that LuaJIT is built from; its own defaults are small for programs of many modules, which
+ * would drop all compiled code again and again. */
 static void reserve_trace_memory(lua_State *L)
 {
   static const char setup[] =
-    "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
-    "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
+      "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
+      "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
 
-  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=reserve_trace_memory") != 0)
-    lua_error(L);
+  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=reserve_trace_memory") != 0) lua_error(L);
   lua_call(L, 0, 0);
 }
 
-typedef struct job { const ax_plan *plan; int status; } job;
+typedef struct job {
+  const ax_plan *plan;
+  int status;
+} job;
 
 static int protected_main(lua_State *L)
 {
@@ -396,14 +403,11 @@ static int protected_main(lua_State *L)
   reserve_trace_memory(L);
   set_paths(L);
   set_arg(L, plan);
-  if (failed_fn)
-    watch_exit(L);
-  else
-    ax_interp_catch_interrupts(L);
+  if (failed_fn) watch_exit(L);
+  else ax_interp_catch_interrupts(L);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
-  if (status == 0 && (plan->script || plan->stdin_text))
-    status = run_script(L, plan);
+  if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);
   if (status != 0) {
     j->status = !failed_fn && ax_interp_take_interrupt() ? AX_EXIT_INTERRUPT : AX_EXIT_FAILED;
     ax_interp_report(L);
@@ -417,7 +421,7 @@ static int protected_main(lua_State *L)
 
 int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
 {
-  job j = {plan, 0};
+  job j = { plan, 0 };
   lua_State *L = luaL_newstate();
 
   if (!L) {

@@ -1,13 +1,14 @@
-/* io.h: files that hold tensors.  Readers trust nothing: sizes are checked against the file before memory is taken, and
- * every message names the file, what was expected there and what was found. */
+/* io.h: files that hold tensors.  Readers trust nothing: sizes are checked against the file before
+ * memory is taken, and every message names the file, what was expected there and what was found. */
 #ifndef AX_IO_H
 #define AX_IO_H
 
 #include "ax.h"
 
-/* Reads an IDX file (the format of MNIST and its kin), plain or gzip.  Element types: uint8, int32, float32, float64.
- * *out: a new reference to a contiguous tensor, or NULL.  EIO when the file cannot be opened, is no IDX file, is shorter or
- * longer than its header says, or its compressed data is damaged; EDTYPE for element types that tensors do not have. */
+/* Reads an IDX file (the format of MNIST and its kin), plain or gzip.  Element types: uint8, int32,
+ * float32, float64.  *out: a new reference to a contiguous tensor, or NULL.  EIO when the file
+ * cannot be opened, is no IDX file, is shorter or longer than its header says, or its compressed
+ * data is damaged; EDTYPE for element types that tensors do not have. */
 AX_API ax_status ax_idx_read(const char *path, ax_tensor **out);
 
 /* What a safetensors file holds, in the order of its header. */
@@ -16,32 +17,38 @@ typedef struct ax_tensor_file {
   char **names;        /* [n], unique, UTF-8 */
   ax_tensor **tensors; /* [n], each owned; take one by retaining it */
   int n_meta;
-  char **meta;         /* [2 * n_meta]: key, value, key, value ... */
+  char **meta; /* [2 * n_meta]: key, value, key, value ... */
 } ax_tensor_file;
 
-/* *out: free it with ax_tensor_file_free; NULL on failure.  EIO for a file that breaks the format (header size, JSON,
- * offsets that overlap, leave holes or point outside, sizes that do not fit shape and type); EDTYPE for an element type
- * that tensors do not have. */
+/* *out: free it with ax_tensor_file_free; NULL on failure.  EIO for a file that breaks the format
+ * (header size, JSON, offsets that overlap, leave holes or point outside, sizes that do not fit
+ * shape and type); EDTYPE for an element type that tensors do not have. */
 AX_API ax_status ax_safetensors_read(const char *path, ax_tensor_file **out);
 AX_API void ax_tensor_file_free(ax_tensor_file *f); /* NULL is fine */
 
-/* Writes `n` tensors, listed in the given order; in the data part wider element types come first, so that each tensor lies
- * aligned to its element size without padding (the format allows no holes).  meta as above.  The file appears whole or not
- * at all: it is written beside `path`, synced and renamed, and what was there before stays until then.  EINVAL for a name
- * that is given twice, reserved or not UTF-8, and for a tensor that is not on the CPU. */
-AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors,
-                                      int n_meta, const char *const *meta);
+/* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
+ * so that each tensor lies aligned to its element size without padding (the format allows no
+ * holes).  meta as above.  The file appears whole or not at all: it is written beside `path`,
+ * synced and renamed, and what was there before stays until then.  EINVAL for a name that is given
+ * twice, reserved or not UTF-8, and for a tensor that is not on the CPU. */
+AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names,
+                                      ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
-/* Reads a NumPy .npy file: any of its numeric types; those that tensors lack are widened.  *out: a new reference to a contiguous tensor.
- * EIO for a file that breaks the format, is shorter or longer than its header says; EDTYPE for other types of elements. */
+/* Reads a NumPy .npy file: any of its numeric types; those that tensors lack are widened.  *out: a
+ * new reference to a contiguous tensor.  EIO for a file that breaks the format, is shorter or
+ * longer than its header says; EDTYPE for other types of elements. */
 AX_API ax_status ax_npy_read(const char *path, ax_tensor **out);
 /* The arrays of a .npz archive, stored or deflated, in the order of its directory; n_meta is 0. */
 AX_API ax_status ax_npz_read(const char *path, ax_tensor_file **out);
 
 /* A text file of rows and columns, in memory. */
 typedef struct ax_csv ax_csv;
-typedef struct ax_csv_options { char delimiter, quote; int64_t skip; /* lines to leave out at the beginning */ } ax_csv_options;
-/* Plain or gzip.  All rows must have as many fields; blank lines do not count.  EIO, naming the line. */
+typedef struct ax_csv_options {
+  char delimiter, quote;
+  int64_t skip; /* lines to leave out at the beginning */
+} ax_csv_options;
+/* Plain or gzip.  All rows must have as many fields; blank lines do not count.  EIO, naming the
+ * line. */
 AX_API ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out);
 AX_API void ax_csv_free(ax_csv *c);
 AX_API int64_t ax_csv_rows(const ax_csv *c);
@@ -49,31 +56,40 @@ AX_API int64_t ax_csv_columns(const ax_csv *c);
 /* A field, without its quotes; borrowed from c and followed by a NUL. */
 AX_API const char *ax_csv_field(const ax_csv *c, int64_t row, int64_t column, size_t *n);
 typedef enum { AX_CSV_GUESS, AX_CSV_TEXT, AX_CSV_TYPED } ax_csv_kind;
-/* Column `column` of the rows from `first` on as a tensor.  GUESS: int64 when all fields are integers, `dtype` when all are numbers or
- * empty (NaN), and *out NULL when some are text.  TYPED: of `dtype`; EIO, naming the line, for a field that does not fit. */
-AX_API ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const char *name, ax_csv_kind kind, ax_dtype dtype,
-                               ax_tensor **out);
+/* Column `column` of the rows from `first` on as a tensor.  GUESS: int64 when all fields are
+ * integers, `dtype` when all are numbers or empty (NaN), and *out NULL when some are text.  TYPED:
+ * of `dtype`; EIO, naming the line, for a field that does not fit. */
+AX_API ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const char *name,
+                               ax_csv_kind kind, ax_dtype dtype, ax_tensor **out);
 
 /* A file of token ids, memory-mapped. */
 typedef struct ax_tokens ax_tokens;
-/* item: 2 or 4 bytes for each token; 0: as the file's header says, else 2.  header: bytes to leave out; -1: llm.c's header of 1024 bytes
- * where there is one.  EIO for a file whose size does not fit. */
+/* item: 2 or 4 bytes for each token; 0: as the file's header says, else 2.  header: bytes to leave
+ * out; -1: llm.c's header of 1024 bytes where there is one.  EIO for a file whose size does not
+ * fit. */
 AX_API ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_tokens **out);
 AX_API void ax_tokens_close(ax_tokens *t);
 AX_API int64_t ax_tokens_count(const ax_tokens *t);
 AX_API int ax_tokens_item(const ax_tokens *t);
-/* Copies `n` tokens from place `at` (from 0), which the caller has checked.  EIO when the file was truncated meanwhile. */
+/* Copies `n` tokens from place `at` (from 0), which the caller has checked.  EIO when the file was
+ * truncated meanwhile. */
 AX_API ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
 
-/* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at build time. */
-/* bytes: a JPEG or PNG file, for messages called `name` (NULL: it has none).  channels: 1 (grey), 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
-AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels, ax_tensor **out);
+/* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at
+ * build time. */
+/* bytes: a JPEG or PNG file, for messages called `name` (NULL: it has none).  channels: 1 (grey),
+ * 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
+AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels,
+                                 ax_tensor **out);
 AX_API ax_status ax_image_read(const char *path, int channels, ax_tensor **out);
-/* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear, averaging over the area of a new pixel when shrinking (antialias). */
-AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool antialias, ax_tensor **out);
-/* The window of height x width at (top, left), which may reach beyond the picture: `fill` stands there.  flip: mirrored. */
-AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width, bool flip, double fill,
-                               ax_tensor **out);
+/* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear, averaging over the area of a new
+ * pixel when shrinking (antialias). */
+AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool antialias,
+                                 ax_tensor **out);
+/* The window of height x width at (top, left), which may reach beyond the picture: `fill` stands
+ * there.  flip: mirrored. */
+AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width,
+                               bool flip, double fill, ax_tensor **out);
 
 /* Texts.  The whole of a regular file, also of one that has no size (/proc).  *data is malloc's.
  * EIO, ENOMEM: "PATH: why". */

@@ -1,14 +1,17 @@
-/* launch.c: forks one process per rank, before any Lua state or library thread exists, and sees them to their end.
+/* launch.c: forks one process per rank, before any Lua state or library thread exists, and sees
+ * them to their end.
  *
- * The launcher itself does nothing but wait.  It learns of a failure in one of two ways: a rank writes why it fails into its record and
- * raises the abort flag (an error in the script, os.exit), or the kernel says how a process ended (a signal, a plain exit).  Either
- * way, ranks that wait in a collective are woken with an error of their own, and what is left a moment later is killed.  The report
- * comes after the last rank is gone, so that it is the end of what the run prints.
+ * The launcher itself does nothing but wait.  It learns of a failure in one of two ways: a rank
+ * writes why it fails into its record and raises the abort flag (an error in the script, os.exit),
+ * or the kernel says how a process ended (a signal, a plain exit).  Either way, ranks that wait in
+ * a collective are woken with an error of their own, and what is left a moment later is killed.
+ * The report comes after the last rank is gone, so that it is the end of what the run prints.
  *
- * On several machines each has its launcher (machines.c).  They tell each other of failures, and each ends its own ranks as above.
+ * On several machines each has its launcher (machines.c).  They tell each other of failures, and
+ * each ends its own ranks as above.
  *
- * Nothing outlives the launcher: the kernel kills a rank whose parent dies, the shared memory has no name, and programs that the script
- * started are ended, too (family.c). */
+ * Nothing outlives the launcher: the kernel kills a rank whose parent dies, the shared memory has
+ * no name, and programs that the script started are ended, too (family.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,17 +29,17 @@
 #include "host.h"
 #include "machines.h"
 
-#define TICK_NS 100000000      /* between looks at the ranks' records */
+#define TICK_NS 100000000 /* between looks at the ranks' records */
 #define TICK_ENDING_NS 20000000
-#define PATIENCE_NS 300000000  /* that ranks get to leave by themselves, and again after SIGTERM */
+#define PATIENCE_NS 300000000    /* that ranks get to leave by themselves, and again after SIGTERM */
 #define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too: no need to tell of that */
-#define SHOWN 16               /* ranks in a table */
+#define SHOWN 16                 /* ranks in a table */
 
 typedef struct child {
   pid_t pid;
   bool alive;
-  int status;          /* of waitpid, when no longer alive */
-  int stop_signal;     /* 0: not stopped */
+  int status;      /* of waitpid, when no longer alive */
+  int stop_signal; /* 0: not stopped */
   int64_t stopped_at;
   bool stop_told;
 } child;
@@ -47,11 +50,12 @@ typedef struct run {
   int ranks, alive;      /* of this machine, as all that is counted here */
   child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
-  int64_t last_tick, awake_since;     /* when the launcher itself was last found stopped: clocks of waits start anew */
+  /* when the launcher itself was last found stopped: clocks of waits start anew */
+  int64_t last_tick, awake_since;
   double next_stall;
-  int ending_signal;   /* a signal to the launcher ends the run */
-  int lost_to;         /* the signal that stopped a rank for too long */
-  int64_t ending_at;   /* 0: not ending */
+  int ending_signal; /* a signal to the launcher ends the run */
+  int lost_to;       /* the signal that stopped a rank for too long */
+  int64_t ending_at; /* 0: not ending */
   bool termed, killed;
   char table[SHOWN + 1][400]; /* where the ranks were when the run began to end */
 } run;
@@ -61,13 +65,12 @@ static const char *name_of(const ax_machines *m, int rank)
 {
   static char text[48];
 
-  if (m)
-    return ax_tcp_rank_name(m->first + rank, m->here, text, sizeof text);
+  if (m) return ax_tcp_rank_name(m->first + rank, m->here, text, sizeof text);
   snprintf(text, sizeof text, "rank %d", rank);
   return text;
 }
 
-/* ---- in a rank ---------------------------------------------------------------------------------------------------------- */
+/* ---- in a rank ------------------------------------------------------------------------------- */
 
 static ax_control *my_control;
 static int my_rank; /* on this machine */
@@ -79,8 +82,7 @@ static void finished(void)
 {
   if (my_control->rank[my_rank].pid != (int32_t)getpid()) /* a process that the rank forked */
     return;
-  if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE)
-    ax_tcp_finished();
+  if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE) ax_tcp_finished();
   ax_shm_finished(my_control, my_rank);
 }
 
@@ -95,7 +97,8 @@ static void rank_failed(const char *text, const char *where)
   snprintf(me->failed_at, sizeof me->failed_at, "%s", where);
   if (snprintf(me->failure, sizeof me->failure, "%s", text) >= (int)sizeof me->failure)
     memcpy(me->failure + sizeof me->failure - 4, "...", 4);
-  snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(my_machines, my_rank), length > 800 ? 800 : length, text);
+  snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(my_machines, my_rank),
+           length > 800 ? 800 : length, text);
   ax_shm_abort(my_control, my_rank, reason);
 }
 
@@ -106,20 +109,23 @@ static void set_number(const char *name, int value)
   setenv(name, text, 1);
 }
 
-static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher, const sigset_t *mask)
+static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher,
+                     const sigset_t *mask)
 {
   const int number = rank + (machines ? machines->first : 0);
-  struct sigaction on_interrupt = {.sa_handler = keep_going, .sa_flags = SA_RESTART};
+  struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int status, null;
 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   ax_family_join();
   if (getppid() != launcher) /* it died before the line above */
     _exit(128 + SIGKILL);
-  /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by programs that the script starts. */
+  /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by
+   * programs that the script starts. */
   sigaction(SIGINT, &on_interrupt, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
-  if (number > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) { /* ranks must not race for lines of input: it is rank 0's */
+  /* ranks must not race for lines of input: it is rank 0's */
+  if (number > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) {
     dup2(null, STDIN_FILENO);
     close(null);
   }
@@ -135,21 +141,19 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
     rank_failed(ax_last_error(), "");
     _exit(AX_EXIT_FAILED);
   }
-  if (machines)
-    ax_machines_join(machines, rank);
+  if (machines) ax_machines_join(machines, rank);
   atexit(finished); /* also for os.exit(0) */
   status = ax_interp_run(plan, rank_failed);
   if (status == 0) {
     finished();
     ax_dist_leave_device(); /* while the GPU's libraries still work: atexit is too late for them */
   }
-  if (status == 0)
-    return 0; /* main ends the process as usual */
+  if (status == 0) return 0; /* main ends the process as usual */
   fflush(NULL);
   _exit(status);
 }
 
-/* ---- what ranks are doing --------------------------------------------------------------------------------------------------- */
+/* ---- what ranks are doing -------------------------------------------------------------------- */
 
 /* Both are borrowed until the next call. */
 static const char *signal_name(int sig)
@@ -157,17 +161,14 @@ static const char *signal_name(int sig)
   static char text[32];
   const char *abbreviation = sigabbrev_np(sig);
 
-  if (abbreviation)
-    snprintf(text, sizeof text, "SIG%s", abbreviation);
-  else
-    snprintf(text, sizeof text, "signal %d", sig);
+  if (abbreviation) snprintf(text, sizeof text, "SIG%s", abbreviation);
+  else snprintf(text, sizeof text, "signal %d", sig);
   return text;
 }
 
 static double seconds_since(const run *r, int64_t then, int64_t now)
 {
-  if (then < r->awake_since)
-    then = r->awake_since;
+  if (then < r->awake_since) then = r->awake_since;
   return now > then ? (double)(now - then) * 1e-9 : 0;
 }
 
@@ -182,18 +183,16 @@ static void doing(const run *r, int rank, int64_t now, char *buf, size_t size)
 
   if (n > 0) {
     ax_collective_text(&rec->last, text, sizeof text);
-    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "", AX_WHERE_TEXT, rec->where);
+    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "",
+             AX_WHERE_TEXT, rec->where);
   }
   if (state == AX_RANK_WAITING || state == AX_RANK_GIVEN_UP)
     snprintf(buf, size, "in %s, for %.1f s", last, s);
   else if (state == AX_RANK_FINISHED)
     snprintf(buf, size, "finished%s%s", n > 0 ? "; last collective " : "", last);
-  else if (state == AX_RANK_STARTING)
-    snprintf(buf, size, "starting");
-  else if (n == 0)
-    snprintf(buf, size, "running for %.1f s, no collective so far", s);
-  else
-    snprintf(buf, size, "running for %.1f s since %s", s, last);
+  else if (state == AX_RANK_STARTING) snprintf(buf, size, "starting");
+  else if (n == 0) snprintf(buf, size, "running for %.1f s, no collective so far", s);
+  else snprintf(buf, size, "running for %.1f s since %s", s, last);
 }
 
 /* One line for each rank but `except`, up to SHOWN of them. */
@@ -203,25 +202,21 @@ static int fill_table(run *r, int except, int64_t now)
 
   for (rank = 0; rank < r->ranks; rank++) {
     char text[340], stopped[32] = "";
-    if (rank == except)
-      continue;
-    if (rows++ >= SHOWN)
-      continue;
+    if (rank == except) continue;
+    if (rows++ >= SHOWN) continue;
     doing(r, rank, now, text, sizeof text);
-    if (r->child[rank].stop_signal)
-      snprintf(stopped, sizeof stopped, "stopped, ");
-    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s", rank + (r->machines ? r->machines->first : 0), stopped, text);
+    if (r->child[rank].stop_signal) snprintf(stopped, sizeof stopped, "stopped, ");
+    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s",
+             rank + (r->machines ? r->machines->first : 0), stopped, text);
   }
-  if (rows > SHOWN)
-    snprintf(r->table[lines++], sizeof r->table[0], "  ... and %d more ranks", rows - SHOWN);
+  if (rows > SHOWN) snprintf(r->table[lines++], sizeof r->table[0], "  ... and %d more ranks", rows - SHOWN);
   return lines;
 }
 
 static void print_table(run *r, int lines)
 {
   int i;
-  for (i = 0; i < lines; i++)
-    fprintf(stderr, "%s\n", r->table[i]);
+  for (i = 0; i < lines; i++) fprintf(stderr, "%s\n", r->table[i]);
 }
 
 /* Tells, at growing intervals, when ranks have been waiting for long. */
@@ -244,14 +239,13 @@ static void watch_stalls(run *r, int64_t now)
     r->next_stall = r->stall_report;
     return;
   }
-  if (longest < r->next_stall)
-    return;
+  if (longest < r->next_stall) return;
   r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
   fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
   print_table(r, fill_table(r, -1, now));
 }
 
-/* ---- the ranks' ends ------------------------------------------------------------------------------------------------------ */
+/* ---- the ranks' ends ------------------------------------------------------------------------- */
 
 static void rank_ended(run *r, int rank, int status)
 {
@@ -264,9 +258,9 @@ static void rank_ended(run *r, int rank, int status)
   r->alive--;
   if (code != 0) {
     if (WIFSIGNALED(status))
-      snprintf(reason, sizeof reason, "%s was killed by %s", name_of(r->machines, rank), signal_name(WTERMSIG(status)));
-    else
-      snprintf(reason, sizeof reason, "%s exited with status %d", name_of(r->machines, rank), code);
+      snprintf(reason, sizeof reason, "%s was killed by %s", name_of(r->machines, rank),
+               signal_name(WTERMSIG(status)));
+    else snprintf(reason, sizeof reason, "%s exited with status %d", name_of(r->machines, rank), code);
     ax_shm_abort(r->control, rank, reason);
   } else {
     ax_shm_finished(r->control, rank); /* it may have left without saying so */
@@ -281,8 +275,7 @@ static void reap(run *r, int64_t now)
   while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
     for (rank = 0; rank < r->ranks && r->child[rank].pid != pid; rank++)
       ;
-    if (rank == r->ranks)
-      continue;
+    if (rank == r->ranks) continue;
     if (WIFSTOPPED(status)) {
       r->child[rank].stop_signal = WSTOPSIG(status);
       r->child[rank].stopped_at = now;
@@ -305,19 +298,19 @@ static void watch_stopped(run *r, int64_t now)
   for (rank = 0; rank < r->ranks; rank++) {
     child *c = &r->child[rank];
     char text[340], reason[192];
-    if (!c->alive || !c->stop_signal)
-      continue;
+    if (!c->alive || !c->stop_signal) continue;
     if (!c->stop_told && now - c->stopped_at >= STOP_NOTICE_NS) {
       c->stop_told = true;
       doing(r, rank, now, text, sizeof text);
-      fprintf(stderr, "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on within %g s "
-              "(--stall_timeout)\n", name_of(r->machines, rank), (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
+      fprintf(stderr,
+              "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on "
+              "within %g s (--stall_timeout)\n",
+              name_of(r->machines, rank), (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
     }
     if (seconds_since(r, c->stopped_at, now) >= r->stall_timeout) {
-      snprintf(reason, sizeof reason, "%s was stopped by %s and did not go on within %g s", name_of(r->machines, rank), signal_name(c->stop_signal),
-               r->stall_timeout);
-      if (ax_shm_abort(r->control, rank, reason))
-        r->lost_to = c->stop_signal;
+      snprintf(reason, sizeof reason, "%s was stopped by %s and did not go on within %g s",
+               name_of(r->machines, rank), signal_name(c->stop_signal), r->stall_timeout);
+      if (ax_shm_abort(r->control, rank, reason)) r->lost_to = c->stop_signal;
     }
   }
 }
@@ -327,11 +320,11 @@ static void signal_all(run *r, int sig)
   int rank;
 
   for (rank = 0; rank < r->ranks; rank++)
-    if (r->child[rank].alive)
-      kill(r->child[rank].pid, sig);
+    if (r->child[rank].alive) kill(r->child[rank].pid, sig);
 }
 
-/* Once the run is ending: first patience, then SIGTERM, then SIGKILL, which also ends what is stopped. */
+/* Once the run is ending: first patience, then SIGTERM, then SIGKILL, which also ends what is
+ * stopped. */
 static void end_ranks(run *r, int64_t now)
 {
   const int64_t patience = r->ending_signal ? 0 : PATIENCE_NS;
@@ -353,7 +346,7 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
 
   r->last_tick = r->awake_since = ax_monotonic_ns();
   while (r->alive > 0 || (others && r->ending_at == 0)) {
-    const struct timespec tick = {0, r->ending_at ? TICK_ENDING_NS : TICK_NS};
+    const struct timespec tick = { 0, r->ending_at ? TICK_ENDING_NS : TICK_NS };
     int sig = sigtimedwait(signals, NULL, &tick);
     int64_t now = ax_monotonic_ns();
 
@@ -367,15 +360,14 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
       } else {
         r->ending_signal = sig;
         if (r->machines)
-          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", signal_name(sig), r->machines->mine);
-        else
-          snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
+          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", signal_name(sig),
+                   r->machines->mine);
+        else snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
         ax_shm_abort(r->control, -1, reason);
       }
     }
     reap(r, now);
-    if (r->machines)
-      others = ax_machines_watch(r->machines, r->control);
+    if (r->machines) others = ax_machines_watch(r->machines, r->control);
     if (r->ending_at == 0) {
       watch_stopped(r, now);
       watch_stalls(r, now);
@@ -384,13 +376,12 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
       r->ending_at = now;
       lines = fill_table(r, r->control->failed_rank, now);
     }
-    if (r->ending_at)
-      end_ranks(r, now);
+    if (r->ending_at) end_ranks(r, now);
   }
   return lines;
 }
 
-/* ---- the report ------------------------------------------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
 /* Fills `how` ("was killed by SIGKILL") and returns the exit status for the failed rank. */
 static int how_it_failed(const run *r, int rank, char *how, size_t size)
@@ -405,12 +396,14 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
     return code;
   }
   if (r->lost_to) {
-    snprintf(how, size, "was stopped by %s and did not go on within %g s", signal_name(r->lost_to), r->stall_timeout);
+    snprintf(how, size, "was stopped by %s and did not go on within %g s", signal_name(r->lost_to),
+             r->stall_timeout);
     return 128 + r->lost_to;
   }
   if (WIFSIGNALED(c->status)) {
     code = WTERMSIG(c->status);
-    snprintf(how, size, "was killed by %s%s", signal_name(code), code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
+    snprintf(how, size, "was killed by %s%s", signal_name(code),
+             code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
     return 128 + code;
   }
   code = WEXITSTATUS(c->status);
@@ -418,13 +411,13 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
   return code ? code : AX_EXIT_FAILED;
 }
 
-/* A rank may have been killed while it wrote down why it fails: then the first one that ended badly is it. */
+/* A rank may have been killed while it wrote down why it fails: then the first one that ended badly
+ * is it. */
 static void settle(run *r)
 {
   int rank;
 
-  if (atomic_load(&r->control->abort) != AX_ABORT_CLAIMED)
-    return;
+  if (atomic_load(&r->control->abort) != AX_ABORT_CLAIMED) return;
   for (rank = 0; rank < r->ranks - 1 && r->child[rank].status == 0; rank++)
     ;
   r->control->failed_rank = rank;
@@ -437,13 +430,13 @@ static int report(run *r, int lines)
   char how[256], was[340];
   int rank, status;
 
-  if (atomic_load(&r->control->abort) == AX_ABORT_NONE)
-    return 0;
+  if (atomic_load(&r->control->abort) == AX_ABORT_NONE) return 0;
   settle(r);
   rank = r->control->failed_rank;
   fflush(stdout);
   if (rank < 0) {
-    fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason, r->machines ? "of this machine " : "");
+    fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
+            r->machines ? "of this machine " : "");
     print_table(r, lines);
     return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   }
@@ -460,20 +453,20 @@ static int report(run *r, int lines)
     print_table(r, lines);
   }
   fprintf(stderr, "accel-run: %s %s", name_of(r->machines, rank), how);
-  if (rec->failed_at[0])
-    fprintf(stderr, " at %s", rec->failed_at);
+  if (rec->failed_at[0]) fprintf(stderr, " at %s", rec->failed_at);
   else if (rec->where[0] && !rec->failure[0])
     fprintf(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
   fprintf(stderr, " (exit status %d)\n", status);
   return status;
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
-/* The signals that the launcher waits for; one that was ignored when it started (nohup) stays ignored. */
+/* The signals that the launcher waits for; one that was ignored when it started (nohup) stays
+ * ignored. */
 static void block_signals(sigset_t *signals, sigset_t *former)
 {
-  static const int list[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  static const int list[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP };
   struct sigaction a;
   size_t i;
 
@@ -489,8 +482,7 @@ static int check_script(const ax_plan *plan)
 {
   const char *name = plan->script ? plan->argv[plan->script] : "-";
 
-  if (plan->stdin_text || strcmp(name, "-") == 0 || access(name, R_OK) == 0)
-    return 0;
+  if (plan->stdin_text || strcmp(name, "-") == 0 || access(name, R_OK) == 0) return 0;
   fprintf(stderr, "accel-run: cannot open %s: %s\n", name, strerror(errno));
   return AX_EXIT_FAILED;
 }
@@ -507,8 +499,7 @@ int ax_launch(const ax_plan *plan)
   sigset_t signals, former;
   int rank, status, lines;
 
-  if ((status = check_script(plan)) != 0)
-    return status;
+  if ((status = check_script(plan)) != 0) return status;
   r.ranks = ranks;
   r.stall_report = r.next_stall = plan->set[AX_SET_stall_report].number;
   r.stall_timeout = plan->set[AX_SET_stall_timeout].number;
@@ -517,35 +508,30 @@ int ax_launch(const ax_plan *plan)
     return AX_EXIT_FAILED;
   }
   if (plan->set[AX_SET_num_machines].number > 1) {
-    if ((status = ax_machines_meet(&machines, plan)) != 0)
-      return status;
+    if ((status = ax_machines_meet(&machines, plan)) != 0) return status;
     r.machines = &machines;
   }
   ax_config_export(plan, ranks);
-  if (crowded)
-    setenv("OMP_WAIT_POLICY", "passive", 0);
+  if (crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
   fflush(NULL); /* or every rank would print it again */
   ax_family_begin();
   block_signals(&signals, &former);
   for (rank = 0; rank < ranks; rank++) {
     pid_t pid = fork();
-    if (pid == 0)
-      return rank_main(plan, r.control, r.machines, rank, launcher, &former);
+    if (pid == 0) return rank_main(plan, r.control, r.machines, rank, launcher, &former);
     if (pid < 0) {
       fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, ranks, strerror(errno));
-      if (r.machines)
-        ax_machines_end(r.machines, "a rank could not be started");
+      if (r.machines) ax_machines_end(r.machines, "a rank could not be started");
       signal_all(&r, SIGKILL);
       ax_family_end(true);
       while (waitpid(-1, NULL, 0) > 0)
         ;
       return AX_EXIT_FAILED;
     }
-    r.child[rank] = (child){.pid = pid, .alive = true};
+    r.child[rank] = (child){ .pid = pid, .alive = true };
     r.alive++;
   }
-  if (r.machines)
-    ax_machines_forked(r.machines);
+  if (r.machines) ax_machines_forked(r.machines);
   lines = wait_for_ranks(&r, &signals);
   ax_family_end(atomic_load(&r.control->abort) != AX_ABORT_NONE);
   if (r.machines)

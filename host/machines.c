@@ -1,10 +1,12 @@
 /* machines.c: launchers of several machines find each other before they fork their ranks.
  *
- * Machine 0 listens at main_process_ip:main_process_port; the others connect, and try again until --timeout.  A launcher says who it is and gets
- * the number of the run, then makes one connection for each of its ranks, which say that number.  When all machines are there they start.
+ * Machine 0 listens at main_process_ip:main_process_port; the others connect, and try again until
+ * --timeout.  A launcher says who it is and gets the number of the run, then makes one connection
+ * for each of its ranks, which say that number.  When all machines are there they start.
  *
- * The first connection of each launcher stays with it, to pass on that a rank failed here, or that all ended well.  One that ends without
- * that word is a machine that is gone.  Machine 0 listens on, so that the port stays taken, and tells late ones that the run has begun. */
+ * The first connection of each launcher stays with it, to pass on that a rank failed here, or that
+ * all ended well.  One that ends without that word is a machine that is gone.  Machine 0 listens
+ * on, so that the port stays taken, and tells late ones that the run has begun. */
 #define _GNU_SOURCE
 #include "machines.h"
 
@@ -21,17 +23,17 @@
 
 #include "core/dist/tcp.h"
 
-#define MAGIC 0x6c636361u /* "accl"; another order of bytes is another machine's */
-#define VERSION 1u        /* of what goes over these connections */
+#define MAGIC 0x6c636361u              /* "accl"; another order of bytes is another machine's */
+#define VERSION 1u                     /* of what goes over these connections */
 #define HELLO_NS ((int64_t)2000000000) /* that a connection has to say who it is */
 #define AGAIN_MS 200                   /* between attempts to connect */
 
 typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE } note_kind;
 
 typedef struct hello {
-  uint32_t magic, version, layout; /* layout: the size of a rank's record of a collective */
+  uint32_t magic, version, layout;        /* layout: the size of a rank's record of a collective */
   int32_t machines, machine, ranks, rank; /* rank -1: a launcher */
-  uint64_t run;                    /* 0 from a launcher, which is told */
+  uint64_t run;                           /* 0 from a launcher, which is told */
 } hello;
 typedef struct welcome {
   uint32_t magic, version, refused;
@@ -39,7 +41,7 @@ typedef struct welcome {
   char text[600];
 } welcome;
 
-/* ---- sockets ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 /* A machine that vanishes is noticed within half a minute. */
 static void prepare(int fd)
@@ -58,15 +60,14 @@ static void prepare(int fd)
 
 static void put_away(int *fd)
 {
-  if (*fd >= 0)
-    close(*fd);
+  if (*fd >= 0) close(*fd);
   *fd = -1;
 }
 
 /* Sends or receives n bytes until `deadline`; 0, or an errno (ECONNRESET: the other end closed). */
 static int move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
 {
-  struct pollfd p = {.fd = fd, .events = sends ? POLLOUT : POLLIN};
+  struct pollfd p = { .fd = fd, .events = sends ? POLLOUT : POLLIN };
   char *at = buf;
 
   while (n > 0) {
@@ -77,12 +78,9 @@ static int move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
       n -= (size_t)k;
       continue;
     }
-    if (k == 0)
-      return ECONNRESET;
-    if (errno != EAGAIN && errno != EINTR)
-      return errno;
-    if ((left = deadline - ax_monotonic_ns()) <= 0)
-      return ETIMEDOUT;
+    if (k == 0) return ECONNRESET;
+    if (errno != EAGAIN && errno != EINTR) return errno;
+    if ((left = deadline - ax_monotonic_ns()) <= 0) return ETIMEDOUT;
     poll(&p, 1, left > 1000000000 ? 1000 : (int)(left / 1000000) + 1);
   }
   return 0;
@@ -90,23 +88,24 @@ static int move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
 
 static struct addrinfo *resolve(const ax_plan *plan, bool listens)
 {
-  const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = listens ? AI_PASSIVE : 0};
+  const struct addrinfo want = { .ai_socktype = SOCK_STREAM, .ai_flags = listens ? AI_PASSIVE : 0 };
   const ax_setting *ip = &plan->set[AX_SET_main_process_ip];
   struct addrinfo *list = NULL;
   int e = getaddrinfo(ip->text, plan->set[AX_SET_main_process_port].text, &want, &list);
 
   if (e != 0)
-    fprintf(stderr, "accel-run: %s: the address of machine 0, '%s', cannot be resolved: %s\n", ip->origin, ip->text, gai_strerror(e));
+    fprintf(stderr, "accel-run: %s: the address of machine 0, '%s', cannot be resolved: %s\n", ip->origin,
+            ip->text, gai_strerror(e));
   return e == 0 ? list : NULL;
 }
 
 static void say_hello(hello *h, const ax_machines *m, int rank, uint64_t run)
 {
   memset(h, 0, sizeof *h);
-  *h = (hello){MAGIC, VERSION, (uint32_t)sizeof(ax_wish), m->count, m->mine, m->ranks, rank, run};
+  *h = (hello){ MAGIC, VERSION, (uint32_t)sizeof(ax_wish), m->count, m->mine, m->ranks, rank, run };
 }
 
-/* ---- machine 0 ---------------------------------------------------------------------------------------------------------------- */
+/* ---- machine 0 ------------------------------------------------------------------------------- */
 
 static int listen_here(ax_machines *m, const ax_plan *plan)
 {
@@ -114,17 +113,20 @@ static int listen_here(ax_machines *m, const ax_plan *plan)
   const int on = 1;
   int error;
 
-  if (!a)
-    return AX_EXIT_FAILED;
+  if (!a) return AX_EXIT_FAILED;
   m->listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  error = m->listener < 0 || bind(m->listener, a->ai_addr, a->ai_addrlen) != 0 || listen(m->listener, AX_MAX_RANKS) != 0 ? errno : 0;
+  error = m->listener < 0 || bind(m->listener, a->ai_addr, a->ai_addrlen) != 0 ||
+                  listen(m->listener, AX_MAX_RANKS) != 0
+              ? errno
+              : 0;
   freeaddrinfo(a);
-  if (error == 0)
-    return 0;
+  if (error == 0) return 0;
   fprintf(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
           error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
-          : error == EADDRNOTAVAIL ? "; --main_process_ip must be an address of machine 0, the one with --machine_rank 0" : "");
+          : error == EADDRNOTAVAIL
+              ? "; --main_process_ip must be an address of machine 0, the one with --machine_rank 0"
+              : "");
   return AX_EXIT_FAILED;
 }
 
@@ -135,40 +137,46 @@ static int take(ax_machines *m, hello *h, char *from, size_t size, int64_t patie
   socklen_t length = sizeof a;
   int fd = accept4(m->listener, (struct sockaddr *)&a, &length, SOCK_CLOEXEC | SOCK_NONBLOCK), e;
 
-  if (fd < 0)
-    return -1;
+  if (fd < 0) return -1;
   prepare(fd);
   if (getnameinfo((struct sockaddr *)&a, length, from, (socklen_t)size, NULL, 0, NI_NUMERICHOST) != 0)
     snprintf(from, size, "?");
   e = move(fd, h, sizeof *h, false, ax_monotonic_ns() + patience);
-  if (e == 0 && h->magic == MAGIC)
-    return fd;
-  fprintf(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n", from, m->address,
-          e != 0 ? strerror(e) : "it begins with other bytes, or bytes in another order");
+  if (e == 0 && h->magic == MAGIC) return fd;
+  fprintf(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n", from,
+          m->address, e != 0 ? strerror(e) : "it begins with other bytes, or bytes in another order");
   close(fd);
   return -1;
 }
 
 /* What is wrong with a launcher or a rank that says `h`, in `text`; "" when nothing is. */
-static void judge(const ax_machines *m, const hello *h, uint64_t run, const char *from, char *text, size_t size)
+static void judge(const ax_machines *m, const hello *h, uint64_t run, const char *from, char *text,
+                  size_t size)
 {
   const int machine = h->machine;
 
   text[0] = '\0';
   if (h->version != VERSION || h->layout != sizeof(ax_wish))
-    snprintf(text, size, "machine %d (%s) speaks version %u.%u of the protocol, and machine 0 %u.%u: all machines need the same accel-run", machine, from,
-             h->version, h->layout, VERSION, (unsigned)sizeof(ax_wish));
+    snprintf(text, size,
+             "machine %d (%s) speaks version %u.%u of the protocol, and machine 0 %u.%u: all machines need "
+             "the same accel-run",
+             machine, from, h->version, h->layout, VERSION, (unsigned)sizeof(ax_wish));
   else if (h->machines != m->count || h->ranks != m->ranks)
-    snprintf(text, size, "machine %d (%s) was given --num_machines %d --num_processes %d, and machine 0 --num_machines %d --num_processes %d", machine,
-             from, h->machines, h->ranks, m->count, m->ranks);
+    snprintf(text, size,
+             "machine %d (%s) was given --num_machines %d --num_processes %d, and machine 0 --num_machines "
+             "%d --num_processes %d",
+             machine, from, h->machines, h->ranks, m->count, m->ranks);
   else if (machine <= 0 || machine >= m->count)
-    snprintf(text, size, "%s says that it is machine %d; the others than machine 0 are 1 to %d", from, machine, m->count - 1);
+    snprintf(text, size, "%s says that it is machine %d; the others than machine 0 are 1 to %d", from,
+             machine, m->count - 1);
   else if (h->rank < 0 && m->control[machine] >= 0)
-    snprintf(text, size, "there are two machines with --machine_rank %d: one at %s, one at %s", machine, m->from[machine], from);
+    snprintf(text, size, "there are two machines with --machine_rank %d: one at %s, one at %s", machine,
+             m->from[machine], from);
   else if (h->rank >= 0 && h->run != run)
     snprintf(text, size, "rank %d (machine %d, %s) is of another run", h->rank, machine, from);
   else if (h->rank >= 0 && (h->rank / m->here != machine || h->rank >= m->ranks))
-    snprintf(text, size, "machine %d (%s) has the %d ranks from %d on, and says that it brings rank %d", machine, from, m->here, machine * m->here, h->rank);
+    snprintf(text, size, "machine %d (%s) has the %d ranks from %d on, and says that it brings rank %d",
+             machine, from, m->here, machine * m->here, h->rank);
   else if (h->rank >= 0 && m->data[h->rank] >= 0)
     snprintf(text, size, "there are two ranks %d (machine %d, %s)", h->rank, machine, from);
 }
@@ -194,10 +202,8 @@ static void missing(const ax_machines *m, char *buf, size_t size)
   buf[0] = '\0';
   for (int k = 1; k < m->count && n < size; k++) {
     bool here = m->control[k] >= 0;
-    for (int r = k * m->here; r < (k + 1) * m->here; r++)
-      here = here && m->data[r] >= 0;
-    if (!here)
-      n += (size_t)snprintf(buf + n, size - n, "%s%d", n ? ", " : "", k);
+    for (int r = k * m->here; r < (k + 1) * m->here; r++) here = here && m->data[r] >= 0;
+    if (!here) n += (size_t)snprintf(buf + n, size - n, "%s%d", n ? ", " : "", k);
   }
 }
 
@@ -215,7 +221,8 @@ static bool tell(ax_machines *m, note_kind kind, const char *text)
   return all;
 }
 
-/* Machines that went away while others were still missing may come again.  Returns how many ranks are wanted anew. */
+/* Machines that went away while others were still missing may come again.  Returns how many ranks
+ * are wanted anew. */
 static int forget_gone(ax_machines *m)
 {
   int wanted = 0, k, r;
@@ -223,9 +230,10 @@ static int forget_gone(ax_machines *m)
 
   for (k = 1; k < m->count; k++) {
     const ssize_t got = m->control[k] < 0 ? 1 : recv(m->control[k], &byte, 1, MSG_PEEK);
-    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)))
-      continue;
-    fprintf(stderr, "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k, m->from[k]);
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+    fprintf(stderr,
+            "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k,
+            m->from[k]);
     put_away(&m->control[k]);
     for (r = k * m->here; r < (k + 1) * m->here; r++) {
       wanted += m->data[r] >= 0;
@@ -244,30 +252,29 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
   char text[600] = "", who[200];
   uint64_t run = 0;
 
-  if (status != 0)
-    return status;
+  if (status != 0) return status;
   while (run == 0)
-    if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run)
-      run = (uint64_t)since;
+    if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run) run = (uint64_t)since;
   while (wanted > 0 && !text[0]) {
-    struct pollfd p = {.fd = m->listener, .events = POLLIN};
+    struct pollfd p = { .fd = m->listener, .events = POLLIN };
     const double waited = (double)(ax_monotonic_ns() - since) * 1e-9;
     char from[64];
     hello h;
     int fd;
     missing(m, who, sizeof who);
     if (waited >= limit) {
-      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit, m->address, who, m->count);
+      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit,
+               m->address, who, m->count);
       break;
     }
     if (waited >= next) {
       next *= 2;
-      fprintf(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address, who, waited);
+      fprintf(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address, who,
+              waited);
     }
     poll(&p, 1, 100);
     wanted += forget_gone(m);
-    if ((fd = take(m, &h, from, sizeof from, HELLO_NS)) < 0)
-      continue;
+    if ((fd = take(m, &h, from, sizeof from, HELLO_NS)) < 0) continue;
     judge(m, &h, run, from, text, sizeof text);
     reply(fd, run, text);
     if (text[0]) {
@@ -280,30 +287,28 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
       wanted--;
     }
   }
-  if (!text[0] && tell(m, NOTE_START, ""))
-    return 0;
-  if (!text[0])
-    snprintf(text, sizeof text, "a machine went away before the run began");
+  if (!text[0] && tell(m, NOTE_START, "")) return 0;
+  if (!text[0]) snprintf(text, sizeof text, "a machine went away before the run began");
   tell(m, NOTE_ABORT, text);
   fprintf(stderr, "accel-run: %s\n", text);
   return AX_EXIT_FAILED;
 }
 
-/* ---- the other machines --------------------------------------------------------------------------------------------------------- */
+/* ---- the other machines ---------------------------------------------------------------------- */
 
-/* A connection to machine 0 that was said hello to and answered; -1 after telling stderr why not, HAS_WORD when machine 0 has
- * something to say on the first one meanwhile. */
+/* A connection to machine 0 that was said hello to and answered; -1 after telling stderr why not,
+ * HAS_WORD when machine 0 has something to say on the first one meanwhile. */
 enum { HAS_WORD = -2 };
 static int reach(ax_machines *m, const struct addrinfo *list, double seconds, int rank, uint64_t *run)
 {
   const int64_t since = ax_monotonic_ns(), deadline = since + (int64_t)(seconds * 1e9);
-  struct pollfd word = {.fd = m->control[0], .events = POLLIN};
+  struct pollfd word = { .fd = m->control[0], .events = POLLIN };
   int tries = 0, error = 0;
 
   do {
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
       int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      struct pollfd p = {.fd = fd, .events = POLLOUT};
+      struct pollfd p = { .fd = fd, .events = POLLOUT };
       socklen_t length = sizeof error;
       welcome w;
       hello h;
@@ -321,14 +326,15 @@ static int reach(ax_machines *m, const struct addrinfo *list, double seconds, in
           getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
       }
       say_hello(&h, m, rank, *run);
-      if (error == 0)
-        error = move(fd, &h, sizeof h, true, deadline);
-      if (error == 0)
-        error = move(fd, &w, sizeof w, false, deadline);
+      if (error == 0) error = move(fd, &h, sizeof h, true, deadline);
+      if (error == 0) error = move(fd, &w, sizeof w, false, deadline);
       if (error == 0 && (w.magic != MAGIC || w.refused)) {
         w.text[sizeof w.text - 1] = '\0';
         if (w.magic != MAGIC)
-          fprintf(stderr, "accel-run: what answers at %s is no accel-run; --main_process_ip and --main_process_port must be those of machine 0\n", m->address);
+          fprintf(stderr,
+                  "accel-run: what answers at %s is no accel-run; --main_process_ip and --main_process_port "
+                  "must be those of machine 0\n",
+                  m->address);
         else
           fprintf(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
         close(fd);
@@ -340,12 +346,12 @@ static int reach(ax_machines *m, const struct addrinfo *list, double seconds, in
       }
       close(fd);
     }
-    if (word.fd < 0)
-      usleep(AGAIN_MS * 1000);
-    else if (poll(&word, 1, AGAIN_MS) > 0)
-      return HAS_WORD;
+    if (word.fd < 0) usleep(AGAIN_MS * 1000);
+    else if (poll(&word, 1, AGAIN_MS) > 0) return HAS_WORD;
   } while (ax_monotonic_ns() < deadline);
-  fprintf(stderr, "accel-run: machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); is it running there, with --machine_rank 0?\n",
+  fprintf(stderr,
+          "accel-run: machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); is "
+          "it running there, with --machine_rank 0?\n",
           m->mine, m->address, strerror(error), tries, seconds);
   return -1;
 }
@@ -358,28 +364,27 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   uint64_t run = 0;
   ax_note n;
 
-  if (status == 0 && (m->control[0] = reach(m, list, limit, -1, &run)) < 0)
-    status = AX_EXIT_FAILED;
+  if (status == 0 && (m->control[0] = reach(m, list, limit, -1, &run)) < 0) status = AX_EXIT_FAILED;
   for (int k = 0; k < m->here && status == 0 && fd >= 0; k++) {
     fd = m->data[k] = reach(m, list, limit, m->first + k, &run);
     status = fd == -1 ? AX_EXIT_FAILED : 0;
   }
-  if (list)
-    freeaddrinfo(list);
-  if (status != 0)
-    return status;
+  if (list) freeaddrinfo(list);
+  if (status != 0) return status;
   snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
   /* Machine 0 sets the limit of this wait, and says so; the second is for its word to get here. */
   e = move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
   n.text[sizeof n.text - 1] = '\0';
-  if (e == 0 && n.kind == NOTE_START)
-    return 0;
-  if (e == 0)
-    fprintf(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
+  if (e == 0 && n.kind == NOTE_START) return 0;
+  if (e == 0) fprintf(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
   else if (e == ETIMEDOUT)
-    fprintf(stderr, "accel-run: machine %d waited %g s for machine 0 at %s, which waits for other machines (--timeout sets the limit)\n", m->mine, limit, m->address);
+    fprintf(stderr,
+            "accel-run: machine %d waited %g s for machine 0 at %s, which waits for other machines "
+            "(--timeout sets the limit)\n",
+            m->mine, limit, m->address);
   else
-    fprintf(stderr, "accel-run: machine 0 at %s went away before the run began: %s\n", m->address, strerror(e));
+    fprintf(stderr, "accel-run: machine 0 at %s went away before the run began: %s\n", m->address,
+            strerror(e));
   return AX_EXIT_FAILED;
 }
 
@@ -394,11 +399,10 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan)
   m->here = m->ranks / m->count;
   m->first = m->mine * m->here;
   m->listener = -1;
-  snprintf(m->address, sizeof m->address, "%s:%s", plan->set[AX_SET_main_process_ip].text, plan->set[AX_SET_main_process_port].text);
-  for (k = 0; k < AX_MAX_RANKS; k++)
-    m->control[k] = m->data[k] = m->local[k] = -1;
-  if (m->mine != 0)
-    return join_machine_0(m, plan);
+  snprintf(m->address, sizeof m->address, "%s:%s", plan->set[AX_SET_main_process_ip].text,
+           plan->set[AX_SET_main_process_port].text);
+  for (k = 0; k < AX_MAX_RANKS; k++) m->control[k] = m->data[k] = m->local[k] = -1;
+  if (m->mine != 0) return join_machine_0(m, plan);
   for (k = 1; k < m->here; k++) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
       fprintf(stderr, "accel-run: a connection between ranks 0 and %d: %s\n", k, strerror(errno));
@@ -410,7 +414,7 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan)
   return gather_machines(m, plan);
 }
 
-/* ---- while the ranks run --------------------------------------------------------------------------------------------------------- */
+/* ---- while the ranks run --------------------------------------------------------------------- */
 
 void ax_machines_join(ax_machines *m, int local_rank)
 {
@@ -446,12 +450,15 @@ static void refuse_late(ax_machines *m)
   hello h;
   const int fd = take(m, &h, from, sizeof from, HELLO_NS / 10);
 
-  if (fd < 0)
-    return;
-  snprintf(text, sizeof text, "the run at this address has all of its %d machines, and has begun; another run needs a --main_process_port of its own", m->count);
+  if (fd < 0) return;
+  snprintf(text, sizeof text,
+           "the run at this address has all of its %d machines, and has begun; another run needs a "
+           "--main_process_port of its own",
+           m->count);
   reply(fd, 0, text);
   close(fd);
-  fprintf(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)h.machine, from, m->address);
+  fprintf(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)h.machine, from,
+          m->address);
 }
 
 static void hear(ax_machines *m, ax_control *c, int k)
@@ -459,26 +466,24 @@ static void hear(ax_machines *m, ax_control *c, int k)
   char text[1024];
 
   while (m->control[k] >= 0) {
-    const ssize_t got = recv(m->control[k], (char *)&m->coming[k] + m->have[k], sizeof m->coming[k] - m->have[k], 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-      return;
+    const ssize_t got =
+        recv(m->control[k], (char *)&m->coming[k] + m->have[k], sizeof m->coming[k] - m->have[k], 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
       if (!m->done[k]) {
-        snprintf(text, sizeof text, "machine %d (%s) is gone: the connection to its launcher has ended%s%s", k, m->from[k], got < 0 ? ": " : "",
-                 got < 0 ? strerror(errno) : "");
+        snprintf(text, sizeof text, "machine %d (%s) is gone: the connection to its launcher has ended%s%s",
+                 k, m->from[k], got < 0 ? ": " : "", got < 0 ? strerror(errno) : "");
         ax_shm_abort(c, -1, text);
       }
       m->done[k] = true;
       put_away(&m->control[k]);
       return;
     }
-    if ((m->have[k] += (size_t)got) < sizeof m->coming[k])
-      continue;
+    if ((m->have[k] += (size_t)got) < sizeof m->coming[k]) continue;
     m->have[k] = 0;
     m->done[k] = true;
     m->coming[k].text[AX_NOTE_TEXT - 1] = '\0';
-    if (m->coming[k].kind != NOTE_DONE)
-      ax_shm_abort(c, -1, m->coming[k].text);
+    if (m->coming[k].kind != NOTE_DONE) ax_shm_abort(c, -1, m->coming[k].text);
   }
 }
 
@@ -487,8 +492,7 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
   bool others = false;
   int k;
 
-  if (m->listener >= 0)
-    refuse_late(m);
+  if (m->listener >= 0) refuse_late(m);
   for (k = 0; k < m->count; k++) {
     hear(m, c, k);
     others = others || (m->control[k] >= 0 && !m->done[k]);
@@ -502,9 +506,7 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
 
 void ax_machines_end(ax_machines *m, const char *failed)
 {
-  if (!m->told)
-    tell(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
-  for (int k = 0; k < m->count; k++)
-    put_away(&m->control[k]);
+  if (!m->told) tell(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
+  for (int k = 0; k < m->count; k++) put_away(&m->control[k]);
   put_away(&m->listener);
 }

@@ -8,30 +8,36 @@
 #define AX_NOTE_TEXT 1100
 
 /* What launchers tell each other while the ranks run. */
-typedef struct ax_note { uint32_t kind; char text[AX_NOTE_TEXT]; } ax_note;
+typedef struct ax_note {
+  uint32_t kind;
+  char text[AX_NOTE_TEXT];
+} ax_note;
 
 typedef struct ax_machines {
-  int count, mine;            /* machines; the number of this one */
-  int ranks, here, first;     /* ranks in all, on each machine, and the first one here */
-  char address[300];          /* "10.0.0.1:29500" of machine 0 */
-  int listener;               /* of machine 0, as long as the run lasts: the port is taken */
-  int control[AX_MAX_RANKS];  /* by machine: to the other launchers in machine 0, elsewhere only [0] */
+  int count, mine;           /* machines; the number of this one */
+  int ranks, here, first;    /* ranks in all, on each machine, and the first one here */
+  char address[300];         /* "10.0.0.1:29500" of machine 0 */
+  int listener;              /* of machine 0, as long as the run lasts: the port is taken */
+  int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
   char from[AX_MAX_RANKS][64];
   ax_note coming[AX_MAX_RANKS]; /* not whole yet */
   size_t have[AX_MAX_RANKS];
-  bool done[AX_MAX_RANKS];    /* its ranks have ended well, or it has failed and all know */
-  int data[AX_MAX_RANKS];     /* in machine 0, by rank: the end that rank 0 takes; elsewhere, by local rank: its own */
-  int local[AX_MAX_RANKS];    /* in machine 0, by rank: the other end, of its own ranks */
-  bool told;                  /* the others know that the run ends */
+  bool done[AX_MAX_RANKS]; /* its ranks have ended well, or it has failed and all know */
+  /* in machine 0, by rank: the end that rank 0 takes; elsewhere, by local rank: its own */
+  int data[AX_MAX_RANKS];
+  int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, of its own ranks */
+  bool told;               /* the others know that the run ends */
 } ax_machines;
 
-/* Finds the other launchers and connects all ranks to rank 0; 0, or the exit status after telling stderr what is wrong. */
+/* Finds the other launchers and connects all ranks to rank 0; 0, or the exit status after telling
+ * stderr what is wrong. */
 int ax_machines_meet(ax_machines *m, const ax_plan *plan);
 /* In a forked rank: takes its connections, closes the others' and joins the group. */
 void ax_machines_join(ax_machines *m, int local_rank);
 /* In the launcher, when all its ranks have been forked: the connections are theirs alone. */
 void ax_machines_forked(ax_machines *m);
-/* Looks for what the other launchers say, and tells them when the run ends here.  Returns whether others still run. */
+/* Looks for what the other launchers say, and tells them when the run ends here.  Returns whether
+ * others still run. */
 bool ax_machines_watch(ax_machines *m, ax_control *c);
 /* The last word of this launcher; `failed` NULL: all went well. */
 void ax_machines_end(ax_machines *m, const char *failed);

@@ -31,11 +31,13 @@ static int read_stdin(ax_plan *plan)
 /* A process that another launcher started would train alone, silently, n times over. */
 static int refuse_foreign_ranks(void)
 {
-  static const struct { const char *size, *rank, *who; } launchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun (Open MPI)"},
-    {"PMI_SIZE", "PMI_RANK", "an MPI launcher (PMI)"},
-    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun (Slurm)"},
-    {"WORLD_SIZE", "RANK", "torchrun or a launcher like it"},
+  static const struct {
+    const char *size, *rank, *who;
+  } launchers[] = {
+    { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun (Open MPI)" },
+    { "PMI_SIZE", "PMI_RANK", "an MPI launcher (PMI)" },
+    { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun (Slurm)" },
+    { "WORLD_SIZE", "RANK", "torchrun or a launcher like it" },
   };
   size_t i;
 
@@ -44,9 +46,11 @@ static int refuse_foreign_ranks(void)
   for (i = 0; i < sizeof launchers / sizeof *launchers; i++) {
     const char *size = getenv(launchers[i].size), *rank = getenv(launchers[i].rank);
     if (size && rank && atoi(size) > 1) {
-      fprintf(stderr, "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; joining ranks that "
-              "others started is not possible yet.\nStart them with: accel-run --num_processes %s script.lua   (or unset %s "
-              "to run alone)\n", launchers[i].size, size, launchers[i].rank, rank, launchers[i].who, size, size,
+      fprintf(stderr,
+              "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; joining ranks "
+              "that others started is not possible yet.\nStart them with: accel-run --num_processes %s "
+              "script.lua   (or unset %s to run alone)\n",
+              launchers[i].size, size, launchers[i].rank, rank, launchers[i].who, size, size,
               launchers[i].size);
       return AX_EXIT_USAGE;
     }
@@ -57,20 +61,18 @@ static int refuse_foreign_ranks(void)
 static int run(ax_plan *plan)
 {
   int ranks = (int)plan->set[AX_SET_num_processes].number, status;
-  bool script = plan->script > 0, prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
+  bool script = plan->script > 0,
+       prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
 
-  if ((status = refuse_foreign_ranks()) != 0)
-    return status;
+  if ((status = refuse_foreign_ranks()) != 0) return status;
   if (prompt && ranks > 1) {
     fprintf(stderr, "accel-run: a prompt runs in one process; give a script for --num_processes %d\n", ranks);
     return AX_EXIT_USAGE;
   }
   plan->interactive = prompt;
   if ((script && strcmp(plan->argv[plan->script], "-") == 0) || (!script && !prompt && plan->n_actions == 0))
-    if ((status = read_stdin(plan)) != 0)
-      return status;
-  if (ranks > 1)
-    return ax_launch(plan);
+    if ((status = read_stdin(plan)) != 0) return status;
+  if (ranks > 1) return ax_launch(plan);
   ax_config_export(plan, 1);
   return ax_interp_run(plan, NULL);
 }
@@ -78,7 +80,8 @@ static int run(ax_plan *plan)
 /* `accel-run env` is written in Lua. */
 static int tell_environment(void)
 {
-  char *argv[] = {(char *)"accel-run", (char *)"-e", (char *)"require('accelerate.commands.env').run()", NULL};
+  char *argv[] = { (char *)"accel-run", (char *)"-e", (char *)"require('accelerate.commands.env').run()",
+                   NULL };
   ax_plan plan;
   int status = ax_config_parse(3, argv, &plan);
 
@@ -90,22 +93,21 @@ static int tell_environment(void)
   return status;
 }
 
-/* A program may start us without them.  The next files that are opened, a socket of a worker or the script's own, would take their numbers,
- * and what is printed would go there. */
+/* A program may start us without them.  The next files that are opened, a socket of a worker or the
+ * script's own, would take their numbers, and what is printed would go there. */
 static void open_standard_files(void)
 {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-      _exit(AX_EXIT_FAILED);
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) _exit(AX_EXIT_FAILED);
 }
 
 static void go_on(int sig) { (void)sig; }
 
-/* A file that would grow beyond `ulimit -f` is an error of the call that writes it.  A handler, because ignoring would be inherited by
- * programs that the script starts. */
+/* A file that would grow beyond `ulimit -f` is an error of the call that writes it.  A handler,
+ * because ignoring would be inherited by programs that the script starts. */
 static void survive_file_limit(void)
 {
-  struct sigaction a = {.sa_handler = go_on, .sa_flags = SA_RESTART};
+  struct sigaction a = { .sa_handler = go_on, .sa_flags = SA_RESTART };
   sigaction(SIGXFSZ, &a, NULL);
 }
 
@@ -117,8 +119,7 @@ int main(int argc, char **argv)
   open_standard_files();
   survive_file_limit();
   status = ax_config_parse(argc, argv, &plan);
-  if (status == 0)
-    switch (plan.mode) {
+  if (status == 0) switch (plan.mode) {
     case AX_MODE_HELP: ax_config_help(stdout); break;
     case AX_MODE_VERSION: puts("accel " AX_VERSION " (" LUAJIT_VERSION ")"); break;
     case AX_MODE_EXPLAIN: ax_config_explain(&plan, stdout); break;

@@ -1,5 +1,6 @@
-/* Activations and their derivatives, scalar by scalar; CPU and CUDA kernels both include this.  p0 .. p3 are the row's numbers in order.
- * In the rows of derivatives a is the gradient of the result and b the input. */
+/* Activations and their derivatives, scalar by scalar; CPU and CUDA kernels both include this.  p0
+ * .. p3 are the row's numbers in order.  In the rows of derivatives a is the gradient of the result
+ * and b the input. */
 #ifndef AX_ACTIVATION_H
 #define AX_ACTIVATION_H
 
@@ -7,12 +8,15 @@
 
 /* ---- gelu: x Phi(x), Phi being the normal distribution function */
 
-/* Phi(-a) for a >= 0 as 2^Q(a), Q minimising the error of a Phi(-a); 0 where it no longer counts (a > 12 or so). */
+/* Phi(-a) for a >= 0 as 2^Q(a), Q minimising the error of a Phi(-a); 0 where it no longer counts (a
+ * > 12 or so). */
 AX_FN float ax_normal_tail_f32(float a)
 {
   const float s = a * a, w = s * s;
-  const float high = AX_FMAF(AX_FMAF(3.06610531e-5f, a, -1.45486628e-4f), s, AX_FMAF(-2.33149737e-4f, a, 7.18584633e-3f));
-  const float low = AX_FMAF(AX_FMAF(-5.25782409e-2f, a, -4.59182036e-1f), s, AX_FMAF(-1.15110829f, a, -9.99999934e-1f));
+  const float high =
+      AX_FMAF(AX_FMAF(3.06610531e-5f, a, -1.45486628e-4f), s, AX_FMAF(-2.33149737e-4f, a, 7.18584633e-3f));
+  const float low =
+      AX_FMAF(AX_FMAF(-5.25782409e-2f, a, -4.59182036e-1f), s, AX_FMAF(-1.15110829f, a, -9.99999934e-1f));
   const float q = AX_FMAF(AX_FMAF(-2.09613571e-6f, w, high), w, low);
   return ax_exp2_part(q);
 }
@@ -41,7 +45,10 @@ AX_FN float ax_gelu_tanh_part(float x) /* exp(-2u) */
   return y > 126.0f ? INFINITY : e;
 }
 AX_FN float ax_gelu_tanh_f32(float x) { return x / (1.0f + ax_gelu_tanh_part(x)); }
-AX_FN double ax_gelu_tanh_f64(double x) { return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+AX_FN double ax_gelu_tanh_f64(double x)
+{
+  return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
 
 /* s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
 AX_FN float ax_gelu_tanh_slope_f32(float x)
@@ -53,7 +60,8 @@ AX_FN float ax_gelu_tanh_slope_f32(float x)
 }
 AX_FN double ax_gelu_tanh_slope_f64(double x)
 {
-  const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)), du = 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
+  const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)),
+               du = 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
 }
 

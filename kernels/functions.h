@@ -1,4 +1,5 @@
-/* More scalar functions of the pointwise ops, in the manner of pointwise.h: branch-free polynomials in float32, libm in float64. */
+/* More scalar functions of the pointwise ops, in the manner of pointwise.h: branch-free polynomials
+ * in float32, libm in float64. */
 #ifndef AX_FUNCTIONS_H
 #define AX_FUNCTIONS_H
 
@@ -18,7 +19,8 @@ AX_FN float ax_exp2_f32(float x)
   p = AX_FMAF(p, f, 2.402264791e-1f);
   p = AX_FMAF(p, f, 6.931472029e-1f);
   p = AX_FMAF(p, f, 1.0f);
-  return p * ax_as_float((uint32_t)((n >> 1) + 127) << 23) * ax_as_float((uint32_t)(n - (n >> 1) + 127) << 23);
+  return p * ax_as_float((uint32_t)((n >> 1) + 127) << 23) *
+         ax_as_float((uint32_t)(n - (n >> 1) + 127) << 23);
 }
 
 /* 1.5 ulp; powers of 2 and of 10 come out exact. */
@@ -32,11 +34,13 @@ AX_FN float ax_log10_f32(float x)
 {
   float n;
   const float r = ax_log_parts(x, &n);
-  const float low = AX_FMAF(n, 4.60503907e-6f, r * 0x1.bcb7b2p-2f); /* log10 2 in two parts; n times the first is exact */
+  /* log10 2 in two parts; n times the first is exact */
+  const float low = AX_FMAF(n, 4.60503907e-6f, r * 0x1.bcb7b2p-2f);
   return ax_log_ends(x, AX_FMAF(n, 0x1.344p-2f, low));
 }
 
-/* (e - 1/e) / 2 with expm1, which keeps small results; large ones through exp(x / 2), which does not overflow.  2.5 ulp. */
+/* (e - 1/e) / 2 with expm1, which keeps small results; large ones through exp(x / 2), which does
+ * not overflow.  2.5 ulp. */
 AX_FN float ax_sinh_f32(float x)
 {
   const float a = fabsf(x), t = ax_expm1_f32(a > 80.0f ? 80.0f : a), h = ax_exp_f32(a * 0.5f);
@@ -66,7 +70,8 @@ AX_FN float ax_atanh_f32(float x)
   return copysignf(0.5f * ax_log1p_f32((a + a) / (1.0f - a)), x);
 }
 
-/* 2 ulp.  asin(a) for 0 <= a <= 1/2 as a polynomial; beyond that pi/2 - 2 asin(sqrt((1 - a) / 2)). */
+/* 2 ulp.  asin(a) for 0 <= a <= 1/2 as a polynomial; beyond that pi/2 - 2 asin(sqrt((1 - a) /
+ * 2)). */
 AX_FN float ax_asin_core(float s, float r) /* s = r * r */
 {
   float p = 4.2218547e-2f;
@@ -122,7 +127,8 @@ AX_FN float ax_atan2_f32(float a, float b)
   return copysignf(ax_as_bits(b) >> 31 ? (3.14159274f - z) + 8.74227766e-8f : z, a);
 }
 
-/* 5 ulp, 0 beyond 10.5 where it underflows.  t exp(-x^2 + P(t)) with t = 1 / (1 + x/2); the square's lost bits come back as a factor. */
+/* 5 ulp, 0 beyond 10.5 where it underflows.  t exp(-x^2 + P(t)) with t = 1 / (1 + x/2); the
+ * square's lost bits come back as a factor. */
 AX_FN float ax_erfc_f32(float x)
 {
   const float a = fabsf(x), c = a > 10.5f ? 10.5f : a, t = 1.0f / AX_FMAF(c, 0.5f, 1.0f);

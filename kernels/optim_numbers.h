@@ -1,4 +1,5 @@
-/* What a step of an optimizer takes from its options and the step's count, worked out once in float64; CPU and CUDA kernels both include this. */
+/* What a step of an optimizer takes from its options and the step's count, worked out once in
+ * float64; CPU and CUDA kernels both include this. */
 #ifndef AX_OPTIM_NUMBERS_H
 #define AX_OPTIM_NUMBERS_H
 
@@ -7,8 +8,11 @@
 #include "ax.h"
 #include "fn.h"
 
-/* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root + eps). */
-typedef struct ax_adam_numbers { double sign, l2, keep, w1, beta2, w2, step, root, eps; } ax_adam_numbers;
+/* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root +
+ * eps). */
+typedef struct ax_adam_numbers {
+  double sign, l2, keep, w1, beta2, w2, step, root, eps;
+} ax_adam_numbers;
 
 AX_FN ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
@@ -26,8 +30,12 @@ AX_FN ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
   return a;
 }
 
-/* torch.optim.NAdam and RAdam: p loses (by_grad g + by_mean m) / (sqrt(v) root + eps), or that without its divisor. */
-typedef struct ax_mixed_numbers { double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean; bool divide; } ax_mixed_numbers;
+/* torch.optim.NAdam and RAdam: p loses (by_grad g + by_mean m) / (sqrt(v) root + eps), or that
+ * without its divisor. */
+typedef struct ax_mixed_numbers {
+  double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean;
+  bool divide;
+} ax_mixed_numbers;
 
 AX_FN ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
 {
@@ -59,12 +67,15 @@ AX_FN ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *
 
 AX_FN ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
-  const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step), bias2 = 1 - power;
-  const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2; /* of the mean of squares, in steps */
+  const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step),
+               bias2 = 1 - power;
+  /* of the mean of squares, in steps */
+  const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2;
   ax_mixed_numbers x = ax_mixed_numbers_of(h);
   x.divide = length > 5; /* below that its variance is not defined */
   x.by_mean = h->lr / bias1;
-  if (x.divide) x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+  if (x.divide)
+    x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
   return x;
 }
 

@@ -1,5 +1,5 @@
-/* Sort keys: an unsigned number for each element that rises as the elements do.  NaN stands above everything, both zeros are alike.  CPU and
- * CUDA kernels both include this. */
+/* Sort keys: an unsigned number for each element that rises as the elements do.  NaN stands above
+ * everything, both zeros are alike.  CPU and CUDA kernels both include this. */
 #ifndef AX_ORDER_H
 #define AX_ORDER_H
 

@@ -1,19 +1,34 @@
-/* Losses of two tensors of one shape: the term of an element and its slope, scalar by scalar; CPU and CUDA kernels both include this. */
+/* Losses of two tensors of one shape: the term of an element and its slope, scalar by scalar; CPU
+ * and CUDA kernels both include this. */
 #ifndef AX_PAIR_LOSS_H
 #define AX_PAIR_LOSS_H
 
 #include "activation.h"
 
 /* The kinds, as _pair_loss_backward is told. */
-enum { AX_PAIR_MSE, AX_PAIR_L1, AX_PAIR_SMOOTH_L1, AX_PAIR_HUBER, AX_PAIR_BCE, AX_PAIR_BCE_LOGITS, AX_PAIR_KL, AX_PAIR_KL_LOG, AX_PAIR_KINDS };
+enum {
+  AX_PAIR_MSE,
+  AX_PAIR_L1,
+  AX_PAIR_SMOOTH_L1,
+  AX_PAIR_HUBER,
+  AX_PAIR_BCE,
+  AX_PAIR_BCE_LOGITS,
+  AX_PAIR_KL,
+  AX_PAIR_KL_LOG,
+  AX_PAIR_KINDS
+};
 
-/* X(name, the term, its slope with respect to x) of input x, target t and the number p; FN(f) is f's version for the type */
+/* X(name, the term, its slope with respect to x) of input x, target t and the number p; FN(f) is
+ * f's version for the type */
 #define AX_PAIR_TERMS(X, T, FN) \
   X(mse, (x - t) * (x - t), 2 * (x - t)) \
   X(l1, FN(abs)(x - t), (T)((x > t) - (x < t)) + (x - t) * 0) \
-  X(smooth_l1, FN(abs)(x - t) < p ? (x - t) * (x - t) * ((T)0.5 / p) : FN(abs)(x - t) - (T)0.5 * p, FN(abs)(x - t) < p ? (x - t) / p : (T)((x > t) - (x < t)) + (x - t) * 0) \
-  X(huber, FN(abs)(x - t) <= p ? (T)0.5 * (x - t) * (x - t) : p * (FN(abs)(x - t) - (T)0.5 * p), FN(abs)(x - t) <= p ? x - t : p * ((T)((x > t) - (x < t)) + (x - t) * 0)) \
-  X(bce, -(t * ax_at_least(FN(log)(x)) + (1 - t) * ax_at_least(FN(log1p)(-x))), (x - t) / (x * (1 - x) > (T)1e-12 ? x * (1 - x) : (T)1e-12)) \
+  X(smooth_l1, FN(abs)(x - t) < p ? (x - t) * (x - t) * ((T)0.5 / p) : FN(abs)(x - t) - (T)0.5 * p, \
+    FN(abs)(x - t) < p ? (x - t) / p : (T)((x > t) - (x < t)) + (x - t) * 0) \
+  X(huber, FN(abs)(x - t) <= p ? (T)0.5 * (x - t) * (x - t) : p * (FN(abs)(x - t) - (T)0.5 * p), \
+    FN(abs)(x - t) <= p ? x - t : p * ((T)((x > t) - (x < t)) + (x - t) * 0)) \
+  X(bce, -(t * ax_at_least(FN(log)(x)) + (1 - t) * ax_at_least(FN(log1p)(-x))), \
+    (x - t) / (x * (1 - x) > (T)1e-12 ? x * (1 - x) : (T)1e-12)) \
   X(bce_logits, (1 - t) * x - FN(log_sigmoid)(x), FN(sigmoid)(x) - t) \
   X(kl, FN(xlogy)(t, t) - t * x, ((void)x, -t)) \
   X(kl_log, FN(exp)(t) * (t - x), ((void)x, -FN(exp)(t)))

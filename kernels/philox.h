@@ -1,9 +1,11 @@
-/* Random numbers that are the same bits everywhere: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3") and
- * the maths that turns its words into uniforms and normals.  C and CUDA kernels include this.
+/* Random numbers that are the same bits everywhere: Philox 4x32-10 (Salmon et al., "Parallel random
+ * numbers: as easy as 1, 2, 3") and the maths that turns its words into uniforms and normals.  C
+ * and CUDA kernels include this.
  *
- * One block of four 32-bit words is a function of (seed, stream, draw, block number); which elements it feeds is below, with the
- * distributions.  log, sine and cosine are our own, of additions and products only; they must be compiled without contraction
- * into fused multiply-adds (-ffp-contract=off, -fmad=false), or bits would differ between processors. */
+ * One block of four 32-bit words is a function of (seed, stream, draw, block number); which
+ * elements it feeds is below, with the distributions.  log, sine and cosine are our own, of
+ * additions and products only; they must be compiled without contraction into fused multiply-adds
+ * (-ffp-contract=off, -fmad=false), or bits would differ between processors. */
 #ifndef AX_PHILOX_H
 #define AX_PHILOX_H
 
@@ -13,7 +15,9 @@
 
 #include "fn.h"
 
-typedef struct ax_philox { uint32_t key[2], counter[4]; } ax_philox;
+typedef struct ax_philox {
+  uint32_t key[2], counter[4];
+} ax_philox;
 
 /* Counter words: block number (48 bits), stream (16 bits), draw (64 bits). */
 AX_FN ax_philox ax_philox_at(uint64_t seed, uint64_t stream, uint64_t draw, uint64_t block)
@@ -30,7 +34,8 @@ AX_FN ax_philox ax_philox_at(uint64_t seed, uint64_t stream, uint64_t draw, uint
 
 AX_FN void ax_philox_run(ax_philox p, uint32_t out[4])
 {
-  uint32_t c0 = p.counter[0], c1 = p.counter[1], c2 = p.counter[2], c3 = p.counter[3], k0 = p.key[0], k1 = p.key[1];
+  uint32_t c0 = p.counter[0], c1 = p.counter[1], c2 = p.counter[2], c3 = p.counter[3], k0 = p.key[0],
+           k1 = p.key[1];
 
   for (int round = 0; round < 10; round++) {
     const uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
@@ -47,10 +52,15 @@ AX_FN void ax_philox_run(ax_philox p, uint32_t out[4])
   out[3] = c3;
 }
 
-/* ---- uniforms.  32-bit types: element i takes word i % 4 of block i / 4.  64-bit types: words 2 (i % 2) and the next of block i / 2. */
+/* ---- uniforms.  32-bit types: element i takes word i % 4 of block i / 4.  64-bit types: words 2
+ * (i % 2) and the next of block i / 2. */
 
-/* The top `bits` bits, as a multiple of 2^-bits below 1; bits is what the mantissa of the type holds (24, float16 11, bfloat16 8). */
-AX_FN float ax_uniform_f32(uint32_t word, int bits) { return (float)(word >> (32 - bits)) * (1.0f / (float)(1u << bits)); }
+/* The top `bits` bits, as a multiple of 2^-bits below 1; bits is what the mantissa of the type
+ * holds (24, float16 11, bfloat16 8). */
+AX_FN float ax_uniform_f32(uint32_t word, int bits)
+{
+  return (float)(word >> (32 - bits)) * (1.0f / (float)(1u << bits));
+}
 AX_FN uint64_t ax_word64(uint32_t lo, uint32_t hi) { return (uint64_t)hi << 32 | lo; }
 AX_FN double ax_uniform_f64(uint64_t word) { return (double)(word >> 11) * 0x1p-53; }
 /* 0 .. range - 1 with a bias below range / 2^64. */
@@ -63,9 +73,10 @@ AX_FN uint64_t ax_uniform_int(uint64_t word, uint64_t range)
 #endif
 }
 
-/* ---- normals (Box and Muller): r = sqrt(-2 log u), with u in (0, 1], gives r cos and r sin of a uniform angle.
- * float32: elements 4b and 4b + 1 come from words 0 and 1 of block b, 4b + 2 and 4b + 3 from words 2 and 3.  float64: elements 2b and
- * 2b + 1 come from block b. */
+/* ---- normals (Box and Muller): r = sqrt(-2 log u), with u in (0, 1], gives r cos and r sin of a
+ * uniform angle.
+ * float32: elements 4b and 4b + 1 come from words 0 and 1 of block b, 4b + 2 and 4b + 3 from words
+ * 2 and 3.  float64: elements 2b and 2b + 1 come from block b. */
 
 /* log of a float in [2^-24, 1]; 2 ulp. */
 AX_FN float ax_philox_log_f32(float u)
@@ -112,7 +123,7 @@ AX_FN void ax_philox_turn_f32(uint32_t word, float *cosine, float *sine)
   c = c * s - 1.388731625493765e-3f;
   c = c * s + 4.166664568298827e-2f;
   c = c * s * s - 0.5f * s + 1.0f;
-  t = q & 1u ? c : y;           /* quarter turns: (c, s), (-s, c), (-c, -s), (s, -c) */
+  t = q & 1u ? c : y; /* quarter turns: (c, s), (-s, c), (-c, -s), (s, -c) */
   *cosine = q & 1u ? y : c;
   *cosine = (q + 1u) & 2u ? -*cosine : *cosine;
   *sine = q & 2u ? -t : t;
@@ -145,9 +156,11 @@ AX_FN double ax_philox_log_f64(double u)
   z = s * s;
   w = z * z;
   t1 = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-  t2 = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+  t2 = z * (6.666666666666735130e-01 +
+            w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
   hfsq = 0.5 * f * f;
-  return k * 6.93147180369123816490e-01 - ((hfsq - (s * (hfsq + (t1 + t2)) + k * 1.90821492927058770002e-10)) - f);
+  return k * 6.93147180369123816490e-01 -
+         ((hfsq - (s * (hfsq + (t1 + t2)) + k * 1.90821492927058770002e-10)) - f);
 }
 
 AX_FN void ax_philox_turn_f64(uint64_t word, double *cosine, double *sine)

@@ -1,9 +1,12 @@
-/* Scalar maths of the pointwise ops, forward and derivative, written once: the C kernels and the CUDA kernels both include this.
+/* Scalar maths of the pointwise ops, forward and derivative, written once: the C kernels and the
+ * CUDA kernels both include this.
  *
- * The float32 functions are our own polynomials: free of branches, table look-ups and calls, so that a compiler turns a loop over
- * them into vector code.  Errors were measured on every 61st float against float64: the comment at each function
- * says how large they are with fused multiply-add; without it (x86-64-v2) they are up to 0.3 units in the last place larger.
- * float64 goes to libm.  Bits may differ between processor levels; ops/generator.c, where they may not, has its own (philox.h). */
+ * The float32 functions are our own polynomials: free of branches, table look-ups and calls, so
+ * that a compiler turns a loop over them into vector code.  Errors were measured on every 61st
+ * float against float64: the comment at each function says how large they are with fused
+ * multiply-add; without it (x86-64-v2) they are up to 0.3 units in the last place larger.  float64
+ * goes to libm.  Bits may differ between processor levels; ops/generator.c, where they may not, has
+ * its own (philox.h). */
 #ifndef AX_POINTWISE_H
 #define AX_POINTWISE_H
 
@@ -13,7 +16,8 @@
 
 #include "fn.h"
 
-/* a * b + c, fused where the processor does it in one instruction; elsewhere fmaf would be a slow call. */
+/* a * b + c, fused where the processor does it in one instruction; elsewhere fmaf would be a slow
+ * call. */
 #if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
 #define AX_HAS_FMA 1
 #define AX_FMAF(a, b, c) fmaf(a, b, c)
@@ -22,10 +26,21 @@
 #define AX_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
-AX_FN float ax_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-AX_FN uint32_t ax_as_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+AX_FN float ax_as_float(uint32_t u)
+{
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+AX_FN uint32_t ax_as_bits(float f)
+{
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  return u;
+}
 
-/* Adding it rounds a float below 2^22 to the nearest integer, whose low bits are then the low bits of the sum's mantissa. */
+/* Adding it rounds a float below 2^22 to the nearest integer, whose low bits are then the low bits
+ * of the sum's mantissa. */
 #define AX_ROUNDER 0x1.8p23f
 
 /* n = round(x / ln 2) and r = x - n ln 2; returns the bits of n + AX_ROUNDER. */
@@ -33,19 +48,23 @@ AX_FN uint32_t ax_exp_reduce(float x, float *r)
 {
   const float t = AX_FMAF(x, 0x1.715476p+0f, AX_ROUNDER);
   const float n = t - AX_ROUNDER;
-  *r = AX_FMAF(n, -0x1.7f7d1cp-20f, AX_FMAF(n, -0x1.62e4p-1f, x)); /* ln 2 in two parts; n times the first is exact */
+  /* ln 2 in two parts; n times the first is exact */
+  *r = AX_FMAF(n, -0x1.7f7d1cp-20f, AX_FMAF(n, -0x1.62e4p-1f, x));
   return ax_as_bits(t);
 }
 
-/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.  In steps of r^2, here and below: half the way from the first multiplication to the last, and
- * it is that way, not the number of instructions, that a processor waits for. */
+/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.  In steps of r^2, here and below: half the way from
+ * the first multiplication to the last, and it is that way, not the number of instructions, that a
+ * processor waits for. */
 AX_FN float ax_exp_tail(float r)
 {
   const float s = r * r;
-  return AX_FMAF(AX_FMAF(1.37805939e-3f, s, AX_FMAF(8.37312452e-3f, r, 4.16695364e-2f)), s, AX_FMAF(1.66664720e-1f, r, 4.99999851e-1f));
+  return AX_FMAF(AX_FMAF(1.37805939e-3f, s, AX_FMAF(8.37312452e-3f, r, 4.16695364e-2f)), s,
+                 AX_FMAF(1.66664720e-1f, r, 4.99999851e-1f));
 }
 
-/* 1 ulp; 0 where the result would be subnormal.  Both ends are seen to after the arithmetic, which may be nonsense there. */
+/* 1 ulp; 0 where the result would be subnormal.  Both ends are seen to after the arithmetic, which
+ * may be nonsense there. */
 AX_FN float ax_exp_f32(float x)
 {
   float r, p;
@@ -71,14 +90,16 @@ AX_FN float ax_expm1_f32(float x)
   half = ax_as_float((bits - 0x4b400000u + 126u) << 23); /* 2^(n-1): 2^128 has no float */
   y = AX_FMAF(half, p, half - 0.5f);
   y = y + y;
-  return fabsf(in) < 0x1p-26f ? in : y; /* halving would lose bits of subnormals, and -0 stays -0; a NaN came through p */
+  /* halving would lose bits of subnormals, and -0 stays -0; a NaN came through p */
+  return fabsf(in) < 0x1p-26f ? in : y;
 }
 
 /* log x = r + n log 2 for a positive finite x. */
 AX_FN float ax_log_parts(float x, float *whole)
 {
   const int tiny = x < 0x1p-126f;
-  const float m0 = x * (tiny ? 0x1p23f : 1.0f); /* choosing between constants, not results, keeps this free of branches */
+  /* choosing between constants, not results, keeps this free of branches */
+  const float m0 = x * (tiny ? 0x1p23f : 1.0f);
   const int32_t e = (int32_t)((ax_as_bits(m0) - 0x3f2aaaabu) & 0xff800000u);
   const float m = ax_as_float(ax_as_bits(m0) - (uint32_t)e) - 1.0f; /* in [-1/3, 1/3] */
   const float s = m * m;
@@ -99,7 +120,7 @@ AX_FN float ax_log_parts(float x, float *whole)
 /* What a logarithm `r` of x becomes where x is not positive and finite. */
 AX_FN float ax_log_ends(float x, float r)
 {
-  r = x < INFINITY ? r : x;            /* +infinity and NaN */
+  r = x < INFINITY ? r : x; /* +infinity and NaN */
   r = x == 0.0f ? -INFINITY : r;
   return x < 0.0f ? NAN : r;
 }
@@ -117,7 +138,7 @@ AX_FN float ax_log1p_f32(float x)
 {
   const float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
   const float y = ax_log_f32(u) + (x > -1.0f && x < INFINITY ? lost : 0.0f); /* at the ends it would be NaN */
-  return x == 0.0f ? x : y; /* -0 stays -0 */
+  return x == 0.0f ? x : y;                                                  /* -0 stays -0 */
 }
 
 /* 2.4 ulp.  t / (t + 2) with t = expm1(2 |x|), which keeps small results. */
@@ -138,8 +159,9 @@ AX_FN float ax_sigmoid_f32(float x) { return 1.0f / (1.0f + ax_exp_f32(-x)); }
 
 #define AX_LOG2E 0x1.715476p+0f
 
-/* 2^x for x <= 127, where the result matters as a part of something near 1: 1.5 ulp above -126, exactly 0 below.  A GPU has an instruction for
- * it (2 ulp by the CUDA programming guide), which leaves rows of exponentials to the memory's speed. */
+/* 2^x for x <= 127, where the result matters as a part of something near 1: 1.5 ulp above -126,
+ * exactly 0 below.  A GPU has an instruction for it (2 ulp by the CUDA programming guide), which
+ * leaves rows of exponentials to the memory's speed. */
 AX_FN float ax_exp2_part(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -148,7 +170,8 @@ AX_FN float ax_exp2_part(float x)
   return y;
 #else
   const float t = x + AX_ROUNDER, f = x - (t - AX_ROUNDER), s = f * f;
-  float p = AX_FMAF(AX_FMAF(1.326472205e-3f, f, 9.671512997e-3f), s, AX_FMAF(5.550733760e-2f, f, 2.402224208e-1f));
+  float p =
+      AX_FMAF(AX_FMAF(1.326472205e-3f, f, 9.671512997e-3f), s, AX_FMAF(5.550733760e-2f, f, 2.402224208e-1f));
 
   p = AX_FMAF(p, s, AX_FMAF(6.931469776e-1f, f, 1.0f));
   p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23)); /* p is in (0.7, 1.42): its exponent just moves */
@@ -156,11 +179,14 @@ AX_FN float ax_exp2_part(float x)
 #endif
 }
 
-/* 1.2 ulp.  Two polynomials: x P(x^2) near 0, 1 - 2^Q(x) further out; both are computed, one is taken.  (Coefficients from N. Juffa's erff.) */
+/* 1.2 ulp.  Two polynomials: x P(x^2) near 0, 1 - 2^Q(x) further out; both are computed, one is
+ * taken.  (Coefficients from N. Juffa's erff.) */
 AX_FN float ax_erf_f32(float x)
 {
   const float a = fabsf(x), t = a > 4.0f ? 4.0f : a, s = t * t, w = s * s;
-  float q = AX_FMAF(AX_FMAF(-2.493748440e-05f, t, 5.528365934e-04f), s, AX_FMAF(-5.603376150e-03f, t, 3.499202273e-02f)), p;
+  float q = AX_FMAF(AX_FMAF(-2.493748440e-05f, t, 5.528365934e-04f), s,
+                    AX_FMAF(-5.603376150e-03f, t, 3.499202273e-02f)),
+        p;
 
   q = AX_FMAF(q, w, AX_FMAF(AX_FMAF(-1.540479136e-01f, t, -9.158901671e-01f), s, -1.628395157e+00f * t));
   q = copysignf(1.0f - ax_exp2_part(q), x);
@@ -177,7 +203,8 @@ AX_FN float ax_erf_f32(float x)
 #define AX_TRIG_LIMIT 8000.0f
 #endif
 
-/* sin(x + quarter * pi/2) for |x| <= AX_TRIG_LIMIT; an absolute error of 1e-7 at most, 1.4 ulp within a turn. */
+/* sin(x + quarter * pi/2) for |x| <= AX_TRIG_LIMIT; an absolute error of 1e-7 at most, 1.4 ulp
+ * within a turn. */
 AX_FN float ax_trig_f32(float x, uint32_t quarter)
 {
   const float t = AX_FMAF(x, 0x1.45f306p-1f, AX_ROUNDER), j = t - AX_ROUNDER;
@@ -253,7 +280,8 @@ AX_FN int64_t ax_remainder_int(int64_t a, int64_t b)
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-/* Wraps around as all integer arithmetic here.  A negative power is what truncating 1 / a^-b gives: 0 but for 1 and -1. */
+/* Wraps around as all integer arithmetic here.  A negative power is what truncating 1 / a^-b gives:
+ * 0 but for 1 and -1. */
 AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
 {
   uint64_t y = 1, base = (uint64_t)a;
@@ -265,7 +293,8 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   return (int64_t)y;
 }
 
-/* ---- rows: X(name, expression).  T is the element type, U an unsigned type that arithmetic on T may wrap around in. */
+/* ---- rows: X(name, expression).  T is the element type, U an unsigned type that arithmetic on T
+ * may wrap around in. */
 
 /* clang-format off */
 

@@ -4,12 +4,14 @@
 
 #include "ax.h"
 
-/* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each other.  The leading dims are merged as far as all
- * three step evenly; the innermost is the batch of one call, and the others are walked: shape[0 .. n - 1], with steps in elements. */
+/* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each
+ * other.  The leading dims are merged as far as all three step evenly; the innermost is the batch
+ * of one call, and the others are walked: shape[0 .. n - 1], with steps in elements. */
 typedef struct ax_stacks {
   int n;
   int64_t calls, batch;
-  int64_t shape[AX_MAX_DIMS], a[AX_MAX_DIMS], b[AX_MAX_DIMS], c[AX_MAX_DIMS]; /* at n: the batch and its steps */
+  /* at n: the batch and its steps */
+  int64_t shape[AX_MAX_DIMS], a[AX_MAX_DIMS], b[AX_MAX_DIMS], c[AX_MAX_DIMS];
 } ax_stacks;
 
 static inline ax_stacks ax_stacks_of(const ax_tensor *a, const ax_tensor *b, const ax_tensor *c)
@@ -20,9 +22,12 @@ static inline ax_stacks ax_stacks_of(const ax_tensor *a, const ax_tensor *b, con
   s.shape[0] = 1, s.a[0] = s.b[0] = s.c[0] = 0;
   for (int d = 0; d < c->ndim - 2; d++) {
     const int da = d - (c->ndim - a->ndim), db = d - (c->ndim - b->ndim);
-    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da], tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
+    const int64_t ta = da < 0 || a->shape[da] == 1 ? 0 : a->strides[da],
+                  tb = db < 0 || b->shape[db] == 1 ? 0 : b->strides[db], tc = c->strides[d];
     if (c->shape[d] == 1) continue;
-    if (n && s.a[n - 1] == ta * c->shape[d] && s.b[n - 1] == tb * c->shape[d] && s.c[n - 1] == tc * c->shape[d]) n--;
+    if (n && s.a[n - 1] == ta * c->shape[d] && s.b[n - 1] == tb * c->shape[d] &&
+        s.c[n - 1] == tc * c->shape[d])
+      n--;
     else s.shape[n] = 1;
     s.shape[n] *= c->shape[d];
     s.a[n] = ta, s.b[n] = tb, s.c[n] = tc;
@@ -46,7 +51,8 @@ static inline void ax_stacks_at(const ax_stacks *s, int64_t p, int64_t *a, int64
   }
 }
 
-/* Steps (batch, row, column) as libraries like them: a dim of size 1 steps as if the matrix were contiguous. */
+/* Steps (batch, row, column) as libraries like them: a dim of size 1 steps as if the matrix were
+ * contiguous. */
 static inline void ax_tidy_steps(int64_t rows, int64_t cols, int64_t *step)
 {
   if (cols == 1) step[2] = 1;

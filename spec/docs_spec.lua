@@ -23,14 +23,16 @@ local ASSUMED = [[
 describe("docs", function()
   it("have the page of ops that `make docs` writes", function()
     local stored = assert(fs.read("docs/reference/ops.md"), "no docs/reference/ops.md; run make docs")
-    assert.is_true(stored == dofile("host/tools/gendoc.lua").ops_page(), "docs/reference/ops.md is out of date; run make docs")
+    assert.is_true(stored == dofile("host/tools/gendoc.lua").ops_page(),
+      "docs/reference/ops.md is out of date; run make docs")
   end)
 
   it("have the page of each module that `make docs` writes, with a description of every member", function()
     local pages, undocumented = dofile("host/tools/reference.lua").pages()
     assert.are.same({}, undocumented)
     for name, text in pairs(pages) do
-      assert.is_true(fs.read("docs/reference/" .. name) == text, ("docs/reference/%s is out of date; run make docs"):format(name))
+      assert.is_true(fs.read("docs/reference/" .. name) == text,
+        ("docs/reference/%s is out of date; run make docs"):format(name))
     end
   end)
 
@@ -46,7 +48,8 @@ describe("docs", function()
   it("show Accelerate's loops in Lua that runs", function()
     local script = { ASSUMED }
     for block in assert(fs.read("docs/coming-from-pytorch.md")):gmatch("```lua\n(.-)```") do
-      script[#script + 1] = ("assumed(%s) do\n%send"):format(tostring(block:find("accelerate.Accelerator", 1, true) ~= nil), block)
+      script[#script + 1] = ("assumed(%s) do\n%send"):format(tostring(block:find("accelerate.Accelerator", 1,
+        true) ~= nil), block)
     end
     assert.is_true(#script > 11)
     host.in_folder(function(folder)

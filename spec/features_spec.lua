@@ -1,4 +1,5 @@
--- Every row of Accelerate's behaviour that we follow names the spec that shows it, and that spec exists.
+-- Every row of Accelerate's behaviour that we follow names the spec that shows it, and that spec
+-- exists.
 describe("the table of features", function()
   it("names a spec for each row, and these exist", function()
     local missing, wrong, rows = require("spec.support.features").check()

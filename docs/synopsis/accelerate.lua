@@ -22,5 +22,6 @@ for epoch = 1, 5 do
     end)
   end
   loss = accelerator:reduce(loss:detach(), "mean")
-  accelerator:print(("epoch %d: loss %.4f on %d process(es)"):format(epoch, loss:item(), accelerator.num_processes))
+  accelerator:print(("epoch %d: loss %.4f on %d process(es)"):format(epoch, loss:item(),
+    accelerator.num_processes))
 end

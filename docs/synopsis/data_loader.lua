@@ -3,7 +3,8 @@ local data, tensor = require "accelerate.data", require "accelerate.tensor"
 
 local accelerator = accelerate.Accelerator()
 local function prepared()
-  return accelerator:prepare(data.DataLoader(data.TensorDataset(tensor.arange(10)), { batch_size = 4, shuffle = true }))
+  return accelerator:prepare(data.DataLoader(data.TensorDataset(tensor.arange(10)),
+    { batch_size = 4, shuffle = true }))
 end
 
 local loader, saved = prepared(), nil

@@ -1,7 +1,9 @@
-/* args.c: the arguments of ops, and where a position that Lua counts from 1 becomes the core's, from 0.
+/* args.c: the arguments of ops, and where a position that Lua counts from 1 becomes the core's,
+ * from 0.
  *
- * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them over the Lua stack.  Arguments come by
- * position, in the signature's order; a plain table with string keys at the end gives the rest by name. */
+ * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them
+ * over the Lua stack.  Arguments come by position, in the signature's order; a plain table with
+ * string keys at the end gives the rest by name. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -27,10 +29,14 @@ static const char *keep_text(const char *from, size_t n)
 
 static uint8_t kind_named(const char *s, size_t n)
 {
-  static const struct { const char *name; uint8_t kind; } kinds[] = {
-    { "T", AX_P_TENSOR }, { "TN", AX_P_OPERAND }, { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM }, { "dim+", AX_P_DIM_PLUS },
-    { "dims", AX_P_DIMS }, { "pos", AX_P_POS }, { "int", AX_P_INT }, { "int2", AX_P_INT2 }, { "ints", AX_P_INTS }, { "num", AX_P_NUM },
-    { "bool", AX_P_BOOL }, { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR },
+  static const struct {
+    const char *name;
+    uint8_t kind;
+  } kinds[] = {
+    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },    { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM },
+    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },     { "pos", AX_P_POS },    { "int", AX_P_INT },
+    { "int2", AX_P_INT2 },     { "ints", AX_P_INTS },     { "num", AX_P_NUM },    { "bool", AX_P_BOOL },
+    { "dtype", AX_P_DTYPE },   { "gen", AX_P_GENERATOR },
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
@@ -70,22 +76,25 @@ static void parse_param(ax_param *p, const char *s, size_t n, int *slots, bool *
       kind = bar + 1;
     }
   switch (p->kind) {
-    case AX_P_TENSOR: case AX_P_OPERAND: p->slot = (uint8_t)slots[0]++; break;
-    case AX_P_NUM: p->slot = (uint8_t)slots[2]++; break;
-    case AX_P_INT2:
+  case AX_P_TENSOR:
+  case AX_P_OPERAND: p->slot = (uint8_t)slots[0]++; break;
+  case AX_P_NUM: p->slot = (uint8_t)slots[2]++; break;
+  case AX_P_INT2:
+    p->slot = (uint8_t)slots[1];
+    slots[1] += 2;
+    break;
+  case AX_P_DIMS:
+  case AX_P_INTS:
+    if (*listed) { /* the second one: its length and its entries go where integers go */
+      p->second = true;
       p->slot = (uint8_t)slots[1];
-      slots[1] += 2;
-      break;
-    case AX_P_DIMS: case AX_P_INTS:
-      if (*listed) { /* the second one: its length and its entries go where integers go */
-        p->second = true;
-        p->slot = (uint8_t)slots[1];
-        slots[1] += 1 + AX_MAX_DIMS;
-      }
-      *listed = true;
-      break;
-    case AX_P_TENSORS: case AX_P_GENERATOR: break;
-    default: p->slot = (uint8_t)slots[1]++; break;
+      slots[1] += 1 + AX_MAX_DIMS;
+    }
+    *listed = true;
+    break;
+  case AX_P_TENSORS:
+  case AX_P_GENERATOR: break;
+  default: p->slot = (uint8_t)slots[1]++; break;
   }
   if (equals) {
     p->optional = true;
@@ -134,29 +143,29 @@ typedef struct reader {
 static const char *expected_text(lua_State *L, const ax_param *p)
 {
   switch (p->kind) {
-    case AX_P_TENSOR: return "a tensor";
-    case AX_P_OPERAND: return "a tensor or a number";
-    case AX_P_TENSORS: return "a list of tensors";
-    case AX_P_DIMS: return "an integer or a list of integers";
-    case AX_P_INT2: return "an integer or a list of two";
-    case AX_P_INTS: return "integers or a list of integers";
-    case AX_P_NUM: return "a number";
-    case AX_P_BOOL: return "a boolean";
-    case AX_P_DTYPE: return "the name of an element type";
-    case AX_P_GENERATOR: return "a Generator";
-    case AX_P_WORD: {
-      luaL_Buffer b;
-      luaL_buffinit(L, &b);
-      for (int i = 0; i < p->n_words; i++) {
-        if (i) luaL_addstring(&b, i + 1 < p->n_words ? ", " : " or ");
-        luaL_addchar(&b, '"');
-        luaL_addstring(&b, p->words[i]);
-        luaL_addchar(&b, '"');
-      }
-      luaL_pushresult(&b);
-      return lua_tostring(L, -1);
+  case AX_P_TENSOR: return "a tensor";
+  case AX_P_OPERAND: return "a tensor or a number";
+  case AX_P_TENSORS: return "a list of tensors";
+  case AX_P_DIMS: return "an integer or a list of integers";
+  case AX_P_INT2: return "an integer or a list of two";
+  case AX_P_INTS: return "integers or a list of integers";
+  case AX_P_NUM: return "a number";
+  case AX_P_BOOL: return "a boolean";
+  case AX_P_DTYPE: return "the name of an element type";
+  case AX_P_GENERATOR: return "a Generator";
+  case AX_P_WORD: {
+    luaL_Buffer b;
+    luaL_buffinit(L, &b);
+    for (int i = 0; i < p->n_words; i++) {
+      if (i) luaL_addstring(&b, i + 1 < p->n_words ? ", " : " or ");
+      luaL_addchar(&b, '"');
+      luaL_addstring(&b, p->words[i]);
+      luaL_addchar(&b, '"');
     }
-    default: return "an integer";
+    luaL_pushresult(&b);
+    return lua_tostring(L, -1);
+  }
+  default: return "an integer";
   }
 }
 
@@ -172,7 +181,8 @@ static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
   const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = ax_position(v, n);
   if (v == 0) return ax_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= n)
-    return ax_error(q->L, q->fn, "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
+    return ax_error(q->L, q->fn,
+                    "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
                     (long long)v, (long long)n, (long long)n, q->ndim);
   return at;
 }
@@ -182,10 +192,11 @@ static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
   const ax_tensor *x = q->r->args.in[0];
   if (x->ndim == 0) return ax_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
   const int64_t size = x->shape[q->dim], at = ax_position(v, size);
-  if (v == 0) return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
+  if (v == 0)
+    return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= size + q->at_least)
-    return ax_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name, (long long)v, (long long)q->dim + 1,
-                    (long long)size);
+    return ax_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name, (long long)v,
+                    (long long)q->dim + 1, (long long)size);
   return at;
 }
 
@@ -220,7 +231,8 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
   q->r->args.in = list;
   q->r->args.n_in = n;
   q->ndim = list[0]->ndim;
-  for (int i = 0; i < n; i++) /* empty lists join with anything: dims are about the first tensor that is none */
+  /* empty lists join with anything: dims are about the first tensor that is none */
+  for (int i = 0; i < n; i++)
     if (list[i]->ndim != 1 || list[i]->numel > 0) {
       q->ndim = list[i]->ndim;
       break;
@@ -293,8 +305,8 @@ static int word_of(reader *q, const ax_param *p, int arg, int idx)
   for (int i = 0; i < p->n_words; i++)
     if (strcmp(given, p->words[i]) == 0) return i;
   near = ax_nearest(given, p->words, p->n_words);
-  return ax_error(L, q->fn, "%s: expected %s, got \"%s\"%s%s%s", p->name, expected_text(L, p), given, near ? "; did you mean \"" : "",
-                  near ? near : "", near ? "\"?" : "");
+  return ax_error(L, q->fn, "%s: expected %s, got \"%s\"%s%s%s", p->name, expected_text(L, p), given,
+                  near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 /* Reads the value at idx for p.  arg: its number in the call, 0 when it came by name. */
@@ -306,62 +318,71 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
   ax_tensor *t;
 
   switch (p->kind) {
-    case AX_P_TENSOR:
-      if (!(t = ax_opt_tensor(L, idx, q->fn))) wrong(q, p, arg, idx);
-      set_input(q, p->slot, t, idx);
-      break;
-    case AX_P_OPERAND: read_operand(q, p, arg, idx); break;
-    case AX_P_TENSORS: read_tensors(q, p, arg, idx); break;
-    case AX_P_DIMS: case AX_P_INTS: read_dims(q, p, arg, idx); break;
-    case AX_P_DIM: case AX_P_DIM_PLUS:
-      if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
-      a->i[p->slot] = q->dim = dim_of(q, p, v);
-      break;
-    case AX_P_POS:
-      if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
-      a->i[p->slot] = pos_of(q, p, v);
-      break;
-    case AX_P_INT:
-      if (!ax_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
-      break;
-    case AX_P_INT2: read_pair(q, p, arg, idx); break;
-    case AX_P_NUM:
-      if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
-      a->f[p->slot] = lua_tonumber(L, idx);
-      break;
-    case AX_P_BOOL:
-      if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);
-      a->i[p->slot] = lua_toboolean(L, idx);
-      break;
-    case AX_P_DTYPE:
-      if (lua_type(L, idx) != LUA_TSTRING) wrong(q, p, arg, idx);
-      a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name);
-      break;
-    case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
-    case AX_P_GENERATOR:
-      if (!(a->gen = ax_to_generator(L, idx))) wrong(q, p, arg, idx);
-      break;
+  case AX_P_TENSOR:
+    if (!(t = ax_opt_tensor(L, idx, q->fn))) wrong(q, p, arg, idx);
+    set_input(q, p->slot, t, idx);
+    break;
+  case AX_P_OPERAND: read_operand(q, p, arg, idx); break;
+  case AX_P_TENSORS: read_tensors(q, p, arg, idx); break;
+  case AX_P_DIMS:
+  case AX_P_INTS: read_dims(q, p, arg, idx); break;
+  case AX_P_DIM:
+  case AX_P_DIM_PLUS:
+    if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+    a->i[p->slot] = q->dim = dim_of(q, p, v);
+    break;
+  case AX_P_POS:
+    if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+    a->i[p->slot] = pos_of(q, p, v);
+    break;
+  case AX_P_INT:
+    if (!ax_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
+    break;
+  case AX_P_INT2: read_pair(q, p, arg, idx); break;
+  case AX_P_NUM:
+    if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
+    a->f[p->slot] = lua_tonumber(L, idx);
+    break;
+  case AX_P_BOOL:
+    if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);
+    a->i[p->slot] = lua_toboolean(L, idx);
+    break;
+  case AX_P_DTYPE:
+    if (lua_type(L, idx) != LUA_TSTRING) wrong(q, p, arg, idx);
+    a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name);
+    break;
+  case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
+  case AX_P_GENERATOR:
+    if (!(a->gen = ax_to_generator(L, idx))) wrong(q, p, arg, idx);
+    break;
   }
 }
 
 static void use_default(reader *q, const ax_param *p, int arg)
 {
   ax_attrs *a = &q->r->args.a;
-  if (!p->optional) ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s", arg, p->name, expected_text(q->L, p));
+  if (!p->optional)
+    ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s", arg, p->name, expected_text(q->L, p));
   switch (p->kind) {
-    case AX_P_DIM: case AX_P_DIM_PLUS: {
-      int64_t v = (int64_t)p->value;
-      if (v < 0 && v != AX_NO_DIM) v += p->kind == AX_P_DIM_PLUS ? q->ndim + 1 : q->ndim > 0 ? q->ndim : 1;
-      a->i[p->slot] = v;
-      break;
-    }
-    case AX_P_INT2: a->i[p->slot] = a->i[p->slot + 1] = (int64_t)p->value; break;
-    case AX_P_POS: case AX_P_INT: case AX_P_BOOL: case AX_P_DTYPE: case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
-    case AX_P_NUM: a->f[p->slot] = p->value; break;
-    case AX_P_DIMS: case AX_P_INTS:
-      if (p->second) a->i[p->slot] = -1;
-      break;
-    default: break; /* no tensor, no list (n_list -1), the default generator */
+  case AX_P_DIM:
+  case AX_P_DIM_PLUS: {
+    int64_t v = (int64_t)p->value;
+    if (v < 0 && v != AX_NO_DIM) v += p->kind == AX_P_DIM_PLUS ? q->ndim + 1 : q->ndim > 0 ? q->ndim : 1;
+    a->i[p->slot] = v;
+    break;
+  }
+  case AX_P_INT2: a->i[p->slot] = a->i[p->slot + 1] = (int64_t)p->value; break;
+  case AX_P_POS:
+  case AX_P_INT:
+  case AX_P_BOOL:
+  case AX_P_DTYPE:
+  case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
+  case AX_P_NUM: a->f[p->slot] = p->value; break;
+  case AX_P_DIMS:
+  case AX_P_INTS:
+    if (p->second) a->i[p->slot] = -1;
+    break;
+  default: break; /* no tensor, no list (n_list -1), the default generator */
   }
 }
 
@@ -370,7 +391,8 @@ static bool read_rest(reader *q, const ax_param *p, int first, int last)
 {
   ax_attrs *a = &q->r->args.a;
   if (last - first + 1 > AX_MAX_DIMS)
-    return ax_error(q->L, q->fn, "%s: %d numbers, but tensors have at most %d dims", p->name, last - first + 1, AX_MAX_DIMS);
+    return ax_error(q->L, q->fn, "%s: %d numbers, but tensors have at most %d dims", p->name,
+                    last - first + 1, AX_MAX_DIMS);
   for (int i = first; i <= last; i++) {
     int64_t v;
     if (!ax_to_integer(q->L, i, &v)) wrong(q, p, i, i);
@@ -408,7 +430,8 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
     const bool given = arg <= last && lua_type(L, arg) != LUA_TNIL;
 
     if (options) {
-      lua_getfield(L, options, p->name); /* stays on the stack: a tensor among the options is borrowed from there */
+      /* stays on the stack: a tensor among the options is borrowed from there */
+      lua_getfield(L, options, p->name);
       if (!lua_isnil(L, -1)) {
         if (given) ax_error(L, shown, "%s is given twice, by position and by name", p->name);
         read_param(&q, p, 0, lua_gettop(L));
@@ -423,6 +446,7 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
     } else read_param(&q, p, arg, arg);
   }
   if (last > sig->n) ax_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
-  if (r->args.n_in > 0 && r->args.scalars && (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
+  if (r->args.n_in > 0 && r->args.scalars &&
+      (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
     ax_error(L, shown, "expected at least one tensor, got numbers only");
 }

@@ -1,4 +1,5 @@
-/* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua; and parameters' working copies. */
+/* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua; and
+ * parameters' working copies. */
 #include "bind/bind.h"
 
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
@@ -34,7 +35,8 @@ static int autocast_leave(lua_State *L)
   return 0;
 }
 
-/* core.set_work(parameter, flat, offset): its working copy is elements [offset, ..) of the flat buffer of a half type.  flat nil: none. */
+/* core.set_work(parameter, flat, offset): its working copy is elements [offset, ..) of the flat
+ * buffer of a half type.  flat nil: none. */
 static int set_work(lua_State *L)
 {
   ax_tensor *t, *flat;
@@ -65,8 +67,12 @@ static int work_of(lua_State *L)
 void ax_open_autocast(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "autocast_state", autocast_state }, { "autocast_enter", autocast_enter }, { "autocast_leave", autocast_leave },
-    { "set_work", set_work }, { "work_of", work_of }, { NULL, NULL },
+    { "autocast_state", autocast_state },
+    { "autocast_enter", autocast_enter },
+    { "autocast_leave", autocast_leave },
+    { "set_work", set_work },
+    { "work_of", work_of },
+    { NULL, NULL },
   };
   ax_add_functions(L, functions);
 }

@@ -1,4 +1,5 @@
-/* bind.c: opens accelerate.core part by part; Lua values that C holds, and Lua functions that C calls. */
+/* bind.c: opens accelerate.core part by part; Lua values that C holds, and Lua functions that C
+ * calls. */
 #include "bind/bind.h"
 #include "host.h"
 
@@ -83,7 +84,8 @@ static int new_table(lua_State *L)
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
-/* The state goes away: its finalisers have yet to run, but no new call comes.  The registry is still there. */
+/* The state goes away: its finalisers have yet to run, but no new call comes.  The registry is
+ * still there. */
 static void state_closed(lua_State *L, void *unused)
 {
   ax_memory_set_hook(NULL);
@@ -109,11 +111,10 @@ static const char registry_key = 0;
 /* Each adds its functions to the table of accelerate.core, which is on the stack top. */
 typedef void (*opener)(lua_State *L);
 static const opener openers[] = {
-  ax_open_tensor, ax_open_values, ax_open_create, ax_open_ops, ax_open_split, ax_open_grad,
-  ax_open_function, ax_open_scope, ax_open_memory, ax_open_device, ax_open_optim, ax_open_random,
-  ax_open_flat, ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data, ax_open_net, ax_open_profile,
-  ax_open_capture, ax_open_dist, ax_open_io,
-  NULL
+  ax_open_tensor,   ax_open_values,   ax_open_create, ax_open_ops,    ax_open_split, ax_open_grad,
+  ax_open_function, ax_open_scope,    ax_open_memory, ax_open_device, ax_open_optim, ax_open_random,
+  ax_open_flat,     ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data,  ax_open_net,
+  ax_open_profile,  ax_open_capture,  ax_open_dist,   ax_open_io,     NULL
 };
 
 static int open_core(lua_State *L)

@@ -1,13 +1,16 @@
-/* bind_flat.c: what lua/accelerate/parallel.lua asks for all parameters of a flat buffer at every step, in one call each.
+/* bind_flat.c: what lua/accelerate/parallel.lua asks for all parameters of a flat buffer at every
+ * step, in one call each.
  *
- * A flat gradient buffer holds the slots of its parameters and, behind them, one number for each parameter: its presence, 1 where this
- * rank has a gradient. */
+ * A flat gradient buffer holds the slots of its parameters and, behind them, one number for each
+ * parameter: its presence, 1 where this rank has a gradient. */
 #include "bind/bind.h"
 #include "core/tape/graph.h"
 
-/* (params, grads, offsets, at): brings every gradient into its slot (one that the script made itself, or with create_graph, lies
- * elsewhere), zeroes the slots of parameters without one, and writes the presence from element `at` on (on the CPU; of a device the caller does).
- * Returns how many have none; nil when a parameter was given other memory meanwhile (x.data = y, a conversion) and the layout is out of date. */
+/* (params, grads, offsets, at): brings every gradient into its slot (one that the script made
+ * itself, or with create_graph, lies elsewhere), zeroes the slots of parameters without one, and
+ * writes the presence from element `at` on (on the CPU; of a device the caller does).  Returns how
+ * many have none; nil when a parameter was given other memory meanwhile (x.data = y, a conversion)
+ * and the layout is out of date. */
 static int flat_collect(lua_State *L)
 {
   ax_tensor *grads;
@@ -28,7 +31,9 @@ static int flat_collect(lua_State *L)
     t = ax_check_tensor(L, -2, "flat_collect", "parameter");
     offset = ax_check_integer(L, -1, "flat_collect", "offset", 0, grads->numel);
     lua_pop(L, 2); /* the list holds t */
-    if (!t->grad_slot || t->grad_slot->storage != grads->storage || t->grad_slot->offset != grads->offset + offset) return 0;
+    if (!t->grad_slot || t->grad_slot->storage != grads->storage ||
+        t->grad_slot->offset != grads->offset + offset)
+      return 0;
     if (t->grad && t->grad != t->grad_slot) {
       if (ax_copy(t->grad_slot, t->grad) != AX_OK) return ax_raise(L, "gradients");
       ax_tensor_release(t->grad);
@@ -45,7 +50,8 @@ static int flat_collect(lua_State *L)
   return 1;
 }
 
-/* (params): whether nobody but one post-accumulate hook each, ours, is told of these parameters' gradients. */
+/* (params): whether nobody but one post-accumulate hook each, ours, is told of these parameters'
+ * gradients. */
 static int flat_unwatched(lua_State *L)
 {
   bool others = false;
@@ -54,7 +60,8 @@ static int flat_unwatched(lua_State *L)
   for (int k = 1; k <= (int)lua_objlen(L, 1) && !others; k++) {
     int count = 0;
     lua_rawgeti(L, 1, k);
-    for (const ax_hook *h = ax_check_tensor(L, -1, "flat_unwatched", "parameter")->hooks; h; h = h->next) count += h->post && !h->gone;
+    for (const ax_hook *h = ax_check_tensor(L, -1, "flat_unwatched", "parameter")->hooks; h; h = h->next)
+      count += h->post && !h->gone;
     others = count > 1;
     lua_pop(L, 1);
   }
@@ -62,7 +69,8 @@ static int flat_unwatched(lua_State *L)
   return 1;
 }
 
-/* (params, grads, at): parameters that have no gradient here but a presence get what is in their slot. */
+/* (params, grads, at): parameters that have no gradient here but a presence get what is in their
+ * slot. */
 static int flat_adopt(lua_State *L)
 {
   ax_tensor *grads;
@@ -79,7 +87,8 @@ static int flat_adopt(lua_State *L)
     lua_rawgeti(L, 1, k + 1);
     t = ax_check_tensor(L, -1, "flat_adopt", "parameter");
     lua_pop(L, 1);
-    if (!t->grad && t->grad_slot && t->requires_grad && ax_load_double((ax_dtype)grads->dtype, ax_data(grads), at + k) > 0)
+    if (!t->grad && t->grad_slot && t->requires_grad &&
+        ax_load_double((ax_dtype)grads->dtype, ax_data(grads), at + k) > 0)
       t->grad = ax_tensor_retain(t->grad_slot);
   }
   return 0;
@@ -87,6 +96,9 @@ static int flat_adopt(lua_State *L)
 
 void ax_open_flat(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "flat_collect", flat_collect }, { "flat_adopt", flat_adopt }, { "flat_unwatched", flat_unwatched }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "flat_collect", flat_collect },
+                                        { "flat_adopt", flat_adopt },
+                                        { "flat_unwatched", flat_unwatched },
+                                        { NULL, NULL } };
   ax_add_functions(L, functions);
 }

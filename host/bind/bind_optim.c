@@ -47,7 +47,8 @@ static void flag_field(lua_State *L, int idx, const char *fn, const char *name, 
 static void pair_field(lua_State *L, int idx, const char *fn, const char *name, double *out)
 {
   push_field(L, idx, fn, name);
-  if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) ax_error(L, fn, "%s: expected a list of two numbers, got %s", name, ax_describe(L, -1));
+  if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2)
+    ax_error(L, fn, "%s: expected a list of two numbers, got %s", name, ax_describe(L, -1));
   for (int k = 0; k < 2; k++) {
     lua_rawgeti(L, -1, k + 1);
     out[k] = ax_check_number(L, -1, fn, name);
@@ -91,7 +92,8 @@ static void read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind
 #define NUMBER(name) number_field(L, idx, fn, #name, &h->name)
 #define PAIR(name) pair_field(L, idx, fn, #name, h->name)
 #define FLAG(name) flag_field(L, idx, fn, #name, &h->name)
-#define HYPER(name, form) if (takes >> TAKES_##name & 1) form(name);
+#define HYPER(name, form) \
+  if (takes >> TAKES_##name & 1) form(name);
 #include "core/optim.def"
 #undef FLAG
 #undef PAIR
@@ -111,7 +113,8 @@ static ax_optim_kind read_kind(lua_State *L, const char *fn)
   return (ax_optim_kind)ax_arg_error(L, fn, 1, "kind", "the name of an optimizer", 1);
 }
 
-/* core.optim_kinds() -> { [name] = { hyper = { names }, states = { { name = , form = }, ... } } } */
+/* core.optim_kinds() -> { [name] = { hyper = { names }, states = { { name = , form = }, ... } }
+ * } */
 static int optim_kinds(lua_State *L)
 {
   static const char *const forms[] = { "each", "rows", "cols", "small", "number" };
@@ -157,14 +160,16 @@ static int optim_needs(lua_State *L)
 
 /* ---- one step */
 
-enum { WRITTEN = 2 + AX_MAX_STATES }; /* tensors that a step may write for a parameter: itself, its working copy, its states */
+/* tensors that a step may write for a parameter: itself, its working copy, its states */
+enum { WRITTEN = 2 + AX_MAX_STATES };
 
 /* Does parameter p have a state of this form? */
 static bool has_state(const ax_tensor *p, ax_state_form form)
 {
   switch (form) {
   case AX_STATE_EACH: return true;
-  case AX_STATE_ROWS: case AX_STATE_COLS: return p->ndim >= 2;
+  case AX_STATE_ROWS:
+  case AX_STATE_COLS: return p->ndim >= 2;
   case AX_STATE_SMALL: return p->ndim < 2;
   case AX_STATE_NUMBER: break;
   }
@@ -173,7 +178,8 @@ static bool has_state(const ax_tensor *p, ax_state_form form)
 
 static int64_t state_numel(const ax_tensor *p, ax_state_form form)
 {
-  const int flat = form == AX_STATE_ROWS ? p->ndim - 1 : form == AX_STATE_COLS ? p->ndim - 2 : -1; /* the dim that is 1 in the state */
+  /* the dim that is 1 in the state */
+  const int flat = form == AX_STATE_ROWS ? p->ndim - 1 : form == AX_STATE_COLS ? p->ndim - 2 : -1;
   int64_t numel = 1;
   for (int d = 0; d < p->ndim; d++)
     if (d != flat) numel *= p->shape[d];
@@ -181,16 +187,20 @@ static int64_t state_numel(const ax_tensor *p, ax_state_form form)
 }
 
 /* The state tensor of parameter k; the state table is on the stack top. */
-static ax_tensor *state_tensor(lua_State *L, const char *fn, const ax_tensor *p, int k, const ax_optim_state *state)
+static ax_tensor *state_tensor(lua_State *L, const char *fn, const ax_tensor *p, int k,
+                               const ax_optim_state *state)
 {
   const int64_t numel = state_numel(p, state->form);
   ax_tensor *t;
   lua_getfield(L, -1, state->name);
   t = ax_opt_tensor(L, -1, fn);
-  if (!t) ax_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", k + 1, state->name, ax_describe(L, -1));
+  if (!t)
+    ax_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", k + 1, state->name,
+             ax_describe(L, -1));
   if (t->dtype != p->dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
-    ax_error(L, fn, "states: entry %d: %s must be contiguous, with %lld elements and its parameter's type, %s", k + 1, state->name,
-             (long long)numel, ax_dtype_name((ax_dtype)p->dtype));
+    ax_error(L, fn,
+             "states: entry %d: %s must be contiguous, with %lld elements and its parameter's type, %s",
+             k + 1, state->name, (long long)numel, ax_dtype_name((ax_dtype)p->dtype));
   lua_pop(L, 1); /* the state table holds it */
   return t;
 }
@@ -200,7 +210,8 @@ static int64_t step_count(lua_State *L, const char *fn, int k)
   int64_t n = 0;
   lua_getfield(L, -1, "step");
   if (!ax_to_integer(L, -1, &n) || n < 0)
-    ax_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", k + 1, ax_describe(L, -1));
+    ax_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", k + 1,
+             ax_describe(L, -1));
   lua_pop(L, 1);
   return n;
 }
@@ -214,7 +225,8 @@ static double state_number(lua_State *L, const char *fn, const char *name)
   return v;
 }
 
-/* After a step of a parameter whose state table is on the stack top: its count, and its state of form NUMBER. */
+/* After a step of a parameter whose state table is on the stack top: its count, and its state of
+ * form NUMBER. */
 static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k)
 {
   const int64_t step = step_count(L, fn, k) + 1;
@@ -228,20 +240,24 @@ static void advance_state(lua_State *L, const char *fn, ax_optim_kind kind, cons
   }
 }
 
-/* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used since the parameter was last written
- * (that of a table of embeddings, say) stays stale, unless it is so small that taking it along is cheaper than making two runs of one; a
- * step that the device may skip leaves it stale always, since nobody would know whether it was written. */
+/* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used
+ * since the parameter was last written (that of a table of embeddings, say) stays stale, unless it
+ * is so small that taking it along is cheaper than making two runs of one; a step that the device
+ * may skip leaves it stale always, since nobody would know whether it was written. */
 static ax_tensor *work_of(const ax_tensor *p, bool skippable)
 {
   enum { SMALL = 16384 };
   ax_tensor *work = p->work;
-  if (!work || !ax_is_half((ax_dtype)work->dtype) || work->numel != p->numel || !ax_tensor_is_contiguous(work)) return NULL;
+  if (!work || !ax_is_half((ax_dtype)work->dtype) || work->numel != p->numel ||
+      !ax_tensor_is_contiguous(work))
+    return NULL;
   return p->work_edits == p->version->edits || (p->numel < SMALL && !skippable) ? work : NULL;
 }
 
-/* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step writes. */
-static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k, ax_tensor *p, bool skippable,
-                         ax_segment *s, ax_tensor **written)
+/* Fills the segment of parameter k, whose state table is on the stack top, and lists what the step
+ * writes. */
+static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const ax_hyper *h, int k,
+                         ax_tensor *p, bool skippable, ax_segment *s, ax_tensor **written)
 {
   const ax_optim_row *row = &ax_optims[kind];
   const uint32_t needs = ax_optim_needs(kind, h);
@@ -262,7 +278,8 @@ static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const
   for (int i = 0; i < row->n_states; i++) {
     const ax_optim_state *state = &row->states[i];
     if (!(needs >> i & 1)) continue;
-    if (state->form == AX_STATE_NUMBER) s->number = ax_optim_number(kind, h, s->step, state_number(L, fn, state->name));
+    if (state->form == AX_STATE_NUMBER)
+      s->number = ax_optim_number(kind, h, s->step, state_number(L, fn, state->name));
     else if (has_state(p, state->form)) {
       written[2 + i] = state_tensor(L, fn, p, k, state);
       s->state[i] = ax_data(written[2 + i]);
@@ -271,8 +288,10 @@ static void fill_segment(lua_State *L, const char *fn, ax_optim_kind kind, const
   }
 }
 
-/* The memory of field `name` of the table of live numbers at idx, or NULL: a contiguous tensor of `dtype` on the parameters' device. */
-static void *live_field(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype, int64_t numel, ax_device device, bool written)
+/* The memory of field `name` of the table of live numbers at idx, or NULL: a contiguous tensor of
+ * `dtype` on the parameters' device. */
+static void *live_field(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype,
+                        int64_t numel, ax_device device, bool written)
 {
   char a[16], b[16];
   ax_tensor *t;
@@ -282,17 +301,19 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
   t = ax_opt_tensor(L, -1, fn);
   if (!t) ax_error(L, fn, "live: %s: expected a tensor, got %s", name, ax_describe(L, -1));
   if (t->dtype != dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
-    ax_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name, (long long)numel, ax_dtype_name(dtype), (long long)t->numel,
-             ax_dtype_name((ax_dtype)t->dtype));
+    ax_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name,
+             (long long)numel, ax_dtype_name(dtype), (long long)t->numel, ax_dtype_name((ax_dtype)t->dtype));
   if (!ax_same_device(t->device, device))
-    ax_error(L, fn, "live: %s lies on %s and the parameters on %s", name, ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
+    ax_error(L, fn, "live: %s lies on %s and the parameters on %s", name,
+             ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
   if (written) ax_touch(t);
   if (ax_recording) ax_capture_hold(t->storage);
   lua_pop(L, 1); /* the table holds it */
   return ax_data(t);
 }
 
-/* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the numbers as a step reads them from device memory (live.hyper) */
+/* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the numbers as a step reads them from
+ * device memory (live.hyper) */
 static int optim_hyper(lua_State *L)
 {
   const int64_t size = (int64_t)sizeof(ax_hyper);
@@ -310,9 +331,10 @@ static int optim_hyper(lua_State *L)
   return 1;
 }
 
-/* core.optim_step(kind, params, states, hyper, live): live nil, or { skip = float32, skipped = int64, hyper = optim_hyper's, ran = int64 }, tensors of the
- * parameters' device, each may be left out: see ax_optim_live.  The states' counts go on, whether the device skips the step or not.  While a step is recorded: returns the number of its place
- * (capture_set_optim). */
+/* core.optim_step(kind, params, states, hyper, live): live nil, or { skip = float32, skipped =
+ * int64, hyper = optim_hyper's, ran = int64 }, tensors of the parameters' device, each may be left
+ * out: see ax_optim_live.  The states' counts go on, whether the device skips the step or not.
+ * While a step is recorded: returns the number of its place (capture_set_optim). */
 static int optim_step(lua_State *L)
 {
   static const char fn[] = "optim_step";
@@ -327,7 +349,8 @@ static int optim_step(lua_State *L)
   ax_bind_enter(L);
   lua_settop(L, 5);
   kind = read_kind(L, fn);
-  if (!lua_isnil(L, 5) && !lua_istable(L, 5)) return ax_arg_error(L, fn, 5, "live", "a table of tensors or nil", 5);
+  if (!lua_isnil(L, 5) && !lua_istable(L, 5))
+    return ax_arg_error(L, fn, 5, "live", "a table of tensors or nil", 5);
   if (!lua_istable(L, 3)) return ax_arg_error(L, fn, 3, "states", "a list of tables", 3);
   read_hyper(L, 4, fn, kind, &h);
   if (lua_istable(L, 5)) {
@@ -342,21 +365,30 @@ static int optim_step(lua_State *L)
     ax_tensor *p = params[k], *g = p->grad;
     if (!g) continue;
     if (!ax_same_device(p->device, params[0]->device) || !ax_same_device(g->device, p->device))
-      return ax_error(L, fn, "params: entry %d or its gradient lies on another device than entry 1; all of one call must lie on one", k + 1);
+      return ax_error(L, fn,
+                      "params: entry %d or its gradient lies on another device than entry 1; all of one call "
+                      "must lie on one",
+                      k + 1);
     if (p->dtype != params[0]->dtype || g->dtype != p->dtype || g->numel != p->numel)
-      return ax_error(L, fn, "params: entry %d is %s with a gradient of %s; all of one call must have one element type", k + 1,
-                      ax_dtype_name((ax_dtype)p->dtype), ax_dtype_name((ax_dtype)g->dtype));
+      return ax_error(
+          L, fn, "params: entry %d is %s with a gradient of %s; all of one call must have one element type",
+          k + 1, ax_dtype_name((ax_dtype)p->dtype), ax_dtype_name((ax_dtype)g->dtype));
     if (!ax_tensor_is_contiguous(p)) return ax_error(L, fn, "params: entry %d is not contiguous", k + 1);
     if (!ax_tensor_is_contiguous(g)) { /* the caller's own, through p.grad = g */
       ax_tensor **box;
       luaL_checkstack(L, 12, fn);
       box = ax_push_box(L); /* stays on the stack until the step is done */
-      if (ax_tensor_new_on(g->device, (ax_dtype)g->dtype, g->ndim, g->shape, box) != AX_OK || ax_copy(*box, g) != AX_OK) return ax_raise(L, fn);
+      if (ax_tensor_new_on(g->device, (ax_dtype)g->dtype, g->ndim, g->shape, box) != AX_OK ||
+          ax_copy(*box, g) != AX_OK)
+        return ax_raise(L, fn);
       g = *box;
     }
     lua_rawgeti(L, 3, k + 1);
-    if (!lua_istable(L, -1)) return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
-    segs[m] = (ax_segment){ .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage } };
+    if (!lua_istable(L, -1))
+      return ax_error(L, fn, "states: entry %d: expected a table, got %s", k + 1, ax_describe(L, -1));
+    segs[m] = (ax_segment){
+      .param = ax_data(p), .grad = ax_data(g), .n = p->numel, .home = { p->storage, g->storage }
+    };
     memset(&written[WRITTEN * m], 0, WRITTEN * sizeof *written);
     fill_segment(L, fn, kind, &h, k, p, skippable, &segs[m], &written[WRITTEN * m]);
     lua_pop(L, 1);
@@ -370,8 +402,11 @@ static int optim_step(lua_State *L)
     live.ran = live_field(L, 5, fn, "ran", AX_I64, 1, d, false);
   }
   for (int i = 0; i < WRITTEN * m; i++)
-    if (written[i]) ax_touch(written[i]); /* before the kernel: should it fail half-way, what was written counts */
-  if (m && ax_optim_step(written[0]->device, kind, (ax_dtype)written[0]->dtype, segs, m, &h, lua_istable(L, 5) ? &live : NULL) != AX_OK) return ax_raise(L, fn);
+    /* before the kernel: should it fail half-way, what was written counts */
+    if (written[i]) ax_touch(written[i]);
+  if (m && ax_optim_step(written[0]->device, kind, (ax_dtype)written[0]->dtype, segs, m, &h,
+                         lua_istable(L, 5) ? &live : NULL) != AX_OK)
+    return ax_raise(L, fn);
   for (int i = 0; i < m; i++)
     if (written[WRITTEN * i + 1]) written[WRITTEN * i]->work_edits = written[WRITTEN * i]->version->edits;
   for (int k = 0; k < n; k++) {
@@ -387,8 +422,8 @@ static int optim_step(lua_State *L)
 
 ax_capture *ax_check_capture(lua_State *L, int idx, const char *fn);
 
-/* core.capture_set_optim(capture, number, kind, hyper, ran): the numbers of an optimizer's step at the next replay, and how many steps have been taken since
- * it was recorded */
+/* core.capture_set_optim(capture, number, kind, hyper, ran): the numbers of an optimizer's step at
+ * the next replay, and how many steps have been taken since it was recorded */
 static int capture_set_optim(lua_State *L)
 {
   static const char fn[] = "capture_set_optim";
@@ -427,7 +462,8 @@ static ax_dtype norm_dtype(int n, ax_tensor *const *list)
   return AX_F32;
 }
 
-/* Do all lie on one device that is not the CPU?  Then a norm stays there, and nobody waits for it. */
+/* Do all lie on one device that is not the CPU?  Then a norm stays there, and nobody waits for
+ * it. */
 static bool on_a_device(int n, ax_tensor *const *list)
 {
   const ax_tensor *first = NULL;
@@ -439,7 +475,8 @@ static bool on_a_device(int n, ax_tensor *const *list)
   return first && first->device.kind != AX_CPU;
 }
 
-/* Fills box with the norm of the list, a 0-d tensor; where `wide` is not NULL it becomes the same in float64, for the caller to release. */
+/* Fills box with the norm of the list, a 0-d tensor; where `wide` is not NULL it becomes the same
+ * in float64, for the caller to release. */
 static ax_status norm_into_box(int n, ax_tensor *const *list, double p, ax_tensor **box, ax_tensor **wide)
 {
   ax_tensor *norm = NULL;
@@ -458,8 +495,9 @@ out:
   return st;
 }
 
-/* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d tensor: the norm before clipping, on the gradients'
- * device where they share one.  There the host waits for nothing, unless error_if_nonfinite makes it look. */
+/* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d
+ * tensor: the norm before clipping, on the gradients' device where they share one.  There the host
+ * waits for nothing, unless error_if_nonfinite makes it look. */
 static int clip_grad_norm_(lua_State *L)
 {
   static const char fn[] = "clip_grad_norm_";
@@ -490,15 +528,18 @@ static int clip_grad_norm_(lua_State *L)
   if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_raise(L, fn);
   if (strict || !there) {
     if (ax_item(*wide, &norm) != AX_OK) return ax_raise(L, fn);
-    if (strict && !isfinite(norm)) return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
+    if (strict && !isfinite(norm))
+      return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
   }
   if (there) st = ax_clip_all(n, grads, max_norm, *wide);
-  else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6)); /* also NaN, which spreads as in PyTorch */
+  /* also NaN, which spreads as in PyTorch */
+  else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6));
   return st == AX_OK ? 1 : ax_raise(L, fn);
 }
 
-/* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is none or all of them; else a string with a '1' or a '0'
- * for each.  The device is nil where they lie on several, or there are none. */
+/* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is
+ * none or all of them; else a string with a '1' or a '0' for each.  The device is nil where they
+ * lie on several, or there are none. */
 static int gradients(lua_State *L)
 {
   ax_tensor **grads;
@@ -525,7 +566,8 @@ static int gradients(lua_State *L)
   return 2;
 }
 
-/* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where one is then infinite or NaN */
+/* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where
+ * one is then infinite or NaN */
 static int unscale_grads_(lua_State *L)
 {
   static const char fn[] = "unscale_grads_";
@@ -540,7 +582,8 @@ static int unscale_grads_(lua_State *L)
   return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_raise(L, fn);
 }
 
-/* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see ax_scale_update */
+/* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see
+ * ax_scale_update */
 static int scale_update_(lua_State *L)
 {
   static const char fn[] = "scale_update_";
@@ -549,7 +592,8 @@ static int scale_update_(lua_State *L)
   ax_bind_enter(L);
   state = ax_check_tensor(L, 1, fn, "state");
   found = ax_check_tensor(L, 2, fn, "found");
-  const double growth = ax_check_number(L, 3, fn, "growth_factor"), backoff = ax_check_number(L, 4, fn, "backoff_factor");
+  const double growth = ax_check_number(L, 3, fn, "growth_factor"),
+               backoff = ax_check_number(L, 4, fn, "backoff_factor");
   const int64_t interval = ax_check_integer(L, 5, fn, "growth_interval", 1, INT64_C(1) << 53);
   return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_raise(L, fn);
 }
@@ -614,10 +658,19 @@ static int total_norm(lua_State *L)
 void ax_open_optim(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "optim_kinds", optim_kinds }, { "optim_needs", optim_needs }, { "optim_step", optim_step }, { "optim_hyper", optim_hyper }, { "gradients", gradients },
+    { "optim_kinds", optim_kinds },
+    { "optim_needs", optim_needs },
+    { "optim_step", optim_step },
+    { "optim_hyper", optim_hyper },
+    { "gradients", gradients },
     { "capture_set_optim", capture_set_optim },
-    { "clip_grad_norm_", clip_grad_norm_ }, { "unscale_grads_", unscale_grads_ }, { "scale_update_", scale_update_ },
-    { "clip_grad_value_", clip_grad_value_ }, { "scale_grads_", scale_grads_ }, { "grad_norm", grad_norm }, { "total_norm", total_norm },
+    { "clip_grad_norm_", clip_grad_norm_ },
+    { "unscale_grads_", unscale_grads_ },
+    { "scale_update_", scale_update_ },
+    { "clip_grad_value_", clip_grad_value_ },
+    { "scale_grads_", scale_grads_ },
+    { "grad_norm", grad_norm },
+    { "total_norm", total_norm },
     { NULL, NULL },
   };
   find_taken();

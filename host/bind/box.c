@@ -51,8 +51,9 @@ static bool find_handle(lua_State *L, int table, const ax_tensor *t)
   return false;
 }
 
-/* Gives the userdata on the stack top the table of hooks that lay in `former`.  Between a collection and the finaliser weak tables no
- * longer hold the former object, but still the table, which lives until then. */
+/* Gives the userdata on the stack top the table of hooks that lay in `former`.  Between a
+ * collection and the finaliser weak tables no longer hold the former object, but still the table,
+ * which lives until then. */
 static void move_environment(lua_State *L, const void *former, const void *box)
 {
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_environments);
@@ -90,6 +91,7 @@ ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn)
     return t;
   }
   box = ax_push_box(L);
-  if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK) ax_raise(L, fn);
+  if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK)
+    ax_raise(L, fn);
   return *box;
 }

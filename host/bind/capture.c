@@ -1,16 +1,21 @@
 /* bind/capture.c: recorded steps, as lua/accelerate/capture/step.lua uses them.
  *
- * The collector is paused while a step is recorded.  Finalisers that free tensors would do no harm by themselves: memory of the recording goes back to
- * its pool, where what was taken down later may overwrite it, as it would in the call itself; memory from outside is held by the recording where it
- * refers to it.  But when they run depends on how much garbage the script has made before, and with it would depend what the recording's memory
- * looks like; and a finaliser may be that of another recording, which calls the driver, or a function of the script that computes on the device, which
- * would be taken down and replayed for ever. */
+ * The collector is paused while a step is recorded.  Finalisers that free tensors would do no harm
+ * by themselves: memory of the recording goes back to its pool, where what was taken down later may
+ * overwrite it, as it would in the call itself; memory from outside is held by the recording where
+ * it refers to it.  But when they run depends on how much garbage the script has made before, and
+ * with it would depend what the recording's memory looks like; and a finaliser may be that of
+ * another recording, which calls the driver, or a function of the script that computes on the
+ * device, which would be taken down and replayed for ever. */
 #include "bind/bind.h"
 #include "capture.h"
 
 #include <stdio.h>
 
-typedef struct box { ax_capture *c; bool paused; } box;
+typedef struct box {
+  ax_capture *c;
+  bool paused;
+} box;
 
 static void resume(lua_State *L, box *b)
 {
@@ -113,11 +118,15 @@ static int same_bits(lua_State *L)
   lua_settop(L, 2);
   for (int k = 0; k < 2; k++) {
     ax_tensor *given = ax_check_tensor(L, k + 1, "same_bits", NULL), **box = ax_push_box(L);
-    if (ax_tensor_new((ax_dtype)given->dtype, given->ndim, given->shape, box) != AX_OK || ax_copy(*box, given) != AX_OK) return ax_raise(L, "same_bits");
+    if (ax_tensor_new((ax_dtype)given->dtype, given->ndim, given->shape, box) != AX_OK ||
+        ax_copy(*box, given) != AX_OK)
+      return ax_raise(L, "same_bits");
     t[k] = *box;
   }
-  same = t[0]->dtype == t[1]->dtype && t[0]->ndim == t[1]->ndim && memcmp(t[0]->shape, t[1]->shape, sizeof *t[0]->shape * (size_t)t[0]->ndim) == 0;
-  lua_pushboolean(L, same && memcmp(ax_data(t[0]), ax_data(t[1]), (size_t)t[0]->numel * ax_itemsize(t[0])) == 0);
+  same = t[0]->dtype == t[1]->dtype && t[0]->ndim == t[1]->ndim &&
+         memcmp(t[0]->shape, t[1]->shape, sizeof *t[0]->shape * (size_t)t[0]->ndim) == 0;
+  lua_pushboolean(L,
+                  same && memcmp(ax_data(t[0]), ax_data(t[1]), (size_t)t[0]->numel * ax_itemsize(t[0])) == 0);
   return 1;
 }
 
@@ -157,7 +166,8 @@ static int tensor_key(lua_State *L)
   const ax_tensor *t;
   ax_bind_enter(L);
   t = ax_check_tensor(L, 1, "tensor_key", "t");
-  lua_pushfstring(L, "%s%s%s%s", ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, shape, sizeof shape),
+  lua_pushfstring(L, "%s%s%s%s", ax_dtype_name((ax_dtype)t->dtype),
+                  ax_shape_text(t->ndim, t->shape, shape, sizeof shape),
                   ax_device_text(t->device, device, sizeof device), t->requires_grad ? "+" : "");
   return 1;
 }
@@ -169,7 +179,8 @@ static int tensor_place(lua_State *L)
   const double begin = (double)t->offset * (double)ax_itemsize(t);
   lua_pushnumber(L, (double)(uintptr_t)t->storage->data);
   lua_pushnumber(L, begin);
-  lua_pushnumber(L, begin + (double)t->numel * (double)ax_itemsize(t)); /* of contiguous ones; others are named by where they begin */
+  /* of contiguous ones; others are named by where they begin */
+  lua_pushnumber(L, begin + (double)t->numel * (double)ax_itemsize(t));
   return 3;
 }
 
@@ -188,12 +199,14 @@ static int capture_save(lua_State *L)
 static int capture_restore(lua_State *L)
 {
   ax_bind_enter(L);
-  if (ax_capture_restore(check_box(L, 1, "capture")->c, ax_check_pointer(L, 2, &state_class, "capture")) != AX_OK)
+  if (ax_capture_restore(check_box(L, 1, "capture")->c, ax_check_pointer(L, 2, &state_class, "capture")) !=
+      AX_OK)
     return ax_raise(L, "capture");
   return 0;
 }
 
-/* core.capture_differ(c, a, b) -> nil, or the storage's address (0: a generator) and the byte in it (-1: the gradient of the leaf there) */
+/* core.capture_differ(c, a, b) -> nil, or the storage's address (0: a generator) and the byte in it
+ * (-1: the gradient of the leaf there) */
 static int capture_differ(lua_State *L)
 {
   const void *storage;
@@ -210,9 +223,14 @@ static int capture_differ(lua_State *L)
 void ax_open_capture(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "capture_begin", capture_begin }, { "capture_end", capture_end }, { "capture_free", capture_free }, { "capture_fits", capture_fits },
-    { "capture_replay", capture_replay }, { "capture_info", capture_info }, { "capture_save", capture_save }, { "capture_restore", capture_restore },
-    { "capture_differ", capture_differ }, { "capture_leave_gradients", capture_leave_gradients }, { "capture_writes", capture_writes }, { "same_bits", same_bits }, { "is_recording", is_recording }, { "tensor_key", tensor_key }, { "tensor_place", tensor_place }, { NULL, NULL },
+    { "capture_begin", capture_begin },   { "capture_end", capture_end },
+    { "capture_free", capture_free },     { "capture_fits", capture_fits },
+    { "capture_replay", capture_replay }, { "capture_info", capture_info },
+    { "capture_save", capture_save },     { "capture_restore", capture_restore },
+    { "capture_differ", capture_differ }, { "capture_leave_gradients", capture_leave_gradients },
+    { "capture_writes", capture_writes }, { "same_bits", same_bits },
+    { "is_recording", is_recording },     { "tensor_key", tensor_key },
+    { "tensor_place", tensor_place },     { NULL, NULL },
   };
   ax_add_functions(L, functions);
   ax_open_class(L, &capture_class);

@@ -13,7 +13,8 @@
 
 static int lesser(int a, int b) { return a < b ? a : b; }
 
-/* Edits (insert, drop, replace, swap neighbours) between two short names, letters in either case. */
+/* Edits (insert, drop, replace, swap neighbours) between two short names, letters in either
+ * case. */
 static int edit_distance(const char *a, const char *b)
 {
   enum { MOST = 40 };
@@ -27,7 +28,8 @@ static int edit_distance(const char *a, const char *b)
     for (int j = 1; j <= nb; j++) {
       const int differs = (a[i - 1] | 32) != (b[j - 1] | 32);
       now[j] = lesser(lesser(last[j], now[j - 1]) + 1, last[j - 1] + differs);
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = lesser(now[j], before[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        now[j] = lesser(now[j], before[j - 2] + 1);
     }
   }
   return row[na % 3][nb];
@@ -54,32 +56,37 @@ const char *ax_describe(lua_State *L, int idx)
 
   if (idx < 0 && idx > LUA_REGISTRYINDEX) idx += lua_gettop(L) + 1;
   switch (lua_type(L, idx)) {
-    case LUA_TNONE: return lua_pushliteral(L, "nothing"), lua_tostring(L, -1);
-    case LUA_TSTRING:
-      if (lua_objlen(L, idx) > 40) return lua_pushfstring(L, "string \"%s...\"", (lua_pushlstring(L, lua_tostring(L, idx), 37), lua_tostring(L, -1)));
-      return lua_pushfstring(L, "string \"%s\"", lua_tostring(L, idx));
-    case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
-    case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
-    case LUA_TTABLE:
-      if (ax_is_options(L, idx, false)) {
-        lua_pushnil(L);
-        lua_next(L, idx);
-        lua_pop(L, 1);
-        return lua_type(L, -1) == LUA_TSTRING ? lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1)) : "a table";
-      }
-      if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
-      return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
-    case LUA_TUSERDATA:
-      if ((box = ax_to_box(L, idx))) {
-        if (!*box) return lua_pushliteral(L, "a tensor that was released"), lua_tostring(L, -1);
-        return lua_pushfstring(L, "tensor %s %s", ax_dtype_name((ax_dtype)(*box)->dtype),
-                               ax_shape_text((*box)->ndim, (*box)->shape, shape, sizeof shape));
-      } /* fall through */
-    default: return lua_pushstring(L, luaL_typename(L, idx)), lua_tostring(L, -1);
+  case LUA_TNONE: return lua_pushliteral(L, "nothing"), lua_tostring(L, -1);
+  case LUA_TSTRING:
+    if (lua_objlen(L, idx) > 40)
+      return lua_pushfstring(L, "string \"%s...\"",
+                             (lua_pushlstring(L, lua_tostring(L, idx), 37), lua_tostring(L, -1)));
+    return lua_pushfstring(L, "string \"%s\"", lua_tostring(L, idx));
+  case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
+  case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
+  case LUA_TTABLE:
+    if (ax_is_options(L, idx, false)) {
+      lua_pushnil(L);
+      lua_next(L, idx);
+      lua_pop(L, 1);
+      return lua_type(L, -1) == LUA_TSTRING
+                 ? lua_pushfstring(L, "a table with the key \"%s\"", lua_tostring(L, -1))
+                 : "a table";
+    }
+    if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
+    return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
+  case LUA_TUSERDATA:
+    if ((box = ax_to_box(L, idx))) {
+      if (!*box) return lua_pushliteral(L, "a tensor that was released"), lua_tostring(L, -1);
+      return lua_pushfstring(L, "tensor %s %s", ax_dtype_name((ax_dtype)(*box)->dtype),
+                             ax_shape_text((*box)->ndim, (*box)->shape, shape, sizeof shape));
+    } /* fall through */
+  default: return lua_pushstring(L, luaL_typename(L, idx)), lua_tostring(L, -1);
   }
 }
 
-/* "train.lua:12: ", the innermost line of the user's own: a call that goes through lua/accelerate is reported where it began. */
+/* "train.lua:12: ", the innermost line of the user's own: a call that goes through lua/accelerate
+ * is reported where it began. */
 static void push_where(lua_State *L)
 {
   char where[256] = "";
@@ -105,7 +112,8 @@ int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
 int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
   const char *got = ax_describe(L, idx);
-  if (arg > 0 && name) return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
+  if (arg > 0 && name)
+    return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
   if (arg > 0) return ax_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
   return ax_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
 }
@@ -123,7 +131,8 @@ int ax_raise(lua_State *L, const char *where)
     return lua_error(L);
   }
   push_where(L);
-  if (n && !(strncmp(message, where, n) == 0 && message[n] == ':')) lua_pushfstring(L, "%s: %s", where, message);
+  if (n && !(strncmp(message, where, n) == 0 && message[n] == ':'))
+    lua_pushfstring(L, "%s: %s", where, message);
   else lua_pushstring(L, message);
   lua_concat(L, 2);
   return lua_error(L);
@@ -147,8 +156,10 @@ int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name
   if (!ax_to_integer(L, idx, &v)) return ax_arg_error(L, fn, named ? 0 : idx, name, "an integer", idx);
   if (v < least || v > most) {
     if (most >= (int64_t)EXACT)
-      return ax_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least, (long long)v);
-    return ax_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least, (long long)most, (long long)v);
+      return ax_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least,
+                      (long long)v);
+    return ax_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least,
+                    (long long)most, (long long)v);
   }
   return v;
 }
@@ -174,10 +185,13 @@ static const char *const dtype_names[] = {
 ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_dtype d = AX_F32;
-  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
+  if (lua_type(L, idx) != LUA_TSTRING)
+    return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
   if (ax_dtype_parse(lua_tostring(L, idx), &d) != AX_OK) {
     const char *near = ax_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
-    if (near) ax_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name, lua_tostring(L, idx), near);
+    if (near)
+      ax_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name, lua_tostring(L, idx),
+               near);
     ax_error(L, fn, "%s: %s", name, ax_last_error());
   }
   return d;
@@ -202,7 +216,8 @@ ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *nam
 {
   ax_device d = { AX_CPU, 0 };
   const ax_backend *backend;
-  if (lua_type(L, idx) != LUA_TSTRING) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
+  if (lua_type(L, idx) != LUA_TSTRING)
+    return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
   if (!ax_device_parse(lua_tostring(L, idx), &d))
     ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"", name, lua_tostring(L, idx));
   if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_raise(L, fn);
@@ -231,7 +246,9 @@ ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
 {
   ax_tensor **box = ax_to_box(L, idx);
   if (!box) return NULL;
-  if (!*box) ax_error(L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
+  if (!*box)
+    ax_error(L, fn,
+             "this tensor was released (by core.release, or at the end of a scope that did not return it)");
   return *box;
 }
 
@@ -266,7 +283,8 @@ void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *
   while (lua_next(L, idx)) {
     bool known = false;
     lua_pop(L, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) ax_error(L, fn, "options: expected names as keys, got %s", ax_describe(L, -1));
+    if (lua_type(L, -1) != LUA_TSTRING)
+      ax_error(L, fn, "options: expected names as keys, got %s", ax_describe(L, -1));
     for (int i = 0; i < n && !known; i++) known = strcmp(lua_tostring(L, -1), names[i]) == 0;
     if (!known) {
       const char *given = lua_tostring(L, -1), *near = ax_nearest(given, names, n);
@@ -284,7 +302,8 @@ void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *
   }
 }
 
-/* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and options. */
+/* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and
+ * options. */
 int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
 {
   const int n = (int)lua_objlen(L, idx);
@@ -293,12 +312,14 @@ int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int ar
   lua_pushnil(L);
   while (lua_next(L, idx)) {
     if (lua_type(L, -2) != LUA_TNUMBER)
-      return ax_error(L, fn, "%s: a list must not hold named entries (\"%s\"); give options in a table of their own", name,
-                      lua_tostring(L, (lua_pushvalue(L, -2), -1)));
+      return ax_error(L, fn,
+                      "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
+                      name, lua_tostring(L, (lua_pushvalue(L, -2), -1)));
     keys++;
     lua_pop(L, 1);
   }
-  if (n > AX_MAX_DIMS) return ax_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
+  if (n > AX_MAX_DIMS)
+    return ax_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
   if (keys != n) return ax_error(L, fn, "%s: the list has holes", name);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
@@ -316,10 +337,14 @@ int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *s
   int n = 0;
   if (last == first && lua_istable(L, first)) n = ax_read_list(L, first, fn, "shape", first, shape);
   else {
-    if (last < first) return ax_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
-    if (last - first + 1 > AX_MAX_DIMS) return ax_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1, AX_MAX_DIMS);
+    if (last < first)
+      return ax_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
+    if (last - first + 1 > AX_MAX_DIMS)
+      return ax_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1,
+                      AX_MAX_DIMS);
     for (int i = first; i <= last; i++)
-      if (!ax_to_integer(L, i, &shape[n++])) return ax_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
+      if (!ax_to_integer(L, i, &shape[n++]))
+        return ax_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
   }
   for (int i = 0; i < n; i++)
     if (shape[i] < 0) return ax_error(L, fn, "size %d is negative: %lld", i + 1, (long long)shape[i]);

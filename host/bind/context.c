@@ -1,10 +1,13 @@
-/* bind/context.c: what holds inside tensor.no_grad, enable_grad, autocast and scope, and for which coroutine.
+/* bind/context.c: what holds inside tensor.no_grad, enable_grad, autocast and scope, and for which
+ * coroutine.
  *
- * A context belongs to the coroutine that opened it.  When that one yields, its contexts are closed for whoever runs on, and when it is
- * resumed they hold again.  Lua reports neither moment; but the state matters only to calls into the binding, each of which says which
- * coroutine it comes from: ax_bind_enter calls ax_context_switch when that is another one than at the last call.
+ * A context belongs to the coroutine that opened it.  When that one yields, its contexts are closed
+ * for whoever runs on, and when it is resumed they hold again.  Lua reports neither moment; but the
+ * state matters only to calls into the binding, each of which says which coroutine it comes from:
+ * ax_bind_enter calls ax_context_switch when that is another one than at the last call.
  *
- * Open contexts stand in a stack, the innermost last.  Those of coroutines that wait are parked beside it. */
+ * Open contexts stand in a stack, the innermost last.  Those of coroutines that wait are parked
+ * beside it. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
@@ -26,7 +29,10 @@ static void go_in(ax_context *c)
   switch (c->kind) {
   case AX_CONTEXT_GRAD: c->grad = ax_grad_set_enabled(c->grad); break;
   case AX_CONTEXT_AUTOCAST: c->cast = ax_autocast_enter(c->cast); break;
-  case AX_CONTEXT_SCOPE: ax_bind.scope = c->scope; c->scope = scope; break;
+  case AX_CONTEXT_SCOPE:
+    ax_bind.scope = c->scope;
+    c->scope = scope;
+    break;
   }
 }
 
@@ -67,7 +73,8 @@ static void forget_owner(lua_State *L, const ax_context *c)
   lua_pop(L, 1);
 }
 
-/* The coroutine of a parked context, or NULL when it was collected: another one may stand at its address by now. */
+/* The coroutine of a parked context, or NULL when it was collected: another one may stand at its
+ * address by now. */
 static lua_State *waiting(lua_State *L, const ax_context *c)
 {
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_waiting);

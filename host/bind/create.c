@@ -1,4 +1,5 @@
-/* bind/create.c: constructors.  Sizes come as several numbers or as one list, options in a table at the end. */
+/* bind/create.c: constructors.  Sizes come as several numbers or as one list, options in a table at
+ * the end. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -11,8 +12,9 @@ typedef struct factory {
   ax_generator *gen;
 } factory;
 
-/* Reads the options at the end, if there are any; returns the last index of what stands before them.  An empty table counts as
- * options only after more than `least` + 1 arguments: zeros({}) is a 0-d tensor. */
+/* Reads the options at the end, if there are any; returns the last index of what stands before
+ * them.  An empty table counts as options only after more than `least` + 1 arguments: zeros({}) is
+ * a 0-d tensor. */
 static int read_options(lua_State *L, const char *fn, bool random, int least, factory *f)
 {
   static const char *const names[] = { "dtype", "device", "requires_grad", "generator" };
@@ -28,7 +30,8 @@ static int read_options(lua_State *L, const char *fn, bool random, int least, fa
   lua_getfield(L, last, "requires_grad");
   if (!lua_isnil(L, -1)) f->requires_grad = ax_check_boolean(L, -1, fn, "requires_grad");
   lua_getfield(L, last, "generator");
-  if (random && !lua_isnil(L, -1)) f->gen = ax_check_generator(L, -1, fn, "generator"); /* the options table holds it */
+  /* the options table holds it */
+  if (random && !lua_isnil(L, -1)) f->gen = ax_check_generator(L, -1, fn, "generator");
   lua_settop(L, last);
   return last - 1;
 }
@@ -48,8 +51,10 @@ static int finish(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 
 static void set_all(lua_State *L, const char *fn, ax_tensor *t, double v)
 {
-  if (!ax_number_fits((ax_dtype)t->dtype, v)) ax_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
-  if (v == 0 && t->device.kind == AX_CPU && !signbit(v)) memset(ax_data(t), 0, (size_t)t->numel * ax_itemsize(t));
+  if (!ax_number_fits((ax_dtype)t->dtype, v))
+    ax_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
+  if (v == 0 && t->device.kind == AX_CPU && !signbit(v))
+    memset(ax_data(t), 0, (size_t)t->numel * ax_itemsize(t));
   else if (ax_fill(t, v) != AX_OK) ax_raise(L, fn);
 }
 
@@ -62,14 +67,16 @@ static void run_into(lua_State *L, const char *fn, ax_op op, const ax_args *a, a
 static void uniform(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
   const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
-  if (!ax_is_float((ax_dtype)t->dtype)) ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
+  if (!ax_is_float((ax_dtype)t->dtype))
+    ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_UNIFORM, &a, t);
 }
 
 static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
   const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
-  if (!ax_is_float((ax_dtype)t->dtype)) ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
+  if (!ax_is_float((ax_dtype)t->dtype))
+    ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_NORMAL, &a, t);
 }
 
@@ -77,17 +84,18 @@ static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 
 typedef enum { MAKE_EMPTY, MAKE_ZEROS, MAKE_ONES, MAKE_RAND, MAKE_RANDN } maker;
 static const char *const maker_names[] = { "empty", "zeros", "ones", "rand", "randn" };
-static const char *const like_names[] = { "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like" };
+static const char *const like_names[] = { "empty_like", "zeros_like", "ones_like", "rand_like",
+                                          "randn_like" };
 
 static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndim, const int64_t *shape)
 {
   ax_tensor *t = push_new(L, fn, f, ndim, shape);
   switch (m) {
-    case MAKE_EMPTY: break;
-    case MAKE_ZEROS: set_all(L, fn, t, 0); break;
-    case MAKE_ONES: set_all(L, fn, t, 1); break;
-    case MAKE_RAND: uniform(L, fn, f, t); break;
-    case MAKE_RANDN: normal(L, fn, f, t); break;
+  case MAKE_EMPTY: break;
+  case MAKE_ZEROS: set_all(L, fn, t, 0); break;
+  case MAKE_ONES: set_all(L, fn, t, 1); break;
+  case MAKE_RAND: uniform(L, fn, f, t); break;
+  case MAKE_RANDN: normal(L, fn, f, t); break;
   }
   return finish(L, fn, f, t);
 }
@@ -127,7 +135,8 @@ static int make_like(lua_State *L)
 static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool infer)
 {
   const int type = lua_type(L, idx);
-  if (type != LUA_TNUMBER && type != LUA_TBOOLEAN) return ax_arg_error(L, fn, idx, "value", "a number or a boolean", idx);
+  if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
+    return ax_arg_error(L, fn, idx, "value", "a number or a boolean", idx);
   if (infer && !f->has_dtype && type == LUA_TBOOLEAN) f->dtype = AX_BOOL;
   return type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
 }
@@ -162,7 +171,8 @@ static int full_like(lua_State *L)
   x = ax_check_tensor(L, 1, "full_like", "x");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
-  if (read_options(L, "full_like", false, 1, &f) != 2) return ax_error(L, "full_like", "expected a tensor, a value and options");
+  if (read_options(L, "full_like", false, 1, &f) != 2)
+    return ax_error(L, "full_like", "expected a tensor, a value and options");
   v = fill_value(L, 2, "full_like", &f, false);
   t = push_new(L, "full_like", &f, x->ndim, x->shape);
   set_all(L, "full_like", t, v);
@@ -171,7 +181,8 @@ static int full_like(lua_State *L)
 
 /* ---- sequences */
 
-/* arange(n), arange(start, stop), arange(start, stop, step): without stop; int64 when all are integral */
+/* arange(n), arange(start, stop), arange(start, stop, step): without stop; int64 when all are
+ * integral */
 static int arange(lua_State *L)
 {
   factory f = { .dtype = AX_I64, .device = ax_bind.device };
@@ -182,16 +193,22 @@ static int arange(lua_State *L)
 
   ax_bind_enter(L);
   last = read_options(L, "arange", false, 0, &f);
-  if (last < 1 || last > 3) return ax_error(L, "arange", "expected (stop), (start, stop) or (start, stop, step), got %d arguments", last);
+  if (last < 1 || last > 3)
+    return ax_error(L, "arange", "expected (stop), (start, stop) or (start, stop, step), got %d arguments",
+                    last);
   for (int i = 1; i <= last; i++) {
-    const double x = ax_check_number(L, i, "arange", last == 1 || i == 2 ? "stop" : i == 1 ? "start" : "step");
+    const double x = ax_check_number(L, i, "arange",
+                                     last == 1 || i == 2 ? "stop"
+                                     : i == 1            ? "start"
+                                                         : "step");
     if (!isfinite(x)) return ax_arg_error(L, "arange", i, NULL, "a finite number", i);
     if (!f.has_dtype && !ax_to_integer(L, i, &whole)) f.dtype = AX_F32;
     v[last == 1 ? 1 : i - 1] = x;
   }
   if (v[2] == 0) return ax_error(L, "arange", "step must not be 0");
   if (v[2] > 0 ? v[1] < v[0] : v[1] > v[0])
-    return ax_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0], v[1], v[2]);
+    return ax_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0],
+                    v[1], v[2]);
   count = ceil((v[1] - v[0]) / v[2]);
   if (count > 0x1p53) return ax_error(L, "arange", "%g elements are too many", count);
   n = (int64_t)count;
@@ -206,7 +223,8 @@ static int arange(lua_State *L)
   return finish(L, "arange", &f, t);
 }
 
-/* A CPU tensor of f's type and the given shape, for constructors that write elements themselves; land copies it to the device. */
+/* A CPU tensor of f's type and the given shape, for constructors that write elements themselves;
+ * land copies it to the device. */
 static ax_tensor *push_draft(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
   factory here = *f;
@@ -233,15 +251,18 @@ static int linspace(lua_State *L)
   ax_tensor *t;
 
   ax_bind_enter(L);
-  if (read_options(L, "linspace", false, 2, &f) != 3) return ax_error(L, "linspace", "expected (start, stop, steps) and options");
+  if (read_options(L, "linspace", false, 2, &f) != 3)
+    return ax_error(L, "linspace", "expected (start, stop, steps) and options");
   start = ax_check_number(L, 1, "linspace", "start");
   stop = ax_check_number(L, 2, "linspace", "stop");
   n = ax_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
-  if (!ax_is_float(f.dtype)) return ax_error(L, "linspace", "expected a floating-point element type, got %s", ax_dtype_name(f.dtype));
+  if (!ax_is_float(f.dtype))
+    return ax_error(L, "linspace", "expected a floating-point element type, got %s", ax_dtype_name(f.dtype));
   t = push_draft(L, "linspace", &f, 1, &n);
   step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
   for (int64_t i = 0; i < n; i++)
-    ax_store_double(f.dtype, ax_data(t), i, i < (n + 1) / 2 ? start + step * (double)i : stop - step * (double)(n - 1 - i));
+    ax_store_double(f.dtype, ax_data(t), i,
+                    i < (n + 1) / 2 ? start + step * (double)i : stop - step * (double)(n - 1 - i));
   return land(L, "linspace", &f, t);
 }
 
@@ -260,13 +281,15 @@ static int eye(lua_State *L)
   shape[1] = last == 2 ? ax_check_integer(L, 2, "eye", "m", 0, INT64_C(1) << 53) : shape[0];
   t = push_draft(L, "eye", &f, 2, shape);
   set_all(L, "eye", t, 0);
-  for (int64_t i = 0; i < shape[0] && i < shape[1]; i++) ax_store_double(f.dtype, ax_data(t), i * shape[1] + i, 1);
+  for (int64_t i = 0; i < shape[0] && i < shape[1]; i++)
+    ax_store_double(f.dtype, ax_data(t), i * shape[1] + i, 1);
   return land(L, "eye", &f, t);
 }
 
 /* ---- random integers */
 
-/* randint(low, high, shape), randint(high, shape): low <= value < high, int64 unless told otherwise */
+/* randint(low, high, shape), randint(high, shape): low <= value < high, int64 unless told
+ * otherwise */
 static int randint(lua_State *L)
 {
   factory f = { .dtype = AX_I64, .device = ax_bind.device };
@@ -276,17 +299,24 @@ static int randint(lua_State *L)
 
   ax_bind_enter(L);
   last = read_options(L, "randint", true, 2, &f);
-  if (last < 2) return ax_error(L, "randint", "expected (low, high, shape) or (high, shape), got %d arguments", last);
+  if (last < 2)
+    return ax_error(L, "randint", "expected (low, high, shape) or (high, shape), got %d arguments", last);
   if (lua_istable(L, 2)) first = 2;
   else low = ax_check_integer(L, 1, "randint", "low", -(INT64_C(1) << 53), INT64_C(1) << 53);
   high = ax_check_integer(L, first - 1, "randint", "high", -(INT64_C(1) << 53), INT64_C(1) << 53);
-  if (low >= high) return ax_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low, (long long)high);
-  if (!ax_number_fits(f.dtype, (double)low) || !ax_number_fits(f.dtype, (double)(high - 1)) || f.dtype == AX_BOOL)
-    return ax_error(L, "randint", "values from %lld to %lld do not fit %s", (long long)low, (long long)high - 1, ax_dtype_name(f.dtype));
-  if (last < first) return ax_error(L, "randint", "argument %d (shape): expected sizes, or a list of them, got nothing", first);
+  if (low >= high)
+    return ax_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low, (long long)high);
+  if (!ax_number_fits(f.dtype, (double)low) || !ax_number_fits(f.dtype, (double)(high - 1)) ||
+      f.dtype == AX_BOOL)
+    return ax_error(L, "randint", "values from %lld to %lld do not fit %s", (long long)low,
+                    (long long)high - 1, ax_dtype_name(f.dtype));
+  if (last < first)
+    return ax_error(L, "randint", "argument %d (shape): expected sizes, or a list of them, got nothing",
+                    first);
   n = ax_check_sizes(L, first, last, "randint", shape);
   t = push_new(L, "randint", &f, n, shape);
-  run_into(L, "randint", AX_OP_RANDINT, &(ax_args){ .a = { .i = { low, high }, .n_list = -1, .gen = f.gen } }, t);
+  run_into(L, "randint", AX_OP_RANDINT, &(ax_args){ .a = { .i = { low, high }, .n_list = -1, .gen = f.gen } },
+           t);
   return finish(L, "randint", &f, t);
 }
 
@@ -297,7 +327,8 @@ static int randperm(lua_State *L)
   ax_tensor *t;
 
   ax_bind_enter(L);
-  if (read_options(L, "randperm", true, 0, &f) != 1) return ax_error(L, "randperm", "expected (n) and options");
+  if (read_options(L, "randperm", true, 0, &f) != 1)
+    return ax_error(L, "randperm", "expected (n) and options");
   n = ax_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
   if (f.dtype != AX_I64) return ax_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));
   t = push_new(L, "randperm", &f, 1, &n);
@@ -308,8 +339,8 @@ static int randperm(lua_State *L)
 void ax_open_create(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "full", full }, { "full_like", full_like }, { "arange", arange }, { "linspace", linspace }, { "eye", eye },
-    { "randint", randint }, { "randperm", randperm }, { NULL, NULL },
+    { "full", full }, { "full_like", full_like }, { "arange", arange },     { "linspace", linspace },
+    { "eye", eye },   { "randint", randint },     { "randperm", randperm }, { NULL, NULL },
   };
   ax_add_functions(L, functions);
   for (int m = MAKE_EMPTY; m <= MAKE_RANDN; m++) {

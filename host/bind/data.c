@@ -1,5 +1,5 @@
-/* bind/data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens, core.read_image, core.decode_image,
- * core._image_resize, core._image_crop. */
+/* bind/data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens,
+ * core.read_image, core.decode_image, core._image_resize, core._image_crop. */
 #include "bind/bind.h"
 #include "io.h"
 
@@ -9,7 +9,8 @@ static const char *check_path(lua_State *L, const char *fn)
   const char *path;
   if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
   path = lua_tolstring(L, 1, &n);
-  if (n == 0 || strlen(path) != n) ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
+  if (n == 0 || strlen(path) != n)
+    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
   return path;
 }
 
@@ -69,7 +70,8 @@ static int read_npz(lua_State *L)
 static const ax_class csv_class;
 static ax_csv *check_csv(lua_State *L, const char *fn) { return ax_check_pointer(L, 1, &csv_class, fn); }
 
-/* core._csv(path, delimiter, quote, skip) -> file; characters as strings of one byte, quote "" for none */
+/* core._csv(path, delimiter, quote, skip) -> file; characters as strings of one byte, quote "" for
+ * none */
 static int csv_read(lua_State *L)
 {
   ax_csv_options o;
@@ -113,7 +115,8 @@ static int csv_row(lua_State *L)
   return 1;
 }
 
-/* file:column(k, first, name, kind, dtype) -> tensor or list of strings; rows from `first` on; kind: "guess", "text" or "typed" */
+/* file:column(k, first, name, kind, dtype) -> tensor or list of strings; rows from `first` on;
+ * kind: "guess", "text" or "typed" */
 static int csv_column(lua_State *L)
 {
   static const char *const kinds[] = { "guess", "text", "typed", NULL };
@@ -144,13 +147,18 @@ static void clear_csv(lua_State *L, void *object)
   *csv = NULL;
 }
 
-static const luaL_Reg csv_methods[] = { { "size", csv_size }, { "row", csv_row }, { "column", csv_column }, { NULL, NULL } };
+static const luaL_Reg csv_methods[] = {
+  { "size", csv_size }, { "row", csv_row }, { "column", csv_column }, { NULL, NULL }
+};
 static const ax_class csv_class = { "a csv reader", sizeof(ax_csv *), clear_csv, csv_methods };
 
 /* ---- tokens */
 
 static const ax_class tokens_class;
-static ax_tokens *check_tokens(lua_State *L, int idx, const char *fn) { return ax_check_pointer(L, idx, &tokens_class, fn); }
+static ax_tokens *check_tokens(lua_State *L, int idx, const char *fn)
+{
+  return ax_check_pointer(L, idx, &tokens_class, fn);
+}
 
 /* core._tokens(path, bytes of a token or 0, header or -1) -> shard */
 static int tokens_open(lua_State *L)
@@ -161,7 +169,8 @@ static int tokens_open(lua_State *L)
   ax_bind_enter(L);
   path = check_path(L, "TokenDataset");
   box = ax_push_object(L, &tokens_class);
-  if (ax_tokens_open(path, luaL_checkinteger(L, 2), (int64_t)luaL_checknumber(L, 3), box) != AX_OK) return ax_raise(L, "TokenDataset");
+  if (ax_tokens_open(path, luaL_checkinteger(L, 2), (int64_t)luaL_checknumber(L, 3), box) != AX_OK)
+    return ax_raise(L, "TokenDataset");
   return 1;
 }
 
@@ -174,8 +183,8 @@ static int tokens_size(lua_State *L)
   return 2;
 }
 
-/* core._token_windows(shards, which, at, length) -> x, y: int64 [n, length]; window i is `length` tokens of shard which[i] (from 1) from place
- * at[i] (from 0), y the same one token later */
+/* core._token_windows(shards, which, at, length) -> x, y: int64 [n, length]; window i is `length`
+ * tokens of shard which[i] (from 1) from place at[i] (from 0), y the same one token later */
 static int token_windows(lua_State *L)
 {
   static const char fn[] = "TokenDataset";
@@ -188,7 +197,8 @@ static int token_windows(lua_State *L)
   shape[1] = x_stride = ax_check_integer(L, 4, fn, "length", 1, INT64_C(1) << 40);
   x = ax_push_result(L);
   y = ax_push_result(L);
-  if (ax_tensor_new(AX_I64, 2, shape, x) != AX_OK || ax_tensor_new(AX_I64, 2, shape, y) != AX_OK) return ax_raise(L, fn);
+  if (ax_tensor_new(AX_I64, 2, shape, x) != AX_OK || ax_tensor_new(AX_I64, 2, shape, y) != AX_OK)
+    return ax_raise(L, fn);
   for (int64_t i = 0; i < shape[0]; i++) {
     int64_t at, *to = (int64_t *)ax_data(*x) + i * x_stride;
     const ax_tokens *t;
@@ -197,8 +207,8 @@ static int token_windows(lua_State *L)
     t = check_tokens(L, -1, fn);
     lua_rawgeti(L, 3, (int)i + 1);
     if (!ax_to_integer(L, -1, &at) || at < 0 || at + shape[1] >= ax_tokens_count(t))
-      return ax_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1], ax_describe(L, -1),
-                      (long long)ax_tokens_count(t));
+      return ax_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1],
+                      ax_describe(L, -1), (long long)ax_tokens_count(t));
     if (ax_tokens_copy(t, at, shape[1], to) != AX_OK ||
         ax_tokens_copy(t, at + 1, shape[1], (int64_t *)ax_data(*y) + i * x_stride) != AX_OK)
       return ax_raise(L, fn);
@@ -215,11 +225,13 @@ static void clear_tokens(lua_State *L, void *object)
 }
 
 static const luaL_Reg tokens_methods[] = { { "size", tokens_size }, { NULL, NULL } };
-static const ax_class tokens_class = { "a file of tokens", sizeof(ax_tokens *), clear_tokens, tokens_methods };
+static const ax_class tokens_class = { "a file of tokens", sizeof(ax_tokens *), clear_tokens,
+                                       tokens_methods };
 
 /* ---- pictures */
 
-/* read_image(path, channels) -> uint8 [channels, height, width]; channels 0: as the file has them */
+/* read_image(path, channels) -> uint8 [channels, height, width]; channels 0: as the file has
+ * them */
 static int read_image(lua_State *L)
 {
   const char *path;
@@ -243,7 +255,8 @@ static int decode_image(lua_State *L)
   size_t n;
 
   ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, "decode_image", 1, "bytes", "a string with a JPEG or PNG file", 1);
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return ax_arg_error(L, "decode_image", 1, "bytes", "a string with a JPEG or PNG file", 1);
   bytes = lua_tolstring(L, 1, &n);
   channels = luaL_optinteger(L, 2, 0);
   box = ax_push_result(L);
@@ -268,7 +281,8 @@ static int image_resize(lua_State *L)
   return 1;
 }
 
-/* core._image_crop(image, top, left, height, width, flip, fill): top and left count from 0 and may be negative */
+/* core._image_crop(image, top, left, height, width, flip, fill): top and left count from 0 and may
+ * be negative */
 static int image_crop(lua_State *L)
 {
   const int64_t most = INT64_C(1) << 28;
@@ -278,17 +292,26 @@ static int image_crop(lua_State *L)
   ax_bind_enter(L);
   lua_settop(L, 7);
   t = ax_check_tensor(L, 1, "crop", "image");
-  for (int i = 0; i < 4; i++) v[i] = ax_check_integer(L, i + 2, "crop", i < 2 ? "place" : "size", i < 2 ? -most : 1, most);
+  for (int i = 0; i < 4; i++)
+    v[i] = ax_check_integer(L, i + 2, "crop", i < 2 ? "place" : "size", i < 2 ? -most : 1, most);
   box = ax_push_result(L);
-  if (ax_image_crop(t, v[0], v[1], v[2], v[3], lua_toboolean(L, 6), luaL_optnumber(L, 7, 0), box) != AX_OK) return ax_raise(L, "crop");
+  if (ax_image_crop(t, v[0], v[1], v[2], v[3], lua_toboolean(L, 6), luaL_optnumber(L, 7, 0), box) != AX_OK)
+    return ax_raise(L, "crop");
   return 1;
 }
 
 void ax_open_data(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "read_npy", read_npy }, { "read_npz", read_npz }, { "_csv", csv_read }, { "_tokens", tokens_open }, { "_token_windows", token_windows },
-    { "read_image", read_image }, { "decode_image", decode_image }, { "_image_resize", image_resize }, { "_image_crop", image_crop },
+    { "read_npy", read_npy },
+    { "read_npz", read_npz },
+    { "_csv", csv_read },
+    { "_tokens", tokens_open },
+    { "_token_windows", token_windows },
+    { "read_image", read_image },
+    { "decode_image", decode_image },
+    { "_image_resize", image_resize },
+    { "_image_crop", image_crop },
     { NULL, NULL },
   };
 

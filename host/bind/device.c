@@ -6,7 +6,8 @@
 
 /* ---- pinned memory */
 
-/* x:pin_memory(): x's elements in memory that a device reads and writes by itself; x itself when it lies there. */
+/* x:pin_memory(): x's elements in memory that a device reads and writes by itself; x itself when it
+ * lies there. */
 static int pin_memory(lua_State *L)
 {
   ax_tensor *t, **box;
@@ -30,8 +31,9 @@ static int is_pinned(lua_State *L)
 
 /* ---- batches sent ahead */
 
-/* core._send(t, device) -> the tensor there, not to be used before core._arrive(device, ticket), and the ticket; nothing where the ordinary way must
- * be taken: t lies on a device already or wants gradients, or the device sends nothing ahead */
+/* core._send(t, device) -> the tensor there, not to be used before core._arrive(device, ticket),
+ * and the ticket; nothing where the ordinary way must be taken: t lies on a device already or wants
+ * gradients, or the device sends nothing ahead */
 static int send(lua_State *L)
 {
   uint64_t ticket = 0;
@@ -53,13 +55,16 @@ static int arrive(lua_State *L)
   ax_device d;
   ax_bind_enter(L);
   d = ax_check_device(L, 1, "_arrive", "device");
-  if (ax_device_arrive(d, (uint64_t)ax_check_integer(L, 2, "_arrive", "ticket", 0, INT64_C(1) << 53)) != AX_OK) return ax_raise(L, "_arrive");
+  if (ax_device_arrive(d, (uint64_t)ax_check_integer(L, 2, "_arrive", "ticket", 0, INT64_C(1) << 53)) !=
+      AX_OK)
+    return ax_raise(L, "_arrive");
   return 0;
 }
 
 /* ---- what is live */
 
-/* "train.lua:31 (linear)": the innermost line outside the library, and the function of the core that is at work. */
+/* "train.lua:31 (linear)": the innermost line outside the library, and the function of the core
+ * that is at work. */
 static const char *where(void)
 {
   static _Thread_local char text[96];
@@ -77,8 +82,9 @@ static const char *where(void)
   return text;
 }
 
-/* core._memory_groups(device, most) -> a list of { where, bytes, live }: the tensors of 1 MB and more, by line and size, largest first; and
- * a list of { blocks, bytes } of the smaller ones: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB */
+/* core._memory_groups(device, most) -> a list of { where, bytes, live }: the tensors of 1 MB and
+ * more, by line and size, largest first; and a list of { blocks, bytes } of the smaller ones: up to
+ * 1 KB, 8 KB, 64 KB, 256 KB, 1 MB */
 static int memory_groups(lua_State *L)
 {
   ax_memory_group list[64];
@@ -134,16 +140,23 @@ static int is_loaded(lua_State *L)
 {
   ax_device d;
   ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d)) return ax_arg_error(L, "_loaded", 1, "kind", "\"cpu\" or \"cuda\"", 1);
+  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d))
+    return ax_arg_error(L, "_loaded", 1, "kind", "\"cpu\" or \"cuda\"", 1);
   lua_pushboolean(L, ax_backend_loaded(d.kind));
   return 1;
 }
 
 void ax_open_device(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "_send", send }, { "_arrive", arrive }, { "_memory_groups", memory_groups },
-                                         { "_cuda_environment", cuda_environment }, { "_loaded", is_loaded }, { NULL, NULL } };
-  static const luaL_Reg methods[] = { { "pin_memory", pin_memory }, { "is_pinned", is_pinned }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "_send", send },
+                                        { "_arrive", arrive },
+                                        { "_memory_groups", memory_groups },
+                                        { "_cuda_environment", cuda_environment },
+                                        { "_loaded", is_loaded },
+                                        { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "pin_memory", pin_memory },
+                                      { "is_pinned", is_pinned },
+                                      { NULL, NULL } };
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);
   ax_memory_set_where(where);

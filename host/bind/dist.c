@@ -1,4 +1,5 @@
-/* bind/dist.c: process groups in Lua (core.dist), and the script line that messages about ranks name. */
+/* bind/dist.c: process groups in Lua (core.dist), and the script line that messages about ranks
+ * name. */
 #include "bind/group.h"
 
 #include <stdio.h>
@@ -6,7 +7,7 @@
 #include "bind/bind.h"
 #include "dist.h"
 
-/* ---- script lines ------------------------------------------------------------------------------------------------------- */
+/* ---- script lines ---------------------------------------------------------------------------- */
 
 static char library_dir[4100]; /* "@.../lua/accelerate/": how the sources of the library's own frames begin */
 
@@ -31,25 +32,24 @@ const char *ax_bind_where(lua_State *L, char *buf, size_t size)
     const char *name;
     size_t long_by;
     lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || ax_bind_in_library(ar.source))
-      continue;
+    if (ar.currentline <= 0 || ax_bind_in_library(ar.source)) continue;
     name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
-    long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0; /* the end of a path says more than its beginning */
+    /* the end of a path says more than its beginning */
+    long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0;
     snprintf(buf, size, "%s%s:%d", long_by ? "..." : "", name + (long_by ? long_by + 3 : 0), ar.currentline);
     break;
   }
   return buf;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------------------ */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 static void enter(lua_State *L)
 {
   char where[128];
 
   ax_bind_enter(L);
-  if (ax_dist_world()->size > 1)
-    ax_dist_set_where(ax_bind_where(L, where, sizeof where));
+  if (ax_dist_world()->size > 1) ax_dist_set_where(ax_bind_where(L, where, sizeof where));
 }
 
 static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
@@ -57,9 +57,9 @@ static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
   ax_reduction r = AX_SUM;
   size_t n;
 
-  if (lua_isnoneornil(L, idx))
-    return r;
-  if (lua_type(L, idx) != LUA_TSTRING || !lua_tolstring(L, idx, &n) || ax_reduction_parse(lua_tostring(L, idx), &r) != AX_OK)
+  if (lua_isnoneornil(L, idx)) return r;
+  if (lua_type(L, idx) != LUA_TSTRING || !lua_tolstring(L, idx, &n) ||
+      ax_reduction_parse(lua_tostring(L, idx), &r) != AX_OK)
     ax_arg_error(L, fn, idx, "op", "one of sum, mean, max, min, prod", idx);
   return r;
 }
@@ -69,12 +69,28 @@ static int check_rank(lua_State *L, int idx, const char *fn, const char *name)
   return lua_isnoneornil(L, idx) ? 0 : (int)ax_check_integer(L, idx, fn, name, 0, ax_dist_world()->size - 1);
 }
 
-static int dist_rank(lua_State *L) { lua_pushinteger(L, ax_dist_world()->rank); return 1; }
-static int dist_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->size); return 1; }
-static int dist_local_rank(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_rank); return 1; }
-static int dist_local_world_size(lua_State *L) { lua_pushinteger(L, ax_dist_world()->local_size); return 1; }
+static int dist_rank(lua_State *L)
+{
+  lua_pushinteger(L, ax_dist_world()->rank);
+  return 1;
+}
+static int dist_world_size(lua_State *L)
+{
+  lua_pushinteger(L, ax_dist_world()->size);
+  return 1;
+}
+static int dist_local_rank(lua_State *L)
+{
+  lua_pushinteger(L, ax_dist_world()->local_rank);
+  return 1;
+}
+static int dist_local_world_size(lua_State *L)
+{
+  lua_pushinteger(L, ax_dist_world()->local_size);
+  return 1;
+}
 
-/* ---- what was begun without waiting for it: a userdata that holds the tensor ------------------------------------------------- */
+/* ---- what was begun without waiting for it: a userdata that holds the tensor ----------------- */
 
 static const ax_class work_class;
 
@@ -83,8 +99,7 @@ static int work_wait(lua_State *L)
   ax_work **w = ax_check_object(L, 1, &work_class, "wait"), *work = *w;
 
   *w = NULL;
-  if (ax_work_wait(work) != AX_OK)
-    return ax_raise(L, "all_reduce");
+  if (ax_work_wait(work) != AX_OK) return ax_raise(L, "all_reduce");
   return 0;
 }
 
@@ -97,8 +112,8 @@ static void clear_work(lua_State *L, void *object)
   ax_work_wait(work);
 }
 
-static const luaL_Reg work_methods[] = {{"wait", work_wait}, {NULL, NULL}};
-static const ax_class work_class = {"a collective under way", sizeof(ax_work *), clear_work, work_methods};
+static const luaL_Reg work_methods[] = { { "wait", work_wait }, { NULL, NULL } };
+static const ax_class work_class = { "a collective under way", sizeof(ax_work *), clear_work, work_methods };
 
 /* (tensor at 1) -> the work */
 static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int model)
@@ -109,13 +124,12 @@ static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int mode
   lua_pushvalue(L, 1);
   lua_rawseti(L, -2, 1);
   lua_setfenv(L, -2);
-  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK)
-    return ax_raise(L, "all_reduce");
+  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK) return ax_raise(L, "all_reduce");
   return 1;
 }
 
-/* (tensor, reduction, model, begin): begin true: returns work, of which work:wait() puts what follows on the device behind its end; the tensor may not
- * be used before. */
+/* (tensor, reduction, model, begin): begin true: returns work, of which work:wait() puts what
+ * follows on the device behind its end; the tensor may not be used before. */
 static int dist_all_reduce(lua_State *L)
 {
   ax_tensor *t;
@@ -126,10 +140,8 @@ static int dist_all_reduce(lua_State *L)
   t = ax_check_tensor(L, 1, "all_reduce", "tensor");
   r = check_reduction(L, 2, "all_reduce");
   model = lua_isnoneornil(L, 3) ? 0 : (int)ax_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
-  if (lua_toboolean(L, 4))
-    return begin_all_reduce(L, t, r, model);
-  if (ax_dist_all_reduce(t, r, model) != AX_OK)
-    return ax_raise(L, "all_reduce");
+  if (lua_toboolean(L, 4)) return begin_all_reduce(L, t, r, model);
+  if (ax_dist_all_reduce(t, r, model) != AX_OK) return ax_raise(L, "all_reduce");
   lua_settop(L, 1);
   return 1;
 }
@@ -142,8 +154,7 @@ static int dist_broadcast(lua_State *L)
   enter(L);
   t = ax_check_tensor(L, 1, "broadcast", "tensor");
   root = check_rank(L, 2, "broadcast", "src");
-  if (ax_dist_broadcast(t, root) != AX_OK)
-    return ax_raise(L, "broadcast");
+  if (ax_dist_broadcast(t, root) != AX_OK) return ax_raise(L, "broadcast");
   lua_settop(L, 1);
   return 1;
 }
@@ -164,8 +175,7 @@ static int dist_broadcast_all(lua_State *L)
     list[k] = ax_check_tensor(L, -1, "broadcast_all", "tensor");
     lua_pop(L, 1); /* the table holds it */
   }
-  if (ax_dist_broadcast_all(n, list, root) != AX_OK)
-    return ax_raise(L, "broadcast");
+  if (ax_dist_broadcast_all(n, list, root) != AX_OK) return ax_raise(L, "broadcast");
   return 0;
 }
 
@@ -176,8 +186,7 @@ static int dist_all_gather(lua_State *L)
   enter(L);
   t = ax_check_tensor(L, 1, "all_gather", "tensor");
   out = ax_push_box(L);
-  if (ax_dist_all_gather(t, out) != AX_OK)
-    return ax_raise(L, "all_gather");
+  if (ax_dist_all_gather(t, out) != AX_OK) return ax_raise(L, "all_gather");
   return 1;
 }
 
@@ -190,8 +199,7 @@ static int dist_reduce_scatter(lua_State *L)
   t = ax_check_tensor(L, 1, "reduce_scatter", "tensor");
   r = check_reduction(L, 2, "reduce_scatter");
   out = ax_push_box(L);
-  if (ax_dist_reduce_scatter(t, r, out) != AX_OK)
-    return ax_raise(L, "reduce_scatter");
+  if (ax_dist_reduce_scatter(t, r, out) != AX_OK) return ax_raise(L, "reduce_scatter");
   return 1;
 }
 
@@ -204,10 +212,8 @@ static int dist_gather(lua_State *L)
   t = ax_check_tensor(L, 1, "gather", "tensor");
   root = check_rank(L, 2, "gather", "dst");
   out = ax_push_box(L);
-  if (ax_dist_gather(t, root, out) != AX_OK)
-    return ax_raise(L, "gather");
-  if (!*out)
-    lua_pushnil(L);
+  if (ax_dist_gather(t, root, out) != AX_OK) return ax_raise(L, "gather");
+  if (!*out) lua_pushnil(L);
   return 1;
 }
 
@@ -257,17 +263,15 @@ static int dist_touch(lua_State *L)
 static int dist_barrier(lua_State *L)
 {
   enter(L);
-  if (ax_dist_barrier() != AX_OK)
-    return ax_raise(L, "barrier");
+  if (ax_dist_barrier() != AX_OK) return ax_raise(L, "barrier");
   return 0;
 }
 
-/* ---- byte strings.  Their buffers are userdata, so that an error frees them. ------------------------------------------------ */
+/* ---- byte strings.  Their buffers are userdata, so that an error frees them. ----------------- */
 
 static void run(lua_State *L, const char *fn, ax_collective c)
 {
-  if (ax_dist_run(&c, NULL) != AX_OK)
-    ax_raise(L, fn);
+  if (ax_dist_run(&c, NULL) != AX_OK) ax_raise(L, fn);
 }
 
 /* Strings may differ in length: the lengths go first, then every string padded to the longest. */
@@ -282,19 +286,19 @@ static int dist_all_gather_bytes(lua_State *L)
   int r;
 
   enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING)
-    return ax_arg_error(L, fn, 1, "bytes", "a string", 1);
+  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, fn, 1, "bytes", "a string", 1);
   text = lua_tolstring(L, 1, &size);
   mine = (int64_t)size;
   lengths = lua_newuserdata(L, (size_t)n * sizeof *lengths);
-  run(L, fn, (ax_collective){.op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine, .out = lengths});
+  run(L, fn,
+      (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine, .out = lengths });
   for (r = 0; r < n; r++)
     if (lengths[r] > longest) longest = lengths[r];
   in = lua_newuserdata(L, (size_t)longest + 1);
   memcpy(in, text, size);
   memset(in + size, 0, (size_t)longest - size);
   all = lua_newuserdata(L, (size_t)longest * (size_t)n + 1);
-  run(L, fn, (ax_collective){.op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all});
+  run(L, fn, (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all });
   lua_createtable(L, n, 0);
   for (r = 0; r < n; r++) {
     lua_pushlstring(L, all + (size_t)r * (size_t)longest, (size_t)lengths[r]);
@@ -321,11 +325,14 @@ static int dist_broadcast_bytes(lua_State *L)
     text = lua_tolstring(L, 1, &size);
     length = (int64_t)size;
   }
-  run(L, fn, (ax_collective){.op = AX_BROADCAST, .dtype = AX_I64, .root = root, .count = 1, .in = &length, .out = &length});
+  run(L, fn,
+      (ax_collective){
+          .op = AX_BROADCAST, .dtype = AX_I64, .root = root, .count = 1, .in = &length, .out = &length });
   buf = lua_newuserdata(L, (size_t)length + 1);
-  if (text)
-    memcpy(buf, text, (size_t)length);
-  run(L, fn, (ax_collective){.op = AX_BROADCAST, .dtype = AX_U8, .root = root, .count = length, .in = buf, .out = buf});
+  if (text) memcpy(buf, text, (size_t)length);
+  run(L, fn,
+      (ax_collective){
+          .op = AX_BROADCAST, .dtype = AX_U8, .root = root, .count = length, .in = buf, .out = buf });
   lua_pushlstring(L, buf, (size_t)length);
   return 1;
 }
@@ -333,11 +340,25 @@ static int dist_broadcast_bytes(lua_State *L)
 void ax_open_dist(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    {"rank", dist_rank}, {"world_size", dist_world_size}, {"local_rank", dist_local_rank}, {"local_world_size", dist_local_world_size},
-    {"all_reduce", dist_all_reduce}, {"broadcast", dist_broadcast}, {"broadcast_all", dist_broadcast_all}, {"all_gather", dist_all_gather},
-    {"reduce_scatter", dist_reduce_scatter}, {"gather", dist_gather}, {"barrier", dist_barrier}, {"set_timeout", dist_set_timeout}, {"leave", dist_leave},
-    {"join_device", dist_join_device}, {"device_group", dist_device_group}, {"touch", dist_touch},
-    {"all_gather_bytes", dist_all_gather_bytes}, {"broadcast_bytes", dist_broadcast_bytes}, {NULL, NULL},
+    { "rank", dist_rank },
+    { "world_size", dist_world_size },
+    { "local_rank", dist_local_rank },
+    { "local_world_size", dist_local_world_size },
+    { "all_reduce", dist_all_reduce },
+    { "broadcast", dist_broadcast },
+    { "broadcast_all", dist_broadcast_all },
+    { "all_gather", dist_all_gather },
+    { "reduce_scatter", dist_reduce_scatter },
+    { "gather", dist_gather },
+    { "barrier", dist_barrier },
+    { "set_timeout", dist_set_timeout },
+    { "leave", dist_leave },
+    { "join_device", dist_join_device },
+    { "device_group", dist_device_group },
+    { "touch", dist_touch },
+    { "all_gather_bytes", dist_all_gather_bytes },
+    { "broadcast_bytes", dist_broadcast_bytes },
+    { NULL, NULL },
   };
 
   ax_open_class(L, &work_class);

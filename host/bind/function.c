@@ -6,22 +6,29 @@
  *   }
  *   square(x):sum():backward()
  *
- * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in the graph; everything else passes
- * through.  backward receives a gradient for each result (zeros where none arrived) and returns one for each argument of forward, nil for
- * what has none.  The node holds { ctx, backward } in a registry table until the graph is released. */
+ * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in the
+ * graph; everything else passes through.  backward receives a gradient for each result (zeros where
+ * none arrived) and returns one for each argument of forward, nil for what has none.  The node
+ * holds { ctx, backward } in a registry table until the graph is released. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
 
-typedef struct place { ax_dtype dtype; ax_device device; int ndim; int64_t shape[AX_MAX_DIMS]; int arg; } place;
+typedef struct place {
+  ax_dtype dtype;
+  ax_device device;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  int arg;
+} place;
 
 typedef struct custom {
   ax_dead_ref anchor; /* { ctx, backward } */
   const char *name;
   int n_in, n_out, n_args;
-  place *in, *out;    /* in[k].arg: the argument of forward that input k was */
-  ax_node *node;      /* that this belongs to: valid while this is */
-  const void *ctx;    /* the address of the Lua table */
+  place *in, *out; /* in[k].arg: the argument of forward that input k was */
+  ax_node *node;   /* that this belongs to: valid while this is */
+  const void *ctx; /* the address of the Lua table */
 } custom;
 
 /* The function whose gradient is being worked out now. */
@@ -45,7 +52,9 @@ static void push_gradient(lua_State *L, const place *p, ax_tensor *g)
 {
   ax_tensor **box = ax_push_box(L);
   if (g) *box = ax_tensor_retain(g);
-  else if (ax_tensor_new_on(p->device, p->dtype, p->ndim, p->shape, box) != AX_OK || ax_fill(*box, 0) != AX_OK) ax_raise(L, "backward");
+  else if (ax_tensor_new_on(p->device, p->dtype, p->ndim, p->shape, box) != AX_OK ||
+           ax_fill(*box, 0) != AX_OK)
+    ax_raise(L, "backward");
 }
 
 static ax_tensor *checked_gradient(lua_State *L, const custom *c, int k, int idx)
@@ -56,10 +65,13 @@ static ax_tensor *checked_gradient(lua_State *L, const custom *c, int k, int idx
 
   if (lua_isnil(L, idx)) return NULL;
   g = ax_opt_tensor(L, idx, c->name);
-  if (!g) ax_error(L, c->name, "backward: result %d: expected a tensor or nil, got %s", p->arg, ax_describe(L, idx));
+  if (!g)
+    ax_error(L, c->name, "backward: result %d: expected a tensor or nil, got %s", p->arg,
+             ax_describe(L, idx));
   if (g->ndim != p->ndim || memcmp(g->shape, p->shape, sizeof *p->shape * (size_t)p->ndim) != 0)
     ax_error(L, c->name, "backward: result %d has shape %s, but argument %d of forward had shape %s", p->arg,
-             ax_shape_text(g->ndim, g->shape, a, sizeof a), p->arg, ax_shape_text(p->ndim, p->shape, b, sizeof b));
+             ax_shape_text(g->ndim, g->shape, a, sizeof a), p->arg,
+             ax_shape_text(p->ndim, p->shape, b, sizeof b));
   return g;
 }
 
@@ -80,11 +92,15 @@ static int run_backward(lua_State *L)
   results = lua_gettop(L) - base;
   for (int i = c->n_args + 1; i <= results; i++)
     if (!lua_isnil(L, base + i))
-      ax_error(L, c->name, "backward: %d results, but forward had %d arguments; return one gradient for each, nil for what has none", results, c->n_args);
+      ax_error(L, c->name,
+               "backward: %d results, but forward had %d arguments; return one gradient for each, nil for "
+               "what has none",
+               results, c->n_args);
   if (results < c->n_args) lua_settop(L, base + c->n_args); /* nil for those left out at the end */
   for (int i = 1, k = 0; i <= c->n_args; i++) {
     if (k < c->n_in && c->in[k].arg == i) checked_gradient(L, c, k++, base + i);
-    else if (!lua_isnil(L, base + i)) ax_error(L, c->name, "backward: result %d must be nil: argument %d of forward was no tensor", i, i);
+    else if (!lua_isnil(L, base + i))
+      ax_error(L, c->name, "backward: result %d must be nil: argument %d of forward was no tensor", i, i);
   }
   for (int k = 0; k < c->n_in; k++) { /* nothing raises from here on */
     ax_tensor **box = ax_to_box(L, base + c->in[k].arg);
@@ -112,7 +128,8 @@ static void custom_drop(void *ud)
 
 /* ---- ctx */
 
-/* ctx:save_for_backward(...): tensors (or nil) that backward needs; their versions are checked when they are asked for again. */
+/* ctx:save_for_backward(...): tensors (or nil) that backward needs; their versions are checked when
+ * they are asked for again. */
 static int save_for_backward(lua_State *L)
 {
   const int n = lua_gettop(L) - 1;
@@ -124,7 +141,9 @@ static int save_for_backward(lua_State *L)
   lua_createtable(L, n, 0);
   for (int i = 1; i <= n; i++) {
     ax_tensor *t = ax_opt_tensor(L, i + 1, "save_for_backward");
-    if (!t && !lua_isnil(L, i + 1)) return ax_arg_error(L, "save_for_backward", i, NULL, "a tensor or nil; other values go into fields of ctx", i + 1);
+    if (!t && !lua_isnil(L, i + 1))
+      return ax_arg_error(L, "save_for_backward", i, NULL,
+                          "a tensor or nil; other values go into fields of ctx", i + 1);
     if (t) ax_scope_keep(L, i + 1); /* backward may come after the scope that it was made in */
     lua_pushvalue(L, i + 1);
     lua_rawseti(L, -3, i);
@@ -138,7 +157,8 @@ static int save_for_backward(lua_State *L)
   return 0;
 }
 
-/* A result that forward saved comes back with its history when the gradient itself is being recorded. */
+/* A result that forward saved comes back with its history when the gradient itself is being
+ * recorded. */
 static void push_saved(lua_State *L, int tensor)
 {
   ax_tensor *t = *ax_to_box(L, tensor), **box;
@@ -177,8 +197,10 @@ static int saved_tensors(lua_State *L)
     const ax_tensor *t = ax_check_tensor(L, -1, "saved_tensors", "saved");
     lua_rawgeti(L, 4, i);
     if (lua_tonumber(L, -1) != t->version->edits)
-      return ax_error(L, "saved_tensors", "saved tensor %d was changed in place after save_for_backward (version %u, expected %.0f)", i,
-                      (unsigned)t->version->edits, lua_tonumber(L, -1));
+      return ax_error(
+          L, "saved_tensors",
+          "saved tensor %d was changed in place after save_for_backward (version %u, expected %.0f)", i,
+          (unsigned)t->version->edits, lua_tonumber(L, -1));
     lua_pop(L, 1);
     push_saved(L, lua_gettop(L));
     lua_remove(L, -2);
@@ -208,7 +230,8 @@ static ax_tensor **alias_results(lua_State *L, int first, const call *k, const c
     lua_rawset(L, -3);
     box = ax_push_result(L);
     if (ax_tensor_alias_shared(t, box) != AX_OK) ax_raise(L, name);
-    for (int at = 0; at < k->n_tensors; at++) /* changed in place, it would change the argument behind the back of that one's history */
+    /* changed in place, it would change the argument behind the back of that one's history */
+    for (int at = 0; at < k->n_tensors; at++)
       if (k->inputs[at]->storage == t->storage) (*box)->view = AX_VIEW_CUSTOM;
     out[(*n_out)++] = *box;
     lua_replace(L, first + i);
@@ -240,7 +263,13 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
     ax_error(L, name, "out of memory");
     return;
   }
-  *c = (custom){ .anchor.ref = ref, .name = name, .n_in = k->n_tensors, .n_out = n_out, .n_args = k->n_args, .in = places, .out = places + k->n_tensors };
+  *c = (custom){ .anchor.ref = ref,
+                 .name = name,
+                 .n_in = k->n_tensors,
+                 .n_out = n_out,
+                 .n_args = k->n_args,
+                 .in = places,
+                 .out = places + k->n_tensors };
   for (int i = 0, t = 0; i < k->n_args; i++)
     if (ax_to_box(L, 2 + i)) fill_place(&c->in[t], k->inputs[t], i + 1), t++;
   for (int i = 0; i < n_out; i++) fill_place(&c->out[i], out[i], 0);
@@ -254,7 +283,8 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
   c->ctx = lua_topointer(L, ctx);
 }
 
-/* upvalues: forward, backward, name, metatable of ctx.  Stack: the function object, then the arguments. */
+/* upvalues: forward, backward, name, metatable of ctx.  Stack: the function object, then the
+ * arguments. */
 static int function_call(lua_State *L)
 {
   const char *name = lua_tostring(L, lua_upvalueindex(3));
@@ -301,7 +331,8 @@ static int function_call(lua_State *L)
   return k.n_results;
 }
 
-/* f:apply(...) and f.apply(...) are both in use: the object itself is dropped when it comes first. */
+/* f:apply(...) and f.apply(...) are both in use: the object itself is dropped when it comes
+ * first. */
 static int function_apply(lua_State *L)
 {
   lua_pushvalue(L, lua_upvalueindex(1));
@@ -319,19 +350,22 @@ static int function(lua_State *L)
   static const char *const names[] = { "forward", "backward", "name" };
 
   ax_bind_enter(L);
-  if (lua_gettop(L) != 1 || !lua_istable(L, 1)) return ax_arg_error(L, "Function", 1, "definition", "a table { forward = ..., backward = ... }", 1);
+  if (lua_gettop(L) != 1 || !lua_istable(L, 1))
+    return ax_arg_error(L, "Function", 1, "definition", "a table { forward = ..., backward = ... }", 1);
   ax_check_options(L, 1, "Function", names, 3);
-  lua_newtable(L); /* 2: the object */
+  lua_newtable(L);          /* 2: the object */
   lua_createtable(L, 0, 2); /* 3: its metatable */
   for (int i = 0; i < 2; i++) {
     lua_getfield(L, 1, names[i]);
-    if (!lua_isfunction(L, -1)) return ax_error(L, "Function", "%s: expected a function, got %s", names[i], ax_describe(L, -1));
+    if (!lua_isfunction(L, -1))
+      return ax_error(L, "Function", "%s: expected a function, got %s", names[i], ax_describe(L, -1));
   }
   lua_getfield(L, 1, "name");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_pushliteral(L, "Function");
-  } else if (lua_type(L, -1) != LUA_TSTRING) return ax_error(L, "Function", "name: expected a string, got %s", ax_describe(L, -1));
+  } else if (lua_type(L, -1) != LUA_TSTRING)
+    return ax_error(L, "Function", "name: expected a string, got %s", ax_describe(L, -1));
   lua_pushvalue(L, -1); /* nodes keep a pointer to the name: it stays for good */
   lua_pushboolean(L, 1);
   lua_rawset(L, lua_upvalueindex(2));
@@ -349,7 +383,9 @@ static int function(lua_State *L)
 
 void ax_open_function(lua_State *L)
 {
-  static const luaL_Reg methods[] = { { "save_for_backward", save_for_backward }, { "saved_tensors", saved_tensors }, { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "save_for_backward", save_for_backward },
+                                      { "saved_tensors", saved_tensors },
+                                      { NULL, NULL } };
 
   lua_createtable(L, 0, 1); /* the metatable of ctx */
   lua_createtable(L, 0, 2);

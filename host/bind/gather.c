@@ -4,7 +4,8 @@
 
 static const ax_class gather_class;
 
-/* core._gather({ tensor, ... }) -> gatherer, or nil and why these tensors cannot be gathered from */
+/* core._gather({ tensor, ... }) -> gatherer, or nil and why these tensors cannot be gathered
+ * from */
 static int gather_new(lua_State *L)
 {
   ax_tensor *sources[AX_GATHER_MAX];
@@ -48,7 +49,8 @@ static int gather_start(lua_State *L)
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
     if (!ax_to_integer(L, -1, &at))
-      return ax_error(L, "DataLoader", "expected a position from 1 to %lld, got %s", (long long)ax_gather_rows(g), ax_describe(L, -1));
+      return ax_error(L, "DataLoader", "expected a position from 1 to %lld, got %s",
+                      (long long)ax_gather_rows(g), ax_describe(L, -1));
     to[i] = at - 1;
     lua_pop(L, 1);
   }
@@ -72,7 +74,9 @@ static int gather_take(lua_State *L)
   return n;
 }
 
-static const luaL_Reg gather_methods[] = { { "start", gather_start }, { "take", gather_take }, { NULL, NULL } };
+static const luaL_Reg gather_methods[] = { { "start", gather_start },
+                                           { "take", gather_take },
+                                           { NULL, NULL } };
 static const ax_class gather_class = { "a gatherer", sizeof(ax_gather *), clear_gather, gather_methods };
 
 void ax_open_gather(lua_State *L)

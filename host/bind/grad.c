@@ -1,17 +1,21 @@
 /* bind/grad.c: backward, grad, and hooks.
  *
- * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that the collector sees a closure that
- * captures the tensor, and frees both; a result's in a registry table until the graph is released.  So is the object of a leaf with hooks
- * that a graph has in it.  Where something else in C holds a tensor with hooks whose Lua object dies, its finaliser puts the object into the table
- * of orphans, and each collection by memory pressure drops the orphans whose tensor nothing else holds any more. */
+ * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that
+ * the collector sees a closure that captures the tensor, and frees both; a result's in a registry
+ * table until the graph is released.  So is the object of a leaf with hooks that a graph has in it.
+ * Where something else in C holds a tensor with hooks whose Lua object dies, its finaliser puts the
+ * object into the table of orphans, and each collection by memory pressure drops the orphans whose
+ * tensor nothing else holds any more. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
 
 /* ---- lists of tensors */
 
-/* Pushes an array with the tensors at idx: one, or a list of them.  Borrowed: the argument holds them. */
-static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char *name, bool holes, int expected, int *n)
+/* Pushes an array with the tensors at idx: one, or a list of them.  Borrowed: the argument holds
+ * them. */
+static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char *name, bool holes,
+                              int expected, int *n)
 {
   ax_tensor **list, *one = ax_opt_tensor(L, idx, fn);
   if (one) {
@@ -20,14 +24,16 @@ static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char 
     *n = 1;
     return list;
   }
-  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor or a list of tensors", idx);
+  if (!lua_istable(L, idx))
+    ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor or a list of tensors", idx);
   *n = expected >= 0 ? expected : (int)lua_objlen(L, idx);
   if (idx < 0) idx += lua_gettop(L) + 1;
   list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, idx, k + 1);
     list[k] = ax_opt_tensor(L, -1, fn);
-    if (!list[k] && !(holes && lua_isnil(L, -1))) ax_error(L, fn, "%s: entry %d: expected a tensor, got %s", name, k + 1, ax_describe(L, -1));
+    if (!list[k] && !(holes && lua_isnil(L, -1)))
+      ax_error(L, fn, "%s: entry %d: expected a tensor, got %s", name, k + 1, ax_describe(L, -1));
     lua_pop(L, 1);
   }
   return list;
@@ -55,7 +61,8 @@ static int backward(lua_State *L)
   t = ax_check_tensor(L, 1, "backward", "self");
   if (last > 1 && ax_is_options(L, last, true)) options = last--;
   if (last > 2) return ax_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
-  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_opt_tensor(L, 2, "backward"))) return ax_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
+  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_opt_tensor(L, 2, "backward")))
+    return ax_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
   if (options) ax_check_options(L, options, "backward", names, 2);
   retain = option(L, options, "backward", "retain_graph");
   create = option(L, options, "backward", "create_graph");
@@ -65,7 +72,8 @@ static int backward(lua_State *L)
   return 0;
 }
 
-/* core.grad(outputs, inputs, { grad_outputs, retain_graph, create_graph, allow_unused }) -> one value for each input */
+/* core.grad(outputs, inputs, { grad_outputs, retain_graph, create_graph, allow_unused }) -> one
+ * value for each input */
 static int grad(lua_State *L)
 {
   static const char *const names[] = { "grad_outputs", "retain_graph", "create_graph", "allow_unused" };
@@ -85,18 +93,22 @@ static int grad(lua_State *L)
   if (n == 0 || n_in == 0) return ax_error(L, "grad", "expected at least one output and one input");
   if (options) {
     lua_getfield(L, options, "grad_outputs");
-    if (!lua_isnil(L, -1)) seeds = push_array(L, -1, "grad", "grad_outputs", true, lua_istable(L, -1) ? n : -1, &n_seeds);
-    if (seeds && n_seeds != n) return ax_error(L, "grad", "grad_outputs: %d given for %d outputs", n_seeds, n);
+    if (!lua_isnil(L, -1))
+      seeds = push_array(L, -1, "grad", "grad_outputs", true, lua_istable(L, -1) ? n : -1, &n_seeds);
+    if (seeds && n_seeds != n)
+      return ax_error(L, "grad", "grad_outputs: %d given for %d outputs", n_seeds, n);
   }
   retain = option(L, options, "grad", "retain_graph");
   create = option(L, options, "grad", "create_graph");
   unused = option(L, options, "grad", "allow_unused");
   out = lua_newuserdata(L, (sizeof *out + sizeof *boxes) * (size_t)n_in);
   boxes = (ax_tensor ***)(out + n_in);
-  if (!lua_checkstack(L, n_in + 4)) return ax_error(L, "grad", "%d inputs are too many for Lua's stack", n_in);
+  if (!lua_checkstack(L, n_in + 4))
+    return ax_error(L, "grad", "%d inputs are too many for Lua's stack", n_in);
   base = lua_gettop(L);
   for (int k = 0; k < n_in; k++) boxes[k] = ax_push_result(L);
-  if (ax_grad_of(n, roots, seeds, n_in, inputs, retain, create, unused, out) != AX_OK) return ax_raise(L, "grad");
+  if (ax_grad_of(n, roots, seeds, n_in, inputs, retain, create, unused, out) != AX_OK)
+    return ax_raise(L, "grad");
   for (int k = 0; k < n_in; k++) *boxes[k] = out[k];
   for (int k = 0; k < n_in; k++)
     if (!*boxes[k]) {
@@ -120,7 +132,8 @@ typedef struct hook_call {
   ax_tensor *grad, *replacement;
 } hook_call;
 
-/* Pushes the environment table of the userdata at idx; a fresh one when it still has the default. */
+/* Pushes the environment table of the userdata at idx; a fresh one when it still has the
+ * default. */
 static void push_environment(lua_State *L, int idx)
 {
   lua_getfenv(L, idx);
@@ -166,7 +179,8 @@ static int run_hook(lua_State *L)
   }
   lua_call(L, 1, 1); /* the hook may remove itself: h may be gone after this */
   if (lua_isnil(L, -1) || post) return 0;
-  if (!(given = ax_opt_tensor(L, -1, "hook"))) return ax_error(L, "hook", "expected a tensor or nil as result, got %s", ax_describe(L, -1));
+  if (!(given = ax_opt_tensor(L, -1, "hook")))
+    return ax_error(L, "hook", "expected a tensor or nil as result, got %s", ax_describe(L, -1));
   if (given != c->grad) c->replacement = ax_tensor_retain(given);
   return 0;
 }
@@ -192,13 +206,15 @@ static int hook_remove(lua_State *L)
   ax_tensor **box;
   int64_t id;
   ax_bind_enter(L);
-  if (!lua_istable(L, 1)) return ax_error(L, "remove", "expected the handle that register_hook returned; call it as handle:remove()");
+  if (!lua_istable(L, 1))
+    return ax_error(L, "remove",
+                    "expected the handle that register_hook returned; call it as handle:remove()");
   lua_rawgeti(L, 1, 1);
   lua_rawgeti(L, 1, 2);
   lua_rawgeti(L, 1, 3);
   box = ax_to_box(L, -3);
   if (!box || !*box || !ax_to_integer(L, -2, &id)) return 0; /* removed before, or the tensor was released */
-  if (!lua_isnil(L, -1)) { /* a leaf's function lies in its environment */
+  if (!lua_isnil(L, -1)) {                                   /* a leaf's function lies in its environment */
     lua_getfenv(L, -3);
     lua_pushnil(L);
     lua_rawseti(L, -2, (int)lua_tointeger(L, -3));
@@ -262,10 +278,17 @@ static int add_hook(lua_State *L, const char *fn, bool post)
 }
 
 static int register_hook(lua_State *L) { return add_hook(L, "register_hook", false); }
-static int register_post_accumulate_grad_hook(lua_State *L) { return add_hook(L, "register_post_accumulate_grad_hook", true); }
+static int register_post_accumulate_grad_hook(lua_State *L)
+{
+  return add_hook(L, "register_post_accumulate_grad_hook", true);
+}
 
-/* While a graph has a leaf with hooks in it, the leaf's object stays, and with it what the hooks capture. */
-typedef struct held_leaf { ax_dead_ref anchor; ax_tensor *leaf; } held_leaf;
+/* While a graph has a leaf with hooks in it, the leaf's object stays, and with it what the hooks
+ * capture. */
+typedef struct held_leaf {
+  ax_dead_ref anchor;
+  ax_tensor *leaf;
+} held_leaf;
 
 static int anchor_leaf(lua_State *L)
 {
@@ -366,7 +389,8 @@ static int backward_collects(lua_State *L)
 void ax_open_grad(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_backward", backward_from }, { "_backward_collects", backward_collects }, { "grad", grad }, { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled }, { NULL, NULL },
+    { "_backward", backward_from },         { "_backward_collects", backward_collects }, { "grad", grad },
+    { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled },    { NULL, NULL },
   };
 
   ax_leaf_set_holder(hold_leaf);

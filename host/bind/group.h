@@ -7,7 +7,8 @@
 
 #include <lua.h>
 
-/* Where the library's own Lua files lie: frames in there are passed over when a script line is looked for. */
+/* Where the library's own Lua files lie: frames in there are passed over when a script line is
+ * looked for. */
 void ax_bind_set_lua_dir(const char *dir);
 /* Is this the source (as lua_getinfo gives it) of one of the library's own files? */
 bool ax_bind_in_library(const char *source);

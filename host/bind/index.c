@@ -1,23 +1,26 @@
 /* bind/index.c: x[key] and x[key] = value.
  *
- * key            reads                                      writes (number, boolean or tensor, broadcast)
+ * key            reads                                      writes (number, boolean or tensor,
+ *                broadcast)
  *   3            position 3 of dim 1, which goes away       into that view
- *   {1, {2, 8}}  one entry a dim: a position, {} for all,   likewise, when only positions and ranges are given
- *                {first, last} or {first, last, step},
- *                both ends included, or a 1-d tensor as below
+ *   {1, {2, 8}}  one entry a dim: a position, {} for all,   likewise, when only positions and
+ *                ranges are given {first, last} or {first, last, step}, both ends included, or a
+ *                1-d tensor as below
  *   bool tensor  the elements (or rows) where it is true    there
  *   int64 tensor the rows it lists, counted from 0          those rows, in order
  *
- * Writing goes through a view, as x:narrow(..):copy_(value) does.  Masks and lists of rows name no view: where gradients are recorded the new
- * value is built out of place (where) and copied over the whole of x. */
+ * Writing goes through a view, as x:narrow(..):copy_(value) does.  Masks and lists of rows name no
+ * view: where gradients are recorded the new value is built out of place (where) and copied over
+ * the whole of x. */
 #include "bind/bind.h"
 
 #include <math.h>
 
 #define SHAPE(t) ax_shape_text((t)->ndim, (t)->shape, (char[192]){ 0 }, 192)
 
-/* What one access makes on the way.  The boxes lie on the Lua stack, so an error loses nothing; when all went well they are emptied at once,
- * lest dead handles keep memory until the next collection. */
+/* What one access makes on the way.  The boxes lie on the Lua stack, so an error loses nothing;
+ * when all went well they are emptied at once, lest dead handles keep memory until the next
+ * collection. */
 enum { MOST_TEMPS = 64 };
 typedef struct work {
   lua_State *L;
@@ -56,7 +59,10 @@ static ax_tensor *apply(work *w, ax_op op, int n, ax_tensor *const *in, const ax
   return run(w, op, &(ax_args){ .n_in = n, .in = in, .a = *attrs });
 }
 
-static ax_tensor *apply1(work *w, ax_op op, ax_tensor *x, ax_attrs attrs) { return apply(w, op, 1, &x, &attrs); }
+static ax_tensor *apply1(work *w, ax_op op, ax_tensor *x, ax_attrs attrs)
+{
+  return apply(w, op, 1, &x, &attrs);
+}
 
 static ax_tensor *reshape(work *w, ax_tensor *x, int n, const int64_t *shape)
 {
@@ -72,7 +78,8 @@ static ax_tensor *select_at(work *w, ax_tensor *x, int dim, int64_t at)
 
 static ax_tensor *index_select(work *w, ax_tensor *x, int dim, ax_tensor *index)
 {
-  return apply(w, AX_OP_INDEX_SELECT, 2, (ax_tensor *[]){ x, index }, &(ax_attrs){ .i = { dim }, .n_list = -1 });
+  return apply(w, AX_OP_INDEX_SELECT, 2, (ax_tensor *[]){ x, index },
+               &(ax_attrs){ .i = { dim }, .n_list = -1 });
 }
 
 /* The elements of t where the CPU can read them. */
@@ -81,17 +88,20 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
   ax_tensor **box;
   if (t->device.kind == AX_CPU) return t;
   box = push_temp(w);
-  if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK) ax_raise(w->L, "index");
+  if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK)
+    ax_raise(w->L, "index");
   return *box;
 }
 
-/* 1-based or negative, to 0-based.  `shown` and `shape` are the dim and the tensor as the user knows them. */
+/* 1-based or negative, to 0-based.  `shown` and `shape` are the dim and the tensor as the user
+ * knows them. */
 static int64_t position(lua_State *L, int64_t size, int64_t p, int shown, const ax_tensor *whole)
 {
   const int64_t at = ax_position(p, size);
   if (p == 0) return ax_error(L, "index", "positions count from 1 (and from -1 backward); got 0");
   if (at < 0 || at >= size)
-    return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)", (long long)p, shown, (long long)size, SHAPE(whole));
+    return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)",
+                    (long long)p, shown, (long long)size, SHAPE(whole));
   return at;
 }
 
@@ -107,7 +117,8 @@ static ax_tensor *mask_positions(work *w, ax_tensor *mask)
 
   box = push_temp(w);
   if (ax_tensor_new_on(mask->device, AX_I64, 1, &n, box) != AX_OK ||
-      (n > 0 && ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, *box) != AX_OK))
+      (n > 0 && ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } },
+                            *box) != AX_OK))
     ax_raise(w->L, "index");
   return *box;
 }
@@ -115,7 +126,8 @@ static ax_tensor *mask_positions(work *w, ax_tensor *mask)
 static void check_mask(lua_State *L, const ax_tensor *x, const ax_tensor *mask)
 {
   if (mask->ndim > x->ndim || memcmp(mask->shape, x->shape, sizeof *x->shape * mask->ndim) != 0)
-    ax_error(L, "index", "a mask of shape %s does not match the first dims of shape %s", SHAPE(mask), SHAPE(x));
+    ax_error(L, "index", "a mask of shape %s does not match the first dims of shape %s", SHAPE(mask),
+             SHAPE(x));
 }
 
 /* x[mask]: the dims of the mask become one. */
@@ -144,7 +156,8 @@ static ax_tensor *read_rows(work *w, ax_tensor *x, int dim, ax_tensor *index)
 
   if (index->ndim == 1) return index_select(w, x, dim, index);
   if (x->ndim == 0) ax_error(w->L, "index", "a 0-d tensor has no positions");
-  if (n > AX_MAX_DIMS) ax_error(w->L, "index", "the result would have %d dims, at most %d are there", n, AX_MAX_DIMS);
+  if (n > AX_MAX_DIMS)
+    ax_error(w->L, "index", "the result would have %d dims, at most %d are there", n, AX_MAX_DIMS);
   flat = reshape(w, index, 1, &index->numel);
   rows = index_select(w, x, dim, flat);
   memcpy(shape, x->shape, sizeof *shape * (size_t)dim);
@@ -155,7 +168,8 @@ static ax_tensor *read_rows(work *w, ax_tensor *x, int dim, ax_tensor *index)
 
 static void bad_tensor_key(lua_State *L, const ax_tensor *key)
 {
-  ax_error(L, "index", "expected a tensor of bool (a mask) or int64 (positions counted from 0), got %s %s", ax_dtype_name((ax_dtype)key->dtype), SHAPE(key));
+  ax_error(L, "index", "expected a tensor of bool (a mask) or int64 (positions counted from 0), got %s %s",
+           ax_dtype_name((ax_dtype)key->dtype), SHAPE(key));
 }
 
 /* ---- lists: one entry a dim */
@@ -169,18 +183,23 @@ static ax_tensor *read_range(work *w, ax_tensor *x, int dim, int entry, int idx)
   const int n = (int)lua_objlen(L, idx);
 
   if (n < 2 || n > 3)
-    ax_error(L, "index", "entry %d: expected {}, {first, last} or {first, last, step}, got a list of %d", entry, n);
+    ax_error(L, "index", "entry %d: expected {}, {first, last} or {first, last, step}, got a list of %d",
+             entry, n);
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, idx, k + 1);
-    if (!ax_to_integer(L, -1, &v[k])) ax_error(L, "index", "entry %d: expected integers in a range, got %s", entry, ax_describe(L, -1));
+    if (!ax_to_integer(L, -1, &v[k]))
+      ax_error(L, "index", "entry %d: expected integers in a range, got %s", entry, ax_describe(L, -1));
     lua_pop(L, 1);
   }
   first = ax_position(v[0], size);
   last = ax_position(v[1], size);
-  if (v[0] == 0 || (v[1] == 0 && v[0] != 1)) ax_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
-  if (v[2] < 1) ax_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
+  if (v[0] == 0 || (v[1] == 0 && v[0] != 1))
+    ax_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
+  if (v[2] < 1)
+    ax_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
   if (first < 0 || last >= size || last < first - 1)
-    ax_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry, (long long)v[0], (long long)v[1], (long long)size);
+    ax_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry,
+             (long long)v[0], (long long)v[1], (long long)size);
   length = (last - first + v[2]) / v[2];
   return apply1(w, AX_OP_SLICE, x, (ax_attrs){ .i = { dim, first, length, v[2] }, .n_list = -1 });
 }
@@ -200,13 +219,17 @@ static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int 
   ax_tensor *index;
 
   if (ax_to_integer(L, idx, &p)) return select_at(w, x, *dim, position(L, x->shape[*dim], p, entry, whole));
-  if (lua_istable(L, idx)) return empty_table(L, idx) ? ((*dim)++, x) : read_range(w, x, (*dim)++, entry, idx);
+  if (lua_istable(L, idx))
+    return empty_table(L, idx) ? ((*dim)++, x) : read_range(w, x, (*dim)++, entry, idx);
   index = ax_opt_tensor(L, idx, "index");
-  if (!index) ax_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry, ax_describe(L, idx));
+  if (!index)
+    ax_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry,
+             ax_describe(L, idx));
   if (index->ndim != 1 || (index->dtype != AX_BOOL && index->dtype != AX_I64)) bad_tensor_key(L, index);
   if (index->dtype == AX_BOOL) {
     if (index->numel != x->shape[*dim])
-      ax_error(L, "index", "entry %d: a mask of %lld does not fit a dim of size %lld", entry, (long long)index->numel, (long long)x->shape[*dim]);
+      ax_error(L, "index", "entry %d: a mask of %lld does not fit a dim of size %lld", entry,
+               (long long)index->numel, (long long)x->shape[*dim]);
     index = mask_positions(w, index);
   }
   return index_select(w, x, (*dim)++, index);
@@ -219,15 +242,18 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx)
   const ax_tensor *original = x;
   int dim = 0;
 
-  if (n == 0 && !empty_table(L, idx)) ax_error(L, "index", "expected a list with one entry a dim, got %s", ax_describe(L, idx));
-  if (n > original->ndim) ax_error(L, "index", "%d entries for a tensor of %d dims (shape %s)", n, x->ndim, SHAPE(x));
+  if (n == 0 && !empty_table(L, idx))
+    ax_error(L, "index", "expected a list with one entry a dim, got %s", ax_describe(L, idx));
+  if (n > original->ndim)
+    ax_error(L, "index", "%d entries for a tensor of %d dims (shape %s)", n, x->ndim, SHAPE(x));
   luaL_checkstack(L, MOST_TEMPS + 2 * AX_MAX_DIMS, "index");
   for (int k = 1; k <= n; k++) {
     lua_rawgeti(L, idx, k);
     x = read_entry(w, original, x, &dim, k, lua_gettop(L));
   }
   if (x != original) return x;
-  if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 }); /* all of it, as a new view */
+  /* all of it, as a new view */
+  if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 });
   return apply1(w, AX_OP_VIEW, x, (ax_attrs){ .n_list = 0 });
 }
 
@@ -245,7 +271,8 @@ static ax_tensor *read_key(work *w, ax_tensor *x, int idx)
   }
   if (lua_istable(L, idx)) return read_list(w, x, idx);
   index = ax_opt_tensor(L, idx, "index");
-  if (!index) ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, idx));
+  if (!index)
+    ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, idx));
   if (index->dtype == AX_BOOL) return read_mask(w, x, index);
   if (index->dtype != AX_I64) bad_tensor_key(L, index);
   return read_rows(w, x, 0, index);
@@ -265,7 +292,10 @@ int ax_index_read(lua_State *L)
 
 /* ---- writing */
 
-typedef struct value { ax_tensor *t; ax_args number; } value; /* t NULL: a number */
+typedef struct value {
+  ax_tensor *t;
+  ax_args number;
+} value; /* t NULL: a number */
 
 static void read_value(lua_State *L, int idx, const ax_tensor *x, value *v)
 {
@@ -275,7 +305,8 @@ static void read_value(lua_State *L, int idx, const ax_tensor *x, value *v)
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
     ax_error(L, "index", "expected a number, a boolean or a tensor to assign, got %s", ax_describe(L, idx));
   const double d = type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
-  if (!ax_number_fits((ax_dtype)x->dtype, d)) ax_error(L, "index", "%.14g does not fit a tensor of %s", d, ax_dtype_name((ax_dtype)x->dtype));
+  if (!ax_number_fits((ax_dtype)x->dtype, d))
+    ax_error(L, "index", "%.14g does not fit a tensor of %s", d, ax_dtype_name((ax_dtype)x->dtype));
   v->number.num[0] = d;
   v->number.integral = type == LUA_TBOOLEAN || (d == floor(d) && fabs(d) < 9.2e18);
   v->number.booleans = type == LUA_TBOOLEAN;
@@ -285,8 +316,13 @@ static void read_value(lua_State *L, int idx, const ax_tensor *x, value *v)
 static void write_into(lua_State *L, ax_tensor *place, const value *v)
 {
   ax_tensor *in[1] = { v->t };
-  const ax_args a = { .n_in = 1, .in = in, .scalars = !v->t, .integral = v->number.integral, .booleans = v->number.booleans,
-                      .num = { v->number.num[0] }, .a = { .n_list = -1 } };
+  const ax_args a = { .n_in = 1,
+                      .in = in,
+                      .scalars = !v->t,
+                      .integral = v->number.integral,
+                      .booleans = v->number.booleans,
+                      .num = { v->number.num[0] },
+                      .a = { .n_list = -1 } };
   if (ax_run_inplace(AX_OP_COPY, &a, place) != AX_OK) ax_raise(L, "index");
 }
 
@@ -306,9 +342,12 @@ static void check_fits(lua_State *L, const ax_tensor *v, const ax_tensor *place)
 {
   int ndim, k;
   int64_t shape[AX_MAX_DIMS];
-  const bool joins = ax_shape_broadcast("index", place->ndim, place->shape, v->ndim, v->shape, &ndim, shape) == AX_OK;
-  for (k = 0; joins && k < ndim && ndim == place->ndim && shape[k] == place->shape[k]; k++);
-  if (!joins || ndim != place->ndim || k < ndim) ax_error(L, "index", "a value of shape %s does not fit the place of shape %s", SHAPE(v), SHAPE(place));
+  const bool joins =
+      ax_shape_broadcast("index", place->ndim, place->shape, v->ndim, v->shape, &ndim, shape) == AX_OK;
+  for (k = 0; joins && k < ndim && ndim == place->ndim && shape[k] == place->shape[k]; k++)
+    ;
+  if (!joins || ndim != place->ndim || k < ndim)
+    ax_error(L, "index", "a value of shape %s does not fit the place of shape %s", SHAPE(v), SHAPE(place));
 }
 
 static ax_tensor *expand(work *w, ax_tensor *v, const ax_tensor *like)
@@ -327,7 +366,8 @@ static ax_tensor *numbered(work *w, const ax_tensor *x)
   if (ax_tensor_new_on(x->device, AX_I64, x->ndim, x->shape, box) != AX_OK) ax_raise(w->L, "index");
   if (x->numel == 0) return *box;
   flat = reshape(w, *box, 1, &x->numel);
-  if (ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, flat) != AX_OK) ax_raise(w->L, "index");
+  if (ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, flat) != AX_OK)
+    ax_raise(w->L, "index");
   return *box;
 }
 
@@ -335,8 +375,10 @@ static ax_tensor *numbered(work *w, const ax_tensor *x)
 static ax_tensor *count_places(work *w, const ax_tensor *x, ax_tensor *places)
 {
   ax_tensor **ones = push_temp(w), *count;
-  if (ax_tensor_new_on(x->device, AX_F32, 1, &places->numel, ones) != AX_OK || ax_fill(*ones, 1) != AX_OK) ax_raise(w->L, "index");
-  count = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ *ones, places }, &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
+  if (ax_tensor_new_on(x->device, AX_F32, 1, &places->numel, ones) != AX_OK || ax_fill(*ones, 1) != AX_OK)
+    ax_raise(w->L, "index");
+  count = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ *ones, places },
+                &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
   return reshape(w, count, x->ndim, x->shape);
 }
 
@@ -346,7 +388,8 @@ static void refuse_repeats(work *w, ax_tensor *count)
   if (count->numel == 0) return;
   most = on_cpu(w, apply1(w, AX_OP_MAX, count, (ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
   if (ax_load_double((ax_dtype)most->dtype, ax_data(most), 0) > 1)
-    ax_error(w->L, "index", "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
+    ax_error(w->L, "index",
+             "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
 }
 
 /* Is the key a list with a tensor among its entries? */
@@ -377,14 +420,18 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   ax_tensor *count = count_places(w, x, places);
   ax_tensor *pair[2] = { count, NULL };
 
-  in[0] = run(w, AX_OP_NE, &(ax_args){ .n_in = 2, .in = pair, .scalars = 2, .integral = 2, .a = { .n_list = -1 } });
-  if (v->t) { /* its elements, put where they belong among zeros; bools as bytes, since sums of bools are none */
+  in[0] = run(w, AX_OP_NE,
+              &(ax_args){ .n_in = 2, .in = pair, .scalars = 2, .integral = 2, .a = { .n_list = -1 } });
+  /* its elements, put where they belong among zeros; bools as bytes, since sums of bools are
+   * none */
+  if (v->t) {
     const ax_dtype carrier = x->dtype == AX_BOOL ? AX_U8 : (ax_dtype)x->dtype;
     ax_tensor *wide = expand(w, v->t, picked), *flat, *placed;
     if (ax_to_box(w->L, key) || holds_tensor(w->L, key)) refuse_repeats(w, count);
     wide = cast(w, cast(w, wide, (ax_dtype)x->dtype), carrier);
     flat = reshape(w, wide, 1, &wide->numel);
-    placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places }, &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
+    placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places },
+                   &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
     in[1] = cast(w, reshape(w, placed, x->ndim, x->shape), (ax_dtype)x->dtype);
   } else {
     a.scalars = 2;
@@ -395,7 +442,8 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   write_into(w->L, x, &(value){ .t = run(w, AX_OP_WHERE, &a) });
 }
 
-/* x[index] = value, row by row in the order of the list: a row listed twice keeps the later value. */
+/* x[index] = value, row by row in the order of the list: a row listed twice keeps the later
+ * value. */
 static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
 {
   lua_State *L = w->L;
@@ -403,7 +451,8 @@ static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
   ax_tensor *rows = NULL;
 
   if (x->ndim == 0) ax_error(L, "index", "a 0-d tensor has no positions");
-  if (index->ndim != 1) ax_error(L, "index", "positions to assign to must have one dim, got %s", SHAPE(index));
+  if (index->ndim != 1)
+    ax_error(L, "index", "positions to assign to must have one dim, got %s", SHAPE(index));
   index = on_cpu(w, index);
   if (v->t) { /* one value row for each position */
     ax_tensor like = *x;
@@ -415,7 +464,8 @@ static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
     const int top = lua_gettop(L);
     value row = *v;
     if (at < 0 || at >= x->shape[0])
-      ax_error(L, "index", "position %lld (counted from 0) is out of range for dim 1 of size %lld", (long long)at, (long long)x->shape[0]);
+      ax_error(L, "index", "position %lld (counted from 0) is out of range for dim 1 of size %lld",
+               (long long)at, (long long)x->shape[0]);
     if (rows) row.t = select_at(&each, rows, 0, k);
     write_into(L, select_at(&each, x, 0, at), &row);
     drop_temps(&each, NULL);
@@ -436,7 +486,9 @@ static void write_mask(work *w, ax_tensor *x, ax_tensor *mask, const value *v, i
   for (int d = 0; d < x->ndim; d++) a.list[d] = d < mask->ndim ? mask->shape[d] : 1;
   in[0] = x;
   in[1] = apply1(w, AX_OP_RESHAPE, mask, a);
-  if (ax_run_inplace(AX_OP_MASKED_FILL, &(ax_args){ .n_in = 2, .in = in, .a = { .f = { v->number.num[0] }, .n_list = -1 } }, x) != AX_OK)
+  if (ax_run_inplace(AX_OP_MASKED_FILL,
+                     &(ax_args){ .n_in = 2, .in = in, .a = { .f = { v->number.num[0] }, .n_list = -1 } },
+                     x) != AX_OK)
     ax_raise(w->L, "index");
 }
 
@@ -455,7 +507,9 @@ int ax_index_write(lua_State *L)
   luaL_checkstack(L, MOST_TEMPS, "index");
   if (ax_history(x) != AX_OK || (v.t && ax_history(v.t) != AX_OK)) return ax_raise(L, "index");
   if (index && index->dtype == AX_BOOL) write_mask(&w, x, index, &v, 2);
-  else if (holds_tensor(L, 2) || (index && ax_grad_enabled() && (x->requires_grad || (v.t && v.t->requires_grad)))) write_by_where(&w, x, 2, &v);
+  else if (holds_tensor(L, 2) ||
+           (index && ax_grad_enabled() && (x->requires_grad || (v.t && v.t->requires_grad))))
+    write_by_where(&w, x, 2, &v);
   else if (index) write_rows(&w, x, index, &v);
   else if (ax_to_integer(L, 2, &p) || lua_istable(L, 2)) {
     ax_tensor *place = lua_istable(L, 2) ? read_list(&w, x, 2) : read_key(&w, x, 2);
@@ -464,7 +518,8 @@ int ax_index_write(lua_State *L)
       check_fits(L, v.t, place);
     }
     write_into(L, place, &v);
-  } else return ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, 2));
+  } else
+    return ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, 2));
   drop_temps(&w, NULL);
   return 0;
 }

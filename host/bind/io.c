@@ -1,4 +1,5 @@
-/* bind/io.c: files that hold tensors: core.read_idx, core.safetensors_save, core.safetensors_load. */
+/* bind/io.c: files that hold tensors: core.read_idx, core.safetensors_save,
+ * core.safetensors_load. */
 #include "bind/bind.h"
 #include "io.h"
 
@@ -10,7 +11,8 @@ static const char *check_path(lua_State *L, const char *fn)
   const char *path;
   if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
   path = lua_tolstring(L, 1, &n);
-  if (n == 0 || strlen(path) != n) ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
+  if (n == 0 || strlen(path) != n)
+    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
   return path;
 }
 
@@ -40,14 +42,16 @@ static const char *check_text(lua_State *L, int idx, const char *what)
   return s;
 }
 
-/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list keeps what they point to. */
+/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list keeps what they point
+ * to. */
 static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors)
 {
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
     if (!lua_istable(L, -1)) {
       lua_pushfstring(L, "entry %d", i + 1);
-      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a pair { name, tensor }", lua_gettop(L) - 1);
+      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a pair { name, tensor }",
+                   lua_gettop(L) - 1);
     }
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
@@ -62,12 +66,18 @@ static void read_entries(lua_State *L, int idx, int n, const char **names, ax_te
   }
 }
 
-typedef struct pair { const char *key, *value; } pair; /* laid out as the core's list: key, value, key, value */
+/* laid out as the core's list: key, value, key, value */
+typedef struct pair {
+  const char *key, *value;
+} pair;
 
-static int by_key(const void *a, const void *b) { return strcmp(((const pair *)a)->key, ((const pair *)b)->key); }
+static int by_key(const void *a, const void *b)
+{
+  return strcmp(((const pair *)a)->key, ((const pair *)b)->key);
+}
 
-/* Reads the map of strings at idx as pairs, in the order of their keys (every process writes the same file).  Pushes their
- * memory. */
+/* Reads the map of strings at idx as pairs, in the order of their keys (every process writes the
+ * same file).  Pushes their memory. */
 static const char *const *read_metadata(lua_State *L, int idx, int *n)
 {
   pair *pairs;
@@ -98,11 +108,13 @@ static int safetensors_save(lua_State *L)
 
   ax_bind_enter(L);
   path = check_path(L, "safetensors_save");
-  if (!lua_istable(L, 2)) ax_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
+  if (!lua_istable(L, 2))
+    ax_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
   lua_settop(L, 3);
   n = (int)lua_objlen(L, 2);
   if (n == 0 && (lua_pushnil(L), lua_next(L, 2)))
-    ax_error(L, "safetensors_save", "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
+    ax_error(L, "safetensors_save",
+             "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
   names = lua_newuserdata(L, sizeof *names * (size_t)(n + 1));
   tensors = lua_newuserdata(L, sizeof *tensors * (size_t)(n + 1));
   read_entries(L, 2, n, names, tensors);
@@ -187,7 +199,8 @@ static int read_file(lua_State *L)
   return 2;
 }
 
-/* core._write_file(path, text) -> true, or nil and why it was not written.  The file appears whole or not at all. */
+/* core._write_file(path, text) -> true, or nil and why it was not written.  The file appears whole
+ * or not at all. */
 static int write_file(lua_State *L)
 {
   const char *path, *text;

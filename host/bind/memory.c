@@ -1,15 +1,20 @@
-/* bind/memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file makes it run when tensors have piled up.
+/* bind/memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file
+ * makes it run when tensors have piled up.
  *
- * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB, at most 256 MB).  It is put off while the
- * last one is recent, measured by what it cost (a large Lua heap: tens of milliseconds), but never past four times that growth, so
- * that memory stays flat whatever the clock says.  The clock counts this thread's processor time: what else the machine does changes nothing.
+ * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB,
+ * at most 256 MB).  It is put off while the last one is recent, measured by what it cost (a large
+ * Lua heap: tens of milliseconds), but never past four times that growth, so that memory stays flat
+ * whatever the clock says.  The clock counts this thread's processor time: what else the machine
+ * does changes nothing.
  *
- * Before an allocation fails there are two more attempts: a collection, and one without LuaJIT's traces.  A trace holds the objects that it was
- * specialised on for as long as its function lives, tensors among them; without traces they are garbage, at the price of compiling again.
+ * Before an allocation fails there are two more attempts: a collection, and one without LuaJIT's
+ * traces.  A trace holds the objects that it was specialised on for as long as its function lives,
+ * tensors among them; without traces they are garbage, at the price of compiling again.
  *
- * The best moment is the end of a backward pass: the graph is gone, and what is left of a step are the dead handles of a user's forward, which
- * pin its activations.  A collection there finds them all; one in the middle of the next forward finds half of them, leaves more, and so lets
- * more pile up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
+ * The best moment is the end of a backward pass: the graph is gone, and what is left of a step are
+ * the dead handles of a user's forward, which pin its activations.  A collection there finds them
+ * all; one in the middle of the next forward finds half of them, leaves more, and so lets more pile
+ * up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
 #include "bind/bind.h"
 #include "capture.h"
 #include "feed.h"
@@ -25,10 +30,11 @@
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 
 static _Thread_local struct {
-  int64_t left;        /* pressure after the last collection */
-  int64_t need;        /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
-  bool clean;          /* no garbage to speak of was there when the last backward pass had ended */
-  double ended, cost;  /* seconds of processor time */
+  int64_t left; /* pressure after the last collection */
+  /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
+  int64_t need;
+  bool clean;         /* no garbage to speak of was there when the last backward pass had ended */
+  double ended, cost; /* seconds of processor time */
 } last;
 
 static double now(void)
@@ -51,7 +57,8 @@ static int run_collector(lua_State *L)
   return 0;
 }
 
-/* A full collection; the status of lua_cpcall (a user's finaliser may raise), with the error on the stack. */
+/* A full collection; the status of lua_cpcall (a user's finaliser may raise), with the error on the
+ * stack. */
 static int collect(lua_State *L)
 {
   const double start = now();
@@ -94,7 +101,8 @@ void ax_bind_backward_begins(void) { last.need = last.clean ? ax_memory_pressure
 void ax_bind_backward_ends(lua_State *L)
 {
   const bool much = ax_memory_pressure() - last.left >= LEAST_GROWTH;
-  const bool due = much && !ax_bind.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
+  const bool due =
+      much && !ax_bind.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
   last.clean = due || !much;
   if (due && collect(L) != 0) lua_error(L);
 }
@@ -103,9 +111,10 @@ static bool hook_called;
 static void note_call(lua_State *L, lua_Debug *ar) { hook_called = true; }
 static int nothing(lua_State *L) { return 0; }
 
-/* Compiled code leaves its trace before it calls the binding, but the compiler itself may be at work further up: inside a handler of its events
- * (jit.attach) a flush would pull its traces away, and a finaliser may run at the exit of a trace.  LuaJIT has no function that tells;
- * in both it calls no hooks. */
+/* Compiled code leaves its trace before it calls the binding, but the compiler itself may be at
+ * work further up: inside a handler of its events (jit.attach) a flush would pull its traces away,
+ * and a finaliser may run at the exit of a trace.  LuaJIT has no function that tells; in both it
+ * calls no hooks. */
 static void flush_traces(lua_State *L)
 {
   const lua_Hook former = lua_gethook(L);
@@ -114,11 +123,13 @@ static void flush_traces(lua_State *L)
   hook_called = false;
   lua_sethook(L, note_call, LUA_MASKCALL, 0);
   if (lua_cpcall(L, nothing, NULL) != 0) lua_pop(L, 1);
-  if (lua_gethook(L) == note_call) lua_sethook(L, former, mask, count); /* else a signal's handler has set its own */
+  /* else a signal's handler has set its own */
+  if (lua_gethook(L) == note_call) lua_sethook(L, former, mask, count);
   if (hook_called) luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
 }
 
-/* Collects until there is nothing more: what a finaliser lets go of is found by the next collection. */
+/* Collects until there is nothing more: what a finaliser lets go of is found by the next
+ * collection. */
 static void collect_all(lua_State *L)
 {
   int64_t before;
@@ -129,7 +140,8 @@ static void collect_all(lua_State *L)
   } while (++round < 2 || (round < MOST_ROUNDS && ax_memory_pressure() < before));
 }
 
-/* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the Lua stack or counted. */
+/* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the
+ * Lua stack or counted. */
 static bool last_chance(size_t wanted, int attempt)
 {
   lua_State *L = ax_bind.L;
@@ -156,7 +168,8 @@ static void set_number(lua_State *L, const char *key, int64_t v)
 static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
 {
   const ax_backend *b;
-  const ax_device d = lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
+  const ax_device d =
+      lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
   if (ax_backend_of(d, &b) != AX_OK) ax_raise(L, fn);
   return b;
 }
@@ -243,7 +256,8 @@ static int set_num_threads(lua_State *L)
   int n;
   ax_bind_enter(L);
   n = (int)ax_check_integer(L, 1, "set_num_threads", "n", 1, 4096);
-  if (n > 1 && ax_worker_inside()) return ax_error(L, "set_num_threads", "a loader's worker process has one thread, got %d", n);
+  if (n > 1 && ax_worker_inside())
+    return ax_error(L, "set_num_threads", "a loader's worker process has one thread, got %d", n);
   backend_at(L, 2, "set_num_threads")->set_threads(n);
   return 0;
 }
@@ -278,7 +292,8 @@ static int device_count(lua_State *L)
   return 2;
 }
 
-/* core.set_default_device(device): where constructors put tensors when nothing else is said; returns the former one's name */
+/* core.set_default_device(device): where constructors put tensors when nothing else is said;
+ * returns the former one's name */
 static int set_default_device(lua_State *L)
 {
   char text[16];
@@ -293,7 +308,8 @@ static int set_default_device(lua_State *L)
 static int synchronize(lua_State *L)
 {
   ax_bind_enter(L);
-  if (ax_device_synchronize(ax_check_device(L, 1, "synchronize", "device")) != AX_OK) return ax_raise(L, "synchronize");
+  if (ax_device_synchronize(ax_check_device(L, 1, "synchronize", "device")) != AX_OK)
+    return ax_raise(L, "synchronize");
   return 0;
 }
 
@@ -308,7 +324,8 @@ static int set_float32_matmul_precision(lua_State *L)
       ax_float32_matmul_precision_set((ax_precision)k);
       return 0;
     }
-  return ax_arg_error(L, "set_float32_matmul_precision", 1, "precision", "\"highest\", \"high\" or \"medium\"", 1);
+  return ax_arg_error(L, "set_float32_matmul_precision", 1, "precision",
+                      "\"highest\", \"high\" or \"medium\"", 1);
 }
 
 static int get_float32_matmul_precision(lua_State *L)
@@ -318,8 +335,8 @@ static int get_float32_matmul_precision(lua_State *L)
   return 1;
 }
 
-/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran on this thread (of GPUs: in this process): a table
- * name -> calls */
+/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran
+ * on this thread (of GPUs: in this process): a table name -> calls */
 static int kernel_stats(lua_State *L)
 {
   static const char *const names[] = { "reset", "device" };
@@ -332,7 +349,8 @@ static int kernel_stats(lua_State *L)
   ax_bind_enter(L);
   lua_settop(L, 1);
   if (!lua_isnil(L, 1)) {
-    if (!ax_is_options(L, 1, true)) return ax_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
+    if (!ax_is_options(L, 1, true))
+      return ax_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
     ax_check_options(L, 1, "kernel_stats", names, 2);
     lua_getfield(L, 1, "reset");
     if (!lua_isnil(L, -1)) reset = ax_check_boolean(L, -1, "kernel_stats", "reset");
@@ -356,12 +374,21 @@ static int kernel_stats(lua_State *L)
 void ax_open_memory(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "memory_stats", memory_stats }, { "set_memory_limit", set_memory_limit }, { "empty_cache", empty_cache },
-    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "debug_fail_alloc", debug_fail_alloc },
-    { "get_num_threads", get_num_threads }, { "set_num_threads", set_num_threads }, { "backend_info", backend_info },
-    { "device_count", device_count }, { "synchronize", synchronize }, { "set_default_device", set_default_device },
-    { "kernel_stats", kernel_stats }, { "set_float32_matmul_precision", set_float32_matmul_precision },
-    { "get_float32_matmul_precision", get_float32_matmul_precision }, { NULL, NULL },
+    { "memory_stats", memory_stats },
+    { "set_memory_limit", set_memory_limit },
+    { "empty_cache", empty_cache },
+    { "reset_peak_memory_stats", reset_peak_memory_stats },
+    { "debug_fail_alloc", debug_fail_alloc },
+    { "get_num_threads", get_num_threads },
+    { "set_num_threads", set_num_threads },
+    { "backend_info", backend_info },
+    { "device_count", device_count },
+    { "synchronize", synchronize },
+    { "set_default_device", set_default_device },
+    { "kernel_stats", kernel_stats },
+    { "set_float32_matmul_precision", set_float32_matmul_precision },
+    { "get_float32_matmul_precision", get_float32_matmul_precision },
+    { NULL, NULL },
   };
   ax_add_functions(L, functions);
   last.left = ax_memory_pressure();

@@ -7,7 +7,7 @@ enum { LINE = 64, DEEPEST = 100, ROOM = 4096 /* entries that a received count ma
 
 static size_t aligned(size_t n) { return (n + LINE - 1) / LINE * LINE; }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 void ax_message_release(ax_message *b)
 {
@@ -39,17 +39,20 @@ static void put(lua_State *L, ax_message *b, const void *bytes, size_t n)
 /* Where a value lies: for messages, and to find a table inside itself. */
 typedef struct place {
   const struct place *up;
-  int type;           /* of the key: LUA_TSTRING, LUA_TNUMBER, LUA_TBOOLEAN; a root: LUA_TNIL, LUA_TSTRING where it has a name */
+  /* of the key: LUA_TSTRING, LUA_TNUMBER, LUA_TBOOLEAN; a root: LUA_TNIL, LUA_TSTRING where it has
+   * a name */
+  int type;
   const char *name;
-  double number;      /* a root without a name: which value of the call it is */
-  const void *table;  /* what lies there, if it is a table */
+  double number;     /* a root without a name: which value of the call it is */
+  const void *table; /* what lies there, if it is a table */
 } place;
 
 static bool is_word(const char *s)
 {
   if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '_')) return false;
   for (; *s; s++)
-    if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '_')) return false;
+    if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '_'))
+      return false;
   return true;
 }
 
@@ -62,7 +65,8 @@ static void push_place(lua_State *L, const place *p)
     return;
   }
   push_place(L, p->up);
-  if (p->type == LUA_TSTRING) lua_pushfstring(L, is_word(p->name) ? "%s.%s" : "%s[\"%s\"]", lua_tostring(L, -1), p->name);
+  if (p->type == LUA_TSTRING)
+    lua_pushfstring(L, is_word(p->name) ? "%s.%s" : "%s[\"%s\"]", lua_tostring(L, -1), p->name);
   else if (p->type == LUA_TNUMBER) lua_pushfstring(L, "%s[%f]", lua_tostring(L, -1), p->number);
   else lua_pushfstring(L, "%s[%s]", lua_tostring(L, -1), p->number != 0 ? "true" : "false");
   lua_remove(L, -2);
@@ -81,7 +85,8 @@ static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
     b->tensors = grown;
     b->tensor_room = room;
   }
-  if (t->device.kind != AX_CPU) luaL_error(L, "a tensor on a GPU cannot go to another process: move it to the CPU first");
+  if (t->device.kind != AX_CPU)
+    luaL_error(L, "a tensor on a GPU cannot go to another process: move it to the CPU first");
   const bool grad = ax_grad_set_enabled(false);
   const ax_status st = ax_contiguous(t, &whole);
   ax_grad_set_enabled(grad);
@@ -93,9 +98,15 @@ static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
   b->data += aligned((size_t)t->numel * ax_itemsize(t));
 }
 
-/* ---- tables: the list part, then the other entries in the order of their keys, so that equal values are equal bytes */
+/* ---- tables: the list part, then the other entries in the order of their keys, so that equal
+ * values are equal bytes */
 
-typedef struct key { int type; double number; const char *s; size_t n; } key;
+typedef struct key {
+  int type;
+  double number;
+  const char *s;
+  size_t n;
+} key;
 
 static int rank_of(int type) { return type == LUA_TNUMBER ? 0 : type == LUA_TSTRING ? 1 : 2; }
 
@@ -114,7 +125,9 @@ static int compare_keys(const void *pa, const void *pb)
 static void raise_key(lua_State *L, const place *where, int idx)
 {
   push_place(L, where);
-  luaL_error(L, "%s has a %s as a key, which cannot go from one process to another; keys are numbers, strings and booleans",
+  luaL_error(L,
+             "%s has a %s as a key, which cannot go from one process to another; keys are numbers, strings "
+             "and booleans",
              lua_tostring(L, -1), luaL_typename(L, idx));
 }
 
@@ -137,7 +150,9 @@ static key *push_keys(lua_State *L, int idx, size_t list, size_t n, const place 
   key *keys = lua_newuserdata(L, n * sizeof *keys + 1), *k = keys;
   for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) {
     const int at = lua_gettop(L) - 1, type = lua_type(L, at);
-    const double v = type == LUA_TNUMBER ? lua_tonumber(L, at) : type == LUA_TBOOLEAN ? lua_toboolean(L, at) : 0;
+    const double v = type == LUA_TNUMBER    ? lua_tonumber(L, at)
+                     : type == LUA_TBOOLEAN ? lua_toboolean(L, at)
+                                            : 0;
     if (type == LUA_TNUMBER && v >= 1 && v <= (double)list && v == (double)(size_t)v) continue;
     if (type != LUA_TNUMBER && type != LUA_TSTRING && type != LUA_TBOOLEAN) raise_key(L, where, at);
     *k = (key){ type, v, NULL, 0 };
@@ -169,8 +184,8 @@ static void put_table(lua_State *L, ax_message *b, int idx, place *where, int de
     if (p->table == where->table) {
       push_place(L, where);
       push_place(L, p);
-      luaL_error(L, "%s is %s itself: a table that holds itself cannot go from one process to another", lua_tostring(L, -2),
-                 lua_tostring(L, -1));
+      luaL_error(L, "%s is %s itself: a table that holds itself cannot go from one process to another",
+                 lua_tostring(L, -2), lua_tostring(L, -1));
     }
   luaL_checkstack(L, 12, "a value to send is nested too deeply");
   count = count_keys(L, idx, &list);
@@ -235,9 +250,13 @@ static void put_value(lua_State *L, ax_message *b, int idx, place *where, int de
     push_place(L, where);
     if (type == LUA_TTABLE && depth >= DEEPEST)
       luaL_error(L, "%s is nested more than %d tables deep", lua_tostring(L, -1), DEEPEST);
-    luaL_error(L, "%s is a%s%s, which cannot go from one process to another; only booleans, numbers, strings, tensors and plain "
-               "tables of them can", lua_tostring(L, -1), type == LUA_TTABLE ? "n " : " ", box && type == LUA_TUSERDATA ? "released tensor"
-               : type == LUA_TTABLE ? "object (a table with a metatable)" : luaL_typename(L, idx));
+    luaL_error(L,
+               "%s is a%s%s, which cannot go from one process to another; only booleans, numbers, strings, "
+               "tensors and plain tables of them can",
+               lua_tostring(L, -1), type == LUA_TTABLE ? "n " : " ",
+               box && type == LUA_TUSERDATA ? "released tensor"
+               : type == LUA_TTABLE         ? "object (a table with a metatable)"
+                                            : luaL_typename(L, idx));
   }
 }
 
@@ -271,13 +290,13 @@ void ax_message_copy(const ax_message *b, char *to)
   }
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct source {
   const char *at, *end; /* of the tree */
   char *data;
   size_t n_data;
-  ax_worker *worker;    /* NULL: tensors are copied; else they lie in the slot of `note` */
+  ax_worker *worker; /* NULL: tensors are copied; else they lie in the slot of `note` */
   const ax_note *note;
 } source;
 
@@ -301,7 +320,8 @@ static ax_status push_tensor(lua_State *L, source *s)
   ax_status st;
   size_t bytes;
 
-  if (!get(s, head, 2) || head[0] >= AX_DTYPE_COUNT || head[1] > AX_MAX_DIMS || !get(s, shape, head[1] * sizeof(int64_t)) || !get(s, &at, 8))
+  if (!get(s, head, 2) || head[0] >= AX_DTYPE_COUNT || head[1] > AX_MAX_DIMS ||
+      !get(s, shape, head[1] * sizeof(int64_t)) || !get(s, &at, 8))
     return damaged();
   for (int d = head[1] - 1; d >= 0; d--) {
     strides[d] = numel;
@@ -331,7 +351,8 @@ static ax_status push_table(lua_State *L, source *s, int depth)
   uint64_t sizes[2];
   ax_status st;
 
-  if (depth >= DEEPEST || !get(s, sizes, sizeof sizes) || sizes[0] > left || sizes[1] > left) return damaged();
+  if (depth >= DEEPEST || !get(s, sizes, sizeof sizes) || sizes[0] > left || sizes[1] > left)
+    return damaged();
   luaL_checkstack(L, 12, "a value that was sent is nested too deeply");
   lua_createtable(L, sizes[0] < ROOM ? (int)sizes[0] : ROOM, sizes[1] < ROOM ? (int)sizes[1] : ROOM);
   for (uint64_t i = 1; i <= sizes[0]; i++) {
@@ -340,7 +361,8 @@ static ax_status push_table(lua_State *L, source *s, int depth)
   }
   for (; sizes[1] > 0; sizes[1]--) {
     if ((st = push_value(L, s, depth + 1)) != AX_OK) return st;
-    if (lua_isnil(L, -1) || (lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) != lua_tonumber(L, -1))) return damaged();
+    if (lua_isnil(L, -1) || (lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) != lua_tonumber(L, -1)))
+      return damaged();
     if ((st = push_value(L, s, depth + 1)) != AX_OK) return st;
     lua_rawset(L, -3);
   }
@@ -356,7 +378,8 @@ static ax_status push_value(lua_State *L, source *s, int depth)
   if (!get(s, &tag, 1)) return damaged();
   switch (tag) {
   case 'z': lua_pushnil(L); return AX_OK;
-  case 'T': case 'F': lua_pushboolean(L, tag == 'T'); return AX_OK;
+  case 'T':
+  case 'F': lua_pushboolean(L, tag == 'T'); return AX_OK;
   case 'n':
     if (!get(s, &v, 8)) return damaged();
     lua_pushnumber(L, v);
@@ -372,7 +395,8 @@ static ax_status push_value(lua_State *L, source *s, int depth)
   }
 }
 
-ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note, int *count)
+ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
+                          int *count)
 {
   uint64_t n, values;
   source s = { .worker = w, .note = note };
@@ -392,12 +416,13 @@ ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, 
   return st == AX_OK && s.at != s.end ? damaged() : st;
 }
 
-/* ---- values as byte strings ------------------------------------------------------------------------------------------------------ */
+/* ---- values as byte strings ------------------------------------------------------------------ */
 
 /* _serialize(value, name): the bytes; `name` is what messages call the value. */
 static int serialize(lua_State *L)
 {
-  place where = { NULL, LUA_TSTRING, lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "the value", 0, NULL };
+  place where = { NULL, LUA_TSTRING, lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "the value", 0,
+                  NULL };
   const uint64_t count = 1;
   ax_message *b;
   size_t size;
@@ -435,7 +460,9 @@ static int deserialize(lua_State *L)
 
 void ax_open_message(lua_State *L)
 {
-  static const luaL_Reg functions[] = { {"_serialize", serialize}, {"_deserialize", deserialize}, {NULL, NULL} };
+  static const luaL_Reg functions[] = { { "_serialize", serialize },
+                                        { "_deserialize", deserialize },
+                                        { NULL, NULL } };
 
   ax_open_class(L, &message_class);
   ax_add_functions(L, functions);

@@ -1,9 +1,11 @@
 /* message.h: the form in which Lua values go from one process to another.
  *
- * Values are nil, booleans, numbers, strings, tensors and plain tables of them.  They are written as a tree of tagged bytes, in which
- * a tensor is a shape and a place; the elements follow, each tensor on a cache line of its own:
+ * Values are nil, booleans, numbers, strings, tensors and plain tables of them.  They are written
+ * as a tree of tagged bytes, in which a tensor is a shape and a place; the elements follow, each
+ * tensor on a cache line of its own:
  *
- *   length of the tree (8 bytes) | tree | elements of the first tensor | elements of the second ... */
+ *   length of the tree (8 bytes) | tree | elements of the first tensor | elements of the second
+ *   ... */
 #ifndef AX_MESSAGE_H
 #define AX_MESSAGE_H
 
@@ -16,10 +18,11 @@ typedef struct ax_message {
   size_t n, room;
   ax_tensor **tensors; /* contiguous, on the CPU; owned */
   int n_tensors, tensor_room;
-  size_t data;         /* bytes of elements, with the gaps */
+  size_t data; /* bytes of elements, with the gaps */
 } ax_message;
 
-/* Writes the values at first..top into a fresh message, which it pushes.  Raises for values that cannot go, and says where they lie. */
+/* Writes the values at first..top into a fresh message, which it pushes.  Raises for values that
+ * cannot go, and says where they lie. */
 ax_message *ax_message_write(lua_State *L, int first);
 /* The bytes that it takes, and the bytes themselves. */
 size_t ax_message_size(const ax_message *m);
@@ -27,8 +30,10 @@ void ax_message_copy(const ax_message *m, char *to);
 /* Lets go of what it holds, before the collector would. */
 void ax_message_release(ax_message *m);
 
-/* Pushes the values of a message, *count of them.  Tensors lie in the slot of `note`, or are copies where w is NULL. */
-ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note, int *count);
+/* Pushes the values of a message, *count of them.  Tensors lie in the slot of `note`, or are copies
+ * where w is NULL. */
+ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
+                          int *count);
 
 void ax_open_message(lua_State *L);
 

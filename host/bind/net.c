@@ -16,7 +16,8 @@ static int open_socket(lua_State *L, const char *fn)
 
 static struct sockaddr_in local_address(int port)
 {
-  return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+  return (struct sockaddr_in){ .sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)port),
                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
@@ -45,7 +46,9 @@ static int free_port(lua_State *L)
 
   ax_bind_enter(L);
   fd = open_socket(L, fn);
-  bad = bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &length) != 0 ? errno : 0;
+  bad = bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &length) != 0
+            ? errno
+            : 0;
   close(fd);
   if (bad) return ax_error(L, fn, "the system gave none: %s", strerror(bad));
   lua_pushinteger(L, ntohs(a.sin_port));
@@ -54,6 +57,8 @@ static int free_port(lua_State *L)
 
 void ax_open_net(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "_port_in_use", port_in_use }, { "_free_port", free_port }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "_port_in_use", port_in_use },
+                                        { "_free_port", free_port },
+                                        { NULL, NULL } };
   ax_add_functions(L, functions);
 }

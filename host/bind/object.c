@@ -6,14 +6,16 @@
  * was cleared is all zero. */
 #include "bind/bind.h"
 
-typedef struct tagged { const ax_class *class; } tagged; /* the struct follows */
+typedef struct tagged {
+  const ax_class *class;
+} tagged; /* the struct follows */
 
 void *ax_push_object(lua_State *L, const ax_class *class)
 {
   tagged *object = lua_newuserdata(L, sizeof *object + class->size);
   memset(object, 0, sizeof *object + class->size);
   object->class = class;
-  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_pushlightuserdata(L, (void *)(uintptr_t) class);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
   return object + 1;
@@ -51,9 +53,9 @@ static int collect(lua_State *L)
 
 void ax_open_class(lua_State *L, const ax_class *class)
 {
-  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_pushlightuserdata(L, (void *)(uintptr_t) class);
   lua_createtable(L, 0, 4);
-  lua_pushlightuserdata(L, (void *)(uintptr_t)class);
+  lua_pushlightuserdata(L, (void *)(uintptr_t) class);
   lua_pushcclosure(L, collect, 1);
   lua_setfield(L, -2, "__gc");
   lua_pushstring(L, class->name);

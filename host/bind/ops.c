@@ -1,4 +1,5 @@
-/* bind/ops.c: the rows of ops.def as Lua functions, methods and operators.  Every op is one C function; its upvalue says which row. */
+/* bind/ops.c: the rows of ops.def as Lua functions, methods and operators.  Every op is one C
+ * function; its upvalue says which row. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -63,7 +64,8 @@ static int op_inplace(lua_State *L)
   return 1;
 }
 
-/* a + b and its kin, with none of op_call's generality: this is the shortest way from Lua to a kernel. */
+/* a + b and its kin, with none of op_call's generality: this is the shortest way from Lua to a
+ * kernel. */
 static int operator_call(lua_State *L)
 {
   const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
@@ -77,7 +79,8 @@ static int operator_call(lua_State *L)
       a.scalars |= 1u << k;
       a.num[k] = v;
       if (v == floor(v) && fabs(v) < 9.2e18) a.integral |= 1u << k;
-    } else if (!(in[k] = ax_opt_tensor(L, k + 1, ax_ops[op].name))) return ax_arg_error(L, ax_ops[op].name, k + 1, k ? "b" : "a", "a tensor or a number", k + 1);
+    } else if (!(in[k] = ax_opt_tensor(L, k + 1, ax_ops[op].name)))
+      return ax_arg_error(L, ax_ops[op].name, k + 1, k ? "b" : "a", "a tensor or a number", k + 1);
   }
   box = ax_push_result(L);
   if (__builtin_expect(ax_run(op, &a, out) != AX_OK, 0)) return ax_raise(L, ax_ops[op].name);
@@ -87,7 +90,8 @@ static int operator_call(lua_State *L)
 
 /* ---- clamp, whose limits may be tensors: then it is another row */
 
-/* The limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table of options, which are pushed.  Is one a tensor? */
+/* The limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table of
+ * options, which are pushed.  Is one a tensor? */
 static bool tensor_limits(lua_State *L, int at[2])
 {
   const int last = lua_gettop(L);
@@ -107,9 +111,11 @@ static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const ch
   ax_tensor *t = ax_opt_tensor(L, idx, shown), **box;
   const double v = t ? 0 : ax_check_number(L, idx, shown, name);
   if (t) return t;
-  if (!ax_number_fits((ax_dtype)x->dtype, v)) ax_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v, ax_dtype_name((ax_dtype)x->dtype));
+  if (!ax_number_fits((ax_dtype)x->dtype, v))
+    ax_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v, ax_dtype_name((ax_dtype)x->dtype));
   box = ax_push_box(L);
-  if (ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, box) != AX_OK || ax_fill(*box, v) != AX_OK) ax_raise(L, shown);
+  if (ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, box) != AX_OK || ax_fill(*box, v) != AX_OK)
+    ax_raise(L, shown);
   return *box;
 }
 
@@ -142,7 +148,8 @@ static int clamp(lua_State *L)
   ax_run_push(L, AX_OP_CLAMP_TENSOR, shown, &r);
   if (!inplace) return 1;
   box = ax_to_box(L, -1);
-  if (ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = box, .a = { .n_list = -1 } }, dst) != AX_OK) return ax_raise(L, shown);
+  if (ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = box, .a = { .n_list = -1 } }, dst) != AX_OK)
+    return ax_raise(L, shown);
   lua_settop(L, 1);
   return 1;
 }
@@ -165,16 +172,20 @@ static int copy_into(lua_State *L, const char *fn, bool number_wanted)
   ax_bind_enter(L);
   dst = ax_check_tensor(L, 1, fn, "x");
   in[0] = ax_opt_tensor(L, 2, fn);
-  if (number_wanted && in[0] && in[0]->numel != 1) return ax_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
+  if (number_wanted && in[0] && in[0]->numel != 1)
+    return ax_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
   if (!in[0]) {
     const int type = lua_type(L, 2);
     if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-      return ax_arg_error(L, fn, 2, number_wanted ? "value" : "source", number_wanted ? "a number or a boolean" : "a tensor or a number", 2);
+      return ax_arg_error(L, fn, 2, number_wanted ? "value" : "source",
+                          number_wanted ? "a number or a boolean" : "a tensor or a number", 2);
     a.scalars = 1;
     a.num[0] = type == LUA_TBOOLEAN ? lua_toboolean(L, 2) : lua_tonumber(L, 2);
     if (type == LUA_TBOOLEAN) a.booleans = a.integral = 1;
     else if (a.num[0] == floor(a.num[0]) && fabs(a.num[0]) < 9.2e18) a.integral = 1;
-    if (!ax_number_fits((ax_dtype)dst->dtype, a.num[0])) return ax_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0], ax_dtype_name((ax_dtype)dst->dtype));
+    if (!ax_number_fits((ax_dtype)dst->dtype, a.num[0]))
+      return ax_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0],
+                      ax_dtype_name((ax_dtype)dst->dtype));
   }
   if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_raise(L, fn);
   lua_settop(L, 1);
@@ -208,7 +219,8 @@ static void set_boolean(lua_State *L, const char *key, bool value)
   lua_setfield(L, -2, key);
 }
 
-/* core.ops() -> one table for each row, in the order of ops.def; `hidden` rows have no Lua function. */
+/* core.ops() -> one table for each row, in the order of ops.def; `hidden` rows have no Lua
+ * function. */
 static int ops(lua_State *L)
 {
   ax_bind_enter(L);
@@ -229,15 +241,20 @@ static int ops(lua_State *L)
   return 1;
 }
 
-static const struct { const char *event; ax_op op; } operators[] = {
-  { "__add", AX_OP_ADD }, { "__sub", AX_OP_SUB }, { "__mul", AX_OP_MUL }, { "__div", AX_OP_DIV },
+static const struct {
+  const char *event;
+  ax_op op;
+} operators[] = {
+  { "__add", AX_OP_ADD },       { "__sub", AX_OP_SUB }, { "__mul", AX_OP_MUL }, { "__div", AX_OP_DIV },
   { "__mod", AX_OP_REMAINDER }, { "__pow", AX_OP_POW }, { "__unm", AX_OP_NEG },
 };
 
 void ax_open_ops(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "ops", ops }, { NULL, NULL } };
-  static const luaL_Reg methods[] = { { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL } };
+  static const luaL_Reg methods[] = {
+    { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL }
+  };
 
   ax_signature_of(AX_OP_ADD); /* parses them all */
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);

@@ -1,11 +1,13 @@
-/* bind/profile.c: the profiler's switch, its events, and where in the script they come from; lua/accelerate/profiler.lua does the rest. */
+/* bind/profile.c: the profiler's switch, its events, and where in the script they come from;
+ * lua/accelerate/profiler.lua does the rest. */
 #include "bind/bind.h"
 #include "bind/group.h"
 #include "profile.h"
 
 #include <stdio.h>
 
-static _Thread_local int module_call = LUA_NOREF; /* nn.Module's __call, by which frames of modules are known */
+/* nn.Module's __call, by which frames of modules are known */
+static _Thread_local int module_call = LUA_NOREF;
 
 /* The frames of the script, innermost first, in lines such as "train.lua:12 (step)". */
 static int32_t stack_text(lua_State *L)
@@ -17,8 +19,8 @@ static int32_t stack_text(lua_State *L)
   for (int level = 0; lua_getstack(L, level, &ar) && at + 160 < sizeof text; level++) {
     lua_getinfo(L, "Sln", &ar);
     if (ar.currentline <= 0 || ax_bind_in_library(ar.source)) continue;
-    at += (size_t)snprintf(text + at, sizeof text - at, "%s%.80s:%d%s%.40s%s", at ? "\n" : "", ar.short_src, ar.currentline, ar.name ? " (" : "",
-                           ar.name ? ar.name : "", ar.name ? ")" : "");
+    at += (size_t)snprintf(text + at, sizeof text - at, "%s%.80s:%d%s%.40s%s", at ? "\n" : "", ar.short_src,
+                           ar.currentline, ar.name ? " (" : "", ar.name ? ar.name : "", ar.name ? ")" : "");
   }
   text[at] = '\0';
   return ax_profile_text(text);
@@ -46,7 +48,8 @@ static int32_t modules_text(lua_State *L)
     }
     lua_pop(L, 1);
   }
-  while (n > 0 && at + 64 < sizeof text) at += (size_t)snprintf(text + at, sizeof text - at, "%s%.48s", at ? " > " : "", names[--n]);
+  while (n > 0 && at + 64 < sizeof text)
+    at += (size_t)snprintf(text + at, sizeof text - at, "%s%.48s", at ? " > " : "", names[--n]);
   return ax_profile_text(text);
 }
 
@@ -70,15 +73,16 @@ static bool option(lua_State *L, const char *name)
   return on;
 }
 
-/* core._profile_start({ record_shapes, profile_memory, with_stack, with_flops, with_modules, wait }, nn.Module.__call or nil) */
+/* core._profile_start({ record_shapes, profile_memory, with_stack, with_flops, with_modules, wait
+ * }, nn.Module.__call or nil) */
 static int profile_start(lua_State *L)
 {
   ax_profile_options o;
 
   ax_bind_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
-  o = (ax_profile_options){ option(L, "record_shapes"), option(L, "profile_memory"), option(L, "with_stack"), option(L, "with_flops"),
-                            option(L, "with_modules"), option(L, "wait") };
+  o = (ax_profile_options){ option(L, "record_shapes"), option(L, "profile_memory"), option(L, "with_stack"),
+                            option(L, "with_flops"),    option(L, "with_modules"),   option(L, "wait") };
   if (lua_isfunction(L, 2)) {
     luaL_unref(L, LUA_REGISTRYINDEX, module_call);
     lua_pushvalue(L, 2);
@@ -88,8 +92,16 @@ static int profile_start(lua_State *L)
   return 0;
 }
 
-static int profile_stop(lua_State *L) { (void)L, ax_profile_stop(); return 0; }
-static int profile_clear(lua_State *L) { (void)L, ax_profile_clear(); return 0; }
+static int profile_stop(lua_State *L)
+{
+  (void)L, ax_profile_stop();
+  return 0;
+}
+static int profile_clear(lua_State *L)
+{
+  (void)L, ax_profile_clear();
+  return 0;
+}
 
 static void set_number(lua_State *L, const char *name, double value)
 {
@@ -124,7 +136,8 @@ static void push_event(lua_State *L, const ax_profile_event *e, int64_t zero)
   set_text(L, "modules", e->modules);
 }
 
-/* core._profile_events() -> list of events, their number, how many were dropped.  Times in microseconds. */
+/* core._profile_events() -> list of events, their number, how many were dropped.  Times in
+ * microseconds. */
 static int profile_events(lua_State *L)
 {
   const ax_profile_event *all;
@@ -147,7 +160,8 @@ static int profile_events(lua_State *L)
   return 3;
 }
 
-/* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while nothing records */
+/* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while nothing
+ * records */
 static int profile_push(lua_State *L)
 {
   const char *name = luaL_checkstring(L, 1);
@@ -163,16 +177,21 @@ static int profile_push(lua_State *L)
 
 static int profile_pop(lua_State *L)
 {
-  if (lua_isnumber(L, 1) && lua_isnumber(L, 2)) ax_profile_end((ax_profile_mark){ (int32_t)lua_tonumber(L, 1), (uint32_t)lua_tonumber(L, 2) });
+  if (lua_isnumber(L, 1) && lua_isnumber(L, 2))
+    ax_profile_end((ax_profile_mark){ (int32_t)lua_tonumber(L, 1), (uint32_t)lua_tonumber(L, 2) });
   return 0;
 }
 
 void ax_open_profile(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_profile_start", profile_start }, { "_profile_stop", profile_stop }, { "_profile_clear", profile_clear },
-    { "_profile_events", profile_events }, { "_profile_push", profile_push },
-    { "_profile_pop", profile_pop }, { NULL, NULL },
+    { "_profile_start", profile_start },
+    { "_profile_stop", profile_stop },
+    { "_profile_clear", profile_clear },
+    { "_profile_events", profile_events },
+    { "_profile_push", profile_push },
+    { "_profile_pop", profile_pop },
+    { NULL, NULL },
   };
   module_call = LUA_NOREF; /* a reference of a state that is gone is no one's */
   ax_add_functions(L, functions);

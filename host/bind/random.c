@@ -43,7 +43,10 @@ static int default_generator(lua_State *L)
 /* A replay takes the generator as it finds it. */
 static void refuse_while_recording(lua_State *L, const char *fn)
 {
-  if (ax_recording) ax_error(L, fn, "a generator cannot be set while a step is recorded: a replay would not do it again; do it outside the step");
+  if (ax_recording)
+    ax_error(L, fn,
+             "a generator cannot be set while a step is recorded: a replay would not do it again; do it "
+             "outside the step");
 }
 
 static int manual_seed(lua_State *L)
@@ -96,7 +99,8 @@ static int set_state(lua_State *L)
   ax_bind_enter(L);
   refuse_while_recording(L, "set_state");
   g = ax_check_generator(L, 1, "set_state", "self");
-  if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
+  if (lua_type(L, 2) != LUA_TSTRING)
+    return ax_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
   s = (const unsigned char *)lua_tolstring(L, 2, &n);
   if (n != 16) return ax_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
   g->seed = g->draws = 0;
@@ -123,15 +127,23 @@ static int generator_tostring(lua_State *L)
 }
 
 static const luaL_Reg generator_methods[] = {
-  { "manual_seed", generator_manual_seed }, { "initial_seed", initial_seed }, { "get_state", get_state }, { "set_state", set_state },
-  { "__tostring", generator_tostring }, { NULL, NULL },
+  { "manual_seed", generator_manual_seed },
+  { "initial_seed", initial_seed },
+  { "get_state", get_state },
+  { "set_state", set_state },
+  { "__tostring", generator_tostring },
+  { NULL, NULL },
 };
-static const ax_class generator_class = { "generator", sizeof(ax_generator *), clear_generator, generator_methods };
+static const ax_class generator_class = { "generator", sizeof(ax_generator *), clear_generator,
+                                          generator_methods };
 
 void ax_open_random(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "Generator", generator }, { "default_generator", default_generator }, { "manual_seed", manual_seed }, { NULL, NULL },
+    { "Generator", generator },
+    { "default_generator", default_generator },
+    { "manual_seed", manual_seed },
+    { NULL, NULL },
   };
 
   ax_add_functions(L, functions);

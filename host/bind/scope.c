@@ -1,45 +1,47 @@
 /* bind/scope.c: contexts: functions that run a function and put things back, also when it raises.
  *
- * They are Lua around a pair of C functions, since a coroutine may yield across Lua's own xpcall but not across a C function. */
+ * They are Lua around a pair of C functions, since a coroutine may yield across Lua's own xpcall
+ * but not across a C function. */
 #include "bind/bind.h"
 
 static const char contexts[] =
-  "local core, open_scope, close_scope, open_grad, close = ...\n"
-  "local error, find, type, unpack, xpcall = error, string.find, type, unpack, xpcall\n"
-  "local traceback = debug.traceback\n"
-  "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
-  "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
-  "  return traceback(e, 2)\n"
-  "end\n"
-  "local function restored(context, ok, ...)\n"
-  "  close(context)\n"
-  "  if not ok then error((...), 0) end\n"
-  "  return ...\n"
-  "end\n"
-  "local function check(name, fn)\n"
-  "  if type(fn) ~= 'function' then\n"
-  "    error(name .. ': argument 1 (fn): expected a function, got ' .. type(fn), 3)\n"
-  "  end\n"
-  "end\n"
-  "function core.no_grad(fn, ...)\n"
-  "  check('no_grad', fn)\n"
-  "  return restored(open_grad(false), xpcall(fn, traced, ...))\n"
-  "end\n"
-  "function core.enable_grad(fn, ...)\n"
-  "  check('enable_grad', fn)\n"
-  "  return restored(open_grad(true), xpcall(fn, traced, ...))\n"
-  "end\n"
-  "local function left(context, ok, ...)\n"
-  "  close_scope(context, ok, ...)\n"
-  "  if not ok then error((...), 0) end\n"
-  "  return ...\n"
-  "end\n"
-  "function core.scope(fn, ...)\n"
-  "  check('scope', fn)\n"
-  "  return left(open_scope(), xpcall(fn, traced, ...))\n"
-  "end\n";
+    "local core, open_scope, close_scope, open_grad, close = ...\n"
+    "local error, find, type, unpack, xpcall = error, string.find, type, unpack, xpcall\n"
+    "local traceback = debug.traceback\n"
+    "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
+    "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
+    "  return traceback(e, 2)\n"
+    "end\n"
+    "local function restored(context, ok, ...)\n"
+    "  close(context)\n"
+    "  if not ok then error((...), 0) end\n"
+    "  return ...\n"
+    "end\n"
+    "local function check(name, fn)\n"
+    "  if type(fn) ~= 'function' then\n"
+    "    error(name .. ': argument 1 (fn): expected a function, got ' .. type(fn), 3)\n"
+    "  end\n"
+    "end\n"
+    "function core.no_grad(fn, ...)\n"
+    "  check('no_grad', fn)\n"
+    "  return restored(open_grad(false), xpcall(fn, traced, ...))\n"
+    "end\n"
+    "function core.enable_grad(fn, ...)\n"
+    "  check('enable_grad', fn)\n"
+    "  return restored(open_grad(true), xpcall(fn, traced, ...))\n"
+    "end\n"
+    "local function left(context, ok, ...)\n"
+    "  close_scope(context, ok, ...)\n"
+    "  if not ok then error((...), 0) end\n"
+    "  return ...\n"
+    "end\n"
+    "function core.scope(fn, ...)\n"
+    "  check('scope', fn)\n"
+    "  return left(open_scope(), xpcall(fn, traced, ...))\n"
+    "end\n";
 
-/* ---- tensor.scope: results of ops made inside are emptied when it ends, unless they are returned (alone or in tables) or kept.  What
+/* ---- tensor.scope: results of ops made inside are emptied when it ends, unless they are returned
+ * (alone or in tables) or kept.  What
  * constructors make stays: it tends to be state. */
 
 void ax_scope_track(lua_State *L)
@@ -118,7 +120,8 @@ static int scope_close(lua_State *L)
   list = lua_gettop(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
   kept = lua_gettop(L);
-  ax_context_close(L, (int)lua_tointeger(L, 1)); /* the scope around is the current one again, before anything below can raise */
+  /* the scope around is the current one again, before anything below can raise */
+  ax_context_close(L, (int)lua_tointeger(L, 1));
   luaL_checkstack(L, 16, "scope");
   if (lua_toboolean(L, 2))
     for (int i = 3; i <= last; i++) keep_value(L, i, kept);

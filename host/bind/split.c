@@ -1,4 +1,5 @@
-/* bind/split.c: ops with any number of results, as several Lua values: split, chunk, unbind, meshgrid; and second names of ops. */
+/* bind/split.c: ops with any number of results, as several Lua values: split, chunk, unbind,
+ * meshgrid; and second names of ops. */
 #include "bind/bind.h"
 
 enum { MOST_VALUES = 4096 }; /* results of one call: the Lua stack of a C function has room for 8000 values */
@@ -6,7 +7,9 @@ enum { MOST_VALUES = 4096 }; /* results of one call: the Lua stack of a C functi
 /* Pushes n empty boxes, and behind them a list of n places for the results. */
 static ax_tensor **push_places(lua_State *L, const char *fn, int64_t n, int *first)
 {
-  if (n > MOST_VALUES) ax_error(L, fn, "%lld results are more than a call can return (%d); take slices", (long long)n, MOST_VALUES);
+  if (n > MOST_VALUES)
+    ax_error(L, fn, "%lld results are more than a call can return (%d); take slices", (long long)n,
+             MOST_VALUES);
   luaL_checkstack(L, (int)n + 8, fn);
   *first = lua_gettop(L) + 1;
   for (int64_t k = 0; k < n; k++) ax_push_result(L);
@@ -28,16 +31,20 @@ static int push_split(lua_State *L, const char *fn, ax_tensor *x, int dim, int64
   return return_places(L, out, n, first);
 }
 
-/* Parts of `size` positions; the last one of what is left.  A dim without positions has one part. */
+/* Parts of `size` positions; the last one of what is left.  A dim without positions has one
+ * part. */
 static int push_equal(lua_State *L, const char *fn, ax_tensor *x, int dim, int64_t size)
 {
   const int64_t whole = x->ndim ? x->shape[dim] : 0;
   int64_t n, *sizes;
 
   if (x->ndim == 0) return ax_error(L, fn, "a 0-d tensor has no dim to take apart");
-  if (size < 0 || (size == 0 && whole > 0)) return ax_error(L, fn, "expected parts of at least one position, got %lld", (long long)size);
+  if (size < 0 || (size == 0 && whole > 0))
+    return ax_error(L, fn, "expected parts of at least one position, got %lld", (long long)size);
   n = whole ? (whole + size - 1) / size : 1;
-  if (n > MOST_VALUES) return ax_error(L, fn, "%lld results are more than a call can return (%d); take slices", (long long)n, MOST_VALUES);
+  if (n > MOST_VALUES)
+    return ax_error(L, fn, "%lld results are more than a call can return (%d); take slices", (long long)n,
+                    MOST_VALUES);
   sizes = lua_newuserdata(L, sizeof *sizes * (size_t)n);
   for (int64_t k = 0; k < n; k++) sizes[k] = k + 1 < n ? size : whole - (n - 1) * size;
   return push_split(L, fn, x, dim, n, sizes);
@@ -52,7 +59,8 @@ static int read_split_dim(lua_State *L)
   return 1;
 }
 
-/* A list of sizes may be longer than any shape, so it is read here; the rest as every op's arguments. */
+/* A list of sizes may be longer than any shape, so it is read here; the rest as every op's
+ * arguments. */
 static int split(lua_State *L)
 {
   const int top = lua_gettop(L);
@@ -62,7 +70,8 @@ static int split(lua_State *L)
   ax_bind_enter(L);
   if (!lua_istable(L, 2) || ax_is_options(L, 2, false)) {
     ax_read_args(L, AX_OP_SPLIT, "split", &r);
-    if (r.args.a.n_list != 1) return push_split(L, "split", r.in[0], (int)r.args.a.i[0], r.args.a.n_list, r.args.a.list);
+    if (r.args.a.n_list != 1)
+      return push_split(L, "split", r.in[0], (int)r.args.a.i[0], r.args.a.n_list, r.args.a.list);
     return push_equal(L, "split", r.in[0], (int)r.args.a.i[0], r.args.a.list[0]);
   }
   lua_pushcfunction(L, read_split_dim);
@@ -75,7 +84,8 @@ static int split(lua_State *L)
   sizes = lua_newuserdata(L, sizeof *sizes * (size_t)(n ? n : 1));
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, 2, k + 1);
-    if (!ax_to_integer(L, -1, &sizes[k])) ax_error(L, "split", "split_size, entry %d: expected an integer, got %s", k + 1, ax_describe(L, -1));
+    if (!ax_to_integer(L, -1, &sizes[k]))
+      ax_error(L, "split", "split_size, entry %d: expected an integer, got %s", k + 1, ax_describe(L, -1));
     lua_pop(L, 1);
   }
   return push_split(L, "split", ax_check_tensor(L, 1, "split", "x"), dim, n, sizes);
@@ -88,10 +98,14 @@ static int chunk(lua_State *L)
   ax_read_args(L, AX_OP_CHUNK, "chunk", &r);
   const int64_t chunks = r.args.a.i[0], whole = r.in[0]->ndim ? r.in[0]->shape[r.args.a.i[1]] : 0;
   if (chunks < 1) return ax_error(L, "chunk", "expected at least one chunk, got %lld", (long long)chunks);
-  if (whole > 0) return push_equal(L, "chunk", r.in[0], (int)r.args.a.i[1], whole / chunks + (whole % chunks != 0));
+  if (whole > 0)
+    return push_equal(L, "chunk", r.in[0], (int)r.args.a.i[1], whole / chunks + (whole % chunks != 0));
   if (r.in[0]->ndim == 0) return ax_error(L, "chunk", "a 0-d tensor has no dim to take apart");
-  if (chunks > MOST_VALUES) return ax_error(L, "chunk", "%lld results are more than a call can return (%d)", (long long)chunks, MOST_VALUES);
-  int64_t *sizes = lua_newuserdata(L, sizeof *sizes * (size_t)chunks); /* of a dim of size 0, as many as were asked for */
+  if (chunks > MOST_VALUES)
+    return ax_error(L, "chunk", "%lld results are more than a call can return (%d)", (long long)chunks,
+                    MOST_VALUES);
+  /* of a dim of size 0, as many as were asked for */
+  int64_t *sizes = lua_newuserdata(L, sizeof *sizes * (size_t)chunks);
   memset(sizes, 0, sizeof *sizes * (size_t)chunks);
   return push_split(L, "chunk", r.in[0], (int)r.args.a.i[1], chunks, sizes);
 }
@@ -132,11 +146,15 @@ static int meshgrid(lua_State *L)
   }
   ax_read_args(L, AX_OP_MESHGRID, "meshgrid", &r);
   const int n = r.args.n_in, swap = r.args.a.i[0] == 1 && n > 1;
-  if (n > AX_MAX_DIMS) return ax_error(L, "meshgrid", "%d tensors, but a grid has at most %d dims", n, AX_MAX_DIMS);
+  if (n > AX_MAX_DIMS)
+    return ax_error(L, "meshgrid", "%d tensors, but a grid has at most %d dims", n, AX_MAX_DIMS);
   for (int k = 0; k < n; k++) {
-    if (r.args.in[k]->ndim > 1) return ax_error(L, "meshgrid", "tensor %d has %d dims; expected vectors", k + 1, r.args.in[k]->ndim);
-    if (r.args.in[k]->dtype != r.args.in[0]->dtype) return ax_error(L, "meshgrid", "tensor %d is %s, the first one %s", k + 1,
-      ax_dtype_name((ax_dtype)r.args.in[k]->dtype), ax_dtype_name((ax_dtype)r.args.in[0]->dtype));
+    if (r.args.in[k]->ndim > 1)
+      return ax_error(L, "meshgrid", "tensor %d has %d dims; expected vectors", k + 1, r.args.in[k]->ndim);
+    if (r.args.in[k]->dtype != r.args.in[0]->dtype)
+      return ax_error(L, "meshgrid", "tensor %d is %s, the first one %s", k + 1,
+                      ax_dtype_name((ax_dtype)r.args.in[k]->dtype),
+                      ax_dtype_name((ax_dtype)r.args.in[0]->dtype));
     wide.list[swap && k < 2 ? 1 - k : k] = r.args.in[k]->numel;
   }
   wide.n_list = n;
@@ -146,7 +164,8 @@ static int meshgrid(lua_State *L)
     ax_attrs line = { .n_list = n };
     for (int d = 0; d < n; d++) line.list[d] = d == at ? r.args.in[k]->numel : 1;
     if (ax_run(AX_OP_VIEW, &(ax_args){ .n_in = 1, .in = &r.args.in[k], .a = line }, results) != AX_OK) {
-      if (ax_run(AX_OP_RESHAPE, &(ax_args){ .n_in = 1, .in = &r.args.in[k], .a = line }, results) != AX_OK) return ax_raise(L, "meshgrid");
+      if (ax_run(AX_OP_RESHAPE, &(ax_args){ .n_in = 1, .in = &r.args.in[k], .a = line }, results) != AX_OK)
+        return ax_raise(L, "meshgrid");
     }
     ax_tensor *column = results[0];
     const ax_status st = ax_run(AX_OP_EXPAND, &(ax_args){ .n_in = 1, .in = &column, .a = wide }, results);
@@ -160,11 +179,13 @@ static int meshgrid(lua_State *L)
 /* einsum("bij,bjk->bik", a, b) or einsum("..", { a, b }). */
 static int einsum(lua_State *L)
 {
-  const int given = lua_gettop(L), list = given == 2 && lua_istable(L, 2), n = list ? (int)lua_objlen(L, 2) : given - 1;
+  const int given = lua_gettop(L), list = given == 2 && lua_istable(L, 2),
+            n = list ? (int)lua_objlen(L, 2) : given - 1;
   ax_tensor **in, **box;
 
   ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, "einsum", 1, "equation", "a string such as \"ij,jk->ik\"", 1);
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return ax_arg_error(L, "einsum", 1, "equation", "a string such as \"ij,jk->ik\"", 1);
   in = lua_newuserdata(L, sizeof *in * (size_t)(n > 0 ? n : 1));
   for (int k = 0; k < n; k++) {
     if (list) lua_rawgeti(L, 2, k + 1); /* the list keeps them alive */
@@ -184,17 +205,22 @@ static int einsum(lua_State *L)
   return 1;
 }
 
-/* Other names that PyTorch has for some ops.  (`repeat` is a word of Lua's: x["repeat"](x, 2, 3); tile is the same.) */
-static const struct { const char *name, *op; } second_names[] = {
-  { "repeat", "tile" }, { "swapaxes", "transpose" }, { "swapdims", "transpose" }, { "moveaxis", "movedim" }, { "concat", "cat" },
-  { "broadcast_to", "expand" },
+/* Other names that PyTorch has for some ops.  (`repeat` is a word of Lua's: x["repeat"](x, 2, 3);
+ * tile is the same.) */
+static const struct {
+  const char *name, *op;
+} second_names[] = {
+  { "repeat", "tile" },      { "swapaxes", "transpose" }, { "swapdims", "transpose" },
+  { "moveaxis", "movedim" }, { "concat", "cat" },         { "broadcast_to", "expand" },
 };
 
 void ax_open_split(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid },
-                                        { "einsum", einsum }, { NULL, NULL } };
-  static const luaL_Reg methods[] = { { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "split", split },       { "chunk", chunk },   { "unbind", unbind },
+                                        { "meshgrid", meshgrid }, { "einsum", einsum }, { NULL, NULL } };
+  static const luaL_Reg methods[] = {
+    { "split", split }, { "chunk", chunk }, { "unbind", unbind }, { "meshgrid", meshgrid }, { NULL, NULL }
+  };
 
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);

@@ -7,11 +7,25 @@
 /* ---- fields: read by name, and some of them written */
 
 typedef enum {
-  FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_REQUIRES_GRAD, FIELD_GRAD, FIELD_IS_LEAF, FIELD_GRAD_FN, FIELD_DATA, FIELD_NDIM
+  FIELD_SHAPE = 1,
+  FIELD_DTYPE,
+  FIELD_DEVICE,
+  FIELD_REQUIRES_GRAD,
+  FIELD_GRAD,
+  FIELD_IS_LEAF,
+  FIELD_GRAD_FN,
+  FIELD_DATA,
+  FIELD_NDIM
 } field;
-static const struct { const char *name; field id; } fields[] = {
-  { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "requires_grad", FIELD_REQUIRES_GRAD },
-  { "grad", FIELD_GRAD }, { "is_leaf", FIELD_IS_LEAF }, { "grad_fn", FIELD_GRAD_FN }, { "data", FIELD_DATA }, { "ndim", FIELD_NDIM },
+static const struct {
+  const char *name;
+  field id;
+} fields[] = {
+  { "shape", FIELD_SHAPE },     { "dtype", FIELD_DTYPE },
+  { "device", FIELD_DEVICE },   { "requires_grad", FIELD_REQUIRES_GRAD },
+  { "grad", FIELD_GRAD },       { "is_leaf", FIELD_IS_LEAF },
+  { "grad_fn", FIELD_GRAD_FN }, { "data", FIELD_DATA },
+  { "ndim", FIELD_NDIM },
 };
 
 static void push_numbers(lua_State *L, int n, const int64_t *v)
@@ -28,26 +42,27 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   char text[16];
   ax_tensor **box;
 
-  if ((id == FIELD_REQUIRES_GRAD || id == FIELD_IS_LEAF || id == FIELD_GRAD_FN) && ax_history(t) != AX_OK) return ax_raise(L, "tensor");
+  if ((id == FIELD_REQUIRES_GRAD || id == FIELD_IS_LEAF || id == FIELD_GRAD_FN) && ax_history(t) != AX_OK)
+    return ax_raise(L, "tensor");
   switch (id) {
-    case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
-    case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
-    case FIELD_DEVICE: lua_pushstring(L, ax_device_text(t->device, text, sizeof text)); break;
-    case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
-    case FIELD_GRAD:
-      if (t->grad) ax_push_handle(L, t->grad);
-      else lua_pushnil(L);
-      break;
-    case FIELD_IS_LEAF: lua_pushboolean(L, t->grad_fn == NULL); break;
-    case FIELD_GRAD_FN:
-      if (t->grad_fn) lua_pushstring(L, ax_grad_fn_name(t));
-      else lua_pushnil(L);
-      break;
-    case FIELD_DATA:
-      box = ax_push_box(L);
-      if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "data");
-      break;
-    case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
+  case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
+  case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
+  case FIELD_DEVICE: lua_pushstring(L, ax_device_text(t->device, text, sizeof text)); break;
+  case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
+  case FIELD_GRAD:
+    if (t->grad) ax_push_handle(L, t->grad);
+    else lua_pushnil(L);
+    break;
+  case FIELD_IS_LEAF: lua_pushboolean(L, t->grad_fn == NULL); break;
+  case FIELD_GRAD_FN:
+    if (t->grad_fn) lua_pushstring(L, ax_grad_fn_name(t));
+    else lua_pushnil(L);
+    break;
+  case FIELD_DATA:
+    box = ax_push_box(L);
+    if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "data");
+    break;
+  case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
   }
   return 1;
 }
@@ -76,11 +91,11 @@ static int tensor_index(lua_State *L)
     lua_pushvalue(L, 2);
     lua_rawget(L, lua_upvalueindex(1));
     switch (lua_type(L, -1)) {
-      case LUA_TFUNCTION: return 1;
-      case LUA_TNUMBER:
-        ax_bind_enter(L);
-        return push_field(L, ax_check_tensor(L, 1, lua_tostring(L, 2), "self"), (field)lua_tointeger(L, -1));
-      default: return unknown_name(L, "field or method");
+    case LUA_TFUNCTION: return 1;
+    case LUA_TNUMBER:
+      ax_bind_enter(L);
+      return push_field(L, ax_check_tensor(L, 1, lua_tostring(L, 2), "self"), (field)lua_tointeger(L, -1));
+    default: return unknown_name(L, "field or method");
     }
   }
   return ax_index_read(L);
@@ -88,11 +103,14 @@ static int tensor_index(lua_State *L)
 
 static bool same_place(const ax_tensor *a, const ax_tensor *b)
 {
-  if (a->ndim != b->ndim || a->dtype != b->dtype || a->device.kind != b->device.kind || a->device.index != b->device.index) return false;
+  if (a->ndim != b->ndim || a->dtype != b->dtype || a->device.kind != b->device.kind ||
+      a->device.index != b->device.index)
+    return false;
   return memcmp(a->shape, b->shape, sizeof a->shape[0] * a->ndim) == 0;
 }
 
-/* x.grad = g.  Where the gradient has a reserved place in a flat buffer g's elements move there, and so does the Lua object of g. */
+/* x.grad = g.  Where the gradient has a reserved place in a flat buffer g's elements move there,
+ * and so does the Lua object of g. */
 static int set_grad(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box, *g;
@@ -104,11 +122,13 @@ static int set_grad(lua_State *L, ax_tensor *t)
     return 0;
   }
   g = ax_check_tensor(L, 3, "grad", "value");
-  if (t->grad_fn) return ax_error(L, "grad", "only a leaf has a gradient to set; this is the result of %s", ax_grad_fn_name(t));
+  if (t->grad_fn)
+    return ax_error(L, "grad", "only a leaf has a gradient to set; this is the result of %s",
+                    ax_grad_fn_name(t));
   if (!same_place(t, g))
-    return ax_error(L, "grad", "expected a tensor of %s %s on the same device, got %s %s", ax_dtype_name((ax_dtype)t->dtype),
-                    ax_shape_text(t->ndim, t->shape, a, sizeof a), ax_dtype_name((ax_dtype)g->dtype),
-                    ax_shape_text(g->ndim, g->shape, b, sizeof b));
+    return ax_error(L, "grad", "expected a tensor of %s %s on the same device, got %s %s",
+                    ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, a, sizeof a),
+                    ax_dtype_name((ax_dtype)g->dtype), ax_shape_text(g->ndim, g->shape, b, sizeof b));
   if (g == t) return ax_error(L, "grad", "a tensor cannot be its own gradient");
   if (g == t->grad) return 0;
   box = ax_to_box(L, 3);
@@ -142,14 +162,18 @@ static int tensor_newindex(lua_State *L)
   lua_rawget(L, lua_upvalueindex(1));
   if (lua_isnil(L, -1)) return unknown_name(L, "field");
   switch (lua_type(L, -1) == LUA_TNUMBER ? (field)lua_tointeger(L, -1) : 0) {
-    case FIELD_REQUIRES_GRAD:
-      if (ax_history(t) != AX_OK || ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK) return ax_raise(L, "requires_grad");
-      return 0;
-    case FIELD_GRAD: return set_grad(L, t);
-    case FIELD_DATA:
-      if (ax_tensor_set_data(t, ax_check_tensor(L, 3, "data", "value")) != AX_OK) return ax_raise(L, "data");
-      return 0;
-    default: return ax_error(L, "tensor", "\"%s\" cannot be set; requires_grad, grad and data can", lua_tostring(L, 2));
+  case FIELD_REQUIRES_GRAD:
+    if (ax_history(t) != AX_OK ||
+        ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK)
+      return ax_raise(L, "requires_grad");
+    return 0;
+  case FIELD_GRAD: return set_grad(L, t);
+  case FIELD_DATA:
+    if (ax_tensor_set_data(t, ax_check_tensor(L, 3, "data", "value")) != AX_OK) return ax_raise(L, "data");
+    return 0;
+  default:
+    return ax_error(L, "tensor", "\"%s\" cannot be set; requires_grad, grad and data can",
+                    lua_tostring(L, 2));
   }
 }
 
@@ -189,7 +213,8 @@ static int nearest(lua_State *L)
   const char **names, *near;
   int n, used = 0;
   ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING || !lua_istable(L, 2)) return ax_error(L, "_nearest", "expected a string and a list of strings");
+  if (lua_type(L, 1) != LUA_TSTRING || !lua_istable(L, 2))
+    return ax_error(L, "_nearest", "expected a string and a list of strings");
   n = (int)lua_objlen(L, 2);
   names = lua_newuserdata(L, sizeof *names * (size_t)(n ? n : 1));
   for (int i = 1; i <= n; i++) {
@@ -307,7 +332,8 @@ static int version(lua_State *L)
   return 1;
 }
 
-/* Where the elements lie, as a number: equal for two tensors that show the same memory from the same place on.  Counts as no edit. */
+/* Where the elements lie, as a number: equal for two tensors that show the same memory from the
+ * same place on.  Counts as no edit. */
 static int address(lua_State *L)
 {
   lua_pushnumber(L, (double)(uintptr_t)ax_data(self(L, "_address")));
@@ -316,20 +342,23 @@ static int address(lua_State *L)
 
 /* ---- data_ptr */
 
-static const char cast_pointer[] =
-  "local ffi = require 'ffi'\n"
-  "local cast, typeof = ffi.cast, ffi.typeof\n"
-  "local types = { float32 = typeof 'float *', float64 = typeof 'double *', float16 = typeof 'uint16_t *', bfloat16 = typeof 'uint16_t *',\n"
-  "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', uint8 = typeof 'uint8_t *', bool = typeof 'bool *' }\n"
-  "return function(p, dtype) return cast(types[dtype], p) end\n";
+static const char cast_pointer[] = "local ffi = require 'ffi'\n"
+                                   "local cast, typeof = ffi.cast, ffi.typeof\n"
+                                   "local types = { float32 = typeof 'float *', float64 = typeof 'double *', "
+                                   "float16 = typeof 'uint16_t *', bfloat16 = typeof 'uint16_t *',\n"
+                                   "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', "
+                                   "uint8 = typeof 'uint8_t *', bool = typeof 'bool *' }\n"
+                                   "return function(p, dtype) return cast(types[dtype], p) end\n";
 
-/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not rebound.  Counts as an edit, since what the
- * caller does with it cannot be seen. */
+/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not rebound.
+ * Counts as an edit, since what the caller does with it cannot be seen. */
 static int data_ptr(lua_State *L)
 {
   ax_tensor *t = self(L, "data_ptr");
-  if (t->device.kind != AX_CPU) return ax_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
-  if (!ax_tensor_is_contiguous(t)) return ax_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
+  if (t->device.kind != AX_CPU)
+    return ax_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
+  if (!ax_tensor_is_contiguous(t))
+    return ax_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
   if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: the FFI library is loaded only now */
     if (luaL_loadbuffer(L, cast_pointer, sizeof cast_pointer - 1, "=data_ptr") != 0) return lua_error(L);
     lua_call(L, 0, 1);
@@ -370,7 +399,11 @@ static int requires_grad_(lua_State *L)
 
 /* ---- to */
 
-typedef struct target { ax_dtype dtype; ax_device device; bool copy, later; } target;
+typedef struct target {
+  ax_dtype dtype;
+  ax_device device;
+  bool copy, later;
+} target;
 
 static void to_word(lua_State *L, int idx, target *to)
 {
@@ -430,7 +463,8 @@ static int to(lua_State *L)
   target want = { (ax_dtype)t->dtype, t->device, false, false };
   const int last = lua_gettop(L);
 
-  if (last < 2) return ax_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
+  if (last < 2)
+    return ax_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
   read_target(L, last, &want);
   return convert(L, t, &want);
 }
@@ -443,9 +477,12 @@ static int cast_method(lua_State *L)
   return convert(L, t, &(target){ d, t->device, false, false });
 }
 
-static const struct { const char *name; ax_dtype dtype; } casts[] = {
+static const struct {
+  const char *name;
+  ax_dtype dtype;
+} casts[] = {
   { "float", AX_F32 }, { "double", AX_F64 }, { "half", AX_F16 }, { "bfloat16", AX_BF16 },
-  { "long", AX_I64 }, { "int", AX_I32 }, { "byte", AX_U8 }, { "bool", AX_BOOL },
+  { "long", AX_I64 },  { "int", AX_I32 },    { "byte", AX_U8 },  { "bool", AX_BOOL },
 };
 
 /* ---- moving parameters (internal: flat buffers) */
@@ -457,7 +494,8 @@ static int rebind(lua_State *L)
   ax_bind_enter(L);
   t = ax_check_tensor(L, 1, "rebind", "t");
   flat = ax_check_tensor(L, 2, "rebind", "flat");
-  if (ax_tensor_rebind(t, flat, ax_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK) return ax_raise(L, "rebind");
+  if (ax_tensor_rebind(t, flat, ax_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK)
+    return ax_raise(L, "rebind");
   return 0;
 }
 
@@ -479,7 +517,10 @@ static int set_grad_slot(lua_State *L)
 static void make_metatable(lua_State *L)
 {
   static const luaL_Reg events[] = {
-    { "__gc", tensor_gc }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { NULL, NULL },
+    { "__gc", tensor_gc },
+    { "__len", tensor_len },
+    { "__tostring", tensor_tostring },
+    { NULL, NULL },
   };
   lua_createtable(L, 0, 16);
   ax_add_functions(L, events);
@@ -497,13 +538,30 @@ static void make_metatable(lua_State *L)
 void ax_open_tensor(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "is_tensor", is_tensor }, { "release", release }, { "is_released", is_released }, { "rebind", rebind },
-    { "set_grad_slot", set_grad_slot }, { "_nearest", nearest }, { NULL, NULL },
+    { "is_tensor", is_tensor },
+    { "release", release },
+    { "is_released", is_released },
+    { "rebind", rebind },
+    { "set_grad_slot", set_grad_slot },
+    { "_nearest", nearest },
+    { NULL, NULL },
   };
   static const luaL_Reg methods[] = {
-    { "dim", dim }, { "numel", numel }, { "size", size }, { "stride", stride }, { "is_contiguous", is_contiguous },
-    { "element_size", element_size }, { "storage_offset", storage_offset }, { "nbytes", nbytes }, { "_version", version }, { "_address", address },
-    { "detach", detach }, { "detach_", detach_ }, { "requires_grad_", requires_grad_ }, { "to", to }, { NULL, NULL },
+    { "dim", dim },
+    { "numel", numel },
+    { "size", size },
+    { "stride", stride },
+    { "is_contiguous", is_contiguous },
+    { "element_size", element_size },
+    { "storage_offset", storage_offset },
+    { "nbytes", nbytes },
+    { "_version", version },
+    { "_address", address },
+    { "detach", detach },
+    { "detach_", detach_ },
+    { "requires_grad_", requires_grad_ },
+    { "to", to },
+    { NULL, NULL },
   };
 
   make_metatable(L);

@@ -11,10 +11,10 @@ bool ax_number_fits(ax_dtype d, double v)
   if (ax_is_float(d) || d == AX_BOOL) return true;
   if (v != floor(v)) return false; /* also NaN */
   switch (d) {
-    case AX_I64: return v >= -0x1p63 && v < 0x1p63;
-    case AX_I32: return v >= INT32_MIN && v <= INT32_MAX;
-    case AX_U8: return v >= 0 && v <= 255;
-    default: return true;
+  case AX_I64: return v >= -0x1p63 && v < 0x1p63;
+  case AX_I32: return v >= INT32_MIN && v <= INT32_MAX;
+  case AX_U8: return v >= 0 && v <= 255;
+  default: return true;
   }
 }
 
@@ -23,7 +23,7 @@ bool ax_number_fits(ax_dtype d, double v)
 typedef struct filler {
   lua_State *L;
   ax_dtype dtype;
-  bool told;   /* the caller named the type: numbers and booleans may stand for each other */
+  bool told; /* the caller named the type: numbers and booleans may stand for each other */
   int ndim;
   int64_t shape[AX_MAX_DIMS], at[AX_MAX_DIMS]; /* at: where we are, 1-based, for messages */
   void *data;
@@ -34,12 +34,14 @@ typedef struct filler {
 static const char *place(const filler *f, int depth, char *buf, size_t size)
 {
   size_t n = (size_t)snprintf(buf, size, "{");
-  for (int d = 0; d <= depth && n < size; d++) n += (size_t)snprintf(buf + n, size - n, "%s%lld", d ? ", " : "", (long long)f->at[d]);
+  for (int d = 0; d <= depth && n < size; d++)
+    n += (size_t)snprintf(buf + n, size - n, "%s%lld", d ? ", " : "", (long long)f->at[d]);
   if (n < size) snprintf(buf + n, size - n, "}");
   return buf;
 }
 
-/* The shape is that of the first entries all the way down; fill compares the rest with it.  Table at idx. */
+/* The shape is that of the first entries all the way down; fill compares the rest with it.  Table
+ * at idx. */
 static void measure(filler *f, int idx)
 {
   lua_State *L = f->L;
@@ -52,7 +54,8 @@ static void measure(filler *f, int idx)
     if (f->shape[f->ndim - 1] == 0) {
       lua_pop(L, 1);
       lua_pushnil(L);
-      if (lua_next(L, -2)) ax_error(L, "tensor", "expected lists, got a table with the key %s", ax_describe(L, -2));
+      if (lua_next(L, -2))
+        ax_error(L, "tensor", "expected lists, got a table with the key %s", ax_describe(L, -2));
       lua_pushnil(L);
     }
   }
@@ -71,8 +74,12 @@ static void bad_leaf(filler *f, int depth)
 
   if (lua_istable(L, -1))
     ax_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
-  if (ax_to_box(L, -1)) ax_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
-  ax_error(L, "tensor", "entry %s: expected a %s, got %s", at, f->told ? "number or a boolean" : f->dtype == AX_BOOL ? "boolean, like the first entry" : "number",
+  if (ax_to_box(L, -1))
+    ax_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
+  ax_error(L, "tensor", "entry %s: expected a %s, got %s", at,
+           f->told               ? "number or a boolean"
+           : f->dtype == AX_BOOL ? "boolean, like the first entry"
+                                 : "number",
            ax_describe(L, -1));
 }
 
@@ -84,17 +91,18 @@ static void put(filler *f, int depth)
   double v;
 
   switch (lua_type(L, -1)) {
-    case LUA_TNUMBER:
-      if (f->dtype == AX_BOOL && !f->told) bad_leaf(f, depth);
-      v = lua_tonumber(L, -1);
-      if (!ax_number_fits(f->dtype, v))
-        ax_error(L, "tensor", "entry %s: %.14g does not fit %s", depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
-      break;
-    case LUA_TBOOLEAN:
-      if (f->dtype != AX_BOOL && !f->told) bad_leaf(f, depth);
-      v = lua_toboolean(L, -1);
-      break;
-    default: bad_leaf(f, depth); return;
+  case LUA_TNUMBER:
+    if (f->dtype == AX_BOOL && !f->told) bad_leaf(f, depth);
+    v = lua_tonumber(L, -1);
+    if (!ax_number_fits(f->dtype, v))
+      ax_error(L, "tensor", "entry %s: %.14g does not fit %s",
+               depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
+    break;
+  case LUA_TBOOLEAN:
+    if (f->dtype != AX_BOOL && !f->told) bad_leaf(f, depth);
+    v = lua_toboolean(L, -1);
+    break;
+  default: bad_leaf(f, depth); return;
   }
   if (f->dtype == AX_BOOL) ((uint8_t *)f->data)[f->next++] = v != 0;
   else ax_store_double(f->dtype, f->data, f->next++, v);
@@ -105,7 +113,8 @@ static void fill_row(filler *f, int depth)
 {
   lua_State *L = f->L;
   const int64_t n = f->shape[depth];
-  float *f32 = f->dtype == AX_F32 ? (float *)f->data + f->next : NULL; /* the common type gets a loop of its own */
+  /* the common type gets a loop of its own */
+  float *f32 = f->dtype == AX_F32 ? (float *)f->data + f->next : NULL;
 
   for (int64_t i = 0; i < n; i++) {
     lua_rawgeti(L, -1, (int)i + 1);
@@ -127,8 +136,8 @@ static void fill(filler *f, int depth)
   const int64_t n = (int64_t)lua_objlen(L, -1);
 
   if (n != f->shape[depth])
-    ax_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld", place(f, depth - 1, where, sizeof where), (long long)n,
-             (long long)f->shape[depth]);
+    ax_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld",
+             place(f, depth - 1, where, sizeof where), (long long)n, (long long)f->shape[depth]);
   if (depth == f->ndim - 1) {
     fill_row(f, depth);
     return;
@@ -137,8 +146,8 @@ static void fill(filler *f, int depth)
     f->at[depth] = i + 1;
     lua_rawgeti(L, -1, (int)i + 1);
     if (!lua_istable(L, -1))
-      ax_error(L, "tensor", "ragged table: entry %s: expected a list of %lld, got %s", place(f, depth, where, sizeof where),
-               (long long)f->shape[depth + 1], ax_describe(L, -1));
+      ax_error(L, "tensor", "ragged table: entry %s: expected a list of %lld, got %s",
+               place(f, depth, where, sizeof where), (long long)f->shape[depth + 1], ax_describe(L, -1));
     fill(f, depth + 1);
     lua_pop(L, 1);
   }
@@ -155,7 +164,9 @@ static int tensor(lua_State *L)
   const int last = lua_gettop(L);
 
   ax_bind_enter(L);
-  if (last > 2) return ax_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table", last);
+  if (last > 2)
+    return ax_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table",
+                    last);
   source = ax_opt_tensor(L, 1, "tensor");
   if (source) device = source->device;
   if (!lua_isnoneornil(L, 2)) {
@@ -172,7 +183,8 @@ static int tensor(lua_State *L)
   luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
   if (source) {
     box = ax_push_box(L);
-    if (ax_tensor_new_on(device, f.told ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape, box) != AX_OK ||
+    if (ax_tensor_new_on(device, f.told ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape,
+                         box) != AX_OK ||
         ax_copy(*box, source) != AX_OK)
       return ax_raise(L, "tensor");
   } else {
@@ -189,7 +201,9 @@ static int tensor(lua_State *L)
     lua_pop(L, 1);
     if (device.kind != AX_CPU) {
       ax_tensor **there = ax_push_box(L);
-      if (ax_tensor_new_on(device, f.dtype, f.ndim, f.shape, there) != AX_OK || ax_copy(*there, *box) != AX_OK) return ax_raise(L, "tensor");
+      if (ax_tensor_new_on(device, f.dtype, f.ndim, f.shape, there) != AX_OK ||
+          ax_copy(*there, *box) != AX_OK)
+        return ax_raise(L, "tensor");
       box = there;
     }
   }
@@ -206,7 +220,10 @@ static void push_element(lua_State *L, const char *fn, ax_dtype d, const void *d
   else {
     const int64_t v = ax_load_int(d, data, at);
     if (v > EXACT || v < -EXACT)
-      ax_error(L, fn, "%lld lies beyond 2^53, where Lua numbers are not exact; x:double() rounds it, x:data_ptr() reads it", (long long)v);
+      ax_error(L, fn,
+               "%lld lies beyond 2^53, where Lua numbers are not exact; x:double() rounds it, x:data_ptr() "
+               "reads it",
+               (long long)v);
     lua_pushnumber(L, (double)v);
   }
 }
@@ -243,13 +260,15 @@ static int item(lua_State *L)
   ax_bind_enter(L);
   t = ax_check_tensor(L, 1, "item", "self");
   if (t->numel != 1)
-    return ax_error(L, "item", "expected a tensor of one element, got one of shape %s", ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
+    return ax_error(L, "item", "expected a tensor of one element, got one of shape %s",
+                    ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
   t = ax_push_on_cpu(L, 1, "item");
   push_element(L, "item", (ax_dtype)t->dtype, ax_data(t), 0);
   return 1;
 }
 
-/* core._integers(t) -> list of all elements of an integer tensor as decimal text, in order (printing shows int64 beyond 2^53). */
+/* core._integers(t) -> list of all elements of an integer tensor as decimal text, in order
+ * (printing shows int64 beyond 2^53). */
 static int integers(lua_State *L)
 {
   ax_tensor *t;
@@ -257,7 +276,8 @@ static int integers(lua_State *L)
   ax_bind_enter(L);
   ax_check_tensor(L, 1, "_integers", "t");
   t = ax_push_on_cpu(L, 1, "_integers");
-  if (ax_is_float((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t)) return ax_error(L, "_integers", "expected a contiguous tensor of integers");
+  if (ax_is_float((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t))
+    return ax_error(L, "_integers", "expected a contiguous tensor of integers");
   lua_createtable(L, (int)t->numel, 0);
   for (int64_t i = 0; i < t->numel; i++) {
     snprintf(text, sizeof text, "%lld", (long long)ax_load_int((ax_dtype)t->dtype, ax_data(t), i));
@@ -270,7 +290,9 @@ static int integers(lua_State *L)
 void ax_open_values(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "tensor", tensor }, { "_integers", integers }, { NULL, NULL } };
-  static const luaL_Reg methods[] = { { "totable", totable }, { "tolist", totable }, { "item", item }, { NULL, NULL } };
+  static const luaL_Reg methods[] = {
+    { "totable", totable }, { "tolist", totable }, { "item", item }, { NULL, NULL }
+  };
   ax_add_functions(L, functions);
   ax_add_methods(L, methods);
 }

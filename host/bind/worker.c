@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <time.h>
 
-extern int ax_config_cores(void) __attribute__((weak)); /* the host's; another program that embeds the binding may lack it */
+/* the host's; another program that embeds the binding may lack it */
+extern int ax_config_cores(void) __attribute__((weak));
 
-enum { SMALL = 32 << 10, HELD_MOST = 128 }; /* a batch up to so many bytes is copied; so many slots may be in use */
+/* a batch up to so many bytes is copied; so many slots may be in use */
+enum { SMALL = 32 << 10, HELD_MOST = 128 };
 
 static const ax_class worker_class;
 
@@ -15,7 +17,9 @@ static ax_worker *check_end(lua_State *L, int idx, bool child, const char *fn)
 {
   ax_worker *w = ax_check_pointer(L, idx, &worker_class, fn);
   if (ax_worker_is_child(w) != child)
-    ax_error(L, fn, child ? "only the worker process itself calls it" : "only the process that started the worker calls it");
+    ax_error(L, fn,
+             child ? "only the worker process itself calls it"
+                   : "only the process that started the worker calls it");
   return w;
 }
 
@@ -38,7 +42,9 @@ static int worker_start(lua_State *L)
   ax_bind_enter(L);
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
-  if (ax_worker_inside()) ax_error(L, "DataLoader", "a worker process cannot start workers of its own: num_workers must be 0 there");
+  if (ax_worker_inside())
+    ax_error(L, "DataLoader",
+             "a worker process cannot start workers of its own: num_workers must be 0 there");
   h = ax_push_object(L, &worker_class);
   if (ax_worker_fork(h, &child) != AX_OK) return ax_raise(L, "DataLoader");
   if (!child) return 1;
@@ -63,7 +69,8 @@ static int worker_send(lua_State *L)
   whole = lua_newuserdata(L, size);
   ax_message_copy(b, whole);
   ax_message_release(b);
-  lua_pushboolean(L, ax_worker_send(w, whole, size) == AX_OK); /* a worker that is gone is told of by the next wait */
+  /* a worker that is gone is told of by the next wait */
+  lua_pushboolean(L, ax_worker_send(w, whole, size) == AX_OK);
   return 1;
 }
 
@@ -86,7 +93,7 @@ static int worker_receive(lua_State *L)
 /* channel:reply(ticket, kind, ...): false when the parent is gone */
 static int worker_reply(lua_State *L)
 {
-  ax_note note = {0};
+  ax_note note = { 0 };
   ax_worker *w;
   ax_message *b;
   char *to;
@@ -106,7 +113,8 @@ static int worker_reply(lua_State *L)
 /* Pushes the values of a note. */
 static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int *count)
 {
-  const bool copy = note->bytes <= SMALL || ax_worker_held(w) > HELD_MOST; /* small ones are not worth a slot */
+  /* small ones are not worth a slot */
+  const bool copy = note->bytes <= SMALL || ax_worker_held(w) > HELD_MOST;
   ax_status st;
   char *data;
 
@@ -117,7 +125,8 @@ static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int 
   return st;
 }
 
-/* core._worker_wait(workers, at, seconds) -> ticket, kind, ...  or nil, "timeout"  or nil, "died", which, message,
+/* core._worker_wait(workers, at, seconds) -> ticket, kind, ...  or nil, "timeout"  or nil, "died",
+ *   which, message,
  * or nil, "stopped", message: once, and the wait may go on.
  * seconds < 0: without end */
 static int worker_wait(lua_State *L)
@@ -208,7 +217,8 @@ static int monotonic(lua_State *L)
   return 1;
 }
 
-/* core._worker_exit(status): ends a worker without the exit handlers of the rank that it was forked from */
+/* core._worker_exit(status): ends a worker without the exit handlers of the rank that it was forked
+ * from */
 static int worker_exit(lua_State *L)
 {
   if (!ax_worker_inside()) return luaL_error(L, "not in a worker process");
@@ -216,16 +226,22 @@ static int worker_exit(lua_State *L)
 }
 
 static const luaL_Reg worker_methods[] = {
-  { "send", worker_send }, { "receive", worker_receive }, { "reply", worker_reply }, { "pid", worker_pid },
-  { "hang_up", worker_hang_up }, { "close", worker_close }, { NULL, NULL },
+  { "send", worker_send }, { "receive", worker_receive }, { "reply", worker_reply },
+  { "pid", worker_pid },   { "hang_up", worker_hang_up }, { "close", worker_close },
+  { NULL, NULL },
 };
 static const ax_class worker_class = { "a worker", sizeof(ax_worker *), clear_worker, worker_methods };
 
 void ax_open_worker(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_worker_start", worker_start }, { "_worker_wait", worker_wait }, { "_worker_inside", worker_inside }, { "_worker_exit", worker_exit },
-    { "_cores", cores }, { "_monotonic", monotonic }, { NULL, NULL },
+    { "_worker_start", worker_start },
+    { "_worker_wait", worker_wait },
+    { "_worker_inside", worker_inside },
+    { "_worker_exit", worker_exit },
+    { "_cores", cores },
+    { "_monotonic", monotonic },
+    { NULL, NULL },
   };
 
   ax_open_class(L, &worker_class);

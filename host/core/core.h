@@ -11,7 +11,8 @@
 ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, int64_t *numel, size_t *bytes);
 void ax_strides_contiguous(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *strides);
-/* Strides with dim 1 innermost and the others in order: (N, C, H, W) lies in memory as N, H, W, C.  ndim from 2 on. */
+/* Strides with dim 1 innermost and the others in order: (N, C, H, W) lies in memory as N, H, W, C.
+ * ndim from 2 on. */
 void ax_strides_channels_last(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t *strides);
 /* Do the elements fill one block of memory, each place once, in whatever order of dims? */
@@ -19,11 +20,12 @@ bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides
 /* Equal strides, not looking at dims of size 1. */
 bool ax_strides_equal(int ndim, const int64_t *shape, const int64_t *a, const int64_t *b);
 /* Strides that show the same elements as `new_shape` (same count); false when only a copy can. */
-bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out);
+bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim,
+                         const int64_t *new_shape, int64_t *out);
 
 /* ---- device.c */
-/* Elements of `src` into `dst` of the same shape on another device, cast on the way; `later`: what is pinned is read or written in the
- * order of the device's work. */
+/* Elements of `src` into `dst` of the same shape on another device, cast on the way; `later`: what
+ * is pinned is read or written in the order of the device's work. */
 ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later);
 
 /* New reference, contiguous, on the CPU in pinned memory. */
@@ -31,7 +33,8 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
 
 /* ---- storage.c */
 /* New reference around a block that `memory` gave; takes the block. */
-ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out);
+ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes,
+                           ax_storage **out);
 
 /* ---- memory/report.c */
 /* A storage of at least AX_MEMORY_TRACKED bytes was made; it will be freed. */
@@ -44,15 +47,20 @@ void ax_structs_add(int n);    /* a structure left or entered a spare list */
 
 /* ---- autocast.c */
 extern _Thread_local ax_autocast ax_autocast_now;
-void ax_autocast_forget(void); /* frees the casts that are kept: before and after a recording, whose casts nobody else may use and which may use nobody's */
-/* ax_run_cast: runs `op` with its inputs cast as its row says; ax_run calls it where autocast is on.  ax_run_plain: runs it as given. */
+/* frees the casts that are kept: before and after a recording, whose casts nobody else may use and
+ * which may use nobody's */
+void ax_autocast_forget(void);
+/* ax_run_cast: runs `op` with its inputs cast as its row says; ax_run calls it where autocast is
+ * on.  ax_run_plain: runs it as given. */
 ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out);
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out);
 
 /* ---- tensor.c */
 /* New reference: a view of t with its version cell; no graph. */
-ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out);
-/* Gives t contiguous memory of its own.  What it shared its memory with (saved values of the graph: users must have none) keeps the former. */
+ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
+                         int64_t offset, ax_tensor **out);
+/* Gives t contiguous memory of its own.  What it shared its memory with (saved values of the graph:
+ * users must have none) keeps the former. */
 ax_status ax_tensor_relay(ax_tensor *t);
 static inline bool ax_same_shape(const ax_tensor *a, int ndim, const int64_t *shape)
 {

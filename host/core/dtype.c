@@ -7,7 +7,11 @@
 
 #include "half.h"
 
-static const struct { const char *name; size_t size; ax_category category; } rows[AX_DTYPE_COUNT] = {
+static const struct {
+  const char *name;
+  size_t size;
+  ax_category category;
+} rows[AX_DTYPE_COUNT] = {
 #define DTYPE(ID, name, ctype, size, category) [AX_##ID] = { #name, size, AX_##category },
 #include "core/dtype.def"
 #undef DTYPE
@@ -28,11 +32,12 @@ ax_status ax_dtype_parse(const char *name, ax_dtype *out)
 #define DTYPE(ID, name, ctype, size, category) #name " "
 #include "core/dtype.def"
 #undef DTYPE
-                 , name);
+                 ,
+                 name);
 }
 
-/* Rank within a category; the table in torch/csrc/utils/tensor_types and "type promotion" in PyTorch's documentation:
- * uint8 with int32 gives int32, float16 with bfloat16 float32. */
+/* Rank within a category; the table in torch/csrc/utils/tensor_types and "type promotion" in
+ * PyTorch's documentation: uint8 with int32 gives int32, float16 with bfloat16 float32. */
 ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b)
 {
   const ax_category ca = rows[a].category, cb = rows[b].category;
@@ -88,7 +93,8 @@ void ax_store_double(ax_dtype d, void *data, int64_t at, double v)
   case AX_F16: ((uint16_t *)data)[at] = ax_float_to_half((float)v); break;
   case AX_BF16: ((uint16_t *)data)[at] = ax_float_to_bf16((float)v); break;
   case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
-  /* as in the kernels' casts: what int32 cannot hold is its least value, not the low bits of a larger integer */
+  /* as in the kernels' casts: what int32 cannot hold is its least value, not the low bits of a
+   * larger integer */
   case AX_I32: ((int32_t *)data)[at] = v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; break;
   default: ax_store_int(d, data, at, v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN);
   }

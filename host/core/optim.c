@@ -1,5 +1,5 @@
-/* Optimizer steps over segment tables: what lies side by side is merged, so that a model whose parameters, gradients and states are flat
- * buffers is one segment. */
+/* Optimizer steps over segment tables: what lies side by side is merged, so that a model whose
+ * parameters, gradients and states are flat buffers is one segment. */
 #include "capture.h"
 #include "profile.h"
 
@@ -9,11 +9,16 @@
 
 /* ---- the kinds */
 
-#define STATE(name, form, when) { #name, AX_STATE_##form }
+#define STATE(name, form, when) \
+  { \
+#name, AX_STATE_##form \
+  }
 #define N_STATES(...) (int)(sizeof((ax_optim_state[]){ __VA_ARGS__ }) / sizeof(ax_optim_state))
 const ax_optim_row ax_optims[AX_OPTIM_COUNT] = {
-#define OPTIM(ID, name, kernel, hyper, ...) [AX_OPTIM_##ID] = { #name, hyper, false, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
-#define OPTIM_MATRIX(ID, name, kernel, hyper, ...) [AX_OPTIM_##ID] = { #name, hyper, true, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
+#define OPTIM(ID, name, kernel, hyper, ...) \
+  [AX_OPTIM_##ID] = { #name, hyper, false, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
+#define OPTIM_MATRIX(ID, name, kernel, hyper, ...) \
+  [AX_OPTIM_##ID] = { #name, hyper, true, N_STATES(__VA_ARGS__), { __VA_ARGS__ } },
 #include "core/optim.def"
 };
 #undef STATE
@@ -43,8 +48,9 @@ double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, doub
 
 /* ---- a step */
 
-/* Flat buffers give every tensor a slot of a multiple of 256 bytes.  The padding is zero in all of them, where every formula here leaves
- * it zero, so a run may bridge it: but only inside one storage, where nothing else can lie between two slots. */
+/* Flat buffers give every tensor a slot of a multiple of 256 bytes.  The padding is zero in all of
+ * them, where every formula here leaves it zero, so a run may bridge it: but only inside one
+ * storage, where nothing else can lie between two slots. */
 enum { SLOT = 256 };
 
 static bool follows(const void *a, const void *b, int64_t gap)
@@ -52,7 +58,8 @@ static bool follows(const void *a, const void *b, int64_t gap)
   return !a == !b && (!a || (const char *)b - (const char *)a == gap);
 }
 
-/* Does b follow a in every buffer at one and the same distance?  *elements: how many both take together. */
+/* Does b follow a in every buffer at one and the same distance?  *elements: how many both take
+ * together. */
 static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool bridge, int64_t *elements)
 {
   const int64_t size = a->n * item, gap = (const char *)b->param - (const char *)a->param;
@@ -70,16 +77,20 @@ static bool joins(const ax_segment *a, const ax_segment *b, int64_t item, bool b
   return true;
 }
 
-/* In a recorded step the numbers come from its live block, and what the kernels touch stays alive with it. */
-static ax_status record_step(ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *given, ax_optim_live *live)
+/* In a recorded step the numbers come from its live block, and what the kernels touch stays alive
+ * with it. */
+static ax_status record_step(ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *given,
+                             ax_optim_live *live)
 {
   for (int k = 0; k < n; k++)
-    for (size_t i = 0; i < sizeof segs[k].home / sizeof *segs[k].home; i++) ax_capture_hold((ax_storage *)segs[k].home[i]);
+    for (size_t i = 0; i < sizeof segs[k].home / sizeof *segs[k].home; i++)
+      ax_capture_hold((ax_storage *)segs[k].home[i]);
   *live = given ? *given : (ax_optim_live){ 0 };
   return ax_capture_optim(h, &live->hyper, &live->ran);
 }
 
-ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n,
+                        const ax_hyper *h, const ax_optim_live *live)
 {
   ax_optim_live recorded;
   const int64_t item = (int64_t)ax_dtype_size(dtype);
@@ -91,19 +102,23 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax
 
   if (n == 0) return AX_OK;
   if (dtype != AX_F32 && dtype != AX_F64)
-    return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s", ax_dtype_name(dtype));
+    return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
+                   ax_dtype_name(dtype));
   if (__builtin_expect(ax_recording != NULL, 0)) {
     if ((st = record_step(segs, n, h, live, &recorded)) != AX_OK) return st;
     live = &recorded;
   }
   for (int k = 0; live && k < ax_optims[kind].n_states; k++)
     if (ax_optims[kind].states[k].form == AX_STATE_NUMBER)
-      return ax_fail(AX_ENOIMPL, "optimizer: %s keeps %s, which the host reckons: its steps can neither be skipped nor counted by the device", ax_optims[kind].name,
-                     ax_optims[kind].states[k].name);
+      return ax_fail(AX_ENOIMPL,
+                     "optimizer: %s keeps %s, which the host reckons: its steps can neither be skipped nor "
+                     "counted by the device",
+                     ax_optims[kind].name, ax_optims[kind].states[k].name);
   if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
   for (int k = 1; k < n; k++) {
     int64_t elements;
-    if (!ax_optims[kind].by_matrix && joins(&segs[last], &segs[k], item, bridge, &elements)) segs[last].n = elements;
+    if (!ax_optims[kind].by_matrix && joins(&segs[last], &segs[k], item, bridge, &elements))
+      segs[last].n = elements;
     else segs[++last] = segs[k];
   }
   if (__builtin_expect(ax_profiling, 0)) {

@@ -21,7 +21,12 @@ static _Thread_local struct {
 
 /* ---- texts: a table of strings, and an open hash of their numbers */
 
-static _Thread_local struct { char **text; int32_t n, size; int32_t *slot; uint32_t slots; } texts;
+static _Thread_local struct {
+  char **text;
+  int32_t n, size;
+  int32_t *slot;
+  uint32_t slots;
+} texts;
 
 static uint32_t hash_of(const char *s)
 {
@@ -62,7 +67,10 @@ int32_t ax_profile_text(const char *text)
   return texts.slot[at] = ++texts.n;
 }
 
-const char *ax_profile_text_of(int32_t number) { return number > 0 && number <= texts.n ? texts.text[number - 1] : NULL; }
+const char *ax_profile_text_of(int32_t number)
+{
+  return number > 0 && number <= texts.n ? texts.text[number - 1] : NULL;
+}
 
 /* ---- events */
 
@@ -180,16 +188,23 @@ static int64_t flops_of(ax_op op, const ax_args *args, ax_tensor *const *out)
 
   if (!out[0] || args->n_in < 2 || !in[0] || !in[1]) return 0;
   switch (op) {
-  case AX_OP_MM: case AX_OP_BMM: case AX_OP_MATMUL_STACKS: case AX_OP_LINEAR:
-    return in[0]->ndim ? 2 * out[0]->numel * in[0]->shape[in[0]->ndim - 1] : 0;
+  case AX_OP_MM:
+  case AX_OP_BMM:
+  case AX_OP_MATMUL_STACKS:
+  case AX_OP_LINEAR: return in[0]->ndim ? 2 * out[0]->numel * in[0]->shape[in[0]->ndim - 1] : 0;
   case AX_OP_DOT: return 2 * in[0]->numel;
   case AX_OP_CONVOLUTION: return in[1]->numel ? 2 * out[0]->numel * (in[1]->numel / in[1]->shape[0]) : 0;
   case AX_OP_CONVOLUTION_INPUT: return in[1]->numel ? 2 * in[0]->numel * (in[1]->numel / in[1]->shape[0]) : 0;
-  case AX_OP_CONVOLUTION_WEIGHT: return out[0]->numel ? 2 * in[1]->numel * (out[0]->numel / out[0]->shape[0]) : 0;
-  case AX_OP_ATTENTION: return in[1]->ndim >= 2 ? 4 * in[0]->numel * in[1]->shape[in[1]->ndim - 2] : 0; /* q k', and by v */
+  case AX_OP_CONVOLUTION_WEIGHT:
+    return out[0]->numel ? 2 * in[1]->numel * (out[0]->numel / out[0]->shape[0]) : 0;
+  /* q k', and by v */
+  case AX_OP_ATTENTION: return in[1]->ndim >= 2 ? 4 * in[0]->numel * in[1]->shape[in[1]->ndim - 2] : 0;
   case AX_OP_ATTENTION_BACKWARD: /* q k' again, and two products for each of those two */
-    return args->n_in > 2 && in[2] && in[2]->ndim >= 2 ? 10 * in[0]->numel * in[2]->shape[in[2]->ndim - 2] : 0;
-  case AX_OP_LSTM_LAYER: case AX_OP_GRU_LAYER: case AX_OP_RNN_LAYER: /* h by w_hh, in each step */
+    return args->n_in > 2 && in[2] && in[2]->ndim >= 2 ? 10 * in[0]->numel * in[2]->shape[in[2]->ndim - 2]
+                                                       : 0;
+  case AX_OP_LSTM_LAYER:
+  case AX_OP_GRU_LAYER:
+  case AX_OP_RNN_LAYER: /* h by w_hh, in each step */
     return in[1]->ndim == 2 ? 2 * in[0]->numel * in[1]->shape[1] : 0;
   default: return 0;
   }
@@ -202,7 +217,8 @@ static int32_t shapes_text(const ax_args *args)
 
   for (int k = 0; k < args->n_in && at + AX_SHAPE_TEXT + 8 < sizeof text; k++) {
     const ax_tensor *t = args->in[k];
-    at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", k ? ", " : "", t ? ax_shape_text(t->ndim, t->shape, one, sizeof one) : "[]");
+    at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", k ? ", " : "",
+                           t ? ax_shape_text(t->ndim, t->shape, one, sizeof one) : "[]");
   }
   snprintf(text + at, sizeof text - at, "]");
   return ax_profile_text(text);
@@ -211,7 +227,8 @@ static int32_t shapes_text(const ax_args *args)
 void ax_profile_wait(ax_device device)
 {
   const ax_backend *backend;
-  if (p.wanted.wait && device.kind != AX_CPU && ax_backend_of(device, &backend) == AX_OK && backend->memory) backend->memory->synchronize(device.index);
+  if (p.wanted.wait && device.kind != AX_CPU && ax_backend_of(device, &backend) == AX_OK && backend->memory)
+    backend->memory->synchronize(device.index);
 }
 
 static void wait_for(const ax_args *args, ax_tensor *const *out)
@@ -221,7 +238,8 @@ static void wait_for(const ax_args *args, ax_tensor *const *out)
   if (t) ax_profile_wait(t->device);
 }
 
-ax_status ax_profile_run(ax_op op, const ax_args *args, ax_tensor **result, bool inplace, ax_status (*run)(ax_op, const ax_args *, ax_tensor **))
+ax_status ax_profile_run(ax_op op, const ax_args *args, ax_tensor **result, bool inplace,
+                         ax_status (*run)(ax_op, const ax_args *, ax_tensor **))
 {
   char name[64];
   const char *const row = ax_ops[op].name;

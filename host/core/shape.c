@@ -16,9 +16,11 @@ ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, in
   int64_t n = 1, b;
   bool empty = false;
 
-  if (ndim < 0 || ndim > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "a tensor has at most %d dims, not %d", AX_MAX_DIMS, ndim);
+  if (ndim < 0 || ndim > AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "a tensor has at most %d dims, not %d", AX_MAX_DIMS, ndim);
   for (int d = 0; d < ndim; d++) {
-    if (shape[d] < 0) return ax_fail(AX_ESHAPE, "size %lld of dim %d is negative", (long long)shape[d], d + 1);
+    if (shape[d] < 0)
+      return ax_fail(AX_ESHAPE, "size %lld of dim %d is negative", (long long)shape[d], d + 1);
     /* sizes of 0 do not hide the others: strides are products of those */
     if (shape[d] == 0) empty = true;
     else if (__builtin_mul_overflow(n, shape[d], &n)) goto too_large;
@@ -28,7 +30,8 @@ ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, in
   *bytes = empty ? 0 : (size_t)b;
   return AX_OK;
 too_large:
-  return ax_fail(AX_ESHAPE, "shape %s has too many elements to count", ax_shape_text(ndim, shape, text, sizeof text));
+  return ax_fail(AX_ESHAPE, "shape %s has too many elements to count",
+                 ax_shape_text(ndim, shape, text, sizeof text));
 }
 
 const char *ax_shape_text(int ndim, const int64_t *shape, char *buf, size_t size)
@@ -40,7 +43,8 @@ const char *ax_shape_text(int ndim, const int64_t *shape, char *buf, size_t size
   return buf;
 }
 
-ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *nd, int64_t *out)
+ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *nd,
+                             int64_t *out)
 {
   const int n = na > nb ? na : nb;
   char ta[AX_SHAPE_TEXT], tb[AX_SHAPE_TEXT];
@@ -48,8 +52,10 @@ ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, c
   for (int d = n - 1; d >= 0; d--) { /* from the end: `out` may be `a` or `b` */
     const int64_t sa = d < n - na ? 1 : a[d - (n - na)], sb = d < n - nb ? 1 : b[d - (n - nb)];
     if (sa != sb && sa != 1 && sb != 1)
-      return ax_fail(AX_ESHAPE, "%s: shapes %s and %s do not broadcast: dim %d from the end is %lld against %lld", op,
-                     ax_shape_text(na, a, ta, sizeof ta), ax_shape_text(nb, b, tb, sizeof tb), n - d, (long long)sa, (long long)sb);
+      return ax_fail(AX_ESHAPE,
+                     "%s: shapes %s and %s do not broadcast: dim %d from the end is %lld against %lld", op,
+                     ax_shape_text(na, a, ta, sizeof ta), ax_shape_text(nb, b, tb, sizeof tb), n - d,
+                     (long long)sa, (long long)sb);
     out[d] = sa == 1 ? sb : sa;
   }
   *nd = n;
@@ -121,9 +127,11 @@ bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides
   return true;
 }
 
-/* Walks both shapes from the innermost dim: a run of old dims whose strides chain (stride[d-1] = shape[d] * stride[d]) is one block of
- * memory that can be cut anew in any way; a new dim may not span two blocks.  Old dims of size 1 have no stride to respect. */
-bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim, const int64_t *new_shape, int64_t *out)
+/* Walks both shapes from the innermost dim: a run of old dims whose strides chain (stride[d-1] =
+ * shape[d] * stride[d]) is one block of memory that can be cut anew in any way; a new dim may not
+ * span two blocks.  Old dims of size 1 have no stride to respect. */
+bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides, int new_ndim,
+                         const int64_t *new_shape, int64_t *out)
 {
   int64_t size[AX_MAX_DIMS], step[AX_MAX_DIMS];
   int n = 0, at = new_ndim - 1;
@@ -147,6 +155,7 @@ bool ax_strides_for_view(int ndim, const int64_t *shape, const int64_t *strides,
     }
     if (filled != block) return false;
   }
-  for (; at >= 0; at--) out[at] = at + 1 < new_ndim ? out[at + 1] * new_shape[at + 1] : 1; /* sizes of 1 are left */
+  /* sizes of 1 are left */
+  for (; at >= 0; at--) out[at] = at + 1 < new_ndim ? out[at + 1] * new_shape[at + 1] : 1;
   return true;
 }

@@ -4,7 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Long enough for two shapes of eight dims, an op and a path, or a list of what is live; longer messages are cut, never overrun. */
+/* Long enough for two shapes of eight dims, an op and a path, or a list of what is live; longer
+ * messages are cut, never overrun. */
 static _Thread_local char message[2048];
 
 ax_status ax_fail(ax_status st, const char *fmt, ...)

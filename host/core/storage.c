@@ -3,7 +3,10 @@
 
 /* As for tensors: a short list of free structures, one a thread. */
 enum { SPARE = 64 };
-static _Thread_local struct { ax_storage *list[SPARE]; int n; } spare;
+static _Thread_local struct {
+  ax_storage *list[SPARE];
+  int n;
+} spare;
 
 static ax_storage *new_struct(void)
 {
@@ -21,25 +24,35 @@ static void free_struct(ax_storage *s)
 }
 
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
-static void release_pinned(ax_storage *s) { ((const ax_device_memory *)s->owner)->pinned_free(s->data, s->bytes); }
+static void release_pinned(ax_storage *s)
+{
+  ((const ax_device_memory *)s->owner)->pinned_free(s->data, s->bytes);
+}
 
 static inline void track(ax_storage *s)
 {
   if (__builtin_expect(s->bytes >= AX_MEMORY_TRACKED, 0)) ax_memory_track(s);
 }
 
-ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner, ax_storage **out)
+ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner,
+                          ax_storage **out)
 {
   ax_storage *s = new_struct();
   *out = s;
   if (!s) return AX_ENOMEM;
-  *s = (ax_storage){ .refs = 1, .data = data, .bytes = bytes, .release = release, .owner = owner, .version = { .refs = -1 } };
+  *s = (ax_storage){
+    .refs = 1, .data = data, .bytes = bytes, .release = release, .owner = owner, .version = { .refs = -1 }
+  };
   return AX_OK;
 }
 
-static void release_device(ax_storage *s) { ((const ax_device_memory *)s->owner)->release(s->device.index, s->data, s->bytes); }
+static void release_device(ax_storage *s)
+{
+  ((const ax_device_memory *)s->owner)->release(s->device.index, s->data, s->bytes);
+}
 
-ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes, ax_storage **out)
+ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes,
+                           ax_storage **out)
 {
   const ax_status st = ax_storage_wrap(data, bytes, release_device, (void *)memory, out);
   if (st == AX_OK) {
@@ -79,9 +92,11 @@ ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out)
 
   *out = NULL;
   if ((st = ax_backend_of((ax_device){ AX_CUDA, 0 }, &backend)) != AX_OK) return st;
-  if (!backend->memory->pinned_new) return ax_fail(AX_ENOIMPL, "the backend '%s' has no pinned memory", backend->name);
+  if (!backend->memory->pinned_new)
+    return ax_fail(AX_ENOIMPL, "the backend '%s' has no pinned memory", backend->name);
   if ((st = backend->memory->pinned_new(bytes, &data)) != AX_OK) return st;
-  if ((st = ax_storage_wrap(data, bytes, release_pinned, (void *)backend->memory, out)) != AX_OK) backend->memory->pinned_free(data, bytes);
+  if ((st = ax_storage_wrap(data, bytes, release_pinned, (void *)backend->memory, out)) != AX_OK)
+    backend->memory->pinned_free(data, bytes);
   else track(*out);
   return st;
 }

@@ -1,12 +1,17 @@
-/* Tensors: counted views over storages.  What a tensor means to autograd is in autograd.c; here are its bytes and its life. */
+/* Tensors: counted views over storages.  What a tensor means to autograd is in autograd.c; here are
+ * its bytes and its life. */
 #include "core/core.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
 
-/* Tensor structures are made and dropped at the rate of ops: a short list of free ones saves malloc its work.  One thread each. */
+/* Tensor structures are made and dropped at the rate of ops: a short list of free ones saves malloc
+ * its work.  One thread each. */
 enum { SPARE = 64 };
-static _Thread_local struct { ax_tensor *list[SPARE]; int n; } spare;
+static _Thread_local struct {
+  ax_tensor *list[SPARE];
+  int n;
+} spare;
 
 static ax_tensor *new_struct(void)
 {
@@ -61,8 +66,8 @@ ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tenso
   return ax_tensor_new_on((ax_device){ AX_CPU, 0 }, dtype, ndim, shape, out);
 }
 
-ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
-                         ax_tensor **out)
+ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape,
+                         const int64_t *strides, int64_t offset, ax_tensor **out)
 {
   ax_tensor *t = new_struct();
   *out = t;
@@ -82,7 +87,8 @@ ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t 
   return AX_OK;
 }
 
-ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, ax_tensor **out)
+ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
+                         int64_t offset, ax_tensor **out)
 {
   const ax_status st = ax_tensor_over(t->storage, (ax_dtype)t->dtype, ndim, shape, strides, offset, out);
   if (st != AX_OK) return st;
@@ -115,8 +121,8 @@ ax_tensor *ax_tensor_retain(ax_tensor *t)
   return t;
 }
 
-/* Releasing a graph must not recurse: a chain of a million ops is freed by ax_node_release's own list.  (A leaf's accumulate node holds the
- * leaf, so there is none any more when a leaf goes.) */
+/* Releasing a graph must not recurse: a chain of a million ops is freed by ax_node_release's own
+ * list.  (A leaf's accumulate node holds the leaf, so there is none any more when a leaf goes.) */
 void ax_tensor_release(ax_tensor *t)
 {
   if (!t || --t->refs > 0) return;
@@ -133,18 +139,21 @@ void ax_tensor_release(ax_tensor *t)
   if (node) ax_node_release(node);
 }
 
-bool ax_tensor_is_contiguous(const ax_tensor *t) { return ax_strides_are_contiguous(t->ndim, t->shape, t->strides); }
+bool ax_tensor_is_contiguous(const ax_tensor *t)
+{
+  return ax_strides_are_contiguous(t->ndim, t->shape, t->strides);
+}
 
 /* ---- moving a tensor to other memory */
 
 static ax_status check_flat(const char *what, const ax_tensor *t, const ax_tensor *flat, int64_t offset)
 {
   if (flat->ndim != 1 || flat->dtype != t->dtype || !ax_tensor_is_contiguous(flat))
-    return ax_fail(AX_EINVAL, "%s: expected a contiguous 1-d %s buffer, got %d-d %s", what, ax_dtype_name((ax_dtype)t->dtype),
-                   flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
+    return ax_fail(AX_EINVAL, "%s: expected a contiguous 1-d %s buffer, got %d-d %s", what,
+                   ax_dtype_name((ax_dtype)t->dtype), flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
   if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
-    return ax_fail(AX_ERANGE, "%s: %lld elements at offset %lld do not fit a buffer of %lld", what, (long long)t->numel,
-                   (long long)offset, (long long)flat->numel);
+    return ax_fail(AX_ERANGE, "%s: %lld elements at offset %lld do not fit a buffer of %lld", what,
+                   (long long)t->numel, (long long)offset, (long long)flat->numel);
   return AX_OK;
 }
 
@@ -169,7 +178,8 @@ ax_status ax_tensor_relay(ax_tensor *t)
 
   if (st != AX_OK) return st;
   if ((st = ax_copy(laid, t)) == AX_OK) {
-    laid->storage->version.edits = t->version->edits; /* what was saved of t outside the graph compares with it */
+    /* what was saved of t outside the graph compares with it */
+    laid->storage->version.edits = t->version->edits;
     t->storage = ax_storage_retain(laid->storage);
     t->version = &t->storage->version;
     t->offset = 0;
@@ -187,12 +197,18 @@ ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)
   ax_version *own = NULL;
   int64_t strides[AX_MAX_DIMS];
 
-  if (t->grad_fn) return ax_fail(AX_EGRAD, "rebind: the tensor is the result of %s; only leaves can move", ax_grad_fn_name(t));
+  if (t->grad_fn)
+    return ax_fail(AX_EGRAD, "rebind: the tensor is the result of %s; only leaves can move",
+                   ax_grad_fn_name(t));
   AX_TRY(check_flat("rebind", t, flat, offset));
   ax_strides_contiguous(t->ndim, t->shape, strides);
-  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset, &place));
+  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
+                        &place));
   own = ax_malloc(sizeof *own);
-  if (!own) { st = AX_ENOMEM; goto out; }
+  if (!own) {
+    st = AX_ENOMEM;
+    goto out;
+  }
   *own = (ax_version){ .refs = 1, .edits = t->version->edits };
   AX_TRY(ax_copy(place, t));
   point_at(t, flat->storage, place->offset, own);
@@ -217,7 +233,8 @@ ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset)
   }
   AX_TRY(check_flat("set_grad_slot", t, flat, offset));
   ax_strides_contiguous(t->ndim, t->shape, strides);
-  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset, &slot));
+  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
+                        &slot));
   if (t->grad) {
     AX_TRY(ax_copy(slot, t->grad));
     ax_tensor_release(t->grad);
@@ -240,13 +257,18 @@ ax_status ax_tensor_set_work(ax_tensor *t, ax_tensor *flat, int64_t offset)
 
   if (flat) {
     if (!ax_is_half((ax_dtype)flat->dtype) || flat->ndim != 1 || !ax_tensor_is_contiguous(flat))
-      return ax_fail(AX_EINVAL, "set_work: expected a contiguous 1-d buffer of a half type, got %d-d %s", flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
+      return ax_fail(AX_EINVAL, "set_work: expected a contiguous 1-d buffer of a half type, got %d-d %s",
+                     flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
     if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
-      return ax_fail(AX_ERANGE, "set_work: %lld elements at offset %lld do not fit a buffer of %lld", (long long)t->numel, (long long)offset,
-                     (long long)flat->numel);
+      return ax_fail(AX_ERANGE, "set_work: %lld elements at offset %lld do not fit a buffer of %lld",
+                     (long long)t->numel, (long long)offset, (long long)flat->numel);
     ax_strides_contiguous(t->ndim, t->shape, strides);
-    AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)flat->dtype, t->ndim, t->shape, strides, flat->offset + offset, &work));
-    if (!(own = ax_malloc(sizeof *own))) { st = AX_ENOMEM; goto out; }
+    AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)flat->dtype, t->ndim, t->shape, strides,
+                          flat->offset + offset, &work));
+    if (!(own = ax_malloc(sizeof *own))) {
+      st = AX_ENOMEM;
+      goto out;
+    }
     *own = (ax_version){ .refs = 1 }; /* writing one copy must not make the others look edited */
     work->version = own;
   }
@@ -262,9 +284,12 @@ out:
 ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
 {
   ax_version *own;
-  if (t->grad_fn) return ax_fail(AX_EGRAD, "data: the tensor is the result of %s; only a leaf's data can be set", ax_grad_fn_name(t));
+  if (t->grad_fn)
+    return ax_fail(AX_EGRAD, "data: the tensor is the result of %s; only a leaf's data can be set",
+                   ax_grad_fn_name(t));
   if (t->requires_grad && !ax_is_float((ax_dtype)src->dtype))
-    return ax_fail(AX_EDTYPE, "data: a tensor that requires a gradient cannot hold %s", ax_dtype_name((ax_dtype)src->dtype));
+    return ax_fail(AX_EDTYPE, "data: a tensor that requires a gradient cannot hold %s",
+                   ax_dtype_name((ax_dtype)src->dtype));
   if (!(own = ax_malloc(sizeof *own))) return AX_ENOMEM;
   *own = (ax_version){ .refs = 1, .edits = t->version->edits + 1 };
   point_at(t, src->storage, src->offset, own);

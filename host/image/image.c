@@ -1,6 +1,7 @@
 /* image.c: JPEG and PNG through the system's libraries.
  *
- * Both libraries report errors by longjmp.  Whatever must outlive one lies in a structure outside the function that jumps. */
+ * Both libraries report errors by longjmp.  Whatever must outlive one lies in a structure outside
+ * the function that jumps. */
 #include "image.h"
 
 #include <setjmp.h>
@@ -24,18 +25,24 @@ static int refuse(char *why, size_t size, const char *fmt, ...)
   return 1;
 }
 
-/* `per_byte`: more pixels than this cannot be packed into one byte; a header that says otherwise is not believed. */
-static int take_room(ax_image *out, int64_t height, int64_t width, int channels, size_t bytes, int64_t per_byte, char *why, size_t size)
+/* `per_byte`: more pixels than this cannot be packed into one byte; a header that says otherwise is
+ * not believed. */
+static int take_room(ax_image *out, int64_t height, int64_t width, int channels, size_t bytes,
+                     int64_t per_byte, char *why, size_t size)
 {
   if (height < 1 || width < 1 || height > AX_IMAGE_MOST / width)
-    return refuse(why, size, "%lld x %lld pixels; expected 1 to %lld", (long long)height, (long long)width, (long long)AX_IMAGE_MOST);
+    return refuse(why, size, "%lld x %lld pixels; expected 1 to %lld", (long long)height, (long long)width,
+                  (long long)AX_IMAGE_MOST);
   if (height * width / per_byte > (int64_t)bytes)
-    return refuse(why, size, "says it holds %lld x %lld pixels; %zu bytes cannot hold that much", (long long)height, (long long)width, bytes);
+    return refuse(why, size, "says it holds %lld x %lld pixels; %zu bytes cannot hold that much",
+                  (long long)height, (long long)width, bytes);
   out->height = height;
   out->width = width;
   out->channels = channels;
   out->pixels = malloc((size_t)(height * width) * (size_t)channels);
-  return out->pixels ? 0 : refuse(why, size, "no memory for %lld x %lld pixels", (long long)height, (long long)width);
+  return out->pixels
+             ? 0
+             : refuse(why, size, "no memory for %lld x %lld pixels", (long long)height, (long long)width);
 }
 
 static void release(ax_image *image)
@@ -62,12 +69,15 @@ static void jpeg_fail(j_common_ptr info)
   longjmp(j->jump, 1);
 }
 
-/* The library would go on with grey where data is missing or wrong: that is no picture.  Other warnings are about marks that nobody needs. */
+/* The library would go on with grey where data is missing or wrong: that is no picture.  Other
+ * warnings are about marks that nobody needs. */
 static void jpeg_message(j_common_ptr info, int level)
 {
-  if (level < 0)
-    switch (info->err->msg_code) {
-    case JWRN_HIT_MARKER: case JWRN_JPEG_EOF: case JWRN_HUFF_BAD_CODE: case JWRN_MUST_RESYNC: jpeg_fail(info); break;
+  if (level < 0) switch (info->err->msg_code) {
+    case JWRN_HIT_MARKER:
+    case JWRN_JPEG_EOF:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC: jpeg_fail(info); break;
     default: break;
     }
 }
@@ -75,7 +85,8 @@ static void jpeg_message(j_common_ptr info, int level)
 static void jpeg_silent(j_common_ptr info) { (void)info; }
 
 /* The part that may jump out. */
-static int jpeg_read(struct jpeg_decompress_struct *d, const uint8_t *bytes, size_t n, int channels, ax_image *out, jpeg_job *j)
+static int jpeg_read(struct jpeg_decompress_struct *d, const uint8_t *bytes, size_t n, int channels,
+                     ax_image *out, jpeg_job *j)
 {
   jpeg_create_decompress(d);
   d->mem->max_memory_to_use = 1l << 30;
@@ -84,7 +95,9 @@ static int jpeg_read(struct jpeg_decompress_struct *d, const uint8_t *bytes, siz
   if (d->jpeg_color_space == JCS_CMYK || d->jpeg_color_space == JCS_YCCK)
     return refuse(j->why, j->why_size, "a JPEG in CMYK colours; expected grey or colour (convert it first)");
   d->out_color_space = channels == 1 || (channels == 0 && d->num_components == 1) ? JCS_GRAYSCALE : JCS_RGB;
-  if (take_room(out, d->image_height, d->image_width, d->out_color_space == JCS_GRAYSCALE ? 1 : 3, n, 2048, j->why, j->why_size)) return 1;
+  if (take_room(out, d->image_height, d->image_width, d->out_color_space == JCS_GRAYSCALE ? 1 : 3, n, 2048,
+                j->why, j->why_size))
+    return 1;
   jpeg_start_decompress(d);
   while (d->output_scanline < d->output_height) {
     JSAMPROW row = out->pixels + (size_t)d->output_scanline * (size_t)out->width * (size_t)out->channels;
@@ -154,16 +167,20 @@ static int png_read(png_structp png, png_infop info, int channels, ax_image *out
   if (colour == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png);
   png_set_strip_alpha(png);
   if (channels == 3 && !(colour & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
-  if (channels == 1 && (colour & PNG_COLOR_MASK_COLOR)) png_set_rgb_to_gray_fixed(png, PNG_ERROR_ACTION_NONE, 29900, 58700);
+  if (channels == 1 && (colour & PNG_COLOR_MASK_COLOR))
+    png_set_rgb_to_gray_fixed(png, PNG_ERROR_ACTION_NONE, 29900, 58700);
   png_set_interlace_handling(png);
   png_read_update_info(png, info);
-  if (take_room(out, png_get_image_height(png, info), png_get_image_width(png, info), png_get_channels(png, info),
-                (size_t)(j->end - j->start), 8 * 1032, j->why, j->why_size))
+  if (take_room(out, png_get_image_height(png, info), png_get_image_width(png, info),
+                png_get_channels(png, info), (size_t)(j->end - j->start), 8 * 1032, j->why, j->why_size))
     return 1;
   if (png_get_rowbytes(png, info) != (size_t)out->width * (size_t)out->channels)
-    return refuse(j->why, j->why_size, "rows of %zu bytes, which is no picture of %d channels", png_get_rowbytes(png, info), out->channels);
-  if (!(j->rows = malloc((size_t)out->height * sizeof *j->rows))) return refuse(j->why, j->why_size, "no memory for its rows");
-  for (int64_t y = 0; y < out->height; y++) j->rows[y] = out->pixels + (size_t)(y * out->width) * (size_t)out->channels;
+    return refuse(j->why, j->why_size, "rows of %zu bytes, which is no picture of %d channels",
+                  png_get_rowbytes(png, info), out->channels);
+  if (!(j->rows = malloc((size_t)out->height * sizeof *j->rows)))
+    return refuse(j->why, j->why_size, "no memory for its rows");
+  for (int64_t y = 0; y < out->height; y++)
+    j->rows[y] = out->pixels + (size_t)(y * out->width) * (size_t)out->channels;
   png_read_image(png, j->rows);
   png_read_end(png, NULL);
   return 0;

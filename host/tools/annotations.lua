@@ -1,7 +1,7 @@
 -- Reads LuaLS annotations: the blocks of `---` lines above a definition.
 --
--- A function's block is found through its line in the source, which LuaJIT keeps; where a function was made by another (`M.Tanh =
--- simple("Tanh", …)`), through the line that gives it its name.
+-- A function's block is found through its line in the source, which LuaJIT keeps; where a function
+-- was made by another (`M.Tanh = simple("Tanh", …)`), through the line that gives it its name.
 
 local M = {}
 
@@ -17,7 +17,8 @@ function M.lines(path)
   return cache[path]
 end
 
---- Splits "integer|integer[] how many" into the type and the text.  A type has no space outside brackets but after `|`, `:` and `,`.
+--- Splits "integer|integer[] how many" into the type and the text.  A type has no space outside
+--- brackets but after `|`, `:` and `,`.
 local function split_type(text)
   local depth, i = 0, 1
   while i <= #text do
@@ -50,7 +51,8 @@ local function parse(lines)
     if tag == "param" or tag == "field" then
       local name, after = rest:match("^(%S+)%s+(.*)$")
       local type, text = split_type(after or "")
-      local optional = name ~= nil and name:sub(-1) == "?" or type:sub(-1) == "?" or type:find("|nil", 1, true) ~= nil
+      local optional = name ~= nil and name:sub(-1) == "?" or type:sub(-1) == "?"
+        or type:find("|nil", 1, true) ~= nil
       last = { name = (name or rest):gsub("%?$", ""), type = type, text = text, optional = optional }
       table.insert(tag == "param" and block.params or block.fields, last)
     elseif tag == "return" then
@@ -113,8 +115,9 @@ local function find(paths, name, accept)
   end
 end
 
---- Where `name` is defined with a block above, in the first of `paths` that has it: the block, the arguments as written when
---- they are, the file and the line.  `ConstantPad2d` may be defined as `ConstantPad`, once for all numbers of dims.
+--- Where `name` is defined with a block above, in the first of `paths` that has it: the block, the
+--- arguments as written when they are, the file and the line.  `ConstantPad2d` may be defined as
+--- `ConstantPad`, once for all numbers of dims.
 ---@param accept (fun(block: annotations.Block): boolean)?
 function M.find(paths, name, accept)
   local block, arguments, path, n = find(paths, name, accept)

@@ -1,10 +1,13 @@
--- What clang-format cannot do: comments in C filled to 100 columns, and long strings joined again before it breaks them.
+-- What clang-format cannot do: comments in C filled to 100 columns, and long strings joined again
+-- before it breaks them.
 --
---   accel-run host/tools/comments.lua FILE ...     rewrites the files; prints the names of those that changed
+--   accel-run host/tools/comments.lua FILE ...     rewrites the files; prints the names of those
+--     that changed
 --
--- A comment on lines of its own is filled anew, one paragraph at a time, where a line of that paragraph is too wide.
--- Rows of a list or a table (deeper text, or a gap of two spaces) keep their column.  A comment behind code moves to
--- lines of its own above that code where the line is too wide.  Regions of `clang-format off` stay as they are.
+-- A comment on lines of its own is filled anew, one paragraph at a time, where a line of that
+-- paragraph is too wide. Rows of a list or a table (deeper text, or a gap of two spaces) keep their
+-- column.  A comment behind code moves to lines of its own above that code where the line is too
+-- wide.  Regions of `clang-format off` stay as they are.
 
 local CODE, COMMENT = 110, 100
 
@@ -45,7 +48,9 @@ end
 -- The words of `text`, each with the spaces that stand before it.
 local function words(text)
   local list = {}
-  for gap, word in text:gmatch("(%s*)(%S+)") do list[#list + 1] = { gap = #list == 0 and "" or gap, word = word } end
+  for gap, word in text:gmatch("(%s*)(%S+)") do
+    list[#list + 1] = { gap = #list == 0 and "" or gap, word = word }
+  end
   return list
 end
 
@@ -64,7 +69,8 @@ local function fill(list, width, first, rest)
   return out
 end
 
--- Where the text of a table's row begins: after the first gap of two spaces that ends no sentence; else after its indent.
+-- Where the text of a table's row begins: after the first gap of two spaces that ends no sentence;
+-- else after its indent.
 local function hanging(text)
   local indent = #text:match("^%s*")
   local at = indent + 1
@@ -76,7 +82,8 @@ local function hanging(text)
   end
 end
 
--- Lines of a comment's text -> units: a blank line, a row of a table, or a paragraph (lines joined).
+-- Lines of a comment's text -> units: a blank line, a row of a table, or a paragraph (lines
+-- joined).
 local function units(lines)
   local list, last = {}, nil
   for _, text in ipairs(lines) do
@@ -85,7 +92,8 @@ local function units(lines)
     if text:find("^%s*$") then
       list[#list + 1] = { blank = true, lines = { "" } }
       last = nil
-    elseif last and not row and not last.heading and (indent == last.hang or (indent == last.indent and not last.row)) then
+    elseif last and not row and not last.heading
+      and (indent == last.hang or (indent == last.indent and not last.row)) then
       last.lines[#last.lines + 1] = text
     else
       last = { indent = indent, hang = hang, row = row, heading = text:find("^%-%-%-%-"), lines = { text } }
@@ -143,7 +151,8 @@ local function as_comment(lines, indent, tail)
   return out
 end
 
--- The text in the lines of a comment whose first begins at column `at`; nil for one that is no prose (code in it, odd stars).
+-- The text in the lines of a comment whose first begins at column `at`; nil for one that is no
+-- prose (code in it, odd stars).
 local function text_of(lines, at, tail)
   local out = {}
   for k, line in ipairs(lines) do
@@ -167,7 +176,8 @@ local function join_strings(lines)
   for _, line in ipairs(lines) do
     if line:find("clang-format o[nf]") then off = line:find("clang-format off", 1, true) ~= nil end
     local last, piece = out[#out], line:match('^%s*"(.*)$')
-    if piece and last and not off and last:find('[^\\"]"$') and not last:find('\\n"$') and not last:find("^%s*[#*]")
+    if piece and last and not off and last:find('[^\\"]"$') and not last:find('\\n"$')
+      and not last:find("^%s*[#*]")
       and not last:find('^%s*extern "') then
       out[#out] = last:sub(1, -2) .. piece
     else
@@ -193,7 +203,8 @@ local function parens(line)
   return n
 end
 
--- The line (an index of `out`) above which a comment on line `code`, to be appended, belongs: where its statement begins.
+-- The line (an index of `out`) above which a comment on line `code`, to be appended, belongs: where
+-- its statement begins.
 local function beginning(out, code)
   local depth, at = parens(code), #out + 1
   if depth >= 0 then return at end

@@ -2,7 +2,8 @@
 --
 --   accel-run host/tools/gendoc.lua docs/reference      (what `make docs` does)
 --
--- As a module it returns { ops_page = function() -> text }: spec/docs_spec.lua compares that with the file.
+-- As a module it returns { ops_page = function() -> text }: spec/docs_spec.lua compares that with
+-- the file.
 local core = require "accelerate.core"
 
 local M = {}
@@ -34,8 +35,10 @@ A dim counts from 1, and -1 is the last; so does a position in a dim. Integers s
 
 -- What the kinds of ops.def are called on the page.
 local KINDS = {
-  T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim", ["dim+"] = "dim, or one past the last",
-  dims = "dim or list of dims", pos = "position", int = "integer", int2 = "integer or list of two", ints = "sizes", num = "number", bool = "boolean",
+  T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim",
+    ["dim+"] = "dim, or one past the last",
+  dims = "dim or list of dims", pos = "position", int = "integer", int2 = "integer or list of two",
+    ints = "sizes", num = "number", bool = "boolean",
   dtype = "dtype", gen = "Generator",
 }
 
@@ -44,7 +47,8 @@ local function kind_text(kind)
   return KINDS[kind] or error(("gendoc: the kind %q of ops.def has no text here"):format(kind), 0)
 end
 
---- "x:T dim:dims? keepdim:bool=false -> values indices" as { "x", "[dim]", "[keepdim = false]" }, the arguments, and results.
+--- "x:T dim:dims? keepdim:bool=false -> values indices" as { "x", "[dim]", "[keepdim = false]" },
+--- the arguments, and results.
 local function parse(signature)
   local left, results = signature:match("^(.-)%s*%->%s*(.*)$")
   local arguments = {}
@@ -54,7 +58,8 @@ local function parse(signature)
     kind = kind or rest
     local optional = default ~= nil or kind:sub(-1) == "?"
     kind = kind:gsub("%?$", "")
-    arguments[#arguments + 1] = { name = name, kind = kind_text(kind), default = default, optional = optional }
+    arguments[#arguments + 1] = { name = name, kind = kind_text(kind), default = default,
+      optional = optional }
   end
   return arguments, results
 end

@@ -1,10 +1,12 @@
 -- Lines of Lua no wider than they should be: code to 110 columns, comments to 100.
 --
---   accel-run host/tools/lua_lines.lua FILE ...    rewrites the files; prints the names of those that changed
+--   accel-run host/tools/lua_lines.lua FILE ...    rewrites the files; prints the names of those
+--     that changed
 --
--- A line that is too wide is broken at a comma, before `and` and `or`, or after `..`; a block on one line is opened.
--- A long string becomes two pieces.  Comments are filled, one paragraph at a time; what goes on with an annotation
--- is indented by two spaces.  Everything else stays as it is, and the tokens of the file stay the same (checked).
+-- A line that is too wide is broken at a comma, before `and` and `or`, or after `..`; a block on
+-- one line is opened. A long string becomes two pieces.  Comments are filled, one paragraph at a
+-- time; what goes on with an annotation is indented by two spaces.  Everything else stays as it is,
+-- and the tokens of the file stay the same (checked).
 
 local CODE, COMMENT = 110, 100
 
@@ -74,8 +76,8 @@ local OPENS = { ["("] = true, ["{"] = true, ["["] = true }
 local CLOSES = { [")"] = true, ["}"] = true, ["]"] = true }
 local BLOCK = { ["then"] = true, ["do"] = true, ["function"] = true, ["repeat"] = true }
 
--- Marks each token with the brackets around it (depth), the one-line functions and blocks around it (inside), and,
--- for one that opens a block which ends on this line, the place of its `end`.
+-- Marks each token with the brackets around it (depth), the one-line functions and blocks around it
+-- (inside), and, for one that opens a block which ends on this line, the place of its `end`.
 local function nest(list)
   local depth, blocks, ifs = 0, {}, {}
   for k, t in ipairs(list) do
@@ -88,7 +90,8 @@ local function nest(list)
     if OPENS[t.kind] then depth = depth + 1 end
     if t.kind == "name" then
       if t.text == "if" or t.text == "elseif" then ifs[#ifs + 1] = k end
-      if BLOCK[t.text] and not (t.text == "then" and list[ifs[#ifs] or 0] and list[ifs[#ifs]].text == "elseif") then
+      if BLOCK[t.text]
+        and not (t.text == "then" and list[ifs[#ifs] or 0] and list[ifs[#ifs]].text == "elseif") then
         blocks[#blocks + 1] = k
       end
     end
@@ -109,7 +112,9 @@ local function head_end(list, k)
 end
 
 local KEYWORDS = {}
-for word in ([[and break do else elseif for function goto if in local not or repeat return then until while]]):gmatch("%a+") do
+for word in (
+  [[and break do else elseif for function goto if in local not or repeat return then until while]]):gmatch(
+  "%a+") do
   KEYWORDS[word] = true
 end
 local INFIX = { ["and"] = true, ["or"] = true, ["in"] = true, ["then"] = true, ["do"] = true, ["end"] = true,
@@ -119,7 +124,8 @@ local INFIX = { ["and"] = true, ["or"] = true, ["in"] = true, ["then"] = true, [
 local function statement(list, k)
   local before, t = list[k - 1], list[k]
   if t.kind ~= "name" or INFIX[t.text] or before.kind == "." or before.kind == ":" then return false end
-  return before.kind == "name" and not KEYWORDS[before.text] or before.kind == "number" or before.kind == "string"
+  return before.kind == "name" and not KEYWORDS[before.text] or before.kind == "number"
+    or before.kind == "string"
     or before.kind == "long" or CLOSES[before.kind]
 end
 
@@ -136,7 +142,9 @@ local function opened(line, list, k, indent)
     nest(own)
     for n = 2, #own do
       if own[n].depth == 0 and own[n].inside == 0 and at ~= indent and statement(own, n) then
-        for _, l in ipairs(wrap(at .. text:sub(from, own[n].first - 1):match("^(.-)%s*$"))) do out[#out + 1] = l end
+        for _, l in ipairs(wrap(at .. text:sub(from, own[n].first - 1):match("^(.-)%s*$"))) do
+          out[#out + 1] = l
+        end
         from = own[n].first
       end
     end
@@ -148,7 +156,8 @@ local function opened(line, list, k, indent)
   local level = list[k].inside + 1
   for j = head + 1, close - 1 do
     local word = list[j].text
-    if list[j].inside == level and list[j].kind == "name" and (word == "else" or word == "elseif") and list[k].text == "then" then
+    if list[j].inside == level and list[j].kind == "name" and (word == "else" or word == "elseif")
+      and list[k].text == "then" then
       add(line:sub(from, list[j].first - 1), indent .. "  ")
       local stop = list[j].last
       if word == "elseif" then
@@ -173,7 +182,10 @@ local function cut_string(line, t, room)
   local quote = t.text:sub(1, 1)
   local cut
   for at = t.first + 8, math.min(t.last - 8, room - 5) do
-    if line:sub(at, at) == " " and line:sub(at - 1, at - 1) ~= "\\" and not line:sub(at - 3, at):find("%%%s") then cut = at end
+    if line:sub(at, at) == " " and line:sub(at - 1, at - 1) ~= "\\"
+      and not line:sub(at - 3, at):find("%%%s") then
+      cut = at
+    end
   end
   if cut then return line:sub(1, cut) .. quote .. " ..", quote .. line:sub(cut + 1) end
 end
@@ -196,7 +208,8 @@ function wrap(line, continued)
   local deeper = continued and indent or indent .. "  "
   -- a statement whose block is on its line: open it
   for k, t in ipairs(list) do
-    if t.closed and t.inside == 0 and t.depth == 0 and (t.text ~= "function" or first == "function" or list[2].text == "function"
+    if t.closed and t.inside == 0 and t.depth == 0
+      and (t.text ~= "function" or first == "function" or list[2].text == "function"
       or first == "return" or list[k - 1].text == "=") then
       local out = opened(line, list, k, indent)
       if out then return out end
@@ -206,9 +219,13 @@ function wrap(line, continued)
   for k, t in ipairs(list) do
     local at = t.kind == "," and t.last or t.kind == ".." and t.last
     if (t.text == "and" or t.text == "or") and k > 1 then at = list[k - 1].last end
-    if (t.kind == "{" or t.kind == "(") and k < #list and not CLOSES[list[k + 1].kind] and list[k + 1].text ~= "function" then at = t.last end
+    if (t.kind == "{" or t.kind == "(") and k < #list and not CLOSES[list[k + 1].kind]
+      and list[k + 1].text ~= "function" then
+      at = t.last
+    end
     if t.kind == "=" and k < #list then at = t.last end
-    local opens = (t.text == "then" or t.text == "do" or t.text == "else") and t.kind == "name" and not t.closed and k < #list
+    local opens = (t.text == "then" or t.text == "do" or t.text == "else") and t.kind == "name"
+      and not t.closed and k < #list
     if opens then at = t.last end
     if at and at <= CODE and at > #indent + 12 and k < #list then
       local c = opens and 2 or 10 * t.depth + 25 * t.inside + (CODE - at) * 0.18
@@ -233,9 +250,12 @@ function wrap(line, continued)
   else
     for k, t in ipairs(list) do
       local before = list[k - 1]
-      if t.kind == "string" and t.last > CODE and t.first < CODE - 24 and before and before.text ~= "it" and list[1].text ~= "it"
-        and not (before.kind == "name" or before.kind == "string" or before.kind == ")" or before.kind == "]") or
-        t.kind == "string" and t.last > CODE and before and (before.text == "return" or before.text == "or" or before.text == "and") then
+      if t.kind == "string" and t.last > CODE and t.first < CODE - 24 and before and before.text ~= "it"
+        and list[1].text ~= "it"
+        and not (before.kind == "name" or before.kind == "string" or before.kind == ")"
+        or before.kind == "]") or
+        t.kind == "string" and t.last > CODE and before
+        and (before.text == "return" or before.text == "or" or before.text == "and") then
         head, tail = cut_string(line, t, CODE)
         break
       end
@@ -261,13 +281,19 @@ local function fill(text, first, rest)
     line = line .. (empty and "" or gap) .. word
     empty = false
   end
-  if #out > 0 and #line - #rest < 4 then out[#out] = out[#out] .. " " .. line:sub(#rest + 1) else out[#out + 1] = line end
+  if #out > 0 and #line - #rest < 4 then
+    out[#out] = out[#out] .. " " .. line:sub(#rest + 1)
+  else
+    out[#out + 1] = line
+  end
   return out
 end
 
--- Whether a comment's text begins something of its own: an annotation, a list, a table, an example, a heading, nothing.
+-- Whether a comment's text begins something of its own: an annotation, a list, a table, an example,
+-- a heading, nothing.
 local function begins(text)
-  return text == "" or text:find("^@") or text:find("^%s") and true or text:find("^[%-|#=`*]") or text:find("^%d+%. ")
+  return text == "" or text:find("^@") or text:find("^%s") and true or text:find("^[%-|#=`*]")
+    or text:find("^%d+%. ")
 end
 
 -- Comment lines from `lines[i]` on that are one paragraph; the filled lines and the place after it.
@@ -277,7 +303,9 @@ local function paragraph(lines, i)
   text = text:sub(#spaced + 1)
   local prefix = indent .. dashes .. spaced
   local title = text:match("^(.-[^%s%-]) *%-%-%-%-+$")
-  if title and #lines[i] > COMMENT then return { (prefix .. title .. " " .. ("-"):rep(COMMENT)):sub(1, COMMENT) }, i + 1 end
+  if title and #lines[i] > COMMENT then
+    return { (prefix .. title .. " " .. ("-"):rep(COMMENT)):sub(1, COMMENT) }, i + 1
+  end
   local tag = dashes == "---" and text:find("^@")
   local all, stop, wide = text, i + 1, #lines[i] > COMMENT
   local own = begins(text) and not tag
@@ -288,14 +316,18 @@ local function paragraph(lines, i)
   end
   while not own and lines[stop] do
     local to = lines[stop]:match("^%s*%-%-%-?(.*)$")
-    if not to or lines[stop]:sub(1, #indent + #dashes) ~= indent .. dashes or lines[stop]:sub(#indent + #dashes + 1, #indent + #dashes + 1) == "-" then break end
+    if not to or lines[stop]:sub(1, #indent + #dashes) ~= indent .. dashes
+      or lines[stop]:sub(#indent + #dashes + 1, #indent + #dashes + 1) == "-" then
+      break
+    end
     local rest = to:match("^ (.*)$") or to
     if tag then
       if not to:find("^%s%s+%S") then break end
       rest = to:match("^%s*(.*)$")
     elseif begins(rest) then break end
     wide = wide or #lines[stop] > COMMENT
-    all = all:gsub("%s+$", "") .. (all:find("[.?!]%)?$") and lines[i]:find("[.?!]  %S") and "  " or " ") .. rest
+    all = all:gsub("%s+$", "") .. (all:find("[.?!]%)?$") and lines[i]:find("[.?!]  %S") and "  " or " ") ..
+      rest
     stop = stop + 1
   end
   if not wide then return nil, stop end
@@ -316,15 +348,18 @@ local function long_lines(text)
   return inside
 end
 
--- Whether the line goes on with a statement of the line before; `went`: that one did with the one before it.
+-- Whether the line goes on with a statement of the line before; `went`: that one did with the one
+-- before it.
 local function goes_on(before, line, went)
   local deeper = #line:match("^%s*") - #before:match("^%s*")
   if deeper < 0 or deeper == 0 and not went then return false end
   local word = line:match("^%s*(%a+)")
   if word == "and" or word == "or" then return true end
   before = before:gsub("%s*%-%-[^\"']*$", "")
-  return before:find("[,=]%s*$") ~= nil and not before:find("^%s*[%w_%.%[%]\"]+ = .*,%s*$") or before:find("%.%.%s*$") ~= nil
-    or before:find("%f[%w]and%s*$") ~= nil or before:find("%f[%w]or%s*$") ~= nil or before:find("%(%s*$") ~= nil
+  return before:find("[,=]%s*$") ~= nil and not before:find("^%s*[%w_%.%[%]\"]+ = .*,%s*$")
+    or before:find("%.%.%s*$") ~= nil
+    or before:find("%f[%w]and%s*$") ~= nil or before:find("%f[%w]or%s*$") ~= nil
+    or before:find("%(%s*$") ~= nil
 end
 
 local function rewritten(text)

@@ -1,10 +1,12 @@
--- Writes docs/reference/*.md, a page for each module, from the annotations in the sources and from the modules as they are when
--- loaded: a member that the module has is on its page, with or without a description.
+-- Writes docs/reference/*.md, a page for each module, from the annotations in the sources and from
+-- the modules as they are when loaded: a member that the module has is on its page, with or without
+-- a description.
 --
 --   accel-run host/tools/reference.lua docs/reference      (a part of `make docs`)
 --
--- Each page begins with docs/synopsis/<module>.lua, a script that runs.  As a module this returns { pages = function() -> map of
--- file name to text, undocumented = function() -> list of names }: spec/docs_spec.lua compares both.
+-- Each page begins with docs/synopsis/<module>.lua, a script that runs.  As a module this returns {
+-- pages = function() -> map of file name to text, undocumented = function() -> list of names }:
+-- spec/docs_spec.lua compares both.
 local annotations = require "host.tools.annotations"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
@@ -15,17 +17,22 @@ local M = {}
 -- Page, module, how scripts call it, and where its sources are.
 local PAGES = {
   { "accelerate", "accelerate", "accelerate", { "lua/accelerate" } },
-  { "tensor", "accelerate.tensor", "tensor", { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
+  { "tensor", "accelerate.tensor", "tensor",
+    { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
   { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
   { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
   { "nn.init", "accelerate.nn.initializers", "nn.init", { "lua/accelerate/nn/initializers.lua" } },
-  { "nn.utils", "accelerate.nn.utils", "nn.utils", { "lua/accelerate/nn/utils.lua", "lua/accelerate/nn/utils" } },
+  { "nn.utils", "accelerate.nn.utils", "nn.utils",
+    { "lua/accelerate/nn/utils.lua", "lua/accelerate/nn/utils" } },
   { "optim", "accelerate.optim", "optim", { "lua/accelerate/optim" } },
-  { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler", { "lua/accelerate/optim/lr_scheduler" } },
+  { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler",
+    { "lua/accelerate/optim/lr_scheduler" } },
   { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
-  { "data.transforms", "accelerate.data.transforms", "data.transforms", { "lua/accelerate/data/transforms.lua" } },
+  { "data.transforms", "accelerate.data.transforms", "data.transforms",
+    { "lua/accelerate/data/transforms.lua" } },
   { "data_loader", "accelerate.data_loader", "data_loader",
-    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader", "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
+    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader",
+    "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
@@ -37,7 +44,7 @@ local PAGES = {
 local page_of = {}
 for _, page in ipairs(PAGES) do page_of[page[2]] = page[1] end
 
--- ---- what there is -----------------------------------------------------------------------------------------------
+-- ---- what there is ------------------------------------------------------------------------------
 
 local function files_under(places)
   local list = {}
@@ -73,14 +80,16 @@ for _, row in ipairs(core.ops()) do
   if not row.hidden then ops[core[row.name]] = row.name end
 end
 
-local function is_class(value) return type(value) == "table" and rawget(value, "__name") ~= nil and rawget(value, "__new") ~= nil end
+local function is_class(value)
+  return type(value) == "table" and rawget(value, "__name") ~= nil and rawget(value, "__new") ~= nil
+end
 
 local function is_callable(value)
   local meta = type(value) == "table" and getmetatable(value)
   return meta and meta.__call ~= nil
 end
 
--- ---- text --------------------------------------------------------------------------------------------------------
+-- ---- text ---------------------------------------------------------------------------------------
 
 local undocumented
 
@@ -103,7 +112,8 @@ end
 local function details(out, block)
   if not block then return end
   for _, p in ipairs(block.params) do
-    add(out, ("* `%s`%s: `%s`%s"):format(p.name, p.optional and " (optional)" or "", p.type, p.text ~= "" and ". " .. p.text or ""))
+    add(out, ("* `%s`%s: `%s`%s"):format(p.name, p.optional and " (optional)" or "", p.type, p.text ~= ""
+      and ". " .. p.text or ""))
   end
   for _, r in ipairs(block.returns) do
     add(out, ("* returns `%s`%s"):format(r.type, r.text ~= "" and " " .. r.text or ""))
@@ -111,7 +121,9 @@ local function details(out, block)
   if #block.params + #block.returns > 0 then add(out, "") end
 end
 
-local function described(block) return block and (#block.text > 0 or #block.params > 0 or #block.returns > 0 or #block.fields > 0) end
+local function described(block)
+  return block and (#block.text > 0 or #block.params > 0 or #block.returns > 0 or #block.fields > 0)
+end
 
 local function call_text(block, arguments)
   if not arguments then
@@ -152,7 +164,7 @@ local function write_function(out, level, prefix, name, fn, files, where)
   details(out, block)
 end
 
--- ---- classes -----------------------------------------------------------------------------------------------------
+-- ---- classes ------------------------------------------------------------------------------------
 
 -- Methods that every module or object has and that no one calls by name.
 local OWN = { init = true, forward = true, extra_repr = true }
@@ -239,10 +251,13 @@ local function write_object(out, call, name, made, files, where)
   local told = {}
   for _, f in ipairs(block and block.fields or {}) do told[f.name] = true end
   for _, field in ipairs(sorted_names(made.get)) do
-    if not told[field] and not made.schema then undocumented[#undocumented + 1] = where .. name .. "." .. field end
+    if not told[field] and not made.schema then
+      undocumented[#undocumented + 1] = where .. name .. "." .. field
+    end
   end
   for _, method in ipairs(sorted_names(made.methods)) do
-    write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method], files, where)
+    write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method],
+      files, where)
   end
 end
 
@@ -274,9 +289,10 @@ local function module_of(value)
   end
 end
 
--- ---- pages -------------------------------------------------------------------------------------------------------
+-- ---- pages --------------------------------------------------------------------------------------
 
---- A member that the module's class block describes: `---@field zeros fun(…): accelerate.Tensor text`.
+--- A member that the module's class block describes: `---@field zeros fun(…): accelerate.Tensor
+--- text`.
 local function write_field(out, call, field)
   local arguments, result = field.type:match("^fun(%b())%s*:?%s*(.*)$")
   local list = {}
@@ -314,12 +330,14 @@ local function write_member(out, page, name, value, files, fields)
   elseif is_callable(value) and properties.defined[name] then
     write_object(out, call, name, properties.defined[name], files, where)
   elseif is_callable(value) then
-    write_function(out, "##", alias .. ".", name, getmetatable(value).__make or getmetatable(value).__call, files, where)
+    write_function(out, "##", alias .. ".", name, getmetatable(value).__make or getmetatable(value).__call,
+      files, where)
   elseif type(value) == "table" then
     add(out, "## ", call)
     add(out, "")
     local module = module_of(value)
-    local block = module and annotations.header(header_file(module)) or annotations.find(files, name, described)
+    local block = module and annotations.header(header_file(module))
+      or annotations.find(files, name, described)
     if not block then undocumented[#undocumented + 1] = where .. call end
     paragraphs(out, block)
     add(out, "`", table.concat(sorted_names(value), "` `"), "`")
@@ -335,7 +353,8 @@ local function write_page(page)
   local module = require(page[2])
   add(out, "# ", page[1] == "accelerate" and "accelerate" or "accelerate." .. page[1])
   add(out, "")
-  add(out, "*Written by `make docs` from the annotations in ", table.concat(page[4], ", "), "; edit those, not this page.*")
+  add(out, "*Written by `make docs` from the annotations in ", table.concat(page[4], ", "),
+    "; edit those, not this page.*")
   add(out, "")
   paragraphs(out, annotations.header(header_file(page[2])))
   local synopsis = assert(fs.read("docs/synopsis/" .. page[1] .. ".lua"))

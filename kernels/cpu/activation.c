@@ -52,7 +52,8 @@ static inline ax_vec_f32 gelu_tanh(ax_vec_f32 x)
 static inline ax_vec_f32 gelu_tanh_slope(ax_vec_f32 x)
 {
   const ax_vec_f32 zero = { 0 }, c = ax_vec_min(zero + 9.9f, ax_vec_max(zero - 9.9f, x)); /* no inf * 0 */
-  const ax_vec_f32 e = ax_vec_exp2(c * AX_VFMA_f32(c * c, zero - 0.102943240f, zero - 2.30220819f)), s = 1.0f / (1.0f + e);
+  const ax_vec_f32 e = ax_vec_exp2(c * AX_VFMA_f32(c * c, zero - 0.102943240f, zero - 2.30220819f)),
+                   s = 1.0f / (1.0f + e);
   return AX_VFMA_f32(c * AX_VFMA_f32(c * c, zero + 0.214064449f, zero + 1.59576912f), s * e, zero + 1.0f) * s;
 }
 AX_VEC_LOOP1(gelu_tanh_f32, gelu_tanh(x))

@@ -1,6 +1,8 @@
-/* Scaled dot-product attention and its gradient, in memory linear in the sequence: blocks of QUERIES queries against blocks of KEYS keys, with a
- * running softmax; the gradient computes the blocks anew from the log-sum-exp that the forward pass kept.  float32 and the half types compute in
- * float32, float64 in itself.  Work is shared by blocks of queries (forward) or heads (backward), and no sum crosses two pieces of work. */
+/* Scaled dot-product attention and its gradient, in memory linear in the sequence: blocks of
+ * QUERIES queries against blocks of KEYS keys, with a running softmax; the gradient computes the
+ * blocks anew from the log-sum-exp that the forward pass kept.  float32 and the half types compute
+ * in float32, float64 in itself.  Work is shared by blocks of queries (forward) or heads
+ * (backward), and no sum crosses two pieces of work. */
 #include "cpu.h"
 
 #include <math.h>
@@ -19,12 +21,16 @@
 #define MAX_NV 2 /* 6 x 2 of 16 */
 #endif
 #define MR 6
-#define QUERIES 48 /* a multiple of MR and of every vector */
-#define KEYS 144   /* a multiple of MR and of 4 */
+#define QUERIES 48      /* a multiple of MR and of every vector */
+#define KEYS 144        /* a multiple of MR and of 4 */
 #define NEVER (1 << 20) /* without a diagonal: further ahead than any block is wide */
 
 /* A tensor (batch, heads, rows, columns); step: bytes. */
-typedef struct side { char *data; ax_dtype dtype; int64_t size[4], step[4]; } side;
+typedef struct side {
+  char *data;
+  ax_dtype dtype;
+  int64_t size[4], step[4];
+} side;
 
 typedef struct job {
   const ax_attrs *a;
@@ -42,7 +48,8 @@ typedef struct job {
   size_t scratch_bytes; /* of one thread */
 } job;
 
-/* exp(x) for x that is at most a rounding above 0: no limit at the top, and 0 where a float would be subnormal. */
+/* exp(x) for x that is at most a rounding above 0: no limit at the top, and 0 where a float would
+ * be subnormal. */
 AX_FN float exp_below_f32(float x)
 {
   float r;
@@ -101,10 +108,12 @@ static side turned(const ax_tensor *t)
   return r;
 }
 
-static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v, const ax_tensor *mask)
+static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
+                 const ax_tensor *mask)
 {
   const double p = call->a->f[0];
-  const int64_t vector = BYTES / (q->dtype == AX_F64 ? 8 : 4), lanes = vector < 4 ? 4 : vector; /* `turn` takes four columns at a time */
+  /* `turn` takes four columns at a time */
+  const int64_t vector = BYTES / (q->dtype == AX_F64 ? 8 : 4), lanes = vector < 4 ? 4 : vector;
 
   j->a = call->a;
   j->q = side_of(q), j->k = side_of(k), j->v = side_of(v);
@@ -144,14 +153,16 @@ static ax_status run(job *j, int64_t pieces, ax_range_fn f32, ax_range_fn f64)
   return AX_OK;
 }
 
-/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
+/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads,
+ * queries). */
 ax_status ax_cpu__attention(const ax_call *call)
 {
   job j = { 0 };
   plan(&j, call, call->in[0], call->in[1], call->in[2], call->n_in > 3 ? call->in[3] : NULL);
   j.y = turned(call->out[0]);
   j.lse = ax_data(call->out[1]);
-  return run(&j, j.batch * j.heads * ((j.queries + QUERIES - 1) / QUERIES), forward_range_f32, forward_range_f64);
+  return run(&j, j.batch * j.heads * ((j.queries + QUERIES - 1) / QUERIES), forward_range_f32,
+             forward_range_f64);
 }
 
 /* in: g, query, key, value, mask, y, log-sum-exp; out: gradients of query, key, value. */

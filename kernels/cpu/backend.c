@@ -1,4 +1,5 @@
-/* The plugin's one symbol and the table behind it.  A row of ops.def without its kernel does not link. */
+/* The plugin's one symbol and the table behind it.  A row of ops.def without its kernel does not
+ * link. */
 #include "cpu.h"
 
 #include <stdio.h>

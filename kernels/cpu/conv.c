@@ -8,7 +8,10 @@
 
 /* ---- half types in float32 */
 
-typedef struct widened { void *p; size_t bytes; } widened;
+typedef struct widened {
+  void *p;
+  size_t bytes;
+} widened;
 
 static ax_status widen(ax_dtype from, const void *p, int64_t n, bool fill, widened *to)
 {
@@ -23,7 +26,8 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 static ax_status in_float32(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 {
   const ax_dtype type = (ax_dtype)v->dtype;
-  const int64_t sizes[4] = { v->n * v->h * v->w * v->c, v->o * (v->c / v->groups) * v->kh * v->kw, v->n * v->oh * v->ow * v->o, v->bias ? v->o : 0 };
+  const int64_t sizes[4] = { v->n * v->h * v->w * v->c, v->o * (v->c / v->groups) * v->kh * v->kw,
+                             v->n * v->oh * v->ow * v->o, v->bias ? v->o : 0 };
   const void *given[4] = { d->x, d->w, d->y, d->bias };
   const int written = v->what == AX_CONV_FORWARD ? 2 : v->what == AX_CONV_INPUT ? 0 : 1;
   widened wide[4] = { 0 };
@@ -31,9 +35,12 @@ static ax_status in_float32(const ax_conv *v, const ax_conv_data *d, bool accumu
   ax_status st = AX_OK;
 
   for (int k = 0; k < 4; k++)
-    if (k < 3 || v->bias) AX_TRY(widen(type, given[k], sizes[k], (k != written || accumulate) && !(k == written && d->wide), &wide[k]));
+    if (k < 3 || v->bias)
+      AX_TRY(widen(type, given[k], sizes[k], (k != written || accumulate) && !(k == written && d->wide),
+                   &wide[k]));
   own.dtype = AX_F32;
-  AX_TRY(run(&own, &(ax_conv_data){ wide[0].p, d->wide ? d->w : wide[1].p, wide[2].p, wide[3].p, false }, accumulate));
+  AX_TRY(run(&own, &(ax_conv_data){ wide[0].p, d->wide ? d->w : wide[1].p, wide[2].p, wide[3].p, false },
+             accumulate));
   if (!d->wide) ax_cpu_float_to_half(type, wide[written].p, (char *)given[written], 2, sizes[written]);
 out:
   for (int k = 0; k < 4; k++)
@@ -43,10 +50,14 @@ out:
 
 /* ---- the gradient of the weight
  *
- * oneDNN divides the batch among threads and so lets the sum depend on their number.  We cut the batch into pieces whose number follows from the sizes,
- * run each on one thread and add the results up in order. */
+ * oneDNN divides the batch among threads and so lets the sum depend on their number.  We cut the
+ * batch into pieces whose number follows from the sizes, run each on one thread and add the results
+ * up in order. */
 
-enum { MAX_PIECES = 16, PIECE_POSITIONS = 512 /* below this many output positions a piece costs more to add up than to compute */ };
+enum {
+  MAX_PIECES = 16,
+  PIECE_POSITIONS = 512 /* below this many output positions a piece costs more to add up than to compute */
+};
 
 typedef struct pieces {
   const ax_conv *v;
@@ -72,7 +83,8 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
     const int64_t from = v->n * k / p->count, to = v->n * (k + 1) / p->count;
     ax_conv part = *v;
     part.n = to - from;
-    const ax_conv_data d = { (char *)p->d->x + from * v->h * v->w * v->c * size, p->sums + k * p->weights, (char *)p->d->y + from * v->oh * v->ow * v->o * size, NULL, true };
+    const ax_conv_data d = { (char *)p->d->x + from * v->h * v->w * v->c * size, p->sums + k * p->weights,
+                             (char *)p->d->y + from * v->oh * v->ow * v->o * size, NULL, true };
     p->status[k] = ax_dnnl_conv(&part, &d, p->scratch + (size_t)k * p->scratch_bytes, &p->done[k]);
   }
   omp_set_num_threads(threads);
@@ -97,7 +109,8 @@ static void add_pieces(int64_t lo, int64_t hi, void *ud)
     if (wide)
       for (int64_t i = 0; i < n; i++) out[i] = p->accumulate ? out[i] + sum[i] : sum[i];
     else
-      for (int64_t i = 0; i < n; i++) half[i] = ax_float_to_bf16(p->accumulate ? ax_bf16_to_float(half[i]) + sum[i] : sum[i]);
+      for (int64_t i = 0; i < n; i++)
+        half[i] = ax_float_to_bf16(p->accumulate ? ax_bf16_to_float(half[i]) + sum[i] : sum[i]);
   }
 }
 
@@ -122,7 +135,9 @@ static ax_status scratch_of_pieces(pieces *p)
 static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool accumulate, bool *done)
 {
   const int64_t positions = v->n * v->oh * v->ow;
-  pieces p = { .v = v, .d = d, .weights = v->o * (v->c / v->groups) * v->kh * v->kw, .accumulate = accumulate };
+  pieces p = {
+    .v = v, .d = d, .weights = v->o * (v->c / v->groups) * v->kh * v->kw, .accumulate = accumulate
+  };
   size_t bytes, scratch_bytes = 0;
   void *sums = NULL, *scratch = NULL;
   ax_status st;
@@ -144,7 +159,9 @@ static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool ac
   p.scratch = scratch;
   ax_cpu_for(p.count, positions * p.weights / 16, run_pieces, &p);
   for (int64_t k = 0; k < p.count; k++) {
-    if (p.status[k] != AX_OK) AX_TRY(ax_fail(p.status[k], "conv2d: the gradient of the weight: %s in oneDNN", ax_status_text(p.status[k])));
+    if (p.status[k] != AX_OK)
+      AX_TRY(ax_fail(p.status[k], "conv2d: the gradient of the weight: %s in oneDNN",
+                     ax_status_text(p.status[k])));
     if (!p.done[k]) goto out; /* all or none: they differ in the batch alone */
   }
   *done = true;
@@ -170,7 +187,8 @@ out:
   return st;
 }
 
-/* oneDNN walks the padding and multiplies these numbers as int: it ends never, or by a fault, where they are absurd. */
+/* oneDNN walks the padding and multiplies these numbers as int: it ends never, or by a fault, where
+ * they are absurd. */
 static bool moderate(const ax_conv *v)
 {
   enum { MOST = 1 << 15 };
@@ -194,23 +212,41 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   return ax_conv_plain(v, d, accumulate);
 }
 
-static ax_conv convolution(const ax_call *call, ax_conv_what what, const ax_tensor *x, const int64_t *weight, const ax_tensor *y)
+static ax_conv convolution(const ax_call *call, ax_conv_what what, const ax_tensor *x, const int64_t *weight,
+                           const ax_tensor *y)
 {
   const int64_t *i = call->a->i;
-  return (ax_conv){ .what = what, .dtype = x->dtype, .n = x->shape[0], .c = x->shape[1], .h = x->shape[2], .w = x->shape[3], .o = y->shape[1],
-                    .oh = y->shape[2], .ow = y->shape[3], .kh = weight[2], .kw = weight[3], .stride = { i[0], i[1] }, .padding = { i[2], i[3] },
-                    .dilation = { i[4], i[5] }, .groups = i[6] };
+  return (ax_conv){ .what = what,
+                    .dtype = x->dtype,
+                    .n = x->shape[0],
+                    .c = x->shape[1],
+                    .h = x->shape[2],
+                    .w = x->shape[3],
+                    .o = y->shape[1],
+                    .oh = y->shape[2],
+                    .ow = y->shape[3],
+                    .kh = weight[2],
+                    .kw = weight[3],
+                    .stride = { i[0], i[1] },
+                    .padding = { i[2], i[3] },
+                    .dilation = { i[4], i[5] },
+                    .groups = i[6] };
 }
 
-static void clear(const ax_tensor *t) { memset(ax_data(t), 0, (size_t)t->numel * ax_dtype_size((ax_dtype)t->dtype)); }
+static void clear(const ax_tensor *t)
+{
+  memset(ax_data(t), 0, (size_t)t->numel * ax_dtype_size((ax_dtype)t->dtype));
+}
 
 ax_status ax_cpu__convolution(const ax_call *call)
 {
-  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,
+                  *y = call->out[0];
   ax_conv v = convolution(call, AX_CONV_FORWARD, x, w->shape, y);
   v.bias = bias != NULL;
   if (y->numel == 0) return AX_OK;
-  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(y), bias ? ax_data(bias) : NULL, false }, false);
+  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(y), bias ? ax_data(bias) : NULL, false },
+             false);
 }
 
 ax_status ax_cpu__conv2d_backward_input(const ax_call *call)
@@ -235,5 +271,6 @@ ax_status ax_cpu__conv2d_backward_weight(const ax_call *call)
     if (!accumulate) clear(w);
     return AX_OK;
   }
-  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL, w->dtype != x->dtype }, accumulate);
+  return run(&v, &(ax_conv_data){ ax_data(x), ax_data(w), ax_data(g), NULL, w->dtype != x->dtype },
+             accumulate);
 }

@@ -1,12 +1,15 @@
-/* One convolution and its two gradients: what conv.c asks of oneDNN (dnnl_conv.c) and of our own kernels (winograd.c, conv_plain.c).
+/* One convolution and its two gradients: what conv.c asks of oneDNN (dnnl_conv.c) and of our own
+ * kernels (winograd.c, conv_plain.c).
  *
- * Images lie with their channels innermost: x (n, h, w, c), y (n, oh, ow, o).  Weights are (o, c / groups, kh, kw), contiguous. */
+ * Images lie with their channels innermost: x (n, h, w, c), y (n, oh, ow, o).  Weights are (o, c /
+ * groups, kh, kw), contiguous. */
 #ifndef AX_CPU_CONV_H
 #define AX_CPU_CONV_H
 
 #include "cpu.h"
 
-typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_conv_what; /* writes y, x or w out of the other two */
+/* writes y, x or w out of the other two */
+typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_conv_what;
 
 /* No padding, integers of one size: it is a key of a cache. */
 typedef struct ax_conv {
@@ -21,12 +24,14 @@ typedef struct ax_conv_data {
   bool wide; /* WEIGHT: w is float32 though x and y are of a half type */
 } ax_conv_data;
 
-/* dnnl_conv.c: float32 and bfloat16, as far as oneDNN has fast code for the case; *done tells.  WEIGHT writes float32 whatever the type.
- * `scratch`: as many bytes as ax_dnnl_conv_scratch says for the same case and number of threads. */
+/* dnnl_conv.c: float32 and bfloat16, as far as oneDNN has fast code for the case; *done tells.
+ * WEIGHT writes float32 whatever the type.  `scratch`: as many bytes as ax_dnnl_conv_scratch says
+ * for the same case and number of threads. */
 ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *scratch, bool *done);
 ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes);
 
-/* winograd.c: float32 and bfloat16 (computed with in float32), as far as ax_wino_fits.  WEIGHT adds to w when `accumulate`. */
+/* winograd.c: float32 and bfloat16 (computed with in float32), as far as ax_wino_fits.  WEIGHT adds
+ * to w when `accumulate`. */
 bool ax_wino_fits(const ax_conv *v);
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 

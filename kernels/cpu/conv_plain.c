@@ -1,10 +1,16 @@
-/* Convolutions in plain loops, for the types and cases that oneDNN has no fast code for.  The weights are packed once per call so that the
- * innermost loop runs along the channels that are written. */
+/* Convolutions in plain loops, for the types and cases that oneDNN has no fast code for.  The
+ * weights are packed once per call so that the innermost loop runs along the channels that are
+ * written. */
 #include "conv.h"
 
 #include <string.h>
 
-typedef struct job { const ax_conv *v; const ax_conv_data *d; const void *packed; bool accumulate; } job;
+typedef struct job {
+  const ax_conv *v;
+  const ax_conv_data *d;
+  const void *packed;
+  bool accumulate;
+} job;
 
 /* The output position whose window has its tap k at input position `at`; -1: none. */
 static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, int64_t count)
@@ -32,7 +38,8 @@ static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, i
       } \
   } \
   /* to[j] += sum over i of from[i] * w[i][j], group by group */ \
-  static inline void tap_##S(int64_t groups, int64_t reads, int64_t writes, const T *from, const T *w, T *to) \
+  static inline void tap_##S(int64_t groups, int64_t reads, int64_t writes, const T *from, const T *w, \
+                             T *to) \
   { \
     for (int64_t g = 0; g < groups; g++, from += reads, to += writes) \
       for (int64_t i = 0; i < reads; i++, w += writes) { \
@@ -57,7 +64,8 @@ static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, i
           for (int64_t kx = 0; iy >= 0 && iy < v->h && kx < v->kw; kx++) { \
             const int64_t ix = ox * v->stride[1] - v->padding[1] + kx * v->dilation[1]; \
             if (ix < 0 || ix >= v->w) continue; \
-            tap_##S(v->groups, cg, og, image + (iy * v->w + ix) * v->c, (const T *)job_->packed + (ky * v->kw + kx) * step, y); \
+            tap_##S(v->groups, cg, og, image + (iy * v->w + ix) * v->c, \
+                    (const T *)job_->packed + (ky * v->kw + kx) * step, y); \
           } \
         } \
       } \
@@ -77,7 +85,9 @@ static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, i
           const int64_t oy = source(v, 0, row % v->h, ky, v->oh); \
           for (int64_t kx = 0; oy >= 0 && kx < v->kw; kx++) { \
             const int64_t ox = source(v, 1, ix, kx, v->ow); \
-            if (ox >= 0) tap_##S(v->groups, og, cg, image + (oy * v->ow + ox) * v->o, (const T *)job_->packed + (ky * v->kw + kx) * step, x); \
+            if (ox >= 0) \
+              tap_##S(v->groups, og, cg, image + (oy * v->ow + ox) * v->o, \
+                      (const T *)job_->packed + (ky * v->kw + kx) * step, x); \
           } \
         } \
       } \
@@ -111,7 +121,8 @@ static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, i
           } \
         } \
         T *w = (T *)job_->d->w + ((g * og + o) * cg + c % cg) * taps + tap; \
-        for (int64_t j = 0; j < many; j++) w[j * cg * taps] = sum[j] + (job_->accumulate ? w[j * cg * taps] : 0); \
+        for (int64_t j = 0; j < many; j++) \
+          w[j * cg * taps] = sum[j] + (job_->accumulate ? w[j * cg * taps] : 0); \
       } \
     } \
   }
@@ -121,7 +132,8 @@ PLAIN(f64, double)
 ax_status ax_conv_plain(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 {
   const bool wide = v->dtype == AX_F64;
-  const int64_t weights = v->o * (v->c / v->groups) * v->kh * v->kw, work = v->n * v->oh * v->ow * weights / 4;
+  const int64_t weights = v->o * (v->c / v->groups) * v->kh * v->kw,
+                work = v->n * v->oh * v->ow * weights / 4;
   const size_t bytes = (size_t)weights * (wide ? sizeof(double) : sizeof(float));
   job j = { v, d, NULL, accumulate };
   void *packed;

@@ -41,7 +41,8 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
 #ifdef __F16C__
   if (stride == 2)
     for (; i + 8 <= n; i += 8)
-      _mm_storeu_si128((__m128i *)(dst + 2 * i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+      _mm_storeu_si128((__m128i *)(dst + 2 * i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
   for (; i < n; i++) {
     const uint16_t h = d == AX_BF16 ? ax_float_to_bf16(src[i]) : ax_float_to_half(src[i]);
@@ -51,18 +52,22 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
 
 /* ---- single elements: every type goes through the one of these three that holds it exactly */
 
-/* Out of range and NaN are undefined in C: they come as the least value, as x86 and PyTorch have it; uint8 takes the low bits. */
+/* Out of range and NaN are undefined in C: they come as the least value, as x86 and PyTorch have
+ * it; uint8 takes the low bits. */
 static inline int64_t to_i64(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
 static inline int64_t to_i64_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
 static inline int32_t to_i32(double v) { return v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; }
 static inline int32_t to_i32_f(float v) { return v >= -0x1p31f && v < 0x1p31f ? (int32_t)v : INT32_MIN; }
 
-/* Rows: from type, its C type, the value as float, double, int64, int32, truth; x is what was loaded. */
+/* Rows: from type, its C type, the value as float, double, int64, int32, truth; x is what was
+ * loaded. */
 #define SOURCES(X) \
   X(f32, float, x, x, to_i64_f(x), to_i32_f(x), x != 0) \
   X(f64, double, (float)x, x, to_i64(x), to_i32(x), x != 0) \
-  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_i64_f(ax_half_to_float(x)), to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
-  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_i64_f(ax_bf16_to_float(x)), to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
+  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_i64_f(ax_half_to_float(x)), \
+    to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
+  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_i64_f(ax_bf16_to_float(x)), \
+    to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
   X(i64, int64_t, (float)x, (double)x, x, (uint32_t)(uint64_t)x, x != 0) \
   X(i32, int32_t, (float)x, x, x, x, x != 0) \
   X(u8, uint8_t, x, x, x, x, x != 0)
@@ -112,16 +117,37 @@ RUNS(f16, AX_F16)
 RUNS(bf16, AX_BF16)
 
 #define ROW(from) \
-  { [AX_F32] = from##_to_f32, [AX_F64] = from##_to_f64, [AX_F16] = from##_to_f16, [AX_BF16] = from##_to_bf16, \
-    [AX_I64] = from##_to_i64, [AX_I32] = from##_to_i32, [AX_U8] = from##_to_u8, [AX_BOOL] = from##_to_bool }
+  { \
+    [AX_F32] = from##_to_f32, [AX_F64] = from##_to_f64, [AX_F16] = from##_to_f16, \
+    [AX_BF16] = from##_to_bf16, [AX_I64] = from##_to_i64, [AX_I32] = from##_to_i32, [AX_U8] = from##_to_u8, \
+    [AX_BOOL] = from##_to_bool \
+  }
 static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
-  [AX_F32] = { [AX_F32] = f32_to_f32, [AX_F64] = f32_to_f64, [AX_F16] = f32_to_f16_runs, [AX_BF16] = f32_to_bf16_runs,
-               [AX_I64] = f32_to_i64, [AX_I32] = f32_to_i32, [AX_U8] = f32_to_u8, [AX_BOOL] = f32_to_bool },
+  [AX_F32] = { [AX_F32] = f32_to_f32,
+               [AX_F64] = f32_to_f64,
+               [AX_F16] = f32_to_f16_runs,
+               [AX_BF16] = f32_to_bf16_runs,
+               [AX_I64] = f32_to_i64,
+               [AX_I32] = f32_to_i32,
+               [AX_U8] = f32_to_u8,
+               [AX_BOOL] = f32_to_bool },
   [AX_F64] = ROW(f64),
-  [AX_F16] = { [AX_F32] = f16_to_f32_runs, [AX_F64] = f16_to_f64, [AX_F16] = f16_to_f16, [AX_BF16] = f16_to_bf16,
-               [AX_I64] = f16_to_i64, [AX_I32] = f16_to_i32, [AX_U8] = f16_to_u8, [AX_BOOL] = f16_to_bool },
-  [AX_BF16] = { [AX_F32] = bf16_to_f32_runs, [AX_F64] = bf16_to_f64, [AX_F16] = bf16_to_f16, [AX_BF16] = bf16_to_bf16,
-                [AX_I64] = bf16_to_i64, [AX_I32] = bf16_to_i32, [AX_U8] = bf16_to_u8, [AX_BOOL] = bf16_to_bool },
+  [AX_F16] = { [AX_F32] = f16_to_f32_runs,
+               [AX_F64] = f16_to_f64,
+               [AX_F16] = f16_to_f16,
+               [AX_BF16] = f16_to_bf16,
+               [AX_I64] = f16_to_i64,
+               [AX_I32] = f16_to_i32,
+               [AX_U8] = f16_to_u8,
+               [AX_BOOL] = f16_to_bool },
+  [AX_BF16] = { [AX_F32] = bf16_to_f32_runs,
+                [AX_F64] = bf16_to_f64,
+                [AX_F16] = bf16_to_f16,
+                [AX_BF16] = bf16_to_bf16,
+                [AX_I64] = bf16_to_i64,
+                [AX_I32] = bf16_to_i32,
+                [AX_U8] = bf16_to_u8,
+                [AX_BOOL] = bf16_to_bool },
   [AX_I64] = ROW(i64),
   [AX_I32] = ROW(i32),
   [AX_U8] = ROW(u8),
@@ -148,9 +174,11 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
       AX_SIMD \
       for (int64_t i = 0; i < n; i++) out[i] = from[n - 1 - i]; \
     } else \
-      for (int64_t i = 0; i < n; i++) *(T *)(data[0] + i * stride[0]) = *(const T *)(data[1] + i * stride[1]); \
+      for (int64_t i = 0; i < n; i++) \
+        *(T *)(data[0] + i * stride[0]) = *(const T *)(data[1] + i * stride[1]); \
   } \
-  static void tile_##size(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, int64_t cols) \
+  static void tile_##size(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, \
+                          int64_t cols) \
   { \
     T buffer[TILE][TILE]; \
     for (int64_t j = 0; j < cols; j++) { \
@@ -164,13 +192,19 @@ MOVE(2, uint16_t)
 MOVE(4, uint32_t)
 MOVE(8, uint64_t)
 static const ax_loop moves[9] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8 };
-typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, int64_t cols);
+typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows,
+                        int64_t cols);
 static const tile_fn tiles[9] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8 };
 
-/* A transposing copy: the result is contiguous in one dim (the columns), the source in another (the rows).  Tiles go through a
- * buffer, so that each cache line of either side is touched once: with strides of a power of two they would push each other
- * out before they are used up. */
-typedef struct transpose { const ax_iter *it; int row, col; tile_fn tile; int64_t tiles_across, tiles_down; } transpose;
+/* A transposing copy: the result is contiguous in one dim (the columns), the source in another (the
+ * rows).  Tiles go through a buffer, so that each cache line of either side is touched once: with
+ * strides of a power of two they would push each other out before they are used up. */
+typedef struct transpose {
+  const ax_iter *it;
+  int row, col;
+  tile_fn tile;
+  int64_t tiles_across, tiles_down;
+} transpose;
 
 static void transpose_range(int64_t lo, int64_t hi, void *ud)
 {
@@ -211,16 +245,19 @@ static void copy_nest(const ax_iter *it)
       if (x->stride[d] == size) row = d;
     }
     if (row >= 0 && col >= 0 && row != col && it->shape[row] >= 8 && it->shape[col] >= 8) {
-      transpose t = { it, row, col, tiles[size], (it->shape[col] + TILE - 1) / TILE, (it->shape[row] + TILE - 1) / TILE };
-      ax_cpu_for(t.tiles_across * t.tiles_down * (it->numel / (it->shape[row] * it->shape[col])), it->numel, transpose_range, &t);
+      transpose t = {
+        it, row, col, tiles[size], (it->shape[col] + TILE - 1) / TILE, (it->shape[row] + TILE - 1) / TILE
+      };
+      ax_cpu_for(t.tiles_across * t.tiles_down * (it->numel / (it->shape[row] * it->shape[col])), it->numel,
+                 transpose_range, &t);
       return;
     }
   }
   ax_cpu_nest(it, moves[size], NULL);
 }
 
-void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from, const void *src,
-                         const int64_t *strides)
+void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from,
+                         const void *src, const int64_t *strides)
 {
   const int64_t to_size = (int64_t)ax_dtype_size(to), from_size = (int64_t)ax_dtype_size(from);
   int64_t packed[AX_MAX_DIMS], step = to_size;
@@ -269,7 +306,8 @@ static ax_status copy_tensor(const ax_call *call)
     shape[d] = x->shape[order[d]];
     strides[d] = x->strides[order[d]];
   }
-  ax_cpu_copy_strided(x->ndim, shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x), strides);
+  ax_cpu_copy_strided(x->ndim, shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x),
+                      strides);
   return AX_OK;
 }
 ax_status ax_cpu_clone(const ax_call *call) { return copy_tensor(call); }

@@ -1,7 +1,8 @@
-/* What the CPU kernels share: the loop driver, work sharing, conversions.  Built once per processor level.
+/* What the CPU kernels share: the loop driver, work sharing, conversions.  Built once per processor
+ * level.
  *
- * Results never depend on the number of threads: work is divided by outputs, or into chunks whose bounds follow from the sizes
- * alone and whose results are combined in order. */
+ * Results never depend on the number of threads: work is divided by outputs, or into chunks whose
+ * bounds follow from the sizes alone and whose results are combined in order. */
 #ifndef AX_CPU_H
 #define AX_CPU_H
 
@@ -14,25 +15,32 @@
 
 #include "half.h"
 
-/* The iterations of the next loop touch different elements (an operand may be the result itself, element for element). */
+/* The iterations of the next loop touch different elements (an operand may be the result itself,
+ * element for element). */
 #define AX_SIMD _Pragma("omp simd")
 #define AX_LIKELY(x) __builtin_expect(!!(x), 1)
 
-/* Copies a block past the caches: dst at a multiple of 64, bytes too.  A run of such copies ends with ax_cpu_stream_end. */
+/* Copies a block past the caches: dst at a multiple of 64, bytes too.  A run of such copies ends
+ * with ax_cpu_stream_end. */
 static inline void ax_cpu_stream(void *dst, const void *src, int64_t bytes)
 {
 #if defined __AVX512F__
-  for (int64_t i = 0; i < bytes; i += 64) _mm512_stream_si512((__m512i *)((char *)dst + i), _mm512_loadu_si512((const char *)src + i));
+  for (int64_t i = 0; i < bytes; i += 64)
+    _mm512_stream_si512((__m512i *)((char *)dst + i), _mm512_loadu_si512((const char *)src + i));
 #elif defined __AVX__
-  for (int64_t i = 0; i < bytes; i += 32) _mm256_stream_si256((__m256i *)((char *)dst + i), _mm256_loadu_si256((const __m256i *)((const char *)src + i)));
+  for (int64_t i = 0; i < bytes; i += 32)
+    _mm256_stream_si256((__m256i *)((char *)dst + i),
+                        _mm256_loadu_si256((const __m256i *)((const char *)src + i)));
 #elif defined __SSE2__
-  for (int64_t i = 0; i < bytes; i += 16) _mm_stream_si128((__m128i *)((char *)dst + i), _mm_loadu_si128((const __m128i *)((const char *)src + i)));
+  for (int64_t i = 0; i < bytes; i += 16)
+    _mm_stream_si128((__m128i *)((char *)dst + i), _mm_loadu_si128((const __m128i *)((const char *)src + i)));
 #else
   memcpy(dst, src, (size_t)bytes);
 #endif
 }
 
-static inline void ax_cpu_stream_end(void) /* streaming stores are weakly ordered: other threads must see them after this */
+/* streaming stores are weakly ordered: other threads must see them after this */
+static inline void ax_cpu_stream_end(void)
 {
 #ifdef __SSE2__
   _mm_sfence();
@@ -41,7 +49,8 @@ static inline void ax_cpu_stream_end(void) /* streaming stores are weakly ordere
 
 /* Below this many elements a second thread costs more than it brings. */
 #define AX_GRAIN 32768
-/* `work` of a loop that only moves bytes, for ax_cpu_for: a second thread pays from about a megabyte on. */
+/* `work` of a loop that only moves bytes, for ax_cpu_for: a second thread pays from about a
+ * megabyte on. */
 #define AX_MOVED(bytes) ((bytes) / 32)
 
 /* Every kernel of the op table. */
@@ -63,7 +72,8 @@ static inline void ax_cpu_stream_end(void) /* streaming stores are weakly ordere
 
 /* ---- loop.c: work sharing and loop nests */
 
-/* Calls fn over [0, n), in one piece or in one piece per thread when `work` (elements touched) is worth it. */
+/* Calls fn over [0, n), in one piece or in one piece per thread when `work` (elements touched) is
+ * worth it. */
 typedef void (*ax_range_fn)(int64_t lo, int64_t hi, void *ctx);
 void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx);
 int ax_cpu_get_threads(void);
@@ -73,8 +83,10 @@ void ax_cpu_set_threads(int n);
 typedef void (*ax_loop)(char *const *data, const int64_t *stride, int64_t n, const void *ctx);
 /* Walks `it` in the order that suits memory best; operands must not overlap other than exactly. */
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
-/* Picks the loop for the type of operand `key` out of `loops` [AX_DTYPE_COUNT]; float16 and bfloat16 run through the float32 loop
- * a block at a time, or through their own (AX_BF16_LOOP1, 2 in simd.h) where it is there and all operands are of that type and contiguous.  EDTYPE naming the op where there is none. */
+/* Picks the loop for the type of operand `key` out of `loops` [AX_DTYPE_COUNT]; float16 and
+ * bfloat16 run through the float32 loop a block at a time, or through their own (AX_BF16_LOOP1, 2
+ * in simd.h) where it is there and all operands are of that type and contiguous.  EDTYPE naming the
+ * op where there is none. */
 ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx);
 ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
 
@@ -86,21 +98,27 @@ const ax_kernel_stat *ax_cpu_stats(int *n, bool reset);
 bool ax_cpu_streams(int64_t bytes);
 
 /* ---- copy.c */
-/* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest even. */
+/* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest
+ * even. */
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n);
 void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t stride, int64_t n);
 /* dst (contiguous, `to`) = src (any strides, in elements, `from`), cast. */
-void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from, const void *src,
-                         const int64_t *strides);
+void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from,
+                         const void *src, const int64_t *strides);
 
 /* ---- optim.c */
-ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
+ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                       const ax_hyper *h, const ax_optim_live *live);
 ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
 ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
 ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
-ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out);
-ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm);
-ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found);
-ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval);
+ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root,
+                           double *out);
+ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm,
+                      const double *norm);
+ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
+                         float *found);
+ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff,
+                              int64_t interval);
 
 #endif

@@ -1,7 +1,9 @@
-/* All that we use of oneDNN for convolutions, beside dnnl_shim.c for products; versions 2 and 3 differ in how a primitive is described.
+/* All that we use of oneDNN for convolutions, beside dnnl_shim.c for products; versions 2 and 3
+ * differ in how a primitive is described.
  *
- * Each thread keeps the primitives of the last shapes that it met.  Images go in and out as they are; the weights, which are small, are
- * reordered on the way, since oneDNN's code wants them in blocks. */
+ * Each thread keeps the primitives of the last shapes that it met.  Images go in and out as they
+ * are; the weights, which are small, are reordered on the way, since oneDNN's code wants them in
+ * blocks. */
 #include "conv.h"
 
 #include <omp.h>
@@ -9,7 +11,10 @@
 
 #include <dnnl.h>
 
-#define DNNL_TRY(expr) do { if ((st = (expr)) != dnnl_success) goto out; } while (0)
+#define DNNL_TRY(expr) \
+  do { \
+    if ((st = (expr)) != dnnl_success) goto out; \
+  } while (0)
 
 /* ---- what differs between the versions */
 
@@ -17,7 +22,8 @@
 
 typedef const_dnnl_memory_desc_t desc;
 
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims,
+                               dnnl_data_type_t type, const dnnl_dims_t strides)
 {
   return dnnl_memory_desc_create_with_strides(d, ndims, dims, type, strides);
 }
@@ -25,30 +31,43 @@ static dnnl_status_t desc_any(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_
 {
   return dnnl_memory_desc_create_with_tag(d, ndims, dims, type, dnnl_format_tag_any);
 }
-static void desc_clear(dnnl_memory_desc_t *d) { if (*d) dnnl_memory_desc_destroy(*d); }
+static void desc_clear(dnnl_memory_desc_t *d)
+{
+  if (*d) dnnl_memory_desc_destroy(*d);
+}
 static desc shown(const dnnl_memory_desc_t *d) { return *d; }
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine, const ax_conv *v, desc x, desc w, desc bias, desc y,
-                              const dnnl_dims_t stride, const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine,
+                              const ax_conv *v, desc x, desc w, desc bias, desc y, const dnnl_dims_t stride,
+                              const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
 {
   if (!hint && v->what != AX_CONV_FORWARD) return dnnl_invalid_arguments;
   if (v->what == AX_CONV_INPUT && hint)
-    return dnnl_convolution_backward_data_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w, y, stride, dilation, pad, pad_end, hint, NULL);
+    return dnnl_convolution_backward_data_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w, y,
+                                                                stride, dilation, pad, pad_end, hint, NULL);
   if (v->what == AX_CONV_WEIGHT && hint)
-    return dnnl_convolution_backward_weights_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w, NULL, y, stride, dilation, pad, pad_end, hint, NULL);
-  return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training, dnnl_convolution_direct, x, w, bias, y, stride, dilation, pad, pad_end, NULL);
+    return dnnl_convolution_backward_weights_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w,
+                                                                   NULL, y, stride, dilation, pad, pad_end,
+                                                                   hint, NULL);
+  return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training,
+                                                        dnnl_convolution_direct, x, w, bias, y, stride,
+                                                        dilation, pad, pad_end, NULL);
 }
 static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, desc x, desc w, desc y,
-                                   const dnnl_dims_t stride, const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                                   const dnnl_dims_t stride, const dnnl_dims_t dilation,
+                                   const dnnl_dims_t pad, const dnnl_dims_t pad_end)
 {
-  return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, stride, dilation, pad, pad_end, NULL);
+  return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training,
+                                                        dnnl_convolution_direct, x, w, NULL, y, stride,
+                                                        dilation, pad, pad_end, NULL);
 }
 
 #else
 
 typedef const dnnl_memory_desc_t *desc;
 
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims,
+                               dnnl_data_type_t type, const dnnl_dims_t strides)
 {
   return dnnl_memory_desc_init_by_strides(d, ndims, dims, type, strides);
 }
@@ -60,23 +79,30 @@ static void desc_clear(dnnl_memory_desc_t *d) { (void)d; }
 static desc shown(const dnnl_memory_desc_t *d) { return d; }
 
 static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, desc x, desc w, desc y,
-                                   const dnnl_dims_t stride, const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                                   const dnnl_dims_t stride, const dnnl_dims_t dilation,
+                                   const dnnl_dims_t pad, const dnnl_dims_t pad_end)
 {
   dnnl_convolution_desc_t d;
-  const dnnl_status_t st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, stride, dilation, pad, pad_end);
+  const dnnl_status_t st =
+      dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w,
+                                                 NULL, y, stride, dilation, pad, pad_end);
   return st == dnnl_success ? dnnl_primitive_desc_create(pd, &d, NULL, engine, NULL) : st;
 }
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine, const ax_conv *v, desc x, desc w, desc bias, desc y,
-                              const dnnl_dims_t stride, const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine,
+                              const ax_conv *v, desc x, desc w, desc bias, desc y, const dnnl_dims_t stride,
+                              const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
 {
   dnnl_convolution_desc_t d;
   dnnl_status_t st;
   if (v->what == AX_CONV_INPUT)
-    st = dnnl_dilated_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, x, w, y, stride, dilation, pad, pad_end);
+    st = dnnl_dilated_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, x, w, y, stride,
+                                                          dilation, pad, pad_end);
   else if (v->what == AX_CONV_WEIGHT)
-    st = dnnl_dilated_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, x, w, NULL, y, stride, dilation, pad, pad_end);
+    st = dnnl_dilated_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, x, w, NULL, y,
+                                                             stride, dilation, pad, pad_end);
   else
-    st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w, bias, y, stride, dilation, pad, pad_end);
+    st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w,
+                                                    bias, y, stride, dilation, pad, pad_end);
   return st == dnnl_success ? dnnl_primitive_desc_create(pd, &d, NULL, engine, hint) : st;
 }
 
@@ -89,7 +115,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t h
 
 typedef struct entry {
   ax_conv key;
-  int64_t threads;            /* that the primitive was made for; 0: the entry is empty */
+  int64_t threads; /* that the primitive was made for; 0: the entry is empty */
   uint64_t used;
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
   dnnl_primitive_t reorder;   /* of the weights, into blocks or (WEIGHT) out of them; NULL: none is needed */
@@ -124,7 +150,8 @@ out:
 }
 
 /* Channels innermost. */
-static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t n, int64_t c, int64_t h, int64_t w)
+static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t n, int64_t c, int64_t h,
+                           int64_t w)
 {
   const dnnl_dims_t dims = { n, c, h, w }, strides = { h * w * c, 1, w * c, c };
   return desc_init(d, 4, dims, type, strides);
@@ -132,10 +159,15 @@ static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t
 
 static dnnl_status_t entry_build(entry *e, const ax_conv *v)
 {
-  const dnnl_data_type_t type = v->dtype == AX_F32 ? dnnl_f32 : dnnl_bf16, weight_type = v->what == AX_CONV_WEIGHT ? dnnl_f32 : type;
+  const dnnl_data_type_t type = v->dtype == AX_F32 ? dnnl_f32 : dnnl_bf16,
+                         weight_type = v->what == AX_CONV_WEIGHT ? dnnl_f32 : type;
   const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw;
-  const dnnl_dims_t sizes = { v->groups, og, cg, v->kh, v->kw }, steps = { og * cg * plane, cg * plane, plane, v->kw, 1 }, channels = { v->o }, one = { 1 };
-  const dnnl_dims_t stride = { v->stride[0], v->stride[1] }, dilation = { v->dilation[0] - 1, v->dilation[1] - 1 }, pad = { v->padding[0], v->padding[1] };
+  const dnnl_dims_t sizes = { v->groups, og, cg, v->kh, v->kw },
+                    steps = { og * cg * plane, cg * plane, plane, v->kw, 1 }, channels = { v->o },
+                    one = { 1 };
+  const dnnl_dims_t stride = { v->stride[0], v->stride[1] },
+                    dilation = { v->dilation[0] - 1, v->dilation[1] - 1 },
+                    pad = { v->padding[0], v->padding[1] };
   const int skip = v->groups == 1, ndims = 5 - skip;
   dnnl_dims_t pad_end;
   dnnl_memory_desc_t x = { 0 }, w = { 0 }, any = { 0 }, bias = { 0 }, y = { 0 };
@@ -143,7 +175,9 @@ static dnnl_status_t entry_build(entry *e, const ax_conv *v)
   const char *code = "";
   dnnl_status_t st;
 
-  for (int d = 0; d < 2; d++) { /* what the last window reaches past the end; less than nothing where the stride leaves some of the input out */
+  /* what the last window reaches past the end; less than nothing where the stride leaves some of
+   * the input out */
+  for (int d = 0; d < 2; d++) {
     const int64_t out = d ? v->ow : v->oh, in = d ? v->w : v->h, k = d ? v->kw : v->kh;
     pad_end[d] = (out - 1) * v->stride[d] + v->dilation[d] * (k - 1) + 1 - in - v->padding[d];
   }
@@ -157,17 +191,23 @@ static dnnl_status_t entry_build(entry *e, const ax_conv *v)
   if (v->what != AX_CONV_FORWARD) {
     dnnl_memory_desc_t forward_any = { 0 };
     st = desc_any(&forward_any, ndims, sizes + skip, type);
-    if (st == dnnl_success) st = describe_hint(&hint, engine, shown(&x), shown(&forward_any), shown(&y), stride, dilation, pad, pad_end);
+    if (st == dnnl_success)
+      st = describe_hint(&hint, engine, shown(&x), shown(&forward_any), shown(&y), stride, dilation, pad,
+                         pad_end);
     desc_clear(&forward_any);
     if (st != dnnl_success) goto out;
   }
-  DNNL_TRY(describe(&pd, hint, engine, v, shown(&x), shown(&any), v->bias ? shown(&bias) : NULL, shown(&y), stride, dilation, pad, pad_end));
+  DNNL_TRY(describe(&pd, hint, engine, v, shown(&x), shown(&any), v->bias ? shown(&bias) : NULL, shown(&y),
+                    stride, dilation, pad, pad_end));
   DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
   if (strstr(code, "ref")) {
     st = dnnl_unimplemented;
     goto out;
   }
-  const desc packed = dnnl_primitive_desc_query_md(pd, v->what == AX_CONV_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+  const desc packed = dnnl_primitive_desc_query_md(pd,
+                                                   v->what == AX_CONV_WEIGHT ? dnnl_query_diff_weights_md
+                                                                             : dnnl_query_weights_md,
+                                                   0);
   if (!dnnl_memory_desc_equal(packed, shown(&w))) {
     e->packed_bytes = dnnl_memory_desc_get_size(packed);
     DNNL_TRY(dnnl_memory_create(&e->packed, packed, engine, DNNL_MEMORY_NONE));
@@ -196,7 +236,8 @@ static entry *find(const ax_conv *v, int64_t threads)
   uint64_t hash = (uint64_t)threads;
   entry *set, *oldest;
 
-  for (size_t i = 0; i < sizeof(*v) / sizeof(*word); i++) hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
+  for (size_t i = 0; i < sizeof(*v) / sizeof(*word); i++)
+    hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
   set = cache[hash >> 58]; /* 64 sets */
   oldest = set;
   for (int k = 0; k < WAYS; k++) {
@@ -225,9 +266,11 @@ static dnnl_status_t execute(const entry *e, const ax_conv *v)
 
 static ax_status failure(const ax_conv *v, dnnl_status_t st)
 {
-  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
-                 "oneDNN: a convolution of %lld x %lld x %lld x %lld by %lld x %lld x %lld failed with its status %d%s", (long long)v->n, (long long)v->c,
-                 (long long)v->h, (long long)v->w, (long long)v->o, (long long)v->kh, (long long)v->kw, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
+  return ax_fail(
+      st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
+      "oneDNN: a convolution of %lld x %lld x %lld x %lld by %lld x %lld x %lld failed with its status %d%s",
+      (long long)v->n, (long long)v->c, (long long)v->h, (long long)v->w, (long long)v->o, (long long)v->kh,
+      (long long)v->kw, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
 }
 
 static ax_status lookup(const ax_conv *v, entry **out)

@@ -1,9 +1,10 @@
-/* All that we use of oneDNN: matrix products.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ in how a primitive is described;
- * nothing outside this file sees which one it is.
+/* All that we use of oneDNN: matrix products.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ
+ * in how a primitive is described; nothing outside this file sees which one it is.
  *
- * Making a primitive costs some 100 microseconds, running one well under 1: each thread keeps the primitives of the last shapes
- * that it met, four ways for each of 64 hash values.  Where oneDNN would fall back on its plain reference code, that is kept
- * too, so that the caller's next way is taken at once. */
+ * Making a primitive costs some 100 microseconds, running one well under 1: each thread keeps the
+ * primitives of the last shapes that it met, four ways for each of 64 hash values.  Where oneDNN
+ * would fall back on its plain reference code, that is kept too, so that the caller's next way is
+ * taken at once. */
 #include "gemm.h"
 
 #include <omp.h>
@@ -18,18 +19,26 @@
 
 typedef dnnl_memory_desc_t desc; /* a pointer, to be destroyed */
 
-static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               const dnnl_dims_t strides)
 {
   return dnnl_memory_desc_create_with_strides(d, ndims, dims, type, strides);
 }
-static void desc_clear(desc *d) { if (*d) dnnl_memory_desc_destroy(*d); }
+static void desc_clear(desc *d)
+{
+  if (*d) dnnl_memory_desc_destroy(*d);
+}
 static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
 {
   return dnnl_memory_create(m, *d, engine, DNNL_MEMORY_NONE);
 }
-static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
-static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a, const desc *b,
-                                   const desc *bias, const desc *c, const_dnnl_primitive_attr_t attr)
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+  return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a,
+                                   const desc *b, const desc *bias, const desc *c,
+                                   const_dnnl_primitive_attr_t attr)
 {
   return dnnl_matmul_primitive_desc_create(pd, engine, *a, *b, bias ? *bias : NULL, *c, attr);
 }
@@ -38,7 +47,8 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 typedef dnnl_memory_desc_t desc; /* a structure */
 
-static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               const dnnl_dims_t strides)
 {
   return dnnl_memory_desc_init_by_strides(d, ndims, dims, type, strides);
 }
@@ -48,8 +58,9 @@ static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_
   return dnnl_memory_create(m, d, engine, DNNL_MEMORY_NONE);
 }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a, const desc *b,
-                                   const desc *bias, const desc *c, const_dnnl_primitive_attr_t attr)
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a,
+                                   const desc *b, const desc *bias, const desc *c,
+                                   const_dnnl_primitive_attr_t attr)
 {
   dnnl_matmul_desc_t d;
   const dnnl_status_t st = dnnl_matmul_desc_init(&d, a, b, bias, c);
@@ -58,7 +69,10 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 #endif
 
-#define DNNL_TRY(expr) do { if ((st = (expr)) != dnnl_success) goto out; } while (0)
+#define DNNL_TRY(expr) \
+  do { \
+    if ((st = (expr)) != dnnl_success) goto out; \
+  } while (0)
 
 /* ---- the cache of a thread */
 
@@ -67,8 +81,8 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 typedef struct entry {
   ax_gemm key;
-  int64_t threads;   /* that the primitive was made for; 0: the entry is empty */
-  uint64_t used;     /* when, for choosing which one to drop */
+  int64_t threads;            /* that the primitive was made for; 0: the entry is empty */
+  uint64_t used;              /* when, for choosing which one to drop */
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
   dnnl_memory_t a, b, bias, c;
   int64_t *calls;
@@ -90,25 +104,28 @@ static void entry_clear(entry *e)
 }
 
 /* One matrix of a batch; a repeated one has a batch dim of 1, which oneDNN broadcasts. */
-static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, int64_t rows, int64_t cols, int64_t batch_step,
-                            int64_t row_step, int64_t col_step)
+static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, int64_t rows, int64_t cols,
+                            int64_t batch_step, int64_t row_step, int64_t col_step)
 {
   const int64_t size[3] = { batch_step ? g->batch : 1, rows, cols };
   const int64_t step[3] = { batch_step ? batch_step : rows * cols, row_step, col_step };
   const int ndims = g->batch == 1 ? 2 : 3;
-  dnnl_dims_t dims = {0}, strides = {0};
+  dnnl_dims_t dims = { 0 }, strides = { 0 };
 
   memcpy(dims, size + 3 - ndims, (size_t)ndims * sizeof(*dims));
   memcpy(strides, step + 3 - ndims, (size_t)ndims * sizeof(*strides));
   return desc_init(d, ndims, dims, type, strides);
 }
 
-static dnnl_data_type_t type_of(ax_dtype d) { return d == AX_F32 ? dnnl_f32 : d == AX_BF16 ? dnnl_bf16 : dnnl_f16; }
+static dnnl_data_type_t type_of(ax_dtype d)
+{
+  return d == AX_F32 ? dnnl_f32 : d == AX_BF16 ? dnnl_bf16 : dnnl_f16;
+}
 
 static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
 {
   const dnnl_data_type_t type = type_of((ax_dtype)g->dtype);
-  desc a = {0}, b = {0}, bias = {0}, c = {0};
+  desc a = { 0 }, b = { 0 }, bias = { 0 }, c = { 0 };
   dnnl_primitive_attr_t attr = NULL;
   dnnl_post_ops_t ops = NULL;
   dnnl_primitive_desc_t pd = NULL;
@@ -139,7 +156,8 @@ static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
   DNNL_TRY(memory_create(&e->c, &c, engine));
   if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, engine));
   DNNL_TRY(dnnl_primitive_create(&e->primitive, pd));
-  snprintf(name, sizeof(name), "mm %s -> %s, oneDNN %s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name(ax_gemm_out(g)), code);
+  snprintf(name, sizeof(name), "mm %s -> %s, oneDNN %s", ax_dtype_name((ax_dtype)g->dtype),
+           ax_dtype_name(ax_gemm_out(g)), code);
   e->calls = ax_cpu_counter(name);
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
@@ -158,7 +176,8 @@ static entry *find(const ax_gemm *g, int64_t threads)
   uint64_t hash = (uint64_t)threads;
   entry *set, *oldest;
 
-  for (size_t i = 0; i < sizeof(*g) / sizeof(*word); i++) hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
+  for (size_t i = 0; i < sizeof(*g) / sizeof(*word); i++)
+    hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
   set = cache[hash >> 58]; /* 64 sets */
   oldest = set;
   for (int w = 0; w < WAYS; w++) {
@@ -186,7 +205,9 @@ ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const voi
   e->used = ++clock_now;
   if (!e->primitive) return AX_OK;
 
-  dnnl_exec_arg_t args[4] = { { DNNL_ARG_SRC, e->a }, { DNNL_ARG_WEIGHTS, e->b }, { DNNL_ARG_DST, e->c }, { DNNL_ARG_BIAS, e->bias } };
+  dnnl_exec_arg_t args[4] = {
+    { DNNL_ARG_SRC, e->a }, { DNNL_ARG_WEIGHTS, e->b }, { DNNL_ARG_DST, e->c }, { DNNL_ARG_BIAS, e->bias }
+  };
   DNNL_TRY(dnnl_memory_set_data_handle(e->a, (void *)a));
   DNNL_TRY(dnnl_memory_set_data_handle(e->b, (void *)b));
   DNNL_TRY(dnnl_memory_set_data_handle(e->c, c));
@@ -197,8 +218,9 @@ ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const voi
   return AX_OK;
 out:
   return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
-                 "oneDNN: a product of %lld x %lld and %lld x %lld failed with its status %d%s", (long long)g->m, (long long)g->k,
-                 (long long)g->k, (long long)g->n, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
+                 "oneDNN: a product of %lld x %lld and %lld x %lld failed with its status %d%s",
+                 (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n, (int)st,
+                 st == dnnl_out_of_memory ? ", out of memory" : "");
 }
 
 const char *ax_dnnl_version(void)

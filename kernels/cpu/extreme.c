@@ -4,20 +4,29 @@
 #include <string.h>
 
 /* The best element so far and its position among the reduced ones; at < 0: none yet. */
-typedef struct best { union { double d; int64_t i; } v; int64_t at; } best;
+typedef struct best {
+  union {
+    double d;
+    int64_t i;
+  } v;
+  int64_t at;
+} best;
 /* Elements base .. base + n - 1, `stride` apart from p, against *b. */
 typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, int64_t base, best *b);
-/* b[j] against column j of `rows` rows, the first being position `base`; row r starts at p + at[r]. */
-typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b);
+/* b[j] against column j of `rows` rows, the first being position `base`; row r starts at p +
+ * at[r]. */
+typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows,
+                          int64_t base, best *b);
 
 /* Is x better than y?  `op` is > or <. */
-#define FLOAT_BETTER(op, x, y) (((x) op (y)) | (((x) != (x)) & ((y) == (y))))
-#define INT_BETTER(op, x, y) ((x) op (y))
+#define FLOAT_BETTER(op, x, y) (((x)op(y)) | (((x) != (x)) & ((y) == (y))))
+#define INT_BETTER(op, x, y) ((x)op(y))
 
 #define LANES 64
 #define BLOCK 1024
 
-/* Finds the best value of a block with vector code, then, only if it beats what there is, where it first stands. */
+/* Finds the best value of a block with vector code, then, only if it beats what there is, where it
+ * first stands. */
 #define ROW(fn, T, field, op, better) \
   static void fn##_block(const T *x, int64_t n, int64_t base, best *b) \
   { \
@@ -27,25 +36,27 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
     if (n >= LANES) { \
       for (int j = 0; j < LANES; j++) lane[j] = x[j]; \
       for (i = 0; i + LANES <= n; i += LANES) { \
-        _Pragma("omp simd reduction(|:nan)") \
-        for (int j = 0; j < LANES; j++) { \
+        _Pragma("omp simd reduction(|:nan)") for (int j = 0; j < LANES; j++) \
+        { \
           lane[j] = x[i + j] op lane[j] ? x[i + j] : lane[j]; \
           nan |= x[i + j] != x[i + j]; \
         } \
       } \
       for (int j = 0; j < LANES; j++) top = lane[j] op top ? lane[j] : top; \
-      for (i = nan ? 0 : i; nan && x[i] == x[i]; i++) ; /* the first NaN is the best there is */ \
+      for (i = nan ? 0 : i; nan && x[i] == x[i]; i++) \
+        ; /* the first NaN is the best there is */ \
       top = nan ? x[i] : top; \
     } \
     for (; i < n; i++) top = better(op, x[i], top) ? x[i] : top; \
     if (b->at >= 0 && !better(op, top, (T)b->v.field)) return; \
     for (i = 0; i + LANES <= n; i += LANES) { /* where it first stands */ \
       int here = 0; \
-      _Pragma("omp simd reduction(|:here)") \
-      for (int j = 0; j < LANES; j++) here |= (x[i + j] == top) | ((x[i + j] != x[i + j]) & (top != top)); \
+      _Pragma("omp simd reduction(|:here)") for (int j = 0; j < LANES; j++) here |= \
+          (x[i + j] == top) | ((x[i + j] != x[i + j]) & (top != top)); \
       if (here) break; \
     } \
-    for (; !(x[i] == top || (x[i] != x[i] && top != top)); i++) ; \
+    for (; !(x[i] == top || (x[i] != x[i] && top != top)); i++) \
+      ; \
     b->v.field = top; \
     b->at = base + i; \
   } \
@@ -65,7 +76,8 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 
 /* Rows come in blocks of at most 64. */
 #define COLUMN(fn, T, field, op, better) \
-  static void fn(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b) \
+  static void fn(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, \
+                 best *b) \
   { \
     T top[AX_TILE]; \
     int64_t where[AX_TILE]; \
@@ -122,7 +134,8 @@ BOTH(u8, uint8_t, i, INT_BETTER)
       dir##_row_f32_block(run, count, base + lo, b); \
     } \
   } \
-  static void dir##_column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, best *b) \
+  static void dir##_column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
+                                  int64_t base, best *b) \
   { \
     float row[AX_TILE]; \
     const int64_t here = 0; \
@@ -138,13 +151,16 @@ HALF(min, bf16, AX_BF16)
 
 /* ---- driver */
 
-typedef struct finder { row_fn row; column_fn column; } finder;
+typedef struct finder {
+  row_fn row;
+  column_fn column;
+} finder;
 typedef struct job {
   ax_split s;
   finder find;
-  int64_t *where;  /* positions of all results, or NULL */
-  bool arg;        /* the result proper is the position */
-  best *partial;   /* [chunks][results] when there is more than one chunk */
+  int64_t *where; /* positions of all results, or NULL */
+  bool arg;       /* the result proper is the position */
+  best *partial;  /* [chunks][results] when there is more than one chunk */
 } job;
 
 static void find_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, best *b)
@@ -215,7 +231,8 @@ static ax_status extreme(const ax_call *call, const finder *finders, int sign, b
   ax_cpu_split(call->iter, &j.s);
   j.find = finders[j.s.from];
   if (!arg && call->n_out > 1 && call->out[1]) j.where = ax_data(call->out[1]);
-  if (j.s.reduced.count == 0) { /* the core refuses this where there are results; nothing to do where there are none */
+  /* the core refuses this where there are results; nothing to do where there are none */
+  if (j.s.reduced.count == 0) {
     if (j.s.kept.count == 0) return AX_OK;
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
   }
@@ -240,10 +257,16 @@ static ax_status extreme(const ax_call *call, const finder *finders, int sign, b
   return AX_OK;
 }
 
-#define FINDER(dir, name) { dir##_row_##name, dir##_column_##name }
+#define FINDER(dir, name) \
+  { \
+    dir##_row_##name, dir##_column_##name \
+  }
 #define FINDERS(dir) \
-  { [AX_F32] = FINDER(dir, f32), [AX_F64] = FINDER(dir, f64), [AX_F16] = FINDER(dir, f16), [AX_BF16] = FINDER(dir, bf16), \
-    [AX_I64] = FINDER(dir, i64), [AX_I32] = FINDER(dir, i32), [AX_U8] = FINDER(dir, u8), [AX_BOOL] = FINDER(dir, u8) }
+  { \
+    [AX_F32] = FINDER(dir, f32), [AX_F64] = FINDER(dir, f64), [AX_F16] = FINDER(dir, f16), \
+    [AX_BF16] = FINDER(dir, bf16), [AX_I64] = FINDER(dir, i64), [AX_I32] = FINDER(dir, i32), \
+    [AX_U8] = FINDER(dir, u8), [AX_BOOL] = FINDER(dir, u8) \
+  }
 static const finder max_finders[AX_DTYPE_COUNT] = FINDERS(max);
 static const finder min_finders[AX_DTYPE_COUNT] = FINDERS(min);
 

@@ -59,7 +59,8 @@ static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const 
     const int64_t count = n - lo < 1024 ? n - lo : 1024;
     char *const part[2] = { data[0] + lo * stride[0], data[1] + lo * stride[1] };
     int large = 0;
-    for (int64_t i = 0; i < count; i++) large |= !(fabsf(*(const float *)(part[1] + i * stride[1])) <= AX_TRIG_LIMIT);
+    for (int64_t i = 0; i < count; i++)
+      large |= !(fabsf(*(const float *)(part[1] + i * stride[1])) <= AX_TRIG_LIMIT);
     if (!large) {
       tan_f32(part, stride, count, ctx);
       continue;
@@ -114,9 +115,12 @@ ax_status ax_cpu_fmod(const ax_call *call)
 
 AX_LOOP3_WITH(addcmul_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a * b))
 AX_LOOP3_WITH(addcmul_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a * b))
-AX_LOOP3_WITH(addcmul_i64, int64_t, int64_t, int64_t, AX_NUMBERS(int64_t), (uint64_t)m + (uint64_t)p0 * (uint64_t)a * (uint64_t)b)
-AX_LOOP3_WITH(addcmul_i32, int32_t, int32_t, int32_t, AX_NUMBERS(int64_t), (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
-AX_LOOP3_WITH(addcmul_u8, uint8_t, uint8_t, uint8_t, AX_NUMBERS(int64_t), (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
+AX_LOOP3_WITH(addcmul_i64, int64_t, int64_t, int64_t, AX_NUMBERS(int64_t),
+              (uint64_t)m + (uint64_t)p0 * (uint64_t)a * (uint64_t)b)
+AX_LOOP3_WITH(addcmul_i32, int32_t, int32_t, int32_t, AX_NUMBERS(int64_t),
+              (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
+AX_LOOP3_WITH(addcmul_u8, uint8_t, uint8_t, uint8_t, AX_NUMBERS(int64_t),
+              (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
 AX_LOOP3_WITH(addcdiv_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a / b))
 AX_LOOP3_WITH(addcdiv_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a / b))
 TABLE(addcmul, FLOATS(addcmul), INTS(addcmul))
@@ -127,8 +131,16 @@ AX_LOOP3(lerp_f32, float, float, float, b < 0.5f ? m + b * (a - m) : a - (a - m)
 AX_LOOP3(lerp_f64, double, double, double, b < 0.5 ? m + b * (a - m) : a - (a - m) * (1.0 - b))
 TABLE(lerp, FLOATS(lerp))
 
-AX_LOOP1_WITH(nan_to_num_f32, float, float, AX_NUMBERS(float), x != x ? p0 : x == INFINITY ? p1 : x == -INFINITY ? p2 : x)
-AX_LOOP1_WITH(nan_to_num_f64, double, double, AX_NUMBERS(double), x != x ? p0 : x == (double)INFINITY ? p1 : x == -(double)INFINITY ? p2 : x)
+AX_LOOP1_WITH(nan_to_num_f32, float, float, AX_NUMBERS(float),
+              x != x           ? p0
+              : x == INFINITY  ? p1
+              : x == -INFINITY ? p2
+                               : x)
+AX_LOOP1_WITH(nan_to_num_f64, double, double, AX_NUMBERS(double),
+              x != x                   ? p0
+              : x == (double)INFINITY  ? p1
+              : x == -(double)INFINITY ? p2
+                                       : x)
 AX_LOOP1(same_i64, int64_t, int64_t, x)
 AX_LOOP1(same_i32, int32_t, int32_t, x)
 AX_LOOP1(same_u8, uint8_t, uint8_t, x)

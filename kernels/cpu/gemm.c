@@ -1,6 +1,7 @@
-/* Our own matrix product, for the types that oneDNN does not have.  A tile of 64 x 64 results is one piece of work: slices of both
- * matrices are packed on the stack, whatever their strides, and multiplied by a kernel that holds 4 rows of two vectors in
- * registers.  The order of additions depends on the sizes only. */
+/* Our own matrix product, for the types that oneDNN does not have.  A tile of 64 x 64 results is
+ * one piece of work: slices of both matrices are packed on the stack, whatever their strides, and
+ * multiplied by a kernel that holds 4 rows of two vectors in registers.  The order of additions
+ * depends on the sizes only. */
 #include "gemm.h"
 
 #include <string.h>
@@ -22,8 +23,8 @@
   typedef U name##_vec __attribute__((vector_size(bytes), aligned(sizeof(U)), may_alias)); \
   enum { name##_V = bytes / sizeof(U), name##_NR = 2 * name##_V }; \
   /* acc (4 x NR, rows TILE apart) += pa (depth x 4) x pb (depth x NR) */ \
-  __attribute__((optimize("fp-contract=fast"))) \
-  static void name##_micro(const U *pa, const U *pb, int64_t depth, U *acc) \
+  __attribute__((optimize("fp-contract=fast"))) static void name##_micro(const U *pa, const U *pb, \
+                                                                         int64_t depth, U *acc) \
   { \
     name##_vec c[MR][2]; \
     for (int i = 0; i < MR; i++) { \
@@ -43,7 +44,8 @@
     } \
   } \
   /* Groups of `lanes` rows, each depth x lanes, zeros past the end. */ \
-  static void name##_pack(const U *src, int64_t row, int64_t col, int64_t rows, int64_t depth, int lanes, U *dst) \
+  static void name##_pack(const U *src, int64_t row, int64_t col, int64_t rows, int64_t depth, int lanes, \
+                          U *dst) \
   { \
     for (int64_t i = 0; i < rows; i += lanes) \
       for (int64_t p = 0; p < depth; p++) \
@@ -55,23 +57,34 @@
     const ax_gemm *g = j->g; \
     U pa[TILE * DEPTH], pb[TILE * DEPTH], acc[TILE * TILE]; \
     for (int64_t t = lo; t < hi; t++) { \
-      const int64_t at_n = t % j->across * TILE, at_m = t / j->across % j->down * TILE, i = t / j->across / j->down; \
-      const int64_t m = g->m - at_m < TILE ? g->m - at_m : TILE, n = g->n - at_n < TILE ? g->n - at_n : TILE; \
+      const int64_t at_n = t % j->across * TILE, at_m = t / j->across % j->down * TILE, \
+                    i = t / j->across / j->down; \
+      const int64_t m = g->m - at_m < TILE ? g->m - at_m : TILE, \
+                    n = g->n - at_n < TILE ? g->n - at_n : TILE; \
       U *c = (U *)j->c + i * g->c[0] + at_m * g->c[1] + at_n; \
       memset(acc, 0, sizeof(acc)); \
       for (int64_t p = 0; p < g->k; p += DEPTH) { \
         const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH; \
-        name##_pack((const U *)j->a + i * g->a[0] + at_m * g->a[1] + p * g->a[2], g->a[1], g->a[2], m, depth, MR, pa); \
-        name##_pack((const U *)j->b + i * g->b[0] + at_n * g->b[2] + p * g->b[1], g->b[2], g->b[1], n, depth, name##_NR, pb); \
+        name##_pack((const U *)j->a + i * g->a[0] + at_m * g->a[1] + p * g->a[2], g->a[1], g->a[2], m, \
+                    depth, MR, pa); \
+        name##_pack((const U *)j->b + i * g->b[0] + at_n * g->b[2] + p * g->b[1], g->b[2], g->b[1], n, \
+                    depth, name##_NR, pb); \
         for (int64_t x = 0; x < n; x += name##_NR) \
-          for (int64_t y = 0; y < m; y += MR) name##_micro(pa + y * depth, pb + x * depth, depth, acc + y * TILE + x); \
+          for (int64_t y = 0; y < m; y += MR) \
+            name##_micro(pa + y * depth, pb + x * depth, depth, acc + y * TILE + x); \
       } \
       for (int64_t y = 0; y < m; y++) \
-        for (int64_t x = 0; x < n; x++) c[y * g->c[1] + x] = acc[y * TILE + x] + (g->accumulate ? c[y * g->c[1] + x] : 0); \
+        for (int64_t x = 0; x < n; x++) \
+          c[y * g->c[1] + x] = acc[y * TILE + x] + (g->accumulate ? c[y * g->c[1] + x] : 0); \
     } \
   }
 
-typedef struct job { const ax_gemm *g; const void *a, *b; void *c; int64_t across, down; } job;
+typedef struct job {
+  const ax_gemm *g;
+  const void *a, *b;
+  void *c;
+  int64_t across, down;
+} job;
 
 GEMM(f32, float, BYTES)
 GEMM(f64, double, BYTES)
@@ -81,8 +94,9 @@ GEMM(u8, uint8_t, (BYTES < 32 ? BYTES : 32)) /* two vectors must fit a tile */
 
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c)
 {
-  static const ax_range_fn ranges[AX_DTYPE_COUNT] = { [AX_F32] = f32_range, [AX_F64] = f64_range, [AX_I64] = i64_range,
-                                                      [AX_I32] = i32_range, [AX_U8] = u8_range };
+  static const ax_range_fn ranges[AX_DTYPE_COUNT] = {
+    [AX_F32] = f32_range, [AX_F64] = f64_range, [AX_I64] = i64_range, [AX_I32] = i32_range, [AX_U8] = u8_range
+  };
   job j = { g, a, b, c, (g->n + TILE - 1) / TILE, (g->m + TILE - 1) / TILE };
   ax_cpu_for(g->batch * j.across * j.down, g->batch * g->m * g->n * (g->k / 4 + 1), ranges[g->dtype], &j);
 }

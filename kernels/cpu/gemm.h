@@ -1,11 +1,13 @@
-/* One matrix product, or a batch of them: what matmul.c asks of oneDNN (dnnl_shim.c) and of our own kernel (gemm.c). */
+/* One matrix product, or a batch of them: what matmul.c asks of oneDNN (dnnl_shim.c) and of our own
+ * kernel (gemm.c). */
 #ifndef AX_CPU_GEMM_H
 #define AX_CPU_GEMM_H
 
 #include "cpu.h"
 
-/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or += without bias; i below batch.  Steps are strides in elements: batch,
- * row, column; a batch step of 0 repeats the matrix.  The columns of c are adjacent.  No padding: it is a key of a cache. */
+/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or += without bias; i below batch.  Steps are
+ * strides in elements: batch, row, column; a batch step of 0 repeats the matrix.  The columns of c
+ * are adjacent.  No padding: it is a key of a cache. */
 typedef struct ax_gemm {
   int64_t dtype, batch, m, n, k;
   int64_t a[3], b[3], c[2];
@@ -19,10 +21,12 @@ static inline ax_dtype ax_gemm_bias(const ax_gemm *g) { return g->wide_bias ? AX
 /* matmul.c: the fastest way that there is for g, any float or integer type; sizes may be 0. */
 ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
-/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias, nothing wide. */
+/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias,
+ * nothing wide. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 
-/* dnnl_shim.c: float32 and half types, as far as oneDNN has fast code for the case; *done tells.  Sizes must not be 0. */
+/* dnnl_shim.c: float32 and half types, as far as oneDNN has fast code for the case; *done tells.
+ * Sizes must not be 0. */
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);
 const char *ax_dnnl_version(void); /* "2.6.3" */
 

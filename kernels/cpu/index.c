@@ -1,4 +1,5 @@
-/* Picking positions of a dim, its gradient, and where a mask is true.  Indices are checked before anything is written. */
+/* Picking positions of a dim, its gradient, and where a mask is true.  Indices are checked before
+ * anything is written. */
 #include "cpu.h"
 
 #include <string.h>
@@ -24,15 +25,16 @@ static ax_status check_index(const job *j)
 {
   for (int64_t i = 0; i < j->picked; i++)
     if (j->index[i] < 0 || j->index[i] >= j->size)
-      return ax_fail(AX_ERANGE, "index_select: index %lld at position %lld is outside 0..%lld", (long long)j->index[i],
-                     (long long)i, (long long)j->size - 1);
+      return ax_fail(AX_ERANGE, "index_select: index %lld at position %lld is outside 0..%lld",
+                     (long long)j->index[i], (long long)i, (long long)j->size - 1);
   return AX_OK;
 }
 
 #define PICK(item_size, T) \
   case item_size: \
     for (int64_t p = lo; p < hi;) { \
-      const int64_t o = p / j->picked, from = p % j->picked, left = j->picked - from, n = left < hi - p ? left : hi - p; \
+      const int64_t o = p / j->picked, from = p % j->picked, left = j->picked - from, \
+                    n = left < hi - p ? left : hi - p; \
       const T *x = (const T *)j->src + o * j->size; \
       const int64_t *at = j->index + from; \
       T *y = (T *)j->dst + p; \
@@ -50,31 +52,36 @@ static void select_range(int64_t lo, int64_t hi, void *ud)
 
   if (j->inner == 1) {
     switch (item) {
-    PICK(1, uint8_t)
-    PICK(2, uint16_t)
-    PICK(4, uint32_t)
-    PICK(8, uint64_t)
+      PICK(1, uint8_t)
+      PICK(2, uint16_t)
+      PICK(4, uint32_t)
+      PICK(8, uint64_t)
     }
     return;
   }
   for (int64_t p = lo; p < hi; p++)
-    memcpy(j->dst + p * bytes, j->src + (p / j->picked * j->size + j->index[p % j->picked]) * bytes, (size_t)bytes);
+    memcpy(j->dst + p * bytes, j->src + (p / j->picked * j->size + j->index[p % j->picked]) * bytes,
+           (size_t)bytes);
 }
 
 ax_status ax_cpu_index_select(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *index = call->in[1];
-  job j = { .index = ax_data(index), .picked = index->numel, .src = ax_data(x), .dst = ax_data(call->out[0]) };
+  job j = {
+    .index = ax_data(index), .picked = index->numel, .src = ax_data(x), .dst = ax_data(call->out[0])
+  };
   ax_status st;
 
   job_shape(&j, x, call->a->i[0]);
   j.size = x->ndim ? x->shape[call->a->i[0]] : 1;
   if ((st = check_index(&j)) != AX_OK) return st;
-  if (call->out[0]->numel) ax_cpu_for(j.outer * j.picked, AX_MOVED(call->out[0]->numel * (int64_t)ax_itemsize(x)), select_range, &j);
+  if (call->out[0]->numel)
+    ax_cpu_for(j.outer * j.picked, AX_MOVED(call->out[0]->numel * (int64_t)ax_itemsize(x)), select_range, &j);
   return AX_OK;
 }
 
-/* ---- gradient: sums in the order of the indices.  Threads divide the columns (outer x inner), never the indices. */
+/* ---- gradient: sums in the order of the indices.  Threads divide the columns (outer x inner),
+ * never the indices. */
 
 #define ADD(name, T, U, sum) \
   static void add_##name(const job *j, int64_t o, int64_t at, int64_t n) \
@@ -97,7 +104,8 @@ ADD(i64, int64_t, uint64_t, a + b)
 ADD(i32, int32_t, uint32_t, a + b)
 ADD(u8, uint8_t, uint32_t, a + b)
 static void (*const adds[AX_DTYPE_COUNT])(const job *, int64_t, int64_t, int64_t) = {
-  [AX_F32] = add_f32, [AX_F64] = add_f64, [AX_F16] = add_f16, [AX_BF16] = add_bf16, [AX_I64] = add_i64, [AX_I32] = add_i32, [AX_U8] = add_u8,
+  [AX_F32] = add_f32, [AX_F64] = add_f64, [AX_F16] = add_f16, [AX_BF16] = add_bf16,
+  [AX_I64] = add_i64, [AX_I32] = add_i32, [AX_U8] = add_u8,
 };
 
 #define COLUMNS 256
@@ -132,7 +140,8 @@ ax_status ax_cpu__index_select_backward(const ax_call *call)
 
 #define RUN 512
 
-/* Positions of the trues among n <= RUN bytes, counted from `base`; returns their number.  No branch: masks are hard to foresee. */
+/* Positions of the trues among n <= RUN bytes, counted from `base`; returns their number.  No
+ * branch: masks are hard to foresee. */
 static int64_t true_positions(const uint8_t *m, int64_t n, int64_t base, int64_t *found)
 {
   int64_t count = 0;
@@ -151,13 +160,14 @@ ax_status ax_cpu__mask_indices(const ax_call *call)
 
   for (int64_t base = 0; base < mask->numel; base += RUN) {
     int64_t found[RUN];
-    const int64_t count = true_positions(m + base, mask->numel - base < RUN ? mask->numel - base : RUN, base, found);
+    const int64_t count =
+        true_positions(m + base, mask->numel - base < RUN ? mask->numel - base : RUN, base, found);
     if (n + count <= out->numel) memcpy(to + n, found, (size_t)count * sizeof *to);
     n += count;
   }
   if (n != out->numel)
-    return ax_fail(AX_ESHAPE, "mask_indices: the mask has %lld true elements, the result room for %lld", (long long)n,
-                   (long long)out->numel);
+    return ax_fail(AX_ESHAPE, "mask_indices: the mask has %lld true elements, the result room for %lld",
+                   (long long)n, (long long)out->numel);
   return AX_OK;
 }
 
@@ -185,6 +195,7 @@ ax_status ax_cpu__nonzero(const ax_call *call)
     for (int d = ndim - 2; d >= 0 && ++at[d] == mask->shape[d]; d--) at[d] = 0;
   }
   if (n != out->shape[0])
-    return ax_fail(AX_ESHAPE, "nonzero: the mask has %lld true elements, the result room for %lld", (long long)n, (long long)out->shape[0]);
+    return ax_fail(AX_ESHAPE, "nonzero: the mask has %lld true elements, the result room for %lld",
+                   (long long)n, (long long)out->shape[0]);
   return AX_OK;
 }

@@ -1,11 +1,15 @@
-/* Resampling of channels-last images.  Where each position of the result comes from is worked out once for each dim: two source positions and
- * their weights (nearest: one of weight 1).  Half types go through float32. */
+/* Resampling of channels-last images.  Where each position of the result comes from is worked out
+ * once for each dim: two source positions and their weights (nearest: one of weight 1).  Half types
+ * go through float32. */
 #include "cpu.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct source { int64_t at[2]; double weight[2]; } source;
+typedef struct source {
+  int64_t at[2];
+  double weight[2];
+} source;
 
 typedef struct job {
   int64_t n, c, h, w, oh, ow;
@@ -14,7 +18,8 @@ typedef struct job {
   void *to;
 } job;
 
-/* As PyTorch computes it: in the element's own precision, from the given factor rather than the sizes when there is one. */
+/* As PyTorch computes it: in the element's own precision, from the given factor rather than the
+ * sizes when there is one. */
 static void sources(source *s, int64_t in, int64_t out, bool linear, bool align, double factor, bool wide)
 {
   double ratio = factor > 0 ? 1 / factor : (double)in / (double)out;
@@ -41,7 +46,8 @@ static void sources(source *s, int64_t in, int64_t out, bool linear, bool align,
       for (int64_t o = 0; o < j->ow; o++) { \
         const source *sx = &j->x[o]; \
         const T *top = image + sy->at[0] * j->w * j->c, *low = image + sy->at[1] * j->w * j->c; \
-        const T *a = top + sx->at[0] * j->c, *b = top + sx->at[1] * j->c, *d = low + sx->at[0] * j->c, *e = low + sx->at[1] * j->c; \
+        const T *a = top + sx->at[0] * j->c, *b = top + sx->at[1] * j->c, *d = low + sx->at[0] * j->c, \
+                *e = low + sx->at[1] * j->c; \
         const T y0 = (T)sy->weight[0], y1 = (T)sy->weight[1], x0 = (T)sx->weight[0], x1 = (T)sx->weight[1]; \
         T *to = (T *)j->to + (row * j->ow + o) * j->c; \
         if (x1 == 0 && y1 == 0) { \
@@ -49,7 +55,8 @@ static void sources(source *s, int64_t in, int64_t out, bool linear, bool align,
           continue; \
         } \
         AX_SIMD \
-        for (int64_t c = 0; c < j->c; c++) to[c] = y0 * (x0 * a[c] + x1 * b[c]) + y1 * (x0 * d[c] + x1 * e[c]); \
+        for (int64_t c = 0; c < j->c; c++) \
+          to[c] = y0 * (x0 * a[c] + x1 * b[c]) + y1 * (x0 * d[c] + x1 * e[c]); \
       } \
     } \
   } \
@@ -81,8 +88,10 @@ static ax_status run(const ax_call *call, bool back)
   const ax_tensor *from = call->in[0], *to = call->out[0], *big = back ? to : from, *small = back ? from : to;
   const ax_dtype type = (ax_dtype)from->dtype;
   const bool wide = type == AX_F64, half = type == AX_F16 || type == AX_BF16;
-  const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float), table = (size_t)(small->shape[2] + small->shape[3]) * sizeof(source);
-  job j = { big->shape[0], big->shape[1], big->shape[2], big->shape[3], small->shape[2], small->shape[3], NULL, NULL, ax_data(from), ax_data(to) };
+  const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float),
+               table = (size_t)(small->shape[2] + small->shape[3]) * sizeof(source);
+  job j = { big->shape[0],   big->shape[1], big->shape[2], big->shape[3], small->shape[2],
+            small->shape[3], NULL,          NULL,          ax_data(from), ax_data(to) };
   void *own = NULL, *sources_ = NULL;
   ax_status st;
 

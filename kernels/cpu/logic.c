@@ -17,7 +17,8 @@ AX_COMPARE(COMPARE_I32)
 AX_COMPARE(COMPARE_U8)
 
 #define ALL_TYPES(name) \
-  [AX_F32] = name##_f32, [AX_F64] = name##_f64, [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8, [AX_BOOL] = name##_u8
+  [AX_F32] = name##_f32, [AX_F64] = name##_f64, [AX_I64] = name##_i64, [AX_I32] = name##_i32, \
+  [AX_U8] = name##_u8, [AX_BOOL] = name##_u8
 #define KERNEL(name, expr) \
   ax_status ax_cpu_##name(const ax_call *call) \
   { \
@@ -46,14 +47,11 @@ AX_LOOP3(where_4, uint32_t, uint8_t, uint32_t, m ? a : b)
 AX_LOOP3(where_8, uint64_t, uint8_t, uint64_t, m ? a : b)
 
 #define BY_SIZE(name) \
-  [AX_F32] = name##_4, [AX_F64] = name##_8, [AX_F16] = name##_2, [AX_BF16] = name##_2, [AX_I64] = name##_8, [AX_I32] = name##_4, \
-  [AX_U8] = name##_1, [AX_BOOL] = name##_1
+  [AX_F32] = name##_4, [AX_F64] = name##_8, [AX_F16] = name##_2, [AX_BF16] = name##_2, [AX_I64] = name##_8, \
+  [AX_I32] = name##_4, [AX_U8] = name##_1, [AX_BOOL] = name##_1
 static const ax_loop where_loops[AX_DTYPE_COUNT] = { BY_SIZE(where) };
 
-ax_status ax_cpu_where(const ax_call *call)
-{
-  return ax_cpu_pointwise(call, where_loops, 0, NULL);
-}
+ax_status ax_cpu_where(const ax_call *call) { return ax_cpu_pointwise(call, where_loops, 0, NULL); }
 
 /* where(mask, value, x): the operands in another order, the value as one more. */
 ax_status ax_cpu_masked_fill(const ax_call *call)

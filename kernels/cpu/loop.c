@@ -1,4 +1,5 @@
-/* Work sharing and loop nests: how every pointwise kernel gets from an ax_iter to its innermost loop. */
+/* Work sharing and loop nests: how every pointwise kernel gets from an ax_iter to its innermost
+ * loop. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -13,7 +14,7 @@ void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx)
     fn(0, n, ctx);
     return;
   }
-  #pragma omp parallel
+#pragma omp parallel
   {
     const int64_t t = omp_get_thread_num(), of = omp_get_num_threads();
     const int64_t lo = n / of * t + (t < n % of ? t : n % of), hi = lo + n / of + (t < n % of);
@@ -23,16 +24,22 @@ void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx)
 
 /* ---- nests */
 
-typedef struct walk { const ax_iter *it; ax_loop loop; const void *ctx; bool stream; } walk;
+typedef struct walk {
+  const ax_iter *it;
+  ax_loop loop;
+  const void *ctx;
+  bool stream;
+} walk;
 
-/* A smaller result may still be in the last cache when it is read.  (What the system says of that cache's size is no guide: on a shared
- * machine it may be the whole socket's.) */
+/* A smaller result may still be in the last cache when it is read.  (What the system says of that
+ * cache's size is no guide: on a shared machine it may be the whole socket's.) */
 bool ax_cpu_streams(int64_t bytes) { return bytes >= 16 << 20; }
 
 #define STREAM_BLOCK 2048 /* bytes: the block and its inputs stay in the first-level cache */
 
-/* One run of a large result: each block is computed into a buffer, from where it goes past the caches to its place.  Ordinary stores would
- * first read the lines that they are about to overwrite. */
+/* One run of a large result: each block is computed into a buffer, from where it goes past the
+ * caches to its place.  Ordinary stores would first read the lines that they are about to
+ * overwrite. */
 static void stream_run(const walk *w, char *const *data, const int64_t *step, int64_t count)
 {
   char buffer[STREAM_BLOCK] __attribute__((aligned(64))), *part[1 + AX_MAX_INPUTS];
@@ -89,7 +96,8 @@ static void walk_range(int64_t lo, int64_t hi, void *ud)
 
 static int64_t size_of(int64_t stride) { return stride < 0 ? -stride : stride; }
 
-/* Should dim a lie outside dim b?  The first operand that steps differently decides: long steps go outside. */
+/* Should dim a lie outside dim b?  The first operand that steps differently decides: long steps go
+ * outside. */
 static bool outside(const ax_iter *it, int a, int b)
 {
   for (int k = 0; k < it->n; k++) {
@@ -116,7 +124,8 @@ static void merge_dims(ax_iter *it)
   int last = 0;
   for (int d = 1; d < it->ndim; d++) {
     bool joins = true;
-    for (int k = 0; joins && k < it->n; k++) joins = it->op[k].stride[last] == it->op[k].stride[d] * it->shape[d];
+    for (int k = 0; joins && k < it->n; k++)
+      joins = it->op[k].stride[last] == it->op[k].stride[d] * it->shape[d];
     if (joins) it->shape[last] *= it->shape[d];
     else it->shape[++last] = it->shape[d];
     for (int k = 0; k < it->n; k++) it->op[k].stride[last] = it->op[k].stride[d];
@@ -154,8 +163,10 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
   const ax_operand *out = &w.it->op[0];
   const int inner = w.it->ndim - 1;
   const int64_t size = (int64_t)ax_dtype_size(out->dtype);
-  w.stream = it->n > 1 && out->stride[inner] == size && w.it->shape[inner] * size >= 4 * STREAM_BLOCK && ax_cpu_streams(it->numel * size);
-  for (int k = 1; w.stream && k < it->n; k++) w.stream = it->op[k].data != out->data; /* in place: the lines are there already */
+  w.stream = it->n > 1 && out->stride[inner] == size && w.it->shape[inner] * size >= 4 * STREAM_BLOCK &&
+             ax_cpu_streams(it->numel * size);
+  /* in place: the lines are there already */
+  for (int k = 1; w.stream && k < it->n; k++) w.stream = it->op[k].data != out->data;
   ax_cpu_for(it->numel, it->numel, walk_range, &w);
 }
 
@@ -169,11 +180,17 @@ ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d)
 
 #define BLOCK 512
 
-typedef struct half_walk { ax_loop loop, direct; const void *ctx; const ax_iter *it; } half_walk; /* direct: NULL, or for contiguous operands of one half type */
+/* direct: NULL, or for contiguous operands of one half type */
+typedef struct half_walk {
+  ax_loop loop, direct;
+  const void *ctx;
+  const ax_iter *it;
+} half_walk;
 
 static bool is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
-/* A float32 loop over half operands: each block goes through buffers that stay in the first-level cache. */
+/* A float32 loop over half operands: each block goes through buffers that stay in the first-level
+ * cache. */
 static void half_loop(char *const *data, const int64_t *stride, int64_t n, const void *ud)
 {
   const half_walk *h = ud;
@@ -199,7 +216,8 @@ static void half_loop(char *const *data, const int64_t *stride, int64_t n, const
       step[k] = k == 0 || stride[k] ? (int64_t)sizeof(float) : 0;
     }
     h->loop(part, step, count, h->ctx);
-    if (is_half(it->op[0].dtype)) ax_cpu_float_to_half(it->op[0].dtype, buffer[0], data[0] + lo * stride[0], stride[0], count);
+    if (is_half(it->op[0].dtype))
+      ax_cpu_float_to_half(it->op[0].dtype, buffer[0], data[0] + lo * stride[0], stride[0], count);
   }
 }
 

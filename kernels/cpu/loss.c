@@ -1,8 +1,10 @@
-/* cross_entropy, nll_loss and their gradients.  The forward pass keeps the log-sum-exp of each row, so that the gradient is one pass over the
- * input: exp(x - lse), less 1 at the target, times the row's scale.
+/* cross_entropy, nll_loss and their gradients.  The forward pass keeps the log-sum-exp of each row,
+ * so that the gradient is one pass over the input: exp(x - lse), less 1 at the target, times the
+ * row's scale.
  *
- * With weights w and smoothing e a row's loss is (1 - e) w[t] (lse - x[t]) + e / C sum(w (lse - x)), and mean divides by the sum of the w[t].  With
- * class probabilities q it is sum(w q (lse - x)) of the smoothed q, and mean divides by the number of rows. */
+ * With weights w and smoothing e a row's loss is (1 - e) w[t] (lse - x[t]) + e / C sum(w (lse -
+ * x)), and mean divides by the sum of the w[t].  With class probabilities q it is sum(w q (lse -
+ * x)) of the smoothed q, and mean divides by the number of rows. */
 #include "rows.h"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
@@ -20,10 +22,14 @@ typedef struct job {
   char *out;
   const char *weight, *probability; /* of the dtype, or NULL */
   double smoothing, all_weights;    /* the sum of the weights (their number where there are none) */
-  char *rows_out;                   /* forward with probabilities: each row's loss, then its sum of w q, in the dtype */
+  /* forward with probabilities: each row's loss, then its sum of w q, in the dtype */
+  char *rows_out;
 } job;
 
-static double value(const job *j, const char *p, int64_t i) { return j->dtype == AX_F64 ? ((const double *)p)[i] : ((const float *)p)[i]; }
+static double value(const job *j, const char *p, int64_t i)
+{
+  return j->dtype == AX_F64 ? ((const double *)p)[i] : ((const float *)p)[i];
+}
 static double weight_of(const job *j, int64_t class) { return j->weight ? value(j, j->weight, class) : 1; }
 
 static void weigh(job *j, const ax_tensor *weight, double smoothing)
@@ -43,7 +49,7 @@ static const ax_tensor *input(const ax_call *call, int k) { return call->n_in > 
 
 static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
 {
-  float v[FEW][ROWS], top[ROWS], sum[ROWS] = {0};
+  float v[FEW][ROWS], top[ROWS], sum[ROWS] = { 0 };
 
   for (int64_t r = 0; r < ROWS; r++)
     for (int64_t c = 0; c < n; c++) v[c][r] = x[(r < rows ? r : 0) * n + c];
@@ -61,11 +67,12 @@ static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
   memcpy(lse, sum, (size_t)rows * sizeof(float));
 }
 
-/* Many classes: blocks that stay in the first-level cache, each about its own largest element, which is looked for while the block before it
- * is worked on. */
+/* Many classes: blocks that stay in the first-level cache, each about its own largest element,
+ * which is looked for while the block before it is worked on. */
 enum { BLOCK = 1024 };
 
-static inline float centre(float top) { return top == -INFINITY ? 0 : top; } /* (-inf) - (-inf) would be NaN */
+/* (-inf) - (-inf) would be NaN */
+static inline float centre(float top) { return top == -INFINITY ? 0 : top; }
 
 static void lse_rows(const float *x, int64_t rows, int64_t n, float *lse)
 {
@@ -77,15 +84,22 @@ static void lse_rows(const float *x, int64_t rows, int64_t n, float *lse)
       const float own = next;
       length = n - at < BLOCK ? n - at : BLOCK;
       /* the next block is the row's next one, or the first of the next row */
-      const int64_t left = n - at - length > 0 ? n - at - length : r + 1 < rows ? n : 0, follows = left < BLOCK ? left : BLOCK;
-      const float part = follows == length ? ax_row_exps(x, length, centre(own), NULL, x + length, &next) : ax_row_exps(x, length, centre(own), NULL, NULL, NULL);
+      const int64_t left = n - at - length > 0 ? n - at - length
+                           : r + 1 < rows      ? n
+                                               : 0,
+                    follows = left < BLOCK ? left : BLOCK;
+      const float part = follows == length ? ax_row_exps(x, length, centre(own), NULL, x + length, &next)
+                                           : ax_row_exps(x, length, centre(own), NULL, NULL, NULL);
       if (follows && follows != length) next = top_f32(x + length, follows);
       const float most = own > top ? own : top;
-      const float former = top == -INFINITY ? 1 : ax_exp_f32(top - most), added = own == -INFINITY ? 1 : ax_exp_f32(own - most); /* of 0, or of NaN */
+      /* of 0, or of NaN */
+      const float former = top == -INFINITY ? 1 : ax_exp_f32(top - most),
+                  added = own == -INFINITY ? 1 : ax_exp_f32(own - most);
       sum = at == 0 ? part : sum * former + part * added;
       top = most;
     }
-    lse[r] = n && top == -INFINITY ? NAN : top + ax_log_f32(sum); /* a row of -infinity gives NaN, as in PyTorch */
+    /* a row of -infinity gives NaN, as in PyTorch */
+    lse[r] = n && top == -INFINITY ? NAN : top + ax_log_f32(sum);
   }
 }
 
@@ -113,8 +127,8 @@ static ax_status check_targets(const job *j, const char *name)
 {
   for (int64_t r = 0; r < j->rows; r++)
     if (j->target[r] != j->ignore && (j->target[r] < 0 || j->target[r] >= j->classes))
-      return ax_fail(AX_ERANGE, "%s: target %lld at position %lld is outside 0..%lld", name, (long long)j->target[r],
-                     (long long)r, (long long)j->classes - 1);
+      return ax_fail(AX_ERANGE, "%s: target %lld at position %lld is outside 0..%lld", name,
+                     (long long)j->target[r], (long long)r, (long long)j->classes - 1);
   return AX_OK;
 }
 
@@ -149,7 +163,7 @@ out:
 #define ROW_SMOOTH(S, T) \
   static double row_smooth_##S(const T *x, const T *w, int64_t n, T lse) \
   { \
-    T lane[AX_LANES] = {0}; \
+    T lane[AX_LANES] = { 0 }; \
     double sum = 0; \
     int64_t i = 0; \
     for (; i + AX_LANES <= n; i += AX_LANES) { \
@@ -172,8 +186,10 @@ static double row_loss(const job *j, int64_t r, double *weights)
 
   *weights += own;
   if (j->smoothing == 0) return loss;
-  const double all = j->dtype == AX_F64 ? row_smooth_f64((const double *)j->input + r * n, (const double *)j->weight, n, lse)
-                                        : row_smooth_f32((const float *)j->input + r * n, (const float *)j->weight, n, (float)lse);
+  const double all =
+      j->dtype == AX_F64
+          ? row_smooth_f64((const double *)j->input + r * n, (const double *)j->weight, n, lse)
+          : row_smooth_f32((const float *)j->input + r * n, (const float *)j->weight, n, (float)lse);
   return (1 - j->smoothing) * loss + j->smoothing / (double)n * all;
 }
 
@@ -184,7 +200,7 @@ ax_status ax_cpu__cross_entropy(const ax_call *call)
   void *loss = ax_data(call->out[0]), *wide;
   size_t bytes;
   double sum = 0, weights = 0;
-  job j = {0};
+  job j = { 0 };
   ax_status st;
 
   AX_TRY(begin(call, 0, 1, &j, &wide, &bytes));
@@ -204,20 +220,25 @@ out:
   return st;
 }
 
-static void row_gradient_f64(const double *x, int64_t n, int64_t target, double lse, double scale, double *out)
+static void row_gradient_f64(const double *x, int64_t n, int64_t target, double lse, double scale,
+                             double *out)
 {
   for (int64_t i = 0; i < n; i++) out[i] = AX_TERM_f64(x[i], lse) * scale;
   out[target] -= scale;
 }
 
-/* scale softmax(x), and `scale` less at the target; stream: out goes past the caches, but for the step that holds the target. */
-static void row_gradient_f32(const float *x, int64_t n, int64_t target, float lse, float scale, float *out, bool stream)
+/* scale softmax(x), and `scale` less at the target; stream: out goes past the caches, but for the
+ * step that holds the target. */
+static void row_gradient_f32(const float *x, int64_t n, int64_t target, float lse, float scale, float *out,
+                             bool stream)
 {
   int64_t i = 0;
   for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
     const bool past = stream && (target < i || target >= i + AX_ROW_STEP);
-    AX_UNROLL for (int k = 0; k < 4; k++)
-      ax_vec_put(out + i + k * AX_ROW_LANES, ax_row_term(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), lse) * scale, past);
+    AX_UNROLL
+    for (int k = 0; k < 4; k++)
+      ax_vec_put(out + i + k * AX_ROW_LANES,
+                 ax_row_term(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), lse) * scale, past);
   }
   for (; i < n; i += AX_ROW_LANES) {
     const ax_vec_f32 v = ax_row_term(ax_row_rest(x + i, n - i, -INFINITY), lse) * scale;
@@ -228,18 +249,21 @@ static void row_gradient_f32(const float *x, int64_t n, int64_t target, float ls
 
 /* scale (factor softmax(x) - even w), and `own` less at the target */
 #define ROW_GRADIENT(S, T, TERM) \
-  static void row_weighted_##S(const T *x, const T *w, int64_t n, int64_t target, T lse, T factor, T even, T own, T *out) \
+  static void row_weighted_##S(const T *x, const T *w, int64_t n, int64_t target, T lse, T factor, T even, \
+                               T own, T *out) \
   { \
     AX_SIMD \
     for (int64_t i = 0; i < n; i++) out[i] = TERM(x[i], lse) * factor - (w ? even * w[i] : even); \
     out[target] -= own; \
   } \
   /* with probabilities q: scale (all softmax(x) - w ((1 - e) q + e / C)) */ \
-  static void row_soft_##S(const T *x, const T *w, const T *q, int64_t n, T lse, T scale, T all, T e, T *out) \
+  static void row_soft_##S(const T *x, const T *w, const T *q, int64_t n, T lse, T scale, T all, T e, \
+                           T *out) \
   { \
     const T even = e / (T)n, rest = 1 - e; \
     AX_SIMD \
-    for (int64_t i = 0; i < n; i++) out[i] = scale * (TERM(x[i], lse) * all - (w ? w[i] * (q[i] * rest + even) : q[i] * rest + even)); \
+    for (int64_t i = 0; i < n; i++) \
+      out[i] = scale * (TERM(x[i], lse) * all - (w ? w[i] * (q[i] * rest + even) : q[i] * rest + even)); \
   }
 ROW_GRADIENT(f32, float, AX_TERM_f32)
 ROW_GRADIENT(f64, double, AX_TERM_f64)
@@ -248,7 +272,8 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   const int64_t n = j->classes, size = (int64_t)ax_dtype_size(j->dtype);
-  const bool plain = !j->weight && j->smoothing == 0, stream = j->dtype == AX_F32 && ax_cpu_streams(j->rows * n * size);
+  const bool plain = !j->weight && j->smoothing == 0,
+             stream = j->dtype == AX_F32 && ax_cpu_streams(j->rows * n * size);
   float buffer[AX_ROW_MAX] __attribute__((aligned(64)));
 
   for (int64_t r = lo; r < hi; r++) {
@@ -263,30 +288,38 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
     if (j->probability) {
       const double all = value(j, j->lse, j->rows + r);
       if (j->dtype == AX_F64)
-        row_soft_f64((const double *)x, (const double *)j->weight, (const double *)j->probability + r * n, n, ((double *)j->lse)[r], scale, all, j->smoothing, (double *)out);
+        row_soft_f64((const double *)x, (const double *)j->weight, (const double *)j->probability + r * n, n,
+                     ((double *)j->lse)[r], scale, all, j->smoothing, (double *)out);
       else
-        row_soft_f32((const float *)x, (const float *)j->weight, (const float *)j->probability + r * n, n, ((float *)j->lse)[r], (float)scale, (float)all,
-                     (float)j->smoothing, (float *)out);
+        row_soft_f32((const float *)x, (const float *)j->weight, (const float *)j->probability + r * n, n,
+                     ((float *)j->lse)[r], (float)scale, (float)all, (float)j->smoothing, (float *)out);
       ax_row_done(place, (float *)out, n);
       continue;
     }
     const int64_t target = j->target[r];
     if (plain) {
-      if (j->dtype == AX_F64) row_gradient_f64((const double *)x, n, target, ((double *)j->lse)[r], scale, (double *)out);
-      else row_gradient_f32((const float *)x, n, target, ((float *)j->lse)[r], (float)scale, place, stream && n % AX_ROW_STEP == 0 && ((uintptr_t)place & 63) == 0);
+      if (j->dtype == AX_F64)
+        row_gradient_f64((const double *)x, n, target, ((double *)j->lse)[r], scale, (double *)out);
+      else
+        row_gradient_f32((const float *)x, n, target, ((float *)j->lse)[r], (float)scale, place,
+                         stream && n % AX_ROW_STEP == 0 && ((uintptr_t)place & 63) == 0);
       continue;
     }
-    const double own = scale * (1 - j->smoothing) * weight_of(j, target), even = scale * j->smoothing / (double)n, factor = own + even * j->all_weights;
+    const double own = scale * (1 - j->smoothing) * weight_of(j, target),
+                 even = scale * j->smoothing / (double)n, factor = own + even * j->all_weights;
     if (j->dtype == AX_F64)
-      row_weighted_f64((const double *)x, (const double *)j->weight, n, target, ((double *)j->lse)[r], factor, even, own, (double *)out);
+      row_weighted_f64((const double *)x, (const double *)j->weight, n, target, ((double *)j->lse)[r], factor,
+                       even, own, (double *)out);
     else
-      row_weighted_f32((const float *)x, (const float *)j->weight, n, target, ((float *)j->lse)[r], (float)factor, (float)even, (float)own, (float *)out);
+      row_weighted_f32((const float *)x, (const float *)j->weight, n, target, ((float *)j->lse)[r],
+                       (float)factor, (float)even, (float)own, (float *)out);
     ax_row_done(place, (float *)out, n);
   }
   if (stream) ax_cpu_stream_end();
 }
 
-/* The gradient of `call`'s input 1, the facts of which are in *j; wide is the input in float, if it had to be widened. */
+/* The gradient of `call`'s input 1, the facts of which are in *j; wide is the input in float, if it
+ * had to be widened. */
 static ax_status give_gradient(const ax_call *call, job *j, void *wide, size_t bytes, int64_t reduction)
 {
   const ax_tensor *g = call->in[0], *dx = call->out[0];
@@ -317,7 +350,7 @@ ax_status ax_cpu__cross_entropy_backward(const ax_call *call)
 {
   void *wide = NULL;
   size_t bytes = 0;
-  job j = {0};
+  job j = { 0 };
   ax_status st;
 
   AX_TRY(begin(call, 1, 2, &j, &wide, &bytes));
@@ -333,15 +366,16 @@ out:
 
 /* *loss = sum(w q (lse - x)), *all = sum(w q) of the smoothed q */
 #define ROW_SOFT(S, T) \
-  static void soft_loss_##S(const T *x, const T *w, const T *q, int64_t n, T lse, T e, double *loss, double *all) \
+  static void soft_loss_##S(const T *x, const T *w, const T *q, int64_t n, T lse, T e, double *loss, \
+                            double *all) \
   { \
     const T even = e / (T)n, rest = 1 - e; \
     double l = 0, s = 0; \
     for (int64_t lo = 0; lo < n; lo += 512) { /* float sums stay short */ \
       const int64_t count = n - lo < 512 ? n - lo : 512; \
       T loss_part = 0, part = 0; \
-      _Pragma("omp simd reduction(+:loss_part, part)") \
-      for (int64_t i = lo; i < lo + count; i++) { \
+      _Pragma("omp simd reduction(+:loss_part, part)") for (int64_t i = lo; i < lo + count; i++) \
+      { \
         const T v = q[i] * rest + even, u = w ? w[i] * v : v; \
         loss_part += u * (lse - x[i]); \
         part += u; \
@@ -364,10 +398,14 @@ static void soft_range(int64_t lo, int64_t hi, void *ud)
   for (int64_t r = lo; r < hi; r++) {
     double loss, all;
     if (j->dtype == AX_F64) {
-      soft_loss_f64((const double *)j->input + r * n, (const double *)j->weight, (const double *)j->probability + r * n, n, ((double *)j->lse)[r], j->smoothing, &loss, &all);
+      soft_loss_f64((const double *)j->input + r * n, (const double *)j->weight,
+                    (const double *)j->probability + r * n, n, ((double *)j->lse)[r], j->smoothing, &loss,
+                    &all);
       ((double *)j->lse)[j->rows + r] = all;
     } else {
-      soft_loss_f32((const float *)j->input + r * n, (const float *)j->weight, (const float *)j->probability + r * n, n, ((float *)j->lse)[r], (float)j->smoothing, &loss, &all);
+      soft_loss_f32((const float *)j->input + r * n, (const float *)j->weight,
+                    (const float *)j->probability + r * n, n, ((float *)j->lse)[r], (float)j->smoothing,
+                    &loss, &all);
       ((float *)j->lse)[j->rows + r] = (float)all;
     }
     ((double *)j->rows_out)[r] = loss;
@@ -397,7 +435,7 @@ ax_status ax_cpu__cross_entropy_soft(const ax_call *call)
   void *loss = ax_data(call->out[0]), *wide = NULL, *wide_q = NULL, *rows = NULL;
   size_t bytes = 0, q_bytes = 0, rows_bytes = 0;
   double sum = 0;
-  job j = {0};
+  job j = { 0 };
   ax_status st;
 
   AX_TRY(begin(call, 0, -1, &j, &wide, &bytes));
@@ -424,7 +462,7 @@ ax_status ax_cpu__cross_entropy_soft_backward(const ax_call *call)
 {
   void *wide = NULL, *wide_q = NULL;
   size_t bytes = 0, q_bytes = 0;
-  job j = {0};
+  job j = { 0 };
   ax_status st;
 
   AX_TRY(begin(call, 1, -1, &j, &wide, &bytes));

@@ -1,5 +1,6 @@
-/* mm, bmm, linear.  float32 and the half types go to oneDNN; what it has no fast code for goes to it in another form (copied,
- * or in float32) or to our own kernel, which also does float64 and integers. */
+/* mm, bmm, linear.  float32 and the half types go to oneDNN; what it has no fast code for goes to
+ * it in another form (copied, or in float32) or to our own kernel, which also does float64 and
+ * integers. */
 #include "gemm.h"
 #include "stacks.h"
 
@@ -7,8 +8,8 @@
 #include <string.h>
 
 /* Scratch memory with matrix `src` packed in type `to`; changes its steps. */
-static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void *src, void **out,
-                      size_t *bytes)
+static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step,
+                      const void *src, void **out, size_t *bytes)
 {
   const int64_t batch = step[0] ? g->batch : 1, shape[3] = { batch, rows, cols };
   ax_status st;
@@ -46,12 +47,14 @@ static void own(ax_gemm g, const void *a, const void *b, const void *bias, void 
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
-/* oneDNN divides k among threads, and so lets the result depend on their number, when a is transposed and k at least 2048 (the
- * gradient of a weight over a large batch).  We let no product be that deep. */
+/* oneDNN divides k among threads, and so lets the result depend on their number, when a is
+ * transposed and k at least 2048 (the gradient of a weight over a large batch).  We let no product
+ * be that deep. */
 #define DEEP 2048
 #define SLICE 1024
 
-static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c, bool *done)
+static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c,
+                           bool *done)
 {
   const int64_t size = (int64_t)ax_dtype_size((ax_dtype)all->dtype), k = all->k;
   ax_gemm g = *all;
@@ -59,7 +62,8 @@ static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, con
 
   for (int64_t at = 0; at < k; at += SLICE) {
     g.k = k - at < SLICE ? k - at : SLICE;
-    const char *slice_a = (const char *)a + at * g.a[2] * size, *slice_b = (const char *)b + at * g.b[1] * size;
+    const char *slice_a = (const char *)a + at * g.a[2] * size,
+               *slice_b = (const char *)b + at * g.b[1] * size;
     AX_TRY(ax_dnnl_gemm(&g, slice_a, slice_b, bias, c, done));
     if (!*done && at == 0) break; /* nothing has been written: the caller has other ways */
     if (!*done && g.wide) AX_TRY(widened(&g, slice_a, slice_b, NULL, c));
@@ -86,7 +90,8 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
   if (g.m == 1) g.c[1] = g.n;
   if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
   const bool deep = g.batch == 1 && g.k >= DEEP && g.a[1] == 1 && g.m > 1;
-  if (!ax_blas_takes(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) { /* half results would be rounded after each slice */
+  /* half results would be rounded after each slice */
+  if (!ax_blas_takes(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) {
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
     a = own_a;
   }
@@ -101,7 +106,8 @@ out:
   return st;
 }
 
-/* Half types through float32: everything is widened; the result, unless it is wide itself, is rounded once. */
+/* Half types through float32: everything is widened; the result, unless it is wide itself, is
+ * rounded once. */
 static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   const ax_dtype d = (ax_dtype)g->dtype;
@@ -131,7 +137,8 @@ static ax_status widened(const ax_gemm *g, const void *a, const void *b, const v
   AX_TRY(run(&wide, wa, wb, bias, wc));
   for (int64_t i = 0; i < g->batch; i++)
     for (int64_t y = 0; y < g->m; y++)
-      ax_cpu_float_to_half(d, (float *)wc + (i * g->m + y) * g->n, (char *)c + 2 * (i * g->c[0] + y * g->c[1]), 2, g->n);
+      ax_cpu_float_to_half(d, (float *)wc + (i * g->m + y) * g->n,
+                           (char *)c + 2 * (i * g->c[0] + y * g->c[1]), 2, g->n);
 out:
   if (wa) ax_free(wa, na);
   if (wb) ax_free(wb, nb);
@@ -148,14 +155,19 @@ static void count(const ax_gemm *g, bool widens)
   char name[96];
 
   if (!*at) {
-    snprintf(name, sizeof(name), "mm %s -> %s, %s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name(ax_gemm_out(g)), widens ? "through float32" : "own kernel");
+    snprintf(name, sizeof(name), "mm %s -> %s, %s", ax_dtype_name((ax_dtype)g->dtype),
+             ax_dtype_name(ax_gemm_out(g)), widens ? "through float32" : "own kernel");
     *at = ax_cpu_counter(name);
   }
   ++**at;
 }
 
 /* Products of one row and one column: a matrix product would spend its time on everything else. */
-typedef struct dots { const ax_gemm *g; const void *a, *b; void *c; } dots;
+typedef struct dots {
+  const ax_gemm *g;
+  const void *a, *b;
+  void *c;
+} dots;
 
 #define DOTS(name, T) \
   static void dots_##name(int64_t lo, int64_t hi, void *ud) \
@@ -192,7 +204,8 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
     ax_cpu_for(g->batch, g->batch * g->k, g->dtype == AX_F32 ? dots_f32 : dots_f64, &(dots){ g, a, b, c });
     return AX_OK;
   }
-  if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16) AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
+  if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16)
+    AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
   if (done) return AX_OK;
   if (ax_is_half((ax_dtype)g->dtype)) {
     count(g, true);
@@ -204,9 +217,15 @@ out:
   return st;
 }
 
-ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c) { return run(g, a, b, bias, c); }
+ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+{
+  return run(g, a, b, bias, c);
+}
 
-static bool is_wide(const ax_tensor *half, const ax_tensor *t) { return ax_is_half((ax_dtype)half->dtype) && t->dtype == AX_F32; }
+static bool is_wide(const ax_tensor *half, const ax_tensor *t)
+{
+  return ax_is_half((ax_dtype)half->dtype) && t->dtype == AX_F32;
+}
 
 static ax_status check(const ax_call *call)
 {
@@ -217,9 +236,16 @@ static ax_status check(const ax_call *call)
 ax_status ax_cpu_mm(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  const ax_gemm g = { .dtype = a->dtype, .batch = 1, .m = a->shape[0], .n = b->shape[1], .k = a->shape[1],
-                      .a = { 0, a->strides[0], a->strides[1] }, .b = { 0, b->strides[0], b->strides[1] },
-                      .c = { 0, c->strides[0] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
+  const ax_gemm g = { .dtype = a->dtype,
+                      .batch = 1,
+                      .m = a->shape[0],
+                      .n = b->shape[1],
+                      .k = a->shape[1],
+                      .a = { 0, a->strides[0], a->strides[1] },
+                      .b = { 0, b->strides[0], b->strides[1] },
+                      .c = { 0, c->strides[0] },
+                      .accumulate = call->a->accumulate,
+                      .wide = is_wide(a, c) };
   const ax_status st = check(call);
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
@@ -227,9 +253,16 @@ ax_status ax_cpu_mm(const ax_call *call)
 ax_status ax_cpu_bmm(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  const ax_gemm g = { .dtype = a->dtype, .batch = a->shape[0], .m = a->shape[1], .n = b->shape[2], .k = a->shape[2],
-                      .a = { a->strides[0], a->strides[1], a->strides[2] }, .b = { b->strides[0], b->strides[1], b->strides[2] },
-                      .c = { c->strides[0], c->strides[1] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
+  const ax_gemm g = { .dtype = a->dtype,
+                      .batch = a->shape[0],
+                      .m = a->shape[1],
+                      .n = b->shape[2],
+                      .k = a->shape[2],
+                      .a = { a->strides[0], a->strides[1], a->strides[2] },
+                      .b = { b->strides[0], b->strides[1], b->strides[2] },
+                      .c = { c->strides[0], c->strides[1] },
+                      .accumulate = call->a->accumulate,
+                      .wide = is_wide(a, c) };
   const ax_status st = check(call);
   return st != AX_OK ? st : run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
@@ -237,7 +270,13 @@ ax_status ax_cpu_bmm(const ax_call *call)
 ax_status ax_cpu_dot(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  const ax_gemm g = { .dtype = a->dtype, .batch = 1, .m = 1, .n = 1, .k = a->shape[0], .a = { 0, a->shape[0], a->strides[0] }, .b = { 0, b->strides[0], 1 },
+  const ax_gemm g = { .dtype = a->dtype,
+                      .batch = 1,
+                      .m = 1,
+                      .n = 1,
+                      .k = a->shape[0],
+                      .a = { 0, a->shape[0], a->strides[0] },
+                      .b = { 0, b->strides[0], 1 },
                       .c = { 0, 1 } };
   return run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
@@ -251,33 +290,55 @@ ax_status ax_cpu__matmul_stacks(const ax_call *call)
   if (st != AX_OK || c->numel == 0) return st;
   const ax_stacks s = ax_stacks_of(a, b, c);
   const int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2;
-  const ax_gemm g = { .dtype = a->dtype, .batch = s.batch, .m = c->shape[lc], .n = c->shape[lc + 1], .k = a->shape[la + 1],
-                      .a = { s.a[s.n], a->strides[la], a->strides[la + 1] }, .b = { s.b[s.n], b->strides[lb], b->strides[lb + 1] },
-                      .c = { s.c[s.n], c->strides[lc] }, .accumulate = call->a->accumulate, .wide = is_wide(a, c) };
+  const ax_gemm g = { .dtype = a->dtype,
+                      .batch = s.batch,
+                      .m = c->shape[lc],
+                      .n = c->shape[lc + 1],
+                      .k = a->shape[la + 1],
+                      .a = { s.a[s.n], a->strides[la], a->strides[la + 1] },
+                      .b = { s.b[s.n], b->strides[lb], b->strides[lb + 1] },
+                      .c = { s.c[s.n], c->strides[lc] },
+                      .accumulate = call->a->accumulate,
+                      .wide = is_wide(a, c) };
   for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
     int64_t at_a, at_b, at_c;
     ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
-    st = run(&g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL, (char *)ax_data(c) + at_c * out_item);
+    st = run(&g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL,
+             (char *)ax_data(c) + at_c * out_item);
   }
   return st;
 }
 
-/* g (rows, out), x (rows, in) -> dweight = g^T x, dbias = the sums of g's columns, as the rows mm and sum compute them. */
+/* g (rows, out), x (rows, in) -> dweight = g^T x, dbias = the sums of g's columns, as the rows mm
+ * and sum compute them. */
 ax_status ax_cpu__linear_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
-  const int64_t rows = g->shape[0], out = g->shape[1], in = x->shape[1], item = (int64_t)ax_itemsize(g), to = (int64_t)ax_itemsize(db);
-  const ax_gemm product = { .dtype = g->dtype, .batch = 1, .m = out, .n = in, .k = rows, .a = { 0, 1, out }, .b = { 0, in, 1 }, .c = { 0, in },
-                            .accumulate = call->a->i[0], .wide = is_wide(g, dw) };
+  const int64_t rows = g->shape[0], out = g->shape[1], in = x->shape[1], item = (int64_t)ax_itemsize(g),
+                to = (int64_t)ax_itemsize(db);
+  const ax_gemm product = { .dtype = g->dtype,
+                            .batch = 1,
+                            .m = out,
+                            .n = in,
+                            .k = rows,
+                            .a = { 0, 1, out },
+                            .b = { 0, in, 1 },
+                            .c = { 0, in },
+                            .accumulate = call->a->i[0],
+                            .wide = is_wide(g, dw) };
   const ax_attrs a = { .n_list = 1, .accumulate = call->a->i[1] != 0, .wide = is_wide(g, db) };
-  ax_iter it = { .numel = rows * out, .n = 2, .op = { { .data = ax_data(db), .dtype = db->dtype }, { .data = ax_data(g), .dtype = g->dtype } } };
+  ax_iter it = { .numel = rows * out,
+                 .n = 2,
+                 .op = { { .data = ax_data(db), .dtype = db->dtype },
+                         { .data = ax_data(g), .dtype = g->dtype } } };
   ax_status st = check(call);
 
   if (st == AX_OK) st = run(&product, ax_data(g), ax_data(x), NULL, ax_data(dw));
   if (rows != 1) it.shape[it.ndim] = rows, it.op[1].stride[it.ndim++] = out * item;
   if (out != 1) it.shape[it.ndim] = out, it.op[0].stride[it.ndim] = to, it.op[1].stride[it.ndim++] = item;
   if (st != AX_OK || out == 0) return st;
-  return ax_cpu_sum(&(ax_call){ .op = AX_OP_SUM, .a = &a, .n_in = 1, .n_out = 1, .in = call->in, .out = call->out + 1, .iter = &it });
+  return ax_cpu_sum(&(ax_call){
+      .op = AX_OP_SUM, .a = &a, .n_in = 1, .n_out = 1, .in = call->in, .out = call->out + 1, .iter = &it });
 }
 
 /* f over y, and x where there is one: contiguous, of one type. */
@@ -307,17 +368,29 @@ ax_status ax_cpu__mm_dgelu(const ax_call *call)
   ax_call mm = *call;
   mm.n_in = 2;
   const ax_status st = ax_cpu_mm(&mm);
-  return st != AX_OK ? st : pointwise(ax_cpu__gelu_backward, AX_OP_GELU_BACKWARD, call->out[0], 2, (ax_tensor *[]){ call->out[0], call->in[2] });
+  return st != AX_OK ? st
+                     : pointwise(ax_cpu__gelu_backward, AX_OP_GELU_BACKWARD, call->out[0], 2,
+                                 (ax_tensor *[]){ call->out[0], call->in[2] });
 }
 
-/* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as rows. */
+/* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as
+ * rows. */
 ax_status ax_cpu_linear(const ax_call *call)
 {
-  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,
+                  *y = call->out[0];
   const int64_t in = w->shape[1], out = w->shape[0];
   int64_t rows = 1;
-  ax_gemm g = { .dtype = x->dtype, .batch = 1, .n = out, .k = in, .a = { 0, in, 1 }, .b = { 0, w->strides[1], w->strides[0] },
-                .c = { 0, out }, .bias = bias != NULL, .accumulate = call->a->accumulate && !bias, .wide = is_wide(x, y),
+  ax_gemm g = { .dtype = x->dtype,
+                .batch = 1,
+                .n = out,
+                .k = in,
+                .a = { 0, in, 1 },
+                .b = { 0, w->strides[1], w->strides[0] },
+                .c = { 0, out },
+                .bias = bias != NULL,
+                .accumulate = call->a->accumulate && !bias,
+                .wide = is_wide(x, y),
                 .wide_bias = bias && is_wide(x, bias) };
   const ax_status st = check(call);
 

@@ -1,5 +1,6 @@
-/* var, std, norm and logsumexp: sums of a function of each element, all in float64.  var and logsumexp go over their elements twice: the first
- * time for a centre (the mean, the largest), the second for the sum of squares or of exponentials about it. */
+/* var, std, norm and logsumexp: sums of a function of each element, all in float64.  var and
+ * logsumexp go over their elements twice: the first time for a centre (the mean, the largest), the
+ * second for the sum of squares or of exponentials about it. */
 #include "reduce.h"
 
 #include <math.h>
@@ -7,21 +8,29 @@
 
 #include "pointwise.h"
 
-#define RUN 512 /* elements that are fetched at a time where they are not contiguous or not of the type computed in */
+/* elements that are fetched at a time where they are not contiguous or not of the type computed
+ * in */
+#define RUN 512
 #define LANES 16
 
-/* n contiguous elements of the type computed in (float or double) about centre c, joined into *to. */
+/* n contiguous elements of the type computed in (float or double) about centre c, joined into
+ * *to. */
 typedef void (*row_fn)(const void *x, int64_t n, double c, double *to);
 /* n neighbouring columns, each about its own centre and into its own total. */
 typedef void (*column_fn)(const void *x, int64_t n, const double *c, double *to);
-typedef struct kind { row_fn row[2]; column_fn column[2]; double start; bool joins_max; } kind;
+typedef struct kind {
+  row_fn row[2];
+  column_fn column[2];
+  double start;
+  bool joins_max;
+} kind;
 
 /* `term` of T v and double c, added up. */
 #define ADDING(name, S, T, term) \
   static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
   { \
     const T *x = p; \
-    double lane[LANES] = {0}, rest = 0; \
+    double lane[LANES] = { 0 }, rest = 0; \
     int64_t i = 0; \
     for (; i + LANES <= n; i += LANES) { \
       AX_SIMD \
@@ -68,7 +77,8 @@ typedef struct kind { row_fn row[2]; column_fn column[2]; double start; bool joi
       const T v = x[i], y = term; \
       lane[0] = (y op lane[0]) | (y != y) ? y : lane[0]; \
     } \
-    for (int j = 1; j < 4 * LANES; j++) lane[0] = (lane[j] op lane[0]) | (lane[j] != lane[j]) ? lane[j] : lane[0]; \
+    for (int j = 1; j < 4 * LANES; j++) \
+      lane[0] = (lane[j] op lane[0]) | (lane[j] != lane[j]) ? lane[j] : lane[0]; \
     *to = (double)lane[0]; \
   } \
   static void name##_column_##S(const void *p, int64_t n, const double *centre, double *to) \
@@ -97,10 +107,18 @@ CHOOSING(widest, f64, double, >, fabs(v))
 CHOOSING(least, f32, float, <, fabsf(v))
 CHOOSING(least, f64, double, <, fabs(v))
 
-#define KIND(name) { { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, 0, false }
-#define KIND_MAX(name, from) { { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, from, true }
-static const kind sums = KIND(sum), squares = KIND(squares), sizes = KIND(sizes), counts = KIND(counts), exps = KIND(exps), powers = KIND(powers);
-static const kind tops = KIND_MAX(top, -INFINITY), widests = KIND_MAX(widest, -INFINITY), leasts = KIND_MAX(least, INFINITY);
+#define KIND(name) \
+  { \
+    { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, 0, false \
+  }
+#define KIND_MAX(name, from) \
+  { \
+    { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, from, true \
+  }
+static const kind sums = KIND(sum), squares = KIND(squares), sizes = KIND(sizes), counts = KIND(counts),
+                  exps = KIND(exps), powers = KIND(powers);
+static const kind tops = KIND_MAX(top, -INFINITY), widests = KIND_MAX(widest, -INFINITY),
+                  leasts = KIND_MAX(least, INFINITY);
 
 /* ---- driver */
 
@@ -116,7 +134,8 @@ typedef struct job {
   bool second_pass;
 } job;
 
-/* Elements at p, `stride` apart, contiguous and of the type computed in: in place where they are, else in `run`. */
+/* Elements at p, `stride` apart, contiguous and of the type computed in: in place where they are,
+ * else in `run`. */
 static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n, void *run)
 {
   const ax_dtype d = j->s.from;
@@ -129,7 +148,8 @@ static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n,
 }
 
 /* Joins reduced positions [lo, hi) of a group into to[0 .. g->n). */
-static void join_range(const job *j, const kind *k, const ax_group *g, int64_t lo, int64_t hi, const double *c, double *to)
+static void join_range(const job *j, const kind *k, const ax_group *g, int64_t lo, int64_t hi,
+                       const double *c, double *to)
 {
   const ax_dims *r = &j->s.reduced;
   const int last = r->n - 1;
@@ -143,7 +163,8 @@ static void join_range(const job *j, const kind *k, const ax_group *g, int64_t l
       continue;
     }
     const int64_t across = r->n ? r->shape[last] : 1, step = r->n ? r->in[last] : 0;
-    const int64_t at = lo % across, left = across - at < hi - lo ? across - at : hi - lo, n = left < RUN ? left : RUN;
+    const int64_t at = lo % across, left = across - at < hi - lo ? across - at : hi - lo,
+                  n = left < RUN ? left : RUN;
     const char *p = g->in + (r->n ? ax_dims_at(r, lo / across, last) + at * step : 0);
     k->row[j->wide](fetch(j, p, step, n, run), n, c[0], to);
     lo += n;
@@ -155,7 +176,10 @@ static void start(const job *j, const kind *k, double *to, int64_t n)
   for (int64_t i = 0; i < n; i++) to[i] = k->start;
 }
 
-static void put(const job *j, char *out, double centre, double total) { ax_store_double(j->s.to, out, 0, j->finish(j, centre, total)); }
+static void put(const job *j, char *out, double centre, double total)
+{
+  ax_store_double(j->s.to, out, 0, j->finish(j, centre, total));
+}
 
 static void whole_range(int64_t lo, int64_t hi, void *ud)
 {
@@ -228,7 +252,8 @@ static ax_status run(const ax_call *call, job *j)
   for (int64_t t = 0; t < j->s.tiles; t++) {
     const ax_group g = ax_cpu_group(&j->s, t);
     for (int64_t k = 0; k < g.n; k++)
-      put(j, g.out + k * g.out_step, j->centres[g.first + k], joined(j, j->second ? j->second : j->first, g.first + k));
+      put(j, g.out + k * g.out_step, j->centres[g.first + k],
+          joined(j, j->second ? j->second : j->first, g.first + k));
   }
   ax_mfree(j->partial);
   return AX_OK;
@@ -246,14 +271,23 @@ static double deviation(const job *j, double mean, double total) { return sqrt(v
 
 ax_status ax_cpu_var(const ax_call *call)
 {
-  return run(call, &(job){ .first = &sums, .second = &squares, .centre = mean_of, .finish = variance, .number = call->a->f[0] });
+  return run(call, &(job){ .first = &sums,
+                           .second = &squares,
+                           .centre = mean_of,
+                           .finish = variance,
+                           .number = call->a->f[0] });
 }
 ax_status ax_cpu_std(const ax_call *call)
 {
-  return run(call, &(job){ .first = &sums, .second = &squares, .centre = mean_of, .finish = deviation, .number = call->a->f[0] });
+  return run(call, &(job){ .first = &sums,
+                           .second = &squares,
+                           .centre = mean_of,
+                           .finish = deviation,
+                           .number = call->a->f[0] });
 }
 
-static double top_of(const job *j, double top) { return isinf(top) ? 0 : top; } /* (-inf) - (-inf) would be NaN */
+/* (-inf) - (-inf) would be NaN */
+static double top_of(const job *j, double top) { return isinf(top) ? 0 : top; }
 static double add_log(const job *j, double top, double total) { return top + log(total); }
 ax_status ax_cpu_logsumexp(const ax_call *call)
 {

@@ -1,8 +1,10 @@
-/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) is read from memory once: later
- * passes over it find it in the first-level cache.  float32 and the half types compute in float32, float64 in itself.
+/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of
+ * channels) is read from memory once: later passes over it find it in the first-level cache.
+ * float32 and the half types compute in float32, float64 in itself.
  *
- * Gradients of weight and bias are sums over rows: rows are cut into chunks whose number follows from the sizes, each chunk adds up its own,
- * and the chunks are added in order, so that nothing depends on the number of threads. */
+ * Gradients of weight and bias are sums over rows: rows are cut into chunks whose number follows
+ * from the sizes, each chunk adds up its own, and the chunks are added in order, so that nothing
+ * depends on the number of threads. */
 #include "cpu.h"
 
 #include <math.h>
@@ -12,28 +14,33 @@
 #include "pointwise.h"
 #include "vector.h"
 
-#define ROWS 4    /* of LONG elements or more are done together: weight and bias do not stay in the first-level cache then */
+/* of LONG elements or more are done together: weight and bias do not stay in the first-level cache
+ * then */
+#define ROWS 4
 #define LONG 2048 /* shorter rows go one by one, in the order in which the processor fetches memory ahead */
 #define MAX_CHUNKS 64
 #define CHUNK 16384 /* elements that are worth a chunk */
 
 typedef struct job {
   ax_dtype dtype, compute;
-  int64_t rows, n;       /* layer_norm and rms_norm: n elements a row; group_norm: a row is `channels` runs of n */
+  /* layer_norm and rms_norm: n elements a row; group_norm: a row is `channels` runs of n */
+  int64_t rows, n;
   int64_t groups, channels;
   double eps;
   bool centred;
-  bool stream;           /* float32 rows of last dims: y goes past the caches, whole vectors of it at multiples of 64 */
+  /* float32 rows of last dims: y goes past the caches, whole vectors of it at multiples of 64 */
+  bool stream;
   const char *x, *g;
-  const void *w, *b;     /* in the compute type; never NULL */
-  char *y;               /* the result, or dx */
+  const void *w, *b; /* in the compute type; never NULL */
+  char *y;           /* the result, or dx */
   void *mean, *rstd;
-  char *scratch;         /* half types: three rows in float32 for each thread */
-  void *sums;            /* gradients: two sums for each chunk (rows) or channel of a row (groups) */
+  char *scratch; /* half types: three rows in float32 for each thread */
+  void *sums;    /* gradients: two sums for each chunk (rows) or channel of a row (groups) */
   int64_t chunks;
 } job;
 
-/* Which rows are done together follows from the sizes, never from the threads: pieces of work are whole groups of 64 rows, or chunks. */
+/* Which rows are done together follows from the sizes, never from the threads: pieces of work are
+ * whole groups of 64 rows, or chunks. */
 #define NORM(S, T, SQRT, FMA, PUT) \
   enum { V_##S = AX_BYTES / sizeof(T) }; \
   typedef ax_vec_##S vec_##S; \
@@ -42,8 +49,7 @@ typedef struct job {
   { \
     T lane[V_##S], sum = 0; \
     *(vec_##S *)lane = a + b; \
-    _Pragma("omp simd reduction(+:sum)") \
-    for (int j = 0; j < (int)V_##S; j++) sum += lane[j]; \
+    _Pragma("omp simd reduction(+:sum)") for (int j = 0; j < (int)V_##S; j++) sum += lane[j]; \
     return sum; \
   } \
   /* sum[r] of x, or of (x - mean[r])^2, over R rows */ \
@@ -52,12 +58,16 @@ typedef struct job {
     const int H = R == 1 ? 4 : 2; \
     vec_##S acc[ROWS][4]; \
     int64_t i = 0; \
-    AX_UNROLL for (int r = 0; r < R; r++) { \
-      AX_UNROLL for (int h = 0; h < 4; h++) acc[r][h] = (vec_##S){0}; \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) { \
+      AX_UNROLL \
+      for (int h = 0; h < 4; h++) acc[r][h] = (vec_##S){ 0 }; \
     } \
     for (; i + H * V_##S <= n; i += H * V_##S) { \
-      AX_UNROLL for (int r = 0; r < R; r++) { \
-        AX_UNROLL for (int h = 0; h < H; h++) { \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) { \
+        AX_UNROLL \
+        for (int h = 0; h < H; h++) { \
           vec_##S d = at_##S(x + r * n + i + h * V_##S); \
           if (square) d -= mean[r]; \
           if (square) acc[r][h] = AX_VFMA_##S(d, d, acc[r][h]); \
@@ -65,7 +75,8 @@ typedef struct job {
         } \
       } \
     } \
-    AX_UNROLL for (int r = 0; r < R; r++) { \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) { \
       T rest = 0; \
       for (int64_t k = i; k < n; k++) { \
         const T d = square ? x[r * n + k] - mean[r] : x[r * n + k]; \
@@ -74,65 +85,85 @@ typedef struct job {
       sum[r] = fold_##S(acc[r][0] + acc[r][2], acc[r][1] + acc[r][3]) + rest; \
     } \
   } \
-  static T sum_##S(const T *x, int64_t n) { T s; sums_##S(1, false, x, n, NULL, &s); return s; } \
-  static T squares_##S(const T *x, int64_t n, T mean) { T s; sums_##S(1, true, x, n, &mean, &s); return s; } \
+  static T sum_##S(const T *x, int64_t n) \
+  { \
+    T s; \
+    sums_##S(1, false, x, n, NULL, &s); \
+    return s; \
+  } \
+  static T squares_##S(const T *x, int64_t n, T mean) \
+  { \
+    T s; \
+    sums_##S(1, true, x, n, &mean, &s); \
+    return s; \
+  } \
   AX_FN void forward_##S(const int R, const job *j, const T *x, T *y, T *mean_out, T *rstd_out) \
   { \
     const T *w = j->w, *b = j->b; \
     const int64_t n = j->n; \
-    T mean[ROWS] = {0}, rstd[ROWS]; \
+    T mean[ROWS] = { 0 }, rstd[ROWS]; \
     int64_t i = 0; \
     if (j->centred) sums_##S(R, false, x, n, NULL, mean); \
-    AX_UNROLL for (int r = 0; r < R; r++) mean[r] /= (T)n; \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) mean[r] /= (T)n; \
     sums_##S(R, true, x, n, mean, rstd); \
-    AX_UNROLL for (int r = 0; r < R; r++) { \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) { \
       rstd[r] = 1 / SQRT(rstd[r] / (T)n + (T)j->eps); \
       if (j->centred) mean_out[r] = mean[r]; \
       rstd_out[r] = rstd[r]; \
     } \
     for (; i + V_##S <= n; i += V_##S) { \
       const vec_##S wi = at_##S(w + i), bi = at_##S(b + i); \
-      AX_UNROLL for (int r = 0; r < R; r++) \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) \
         PUT(y + r * n + i, AX_VFMA_##S((at_##S(x + r * n + i) - mean[r]) * rstd[r], wi, bi), j->stream); \
     } \
     for (; i < n; i++) { \
-      AX_UNROLL for (int r = 0; r < R; r++) y[r * n + i] = FMA((x[r * n + i] - mean[r]) * rstd[r], w[i], b[i]); \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) y[r * n + i] = FMA((x[r * n + i] - mean[r]) * rstd[r], w[i], b[i]); \
     } \
   } \
   /* dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw += g xhat; db += g */ \
-  AX_FN void backward_##S(const int R, const job *j, const T *g, const T *x, T *dx, const T *mean_in, const T *rstd, T *dw, T *db) \
+  AX_FN void backward_##S(const int R, const job *j, const T *g, const T *x, T *dx, const T *mean_in, \
+                          const T *rstd, T *dw, T *db) \
   { \
     const T *w = j->w; \
     const int64_t n = j->n; \
     vec_##S sv[ROWS], tv[ROWS]; \
-    T mean[ROWS] = {0}, s[ROWS], t[ROWS]; \
+    T mean[ROWS] = { 0 }, s[ROWS], t[ROWS]; \
     int64_t i = 0; \
-    AX_UNROLL for (int r = 0; r < R; r++) { \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) { \
       if (mean_in) mean[r] = mean_in[r]; \
-      sv[r] = tv[r] = (vec_##S){0}; \
+      sv[r] = tv[r] = (vec_##S){ 0 }; \
     } \
     for (; i + V_##S <= n; i += V_##S) { \
-      AX_UNROLL for (int r = 0; r < R; r++) { \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) { \
         const vec_##S gw = at_##S(g + r * n + i) * at_##S(w + i); \
         sv[r] += gw; \
         tv[r] = AX_VFMA_##S(gw, at_##S(x + r * n + i) - mean[r], tv[r]); \
       } \
     } \
-    AX_UNROLL for (int r = 0; r < R; r++) { \
+    AX_UNROLL \
+    for (int r = 0; r < R; r++) { \
       s[r] = t[r] = 0; \
       for (int64_t k = i; k < n; k++) { \
         s[r] += g[r * n + k] * w[k]; \
         t[r] += g[r * n + k] * w[k] * (x[r * n + k] - mean[r]); \
       } \
-      s[r] = j->centred ? (fold_##S(sv[r], (vec_##S){0}) + s[r]) / (T)n : 0; \
-      t[r] = (fold_##S(tv[r], (vec_##S){0}) + t[r]) * rstd[r] * rstd[r] / (T)n; \
+      s[r] = j->centred ? (fold_##S(sv[r], (vec_##S){ 0 }) + s[r]) / (T)n : 0; \
+      t[r] = (fold_##S(tv[r], (vec_##S){ 0 }) + t[r]) * rstd[r] * rstd[r] / (T)n; \
     } \
     for (i = 0; i + V_##S <= n; i += V_##S) { \
       const vec_##S wi = at_##S(w + i); \
       vec_##S pw = at_##S(dw + i), pb = at_##S(db + i); \
-      AX_UNROLL for (int r = 0; r < R; r++) { \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) { \
         const vec_##S gi = at_##S(g + r * n + i), d = at_##S(x + r * n + i) - mean[r]; \
-        __builtin_prefetch(g + (R + r) * n + i); /* the rows that come next: memory would stand still meanwhile */ \
+        /* the rows that come next: memory would stand still meanwhile */ \
+        __builtin_prefetch(g + (R + r) * n + i); \
         __builtin_prefetch(x + (R + r) * n + i); \
         PUT(dx + r * n + i, (gi * wi - s[r] - d * t[r]) * rstd[r], j->stream); \
         pw = AX_VFMA_##S(gi, d * rstd[r], pw); \
@@ -142,7 +173,8 @@ typedef struct job {
       *(vec_##S *)(db + i) = pb; \
     } \
     for (; i < n; i++) { \
-      AX_UNROLL for (int r = 0; r < R; r++) { \
+      AX_UNROLL \
+      for (int r = 0; r < R; r++) { \
         const T gi = g[r * n + i], d = x[r * n + i] - mean[r]; \
         dx[r * n + i] = (gi * w[i] - s[r] - d * t[r]) * rstd[r]; \
         dw[i] = FMA(gi, d * rstd[r], dw[i]); \
@@ -171,7 +203,7 @@ typedef struct job {
     const T *w = (const T *)j->w + first, count = (T)(n * j->channels); \
     T *sums = (T *)j->sums + 2 * row * j->channels, s = 0, t = 0; /* by channel: sum of g, sum of g xhat */ \
     for (int64_t c = 0; c < j->channels; c++, g += n, x += n) { \
-      vec_##S sv = {0}, tv = {0}; \
+      vec_##S sv = { 0 }, tv = { 0 }; \
       T sg = 0, sx = 0; \
       int64_t i = 0; \
       for (; i + V_##S <= n; i += V_##S) { \
@@ -182,8 +214,8 @@ typedef struct job {
         sg += g[i]; \
         sx += g[i] * (x[i] - mean); \
       } \
-      sums[2 * c] = fold_##S(sv, (vec_##S){0}) + sg; \
-      sums[2 * c + 1] = (fold_##S(tv, (vec_##S){0}) + sx) * rstd; \
+      sums[2 * c] = fold_##S(sv, (vec_##S){ 0 }) + sg; \
+      sums[2 * c + 1] = (fold_##S(tv, (vec_##S){ 0 }) + sx) * rstd; \
       s += sums[2 * c] * w[c]; \
       t += sums[2 * c + 1] * w[c]; \
     } \
@@ -194,7 +226,8 @@ typedef struct job {
     for (int64_t c = 0; c < j->channels; c++) { \
       const T wc = w[c]; \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) dx[c * n + i] = FMA(mean - x[c * n + i], t, FMA(g[c * n + i], wc, -s)) * rstd; \
+      for (int64_t i = 0; i < n; i++) \
+        dx[c * n + i] = FMA(mean - x[c * n + i], t, FMA(g[c * n + i], wc, -s)) * rstd; \
     } \
   } \
   /* A half row goes through float32 copies; of other types it is used where it lies. */ \
@@ -203,16 +236,20 @@ typedef struct job {
     const job *j = ud; \
     const bool half = j->dtype != j->compute; \
     const int64_t length = j->n * j->channels, size = (int64_t)ax_dtype_size(j->dtype); \
-    T *own = half ? (T *)j->scratch + 3 * length * omp_get_thread_num() : NULL, *mean = j->mean, *rstd = j->rstd; \
+    T *own = half ? (T *)j->scratch + 3 * length * omp_get_thread_num() : NULL, *mean = j->mean, \
+      *rstd = j->rstd; \
     for (int64_t at = lo; at < hi; at++) { \
       /* gradients of last dims: `at` is a chunk of rows */ \
       const bool chunked = j->g && !j->groups; \
-      const int64_t per = j->groups ? 1 : 64, end = (at + 1) * per < j->rows ? (at + 1) * per : j->rows; /* forward: a piece is 64 rows */ \
-      const int64_t from = chunked ? j->rows * at / j->chunks : at * per, until = chunked ? j->rows * (at + 1) / j->chunks : end; \
+      /* forward: a piece is 64 rows */ \
+      const int64_t per = j->groups ? 1 : 64, end = (at + 1) * per < j->rows ? (at + 1) * per : j->rows; \
+      const int64_t from = chunked ? j->rows * at / j->chunks : at * per, \
+                    until = chunked ? j->rows * (at + 1) / j->chunks : end; \
       T *dw = chunked ? (T *)j->sums + 2 * length * at : NULL, *db = chunked ? dw + length : NULL; \
       if (chunked) memset(dw, 0, (size_t)(2 * length) * sizeof(T)); \
       for (int64_t r = from; r < until; r++) { \
-        const T *x = (const T *)(j->x + r * length * size), *g = j->g ? (const T *)(j->g + r * length * size) : NULL; \
+        const T *x = (const T *)(j->x + r * length * size), \
+                *g = j->g ? (const T *)(j->g + r * length * size) : NULL; \
         T *y = (T *)(j->y + r * length * size); \
         if (!half && !j->groups && length >= LONG && r + ROWS <= until) { \
           if (g) backward_##S(ROWS, j, g, x, y, mean ? mean + r : NULL, rstd + r, dw, db); \
@@ -263,8 +300,10 @@ NORM(f64, double, sqrt, PLAIN, PUT_F64)
 
 /* ---- drivers */
 
-/* A parameter of n elements in the compute type: itself, a converted copy, or `otherwise` throughout. */
-static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double otherwise, void **own, size_t bytes, const void **out)
+/* A parameter of n elements in the compute type: itself, a converted copy, or `otherwise`
+ * throughout. */
+static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double otherwise, void **own,
+                           size_t bytes, const void **out)
 {
   ax_status st;
   if (t && (ax_dtype)t->dtype == j->compute) {
@@ -273,8 +312,10 @@ static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double o
   }
   if ((st = ax_alloc(bytes, own)) != AX_OK) return st;
   if (t) ax_cpu_half_to_float((ax_dtype)t->dtype, ax_data(t), 2, *own, n);
-  else if (j->compute == AX_F64) for (int64_t i = 0; i < n; i++) ((double *)*own)[i] = otherwise;
-  else for (int64_t i = 0; i < n; i++) ((float *)*own)[i] = (float)otherwise;
+  else if (j->compute == AX_F64)
+    for (int64_t i = 0; i < n; i++) ((double *)*own)[i] = otherwise;
+  else
+    for (int64_t i = 0; i < n; i++) ((float *)*own)[i] = (float)otherwise;
   *out = *own;
   return AX_OK;
 }
@@ -282,7 +323,13 @@ static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double o
 /* The sizes of a job over x: groups 0 for the last `last` dims. */
 static job plan(const ax_tensor *x, int last, int64_t groups)
 {
-  job j = { .dtype = (ax_dtype)x->dtype, .compute = x->dtype == AX_F64 ? AX_F64 : AX_F32, .rows = 1, .n = 1, .groups = groups, .channels = 1, .x = ax_data(x) };
+  job j = { .dtype = (ax_dtype)x->dtype,
+            .compute = x->dtype == AX_F64 ? AX_F64 : AX_F32,
+            .rows = 1,
+            .n = 1,
+            .groups = groups,
+            .channels = 1,
+            .x = ax_data(x) };
   if (groups) {
     for (int d = 2; d < x->ndim; d++) j.n *= x->shape[d];
     j.rows = x->shape[0] * groups;
@@ -296,13 +343,15 @@ static int64_t parameter_count(const job *j) { return j->groups ? j->groups * j-
 
 static ax_status scratch_for(job *j, size_t *bytes)
 {
-  *bytes = j->dtype == j->compute ? 0 : (size_t)(3 * j->n * j->channels * omp_get_max_threads()) * sizeof(float);
+  *bytes =
+      j->dtype == j->compute ? 0 : (size_t)(3 * j->n * j->channels * omp_get_max_threads()) * sizeof(float);
   return *bytes ? ax_alloc(*bytes, (void **)&j->scratch) : AX_OK;
 }
 
 static void run_rows(job *j, int64_t pieces, int64_t work)
 {
-  j->stream = j->dtype == AX_F32 && !j->groups && j->n % 16 == 0 && ((uintptr_t)j->y & 63) == 0 && ax_cpu_streams(j->rows * j->n * (int64_t)sizeof(float));
+  j->stream = j->dtype == AX_F32 && !j->groups && j->n % 16 == 0 && ((uintptr_t)j->y & 63) == 0 &&
+              ax_cpu_streams(j->rows * j->n * (int64_t)sizeof(float));
   ax_cpu_for(pieces, work, j->compute == AX_F64 ? f64_range : f32_range, j);
 }
 
@@ -317,7 +366,8 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
 
   if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
     for (int k = 1; k < call->n_out; k++)
-      for (int64_t i = 0; i < call->out[k]->numel; i++) ax_store_double(j.compute, ax_data(call->out[k]), i, NAN);
+      for (int64_t i = 0; i < call->out[k]->numel; i++)
+        ax_store_double(j.compute, ax_data(call->out[k]), i, NAN);
     return AX_OK;
   }
   j.centred = centred;
@@ -326,7 +376,8 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   j.mean = centred ? ax_data(call->out[1]) : NULL;
   j.rstd = ax_data(call->out[centred ? 2 : 1]);
   AX_TRY(parameter(&j, call->n_in > 1 ? call->in[1] : NULL, parameter_count(&j), 1, &own[0], bytes, &j.w));
-  AX_TRY(parameter(&j, centred && call->n_in > 2 ? call->in[2] : NULL, parameter_count(&j), 0, &own[1], bytes, &j.b));
+  AX_TRY(parameter(&j, centred && call->n_in > 2 ? call->in[2] : NULL, parameter_count(&j), 0, &own[1], bytes,
+                   &j.b));
   AX_TRY(scratch_for(&j, &scratch));
   run_rows(&j, groups ? j.rows : (j.rows + 63) / 64, x->numel * 2);
 out:
@@ -374,7 +425,8 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
 
   if (x->numel == 0) {
     for (int k = 1; k < 3; k++)
-      if (call->out[k] && !(k == 1 ? add_weight : add_bias)) memset(ax_data(call->out[k]), 0, (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
+      if (call->out[k] && !(k == 1 ? add_weight : add_bias))
+        memset(ax_data(call->out[k]), 0, (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
     return AX_OK;
   }
   j.centred = centred;
@@ -401,6 +453,15 @@ out:
 ax_status ax_cpu_layer_norm(const ax_call *call) { return forward(call, 0, true); }
 ax_status ax_cpu_rms_norm(const ax_call *call) { return forward(call, 0, false); }
 ax_status ax_cpu_group_norm(const ax_call *call) { return forward(call, call->a->i[0], true); }
-ax_status ax_cpu__layer_norm_backward(const ax_call *call) { return backward(call, 0, true, call->a->i[0], call->a->i[1]); }
-ax_status ax_cpu__rms_norm_backward(const ax_call *call) { return backward(call, 0, false, call->a->i[0], false); }
-ax_status ax_cpu__group_norm_backward(const ax_call *call) { return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]); }
+ax_status ax_cpu__layer_norm_backward(const ax_call *call)
+{
+  return backward(call, 0, true, call->a->i[0], call->a->i[1]);
+}
+ax_status ax_cpu__rms_norm_backward(const ax_call *call)
+{
+  return backward(call, 0, false, call->a->i[0], false);
+}
+ax_status ax_cpu__group_norm_backward(const ax_call *call)
+{
+  return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]);
+}

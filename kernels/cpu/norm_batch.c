@@ -1,7 +1,9 @@
 /* Batch normalisation over rows of channels (the channels lie innermost).
  *
- * The statistics are gathered in chunks of rows whose size follows from the number of channels alone.  A chunk sums in its own type the differences from its first
- * row, and their squares: a shift that is near the mean, so that one pass is as exact as two.  The chunks are put together in order, in double. */
+ * The statistics are gathered in chunks of rows whose size follows from the number of channels
+ * alone.  A chunk sums in its own type the differences from its first row, and their squares: a
+ * shift that is near the mean, so that one pass is as exact as two.  The chunks are put together in
+ * order, in double. */
 #include "cpu.h"
 
 #include <math.h>
@@ -13,7 +15,9 @@ typedef struct job {
   int64_t rows, channels, chunk_rows;
   const void *x, *g, *residual; /* (rows, channels) */
   void *y;                      /* the result, or dx; of the same type */
-  void *sums;                   /* (chunks, 2, channels): of the chunk's differences and their squares; backward: of g and of g (x - mean) */
+  /* (chunks, 2, channels): of the chunk's differences and their squares; backward: of g and of g (x
+   * - mean) */
+  void *sums;
   const void *a, *b, *c, *mean; /* for each channel, in the type computed in, as the sums are */
   bool relu;
 } job;
@@ -30,7 +34,8 @@ typedef struct kind {
     const job *j = ud; \
     const int64_t n = j->channels; \
     for (int64_t k = lo; k < hi; k++) { \
-      const int64_t from = k * j->chunk_rows, to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
+      const int64_t from = k * j->chunk_rows, \
+                    to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
       const X *first = (const X *)j->x + from * n; \
       T *sum = (T *)j->sums + 2 * k * n, *square = sum + n; \
       int64_t r = from; \
@@ -39,7 +44,8 @@ typedef struct kind {
         const X *x = (const X *)j->x + r * n; \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
-          const T f = GET(first[c]), d0 = GET(x[c]) - f, d1 = GET(x[n + c]) - f, d2 = GET(x[2 * n + c]) - f, d3 = GET(x[3 * n + c]) - f; \
+          const T f = GET(first[c]), d0 = GET(x[c]) - f, d1 = GET(x[n + c]) - f, d2 = GET(x[2 * n + c]) - f, \
+                  d3 = GET(x[3 * n + c]) - f; \
           sum[c] += (d0 + d1) + (d2 + d3); \
           square[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3); \
         } \
@@ -66,27 +72,35 @@ typedef struct kind {
       X *y = (X *)j->y + r * n; \
       if (z && j->relu) { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { const T v = GET(x[c]) * a[c] + b[c] + GET(z[c]); y[c] = PUT(v < 0 ? 0 : v); } \
+        for (int64_t c = 0; c < n; c++) { \
+          const T v = GET(x[c]) * a[c] + b[c] + GET(z[c]); \
+          y[c] = PUT(v < 0 ? 0 : v); \
+        } \
       } else if (z) { \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) y[c] = PUT(GET(x[c]) * a[c] + b[c] + GET(z[c])); \
       } else if (j->relu) { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { const T v = GET(x[c]) * a[c] + b[c]; y[c] = PUT(v < 0 ? 0 : v); } \
+        for (int64_t c = 0; c < n; c++) { \
+          const T v = GET(x[c]) * a[c] + b[c]; \
+          y[c] = PUT(v < 0 ? 0 : v); \
+        } \
       } else { \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) y[c] = PUT(GET(x[c]) * a[c] + b[c]); \
       } \
     } \
   } \
-  /* sums of g and of g (x - mean); where relu cut the result off (x a + b is not positive) g counts as 0 */ \
+  /* sums of g and of g (x - mean); where relu cut the result off (x a + b is not positive) g \
+   * counts as 0 */ \
   static void products_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const job *j = ud; \
     const int64_t n = j->channels; \
     const T *mean = j->mean, *a = j->a, *b = j->b; \
     for (int64_t k = lo; k < hi; k++) { \
-      const int64_t from = k * j->chunk_rows, to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
+      const int64_t from = k * j->chunk_rows, \
+                    to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
       T *sum = (T *)j->sums + 2 * k * n, *product = sum + n; \
       int64_t r = from; \
       memset(sum, 0, 2 * (size_t)n * sizeof(T)); \
@@ -95,7 +109,8 @@ typedef struct kind {
           const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
           AX_SIMD \
           for (int64_t c = 0; c < n; c++) { \
-            const T x0 = GET(x[c]), x1 = GET(x[n + c]), g0 = x0 * a[c] + b[c] > 0 ? GET(g[c]) : 0, g1 = x1 * a[c] + b[c] > 0 ? GET(g[n + c]) : 0; \
+            const T x0 = GET(x[c]), x1 = GET(x[n + c]), g0 = x0 * a[c] + b[c] > 0 ? GET(g[c]) : 0, \
+                    g1 = x1 * a[c] + b[c] > 0 ? GET(g[n + c]) : 0; \
             sum[c] += g0 + g1; \
             product[c] += g0 * (x0 - mean[c]) + g1 * (x1 - mean[c]); \
           } \
@@ -105,9 +120,11 @@ typedef struct kind {
           const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
           AX_SIMD \
           for (int64_t c = 0; c < n; c++) { \
-            const T m = mean[c], g0 = GET(g[c]), g1 = GET(g[n + c]), g2 = GET(g[2 * n + c]), g3 = GET(g[3 * n + c]); \
+            const T m = mean[c], g0 = GET(g[c]), g1 = GET(g[n + c]), g2 = GET(g[2 * n + c]), \
+                    g3 = GET(g[3 * n + c]); \
             sum[c] += (g0 + g1) + (g2 + g3); \
-            product[c] += (g0 * (GET(x[c]) - m) + g1 * (GET(x[n + c]) - m)) + (g2 * (GET(x[2 * n + c]) - m) + g3 * (GET(x[3 * n + c]) - m)); \
+            product[c] += (g0 * (GET(x[c]) - m) + g1 * (GET(x[n + c]) - m)) + \
+                          (g2 * (GET(x[2 * n + c]) - m) + g3 * (GET(x[3 * n + c]) - m)); \
           } \
         } \
       for (; r < to; r++) { \
@@ -137,7 +154,8 @@ typedef struct kind {
         } \
       } else { \
         AX_SIMD \
-        for (int64_t c = 0; c < n; c++) dx[c] = PUT(p[c] * GET(g[c]) + (q[c] * (GET(x[c]) - mean[c]) + s[c])); \
+        for (int64_t c = 0; c < n; c++) \
+          dx[c] = PUT(p[c] * GET(g[c]) + (q[c] * (GET(x[c]) - mean[c]) + s[c])); \
       } \
     } \
   } \
@@ -149,7 +167,8 @@ typedef struct kind {
       double count = 0, at = 0, total = 0; \
       for (int64_t k = 0, r = 0; r < j->rows; k++, r += j->chunk_rows) { \
         const double many = (double)(j->rows - r < j->chunk_rows ? j->rows - r : j->chunk_rows); \
-        const double sum = ((const T *)j->sums)[2 * k * n + c], square = ((const T *)j->sums)[(2 * k + 1) * n + c]; \
+        const double sum = ((const T *)j->sums)[2 * k * n + c], \
+                     square = ((const T *)j->sums)[(2 * k + 1) * n + c]; \
         const double here = GET(((const X *)j->x)[r * n + c]) + sum / many, apart = here - at; \
         double spread = square - sum * sum / many; \
         spread = spread < 0 ? 0 : spread; \
@@ -172,7 +191,8 @@ typedef struct kind {
         product[c] += ((const T *)j->sums)[(2 * k + 1) * n + c]; \
       } \
   } \
-  static const kind kind_##S = { statistics_##S, apply_##S, products_##S, gradient_##S, combine_##S, add_up_##S };
+  static const kind kind_##S = { statistics_##S, apply_##S,   products_##S, \
+                                 gradient_##S,   combine_##S, add_up_##S };
 
 #define AS_IS(x) (x)
 BATCH_NORM(f32, float, float, AS_IS, AS_IS)
@@ -182,21 +202,33 @@ BATCH_NORM(f16, uint16_t, float, ax_half_to_float, ax_float_to_half)
 
 static const kind *kind_of(const ax_tensor *x)
 {
-  return x->dtype == AX_F64 ? &kind_f64 : x->dtype == AX_BF16 ? &kind_bf16 : x->dtype == AX_F16 ? &kind_f16 : &kind_f32;
+  return x->dtype == AX_F64    ? &kind_f64
+         : x->dtype == AX_BF16 ? &kind_bf16
+         : x->dtype == AX_F16  ? &kind_f16
+                               : &kind_f32;
 }
 
 /* ---- one call */
 
-typedef struct space { void *p; size_t bytes; } space;
+typedef struct space {
+  void *p;
+  size_t bytes;
+} space;
 
 static ax_status take(space *s, size_t bytes)
 {
   s->bytes = bytes;
   return ax_alloc(bytes ? bytes : 1, &s->p);
 }
-static void drop(space *s) { if (s->p) ax_free(s->p, s->bytes ? s->bytes : 1); }
+static void drop(space *s)
+{
+  if (s->p) ax_free(s->p, s->bytes ? s->bytes : 1);
+}
 
-static double param(const ax_tensor *t, int64_t c, double otherwise) { return t ? ax_load_double((ax_dtype)t->dtype, ax_data(t), c) : otherwise; }
+static double param(const ax_tensor *t, int64_t c, double otherwise)
+{
+  return t ? ax_load_double((ax_dtype)t->dtype, ax_data(t), c) : otherwise;
+}
 
 static void put(bool wide, void *to, int64_t c, double v)
 {
@@ -204,8 +236,10 @@ static void put(bool wide, void *to, int64_t c, double v)
   else ((float *)to)[c] = (float)v;
 }
 
-/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and so where relu cut off. */
-static void coefficients(bool wide, const ax_tensor *weight, const ax_tensor *bias, const ax_tensor *mean, const ax_tensor *invstd, int64_t c, void *a, void *b)
+/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and
+ * so where relu cut off. */
+static void coefficients(bool wide, const ax_tensor *weight, const ax_tensor *bias, const ax_tensor *mean,
+                         const ax_tensor *invstd, int64_t c, void *a, void *b)
 {
   const double w = param(weight, c, 1) * param(invstd, c, 0);
   put(wide, a, c, w);
@@ -214,7 +248,8 @@ static void coefficients(bool wide, const ax_tensor *weight, const ax_tensor *bi
 
 static job job_of(const ax_tensor *x)
 {
-  const int64_t channels = x->shape[1], rows = channels ? x->numel / channels : 0, least = channels ? CHUNK / channels : 0;
+  const int64_t channels = x->shape[1], rows = channels ? x->numel / channels : 0,
+                least = channels ? CHUNK / channels : 0;
   return (job){ .rows = rows, .channels = channels, .chunk_rows = least < LEAST_ROWS ? LEAST_ROWS : least };
 }
 
@@ -233,7 +268,8 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0], *mean = call->out[1], *invstd = call->out[2];
   const ax_tensor *weight = call->n_in > 1 ? call->in[1] : NULL, *bias = call->n_in > 2 ? call->in[2] : NULL;
-  ax_tensor *running_mean = call->n_in > 3 ? call->in[3] : NULL, *running_var = call->n_in > 4 ? call->in[4] : NULL;
+  ax_tensor *running_mean = call->n_in > 3 ? call->in[3] : NULL,
+            *running_var = call->n_in > 4 ? call->in[4] : NULL;
   const double momentum = call->a->f[0], eps = call->a->f[1];
   const bool wide = x->dtype == AX_F64;
   const size_t item = wide ? sizeof(double) : sizeof(float);
@@ -256,9 +292,12 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     put(wide, ax_data(mean), c, at[c]);
     put(wide, ax_data(invstd), c, 1 / sqrt(m2[c] / (double)j.rows + eps));
     coefficients(wide, weight, bias, mean, invstd, c, a, b);
-    if (running_mean) ax_store_double((ax_dtype)running_mean->dtype, ax_data(running_mean), c, (1 - momentum) * param(running_mean, c, 0) + momentum * at[c]);
+    if (running_mean)
+      ax_store_double((ax_dtype)running_mean->dtype, ax_data(running_mean), c,
+                      (1 - momentum) * param(running_mean, c, 0) + momentum * at[c]);
     if (running_var)
-      ax_store_double((ax_dtype)running_var->dtype, ax_data(running_var), c, (1 - momentum) * param(running_var, c, 0) + momentum * m2[c] / (double)(j.rows - 1));
+      ax_store_double((ax_dtype)running_var->dtype, ax_data(running_var), c,
+                      (1 - momentum) * param(running_var, c, 0) + momentum * m2[c] / (double)(j.rows - 1));
   }
   j.a = a;
   j.b = b;
@@ -274,7 +313,8 @@ ax_status ax_cpu__batch_norm_residual(const ax_call *call) { return train(call, 
 
 ax_status ax_cpu__batch_norm_backward(const ax_call *call)
 {
-  const ax_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2], *bias = call->in[3], *mean = call->in[4], *invstd = call->in[5];
+  const ax_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2], *bias = call->in[3],
+                  *mean = call->in[4], *invstd = call->in[5];
   const ax_tensor *dx = call->out[0], *dweight = call->out[1], *dbias = call->out[2];
   const bool wide = x->dtype == AX_F64;
   const size_t item = wide ? sizeof(double) : sizeof(float);
@@ -286,7 +326,8 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
 
   if (n) AX_TRY(take(&numbers, 2 * n * sizeof(double) + 5 * n * item));
   double *const sum = numbers.p, *const product = sum + n;
-  char *const a = (char *)(product + n), *const b = a + n * item, *const p = b + n * item, *const q = p + n * item, *const s = q + n * item;
+  char *const a = (char *)(product + n), *const b = a + n * item, *const p = b + n * item,
+              *const q = p + n * item, *const s = q + n * item;
   if (n) memset(sum, 0, 2 * n * sizeof(double));
   if (x->numel) {
     j.x = ax_data(x);
@@ -295,7 +336,8 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
     j.sums = sums.p;
     j.mean = ax_data(mean);
     j.relu = call->a->i[0];
-    for (int64_t c = 0; j.relu && c < j.channels; c++) coefficients(wide, weight, bias, mean, invstd, c, a, b);
+    for (int64_t c = 0; j.relu && c < j.channels; c++)
+      coefficients(wide, weight, bias, mean, invstd, c, a, b);
     j.a = a;
     j.b = b;
     ax_cpu_for(chunks_of(&j), x->numel, k->products, &j);
@@ -321,7 +363,8 @@ out:
 
 ax_status ax_cpu__scale_shift(const ax_call *call)
 {
-  const ax_tensor *x = call->in[0], *scale = call->in[1], *shift = call->in[2], *residual = call->n_in > 3 ? call->in[3] : NULL;
+  const ax_tensor *x = call->in[0], *scale = call->in[1], *shift = call->in[2],
+                  *residual = call->n_in > 3 ? call->in[3] : NULL;
   const bool wide = x->dtype == AX_F64;
   const size_t item = wide ? sizeof(double) : sizeof(float);
   job j = job_of(x);

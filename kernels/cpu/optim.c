@@ -17,7 +17,8 @@ typedef struct job {
 static ax_status check_dtype(ax_dtype d)
 {
   if (d == AX_F32 || d == AX_F64) return AX_OK;
-  return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64", ax_dtype_name(d));
+  return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64",
+                 ax_dtype_name(d));
 }
 
 static int64_t total(const ax_segment *segs, int n)
@@ -27,16 +28,22 @@ static int64_t total(const ax_segment *segs, int n)
   return sum;
 }
 
-/* For what lies of each segment s within elements [lo, hi) of all: `count` elements from `at` on. */
+/* For what lies of each segment s within elements [lo, hi) of all: `count` elements from `at`
+ * on. */
 #define EACH_SEGMENT(j, lo, hi, s, at, count) \
-  for (int64_t k_ = 0, first_ = 0, at = 0, count = 0; k_ < (j)->n && first_ < (hi); first_ += (j)->segs[k_++].n) \
-    if (at = (lo) > first_ ? (lo) - first_ : 0, count = ((hi) - first_ < (j)->segs[k_].n ? (hi) - first_ : (j)->segs[k_].n) - at, count > 0) \
+  for (int64_t k_ = 0, first_ = 0, at = 0, count = 0; k_ < (j)->n && first_ < (hi); \
+       first_ += (j)->segs[k_++].n) \
+    if (at = (lo) > first_ ? (lo)-first_ : 0, \
+        count = ((hi)-first_ < (j)->segs[k_].n ? (hi)-first_ : (j)->segs[k_].n) - at, count > 0) \
       for (const ax_segment *s = &(j)->segs[k_]; s; s = NULL)
 
 /* ---- steps */
 
 /* One for each element type, or one for whole parameters. */
-static const struct { ax_optim_kernel f32, f64; ax_status (*matrix)(ax_dtype, const ax_segment *, int, const ax_hyper *); } kernels[] = {
+static const struct {
+  ax_optim_kernel f32, f64;
+  ax_status (*matrix)(ax_dtype, const ax_segment *, int, const ax_hyper *);
+} kernels[] = {
 #define OPTIM(ID, name, kernel, ...) [AX_OPTIM_##ID] = { ax_cpu_##kernel##_f32, ax_cpu_##kernel##_f64, NULL },
 #define OPTIM_MATRIX(ID, name, kernel, ...) [AX_OPTIM_##ID] = { NULL, NULL, ax_cpu_##kernel },
 #include "core/optim.def"
@@ -48,20 +55,24 @@ static void optim_range(int64_t lo, int64_t hi, void *ud)
   EACH_SEGMENT(j, lo, hi, s, at, count) j->kernel(s, at, count, j->h);
 }
 
-/* Working copies in float16, which the kernels do not write: nothing casts to it on a CPU by itself. */
+/* Working copies in float16, which the kernels do not write: nothing casts to it on a CPU by
+ * itself. */
 static void round_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
-  EACH_SEGMENT(j, lo, hi, s, at, count) {
+  EACH_SEGMENT(j, lo, hi, s, at, count)
+  {
     uint16_t *work = (uint16_t *)s->work + at;
     for (int64_t i = 0; s->work && i < count; i++)
-      work[i] = ax_float_to_half(j->dtype == AX_F32 ? ((const float *)s->param)[at + i] : (float)((const double *)s->param)[at + i]);
+      work[i] = ax_float_to_half(j->dtype == AX_F32 ? ((const float *)s->param)[at + i]
+                                                    : (float)((const double *)s->param)[at + i]);
   }
 }
 
 static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
 
-static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                              const ax_hyper *h)
 {
   ax_segment *bare = ax_malloc(2 * (size_t)n * sizeof *bare), *rounded;
   job j = { .n = n, .dtype = dtype };
@@ -82,7 +93,11 @@ static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segme
 
 static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
 {
-  job j = { .segs = segs, .n = n, .dtype = dtype, .h = h, .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
+  job j = { .segs = segs,
+            .n = n,
+            .dtype = dtype,
+            .h = h,
+            .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
   const int64_t elements = total(segs, n);
 
   for (int k = 0; k < n; k++)
@@ -92,7 +107,8 @@ static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs
   return AX_OK;
 }
 
-ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                       const ax_hyper *h, const ax_optim_live *live)
 {
   ax_status st = check_dtype(dtype);
   ax_segment *counted;
@@ -136,7 +152,8 @@ REWRITE(f64, double)
 static void rewrite_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
-  EACH_SEGMENT(j, lo, hi, s, at, count) {
+  EACH_SEGMENT(j, lo, hi, s, at, count)
+  {
     if (j->dtype == AX_F32) rewrite_f32((float *)s->grad + at, count, j);
     else rewrite_f64((double *)s->grad + at, count, j);
   }
@@ -153,8 +170,14 @@ static ax_status rewrite(ax_dtype dtype, const ax_segment *segs, int n, double f
   return AX_OK;
 }
 
-ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor) { return rewrite(dtype, segs, n, factor, false); }
-ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit) { return rewrite(dtype, segs, n, limit, true); }
+ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor)
+{
+  return rewrite(dtype, segs, n, factor, false);
+}
+ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit)
+{
+  return rewrite(dtype, segs, n, limit, true);
+}
 
 /* The extreme of two values; a NaN wins, whichever it is. */
 #define MORE(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
@@ -169,17 +192,24 @@ ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, 
     for (int k = 0; k < LANES; k++) lane[k] = START; \
     for (; i + LANES <= n; i += LANES) { \
       AX_SIMD \
-      for (int k = 0; k < LANES; k++) { const L a = (L)x[i + k], b = TERM; lane[k] = JOIN(lane[k], b); } \
+      for (int k = 0; k < LANES; k++) { \
+        const L a = (L)x[i + k], b = TERM; \
+        lane[k] = JOIN(lane[k], b); \
+      } \
     } \
-    for (; i < n; i++) { const L a = (L)x[i], b = TERM; lane[i % LANES] = JOIN(lane[i % LANES], b); } \
+    for (; i < n; i++) { \
+      const L a = (L)x[i], b = TERM; \
+      lane[i % LANES] = JOIN(lane[i % LANES], b); \
+    } \
     for (int w = LANES / 2; w > 0; w /= 2) \
       for (int k = 0; k < w; k++) lane[k] = JOIN(lane[k], lane[k + w]); \
     return (double)lane[0]; \
   } while (0)
 #define PLUS(a, b) ((a) + (b))
 
-/* The sum of squares in float32, brought together every SHORT elements: half the time of one in float64, and good to 2^-20 or so.  Squares
- * that are too large or too small for float32 show in the sum. */
+/* The sum of squares in float32, brought together every SHORT elements: half the time of one in
+ * float64, and good to 2^-20 or so.  Squares that are too large or too small for float32 show in
+ * the sum. */
 enum { SHORT = 1024 };
 
 static double short_squares(const float *x, int64_t n) { OVER(float, float, 0, (a * a), PLUS); }
@@ -218,7 +248,8 @@ static void norm_range(int64_t lo, int64_t hi, void *ud)
     const int64_t pieces = (s->n + PIECE - 1) / PIECE;
     for (int64_t p = lo > first ? lo - first : 0; p < pieces && first + p < hi; p++) {
       const int64_t at = p * PIECE, n = s->n - at < PIECE ? s->n - at : PIECE;
-      j->partial[first + p] = j->dtype == AX_F32 ? norm_f32((const float *)s->grad + at, n, j->p) : norm_f64((const double *)s->grad + at, n, j->p);
+      j->partial[first + p] = j->dtype == AX_F32 ? norm_f32((const float *)s->grad + at, n, j->p)
+                                                 : norm_f64((const double *)s->grad + at, n, j->p);
     }
     first += pieces;
   }
@@ -237,7 +268,9 @@ ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, i
   if (!j.partial) return AX_ENOMEM;
   ax_cpu_for(pieces, total(segs, n), norm_range, &j);
   for (int64_t k = 0; k < pieces; k++)
-    sum = p == INFINITY ? MORE(sum, j.partial[k]) : p == -INFINITY ? LESS(sum, j.partial[k]) : sum + j.partial[k];
+    sum = p == INFINITY    ? MORE(sum, j.partial[k])
+          : p == -INFINITY ? LESS(sum, j.partial[k])
+                           : sum + j.partial[k];
   if (j.partial != few) ax_mfree(j.partial);
   *out = sum;
   return AX_OK;
@@ -245,20 +278,23 @@ ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, i
 
 /* ---- the same on numbers that lie where the gradients lie */
 
-ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
+ax_status ax_cpu_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root,
+                           double *out)
 {
   const ax_status st = ax_cpu_norm_all(d, dtype, segs, n, p, out);
   if (st == AX_OK && root != 1) *out = root == 2 ? sqrt(*out) : pow(*out, 1 / root);
   return st;
 }
 
-ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)
+ax_status ax_cpu_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm,
+                      const double *norm)
 {
   const double factor = max_norm / (*norm + 1e-6);
   return factor >= 1 ? AX_OK : ax_cpu_scale_all(d, dtype, segs, n, factor); /* NaN spreads, as in PyTorch */
 }
 
-ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found)
+ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
+                         float *found)
 {
   double largest;
   ax_status st = ax_cpu_scale_all(d, dtype, segs, n, 1 / (double)*scale);
@@ -267,7 +303,8 @@ ax_status ax_cpu_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, in
   return st;
 }
 
-ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval)
+ax_status ax_cpu_scale_update(ax_device d, double *state, const float *found, double growth, double backoff,
+                              int64_t interval)
 {
   ax_scale_next(state, *found != 0, growth, backoff, interval);
   return AX_OK;

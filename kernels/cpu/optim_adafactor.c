@@ -1,9 +1,11 @@
-/* torch.optim.Adafactor: the mean of squared gradients of a matrix is kept as a mean for each row and one for each column, whose product
- * stands for it; the step is measured against the root mean square of the parameter, and of itself.
+/* torch.optim.Adafactor: the mean of squared gradients of a matrix is kept as a mean for each row
+ * and one for each column, whose product stands for it; the step is measured against the root mean
+ * square of the parameter, and of itself.
  *
- * A parameter is walked three times, in chunks of fixed bounds whose sums are combined in order: squares of gradients and parameters;
- * the size of the update; the update.  1 / sqrt(max(row * col / mean, eps1^2)) is min(1 / sqrt(row / mean) * 1 / sqrt(col), 1 / eps1), so
- * the walks neither divide nor take roots but once for each row and column. */
+ * A parameter is walked three times, in chunks of fixed bounds whose sums are combined in order:
+ * squares of gradients and parameters; the size of the update; the update.  1 / sqrt(max(row * col
+ * / mean, eps1^2)) is min(1 / sqrt(row / mean) * 1 / sqrt(col), 1 / eps1), so the walks neither
+ * divide nor take roots but once for each row and column. */
 #include "optim.h"
 
 #include <float.h>
@@ -16,11 +18,13 @@ typedef struct factor_job {
   const ax_hyper *h;
   int64_t matrices, rows, cols; /* a vector: one matrix of one row, and factored is false */
   bool factored;
-  int64_t chunk_rows;           /* in a chunk of one matrix; chunks of small matrices hold `chunk_matrices` of them, whole */
+  /* in a chunk of one matrix; chunks of small matrices hold `chunk_matrices` of them, whole */
+  int64_t chunk_rows;
   int64_t chunk_matrices, chunks_each, chunks;
-  double weight, limit, mean_eps, sign, keep, step; /* of the new squares; 1 / eps1; eps1; for maximize; of p; of the update */
-  double *sums;                 /* chunk k: [2k] squares of p, [2k + 1] squares of the update */
-  void *col_sums;               /* a row of `cols` for each chunk */
+  /* of the new squares; 1 / eps1; eps1; for maximize; of p; of the update */
+  double weight, limit, mean_eps, sign, keep, step;
+  double *sums;                  /* chunk k: [2k] squares of p, [2k + 1] squares of the update */
+  void *col_sums;                /* a row of `cols` for each chunk */
   void *row_factor, *col_factor; /* 1 / sqrt of them: rows, cols of each matrix */
 } factor_job;
 
@@ -56,9 +60,14 @@ static void bounds(const factor_job *j, int64_t c, int64_t *first, int64_t *last
 static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
 {
   const size_t item = ax_dtype_size(dtype);
-  const double eps1 = h->eps1 >= 0 ? h->eps1 : dtype == AX_F32 ? FLT_EPSILON : DBL_EPSILON, step = (double)s->step;
+  const double eps1 = h->eps1 >= 0      ? h->eps1
+                      : dtype == AX_F32 ? FLT_EPSILON
+                                        : DBL_EPSILON,
+               step = (double)s->step;
   double squares = 0, moved = 0;
-  factor_job j = { .s = s, .h = h, .factored = s->rows > 0, .rows = s->rows ? s->rows : 1, .cols = s->rows ? s->cols : s->n };
+  factor_job j = {
+    .s = s, .h = h, .factored = s->rows > 0, .rows = s->rows ? s->rows : 1, .cols = s->rows ? s->cols : s->n
+  };
   size_t sums_bytes, cols_bytes, bytes;
   void *scratch;
   ax_status st;
@@ -72,7 +81,8 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
     j.chunk_rows = CHUNK;
   }
   j.chunks_each = (j.rows + j.chunk_rows - 1) / j.chunk_rows;
-  j.chunks = j.chunk_matrices > 1 ? (j.matrices + j.chunk_matrices - 1) / j.chunk_matrices : j.matrices * j.chunks_each;
+  j.chunks = j.chunk_matrices > 1 ? (j.matrices + j.chunk_matrices - 1) / j.chunk_matrices
+                                  : j.matrices * j.chunks_each;
   j.weight = pow(step, h->beta2_decay);
   j.mean_eps = eps1;
   j.limit = 1 / eps1;
@@ -92,7 +102,8 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
 
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? squares_f32 : squares_f64, &j);
   if (j.factored) {
-    if (j.chunks_each > 1) ax_cpu_for(j.matrices * j.cols, j.chunks * j.cols, dtype == AX_F32 ? columns_f32 : columns_f64, &j);
+    if (j.chunks_each > 1)
+      ax_cpu_for(j.matrices * j.cols, j.chunks * j.cols, dtype == AX_F32 ? columns_f32 : columns_f64, &j);
     ax_cpu_for(j.matrices, j.matrices * (j.rows + j.cols), dtype == AX_F32 ? factors_f32 : factors_f64, &j);
     ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? size_f32 : size_f64, &j);
   }
@@ -100,7 +111,8 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
     squares += j.sums[2 * c];
     moved += j.sums[2 * c + 1];
   }
-  j.step = fmax(h->eps2, sqrt(squares / (double)s->n)) * fmin(h->lr, 1 / sqrt(step)) / fmax(1, sqrt(moved / (double)s->n) / h->d);
+  j.step = fmax(h->eps2, sqrt(squares / (double)s->n)) * fmin(h->lr, 1 / sqrt(step)) /
+           fmax(1, sqrt(moved / (double)s->n) / h->d);
   if (squares != squares || moved != moved) j.step = NAN; /* fmax would pass over it */
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? update_f32 : update_f64, &j);
   ax_free(scratch, bytes);

@@ -1,4 +1,5 @@
-/* The walks of optim_adafactor.c for one element type: T, its suffix S, and SQRT.  Included once for each. */
+/* The walks of optim_adafactor.c for one element type: T, its suffix S, and SQRT.  Included once
+ * for each. */
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -7,7 +8,7 @@
 /* Sum of the squares of n elements, at most SUM_BLOCK of them. */
 static double NAME(squares_of_block)(const T *x, int64_t n)
 {
-  T lane[LANES] = {0};
+  T lane[LANES] = { 0 };
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
     AX_SIMD
@@ -24,7 +25,8 @@ static double NAME(squares_of_block)(const T *x, int64_t n)
 static double NAME(squares_of)(const T *x, int64_t n)
 {
   double sum = 0;
-  for (int64_t i = 0; i < n; i += SUM_BLOCK) sum += NAME(squares_of_block)(x + i, n - i < SUM_BLOCK ? n - i : SUM_BLOCK);
+  for (int64_t i = 0; i < n; i += SUM_BLOCK)
+    sum += NAME(squares_of_block)(x + i, n - i < SUM_BLOCK ? n - i : SUM_BLOCK);
   return sum;
 }
 
@@ -43,8 +45,8 @@ static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t co
 
 static T NAME(moved_to)(T old, double mean, double weight) { return old + (T)weight * ((T)mean - old); }
 
-/* First walk.  Factored: rows' means, and the squares of each column in the chunk; small matrices: columns' means, too.  Vectors:
- * the running mean, and the size of the update. */
+/* First walk.  Factored: rows' means, and the squares of each column in the chunk; small matrices:
+ * columns' means, too.  Vectors: the running mean, and the size of the update. */
 static void NAME(squares)(int64_t from, int64_t to, void *ud)
 {
   const factor_job *j = ud;
@@ -66,7 +68,8 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
         T u[SUM_BLOCK];
         AX_SIMD
         for (int64_t i = 0; i < n; i++) {
-          const T q = g[at + i], v = variance[at + i] + weight * (q * q - variance[at + i]), inverse = 1 / SQRT(v);
+          const T q = g[at + i], v = variance[at + i] + weight * (q * q - variance[at + i]),
+                  inverse = 1 / SQRT(v);
           variance[at + i] = v;
           u[i] = q * (inverse > limit ? limit : inverse);
         }
@@ -82,7 +85,8 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
       memset(col, 0, (size_t)cols * sizeof *col);
       for (int64_t r = lo; r < hi; r++) {
         T *mean = &row_var[m * rows + r];
-        *mean = NAME(moved_to)(*mean, NAME(row_squares)(g + base + r * cols, col, cols) / (double)cols, j->weight);
+        *mean = NAME(moved_to)(*mean, NAME(row_squares)(g + base + r * cols, col, cols) / (double)cols,
+                               j->weight);
       }
       sum += NAME(squares_of)(p + base + lo * cols, (hi - lo) * cols);
       if (lo == 0 && hi == rows)
@@ -103,7 +107,7 @@ static void NAME(columns)(int64_t from, int64_t to, void *ud)
   T *col_var = j->s->state[1];
 
   for (int64_t at = from; at < to;) {
-    double sum[SUM_BLOCK] = {0};
+    double sum[SUM_BLOCK] = { 0 };
     const int64_t m = at / cols, first = at % cols;
     int64_t n = cols - first < SUM_BLOCK ? cols - first : SUM_BLOCK;
     if (n > to - at) n = to - at;
@@ -112,7 +116,8 @@ static void NAME(columns)(int64_t from, int64_t to, void *ud)
       AX_SIMD
       for (int64_t i = 0; i < n; i++) sum[i] += (double)col[i];
     }
-    for (int64_t i = 0; i < n; i++) col_var[at + i] = NAME(moved_to)(col_var[at + i], sum[i] / (double)j->rows, j->weight);
+    for (int64_t i = 0; i < n; i++)
+      col_var[at + i] = NAME(moved_to)(col_var[at + i], sum[i] / (double)j->rows, j->weight);
     at += n;
   }
 }
@@ -151,7 +156,8 @@ static void NAME(size)(int64_t from, int64_t to, void *ud)
     bounds(j, c, &first, &last, &lo, &hi);
     for (int64_t m = first; m < last; m++)
       for (int64_t r = m * rows + lo; r < m * rows + hi; r++) {
-        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols, factor = row[r];
+        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols,
+                factor = row[r];
         for (int64_t at = 0; at < cols; at += SUM_BLOCK) {
           const int64_t n = cols - at < SUM_BLOCK ? cols - at : SUM_BLOCK;
           T u[SUM_BLOCK];
@@ -181,18 +187,17 @@ static void NAME(update)(int64_t from, int64_t to, void *ud)
     if (!j->factored) {
       const T *g = (const T *)j->s->grad + lo, *variance = (const T *)j->s->state[2] + lo;
       T *p = (T *)j->s->param + lo;
-      AX_OPTIM_EACH_(S, j->s, p, lo, hi - lo,
-        const T inverse = 1 / SQRT(variance[i]);
-        p[i] = keep * p[i] - step * (g[i] * (inverse > limit ? limit : inverse));)
+      AX_OPTIM_EACH_(S, j->s, p, lo, hi - lo, const T inverse = 1 / SQRT(variance[i]);
+                     p[i] = keep * p[i] - step * (g[i] * (inverse > limit ? limit : inverse));)
       continue;
     }
     for (int64_t m = first; m < last; m++)
       for (int64_t r = m * rows + lo; r < m * rows + hi; r++) {
-        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols, factor = row[r];
+        const T *g = (const T *)j->s->grad + r * cols, *col = (const T *)j->col_factor + m * cols,
+                factor = row[r];
         T *p = (T *)j->s->param + r * cols;
-        AX_OPTIM_EACH_(S, j->s, p, r * cols, cols,
-          const T by = factor * col[i];
-          p[i] = keep * p[i] - step * (g[i] * (by > limit ? limit : by));)
+        AX_OPTIM_EACH_(S, j->s, p, r * cols, cols, const T by = factor * col[i];
+                       p[i] = keep * p[i] - step * (g[i] * (by > limit ? limit : by));)
       }
   }
 }

@@ -1,14 +1,15 @@
 /* Optimizers that step by the gradient, its running mean, or the sign of that: SGD and Lion. */
 #include "optim.h"
 
-/* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, the first time b = g; p -= lr * b, or with
- * nesterov lr * (g + momentum * b). */
+/* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, the first
+ * time b = g; p -= lr * b, or with nesterov lr * (g + momentum * b). */
 #define SGD(S, T) \
   void ax_cpu_sgd_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
     T *p = (T *)s->param + at, *buf = AX_OPTIM_STATE(T, s, 0, at); \
     const T *grad = (const T *)s->grad + at; \
-    const T lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum; \
+    const T lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, \
+            momentum = (T)h->momentum; \
     if (!buf) { \
       AX_OPTIM_EACH(S, s, p, at, n, p[i] -= lr * (sign * grad[i] + decay * p[i]);) \
       return; \
@@ -19,28 +20,28 @@
       AX_SIMD \
       for (int64_t i = 0; i < n; i++) buf[i] = 0; /* it may hold anything, NaN included */ \
     } \
-    AX_OPTIM_EACH(S, s, p, at, n, \
-      const T g = sign * grad[i] + decay * p[i]; \
-      const T b = keep * buf[i] + add * g; \
-      buf[i] = b; \
-      p[i] -= lr * (from_grad * g + from_buf * b);) \
+    AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + decay * p[i]; \
+                  const T b = keep * buf[i] + add * g; buf[i] = b; \
+                  p[i] -= lr * (from_grad * g + from_buf * b);) \
   }
 SGD(f32, float)
 SGD(f64, double)
 
-/* Lion (Chen et al. 2023): p = (1 - lr * weight_decay) * p - lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) * g. */
+/* Lion (Chen et al. 2023): p = (1 - lr * weight_decay) * p - lr * sign(beta1 * m + (1 - beta1) *
+ * g); m = beta2 * m + (1 - beta2) * g. */
 #define LION(S, T) \
   void ax_cpu_lion_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
     T *p = (T *)s->param + at, *m = (T *)s->state[0] + at; \
     const T *grad = (const T *)s->grad + at; \
     const T lr = (T)h->lr, keep = (T)(1 - h->lr * h->weight_decay), sign = h->maximize ? -1 : 1; \
-    const T beta1 = (T)h->betas[0], w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], w2 = (T)(1 - h->betas[1]); \
-    AX_OPTIM_EACH(S, s, p, at, n, \
-      const T g = sign * grad[i]; \
-      const T c = beta1 * m[i] + w1 * g; \
-      m[i] = beta2 * m[i] + w2 * g; \
-      p[i] = keep * p[i] - (c > 0 ? lr : c < 0 ? -lr : c);) /* 0, or a NaN that must not go unseen */ \
+    const T beta1 = (T)h->betas[0], w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], \
+            w2 = (T)(1 - h->betas[1]); \
+    AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i]; const T c = beta1 * m[i] + w1 * g; \
+                  m[i] = beta2 * m[i] + w2 * g; \
+                  p[i] = keep * p[i] - (c > 0   ? lr \
+                                        : c < 0 ? -lr \
+                                                : c);) /* 0, or a NaN that must not go unseen */ \
   }
 LION(f32, float)
 LION(f64, double)

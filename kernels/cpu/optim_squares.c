@@ -1,4 +1,5 @@
-/* Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad and RMSprop. */
+/* Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad and
+ * RMSprop. */
 #include "optim.h"
 
 #define ADAGRAD(S, T, SQRT) \
@@ -8,56 +9,40 @@
     const T *grad = (const T *)s->grad + at; \
     const T sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, eps = (T)h->eps; \
     const T step = (T)(h->lr / (1 + ((double)s->step - 1) * h->lr_decay)); \
-    AX_OPTIM_EACH(S, s, p, at, n, \
-      const T g = sign * grad[i] + l2 * p[i]; \
-      const T b = sum[i] + g * g; \
-      sum[i] = b; \
-      p[i] -= step * g / (SQRT(b) + eps);) \
+    AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; const T b = sum[i] + g * g; \
+                  sum[i] = b; p[i] -= step * g / (SQRT(b) + eps);) \
   }
 ADAGRAD(f32, float, sqrtf)
 ADAGRAD(f64, double, sqrt)
 
-/* torch.optim.RMSprop: with `centered` the square of the mean gradient is taken from the mean square; with momentum the quotients go
- * into a buffer, and p loses lr times that. */
+/* torch.optim.RMSprop: with `centered` the square of the mean gradient is taken from the mean
+ * square; with momentum the quotients go into a buffer, and p loses lr times that. */
 #define RMSPROP(S, T, SQRT) \
   void ax_cpu_rmsprop_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
-    T *p = (T *)s->param + at, *v = (T *)s->state[0] + at, *mean = AX_OPTIM_STATE(T, s, 1, at), *buf = AX_OPTIM_STATE(T, s, 2, at); \
+    T *p = (T *)s->param + at, *v = (T *)s->state[0] + at, *mean = AX_OPTIM_STATE(T, s, 1, at), \
+      *buf = AX_OPTIM_STATE(T, s, 2, at); \
     const T *grad = (const T *)s->grad + at; \
-    const T sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, momentum = (T)h->momentum; \
+    const T sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, \
+            momentum = (T)h->momentum; \
     const T alpha = (T)h->alpha, w = (T)(1 - h->alpha); \
     if (mean && buf) \
-      AX_OPTIM_EACH(S, s, p, at, n, \
-        const T g = sign * grad[i] + l2 * p[i]; \
-        const T b = alpha * v[i] + w * g * g; \
-        const T c = mean[i] + w * (g - mean[i]); \
-        const T d = momentum * buf[i] + g / (SQRT(b - c * c) + eps); \
-        v[i] = b; \
-        mean[i] = c; \
-        buf[i] = d; \
-        p[i] -= lr * d;) \
+      AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; \
+                    const T b = alpha * v[i] + w * g * g; const T c = mean[i] + w * (g - mean[i]); \
+                    const T d = momentum * buf[i] + g / (SQRT(b - c * c) + eps); v[i] = b; mean[i] = c; \
+                    buf[i] = d; p[i] -= lr * d;) \
     else if (mean) \
-      AX_OPTIM_EACH(S, s, p, at, n, \
-        const T g = sign * grad[i] + l2 * p[i]; \
-        const T b = alpha * v[i] + w * g * g; \
-        const T c = mean[i] + w * (g - mean[i]); \
-        v[i] = b; \
-        mean[i] = c; \
-        p[i] -= lr * g / (SQRT(b - c * c) + eps);) \
+      AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; \
+                    const T b = alpha * v[i] + w * g * g; const T c = mean[i] + w * (g - mean[i]); v[i] = b; \
+                    mean[i] = c; p[i] -= lr * g / (SQRT(b - c * c) + eps);) \
     else if (buf) \
-      AX_OPTIM_EACH(S, s, p, at, n, \
-        const T g = sign * grad[i] + l2 * p[i]; \
-        const T b = alpha * v[i] + w * g * g; \
-        const T d = momentum * buf[i] + g / (SQRT(b) + eps); \
-        v[i] = b; \
-        buf[i] = d; \
-        p[i] -= lr * d;) \
+      AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; \
+                    const T b = alpha * v[i] + w * g * g; \
+                    const T d = momentum * buf[i] + g / (SQRT(b) + eps); v[i] = b; buf[i] = d; \
+                    p[i] -= lr * d;) \
     else \
-      AX_OPTIM_EACH(S, s, p, at, n, \
-        const T g = sign * grad[i] + l2 * p[i]; \
-        const T b = alpha * v[i] + w * g * g; \
-        v[i] = b; \
-        p[i] -= lr * g / (SQRT(b) + eps);) \
+      AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; \
+                    const T b = alpha * v[i] + w * g * g; v[i] = b; p[i] -= lr * g / (SQRT(b) + eps);) \
   }
 RMSPROP(f32, float, sqrtf)
 RMSPROP(f64, double, sqrt)

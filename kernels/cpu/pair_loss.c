@@ -1,5 +1,5 @@
-/* Losses of two tensors of one shape, element by element: the terms and their sum in one pass, and one pass for the gradient.  Sums run in
- * chunks whose bounds follow from the size alone. */
+/* Losses of two tensors of one shape, element by element: the terms and their sum in one pass, and
+ * one pass for the gradient.  Sums run in chunks whose bounds follow from the size alone. */
 #include "cpu.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ enum { MEAN, SUM, NONE, BATCHMEAN };
   } \
   static double name##_sum_##S(const T *left, const T *right, int64_t n, T p) \
   { \
-    T lane[LANES] = {0}; \
+    T lane[LANES] = { 0 }; \
     double sum = 0; \
     int64_t i = 0; \
     for (; i + LANES <= n; i += LANES) { \
@@ -42,7 +42,8 @@ enum { MEAN, SUM, NONE, BATCHMEAN };
     } \
     return sum + lane[0]; \
   } \
-  static void name##_back_##S(const T *g, int64_t step, T scale, const T *left, const T *right, int64_t n, T p, T *out) \
+  static void name##_back_##S(const T *g, int64_t step, T scale, const T *left, const T *right, int64_t n, \
+                              T p, T *out) \
   { \
     if (step) { \
       AX_SIMD \
@@ -92,8 +93,8 @@ typedef struct job {
   const char *x, *t, *g;
   int64_t g_step; /* 0 or 1 */
   char *out;
-  double *sums;  /* [chunks] where there is a sum */
-  bool found;    /* bce: an input outside 0..1 */
+  double *sums; /* [chunks] where there is a sum */
+  bool found;   /* bce: an input outside 0..1 */
 } job;
 
 /* n elements from element `at` on as floats: in place where they are floats, else in `run`. */
@@ -164,7 +165,13 @@ static ax_status loss(const ax_call *call, int kind)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const int64_t reduction = call->a->i[0], chunks = (x->numel + CHUNK - 1) / CHUNK;
-  job j = { .kind = kind, .dtype = (ax_dtype)x->dtype, .n = x->numel, .p = call->a->f[0], .x = ax_data(x), .t = ax_data(call->in[1]), .out = ax_data(y) };
+  job j = { .kind = kind,
+            .dtype = (ax_dtype)x->dtype,
+            .n = x->numel,
+            .p = call->a->f[0],
+            .x = ax_data(x),
+            .t = ax_data(call->in[1]),
+            .out = ax_data(y) };
   double few[64], sum = 0;
 
   if (kind == AX_PAIR_SMOOTH_L1 && j.p == 0) j.kind = AX_PAIR_L1;
@@ -178,7 +185,9 @@ static ax_status loss(const ax_call *call, int kind)
     ax_store_double((ax_dtype)y->dtype, ax_data(y), 0, reduction == SUM ? sum : sum * scale_of(reduction, x));
     if (j.sums != few) ax_mfree(j.sums);
   }
-  if (j.found) return ax_fail(AX_ERANGE, "binary_cross_entropy: an input lies outside 0..1; apply sigmoid first, or use binary_cross_entropy_with_logits");
+  if (j.found)
+    return ax_fail(AX_ERANGE, "binary_cross_entropy: an input lies outside 0..1; apply sigmoid first, or use "
+                              "binary_cross_entropy_with_logits");
   return AX_OK;
 }
 
@@ -188,7 +197,10 @@ ax_status ax_cpu_smooth_l1_loss(const ax_call *call) { return loss(call, AX_PAIR
 ax_status ax_cpu_huber_loss(const ax_call *call) { return loss(call, AX_PAIR_HUBER); }
 ax_status ax_cpu__bce_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE); }
 ax_status ax_cpu__bce_logits_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE_LOGITS); }
-ax_status ax_cpu_kl_div(const ax_call *call) { return loss(call, call->a->i[1] ? AX_PAIR_KL_LOG : AX_PAIR_KL); }
+ax_status ax_cpu_kl_div(const ax_call *call)
+{
+  return loss(call, call->a->i[1] ? AX_PAIR_KL_LOG : AX_PAIR_KL);
+}
 
 static void back_range(int64_t lo, int64_t hi, void *ud)
 {
@@ -198,11 +210,14 @@ static void back_range(int64_t lo, int64_t hi, void *ud)
   for (int64_t i = lo; i < hi; i += RUN) {
     const int64_t n = hi - i < RUN ? hi - i : RUN;
     if (j->dtype == AX_F64) {
-      in64[j->kind].back((const double *)j->g + i * j->g_step, j->g_step, j->scale, (const double *)j->x + i, (const double *)j->t + i, n, j->p, (double *)j->out + i);
+      in64[j->kind].back((const double *)j->g + i * j->g_step, j->g_step, j->scale, (const double *)j->x + i,
+                         (const double *)j->t + i, n, j->p, (double *)j->out + i);
       continue;
     }
-    const float *x = floats(j, j->x, i, n, left), *t = floats(j, j->t, i, n, right), *g = floats(j, j->g, i * j->g_step, j->g_step ? n : 1, gs);
-    if (j->dtype == AX_F32) in32[j->kind].back(g, j->g_step, (float)j->scale, x, t, n, (float)j->p, (float *)j->out + i);
+    const float *x = floats(j, j->x, i, n, left), *t = floats(j, j->t, i, n, right),
+                *g = floats(j, j->g, i * j->g_step, j->g_step ? n : 1, gs);
+    if (j->dtype == AX_F32)
+      in32[j->kind].back(g, j->g_step, (float)j->scale, x, t, n, (float)j->p, (float *)j->out + i);
     else {
       in32[j->kind].back(g, j->g_step, (float)j->scale, x, t, n, (float)j->p, out);
       ax_cpu_float_to_half(j->dtype, out, j->out + 2 * i, 2, n);
@@ -213,8 +228,16 @@ static void back_range(int64_t lo, int64_t hi, void *ud)
 ax_status ax_cpu__pair_loss_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1];
-  job j = { .kind = (int)call->a->i[0], .dtype = (ax_dtype)x->dtype, .n = x->numel, .p = call->a->f[0], .scale = scale_of(call->a->i[1], x),
-            .x = ax_data(x), .t = ax_data(call->in[2]), .g = ax_data(g), .g_step = call->a->i[1] == NONE, .out = ax_data(call->out[0]) };
+  job j = { .kind = (int)call->a->i[0],
+            .dtype = (ax_dtype)x->dtype,
+            .n = x->numel,
+            .p = call->a->f[0],
+            .scale = scale_of(call->a->i[1], x),
+            .x = ax_data(x),
+            .t = ax_data(call->in[2]),
+            .g = ax_data(g),
+            .g_step = call->a->i[1] == NONE,
+            .out = ax_data(call->out[0]) };
   if (j.kind == AX_PAIR_SMOOTH_L1 && j.p == 0) j.kind = AX_PAIR_L1;
   ax_cpu_for(x->numel, x->numel * 2, back_range, &j);
   return AX_OK;

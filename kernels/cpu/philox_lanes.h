@@ -1,5 +1,6 @@
-/* Philox blocks a vector at a time.  A compiler makes 64-bit products of the 32-bit ones, which are slow; processors have the instruction that
- * multiplies every other 32-bit lane, and two of them with some shifts do a round for all lanes. */
+/* Philox blocks a vector at a time.  A compiler makes 64-bit products of the 32-bit ones, which are
+ * slow; processors have the instruction that multiplies every other 32-bit lane, and two of them
+ * with some shifts do a round for all lanes. */
 #ifndef AX_CPU_PHILOX_LANES_H
 #define AX_CPU_PHILOX_LANES_H
 
@@ -38,12 +39,15 @@ AX_FN void ax_philox_product(ax_words x, ax_words m, ax_words *hi, ax_words *lo)
   *lo = ODD(W(slli_epi64)(odd, 32), even);
 }
 
-/* n blocks, a multiple of 16: block i has the key and draw of `p`, and the counter words low[i] and high[i].  Word r of it goes to wr[i]. */
-static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, const uint32_t *high, uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
+/* n blocks, a multiple of 16: block i has the key and draw of `p`, and the counter words low[i] and
+ * high[i].  Word r of it goes to wr[i]. */
+static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, const uint32_t *high,
+                                   uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
 {
   const ax_words m0 = W(set1_epi32)((int)0xD2511F53u), m1 = W(set1_epi32)((int)0xCD9E8D57u);
   for (int i = 0; i < n; i += (int)(sizeof(ax_words) / 4)) {
-    ax_words c0 = LOAD(low + i), c1 = LOAD(high + i), c2 = W(set1_epi32)((int)p.counter[2]), c3 = W(set1_epi32)((int)p.counter[3]);
+    ax_words c0 = LOAD(low + i), c1 = LOAD(high + i), c2 = W(set1_epi32)((int)p.counter[2]),
+             c3 = W(set1_epi32)((int)p.counter[3]);
     uint32_t k0 = p.key[0], k1 = p.key[1];
     for (int round = 0; round < 10; round++) {
       ax_words ah, al, bh, bl;
@@ -71,7 +75,8 @@ static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, cons
 
 #else
 
-static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, const uint32_t *high, uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
+static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, const uint32_t *high,
+                                   uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
 {
   for (int i = 0; i < n; i++) {
     uint32_t four[4];

@@ -1,5 +1,5 @@
-/* Arithmetic and functions, element by element.  The expressions stand in pointwise.h; here they meet the loops of simd.h, one for
- * each type that the op is defined for. */
+/* Arithmetic and functions, element by element.  The expressions stand in pointwise.h; here they
+ * meet the loops of simd.h, one for each type that the op is defined for. */
 #include "simd.h"
 
 #include "pointwise.h"
@@ -125,7 +125,7 @@ static bool any_large(const char *p, int64_t stride, int64_t n)
   int large = 0;
   if (stride == sizeof(float)) {
     const float *x = (const float *)p;
-    #pragma omp simd reduction(|:large)
+#pragma omp simd reduction(| : large)
     for (int64_t i = 0; i < n; i++) large |= !(fabsf(x[i]) <= AX_TRIG_LIMIT);
   } else
     for (int64_t i = 0; i < n; i++) large |= !(fabsf(*(const float *)(p + i * stride)) <= AX_TRIG_LIMIT);
@@ -157,13 +157,15 @@ TABLE(cos, FLOATS(cos))
 
 static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p63 ? (int64_t)v : INT64_MIN; }
 
-/* A NaN in x stays; a NaN as limit gives NaN everywhere, as in PyTorch; where min > max the result is max. */
+/* A NaN in x stays; a NaN as limit gives NaN everywhere, as in PyTorch; where min > max the result
+ * is max. */
 #define CLAMP(suffix, T, L, limit) \
   static void clamp_##suffix(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
     const double *f = ctx; \
     const L lo = limit(f[0]), hi = limit(f[1]); \
-    for (int64_t done = 0; done < n; done += 1024) { /* pieces: the limits stay in registers, the loop maker stays simple */ \
+    /* pieces: the limits stay in registers, the loop maker stays simple */ \
+    for (int64_t done = 0; done < n; done += 1024) { \
       const int64_t count = n - done < 1024 ? n - done : 1024; \
       const char *in = data[1] + done * stride[1]; \
       char *out = data[0] + done * stride[0]; \
@@ -197,7 +199,8 @@ ax_status ax_cpu_clamp(const ax_call *call)
 /* ---- pow: the common exponents are products and roots */
 
 AX_LOOP2(pow_any, float, float, ax_pow_f32(a, b))
-AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f)) /* what pow says for -infinity and -0 */
+/* what pow says for -infinity and -0 */
+AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f))
 AX_LOOP1(pow_one, float, float, x)
 AX_LOOP1(pow_cube, float, float, (x * x * x))
 AX_LOOP1(pow_minus_two, float, float, 1.0f / (x * x))
@@ -205,8 +208,14 @@ AX_LOOP1(pow_minus_two, float, float, 1.0f / (x * x))
 static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
 {
   const float b = *(const float *)data[2];
-  const ax_loop loop = stride[2] ? pow_any : b == 2.0f ? square_f32 : b == 0.5f ? pow_half : b == 1.0f ? pow_one :
-                       b == 3.0f ? pow_cube : b == -1.0f ? reciprocal_f32 : b == -2.0f ? pow_minus_two : pow_any;
+  const ax_loop loop = stride[2]    ? pow_any
+                       : b == 2.0f  ? square_f32
+                       : b == 0.5f  ? pow_half
+                       : b == 1.0f  ? pow_one
+                       : b == 3.0f  ? pow_cube
+                       : b == -1.0f ? reciprocal_f32
+                       : b == -2.0f ? pow_minus_two
+                                    : pow_any;
   loop(data, stride, n, ctx);
 }
 
@@ -230,7 +239,9 @@ FIND(zero_u8, uint8_t, x == 0)
 ax_status ax_cpu_remainder(const ax_call *call)
 {
   static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(remainder), INTS(remainder) };
-  static const ax_loop zeros[AX_DTYPE_COUNT] = { [AX_I64] = zero_i64, [AX_I32] = zero_i32, [AX_U8] = zero_u8 };
+  static const ax_loop zeros[AX_DTYPE_COUNT] = {
+    [AX_I64] = zero_i64, [AX_I32] = zero_i32, [AX_U8] = zero_u8
+  };
   const ax_loop zero = zeros[call->iter->op[1].dtype];
 
   if (zero) {
@@ -249,10 +260,13 @@ ax_status ax_cpu_pow(const ax_call *call)
   static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow) };
   const ax_operand *exponent = &call->iter->op[2];
 
-  if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) { /* a number, as in PyTorch; a tensor truncates instead */
-    const int64_t b = exponent->dtype == AX_I64 ? *(const int64_t *)exponent->data : *(const int32_t *)exponent->data;
+  /* a number, as in PyTorch; a tensor truncates instead */
+  if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) {
+    const int64_t b =
+        exponent->dtype == AX_I64 ? *(const int64_t *)exponent->data : *(const int32_t *)exponent->data;
     if (exponent->dtype != AX_U8 && exponent->dtype != AX_BOOL && b < 0)
-      return ax_fail(AX_ERANGE, "pow: integers to the power %lld, a negative number: convert the tensor to float first",
+      return ax_fail(AX_ERANGE,
+                     "pow: integers to the power %lld, a negative number: convert the tensor to float first",
                      (long long)b);
   }
   return ax_cpu_pointwise(call, loops, 1, NULL);

@@ -1,4 +1,5 @@
-/* Pooling: windows of channels-last images, so that the innermost loops run along the channels.  Half types go through float32. */
+/* Pooling: windows of channels-last images, so that the innermost loops run along the channels.
+ * Half types go through float32. */
 #include "cpu.h"
 
 #include <math.h>
@@ -120,15 +121,17 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
 POOL(f32, float)
 POOL(f64, double)
 
-/* `count` pieces of work; big, small: the tensors before and after pooling, of which `from` is read and `to` written. */
-static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor *small, const ax_tensor *from, const ax_tensor *to, const ax_tensor *index,
-                     int64_t count, ax_range_fn f32, ax_range_fn f64)
+/* `count` pieces of work; big, small: the tensors before and after pooling, of which `from` is read
+ * and `to` written. */
+static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor *small, const ax_tensor *from,
+                     const ax_tensor *to, const ax_tensor *index, int64_t count, ax_range_fn f32,
+                     ax_range_fn f64)
 {
   const ax_dtype type = (ax_dtype)from->dtype;
   const bool half = type == AX_F16 || type == AX_BF16;
   const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float);
-  job j = { call->a->i, big->shape[0], big->shape[1], big->shape[2], big->shape[3], small->shape[2], small->shape[3], ax_data(from), ax_data(to),
-            index ? ax_data(index) : NULL };
+  job j = { call->a->i,      big->shape[0],   big->shape[1], big->shape[2], big->shape[3],
+            small->shape[2], small->shape[3], ax_data(from), ax_data(to),   index ? ax_data(index) : NULL };
   void *wide = NULL;
 
   if (to->numel == 0) return AX_OK;
@@ -139,7 +142,8 @@ static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor 
     j.from = wide;
     j.to = (float *)wide + from->numel;
   }
-  if (big->numel == 0 || small->numel == 0) memset(j.to, 0, (size_t)to->numel * (type == AX_F64 ? sizeof(double) : sizeof(float)));
+  if (big->numel == 0 || small->numel == 0)
+    memset(j.to, 0, (size_t)to->numel * (type == AX_F64 ? sizeof(double) : sizeof(float)));
   else ax_cpu_for(count, big->numel, type == AX_F64 ? f64 : f32, &j);
   if (half) {
     ax_cpu_float_to_half(type, j.to, ax_data(to), 2, to->numel);

@@ -1,5 +1,6 @@
-/* Random fills, dropout, permutations, arange.  Which words feed which element is philox.h's business; here they come in blocks of 1024,
- * so that generating and using them are vector loops. */
+/* Random fills, dropout, permutations, arange.  Which words feed which element is philox.h's
+ * business; here they come in blocks of 1024, so that generating and using them are vector
+ * loops. */
 #include "cpu.h"
 
 #include <string.h>
@@ -21,7 +22,8 @@ static void words(const ax_attrs *a, int64_t first, int64_t blocks, uint32_t *ou
 {
   const uint64_t seed = a->rng.seed, stream = a->rng.stream, draw = a->rng.draw;
   AX_SIMD
-  for (int64_t b = 0; b < blocks; b++) ax_philox_run(ax_philox_at(seed, stream, draw, (uint64_t)(first + b)), out + 4 * b);
+  for (int64_t b = 0; b < blocks; b++)
+    ax_philox_run(ax_philox_at(seed, stream, draw, (uint64_t)(first + b)), out + 4 * b);
 }
 
 /* Block p: its first element, and how many it has; then the words for n elements from lo on. */
@@ -43,7 +45,11 @@ static void put_floats(const job *j, int64_t lo, int64_t n, const float *v)
 static ax_status fill(const ax_call *call, ax_range_fn fn, bool floats_only)
 {
   const ax_tensor *y = call->out[0];
-  job j = { .a = call->a, .dtype = (ax_dtype)y->dtype, .n = y->numel, .in = call->n_in ? ax_data(call->in[0]) : NULL, .out = ax_data(y) };
+  job j = { .a = call->a,
+            .dtype = (ax_dtype)y->dtype,
+            .n = y->numel,
+            .in = call->n_in ? ax_data(call->in[0]) : NULL,
+            .out = ax_data(y) };
 
   if (floats_only && !ax_is_float(j.dtype)) return ax_cpu_no_dtype(call->op, j.dtype);
   if (j.n) ax_cpu_for((j.n + BLOCK - 1) / BLOCK, j.n * 2, fn, &j);
@@ -98,7 +104,8 @@ static void normal_range(int64_t from, int64_t until, void *ud)
       double *y = (double *)j->out + lo, first, second;
       words64(j, lo, n, w);
       for (int64_t i = 0; i < n; i += 2) {
-        ax_normal_f64(ax_word64(w[2 * i], w[2 * i + 1]), ax_word64(w[2 * i + 2], w[2 * i + 3]), &first, &second);
+        ax_normal_f64(ax_word64(w[2 * i], w[2 * i + 1]), ax_word64(w[2 * i + 2], w[2 * i + 3]), &first,
+                      &second);
         y[i] = mean + first * std;
         if (i + 1 < n) y[i + 1] = mean + second * std;
       }
@@ -133,7 +140,8 @@ static void randint_range(int64_t from, int64_t until, void *ud)
     const int64_t n = block_bounds(j, p, &lo);
     words64(j, lo, n, w);
     for (int64_t i = 0; i < n; i++)
-      ax_store_int(j->dtype, j->out, lo + i, (int64_t)(low + ax_uniform_int(ax_word64(w[2 * i], w[2 * i + 1]), range)));
+      ax_store_int(j->dtype, j->out, lo + i,
+                   (int64_t)(low + ax_uniform_int(ax_word64(w[2 * i], w[2 * i + 1]), range)));
   }
 }
 
@@ -141,20 +149,26 @@ ax_status ax_cpu__randint(const ax_call *call)
 {
   const int64_t low = call->a->i[0], high = call->a->i[1];
   if (low >= high)
-    return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld", (long long)low, (long long)high);
+    return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld",
+                   (long long)low, (long long)high);
   return fill(call, randint_range, false);
 }
 
-typedef struct keyed { uint64_t key; int64_t at; } keyed;
+typedef struct keyed {
+  uint64_t key;
+  int64_t at;
+} keyed;
 
-/* 0 .. n-1 in the order of n random keys (of equal ones, the first comes first).  Keys are spread evenly, so n buckets by key
- * hold about one each: distributing them and tidying up neighbours takes linear time. */
+/* 0 .. n-1 in the order of n random keys (of equal ones, the first comes first).  Keys are spread
+ * evenly, so n buckets by key hold about one each: distributing them and tidying up neighbours
+ * takes linear time. */
 ax_status ax_cpu__randperm(const ax_call *call)
 {
   const ax_tensor *y = call->out[0];
   const int64_t n = y->numel;
   const ax_dtype d = (ax_dtype)y->dtype;
-  const size_t key_bytes = (size_t)n * sizeof(uint64_t), start_bytes = (size_t)(n + 1) * sizeof(int64_t), item_bytes = (size_t)n * sizeof(keyed);
+  const size_t key_bytes = (size_t)n * sizeof(uint64_t), start_bytes = (size_t)(n + 1) * sizeof(int64_t),
+               item_bytes = (size_t)n * sizeof(keyed);
   uint64_t *key = NULL;
   int64_t *start = NULL;
   keyed *item = NULL;
@@ -203,16 +217,19 @@ static void arange_range(int64_t from, int64_t until, void *ud)
   if (j->dtype == AX_F32)
     for (int64_t i = from * BLOCK; i < hi; i++) ((float *)j->out)[i] = (float)(start + (double)i * step);
   else if (ax_is_float(j->dtype))
-    for (int64_t i = from * BLOCK; i < hi; i++) ax_store_double(j->dtype, j->out, i, start + (double)i * step);
+    for (int64_t i = from * BLOCK; i < hi; i++)
+      ax_store_double(j->dtype, j->out, i, start + (double)i * step);
   else {
     const uint64_t first = (uint64_t)(int64_t)start, by = (uint64_t)(int64_t)step;
-    for (int64_t i = from * BLOCK; i < hi; i++) ax_store_int(j->dtype, j->out, i, (int64_t)(first + (uint64_t)i * by));
+    for (int64_t i = from * BLOCK; i < hi; i++)
+      ax_store_int(j->dtype, j->out, i, (int64_t)(first + (uint64_t)i * by));
   }
 }
 
 ax_status ax_cpu__arange(const ax_call *call) { return fill(call, arange_range, false); }
 
-/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words again */
+/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words
+ * again */
 
 static void dropout_range(int64_t from, int64_t until, void *ud)
 {

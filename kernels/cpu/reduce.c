@@ -1,5 +1,6 @@
-/* sum, mean, any, all.  float32 and the half types add in float32 over short runs and in float64 above that: as accurate as a
- * float64 sum for practical purposes, at the speed of float32.  Integers add in int64 and wrap around. */
+/* sum, mean, any, all.  float32 and the half types add in float32 over short runs and in float64
+ * above that: as accurate as a float64 sum for practical purposes, at the speed of float32.
+ * Integers add in int64 and wrap around. */
 #include "reduce.h"
 
 #include <string.h>
@@ -24,7 +25,9 @@ void ax_cpu_split(const ax_iter *it, ax_split *s)
     to->count *= it->shape[d];
   }
   s->width = s->columns ? s->kept.shape[s->kept.n - 1] : 1;
-  s->tiles = !s->columns ? s->kept.count : s->width ? s->kept.count / s->width * ((s->width + AX_TILE - 1) / AX_TILE) : 0;
+  s->tiles = !s->columns ? s->kept.count
+             : s->width  ? s->kept.count / s->width * ((s->width + AX_TILE - 1) / AX_TILE)
+                         : 0;
   s->chunks = 1;
   if (s->tiles > 0 && s->tiles < 16 && s->work >= 2 * AX_CHUNK) {
     s->chunks = s->work / AX_CHUNK < AX_PIECES / s->tiles ? s->work / AX_CHUNK : AX_PIECES / s->tiles;
@@ -56,11 +59,15 @@ ax_group ax_cpu_group(const ax_split *s, int64_t t)
 
 /* ---- the innermost loops.  A total is the bits of a double or of an int64_t. */
 
-typedef union total { double d; int64_t i; } total;
+typedef union total {
+  double d;
+  int64_t i;
+} total;
 /* *to += the sum of n elements. */
 typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, total *to);
 /* to[j] += column j of `rows` rows; row r starts at p + at[r]. */
-typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, total *to);
+typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows,
+                          total *to);
 
 #define RUN 512 /* elements that are added in float32 */
 
@@ -68,7 +75,7 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 #define LANES 32
 static inline float sum_run(const float *p, int64_t n)
 {
-  float lane[LANES] = {0}, s = 0;
+  float lane[LANES] = { 0 }, s = 0;
   int64_t i = 0;
 
   if (n >= LANES) {
@@ -86,7 +93,8 @@ static inline float sum_run(const float *p, int64_t n)
 static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
 {
   if (stride == sizeof(float)) {
-    for (int64_t i = 0; i < n; i += RUN) to->d += (double)sum_run((const float *)p + i, n - i < RUN ? n - i : RUN);
+    for (int64_t i = 0; i < n; i += RUN)
+      to->d += (double)sum_run((const float *)p + i, n - i < RUN ? n - i : RUN);
     return;
   }
   for (int64_t i = 0; i < n; i++) to->d += (double)*(const float *)(p + i * stride);
@@ -107,7 +115,7 @@ ROW_HALF(bf16, AX_BF16)
 
 static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
 {
-  double lane[8] = {0};
+  double lane[8] = { 0 };
   int64_t i = 0;
 
   if (stride == sizeof(double)) {
@@ -142,27 +150,28 @@ static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
 
 /* Rows come in blocks of at most 64, so that float32 sums stay short. */
 #define COLUMNS_BEGIN(name, A) \
-  static void column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, total *to) \
+  static void column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
+                            total *to) \
   { \
-    A sum[AX_TILE] = {0}; \
+    A sum[AX_TILE] = { 0 }; \
     for (int64_t r = 0; r < rows; r++) { \
       const char *row = p + at[r];
 #define COLUMNS_ADD(T, expr) \
-      if (stride == sizeof(T)) { \
-        const T *v = (const T *)row; \
-        AX_SIMD \
-        for (int64_t j = 0; j < n; j++) { \
-          const T x = v[j]; \
-          sum[j] += expr; \
-        } \
-      } else \
-        for (int64_t j = 0; j < n; j++) { \
-          const T x = *(const T *)(row + j * stride); \
-          sum[j] += expr; \
-        }
-#define COLUMNS_END(field, type) \
+  if (stride == sizeof(T)) { \
+    const T *v = (const T *)row; \
+    AX_SIMD \
+    for (int64_t j = 0; j < n; j++) { \
+      const T x = v[j]; \
+      sum[j] += expr; \
     } \
-    for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
+  } else \
+    for (int64_t j = 0; j < n; j++) { \
+      const T x = *(const T *)(row + j * stride); \
+      sum[j] += expr; \
+    }
+#define COLUMNS_END(field, type) \
+  } \
+  for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
   }
 
 #define COLUMNS(name, T, from, expr, field, type) \
@@ -191,7 +200,10 @@ INT_PAIR(count_f64, double, x != 0)
 
 /* ---- driver */
 
-typedef struct adder { row_fn row; column_fn column; } adder;
+typedef struct adder {
+  row_fn row;
+  column_fn column;
+} adder;
 typedef enum finish { SUM, MEAN, ANY, ALL } finish;
 
 typedef struct job {
@@ -199,7 +211,7 @@ typedef struct job {
   adder add;
   finish what;
   bool integral, accumulate; /* totals are integers; the result is added to */
-  total *partial; /* [chunks][results] when there is more than one chunk */
+  total *partial;            /* [chunks][results] when there is more than one chunk */
 } job;
 
 /* Adds reduced positions [lo, hi) of a group into to[0 .. g->n). */
@@ -234,7 +246,7 @@ static void put(const job *j, char *out, total t)
   if (j->what == ANY || j->what == ALL) {
     *(uint8_t *)out = j->what == ANY ? t.i > 0 : t.i == count;
   } else if (j->s.to == AX_I64) {
-    *(int64_t *)out = (int64_t)((uint64_t)t.i + (j->accumulate ? (uint64_t)*(int64_t *)out : 0));
+    *(int64_t *)out = (int64_t)((uint64_t)t.i + (j->accumulate ? (uint64_t) * (int64_t *)out : 0));
   } else {
     double v = j->integral ? (double)t.i : t.d;
     if (j->what == MEAN) v = v / (double)count;
@@ -294,17 +306,24 @@ static ax_status reduce(const ax_call *call, const adder *adders, finish what)
   return AX_OK;
 }
 
-#define ADDER(name) { row_##name, column_##name }
+#define ADDER(name) \
+  { \
+    row_##name, column_##name \
+  }
 static const adder sums[AX_DTYPE_COUNT] = {
   [AX_F32] = ADDER(f32), [AX_F64] = ADDER(f64), [AX_F16] = ADDER(f16), [AX_BF16] = ADDER(bf16),
-  [AX_I64] = ADDER(i64), [AX_I32] = ADDER(i32), [AX_U8] = ADDER(u8), [AX_BOOL] = ADDER(count_1),
+  [AX_I64] = ADDER(i64), [AX_I32] = ADDER(i32), [AX_U8] = ADDER(u8),   [AX_BOOL] = ADDER(count_1),
 };
 static const adder means[AX_DTYPE_COUNT] = {
-  [AX_F32] = ADDER(f32), [AX_F64] = ADDER(f64), [AX_F16] = ADDER(f16), [AX_BF16] = ADDER(bf16),
+  [AX_F32] = ADDER(f32),
+  [AX_F64] = ADDER(f64),
+  [AX_F16] = ADDER(f16),
+  [AX_BF16] = ADDER(bf16),
 };
 static const adder counts[AX_DTYPE_COUNT] = {
-  [AX_F32] = ADDER(count_f32), [AX_F64] = ADDER(count_f64), [AX_F16] = ADDER(count_2), [AX_BF16] = ADDER(count_2),
-  [AX_I64] = ADDER(count_8), [AX_I32] = ADDER(count_4), [AX_U8] = ADDER(count_1), [AX_BOOL] = ADDER(count_1),
+  [AX_F32] = ADDER(count_f32), [AX_F64] = ADDER(count_f64), [AX_F16] = ADDER(count_2),
+  [AX_BF16] = ADDER(count_2),  [AX_I64] = ADDER(count_8),   [AX_I32] = ADDER(count_4),
+  [AX_U8] = ADDER(count_1),    [AX_BOOL] = ADDER(count_1),
 };
 
 ax_status ax_cpu_sum(const ax_call *call) { return reduce(call, sums, SUM); }

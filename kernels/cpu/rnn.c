@@ -1,8 +1,9 @@
-/* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the recurrent weight, one pointwise pass over the
- * step's gates.  Half types are widened once and computed in float32.
+/* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the
+ * recurrent weight, one pointwise pass over the step's gates.  Half types are widened once and
+ * computed in float32.
  *
- * Step t of a packed batch has sizes[t] sequences, fewer and fewer: its rows follow those of the steps before, and the state's first rows are
- * those that go on. */
+ * Step t of a packed batch has sizes[t] sequences, fewer and fewer: its rows follow those of the
+ * steps before, and the state's first rows are those that go on. */
 #include "gemm.h"
 
 #include "rnn_rows.h"
@@ -11,7 +12,12 @@
 
 /* ---- operands: as they are, or widened to the type that is computed in */
 
-typedef struct operand { const ax_tensor *t; void *data; size_t bytes; bool result; } operand;
+typedef struct operand {
+  const ax_tensor *t;
+  void *data;
+  size_t bytes;
+  bool result;
+} operand;
 typedef struct job {
   ax_dtype dtype; /* that is computed in */
   operand list[12];
@@ -36,8 +42,9 @@ static void *open_operand(job *j, const ax_tensor *t, bool result)
 static const void *read_from(job *j, const ax_tensor *t) { return open_operand(j, t, false); }
 static void *write_to(job *j, const ax_tensor *t) { return open_operand(j, t, true); }
 
-/* bfloat16 where the processor multiplies it: products take the state and the weight as they are and add up in float32; only what is
- * pointwise is widened.  Elsewhere (and for float16) all is widened, weights once for all steps. */
+/* bfloat16 where the processor multiplies it: products take the state and the weight as they are
+ * and add up in float32; only what is pointwise is widened.  Elsewhere (and for float16) all is
+ * widened, weights once for all steps. */
 static bool can_multiply(const ax_tensor *w)
 {
   static _Thread_local int known = -1; /* asked once, with a product of some size */
@@ -45,7 +52,15 @@ static bool can_multiply(const ax_tensor *w)
   if (known < 0) {
     static const uint16_t a[32 * 32], b[32 * 32];
     float c[32 * 32];
-    const ax_gemm g = { .dtype = AX_BF16, .batch = 1, .m = 32, .n = 32, .k = 32, .a = { 0, 32, 1 }, .b = { 0, 1, 32 }, .c = { 0, 32 }, .wide = 1 };
+    const ax_gemm g = { .dtype = AX_BF16,
+                        .batch = 1,
+                        .m = 32,
+                        .n = 32,
+                        .k = 32,
+                        .a = { 0, 32, 1 },
+                        .b = { 0, 1, 32 },
+                        .c = { 0, 32 },
+                        .wide = 1 };
     bool done = false;
     known = ax_dnnl_gemm(&g, a, b, NULL, c, &done) == AX_OK && done;
   }
@@ -67,7 +82,8 @@ static ax_status finish(job *j)
 {
   for (int k = 0; k < j->n; k++) {
     operand *o = &j->list[k];
-    if (o->result && j->st == AX_OK) ax_cpu_float_to_half((ax_dtype)o->t->dtype, o->data, ax_data(o->t), 2, o->t->numel);
+    if (o->result && j->st == AX_OK)
+      ax_cpu_float_to_half((ax_dtype)o->t->dtype, o->data, ax_data(o->t), 2, o->t->numel);
     ax_free(o->data, o->bytes);
   }
   return j->st;
@@ -82,8 +98,13 @@ ax_status ax_cpu__lstm_gates(const ax_call *call)
   const ax_tensor *c0 = call->in[2];
   const int64_t hidden = c0->shape[c0->ndim - 1];
   job j = begin(c0);
-  cells p = { .hidden = hidden, .gx = read_from(&j, call->in[0]), .gh = read_from(&j, call->in[1]), .before = read_from(&j, c0),
-              .h = write_to(&j, call->out[0]), .state = write_to(&j, call->out[1]), .gates = write_to(&j, call->out[2]) };
+  cells p = { .hidden = hidden,
+              .gx = read_from(&j, call->in[0]),
+              .gh = read_from(&j, call->in[1]),
+              .before = read_from(&j, c0),
+              .h = write_to(&j, call->out[0]),
+              .state = write_to(&j, call->out[1]),
+              .gates = write_to(&j, call->out[2]) };
   if (j.st == AX_OK && c0->numel) run_rows(j.dtype, LSTM, c0->numel / hidden, &p);
   return finish(&j);
 }
@@ -103,8 +124,12 @@ ax_status ax_cpu__lstm_gates_backward(const ax_call *call)
   const int64_t hidden = c0->shape[c0->ndim - 1];
   job j = begin(c0);
   const void *gh = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]);
-  cells p = { .hidden = hidden, .gates = (void *)read_from(&j, call->in[2]), .before = read_from(&j, c0), .now = read_from(&j, call->in[4]),
-              .dgx = write_to(&j, call->out[0]), .dc = write_to(&j, call->out[1]) };
+  cells p = { .hidden = hidden,
+              .gates = (void *)read_from(&j, call->in[2]),
+              .before = read_from(&j, c0),
+              .now = read_from(&j, call->in[4]),
+              .dgx = write_to(&j, call->out[0]),
+              .dc = write_to(&j, call->out[1]) };
   p.dh = gh ? (void *)gh : scratch(&j, c0->numel);
   if (!gh) copy_or_zero(&j, p.dh, NULL, c0->numel);
   copy_or_zero(&j, p.dc, gc, c0->numel);
@@ -117,8 +142,12 @@ ax_status ax_cpu__gru_gates(const ax_call *call)
   const ax_tensor *h0 = call->in[2];
   const int64_t hidden = h0->shape[h0->ndim - 1];
   job j = begin(h0);
-  cells p = { .hidden = hidden, .gx = read_from(&j, call->in[0]), .gh = read_from(&j, call->in[1]), .before = read_from(&j, h0),
-              .h = write_to(&j, call->out[0]), .gates = write_to(&j, call->out[1]) };
+  cells p = { .hidden = hidden,
+              .gx = read_from(&j, call->in[0]),
+              .gh = read_from(&j, call->in[1]),
+              .before = read_from(&j, h0),
+              .h = write_to(&j, call->out[0]),
+              .gates = write_to(&j, call->out[1]) };
   if (j.st == AX_OK && h0->numel) run_rows(j.dtype, GRU, h0->numel / hidden, &p);
   return finish(&j);
 }
@@ -129,8 +158,12 @@ ax_status ax_cpu__gru_gates_backward(const ax_call *call)
   const int64_t hidden = h0->shape[h0->ndim - 1];
   job j = begin(h0);
   const void *g = read_from(&j, call->in[0]);
-  cells p = { .hidden = hidden, .gates = (void *)read_from(&j, call->in[1]), .before = read_from(&j, h0), .dgx = write_to(&j, call->out[0]),
-              .dgh = write_to(&j, call->out[1]), .dh = write_to(&j, call->out[2]) };
+  cells p = { .hidden = hidden,
+              .gates = (void *)read_from(&j, call->in[1]),
+              .before = read_from(&j, h0),
+              .dgx = write_to(&j, call->out[0]),
+              .dgh = write_to(&j, call->out[1]),
+              .dh = write_to(&j, call->out[2]) };
   copy_or_zero(&j, p.dh, g, h0->numel);
   if (j.st == AX_OK && h0->numel) run_rows(j.dtype, GRU_BACK, h0->numel / hidden, &p);
   return finish(&j);
@@ -139,20 +172,24 @@ ax_status ax_cpu__gru_gates_backward(const ax_call *call)
 /* ---- layers */
 
 typedef struct sequence {
-  int64_t steps, rows, batch, hidden, gates; /* rows of all steps; of the first one; widths of the state and of the gates */
-  const int64_t *sizes;                      /* sequences in each step; NULL: always `batch` */
+  /* rows of all steps; of the first one; widths of the state and of the gates */
+  int64_t steps, rows, batch, hidden, gates;
+  const int64_t *sizes; /* sequences in each step; NULL: always `batch` */
   bool reverse;
 } sequence;
 
 static int64_t size_at(const sequence *s, int64_t t) { return s->sizes ? s->sizes[t] : s->batch; }
 
 /* x: something that lies as y does.  Checks what only the numbers in `sizes` tell. */
-static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w, const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
+static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
+                                const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
   const char *name = ax_ops[call->op].name;
   int64_t sum = 0;
 
-  *s = (sequence){ .batch = h->shape[0], .hidden = h->shape[1], .gates = w ? w->shape[0] : 0, .reverse = reverse };
+  *s = (sequence){
+    .batch = h->shape[0], .hidden = h->shape[1], .gates = w ? w->shape[0] : 0, .reverse = reverse
+  };
   if (!sizes) {
     s->steps = x->shape[0];
     s->rows = x->shape[0] * x->shape[1];
@@ -161,24 +198,35 @@ static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const a
   s->sizes = ax_data(sizes);
   s->steps = sizes->shape[0];
   s->rows = x->shape[0];
-  if (reverse) return ax_fail(AX_EINVAL, "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
+  if (reverse)
+    return ax_fail(
+        AX_EINVAL,
+        "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
   for (int64_t t = 0; t < s->steps; t++) {
-    if (s->sizes[t] < 1 || s->sizes[t] > (t ? s->sizes[t - 1] : s->batch) || (t == 0 && s->sizes[0] != s->batch))
-      return ax_fail(AX_EINVAL, "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name, (long long)s->batch,
-                     (long long)t + 1, (long long)s->sizes[t]);
+    if (s->sizes[t] < 1 || s->sizes[t] > (t ? s->sizes[t - 1] : s->batch) ||
+        (t == 0 && s->sizes[0] != s->batch))
+      return ax_fail(AX_EINVAL,
+                     "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name,
+                     (long long)s->batch, (long long)t + 1, (long long)s->sizes[t]);
     sum += s->sizes[t];
   }
-  if (sum != s->rows) return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum, (long long)s->rows);
+  if (sum != s->rows)
+    return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum,
+                   (long long)s->rows);
   return AX_OK;
 }
 
 /* A walk over the steps, in order or backward. */
-typedef struct walk { int64_t t, at, n, former; } walk; /* step, its first row, its rows; the first row of the one before in time, -1: none */
+/* step, its first row, its rows; the first row of the one before in time, -1: none */
+typedef struct walk {
+  int64_t t, at, n, former;
+} walk;
 
 static bool walk_next(const sequence *s, bool backward, walk *w)
 {
   const bool down = s->reverse != backward;
-  if (w->t < 0) *w = (walk){ .t = down ? s->steps - 1 : 0, .at = down ? s->rows - size_at(s, s->steps - 1) : 0 };
+  if (w->t < 0)
+    *w = (walk){ .t = down ? s->steps - 1 : 0, .at = down ? s->rows - size_at(s, s->steps - 1) : 0 };
   else if (down) {
     if (--w->t < 0) return false;
     w->at -= size_at(s, w->t);
@@ -195,7 +243,11 @@ static bool walk_next(const sequence *s, bool backward, walk *w)
 #define AT(p, row, width) ((char *)(p) + size * (row) * (width))
 
 /* One sequence: oneDNN takes three times as long as w needs to be read for a row times w^T. */
-typedef struct one_sequence { int64_t hidden; const void *h, *w, *bias; void *to; } one_sequence;
+typedef struct one_sequence {
+  int64_t hidden;
+  const void *h, *w, *bias;
+  void *to;
+} one_sequence;
 #define ONE(S, T) \
   static void one_##S(int64_t lo, int64_t hi, void *ud) \
   { \
@@ -204,8 +256,7 @@ typedef struct one_sequence { int64_t hidden; const void *h, *w, *bias; void *to
     for (int64_t r = lo; r < hi; r++) { \
       const T *w = (const T *)v->w + r * v->hidden; \
       T sum = 0; \
-      _Pragma("omp simd reduction(+:sum)") \
-      for (int64_t k = 0; k < v->hidden; k++) sum += w[k] * h[k]; \
+      _Pragma("omp simd reduction(+:sum)") for (int64_t k = 0; k < v->hidden; k++) sum += w[k] * h[k]; \
       ((T *)v->to)[r] = sum + (v->bias ? ((const T *)v->bias)[r] : 0); \
     } \
   }
@@ -213,29 +264,54 @@ ONE(f32, float)
 ONE(f64, double)
 
 /* to (n, gates) = h (n, H) w^T + bias; h and w of type d */
-static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const void *h, const void *w, const void *bias, void *to)
+static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const void *h, const void *w,
+                              const void *bias, void *to)
 {
   if (n == 1 && d != AX_BF16) {
     one_sequence v = { s->hidden, h, w, bias, to };
     ax_cpu_for(s->gates, s->gates * s->hidden / 4, d == AX_F64 ? one_f64 : one_f32, &v);
     return AX_OK;
   }
-  const ax_gemm g = { .dtype = d, .batch = 1, .m = n, .n = s->gates, .k = s->hidden, .a = { 0, s->hidden, 1 }, .b = { 0, 1, s->hidden },
-                      .c = { 0, s->gates }, .bias = bias != NULL, .wide = d == AX_BF16, .wide_bias = bias && d == AX_BF16 };
+  const ax_gemm g = { .dtype = d,
+                      .batch = 1,
+                      .m = n,
+                      .n = s->gates,
+                      .k = s->hidden,
+                      .a = { 0, s->hidden, 1 },
+                      .b = { 0, 1, s->hidden },
+                      .c = { 0, s->gates },
+                      .bias = bias != NULL,
+                      .wide = d == AX_BF16,
+                      .wide_bias = bias && d == AX_BF16 };
   return ax_cpu_product(&g, h, w, bias, to);
 }
 
 /* to (n, H) = dg (n, gates) w, or += */
-static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, const void *dg, const void *w, bool add, void *to)
+static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, const void *dg, const void *w,
+                                  bool add, void *to)
 {
-  const ax_gemm g = { .dtype = d, .batch = 1, .m = n, .n = s->hidden, .k = s->gates, .a = { 0, s->gates, 1 }, .b = { 0, s->hidden, 1 },
-                      .c = { 0, s->hidden }, .accumulate = add, .wide = d == AX_BF16 };
+  const ax_gemm g = { .dtype = d,
+                      .batch = 1,
+                      .m = n,
+                      .n = s->hidden,
+                      .k = s->gates,
+                      .a = { 0, s->gates, 1 },
+                      .b = { 0, s->hidden, 1 },
+                      .c = { 0, s->hidden },
+                      .accumulate = add,
+                      .wide = d == AX_BF16 };
   return ax_cpu_product(&g, dg, w, NULL, to);
 }
 
-/* What a product of the state with the weight, or of a step's gradients, works on: the widened operands, or the tensors themselves.  Results
- * that products read are rounded step by step then, and not once more at the end. */
-typedef struct factors { ax_dtype dtype; int64_t size; const char *weight, *first; char *rounded; } factors;
+/* What a product of the state with the weight, or of a step's gradients, works on: the widened
+ * operands, or the tensors themselves.  Results that products read are rounded step by step then,
+ * and not once more at the end. */
+typedef struct factors {
+  ax_dtype dtype;
+  int64_t size;
+  const char *weight, *first;
+  char *rounded;
+} factors;
 
 static factors factors_of(job *j, const ax_tensor *w, const ax_tensor *first, const ax_tensor *result)
 {
@@ -250,8 +326,8 @@ static factors factors_of(job *j, const ax_tensor *w, const ax_tensor *first, co
   return f;
 }
 
-/* The rows of a step, rounded to where a product will read them: row `at` of `width`.  Returns what the product reads: the rows themselves where
- * nothing is rounded. */
+/* The rows of a step, rounded to where a product will read them: row `at` of `width`.  Returns what
+ * the product reads: the rows themselves where nothing is rounded. */
 static const void *rounded(const factors *f, const void *rows, int64_t at, int64_t n, int64_t width)
 {
   if (!f->rounded) return rows;
@@ -284,14 +360,19 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
   if (j.st != AX_OK) return finish(&j);
   void *all_c = AT(gates, s.rows, 4 * H);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
-    cells p = { .hidden = H, .gx = AT(x, k.at, 4 * H), .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? c : AT(all_c, k.former, H),
-                .state = AT(all_c, k.at, H), .h = AT(y, k.at, H) };
+    cells p = { .hidden = H,
+                .gx = AT(x, k.at, 4 * H),
+                .gates = AT(gates, k.at, 4 * H),
+                .before = k.former < 0 ? c : AT(all_c, k.former, H),
+                .state = AT(all_c, k.at, H),
+                .h = AT(y, k.at, H) };
     p.gh = p.gates;
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.gates)) != AX_OK) break;
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.gates)) != AX_OK)
+      break;
     run_rows(j.dtype, LSTM, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
-    if (s.sizes || k.t == (s.reverse ? 0 : s.steps - 1)) /* packed: of those that go on; what is left there is the last of each */
-      memcpy(c_last, p.state, (size_t)(k.n * H * size));
+    /* packed: of those that go on; what is left there is the last of each */
+    if (s.sizes || k.t == (s.reverse ? 0 : s.steps - 1)) memcpy(c_last, p.state, (size_t)(k.n * H * size));
   }
   return finish(&j);
 }
@@ -305,8 +386,10 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]), *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0);
+  if ((j.st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s)) != AX_OK)
+    return j.st;
+  const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]),
+             *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]), *dc = write_to(&j, call->out[2]);
   const factors f = factors_of(&j, w, NULL, call->out[0]);
   copy_or_zero(&j, dc, gc, s.batch * H);
@@ -314,8 +397,14 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   if (j.st != AX_OK) return finish(&j);
   const void *all_c = AT(gates, s.rows, 4 * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
-    cells p = { .hidden = H, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? c : AT(all_c, k.former, H), .now = AT(all_c, k.at, H),
-                .gy = gy ? AT(gy, k.at, H) : NULL, .dh = dh, .dc = dc, .dgx = AT(dg, k.at, 4 * H) };
+    cells p = { .hidden = H,
+                .gates = AT(gates, k.at, 4 * H),
+                .before = k.former < 0 ? c : AT(all_c, k.former, H),
+                .now = AT(all_c, k.at, H),
+                .gy = gy ? AT(gy, k.at, H) : NULL,
+                .dh = dh,
+                .dc = dc,
+                .dgx = AT(dg, k.at, 4 * H) };
     run_rows(j.dtype, LSTM_BACK, k.n, &p);
     j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, 4 * H), f.weight, false, dh);
   }
@@ -333,12 +422,18 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
 
   if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s)) != AX_OK) return j.st;
   const void *x = read_from(&j, gx), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
-  void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]), *gh = scratch(&j, s.batch * 3 * H);
+  void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]),
+       *gh = scratch(&j, s.batch * 3 * H);
   const factors f = factors_of(&j, w, h0, call->out[0]);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
-    cells p = { .hidden = H, .gx = AT(x, k.at, 3 * H), .gh = gh, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? h : AT(y, k.former, H),
+    cells p = { .hidden = H,
+                .gx = AT(x, k.at, 3 * H),
+                .gh = gh,
+                .gates = AT(gates, k.at, 4 * H),
+                .before = k.former < 0 ? h : AT(y, k.former, H),
                 .h = AT(y, k.at, H) };
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, bias, gh)) != AX_OK) break;
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, bias, gh)) != AX_OK)
+      break;
     run_rows(j.dtype, GRU, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
   }
@@ -354,14 +449,21 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s)) != AX_OK) return j.st;
-  const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]), *y = read_from(&j, call->in[2]), *h = read_from(&j, h0);
+  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s)) != AX_OK)
+    return j.st;
+  const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]),
+             *y = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *dgx = write_to(&j, call->out[0]), *dgh = write_to(&j, call->out[1]), *dh = write_to(&j, call->out[2]);
   const factors f = factors_of(&j, w, NULL, call->out[1]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
-    cells p = { .hidden = H, .gates = AT(gates, k.at, 4 * H), .before = k.former < 0 ? h : AT(y, k.former, H), .gy = AT(gy, k.at, H), .dh = dh,
-                .dgx = AT(dgx, k.at, 3 * H), .dgh = AT(dgh, k.at, 3 * H) };
+    cells p = { .hidden = H,
+                .gates = AT(gates, k.at, 4 * H),
+                .before = k.former < 0 ? h : AT(y, k.former, H),
+                .gy = AT(gy, k.at, H),
+                .dh = dh,
+                .dgx = AT(dgx, k.at, 3 * H),
+                .dgh = AT(dgh, k.at, 3 * H) };
     run_rows(j.dtype, GRU_BACK, k.n, &p);
     j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgh, k.at, k.n, 3 * H), f.weight, true, dh);
   }
@@ -383,7 +485,8 @@ ax_status ax_cpu_rnn_layer(const ax_call *call)
   const factors f = factors_of(&j, w, h0, call->out[0]);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
     cells p = { .hidden = H, .relu = call->a->i[0], .gx = AT(x, k.at, H), .h = AT(y, k.at, H) };
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.h)) != AX_OK) break;
+    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.h)) != AX_OK)
+      break;
     run_rows(j.dtype, RNN, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
   }
@@ -399,13 +502,19 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s)) != AX_OK) return j.st;
+  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s)) != AX_OK)
+    return j.st;
   const void *gy = read_from(&j, call->in[0]), *y = read_from(&j, call->in[1]);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]);
   const factors f = factors_of(&j, w, NULL, call->out[0]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
-    cells p = { .hidden = H, .relu = call->a->i[0], .now = AT(y, k.at, H), .gy = AT(gy, k.at, H), .dh = dh, .dgx = AT(dg, k.at, H) };
+    cells p = { .hidden = H,
+                .relu = call->a->i[0],
+                .now = AT(y, k.at, H),
+                .gy = AT(gy, k.at, H),
+                .dh = dh,
+                .dgx = AT(dg, k.at, H) };
     run_rows(j.dtype, RNN_BACK, k.n, &p);
     j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, H), f.weight, false, dh);
   }
@@ -421,6 +530,7 @@ ax_status ax_cpu__rnn_before(const ax_call *call)
   const ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->i[0], &s);
 
   while (st == AX_OK && walk_next(&s, false, &k))
-    memcpy(AT(ax_data(call->out[0]), k.at, s.hidden), k.former < 0 ? ax_data(h) : AT(ax_data(y), k.former, s.hidden), (size_t)(k.n * s.hidden * size));
+    memcpy(AT(ax_data(call->out[0]), k.at, s.hidden),
+           k.former < 0 ? ax_data(h) : AT(ax_data(y), k.former, s.hidden), (size_t)(k.n * s.hidden * size));
   return st;
 }

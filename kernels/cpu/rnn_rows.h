@@ -10,13 +10,13 @@
 typedef struct cells {
   int64_t hidden;
   bool relu;
-  const void *gx, *gh;         /* the two parts of the gates */
-  void *gates;                 /* what the gradient needs of them; may be gh itself */
-  const void *before, *now;    /* the state (c, or h of a GRU) before and after the step */
-  void *state, *h;             /* written: the new c; the new h */
-  const void *gy;              /* gradient of h from outside; NULL: none */
-  const void *gc;              /* cells alone: gradient of c from outside */
-  void *dh, *dc;               /* gradients of the state: read, and written for the step before */
+  const void *gx, *gh;      /* the two parts of the gates */
+  void *gates;              /* what the gradient needs of them; may be gh itself */
+  const void *before, *now; /* the state (c, or h of a GRU) before and after the step */
+  void *state, *h;          /* written: the new c; the new h */
+  const void *gy;           /* gradient of h from outside; NULL: none */
+  const void *gc;           /* cells alone: gradient of c from outside */
+  void *dh, *dc;            /* gradients of the state: read, and written for the step before */
   void *dgx, *dgh;
 } cells;
 
@@ -26,12 +26,14 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *x = (const T *)p->gx + r * 4 * H, *y = (const T *)p->gh + r * 4 * H, *c0 = (const T *)p->before + r * H; \
+      const T *x = (const T *)p->gx + r * 4 * H, *y = (const T *)p->gh + r * 4 * H, \
+              *c0 = (const T *)p->before + r * H; \
       T *a = (T *)p->gates + r * 4 * H, *c1 = (T *)p->state + r * H, *h = (T *)p->h + r * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
         const T i = ax_sigmoid_##S(x[k] + y[k]), f = ax_sigmoid_##S(x[H + k] + y[H + k]); \
-        const T g = ax_tanh_##S(x[2 * H + k] + y[2 * H + k]), o = ax_sigmoid_##S(x[3 * H + k] + y[3 * H + k]); \
+        const T g = ax_tanh_##S(x[2 * H + k] + y[2 * H + k]), \
+                o = ax_sigmoid_##S(x[3 * H + k] + y[3 * H + k]); \
         const T c = f * c0[k] + i * g; \
         a[k] = i; \
         a[H + k] = f; \
@@ -42,13 +44,15 @@ typedef struct cells {
       } \
     } \
   } \
-  /* dh and dc hold the gradient from the step after; dc is left for the step before (dh comes out of a product) */ \
+  /* dh and dc hold the gradient from the step after; dc is left for the step before (dh comes out \
+   * of a product) */ \
   static void lstm_back_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *a = (const T *)p->gates + r * 4 * H, *c0 = (const T *)p->before + r * H, *c1 = (const T *)p->now + r * H; \
+      const T *a = (const T *)p->gates + r * 4 * H, *c0 = (const T *)p->before + r * H, \
+              *c1 = (const T *)p->now + r * H; \
       const T *gy = p->gy ? (const T *)p->gy + r * H : NULL, *dh = (const T *)p->dh + r * H; \
       T *dc = (T *)p->dc + r * H, *d = (T *)p->dgx + r * 4 * H; \
       AX_SIMD \
@@ -69,7 +73,8 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t q = lo; q < hi; q++) { \
-      const T *x = (const T *)p->gx + q * 3 * H, *y = (const T *)p->gh + q * 3 * H, *h0 = (const T *)p->before + q * H; \
+      const T *x = (const T *)p->gx + q * 3 * H, *y = (const T *)p->gh + q * 3 * H, \
+              *h0 = (const T *)p->before + q * H; \
       T *a = (T *)p->gates + q * 4 * H, *h = (T *)p->h + q * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
@@ -95,7 +100,8 @@ typedef struct cells {
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
         const T r = a[k], z = a[H + k], n = a[2 * H + k], m = a[3 * H + k], e = dh[k] + (gy ? gy[k] : 0); \
-        const T dn = e * (1 - z) * (1 - n * n), dr = dn * m * (r * (1 - r)), dz = e * (h0[k] - n) * (z * (1 - z)); \
+        const T dn = e * (1 - z) * (1 - n * n), dr = dn * m * (r * (1 - r)), \
+                dz = e * (h0[k] - n) * (z * (1 - z)); \
         x[k] = dr; \
         x[H + k] = dz; \
         x[2 * H + k] = dn; \
@@ -141,8 +147,10 @@ POINTWISE(f64, double)
 enum { LSTM, LSTM_BACK, GRU, GRU_BACK, RNN, RNN_BACK };
 static void run_rows(ax_dtype d, int what, int64_t rows, cells *p)
 {
-  static const ax_range_fn fns[2][6] = { { lstm_rows_f32, lstm_back_f32, gru_rows_f32, gru_back_f32, rnn_rows_f32, rnn_back_f32 },
-                                         { lstm_rows_f64, lstm_back_f64, gru_rows_f64, gru_back_f64, rnn_rows_f64, rnn_back_f64 } };
+  static const ax_range_fn fns[2][6] = {
+    { lstm_rows_f32, lstm_back_f32, gru_rows_f32, gru_back_f32, rnn_rows_f32, rnn_back_f32 },
+    { lstm_rows_f64, lstm_back_f64, gru_rows_f64, gru_back_f64, rnn_rows_f64, rnn_back_f64 }
+  };
   if (rows > 0) ax_cpu_for(rows, rows * p->hidden * 8, fns[d == AX_F64][what], p);
 }
 

@@ -1,5 +1,6 @@
-/* What softmax and cross-entropy do with a row: its largest element and the sum of exp(x - top).  Sums go in lanes that are added up
- * at the end, in an order that depends on the level of processor alone. */
+/* What softmax and cross-entropy do with a row: its largest element and the sum of exp(x - top).
+ * Sums go in lanes that are added up at the end, in an order that depends on the level of processor
+ * alone. */
 #ifndef AX_CPU_ROWS_H
 #define AX_CPU_ROWS_H
 
@@ -13,8 +14,9 @@
 
 #define AX_LANES 32
 
-/* exp(x - top).  In float32 an error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below on.  (One multiply-add with top log2 e worked out
- * beforehand would do, but not for rows of numbers like 1e9.) */
+/* exp(x - top).  In float32 an error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below
+ * on.  (One multiply-add with top log2 e worked out beforehand would do, but not for rows of
+ * numbers like 1e9.) */
 #define AX_TERM_f32(x, top) ax_exp2_part(((x) - (top)) * AX_LOG2E)
 #define AX_TERM_f64(x, top) exp((x) - (top))
 
@@ -22,8 +24,7 @@
   static inline T fold_##S(const T *lane) \
   { \
     T sum = 0; \
-    _Pragma("omp simd reduction(+:sum)") \
-    for (int j = 0; j < AX_LANES; j++) sum += lane[j]; \
+    _Pragma("omp simd reduction(+:sum)") for (int j = 0; j < AX_LANES; j++) sum += lane[j]; \
     return sum; \
   }
 AX_ROW_FOLD(f32, float)
@@ -35,15 +36,14 @@ AX_ROW_FOLD(f64, double)
 static inline double top_f64(const double *x, int64_t n)
 {
   double top = -INFINITY;
-  _Pragma("omp simd reduction(max:top)")
-  for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+  _Pragma("omp simd reduction(max:top)") for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
   return top;
 }
 
 /* The sum of exp(x - top); the terms go to y unless it is NULL. */
 static inline double exps_f64(const double *x, int64_t n, double top, double *y)
 {
-  double lane[AX_LANES] = {0}, rest = 0;
+  double lane[AX_LANES] = { 0 }, rest = 0;
   int64_t i = 0;
   for (; i + AX_LANES <= n; i += AX_LANES)
     for (int j = 0; j < AX_LANES; j++) {
@@ -61,7 +61,8 @@ static inline double exps_f64(const double *x, int64_t n, double top, double *y)
 
 /* ---- float32
  *
- * A row's largest element is looked for while the row before it is worked on: fetching from memory and arithmetic then go on side by side. */
+ * A row's largest element is looked for while the row before it is worked on: fetching from memory
+ * and arithmetic then go on side by side. */
 
 enum { AX_ROW_LANES = AX_BYTES / 4, AX_ROW_STEP = 4 * AX_ROW_LANES };
 
@@ -79,26 +80,32 @@ static inline float top_f32(const float *x, int64_t n)
 {
   ax_vec_f32 top[4];
   int64_t i = 0;
-  AX_UNROLL for (int k = 0; k < 4; k++) top[k] = (ax_vec_f32){ 0 } - INFINITY;
+  AX_UNROLL
+  for (int k = 0; k < 4; k++) top[k] = (ax_vec_f32){ 0 } - INFINITY;
   for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
-    AX_UNROLL for (int k = 0; k < 4; k++) top[k] = ax_vec_max(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), top[k]);
+    AX_UNROLL
+    for (int k = 0; k < 4; k++) top[k] = ax_vec_max(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), top[k]);
   }
   for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) top[0] = ax_vec_max(*(const ax_vec_f32 *)(x + i), top[0]);
   if (i < n) top[1] = ax_vec_max(ax_row_rest(x + i, n - i, -INFINITY), top[1]);
   return ax_vec_largest(ax_vec_max(ax_vec_max(top[0], top[1]), ax_vec_max(top[2], top[3])));
 }
 
-/* The sum of exp(x - top); the terms go to y unless it is NULL.  next: NULL, or the next row, whose top_f32 goes to *next_top. */
-static inline __attribute__((always_inline)) float ax_row_exps(const float *x, int64_t n, float top, float *y, const float *next, float *next_top)
+/* The sum of exp(x - top); the terms go to y unless it is NULL.  next: NULL, or the next row, whose
+ * top_f32 goes to *next_top. */
+static inline __attribute__((always_inline)) float ax_row_exps(const float *x, int64_t n, float top, float *y,
+                                                               const float *next, float *next_top)
 {
   ax_vec_f32 sum[4], most[4];
   int64_t i = 0;
-  AX_UNROLL for (int k = 0; k < 4; k++) {
+  AX_UNROLL
+  for (int k = 0; k < 4; k++) {
     sum[k] = (ax_vec_f32){ 0 };
     most[k] = (ax_vec_f32){ 0 } - INFINITY;
   }
   for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
-    AX_UNROLL for (int k = 0; k < 4; k++) {
+    AX_UNROLL
+    for (int k = 0; k < 4; k++) {
       const int64_t at = i + k * AX_ROW_LANES;
       const ax_vec_f32 e = ax_row_term(*(const ax_vec_f32 *)(x + at), top);
       if (y) *(ax_vec_f32 *)(y + at) = e;
@@ -118,11 +125,13 @@ static inline __attribute__((always_inline)) float ax_row_exps(const float *x, i
     sum[1] += e;
     if (next) most[1] = ax_vec_max(ax_row_rest(next + i, n - i, -INFINITY), most[1]);
   }
-  if (next) *next_top = ax_vec_largest(ax_vec_max(ax_vec_max(most[0], most[1]), ax_vec_max(most[2], most[3])));
+  if (next)
+    *next_top = ax_vec_largest(ax_vec_max(ax_vec_max(most[0], most[1]), ax_vec_max(most[2], most[3])));
   return ax_vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* Where a row of n floats is computed that goes to `out` past the caches: `buffer`, or `out` itself where that does not pay or fit. */
+/* Where a row of n floats is computed that goes to `out` past the caches: `buffer`, or `out` itself
+ * where that does not pay or fit. */
 #define AX_ROW_MAX 4096
 static inline float *ax_row_place(bool streams, float *out, int64_t n, float *buffer)
 {

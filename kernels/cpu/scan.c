@@ -11,13 +11,14 @@ typedef struct job {
   char *out;
 } job;
 
-/* `cols` neighbouring columns of n rows that are `step` elements apart, starting at element `at`. */
+/* `cols` neighbouring columns of n rows that are `step` elements apart, starting at element
+ * `at`. */
 #define SCAN(S, T, A, LOAD, STORE) \
   static void scan_##S(const job *j, int64_t at, int64_t cols) \
   { \
     const T *x = (const T *)j->in + at; \
     T *y = (T *)j->out + at; \
-    A sum[TILE] = {0}; \
+    A sum[TILE] = { 0 }; \
     for (int64_t k = 0; k < j->n; k++) { \
       const int64_t r = (j->from_end ? j->n - 1 - k : k) * j->inner; \
       AX_SIMD \
@@ -58,7 +59,12 @@ static ax_status scan(const ax_call *call, bool from_end)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const int64_t dim = call->a->i[0];
-  job j = { .n = x->ndim ? x->shape[dim] : 1, .inner = 1, .dtype = (ax_dtype)y->dtype, .from_end = from_end, .in = ax_data(x), .out = ax_data(y) };
+  job j = { .n = x->ndim ? x->shape[dim] : 1,
+            .inner = 1,
+            .dtype = (ax_dtype)y->dtype,
+            .from_end = from_end,
+            .in = ax_data(x),
+            .out = ax_data(y) };
 
   if (y->numel == 0) return AX_OK;
   for (int d = (int)dim + 1; d < x->ndim; d++) j.inner *= x->shape[d];

@@ -1,29 +1,33 @@
 /* gather, scatter and their kin: one walk over the index for all of them.
  *
- * The index names a position of dim for each of its elements; the other coordinates are the element's own.  A walk goes line by line: n
- * positions along dim times a run of w along the last other dim.  Lines never touch each other's elements, so threads divide lines (and
- * columns of long runs); within a line everything happens in the order of the index, whatever the number of threads.  A list of
- * slices (index_add and the like) is an index that stands still, with steps of 0, in all dims but one. */
+ * The index names a position of dim for each of its elements; the other coordinates are the
+ * element's own.  A walk goes line by line: n positions along dim times a run of w along the last
+ * other dim.  Lines never touch each other's elements, so threads divide lines (and columns of long
+ * runs); within a line everything happens in the order of the index, whatever the number of
+ * threads.  A list of slices (index_add and the like) is an index that stands still, with steps of
+ * 0, in all dims but one. */
 #include "cpu.h"
 
 #include <string.h>
 
 typedef struct walk {
   ax_dtype dtype;
-  int n;                                    /* dims outside a line */
-  int64_t shape[AX_MAX_DIMS], step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS]; /* their steps, in elements */
-  int64_t along, dim_x, dim_i, dim_s;       /* positions of the index along dim, and steps there */
-  int64_t width, run_x, run_i, run_s;       /* the run */
-  int64_t lines, pieces;                    /* pieces: columns of a run */
-  char *x;                                  /* what is indexed: read by gather, written by the others */
+  int n; /* dims outside a line */
+  /* their steps, in elements */
+  int64_t shape[AX_MAX_DIMS], step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS];
+  int64_t along, dim_x, dim_i, dim_s; /* positions of the index along dim, and steps there */
+  int64_t width, run_x, run_i, run_s; /* the run */
+  int64_t lines, pieces;              /* pieces: columns of a run */
+  char *x;                            /* what is indexed: read by gather, written by the others */
   const int64_t *index;
-  char *s;                                  /* the other side */
+  char *s; /* the other side */
   double alpha;
 } walk;
 
 #define COLUMNS 512
 
-/* Checks every index before anything is written.  Dims in which the index stands still are looked at once. */
+/* Checks every index before anything is written.  Dims in which the index stands still are looked
+ * at once. */
 static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int64_t size)
 {
   int64_t shape[AX_MAX_DIMS], step[AX_MAX_DIMS], lines = 1, run = 1, run_step = 1;
@@ -57,7 +61,8 @@ static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int6
       const int64_t *p = data + at;
       for (int64_t i = 0; i < run; i++) bad |= (uint64_t)((uint64_t)p[i] >= (uint64_t)size);
     } else
-      for (int64_t i = 0; i < run; i++) bad |= (uint64_t)((uint64_t)data[at + i * run_step] >= (uint64_t)size);
+      for (int64_t i = 0; i < run; i++)
+        bad |= (uint64_t)((uint64_t)data[at + i * run_step] >= (uint64_t)size);
     if (bad) break;
     if (l + 1 == lines) return AX_OK;
   }
@@ -70,14 +75,18 @@ static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int6
       rest /= index->shape[d];
     }
     if (data[at] >= 0 && data[at] < size) continue;
-    return ax_fail(AX_ERANGE, "%s: index %lld at position %s (from 0) is outside 0..%lld, dim %lld has size %lld", ax_ops[op].name, (long long)data[at],
-                   ax_shape_text(index->ndim, where, text, sizeof text), (long long)size - 1, (long long)dim + 1, (long long)size);
+    return ax_fail(AX_ERANGE,
+                   "%s: index %lld at position %s (from 0) is outside 0..%lld, dim %lld has size %lld",
+                   ax_ops[op].name, (long long)data[at], ax_shape_text(index->ndim, where, text, sizeof text),
+                   (long long)size - 1, (long long)dim + 1, (long long)size);
   }
   return AX_OK;
 }
 
-/* The walk over `index`, as wide as `like` (the index itself, or the slices that it names).  s NULL: a number. */
-static void plan(walk *w, const ax_tensor *x, const ax_tensor *index, const ax_tensor *s, int64_t dim, bool slices, const ax_tensor *like)
+/* The walk over `index`, as wide as `like` (the index itself, or the slices that it names).  s
+ * NULL: a number. */
+static void plan(walk *w, const ax_tensor *x, const ax_tensor *index, const ax_tensor *s, int64_t dim,
+                 bool slices, const ax_tensor *like)
 {
   const int ndim = like->ndim;
   int run = -1;
@@ -87,7 +96,8 @@ static void plan(walk *w, const ax_tensor *x, const ax_tensor *index, const ax_t
   w->n = 0;
   for (int d = ndim - 1; d >= 0 && run < 0; d--)
     if (d != dim && like->shape[d] > 1) run = d;
-  if (run >= 0 && dim > run && (slices ? index->numel : like->shape[dim]) > 1) run = -1; /* along dim itself memory is walked best */
+  /* along dim itself memory is walked best */
+  if (run >= 0 && dim > run && (slices ? index->numel : like->shape[dim]) > 1) run = -1;
   for (int d = 0; d < ndim; d++) {
     const int64_t size = slices && d == dim ? index->numel : like->shape[d];
     const int64_t sx = x->ndim ? x->strides[d] : 0, ss = s && s->ndim ? s->strides[d] : 0;
@@ -122,7 +132,8 @@ static void walk_lines(const walk *w, int64_t lo, int64_t hi, line_fn line)
   }
   for (int64_t p = lo; p < hi; p++) {
     const int64_t from = piece * COLUMNS, width = w->width - from < COLUMNS ? w->width - from : COLUMNS;
-    line(w, w->x + (x + from * w->run_x) * item, w->index + i + from * w->run_i, w->s + (s + from * w->run_s) * item, width);
+    line(w, w->x + (x + from * w->run_x) * item, w->index + i + from * w->run_i,
+         w->s + (s + from * w->run_s) * item, width);
     if (++piece < w->pieces) continue;
     piece = 0;
     for (int d = w->n - 1; d >= 0; d--) {
@@ -134,7 +145,8 @@ static void walk_lines(const walk *w, int64_t lo, int64_t hi, line_fn line)
   }
 }
 
-/* `one`: what happens to the pair of elements X (of x) and S; `row`: the same for a run of them without gaps. */
+/* `one`: what happens to the pair of elements X (of x) and S; `row`: the same for a run of them
+ * without gaps. */
 #define LINE(name, T, U, row, one) \
   static void name##_line(const walk *w, char *xp, const int64_t *index, char *sp, int64_t width) \
   { \
@@ -170,9 +182,18 @@ MOVES(16)
 MOVES(32)
 MOVES(64)
 
-#define EACH AX_SIMD for (int64_t c = 0; c < width; c++)
+#define EACH \
+  AX_SIMD \
+  for (int64_t c = 0; c < width; c++)
 #define ADDS(name, T, U, sum) \
-  LINE(add_##name, T, U, EACH { T *const X = to + c; T *const S = from + c; sum; }, sum)
+  LINE( \
+      add_##name, T, U, \
+      EACH { \
+        T *const X = to + c; \
+        T *const S = from + c; \
+        sum; \
+      }, \
+      sum)
 ADDS(f32, float, float, *X = *X + alpha * *S)
 ADDS(f64, double, double, *X = *X + alpha * *S)
 ADDS(f16, uint16_t, float, *X = ax_float_to_half(ax_half_to_float(*X) + alpha * ax_half_to_float(*S)))
@@ -181,8 +202,12 @@ ADDS(i64, int64_t, int64_t, *X = (int64_t)((uint64_t)*X + (uint64_t)alpha * (uin
 ADDS(i32, int32_t, int64_t, *X = (int32_t)((uint32_t)*X + (uint32_t)alpha * (uint32_t)*S))
 ADDS(u8, uint8_t, int64_t, *X = (uint8_t)(*X + (uint8_t)alpha * *S))
 
-static const ax_range_fn gathers[9] = { [1] = gather8_range, [2] = gather16_range, [4] = gather32_range, [8] = gather64_range };
-static const ax_range_fn sets[9] = { [1] = set8_range, [2] = set16_range, [4] = set32_range, [8] = set64_range };
+static const ax_range_fn gathers[9] = {
+  [1] = gather8_range, [2] = gather16_range, [4] = gather32_range, [8] = gather64_range
+};
+static const ax_range_fn sets[9] = {
+  [1] = set8_range, [2] = set16_range, [4] = set32_range, [8] = set64_range
+};
 static const ax_range_fn adds[AX_DTYPE_COUNT] = {
   [AX_F32] = add_f32_range, [AX_F64] = add_f64_range, [AX_F16] = add_f16_range, [AX_BF16] = add_bf16_range,
   [AX_I64] = add_i64_range, [AX_I32] = add_i32_range, [AX_U8] = add_u8_range,
@@ -216,7 +241,9 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   if (add && !adds[y->dtype]) return ax_cpu_no_dtype(call->op, (ax_dtype)y->dtype);
   if (y->numel == 0) return AX_OK;
   if (!x) memset(ax_data(y), 0, (size_t)(y->numel * item));
-  else if (ax_data(x) != ax_data(y)) ax_cpu_copy_strided(x->ndim, x->shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x), x->strides);
+  else if (ax_data(x) != ax_data(y))
+    ax_cpu_copy_strided(x->ndim, x->shape, (ax_dtype)y->dtype, ax_data(y), (ax_dtype)x->dtype, ax_data(x),
+                        x->strides);
   if (index->numel == 0) return AX_OK;
   if (s) w.s = ax_data(s);
   else {
@@ -230,11 +257,26 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   return AX_OK;
 }
 
-ax_status ax_cpu__gather_backward(const ax_call *call) { return write_at(call, NULL, call->in[0], false, true); }
-ax_status ax_cpu_scatter(const ax_call *call) { return write_at(call, call->in[0], call->in[2], false, false); }
-ax_status ax_cpu_scatter_add(const ax_call *call) { return write_at(call, call->in[0], call->in[2], false, true); }
-ax_status ax_cpu_index_add(const ax_call *call) { return write_at(call, call->in[0], call->in[2], true, true); }
-ax_status ax_cpu_index_copy(const ax_call *call) { return write_at(call, call->in[0], call->in[2], true, false); }
+ax_status ax_cpu__gather_backward(const ax_call *call)
+{
+  return write_at(call, NULL, call->in[0], false, true);
+}
+ax_status ax_cpu_scatter(const ax_call *call)
+{
+  return write_at(call, call->in[0], call->in[2], false, false);
+}
+ax_status ax_cpu_scatter_add(const ax_call *call)
+{
+  return write_at(call, call->in[0], call->in[2], false, true);
+}
+ax_status ax_cpu_index_add(const ax_call *call)
+{
+  return write_at(call, call->in[0], call->in[2], true, true);
+}
+ax_status ax_cpu_index_copy(const ax_call *call)
+{
+  return write_at(call, call->in[0], call->in[2], true, false);
+}
 ax_status ax_cpu_index_fill(const ax_call *call) { return write_at(call, call->in[0], NULL, true, false); }
 
 /* ---- embedding, one_hot */
@@ -250,19 +292,24 @@ typedef struct table {
 static void embed_range(int64_t lo, int64_t hi, void *ud)
 {
   const table *t = ud;
-  for (int64_t i = lo; i < hi; i++) memcpy(t->dst + i * t->row, t->src + t->index[i] * t->row, (size_t)t->row);
+  for (int64_t i = lo; i < hi; i++)
+    memcpy(t->dst + i * t->row, t->src + t->index[i] * t->row, (size_t)t->row);
 }
 
 ax_status ax_cpu_embedding(const ax_call *call)
 {
   const ax_tensor *input = call->in[0], *w = call->in[1], *y = call->out[0];
-  table t = { .index = ax_data(input), .row = w->shape[1] * (int64_t)ax_itemsize(w), .src = ax_data(w), .dst = ax_data(y) };
+  table t = { .index = ax_data(input),
+              .row = w->shape[1] * (int64_t)ax_itemsize(w),
+              .src = ax_data(w),
+              .dst = ax_data(y) };
   const ax_status st = check_index(call->op, input, 0, w->shape[0]);
   if (st == AX_OK && y->numel) ax_cpu_for(input->numel, AX_MOVED(input->numel * t.row), embed_range, &t);
   return st;
 }
 
-/* Threads divide the rows of the weight; each looks through the whole index for its own, so a row's sum is made in the order of the index. */
+/* Threads divide the rows of the weight; each looks through the whole index for its own, so a row's
+ * sum is made in the order of the index. */
 #define EMBED_ADD(name, T) \
   static void embed_add_##name(int64_t lo, int64_t hi, void *ud) \
   { \
@@ -283,13 +330,20 @@ EMBED_ADD(f64, double)
 ax_status ax_cpu__embedding_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *input = call->in[1], *y = call->out[0];
-  table t = { .index = ax_data(input), .n = input->numel, .count = y->shape[0], .row = y->shape[1], .src = ax_data(g), .dst = ax_data(y),
-              .padding = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1], .accumulate = call->a->accumulate };
+  table t = { .index = ax_data(input),
+              .n = input->numel,
+              .count = y->shape[0],
+              .row = y->shape[1],
+              .src = ax_data(g),
+              .dst = ax_data(y),
+              .padding = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1],
+              .accumulate = call->a->accumulate };
   const ax_status st = check_index(call->op, input, 0, t.count);
 
   if (st != AX_OK || y->numel == 0) return st;
   if (y->dtype != AX_F32 && y->dtype != AX_F64) return ax_cpu_no_dtype(call->op, (ax_dtype)y->dtype);
-  ax_cpu_for(t.count, g->numel + (t.accumulate ? 0 : y->numel / 4), y->dtype == AX_F32 ? embed_add_f32 : embed_add_f64, &t);
+  ax_cpu_for(t.count, g->numel + (t.accumulate ? 0 : y->numel / 4),
+             y->dtype == AX_F32 ? embed_add_f32 : embed_add_f64, &t);
   return AX_OK;
 }
 
@@ -309,7 +363,8 @@ ax_status ax_cpu__one_hot(const ax_call *call)
 
   for (int64_t i = 0; i < x->numel; i++)
     if (v[i] < 0 || v[i] >= t.count)
-      return ax_fail(AX_ERANGE, "one_hot: %lld at flat position %lld (from 0) is no class of 0..%lld", (long long)v[i], (long long)i, (long long)t.count - 1);
+      return ax_fail(AX_ERANGE, "one_hot: %lld at flat position %lld (from 0) is no class of 0..%lld",
+                     (long long)v[i], (long long)i, (long long)t.count - 1);
   if (y->numel) ax_cpu_for(x->numel, AX_MOVED(y->numel * 8), one_hot_range, &t);
   return AX_OK;
 }

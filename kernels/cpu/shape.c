@@ -5,12 +5,13 @@
 
 /* ---- tile */
 
-/* Dims from outermost, neighbours merged where that changes nothing.  One block of dim d is size[d] blocks of dim d + 1, and stands
- * repeats[d] times in a row. */
+/* Dims from outermost, neighbours merged where that changes nothing.  One block of dim d is size[d]
+ * blocks of dim d + 1, and stands repeats[d] times in a row. */
 typedef struct tile {
   int n;
   int64_t size[AX_MAX_DIMS + 1], repeats[AX_MAX_DIMS + 1];
-  int64_t from[AX_MAX_DIMS + 1], to[AX_MAX_DIMS + 1]; /* bytes of what one position of dim d is in x, and in the result */
+  /* bytes of what one position of dim d is in x, and in the result */
+  int64_t from[AX_MAX_DIMS + 1], to[AX_MAX_DIMS + 1];
   const char *src;
   char *dst;
 } tile;
@@ -59,7 +60,8 @@ ax_status ax_cpu_tile(const ax_call *call)
   if (y->numel == 0) return AX_OK;
   for (int d = 0; d < y->ndim; d++) {
     const int64_t r = call->a->list[d], s = y->shape[d] / r;
-    if (r == 1 || t.size[t.n - 1] == 1) { /* (s0, r0) and (s1, 1) are (s0 s1, r0); (1, r0) and (1, r1) are (1, r0 r1) */
+    /* (s0, r0) and (s1, 1) are (s0 s1, r0); (1, r0) and (1, r1) are (1, r0 r1) */
+    if (r == 1 || t.size[t.n - 1] == 1) {
       if (r == 1) t.size[t.n - 1] *= s;
       else if (s == 1 || t.repeats[t.n - 1] == 1) {
         t.size[t.n - 1] *= s;
@@ -85,7 +87,12 @@ ax_status ax_cpu_tile(const ax_call *call)
 
 /* ---- tril, triu */
 
-typedef struct triangle { int64_t rows, row_bytes, item, cols, diagonal; bool upper; const char *src; char *dst; } triangle;
+typedef struct triangle {
+  int64_t rows, row_bytes, item, cols, diagonal;
+  bool upper;
+  const char *src;
+  char *dst;
+} triangle;
 
 static void triangle_range(int64_t lo, int64_t hi, void *ud)
 {
@@ -93,7 +100,8 @@ static void triangle_range(int64_t lo, int64_t hi, void *ud)
   for (int64_t r = lo; r < hi; r++) {
     const char *from = t->src + r * t->row_bytes;
     char *to = t->dst + r * t->row_bytes;
-    int64_t below = r % t->rows + t->diagonal + !t->upper; /* columns before the first one above (tril) or on (triu) the diagonal */
+    /* columns before the first one above (tril) or on (triu) the diagonal */
+    int64_t below = r % t->rows + t->diagonal + !t->upper;
     below = (below < 0 ? 0 : below > t->cols ? t->cols : below) * t->item;
     const int64_t kept = t->upper ? t->row_bytes - below : below, at = t->upper ? below : 0;
     if (to != from) memcpy(to + at, from + at, (size_t)kept);
@@ -104,7 +112,8 @@ static void triangle_range(int64_t lo, int64_t hi, void *ud)
 static ax_status triangle_of(const ax_call *call, bool upper)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1], item = (int64_t)ax_itemsize(x), most = rows + cols;
+  const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1], item = (int64_t)ax_itemsize(x),
+                most = rows + cols;
   const int64_t asked = call->a->i[0], diagonal = asked > most ? most : asked < -most ? -most : asked;
   triangle t = { rows, cols * item, item, cols, diagonal, upper, ax_data(x), ax_data(y) };
   if (y->numel) ax_cpu_for(y->numel / cols, AX_MOVED(y->numel * item), triangle_range, &t);
@@ -118,13 +127,15 @@ ax_status ax_cpu_triu(const ax_call *call) { return triangle_of(call, true); }
 
 enum { REFLECT = 1, REPLICATE, CIRCULAR };
 
-/* x is (outer, small[0] .. small[n-1], inner), the padded one (outer, wide[0] .. wide[n-1], inner); map[d][j] is where position j of wide
- * dim d comes from. */
+/* x is (outer, small[0] .. small[n-1], inner), the padded one (outer, wide[0] .. wide[n-1], inner);
+ * map[d][j] is where position j of wide dim d comes from. */
 typedef struct margins {
   ax_dtype dtype;
   int n;
   int64_t outer, inner, small[AX_MAX_DIMS], wide[AX_MAX_DIMS], before[AX_MAX_DIMS], *map[AX_MAX_DIMS];
-  int64_t small_block, wide_rows, item; /* elements of one outer position of x; rows (all but the last padded dim) of one of the padded one */
+  /* elements of one outer position of x; rows (all but the last padded dim) of one of the padded
+   * one */
+  int64_t small_block, wide_rows, item;
   const char *src;
   char *dst;
 } margins;
@@ -138,7 +149,8 @@ static int64_t source_of(int mode, int64_t j, int64_t size)
 }
 
 /* `x` is the tensor without margins, `y` with.  *maps has to be freed. */
-static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, const ax_attrs *a, int64_t **maps)
+static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, const ax_attrs *a,
+                            int64_t **maps)
 {
   int first = x->ndim, last = -1;
   int64_t places = 0;
@@ -192,8 +204,10 @@ static int64_t row_start(const margins *m, int64_t r)
 static void pad_range(int64_t lo, int64_t hi, void *ud)
 {
   const margins *m = ud;
-  const int64_t last = m->n - 1, wide = m->wide[last], small = m->small[last], *map = m->map[last], piece = m->inner * m->item;
-  int64_t begin = m->before[last] > 0 ? m->before[last] : 0, end = m->before[last] + small; /* the part that is x itself */
+  const int64_t last = m->n - 1, wide = m->wide[last], small = m->small[last], *map = m->map[last],
+                piece = m->inner * m->item;
+  /* the part that is x itself */
+  int64_t begin = m->before[last] > 0 ? m->before[last] : 0, end = m->before[last] + small;
 
   if (end > wide) end = wide;
   if (begin > end) begin = end = 0;
@@ -228,7 +242,8 @@ ax_status ax_cpu__pad_mode(const ax_call *call)
       const T *g = (const T *)m->src + r * wide * inner; \
       T *x = (T *)m->dst + row_start(m, r); \
       for (int64_t j = 0; j < wide; j++) \
-        for (int64_t k = 0; k < inner; k++) x[map[j] * inner + k] = (T)((U)x[map[j] * inner + k] + (U)g[j * inner + k]); \
+        for (int64_t k = 0; k < inner; k++) \
+          x[map[j] * inner + k] = (T)((U)x[map[j] * inner + k] + (U)g[j * inner + k]); \
     } \
   }
 UNPAD(f32, float, float)
@@ -239,8 +254,9 @@ UNPAD(u8, uint8_t, uint32_t)
 
 ax_status ax_cpu__pad_mode_backward(const ax_call *call)
 {
-  static const ax_range_fn unpads[AX_DTYPE_COUNT] = { [AX_F32] = unpad_f32, [AX_F64] = unpad_f64, [AX_I64] = unpad_i64, [AX_I32] = unpad_i32,
-                                                      [AX_U8] = unpad_u8 };
+  static const ax_range_fn unpads[AX_DTYPE_COUNT] = {
+    [AX_F32] = unpad_f32, [AX_F64] = unpad_f64, [AX_I64] = unpad_i64, [AX_I32] = unpad_i32, [AX_U8] = unpad_u8
+  };
   const ax_tensor *g = call->in[0], *x = call->out[0];
   margins m = { .dtype = (ax_dtype)x->dtype, .src = ax_data(g), .dst = ax_data(x) };
   int64_t *maps = NULL;

@@ -1,5 +1,6 @@
-/* Makers of innermost loops: each takes an expression over scalars and writes a function of type ax_loop, with a vector loop where
- * the operands are contiguous (or stand still) and a plain one for any strides. */
+/* Makers of innermost loops: each takes an expression over scalars and writes a function of type
+ * ax_loop, with a vector loop where the operands are contiguous (or stand still) and a plain one
+ * for any strides. */
 #ifndef AX_SIMD_H
 #define AX_SIMD_H
 
@@ -8,8 +9,10 @@
 
 /* The first numbers of a call as p0 .. p3 of type T: what loops with parameters begin with. */
 #define AX_NUMBERS(T) \
-  const T p0 __attribute__((unused)) = (T)((const double *)ctx)[0], p1 __attribute__((unused)) = (T)((const double *)ctx)[1], \
-          p2 __attribute__((unused)) = (T)((const double *)ctx)[2], p3 __attribute__((unused)) = (T)((const double *)ctx)[3];
+  const T p0 __attribute__((unused)) = (T)((const double *)ctx)[0], \
+             p1 __attribute__((unused)) = (T)((const double *)ctx)[1], \
+             p2 __attribute__((unused)) = (T)((const double *)ctx)[2], \
+             p3 __attribute__((unused)) = (T)((const double *)ctx)[3];
 
 /* TO result = expr of TI x; `begin` may declare what the expression needs of `ctx`, the context. */
 #define AX_LOOP1(fn, TO, TI, expr) AX_LOOP1_WITH(fn, TO, TI, , expr)
@@ -76,7 +79,8 @@
     } \
   }
 
-/* The same of bfloat16 by way of float, for operands that are all contiguous: what ax_cpu_pointwise finds at AX_BF16. */
+/* The same of bfloat16 by way of float, for operands that are all contiguous: what ax_cpu_pointwise
+ * finds at AX_BF16. */
 #define AX_BF16_LOOP1(fn, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
@@ -100,8 +104,10 @@
     } \
   }
 
-/* float result = expr of vectors x, or a and b: for what the compiler does not turn into the best code.  Elements that do not fill a vector, or
- * do not lie side by side, go through one too, so that each gets the same bits wherever it stands.  LOAD and STORE: of a vector that lies side by side. */
+/* float result = expr of vectors x, or a and b: for what the compiler does not turn into the best
+ * code.  Elements that do not fill a vector, or do not lie side by side, go through one too, so
+ * that each gets the same bits wherever it stands.  LOAD and STORE: of a vector that lies side by
+ * side. */
 enum { AX_VEC_LANES = AX_BYTES / 4 };
 #define AX_VEC_GATHER(v, GET, T, p, step, n) \
   ax_vec_f32 v; \
@@ -113,10 +119,12 @@ enum { AX_VEC_LANES = AX_BYTES / 4 };
 #define AX_VEC_LOOP(fn, T, GET, PUT, LOAD, STORE, expr, two_inputs) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
-    const bool two = two_inputs, side_by_side = stride[0] == sizeof(T) && stride[1] == sizeof(T) && (!two || stride[2] == sizeof(T)); \
+    const bool two = two_inputs, side_by_side = stride[0] == sizeof(T) && stride[1] == sizeof(T) && \
+                                                (!two || stride[2] == sizeof(T)); \
     int64_t i = 0; \
     for (; side_by_side && i + AX_VEC_LANES <= n; i += AX_VEC_LANES) { \
-      const ax_vec_f32 x = LOAD(data[1] + i * (int64_t)sizeof(T)), y = two ? LOAD(data[2] + i * (int64_t)sizeof(T)) : x; \
+      const ax_vec_f32 x = LOAD(data[1] + i * (int64_t)sizeof(T)), \
+                       y = two ? LOAD(data[2] + i * (int64_t)sizeof(T)) : x; \
       (void)y; \
       STORE(data[0] + i * (int64_t)sizeof(T), expr); \
     } \
@@ -133,10 +141,14 @@ enum { AX_VEC_LANES = AX_BYTES / 4 };
 #define AX_VEC_STORE(p, v) (*(ax_vec_f32 *)(p) = (v))
 #define AX_VEC_AS_IS(v) (v)
 /* expr of x; of x and y */
-#define AX_VEC_LOOP1(fn, expr) AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, false)
-#define AX_VEC_LOOP2(fn, expr) AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, true)
-#define AX_VEC_BF16_LOOP1(fn, expr) AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, false)
-#define AX_VEC_BF16_LOOP2(fn, expr) AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, true)
+#define AX_VEC_LOOP1(fn, expr) \
+  AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, false)
+#define AX_VEC_LOOP2(fn, expr) \
+  AX_VEC_LOOP(fn, float, AX_VEC_AS_IS, AX_VEC_AS_IS, AX_VEC_LOAD, AX_VEC_STORE, expr, true)
+#define AX_VEC_BF16_LOOP1(fn, expr) \
+  AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, false)
+#define AX_VEC_BF16_LOOP2(fn, expr) \
+  AX_VEC_LOOP(fn, uint16_t, ax_bf16_to_float, ax_float_to_bf16, ax_vec_from_bf16, ax_vec_to_bf16, expr, true)
 
 /* TO result = expr of TM m (a mask or choice), TI a and TI b. */
 #define AX_LOOP3(fn, TO, TM, TI, expr) AX_LOOP3_WITH(fn, TO, TM, TI, , expr)
@@ -145,8 +157,8 @@ enum { AX_VEC_LANES = AX_BYTES / 4 };
   { \
     BEGIN \
     const int64_t size = sizeof(TI); \
-    if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TM) && (stride[2] == size || stride[2] == 0) && \
-                  (stride[3] == size || stride[3] == 0))) { \
+    if (AX_LIKELY(stride[0] == sizeof(TO) && stride[1] == sizeof(TM) && \
+                  (stride[2] == size || stride[2] == 0) && (stride[3] == size || stride[3] == 0))) { \
       TO *out = (TO *)data[0]; \
       const TM *mask = (const TM *)data[1]; \
       const TI *left = (const TI *)data[2], *right = (const TI *)data[3]; \

@@ -1,11 +1,14 @@
-/* softmax and log_softmax along one dim, and their gradients.  The tensor is (outer, n, inner) around that dim.  Where inner is 1 a
- * row is a run of memory; else a tile of neighbouring columns is carried along, row after row.  float32 and the half types
- * compute in float32, float64 in itself. */
+/* softmax and log_softmax along one dim, and their gradients.  The tensor is (outer, n, inner)
+ * around that dim.  Where inner is 1 a row is a run of memory; else a tile of neighbouring columns
+ * is carried along, row after row.  float32 and the half types compute in float32, float64 in
+ * itself. */
 #include "rows.h"
 
 #define TILE 64 /* columns carried together */
 
-typedef struct shape { int64_t outer, n, inner; } shape;
+typedef struct shape {
+  int64_t outer, n, inner;
+} shape;
 
 static shape around(const ax_tensor *x, int64_t dim)
 {
@@ -35,7 +38,7 @@ static void log_softmax_row_f64(const double *x, int64_t n, double *y)
 /* g is the gradient, y the forward result */
 static void back_row_f64(const double *g, const double *y, int64_t n, double *out, bool logs)
 {
-  double lane[AX_LANES] = {0}, s = 0;
+  double lane[AX_LANES] = { 0 }, s = 0;
   int64_t i = 0;
   for (; i + AX_LANES <= n; i += AX_LANES) {
     AX_SIMD
@@ -46,38 +49,52 @@ static void back_row_f64(const double *g, const double *y, int64_t n, double *ou
   for (i = 0; i < n; i++) out[i] = logs ? g[i] - exp(y[i]) * s : y[i] * (g[i] - s);
 }
 
-/* float32: `rows` rows of n, `stream`: out goes past the caches.  While a row is worked on the next one is read for the first time. */
+/* float32: `rows` rows of n, `stream`: out goes past the caches.  While a row is worked on the next
+ * one is read for the first time. */
 static void forward_rows(const float *x, int64_t rows, int64_t n, float *out, bool logs, bool stream)
 {
   float buffer[AX_ROW_MAX] __attribute__((aligned(64))), top = top_f32(x, n), next = 0;
 
   for (int64_t r = 0; r < rows; r++, x += n, out += n, top = next) {
     float *terms = logs ? NULL : stream ? buffer : out;
-    const float sum = r + 1 < rows ? ax_row_exps(x, n, top, terms, x + n, &next) : ax_row_exps(x, n, top, terms, NULL, NULL);
+    const float sum = r + 1 < rows ? ax_row_exps(x, n, top, terms, x + n, &next)
+                                   : ax_row_exps(x, n, top, terms, NULL, NULL);
     const float scale = 1 / sum, all = ax_row_log_f32(sum);
     int64_t i = 0;
     if (logs) {
-      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) ax_vec_put(out + i, (*(const ax_vec_f32 *)(x + i) - top) - all, stream);
+      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES)
+        ax_vec_put(out + i, (*(const ax_vec_f32 *)(x + i) - top) - all, stream);
       for (; i < n; i++) out[i] = (x[i] - top) - all;
     } else {
-      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES) ax_vec_put(out + i, *(const ax_vec_f32 *)(terms + i) * scale, stream);
+      for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES)
+        ax_vec_put(out + i, *(const ax_vec_f32 *)(terms + i) * scale, stream);
       for (; i < n; i++) out[i] = terms[i] * scale;
     }
   }
 }
 
 /* What the gradient of a row subtracts, or multiplies with: the sum of g y, or of g. */
-typedef struct sums { ax_vec_f32 lane[4]; float rest; } sums;
-static inline float add_up(const sums *s) { return ax_vec_sum((s->lane[0] + s->lane[1]) + (s->lane[2] + s->lane[3])) + s->rest; }
+typedef struct sums {
+  ax_vec_f32 lane[4];
+  float rest;
+} sums;
+static inline float add_up(const sums *s)
+{
+  return ax_vec_sum((s->lane[0] + s->lane[1]) + (s->lane[2] + s->lane[3])) + s->rest;
+}
 
-/* out = the gradient of this row (unless it is NULL); *next: the sums of the following one, g_next and y_next (unless NULL). */
-static inline __attribute__((always_inline)) void back_row(const float *g, const float *y, int64_t n, float s, float *out, const float *g_next, const float *y_next,
-                                                           sums *next, const bool logs, bool stream)
+/* out = the gradient of this row (unless it is NULL); *next: the sums of the following one, g_next
+ * and y_next (unless NULL). */
+static inline __attribute__((always_inline)) void back_row(const float *g, const float *y, int64_t n, float s,
+                                                           float *out, const float *g_next,
+                                                           const float *y_next, sums *next, const bool logs,
+                                                           bool stream)
 {
   int64_t i = 0;
   if (next) *next = (sums){ 0 };
   for (; i + AX_ROW_STEP <= n; i += AX_ROW_STEP) {
-    AX_UNROLL for (int k = 0; k < 4; k++) {
+    AX_UNROLL
+    for (int k = 0; k < 4; k++) {
       const int64_t at = i + k * AX_ROW_LANES;
       if (out) {
         const ax_vec_f32 gv = *(const ax_vec_f32 *)(g + at), yv = *(const ax_vec_f32 *)(y + at);
@@ -93,7 +110,8 @@ static inline __attribute__((always_inline)) void back_row(const float *g, const
   }
 }
 
-static void backward_rows(const float *g, const float *y, int64_t rows, int64_t n, float *out, bool logs, bool stream)
+static void backward_rows(const float *g, const float *y, int64_t rows, int64_t n, float *out, bool logs,
+                          bool stream)
 {
   sums next;
   if (logs) back_row(NULL, NULL, n, 0, NULL, g, y, &next, true, false);
@@ -111,7 +129,7 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
 #define COLUMNS(S, T, EXP) \
   static void softmax_columns_##S(const T *x, int64_t n, int64_t step, int64_t cols, T *y, bool logs) \
   { \
-    T top[TILE], sum[TILE] = {0}; \
+    T top[TILE], sum[TILE] = { 0 }; \
     memcpy(top, x, (size_t)cols * sizeof(T)); \
     for (int64_t r = 1; r < n; r++) { \
       AX_SIMD \
@@ -128,20 +146,24 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
     for (int64_t j = 0; j < cols; j++) sum[j] = logs ? ax_row_log_##S(sum[j]) : (T)1 / sum[j]; \
     for (int64_t r = 0; r < n; r++) { \
       AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) y[r * step + j] = logs ? y[r * step + j] - sum[j] : y[r * step + j] * sum[j]; \
+      for (int64_t j = 0; j < cols; j++) \
+        y[r * step + j] = logs ? y[r * step + j] - sum[j] : y[r * step + j] * sum[j]; \
     } \
   } \
-  static void back_columns_##S(const T *g, const T *y, int64_t n, int64_t step, int64_t cols, T *out, bool logs) \
+  static void back_columns_##S(const T *g, const T *y, int64_t n, int64_t step, int64_t cols, T *out, \
+                               bool logs) \
   { \
-    T sum[TILE] = {0}; \
+    T sum[TILE] = { 0 }; \
     for (int64_t r = 0; r < n; r++) { \
       AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) sum[j] += logs ? g[r * step + j] : g[r * step + j] * y[r * step + j]; \
+      for (int64_t j = 0; j < cols; j++) \
+        sum[j] += logs ? g[r * step + j] : g[r * step + j] * y[r * step + j]; \
     } \
     for (int64_t r = 0; r < n; r++) { \
       if (logs) { \
         AX_SIMD \
-        for (int64_t j = 0; j < cols; j++) out[r * step + j] = g[r * step + j] - EXP(y[r * step + j]) * sum[j]; \
+        for (int64_t j = 0; j < cols; j++) \
+          out[r * step + j] = g[r * step + j] - EXP(y[r * step + j]) * sum[j]; \
       } else { \
         AX_SIMD \
         for (int64_t j = 0; j < cols; j++) out[r * step + j] = y[r * step + j] * (g[r * step + j] - sum[j]); \
@@ -165,7 +187,8 @@ typedef struct job {
 static void softmax_range(int64_t lo, int64_t hi, void *ud) /* rows, or tiles of columns */
 {
   const job *j = ud;
-  const int64_t n = j->s.n, step = j->s.inner, across = (step + TILE - 1) / TILE, size = (int64_t)ax_dtype_size(j->dtype);
+  const int64_t n = j->s.n, step = j->s.inner, across = (step + TILE - 1) / TILE,
+                size = (int64_t)ax_dtype_size(j->dtype);
   const bool wide = j->dtype == AX_F64;
 
   if (step == 1 && !wide) {

@@ -1,8 +1,10 @@
 /* sort, topk, kthvalue, median, searchsorted.
  *
- * Every element gets an unsigned key that rises as the elements do: NaN above everything, both zeros alike, all bits turned round where the
- * order falls.  Keys of up to 32 bits are sorted together with the position in one 64-bit word, longer ones in a pair.  A radix sort looks
- * at one byte after the other, from the lowest up, and skips those that are all the same; it keeps equals in their order. */
+ * Every element gets an unsigned key that rises as the elements do: NaN above everything, both
+ * zeros alike, all bits turned round where the order falls.  Keys of up to 32 bits are sorted
+ * together with the position in one 64-bit word, longer ones in a pair.  A radix sort looks at one
+ * byte after the other, from the lowest up, and skips those that are all the same; it keeps equals
+ * in their order. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -10,20 +12,23 @@
 
 #include "order.h"
 
-typedef struct pair { uint64_t key, at; } pair;
+typedef struct pair {
+  uint64_t key, at;
+} pair;
 
 enum { SORT, TOPK, KTH, MEDIAN };
 
 typedef struct job {
   int what;
   ax_dtype dtype;
-  int64_t n, step, outer_step, inner; /* elements of a line, bytes from one to the next; lines are (outer, inner) */
-  int64_t k;                          /* results of a line, at out_step bytes; KTH: which one */
+  /* elements of a line, bytes from one to the next; lines are (outer, inner) */
+  int64_t n, step, outer_step, inner;
+  int64_t k; /* results of a line, at out_step bytes; KTH: which one */
   bool falling;
   const char *x;
   char *values;
   int64_t *indices;
-  char *scratch;                      /* a share for each thread */
+  char *scratch; /* a share for each thread */
   size_t share;
 } job;
 
@@ -33,7 +38,7 @@ typedef struct job {
   static void keys_##name(const char *x, int64_t step, int64_t n, bool falling, void *to) \
   { \
     K *key = to; \
-    const K turn = falling ? (K)~(K)0 : 0; \
+    const K turn = falling ? (K) ~(K)0 : 0; \
     if (step == sizeof(T)) { \
       const T *v = (const T *)x; \
       AX_SIMD \
@@ -50,8 +55,10 @@ KEYS(i64, int64_t, uint64_t)
 KEYS(u8, uint8_t, uint32_t)
 
 typedef void (*keys_fn)(const char *x, int64_t step, int64_t n, bool falling, void *to);
-static const keys_fn keys_of[AX_DTYPE_COUNT] = { [AX_F32] = keys_f32, [AX_F64] = keys_f64, [AX_F16] = keys_f16, [AX_BF16] = keys_bf16,
-                                                 [AX_I64] = keys_i64, [AX_I32] = keys_i32, [AX_U8] = keys_u8, [AX_BOOL] = keys_u8 };
+static const keys_fn keys_of[AX_DTYPE_COUNT] = {
+  [AX_F32] = keys_f32, [AX_F64] = keys_f64, [AX_F16] = keys_f16, [AX_BF16] = keys_bf16,
+  [AX_I64] = keys_i64, [AX_I32] = keys_i32, [AX_U8] = keys_u8,   [AX_BOOL] = keys_u8
+};
 static bool is_wide(ax_dtype d) { return d == AX_F64 || d == AX_I64; }
 
 /* ---- sorting words (key above, position below) and pairs */
@@ -152,7 +159,8 @@ static int64_t *sort_line(const job *j, const char *x, char *scratch)
   return at;
 }
 
-/* ---- the few best of a line: kept in order while the line goes by; most elements are refused by one comparison */
+/* ---- the few best of a line: kept in order while the line goes by; most elements are refused by
+ * one comparison */
 
 enum { BLOCK = 256, MOST_KEPT = 128 };
 
@@ -168,8 +176,7 @@ enum { BLOCK = 256, MOST_KEPT = 128 };
         if (have == j->k && i + 16 <= n) { \
           const K last = best[have - 1]; \
           int any = 0; \
-          _Pragma("omp simd reduction(|:any)") \
-          for (int l = 0; l < 16; l++) any |= key[i + l] < last; \
+          _Pragma("omp simd reduction(|:any)") for (int l = 0; l < 16; l++) any |= key[i + l] < last; \
           if (!any) { \
             i += 16; \
             continue; \
@@ -203,7 +210,8 @@ static void sort_range(int64_t lo, int64_t hi, void *ud)
   int64_t few[MOST_KEPT];
 
   for (int64_t line = lo; line < hi; line++) {
-    const char *x = j->x + line / j->inner * j->outer_step + line % j->inner * (int64_t)ax_dtype_size(j->dtype);
+    const char *x =
+        j->x + line / j->inner * j->outer_step + line % j->inner * (int64_t)ax_dtype_size(j->dtype);
     if (j->what == TOPK && j->k <= MOST_KEPT) {
       (is_wide(j->dtype) ? best_wide : best_narrow)(j, x, few);
       put_all(j, x, line, few, j->k);
@@ -214,7 +222,8 @@ static void sort_range(int64_t lo, int64_t hi, void *ud)
     else {
       int64_t rank = j->what == KTH ? j->k - 1 : (j->n - 1) / 2;
       if (j->what == MEDIAN && is_nan(j, x + at[j->n - 1] * j->step)) /* the first NaN */
-        for (rank = j->n - 1; rank > 0 && is_nan(j, x + at[rank - 1] * j->step); rank--);
+        for (rank = j->n - 1; rank > 0 && is_nan(j, x + at[rank - 1] * j->step); rank--)
+          ;
       job one = *j;
       one.k = 1;
       put(&one, x, line, 0, at[rank]);
@@ -225,14 +234,23 @@ static void sort_range(int64_t lo, int64_t hi, void *ud)
 static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bool falling)
 {
   const ax_tensor *x = call->in[0];
-  job j = { .what = what, .dtype = (ax_dtype)x->dtype, .n = x->ndim ? x->shape[dim] : 1, .inner = 1, .k = k, .falling = falling, .x = ax_data(x),
-            .values = ax_data(call->out[0]), .indices = ax_data(call->out[1]) };
+  job j = { .what = what,
+            .dtype = (ax_dtype)x->dtype,
+            .n = x->ndim ? x->shape[dim] : 1,
+            .inner = 1,
+            .k = k,
+            .falling = falling,
+            .x = ax_data(x),
+            .values = ax_data(call->out[0]),
+            .indices = ax_data(call->out[1]) };
   void *scratch = NULL;
   size_t bytes = 0;
   ax_status st = AX_OK;
 
   if (call->out[0]->numel == 0) return AX_OK;
-  if (j.n >= UINT32_MAX) return ax_fail(AX_ESHAPE, "%s: %lld elements along a dim are more than can be sorted", ax_ops[call->op].name, (long long)j.n);
+  if (j.n >= UINT32_MAX)
+    return ax_fail(AX_ESHAPE, "%s: %lld elements along a dim are more than can be sorted",
+                   ax_ops[call->op].name, (long long)j.n);
   for (int d = (int)dim + 1; d < x->ndim; d++) j.inner *= x->shape[d];
   j.step = j.inner * (int64_t)ax_itemsize(x);
   j.outer_step = j.n * j.step;
@@ -257,13 +275,23 @@ ax_status ax_cpu_sort(const ax_call *call)
   const int64_t dim = call->a->i[0];
   return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->i[1]);
 }
-ax_status ax_cpu_topk(const ax_call *call) { return order(call, TOPK, call->a->i[1], call->a->i[0], call->a->i[2]); }
-ax_status ax_cpu_kthvalue(const ax_call *call) { return order(call, KTH, call->a->i[1], call->a->i[0], false); }
+ax_status ax_cpu_topk(const ax_call *call)
+{
+  return order(call, TOPK, call->a->i[1], call->a->i[0], call->a->i[2]);
+}
+ax_status ax_cpu_kthvalue(const ax_call *call)
+{
+  return order(call, KTH, call->a->i[1], call->a->i[0], false);
+}
 ax_status ax_cpu__median(const ax_call *call) { return order(call, MEDIAN, call->a->i[0], 1, false); }
 
 /* ---- searchsorted */
 
-typedef struct search { const void *sequence, *values; int64_t n, m, *out; bool right, one; } search;
+typedef struct search {
+  const void *sequence, *values;
+  int64_t n, m, *out;
+  bool right, one;
+} search;
 
 /* NaN stands above everything, in the sequence as among the values. */
 #define BELOW_FLOAT(a, b) ((a) < (b) || ((b) != (b) && (a) == (a)))
@@ -293,12 +321,20 @@ SEARCH(u8, uint8_t, BELOW_INT)
 
 ax_status ax_cpu_searchsorted(const ax_call *call)
 {
-  static const ax_range_fn searches[AX_DTYPE_COUNT] = { [AX_F32] = search_f32, [AX_F64] = search_f64, [AX_I64] = search_i64, [AX_I32] = search_i32,
+  static const ax_range_fn searches[AX_DTYPE_COUNT] = { [AX_F32] = search_f32,
+                                                        [AX_F64] = search_f64,
+                                                        [AX_I64] = search_i64,
+                                                        [AX_I32] = search_i32,
                                                         [AX_U8] = search_u8 };
   const ax_tensor *s = call->in[0], *v = call->in[1], *y = call->out[0];
   int64_t number = 0;
-  search job = { .sequence = ax_data(s), .values = v ? ax_data(v) : &number, .n = s->shape[s->ndim - 1], .m = v && v->ndim ? v->shape[v->ndim - 1] : 1,
-                 .out = ax_data(y), .right = call->a->i[0], .one = s->ndim == 1 };
+  search job = { .sequence = ax_data(s),
+                 .values = v ? ax_data(v) : &number,
+                 .n = s->shape[s->ndim - 1],
+                 .m = v && v->ndim ? v->shape[v->ndim - 1] : 1,
+                 .out = ax_data(y),
+                 .right = call->a->i[0],
+                 .one = s->ndim == 1 };
 
   if (!v) ax_store_double((ax_dtype)s->dtype, &number, 0, call->a->f[0]);
   if (!searches[s->dtype]) return ax_cpu_no_dtype(call->op, (ax_dtype)s->dtype);

@@ -1,4 +1,5 @@
-/* Counters of which kernels ran: how a test, or a user, sees that a product went the way it should. */
+/* Counters of which kernels ran: how a test, or a user, sees that a product went the way it
+ * should. */
 #include "cpu.h"
 
 #include <stdio.h>

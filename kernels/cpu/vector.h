@@ -1,4 +1,5 @@
-/* Vectors as wide as the level of processor has them, for the kernels whose loops the compiler does not see through. */
+/* Vectors as wide as the level of processor has them, for the kernels whose loops the compiler does
+ * not see through. */
 #ifndef AX_CPU_VECTOR_H
 #define AX_CPU_VECTOR_H
 
@@ -21,7 +22,8 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #include <immintrin.h>
 #endif
 
-/* a b + c, fused where the processor does it: the compiler is told not to make that choice by itself. */
+/* a b + c, fused where the processor does it: the compiler is told not to make that choice by
+ * itself. */
 #if defined(__AVX512F__)
 #define AX_VFMA_f32(a, b, c) ((ax_vec_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define AX_VFMA_f64(a, b, c) ((ax_vec_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
@@ -33,7 +35,8 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #define AX_VFMA_f64(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* As many bfloat16s as a vector has floats, from and to memory; the latter rounds as ax_float_to_bf16 does. */
+/* As many bfloat16s as a vector has floats, from and to memory; the latter rounds as
+ * ax_float_to_bf16 does. */
 typedef uint32_t ax_vec_bits __attribute__((vector_size(AX_BYTES)));
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_bf16(const void *p)
 {
@@ -54,14 +57,16 @@ static inline __attribute__((always_inline)) void ax_vec_to_bf16(void *p, ax_vec
   const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), one);
   const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
   const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
-  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16)));
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(
+                                        _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16)));
 #elif defined(__AVX2__)
   const __m256i u = (__m256i)v, one = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), one);
   const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
   const __m256 nan = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_UNORD_Q);
   const __m256i both = _mm256_srli_epi32((__m256i)_mm256_blendv_ps((__m256)rounded, (__m256)quiet, nan), 16);
-  _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1)));
+  _mm_storeu_si128((__m128i *)p,
+                   _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1)));
 #else
   for (int i = 0; i < AX_BYTES / 4; i++) ((uint16_t *)p)[i] = ax_float_to_bf16(v[i]);
 #endif
@@ -80,7 +85,8 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_max(ax_vec_f32 a,
 #endif
 }
 
-static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_min(ax_vec_f32 a, ax_vec_f32 b) /* a < b ? a : b */
+/* a < b ? a : b */
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_min(ax_vec_f32 a, ax_vec_f32 b)
 {
 #if defined(__AVX512F__)
   return (ax_vec_f32)_mm512_min_ps((__m512)a, (__m512)b);
@@ -91,7 +97,8 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_min(ax_vec_f32 a,
 #endif
 }
 
-/* 2^x as ax_exp2_part: for x up to AX_VEC_EXP2_TOP, exactly 0 below -126.  (AVX-512 scales as far as infinity.) */
+/* 2^x as ax_exp2_part: for x up to AX_VEC_EXP2_TOP, exactly 0 below -126.  (AVX-512 scales as far
+ * as infinity.) */
 #if defined(__AVX512F__)
 #define AX_VEC_EXP2_TOP 200.0f
 #else
@@ -108,10 +115,13 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_exp2(ax_vec_f32 x
   p = AX_VFMA_f32(p, f, zero + 2.402224208e-1f);
   p = AX_VFMA_f32(p, f, zero + 6.931469776e-1f);
   p = AX_VFMA_f32(p, f, zero + 1.0f);
-  return (ax_vec_f32)_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), (__m512)p, n);
+  return (
+      ax_vec_f32)_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ),
+                                        (__m512)p, n);
 #else
   const ax_vec_f32 t = x + 12582912.0f, f = x - (t - 12582912.0f), s = f * f;
-  ax_vec_f32 p = AX_VFMA_f32(AX_VFMA_f32(zero + 1.326472205e-3f, f, zero + 9.671512997e-3f), s, AX_VFMA_f32(zero + 5.550733760e-2f, f, zero + 2.402224208e-1f));
+  ax_vec_f32 p = AX_VFMA_f32(AX_VFMA_f32(zero + 1.326472205e-3f, f, zero + 9.671512997e-3f), s,
+                             AX_VFMA_f32(zero + 5.550733760e-2f, f, zero + 2.402224208e-1f));
   p = AX_VFMA_f32(p, s, AX_VFMA_f32(zero + 6.931469776e-1f, f, zero + 1.0f));
   return (ax_vec_f32)(((ax_vec_bits)p + ((ax_vec_bits)t << 23)) & ~(ax_vec_bits)(x < -126.0f));
 #endif
@@ -122,8 +132,7 @@ static inline float ax_vec_sum(ax_vec_f32 v)
   enum { LANES = AX_BYTES / 4 };
   float lane[LANES], sum = 0;
   *(ax_vec_f32 *)lane = v;
-  _Pragma("omp simd reduction(+:sum)")
-  for (int j = 0; j < LANES; j++) sum += lane[j];
+  _Pragma("omp simd reduction(+:sum)") for (int j = 0; j < LANES; j++) sum += lane[j];
   return sum;
 }
 static inline float ax_vec_largest(ax_vec_f32 v)
@@ -131,8 +140,7 @@ static inline float ax_vec_largest(ax_vec_f32 v)
   enum { LANES = AX_BYTES / 4 };
   float lane[LANES], top = -__builtin_inff();
   *(ax_vec_f32 *)lane = v;
-  _Pragma("omp simd reduction(max:top)")
-  for (int j = 0; j < LANES; j++) top = lane[j] > top ? lane[j] : top;
+  _Pragma("omp simd reduction(max:top)") for (int j = 0; j < LANES; j++) top = lane[j] > top ? lane[j] : top;
   return top;
 }
 

@@ -1,15 +1,21 @@
-/* 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 results out of 6 x 6 inputs takes 36 products where
- * the plain sum takes 144.  With the transforms, which are cheap sums along the channels, two to three times as fast as oneDNN's direct code; the
- * results differ from those of a plain sum by about 1e-5 of the largest one (a plain sum itself errs by about 1e-6).
+/* 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 results out of 6 x
+ * 6 inputs takes 36 products where the plain sum takes 144.  With the transforms, which are cheap
+ * sums along the channels, two to three times as fast as oneDNN's direct code; the results differ
+ * from those of a plain sum by about 1e-5 of the largest one (a plain sum itself errs by about
+ * 1e-6).
  *
- * bfloat16 images and weights are read as they are and computed with in float32: the transforms would lose too much in bfloat16, and a quarter
- * of the products in float32 takes half the time of all of them in bfloat16.
+ * bfloat16 images and weights are read as they are and computed with in float32: the transforms
+ * would lose too much in bfloat16, and a quarter of the products in float32 takes half the time of
+ * all of them in bfloat16.
  *
- *   y = A' [ (G w G') . (B' d B) ] A        summed over the input channels: 36 matrix products (tiles x c) x (c x o)
- *   dw = G' [ sum over tiles of (B' d B) . (A g A') ] G                       36 products (c x tiles) x (tiles x o)
+ *   y = A' [ (G w G') . (B' d B) ] A        summed over the input channels: 36 matrix products
+ *                                           (tiles x c) x (c x o)
+ *   dw = G' [ sum over tiles of (B' d B) . (A g A') ] G                       36 products (c x
+ *     tiles) x (tiles x o)
  *
- * and the gradient for the input is a convolution of g with the weights turned around.  Tiles go in blocks whose transforms stay in the second
- * cache.  Blocks and the order of additions follow from the sizes alone. */
+ * and the gradient for the input is a convolution of g with the weights turned around.  Tiles go in
+ * blocks whose transforms stay in the second cache.  Blocks and the order of additions follow from
+ * the sizes alone. */
 #include "conv.h"
 #include "vector.h"
 
@@ -17,7 +23,9 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
-#define ROWS_1 12 /* rows of results that the product holds in registers, two vectors each; what is left goes in smaller groups */
+/* rows of results that the product holds in registers, two vectors each; what is left goes in
+ * smaller groups */
+#define ROWS_1 12
 #define ROWS_2 8
 #elif defined(__AVX__)
 #define ROWS_1 6
@@ -29,7 +37,12 @@
 
 typedef ax_vec_f32 vec;
 enum { LANES = AX_BYTES / 4, PANEL = 2 * LANES, TILE = 4, SIDE = 6, POINTS = SIDE * SIDE };
-enum { CACHE = 640 * 1024 /* bytes of transforms that a block may take */, MIN_TILES = 24, MAX_TILES = 192, SKEW = 16 /* floats: the 36 planes start at different cache sets */ };
+enum {
+  CACHE = 640 * 1024 /* bytes of transforms that a block may take */,
+  MIN_TILES = 24,
+  MAX_TILES = 192,
+  SKEW = 16 /* floats: the 36 planes start at different cache sets */
+};
 
 /* ---- images of either type: `half` is a constant wherever these are used */
 
@@ -48,31 +61,43 @@ INLINE void store(void *image, int64_t at, vec v, bool half)
 
 /* ---- the 36 products */
 
-/* c (ROWS x N vectors, rows c_row apart) = or += a (rows a_row apart, steps a_step) x b (steps b_step apart) over `depth` steps. */
+/* c (ROWS x N vectors, rows c_row apart) = or += a (rows a_row apart, steps a_step) x b (steps
+ * b_step apart) over `depth` steps. */
 #define UNROLLED _Pragma("GCC unroll 12")
 #define MICRO(name, ROWS, N) \
-  __attribute__((optimize("fp-contract=fast"))) \
-  static void name(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step, float *c, int64_t c_row, bool add) \
+  __attribute__((optimize("fp-contract=fast"))) static void name(int64_t depth, const float *a, \
+                                                                 int64_t a_row, int64_t a_step, \
+                                                                 const float *b, int64_t b_step, float *c, \
+                                                                 int64_t c_row, bool add) \
   { \
     vec s[ROWS][N]; \
     if (add) { \
-      UNROLLED for (int i = 0; i < ROWS; i++) { \
-        UNROLLED for (int j = 0; j < N; j++) s[i][j] = *(const vec *)(c + i * c_row + j * LANES); \
+      UNROLLED \
+      for (int i = 0; i < ROWS; i++) { \
+        UNROLLED \
+        for (int j = 0; j < N; j++) s[i][j] = *(const vec *)(c + i * c_row + j * LANES); \
       } \
     } else { \
-      UNROLLED for (int i = 0; i < ROWS; i++) { \
-        UNROLLED for (int j = 0; j < N; j++) s[i][j] = (vec){ 0 }; \
+      UNROLLED \
+      for (int i = 0; i < ROWS; i++) { \
+        UNROLLED \
+        for (int j = 0; j < N; j++) s[i][j] = (vec){ 0 }; \
       } \
     } \
     for (int64_t p = 0; p < depth; p++, a += a_step, b += b_step) { \
       vec v[N]; \
-      UNROLLED for (int j = 0; j < N; j++) v[j] = *(const vec *)(b + j * LANES); \
-      UNROLLED for (int i = 0; i < ROWS; i++) { \
-        UNROLLED for (int j = 0; j < N; j++) s[i][j] += a[i * a_row] * v[j]; \
+      UNROLLED \
+      for (int j = 0; j < N; j++) v[j] = *(const vec *)(b + j * LANES); \
+      UNROLLED \
+      for (int i = 0; i < ROWS; i++) { \
+        UNROLLED \
+        for (int j = 0; j < N; j++) s[i][j] += a[i * a_row] * v[j]; \
       } \
     } \
-    UNROLLED for (int i = 0; i < ROWS; i++) { \
-      UNROLLED for (int j = 0; j < N; j++) *(vec *)(c + i * c_row + j * LANES) = s[i][j]; \
+    UNROLLED \
+    for (int i = 0; i < ROWS; i++) { \
+      UNROLLED \
+      for (int j = 0; j < N; j++) *(vec *)(c + i * c_row + j * LANES) = s[i][j]; \
     } \
   }
 MICRO(micro_1_2, ROWS_1, 2)
@@ -84,18 +109,22 @@ MICRO(micro_2_1, ROWS_2, 1)
 MICRO(micro_3_1, 2, 1)
 MICRO(micro_4_1, 1, 1)
 
-typedef void (*micro)(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step, float *c, int64_t c_row, bool add);
+typedef void (*micro)(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                      int64_t b_step, float *c, int64_t c_row, bool add);
 
-/* c (rows x cols) = or += a x b.  b's panels of PANEL columns lie b_panel apart (the last one may be half as wide). */
-static void product(int64_t rows, int64_t cols, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_panel, int64_t b_step,
-                    float *c, int64_t c_row, bool add)
+/* c (rows x cols) = or += a x b.  b's panels of PANEL columns lie b_panel apart (the last one may
+ * be half as wide). */
+static void product(int64_t rows, int64_t cols, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
+                    const float *b, int64_t b_panel, int64_t b_step, float *c, int64_t c_row, bool add)
 {
-  static const micro wide[4] = { micro_1_2, micro_2_2, micro_3_2, micro_4_2 }, half[4] = { micro_1_1, micro_2_1, micro_3_1, micro_4_1 };
+  static const micro wide[4] = { micro_1_2, micro_2_2, micro_3_2, micro_4_2 },
+                     half[4] = { micro_1_1, micro_2_1, micro_3_1, micro_4_1 };
   static const int sizes[4] = { ROWS_1, ROWS_2, 2, 1 };
   for (int64_t i = 0; i < rows;) {
     const int kind = rows - i >= sizes[0] ? 0 : rows - i >= sizes[1] ? 1 : rows - i >= sizes[2] ? 2 : 3;
     for (int64_t j = 0; j < cols; j += PANEL)
-      (cols - j >= PANEL ? wide : half)[kind](depth, a + i * a_row, a_row, a_step, b + j / PANEL * b_panel, b_step, c + i * c_row + j, c_row, add);
+      (cols - j >= PANEL ? wide : half)[kind](depth, a + i * a_row, a_row, a_step, b + j / PANEL * b_panel,
+                                              b_step, c + i * c_row + j, c_row, add);
     i += sizes[kind];
   }
 }
@@ -137,7 +166,8 @@ static inline void times_a(const vec *g, vec *o) /* A g: 4 to 6 */
 
 static inline void times_g(const vec *g, vec *o) /* G g: 3 to 6 */
 {
-  const vec s = (g[0] + g[2]) * (-1.0f / 6), t = g[0] * (1.0f / 24) + g[2] * (1.0f / 6), u = g[1] * (1.0f / 6), v = g[1] * (1.0f / 12);
+  const vec s = (g[0] + g[2]) * (-1.0f / 6), t = g[0] * (1.0f / 24) + g[2] * (1.0f / 6),
+            u = g[1] * (1.0f / 6), v = g[1] * (1.0f / 12);
   o[0] = g[0] * 0.25f;
   o[1] = s - u;
   o[2] = s + u;
@@ -157,17 +187,17 @@ static inline void times_gt(const vec *u, vec *o) /* G' u: 6 to 3 */
 /* ---- one problem */
 
 typedef struct wino {
-  int64_t n, c, o;            /* channels read and written (WEIGHT: of x and of g) */
+  int64_t n, c, o; /* channels read and written (WEIGHT: of x and of g) */
   int64_t h, w, oh, ow, pad_y, pad_x;
-  int64_t across, tiles;      /* tiles in a row of an image; in all */
+  int64_t across, tiles;           /* tiles in a row of an image; in all */
   int64_t block, plane_c, plane_o; /* tiles in a block; floats in a plane of its transforms */
-  bool half;                  /* x, y, bias are of bfloat16, else of float32 */
-  const void *x;              /* (n, h, w, c) */
-  void *y;                    /* (n, oh, ow, o): written; WEIGHT: g, read */
+  bool half;                       /* x, y, bias are of bfloat16, else of float32 */
+  const void *x;                   /* (n, h, w, c) */
+  void *y;                         /* (n, oh, ow, o): written; WEIGHT: g, read */
   const void *bias;
-  float *u;                   /* FORWARD, INPUT: (36, panels, c, PANEL).  WEIGHT: (36, c, o) */
-  float *v, *m;               /* transforms of a block; for each thread */
-  int64_t first;              /* WEIGHT: of the block under way */
+  float *u;      /* FORWARD, INPUT: (36, panels, c, PANEL).  WEIGHT: (36, c, o) */
+  float *v, *m;  /* transforms of a block; for each thread */
+  int64_t first; /* WEIGHT: of the block under way */
 } wino;
 
 static inline void place(const wino *p, int64_t tile, int64_t *n, int64_t *ty, int64_t *tx)
@@ -182,21 +212,28 @@ static inline void place(const wino *p, int64_t tile, int64_t *n, int64_t *ty, i
 enum { MAX_CHANNELS = 1024 };
 static const float nothing[MAX_CHANNELS] __attribute__((aligned(64)));
 
-/* Where the pixels of a square lie whose corner is (y0, x0): `side` rows of `side` of an image of h x w with c channels. */
-static __attribute__((noinline)) void pixels(const void *image, int64_t h, int64_t w, int64_t c, int64_t y0, int64_t x0, int side, bool half, const void **at)
+/* Where the pixels of a square lie whose corner is (y0, x0): `side` rows of `side` of an image of h
+ * x w with c channels. */
+static __attribute__((noinline)) void pixels(const void *image, int64_t h, int64_t w, int64_t c, int64_t y0,
+                                             int64_t x0, int side, bool half, const void **at)
 {
   const int64_t step = c * (half ? 2 : 4);
   for (int i = 0; i < side; i++) {
     const bool in_y = y0 + i >= 0 && y0 + i < h;
     const char *row = (const char *)image + ((y0 + i) * w + x0) * step;
-    for (int j = 0; j < side; j++) at[i * side + j] = in_y && x0 + j >= 0 && x0 + j < w ? (const void *)(row + j * step) : nothing;
+    for (int j = 0; j < side; j++)
+      at[i * side + j] = in_y && x0 + j >= 0 && x0 + j < w ? (const void *)(row + j * step) : nothing;
   }
 }
 
-INLINE const void *image_of(const void *images, int64_t n, int64_t size, bool half) { return (const char *)images + n * size * (half ? 2 : 4); }
+INLINE const void *image_of(const void *images, int64_t n, int64_t size, bool half)
+{
+  return (const char *)images + n * size * (half ? 2 : 4);
+}
 
 /* B' d B of tile `tile`, as the t-th of the block's. */
-INLINE void tile_in(const wino *p, const void *const *at, const void *const *next, float *v, int64_t t, bool half)
+INLINE void tile_in(const wino *p, const void *const *at, const void *const *next, float *v, int64_t t,
+                    bool half)
 {
   for (int64_t c = 0; c < p->c; c += LANES) {
     vec d[SIDE], done[SIDE][SIDE], out[SIDE];
@@ -263,16 +300,27 @@ INLINE void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t, bool
 
 /* ---- weights */
 
-typedef struct kernels { const wino *p; void *w; int64_t c, o; bool turned, add, half; } kernels; /* c, o: as w has them; half: w is of bfloat16 */
+/* c, o: as w has them; half: w is of bfloat16 */
+typedef struct kernels {
+  const wino *p;
+  void *w;
+  int64_t c, o;
+  bool turned, add, half;
+} kernels;
 
-static inline float tap_at(const kernels *k, int64_t at) { return k->half ? ax_bf16_to_float(((const uint16_t *)k->w)[at]) : ((const float *)k->w)[at]; }
+static inline float tap_at(const kernels *k, int64_t at)
+{
+  return k->half ? ax_bf16_to_float(((const uint16_t *)k->w)[at]) : ((const float *)k->w)[at];
+}
 
-/* G w G' for vectors of written channels: (36, panels, read, PANEL).  turned: w's outputs are read and its inputs written, its taps reversed. */
+/* G w G' for vectors of written channels: (36, panels, read, PANEL).  turned: w's outputs are read
+ * and its inputs written, its taps reversed. */
 static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
 {
   const kernels *k = ud;
   const wino *p = k->p;
-  const int64_t panels = (p->o + PANEL - 1) / PANEL, step = k->turned ? 9 : k->c * 9; /* between written channels of w */
+  /* between written channels of w */
+  const int64_t panels = (p->o + PANEL - 1) / PANEL, step = k->turned ? 9 : k->c * 9;
 
   for (int64_t read = lo; read < hi; read++)
     for (int64_t o = 0; o < p->o; o += LANES) {
@@ -280,7 +328,8 @@ static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
       float taps[9][LANES] __attribute__((aligned(64)));
       vec in[3], done[SIDE][3], out[SIDE];
       for (int l = 0; l < LANES; l++)
-        for (int tap = 0; tap < 9; tap++) taps[k->turned ? 8 - tap : tap][l] = tap_at(k, from + l * step + tap);
+        for (int tap = 0; tap < 9; tap++)
+          taps[k->turned ? 8 - tap : tap][l] = tap_at(k, from + l * step + tap);
       for (int j = 0; j < 3; j++) {
         for (int i = 0; i < 3; i++) in[i] = *(const vec *)taps[i * 3 + j];
         times_g(in, out);
@@ -330,7 +379,8 @@ static void find_tile(const wino *p, int64_t tile, const void **at)
 {
   int64_t n, ty, tx;
   place(p, tile, &n, &ty, &tx);
-  pixels(image_of(p->x, n, p->h * p->w * p->c, p->half), p->h, p->w, p->c, ty - p->pad_y, tx - p->pad_x, SIDE, p->half, at);
+  pixels(image_of(p->x, n, p->h * p->w * p->c, p->half), p->h, p->w, p->c, ty - p->pad_y, tx - p->pad_x, SIDE,
+         p->half, at);
 }
 static void tiles_in(const wino *p, int64_t first, int64_t lo, int64_t hi, float *v)
 {
@@ -345,8 +395,10 @@ static void tiles_in(const wino *p, int64_t first, int64_t lo, int64_t hi, float
 
 static void tiles_out(const wino *p, int64_t first, int64_t count, const float *m)
 {
-  if (p->half) for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, true);
-  else for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, false);
+  if (p->half)
+    for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, true);
+  else
+    for (int64_t t = 0; t < count; t++) tile_out(p, first + t, m, t, false);
 }
 
 static void convolve_blocks(int64_t lo, int64_t hi, void *ud)
@@ -359,7 +411,8 @@ static void convolve_blocks(int64_t lo, int64_t hi, void *ud)
     const int64_t first = b * p->block, count = p->tiles - first < p->block ? p->tiles - first : p->block;
     tiles_in(p, first, 0, count, v);
     for (int64_t i = 0; i < POINTS; i++)
-      product(count, p->o, p->c, v + i * p->plane_c, p->c, 1, p->u + i * panels * p->c * PANEL, p->c * PANEL, PANEL, m + i * p->plane_o, p->o, false);
+      product(count, p->o, p->c, v + i * p->plane_c, p->c, 1, p->u + i * panels * p->c * PANEL, p->c * PANEL,
+              PANEL, m + i * p->plane_o, p->o, false);
     tiles_out(p, first, count, m);
   }
 }
@@ -368,8 +421,10 @@ static void gradient_tiles(int64_t lo, int64_t hi, void *ud) /* tiles of the blo
 {
   const wino *p = ud;
   tiles_in(p, p->first, lo, hi, p->v);
-  if (p->half) for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, true);
-  else for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, false);
+  if (p->half)
+    for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, true);
+  else
+    for (int64_t t = lo; t < hi; t++) tile_gradient(p, p->first + t, p->m, t, false);
 }
 
 static void gradient_points(int64_t lo, int64_t hi, void *ud)
@@ -377,7 +432,8 @@ static void gradient_points(int64_t lo, int64_t hi, void *ud)
   const wino *p = ud;
   const int64_t count = p->tiles - p->first < p->block ? p->tiles - p->first : p->block;
   for (int64_t i = lo; i < hi; i++)
-    product(p->c, p->o, count, p->v + i * p->plane_c, 1, p->c, p->m + i * p->plane_o, PANEL, p->o, p->u + i * p->c * p->o, p->o, p->first > 0);
+    product(p->c, p->o, count, p->v + i * p->plane_c, 1, p->c, p->m + i * p->plane_o, PANEL, p->o,
+            p->u + i * p->c * p->o, p->o, p->first > 0);
 }
 
 /* ---- one call */
@@ -385,24 +441,46 @@ static void gradient_points(int64_t lo, int64_t hi, void *ud)
 bool ax_wino_fits(const ax_conv *v)
 {
   const int64_t tiles = ((v->oh + TILE - 1) / TILE) * ((v->ow + TILE - 1) / TILE);
-  return (v->dtype == AX_F32 || v->dtype == AX_BF16) && v->kh == 3 && v->kw == 3 && v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
-         v->groups == 1 && v->padding[0] <= 2 && v->padding[1] <= 2 && v->c % 16 == 0 && v->o % 16 == 0 && v->c <= MAX_CHANNELS && v->o <= MAX_CHANNELS &&
-         tiles * TILE * TILE <= 2 * v->oh * v->ow && v->n * tiles >= MIN_TILES;
+  return (v->dtype == AX_F32 || v->dtype == AX_BF16) && v->kh == 3 && v->kw == 3 && v->stride[0] == 1 &&
+         v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 && v->groups == 1 &&
+         v->padding[0] <= 2 && v->padding[1] <= 2 && v->c % 16 == 0 && v->o % 16 == 0 &&
+         v->c <= MAX_CHANNELS && v->o <= MAX_CHANNELS && tiles * TILE * TILE <= 2 * v->oh * v->ow &&
+         v->n * tiles >= MIN_TILES;
 }
 
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 {
   const bool turned = v->what == AX_CONV_INPUT, weight = v->what == AX_CONV_WEIGHT;
-  wino p = { .n = v->n, .c = v->c, .o = v->o, .h = v->h, .w = v->w, .oh = v->oh, .ow = v->ow, .pad_y = v->padding[0], .pad_x = v->padding[1],
-             .x = d->x, .y = d->y, .bias = v->what == AX_CONV_FORWARD && v->bias ? d->bias : NULL };
+  wino p = { .n = v->n,
+             .c = v->c,
+             .o = v->o,
+             .h = v->h,
+             .w = v->w,
+             .oh = v->oh,
+             .ow = v->ow,
+             .pad_y = v->padding[0],
+             .pad_x = v->padding[1],
+             .x = d->x,
+             .y = d->y,
+             .bias = v->what == AX_CONV_FORWARD && v->bias ? d->bias : NULL };
   void *u = NULL, *space = NULL;
   const int64_t threads = weight ? 1 : omp_get_max_threads();
   ax_status st;
 
   p.half = v->dtype == AX_BF16;
   if (turned) /* a convolution of g with the weights turned around */
-    p = (wino){ .n = v->n, .c = v->o, .o = v->c, .h = v->oh, .w = v->ow, .oh = v->h, .ow = v->w, .pad_y = 2 - v->padding[0], .pad_x = 2 - v->padding[1], .half = p.half,
-                .x = d->y, .y = d->x };
+    p = (wino){ .n = v->n,
+                .c = v->o,
+                .o = v->c,
+                .h = v->oh,
+                .w = v->ow,
+                .oh = v->h,
+                .ow = v->w,
+                .pad_y = 2 - v->padding[0],
+                .pad_x = 2 - v->padding[1],
+                .half = p.half,
+                .x = d->y,
+                .y = d->x };
   p.across = (p.ow + TILE - 1) / TILE;
   p.tiles = p.n * p.across * ((p.oh + TILE - 1) / TILE);
   p.block = CACHE / (POINTS * (p.c + p.o) * (int64_t)sizeof(float)) / ROWS_1 * ROWS_1;
@@ -415,7 +493,9 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   kernels k = { &p, d->w, v->c, v->o, turned, accumulate, p.half && !d->wide };
   static __thread int64_t *calls[2];
 
-  if (!calls[p.half]) calls[p.half] = ax_cpu_counter(p.half ? "convolution bfloat16, Winograd in float32" : "convolution float32, Winograd");
+  if (!calls[p.half])
+    calls[p.half] = ax_cpu_counter(p.half ? "convolution bfloat16, Winograd in float32"
+                                          : "convolution float32, Winograd");
   ++*calls[p.half];
   AX_TRY(ax_alloc(u_bytes, &u));
   AX_TRY(ax_alloc(bytes, &space));

@@ -24,8 +24,10 @@ AX_ACTIVATION_SLOPES(TWO, OF)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 
-#define ROW1(name, expr) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
-#define ROW2(name, expr) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
+#define ROW1(name, expr) \
+  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
+#define ROW2(name, expr) \
+  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
 AX_ACTIVATIONS(ROW1, )
 AX_ACTIVATION_SLOPES(ROW2, )
 #undef T
@@ -37,12 +39,30 @@ template <class T> struct gelu_tanh;
 template <class T> struct back_none;
 template <class T> struct back_tanh;
 #define GELU(T, S) \
-  template <> struct gelu_none<T> { explicit gelu_none(const double *) {} __device__ __forceinline__ T operator()(T x) const { return ax_gelu_##S(x); } }; \
-  template <> struct gelu_tanh<T> { explicit gelu_tanh(const double *) {} __device__ __forceinline__ T operator()(T x) const { return ax_gelu_tanh_##S(x); } }; \
-  template <> struct back_none<T> { explicit back_none(const double *) {} __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_slope_##S(b); } }; \
-  template <> struct back_tanh<T> { explicit back_tanh(const double *) {} __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_tanh_slope_##S(b); } };
+  template <> struct gelu_none<T> { \
+    explicit gelu_none(const double *) {} \
+    __device__ __forceinline__ T operator()(T x) const { return ax_gelu_##S(x); } \
+  }; \
+  template <> struct gelu_tanh<T> { \
+    explicit gelu_tanh(const double *) {} \
+    __device__ __forceinline__ T operator()(T x) const { return ax_gelu_tanh_##S(x); } \
+  }; \
+  template <> struct back_none<T> { \
+    explicit back_none(const double *) {} \
+    __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_slope_##S(b); } \
+  }; \
+  template <> struct back_tanh<T> { \
+    explicit back_tanh(const double *) {} \
+    __device__ __forceinline__ T operator()(T a, T b) const { return a * ax_gelu_tanh_slope_##S(b); } \
+  };
 GELU(float, f32)
 GELU(double, f64)
 
-AX_CUDA_KERNEL(gelu) { return call->a->i[0] ? ax_pointwise_float<gelu_tanh, 1>(call) : ax_pointwise_float<gelu_none, 1>(call); }
-AX_CUDA_KERNEL(_gelu_backward) { return call->a->i[0] ? ax_pointwise_float<back_tanh, 2>(call) : ax_pointwise_float<back_none, 2>(call); }
+AX_CUDA_KERNEL(gelu)
+{
+  return call->a->i[0] ? ax_pointwise_float<gelu_tanh, 1>(call) : ax_pointwise_float<gelu_none, 1>(call);
+}
+AX_CUDA_KERNEL(_gelu_backward)
+{
+  return call->a->i[0] ? ax_pointwise_float<back_tanh, 2>(call) : ax_pointwise_float<back_none, 2>(call);
+}

@@ -1,5 +1,5 @@
-/* torch.optim.Adafactor, parameter by parameter: the formulas of kernels/cpu/optim_adafactor.h.  Every number that depends on sums stays on the
- * device, so a step waits for nothing. */
+/* torch.optim.Adafactor, parameter by parameter: the formulas of kernels/cpu/optim_adafactor.h.
+ * Every number that depends on sums stays on the device, so a step waits for nothing. */
 #include "segments.cuh"
 
 #include <float.h>
@@ -16,7 +16,10 @@ template <class T> struct numbers {
 
   __host__ __device__ void set(int64_t step, const ax_hyper &h)
   {
-    const double eps1 = h.eps1 >= 0 ? h.eps1 : sizeof(T) == 4 ? (double)FLT_EPSILON : DBL_EPSILON, steps = (double)step;
+    const double eps1 = h.eps1 >= 0      ? h.eps1
+                        : sizeof(T) == 4 ? (double)FLT_EPSILON
+                                         : DBL_EPSILON,
+                 steps = (double)step;
     weight = (T)pow(steps, h.beta2_decay);
     limit = (T)(1 / eps1);
     mean_eps = (T)eps1;
@@ -37,7 +40,9 @@ template <class T> struct job {
   const numbers<T> *there; /* the device's, read instead; NULL: the host's hold */
   const float *skip;       /* not NULL and not 0: the step changes nothing */
   T *row_factor, *col_factor;
-  double *columns, *sums, *step; /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the size of the update */
+  /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the size of the
+   * update */
+  double *columns, *sums, *step;
   int64_t column_chunks, chunks;
 
   __device__ __forceinline__ bool skipped() const { return skip && *skip != 0; }
@@ -53,7 +58,10 @@ template <class T> struct job {
   }
 };
 
-template <class T> static __device__ __forceinline__ T moved_to(T old, double mean, T weight) { return old + weight * ((T)mean - old); }
+template <class T> static __device__ __forceinline__ T moved_to(T old, double mean, T weight)
+{
+  return old + weight * ((T)mean - old);
+}
 
 /* The rows' means of squares. */
 template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j)
@@ -79,7 +87,8 @@ template <class T> static __global__ void columns_kernel(job<T> j)
 {
   const int64_t all = j.matrices * j.column_chunks * j.cols;
   for (int64_t q = AX_FIRST; q < all; q += AX_STEP) {
-    const int64_t i = q % j.cols, c = q / j.cols % j.column_chunks, m = q / j.cols / j.column_chunks, hi = j.rows * (c + 1) / j.column_chunks;
+    const int64_t i = q % j.cols, c = q / j.cols % j.column_chunks, m = q / j.cols / j.column_chunks,
+                  hi = j.rows * (c + 1) / j.column_chunks;
     double sum = 0;
     for (int64_t r = j.rows * c / j.column_chunks; r < hi; r++) {
       const double v = (double)j.g[(m * j.rows + r) * j.cols + i];
@@ -108,9 +117,12 @@ template <class T> static __global__ void row_factors(job<T> j)
   for (int64_t m = blockIdx.x; m < j.matrices; m += gridDim.x) {
     double sum = 0;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) sum += (double)j.row_var[m * j.rows + r];
-    T mean = (T)(ax_block_reduce(sum, [](double a, double b) { return a + b; }, shared) / (double)j.rows);
+    T mean = (T)(ax_block_reduce(
+                     sum, [](double a, double b) { return a + b; }, shared) /
+                 (double)j.rows);
     if (mean < j.with().mean_eps) mean = j.with().mean_eps;
-    for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) j.row_factor[m * j.rows + r] = (T)1 / root_of(j.row_var[m * j.rows + r] / mean);
+    for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x)
+      j.row_factor[m * j.rows + r] = (T)1 / root_of(j.row_var[m * j.rows + r] / mean);
   }
 }
 
@@ -118,7 +130,8 @@ template <class T> static __global__ void variances(job<T> j)
 {
   if (j.skipped()) return;
   const T weight = j.with().weight;
-  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) j.variance[i] += weight * (j.g[i] * j.g[i] - j.variance[i]);
+  for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP)
+    j.variance[i] += weight * (j.g[i] * j.g[i] - j.variance[i]);
 }
 
 template <class T> static __global__ void sizes(job<T> j)
@@ -155,8 +168,10 @@ template <class T> static __global__ void step_size(job<T> j)
   moved = ax_block_reduce(moved, add, shared);
   if (threadIdx.x) return;
   const numbers<T> &x = j.with();
-  const double step = fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
-  *j.step = x.sign * (squares != squares || moved != moved ? (double)NAN : step); /* fmax would pass over it */
+  const double step =
+      fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
+  /* fmax would pass over it */
+  *j.step = x.sign * (squares != squares || moved != moved ? (double)NAN : step);
 }
 
 template <class T> static __global__ void update(job<T> j)
@@ -171,7 +186,9 @@ template <class T> static __global__ void update(job<T> j)
 }
 
 /* One thread for each parameter; the last thing it does is to count a step that is skipped. */
-template <class T> static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here, ax_optim_live live, numbers<T> *out)
+template <class T>
+static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here, ax_optim_live live,
+                                      numbers<T> *out)
 {
   const ax_hyper h = live.hyper ? *live.hyper : here;
   const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
@@ -185,14 +202,17 @@ template <class T> static __global__ void numbers_kernel(const int64_t *steps, i
 }
 
 /* there: this parameter's numbers on the device; NULL: the host works them out */
-template <class T> static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers<T> *there, const float *skip)
+template <class T>
+static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers<T> *there,
+                     const float *skip)
 {
   static const char name[] = "adafactor";
   job<T> j = {};
   void *memory;
   ax_status st;
 
-  j.p = (T *)s->param, j.g = (const T *)s->grad, j.work = (uint16_t *)s->work, j.half = s->work_dtype == AX_F16;
+  j.p = (T *)s->param, j.g = (const T *)s->grad, j.work = (uint16_t *)s->work,
+  j.half = s->work_dtype == AX_F16;
   j.row_var = (T *)s->state[0], j.col_var = (T *)s->state[1], j.variance = (T *)s->state[2];
   j.n = s->n;
   j.factored = s->rows > 0;
@@ -205,8 +225,10 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   j.chunks = (j.n + CHUNK - 1) / CHUNK;
   j.column_chunks = j.rows < 16 * COLUMN_CHUNKS ? (j.rows + 15) / 16 : COLUMN_CHUNKS;
 
-  const size_t doubles = (size_t)(2 * j.chunks + 1 + (j.factored ? j.matrices * j.column_chunks * j.cols : 0));
-  const size_t bytes = doubles * sizeof(double) + (j.factored ? (size_t)(j.matrices * (j.rows + j.cols)) * sizeof(T) : 0);
+  const size_t doubles =
+      (size_t)(2 * j.chunks + 1 + (j.factored ? j.matrices * j.column_chunks * j.cols : 0));
+  const size_t bytes =
+      doubles * sizeof(double) + (j.factored ? (size_t)(j.matrices * (j.rows + j.cols)) * sizeof(T) : 0);
   if ((st = ax_cuda_take(d, bytes, &memory)) != AX_OK) return st;
   j.step = (double *)memory;
   j.sums = j.step + 1;
@@ -216,11 +238,16 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   const unsigned all = ax_blocks(j.n, 256, d.index);
   if (j.factored) {
     st = ax_with_rows<T>(j.cols, (uintptr_t)j.g, [&](auto v, auto wide) {
-      return ax_launch_rows(name, d, j.matrices * j.rows, j.cols, rows_kernel<T, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j);
+      return ax_launch_rows(name, d, j.matrices * j.rows, j.cols,
+                            rows_kernel<T, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j);
     });
-    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices * j.column_chunks * j.cols, 256, d.index), 256, columns_kernel<T>, j);
-    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices * j.cols, 256, d.index), 256, column_means<T>, j);
-    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.matrices, 1, d.index), j.rows < 256 ? 32 : 256, row_factors<T>, j);
+    if (st == AX_OK)
+      st = ax_launch(name, d, ax_blocks(j.matrices * j.column_chunks * j.cols, 256, d.index), 256,
+                     columns_kernel<T>, j);
+    if (st == AX_OK)
+      st = ax_launch(name, d, ax_blocks(j.matrices * j.cols, 256, d.index), 256, column_means<T>, j);
+    if (st == AX_OK)
+      st = ax_launch(name, d, ax_blocks(j.matrices, 1, d.index), j.rows < 256 ? 32 : 256, row_factors<T>, j);
   } else st = ax_launch(name, d, all, 256, variances<T>, j);
   if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.chunks, 1, d.index), 256, sizes<T>, j);
   if (st == AX_OK) st = ax_launch(name, d, 1, 256, step_size<T>, j);
@@ -229,29 +256,36 @@ template <class T> static ax_status one(ax_device d, const ax_segment *s, const 
   return st;
 }
 
-template <class T> static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+template <class T>
+static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
 {
-  const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int64_t), room = (size_t)(n > 0 ? n : 1) * sizeof(numbers<T>);
+  const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int64_t),
+               room = (size_t)(n > 0 ? n : 1) * sizeof(numbers<T>);
   const void *steps = NULL;
   void *there = NULL;
   ax_status st = AX_OK;
 
   if (live) {
     int64_t *here = (int64_t *)malloc(bytes);
-    if (!here) return ax_fail(AX_ENOMEM, "adafactor: out of memory: no room for the counts of %d parameters", n);
+    if (!here)
+      return ax_fail(AX_ENOMEM, "adafactor: out of memory: no room for the counts of %d parameters", n);
     for (int k = 0; k < n; k++) here[k] = segs[k].step;
     st = ax_cuda_contents(d, here, bytes, &steps);
     free(here);
     if (st == AX_OK) st = ax_cuda_take(d, room, &there);
-    if (st == AX_OK) st = ax_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n, *h, *live, (numbers<T> *)there);
+    if (st == AX_OK)
+      st = ax_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n, *h,
+                     *live, (numbers<T> *)there);
   }
   for (int k = 0; k < n && st == AX_OK; k++)
-    if (segs[k].n) st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL, live ? live->skip : NULL);
+    if (segs[k].n)
+      st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL, live ? live->skip : NULL);
   if (there) ax_cuda_give(d, there, room);
   return st;
 }
 
-ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                            const ax_optim_live *live)
 {
   return dtype == AX_F32 ? all<float>(d, segs, n, h, live) : all<double>(d, segs, n, h, live);
 }

@@ -1,11 +1,15 @@
-/* Scaled dot-product attention and its gradient in memory linear in the sequence: tiles of scores with a running softmax; the gradient works
- * its tiles out anew from the log-sum-exp that the forward pass kept.
+/* Scaled dot-product attention and its gradient in memory linear in the sequence: tiles of scores
+ * with a running softmax; the gradient works its tiles out anew from the log-sum-exp that the
+ * forward pass kept.
  *
- * A block has ROWS rows of one side (queries; keys for their own gradients), R for each warp, and walks over the other side 32 at a time, a
- * lane for each.  Scores and their gradients are dot products of its rows, which lie in shared memory, with the lane's own; products with
- * scores run over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is added by two blocks.
+ * A block has ROWS rows of one side (queries; keys for their own gradients), R for each warp, and
+ * walks over the other side 32 at a time, a lane for each.  Scores and their gradients are dot
+ * products of its rows, which lie in shared memory, with the lane's own; products with scores run
+ * over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is
+ * added by two blocks.
  *
- * These kernels take every call; bfloat16 and float16 that lie well go to tensor cores (flash_forward.cu, flash_backward.cu): see `way_of`. */
+ * These kernels take every call; bfloat16 and float16 that lie well go to tensor cores
+ * (flash_forward.cu, flash_backward.cu): see `way_of`. */
 #include "attention.cuh"
 #include "mma.cuh"
 #include "rows.cuh"
@@ -22,13 +26,17 @@ enum { WARPS = 4, MOST_HEAD = 256 };
 typedef ax_side side;
 typedef ax_attention_job job;
 
-template <class T> struct rows_of { static const int each = sizeof(T) == 8 ? 2 : 4, all = each * WARPS, chunk = sizeof(T) == 8 ? 32 : 64; };
+template <class T> struct rows_of {
+  static const int each = sizeof(T) == 8 ? 2 : 4, all = each * WARPS, chunk = sizeof(T) == 8 ? 32 : 64;
+};
 
 static __device__ __forceinline__ float exp_of(float x) { return ax_exp_f32(x); }
 static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
 /* rows [row0, row0 + ROWS) of a plane to shared memory, times `by`; zeros past `count`. */
-template <class T, int D, class S> static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by, T (*to)[D])
+template <class T, int D, class S>
+static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by,
+                                 T (*to)[D])
 {
   for (int p = threadIdx.x; p < rows_of<T>::all * width; p += blockDim.x) {
     const int r = p / width, c = p % width;
@@ -38,7 +46,8 @@ template <class T, int D, class S> static __device__ void load_rows(const side &
 
 /* out[r] = this warp's row r times row (first + lane) of the plane.  The whole block takes part. */
 template <class T, int D, class S>
-static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t first, int64_t count, int width, T (*piece)[rows_of<T>::chunk + 1], T (&out)[rows_of<T>::each])
+static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t first, int64_t count,
+                            int width, T (*piece)[rows_of<T>::chunk + 1], T (&out)[rows_of<T>::each])
 {
   constexpr int R = rows_of<T>::each, CHUNK = rows_of<T>::chunk;
   const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
@@ -48,7 +57,8 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
     __syncthreads(); /* the last piece may still be read */
     for (int p = threadIdx.x; p < 32 * many; p += blockDim.x) {
       const int r = p / many, c = p % many;
-      piece[r][c] = first + r < count ? (T)ax_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
+      piece[r][c] =
+          first + r < count ? (T)ax_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
     }
     __syncthreads();
     for (int c = 0; c < many; c++) {
@@ -60,7 +70,8 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
 
 /* sum[r][j] += the lanes' p[r] times column lane + 32 j of their rows. */
 template <class T, int D, class S>
-static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, const S *from, int64_t first, int64_t count, int width, T (&sum)[rows_of<T>::each][D / 32])
+static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, const S *from, int64_t first,
+                                int64_t count, int width, T (&sum)[rows_of<T>::each][D / 32])
 {
   constexpr int R = rows_of<T>::each;
   const int lane = threadIdx.x % 32, many = count - first < 32 ? (int)(count - first) : 32;
@@ -78,7 +89,8 @@ static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, c
   }
 }
 
-template <class T, int D, class S> static __device__ void store_row(const side &s, S *to, int64_t row, int width, T by, const T (&sum)[D / 32])
+template <class T, int D, class S>
+static __device__ void store_row(const side &s, S *to, int64_t row, int width, T by, const T (&sum)[D / 32])
 {
   for (int j = 0; j < D / 32; j++) {
     const int c = threadIdx.x % 32 + 32 * j;
@@ -86,8 +98,10 @@ template <class T, int D, class S> static __device__ void store_row(const side &
   }
 }
 
-/* What a mask adds to a score.  (Not inlined, nor is keep: once for each score, and the tiles' loops stay small.) */
-static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
+/* What a mask adds to a score.  (Not inlined, nor is keep: once for each score, and the tiles'
+ * loops stay small.) */
+static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t b, int64_t h, int64_t q,
+                                                           int64_t k)
 {
   const int64_t at = b * j.mask.step[0] + h * j.mask.step[1] + q * j.mask.step[2] + k * j.mask.step[3];
   if (j.mask_dtype == AX_BOOL) return ((const uint8_t *)j.mask.data)[at] ? 0.0 : -(double)INFINITY;
@@ -95,15 +109,18 @@ static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t
 }
 
 /* A score with what masks it: -infinity where query q does not see key k. */
-template <class T> static __device__ __forceinline__ T masked(const job &j, int64_t b, int64_t h, int64_t q, int64_t k, T score)
+template <class T>
+static __device__ __forceinline__ T masked(const job &j, int64_t b, int64_t h, int64_t q, int64_t k, T score)
 {
   if (q >= j.queries || k >= j.keys || (j.causal && k > q)) return -(T)INFINITY;
   if (!j.mask.data) return score;
   return score + (T)mask_at(j, b, h, q, k);
 }
 
-/* 0 or 1 / (1 - p): element (b, h, q, k) takes word k % 4 of the Philox block ((b H + h) T + q) K/4 + k/4. */
-template <class T> static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
+/* 0 or 1 / (1 - p): element (b, h, q, k) takes word k % 4 of the Philox block ((b H + h) T + q) K/4
+ * + k/4. */
+template <class T>
+static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
 {
   uint32_t w[4];
   ax_draw_block(j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4), w);
@@ -121,7 +138,8 @@ template <class S, int D> static __global__ void forward(job j)
   const int64_t tiles = (j.queries + ROWS - 1) / ROWS;
 
   for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
-    const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads; /* the longest of a causal head first */
+    /* the longest of a causal head first */
+    const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
     const S *keys = ax_plane<const S>(j.k, b, h / j.group), *values = ax_plane<const S>(j.v, b, h / j.group);
     T top[R], sum[R], out[R][D / 32];
@@ -138,7 +156,8 @@ template <class S, int D> static __global__ void forward(job j)
       for (int r = 0; r < R; r++) {
         const int64_t q = q0 + own + r, k = k0 + lane;
         s[r] = masked(j, b, h, q, k, s[r]);
-        const T most = ax_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }), now = most > top[r] ? most : top[r];
+        const T most = ax_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }),
+                now = most > top[r] ? most : top[r];
         const T least = now == -(T)INFINITY ? (T)0 : now; /* all masked so far: exp(-inf - 0) is 0, not NaN */
         const T change = exp_of(top[r] - least);
         s[r] = exp_of(s[r] - least);
@@ -155,7 +174,9 @@ template <class S, int D> static __global__ void forward(job j)
       if (q >= j.queries) continue;
       const bool none = all == 0; /* a query that sees no key: 0, as in PyTorch */
       store_row<T, D, S>(j.y, ax_plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
-      if (lane == 0) ((T *)j.lse)[(b * j.heads + h) * j.queries + q] = none ? (T)INFINITY : top[r] + (sizeof(T) == 8 ? (T)log((double)all) : (T)ax_log_f32((float)all));
+      if (lane == 0)
+        ((T *)j.lse)[(b * j.heads + h) * j.queries + q] =
+            none ? (T)INFINITY : top[r] + (sizeof(T) == 8 ? (T)log((double)all) : (T)ax_log_f32((float)all));
     }
   }
 }
@@ -167,17 +188,21 @@ template <class S> static __global__ void deltas(job j)
 {
   typedef compute<S> T;
   const int lane = threadIdx.x % 32;
-  for (int64_t p = ax_team<false>::first_row(); p < j.batch * j.heads * j.queries; p += ax_team<false>::row_step()) {
+  for (int64_t p = ax_team<false>::first_row(); p < j.batch * j.heads * j.queries;
+       p += ax_team<false>::row_step()) {
     const int64_t q = p % j.queries, h = p / j.queries % j.heads, b = p / j.queries / j.heads;
-    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2], *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
+    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2],
+            *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
     T sum = 0;
-    for (int c = lane; c < j.value_head; c += 32) sum += ax_load(g[c * j.g.step[3]]) * ax_load(y[c * j.y.step[3]]);
+    for (int c = lane; c < j.value_head; c += 32)
+      sum += ax_load(g[c * j.g.step[3]]) * ax_load(y[c * j.y.step[3]]);
     sum = ax_warp_reduce(sum, [](T a, T c) { return a + c; });
     if (lane == 0) ((T *)j.delta)[p] = sum;
   }
 }
 
-/* The gradients of the keys and values: rows are keys, lanes queries, of every head that looks at them. */
+/* The gradients of the keys and values: rows are keys, lanes queries, of every head that looks at
+ * them. */
 template <class S, int D> static __global__ void backward_keys(job j)
 {
   typedef compute<S> T;
@@ -198,13 +223,15 @@ template <class S, int D> static __global__ void backward_keys(job j)
       for (int64_t q0 = j.causal ? k0 / 32 * 32 : 0; q0 < j.queries; q0 += 32) {
         const S *queries = ax_plane<const S>(j.q, b, h), *g = ax_plane<const S>(j.g, b, h);
         const int64_t q = q0 + lane, at = (b * j.heads + h) * j.queries + q;
-        const T lse = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY, delta = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
+        const T lse = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY,
+                delta = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
         T s[R], dp[R];
         dots<T, D, S>(rows, j.q, queries, q0, j.queries, j.head, piece, s);
         dots<T, D, S>(value_rows, j.g, g, q0, j.queries, j.value_head, piece, dp);
         for (int r = 0; r < R; r++) {
           const int64_t k = k0 + own + r;
-          const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse), factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
+          const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse),
+                  factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
           s[r] = p * factor;
           dp[r] = p * (dp[r] * factor - delta);
         }
@@ -247,13 +274,15 @@ template <class S, int D> static __global__ void backward_queries(job j)
       dots<T, D, S>(g_rows, j.v, values, k0, j.keys, j.value_head, piece, dp);
       for (int r = 0; r < R; r++) {
         const int64_t q = q0 + own + r, k = k0 + lane;
-        const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse[r]), factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
+        const T p = exp_of(masked(j, b, h, q, k, s[r]) - lse[r]),
+                factor = j.dropout && p != 0 ? keep<T>(j, b, h, q, k) : (T)1;
         dp[r] = p * (dp[r] * factor - delta[r]);
       }
       add_rows<T, D, S>(dp, j.k, keys, k0, j.keys, j.head, dq);
     }
     for (int r = 0; r < R; r++)
-      if (q0 + own + r < j.queries) store_row<T, D, S>(j.dq, ax_plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
+      if (q0 + own + r < j.queries)
+        store_row<T, D, S>(j.dq, ax_plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
   }
 }
 
@@ -276,20 +305,24 @@ static side turned(const ax_tensor *t)
   return s;
 }
 
-static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v, const ax_tensor *mask, job *j)
+static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
+                      const ax_tensor *mask, job *j)
 {
   const double p = call->a->f[0];
   *j = job{};
   if (q->shape[3] > MOST_HEAD || v->shape[3] > MOST_HEAD)
-    return ax_fail(AX_ENOIMPL, "scaled_dot_product_attention: the cuda backend takes heads of up to %d elements, got %lld (values: %lld)", MOST_HEAD, (long long)q->shape[3],
-                   (long long)v->shape[3]);
+    return ax_fail(AX_ENOIMPL,
+                   "scaled_dot_product_attention: the cuda backend takes heads of up to %d elements, got "
+                   "%lld (values: %lld)",
+                   MOST_HEAD, (long long)q->shape[3], (long long)v->shape[3]);
   j->q = side_of(q), j->k = side_of(k), j->v = side_of(v);
   if (mask) {
     j->mask = side_of(mask);
     j->mask_dtype = mask->dtype;
   }
   j->batch = q->shape[0], j->heads = q->shape[1], j->group = k->shape[1] ? q->shape[1] / k->shape[1] : 1;
-  j->queries = q->shape[2], j->keys = k->shape[2], j->head = (int)q->shape[3], j->value_head = (int)v->shape[3];
+  j->queries = q->shape[2], j->keys = k->shape[2], j->head = (int)q->shape[3],
+  j->value_head = (int)v->shape[3];
   j->causal = call->a->i[0];
   j->scale = call->a->f[1];
   j->dropout = p > 0;
@@ -319,9 +352,16 @@ static unsigned grid(int64_t rows, int each, int64_t planes)
 static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backward, bool *done)
 {
   const side *const sides[] = { &j.q, &j.k, &j.v, &j.y, &j.g, &j.dq, &j.dk, &j.dv };
-  ax_attention a = { j.batch, j.heads, j.group ? j.heads / j.group : 0, j.queries, j.keys, j.head, j.value_head, {}, {}, {}, {}, {}, {}, {}, {}, j.scale, j.causal };
+  ax_attention a = { j.batch,      j.heads, j.group ? j.heads / j.group : 0,
+                     j.queries,    j.keys,  j.head,
+                     j.value_head, {},      {},
+                     {},           {},      {},
+                     {},           {},      {},
+                     j.scale,      j.causal };
   int64_t *const steps[] = { a.q, a.k, a.v, a.y, a.g, a.dq, a.dk, a.dv };
-  const ax_attention_data data = { j.q.data, j.k.data, j.v.data, j.g.data, (void *)j.y.data, j.lse, (void *)j.dq.data, (void *)j.dk.data, (void *)j.dv.data };
+  const ax_attention_data data = { j.q.data,          j.k.data,          j.v.data,
+                                   j.g.data,          (void *)j.y.data,  j.lse,
+                                   (void *)j.dq.data, (void *)j.dk.data, (void *)j.dv.data };
 
   *done = false;
   if (j.mask.data || j.dropout) return AX_OK;
@@ -333,7 +373,8 @@ static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backw
 
 enum way { PLAIN, FLASH };
 
-/* Do the rows of s, of sizes n, start at multiples of 16 bytes, with elements of 2 bytes side by side? */
+/* Do the rows of s, of sizes n, start at multiples of 16 bytes, with elements of 2 bytes side by
+ * side? */
 static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
 {
   const int64_t n[3] = { batch, heads, rows };
@@ -342,16 +383,25 @@ static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
   return well;
 }
 
-/* It follows from the call and the model of GPU alone (mma: has it tensor cores for half types; shared: the most shared memory of a block).
- * What cuDNN took (try_cudnn) does not come here. */
+/* It follows from the call and the model of GPU alone (mma: has it tensor cores for half types;
+ * shared: the most shared memory of a block).  What cuDNN took (try_cudnn) does not come here. */
 static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
 {
-  const int64_t b = j.batch, h = j.heads, hk = j.group ? j.heads / j.group : 0, most = INT32_MAX / 2, planes = b * h;
+  const int64_t b = j.batch, h = j.heads, hk = j.group ? j.heads / j.group : 0, most = INT32_MAX / 2,
+                planes = b * h;
   if (!mma || (dtype != AX_F16 && dtype != AX_BF16)) return PLAIN;
-  if (j.head % 8 || j.value_head % 8 || j.head < 8 || j.value_head < 8 || j.head > AX_FLASH_MOST_HEAD || j.value_head > AX_FLASH_MOST_HEAD) return PLAIN;
-  if (planes < 1 || hk < 1 || j.queries > most || j.keys > most || planes > most / 2 || (j.queries + j.keys) / 32 + 1 > most / planes) return PLAIN;
-  if (!lies_well(j.q, b, h, j.queries) || !lies_well(j.k, b, hk, j.keys) || !lies_well(j.v, b, hk, j.keys) || !lies_well(j.y, b, h, j.queries)) return PLAIN;
-  if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) || !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys))) return PLAIN;
+  if (j.head % 8 || j.value_head % 8 || j.head < 8 || j.value_head < 8 || j.head > AX_FLASH_MOST_HEAD ||
+      j.value_head > AX_FLASH_MOST_HEAD)
+    return PLAIN;
+  if (planes < 1 || hk < 1 || j.queries > most || j.keys > most || planes > most / 2 ||
+      (j.queries + j.keys) / 32 + 1 > most / planes)
+    return PLAIN;
+  if (!lies_well(j.q, b, h, j.queries) || !lies_well(j.k, b, hk, j.keys) || !lies_well(j.v, b, hk, j.keys) ||
+      !lies_well(j.y, b, h, j.queries))
+    return PLAIN;
+  if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) ||
+                   !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys)))
+    return PLAIN;
   return (backward ? ax_flash_backward_shared(&j) : ax_flash_forward_shared(&j)) <= shared ? FLASH : PLAIN;
 }
 
@@ -361,12 +411,14 @@ static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
   const bool mma = ax_has_mma(d, &shared);
   const way w = way_of(j, dtype, backward, mma, shared);
   char name[48];
-  snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype), w == FLASH ? "tensor cores" : "plain");
+  snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype),
+           w == FLASH ? "tensor cores" : "plain");
   ax_cuda_count(name);
   return w;
 }
 
-/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads, queries). */
+/* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads,
+ * queries). */
 AX_CUDA_KERNEL(_attention)
 {
   const ax_tensor *q = call->in[0], *y = call->out[0];
@@ -378,11 +430,13 @@ AX_CUDA_KERNEL(_attention)
   j.lse = ax_data(call->out[1]);
   bool done;
   if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
-  if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH) return ax_flash_forward(q->device, (ax_dtype)q->dtype, &j);
+  if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH)
+    return ax_flash_forward(q->device, (ax_dtype)q->dtype, &j);
   return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return with_head(j, [&](auto d) {
-      return ax_launch("attention", q->device, grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads), WARPS * 32, forward<S, AX_VALUE_OF(d)>, j);
+      return ax_launch("attention", q->device, grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads),
+                       WARPS * 32, forward<S, AX_VALUE_OF(d)>, j);
     });
   });
 }
@@ -416,8 +470,11 @@ AX_CUDA_KERNEL(_attention_backward)
         constexpr int D = AX_VALUE_OF(size);
         ax_status done = AX_OK;
         if (j.batch * j.keys * (j.heads / j.group) > 0)
-          done = ax_launch("attention", d, grid(j.keys, rows_of<T>::all, j.batch * (j.heads / j.group)), WARPS * 32, backward_keys<S, D>, j);
-        if (done == AX_OK && all) done = ax_launch("attention", d, grid(j.queries, rows_of<T>::all, planes), WARPS * 32, backward_queries<S, D>, j);
+          done = ax_launch("attention", d, grid(j.keys, rows_of<T>::all, j.batch * (j.heads / j.group)),
+                           WARPS * 32, backward_keys<S, D>, j);
+        if (done == AX_OK && all)
+          done = ax_launch("attention", d, grid(j.queries, rows_of<T>::all, planes), WARPS * 32,
+                           backward_queries<S, D>, j);
         return done;
       });
     ax_cuda_give(d, j.delta, bytes);

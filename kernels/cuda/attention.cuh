@@ -1,11 +1,15 @@
-/* A call of attention as its kernels see it: the plain ones (attention.cu) and those on tensor cores (flash*.cu). */
+/* A call of attention as its kernels see it: the plain ones (attention.cu) and those on tensor
+ * cores (flash*.cu). */
 #ifndef AX_CUDA_ATTENTION_H
 #define AX_CUDA_ATTENTION_H
 
 #include "draw.cuh"
 
 /* (batch, heads, rows, columns) in elements. */
-struct ax_side { const void *data; int64_t step[4]; };
+struct ax_side {
+  const void *data;
+  int64_t step[4];
+};
 
 struct ax_attention_job {
   ax_side q, k, v, y, g, dq, dk, dv, mask; /* mask.data NULL: none */
@@ -21,10 +25,15 @@ struct ax_attention_job {
   void *lse, *delta; /* of the compute type: (batch, heads, queries) */
 };
 
-template <class S> static __device__ __forceinline__ S *ax_plane(const ax_side &s, int64_t b, int64_t h) { return (S *)s.data + b * s.step[0] + h * s.step[1]; }
+template <class S> static __device__ __forceinline__ S *ax_plane(const ax_side &s, int64_t b, int64_t h)
+{
+  return (S *)s.data + b * s.step[0] + h * s.step[1];
+}
 
-/* ---- flash_forward.cu, flash_backward.cu: bfloat16 and float16 on tensor cores (compute capability 8.0).  Both sides' rows start at multiples of 16
- * bytes, heads and value heads are multiples of 8 up to 128.  y and lse; delta (memory of the caller's), dq, dk and dv. */
+/* ---- flash_forward.cu, flash_backward.cu: bfloat16 and float16 on tensor cores (compute
+ * capability 8.0).  Both sides' rows start at multiples of 16
+ * bytes, heads and value heads are multiples of 8 up to 128.  y and lse; delta (memory of the
+ * caller's), dq, dk and dv. */
 enum { AX_FLASH_MOST_HEAD = 128 };
 ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j);
 ax_status ax_flash_backward(ax_device d, ax_dtype dtype, const ax_attention_job *j);

@@ -1,21 +1,27 @@
 /* The plugin's one symbol and the table behind it.
  *
- * The kernels of a row are found by name: ax_cuda_<row>, weak here, so that a row without one is NULL and the dispatcher's error names it. */
+ * The kernels of a row are found by name: ax_cuda_<row>, weak here, so that a row without one is
+ * NULL and the dispatcher's error names it. */
 #include "dist.h"
 
 #define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
 #include "core/ops/ops.def"
 #undef OP
 
-ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
-                             const ax_optim_live *live);
-ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                             const ax_hyper *h, const ax_optim_live *live);
+ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p,
+                            double *out);
 ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
 ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
-ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out);
-ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm);
-ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found);
-ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval);
+ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p,
+                                 double root, double *out);
+ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm,
+                            const double *norm);
+ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
+                               float *found);
+ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth, double backoff,
+                               int64_t interval);
 ax_status ax_cuda_find_devices(void);
 const char *ax_cuda_describe(void);
 const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
@@ -27,14 +33,21 @@ static ax_kernel kernels[AX_OP_COUNT];
 
 /* The host's side of a GPU has no threads of its own. */
 static int get_threads(void) { return 1; }
-static void set_threads(int n) { }
+static void set_threads(int n) {}
 
 AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static ax_backend backend = { .abi = AX_INTERFACE, .name = "cuda", .level = "cuda", .kernels = kernels, .get_threads = get_threads,
-                                .set_threads = set_threads, .describe = ax_cuda_describe, .memory = &ax_cuda_memory, .transport = &ax_cuda_nccl,
+  static ax_backend backend = { .abi = AX_INTERFACE,
+                                .name = "cuda",
+                                .level = "cuda",
+                                .kernels = kernels,
+                                .get_threads = get_threads,
+                                .set_threads = set_threads,
+                                .describe = ax_cuda_describe,
+                                .memory = &ax_cuda_memory,
+                                .transport = &ax_cuda_nccl,
                                 .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
 #define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;

@@ -1,4 +1,5 @@
-/* What a launch costs by itself: for bench/kernels.lua, which asks what an op costs beyond it.  Found with dlsym; nothing in the host calls it. */
+/* What a launch costs by itself: for bench/kernels.lua, which asks what an op costs beyond it.
+ * Found with dlsym; nothing in the host calls it. */
 #include "common.cuh"
 
 #include <time.h>
@@ -16,9 +17,11 @@ static double seconds(void)
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Launches a kernel that adds four numbers `count` times on the device's stream, with nothing between the launches, and waits once.
- * *nanoseconds: of a launch.  A status, 0 when all is well. */
-extern "C" __attribute__((visibility("default"))) int ax_cuda_bare_launch(int device, int64_t count, double *nanoseconds)
+/* Launches a kernel that adds four numbers `count` times on the device's stream, with nothing
+ * between the launches, and waits once.  *nanoseconds: of a launch.  A status, 0 when all is
+ * well. */
+extern "C" __attribute__((visibility("default"))) int ax_cuda_bare_launch(int device, int64_t count,
+                                                                          double *nanoseconds)
 {
   const ax_device d = { AX_CUDA, (uint8_t)device };
   const size_t bytes = 3 * 512;

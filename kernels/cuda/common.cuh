@@ -1,8 +1,8 @@
 /* What the CUDA kernels share: launching, element types, loop nests on the device.
  *
- * All work of a device goes to one stream of ours, in order; memory given back may therefore be handed out again at once.  Kernels never
- * use atomics on floating-point numbers, and sums have a fixed shape that follows from the sizes alone: the same bits in every run on
- * one model of GPU. */
+ * All work of a device goes to one stream of ours, in order; memory given back may therefore be
+ * handed out again at once.  Kernels never use atomics on floating-point numbers, and sums have a
+ * fixed shape that follows from the sizes alone: the same bits in every run on one model of GPU. */
 #ifndef AX_CUDA_COMMON_H
 #define AX_CUDA_COMMON_H
 
@@ -36,15 +36,17 @@ int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
-/* Host data that a kernel reads, such as a table of pointers: in memory of the device until it is given back.  In a recorded step it is constant: it is
- * sent once, when the recording ends, and lives as long as that.  (capture.cu) */
+/* Host data that a kernel reads, such as a table of pointers: in memory of the device until it is
+ * given back.  In a recorded step it is constant: it is sent once, when the recording ends, and
+ * lives as long as that.  (capture.cu) */
 ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there);
 void ax_cuda_table_give(ax_device d, void *there, size_t bytes);
 /* Clears memory in stream order. */
 ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes);
 /* A step is being recorded: nothing runs, so that nothing can be waited for. */
 bool ax_cuda_recording(int device);
-/* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the device. */
+/* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the
+ * device. */
 ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message);
 
 static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
@@ -53,7 +55,8 @@ static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
   return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
 }
 
-/* ---- what a kernel finds wrong in its data (an index out of range).  It says so in memory that the host reads when it next waits for the
+/* ---- what a kernel finds wrong in its data (an index out of range).  It says so in memory that
+ * the host reads when it next waits for the
  * device, where it becomes an error: no call waits just to look. */
 
 enum { AX_FAULT_NONE, AX_FAULT_INDEX, AX_FAULT_TARGET, AX_FAULT_CLASS, AX_FAULT_PROBABILITY };
@@ -64,7 +67,8 @@ struct ax_fault {
 /* The device's place for it, as kernels and host see it; NULL after a failure, which is written. */
 ax_fault *ax_cuda_fault_place(ax_device d);
 
-static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, int64_t value, int64_t at, int64_t count)
+static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, int64_t value, int64_t at,
+                                                 int64_t count)
 {
   if (atomicCAS(&f->code, (int)AX_FAULT_NONE, code) != AX_FAULT_NONE) return; /* the first one stays */
   f->op = op;
@@ -73,7 +77,8 @@ static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, 
   f->count = count;
 }
 /* Is v one of 0 .. count - 1?  Says where not. */
-static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op, int64_t v, int64_t at, int64_t count)
+static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op, int64_t v, int64_t at,
+                                                   int64_t count)
 {
   if (v >= 0 && v < count) return true;
   ax_report(f, code, op, v, at, count);
@@ -82,7 +87,8 @@ static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op
 
 /* ---- launching */
 
-/* Enough blocks of `threads` for n items, at most as many as keep the device busy: kernels step by the grid's size. */
+/* Enough blocks of `threads` for n items, at most as many as keep the device busy: kernels step by
+ * the grid's size. */
 static inline unsigned ax_blocks(int64_t n, int threads, int device)
 {
   const int64_t wanted = (n + threads - 1) / threads, most = (int64_t)ax_cuda_multiprocessors(device) * 32;
@@ -91,7 +97,8 @@ static inline unsigned ax_blocks(int64_t n, int threads, int device)
 
 /* kernel(arguments) on the device and stream of `d`.  `what` names it in messages. */
 template <class... P, class... A>
-static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...), A... arguments)
+static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...),
+                           A... arguments)
 {
   cudaStream_t stream;
   const ax_status st = ax_cuda_use(d, &stream);
@@ -105,20 +112,35 @@ static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block,
 #endif
 }
 
-/* The first item of a thread and the step to its next one, in loops over more items than there are threads. */
+/* The first item of a thread and the step to its next one, in loops over more items than there are
+ * threads. */
 #define AX_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define AX_STEP ((int64_t)gridDim.x * blockDim.x)
 
 /* ---- element types: S as it is stored, compute<S> as it is computed with */
 
-struct ax_f16 { uint16_t bits; };
-struct ax_bf16 { uint16_t bits; };
-struct ax_bool { uint8_t value; };
+struct ax_f16 {
+  uint16_t bits;
+};
+struct ax_bf16 {
+  uint16_t bits;
+};
+struct ax_bool {
+  uint8_t value;
+};
 
-template <class S> struct ax_compute { typedef S type; };
-template <> struct ax_compute<ax_f16> { typedef float type; };
-template <> struct ax_compute<ax_bf16> { typedef float type; };
-template <> struct ax_compute<ax_bool> { typedef uint8_t type; };
+template <class S> struct ax_compute {
+  typedef S type;
+};
+template <> struct ax_compute<ax_f16> {
+  typedef float type;
+};
+template <> struct ax_compute<ax_bf16> {
+  typedef float type;
+};
+template <> struct ax_compute<ax_bool> {
+  typedef uint8_t type;
+};
 template <class S> using compute = typename ax_compute<S>::type;
 
 template <class S> AX_FN compute<S> ax_load(S v) { return v; }
@@ -126,10 +148,27 @@ AX_FN float ax_load(ax_bf16 v) { return ax_bf16_to_float(v.bits); }
 AX_FN uint8_t ax_load(ax_bool v) { return v.value; }
 AX_FN float ax_load(ax_f16 v) { return ax_half_to_float(v.bits); }
 
-template <class S> struct ax_storer { template <class V> static __host__ __device__ __forceinline__ S of(V v) { return (S)v; } };
-template <> struct ax_storer<ax_f16> { template <class V> static __host__ __device__ __forceinline__ ax_f16 of(V v) { return ax_f16{ ax_float_to_half((float)v) }; } };
-template <> struct ax_storer<ax_bf16> { template <class V> static __host__ __device__ __forceinline__ ax_bf16 of(V v) { return ax_bf16{ ax_float_to_bf16((float)v) }; } };
-template <> struct ax_storer<ax_bool> { template <class V> static __host__ __device__ __forceinline__ ax_bool of(V v) { return ax_bool{ (uint8_t)(v != (V)0) }; } };
+template <class S> struct ax_storer {
+  template <class V> static __host__ __device__ __forceinline__ S of(V v) { return (S)v; }
+};
+template <> struct ax_storer<ax_f16> {
+  template <class V> static __host__ __device__ __forceinline__ ax_f16 of(V v)
+  {
+    return ax_f16{ ax_float_to_half((float)v) };
+  }
+};
+template <> struct ax_storer<ax_bf16> {
+  template <class V> static __host__ __device__ __forceinline__ ax_bf16 of(V v)
+  {
+    return ax_bf16{ ax_float_to_bf16((float)v) };
+  }
+};
+template <> struct ax_storer<ax_bool> {
+  template <class V> static __host__ __device__ __forceinline__ ax_bool of(V v)
+  {
+    return ax_bool{ (uint8_t)(v != (V)0) };
+  }
+};
 template <class S, class V> AX_FN S ax_store(V v) { return ax_storer<S>::of(v); }
 
 /* One number of a floating type that is known at run time: losses, scales, statistics. */
@@ -153,7 +192,9 @@ static __device__ __forceinline__ void ax_number_put(int dtype, void *p, int64_t
 }
 
 /* Calls f(ax_type<S>()) with the storage type of a dtype. */
-template <class S> struct ax_type { typedef S type; };
+template <class S> struct ax_type {
+  typedef S type;
+};
 #define AX_TYPE_OF(tag) typename decltype(tag)::type
 
 template <class F> static ax_status ax_with_float(ax_op op, ax_dtype d, F f)
@@ -213,7 +254,8 @@ template <int N> static inline ax_nest<N> ax_nest_of(const ax_iter *it)
 }
 
 /* Byte offsets of item i in every operand. */
-template <int N> static __host__ __device__ __forceinline__ void ax_nest_at(const ax_nest<N> &nest, int64_t i, int64_t *at)
+template <int N>
+static __host__ __device__ __forceinline__ void ax_nest_at(const ax_nest<N> &nest, int64_t i, int64_t *at)
 {
   for (int k = 0; k < N; k++) at[k] = 0;
   for (int d = nest.ndim - 1; d >= 0; d--) {
@@ -238,7 +280,8 @@ template <class T, class F> static __device__ __forceinline__ T ax_warp_reduce(T
   return v;
 }
 
-/* The combination of all threads' values in every thread.  blockDim.x is a multiple of 32; `shared` has a place for each warp. */
+/* The combination of all threads' values in every thread.  blockDim.x is a multiple of 32; `shared`
+ * has a place for each warp. */
 template <class T, class F> static __device__ __forceinline__ T ax_block_reduce(T v, F combine, T *shared)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

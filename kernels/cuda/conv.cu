@@ -1,9 +1,12 @@
-/* Convolutions and their gradients as products whose operands are never written out: a block has a tile of the result, and its threads fetch
- * the elements of both operands through the windows.  Channels are innermost in images, weights are (o, c / groups, kh, kw).
+/* Convolutions and their gradients as products whose operands are never written out: a block has a
+ * tile of the result, and its threads fetch the elements of both operands through the windows.
+ * Channels are innermost in images, weights are (o, c / groups, kh, kw).
  *
- * cuDNN, which has tensor cores, is asked first.  These are for float64, and for what it has no plan for.
+ * cuDNN, which has tensor cores, is asked first.  These are for float64, and for what it has no
+ * plan for.
  *
- * The gradient of a weight adds over all positions of all images: pieces whose number follows from the sizes, then the pieces in order. */
+ * The gradient of a weight adds over all positions of all images: pieces whose number follows from
+ * the sizes, then the pieces in order. */
 #include "common.cuh"
 
 #include "cuda/vendor/cudnn.h"
@@ -16,7 +19,10 @@ struct shape {
 };
 
 /* A row of the first operand: a position of an image. */
-struct row { int64_t base, y, x; bool there; };
+struct row {
+  int64_t base, y, x;
+  bool there;
+};
 
 static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t h, int64_t w)
 {
@@ -34,7 +40,8 @@ static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t h,
   return r;
 }
 /* k = tap * channels + channel; sizes of weights fit 32 bits. */
-static __device__ __forceinline__ void split_k(const shape &s, int64_t k, int64_t channels, int64_t *channel, int64_t *tap, int64_t *ky, int64_t *kx)
+static __device__ __forceinline__ void split_k(const shape &s, int64_t k, int64_t channels, int64_t *channel,
+                                               int64_t *tap, int64_t *ky, int64_t *kx)
 {
   *tap = (uint32_t)k / (uint32_t)channels;
   *channel = k - *tap * channels;
@@ -100,7 +107,9 @@ template <class S> struct to_input {
     if (!r.there) return 0;
     split_k(s, k, s.og, &o, &tap, &ky, &kx);
     const int64_t fy = r.y - ky * s.dilation[0], fx = r.x - kx * s.dilation[1];
-    if (fy < 0 || fx < 0 || fy % s.stride[0] || fx % s.stride[1] || fy / s.stride[0] >= s.oh || fx / s.stride[1] >= s.ow) return 0;
+    if (fy < 0 || fx < 0 || fy % s.stride[0] || fx % s.stride[1] || fy / s.stride[0] >= s.oh ||
+        fx / s.stride[1] >= s.ow)
+      return 0;
     return ax_load(y[r.base + (fy / s.stride[0] * s.ow + fx / s.stride[1]) * s.o + o]);
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
@@ -109,40 +118,63 @@ template <class S> struct to_input {
     split_k(s, k, s.og, &o, &tap, &ky, &kx);
     return ax_load(w[((g * s.og + o) * s.cg + n) * s.taps + tap]);
   }
-  __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const { x[m * s.c + g * s.cg + n] = ax_store<S>(v); }
+  __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const
+  {
+    x[m * s.c + g * s.cg + n] = ax_store<S>(v);
+  }
 };
 
-/* w[o][tap, c] = sum over positions of y[position][o] x[window][c], a piece of the positions at a time */
+/* w[o][tap, c] = sum over positions of y[position][o] x[window][c], a piece of the positions at a
+ * time */
 template <class S> struct to_weight {
   typedef compute<S> T;
-  struct left { int64_t o; bool there; };
+  struct left {
+    int64_t o;
+    bool there;
+  };
   shape s;
   const S *x, *y;
   T *sums; /* (pieces, groups, rows, columns) */
   int64_t rows, columns, depth;
-  __device__ __forceinline__ left prepare(int64_t g, int64_t m) const { return left{ g * s.og + m, m < rows }; }
-  __device__ __forceinline__ T a(int64_t, const left &l, int64_t k) const { return l.there ? ax_load(y[k * s.o + l.o]) : (T)0; }
+  __device__ __forceinline__ left prepare(int64_t g, int64_t m) const
+  {
+    return left{ g * s.og + m, m < rows };
+  }
+  __device__ __forceinline__ T a(int64_t, const left &l, int64_t k) const
+  {
+    return l.there ? ax_load(y[k * s.o + l.o]) : (T)0;
+  }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
     int64_t c, tap, ky, kx;
     const row r = row_at(k, depth, s.oh, s.ow);
     split_k(s, n, s.cg, &c, &tap, &ky, &kx);
-    const int64_t iy = r.y * s.stride[0] - s.padding[0] + ky * s.dilation[0], ix = r.x * s.stride[1] - s.padding[1] + kx * s.dilation[1];
-    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w ? ax_load(x[((r.base * s.h + iy) * s.w + ix) * s.c + g * s.cg + c]) : (T)0;
+    const int64_t iy = r.y * s.stride[0] - s.padding[0] + ky * s.dilation[0],
+                  ix = r.x * s.stride[1] - s.padding[1] + kx * s.dilation[1];
+    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w
+               ? ax_load(x[((r.base * s.h + iy) * s.w + ix) * s.c + g * s.cg + c])
+               : (T)0;
   }
-  __device__ __forceinline__ void put(int64_t g, int64_t piece, int64_t m, int64_t n, T v) const { sums[((piece * s.groups + g) * rows + m) * columns + n] = v; }
+  __device__ __forceinline__ void put(int64_t g, int64_t piece, int64_t m, int64_t n, T v) const
+  {
+    sums[((piece * s.groups + g) * rows + m) * columns + n] = v;
+  }
 };
 
-/* A block for each (tile of rows, tile of columns, group, piece of the depth); a thread has 4 x 4 results. */
+/* A block for each (tile of rows, tile of columns, group, piece of the depth); a thread has 4 x 4
+ * results. */
 template <class J> static __global__ void tiles(J j, int64_t pieces)
 {
   typedef typename J::T T;
   __shared__ T a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
-  const int64_t down = (j.rows + TILE - 1) / TILE, across = (j.columns + TILE - 1) / TILE, all = down * across * j.s.groups * pieces;
-  const int k_own = threadIdx.x % DEPTH, r_own = threadIdx.x / DEPTH, tx = threadIdx.x % 16 * 4, ty = threadIdx.x / 16 * 4;
+  const int64_t down = (j.rows + TILE - 1) / TILE, across = (j.columns + TILE - 1) / TILE,
+                all = down * across * j.s.groups * pieces;
+  const int k_own = threadIdx.x % DEPTH, r_own = threadIdx.x / DEPTH, tx = threadIdx.x % 16 * 4,
+            ty = threadIdx.x / 16 * 4;
 
   for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
-    const int64_t n0 = t % across * TILE, m0 = t / across % down * TILE, g = t / across / down % j.s.groups, piece = t / across / down / j.s.groups;
+    const int64_t n0 = t % across * TILE, m0 = t / across % down * TILE, g = t / across / down % j.s.groups,
+                  piece = t / across / down / j.s.groups;
     const int64_t lo = j.depth * piece / pieces, hi = j.depth * (piece + 1) / pieces;
     typename J::left left[4];
     T sum[4][4] = {};
@@ -164,7 +196,8 @@ template <class J> static __global__ void tiles(J j, int64_t pieces)
     }
     for (int i = 0; i < 4; i++)
       for (int l = 0; l < 4; l++)
-        if (m0 + ty + i < j.rows && n0 + tx + l < j.columns) j.put(g, piece, m0 + ty + i, n0 + tx + l, sum[i][l]);
+        if (m0 + ty + i < j.rows && n0 + tx + l < j.columns)
+          j.put(g, piece, m0 + ty + i, n0 + tx + l, sum[i][l]);
   }
 }
 
@@ -172,11 +205,13 @@ template <class J> static ax_status run(ax_device d, const J &j, int64_t pieces)
 {
   const int64_t blocks = (j.rows + TILE - 1) / TILE * ((j.columns + TILE - 1) / TILE) * j.s.groups * pieces;
   if (blocks == 0) return AX_OK;
-  return ax_launch("conv2d", d, (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), THREADS, tiles<J>, j, pieces);
+  return ax_launch("conv2d", d, (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), THREADS, tiles<J>, j,
+                   pieces);
 }
 
 /* The pieces' sums, (groups, og, tap, cg), in order to the weight's (o, cg, tap). */
-template <class T> static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool add, int dtype, void *w)
+template <class T>
+static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool add, int dtype, void *w)
 {
   const int64_t count = s.o * s.cg * s.taps;
   for (int64_t p = AX_FIRST; p < count; p += AX_STEP) {
@@ -192,8 +227,22 @@ template <class T> static __global__ void add_pieces(shape s, const T *sums, int
 static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *weight, const ax_tensor *y)
 {
   const int64_t *i = call->a->i;
-  shape s = { x->shape[0], x->shape[1], x->shape[2], x->shape[3], y->shape[1], y->shape[2], y->shape[3], weight[2], weight[3],
-              { i[0], i[1] }, { i[2], i[3] }, { i[4], i[5] }, i[6], 0, 0, 0 };
+  shape s = { x->shape[0],
+              x->shape[1],
+              x->shape[2],
+              x->shape[3],
+              y->shape[1],
+              y->shape[2],
+              y->shape[3],
+              weight[2],
+              weight[3],
+              { i[0], i[1] },
+              { i[2], i[3] },
+              { i[4], i[5] },
+              i[6],
+              0,
+              0,
+              0 };
   s.cg = s.c / s.groups;
   s.og = s.o / s.groups;
   s.taps = s.kh * s.kw;
@@ -201,16 +250,31 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
 }
 
 /* Through cuDNN, when it does this one. */
-static ax_status try_cudnn(ax_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x, const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
+static ax_status try_cudnn(ax_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x,
+                           const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
 {
-  const ax_conv c = { s.n, s.c, s.h, s.w, s.o, s.oh, s.ow, s.kh, s.kw, { s.stride[0], s.stride[1] }, { s.padding[0], s.padding[1] }, { s.dilation[0], s.dilation[1] }, s.groups };
-  return ax_cudnn_convolve(x->device, kind, &c, (ax_dtype)x->dtype, (ax_dtype)w->dtype, ax_data(x), ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y),
+  const ax_conv c = { s.n,
+                      s.c,
+                      s.h,
+                      s.w,
+                      s.o,
+                      s.oh,
+                      s.ow,
+                      s.kh,
+                      s.kw,
+                      { s.stride[0], s.stride[1] },
+                      { s.padding[0], s.padding[1] },
+                      { s.dilation[0], s.dilation[1] },
+                      s.groups };
+  return ax_cudnn_convolve(x->device, kind, &c, (ax_dtype)x->dtype, (ax_dtype)w->dtype, ax_data(x),
+                           ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y),
                            kind == AX_CONV_WEIGHT && call->a->accumulate, done);
 }
 
 AX_CUDA_KERNEL(_convolution)
 {
-  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,
+                  *y = call->out[0];
   const shape s = shape_of(call, x, w->shape, y);
   bool done = false;
   if (y->numel == 0) return AX_OK;
@@ -218,7 +282,14 @@ AX_CUDA_KERNEL(_convolution)
   if (st != AX_OK || done) return st;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    const forward<S> j = { s, (const S *)ax_data(x), (const S *)ax_data(w), bias ? (const S *)ax_data(bias) : NULL, (S *)ax_data(y), s.n * s.oh * s.ow, s.og, s.cg * s.taps };
+    const forward<S> j = { s,
+                           (const S *)ax_data(x),
+                           (const S *)ax_data(w),
+                           bias ? (const S *)ax_data(bias) : NULL,
+                           (S *)ax_data(y),
+                           s.n * s.oh * s.ow,
+                           s.og,
+                           s.cg * s.taps };
     return run(y->device, j, 1);
   });
 }
@@ -234,7 +305,9 @@ AX_CUDA_KERNEL(_conv2d_backward_input)
   if (st != AX_OK || done) return st;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    const to_input<S> j = { s, (const S *)ax_data(g), (const S *)ax_data(w), (S *)ax_data(x), s.n * s.h * s.w, s.cg, s.og * s.taps };
+    const to_input<S> j = {
+      s, (const S *)ax_data(g), (const S *)ax_data(w), (S *)ax_data(x), s.n * s.h * s.w, s.cg, s.og * s.taps
+    };
     return run(x->device, j, 1);
   });
 }
@@ -245,10 +318,14 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
   const shape s = shape_of(call, x, w->shape, g);
   const ax_device d = w->device;
   const bool add = call->a->accumulate;
-  const int64_t positions = s.n * s.oh * s.ow, wanted = (positions + PIECE - 1) / PIECE, pieces = wanted < 1 ? 1 : wanted < MOST_PIECES ? wanted : MOST_PIECES;
+  const int64_t positions = s.n * s.oh * s.ow, wanted = (positions + PIECE - 1) / PIECE,
+                pieces = wanted < 1             ? 1
+                         : wanted < MOST_PIECES ? wanted
+                                                : MOST_PIECES;
 
   if (w->numel == 0) return AX_OK;
-  if (x->numel == 0 || g->numel == 0) return add ? AX_OK : ax_cuda_clear("conv2d", d, ax_data(w), (size_t)w->numel * ax_itemsize(w));
+  if (x->numel == 0 || g->numel == 0)
+    return add ? AX_OK : ax_cuda_clear("conv2d", d, ax_data(w), (size_t)w->numel * ax_itemsize(w));
   bool done = false;
   const ax_status tried = try_cudnn(AX_CONV_WEIGHT, call, s, x, w, NULL, g, &done);
   if (tried != AX_OK || done) return tried;
@@ -259,9 +336,13 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
     T *sums;
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
-    const to_weight<S> j = { s, (const S *)ax_data(x), (const S *)ax_data(g), sums, s.og, s.cg * s.taps, positions };
+    const to_weight<S> j = {
+      s, (const S *)ax_data(x), (const S *)ax_data(g), sums, s.og, s.cg * s.taps, positions
+    };
     st = run(d, j, pieces);
-    if (st == AX_OK) st = ax_launch("conv2d", d, ax_blocks(w->numel, 256, d.index), 256, add_pieces<T>, s, (const T *)sums, pieces, add, (int)w->dtype, ax_data(w));
+    if (st == AX_OK)
+      st = ax_launch("conv2d", d, ax_blocks(w->numel, 256, d.index), 256, add_pieces<T>, s, (const T *)sums,
+                     pieces, add, (int)w->dtype, ax_data(w));
     ax_cuda_give(d, sums, bytes);
     return st;
   });

@@ -2,16 +2,26 @@
 #include "rows.cuh"
 
 /* Values that the host passes for numbers: the element itself, of the operand's type. */
-struct ax_value { int64_t bits; };
+struct ax_value {
+  int64_t bits;
+};
 
 /* From any type to any other, as C casts where the value fits: floats to integers by truncation. */
 template <class To, class From> struct convert {
   static __host__ __device__ __forceinline__ To of(From v) { return ax_store<To>(ax_load(v)); }
 };
-/* float to a narrower integer goes through int64, so that what does not fit wraps instead of being undefined */
-template <class I, class V> static __host__ __device__ __forceinline__ I ax_to_int(V v) { return (I)(int64_t)v; }
-template <class From> struct convert<int32_t, From> { static __host__ __device__ __forceinline__ int32_t of(From v) { return ax_to_int<int32_t>(ax_load(v)); } };
-template <class From> struct convert<uint8_t, From> { static __host__ __device__ __forceinline__ uint8_t of(From v) { return ax_to_int<uint8_t>(ax_load(v)); } };
+/* float to a narrower integer goes through int64, so that what does not fit wraps instead of being
+ * undefined */
+template <class I, class V> static __host__ __device__ __forceinline__ I ax_to_int(V v)
+{
+  return (I)(int64_t)v;
+}
+template <class From> struct convert<int32_t, From> {
+  static __host__ __device__ __forceinline__ int32_t of(From v) { return ax_to_int<int32_t>(ax_load(v)); }
+};
+template <class From> struct convert<uint8_t, From> {
+  static __host__ __device__ __forceinline__ uint8_t of(From v) { return ax_to_int<uint8_t>(ax_load(v)); }
+};
 
 /* An item of the nest is V elements side by side in both. */
 template <class To, class From, int V> static __global__ void copy_nest(ax_nest<2> nest)
@@ -37,14 +47,16 @@ template <class To, int V> static __global__ void fill_nest(ax_nest<1> nest, To 
   }
 }
 
-/* Turns a nest into one of items of `count` elements, where these lie side by side and aligned in every operand; item[k]: the size of an element. */
+/* Turns a nest into one of items of `count` elements, where these lie side by side and aligned in
+ * every operand; item[k]: the size of an element. */
 template <int N> static bool in_runs(ax_nest<N> *nest, int64_t count, const int64_t *item)
 {
   const int last = nest->ndim - 1;
   if (count == 1) return true;
   if (last < 0 || nest->shape[last] % count) return false;
   for (int k = 0; k < N; k++) {
-    if (nest->stride[k][last] != item[k] || (uintptr_t)nest->data[k] % (size_t)(item[k] * count)) return false;
+    if (nest->stride[k][last] != item[k] || (uintptr_t)nest->data[k] % (size_t)(item[k] * count))
+      return false;
     for (int d = 0; d < last; d++)
       if (nest->stride[k][d] % (item[k] * count)) return false;
   }
@@ -56,22 +68,28 @@ template <int N> static bool in_runs(ax_nest<N> *nest, int64_t count, const int6
 
 /* A two-dim transpose through shared memory, so that both sides are read and written in runs. */
 enum { TILE = 32, ROWS = 8 };
-template <class S> static __global__ void transpose_tile(S *dst, const S *src, int64_t rows, int64_t columns, int64_t src_step)
+template <class S>
+static __global__ void transpose_tile(S *dst, const S *src, int64_t rows, int64_t columns, int64_t src_step)
 {
   __shared__ S tile[TILE][TILE + 1]; /* one more: columns fall into different banks */
   const int64_t r0 = (int64_t)blockIdx.y * TILE, c0 = (int64_t)blockIdx.x * TILE;
   for (int k = threadIdx.y; k < TILE; k += ROWS) /* src runs along r */
-    if (c0 + k < columns && r0 + threadIdx.x < rows) tile[k][threadIdx.x] = src[(c0 + k) * src_step + r0 + threadIdx.x];
+    if (c0 + k < columns && r0 + threadIdx.x < rows)
+      tile[k][threadIdx.x] = src[(c0 + k) * src_step + r0 + threadIdx.x];
   __syncthreads();
   for (int k = threadIdx.y; k < TILE; k += ROWS)
-    if (r0 + k < rows && c0 + threadIdx.x < columns) dst[(r0 + k) * columns + c0 + threadIdx.x] = tile[threadIdx.x][k];
+    if (r0 + k < rows && c0 + threadIdx.x < columns)
+      dst[(r0 + k) * columns + c0 + threadIdx.x] = tile[threadIdx.x][k];
 }
 
-/* dst is contiguous (rows, columns); src is its transpose, each of its rows contiguous.  False: not of that form. */
+/* dst is contiguous (rows, columns); src is its transpose, each of its rows contiguous.  False: not
+ * of that form. */
 static bool is_transpose(const ax_iter *it, size_t item)
 {
-  return it->ndim == 2 && it->op[0].dtype == it->op[1].dtype && it->op[0].stride[1] == (int64_t)item && it->op[0].stride[0] == it->shape[1] * (int64_t)item &&
-         it->op[1].stride[0] == (int64_t)item && it->op[1].stride[1] > 0 && it->shape[0] >= 16 && it->shape[1] >= 16 && it->shape[0] < 65535 * (int64_t)TILE;
+  return it->ndim == 2 && it->op[0].dtype == it->op[1].dtype && it->op[0].stride[1] == (int64_t)item &&
+         it->op[0].stride[0] == it->shape[1] * (int64_t)item && it->op[1].stride[0] == (int64_t)item &&
+         it->op[1].stride[1] > 0 && it->shape[0] >= 16 && it->shape[1] >= 16 &&
+         it->shape[0] < 65535 * (int64_t)TILE;
 }
 
 static ax_status fill(const ax_call *call)
@@ -88,17 +106,20 @@ static ax_status fill(const ax_call *call)
     constexpr int V = 16 / (int)sizeof(To);
     const int64_t item = (int64_t)sizeof(To);
     ax_nest<1> nest = ax_nest_of<1>(it);
-    if (in_runs<1>(&nest, V, &item)) return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, V>, nest, v);
+    if (in_runs<1>(&nest, V, &item))
+      return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, V>, nest, v);
     return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, 1>, nest, v);
   });
 }
 
-/* Elements of one type are moved as bits, in the widest words that sizes, strides and addresses allow; *done says whether in words of U. */
+/* Elements of one type are moved as bits, in the widest words that sizes, strides and addresses
+ * allow; *done says whether in words of U. */
 template <class U> static ax_status move_as(ax_device d, const ax_iter *it, int64_t item, bool *done)
 {
   const int64_t items[2] = { item, item };
   ax_nest<2> nest = ax_nest_of<2>(it);
-  if (*done || (int64_t)sizeof(U) < item || !in_runs<2>(&nest, (int64_t)sizeof(U) / item, items)) return AX_OK;
+  if (*done || (int64_t)sizeof(U) < item || !in_runs<2>(&nest, (int64_t)sizeof(U) / item, items))
+    return AX_OK;
   *done = true;
   return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<U, U, 1>, nest);
 }
@@ -124,8 +145,10 @@ AX_CUDA_KERNEL(_copy)
   if (is_transpose(it, item))
     return ax_with_size(call->op, it->op[0].dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      const dim3 grid((unsigned)((it->shape[1] + TILE - 1) / TILE), (unsigned)((it->shape[0] + TILE - 1) / TILE));
-      return ax_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data, (const S *)it->op[1].data, it->shape[0], it->shape[1],
+      const dim3 grid((unsigned)((it->shape[1] + TILE - 1) / TILE),
+                      (unsigned)((it->shape[0] + TILE - 1) / TILE));
+      return ax_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data,
+                       (const S *)it->op[1].data, it->shape[0], it->shape[1],
                        it->op[1].stride[1] / (int64_t)item);
     });
   if (it->op[0].dtype == it->op[1].dtype) return move(d, it, (int64_t)item);
@@ -133,10 +156,12 @@ AX_CUDA_KERNEL(_copy)
     return ax_with_any(call->op, it->op[1].dtype, [&](auto from) {
       typedef AX_TYPE_OF(to) To;
       typedef AX_TYPE_OF(from) From;
-      constexpr int widest = (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)), V = 16 / widest < 8 ? 16 / widest : 8;
+      constexpr int widest = (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)),
+                    V = 16 / widest < 8 ? 16 / widest : 8;
       const int64_t items[2] = { (int64_t)sizeof(To), (int64_t)sizeof(From) };
       ax_nest<2> nest = ax_nest_of<2>(it);
-      if (in_runs<2>(&nest, V, items)) return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, V>, nest);
+      if (in_runs<2>(&nest, V, items))
+        return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, V>, nest);
       return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, 1>, nest);
     });
   });
@@ -159,7 +184,8 @@ static ax_status into_result(const ax_call *call)
   for (int k = 0; k < y->ndim; k++) {
     if (y->shape[k] == 1) continue;
     const int64_t s0 = y->strides[k] * to, s1 = x->strides[k] * from;
-    if (n && it.op[0].stride[n - 1] == s0 * y->shape[k] && it.op[1].stride[n - 1] == s1 * y->shape[k]) it.shape[n - 1] *= y->shape[k];
+    if (n && it.op[0].stride[n - 1] == s0 * y->shape[k] && it.op[1].stride[n - 1] == s1 * y->shape[k])
+      it.shape[n - 1] *= y->shape[k];
     else it.shape[n++] = y->shape[k];
     it.op[0].stride[n - 1] = s0;
     it.op[1].stride[n - 1] = s1;
@@ -199,7 +225,8 @@ ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message)
     st = ax_cuda_memory.copy(d, flag, ax_device{ AX_CPU, 0 }, &found, sizeof found);
     if (st == AX_OK)
       st = ax_with_any(call->op, it.op[0].dtype, [&](auto tag) {
-        return ax_launch(ax_ops[call->op].name, d, ax_blocks(it.numel, 256, d.index), 256, find_zero<AX_TYPE_OF(tag)>, ax_nest_of<1>(&it), (int *)flag);
+        return ax_launch(ax_ops[call->op].name, d, ax_blocks(it.numel, 256, d.index), 256,
+                         find_zero<AX_TYPE_OF(tag)>, ax_nest_of<1>(&it), (int *)flag);
       });
     if (st == AX_OK) st = ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, &found, d, flag, sizeof found);
     ax_cuda_give(d, flag, sizeof found);

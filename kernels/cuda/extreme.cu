@@ -1,4 +1,5 @@
-/* max, min, argmax, argmin, amax, amin.  A NaN beats everything; of equals the first wins, in logical order. */
+/* max, min, argmax, argmin, amax, amin.  A NaN beats everything; of equals the first wins, in
+ * logical order. */
 #include "reduce.cuh"
 
 template <class V> static __device__ __forceinline__ bool is_nan(V v) { return v != v; }
@@ -6,7 +7,10 @@ template <class V> static __device__ __forceinline__ bool is_nan(V v) { return v
 /* sign 1: the largest; -1: the smallest. */
 template <class S> struct finder {
   typedef compute<S> value;
-  struct acc { value v; int64_t at; }; /* at < 0: none yet */
+  struct acc {
+    value v;
+    int64_t at;
+  }; /* at < 0: none yet */
   int sign;
   bool arg;       /* the result proper is the position */
   int64_t *where; /* positions of all results, or NULL */
@@ -19,7 +23,10 @@ template <class S> struct finder {
     return sign > 0 ? a.v > b.v : a.v < b.v;
   }
   __device__ __forceinline__ acc start() const { return acc{ (value)0, -1 }; }
-  __device__ __forceinline__ acc add(acc a, value v, int64_t at, int64_t) const { return join(a, acc{ v, at }); }
+  __device__ __forceinline__ acc add(acc a, value v, int64_t at, int64_t) const
+  {
+    return join(a, acc{ v, at });
+  }
   __device__ __forceinline__ acc join(acc a, acc b) const { return beats(b, a) ? b : a; }
   __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t result) const
   {
@@ -32,8 +39,11 @@ template <class S> struct finder {
 static ax_status extreme(const ax_call *call, int sign, bool arg)
 {
   int64_t *where = !arg && call->n_out > 1 && call->out[1] ? (int64_t *)ax_data(call->out[1]) : NULL;
-  if (call->iter->numel == 0 && call->out[0]->numel > 0) return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
-  return ax_with_any(call->op, call->iter->op[1].dtype, [&](auto tag) { return ax_reduce<AX_TYPE_OF(tag)>(call, finder<AX_TYPE_OF(tag)>{ sign, arg, where }); });
+  if (call->iter->numel == 0 && call->out[0]->numel > 0)
+    return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
+  return ax_with_any(call->op, call->iter->op[1].dtype, [&](auto tag) {
+    return ax_reduce<AX_TYPE_OF(tag)>(call, finder<AX_TYPE_OF(tag)>{ sign, arg, where });
+  });
 }
 
 AX_CUDA_KERNEL(max) { return extreme(call, 1, false); }

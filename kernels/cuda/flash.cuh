@@ -1,11 +1,14 @@
-/* What the attention kernels on tensor cores share: tiles in shared memory, fragments out of them, masks and dropout of a tile of scores.
+/* What the attention kernels on tensor cores share: tiles in shared memory, fragments out of them,
+ * masks and dropout of a tile of scores.
  *
- * A block of four warps owns a tile of rows of one side (16 MT for each warp) and walks over the other side 32 or 64 rows at a time.  A tile's rows
- * are D elements, head sizes up to D with zeros behind; its 16-byte chunks lie permuted within a row so that neither ldmatrix (eight rows, one
+ * A block of four warps owns a tile of rows of one side (16 MT for each warp) and walks over the
+ * other side 32 or 64 rows at a time.  A tile's rows are D elements, head sizes up to D with zeros
+ * behind; its 16-byte chunks lie permuted within a row so that neither ldmatrix (eight rows, one
  * chunk) nor copies (chunks in a row) meet a bank twice, which the compiler checks below.
  *
- * Scores are kept in base 2: exp(s scale - top) = exp2(s by - top by), by = scale log2(e).  With a mask, or a scale that is not positive,
- * scores are multiplied (and the mask, times log2(e), added) first and `by` is 1 from there on. */
+ * Scores are kept in base 2: exp(s scale - top) = exp2(s by - top by), by = scale log2(e).  With a
+ * mask, or a scale that is not positive, scores are multiplied (and the mask, times log2(e), added)
+ * first and `by` is 1 from there on. */
 #ifndef AX_CUDA_FLASH_H
 #define AX_CUDA_FLASH_H
 
@@ -22,11 +25,18 @@ enum { FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS };
 template <int D> struct flash_tile {
   static const int chunks = D / 8;
   /* What is added to a chunk's number, bit by bit, in this row. */
-  static constexpr __host__ __device__ __forceinline__ int turn(int row) { return chunks % 8 == 0 ? row & 7 : row >> 1 & 3; }
+  static constexpr __host__ __device__ __forceinline__ int turn(int row)
+  {
+    return chunks % 8 == 0 ? row & 7 : row >> 1 & 3;
+  }
   /* Where a chunk lies, in chunks. */
-  static constexpr __host__ __device__ __forceinline__ int at(int row, int chunk) { return row * chunks + (chunk ^ turn(row)); }
+  static constexpr __host__ __device__ __forceinline__ int at(int row, int chunk)
+  {
+    return row * chunks + (chunk ^ turn(row));
+  }
 
-  /* 128 bytes are moved at a time, by eight lanes: no two of them may have the same eighth of the banks. */
+  /* 128 bytes are moved at a time, by eight lanes: no two of them may have the same eighth of the
+   * banks. */
   static constexpr bool free_of_conflicts()
   {
     for (int first = 0; first < 16 * chunks; first += 8) { /* copies: chunks in a row */
@@ -43,10 +53,12 @@ template <int D> struct flash_tile {
     return true;
   }
 };
-static_assert(flash_tile<32>::free_of_conflicts() && flash_tile<64>::free_of_conflicts() && flash_tile<96>::free_of_conflicts() && flash_tile<128>::free_of_conflicts(),
+static_assert(flash_tile<32>::free_of_conflicts() && flash_tile<64>::free_of_conflicts() &&
+                  flash_tile<96>::free_of_conflicts() && flash_tile<128>::free_of_conflicts(),
               "tiles lie so that no bank is met twice");
 
-/* i, which the compiler takes for a new number: in a loop, it then does not keep what follows from i in registers that are needed (or spilled). */
+/* i, which the compiler takes for a new number: in a loop, it then does not keep what follows from
+ * i in registers that are needed (or spilled). */
 static __device__ __forceinline__ int flash_anew(int i)
 {
 #ifdef __CUDA_ARCH__
@@ -55,17 +67,23 @@ static __device__ __forceinline__ int flash_anew(int i)
   return i;
 }
 
-/* A plane that tiles are copied from.  A thread copies chunks of rows that lie `period` apart, from one first row (three where rows have 12 chunks). */
+/* A plane that tiles are copied from.  A thread copies chunks of rows that lie `period` apart, from
+ * one first row (three where rows have 12 chunks). */
 template <class S, int D> struct flash_source {
-  static const int chunks = flash_tile<D>::chunks, phases = chunks % 3 == 0 ? 3 : 1, period = phases * FLASH_THREADS / chunks;
+  static const int chunks = flash_tile<D>::chunks, phases = chunks % 3 == 0 ? 3 : 1,
+                   period = phases * FLASH_THREADS / chunks;
   const S *plane;
   int64_t step;
   int width;
-  __device__ __forceinline__ flash_source(const S *plane, int64_t step, int width) : plane(plane), step(step), width(width) {}
-  /* Begins to copy ROWS rows, `first` of a plane with `count` rows being the first; zeros beyond.  The whole block takes part. */
+  __device__ __forceinline__ flash_source(const S *plane, int64_t step, int width)
+      : plane(plane), step(step), width(width)
+  {}
+  /* Begins to copy ROWS rows, `first` of a plane with `count` rows being the first; zeros beyond.
+   * The whole block takes part. */
   template <int ROWS> __device__ __forceinline__ void load(S *to, int first, int count) const
   {
-    static_assert(ROWS % period == 0 && flash_tile<D>::turn(period) == 0, "every thread copies as many chunks, which lie alike");
+    static_assert(ROWS % period == 0 && flash_tile<D>::turn(period) == 0,
+                  "every thread copies as many chunks, which lie alike");
     const int thread = flash_anew((int)threadIdx.x);
 #pragma unroll
     for (int f = 0; f < phases; f++) {
@@ -74,13 +92,15 @@ template <class S, int D> struct flash_source {
       const S *from = plane + (first + row) * step + chunk * 8;
       S *const at = to + flash_tile<D>::at(row, chunk) * 8;
 #pragma unroll
-      for (int i = 0; i < ROWS / period; i++, from += period * step) ax_copy_async<16>(at + i * period * chunks * 8, from, i * period < left);
+      for (int i = 0; i < ROWS / period; i++, from += period * step)
+        ax_copy_async<16>(at + i * period * chunks * 8, from, i * period < left);
     }
   }
 };
 
-/* The chunks that this lane names to ldmatrix, of 16 rows by 16 columns.  UPRIGHT: the matrices (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15),
- * (8-15, 8-15): fragment a of the tile, or with .trans, fragments b of two products where the tile's rows are summed over.  Else (0-7, 0-7),
+/* The chunks that this lane names to ldmatrix, of 16 rows by 16 columns.  UPRIGHT: the matrices
+ * (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): fragment a of the tile, or with
+ * .trans, fragments b of two products where the tile's rows are summed over.  Else (0-7, 0-7),
  * (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): fragments b of two products where its columns are. */
 template <int D, bool UPRIGHT> struct flash_reader {
   int base, turn;
@@ -92,11 +112,16 @@ template <int D, bool UPRIGHT> struct flash_reader {
   }
   __device__ __forceinline__ void anew() { turn = flash_anew(turn); }
   /* In elements; row is a multiple of 16, chunk even. */
-  __device__ __forceinline__ int at(int row, int chunk) const { return (base + row * flash_tile<D>::chunks + (chunk ^ turn)) * 8; }
+  __device__ __forceinline__ int at(int row, int chunk) const
+  {
+    return (base + row * flash_tile<D>::chunks + (chunk ^ turn)) * 8;
+  }
 };
 
 /* Fragment a from the fragments d of two neighbouring 16 x 8 tiles. */
-template <class S> static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
+template <class S>
+static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float (&left)[4],
+                                                  const float (&right)[4])
 {
   a[0] = ax_pack_halves(S{}, left[0], left[1]);
   a[1] = ax_pack_halves(S{}, left[2], left[3]);
@@ -106,36 +131,48 @@ template <class S> static __device__ __forceinline__ void flash_as_a(uint32_t (&
 
 /* Rows of a warp's own (16 x D), times `by`, through its own part of shared memory to a plane. */
 template <int D, class S>
-static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D / 8][4], float by0, float by1, S *to, int64_t step, int first, int count, int width)
+static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D / 8][4], float by0, float by1,
+                                                   S *to, int64_t step, int first, int count, int width)
 {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int n = 0; n < D / 8; n++) {
-    *(uint32_t *)(own + flash_tile<D>::at(lane / 4, n) * 8 + lane % 4 * 2) = ax_pack_halves(S{}, sum[n][0] * by0, sum[n][1] * by0);
-    *(uint32_t *)(own + flash_tile<D>::at(lane / 4 + 8, n) * 8 + lane % 4 * 2) = ax_pack_halves(S{}, sum[n][2] * by1, sum[n][3] * by1);
+    *(uint32_t *)(own + flash_tile<D>::at(lane / 4, n) * 8 + lane % 4 * 2) =
+        ax_pack_halves(S{}, sum[n][0] * by0, sum[n][1] * by0);
+    *(uint32_t *)(own + flash_tile<D>::at(lane / 4 + 8, n) * 8 + lane % 4 * 2) =
+        ax_pack_halves(S{}, sum[n][2] * by1, sum[n][3] * by1);
   }
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < D / 16; i++) { /* 16 rows of D / 8 chunks */
     const int p = i * 32 + lane, row = p / flash_tile<D>::chunks, chunk = p % flash_tile<D>::chunks;
-    if (first + row < count && chunk * 8 < width) *(uint4 *)(to + (first + row) * step + chunk * 8) = *(const uint4 *)(own + flash_tile<D>::at(row, chunk) * 8);
+    if (first + row < count && chunk * 8 < width)
+      *(uint4 *)(to + (first + row) * step + chunk * 8) =
+          *(const uint4 *)(own + flash_tile<D>::at(row, chunk) * 8);
   }
 }
 
 /* ---- which tile a block has */
 
-struct flash_place { int tile, b, h; };
+struct flash_place {
+  int tile, b, h;
+};
 
-/* Tiles of one plane read the same keys and values (or queries); planes of a section share the cache.  The last tile of each plane comes
- * first, or (LAST_FIRST false) the first: under a causal mask that is the longest. */
-template <bool LAST_FIRST> static __device__ __forceinline__ flash_place flash_find(unsigned planes, unsigned heads, unsigned tiles, unsigned section)
+/* Tiles of one plane read the same keys and values (or queries); planes of a section share the
+ * cache.  The last tile of each plane comes first, or (LAST_FIRST false) the first: under a causal
+ * mask that is the longest. */
+template <bool LAST_FIRST>
+static __device__ __forceinline__ flash_place flash_find(unsigned planes, unsigned heads, unsigned tiles,
+                                                         unsigned section)
 {
   const unsigned many = section * tiles, from = blockIdx.x / many * section, rest = blockIdx.x % many;
-  const unsigned in = planes - from < section ? planes - from : section, plane = from + rest % in, tile = rest / in;
+  const unsigned in = planes - from < section ? planes - from : section, plane = from + rest % in,
+                 tile = rest / in;
   return { (int)(LAST_FIRST ? tiles - 1 - tile : tile), (int)(plane / heads), (int)(plane % heads) };
 }
 
-/* ---- masks: a warp brings its part of the tile to shared memory as float32 times log2(e), a row for each query; one row when all are the same */
+/* ---- masks: a warp brings its part of the tile to shared memory as float32 times log2(e), a row
+ * for each query; one row when all are the same */
 
 static __device__ __forceinline__ float flash_mask_number(int dtype, const void *p, int64_t i)
 {
@@ -147,8 +184,11 @@ static __device__ __forceinline__ float flash_mask_number(int dtype, const void 
   default: return ((const float *)p)[i];
   }
 }
-/* `rows` queries from q0 on, KEYS keys from k0 on; -infinity where there are none.  Lanes go over keys. */
-template <int KEYS, int PITCH> static __device__ __forceinline__ void flash_stage_mask(const ax_attention_job &j, int64_t at, int q0, int rows, int k0, float *to)
+/* `rows` queries from q0 on, KEYS keys from k0 on; -infinity where there are none.  Lanes go over
+ * keys. */
+template <int KEYS, int PITCH>
+static __device__ __forceinline__ void flash_stage_mask(const ax_attention_job &j, int64_t at, int q0,
+                                                        int rows, int k0, float *to)
 {
   const int lane = threadIdx.x % 32;
   __syncwarp(); /* the last part may still be read */
@@ -157,21 +197,29 @@ template <int KEYS, int PITCH> static __device__ __forceinline__ void flash_stag
     const int q = i / KEYS, k = i % KEYS;
     float m = -INFINITY;
     if (q0 + q < j.queries && k0 + k < j.keys)
-      m = flash_mask_number(j.mask_dtype, j.mask.data, at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]) * (float)FLASH_LOG2E;
+      m = flash_mask_number(j.mask_dtype, j.mask.data,
+                            at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]) *
+          (float)FLASH_LOG2E;
     to[q * PITCH + k] = m;
   }
   __syncwarp();
 }
 /* Do all queries have the same mask? */
-static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attention_job &j) { return j.mask.step[2] == 0; }
+static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attention_job &j)
+{
+  return j.mask.step[2] == 0;
+}
 
-/* ---- dropout: four bits for each tile of 8 columns; what stays is 1.  A Philox block is four keys of one query, at
- * ((b H + h) T + q) K/4 + k/4: every lane works out blocks for its neighbours too, none is worked out twice. */
+/* ---- dropout: four bits for each tile of 8 columns; what stays is 1.  A Philox block is four keys
+ * of one query, at
+ * ((b H + h) T + q) K/4 + k/4: every lane works out blocks for its neighbours too, none is worked
+ * out twice. */
 
 /* The numbers of this draw; in a recorded step they lie on the device. */
 static __device__ __forceinline__ ax_draw flash_draw(const ax_draw &d)
 {
-  return d.live ? ax_draw{ d.live->seed, d.stream, d.draw + d.live->offset, NULL } : ax_draw{ d.seed, d.stream, d.draw, NULL };
+  return d.live ? ax_draw{ d.live->seed, d.stream, d.draw + d.live->offset, NULL }
+                : ax_draw{ d.seed, d.stream, d.draw, NULL };
 }
 static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uint32_t least, uint64_t block)
 {
@@ -179,11 +227,15 @@ static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uin
   ax_philox_run(ax_philox_at(draw.seed, draw.stream, draw.draw, block), w);
   return (w[0] >= least) | (w[1] >= least) << 1 | (w[2] >= least) << 2 | (w[3] >= least) << 3;
 }
-/* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
-template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[2])
+/* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile
+ * n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
+template <int COLUMNS>
+static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0,
+                                                          int k0, uint32_t (&kept)[2])
 {
   const int lane = flash_anew(threadIdx.x) % 32, odd = lane & 1;
-  const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
+  const uint64_t block =
+      (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
   const ax_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
@@ -192,15 +244,20 @@ template <int COLUMNS> static __device__ __forceinline__ void flash_keep_queries
   kept[0] = (odd ? other : own) >> 2 * odd;
   kept[1] = (odd ? own : other) >> 2 * odd;
 }
-/* Keys are rows (16 from k0 on), queries columns (8 COLUMNS from q0 on).  Element i of column tile n stays when bit 4 n of kept[i] is set. */
-template <int COLUMNS> static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j, int64_t plane, int q0, int k0, uint32_t (&kept)[4])
+/* Keys are rows (16 from k0 on), queries columns (8 COLUMNS from q0 on).  Element i of column tile
+ * n stays when bit 4 n of kept[i] is set. */
+template <int COLUMNS>
+static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j, int64_t plane, int q0,
+                                                       int k0, uint32_t (&kept)[4])
 {
   const int lane = flash_anew(threadIdx.x) % 32, row = lane / 4, i = row & 3;
-  const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 + (row >> 2) + 2 * (i >> 1));
+  const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 +
+                                    (row >> 2) + 2 * (i >> 1));
   const ax_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
-  for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(draw, j.least, block + (uint64_t)(8 * j.quads * n)) << 4 * n;
+  for (int n = 0; n < COLUMNS; n++)
+    own |= flash_nibble(draw, j.least, block + (uint64_t)(8 * j.quads * n)) << 4 * n;
 #pragma unroll
   for (int of = 0; of < 4; of++) kept[of] = __shfl_sync(0xffffffffu, own, (lane & ~12) | of << 2) >> i;
 }
@@ -216,9 +273,13 @@ template <class F> static auto flash_with_head(const ax_attention_job &j, F f)
   if (most <= 96) return f(ax_int<96>());
   return f(ax_int<128>());
 }
-template <class F> static ax_status flash_with_type(ax_dtype dtype, F f) { return dtype == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<ax_f16>()); }
+template <class F> static ax_status flash_with_type(ax_dtype dtype, F f)
+{
+  return dtype == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<ax_f16>());
+}
 
-/* Planes whose walked side, of so many bytes each, stays in the cache together: a part of what A100 and H200 have (40, 50 MB). */
+/* Planes whose walked side, of so many bytes each, stays in the cache together: a part of what A100
+ * and H200 have (40, 50 MB). */
 static inline int flash_section(int64_t planes, int64_t bytes)
 {
   const int64_t in = ((int64_t)24 << 20) / (bytes > 0 ? bytes : 1);

@@ -1,28 +1,41 @@
-/* The gradient of attention on tensor cores: delta = sum of g y over the columns; then the gradients of keys and values, by blocks of 64 keys that
- * walk over the queries of every head that looks at them; then that of queries, by blocks of 64 queries that walk over the keys.  Both work
- * probabilities out anew from the log-sum-exp, and no two blocks add to one element: the same bits in every run.
+/* The gradient of attention on tensor cores: delta = sum of g y over the columns; then the
+ * gradients of keys and values, by blocks of 64 keys that walk over the queries of every head that
+ * looks at them; then that of queries, by blocks of 64 queries that walk over the keys.  Both work
+ * probabilities out anew from the log-sum-exp, and no two blocks add to one element: the same bits
+ * in every run.
  *
- * Both are one kernel.  Own rows A1, A2 (keys, values; or queries, g) meet walked rows W1, W2 (queries, g; or keys, values): s = A1 W1', dp = A2 W2',
- * p = exp2(s by - lse), ds = p (dp - delta), then dA1 += ds W1 and, for keys, dA2 += p W2.  A warp has 16 of the own rows; s and dp come out of
- * the tensor cores as fragments d and go back, as p and ds, as fragments a, so that they never leave its registers.
+ * Both are one kernel.  Own rows A1, A2 (keys, values; or queries, g) meet walked rows W1, W2
+ * (queries, g; or keys, values): s = A1 W1', dp = A2 W2', p = exp2(s by - lse), ds = p (dp -
+ * delta), then dA1 += ds W1 and, for keys, dA2 += p W2.  A warp has 16 of the own rows; s and dp
+ * come out of the tensor cores as fragments d and go back, as p and ds, as fragments a, so that
+ * they never leave its registers.
  *
- * Occupancy of a multiprocessor (sm_90): heads to 64 have three blocks (168 registers, 33 and 48 KB), larger ones two (to 248 registers, 64 KB).  With
- * 16 own rows a warp, a fragment out of shared memory feeds one product: 256 bytes for 4096 FLOP, so shared memory (128 bytes a clock) holds the
- * products to half of what the tensor cores could do; 32 rows would need 128 more registers.
+ * Occupancy of a multiprocessor (sm_90): heads to 64 have three blocks (168 registers, 33 and 48
+ * KB), larger ones two (to 248 registers, 64 KB).  With 16 own rows a warp, a fragment out of
+ * shared memory feeds one product: 256 bytes for 4096 FLOP, so shared memory (128 bytes a clock)
+ * holds the products to half of what the tensor cores could do; 32 rows would need 128 more
+ * registers.
  *
- * The floor on an H200, as in flash_forward.cu: GPT-2 124M (causal): 5 products are needed, 32 GFLOP: 33 us; 7 are worked out, 45 GFLOP: 46 us (by
- * mma.sync 76); 100 MB: 21 us.  BERT-base (mask, dropout): 1.4 GFLOP: 1.4 us; 13 MB: 2.6 us; Philox twice: 3 us; three launches.
+ * The floor on an H200, as in flash_forward.cu: GPT-2 124M (causal): 5 products are needed, 32
+ * GFLOP: 33 us; 7 are worked out, 45 GFLOP: 46 us (by mma.sync 76); 100 MB: 21 us.  BERT-base
+ * (mask, dropout): 1.4 GFLOP: 1.4 us; 13 MB: 2.6 us; Philox twice: 3 us; three launches.
  *
- * ds is rounded to the half type, as in every kernel of this kind: a float16 gradient with a loss scale can overflow there as it can in g. */
+ * ds is rounded to the half type, as in every kernel of this kind: a float16 gradient with a loss
+ * scale can overflow there as it can in g. */
 #include "flash.cuh"
 
 template <int D, bool KEYS> struct layout {
   static const int own = 16 * FLASH_WARPS, walk = D <= (KEYS ? 32 : 64) ? 64 : 32;
-  static const int pitch = KEYS ? 20 : walk + 8; /* of a mask's rows, which are queries: what a warp reads at once lies in different banks */
-  static const int stats = KEYS ? 4 * walk : 0;  /* lse and delta of walked queries, twice */
+  /* of a mask's rows, which are queries: what a warp reads at once lies in different banks */
+  static const int pitch = KEYS ? 20 : walk + 8;
+  static const int stats = KEYS ? 4 * walk : 0; /* lse and delta of walked queries, twice */
   static size_t bytes(const ax_attention_job &j)
   {
-    const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : KEYS ? walk : 16) : 0;
+    const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch *
+                                           (flash_same_mask(j) ? 1
+                                            : KEYS             ? walk
+                                                               : 16)
+                                     : 0;
     return (size_t)(2 * own + 4 * walk) * D * 2 + stats * sizeof(float) + masks;
   }
 };
@@ -30,11 +43,13 @@ template <int D, bool KEYS> struct layout {
 /* A thread for every 8 elements, 8 threads for each row. */
 template <class S> static __global__ void __launch_bounds__(256) deltas(ax_attention_job j)
 {
-  const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 8, q = row % j.queries, h = row / j.queries % j.heads, b = row / j.queries / j.heads;
+  const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 8, q = row % j.queries,
+                h = row / j.queries % j.heads, b = row / j.queries / j.heads;
   const bool in = b < j.batch;
   float sum = 0;
   if (in) {
-    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2], *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
+    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2],
+            *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
     for (int c = threadIdx.x % 8 * 8; c < j.value_head; c += 64) {
       float gs[8], ys[8];
       ax_get<8>(g, c, gs);
@@ -47,7 +62,8 @@ template <class S> static __global__ void __launch_bounds__(256) deltas(ax_atten
 }
 
 /* Begins to copy the log-sum-exp and delta of ROWS walked queries. */
-template <int ROWS> static __device__ __forceinline__ void load_stats(float *to, const ax_attention_job &j, int64_t plane, int q0)
+template <int ROWS>
+static __device__ __forceinline__ void load_stats(float *to, const ax_attention_job &j, int64_t plane, int q0)
 {
   const int i = threadIdx.x % ROWS;
   const float *const from = (const float *)(threadIdx.x < ROWS ? j.lse : j.delta) + plane * j.queries;
@@ -55,7 +71,9 @@ template <int ROWS> static __device__ __forceinline__ void load_stats(float *to,
   if (threadIdx.x < 2 * ROWS) ax_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
 }
 
-template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2) backward(ax_attention_job j, int section)
+template <class S, int D, bool KEYS, bool DROP>
+static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
+    backward(ax_attention_job j, int section)
 {
   typedef layout<D, KEYS> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
@@ -63,23 +81,30 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
   AX_DYNAMIC_SHARED(memory);
   S *const own = (S *)memory, *const walk = own + 2 * OWN * D;
   float *const stats = (float *)(walk + 4 * WALK * D);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : KEYS ? WALK : 16;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+            mask_rows = flash_same_mask(j) ? 1
+                        : KEYS             ? WALK
+                                           : 16;
   float *const mask = stats + L::stats + warp * mask_rows * L::pitch;
   S *const my_a1 = own + warp * 16 * D, *const my_a2 = my_a1 + OWN * D;
   flash_reader<D, true> upright;
   flash_reader<D, false> across;
 
-  const int queries = (int)j.queries, keys = (int)j.keys, group = (int)j.group, own_rows = KEYS ? keys : queries;
+  const int queries = (int)j.queries, keys = (int)j.keys, group = (int)j.group,
+            own_rows = KEYS ? keys : queries;
   const int own_heads = (int)(KEYS ? j.heads / j.group : j.heads);
-  const flash_place at = flash_find<!KEYS>((unsigned)j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
+  const flash_place at =
+      flash_find<!KEYS>((unsigned)j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
   const int own0 = at.tile * OWN, my0 = own0 + warp * 16;
-  const ax_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k, &w2 = KEYS ? j.g : j.v;
+  const ax_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k,
+                &w2 = KEYS ? j.g : j.v;
   const float scale = (float)(j.scale * FLASH_LOG2E), kept_by = DROP ? (float)j.kept : 1.0f;
 
   const bool first = j.mask.data || !(scale > 0);
   const float by = first ? 1.0f : scale;
 
-  /* Keys: the heads of the group one after the other, each from the diagonal on.  Queries: up to the diagonal. */
+  /* Keys: the heads of the group one after the other, each from the diagonal on.  Queries: up to
+   * the diagonal. */
   const int begin = KEYS && j.causal ? own0 / WALK * WALK : 0;
   const int end = KEYS ? queries : j.causal && own0 + OWN < keys ? own0 + OWN : keys;
   const int each = end > begin ? (end - begin + WALK - 1) / WALK : 0, steps = KEYS ? each * group : each;
@@ -104,8 +129,10 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
   }
 
   const int w_head = KEYS ? at.h * group : at.h / group, w_count = KEYS ? queries : keys;
-  flash_source<S, D> w1_source(ax_plane<const S>(w1, at.b, w_head), w1.step[2], j.head), w2_source(ax_plane<const S>(w2, at.b, w_head), w2.step[2], j.value_head);
-  int walk0 = begin, next0 = begin, head = KEYS ? w_head : at.h, next_head = head; /* the walked rows and the queries' head of this step and of the next */
+  flash_source<S, D> w1_source(ax_plane<const S>(w1, at.b, w_head), w1.step[2], j.head),
+      w2_source(ax_plane<const S>(w2, at.b, w_head), w2.step[2], j.value_head);
+  /* the walked rows and the queries' head of this step and of the next */
+  int walk0 = begin, next0 = begin, head = KEYS ? w_head : at.h, next_head = head;
   auto load = [&](int step) {
     S *const to = walk + step % 2 * 2 * WALK * D;
     w1_source.template load<WALK>(to, next0, w_count);
@@ -117,8 +144,10 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     w1_source.plane += w1.step[1];
     w2_source.plane += w2.step[1];
   };
-  flash_source<S, D>(ax_plane<const S>(a1, at.b, at.h), a1.step[2], j.head).template load<OWN>(own, own0, own_rows);
-  flash_source<S, D>(ax_plane<const S>(a2, at.b, at.h), a2.step[2], j.value_head).template load<OWN>(own + OWN * D, own0, own_rows);
+  flash_source<S, D>(ax_plane<const S>(a1, at.b, at.h), a1.step[2], j.head)
+      .template load<OWN>(own, own0, own_rows);
+  flash_source<S, D>(ax_plane<const S>(a2, at.b, at.h), a2.step[2], j.value_head)
+      .template load<OWN>(own + OWN * D, own0, own_rows);
   if (steps > 0) load(0);
   ax_copy_commit();
 
@@ -181,14 +210,16 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     }
 
     if (j.mask.data) {
-      flash_stage_mask<KEYS ? 16 : WALK, L::pitch>(j, at.b * j.mask.step[0] + h * j.mask.step[1], q0, mask_rows, k0, mask);
+      flash_stage_mask<KEYS ? 16 : WALK, L::pitch>(j, at.b * j.mask.step[0] + h * j.mask.step[1], q0,
+                                                   mask_rows, k0, mask);
       const int per_query = mask_rows == 1 ? 0 : L::pitch;
 #pragma unroll
       for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2;
-          s[n][i] = fmaf(s[n][i], scale, KEYS ? mask[column * per_query + row] : mask[row * per_query + column]);
+          s[n][i] =
+              fmaf(s[n][i], scale, KEYS ? mask[column * per_query + row] : mask[row * per_query + column]);
         }
     } else if (first) {
 #pragma unroll
@@ -196,13 +227,15 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
 #pragma unroll
         for (int i = 0; i < 4; i++) s[n][i] *= scale;
     }
-    /* Beyond the last query everything is 0 already: its rows, and (copied as 0) its lse and delta. */
+    /* Beyond the last query everything is 0 already: its rows, and (copied as 0) its lse and
+     * delta. */
     if ((KEYS ? k0 + 16 : k0 + WALK) > keys || (j.causal && (KEYS ? k0 + 15 > q0 : k0 + WALK - 1 > q0))) {
 #pragma unroll
       for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2, q = q0 + (KEYS ? column : row), k = k0 + (KEYS ? row : column);
+          const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2,
+                    q = q0 + (KEYS ? column : row), k = k0 + (KEYS ? row : column);
           if (k >= keys || (j.causal && k > q)) s[n][i] = -INFINITY;
         }
     }
@@ -211,14 +244,16 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     for (int n = 0; n < COLUMNS; n++) {
       float column_lse[2], column_delta[2];
       if (KEYS) {
-        const float2 l = *(const float2 *)(w_stats + 8 * n + lane % 4 * 2), d = *(const float2 *)(w_stats + WALK + 8 * n + lane % 4 * 2);
+        const float2 l = *(const float2 *)(w_stats + 8 * n + lane % 4 * 2),
+                     d = *(const float2 *)(w_stats + WALK + 8 * n + lane % 4 * 2);
         column_lse[0] = l.x * (float)FLASH_LOG2E, column_lse[1] = l.y * (float)FLASH_LOG2E;
         column_delta[0] = d.x, column_delta[1] = d.y;
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float p = ax_exp2_fast(fmaf(s[n][i], by, -(KEYS ? column_lse[i % 2] : lse[i / 2])));
-        const bool stays = !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
+        const bool stays =
+            !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
         s[n][i] = stays ? p : 0.0f;
         dp[n][i] = p * ((stays ? dp[n][i] * kept_by : 0.0f) - (KEYS ? column_delta[i % 2] : delta[i / 2]));
       }
@@ -245,30 +280,38 @@ template <class S, int D, bool KEYS, bool DROP> static __global__ void __launch_
     }
   }
 
-  ax_copy_wait<0>(); /* without a step the own rows are still on their way; their place is about to be written */
+  /* without a step the own rows are still on their way; their place is about to be written */
+  ax_copy_wait<0>();
   __syncthreads();
   const ax_side &d1 = KEYS ? j.dk : j.dq;
   const float all = (float)j.scale;
   flash_store<D>(my_a1, da1, all, all, ax_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows, j.head);
-  if constexpr (KEYS) flash_store<D>(my_a2, da2, kept_by, kept_by, ax_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0, own_rows, j.value_head);
+  if constexpr (KEYS)
+    flash_store<D>(my_a2, da2, kept_by, kept_by, ax_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0, own_rows,
+                   j.value_head);
 }
 
 template <class S, int D, bool KEYS> static ax_status launch(ax_device d, const ax_attention_job *j)
 {
   typedef layout<D, KEYS> L;
-  const int64_t planes = KEYS ? j->batch * (j->heads / j->group) : j->batch * j->heads, blocks = ((KEYS ? j->keys : j->queries) + L::own - 1) / L::own * planes;
+  const int64_t planes = KEYS ? j->batch * (j->heads / j->group) : j->batch * j->heads,
+                blocks = ((KEYS ? j->keys : j->queries) + L::own - 1) / L::own * planes;
   const int64_t walked = (j->head + j->value_head) * 2 * (KEYS ? j->queries * j->group : j->keys / j->group);
   const int section = flash_section(planes, walked);
   const size_t bytes = L::bytes(*j);
   if (blocks == 0) return AX_OK;
-  if (j->dropout) return ax_launch_shared<backward<S, D, KEYS, true>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
-  return ax_launch_shared<backward<S, D, KEYS, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+  if (j->dropout)
+    return ax_launch_shared<backward<S, D, KEYS, true>>("attention", d, (unsigned)blocks, FLASH_THREADS,
+                                                        bytes, *j, section);
+  return ax_launch_shared<backward<S, D, KEYS, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes,
+                                                       *j, section);
 }
 
 size_t ax_flash_backward_shared(const ax_attention_job *j)
 {
   return flash_with_head(*j, [&](auto size) {
-    const size_t a = layout<AX_VALUE_OF(size), true>::bytes(*j), b = layout<AX_VALUE_OF(size), false>::bytes(*j);
+    const size_t a = layout<AX_VALUE_OF(size), true>::bytes(*j),
+                 b = layout<AX_VALUE_OF(size), false>::bytes(*j);
     return a > b ? a : b;
   });
 }

@@ -1,32 +1,40 @@
-/* Attention on tensor cores, forward: a block has 64 or 128 queries, 16 or 32 for each of its four warps, and walks over the keys 64 (heads
- * above 64: 32, for registers) at a time.
+/* Attention on tensor cores, forward: a block has 64 or 128 queries, 16 or 32 for each of its four
+ * warps, and walks over the keys 64 (heads above 64: 32, for registers) at a time.
  *
- * Scores of a warp stay in its registers: as fragment d of queries times keys they become, as probabilities, fragment a of the product with
- * values.  The next keys and values are copied (cp.async) while these are worked on; one barrier for each tile of them: it says that the new ones
- * are there and that everybody is done with the old ones, whose place the next copies take.
+ * Scores of a warp stay in its registers: as fragment d of queries times keys they become, as
+ * probabilities, fragment a of the product with values.  The next keys and values are copied
+ * (cp.async) while these are worked on; one barrier for each tile of them: it says that the new
+ * ones are there and that everybody is done with the old ones, whose place the next copies take.
  *
- * Sums are float32; probabilities are rounded to the half type for their product with values, their sum is of unrounded ones.  The order of
- * keys does not depend on the rows of a block, so both kinds of block give the same bits.
+ * Sums are float32; probabilities are rounded to the half type for their product with values,
+ * their sum is of unrounded ones.  The order of keys does not depend on the rows of a block, so
+ * both kinds of block give the same bits.
  *
- * Occupancy of a multiprocessor (sm_90): head 64 has two blocks of 128 queries (250 registers, 48 KB) or three of 64 (134 and, with dropout, 153
- * registers, 40 KB); head 128 two of either (up to 255 registers; 64 and 48 KB).  A query-dependent mask adds 4 to 36 KB.
+ * Occupancy of a multiprocessor (sm_90): head 64 has two blocks of 128 queries (250 registers, 48
+ * KB) or three of 64 (134 and, with dropout, 153 registers, 40 KB); head 128 two of either (up to
+ * 255 registers; 64 and 48 KB).  A query-dependent mask adds 4 to 36 KB.
  *
- * The floor on an H200 (989 TFLOP/s of dense bfloat16, of which mma.sync reaches some 60%; 4.8 TB/s), worked out, not measured:
- * GPT-2 124M (B 8, H 12, T 1024, D 64, causal): 2 products, 12.9 GFLOP: 13 us (mma.sync: 22); 50 MB: 10 us; 50 M exponentials, 16 a clock: 14 us.
- * BERT-base (B 8, H 12, T 128, D 64, mask, dropout): 0.4 GFLOP: 0.4 us; 6 MB: 1.3 us; 0.4 M Philox blocks of some 60 instructions: 1.5 us; the
- * launch itself takes longer.  Its 192 blocks are all at work at once. */
+ * The floor on an H200 (989 TFLOP/s of dense bfloat16, of which mma.sync reaches some 60%; 4.8
+ * TB/s), worked out, not measured: GPT-2 124M (B 8, H 12, T 1024, D 64, causal): 2 products, 12.9
+ * GFLOP: 13 us (mma.sync: 22); 50 MB: 10 us; 50 M exponentials, 16 a clock: 14 us.  BERT-base (B
+ * 8, H 12, T 128, D 64, mask, dropout): 0.4 GFLOP: 0.4 us; 6 MB: 1.3 us; 0.4 M Philox blocks of
+ * some 60 instructions: 1.5 us; the launch itself takes longer.  Its 192 blocks are all at work at
+ * once. */
 #include "flash.cuh"
 
 template <int D, int MT> struct layout {
-  static const int own = 16 * MT * FLASH_WARPS, walk = D <= 64 ? 64 : 32, pitch = walk + 8; /* 8: rows of a mask start 8 banks apart */
+  /* 8: rows of a mask start 8 banks apart */
+  static const int own = 16 * MT * FLASH_WARPS, walk = D <= 64 ? 64 : 32, pitch = walk + 8;
   static size_t bytes(const ax_attention_job &j)
   {
-    const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : 16 * MT) : 0;
+    const size_t masks =
+        j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : 16 * MT) : 0;
     return (size_t)(own + 4 * walk) * D * 2 + masks;
   }
 };
 
-template <class S, int D, int MT, bool DROP> static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job j, int section)
+template <class S, int D, int MT, bool DROP>
+static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job j, int section)
 {
   typedef layout<D, MT> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
@@ -44,7 +52,8 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
   const int q0 = at.tile * OWN, my_q0 = q0 + warp * 16 * MT;
   const int end = j.causal && q0 + OWN < keys ? q0 + OWN : keys, steps = (end + WALK - 1) / WALK;
   const int kv_head = at.h / (int)j.group;
-  const flash_source<S, D> k_source(ax_plane<const S>(j.k, at.b, kv_head), j.k.step[2], j.head), v_source(ax_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
+  const flash_source<S, D> k_source(ax_plane<const S>(j.k, at.b, kv_head), j.k.step[2], j.head),
+      v_source(ax_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
   const int64_t mask_at = at.b * j.mask.step[0] + at.h * j.mask.step[1], plane = at.b * j.heads + at.h;
   const float scale = (float)(j.scale * FLASH_LOG2E);
   const bool first = j.mask.data || !(scale > 0); /* are scores multiplied before their maximum is sought? */
@@ -60,7 +69,8 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
     for (int n = 0; n < D / 8; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0;
   }
 
-  flash_source<S, D>(ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], j.head).template load<OWN>(own, q0, queries);
+  flash_source<S, D>(ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], j.head)
+      .template load<OWN>(own, q0, queries);
   if (steps > 0) {
     k_source.template load<WALK>(walk, 0, keys);
     v_source.template load<WALK>(walk + WALK * D, 0, keys);
@@ -85,9 +95,11 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
 #pragma unroll
       for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held[m][k], my_rows + upright.at(16 * m, 2 * k));
+        for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
+          ax_ldmatrix(held[m][k], my_rows + upright.at(16 * m, 2 * k));
     }
-    if (j.causal && k0 > my_q0 + 16 * MT - 1) continue; /* none of this warp's queries sees any of these keys */
+    /* none of this warp's queries sees any of these keys */
+    if (j.causal && k0 > my_q0 + 16 * MT - 1) continue;
 
     uint32_t kept[MT][2];
     if (DROP) {
@@ -126,7 +138,8 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
       for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          const float *const row = mask + (mask_rows == 1 ? 0 : (16 * m + 8 * half + lane / 4) * L::pitch) + lane % 4 * 2;
+          const float *const row =
+              mask + (mask_rows == 1 ? 0 : (16 * m + 8 * half + lane / 4) * L::pitch) + lane % 4 * 2;
 #pragma unroll
           for (int n = 0; n < COLUMNS; n++) {
             const float2 two = *(const float2 *)(row + 8 * n);
@@ -163,7 +176,8 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
         for (int n = 0; n < COLUMNS; n++) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        const float least = most == -INFINITY ? 0.0f : most * by; /* all masked so far: exp2(-inf - 0) is 0, not NaN */
+        /* all masked so far: exp2(-inf - 0) is 0, not NaN */
+        const float least = most == -INFINITY ? 0.0f : most * by;
         const float change = ax_exp2_fast(fmaf(top[m][half], by, -least));
         top[m][half] = most;
         float part = 0;
@@ -201,7 +215,8 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
     }
   }
 
-  ax_copy_wait<0>(); /* without any keys the queries are still on their way; their place is about to be written */
+  /* without any keys the queries are still on their way; their place is about to be written */
+  ax_copy_wait<0>();
   __syncthreads();
   S *const y = ax_plane<S>(j.y, at.b, at.h);
   const int lane = threadIdx.x % 32;
@@ -216,18 +231,23 @@ template <class S, int D, int MT, bool DROP> static __global__ void __launch_bou
       const bool none = total == 0; /* a query that sees no key: 0, as in PyTorch */
       const int q = my_q0 + 16 * m + lane / 4 + 8 * half;
       rest[half] = none ? 0.0f : (DROP ? (float)j.kept : 1.0f) / total;
-      if (lane % 4 == 0 && q < queries) ((float *)j.lse)[plane * queries + q] = none ? INFINITY : (float)((top[m][half] * by + log2f(total)) * (1 / FLASH_LOG2E));
+      if (lane % 4 == 0 && q < queries)
+        ((float *)j.lse)[plane * queries + q] =
+            none ? INFINITY : (float)((top[m][half] * by + log2f(total)) * (1 / FLASH_LOG2E));
     }
-    flash_store<D>(my_rows + 16 * m * D, sum[m], rest[0], rest[1], y, j.y.step[2], my_q0 + 16 * m, queries, j.value_head);
+    flash_store<D>(my_rows + 16 * m * D, sum[m], rest[0], rest[1], y, j.y.step[2], my_q0 + 16 * m, queries,
+                   j.value_head);
   }
 }
 
 template <class S, int D, int MT, bool DROP> static ax_status launch(ax_device d, const ax_attention_job *j)
 {
-  const int64_t planes = j->batch * j->heads, blocks = (j->queries + layout<D, MT>::own - 1) / layout<D, MT>::own * planes;
+  const int64_t planes = j->batch * j->heads,
+                blocks = (j->queries + layout<D, MT>::own - 1) / layout<D, MT>::own * planes;
   const int section = flash_section(planes, (int64_t)j->keys * (j->head + j->value_head) * 2 / j->group);
   const size_t bytes = layout<D, MT>::bytes(*j);
-  return ax_launch_shared<forward<S, D, MT, DROP>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j, section);
+  return ax_launch_shared<forward<S, D, MT, DROP>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j,
+                                                   section);
 }
 
 size_t ax_flash_forward_shared(const ax_attention_job *j)
@@ -237,8 +257,9 @@ size_t ax_flash_forward_shared(const ax_attention_job *j)
 
 ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
 {
-  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would leave multiprocessors without
-   * work, and with dropout, which makes the blocks wait for arithmetic instead: more warps fit then. */
+  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would
+   * leave multiprocessors without work, and with dropout, which makes the blocks wait for
+   * arithmetic instead: more warps fit then. */
   const bool large = (j->queries + 127) / 128 * j->batch * j->heads >= 2 * ax_cuda_multiprocessors(d.index);
   return flash_with_type(dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;

@@ -17,7 +17,8 @@ DECLARE(nan_to_num)
 AX_INT_BITS(DECLARE2)
 DECLARE(bitwise_not)
 
-#define MATH1(name) AX_FUNCTOR(name, float, float x, ax_##name##_f32(x)) AX_FUNCTOR(name, double, double x, ax_##name##_f64(x))
+#define MATH1(name) \
+  AX_FUNCTOR(name, float, float x, ax_##name##_f32(x)) AX_FUNCTOR(name, double, double x, ax_##name##_f64(x))
 #define MATH2(name) \
   AX_FUNCTOR(name, float, float a AX_COMMA float b, ax_##name##_f32(a, b)) \
   AX_FUNCTOR(name, double, double a AX_COMMA double b, ax_##name##_f64(a, b))
@@ -35,7 +36,11 @@ BOTH3(addcdiv, m + p0 * (a / b))
 /* from the nearer end, so that weight 1 gives `end` exactly */
 BOTH3(lerp, (double)b < 0.5 ? m + b * (a - m) : a - (a - m) * (1 - b))
 AX_FUNCTOR(nan_to_num, float, float x, x != x ? p0 : x == INFINITY ? p1 : x == -INFINITY ? p2 : x)
-AX_FUNCTOR(nan_to_num, double, double x, x != x ? p0 : x == (double)INFINITY ? p1 : x == -(double)INFINITY ? p2 : x)
+AX_FUNCTOR(nan_to_num, double, double x,
+           x != x                   ? p0
+           : x == (double)INFINITY  ? p1
+           : x == -(double)INFINITY ? p2
+                                    : x)
 
 /* ---- integers */
 
@@ -62,7 +67,9 @@ AX_INT_BITS(BITS)
 #define BITS(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t a AX_COMMA uint8_t b, expr)
 AX_INT_BITS(BITS)
 
-struct not_bool { __device__ __forceinline__ uint8_t operator()(uint8_t x) const { return x == 0; } };
+struct not_bool {
+  __device__ __forceinline__ uint8_t operator()(uint8_t x) const { return x == 0; }
+};
 
 template <template <class> class F, int N> static ax_status whole(const ax_call *call)
 {
@@ -95,18 +102,24 @@ template <template <class> class F> static ax_status divide(const ax_call *call)
 template <template <class> class F> static ax_status bits(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
-  if (ax_input_dtype(call) == AX_BOOL) return ax_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f)); /* 0 and 1 stay 0 and 1 */
+  /* 0 and 1 stay 0 and 1 */
+  if (ax_input_dtype(call) == AX_BOOL) return ax_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f));
   return whole<F, 2>(call);
 }
 
-#define ROW1(name) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
-#define ROW2(name) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
+#define ROW1(name) \
+  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
+#define ROW2(name) \
+  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
 /* clang-format off */
 ROW1(exp2) ROW1(log2) ROW1(log10) ROW1(sinh) ROW1(cosh) ROW1(asinh) ROW1(acosh) ROW1(atanh)
 ROW1(asin) ROW1(acos) ROW1(atan) ROW1(erfc) ROW1(frac) ROW1(tan)
 ROW2(atan2) ROW2(logaddexp) ROW2(xlogy) ROW2(hypot)
-/* clang-format on */
-AX_CUDA_KERNEL(trunc) { return numbers<trunc_fn, 1>(call); }
+    /* clang-format on */
+    AX_CUDA_KERNEL(trunc)
+{
+  return numbers<trunc_fn, 1>(call);
+}
 AX_CUDA_KERNEL(addcmul) { return numbers<addcmul_fn, 3>(call); }
 AX_CUDA_KERNEL(addcdiv) { return ax_pointwise_float<addcdiv_fn, 3>(call); }
 AX_CUDA_KERNEL(lerp) { return ax_pointwise_float<lerp_fn, 3>(call); }
@@ -114,16 +127,24 @@ AX_CUDA_KERNEL(floor_divide) { return divide<floor_divide_fn>(call); }
 AX_CUDA_KERNEL(fmod) { return divide<fmod_fn>(call); }
 AX_CUDA_KERNEL(nan_to_num)
 {
-  if (call->iter->numel && ax_input_dtype(call) == AX_BOOL) return ax_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->f));
+  if (call->iter->numel && ax_input_dtype(call) == AX_BOOL)
+    return ax_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->f));
   return numbers<nan_to_num_fn, 1>(call);
 }
 AX_CUDA_KERNEL(bitwise_and) { return bits<bitwise_and_fn>(call); }
 AX_CUDA_KERNEL(bitwise_or) { return bits<bitwise_or_fn>(call); }
 AX_CUDA_KERNEL(bitwise_xor) { return bits<bitwise_xor_fn>(call); }
-AX_CUDA_KERNEL(bitwise_left_shift) { return call->iter->numel ? whole<bitwise_left_shift_fn, 2>(call) : AX_OK; }
-AX_CUDA_KERNEL(bitwise_right_shift) { return call->iter->numel ? whole<bitwise_right_shift_fn, 2>(call) : AX_OK; }
+AX_CUDA_KERNEL(bitwise_left_shift)
+{
+  return call->iter->numel ? whole<bitwise_left_shift_fn, 2>(call) : AX_OK;
+}
+AX_CUDA_KERNEL(bitwise_right_shift)
+{
+  return call->iter->numel ? whole<bitwise_right_shift_fn, 2>(call) : AX_OK;
+}
 AX_CUDA_KERNEL(bitwise_not)
 {
   if (call->iter->numel == 0) return AX_OK;
-  return ax_input_dtype(call) == AX_BOOL ? ax_pointwise<ax_bool, ax_bool, 1>(call, not_bool()) : whole<bitwise_not_fn, 1>(call);
+  return ax_input_dtype(call) == AX_BOOL ? ax_pointwise<ax_bool, ax_bool, 1>(call, not_bool())
+                                         : whole<bitwise_not_fn, 1>(call);
 }

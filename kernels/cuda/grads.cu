@@ -3,7 +3,10 @@
 
 #include "optim_numbers.h"
 
-template <class T> struct entry { int64_t n, first; T *grad; };
+template <class T> struct entry {
+  int64_t n, first;
+  T *grad;
+};
 
 enum term { SQUARES, SIZES, POWERS, WIDEST, LEAST };
 
@@ -13,12 +16,18 @@ static __device__ __forceinline__ double joined(term what, double a, double b)
   if (a != a || b != b) return a != a ? a : b;
   return (what == WIDEST ? b > a : b < a) ? b : a;
 }
-static __device__ __forceinline__ double identity(term what) { return what == LEAST ? (double)INFINITY : 0.0; }
+static __device__ __forceinline__ double identity(term what)
+{
+  return what == LEAST ? (double)INFINITY : 0.0;
+}
 
-/* Several loads are on their way before the first is used: a thread has as little to do for each as memory allows. */
+/* Several loads are on their way before the first is used: a thread has as little to do for each as
+ * memory allows. */
 enum { AT_ONCE = 4 };
 
-template <term WHAT, class T> static __global__ void __launch_bounds__(AX_SEGMENT_THREADS) norm_chunks(ax_table<entry<T>> t, double p, double *partial)
+template <term WHAT, class T>
+static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
+    norm_chunks(ax_table<entry<T>> t, double p, double *partial)
 {
   constexpr int V = 16 / (int)sizeof(T);
   __shared__ double shared[32];
@@ -39,7 +48,8 @@ template <term WHAT, class T> static __global__ void __launch_bounds__(AX_SEGMEN
         if (q + u * blockDim.x < runs)
           for (int j = 0; j < V; j++) sum[j] = join(sum[j], value(v[u][j]));
     }
-    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) sum[0] = join(sum[0], value(e.grad[i]));
+    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x)
+      sum[0] = join(sum[0], value(e.grad[i]));
     for (int j = 1; j < V; j++) sum[0] = join(sum[0], sum[j]);
     const double all = ax_block_reduce(sum[0], join, shared);
     if (threadIdx.x == 0) partial[c] = all;
@@ -51,28 +61,35 @@ static __global__ void norm_total(const double *partial, int64_t n, term what, d
   __shared__ double shared[32];
   double sum = identity(what);
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum = joined(what, sum, partial[i]);
-  sum = ax_block_reduce(sum, [what](double a, double b) { return joined(what, a, b); }, shared);
+  sum = ax_block_reduce(
+      sum, [what](double a, double b) { return joined(what, a, b); }, shared);
   if (threadIdx.x == 0) *out = root == 1 ? sum : root == 2 ? sqrt(sum) : pow(sum, 1 / root);
 }
 
 template <class T> static void fill(entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }
 
 /* *out lies on the device. */
-template <term WHAT, class T> static ax_status norm_of(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
+template <term WHAT, class T>
+static ax_status norm_of(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
 {
-  return ax_with_table<entry<T>>("norm", d, segs, n, fill<T>, [&](const ax_table<entry<T>> &t, unsigned blocks) {
+  return ax_with_table<entry<T>>("norm", d, segs, n, fill<T>,
+                                 [&](const ax_table<entry<T>> &t, unsigned blocks) {
     const size_t bytes = (size_t)(t.chunks ? t.chunks : 1) * sizeof(double);
     void *partial;
     ax_status st = ax_cuda_take(d, bytes, &partial);
     if (st != AX_OK) return st;
-    if (blocks) st = ax_launch("norm", d, blocks, AX_SEGMENT_THREADS, norm_chunks<WHAT, T>, t, p, (double *)partial);
-    if (st == AX_OK) st = ax_launch("norm", d, 1, t.chunks < 256 ? 32 : 512, norm_total, (const double *)partial, t.chunks, WHAT, root, out);
+    if (blocks)
+      st = ax_launch("norm", d, blocks, AX_SEGMENT_THREADS, norm_chunks<WHAT, T>, t, p, (double *)partial);
+    if (st == AX_OK)
+      st = ax_launch("norm", d, 1, t.chunks < 256 ? 32 : 512, norm_total, (const double *)partial, t.chunks,
+                     WHAT, root, out);
     ax_cuda_give(d, partial, bytes);
     return st;
   });
 }
 
-template <class T> static ax_status norm_into(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
+template <class T>
+static ax_status norm_into(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
 {
   if (p == 2) return norm_of<SQUARES, T>(d, segs, n, p, root, out);
   if (p == 1) return norm_of<SIZES, T>(d, segs, n, p, root, out);
@@ -82,7 +99,8 @@ template <class T> static ax_status norm_into(ax_device d, const ax_segment *seg
 }
 
 /* Every gradient of the table becomes change(it). */
-template <class T, class F> static __device__ __forceinline__ void rewrite_all(const ax_table<entry<T>> &t, F change)
+template <class T, class F>
+static __device__ __forceinline__ void rewrite_all(const ax_table<entry<T>> &t, F change)
 {
   constexpr int V = 16 / (int)sizeof(T);
   ax_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
@@ -104,22 +122,27 @@ template <class T, class F> static __device__ __forceinline__ void rewrite_all(c
 template <class T> static __global__ void rewrite_chunks(ax_table<entry<T>> t, T by, bool clamp)
 {
   if (!clamp) rewrite_all(t, [by](T g) { return g * by; });
-  else rewrite_all(t, [by](T g) {
-    const T low = by < g ? by : g; /* g where it is NaN */
-    return -by > low ? -by : low;
-  });
+  else
+    rewrite_all(t, [by](T g) {
+      const T low = by < g ? by : g; /* g where it is NaN */
+      return -by > low ? -by : low;
+    });
 }
 
-template <class T> static ax_status rewrite(ax_device d, const char *what, const ax_segment *segs, int n, double by, bool clamp)
+template <class T>
+static ax_status rewrite(ax_device d, const char *what, const ax_segment *segs, int n, double by, bool clamp)
 {
   return ax_launch_segments<entry<T>>(what, d, segs, n, fill<T>, rewrite_chunks<T>, (T)by, clamp);
 }
 
-extern "C" ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
+extern "C" ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                                            double p, double root, double *out)
 {
-  return dtype == AX_F64 ? norm_into<double>(d, segs, n, p, root, out) : norm_into<float>(d, segs, n, p, root, out);
+  return dtype == AX_F64 ? norm_into<double>(d, segs, n, p, root, out)
+                         : norm_into<float>(d, segs, n, p, root, out);
 }
-extern "C" ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
+extern "C" ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p,
+                                       double *out)
 {
   double *there;
   ax_status st = ax_cuda_take(d, sizeof *there, (void **)&there);
@@ -129,25 +152,31 @@ extern "C" ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_seg
   ax_cuda_give(d, there, sizeof *there);
   return st;
 }
-extern "C" ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor)
+extern "C" ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                                        double factor)
 {
-  return dtype == AX_F64 ? rewrite<double>(d, "scale", segs, n, factor, false) : rewrite<float>(d, "scale", segs, n, factor, false);
+  return dtype == AX_F64 ? rewrite<double>(d, "scale", segs, n, factor, false)
+                         : rewrite<float>(d, "scale", segs, n, factor, false);
 }
-extern "C" ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit)
+extern "C" ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                                        double limit)
 {
-  return dtype == AX_F64 ? rewrite<double>(d, "clamp", segs, n, limit, true) : rewrite<float>(d, "clamp", segs, n, limit, true);
+  return dtype == AX_F64 ? rewrite<double>(d, "clamp", segs, n, limit, true)
+                         : rewrite<float>(d, "clamp", segs, n, limit, true);
 }
 
 /* ---- by numbers that lie on the device */
 
-template <class T> static __global__ void clip_chunks(ax_table<entry<T>> t, double max_norm, const double *norm)
+template <class T>
+static __global__ void clip_chunks(ax_table<entry<T>> t, double max_norm, const double *norm)
 {
   const double factor = max_norm / (*norm + 1e-6);
   if (factor >= 1) return; /* NaN goes on, and spreads */
   rewrite_all(t, [factor](T g) { return g * (T)factor; });
 }
 
-template <class T> static __global__ void unscale_chunks(ax_table<entry<T>> t, const float *scale, float *found)
+template <class T>
+static __global__ void unscale_chunks(ax_table<entry<T>> t, const float *scale, float *found)
 {
   const T by = (T)(1 / (double)*scale);
   bool wrong = false;
@@ -159,29 +188,36 @@ template <class T> static __global__ void unscale_chunks(ax_table<entry<T>> t, c
   if (wrong) *found = 1; /* all that write, write the same */
 }
 
-static __global__ void update_scale(double *state, const float *found, double growth, double backoff, int64_t interval)
+static __global__ void update_scale(double *state, const float *found, double growth, double backoff,
+                                    int64_t interval)
 {
   ax_scale_next(state, *found != 0, growth, backoff, interval);
 }
 
-template <class T> static ax_status clip(ax_device d, const ax_segment *segs, int n, double max_norm, const double *norm)
+template <class T>
+static ax_status clip(ax_device d, const ax_segment *segs, int n, double max_norm, const double *norm)
 {
   return ax_launch_segments<entry<T>>("clip", d, segs, n, fill<T>, clip_chunks<T>, max_norm, norm);
 }
-template <class T> static ax_status unscale(ax_device d, const ax_segment *segs, int n, const float *scale, float *found)
+template <class T>
+static ax_status unscale(ax_device d, const ax_segment *segs, int n, const float *scale, float *found)
 {
   return ax_launch_segments<entry<T>>("unscale", d, segs, n, fill<T>, unscale_chunks<T>, scale, found);
 }
 
-extern "C" ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)
+extern "C" ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                                       double max_norm, const double *norm)
 {
   return dtype == AX_F64 ? clip<double>(d, segs, n, max_norm, norm) : clip<float>(d, segs, n, max_norm, norm);
 }
-extern "C" ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found)
+extern "C" ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                                          const float *scale, float *found)
 {
-  return dtype == AX_F64 ? unscale<double>(d, segs, n, scale, found) : unscale<float>(d, segs, n, scale, found);
+  return dtype == AX_F64 ? unscale<double>(d, segs, n, scale, found)
+                         : unscale<float>(d, segs, n, scale, found);
 }
-extern "C" ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth, double backoff, int64_t interval)
+extern "C" ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth,
+                                          double backoff, int64_t interval)
 {
   return ax_launch("scale update", d, 1, 1, update_scale, state, found, growth, backoff, interval);
 }

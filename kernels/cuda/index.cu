@@ -1,14 +1,18 @@
-/* Reading at positions: index_select, gather, embedding, one_hot, and where a mask is true.  A bad index is reported when the host next waits
- * for the device (common.cuh); its element is left at zero. */
+/* Reading at positions: index_select, gather, embedding, one_hot, and where a mask is true.  A bad
+ * index is reported when the host next waits for the device (common.cuh); its element is left at
+ * zero. */
 #include "scan.cuh"
 
 /* ---- runs of memory, moved in the largest pieces that their addresses and sizes allow */
 
-struct alignas(16) sixteen { uint64_t half[2]; };
+struct alignas(16) sixteen {
+  uint64_t half[2];
+};
 
 struct picks {
   int op;
-  int64_t outer, size, picked, run; /* x is (outer, size, run), the result (outer, picked, run); run in pieces */
+  /* x is (outer, size, run), the result (outer, picked, run); run in pieces */
+  int64_t outer, size, picked, run;
   const int64_t *index;
   ax_fault *fault;
 };
@@ -28,7 +32,8 @@ template <class U> static __global__ void pick(picks k, U *y, const U *x)
     at = p - row * k.run;
     i = row - outer * k.picked;
     const int64_t from = k.index[i];
-    if (ax_in_range(k.fault, AX_FAULT_INDEX, k.op, from, i, k.size)) y[p] = x[(outer * k.size + from) * k.run + at];
+    if (ax_in_range(k.fault, AX_FAULT_INDEX, k.op, from, i, k.size))
+      y[p] = x[(outer * k.size + from) * k.run + at];
     else y[p] = U{};
   }
 }
@@ -43,7 +48,8 @@ static ax_status pick_rows(const ax_call *call, picks k, const void *x, void *y,
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) U;
     k.run = run_bytes / (int64_t)sizeof(U);
-    return ax_launch(ax_ops[call->op].name, d, ax_blocks(k.outer * k.picked * k.run, 256, d.index), 256, pick<U>, k, (U *)y, (const U *)x);
+    return ax_launch(ax_ops[call->op].name, d, ax_blocks(k.outer * k.picked * k.run, 256, d.index), 256,
+                     pick<U>, k, (U *)y, (const U *)x);
   };
   if (shape % 16 == 0) return run(ax_type<sixteen>());
   if (shape % 8 == 0) return run(ax_type<uint64_t>());
@@ -125,13 +131,15 @@ AX_CUDA_KERNEL(gather)
   if (!g.fault) return AX_ENOMEM;
   return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gather", d, ax_blocks(g.numel, 256, d.index), 256, gather_kernel<S>, g, (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_launch("gather", d, ax_blocks(g.numel, 256, d.index), 256, gather_kernel<S>, g, (S *)ax_data(y),
+                     (const S *)ax_data(x));
   });
 }
 
 /* ---- one_hot */
 
-static __global__ void one_hot_kernel(int op, int64_t *y, const int64_t *x, int64_t n, int64_t classes, ax_fault *fault)
+static __global__ void one_hot_kernel(int op, int64_t *y, const int64_t *x, int64_t n, int64_t classes,
+                                      ax_fault *fault)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
     if (ax_in_range(fault, AX_FAULT_CLASS, op, x[i], i, classes)) y[i * classes + x[i]] = 1;
@@ -144,11 +152,13 @@ AX_CUDA_KERNEL(_one_hot)
   if (!fault) return AX_ENOMEM;
   const ax_status st = ax_cuda_clear("one_hot", y->device, ax_data(y), (size_t)y->numel * sizeof(int64_t));
   if (st != AX_OK || x->numel == 0) return st;
-  return ax_launch("one_hot", y->device, ax_blocks(x->numel, 256, y->device.index), 256, one_hot_kernel, (int)call->op, (int64_t *)ax_data(y),
-                   (const int64_t *)ax_data(x), x->numel, call->a->i[0], fault);
+  return ax_launch("one_hot", y->device, ax_blocks(x->numel, 256, y->device.index), 256, one_hot_kernel,
+                   (int)call->op, (int64_t *)ax_data(y), (const int64_t *)ax_data(x), x->numel, call->a->i[0],
+                   fault);
 }
 
-/* ---- positions of the trues: a running count says where each goes.  The caller counted them and made the result that long. */
+/* ---- positions of the trues: a running count says where each goes.  The caller counted them and
+ * made the result that long. */
 
 struct trues {
   const uint8_t *mask;

@@ -1,5 +1,5 @@
-/* Resampling of channels-last images, a thread for each element that is written.  The gradient looks for the positions that an element had a
- * part in, in their order. */
+/* Resampling of channels-last images, a thread for each element that is written.  The gradient
+ * looks for the positions that an element had a part in, in their order. */
 #include "common.cuh"
 
 struct job {
@@ -8,16 +8,21 @@ struct job {
   double factor[2];
 };
 
-template <class T> struct source { int64_t at[2]; T weight[2]; };
+template <class T> struct source {
+  int64_t at[2];
+  T weight[2];
+};
 
-/* How far source positions are apart: from the given factor rather than the sizes when there is one, in the element's own precision, as PyTorch. */
+/* How far source positions are apart: from the given factor rather than the sizes when there is
+ * one, in the element's own precision, as PyTorch. */
 template <class T> static __device__ __forceinline__ T ratio_of(const job &j, int d, int64_t in, int64_t out)
 {
   if (j.linear && j.align) return out > 1 ? (T)((double)(in - 1) / (double)(out - 1)) : (T)0;
   return j.factor[d] > 0 ? (T)1 / (T)j.factor[d] : (T)((double)in / (double)out);
 }
 
-template <class T> static __device__ __forceinline__ source<T> source_of(const job &j, T ratio, int64_t in, int64_t i)
+template <class T>
+static __device__ __forceinline__ source<T> source_of(const job &j, T ratio, int64_t in, int64_t i)
 {
   T at = j.linear && !j.align ? ratio * ((T)i + (T)0.5) - (T)0.5 : ratio * (T)i;
   if (at < 0) at = 0;
@@ -34,23 +39,28 @@ template <class S> static __global__ void forward(job j, S *to, const S *from)
   for (int64_t p = AX_FIRST; p < j.n * j.oh * j.ow * j.c; p += AX_STEP) {
     const int64_t c = p % j.c, ox = p / j.c % j.ow, oy = p / j.c / j.ow % j.oh, image = p / j.c / j.ow / j.oh;
     const source<T> y = source_of<T>(j, ry, j.h, oy), x = source_of<T>(j, rx, j.w, ox);
-    const S *top = from + (image * j.h + y.at[0]) * j.w * j.c + c, *low = from + (image * j.h + y.at[1]) * j.w * j.c + c;
+    const S *top = from + (image * j.h + y.at[0]) * j.w * j.c + c,
+            *low = from + (image * j.h + y.at[1]) * j.w * j.c + c;
     const T a = ax_load(top[x.at[0] * j.c]);
     if (x.weight[1] == 0 && y.weight[1] == 0) to[p] = ax_store<S>(a);
     else
       to[p] = ax_store<S>(y.weight[0] * (x.weight[0] * a + x.weight[1] * ax_load(top[x.at[1] * j.c])) +
-                          y.weight[1] * (x.weight[0] * ax_load(low[x.at[0] * j.c]) + x.weight[1] * ax_load(low[x.at[1] * j.c])));
+                          y.weight[1] * (x.weight[0] * ax_load(low[x.at[0] * j.c]) +
+                                         x.weight[1] * ax_load(low[x.at[1] * j.c])));
   }
 }
 
 /* The positions of the result that may have looked at `at`: [*lo, *hi); each is asked exactly. */
-template <class T> static __device__ __forceinline__ void reach(const job &j, T ratio, int64_t in, int64_t out, int64_t at, int64_t *lo, int64_t *hi)
+template <class T>
+static __device__ __forceinline__ void reach(const job &j, T ratio, int64_t in, int64_t out, int64_t at,
+                                             int64_t *lo, int64_t *hi)
 {
   *lo = 0, *hi = out;
   if (!(ratio > 0)) return;
   const double first = ((double)at - 2) / (double)ratio - 2, last = ((double)at + 2) / (double)ratio + 2;
   if (first > 0) *lo = first < (double)out ? (int64_t)first : out;
-  if (at < in - 1 && last < (double)out) *hi = (int64_t)last; /* the last position also stands for what lies beyond */
+  /* the last position also stands for what lies beyond */
+  if (at < in - 1 && last < (double)out) *hi = (int64_t)last;
 }
 
 template <class S> static __global__ void backward(job j, S *to, const S *g)
@@ -84,14 +94,17 @@ static ax_status run(const ax_call *call, bool back)
 {
   const ax_tensor *from = call->in[0], *to = call->out[0], *big = back ? to : from, *small = back ? from : to;
   const ax_device d = to->device;
-  const job j = { big->shape[0], big->shape[1], big->shape[2], big->shape[3], small->shape[2], small->shape[3], (bool)call->a->i[0], (bool)call->a->i[1],
-                  { call->a->f[0], call->a->f[1] } };
+  const job j = { big->shape[0],       big->shape[1],       big->shape[2],
+                  big->shape[3],       small->shape[2],     small->shape[3],
+                  (bool)call->a->i[0], (bool)call->a->i[1], { call->a->f[0], call->a->f[1] } };
   if (to->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)from->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const unsigned blocks = ax_blocks(to->numel, 256, d.index);
-    return back ? ax_launch("interpolate", d, blocks, 256, backward<S>, j, (S *)ax_data(to), (const S *)ax_data(from))
-                : ax_launch("interpolate", d, blocks, 256, forward<S>, j, (S *)ax_data(to), (const S *)ax_data(from));
+    return back ? ax_launch("interpolate", d, blocks, 256, backward<S>, j, (S *)ax_data(to),
+                            (const S *)ax_data(from))
+                : ax_launch("interpolate", d, blocks, 256, forward<S>, j, (S *)ax_data(to),
+                            (const S *)ax_data(from));
   });
 }
 

@@ -2,21 +2,39 @@
 #include "pointwise.cuh"
 
 #define COMPARE(name, expr) \
-  struct name##_fn { template <class T> __device__ __forceinline__ uint8_t operator()(T a, T b) const { return (uint8_t)(expr); } };
+  struct name##_fn { \
+    template <class T> __device__ __forceinline__ uint8_t operator()(T a, T b) const \
+    { \
+      return (uint8_t)(expr); \
+    } \
+  };
 AX_COMPARE(COMPARE)
 
-struct not_fn { template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x == (T)0; } };
-struct nan_fn { template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x != x; } };
-struct finite_fn { template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x - x == (T)0; } };
-struct inf_fn { template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x == x && !(x - x == (T)0); } };
+struct not_fn {
+  template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x == (T)0; }
+};
+struct nan_fn {
+  template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x != x; }
+};
+struct finite_fn {
+  template <class T> __device__ __forceinline__ uint8_t operator()(T x) const { return x - x == (T)0; }
+};
+struct inf_fn {
+  template <class T> __device__ __forceinline__ uint8_t operator()(T x) const
+  {
+    return x == x && !(x - x == (T)0);
+  }
+};
 
 template <class F, int N> static ax_status to_bool(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
-  return ax_with_any(call->op, ax_input_dtype(call), [&](auto tag) { return ax_pointwise<ax_bool, AX_TYPE_OF(tag), N>(call, F()); });
+  return ax_with_any(call->op, ax_input_dtype(call),
+                     [&](auto tag) { return ax_pointwise<ax_bool, AX_TYPE_OF(tag), N>(call, F()); });
 }
 
-#define ROW(name, expr) AX_CUDA_KERNEL(name) { return to_bool<name##_fn, 2>(call); }
+#define ROW(name, expr) \
+  AX_CUDA_KERNEL(name) { return to_bool<name##_fn, 2>(call); }
 AX_COMPARE(ROW)
 AX_CUDA_KERNEL(logical_not) { return to_bool<not_fn, 1>(call); }
 AX_CUDA_KERNEL(isnan) { return to_bool<nan_fn, 1>(call); }
@@ -25,7 +43,11 @@ AX_CUDA_KERNEL(isinf) { return to_bool<inf_fn, 1>(call); }
 
 /* ---- choice moves bits; only their number matters */
 
-template <class S> struct choice { ax_nest<4> nest; S value[2]; bool number[2]; };
+template <class S> struct choice {
+  ax_nest<4> nest;
+  S value[2];
+  bool number[2];
+};
 
 template <class S> static __global__ void choose(choice<S> c)
 {
@@ -53,7 +75,8 @@ AX_CUDA_KERNEL(where)
 {
   const bool number[2] = { !call->in[1], !call->in[2] };
   if (call->iter->numel == 0) return AX_OK;
-  return ax_with_size(call->op, call->iter->op[0].dtype, [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
+  return ax_with_size(call->op, call->iter->op[0].dtype,
+                      [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
 }
 
 /* where(mask, value, x): the operands in another order, the value as one more. */

@@ -1,6 +1,8 @@
-/* cross_entropy, nll_loss and their gradients.  A row of the input is read once, for the largest element and the sum of exponentials
- * together; the probabilities are never stored.  The gradient is one pass: exp(x - lse), less 1 at the target, times the row's scale.
- * Rows' losses are added up in float64 by one block, in an order that follows from their number.  The formulas: kernels/cpu/loss.c. */
+/* cross_entropy, nll_loss and their gradients.  A row of the input is read once, for the largest
+ * element and the sum of exponentials together; the probabilities are never stored.  The gradient
+ * is one pass: exp(x - lse), less 1 at the target, times the row's scale.  Rows' losses are added
+ * up in float64 by one block, in an order that follows from their number.  The formulas:
+ * kernels/cpu/loss.c. */
 #include "rows.cuh"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
@@ -17,10 +19,14 @@ struct job {
 };
 
 /* What the rows of a call leave behind: each one's loss and weight. */
-struct parts { double *loss, *weight; };
+struct parts {
+  double *loss, *weight;
+};
 
-/* out = sum or mean of the losses; *divisor (of the compute type, or NULL) = the sum of weights.  One block. */
-static __global__ void total_kernel(parts p, int64_t rows, int reduction, double count, int out_dtype, void *out, int sums_dtype, void *divisor)
+/* out = sum or mean of the losses; *divisor (of the compute type, or NULL) = the sum of weights.
+ * One block. */
+static __global__ void total_kernel(parts p, int64_t rows, int reduction, double count, int out_dtype,
+                                    void *out, int sums_dtype, void *divisor)
 {
   __shared__ double shared[32];
   double loss = 0, weight = 0;
@@ -33,15 +39,17 @@ static __global__ void total_kernel(parts p, int64_t rows, int reduction, double
   weight = ax_block_reduce(weight, add, shared);
   if (threadIdx.x) return;
   if (divisor) ax_number_put(sums_dtype, divisor, 0, weight);
-  if (reduction != NONE) ax_number_put(out_dtype, out, 0, reduction == SUM ? loss : loss / (p.weight ? weight : count));
+  if (reduction != NONE)
+    ax_number_put(out_dtype, out, 0, reduction == SUM ? loss : loss / (p.weight ? weight : count));
 }
 
 /* Rows' losses for `out`, and how they become it. */
-static ax_status total(const ax_call *call, parts p, int64_t rows, int64_t reduction, ax_dtype sums, void *divisor)
+static ax_status total(const ax_call *call, parts p, int64_t rows, int64_t reduction, ax_dtype sums,
+                       void *divisor)
 {
   const ax_tensor *y = call->out[0];
-  return ax_launch(ax_ops[call->op].name, y->device, 1, rows < 1024 ? 32 : TOTAL_THREADS, total_kernel, p, rows, (int)reduction, (double)rows, (int)y->dtype, ax_data(y),
-                   (int)sums, divisor);
+  return ax_launch(ax_ops[call->op].name, y->device, 1, rows < 1024 ? 32 : TOTAL_THREADS, total_kernel, p,
+                   rows, (int)reduction, (double)rows, (int)y->dtype, ax_data(y), (int)sums, divisor);
 }
 
 static ax_status take_parts(ax_device d, int64_t rows, parts *p, size_t *bytes)
@@ -55,7 +63,8 @@ static ax_status take_parts(ax_device d, int64_t rows, parts *p, size_t *bytes)
 /* ---- classes */
 
 template <class S, int V, bool WIDE>
-static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute<S> *lse, parts p, int out_dtype, void *out)
+static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute<S> *lse, parts p,
+                                 int out_dtype, void *out)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -91,7 +100,9 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
     if (t != j.ignore && ax_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes)) {
       own = w ? (double)w[t] : 1.0;
       loss = own * (((double)e.top - (double)ax_load(row[t])) + (double)log_sum);
-      if (smooth) loss = (1 - j.smoothing) * loss + j.smoothing / (double)j.classes * (((double)e.top + (double)log_sum) * all - wx);
+      if (smooth)
+        loss = (1 - j.smoothing) * loss +
+               j.smoothing / (double)j.classes * (((double)e.top + (double)log_sum) * all - wx);
     }
     p.loss[r] = loss;
     p.weight[r] = own;
@@ -116,7 +127,10 @@ static ax_status begin(const ax_call *call, const ax_tensor *x, int target, job 
   return AX_OK;
 }
 
-static const void *weight_of(const ax_call *call, int k) { return call->n_in > k && call->in[k] ? ax_data(call->in[k]) : NULL; }
+static const void *weight_of(const ax_call *call, int k)
+{
+  return call->n_in > k && call->in[k] ? ax_data(call->in[k]) : NULL;
+}
 
 AX_CUDA_KERNEL(_cross_entropy)
 {
@@ -135,18 +149,22 @@ AX_CUDA_KERNEL(_cross_entropy)
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
       return ax_with_any_rows<S>(j.classes, 0, [&](auto v, auto wide) {
-        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x), (const T *)w,
-                              (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
+        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                              loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
+                              (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
       });
     });
-  if (st == AX_OK) st = total(call, p, j.rows, reduction, (ax_dtype)sums->dtype, (char *)ax_data(sums) + j.rows * (int64_t)ax_itemsize(sums));
+  if (st == AX_OK)
+    st = total(call, p, j.rows, reduction, (ax_dtype)sums->dtype,
+               (char *)ax_data(sums) + j.rows * (int64_t)ax_itemsize(sums));
   ax_cuda_give(x->device, p.loss, bytes);
   return st;
 }
 
 /* scale (factor softmax(x) - even w), and `own` less at the target */
 template <class S, int V, bool WIDE>
-static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> *w, const compute<S> *lse, int g_dtype, const void *g, bool mean)
+static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> *w, const compute<S> *lse,
+                                     int g_dtype, const void *g, bool mean)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -154,14 +172,16 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.classes, t = j.target[r];
     const bool counts = t != j.ignore && t >= 0 && t < j.classes;
-    const double scale = !counts ? 0.0 : ax_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
+    const double scale =
+        !counts ? 0.0 : ax_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
     double all = (double)j.classes;
     if (w && j.smoothing != 0) {
       all = 0;
       for (int64_t i = team::rank(); i < j.classes; i += team::size()) all += (double)w[i];
       all = team::sum(all, wide);
     }
-    const double own = !counts ? 0.0 : scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0), even = scale * j.smoothing / (double)j.classes;
+    const double own = !counts ? 0.0 : scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0),
+                 even = scale * j.smoothing / (double)j.classes;
     const T factor = (T)(own + even * all), less = (T)own, each = (T)even, l = lse[r];
     ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
@@ -189,9 +209,12 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx), [&](auto v, auto wide) {
-      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
-                            (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype, (const void *)ax_data(g), call->a->i[1] == MEAN);
+    return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx),
+                               [&](auto v, auto wide) {
+      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                            gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
+                            (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype,
+                            (const void *)ax_data(g), call->a->i[1] == MEAN);
     });
   });
 }
@@ -199,7 +222,8 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
 /* ---- class probabilities: loss = sum(w q (lse - x)) of the smoothed q */
 
 template <class S, int V, bool WIDE>
-static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S> *w, compute<S> *sums, parts p, int out_dtype, void *out)
+static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S> *w, compute<S> *sums,
+                                 parts p, int out_dtype, void *out)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -252,9 +276,12 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
     st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
-      return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q), [&](auto v, auto wide) {
-        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
-                              (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
+      return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q),
+                                 [&](auto v, auto wide) {
+        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                              soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
+                              (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype,
+                              ax_data(y));
       });
     });
   if (st == AX_OK) st = total(call, p, j.rows, reduction, (ax_dtype)sums->dtype, NULL);
@@ -264,7 +291,8 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
 
 /* scale (all softmax(x) - w ((1 - e) q + e / C)) */
 template <class S, int V, bool WIDE>
-static __global__ void soft_gradient_rows(job j, S *dx, const S *x, const S *q, const compute<S> *w, const compute<S> *sums, int g_dtype, const void *g, double by)
+static __global__ void soft_gradient_rows(job j, S *dx, const S *x, const S *q, const compute<S> *w,
+                                          const compute<S> *sums, int g_dtype, const void *g, double by)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -288,7 +316,8 @@ static __global__ void soft_gradient_rows(job j, S *dx, const S *x, const S *q, 
 
 AX_CUDA_KERNEL(_cross_entropy_soft_backward)
 {
-  const ax_tensor *g = call->in[0], *x = call->in[1], *q = call->in[2], *sums = call->in[3], *dx = call->out[0];
+  const ax_tensor *g = call->in[0], *x = call->in[1], *q = call->in[2], *sums = call->in[3],
+                  *dx = call->out[0];
   const void *w = weight_of(call, 4);
   job j;
   ax_status st = begin(call, x, -1, &j);
@@ -299,21 +328,30 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_any_rows<S>(j.classes, ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q)) | ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx)), [&](auto v, auto wide) {
-      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes, soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
-                            (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w, (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
+    return ax_with_any_rows<S>(j.classes,
+                               ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q)) |
+                                   ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx)),
+                               [&](auto v, auto wide) {
+      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                            soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
+                            (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w,
+                            (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
     });
   });
 }
 
 /* ---- nll_loss: one element of each row */
 
-static __global__ void nll_rows(job j, int dtype, const void *x, int w_dtype, const void *w, parts p, int out_dtype, void *out)
+static __global__ void nll_rows(job j, int dtype, const void *x, int w_dtype, const void *w, parts p,
+                                int out_dtype, void *out)
 {
   for (int64_t r = AX_FIRST; r < j.rows; r += AX_STEP) {
     const int64_t t = j.target[r];
     const bool counts = t != j.ignore && ax_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes);
-    const double own = !counts ? 0.0 : w ? ax_number_at(w_dtype, w, t) : 1.0, loss = !counts ? 0.0 : -own * ax_number_at(dtype, x, r * j.classes + t);
+    const double own = !counts ? 0.0
+                       : w     ? ax_number_at(w_dtype, w, t)
+                               : 1.0,
+                 loss = !counts ? 0.0 : -own * ax_number_at(dtype, x, r * j.classes + t);
     p.loss[r] = loss;
     p.weight[r] = own;
     if (j.every) ax_number_put(out_dtype, out, r, loss);
@@ -333,19 +371,22 @@ AX_CUDA_KERNEL(_nll_loss)
   j.op = AX_OP_NLL_LOSS;
   j.every = call->a->i[1] == NONE;
   if (j.rows)
-    st = ax_launch("nll_loss", x->device, ax_blocks(j.rows, 256, x->device.index), 256, nll_rows, j, (int)x->dtype, (const void *)ax_data(x), w ? (int)w->dtype : 0,
+    st = ax_launch("nll_loss", x->device, ax_blocks(j.rows, 256, x->device.index), 256, nll_rows, j,
+                   (int)x->dtype, (const void *)ax_data(x), w ? (int)w->dtype : 0,
                    w ? (const void *)ax_data(w) : NULL, p, (int)y->dtype, ax_data(y));
   if (st == AX_OK) st = total(call, p, j.rows, call->a->i[1], (ax_dtype)divisor->dtype, ax_data(divisor));
   ax_cuda_give(x->device, p.loss, bytes);
   return st;
 }
 
-static __global__ void nll_gradient(job j, int dtype, void *dx, int g_dtype, const void *g, int w_dtype, const void *w, int total_dtype, const void *divisor)
+static __global__ void nll_gradient(job j, int dtype, void *dx, int g_dtype, const void *g, int w_dtype,
+                                    const void *w, int total_dtype, const void *divisor)
 {
   for (int64_t r = AX_FIRST; r < j.rows; r += AX_STEP) {
     const int64_t t = j.target[r];
     if (t == j.ignore || t < 0 || t >= j.classes) continue;
-    const double own = ax_number_at(g_dtype, g, j.every ? r : 0) * (divisor ? 1 / ax_number_at(total_dtype, divisor, 0) : 1.0);
+    const double own = ax_number_at(g_dtype, g, j.every ? r : 0) *
+                       (divisor ? 1 / ax_number_at(total_dtype, divisor, 0) : 1.0);
     ax_number_put(dtype, dx, r * j.classes + t, -(w ? ax_number_at(w_dtype, w, t) : 1.0) * own);
   }
 }
@@ -355,7 +396,8 @@ AX_CUDA_KERNEL(_nll_loss_backward)
   const ax_tensor *g = call->in[0], *w = call->in[2], *divisor = call->in[3], *dx = call->out[0];
   const int64_t reduction = call->a->i[1];
   job j = {};
-  const ax_status st = ax_cuda_clear("nll_loss", dx->device, ax_data(dx), (size_t)dx->numel * ax_itemsize(dx));
+  const ax_status st =
+      ax_cuda_clear("nll_loss", dx->device, ax_data(dx), (size_t)dx->numel * ax_itemsize(dx));
 
   if (st != AX_OK || dx->numel == 0) return st;
   j.target = (const int64_t *)ax_data(call->in[1]);
@@ -363,7 +405,8 @@ AX_CUDA_KERNEL(_nll_loss_backward)
   j.classes = call->a->i[2];
   j.ignore = call->a->i[0];
   j.every = reduction == NONE;
-  return ax_launch("nll_loss", dx->device, ax_blocks(j.rows, 256, dx->device.index), 256, nll_gradient, j, (int)dx->dtype, ax_data(dx), (int)g->dtype,
-                   (const void *)ax_data(g), w ? (int)w->dtype : 0, w ? (const void *)ax_data(w) : NULL, (int)divisor->dtype,
+  return ax_launch("nll_loss", dx->device, ax_blocks(j.rows, 256, dx->device.index), 256, nll_gradient, j,
+                   (int)dx->dtype, ax_data(dx), (int)g->dtype, (const void *)ax_data(g),
+                   w ? (int)w->dtype : 0, w ? (const void *)ax_data(w) : NULL, (int)divisor->dtype,
                    reduction == MEAN ? (const void *)ax_data(divisor) : NULL);
 }

@@ -1,5 +1,6 @@
-/* mm, bmm, linear.  cuBLASLt takes float types with one adjacent dim; other float matrices are packed first where that pays, and the rest
- * (integers, what cuBLASLt has no algorithm for) goes to a plain tiled kernel. */
+/* mm, bmm, linear.  cuBLASLt takes float types with one adjacent dim; other float matrices are
+ * packed first where that pays, and the rest (integers, what cuBLASLt has no algorithm for) goes to
+ * a plain tiled kernel. */
 #include "gemm.cuh"
 #include "stacks.h"
 #include "cuda/runtime/stats.h"
@@ -12,24 +13,37 @@
 enum { TILE = 16 };
 
 /* What products of a type are summed in: integers wrap around in their own. */
-template <class S> struct accumulator { typedef compute<S> type; };
-template <> struct accumulator<int64_t> { typedef uint64_t type; };
-template <> struct accumulator<int32_t> { typedef uint32_t type; };
-template <> struct accumulator<uint8_t> { typedef uint32_t type; };
+template <class S> struct accumulator {
+  typedef compute<S> type;
+};
+template <> struct accumulator<int64_t> {
+  typedef uint64_t type;
+};
+template <> struct accumulator<int32_t> {
+  typedef uint32_t type;
+};
+template <> struct accumulator<uint8_t> {
+  typedef uint32_t type;
+};
 
-template <class S, class O> static __global__ void gemm_tile(ax_gemm g, const S *a, const S *b, const O *bias, O *c)
+template <class S, class O>
+static __global__ void gemm_tile(ax_gemm g, const S *a, const S *b, const O *bias, O *c)
 {
   typedef typename accumulator<S>::type T;
   __shared__ T ta[TILE][TILE + 1], tb[TILE][TILE + 1];
   const int64_t x = (int64_t)blockIdx.x * TILE + threadIdx.x, tiles = (g.m + TILE - 1) / TILE;
 
-  for (int64_t at = blockIdx.z * (int64_t)gridDim.y + blockIdx.y; at < g.batch * tiles; at += (int64_t)gridDim.y * gridDim.z) { /* the same for the whole block */
+  /* the same for the whole block */
+  for (int64_t at = blockIdx.z * (int64_t)gridDim.y + blockIdx.y; at < g.batch * tiles;
+       at += (int64_t)gridDim.y * gridDim.z) {
     const int64_t i = at / tiles, y = at % tiles * TILE + threadIdx.y;
     T sum = 0;
     for (int64_t k0 = 0; k0 < g.k; k0 += TILE) {
       const int64_t ka = k0 + threadIdx.x, kb = k0 + threadIdx.y;
-      ta[threadIdx.y][threadIdx.x] = y < g.m && ka < g.k ? (T)ax_load(a[i * g.a[0] + y * g.a[1] + ka * g.a[2]]) : (T)0;
-      tb[threadIdx.y][threadIdx.x] = x < g.n && kb < g.k ? (T)ax_load(b[i * g.b[0] + kb * g.b[1] + x * g.b[2]]) : (T)0;
+      ta[threadIdx.y][threadIdx.x] =
+          y < g.m && ka < g.k ? (T)ax_load(a[i * g.a[0] + y * g.a[1] + ka * g.a[2]]) : (T)0;
+      tb[threadIdx.y][threadIdx.x] =
+          x < g.n && kb < g.k ? (T)ax_load(b[i * g.b[0] + kb * g.b[1] + x * g.b[2]]) : (T)0;
       __syncthreads();
       for (int k = 0; k < TILE; k++) sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];
       __syncthreads();
@@ -43,16 +57,21 @@ template <class S, class O> static __global__ void gemm_tile(ax_gemm g, const S 
   }
 }
 
-template <class S, class O> static ax_status own_of(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+template <class S, class O>
+static ax_status own_of(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b,
+                        const void *bias, void *c)
 {
   const int64_t across = (g->n + TILE - 1) / TILE, down = (g->m + TILE - 1) / TILE * g->batch;
   const int64_t y = down < 65535 ? down : 65535, z = down / y < 65535 ? down / y : 65535;
-  if (across > INT32_MAX) return ax_fail(AX_ESHAPE, "%s: %lld columns are more than the plain kernel takes", ax_ops[op].name, (long long)g->n);
-  return ax_launch(ax_ops[op].name, d, dim3((unsigned)across, (unsigned)y, (unsigned)z), dim3(TILE, TILE), gemm_tile<S, O>, *g, (const S *)a, (const S *)b, (const O *)bias,
-                   (O *)c);
+  if (across > INT32_MAX)
+    return ax_fail(AX_ESHAPE, "%s: %lld columns are more than the plain kernel takes", ax_ops[op].name,
+                   (long long)g->n);
+  return ax_launch(ax_ops[op].name, d, dim3((unsigned)across, (unsigned)y, (unsigned)z), dim3(TILE, TILE),
+                   gemm_tile<S, O>, *g, (const S *)a, (const S *)b, (const O *)bias, (O *)c);
 }
 
-static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias,
+                     void *c)
 {
   static int64_t *calls[AX_DTYPE_COUNT][2];
   const bool wide = g->out != g->dtype;
@@ -60,7 +79,8 @@ static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, con
 
   if (!count) {
     char name[96];
-    snprintf(name, sizeof name, "mm %s -> %s, own kernel", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name((ax_dtype)g->out));
+    snprintf(name, sizeof name, "mm %s -> %s, own kernel", ax_dtype_name((ax_dtype)g->dtype),
+             ax_dtype_name((ax_dtype)g->out));
     count = ax_cuda_counter(name);
   }
   ++*count;
@@ -68,8 +88,12 @@ static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, con
   case AX_I64: return own_of<int64_t, int64_t>(op, d, g, a, b, bias, c);
   case AX_I32: return own_of<int32_t, int32_t>(op, d, g, a, b, bias, c);
   case AX_U8: return own_of<uint8_t, uint8_t>(op, d, g, a, b, bias, c);
-  case AX_F16: return wide ? own_of<ax_f16, float>(op, d, g, a, b, bias, c) : own_of<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
-  case AX_BF16: return wide ? own_of<ax_bf16, float>(op, d, g, a, b, bias, c) : own_of<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
+  case AX_F16:
+    return wide ? own_of<ax_f16, float>(op, d, g, a, b, bias, c)
+                : own_of<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
+  case AX_BF16:
+    return wide ? own_of<ax_bf16, float>(op, d, g, a, b, bias, c)
+                : own_of<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
   case AX_F64: return own_of<double, double>(op, d, g, a, b, bias, c);
   case AX_F32: return own_of<float, float>(op, d, g, a, b, bias, c);
   default: return ax_cuda_no_dtype(op, (ax_dtype)g->dtype);
@@ -80,8 +104,10 @@ static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, con
 
 extern "C" ax_status ax_cuda__copy(const ax_call *call);
 
-/* Scratch memory with the matrix (a stack of them) in order; changes its steps.  For expanded gradients and slices of every other column. */
-static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void **src, void **own_memory, size_t *bytes)
+/* Scratch memory with the matrix (a stack of them) in order; changes its steps.  For expanded
+ * gradients and slices of every other column. */
+static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step,
+                      const void **src, void **own_memory, size_t *bytes)
 {
   const int64_t batch = step[0] ? g->batch : 1, item = (int64_t)ax_dtype_size((ax_dtype)g->dtype);
   const int64_t shape[3] = { batch, rows, cols }, order[3] = { rows * cols, cols, 1 };
@@ -98,7 +124,8 @@ static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int
   it.ndim = 3, it.n = 2, it.numel = batch * rows * cols;
   it.op[0].data = (char *)*own_memory, it.op[1].data = (char *)*src;
   it.op[0].dtype = it.op[1].dtype = (ax_dtype)g->dtype;
-  for (int k = 0; k < 3; k++) it.shape[k] = shape[k], it.op[0].stride[k] = order[k] * item, it.op[1].stride[k] = step[k] * item;
+  for (int k = 0; k < 3; k++)
+    it.shape[k] = shape[k], it.op[0].stride[k] = order[k] * item, it.op[1].stride[k] = step[k] * item;
   ax_call call = {};
   call.op = op, call.a = &attrs, call.n_in = call.n_out = 1, call.in = call.out = &one, call.iter = &it;
   step[0] = step[0] ? rows * cols : 0, step[1] = cols, step[2] = 1;
@@ -111,7 +138,8 @@ static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int
 /* At most as many of a batch as cuBLASLt's kernels are launched for in one go. */
 enum { BATCH = 65535 };
 
-static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a, const void *b, const void *bias, void *c)
+static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a, const void *b,
+                      const void *bias, void *c)
 {
   ax_gemm g = *asked;
   void *own_a = NULL, *own_b = NULL;
@@ -124,7 +152,8 @@ static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a
     ax_tidy_steps(g.m, g.k, g.a);
     ax_tidy_steps(g.k, g.n, g.b);
     if (large && !ax_blas_takes(g.m, g.k, g.a)) st = pack(op, d, &g, g.m, g.k, g.a, &a, &own_a, &bytes_a);
-    if (st == AX_OK && large && !ax_blas_takes(g.k, g.n, g.b)) st = pack(op, d, &g, g.k, g.n, g.b, &b, &own_b, &bytes_b);
+    if (st == AX_OK && large && !ax_blas_takes(g.k, g.n, g.b))
+      st = pack(op, d, &g, g.k, g.n, g.b, &b, &own_b, &bytes_b);
     const ax_gemm_data data = { a, b, (void *)bias, NULL, c };
     if (st == AX_OK) st = ax_cublaslt_gemm(d, &g, &data, &done);
   }
@@ -134,21 +163,25 @@ static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a
   return st;
 }
 
-ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *all, const void *a, const void *b, const void *bias, void *c)
+ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *all, const void *a, const void *b,
+                          const void *bias, void *c)
 {
-  const int64_t item = (int64_t)ax_dtype_size((ax_dtype)all->dtype), out_item = (int64_t)ax_dtype_size((ax_dtype)all->out);
+  const int64_t item = (int64_t)ax_dtype_size((ax_dtype)all->dtype),
+                out_item = (int64_t)ax_dtype_size((ax_dtype)all->out);
   ax_gemm g = *all;
   ax_status st = AX_OK;
 
   if (g.batch == 0 || g.m == 0 || g.n == 0) return AX_OK;
   for (int64_t at = 0; st == AX_OK && at < all->batch; at += BATCH) {
     g.batch = all->batch - at < BATCH ? all->batch - at : BATCH;
-    st = some(op, d, &g, (const char *)a + at * g.a[0] * item, (const char *)b + at * g.b[0] * item, bias, (char *)c + at * g.c[0] * out_item);
+    st = some(op, d, &g, (const char *)a + at * g.a[0] * item, (const char *)b + at * g.b[0] * item, bias,
+              (char *)c + at * g.c[0] * out_item);
   }
   return st;
 }
 
-static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias,
+                      void *c)
 {
   return ax_cuda_product(call->op, call->out[0]->device, g, a, b, bias, c);
 }
@@ -211,7 +244,8 @@ AX_CUDA_KERNEL(_matmul_stacks)
   for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
     int64_t at_a, at_b, at_c;
     ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
-    st = gemm(call, &g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL, (char *)ax_data(c) + at_c * out_item);
+    st = gemm(call, &g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL,
+              (char *)ax_data(c) + at_c * out_item);
   }
   return st;
 }
@@ -221,7 +255,8 @@ static __global__ void cast_bias(int to, void *y, int from, const void *x, int64
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(to, y, i, ax_number_at(from, x, i));
 }
 
-/* A bias beside half operands in float32 is rounded to the result's type, which is what cuBLASLt adds.  *own: to be given back. */
+/* A bias beside half operands in float32 is rounded to the result's type, which is what cuBLASLt
+ * adds.  *own: to be given back. */
 static ax_status fitting_bias(const ax_tensor *bias, const ax_tensor *y, void **out, void **own)
 {
   const ax_device d = y->device;
@@ -231,7 +266,8 @@ static ax_status fitting_bias(const ax_tensor *bias, const ax_tensor *y, void **
   if (!bias || bias->dtype == y->dtype || bias->numel == 0) return AX_OK;
   if ((st = ax_cuda_take(d, (size_t)bias->numel * ax_itemsize(y), own)) != AX_OK) return st;
   *out = *own;
-  st = ax_launch("linear", d, ax_blocks(bias->numel, 256, d.index), 256, cast_bias, (int)y->dtype, *own, (int)bias->dtype, (const void *)ax_data(bias), bias->numel);
+  st = ax_launch("linear", d, ax_blocks(bias->numel, 256, d.index), 256, cast_bias, (int)y->dtype, *own,
+                 (int)bias->dtype, (const void *)ax_data(bias), bias->numel);
   if (st == AX_OK) return AX_OK;
   ax_cuda_give(d, *own, (size_t)bias->numel * ax_itemsize(y));
   *own = NULL;
@@ -255,7 +291,8 @@ static ax_gemm linear_of(const ax_call *call, const ax_tensor *y)
 
 AX_CUDA_KERNEL(linear)
 {
-  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
+  const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,
+                  *y = call->out[0];
   const ax_gemm g = linear_of(call, y);
   void *b, *own;
   ax_status st = fitting_bias(bias, y, &b, &own);
@@ -265,13 +302,15 @@ AX_CUDA_KERNEL(linear)
   return st;
 }
 
-/* ---- rows with something behind the product: cuBLASLt's epilogues, or kernels one after the other */
+/* ---- rows with something behind the product: cuBLASLt's epilogues, or kernels one after the
+ * other */
 
 extern "C" ax_status ax_cuda_gelu(const ax_call *call);
 extern "C" ax_status ax_cuda__gelu_backward(const ax_call *call);
 extern "C" ax_status ax_cuda_sum(const ax_call *call);
 
-/* Whether products end in epilogues: bits of ACCEL_CUDA_EPILOGUES (default: all), to measure them one by one.  1 gelu, 2 its slope, 4 row sums. */
+/* Whether products end in epilogues: bits of ACCEL_CUDA_EPILOGUES (default: all), to measure them
+ * one by one.  1 gelu, 2 its slope, 4 row sums. */
 static bool wanted(int epilogue)
 {
   static int bits = -1;
@@ -301,7 +340,8 @@ static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor
   it.ndim = 1, it.shape[0] = it.numel = y->numel, it.n = 1 + n;
   for (int k = 0; k <= n; k++) {
     const ax_tensor *t = k ? in[k - 1] : y;
-    it.op[k].data = (char *)ax_data(t), it.op[k].dtype = (ax_dtype)t->dtype, it.op[k].stride[0] = (int64_t)ax_itemsize(t);
+    it.op[k].data = (char *)ax_data(t), it.op[k].dtype = (ax_dtype)t->dtype,
+    it.op[k].stride[0] = (int64_t)ax_itemsize(t);
   }
   call.op = op, call.a = &attrs, call.n_in = n, call.n_out = 1, call.in = in, call.out = &y, call.iter = &it;
   return f(&call);
@@ -346,7 +386,8 @@ AX_CUDA_KERNEL(_mm_dgelu)
 
 static __global__ void add_to(int dtype, void *y, const void *x, int64_t n)
 {
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(dtype, y, i, ax_number_at(dtype, y, i) + ax_number_at(dtype, x, i));
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
+    ax_number_put(dtype, y, i, ax_number_at(dtype, y, i) + ax_number_at(dtype, x, i));
 }
 
 /* The sums over rows of g (rows, out). */
@@ -360,14 +401,18 @@ static ax_status column_sums(const ax_call *call)
   attrs.accumulate = call->a->i[1] != 0;
   it.ndim = 2, it.n = 2, it.numel = rows * out;
   it.shape[0] = rows, it.shape[1] = out;
-  it.op[0].data = (char *)ax_data(db), it.op[0].dtype = (ax_dtype)db->dtype, it.op[0].stride[1] = (int64_t)ax_itemsize(db);
-  it.op[1].data = (char *)ax_data(g), it.op[1].dtype = (ax_dtype)g->dtype, it.op[1].stride[0] = out * item, it.op[1].stride[1] = item;
-  sum.op = AX_OP_SUM, sum.a = &attrs, sum.n_in = sum.n_out = 1, sum.in = call->in, sum.out = call->out + 1, sum.iter = &it;
+  it.op[0].data = (char *)ax_data(db), it.op[0].dtype = (ax_dtype)db->dtype,
+  it.op[0].stride[1] = (int64_t)ax_itemsize(db);
+  it.op[1].data = (char *)ax_data(g), it.op[1].dtype = (ax_dtype)g->dtype, it.op[1].stride[0] = out * item,
+  it.op[1].stride[1] = item;
+  sum.op = AX_OP_SUM, sum.a = &attrs, sum.n_in = sum.n_out = 1, sum.in = call->in, sum.out = call->out + 1,
+  sum.iter = &it;
   return out ? ax_cuda_sum(&sum) : AX_OK;
 }
 
-/* dweight (out, in) = g^T x, dbias (out) = the sums of g's columns, which the product reads as its rows; either may be added to what is there.
- * The epilogue overwrites its sums, so those that are added go through a place of their own. */
+/* dweight (out, in) = g^T x, dbias (out) = the sums of g's columns, which the product reads as its
+ * rows; either may be added to what is there.  The epilogue overwrites its sums, so those that are
+ * added go through a place of their own. */
 AX_CUDA_KERNEL(_linear_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
@@ -389,7 +434,8 @@ AX_CUDA_KERNEL(_linear_backward)
     const ax_gemm_data data = { ax_data(g), ax_data(x), own ? own : ax_data(db), NULL, ax_data(dw) };
     st = try_epilogue(d, p, AX_GEMM_ROW_SUMS, &data, &done);
     if (st == AX_OK && done && own)
-      st = ax_launch("linear_backward", d, ax_blocks(db->numel, 256, d.index), 256, add_to, (int)db->dtype, (void *)ax_data(db), (const void *)own, db->numel);
+      st = ax_launch("linear_backward", d, ax_blocks(db->numel, 256, d.index), 256, add_to, (int)db->dtype,
+                     (void *)ax_data(db), (const void *)own, db->numel);
     if (own) ax_cuda_give(d, own, bytes);
   }
   if (st != AX_OK || done) return st;

@@ -1,5 +1,6 @@
-/* Tensor cores and what feeds them, of compute capability 8.0 on: mma.sync on half types with float32 sums, ldmatrix, cp.async, dynamic shared
- * memory.  Real instructions under nvcc, emulate/mma.h on the emulated device. */
+/* Tensor cores and what feeds them, of compute capability 8.0 on: mma.sync on half types with
+ * float32 sums, ldmatrix, cp.async, dynamic shared memory.  Real instructions under nvcc,
+ * emulate/mma.h on the emulated device. */
 #ifndef AX_CUDA_MMA_H
 #define AX_CUDA_MMA_H
 
@@ -18,7 +19,8 @@
 #define AX_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
 
-/* Does the device have the instructions of this file?  *shared: the most dynamic shared memory that a block can ask for. */
+/* Does the device have the instructions of this file?  *shared: the most dynamic shared memory that
+ * a block can ask for. */
 static inline bool ax_has_mma(ax_device d, size_t *shared)
 {
 #ifdef AX_EMULATE
@@ -37,8 +39,11 @@ static inline bool ax_has_mma(ax_device d, size_t *shared)
 #endif
 }
 
-/* ax_launch of Kernel with `bytes` of dynamic shared memory.  Beyond 48 KB a kernel has to be allowed them, once on each device. */
-template <auto Kernel, class... A> static ax_status ax_launch_shared(const char *what, ax_device d, dim3 grid, dim3 block, size_t bytes, A... arguments)
+/* ax_launch of Kernel with `bytes` of dynamic shared memory.  Beyond 48 KB a kernel has to be
+ * allowed them, once on each device. */
+template <auto Kernel, class... A>
+static ax_status ax_launch_shared(const char *what, ax_device d, dim3 grid, dim3 block, size_t bytes,
+                                  A... arguments)
 {
 #ifdef AX_EMULATE
   return ax_launch(what, d, grid, block, ax_emulated_with_shared<A...>, bytes, Kernel, arguments...);
@@ -48,7 +53,9 @@ template <auto Kernel, class... A> static ax_status ax_launch_shared(const char 
   ax_status st = ax_cuda_use(d, &stream);
   if (st != AX_OK) return st;
   if (bytes > 48 << 10 && allowed[d.index % 64].load(std::memory_order_relaxed) < bytes) {
-    if ((st = ax_cuda_status(what, cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes))) != AX_OK) return st;
+    if ((st = ax_cuda_status(what, cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                        (int)bytes))) != AX_OK)
+      return st;
     allowed[d.index % 64].store(bytes, std::memory_order_relaxed);
   }
   Kernel<<<grid, block, bytes, stream>>>(arguments...);
@@ -60,7 +67,8 @@ template <auto Kernel, class... A> static ax_status ax_launch_shared(const char 
 #define AX_HAS_MMA 1
 #endif
 
-/* Instructions that an older architecture's half of the plugin holds but never reaches (ax_has_mma). */
+/* Instructions that an older architecture's half of the plugin holds but never reaches
+ * (ax_has_mma). */
 #ifdef AX_EMULATE
 #define AX_MMA_EITHER(emulated, real) emulated
 #elif defined(AX_HAS_MMA)
@@ -70,58 +78,87 @@ template <auto Kernel, class... A> static ax_status ax_launch_shared(const char 
 #endif
 
 #ifndef AX_EMULATE
-static __device__ __forceinline__ uint32_t ax_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+static __device__ __forceinline__ uint32_t ax_shared_address(const void *p)
+{
+  return (uint32_t)__cvta_generic_to_shared(p);
+}
 #endif
 
 /* d += a b for tiles a (16 x 16), b (16 x 8), d (16 x 8) in the fragments of mma.m16n8k16. */
-static __device__ __forceinline__ void ax_mma(ax_bf16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void ax_mma(ax_bf16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1)
 {
   AX_MMA_EITHER(ax_emulated_mma(d, a, b0, b1, true),
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, "
+                             "%6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
-static __device__ __forceinline__ void ax_mma(ax_f16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void ax_mma(ax_f16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1)
 {
   AX_MMA_EITHER(ax_emulated_mma(d, a, b0, b1, false),
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, "
+                             "%6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory; lane 8 m + r gives the address of row r of matrix m, aligned to 16 bytes. */
+/* Four 8 x 8 matrices of 16-bit elements from shared memory; lane 8 m + r gives the address of row
+ * r of matrix m, aligned to 16 bytes. */
 static __device__ __forceinline__ void ax_ldmatrix(uint32_t (&r)[4], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, false),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(ax_shared_address(row)) : "memory"));
+                             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                             : "r"(ax_shared_address(row))
+                             : "memory"));
 }
 static __device__ __forceinline__ void ax_ldmatrix_trans(uint32_t (&r)[4], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, true),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(ax_shared_address(row)) : "memory"));
+                             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                             : "r"(ax_shared_address(row))
+                             : "memory"));
 }
 /* Two of them; the lanes from 16 on give an address too, which is not looked at. */
 static __device__ __forceinline__ void ax_ldmatrix(uint32_t (&r)[2], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, false),
-                asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(ax_shared_address(row)) : "memory"));
+                asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                             : "=r"(r[0]), "=r"(r[1])
+                             : "r"(ax_shared_address(row))
+                             : "memory"));
 }
 static __device__ __forceinline__ void ax_ldmatrix_trans(uint32_t (&r)[2], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, true),
-                asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(ax_shared_address(row)) : "memory"));
+                asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                             : "=r"(r[0]), "=r"(r[1])
+                             : "r"(ax_shared_address(row))
+                             : "memory"));
 }
 
-/* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in` (`from` is then not read and may point
- * beyond what there is, at an aligned address).  The thread that issued copies waits for them; a barrier then shows them to the others. */
+/* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in`
+ * (`from` is then not read and may point beyond what there is, at an aligned address).  The thread
+ * that issued copies waits for them; a barrier then shows them to the others. */
 template <int BYTES> static __device__ __forceinline__ void ax_copy_async(void *to, const void *from, bool in)
 {
   static_assert(BYTES == 16 || BYTES == 4, "cp.async copies 16 or 4 bytes here");
 #ifdef AX_EMULATE
   ax_emulated_copy(to, from, BYTES, in);
 #elif defined(AX_HAS_MMA)
-  if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 16 : 0) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 4 : 0) : "memory");
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :
+                 : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 4 : 0)
+                 : "memory");
 #endif
 }
 /* Ends a group of copies; it may be empty. */
@@ -132,7 +169,10 @@ static __device__ __forceinline__ void ax_copy_commit()
 /* Waits until at most LEFT of the thread's groups are under way. */
 template <int LEFT> static __device__ __forceinline__ void ax_copy_wait()
 {
-  AX_MMA_EITHER(ax_emulated_copy_wait(LEFT), asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory"));
+  AX_MMA_EITHER(ax_emulated_copy_wait(LEFT), asm volatile("cp.async.wait_group %0;"
+                                                          :
+                                                          : "n"(LEFT)
+                                                          : "memory"));
 }
 
 /* Two floats as a word of half elements, rounded to nearest even: `lo` is the first in memory. */

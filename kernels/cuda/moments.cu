@@ -1,5 +1,6 @@
-/* var, std, norm and logsumexp: sums of a function of each element, in float64.  var and logsumexp go over their elements twice: the first
- * time for a centre (the mean, the largest), the second for the sum of squares or of exponentials about it. */
+/* var, std, norm and logsumexp: sums of a function of each element, in float64.  var and logsumexp
+ * go over their elements twice: the first time for a centre (the mean, the largest), the second for
+ * the sum of squares or of exponentials about it. */
 #include "reduce.cuh"
 
 enum term { SUM, SQUARES, SIZES, COUNTS, EXPS, POWERS, TOP, WIDEST, LEAST };
@@ -10,17 +11,22 @@ template <class O> struct moment {
   typedef double acc;
   term what;
   ending end;
-  double number;         /* correction or power */
-  double *centres;       /* [results]: written by the first pass, read by the second; NULL: 0 */
+  double number;   /* correction or power */
+  double *centres; /* [results]: written by the first pass, read by the second; NULL: 0 */
 
   __device__ __forceinline__ bool chooses() const { return what >= TOP; }
-  __device__ __forceinline__ acc start() const { return what == LEAST ? (double)INFINITY : chooses() ? -(double)INFINITY : 0.0; }
+  __device__ __forceinline__ acc start() const
+  {
+    return what == LEAST ? (double)INFINITY : chooses() ? -(double)INFINITY : 0.0;
+  }
   template <class V> __device__ __forceinline__ double term_of(V v, double c) const
   {
     const double x = (double)v;
     switch (what) {
     case SQUARES: return (x - c) * (x - c);
-    case SIZES: case WIDEST: case LEAST: return fabs(x);
+    case SIZES:
+    case WIDEST:
+    case LEAST: return fabs(x);
     case COUNTS: return x != 0;
     case EXPS: return exp(x - c);
     case POWERS: return pow(fabs(x), number);
@@ -44,7 +50,8 @@ template <class O> struct moment {
     switch (end) {
     case MEAN: centres[result] = a / (double)count; return;
     case TOP_OF: centres[result] = isinf(a) ? 0 : a; return; /* (-inf) - (-inf) would be NaN */
-    case VARIANCE: case DEVIATION: {
+    case VARIANCE:
+    case DEVIATION: {
       const double n = (double)count - number;
       a = a / (n > 0 ? n : 0) + c * 0; /* of nothing: NaN */
       if (end == DEVIATION) a = sqrt(a);
@@ -61,10 +68,13 @@ template <class O> struct moment {
 
 static ax_status pass(const ax_call *call, term what, ending end, double number, double *centres)
 {
-  return ax_with_float(call->op, call->iter->op[1].dtype, [&](auto tag) { return ax_reduce<AX_TYPE_OF(tag)>(call, moment<AX_TYPE_OF(tag)>{ what, end, number, centres }); });
+  return ax_with_float(call->op, call->iter->op[1].dtype, [&](auto tag) {
+    return ax_reduce<AX_TYPE_OF(tag)>(call, moment<AX_TYPE_OF(tag)>{ what, end, number, centres });
+  });
 }
 
-static ax_status two_passes(const ax_call *call, term first, ending centre, term second, ending end, double number)
+static ax_status two_passes(const ax_call *call, term first, ending centre, term second, ending end,
+                            double number)
 {
   const ax_device d = call->out[0]->device;
   const size_t bytes = (size_t)(call->out[0]->numel ? call->out[0]->numel : 1) * sizeof(double);

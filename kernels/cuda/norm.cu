@@ -1,8 +1,10 @@
-/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of channels) comes from memory once: into registers
- * where they hold it, else its mean, its variance and the result are three walks of which the later ones find it in the first-level cache.
+/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of
+ * channels) comes from memory once: into registers where they hold it, else its mean, its variance
+ * and the result are three walks of which the later ones find it in the first-level cache.
  *
- * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number follows from the sizes, then the chunks.  Where
- * registers hold a row's share of both, the first stage is the same walk as that of the input's gradient: by a warp for each row, so that nobody
+ * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number
+ * follows from the sizes, then the chunks.  Where registers hold a row's share of both, the first
+ * stage is the same walk as that of the input's gradient: by a warp for each row, so that nobody
  * waits for a block, or for long rows by a block. */
 #include "rows.cuh"
 
@@ -12,7 +14,9 @@ enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
 enum { HELD = 32 };
 
 /* Runs of V columns that a thread keeps sums of in registers. */
-template <int V> struct held { static const int runs = V > 4 ? 2 : 4; };
+template <int V> struct held {
+  static const int runs = V > 4 ? 2 : 4;
+};
 
 struct job {
   int64_t rows, n;          /* n: elements of a row */
@@ -26,7 +30,8 @@ struct job {
 static __device__ __forceinline__ int64_t parameter_at(const job &j, int64_t r, int64_t i)
 {
   if (!j.groups) return i;
-  return r % j.groups * j.channels + (j.n < INT64_C(1) << 31 ? (int64_t)((uint32_t)i / (uint32_t)j.plane) : i / j.plane);
+  return r % j.groups * j.channels +
+         (j.n < INT64_C(1) << 31 ? (int64_t)((uint32_t)i / (uint32_t)j.plane) : i / j.plane);
 }
 
 static __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -35,7 +40,8 @@ static __device__ __forceinline__ double root(double x) { return sqrt(x); }
 /* ---- forward */
 
 template <class S, int V, bool WIDE>
-static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out, compute<S> *rstd_out)
+static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out,
+                                    compute<S> *rstd_out)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -73,9 +79,11 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
   }
 }
 
-/* The same with the row in registers; rows, weight and bias are aligned, and parameters lie as the row's elements do. */
+/* The same with the row in registers; rows, weight and bias are aligned, and parameters lie as the
+ * row's elements do. */
 template <class S, int V, bool WIDE>
-static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out, compute<S> *rstd_out)
+static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out,
+                                    compute<S> *rstd_out)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -143,7 +151,8 @@ static job plan(const ax_tensor *x, int last, int64_t groups)
 
 static ax_status forward(const ax_call *call, int64_t groups, bool centred)
 {
-  const ax_tensor *x = call->in[0], *y = call->out[0], *w = call->n_in > 1 ? call->in[1] : NULL, *b = centred && call->n_in > 2 ? call->in[2] : NULL;
+  const ax_tensor *x = call->in[0], *y = call->out[0], *w = call->n_in > 1 ? call->in[1] : NULL,
+                  *b = centred && call->n_in > 2 ? call->in[2] : NULL;
   const ax_device d = x->device;
   const char *name = ax_ops[call->op].name;
   job j = plan(x, call->a->n_list, groups);
@@ -157,7 +166,8 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
     if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
       for (int k = 1; k < call->n_out && st == AX_OK; k++)
         if (call->out[k]->numel)
-          st = ax_launch(name, d, ax_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>, (T *)ax_data(call->out[k]), call->out[k]->numel);
+          st = ax_launch(name, d, ax_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>,
+                         (T *)ax_data(call->out[k]), call->out[k]->numel);
       return st;
     }
     const S *wp = w ? (const S *)ax_data(w) : NULL, *bp = b ? (const S *)ax_data(b) : NULL;
@@ -166,17 +176,22 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
       constexpr bool WIDE = AX_VALUE_OF(wide);
       auto kernel = forward_rows<S, V, WIDE>;
       if constexpr (V >= 4)
-        if (!groups && j.n <= (WIDE ? ax_row_threads(j.n) : 32) * (int64_t)HELD && ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0) kernel = forward_held<S, V, WIDE>;
-      return ax_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp, bp, centred ? (T *)ax_data(call->out[1]) : NULL,
+        if (!groups && j.n <= (WIDE ? ax_row_threads(j.n) : 32) * (int64_t)HELD &&
+            ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0)
+          kernel = forward_held<S, V, WIDE>;
+      return ax_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp, bp,
+                            centred ? (T *)ax_data(call->out[1]) : NULL,
                             (T *)ax_data(call->out[centred ? 2 : 1]));
     });
   });
 }
 
-/* ---- gradients over the last dims: dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum(g xhat); db = sum(g) */
+/* ---- gradients over the last dims: dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum(g
+ * xhat); db = sum(g) */
 
 template <class S, int V, bool WIDE>
-static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in)
+static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const S *w,
+                                     const compute<S> *mean_in, const compute<S> *rstd_in)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -199,16 +214,19 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
     for (int64_t i = first; i < j.n; i += step) {
       ax_get(g + r * j.n, i, gv);
       ax_get(x + r * j.n, i, xv);
-      for (int k = 0; k < V; k++) gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
+      for (int k = 0; k < V; k++)
+        gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
       ax_put(dx + r * j.n, i, gv);
     }
   }
 }
 
-/* The same with the sums for the parameters: a block has a chunk of rows, each of its warps every WARPS-th of them, a lane the same columns of each.
- * dx, g, x and w are aligned. */
+/* The same with the sums for the parameters: a block has a chunk of rows, each of its warps every
+ * WARPS-th of them, a lane the same columns of each.  dx, g, x and w are aligned. */
 template <class S, int V>
-static __global__ void __launch_bounds__(32 * WARPS) backward_warps(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
+static __global__ void __launch_bounds__(32 * WARPS)
+    backward_warps(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
+                   const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
   constexpr int RUNS = HELD / V;
@@ -284,13 +302,16 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_warps(job j, S *dx
 
 /* The same for longer rows: a block has a chunk of rows, a thread the same columns of each. */
 template <class S, int V>
-static __global__ void __launch_bounds__(1024) backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in, const compute<S> *rstd_in, compute<S> *sums)
+static __global__ void __launch_bounds__(1024)
+    backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
+                    const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
   constexpr int PACKS = held<V>::runs;
   __shared__ T shared[32];
   T dw[PACKS][V], db[PACKS][V];
-  const int64_t first = (int64_t)threadIdx.x * V, step = (int64_t)blockDim.x * V, lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
+  const int64_t first = (int64_t)threadIdx.x * V, step = (int64_t)blockDim.x * V,
+                lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
 
   for (int q = 0; q < PACKS; q++)
     for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
@@ -338,7 +359,9 @@ static __global__ void __launch_bounds__(1024) backward_chunks(job j, S *dx, con
 }
 
 /* The sums alone, for rows that no block holds. */
-template <class S> static __global__ void column_chunks(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *rstd, compute<S> *sums, int64_t chunks)
+template <class S>
+static __global__ void column_chunks(job j, const S *g, const S *x, const compute<S> *mean,
+                                     const compute<S> *rstd, compute<S> *sums, int64_t chunks)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < chunks * j.n; p += AX_STEP) {
@@ -354,16 +377,19 @@ template <class S> static __global__ void column_chunks(job j, const S *g, const
   }
 }
 
-/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c and of sum `which` lies at
- * (2 c + which) n + i, or, pairs, at 2 (c n + i) + which. */
-template <class T> static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add, int dtype, void *out)
+/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c
+ * and of sum `which` lies at (2 c + which) n + i, or, pairs, at 2 (c n + i) + which. */
+template <class T>
+static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add,
+                                   int dtype, void *out)
 {
   __shared__ T part[FOLD][33];
   for (int64_t i0 = (int64_t)blockIdx.x * 32; i0 < n; i0 += (int64_t)gridDim.x * 32) {
     const int64_t i = i0 + threadIdx.x;
     T sum = 0;
     if (i < n)
-      for (int64_t c = threadIdx.y; c < chunks; c += FOLD) sum += pairs ? sums[2 * (c * n + i) + which] : sums[(2 * c + which) * n + i];
+      for (int64_t c = threadIdx.y; c < chunks; c += FOLD)
+        sum += pairs ? sums[2 * (c * n + i) + which] : sums[(2 * c + which) * n + i];
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && i < n) {
@@ -375,17 +401,21 @@ template <class T> static __global__ void fold_chunks(const T *sums, int64_t chu
   }
 }
 
-template <class T> static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add, const ax_tensor *out)
+template <class T>
+static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chunks, int64_t n, int which,
+                      bool pairs, bool add, const ax_tensor *out)
 {
   if (!out) return AX_OK;
-  return ax_launch(name, d, ax_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks, n, which, pairs, add, (int)out->dtype, ax_data(out));
+  return ax_launch(name, d, ax_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks, n, which,
+                   pairs, add, (int)out->dtype, ax_data(out));
 }
 
 /* ---- gradients over groups: the sums of each channel of each row first, then dx out of them */
 
 /* sums of channel plane c of all rows: [2c] of g, [2c + 1] of g xhat */
 template <class S, int V, bool WIDE>
-static __global__ void plane_sums(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *rstd, compute<S> *sums)
+static __global__ void plane_sums(job j, const S *g, const S *x, const compute<S> *mean,
+                                  const compute<S> *rstd, compute<S> *sums)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -411,7 +441,8 @@ static __global__ void plane_sums(job j, const S *g, const S *x, const compute<S
 }
 
 template <class S, int V, bool WIDE>
-static __global__ void group_backward(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean, const compute<S> *rstd, const compute<S> *sums)
+static __global__ void group_backward(job j, S *dx, const S *g, const S *x, const S *w,
+                                      const compute<S> *mean, const compute<S> *rstd, const compute<S> *sums)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -443,17 +474,22 @@ static __global__ void group_backward(job j, S *dx, const S *g, const S *x, cons
 /* in: g, x, mean, rstd, weight; out: dx, and the gradients of weight and bias or NULL. */
 static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias)
 {
-  const ax_tensor *g = call->in[0], *x = call->in[1], *w = call->in[4], *dx = call->out[0], *dw = call->out[1], *db = call->out[2];
+  const ax_tensor *g = call->in[0], *x = call->in[1], *w = call->in[4], *dx = call->out[0],
+                  *dw = call->out[1], *db = call->out[2];
   const ax_device d = x->device;
   const char *name = ax_ops[call->op].name + 1;
   job j = plan(x, call->a->n_list, groups);
-  const int64_t wanted = j.rows / CHUNK_ROWS, chunks = wanted < 1 ? 1 : wanted < MOST_CHUNKS ? wanted : MOST_CHUNKS;
+  const int64_t wanted = j.rows / CHUNK_ROWS, chunks = wanted < 1             ? 1
+                                                       : wanted < MOST_CHUNKS ? wanted
+                                                                              : MOST_CHUNKS;
   ax_status st = AX_OK;
 
   j.centred = centred;
   if (x->numel == 0) {
     for (int k = 1; k < 3 && st == AX_OK; k++)
-      if (call->out[k] && !(k == 1 ? add_weight : add_bias)) st = ax_cuda_clear(name, d, ax_data(call->out[k]), (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
+      if (call->out[k] && !(k == 1 ? add_weight : add_bias))
+        st = ax_cuda_clear(name, d, ax_data(call->out[k]),
+                           (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
     return st;
   }
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
@@ -471,11 +507,13 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
     if ((groups || dw || db) && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
     if (groups) {
       st = ax_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
-        return ax_launch_rows(name, d, j.rows * j.channels, j.plane, plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd, sums);
+        return ax_launch_rows(name, d, j.rows * j.channels, j.plane,
+                              plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd, sums);
       });
       if (st == AX_OK)
         st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_launch_rows(name, d, j.rows, j.n, group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp, mean, rstd, (const T *)sums);
+          return ax_launch_rows(name, d, j.rows, j.n, group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
+                                to, gp, xp, wp, mean, rstd, (const T *)sums);
         });
       const int64_t channels = j.groups * j.channels, batch = x->shape[0];
       if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 1, true, add_weight, dw);
@@ -485,20 +523,26 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
       bool warps = false;
       if constexpr (V >= 4) {
         warps = sums && aligned && j.n <= 32 * HELD && (uintptr_t)wp % 16 == 0;
-        if (warps) st = ax_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp, mean, rstd, sums);
+        if (warps)
+          st = ax_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp, mean,
+                         rstd, sums);
       }
       if (warps) {
       } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
         int64_t threads = (packs + 31) / 32 * 32;
         while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
-        st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to, gp, xp, wp, mean, rstd, sums)
-                     : ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j, to, gp, xp, wp, mean, rstd, sums);
+        st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to,
+                                 gp, xp, wp, mean, rstd, sums)
+                     : ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j, to,
+                                 gp, xp, wp, mean, rstd, sums);
       } else {
         st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_launch_rows(name, d, j.rows, j.n, backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp, mean, rstd);
+          return ax_launch_rows(name, d, j.rows, j.n, backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
+                                to, gp, xp, wp, mean, rstd);
         });
         if (st == AX_OK && sums)
-          st = ax_launch(name, d, ax_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j, gp, xp, mean, rstd, sums, chunks);
+          st = ax_launch(name, d, ax_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j, gp, xp,
+                         mean, rstd, sums, chunks);
       }
       if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 0, false, add_weight, dw);
       if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 1, false, add_bias, db);
@@ -513,4 +557,7 @@ AX_CUDA_KERNEL(rms_norm) { return forward(call, 0, false); }
 AX_CUDA_KERNEL(group_norm) { return forward(call, call->a->i[0], true); }
 AX_CUDA_KERNEL(_layer_norm_backward) { return backward(call, 0, true, call->a->i[0], call->a->i[1]); }
 AX_CUDA_KERNEL(_rms_norm_backward) { return backward(call, 0, false, call->a->i[0], false); }
-AX_CUDA_KERNEL(_group_norm_backward) { return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]); }
+AX_CUDA_KERNEL(_group_norm_backward)
+{
+  return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]);
+}

@@ -1,17 +1,23 @@
-/* Batch normalisation over rows of channels (the channels lie innermost, so neighbouring threads have neighbouring channels).
+/* Batch normalisation over rows of channels (the channels lie innermost, so neighbouring threads
+ * have neighbouring channels).
  *
- * Sums over rows: a block has a chunk of the rows and a tile of the channels.  A thread has a run of V channels (16 bytes) of every TY-th row of the
- * chunk, four rows in flight; the block adds its TY parts of a channel in order.  Chunks, tiles and TY follow from the sizes alone, and V does
- * not change what is added to what: the same bits for any alignment.  A warp then puts a channel's chunks together, in float64.
+ * Sums over rows: a block has a chunk of the rows and a tile of the channels.  A thread has a run
+ * of V channels (16 bytes) of every TY-th row of the chunk, four rows in flight; the block adds its
+ * TY parts of a channel in order.  Chunks, tiles and TY follow from the sizes alone, and V does not
+ * change what is added to what: the same bits for any alignment.  A warp then puts a channel's
+ * chunks together, in float64.
  *
- * The statistics sum differences from the chunk's first row, and their squares: a shift near the mean, so that one pass is as exact as two. */
+ * The statistics sum differences from the chunk's first row, and their squares: a shift near the
+ * mean, so that one pass is as exact as two. */
 #include "rows.cuh"
 
 enum { MOST_BLOCKS = 1024, LEAST_ROWS = 8, THREADS = 256, LANES = 32, WARPS = 4 };
 
 struct job {
   int64_t rows, channels, chunks;
-  int across; /* runs of channels in a tile: a power of two up to LANES; the rest of a block's threads are rows */
+  /* runs of channels in a tile: a power of two up to LANES; the rest of a block's threads are
+   * rows */
+  int across;
   bool relu;
 };
 
@@ -24,7 +30,9 @@ static job job_of(const ax_tensor *x)
   j.rows = j.channels ? x->numel / j.channels : 0;
   const int64_t runs = (j.channels + V - 1) / V;
   for (j.across = 1; j.across < LANES && j.across < runs;) j.across *= 2;
-  const int64_t tiles = runs > j.across ? (runs + j.across - 1) / j.across : 1, most = MOST_BLOCKS / tiles > 0 ? MOST_BLOCKS / tiles : 1, each = (int64_t)THREADS / j.across * LEAST_ROWS;
+  const int64_t tiles = runs > j.across ? (runs + j.across - 1) / j.across : 1,
+                most = MOST_BLOCKS / tiles > 0 ? MOST_BLOCKS / tiles : 1,
+                each = (int64_t)THREADS / j.across * LEAST_ROWS;
   j.chunks = j.rows / each < 1 ? 1 : j.rows / each < most ? j.rows / each : most;
   return j;
 }
@@ -37,24 +45,40 @@ static inline unsigned blocks_of(const job &j, int V)
 }
 
 /* A tensor of one number for each channel, of any floating type, or none. */
-struct each { const void *data; int dtype; };
+struct each {
+  const void *data;
+  int dtype;
+};
 static each each_of(const ax_tensor *t) { return t ? each{ ax_data(t), t->dtype } : each{ NULL, 0 }; }
-static __device__ __forceinline__ double at(const each &e, int64_t c, double otherwise) { return e.data ? ax_number_at(e.dtype, e.data, c) : otherwise; }
+static __device__ __forceinline__ double at(const each &e, int64_t c, double otherwise)
+{
+  return e.data ? ax_number_at(e.dtype, e.data, c) : otherwise;
+}
 
-static __device__ __forceinline__ int64_t first_row(const job &j, int64_t chunk) { return j.rows * chunk / j.chunks; }
+static __device__ __forceinline__ int64_t first_row(const job &j, int64_t chunk)
+{
+  return j.rows * chunk / j.chunks;
+}
 
 /* p % n for positions, mostly below 2^32, where the division is several times faster. */
-static __device__ __forceinline__ int64_t channel_of(int64_t p, int64_t n) { return p >> 32 ? p % n : (int64_t)((uint32_t)p % (uint32_t)n); }
+static __device__ __forceinline__ int64_t channel_of(int64_t p, int64_t n)
+{
+  return p >> 32 ? p % n : (int64_t)((uint32_t)p % (uint32_t)n);
+}
 
-/* Two sums over each chunk's rows of what term(row, channel, loaded..., sums...) adds for V neighbouring channels; to sums[chunk][0 and 1][channel]. */
-template <int V, class T, class L> static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L &of)
+/* Two sums over each chunk's rows of what term(row, channel, loaded..., sums...) adds for V
+ * neighbouring channels; to sums[chunk][0 and 1][channel]. */
+template <int V, class T, class L>
+static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L &of)
 {
   __shared__ T shared[2][THREADS * V];
-  const int tx = threadIdx.x % j.across, ty = threadIdx.x / j.across, down = THREADS / j.across, width = j.across * V;
+  const int tx = threadIdx.x % j.across, ty = threadIdx.x / j.across, down = THREADS / j.across,
+            width = j.across * V;
   const int64_t tiles = (j.channels + width - 1) / width;
 
   for (int64_t t = blockIdx.x; t < tiles * j.chunks; t += gridDim.x) {
-    const int64_t k = t / tiles, c0 = t % tiles * width, c = c0 + tx * V, lo = first_row(j, k), hi = first_row(j, k + 1);
+    const int64_t k = t / tiles, c0 = t % tiles * width, c = c0 + tx * V, lo = first_row(j, k),
+                  hi = first_row(j, k + 1);
     T one[V], two[V];
     for (int i = 0; i < V; i++) one[i] = two[i] = 0;
     if (c < j.channels) { /* V divides the channels when it is not 1 */
@@ -91,10 +115,15 @@ template <int V, class T, class L> static __device__ __forceinline__ void chunk_
 
 template <class S, int V> struct spread {
   typedef compute<S> T;
-  struct loaded { T x[V]; };
+  struct loaded {
+    T x[V];
+  };
   const S *x;
   T first[V];
-  __device__ __forceinline__ void begin(const job &j, int64_t lo, int64_t c) { ax_get(x, lo * j.channels + c, first); }
+  __device__ __forceinline__ void begin(const job &j, int64_t lo, int64_t c)
+  {
+    ax_get(x, lo * j.channels + c, first);
+  }
   __device__ __forceinline__ void load(int64_t at, loaded &v) const { ax_get(x, at, v.x); }
   __device__ __forceinline__ void add(const job &, const loaded &v, T (&sum)[V], T (&square)[V]) const
   {
@@ -105,15 +134,19 @@ template <class S, int V> struct spread {
     }
   }
 };
-template <class S, int V> static __global__ void __launch_bounds__(THREADS) statistics(job j, const S *x, compute<S> *sums)
+template <class S, int V>
+static __global__ void __launch_bounds__(THREADS) statistics(job j, const S *x, compute<S> *sums)
 {
   spread<S, V> of;
   of.x = x;
   chunk_sums<V>(j, sums, of);
 }
 
-/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and so where relu cut off. */
-template <class T> static __device__ __forceinline__ void coefficients(const each &weight, const each &bias, T mean, T invstd, int64_t c, T *a, T *b)
+/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and
+ * so where relu cut off. */
+template <class T>
+static __device__ __forceinline__ void coefficients(const each &weight, const each &bias, T mean, T invstd,
+                                                    int64_t c, T *a, T *b)
 {
   const double w = at(weight, c, 1) * (double)invstd;
   *a = (T)w;
@@ -121,7 +154,9 @@ template <class T> static __device__ __forceinline__ void coefficients(const eac
 }
 
 /* Rows that were put together: how many, their mean, and the sum of squared differences from it. */
-struct part { double count, centre, total; };
+struct part {
+  double count, centre, total;
+};
 static __device__ __forceinline__ part merged(const part &a, const part &b)
 {
   const double n = a.count + b.count, apart = b.centre - a.centre;
@@ -131,13 +166,17 @@ static __device__ __forceinline__ part merged(const part &a, const part &b)
 }
 static __device__ __forceinline__ part merged_with(const part &own, int by, int lane)
 {
-  const part other = { __shfl_xor_sync(0xffffffffu, own.count, by), __shfl_xor_sync(0xffffffffu, own.centre, by), __shfl_xor_sync(0xffffffffu, own.total, by) };
+  const part other = { __shfl_xor_sync(0xffffffffu, own.count, by),
+                       __shfl_xor_sync(0xffffffffu, own.centre, by),
+                       __shfl_xor_sync(0xffffffffu, own.total, by) };
   return lane & by ? merged(other, own) : merged(own, other);
 }
 
 /* A warp for each channel. */
-template <class S> static __global__ void combine(job j, const S *x, const compute<S> *sums, each weight, each bias, each running_mean, each running_var, double momentum, double eps,
-                                                   compute<S> *mean, compute<S> *invstd, compute<S> *a, compute<S> *b)
+template <class S>
+static __global__ void combine(job j, const S *x, const compute<S> *sums, each weight, each bias,
+                               each running_mean, each running_var, double momentum, double eps,
+                               compute<S> *mean, compute<S> *invstd, compute<S> *a, compute<S> *b)
 {
   typedef compute<S> T;
   const int lane = threadIdx.x % 32;
@@ -145,8 +184,10 @@ template <class S> static __global__ void combine(job j, const S *x, const compu
     part all = { 0, 0, 0 };
     for (int64_t k = lane; k < j.chunks; k += 32) {
       const int64_t lo = first_row(j, k);
-      const double many = (double)(first_row(j, k + 1) - lo), sum = (double)sums[2 * k * j.channels + c], square = (double)sums[(2 * k + 1) * j.channels + c];
-      const double here = (double)ax_load(x[lo * j.channels + c]) + sum / many, around = square - sum * sum / many;
+      const double many = (double)(first_row(j, k + 1) - lo), sum = (double)sums[2 * k * j.channels + c],
+                   square = (double)sums[(2 * k + 1) * j.channels + c];
+      const double here = (double)ax_load(x[lo * j.channels + c]) + sum / many,
+                   around = square - sum * sum / many;
       all = merged(all, part{ many, here, around < 0 ? 0 : around });
     }
     for (int by = 16; by > 0; by >>= 1) /* the lower lane's part first in both, so that they agree */
@@ -155,13 +196,19 @@ template <class S> static __global__ void combine(job j, const S *x, const compu
     mean[c] = (T)all.centre;
     invstd[c] = (T)(1 / sqrt(all.total / (double)j.rows + eps));
     coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
-    if (running_mean.data) ax_number_put(running_mean.dtype, (void *)running_mean.data, c, (1 - momentum) * at(running_mean, c, 0) + momentum * all.centre);
-    if (running_var.data) ax_number_put(running_var.dtype, (void *)running_var.data, c, (1 - momentum) * at(running_var, c, 0) + momentum * all.total / (double)(j.rows - 1));
+    if (running_mean.data)
+      ax_number_put(running_mean.dtype, (void *)running_mean.data, c,
+                    (1 - momentum) * at(running_mean, c, 0) + momentum * all.centre);
+    if (running_var.data)
+      ax_number_put(running_var.dtype, (void *)running_var.data, c,
+                    (1 - momentum) * at(running_var, c, 0) + momentum * all.total / (double)(j.rows - 1));
   }
 }
 
 /* y = x a + b (+ residual), rectified */
-template <class S, int V> static __global__ void apply(job j, S *y, const S *x, const S *residual, const compute<S> *a, const compute<S> *b)
+template <class S, int V>
+static __global__ void apply(job j, S *y, const S *x, const S *residual, const compute<S> *a,
+                             const compute<S> *b)
 {
   typedef compute<S> T;
   for (int64_t q = AX_FIRST; q * V < j.rows * j.channels; q += AX_STEP) {
@@ -178,14 +225,17 @@ template <class S, int V> static __global__ void apply(job j, S *y, const S *x, 
   }
 }
 
-template <class S> static ax_status run_apply(const char *name, const ax_tensor *x, const ax_tensor *residual, const ax_tensor *y, job j, const compute<S> *a, const compute<S> *b)
+template <class S>
+static ax_status run_apply(const char *name, const ax_tensor *x, const ax_tensor *residual,
+                           const ax_tensor *y, job j, const compute<S> *a, const compute<S> *b)
 {
   constexpr int V = 16 / (int)sizeof(S);
   const ax_device d = y->device;
   S *to = (S *)ax_data(y);
   const S *from = (const S *)ax_data(x), *more = residual ? (const S *)ax_data(residual) : NULL;
   if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)from | (uintptr_t)more) % 16 == 0)
-    return ax_launch(name, d, ax_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from, more, a, b);
+    return ax_launch(name, d, ax_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from, more, a,
+                     b);
   return ax_launch(name, d, ax_blocks(y->numel, 256, d.index), 256, apply<S, 1>, j, to, from, more, a, b);
 }
 
@@ -208,11 +258,15 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels;
     st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
-           ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j, (const S *)ax_data(x), sums)
-           : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j, (const S *)ax_data(x), sums);
+             ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j,
+                         (const S *)ax_data(x), sums)
+             : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j,
+                         (const S *)ax_data(x), sums);
     if (st == AX_OK)
-      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>, j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
-                     call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a, b);
+      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>, j,
+                     (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
+                     call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a,
+                     b);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -222,16 +276,22 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
 AX_CUDA_KERNEL(_batch_norm) { return train(call, NULL); }
 AX_CUDA_KERNEL(_batch_norm_residual) { return train(call, call->in[5]); }
 
-/* ---- gradient: sums of g and of g (x - mean); where relu cut the result off (x a + b is not positive) g counts as 0 */
+/* ---- gradient: sums of g and of g (x - mean); where relu cut the result off (x a + b is not
+ * positive) g counts as 0 */
 
-template <class S> static __global__ void factors(job j, each weight, each bias, const compute<S> *mean, const compute<S> *invstd, compute<S> *a, compute<S> *b)
+template <class S>
+static __global__ void factors(job j, each weight, each bias, const compute<S> *mean,
+                               const compute<S> *invstd, compute<S> *a, compute<S> *b)
 {
-  for (int64_t c = AX_FIRST; c < j.channels; c += AX_STEP) coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
+  for (int64_t c = AX_FIRST; c < j.channels; c += AX_STEP)
+    coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
 }
 
 template <class S, int V> struct product {
   typedef compute<S> T;
-  struct loaded { T g[V], x[V]; };
+  struct loaded {
+    T g[V], x[V];
+  };
   const S *g, *x;
   const T *mean, *a, *b;
   T centre[V], by[V], plus[V];
@@ -254,15 +314,20 @@ template <class S, int V> struct product {
   }
 };
 template <class S, int V>
-static __global__ void __launch_bounds__(THREADS) products(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b, compute<S> *sums)
+static __global__ void __launch_bounds__(THREADS)
+    products(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b,
+             compute<S> *sums)
 {
   product<S, V> of;
   of.g = g, of.x = x, of.mean = mean, of.a = a, of.b = b;
   chunk_sums<V>(j, sums, of);
 }
 
-/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s.  A warp for each channel. */
-template <class S> static __global__ void add_up(job j, const compute<S> *sums, each weight, const compute<S> *invstd, each dweight, each dbias, compute<S> *p)
+/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s.  A warp for each
+ * channel. */
+template <class S>
+static __global__ void add_up(job j, const compute<S> *sums, each weight, const compute<S> *invstd,
+                              each dweight, each dbias, compute<S> *p)
 {
   typedef compute<S> T;
   T *const q = p + j.channels, *const s = q + j.channels;
@@ -286,7 +351,8 @@ template <class S> static __global__ void add_up(job j, const compute<S> *sums, 
 }
 
 template <class S, int V>
-static __global__ void gradient(job j, S *dx, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b, const compute<S> *p)
+static __global__ void gradient(job j, S *dx, const S *g, const S *x, const compute<S> *mean,
+                                const compute<S> *a, const compute<S> *b, const compute<S> *p)
 {
   typedef compute<S> T;
   const T *const q = p + j.channels, *const s = q + j.channels;
@@ -305,7 +371,8 @@ static __global__ void gradient(job j, S *dx, const S *g, const S *x, const comp
 
 AX_CUDA_KERNEL(_batch_norm_backward)
 {
-  const ax_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2], *bias = call->in[3], *mean = call->in[4], *invstd = call->in[5], *dx = call->out[0];
+  const ax_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2], *bias = call->in[3],
+                  *mean = call->in[4], *invstd = call->in[5], *dx = call->out[0];
   const ax_device d = x->device;
   job j = job_of(x);
 
@@ -324,16 +391,24 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels, *const p = b + j.channels;
     const unsigned channels = ax_blocks(j.channels, THREADS, d.index);
-    st = ax_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m, inv, a, b);
+    st = ax_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m, inv,
+                   a, b);
     if (st == AX_OK && j.rows)
       st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp) % 16 == 0
-             ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m, (const T *)a, (const T *)b, sums)
-             : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m, (const T *)a, (const T *)b, sums);
-    if (st == AX_OK) st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>, j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]), each_of(call->out[2]), p);
+               ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m,
+                           (const T *)a, (const T *)b, sums)
+               : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m,
+                           (const T *)a, (const T *)b, sums);
+    if (st == AX_OK)
+      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>, j,
+                     (const T *)sums, each_of(weight), inv, each_of(call->out[1]), each_of(call->out[2]), p);
     if (st == AX_OK && x->numel) {
       if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp) % 16 == 0)
-        st = ax_launch("batch_norm", d, ax_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>, j, to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);
-      else st = ax_launch("batch_norm", d, ax_blocks(x->numel, 256, d.index), 256, gradient<S, 1>, j, to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);
+        st = ax_launch("batch_norm", d, ax_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>, j, to, gp,
+                       xp, m, (const T *)a, (const T *)b, (const T *)p);
+      else
+        st = ax_launch("batch_norm", d, ax_blocks(x->numel, 256, d.index), 256, gradient<S, 1>, j, to, gp, xp,
+                       m, (const T *)a, (const T *)b, (const T *)p);
     }
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -365,7 +440,8 @@ AX_CUDA_KERNEL(_scale_shift)
     T *a;
     ax_status st = ax_cuda_take(d, bytes, (void **)&a);
     if (st != AX_OK) return st;
-    st = ax_launch("batch_norm", d, ax_blocks(j.channels, THREADS, d.index), THREADS, widen<T>, each_of(call->in[1]), each_of(call->in[2]), j.channels, a, a + j.channels);
+    st = ax_launch("batch_norm", d, ax_blocks(j.channels, THREADS, d.index), THREADS, widen<T>,
+                   each_of(call->in[1]), each_of(call->in[2]), j.channels, a, a + j.channels);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, call->out[0], j, a, a + j.channels);
     ax_cuda_give(d, a, bytes);
     return st;

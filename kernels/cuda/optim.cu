@@ -1,7 +1,8 @@
-/* Optimizer steps: one launch for all parameters, one pass over each of its arrays.  The formulas are those of kernels/cpu/optim_*.c; what
- * does not depend on the element comes from optim_numbers.h: worked out by the host, and passed along with the launch where all parameters have the
- * same; or (live) by a kernel of one block ahead of it, which also counts the step that is skipped.  The table of addresses is that of the step before, so
- * a steady step copies nothing. */
+/* Optimizer steps: one launch for all parameters, one pass over each of its arrays.  The formulas
+ * are those of kernels/cpu/optim_*.c; what does not depend on the element comes from
+ * optim_numbers.h: worked out by the host, and passed along with the launch where all parameters
+ * have the same; or (live) by a kernel of one block ahead of it, which also counts the step that is
+ * skipped.  The table of addresses is that of the step before, so a steady step copies nothing. */
 #include "segments.cuh"
 
 #include "optim_numbers.h"
@@ -11,14 +12,16 @@ static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 /* NaN where either is, as torch.maximum. */
 template <class T> static __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
 
-/* A rule: `numbers` from segment and options, and a step of one element: g is the gradient, s its states (0 where they are not kept). */
+/* A rule: `numbers` from segment and options, and a step of one element: g is the gradient, s its
+ * states (0 where they are not kept). */
 
 template <class T> struct sgd {
   T lr, decay, sign, momentum, add;
   bool buffered, first, nesterov;
   __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
-    lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum, add = (T)(1 - h->dampening);
+    lr = (T)h->lr, decay = (T)h->weight_decay, sign = h->maximize ? -1 : 1, momentum = (T)h->momentum,
+    add = (T)(1 - h->dampening);
     buffered = s->state[0] != NULL, first = s->step == 1, nesterov = h->nesterov;
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
@@ -39,7 +42,8 @@ template <class T> struct adam {
   __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
     const ax_adam_numbers a = ax_adam_numbers_of(s, h);
-    sign = (T)a.sign, l2 = (T)a.l2, keep = (T)a.keep, w1 = (T)a.w1, beta2 = (T)a.beta2, w2 = (T)a.w2, size = (T)a.step, root = (T)a.root, eps = (T)a.eps;
+    sign = (T)a.sign, l2 = (T)a.l2, keep = (T)a.keep, w1 = (T)a.w1, beta2 = (T)a.beta2, w2 = (T)a.w2,
+    size = (T)a.step, root = (T)a.root, eps = (T)a.eps;
     top = s->state[2] != NULL;
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
@@ -57,7 +61,8 @@ template <class T> struct adamax {
   T sign, l2, w1, beta2, eps, size;
   __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
-    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1], eps = (T)h->eps;
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, w1 = (T)(1 - h->betas[0]), beta2 = (T)h->betas[1],
+    eps = (T)h->eps;
     size = (T)(h->lr / (1 - pow(h->betas[0], (double)s->step)));
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
@@ -75,7 +80,8 @@ template <class T> struct mixed {
   __host__ __device__ void take(const ax_mixed_numbers &x)
   {
     sign = (T)x.sign, l2 = (T)x.l2, keep = (T)x.keep, w1 = (T)x.w1, beta2 = (T)x.beta2, w2 = (T)x.w2;
-    root = x.divide ? (T)x.root : 0, eps = x.divide ? (T)x.eps : 1, by_grad = (T)x.by_grad, by_mean = (T)x.by_mean;
+    root = x.divide ? (T)x.root : 0, eps = x.divide ? (T)x.eps : 1, by_grad = (T)x.by_grad,
+    by_mean = (T)x.by_mean;
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
   {
@@ -86,10 +92,16 @@ template <class T> struct mixed {
   }
 };
 template <class T> struct nadam : mixed<T> {
-  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_nadam_numbers_of(s, h)); }
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
+  {
+    this->take(ax_nadam_numbers_of(s, h));
+  }
 };
 template <class T> struct radam : mixed<T> {
-  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h) { this->take(ax_radam_numbers_of(s, h)); }
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
+  {
+    this->take(ax_radam_numbers_of(s, h));
+  }
 };
 
 template <class T> struct lion {
@@ -111,7 +123,8 @@ template <class T> struct adagrad {
   T sign, l2, eps, size;
   __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
-    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, eps = (T)h->eps, size = (T)(h->lr / (1 + ((double)s->step - 1) * h->lr_decay));
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, eps = (T)h->eps,
+    size = (T)(h->lr / (1 + ((double)s->step - 1) * h->lr_decay));
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
   {
@@ -126,7 +139,8 @@ template <class T> struct rmsprop {
   bool centred, buffered;
   __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
   {
-    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, momentum = (T)h->momentum, alpha = (T)h->alpha, w = (T)(1 - h->alpha);
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps,
+    momentum = (T)h->momentum, alpha = (T)h->alpha, w = (T)(1 - h->alpha);
     centred = s->state[1] != NULL, buffered = s->state[2] != NULL;
   }
   __device__ __forceinline__ void step(T &p, T grad, T *s) const
@@ -154,7 +168,8 @@ template <class T> struct entry {
   int64_t half; /* what `work` is in: float16 if not 0, else bfloat16 */
 };
 
-template <int V, class T, class R> static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
+template <int V, class T, class R>
+static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
 {
   T p[V], g[V], s[AX_MAX_STATES][V];
   ax_get(e.param, i, p);
@@ -172,13 +187,16 @@ template <int V, class T, class R> static __device__ __forceinline__ void step_r
     if (e.state[k]) ax_put(e.state[k], i, s[k]);
   if (!e.work) return;
   ax_pack<uint16_t, V> rounded;
-  for (int j = 0; j < V; j++) rounded.v[j] = e.half ? ax_float_to_half((float)p[j]) : ax_float_to_bf16((float)p[j]);
+  for (int j = 0; j < V; j++)
+    rounded.v[j] = e.half ? ax_float_to_half((float)p[j]) : ax_float_to_bf16((float)p[j]);
   *(ax_pack<uint16_t, V> *)(e.work + i) = rounded;
 }
 
-/* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  skip: not NULL and not 0: nothing is done. */
-template <class T, class R> static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
-step_kernel(ax_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
+/* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  skip: not NULL
+ * and not 0: nothing is done. */
+template <class T, class R>
+static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
+    step_kernel(ax_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
 {
   constexpr int V = 16 / (int)sizeof(T);
   if (skip && *skip != 0) return;
@@ -192,9 +210,11 @@ step_kernel(ax_table<entry<T>> t, R rule, const R *rules, int each, const float 
   });
 }
 
-/* One block.  Rules of the first `count` entries, out of their counts on the host (steps; NULL: `step` for all) and what is counted on the device. */
-template <class T, class R> static __global__ void
-rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step, ax_hyper here, ax_optim_live live, R *rules)
+/* One block.  Rules of the first `count` entries, out of their counts on the host (steps; NULL:
+ * `step` for all) and what is counted on the device. */
+template <class T, class R>
+static __global__ void rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step,
+                                    ax_hyper here, ax_optim_live live, R *rules)
 {
   const ax_hyper h = live.hyper ? *live.hyper : here;
   const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
@@ -224,12 +244,14 @@ static bool alike(const ax_segment *segs, int n)
 }
 
 /* Calls launch(entries' value(s) on the device) for the segments that have a place in the table. */
-template <class X, class GET, class LAUNCH> static ax_status with_values(ax_device d, const ax_segment *segs, int n, GET get, LAUNCH launch)
+template <class X, class GET, class LAUNCH>
+static ax_status with_values(ax_device d, const ax_segment *segs, int n, GET get, LAUNCH launch)
 {
   X *here = (X *)calloc(n > 0 ? (size_t)n : 1, sizeof(X));
   const void *there = NULL;
   int count = 0;
-  if (!here) return ax_fail(AX_ENOMEM, "optimizer: out of memory: no room for the numbers of %d parameters", n);
+  if (!here)
+    return ax_fail(AX_ENOMEM, "optimizer: out of memory: no room for the numbers of %d parameters", n);
   for (int k = 0; k < n; k++)
     if (segs[k].n) get(&here[count++], &segs[k]);
   ax_status st = ax_cuda_contents(d, here, (size_t)count * sizeof(X), &there);
@@ -238,7 +260,8 @@ template <class X, class GET, class LAUNCH> static ax_status with_values(ax_devi
   return st;
 }
 
-template <class T, class R> static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+template <class T, class R>
+static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
 {
   static const char what[] = "optimizer";
   const bool same = alike(segs, n);
@@ -253,34 +276,49 @@ template <class T, class R> static ax_status run(ax_device d, const ax_segment *
     const float *const skip = live ? live->skip : NULL;
     const int count = same ? 1 : t.count;
     R rule = {};
-    auto step = [&](const R *rules) { return ax_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules, same ? 0 : 1, skip); };
+    auto step = [&](const R *rules) {
+      return ax_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules, same ? 0 : 1,
+                       skip);
+    };
     if (!blocks) return AX_OK;
     if (!live) {
       rule.set(&segs[0], h);
-      return same ? step(NULL) : with_values<R>(d, segs, n, [h](R *r, const ax_segment *s) { r->set(s, h); }, step);
+      return same ? step(NULL)
+                  : with_values<R>(
+                        d, segs, n, [h](R *r, const ax_segment *s) { r->set(s, h); }, step);
     }
     void *rules;
     ax_status st = ax_cuda_take(d, (size_t)count * sizeof(R), &rules);
     if (st != AX_OK) return st;
     auto make = [&](const int64_t *steps) {
-      return ax_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps, segs[0].step, *h, *live, (R *)rules);
+      return ax_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps,
+                       segs[0].step, *h, *live, (R *)rules);
     };
-    st = same ? make(NULL) : with_values<int64_t>(d, segs, n, [](int64_t *to, const ax_segment *s) { *to = s->step; }, make);
+    st = same ? make(NULL)
+              : with_values<int64_t>(
+                    d, segs, n, [](int64_t *to, const ax_segment *s) { *to = s->step; }, make);
     if (st == AX_OK) st = step((const R *)rules);
     ax_cuda_give(d, rules, (size_t)count * sizeof(R));
     return st;
   });
 }
 
-ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live);
+ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                            const ax_optim_live *live);
 
-#define OPTIM(ID, name, kernel, ...) case AX_OPTIM_##ID: return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h, live) : run<double, kernel<double>>(d, segs, n, h, live);
-#define OPTIM_MATRIX(ID, name, kernel, ...) case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h, live);
-extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
-                                         const ax_optim_live *live)
+#define OPTIM(ID, name, kernel, ...) \
+  case AX_OPTIM_##ID: \
+    return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h, live) \
+                           : run<double, kernel<double>>(d, segs, n, h, live);
+#define OPTIM_MATRIX(ID, name, kernel, ...) \
+  case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h, live);
+extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype,
+                                        const ax_segment *segs, int n, const ax_hyper *h,
+                                        const ax_optim_live *live)
 {
   if (dtype != AX_F32 && dtype != AX_F64)
-    return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64", ax_dtype_name(dtype));
+    return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64",
+                   ax_dtype_name(dtype));
   switch (kind) {
 #include "core/optim.def"
   default: return ax_fail(AX_ENOIMPL, "optimizer: the cuda backend has no kernel for it");

@@ -1,7 +1,9 @@
-/* Sorting on the device, stably: keys that rise with the elements (kernels/order.h), and the positions that they stood at.
+/* Sorting on the device, stably: keys that rise with the elements (kernels/order.h), and the
+ * positions that they stood at.
  *
- * Short lines: a network of exchanges in shared memory, a block for each.  Long ones: a radix sort, one byte of the key after the other from
- * the lowest up: tiles count their bytes, a running sum over (byte, tile) says where each goes, and the tiles move their elements. */
+ * Short lines: a network of exchanges in shared memory, a block for each.  Long ones: a radix sort,
+ * one byte of the key after the other from the lowest up: tiles count their bytes, a running sum
+ * over (byte, tile) says where each goes, and the tiles move their elements. */
 #ifndef AX_CUDA_ORDER_H
 #define AX_CUDA_ORDER_H
 
@@ -11,13 +13,15 @@
 
 enum { AX_NETWORK = 1024, AX_RADIX_THREADS = 256, AX_RADIX_TILE = 4096 };
 
-template <class K> static __global__ void ax_sort_network(K *keys, uint32_t *at, int64_t lines, int n, int size) /* size: a power of two, n <= size */
+/* size: a power of two, n <= size */
+template <class K>
+static __global__ void ax_sort_network(K *keys, uint32_t *at, int64_t lines, int n, int size)
 {
   __shared__ K key[AX_NETWORK];
   __shared__ uint32_t place[AX_NETWORK];
   for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
     for (int i = threadIdx.x; i < size; i += blockDim.x) {
-      key[i] = i < n ? keys[line * n + i] : (K)~(K)0;
+      key[i] = i < n ? keys[line * n + i] : (K) ~(K)0;
       place[i] = (uint32_t)i; /* what fills up stands after everything, being last among equals */
     }
     __syncthreads();
@@ -43,14 +47,18 @@ template <class K> static __global__ void ax_sort_network(K *keys, uint32_t *at,
   }
 }
 
-template <class K> static __global__ void ax_radix_count(const K *keys, int64_t lines, int64_t n, int64_t tiles, int shift, uint32_t *counts)
+template <class K>
+static __global__ void ax_radix_count(const K *keys, int64_t lines, int64_t n, int64_t tiles, int shift,
+                                      uint32_t *counts)
 {
   __shared__ uint32_t count[256];
   for (int64_t b = blockIdx.x; b < lines * tiles; b += gridDim.x) {
-    const int64_t line = b / tiles, tile = b % tiles, lo = tile * AX_RADIX_TILE, hi = lo + AX_RADIX_TILE < n ? lo + AX_RADIX_TILE : n;
+    const int64_t line = b / tiles, tile = b % tiles, lo = tile * AX_RADIX_TILE,
+                  hi = lo + AX_RADIX_TILE < n ? lo + AX_RADIX_TILE : n;
     count[threadIdx.x] = 0;
     __syncthreads();
-    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) atomicAdd(&count[(int)(keys[line * n + i] >> shift & 255)], 1u);
+    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x)
+      atomicAdd(&count[(int)(keys[line * n + i] >> shift & 255)], 1u);
     __syncthreads();
     counts[(line * 256 + threadIdx.x) * tiles + tile] = count[threadIdx.x];
     __syncthreads();
@@ -61,19 +69,26 @@ struct ax_radix_places { /* counts, which become the numbers of elements before 
   uint32_t *counts;
   int64_t n;
   __device__ __forceinline__ uint32_t load(int64_t line, int64_t i) const { return counts[line * n + i]; }
-  __device__ __forceinline__ void store(int64_t line, int64_t i, uint32_t up_to, uint32_t own) const { counts[line * n + i] = up_to - own; }
+  __device__ __forceinline__ void store(int64_t line, int64_t i, uint32_t up_to, uint32_t own) const
+  {
+    counts[line * n + i] = up_to - own;
+  }
 };
 
 /* from_at NULL: elements still stand where they were. */
 template <class K>
-static __global__ void ax_radix_move(const K *from, const uint32_t *from_at, K *to, uint32_t *to_at, int64_t lines, int64_t n, int64_t tiles, int shift, const uint32_t *places)
+static __global__ void ax_radix_move(const K *from, const uint32_t *from_at, K *to, uint32_t *to_at,
+                                     int64_t lines, int64_t n, int64_t tiles, int shift,
+                                     const uint32_t *places)
 {
   __shared__ uint32_t base[256], ahead[AX_RADIX_THREADS / 32][256];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t b = blockIdx.x; b < lines * tiles; b += gridDim.x) {
-    const int64_t line = b / tiles, tile = b % tiles, lo = tile * AX_RADIX_TILE, hi = lo + AX_RADIX_TILE < n ? lo + AX_RADIX_TILE : n;
+    const int64_t line = b / tiles, tile = b % tiles, lo = tile * AX_RADIX_TILE,
+                  hi = lo + AX_RADIX_TILE < n ? lo + AX_RADIX_TILE : n;
     base[threadIdx.x] = places[(line * 256 + threadIdx.x) * tiles + tile];
-    for (int64_t first = lo; first < hi; first += blockDim.x) { /* a round: elements side by side, a thread each */
+    /* a round: elements side by side, a thread each */
+    for (int64_t first = lo; first < hi; first += blockDim.x) {
       const int64_t i = first + threadIdx.x;
       const K key = i < hi ? from[line * n + i] : (K)0;
       const int digit = i < hi ? (int)(key >> shift & 255) : 256;
@@ -111,10 +126,13 @@ template <class K> struct ax_sorting {
   void *memory;
 };
 
-template <class K> static ax_status ax_sort_begin(ax_device d, const char *what, int64_t lines, int64_t n, ax_sorting<K> *s)
+template <class K>
+static ax_status ax_sort_begin(ax_device d, const char *what, int64_t lines, int64_t n, ax_sorting<K> *s)
 {
   const size_t all = (size_t)(lines * n);
-  if (n >= UINT32_MAX) return ax_fail(AX_ESHAPE, "%s: %lld elements along a dim are more than can be sorted", what, (long long)n);
+  if (n >= UINT32_MAX)
+    return ax_fail(AX_ESHAPE, "%s: %lld elements along a dim are more than can be sorted", what,
+                   (long long)n);
   s->device = d;
   s->bytes = all * 2 * (sizeof(K) + sizeof(uint32_t)) + 64;
   const ax_status st = ax_cuda_take(d, s->bytes, &s->memory);
@@ -128,7 +146,8 @@ template <class K> static ax_status ax_sort_begin(ax_device d, const char *what,
 template <class K> static void ax_sort_end(ax_sorting<K> *s) { ax_cuda_give(s->device, s->memory, s->bytes); }
 
 /* Sorts s->keys by their lowest `bytes` bytes; s->at: where each stood in its line. */
-template <class K> static ax_status ax_sort(const char *what, int64_t lines, int64_t n, int bytes, ax_sorting<K> *s)
+template <class K>
+static ax_status ax_sort(const char *what, int64_t lines, int64_t n, int bytes, ax_sorting<K> *s)
 {
   const ax_device d = s->device;
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 16;
@@ -137,18 +156,23 @@ template <class K> static ax_status ax_sort(const char *what, int64_t lines, int
   if (n <= AX_NETWORK) {
     int size = 2;
     while (size < n) size *= 2;
-    return ax_launch(what, d, (unsigned)(lines < most ? lines : most), size / 2 < 32 ? 32 : size / 2, ax_sort_network<K>, s->keys, s->at, lines, (int)n, size);
+    return ax_launch(what, d, (unsigned)(lines < most ? lines : most), size / 2 < 32 ? 32 : size / 2,
+                     ax_sort_network<K>, s->keys, s->at, lines, (int)n, size);
   }
-  const int64_t tiles = (n + AX_RADIX_TILE - 1) / AX_RADIX_TILE, blocks = lines * tiles < most ? lines * tiles : most;
+  const int64_t tiles = (n + AX_RADIX_TILE - 1) / AX_RADIX_TILE,
+                blocks = lines * tiles < most ? lines * tiles : most;
   const size_t table = (size_t)(lines * tiles) * 256 * sizeof(uint32_t);
   uint32_t *counts;
   if ((st = ax_cuda_take(d, table, (void **)&counts)) != AX_OK) return st;
   for (int pass = 0; pass < bytes && st == AX_OK; pass++) {
-    st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_count<K>, (const K *)s->keys, lines, n, tiles, 8 * pass, counts);
-    if (st == AX_OK) st = ax_scan<uint32_t>(what, d, lines, 256 * tiles, ax_radix_places{ counts, 256 * tiles });
+    st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_count<K>, (const K *)s->keys, lines,
+                   n, tiles, 8 * pass, counts);
     if (st == AX_OK)
-      st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_move<K>, (const K *)s->keys, (const uint32_t *)(pass ? s->at : NULL), s->other, s->other_at,
-                     lines, n, tiles, 8 * pass, (const uint32_t *)counts);
+      st = ax_scan<uint32_t>(what, d, lines, 256 * tiles, ax_radix_places{ counts, 256 * tiles });
+    if (st == AX_OK)
+      st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_move<K>, (const K *)s->keys,
+                     (const uint32_t *)(pass ? s->at : NULL), s->other, s->other_at, lines, n, tiles,
+                     8 * pass, (const uint32_t *)counts);
     K *const keys = s->keys;
     uint32_t *const at = s->at;
     s->keys = s->other, s->other = keys;

@@ -1,5 +1,6 @@
-/* Losses of two tensors of one shape: the terms of pair_loss.h and their sum in one pass, and one pass for the gradient.  A block adds up
- * CHUNK elements, whatever the GPU, and one block adds up the blocks. */
+/* Losses of two tensors of one shape: the terms of pair_loss.h and their sum in one pass, and one
+ * pass for the gradient.  A block adds up CHUNK elements, whatever the GPU, and one block adds up
+ * the blocks. */
 #include "rows.cuh"
 
 #include "pair_loss.h"
@@ -9,34 +10,50 @@ enum { CHUNK = 16384, THREADS = 256 };
 
 template <class T> struct terms;
 #define TERM(name, term, slope) \
-  static __device__ __forceinline__ T name##_term(T x, T t, T p) { (void)p; return (T)(term); } \
-  static __device__ __forceinline__ T name##_slope(T x, T t, T p) { (void)p; return (T)(slope); }
+  static __device__ __forceinline__ T name##_term(T x, T t, T p) \
+  { \
+    (void)p; \
+    return (T)(term); \
+  } \
+  static __device__ __forceinline__ T name##_slope(T x, T t, T p) \
+  { \
+    (void)p; \
+    return (T)(slope); \
+  }
 #define F32(f) ax_##f##_f32
 #define F64(f) ax_##f##_f64
 #define T float
-template <> struct terms<float> { AX_PAIR_TERMS(TERM, float, F32) };
+template <> struct terms<float> {
+  AX_PAIR_TERMS(TERM, float, F32)
+};
 #undef T
 #define T double
-template <> struct terms<double> { AX_PAIR_TERMS(TERM, double, F64) };
+template <> struct terms<double> {
+  AX_PAIR_TERMS(TERM, double, F64)
+};
 #undef T
 
 template <int KIND, class T> static __device__ __forceinline__ T term_of(T x, T t, T p)
 {
   int k = 0;
-#define CASE(name, term, slope) if (KIND == k++) return terms<T>::name##_term(x, t, p);
+#define CASE(name, term, slope) \
+  if (KIND == k++) return terms<T>::name##_term(x, t, p);
   AX_PAIR_TERMS(CASE, , )
   return 0;
 }
 template <int KIND, class T> static __device__ __forceinline__ T slope_of(T x, T t, T p)
 {
   int k = 0;
-#define SLOPE(name, term, slope) if (KIND == k++) return terms<T>::name##_slope(x, t, p);
+#define SLOPE(name, term, slope) \
+  if (KIND == k++) return terms<T>::name##_slope(x, t, p);
   AX_PAIR_TERMS(SLOPE, , )
   return 0;
 }
 
 /* Terms to `out`, or their sum, block by block, to `sums`. */
-template <class S, int V, int KIND> static __global__ void forward(S *out, double *sums, const S *x, const S *t, int64_t n, compute<S> p, ax_fault *fault)
+template <class S, int V, int KIND>
+static __global__ void forward(S *out, double *sums, const S *x, const S *t, int64_t n, compute<S> p,
+                               ax_fault *fault)
 {
   typedef compute<S> T;
   __shared__ double shared[32];
@@ -48,14 +65,16 @@ template <class S, int V, int KIND> static __global__ void forward(S *out, doubl
       ax_get(x, i, a);
       ax_get(t, i, b);
       for (int k = 0; k < V; k++) {
-        if (KIND == AX_PAIR_BCE && (a[k] < 0 || a[k] > 1)) ax_report(fault, AX_FAULT_PROBABILITY, AX_OP_BCE, 0, i + k, 0);
+        if (KIND == AX_PAIR_BCE && (a[k] < 0 || a[k] > 1))
+          ax_report(fault, AX_FAULT_PROBABILITY, AX_OP_BCE, 0, i + k, 0);
         a[k] = term_of<KIND>(a[k], b[k], p);
         sum += (double)a[k];
       }
       if (!sums) ax_put(out, i, a);
     }
     if (!sums) continue;
-    sum = ax_block_reduce(sum, [](double u, double v) { return u + v; }, shared);
+    sum = ax_block_reduce(
+        sum, [](double u, double v) { return u + v; }, shared);
     if (threadIdx.x == 0) sums[lo / CHUNK] = sum;
   }
 }
@@ -65,12 +84,14 @@ static __global__ void finish(const double *sums, int64_t n, double scale, int d
   __shared__ double shared[32];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += sums[i];
-  sum = ax_block_reduce(sum, [](double u, double v) { return u + v; }, shared);
+  sum = ax_block_reduce(
+      sum, [](double u, double v) { return u + v; }, shared);
   if (threadIdx.x == 0) ax_number_put(dtype, out, 0, sum * scale);
 }
 
 template <class S, int V, int KIND>
-static __global__ void backward(S *dx, int g_dtype, const void *g, bool every, compute<S> scale, const S *x, const S *t, int64_t n, compute<S> p)
+static __global__ void backward(S *dx, int g_dtype, const void *g, bool every, compute<S> scale, const S *x,
+                                const S *t, int64_t n, compute<S> p)
 {
   typedef compute<S> T;
   const T all = every ? (T)0 : (T)ax_number_at(g_dtype, g, 0) * scale;
@@ -78,7 +99,8 @@ static __global__ void backward(S *dx, int g_dtype, const void *g, bool every, c
     T a[V], b[V];
     ax_get(x, q * V, a);
     ax_get(t, q * V, b);
-    for (int k = 0; k < V; k++) a[k] = slope_of<KIND>(a[k], b[k], p) * (every ? (T)ax_number_at(g_dtype, g, q * V + k) * scale : all);
+    for (int k = 0; k < V; k++)
+      a[k] = slope_of<KIND>(a[k], b[k], p) * (every ? (T)ax_number_at(g_dtype, g, q * V + k) * scale : all);
     ax_put(dx, q * V, a);
   }
 }
@@ -115,14 +137,18 @@ template <int KIND> static ax_status loss(const ax_call *call)
       return ax_launch(name, d, blocks, THREADS, forward<S, 1, KIND>, out, sums, a, b, n, p, fault);
     });
   if (st == AX_OK && sums)
-    st = ax_launch(name, d, 1, chunks < 1024 ? 32 : 512, finish, (const double *)sums, chunks, reduction == SUM ? 1.0 : scale_of(reduction, x), (int)y->dtype, ax_data(y));
+    st = ax_launch(name, d, 1, chunks < 1024 ? 32 : 512, finish, (const double *)sums, chunks,
+                   reduction == SUM ? 1.0 : scale_of(reduction, x), (int)y->dtype, ax_data(y));
   if (sums) ax_cuda_give(d, sums, bytes);
   return st;
 }
 
 AX_CUDA_KERNEL(mse_loss) { return loss<AX_PAIR_MSE>(call); }
 AX_CUDA_KERNEL(l1_loss) { return loss<AX_PAIR_L1>(call); }
-AX_CUDA_KERNEL(smooth_l1_loss) { return call->a->f[0] == 0 ? loss<AX_PAIR_L1>(call) : loss<AX_PAIR_SMOOTH_L1>(call); }
+AX_CUDA_KERNEL(smooth_l1_loss)
+{
+  return call->a->f[0] == 0 ? loss<AX_PAIR_L1>(call) : loss<AX_PAIR_SMOOTH_L1>(call);
+}
 AX_CUDA_KERNEL(huber_loss) { return loss<AX_PAIR_HUBER>(call); }
 AX_CUDA_KERNEL(_bce_loss) { return loss<AX_PAIR_BCE>(call); }
 AX_CUDA_KERNEL(_bce_logits_loss) { return loss<AX_PAIR_BCE_LOGITS>(call); }
@@ -144,8 +170,10 @@ template <int KIND> static ax_status gradient(const ax_call *call)
     const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
     const void *from = ax_data(g);
     if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0)
-      return ax_launch("pair_loss_backward", d, ax_blocks(n / V, 256, d.index), 256, backward<S, V, KIND>, out, (int)g->dtype, from, every, scale, a, b, n, p);
-    return ax_launch("pair_loss_backward", d, ax_blocks(n, 256, d.index), 256, backward<S, 1, KIND>, out, (int)g->dtype, from, every, scale, a, b, n, p);
+      return ax_launch("pair_loss_backward", d, ax_blocks(n / V, 256, d.index), 256, backward<S, V, KIND>,
+                       out, (int)g->dtype, from, every, scale, a, b, n, p);
+    return ax_launch("pair_loss_backward", d, ax_blocks(n, 256, d.index), 256, backward<S, 1, KIND>, out,
+                     (int)g->dtype, from, every, scale, a, b, n, p);
   });
 }
 
@@ -153,7 +181,8 @@ AX_CUDA_KERNEL(_pair_loss_backward)
 {
   switch (call->a->i[0]) {
   case AX_PAIR_MSE: return gradient<AX_PAIR_MSE>(call);
-  case AX_PAIR_SMOOTH_L1: return call->a->f[0] == 0 ? gradient<AX_PAIR_L1>(call) : gradient<AX_PAIR_SMOOTH_L1>(call);
+  case AX_PAIR_SMOOTH_L1:
+    return call->a->f[0] == 0 ? gradient<AX_PAIR_L1>(call) : gradient<AX_PAIR_SMOOTH_L1>(call);
   case AX_PAIR_HUBER: return gradient<AX_PAIR_HUBER>(call);
   case AX_PAIR_BCE: return gradient<AX_PAIR_BCE>(call);
   case AX_PAIR_BCE_LOGITS: return gradient<AX_PAIR_BCE_LOGITS>(call);

@@ -81,8 +81,16 @@ INTEGERS(T, U)
 struct of_bool {
   explicit of_bool(const double *) {}
 };
-#define BOOL1(name, expr) struct name##_bool : of_bool { using of_bool::of_bool; __device__ __forceinline__ uint8_t operator()(uint8_t x) const { return (uint8_t)(expr); } };
-#define BOOL2(name, expr) struct name##_bool : of_bool { using of_bool::of_bool; __device__ __forceinline__ uint8_t operator()(uint8_t a, uint8_t b) const { return (uint8_t)(expr); } };
+#define BOOL1(name, expr) \
+  struct name##_bool : of_bool { \
+    using of_bool::of_bool; \
+    __device__ __forceinline__ uint8_t operator()(uint8_t x) const { return (uint8_t)(expr); } \
+  };
+#define BOOL2(name, expr) \
+  struct name##_bool : of_bool { \
+    using of_bool::of_bool; \
+    __device__ __forceinline__ uint8_t operator()(uint8_t a, uint8_t b) const { return (uint8_t)(expr); } \
+  };
 AX_BOOL_UNARY(BOOL1)
 AX_BOOL_BINARY(BOOL2)
 
@@ -98,13 +106,17 @@ template <template <class> class F, int N> static ax_status integers(const ax_ca
   }
 }
 
-#define FLOATS(name, n) AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, n>(call); }
-#define NUMBERS(name, n) AX_CUDA_KERNEL(name) { return call->iter->numel ? integers<name##_fn, n>(call) : AX_OK; }
+#define FLOATS(name, n) \
+  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, n>(call); }
+#define NUMBERS(name, n) \
+  AX_CUDA_KERNEL(name) { return call->iter->numel ? integers<name##_fn, n>(call) : AX_OK; }
 #define ALL(name, n) \
   AX_CUDA_KERNEL(name) \
   { \
     if (call->iter->numel == 0) return AX_OK; \
-    return ax_input_dtype(call) == AX_BOOL ? ax_pointwise<ax_bool, ax_bool, n>(call, name##_bool(call->a->f)) : integers<name##_fn, n>(call); \
+    return ax_input_dtype(call) == AX_BOOL \
+               ? ax_pointwise<ax_bool, ax_bool, n>(call, name##_bool(call->a->f)) \
+               : integers<name##_fn, n>(call); \
   }
 /* clang-format off */
 ALL(add, 2) ALL(mul, 2) ALL(maximum, 2) ALL(minimum, 2) ALL(sign, 1)
@@ -114,11 +126,11 @@ FLOATS(div, 2) FLOATS(exp, 1) FLOATS(expm1, 1) FLOATS(log, 1) FLOATS(log1p, 1) F
 FLOATS(rsqrt, 1) FLOATS(reciprocal, 1) FLOATS(tanh, 1) FLOATS(sigmoid, 1) FLOATS(erf, 1)
 FLOATS(sin, 1) FLOATS(cos, 1) FLOATS(_tanh_backward, 2) FLOATS(_sigmoid_backward, 2)
 FLOATS(_relu_backward, 2)
-/* clang-format on */
+    /* clang-format on */
 
-/* ---- remainder and pow of integers: what has no result is found before anything is written */
+    /* ---- remainder and pow of integers: what has no result is found before anything is written */
 
-AX_CUDA_KERNEL(remainder)
+    AX_CUDA_KERNEL(remainder)
 {
   if (call->iter->numel == 0) return AX_OK;
   if (ax_input_dtype(call) >= AX_I64) {
@@ -134,12 +146,16 @@ AX_CUDA_KERNEL(pow)
   if (call->iter->numel == 0) return AX_OK;
   if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) {
     const int64_t b = ax_load_int(exponent->dtype, exponent->data, 0);
-    if (b < 0) return ax_fail(AX_ERANGE, "pow: integers to the power %lld, a negative number: convert the tensor to float first", (long long)b);
+    if (b < 0)
+      return ax_fail(AX_ERANGE,
+                     "pow: integers to the power %lld, a negative number: convert the tensor to float first",
+                     (long long)b);
   }
   return integers<pow_fn, 2>(call);
 }
 
-/* ---- clamp: the limits come in f[0] and f[1], infinite where not given.  A NaN in x stays; where min > max the result is max. */
+/* ---- clamp: the limits come in f[0] and f[1], infinite where not given.  A NaN in x stays; where
+ * min > max the result is max. */
 
 template <class L> struct limits {
   L lo, hi;

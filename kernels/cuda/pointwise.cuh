@@ -1,9 +1,12 @@
-/* How a pointwise row gets from an ax_iter to the device: F computes one element, everything else is here.
+/* How a pointwise row gets from an ax_iter to the device: F computes one element, everything else
+ * is here.
  *
- * Two kernels for each row and type.  Flat: every operand is contiguous or one element; a thread takes elements in runs, of 16 bytes of the
- * widest operand.  Nest: any strides; in runs along the innermost dim where it allows that, else one element a thread.  Numbers travel by value.
+ * Two kernels for each row and type.  Flat: every operand is contiguous or one element; a thread
+ * takes elements in runs, of 16 bytes of the widest operand.  Nest: any strides; in runs along the
+ * innermost dim where it allows that, else one element a thread.  Numbers travel by value.
  *
- * Runs matter: to keep 4.8 TB/s busy some 25 KB have to be on their way to each multiprocessor, which is 12 bytes for each of its threads. */
+ * Runs matter: to keep 4.8 TB/s busy some 25 KB have to be on their way to each multiprocessor,
+ * which is 12 bytes for each of its threads. */
 #ifndef AX_CUDA_POINTWISE_H
 #define AX_CUDA_POINTWISE_H
 
@@ -24,13 +27,23 @@ template <class I, int N> struct ax_inputs {
   compute<I> value[N];
 };
 
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[1]) { return ax_store<O>(f(v[0])); }
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[2]) { return ax_store<O>(f(v[0], v[1])); }
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[3]) { return ax_store<O>(f(v[0], v[1], v[2])); }
+template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[1])
+{
+  return ax_store<O>(f(v[0]));
+}
+template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[2])
+{
+  return ax_store<O>(f(v[0], v[1]));
+}
+template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[3])
+{
+  return ax_store<O>(f(v[0], v[1], v[2]));
+}
 
 /* A run of every input that steps, and the one element of the others. */
 template <int V, class I, int N>
-static __device__ __forceinline__ void ax_gather_run(const ax_inputs<I, N> &in, const I *const (&from)[N], compute<I> (&v)[V][N])
+static __device__ __forceinline__ void ax_gather_run(const ax_inputs<I, N> &in, const I *const (&from)[N],
+                                                     compute<I> (&v)[V][N])
 {
   for (int k = 0; k < N; k++) {
     if (in.step[k]) {
@@ -43,14 +56,16 @@ static __device__ __forceinline__ void ax_gather_run(const ax_inputs<I, N> &in, 
   }
 }
 
-template <class F, class O, int V, class C, int N> static __device__ __forceinline__ void ax_apply_run(const F &f, O *out, const C (&v)[V][N])
+template <class F, class O, int V, class C, int N>
+static __device__ __forceinline__ void ax_apply_run(const F &f, O *out, const C (&v)[V][N])
 {
   ax_pack<O, V> run;
   for (int j = 0; j < V; j++) run.v[j] = ax_apply<F, O>(f, v[j]);
   *(ax_pack<O, V> *)out = run;
 }
 
-template <class F, class O, class I, int N> static __global__ void ax_pointwise_flat(F f, O *out, ax_inputs<I, N> in, int64_t n)
+template <class F, class O, class I, int N>
+static __global__ void ax_pointwise_flat(F f, O *out, ax_inputs<I, N> in, int64_t n)
 {
   constexpr int V = ax_run_of<O, I>();
   compute<I> v[V][N];
@@ -68,8 +83,10 @@ template <class F, class O, class I, int N> static __global__ void ax_pointwise_
   }
 }
 
-/* RUNS: an item of the nest is a run along what was its innermost dim, in which every input steps by one element or stands still. */
-template <bool RUNS, class F, class O, class I, int N> static __global__ void ax_pointwise_nest(F f, ax_nest<N + 1> nest, ax_inputs<I, N> in)
+/* RUNS: an item of the nest is a run along what was its innermost dim, in which every input steps
+ * by one element or stands still. */
+template <bool RUNS, class F, class O, class I, int N>
+static __global__ void ax_pointwise_nest(F f, ax_nest<N + 1> nest, ax_inputs<I, N> in)
 {
   constexpr int V = RUNS ? ax_run_of<O, I>() : 1;
   int64_t at[N + 1];
@@ -92,12 +109,14 @@ template <bool RUNS, class F, class O, class I, int N> static __global__ void ax
 template <class O, class I, int N> static inline bool ax_is_flat(const ax_iter *it, ax_inputs<I, N> *in)
 {
   constexpr size_t V = ax_run_of<O, I>();
-  bool flat = it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(O)) && (uintptr_t)it->op[0].data % (sizeof(O) * V) == 0;
+  bool flat = it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(O)) &&
+              (uintptr_t)it->op[0].data % (sizeof(O) * V) == 0;
   for (int k = 0; k < N; k++) {
     const int64_t stride = it->ndim ? it->op[k + 1].stride[0] : 0;
     in->step[k] = stride == (int64_t)sizeof(I) && !in->number[k];
     if (in->number[k]) continue;
-    flat = flat && (stride == 0 || (stride == (int64_t)sizeof(I) && (uintptr_t)it->op[k + 1].data % (sizeof(I) * V) == 0));
+    flat = flat && (stride == 0 ||
+                    (stride == (int64_t)sizeof(I) && (uintptr_t)it->op[k + 1].data % (sizeof(I) * V) == 0));
   }
   return flat;
 }
@@ -125,7 +144,8 @@ template <class O, class I, int N> static inline bool ax_in_runs(ax_nest<N + 1> 
   return true;
 }
 
-/* out = f(inputs), element by element: O and I are storage types, the inputs are operands `first` .. first + N - 1 of the nest. */
+/* out = f(inputs), element by element: O and I are storage types, the inputs are operands `first`
+ * .. first + N - 1 of the nest. */
 template <class O, class I, int N, class F> static ax_status ax_pointwise(const ax_call *call, F f)
 {
   const ax_iter *it = call->iter;
@@ -143,10 +163,14 @@ template <class O, class I, int N, class F> static ax_status ax_pointwise(const 
     else in.value[k] = (compute<I>)ax_load_int(o->dtype, o->data, 0);
   }
   if (ax_is_flat<O, I, N>(it, &in))
-    return ax_launch(name, d, ax_blocks(it->numel / ax_run_of<O, I>() + 1, 256, d.index), 256, ax_pointwise_flat<F, O, I, N>, f, (O *)it->op[0].data, in, it->numel);
+    return ax_launch(name, d, ax_blocks(it->numel / ax_run_of<O, I>() + 1, 256, d.index), 256,
+                     ax_pointwise_flat<F, O, I, N>, f, (O *)it->op[0].data, in, it->numel);
   ax_nest<N + 1> nest = ax_nest_of<N + 1>(it);
-  if (ax_in_runs<O, I, N>(&nest, &in)) return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<true, F, O, I, N>, f, nest, in);
-  return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<false, F, O, I, N>, f, nest, in);
+  if (ax_in_runs<O, I, N>(&nest, &in))
+    return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<true, F, O, I, N>,
+                     f, nest, in);
+  return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<false, F, O, I, N>, f,
+                   nest, in);
 }
 
 /* The type that the inputs have: a number beside half operands comes in float32. */

@@ -1,5 +1,6 @@
-/* Pooling: windows of channels-last images, a thread for each run of channels that is written (16 bytes where memory is aligned).  Gradients look for
- * the windows that reach an element, in their order, so that overlapping windows need no two threads on one element. */
+/* Pooling: windows of channels-last images, a thread for each run of channels that is written (16
+ * bytes where memory is aligned).  Gradients look for the windows that reach an element, in their
+ * order, so that overlapping windows need no two threads on one element. */
 #include "rows.cuh"
 
 #ifdef __CUDACC__
@@ -19,7 +20,8 @@ static job job_of(const ax_call *call, const ax_tensor *big, const ax_tensor *sm
 {
   job j = {};
   for (int k = 0; k < 10; k++) j.i[k] = call->a->i[k];
-  j.n = big->shape[0], j.c = big->shape[1], j.h = big->shape[2], j.w = big->shape[3], j.oh = small->shape[2], j.ow = small->shape[3];
+  j.n = big->shape[0], j.c = big->shape[1], j.h = big->shape[2], j.w = big->shape[3], j.oh = small->shape[2],
+  j.ow = small->shape[3];
   return j;
 }
 
@@ -31,7 +33,9 @@ static __device__ __forceinline__ double divisor(const job &j, const ax_window &
 }
 
 /* An element of (n, a, b, c), c innermost. */
-struct place { int64_t image, a, b, c; };
+struct place {
+  int64_t image, a, b, c;
+};
 static __device__ __forceinline__ place place_of(int64_t p, int64_t a, int64_t b, int64_t c)
 {
   place at;
@@ -96,13 +100,17 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
 }
 
 /* The windows of dim d that may reach position `at`: [*lo, *hi). */
-static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t at, int64_t *lo, int64_t *hi)
+static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t at,
+                                             int64_t *lo, int64_t *hi)
 {
-  if (j.i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE) { /* window k is k size / n .. (k + 1) size / n, rounded outward */
+  /* window k is k size / n .. (k + 1) size / n, rounded outward */
+  if (j.i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE) {
     *lo = at * windows / size;
     *hi = ((at + 1) * windows + size - 1) / size;
   } else {
-    const int64_t stride = j.i[AX_POOL_STRIDE + d], span = j.i[AX_POOL_DILATION + d] * (j.i[AX_POOL_KERNEL + d] - 1), from = at + j.i[AX_POOL_PADDING + d];
+    const int64_t stride = j.i[AX_POOL_STRIDE + d],
+                  span = j.i[AX_POOL_DILATION + d] * (j.i[AX_POOL_KERNEL + d] - 1),
+                  from = at + j.i[AX_POOL_PADDING + d];
     *lo = from - span <= 0 ? 0 : (from - span + stride - 1) / stride;
     *hi = from / stride + 1;
   }
@@ -133,7 +141,8 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
   }
 }
 
-/* to = the sum of g where a window that reaches the element chose it: the windows in their order, which is that of the positions of g. */
+/* to = the sum of g where a window that reaches the element chose it: the windows in their order,
+ * which is that of the positions of g. */
 template <class S, int V> static __global__ void gather(job j, S *to, const S *g, const int32_t *index)
 {
   typedef compute<S> T;
@@ -164,8 +173,10 @@ template <class S, int V> static __global__ void gather(job j, S *to, const S *g
   }
 }
 
-/* A thread has a channel of an image and walks the positions of g in order: where the windows are not known. */
-template <class S> static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, compute<S> *wide)
+/* A thread has a channel of an image and walks the positions of g in order: where the windows are
+ * not known. */
+template <class S>
+static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, compute<S> *wide)
 {
   typedef compute<S> T;
   const int64_t plane = j.oh * j.ow, size = j.h * j.w;
@@ -184,14 +195,16 @@ template <class S> static __global__ void scatter(job j, S *to, const S *g, cons
 template <class S> static __global__ void take(job j, S *to, const S *from, const int32_t *index)
 {
   const int64_t plane = j.oh * j.ow;
-  for (int64_t p = AX_FIRST; p < j.n * plane * j.c; p += AX_STEP) to[p] = from[(p / j.c / plane * j.h * j.w + index[p]) * j.c + p % j.c];
+  for (int64_t p = AX_FIRST; p < j.n * plane * j.c; p += AX_STEP)
+    to[p] = from[(p / j.c / plane * j.h * j.w + index[p]) * j.c + p % j.c];
 }
 
 /* Do channels go in runs of 16 bytes, and their indices in as many? */
 template <class S> static bool runs(int64_t channels, const void *a, const void *b, const void *index)
 {
   const int V = 16 / (int)sizeof(S);
-  return channels % V == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0 && (uintptr_t)index % (sizeof(int32_t) * V) == 0;
+  return channels % V == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0 &&
+         (uintptr_t)index % (sizeof(int32_t) * V) == 0;
 }
 
 AX_CUDA_KERNEL(_max_pool)
@@ -206,8 +219,10 @@ AX_CUDA_KERNEL(_max_pool)
     int32_t *const index = (int32_t *)ax_data(call->out[1]);
     const S *const from = (const S *)ax_data(x);
     if (runs<S>(x->shape[1], from, to, index))
-      return ax_launch("max_pool2d", d, ax_blocks(y->numel / V, 256, d.index), 256, largest<S, V>, job_of(call, x, y), to, index, from);
-    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, largest<S, 1>, job_of(call, x, y), to, index, from);
+      return ax_launch("max_pool2d", d, ax_blocks(y->numel / V, 256, d.index), 256, largest<S, V>,
+                       job_of(call, x, y), to, index, from);
+    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, largest<S, 1>,
+                     job_of(call, x, y), to, index, from);
   });
 }
 
@@ -218,7 +233,8 @@ AX_CUDA_KERNEL(_avg_pool)
   if (y->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("avg_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, average<S>, job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_launch("avg_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, average<S>, job_of(call, x, y),
+                     (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
@@ -230,7 +246,8 @@ AX_CUDA_KERNEL(_avg_pool_backward)
   if (g->numel == 0) return ax_cuda_clear("avg_pool2d", d, ax_data(x), (size_t)x->numel * ax_itemsize(x));
   return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("avg_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, spread<S>, job_of(call, x, g), (S *)ax_data(x), (const S *)ax_data(g));
+    return ax_launch("avg_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, spread<S>, job_of(call, x, g),
+                     (S *)ax_data(x), (const S *)ax_data(g));
   });
 }
 
@@ -249,8 +266,11 @@ AX_CUDA_KERNEL(_pool_scatter)
     const int32_t *const at = (const int32_t *)ax_data(index);
     S *const to = (S *)ax_data(x);
     if (j.i[AX_POOL_KERNEL] > 0) { /* _max_pool's gradient, which brings its windows */
-      if (runs<S>(j.c, from, to, at)) return ax_launch("max_pool2d", d, ax_blocks(x->numel / V, 256, d.index), 256, gather<S, V>, j, to, from, at);
-      return ax_launch("max_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, gather<S, 1>, j, to, from, at);
+      if (runs<S>(j.c, from, to, at))
+        return ax_launch("max_pool2d", d, ax_blocks(x->numel / V, 256, d.index), 256, gather<S, V>, j, to,
+                         from, at);
+      return ax_launch("max_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, gather<S, 1>, j, to, from,
+                       at);
     }
     const size_t bytes = (size_t)x->numel * sizeof(T);
     void *wide = ax_data(x);
@@ -258,7 +278,8 @@ AX_CUDA_KERNEL(_pool_scatter)
     if (sizeof(S) != sizeof(T) && (st = ax_cuda_take(d, bytes, &wide)) != AX_OK) return st;
     st = ax_cuda_clear("max_pool2d", d, wide, bytes);
     if (st == AX_OK)
-      st = ax_launch("max_pool2d", d, ax_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j, (S *)ax_data(x), (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
+      st = ax_launch("max_pool2d", d, ax_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j, (S *)ax_data(x),
+                     (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
     if (wide != ax_data(x)) ax_cuda_give(d, wide, bytes);
     return st;
   });
@@ -272,6 +293,7 @@ AX_CUDA_KERNEL(_pool_take)
   if (x->numel == 0) return ax_cuda_clear("max_pool2d", d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
   return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, take<S>, job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x), (const int32_t *)ax_data(index));
+    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, take<S>, job_of(call, x, y),
+                     (S *)ax_data(y), (const S *)ax_data(x), (const int32_t *)ax_data(index));
   });
 }

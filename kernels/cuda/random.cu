@@ -1,12 +1,16 @@
-/* Random fills, dropout, permutations, arange: the same bits as on the CPU, element by element from philox.h.  This file is compiled without
- * contraction into fused multiply-adds, which would change them. */
+/* Random fills, dropout, permutations, arange: the same bits as on the CPU, element by element from
+ * philox.h.  This file is compiled without contraction into fused multiply-adds, which would change
+ * them. */
 #include "draw.cuh"
 
 typedef ax_draw draw;
 
 static draw draw_of(const ax_call *call) { return ax_draw_of(call); }
 
-static __device__ __forceinline__ void block_of(const draw &d, int64_t block, uint32_t *w) { ax_draw_block(d, (uint64_t)block, w); }
+static __device__ __forceinline__ void block_of(const draw &d, int64_t block, uint32_t *w)
+{
+  ax_draw_block(d, (uint64_t)block, w);
+}
 /* Word of 32-bit element i; 64-bit word of 64-bit element i. */
 static __device__ __forceinline__ uint32_t word32(const draw &d, int64_t i)
 {
@@ -23,7 +27,8 @@ static __device__ __forceinline__ uint64_t word64(const draw &d, int64_t i)
 
 /* ---- uniform, normal */
 
-template <class S> static __global__ void uniform_kernel(S *y, int64_t n, draw d, float low, float high, float size, int bits)
+template <class S>
+static __global__ void uniform_kernel(S *y, int64_t n, draw d, float low, float high, float size, int bits)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {
     const float x = low + ax_uniform_f32(word32(d, i), bits) * size;
@@ -43,13 +48,17 @@ AX_CUDA_KERNEL(_uniform)
 {
   const ax_tensor *y = call->out[0];
   const double low = call->a->f[0], high = call->a->f[1];
-  const int bits = y->dtype == AX_F16 ? 11 : y->dtype == AX_BF16 ? 8 : 24; /* what the type's mantissa holds */
+  /* what the type's mantissa holds */
+  const int bits = y->dtype == AX_F16 ? 11 : y->dtype == AX_BF16 ? 8 : 24;
   const unsigned blocks = ax_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
-  if (y->dtype == AX_F64) return ax_launch("rand", y->device, blocks, 256, uniform_double, (double *)ax_data(y), y->numel, draw_of(call), low, high);
+  if (y->dtype == AX_F64)
+    return ax_launch("rand", y->device, blocks, 256, uniform_double, (double *)ax_data(y), y->numel,
+                     draw_of(call), low, high);
   return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("rand", y->device, blocks, 256, uniform_kernel<S>, (S *)ax_data(y), y->numel, draw_of(call), (float)low, (float)high, (float)(high - low), bits);
+    return ax_launch("rand", y->device, blocks, 256, uniform_kernel<S>, (S *)ax_data(y), y->numel,
+                     draw_of(call), (float)low, (float)high, (float)(high - low), bits);
   });
 }
 
@@ -84,44 +93,56 @@ AX_CUDA_KERNEL(_normal)
   const double mean = call->a->f[0], std = call->a->f[1];
   const unsigned blocks = ax_blocks((y->numel + 1) / 2, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
-  if (y->dtype == AX_F64) return ax_launch("randn", y->device, blocks, 256, normal_double, (double *)ax_data(y), y->numel, draw_of(call), mean, std);
+  if (y->dtype == AX_F64)
+    return ax_launch("randn", y->device, blocks, 256, normal_double, (double *)ax_data(y), y->numel,
+                     draw_of(call), mean, std);
   return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("randn", y->device, blocks, 256, normal_kernel<S>, (S *)ax_data(y), y->numel, draw_of(call), (float)mean, (float)std);
+    return ax_launch("randn", y->device, blocks, 256, normal_kernel<S>, (S *)ax_data(y), y->numel,
+                     draw_of(call), (float)mean, (float)std);
   });
 }
 
 /* ---- integers */
 
-template <class S> static __global__ void randint_kernel(S *y, int64_t n, draw d, uint64_t low, uint64_t range)
+template <class S>
+static __global__ void randint_kernel(S *y, int64_t n, draw d, uint64_t low, uint64_t range)
 {
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) y[i] = ax_store<S>((int64_t)(low + ax_uniform_int(word64(d, i), range)));
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
+    y[i] = ax_store<S>((int64_t)(low + ax_uniform_int(word64(d, i), range)));
 }
 
 AX_CUDA_KERNEL(_randint)
 {
   const ax_tensor *y = call->out[0];
   const int64_t low = call->a->i[0], high = call->a->i[1];
-  if (low >= high) return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld", (long long)low, (long long)high);
+  if (low >= high)
+    return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld",
+                   (long long)low, (long long)high);
   if (y->numel == 0) return AX_OK;
   return ax_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("randint", y->device, ax_blocks(y->numel, 256, y->device.index), 256, randint_kernel<S>, (S *)ax_data(y), y->numel, draw_of(call), (uint64_t)low,
-                     (uint64_t)high - (uint64_t)low);
+    return ax_launch("randint", y->device, ax_blocks(y->numel, 256, y->device.index), 256, randint_kernel<S>,
+                     (S *)ax_data(y), y->numel, draw_of(call), (uint64_t)low, (uint64_t)high - (uint64_t)low);
   });
 }
 
-/* A permutation is a sort of n keys: the CPU does it and sends the result, the same as its own (so that it cannot be part of a recorded step). */
+/* A permutation is a sort of n keys: the CPU does it and sends the result, the same as its own (so
+ * that it cannot be part of a recorded step). */
 AX_CUDA_KERNEL(_randperm)
 {
   ax_tensor *y = call->out[0], *here = NULL;
   const ax_backend *cpu;
   ax_status st = ax_backend_of(ax_device{ AX_CPU, 0 }, &cpu);
-  if (st != AX_OK || y->numel == 0 || (st = ax_tensor_new((ax_dtype)y->dtype, y->ndim, y->shape, &here)) != AX_OK) return st;
+  if (st != AX_OK || y->numel == 0 ||
+      (st = ax_tensor_new((ax_dtype)y->dtype, y->ndim, y->shape, &here)) != AX_OK)
+    return st;
   ax_call there = *call;
   there.out = &here;
   st = cpu->kernels[call->op](&there);
-  if (st == AX_OK) st = ax_cuda_memory.copy(y->device, ax_data(y), here->device, ax_data(here), (size_t)y->numel * ax_itemsize(y));
+  if (st == AX_OK)
+    st = ax_cuda_memory.copy(y->device, ax_data(y), here->device, ax_data(here),
+                             (size_t)y->numel * ax_itemsize(y));
   ax_tensor_release(here);
   return st;
 }
@@ -146,17 +167,21 @@ AX_CUDA_KERNEL(_arange)
   if (ax_is_float((ax_dtype)y->dtype))
     return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_launch("arange", y->device, blocks, 256, arange_float<S>, (S *)ax_data(y), y->numel, start, step);
+      return ax_launch("arange", y->device, blocks, 256, arange_float<S>, (S *)ax_data(y), y->numel, start,
+                       step);
     });
   return ax_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("arange", y->device, blocks, 256, arange_int<S>, (S *)ax_data(y), y->numel, (uint64_t)(int64_t)start, (uint64_t)(int64_t)step);
+    return ax_launch("arange", y->device, blocks, 256, arange_int<S>, (S *)ax_data(y), y->numel,
+                     (uint64_t)(int64_t)start, (uint64_t)(int64_t)step);
   });
 }
 
-/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words again */
+/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words
+ * again */
 
-template <class S> static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint32_t least, compute<S> scale)
+template <class S>
+static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint32_t least, compute<S> scale)
 {
   for (int64_t b = AX_FIRST; b < (n + 3) / 4; b += AX_STEP) {
     uint32_t w[4];
@@ -178,11 +203,13 @@ AX_CUDA_KERNEL(_dropout_apply)
   if (!ax_is_float((ax_dtype)y->dtype)) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
   if (p >= 1) { /* all of it goes, infinities and NaN too */
     if ((st = ax_cuda_use(y->device, &stream)) != AX_OK) return st;
-    return ax_cuda_status("dropout", cudaMemsetAsync(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y), stream));
+    return ax_cuda_status("dropout",
+                          cudaMemsetAsync(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y), stream));
   }
   return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("dropout", y->device, ax_blocks((y->numel + 3) / 4, 256, y->device.index), 256, dropout_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel,
-                     draw_of(call), (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
+    return ax_launch("dropout", y->device, ax_blocks((y->numel + 3) / 4, 256, y->device.index), 256,
+                     dropout_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, draw_of(call),
+                     (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
   });
 }

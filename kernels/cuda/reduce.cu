@@ -1,4 +1,5 @@
-/* sum, mean, any, all, count_nonzero.  Floats add in float64, integers in int64, which wraps around. */
+/* sum, mean, any, all, count_nonzero.  Floats add in float64, integers in int64, which wraps
+ * around. */
 #include "reduce.cuh"
 
 /* O: what a result is stored as. */
@@ -6,7 +7,10 @@ template <class O> struct float_sum {
   typedef double acc;
   bool accumulate, mean;
   __device__ __forceinline__ acc start() const { return 0; }
-  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (double)v; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const
+  {
+    return a + (double)v;
+  }
   __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
   __device__ __forceinline__ void finish(char *out, acc a, int64_t count, int64_t) const
   {
@@ -20,9 +24,15 @@ struct int_sum {
   typedef uint64_t acc;
   bool accumulate;
   __device__ __forceinline__ acc start() const { return 0; }
-  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (uint64_t)(int64_t)v; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const
+  {
+    return a + (uint64_t)(int64_t)v;
+  }
   __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
-  __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t) const { *(int64_t *)out = (int64_t)(accumulate ? a + (uint64_t)*(int64_t *)out : a); }
+  __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t) const
+  {
+    *(int64_t *)out = (int64_t)(accumulate ? a + (uint64_t) * (int64_t *)out : a);
+  }
 };
 
 /* How many are not 0; any and all are questions about that. */
@@ -31,7 +41,10 @@ struct counter {
   typedef int64_t acc;
   question what;
   __device__ __forceinline__ acc start() const { return 0; }
-  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const { return a + (v != (V)0); }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const
+  {
+    return a + (v != (V)0);
+  }
   __device__ __forceinline__ acc join(acc a, acc b) const { return a + b; }
   __device__ __forceinline__ void finish(char *out, acc a, int64_t count, int64_t) const
   {
@@ -67,7 +80,8 @@ AX_CUDA_KERNEL(mean) { return float_sums(call, true); }
 
 static ax_status ask(const ax_call *call, question what)
 {
-  return ax_with_any(call->op, call->iter->op[1].dtype, [&](auto from) { return ax_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
+  return ax_with_any(call->op, call->iter->op[1].dtype,
+                     [&](auto from) { return ax_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
 }
 
 AX_CUDA_KERNEL(any) { return ask(call, ANY); }

@@ -1,19 +1,30 @@
 /* How a reduction gets to the device.
  *
- * A reducer R says what an accumulator is, how an element joins it, how two are joined, and what the result is; everything about dims,
- * blocks and order is here.  Two ways through memory.  Rows: a block for each result, its threads side by side along the reduced positions.
- * Columns (the last dim is kept): a thread for each result, or for a few side by side.  Both read 16 bytes at once where elements lie so.
- * Few results with much to reduce are cut into chunks, whose number follows from the sizes alone and whose accumulators a second kernel joins
- * in an order that does, too. */
+ * A reducer R says what an accumulator is, how an element joins it, how two are joined, and what
+ * the result is; everything about dims, blocks and order is here.  Two ways through memory.  Rows:
+ * a block for each result, its threads side by side along the reduced positions.  Columns (the last
+ * dim is kept): a thread for each result, or for a few side by side.  Both read 16 bytes at once
+ * where elements lie so.  Few results with much to reduce are cut into chunks, whose number follows
+ * from the sizes alone and whose accumulators a second kernel joins in an order that does, too. */
 #ifndef AX_CUDA_REDUCE_H
 #define AX_CUDA_REDUCE_H
 
 #include "rows.cuh"
 
 /* A chunk has at least so many elements of a row, or so many rows of columns. */
-enum { AX_REDUCE_THREADS = 256, AX_REDUCE_CHUNK = 16384, AX_REDUCE_ROWS = 32, AX_REDUCE_CHUNKS = 512, AX_REDUCE_FOLD = 16 };
+enum {
+  AX_REDUCE_THREADS = 256,
+  AX_REDUCE_CHUNK = 16384,
+  AX_REDUCE_ROWS = 32,
+  AX_REDUCE_CHUNKS = 512,
+  AX_REDUCE_FOLD = 16
+};
 
-struct ax_dims { int n; int64_t count, shape[AX_MAX_DIMS], in[AX_MAX_DIMS], out[AX_MAX_DIMS]; }; /* strides in bytes */
+/* strides in bytes */
+struct ax_dims {
+  int n;
+  int64_t count, shape[AX_MAX_DIMS], in[AX_MAX_DIMS], out[AX_MAX_DIMS];
+};
 
 struct ax_reduction {
   const char *in;
@@ -44,28 +55,35 @@ static __host__ __device__ __forceinline__ int64_t ax_out_at(const ax_dims &d, i
 }
 
 /* Reduced positions of chunk c: [*lo, *hi). */
-static __host__ __device__ __forceinline__ void ax_chunk(const ax_reduction &r, int64_t c, int64_t *lo, int64_t *hi)
+static __host__ __device__ __forceinline__ void ax_chunk(const ax_reduction &r, int64_t c, int64_t *lo,
+                                                         int64_t *hi)
 {
   const int64_t size = r.reduced.count / r.chunks, more = r.reduced.count % r.chunks;
   *lo = size * c + (c < more ? c : more);
   *hi = *lo + size + (c < more);
 }
 
-/* Combines accumulators of any size over a block through shared memory, in the order of the threads. */
-template <class R> static __device__ __forceinline__ typename R::acc ax_join_block(const R &reducer, typename R::acc a, typename R::acc *shared)
+/* Combines accumulators of any size over a block through shared memory, in the order of the
+ * threads. */
+template <class R>
+static __device__ __forceinline__ typename R::acc ax_join_block(const R &reducer, typename R::acc a,
+                                                                typename R::acc *shared)
 {
   __syncthreads();
   shared[threadIdx.x] = a;
   __syncthreads();
   for (int half = blockDim.x / 2; half > 0; half /= 2) {
-    if ((int)threadIdx.x < half) shared[threadIdx.x] = reducer.join(shared[threadIdx.x], shared[threadIdx.x + half]);
+    if ((int)threadIdx.x < half)
+      shared[threadIdx.x] = reducer.join(shared[threadIdx.x], shared[threadIdx.x + half]);
     __syncthreads();
   }
   return shared[0];
 }
 
-/* A block for each (result, chunk).  partial NULL: the result is written.  PACKED: the reduced positions lie side by side, at least two packs. */
-template <bool PACKED, class R, class S> static __global__ void ax_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
+/* A block for each (result, chunk).  partial NULL: the result is written.  PACKED: the reduced
+ * positions lie side by side, at least two packs. */
+template <bool PACKED, class R, class S>
+static __global__ void ax_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc shared[AX_REDUCE_THREADS];
@@ -84,7 +102,8 @@ template <bool PACKED, class R, class S> static __global__ void ax_reduce_rows(R
         for (int k = 0; k < W; k++) a = reducer.add(a, v[k], lo + i + k, result);
       });
     } else
-      for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x) a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
+      for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x)
+        a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
     a = ax_join_block(reducer, a, shared);
     if (threadIdx.x) continue;
     if (partial) partial[c * r.kept.count + result] = a;
@@ -93,7 +112,8 @@ template <bool PACKED, class R, class S> static __global__ void ax_reduce_rows(R
 }
 
 /* A thread for each (W results side by side, chunk). */
-template <int W, class R, class S> static __global__ void ax_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
+template <int W, class R, class S>
+static __global__ void ax_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   const int64_t lanes = r.kept.count / W;
@@ -117,7 +137,8 @@ template <int W, class R, class S> static __global__ void ax_reduce_columns(R re
 }
 
 /* A block for 32 results: each has FOLD threads, which take every FOLD-th chunk. */
-template <class R> static __global__ void ax_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
+template <class R>
+static __global__ void ax_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc part[AX_REDUCE_FOLD][32];
@@ -125,7 +146,8 @@ template <class R> static __global__ void ax_reduce_chunks(R reducer, ax_reducti
     const int64_t result = first + threadIdx.x;
     acc a = reducer.start();
     if (result < r.kept.count)
-      for (int64_t c = threadIdx.y; c < r.chunks; c += AX_REDUCE_FOLD) a = reducer.join(a, partial[c * r.kept.count + result]);
+      for (int64_t c = threadIdx.y; c < r.chunks; c += AX_REDUCE_FOLD)
+        a = reducer.join(a, partial[c * r.kept.count + result]);
     part[threadIdx.y][threadIdx.x] = a;
     __syncthreads();
     if (threadIdx.y == 0 && result < r.kept.count) {
@@ -163,7 +185,8 @@ static inline int64_t ax_reduce_chunks_for(int64_t groups, int64_t count, int64_
   return chunks < 4 ? 1 : chunks; /* a few would not pay for the second kernel */
 }
 
-/* May columns be read W at a time?  The innermost kept dim is side by side, a multiple of W, and all strides and the start are aligned. */
+/* May columns be read W at a time?  The innermost kept dim is side by side, a multiple of W, and
+ * all strides and the start are aligned. */
 static inline bool ax_reduce_aligned(const ax_reduction &r, int64_t item, int64_t W)
 {
   const int last = r.kept.n - 1;
@@ -175,16 +198,22 @@ static inline bool ax_reduce_aligned(const ax_reduction &r, int64_t item, int64_
   return true;
 }
 
-template <int W, class S, class R> static ax_status ax_launch_columns(const char *name, ax_device d, R reducer, const ax_reduction &r, typename R::acc *partial)
+template <int W, class S, class R>
+static ax_status ax_launch_columns(const char *name, ax_device d, R reducer, const ax_reduction &r,
+                                   typename R::acc *partial)
 {
-  return ax_launch(name, d, ax_blocks(r.kept.count / W * r.chunks, AX_REDUCE_THREADS, d.index), AX_REDUCE_THREADS, ax_reduce_columns<W, R, S>, reducer, r, partial);
+  return ax_launch(name, d, ax_blocks(r.kept.count / W * r.chunks, AX_REDUCE_THREADS, d.index),
+                   AX_REDUCE_THREADS, ax_reduce_columns<W, R, S>, reducer, r, partial);
 }
 
-template <class S, class R> static ax_status ax_launch_lines(const char *name, ax_device d, R reducer, const ax_reduction &r, typename R::acc *partial)
+template <class S, class R>
+static ax_status ax_launch_lines(const char *name, ax_device d, R reducer, const ax_reduction &r,
+                                 typename R::acc *partial)
 {
   const int64_t blocks = r.kept.count * r.chunks, most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
   const unsigned grid = (unsigned)(blocks < most ? blocks : most);
-  const bool packed = r.reduced.n == 1 && r.reduced.in[0] == (int64_t)sizeof(S) && r.reduced.count / r.chunks >= 32 / (int64_t)sizeof(S);
+  const bool packed = r.reduced.n == 1 && r.reduced.in[0] == (int64_t)sizeof(S) &&
+                      r.reduced.count / r.chunks >= 32 / (int64_t)sizeof(S);
   int threads = AX_REDUCE_THREADS;
   while (threads > 32 && threads / 2 >= r.reduced.count) threads /= 2;
   return packed ? ax_launch(name, d, grid, threads, ax_reduce_rows<true, R, S>, reducer, r, partial)
@@ -206,14 +235,18 @@ template <class S, class R> static ax_status ax_reduce(const ax_call *call, R re
   if (r.kept.count == 0) return AX_OK;
   const bool wide = columns && W > 1 && ax_reduce_aligned(r, (int64_t)sizeof(S), W);
   const int64_t threads = r.kept.count / (wide ? W : 1);
-  r.chunks = columns ? ax_reduce_chunks_for((threads + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS, r.reduced.count, AX_REDUCE_ROWS)
+  r.chunks = columns ? ax_reduce_chunks_for((threads + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS,
+                                            r.reduced.count, AX_REDUCE_ROWS)
                      : ax_reduce_chunks_for(r.kept.count, r.reduced.count, AX_REDUCE_CHUNK);
   const size_t bytes = (size_t)(r.kept.count * r.chunks) * sizeof(acc);
   if (r.chunks > 1 && (st = ax_cuda_take(d, bytes, (void **)&partial)) != AX_OK) return st;
   if (wide) st = ax_launch_columns<W, S>(name, d, reducer, r, partial);
-  else st = columns ? ax_launch_columns<1, S>(name, d, reducer, r, partial) : ax_launch_lines<S>(name, d, reducer, r, partial);
+  else
+    st = columns ? ax_launch_columns<1, S>(name, d, reducer, r, partial)
+                 : ax_launch_lines<S>(name, d, reducer, r, partial);
   if (st == AX_OK && partial)
-    st = ax_launch(name, d, ax_blocks(r.kept.count, 32, d.index), dim3(32, AX_REDUCE_FOLD), ax_reduce_chunks<R>, reducer, r, (const acc *)partial);
+    st = ax_launch(name, d, ax_blocks(r.kept.count, 32, d.index), dim3(32, AX_REDUCE_FOLD),
+                   ax_reduce_chunks<R>, reducer, r, (const acc *)partial);
   if (partial) ax_cuda_give(d, partial, bytes);
   return st;
 }

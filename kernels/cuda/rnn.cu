@@ -1,7 +1,9 @@
-/* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the recurrent weight, one kernel over the step's
- * gates.  What passes from step to step is kept in the type that is computed in; products read it rounded to the tensors' type.
+/* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the
+ * recurrent weight, one kernel over the step's gates.  What passes from step to step is kept in the
+ * type that is computed in; products read it rounded to the tensors' type.
  *
- * Step t of a packed batch has sizes[t] sequences, fewer and fewer; the sizes are read back from the device, which waits for it. */
+ * Step t of a packed batch has sizes[t] sequences, fewer and fewer; the sizes are read back from
+ * the device, which waits for it. */
 #include "gemm.cuh"
 
 #include <vector>
@@ -14,13 +16,16 @@ static __device__ __forceinline__ double tangent(double x) { return tanh(x); }
 /* ---- cells.  G: the type of what products left and of what goes from step to step. */
 
 template <class S, class G>
-static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh, const G *before, G *state, S *h, S *gates, S *saved)
+static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh, const G *before, G *state,
+                                  S *h, S *gates, S *saved)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t r = p / H, at = r * 4 * H + p % H;
-    const T i = sigmoid((T)ax_load(gx[at]) + (T)ax_load(gh[at])), f = sigmoid((T)ax_load(gx[at + H]) + (T)ax_load(gh[at + H]));
-    const T g = tangent((T)ax_load(gx[at + 2 * H]) + (T)ax_load(gh[at + 2 * H])), o = sigmoid((T)ax_load(gx[at + 3 * H]) + (T)ax_load(gh[at + 3 * H]));
+    const T i = sigmoid((T)ax_load(gx[at]) + (T)ax_load(gh[at])),
+            f = sigmoid((T)ax_load(gx[at + H]) + (T)ax_load(gh[at + H]));
+    const T g = tangent((T)ax_load(gx[at + 2 * H]) + (T)ax_load(gh[at + 2 * H])),
+            o = sigmoid((T)ax_load(gx[at + 3 * H]) + (T)ax_load(gh[at + 3 * H]));
     const T c = f * (T)ax_load(before[p]) + i * g;
     gates[at] = ax_store<S>(i);
     gates[at + H] = ax_store<S>(f);
@@ -33,13 +38,16 @@ static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh
 }
 
 template <class S, class G>
-static __global__ void lstm_back(int64_t n, int64_t H, const S *gates, const S *before, const S *now, const S *gy, const G *dh, const G *dc_in, G *dc, S *d)
+static __global__ void lstm_back(int64_t n, int64_t H, const S *gates, const S *before, const S *now,
+                                 const S *gy, const G *dh, const G *dc_in, G *dc, S *d)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t at = p / H * 4 * H + p % H;
-    const T i = ax_load(gates[at]), f = ax_load(gates[at + H]), g = ax_load(gates[at + 2 * H]), o = ax_load(gates[at + 3 * H]), t = tangent((T)ax_load(now[p]));
-    const T e = (dh ? (T)ax_load(dh[p]) : (T)0) + (gy ? (T)ax_load(gy[p]) : (T)0), s = (dc_in ? (T)ax_load(dc_in[p]) : (T)0) + e * o * (1 - t * t);
+    const T i = ax_load(gates[at]), f = ax_load(gates[at + H]), g = ax_load(gates[at + 2 * H]),
+            o = ax_load(gates[at + 3 * H]), t = tangent((T)ax_load(now[p]));
+    const T e = (dh ? (T)ax_load(dh[p]) : (T)0) + (gy ? (T)ax_load(gy[p]) : (T)0),
+            s = (dc_in ? (T)ax_load(dc_in[p]) : (T)0) + e * o * (1 - t * t);
     d[at] = ax_store<S>(s * g * (i * (1 - i)));
     d[at + H] = ax_store<S>(s * (T)ax_load(before[p]) * (f * (1 - f)));
     d[at + 2 * H] = ax_store<S>(s * i * (1 - g * g));
@@ -48,12 +56,15 @@ static __global__ void lstm_back(int64_t n, int64_t H, const S *gates, const S *
   }
 }
 
-template <class S, class G> static __global__ void gru_cells(int64_t n, int64_t H, const S *gx, const G *gh, const S *before, S *h, S *gates)
+template <class S, class G>
+static __global__ void gru_cells(int64_t n, int64_t H, const S *gx, const G *gh, const S *before, S *h,
+                                 S *gates)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
-    const T r = sigmoid((T)ax_load(gx[x]) + (T)ax_load(gh[x])), z = sigmoid((T)ax_load(gx[x + H]) + (T)ax_load(gh[x + H])), m = (T)ax_load(gh[x + 2 * H]);
+    const T r = sigmoid((T)ax_load(gx[x]) + (T)ax_load(gh[x])),
+            z = sigmoid((T)ax_load(gx[x + H]) + (T)ax_load(gh[x + H])), m = (T)ax_load(gh[x + 2 * H]);
     const T c = tangent((T)ax_load(gx[x + 2 * H]) + r * m);
     gates[at] = ax_store<S>(r);
     gates[at + H] = ax_store<S>(z);
@@ -64,14 +75,17 @@ template <class S, class G> static __global__ void gru_cells(int64_t n, int64_t 
 }
 
 template <class S, class G>
-static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *before, const S *gy, const G *dh_in, G *dh, S *dgx, S *dgh)
+static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *before, const S *gy,
+                                const G *dh_in, G *dh, S *dgx, S *dgh)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
-    const T r = ax_load(gates[at]), z = ax_load(gates[at + H]), c = ax_load(gates[at + 2 * H]), m = ax_load(gates[at + 3 * H]);
+    const T r = ax_load(gates[at]), z = ax_load(gates[at + H]), c = ax_load(gates[at + 2 * H]),
+            m = ax_load(gates[at + 3 * H]);
     const T e = (dh_in ? (T)ax_load(dh_in[p]) : (T)0) + (gy ? (T)ax_load(gy[p]) : (T)0);
-    const T dn = e * (1 - z) * (1 - c * c), dr = dn * m * (r * (1 - r)), dz = e * ((T)ax_load(before[p]) - c) * (z * (1 - z));
+    const T dn = e * (1 - z) * (1 - c * c), dr = dn * m * (r * (1 - r)),
+            dz = e * ((T)ax_load(before[p]) - c) * (z * (1 - z));
     dgx[x] = dgh[x] = ax_store<S>(dr);
     dgx[x + H] = dgh[x + H] = ax_store<S>(dz);
     dgx[x + 2 * H] = ax_store<S>(dn);
@@ -80,7 +94,8 @@ static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *b
   }
 }
 
-template <class S, class G> static __global__ void rnn_cells(int64_t n, const S *x, const G *part, S *h, bool relu)
+template <class S, class G>
+static __global__ void rnn_cells(int64_t n, const S *x, const G *part, S *h, bool relu)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
@@ -88,7 +103,8 @@ template <class S, class G> static __global__ void rnn_cells(int64_t n, const S 
     h[p] = ax_store<S>(relu ? (v < 0 ? (T)0 : v) : tangent(v));
   }
 }
-template <class S, class G> static __global__ void rnn_back(int64_t n, const S *y, const S *gy, const G *dh, S *d, bool relu)
+template <class S, class G>
+static __global__ void rnn_back(int64_t n, const S *y, const S *gy, const G *dh, S *d, bool relu)
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
@@ -99,7 +115,8 @@ template <class S, class G> static __global__ void rnn_back(int64_t n, const S *
 
 template <class To, class From> static __global__ void convert(To *to, const From *from, int64_t n)
 {
-  for (int64_t p = AX_FIRST; p < n; p += AX_STEP) to[p] = ax_store<To>(from ? (compute<To>)ax_load(from[p]) : (compute<To>)0);
+  for (int64_t p = AX_FIRST; p < n; p += AX_STEP)
+    to[p] = ax_store<To>(from ? (compute<To>)ax_load(from[p]) : (compute<To>)0);
 }
 template <class To, class From> static ax_status run_convert(ax_device d, To *to, const From *from, int64_t n)
 {
@@ -117,8 +134,9 @@ AX_CUDA_KERNEL(_lstm_gates)
   if (c0->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_cells<S, S>, c0->numel / H, H, (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
-                     (const S *)data<S>(c0), data<S>(call->out[1]), data<S>(call->out[0]), data<S>(call->out[2]), (S *)NULL);
+    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_cells<S, S>, c0->numel / H, H,
+                     (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]), (const S *)data<S>(c0),
+                     data<S>(call->out[1]), data<S>(call->out[0]), data<S>(call->out[2]), (S *)NULL);
   });
 }
 
@@ -130,8 +148,10 @@ AX_CUDA_KERNEL(_lstm_gates_backward)
   if (c0->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_back<S, S>, c0->numel / H, H, (const S *)data<S>(call->in[2]), (const S *)data<S>(c0),
-                     (const S *)data<S>(call->in[4]), (const S *)NULL, (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]), data<S>(call->out[1]), data<S>(call->out[0]));
+    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_back<S, S>, c0->numel / H, H,
+                     (const S *)data<S>(call->in[2]), (const S *)data<S>(c0), (const S *)data<S>(call->in[4]),
+                     (const S *)NULL, (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
+                     data<S>(call->out[1]), data<S>(call->out[0]));
   });
 }
 
@@ -143,8 +163,9 @@ AX_CUDA_KERNEL(_gru_gates)
   if (h0->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_cells<S, S>, h0->numel / H, H, (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
-                     (const S *)data<S>(h0), data<S>(call->out[0]), data<S>(call->out[1]));
+    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_cells<S, S>, h0->numel / H, H,
+                     (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]), (const S *)data<S>(h0),
+                     data<S>(call->out[0]), data<S>(call->out[1]));
   });
 }
 
@@ -156,23 +177,30 @@ AX_CUDA_KERNEL(_gru_gates_backward)
   if (h0->numel == 0) return AX_OK;
   return ax_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_back<S, S>, h0->numel / H, H, (const S *)data<S>(call->in[1]), (const S *)data<S>(h0),
-                     (const S *)NULL, (const S *)data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]), data<S>(call->out[1]));
+    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_back<S, S>, h0->numel / H, H,
+                     (const S *)data<S>(call->in[1]), (const S *)data<S>(h0), (const S *)NULL,
+                     (const S *)data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]),
+                     data<S>(call->out[1]));
   });
 }
 
 /* ---- layers */
 
 struct sequence {
-  int64_t steps, rows, batch, hidden, gates; /* rows of all steps; of the first one; widths of the state and of the gates */
-  std::vector<int64_t> sizes;                /* sequences in each step; empty: always `batch` */
+  /* rows of all steps; of the first one; widths of the state and of the gates */
+  int64_t steps, rows, batch, hidden, gates;
+  std::vector<int64_t> sizes; /* sequences in each step; empty: always `batch` */
   bool reverse;
 };
 
-static int64_t size_at(const sequence &s, int64_t t) { return s.sizes.empty() ? s.batch : s.sizes[(size_t)t]; }
+static int64_t size_at(const sequence &s, int64_t t)
+{
+  return s.sizes.empty() ? s.batch : s.sizes[(size_t)t];
+}
 
 /* x: something that lies as y does. */
-static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w, const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
+static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
+                                const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
   const char *name = ax_ops[call->op].name;
   int64_t sum = 0;
@@ -184,22 +212,36 @@ static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const a
   }
   s->steps = sizes->shape[0];
   s->sizes.resize((size_t)s->steps);
-  if (reverse) return ax_fail(AX_EINVAL, "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
-  const ax_status st = sizes->device.kind == AX_CPU ? AX_OK : ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, s->sizes.data(), sizes->device, ax_data(sizes), s->sizes.size() * sizeof(int64_t));
+  if (reverse)
+    return ax_fail(
+        AX_EINVAL,
+        "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
+  const ax_status st = sizes->device.kind == AX_CPU
+                           ? AX_OK
+                           : ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, s->sizes.data(), sizes->device,
+                                                 ax_data(sizes), s->sizes.size() * sizeof(int64_t));
   if (st != AX_OK) return st;
-  if (sizes->device.kind == AX_CPU) memcpy(s->sizes.data(), ax_data(sizes), s->sizes.size() * sizeof(int64_t));
+  if (sizes->device.kind == AX_CPU)
+    memcpy(s->sizes.data(), ax_data(sizes), s->sizes.size() * sizeof(int64_t));
   for (int64_t t = 0; t < s->steps; t++) {
     const int64_t here = s->sizes[(size_t)t];
     if (here < 1 || here > (t ? s->sizes[(size_t)t - 1] : s->batch) || (t == 0 && here != s->batch))
-      return ax_fail(AX_EINVAL, "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name, (long long)s->batch, (long long)t + 1, (long long)here);
+      return ax_fail(AX_EINVAL,
+                     "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name,
+                     (long long)s->batch, (long long)t + 1, (long long)here);
     sum += here;
   }
-  if (sum != s->rows) return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum, (long long)s->rows);
+  if (sum != s->rows)
+    return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum,
+                   (long long)s->rows);
   return AX_OK;
 }
 
 /* A walk over the steps, in order or backward. */
-struct walk { int64_t t, at, n, former; }; /* step, its first row, its rows; the first row of the one before in time, -1: none */
+/* step, its first row, its rows; the first row of the one before in time, -1: none */
+struct walk {
+  int64_t t, at, n, former;
+};
 
 static bool walk_next(const sequence &s, bool backward, walk *w)
 {
@@ -220,11 +262,17 @@ static bool walk_next(const sequence &s, bool backward, walk *w)
 }
 
 template <class T> struct dtype_of;
-template <> struct dtype_of<float> { static const ax_dtype value = AX_F32; };
-template <> struct dtype_of<double> { static const ax_dtype value = AX_F64; };
+template <> struct dtype_of<float> {
+  static const ax_dtype value = AX_F32;
+};
+template <> struct dtype_of<double> {
+  static const ax_dtype value = AX_F64;
+};
 
 /* to (n, gates) = h (n, H) w^T + bias */
-template <class S> static ax_status times_weight(const ax_call *call, const sequence &s, int64_t n, const S *h, const ax_tensor *w, const compute<S> *bias, compute<S> *to)
+template <class S>
+static ax_status times_weight(const ax_call *call, const sequence &s, int64_t n, const S *h,
+                              const ax_tensor *w, const compute<S> *bias, compute<S> *to)
 {
   ax_gemm g = {};
   g.dtype = w->dtype, g.out = dtype_of<compute<S>>::value, g.batch = 1;
@@ -235,7 +283,9 @@ template <class S> static ax_status times_weight(const ax_call *call, const sequ
 }
 
 /* to (n, H) = dg (n, gates) w, or += */
-template <class S> static ax_status times_transposed(const ax_call *call, const sequence &s, int64_t n, const S *dg, const ax_tensor *w, bool add, compute<S> *to)
+template <class S>
+static ax_status times_transposed(const ax_call *call, const sequence &s, int64_t n, const S *dg,
+                                  const ax_tensor *w, bool add, compute<S> *to)
 {
   ax_gemm g = {};
   g.dtype = w->dtype, g.out = dtype_of<compute<S>>::value, g.batch = 1;
@@ -251,8 +301,14 @@ template <class T> struct room {
   T *p;
   size_t bytes;
   ax_status st;
-  room(ax_device device, int64_t n) : d(device), p(NULL), bytes((size_t)(n ? n : 1) * sizeof(T)) { st = ax_cuda_take(d, bytes, (void **)&p); }
-  ~room() { if (p) ax_cuda_give(d, p, bytes); }
+  room(ax_device device, int64_t n) : d(device), p(NULL), bytes((size_t)(n ? n : 1) * sizeof(T))
+  {
+    st = ax_cuda_take(d, bytes, (void **)&p);
+  }
+  ~room()
+  {
+    if (p) ax_cuda_give(d, p, bytes);
+  }
 };
 
 static const ax_tensor *sizes_of(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
@@ -270,14 +326,17 @@ AX_CUDA_KERNEL(lstm_layer)
     typedef compute<S> T;
     S *y = data<S>(call->out[0]), *gates = data<S>(call->out[2]), *all_c = gates + s.rows * 4 * H;
     const S *x = data<S>(gx), *h = data<S>(h0);
-    room<T> part(d, s.batch * 4 * H), c(d, s.batch * H); /* a sequence that has ended leaves its last state in c */
+    /* a sequence that has ended leaves its last state in c */
+    room<T> part(d, s.batch * 4 * H), c(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (part.st != AX_OK || c.st != AX_OK) return AX_ENOMEM;
     st = run_convert<T, S>(d, c.p, data<S>(c0), s.batch * H);
     while (st == AX_OK && walk_next(s, false, &k)) {
       if (k.n == 0 || H == 0) continue;
-      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK) break;
-      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H, x + k.at * 4 * H, (const T *)part.p, (const T *)c.p, c.p, y + k.at * H, gates + k.at * 4 * H,
+      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
+        break;
+      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H, x + k.at * 4 * H,
+                     (const T *)part.p, (const T *)c.p, c.p, y + k.at * H, gates + k.at * 4 * H,
                      all_c + k.at * H);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)c.p, s.batch * H) : st;
@@ -286,7 +345,8 @@ AX_CUDA_KERNEL(lstm_layer)
 
 AX_CUDA_KERNEL(_lstm_layer_backward)
 {
-  const ax_tensor *gy = call->in[0], *gc = call->in[1], *saved = call->in[2], *c0 = call->in[3], *w = call->in[4];
+  const ax_tensor *gy = call->in[0], *gc = call->in[1], *saved = call->in[2], *c0 = call->in[3],
+                  *w = call->in[4];
   const int64_t H = w->shape[1];
   const ax_device d = w->device;
   sequence s;
@@ -304,8 +364,9 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
     if (st == AX_OK) st = run_convert<T, S>(d, dc.p, data<S>(gc), s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H, gates + k.at * 4 * H, k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H,
-                     g ? g + k.at * H : NULL, (const T *)dh.p, (const T *)dc.p, dc.p, dg + k.at * 4 * H);
+      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H, gates + k.at * 4 * H,
+                     k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H, g ? g + k.at * H : NULL,
+                     (const T *)dh.p, (const T *)dc.p, dc.p, dg + k.at * 4 * H);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * 4 * H, w, false, dh.p);
     }
     if (st == AX_OK) st = run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H);
@@ -334,7 +395,8 @@ AX_CUDA_KERNEL(gru_layer)
       if (k.n == 0 || H == 0) continue;
       const S *before = k.former < 0 ? h : y + k.former * H;
       if ((st = times_weight<S>(call, s, k.n, before, w, bias ? wide.p : (T *)NULL, part.p)) != AX_OK) break;
-      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H, x + k.at * 3 * H, (const T *)part.p, before, y + k.at * H, gates + k.at * 4 * H);
+      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H, x + k.at * 3 * H,
+                     (const T *)part.p, before, y + k.at * H, gates + k.at * 4 * H);
     }
     return st;
   });
@@ -342,7 +404,8 @@ AX_CUDA_KERNEL(gru_layer)
 
 AX_CUDA_KERNEL(_gru_layer_backward)
 {
-  const ax_tensor *gy = call->in[0], *saved = call->in[1], *out = call->in[2], *h0 = call->in[3], *w = call->in[4];
+  const ax_tensor *gy = call->in[0], *saved = call->in[1], *out = call->in[2], *h0 = call->in[3],
+                  *w = call->in[4];
   const int64_t H = w->shape[1];
   const ax_device d = w->device;
   sequence s;
@@ -359,7 +422,8 @@ AX_CUDA_KERNEL(_gru_layer_backward)
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H, gates + k.at * 4 * H, k.former < 0 ? h : y + k.former * H, g + k.at * H, (const T *)dh.p, dh.p,
+      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H, gates + k.at * 4 * H,
+                     k.former < 0 ? h : y + k.former * H, g + k.at * H, (const T *)dh.p, dh.p,
                      dgx + k.at * 3 * H, dgh + k.at * 3 * H);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dgh + k.at * 3 * H, w, true, dh.p);
     }
@@ -386,8 +450,10 @@ AX_CUDA_KERNEL(rnn_layer)
     if (part.st != AX_OK) return part.st;
     while (st == AX_OK && walk_next(s, false, &k)) {
       if (k.n == 0 || H == 0) continue;
-      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK) break;
-      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_cells<S, T>, k.n * H, x + k.at * H, (const T *)part.p, y + k.at * H, relu);
+      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
+        break;
+      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_cells<S, T>, k.n * H, x + k.at * H,
+                     (const T *)part.p, y + k.at * H, relu);
     }
     return st;
   });
@@ -413,7 +479,8 @@ AX_CUDA_KERNEL(_rnn_layer_backward)
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H, g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
+      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H,
+                     g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * H, w, false, dh.p);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H) : st;
@@ -432,7 +499,9 @@ AX_CUDA_KERNEL(_rnn_before)
   if (st == AX_OK) st = ax_cuda_use(y->device, &stream);
   while (st == AX_OK && walk_next(s, false, &k))
     if (k.n * row > 0)
-      st = ax_cuda_status("rnn", cudaMemcpyAsync((char *)ax_data(call->out[0]) + k.at * row, k.former < 0 ? (char *)ax_data(h) : (char *)ax_data(y) + k.former * row, (size_t)(k.n * row),
-                                                 cudaMemcpyDeviceToDevice, stream));
+      st = ax_cuda_status("rnn", cudaMemcpyAsync((char *)ax_data(call->out[0]) + k.at * row,
+                                                 k.former < 0 ? (char *)ax_data(h)
+                                                              : (char *)ax_data(y) + k.former * row,
+                                                 (size_t)(k.n * row), cudaMemcpyDeviceToDevice, stream));
   return st;
 }

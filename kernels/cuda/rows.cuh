@@ -1,4 +1,5 @@
-/* Rows of memory: a warp for a short one, a block for a long one, elements in runs of 16 bytes where rows are aligned for that. */
+/* Rows of memory: a warp for a short one, a block for a long one, elements in runs of 16 bytes
+ * where rows are aligned for that. */
 #ifndef AX_CUDA_ROWS_H
 #define AX_CUDA_ROWS_H
 
@@ -6,15 +7,19 @@
 
 enum { AX_SHORT_ROW = 1024, AX_WARP_ROWS = 4 }; /* rows of a block when each has a warp */
 
-template <class S, int V> struct alignas(sizeof(S) * V) ax_pack { S v[V]; };
+template <class S, int V> struct alignas(sizeof(S) * V) ax_pack {
+  S v[V];
+};
 
 /* Elements i .. i + V - 1, as they are computed with; and back. */
-template <int V, class S> static __device__ __forceinline__ void ax_get(const S *x, int64_t i, compute<S> (&v)[V])
+template <int V, class S>
+static __device__ __forceinline__ void ax_get(const S *x, int64_t i, compute<S> (&v)[V])
 {
   const ax_pack<S, V> pack = *(const ax_pack<S, V> *)(x + i);
   for (int j = 0; j < V; j++) v[j] = ax_load(pack.v[j]);
 }
-template <int V, class S> static __device__ __forceinline__ void ax_put(S *x, int64_t i, const compute<S> (&v)[V])
+template <int V, class S>
+static __device__ __forceinline__ void ax_put(S *x, int64_t i, const compute<S> (&v)[V])
 {
   ax_pack<S, V> pack;
   for (int j = 0; j < V; j++) pack.v[j] = ax_store<S>(v[j]);
@@ -25,24 +30,42 @@ template <int V, class S> static __device__ __forceinline__ void ax_put(S *x, in
 template <bool WIDE> struct ax_team {
   static __device__ __forceinline__ int rank() { return WIDE ? (int)threadIdx.x : (int)(threadIdx.x % 32); }
   static __device__ __forceinline__ int size() { return WIDE ? (int)blockDim.x : 32; }
-  static __device__ __forceinline__ int64_t first_row() { return WIDE ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
-  static __device__ __forceinline__ int64_t row_step() { return WIDE ? (int64_t)gridDim.x : (int64_t)gridDim.x * (blockDim.x / 32); }
+  static __device__ __forceinline__ int64_t first_row()
+  {
+    return WIDE ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  }
+  static __device__ __forceinline__ int64_t row_step()
+  {
+    return WIDE ? (int64_t)gridDim.x : (int64_t)gridDim.x * (blockDim.x / 32);
+  }
   /* The combination of all values, in every thread.  `shared`: 32 places, used by blocks. */
   template <class T, class F> static __device__ __forceinline__ T join(T v, F combine, T *shared)
   {
     if (WIDE) return ax_block_reduce(v, combine, shared);
     return ax_warp_reduce(v, combine);
   }
-  template <class T> static __device__ __forceinline__ T sum(T v, T *shared) { return join(v, [](T a, T b) { return a + b; }, shared); }
-  template <class T> static __device__ __forceinline__ T most(T v, T *shared) { return join(v, [](T a, T b) { return a > b ? a : b; }, shared); }
+  template <class T> static __device__ __forceinline__ T sum(T v, T *shared)
+  {
+    return join(
+        v, [](T a, T b) { return a + b; }, shared);
+  }
+  template <class T> static __device__ __forceinline__ T most(T v, T *shared)
+  {
+    return join(
+        v, [](T a, T b) { return a > b ? a : b; }, shared);
+  }
 };
 
-/* Threads of a block that has a row of n elements to itself: they follow from n alone, and with them the order of its sums.  At most 512:
- * 1024 would leave each 64 registers, and kernels in float64 take more. */
+/* Threads of a block that has a row of n elements to itself: they follow from n alone, and with
+ * them the order of its sums.  At most 512: 1024 would leave each 64 registers, and kernels in
+ * float64 take more. */
 static inline int ax_row_threads(int64_t n) { return n <= 4096 ? 256 : 512; }
 
-/* Calls f(V, WIDE) as types with their `value` for rows of n elements of size `item` whose starts are all aligned like `address`, the OR of addresses. */
-template <int N> struct ax_int { static const int value = N; };
+/* Calls f(V, WIDE) as types with their `value` for rows of n elements of size `item` whose starts
+ * are all aligned like `address`, the OR of addresses. */
+template <int N> struct ax_int {
+  static const int value = N;
+};
 template <class S, class F> static ax_status ax_with_rows(int64_t n, uintptr_t address, F f)
 {
   constexpr int V = 16 / (int)sizeof(S);
@@ -54,14 +77,19 @@ template <class S, class F> static ax_status ax_with_rows(int64_t n, uintptr_t a
 
 /* Launches a kernel that gives every row of n elements a team. */
 template <class... P, class... A>
-static ax_status ax_launch_rows(const char *what, ax_device d, int64_t rows, int64_t n, void (*kernel)(P...), A... arguments)
+static ax_status ax_launch_rows(const char *what, ax_device d, int64_t rows, int64_t n, void (*kernel)(P...),
+                                A... arguments)
 {
-  const int64_t blocks = n > AX_SHORT_ROW ? rows : (rows + AX_WARP_ROWS - 1) / AX_WARP_ROWS, most = (int64_t)ax_cuda_multiprocessors(d.index) * 64;
-  return ax_launch(what, d, (unsigned)(blocks < most ? blocks : most), n > AX_SHORT_ROW ? ax_row_threads(n) : 32 * AX_WARP_ROWS, kernel, arguments...);
+  const int64_t blocks = n > AX_SHORT_ROW ? rows : (rows + AX_WARP_ROWS - 1) / AX_WARP_ROWS,
+                most = (int64_t)ax_cuda_multiprocessors(d.index) * 64;
+  return ax_launch(what, d, (unsigned)(blocks < most ? blocks : most),
+                   n > AX_SHORT_ROW ? ax_row_threads(n) : 32 * AX_WARP_ROWS, kernel, arguments...);
 }
 
-/* ---- rows whose starts may lie anywhere, such as those of 50,257 half-precision classes: single elements up to the first address that is a
- * multiple of 16, then packs, then the rest.  Rows that are walked together lie equally far from such an address. */
+/* ---- rows whose starts may lie anywhere, such as those of 50,257 half-precision classes: single
+ * elements up to the first address that is a
+ * multiple of 16, then packs, then the rest.  Rows that are walked together lie equally far from
+ * such an address. */
 
 /* Do all rows lie alike?  `apart`: the OR of the addresses' differences (by ^). */
 template <class S, class F> static ax_status ax_with_any_rows(int64_t n, uintptr_t apart, F f)
@@ -72,8 +100,10 @@ template <class S, class F> static ax_status ax_with_any_rows(int64_t n, uintptr
   return alike ? f(ax_int<V>(), ax_int<0>()) : f(ax_int<1>(), ax_int<0>());
 }
 
-/* Calls f(i, ax_int<W>()) for elements i .. i + W - 1 of a row that starts at `from`, until the team has been through all n. */
-template <int V, class TEAM, class S, class F> static __device__ __forceinline__ void ax_walk(const S *from, int64_t n, F f)
+/* Calls f(i, ax_int<W>()) for elements i .. i + W - 1 of a row that starts at `from`, until the
+ * team has been through all n. */
+template <int V, class TEAM, class S, class F>
+static __device__ __forceinline__ void ax_walk(const S *from, int64_t n, F f)
 {
   const int rank = TEAM::rank(), size = TEAM::size();
   if (V == 1) {
@@ -88,7 +118,10 @@ template <int V, class TEAM, class S, class F> static __device__ __forceinline__
 }
 
 /* The sum of terms exp(x - top) while top rises: begins with top -infinity and sum 0. */
-static __device__ __forceinline__ float ax_term(float x, float top) { return ax_exp2_part((x - top) * AX_LOG2E); }
+static __device__ __forceinline__ float ax_term(float x, float top)
+{
+  return ax_exp2_part((x - top) * AX_LOG2E);
+}
 static __device__ __forceinline__ double ax_term(double x, double top) { return exp(x - top); }
 static __device__ __forceinline__ float ax_row_log(float x) { return ax_log_f32(x); }
 static __device__ __forceinline__ double ax_row_log(double x) { return log(x); }

@@ -1,8 +1,13 @@
-/* cumsum along a dim, forward and (for its gradient) from the end.  Floats add in float64, integers in int64, which wraps around. */
+/* cumsum along a dim, forward and (for its gradient) from the end.  Floats add in float64, integers
+ * in int64, which wraps around. */
 #include "scan.cuh"
 
-template <class S> struct summed { typedef double type; };
-template <> struct summed<int64_t> { typedef uint64_t type; };
+template <class S> struct summed {
+  typedef double type;
+};
+template <> struct summed<int64_t> {
+  typedef uint64_t type;
+};
 
 /* Lines of an (outer, n, inner) tensor. */
 template <class S> struct along {
@@ -16,7 +21,10 @@ template <class S> struct along {
     return line / inner * n * inner + (from_end ? n - 1 - i : i) * inner + line % inner;
   }
   __device__ __forceinline__ T load(int64_t line, int64_t i) const { return (T)ax_load(x[at(line, i)]); }
-  __device__ __forceinline__ void store(int64_t line, int64_t i, T up_to, T) const { y[at(line, i)] = ax_store<S>(up_to); }
+  __device__ __forceinline__ void store(int64_t line, int64_t i, T up_to, T) const
+  {
+    y[at(line, i)] = ax_store<S>(up_to);
+  }
 };
 
 /* Many lines side by side: a thread for each. */
@@ -41,7 +49,8 @@ template <class S> static ax_status run(const ax_call *call, bool from_end)
   along<S> f = { (const S *)ax_data(x), (S *)ax_data(y), x->ndim ? x->shape[dim] : 1, 1, from_end };
   for (int d = (int)dim + 1; d < x->ndim; d++) f.inner *= x->shape[d];
   const int64_t lines = y->numel / f.n;
-  if (f.inner > 1 && lines >= MANY) return ax_launch("cumsum", y->device, ax_blocks(lines, 128, y->device.index), 128, columns<S>, f, lines);
+  if (f.inner > 1 && lines >= MANY)
+    return ax_launch("cumsum", y->device, ax_blocks(lines, 128, y->device.index), 128, columns<S>, f, lines);
   return ax_scan<typename along<S>::T>("cumsum", y->device, lines, f.n, f);
 }
 
@@ -49,7 +58,8 @@ static ax_status scan(const ax_call *call, bool from_end)
 {
   if (call->out[0]->numel == 0) return AX_OK;
   if (call->out[0]->dtype == AX_I64) return run<int64_t>(call, from_end);
-  return ax_with_float(call->op, (ax_dtype)call->out[0]->dtype, [&](auto tag) { return run<AX_TYPE_OF(tag)>(call, from_end); });
+  return ax_with_float(call->op, (ax_dtype)call->out[0]->dtype,
+                       [&](auto tag) { return run<AX_TYPE_OF(tag)>(call, from_end); });
 }
 
 AX_CUDA_KERNEL(cumsum) { return scan(call, false); }

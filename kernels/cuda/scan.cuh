@@ -1,5 +1,5 @@
-/* Running sums along lines of any length: chunks of fixed size add up, one block for each line adds up the chunks, and every chunk
- * runs again from where the ones before it ended. */
+/* Running sums along lines of any length: chunks of fixed size add up, one block for each line adds
+ * up the chunks, and every chunk runs again from where the ones before it ended. */
 #ifndef AX_CUDA_SCAN_H
 #define AX_CUDA_SCAN_H
 
@@ -27,15 +27,19 @@ template <class T> static __device__ __forceinline__ T ax_block_scan(T v, T *sha
   return before + v;
 }
 
-/* F: `T load(line, i)`, and `void store(line, i, T up_to, T own)` with the sum of elements 0 .. i. */
-template <class T, class F> static __global__ void ax_scan_sums(F f, int64_t lines, int64_t n, int64_t chunks, T *sums)
+/* F: `T load(line, i)`, and `void store(line, i, T up_to, T own)` with the sum of elements 0 ..
+ * i. */
+template <class T, class F>
+static __global__ void ax_scan_sums(F f, int64_t lines, int64_t n, int64_t chunks, T *sums)
 {
   __shared__ T shared[32];
   for (int64_t b = blockIdx.x; b < lines * chunks; b += gridDim.x) {
-    const int64_t line = b / chunks, lo = b % chunks * AX_SCAN_CHUNK, hi = lo + AX_SCAN_CHUNK < n ? lo + AX_SCAN_CHUNK : n;
+    const int64_t line = b / chunks, lo = b % chunks * AX_SCAN_CHUNK,
+                  hi = lo + AX_SCAN_CHUNK < n ? lo + AX_SCAN_CHUNK : n;
     T sum = 0;
     for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) sum += f.load(line, i);
-    sum = ax_block_reduce(sum, [](T a, T b) { return a + b; }, shared);
+    sum = ax_block_reduce(
+        sum, [](T a, T b) { return a + b; }, shared);
     if (threadIdx.x == 0) sums[b] = sum;
   }
 }
@@ -55,11 +59,13 @@ template <class T> static __global__ void ax_scan_chunks(T *sums, int64_t lines,
   }
 }
 
-template <class T, class F> static __global__ void ax_scan_apply(F f, int64_t lines, int64_t n, int64_t chunks, const T *sums)
+template <class T, class F>
+static __global__ void ax_scan_apply(F f, int64_t lines, int64_t n, int64_t chunks, const T *sums)
 {
   __shared__ T shared[32];
   for (int64_t b = blockIdx.x; b < lines * chunks; b += gridDim.x) {
-    const int64_t line = b / chunks, lo = b % chunks * AX_SCAN_CHUNK, hi = lo + AX_SCAN_CHUNK < n ? lo + AX_SCAN_CHUNK : n;
+    const int64_t line = b / chunks, lo = b % chunks * AX_SCAN_CHUNK,
+                  hi = lo + AX_SCAN_CHUNK < n ? lo + AX_SCAN_CHUNK : n;
     T carry = sums ? sums[b] : (T)0, total;
     for (int64_t at = lo; at < hi; at += blockDim.x) {
       const int64_t i = at + threadIdx.x;
@@ -70,9 +76,11 @@ template <class T, class F> static __global__ void ax_scan_apply(F f, int64_t li
   }
 }
 
-template <class T, class F> static ax_status ax_scan(const char *what, ax_device d, int64_t lines, int64_t n, F f)
+template <class T, class F>
+static ax_status ax_scan(const char *what, ax_device d, int64_t lines, int64_t n, F f)
 {
-  const int64_t chunks = (n + AX_SCAN_CHUNK - 1) / AX_SCAN_CHUNK, all = lines * chunks, most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
+  const int64_t chunks = (n + AX_SCAN_CHUNK - 1) / AX_SCAN_CHUNK, all = lines * chunks,
+                most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
   const unsigned blocks = (unsigned)(all < most ? all : most);
   const size_t bytes = (size_t)all * sizeof(T);
   const int threads = n <= 32 ? 32 : n <= 64 ? 64 : AX_SCAN_THREADS;
@@ -83,9 +91,12 @@ template <class T, class F> static ax_status ax_scan(const char *what, ax_device
   if (chunks > 1) {
     if ((st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
     st = ax_launch(what, d, blocks, threads, ax_scan_sums<T, F>, f, lines, n, chunks, sums);
-    if (st == AX_OK) st = ax_launch(what, d, (unsigned)(lines < most ? lines : most), chunks < 1024 ? 128 : 1024, ax_scan_chunks<T>, sums, lines, chunks);
+    if (st == AX_OK)
+      st = ax_launch(what, d, (unsigned)(lines < most ? lines : most), chunks < 1024 ? 128 : 1024,
+                     ax_scan_chunks<T>, sums, lines, chunks);
   }
-  if (st == AX_OK) st = ax_launch(what, d, blocks, threads, ax_scan_apply<T, F>, f, lines, n, chunks, (const T *)sums);
+  if (st == AX_OK)
+    st = ax_launch(what, d, blocks, threads, ax_scan_apply<T, F>, f, lines, n, chunks, (const T *)sums);
   if (sums) ax_cuda_give(d, sums, bytes);
   return st;
 }

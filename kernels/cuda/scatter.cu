@@ -1,28 +1,40 @@
-/* Writing at positions: scatter, scatter_add, index_add, index_copy, index_fill, and the gradients of index_select, gather and embedding.
+/* Writing at positions: scatter, scatter_add, index_add, index_copy, index_fill, and the gradients
+ * of index_select, gather and embedding.
  *
- * Two threads never write the same element, and what is added to one is added in the order of the index, as on the CPU.  Where an index
- * stands for whole slices it is sorted, and whoever finds the first of equal ones does them all.  Where each element has its own index,
- * a thread has a line along dim when there are many lines; else the places written to are sorted. */
+ * Two threads never write the same element, and what is added to one is added in the order of the
+ * index, as on the CPU.  Where an index stands for whole slices it is sorted, and whoever finds the
+ * first of equal ones does them all.  Where each element has its own index, a thread has a line
+ * along dim when there are many lines; else the places written to are sorted. */
 #include "order.cuh"
 
 AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
 
 struct walk {
   int op, ndim, dim;
-  int64_t numel, shape[AX_MAX_DIMS];                            /* of the index, spread over slices where it has one dim */
-  int64_t step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS]; /* in elements; s is the other side */
-  int64_t size, end;                                            /* of dim in x; elements of x */
+  /* of the index, spread over slices where it has one dim */
+  int64_t numel, shape[AX_MAX_DIMS];
+  /* in elements; s is the other side */
+  int64_t step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS];
+  int64_t size, end; /* of dim in x; elements of x */
   const int64_t *index;
-  int64_t skip;                                                 /* a position that is left alone; -1: none */
+  int64_t skip; /* a position that is left alone; -1: none */
   double alpha;
   ax_fault *fault;
 };
 
 /* Sums of integers wrap around in the type they have when they are unsigned. */
-template <class S> struct summed { typedef compute<S> type; };
-template <> struct summed<int64_t> { typedef uint64_t type; };
-template <> struct summed<int32_t> { typedef uint32_t type; };
-template <> struct summed<uint8_t> { typedef uint32_t type; };
+template <class S> struct summed {
+  typedef compute<S> type;
+};
+template <> struct summed<int64_t> {
+  typedef uint64_t type;
+};
+template <> struct summed<int32_t> {
+  typedef uint32_t type;
+};
+template <> struct summed<uint8_t> {
+  typedef uint32_t type;
+};
 
 /* What happens to an element of x. */
 template <class S> struct adding {
@@ -38,12 +50,16 @@ template <class S> struct setting {
   const S *s; /* NULL: the number */
   S number, last;
   __device__ __forceinline__ void begin(const S *) { last = number; }
-  __device__ __forceinline__ void next(int64_t at) { if (s) last = s[at]; }
+  __device__ __forceinline__ void next(int64_t at)
+  {
+    if (s) last = s[at];
+  }
   __device__ __forceinline__ void end(S *x) { *x = last; }
 };
 
 /* Offsets of item p, without the part of dim; returns the coordinate along dim. */
-static __device__ __forceinline__ int64_t place_of(const walk &w, int64_t p, int64_t *x, int64_t *i, int64_t *s)
+static __device__ __forceinline__ int64_t place_of(const walk &w, int64_t p, int64_t *x, int64_t *i,
+                                                   int64_t *s)
 {
   int64_t along = 0;
   *x = *i = *s = 0;
@@ -74,11 +90,13 @@ template <class K> static __global__ void slice_keys(walk w, int64_t picked, K *
 {
   for (int64_t i = AX_FIRST; i < picked; i += AX_STEP) {
     const int64_t v = w.index[i * w.step_i[w.dim]];
-    keys[i] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size; /* those that do not count come last */
+    /* those that do not count come last */
+    keys[i] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size;
   }
 }
 
-template <class S, class F, class K> static __global__ void slices_kernel(walk w, F f, S *x, int64_t picked, const K *keys, const uint32_t *at)
+template <class S, class F, class K>
+static __global__ void slices_kernel(walk w, F f, S *x, int64_t picked, const K *keys, const uint32_t *at)
 {
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
     int64_t to, i, from;
@@ -103,7 +121,9 @@ template <class S, class F> static ax_status run_slices(ax_device d, const walk 
     if (st != AX_OK) return st;
     st = ax_launch(name, d, ax_blocks(picked, 256, d.index), 256, slice_keys<K>, w, picked, s.keys);
     if (st == AX_OK) st = ax_sort<K>(name, 1, picked, ax_key_bytes(w.size + 1), &s);
-    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f, x, picked, (const K *)s.keys, (const uint32_t *)s.at);
+    if (st == AX_OK)
+      st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f, x, picked,
+                     (const K *)s.keys, (const uint32_t *)s.at);
     ax_sort_end(&s);
     return st;
   };
@@ -137,11 +157,13 @@ template <class K> static __global__ void place_keys(walk w, K *keys)
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
     int64_t to, i, from;
     const int64_t j = place_of(w, p, &to, &i, &from), v = w.index[i + j * w.step_i[w.dim]];
-    keys[p] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size) ? (K)(to + v * w.step_x[w.dim]) : (K)w.end;
+    keys[p] =
+        ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size) ? (K)(to + v * w.step_x[w.dim]) : (K)w.end;
   }
 }
 
-template <class S, class F, class K> static __global__ void places_kernel(walk w, F f, S *x, const K *keys, const uint32_t *at)
+template <class S, class F, class K>
+static __global__ void places_kernel(walk w, F f, S *x, const K *keys, const uint32_t *at)
 {
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
     const K key = keys[p];
@@ -174,7 +196,9 @@ template <class S, class F> static ax_status run_places(ax_device d, const walk 
     if (st != AX_OK) return st;
     st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, place_keys<K>, w, s.keys);
     if (st == AX_OK) st = ax_sort<K>(name, 1, w.numel, ax_key_bytes(w.end + 1), &s);
-    if (st == AX_OK) st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, places_kernel<S, F, K>, w, f, x, (const K *)s.keys, (const uint32_t *)s.at);
+    if (st == AX_OK)
+      st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, places_kernel<S, F, K>, w, f, x,
+                     (const K *)s.keys, (const uint32_t *)s.at);
     ax_sort_end(&s);
     return st;
   };
@@ -195,10 +219,18 @@ template <class G> static ax_status with_number(ax_op op, ax_dtype d, G g)
   }
 }
 
-template <class S> struct is_integer { static const bool value = false; };
-template <> struct is_integer<int64_t> { static const bool value = true; };
-template <> struct is_integer<int32_t> { static const bool value = true; };
-template <> struct is_integer<uint8_t> { static const bool value = true; };
+template <class S> struct is_integer {
+  static const bool value = false;
+};
+template <> struct is_integer<int64_t> {
+  static const bool value = true;
+};
+template <> struct is_integer<int32_t> {
+  static const bool value = true;
+};
+template <> struct is_integer<uint8_t> {
+  static const bool value = true;
+};
 
 template <class S> static adding<S> adder(const void *s, double alpha)
 {
@@ -239,7 +271,9 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
     w.shape[k] = slices && k == dim ? index->numel : like->ndim ? like->shape[k] : 1;
     w.step_x[k] = y->ndim ? y->strides[k] : 0;
     w.step_s[k] = s && s->ndim ? s->strides[k] : 0;
-    w.step_i[k] = !slices ? (index->ndim ? index->strides[k] : 0) : k == dim && index->ndim ? index->strides[0] : 0;
+    w.step_i[k] = !slices                   ? (index->ndim ? index->strides[k] : 0)
+                  : k == dim && index->ndim ? index->strides[0]
+                                            : 0;
     w.numel *= w.shape[k];
   }
   if (!s) ax_store_double((ax_dtype)y->dtype, &number, 0, call->a->f[0]);
@@ -290,5 +324,6 @@ AX_CUDA_KERNEL(_embedding_backward)
   w.skip = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1];
   w.fault = ax_cuda_fault_place(d);
   if (!w.fault) return AX_ENOMEM;
-  return y->dtype == AX_F32 ? run_slices(d, w, adder<float>(ax_data(g), 1), (float *)ax_data(y)) : run_slices(d, w, adder<double>(ax_data(g), 1), (double *)ax_data(y));
+  return y->dtype == AX_F32 ? run_slices(d, w, adder<float>(ax_data(g), 1), (float *)ax_data(y))
+                            : run_slices(d, w, adder<double>(ax_data(g), 1), (double *)ax_data(y));
 }

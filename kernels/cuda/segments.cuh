@@ -6,11 +6,12 @@
 
 #include <stdlib.h>
 
-/* Small blocks leave few registers unused: Adam's takes 67 for each thread, so that 28 warps fit on a multiprocessor, with 57 KB of loads on their
- * way, twice of what memory's latency asks for. */
+/* Small blocks leave few registers unused: Adam's takes 67 for each thread, so that 28 warps fit on
+ * a multiprocessor, with 57 KB of loads on their way, twice of what memory's latency asks for. */
 enum { AX_SEGMENT_THREADS = 128 };
 
-/* E has `int64_t n, first`: its elements, and the chunks of the entries before.  A chunk is a run of at most `chunk` elements of one entry. */
+/* E has `int64_t n, first`: its elements, and the chunks of the entries before.  A chunk is a run
+ * of at most `chunk` elements of one entry. */
 template <class E> struct ax_table {
   const E *entries;
   int count;
@@ -18,15 +19,20 @@ template <class E> struct ax_table {
   int64_t chunks;
 };
 
-/* Elements of a chunk, from the elements of all: few sums have many small ones, so that they use the whole device.  It follows from the sizes
- * alone, and so does the shape of sums over chunks. */
-static inline int ax_chunk_of(int64_t all) { return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768; }
+/* Elements of a chunk, from the elements of all: few sums have many small ones, so that they use
+ * the whole device.  It follows from the sizes alone, and so does the shape of sums over chunks. */
+static inline int ax_chunk_of(int64_t all)
+{
+  return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768;
+}
 
-/* runtime/table_cache.cu: a copy on the device of `bytes` bytes that are most likely those of a call before: then nothing is copied.  Copies are found by their
- * contents, so none can be out of date. */
+/* runtime/table_cache.cu: a copy on the device of `bytes` bytes that are most likely those of a
+ * call before: then nothing is copied.  Copies are found by their contents, so none can be out of
+ * date. */
 ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const void **there);
 
-/* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at a time. */
+/* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at
+ * a time. */
 template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_table<E> &t, int64_t c)
 {
   int lo = 0, n = t.count; /* it is one of lo .. lo + n - 1 */
@@ -39,7 +45,8 @@ template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_ta
   return lo;
 }
 
-/* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block: neighbours, so that the entry is sought once. */
+/* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block:
+ * neighbours, so that the entry is sought once. */
 template <class E, class F> static __device__ __forceinline__ void ax_each_chunk(const ax_table<E> &t, F f)
 {
   const int64_t from = t.chunks * blockIdx.x / gridDim.x, to = t.chunks * (blockIdx.x + 1) / gridDim.x;
@@ -52,9 +59,11 @@ template <class E, class F> static __device__ __forceinline__ void ax_each_chunk
   }
 }
 
-/* Builds the table with fill(entry, segment) for every segment that has elements, and calls launch(table, blocks) with it. */
+/* Builds the table with fill(entry, segment) for every segment that has elements, and calls
+ * launch(table, blocks) with it. */
 template <class E, class FILL, class LAUNCH>
-static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, LAUNCH launch)
+static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
+                               LAUNCH launch)
 {
   const size_t places = n > 0 ? (size_t)n : 1;
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 512;
@@ -85,7 +94,8 @@ static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *
 
 /* The same for one kernel(table, arguments...); nothing where there are no elements. */
 template <class E, class FILL, class... P, class... A>
-static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill, void (*kernel)(ax_table<E>, P...), A... arguments)
+static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
+                                    void (*kernel)(ax_table<E>, P...), A... arguments)
 {
   return ax_with_table<E>(what, d, segs, n, fill, [&](const ax_table<E> &t, unsigned blocks) {
     return blocks ? ax_launch(what, d, blocks, AX_SEGMENT_THREADS, kernel, t, arguments...) : AX_OK;

@@ -1,7 +1,12 @@
-/* tile, tril, triu, pad with elements of the input: copies that no strides describe.  A thread for each element of the result. */
+/* tile, tril, triu, pad with elements of the input: copies that no strides describe.  A thread for
+ * each element of the result. */
 #include "common.cuh"
 
-struct dims { int n; int64_t numel, shape[AX_MAX_DIMS], size[AX_MAX_DIMS], before[AX_MAX_DIMS]; }; /* of the result; of the input; margins */
+/* of the result; of the input; margins */
+struct dims {
+  int n;
+  int64_t numel, shape[AX_MAX_DIMS], size[AX_MAX_DIMS], before[AX_MAX_DIMS];
+};
 
 /* Takes the next coordinate off p. */
 static __device__ __forceinline__ int64_t take_last(const dims &k, int d, int64_t *p)
@@ -43,13 +48,16 @@ AX_CUDA_KERNEL(tile)
   }
   return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("tile", y->device, ax_blocks(k.numel, 256, y->device.index), 256, tile_kernel<S>, k, (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_launch("tile", y->device, ax_blocks(k.numel, 256, y->device.index), 256, tile_kernel<S>, k,
+                     (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
 /* ---- tril, triu */
 
-template <class S> static __global__ void triangle_kernel(S *y, const S *x, int64_t n, int64_t rows, int64_t cols, int64_t diagonal, bool upper)
+template <class S>
+static __global__ void triangle_kernel(S *y, const S *x, int64_t n, int64_t rows, int64_t cols,
+                                       int64_t diagonal, bool upper)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {
     const int64_t c = i % cols, r = i / cols % rows;
@@ -65,8 +73,9 @@ static ax_status triangle(const ax_call *call, bool upper)
   if (y->numel == 0) return AX_OK;
   return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch(upper ? "triu" : "tril", y->device, ax_blocks(y->numel, 256, y->device.index), 256, triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel,
-                     rows, cols, call->a->i[0], upper);
+    return ax_launch(upper ? "triu" : "tril", y->device, ax_blocks(y->numel, 256, y->device.index), 256,
+                     triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, rows, cols,
+                     call->a->i[0], upper);
   });
 }
 
@@ -118,15 +127,20 @@ AX_CUDA_KERNEL(_pad_mode)
   if (y->numel == 0) return AX_OK;
   return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("pad", y->device, ax_blocks(y->numel, 256, y->device.index), 256, pad_kernel<S>, margins_of(x, y, call->a), (int)call->a->i[0], (S *)ax_data(y),
-                     (const S *)ax_data(x));
+    return ax_launch("pad", y->device, ax_blocks(y->numel, 256, y->device.index), 256, pad_kernel<S>,
+                     margins_of(x, y, call->a), (int)call->a->i[0], (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
-/* The positions of a padded dim that come from position i: of replicate a run, of the others up to three. */
-struct places { int64_t at[3], count; bool run; };
+/* The positions of a padded dim that come from position i: of replicate a run, of the others up to
+ * three. */
+struct places {
+  int64_t at[3], count;
+  bool run;
+};
 
-static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t size, int64_t before, int64_t wide)
+static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t size, int64_t before,
+                                                   int64_t wide)
 {
   places p = { { 0, 0, 0 }, 0, mode == REPLICATE };
   if (mode == REPLICATE) {
@@ -137,9 +151,12 @@ static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t 
     p.count = hi >= lo ? hi - lo + 1 : 0;
     return p;
   }
-  const int64_t others[3] = { mode == CIRCULAR ? before + i - size : before - i, before + i, mode == CIRCULAR ? before + i + size : before + 2 * (size - 1) - i };
+  const int64_t others[3] = { mode == CIRCULAR ? before + i - size : before - i, before + i,
+                              mode == CIRCULAR ? before + i + size : before + 2 * (size - 1) - i };
   for (int c = 0; c < 3; c++) /* rising; at an end of a reflection two of them are one */
-    if (others[c] >= 0 && others[c] < wide && source_of(mode, others[c] - before, size) == i && (p.count == 0 || p.at[p.count - 1] != others[c])) p.at[p.count++] = others[c];
+    if (others[c] >= 0 && others[c] < wide && source_of(mode, others[c] - before, size) == i &&
+        (p.count == 0 || p.at[p.count - 1] != others[c]))
+      p.at[p.count++] = others[c];
   return p;
 }
 
@@ -178,7 +195,8 @@ AX_CUDA_KERNEL(_pad_mode_backward)
   auto run = [&](auto tag, auto sum) {
     typedef AX_TYPE_OF(tag) S;
     typedef AX_TYPE_OF(sum) T;
-    return ax_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel, (int)call->a->i[0], (S *)ax_data(x), (const S *)ax_data(g));
+    return ax_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel, (int)call->a->i[0],
+                     (S *)ax_data(x), (const S *)ax_data(g));
   };
   if (x->numel == 0) return AX_OK;
   switch ((ax_dtype)x->dtype) {

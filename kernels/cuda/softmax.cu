@@ -1,9 +1,12 @@
-/* softmax and log_softmax along one dim, and their gradients.  The tensor is (outer, n, inner) around that dim.  Where inner is 1 rows are
- * runs of memory: read once for the largest and the sum together, and once more, out of a cache, for the result.  Else neighbouring threads
- * have neighbouring columns. */
+/* softmax and log_softmax along one dim, and their gradients.  The tensor is (outer, n, inner)
+ * around that dim.  Where inner is 1 rows are runs of memory: read once for the largest and the sum
+ * together, and once more, out of a cache, for the result.  Else neighbouring threads have
+ * neighbouring columns. */
 #include "rows.cuh"
 
-struct shape { int64_t outer, n, inner; };
+struct shape {
+  int64_t outer, n, inner;
+};
 
 static shape around(const ax_tensor *x, int64_t dim)
 {
@@ -43,7 +46,8 @@ template <class S, int V, bool WIDE> static __global__ void forward_rows(S *y, c
   }
 }
 
-template <class S, int V, bool WIDE> static __global__ void backward_rows(S *dx, const S *g, const S *y, shape s, bool logs)
+template <class S, int V, bool WIDE>
+static __global__ void backward_rows(S *dx, const S *g, const S *y, shape s, bool logs)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -123,9 +127,11 @@ static ax_status run(const ax_call *call, bool logs, bool back)
     const S *a = (const S *)ax_data(call->in[0]), *b = back ? (const S *)ax_data(call->in[1]) : NULL;
     if (s.inner > 1) {
       const unsigned blocks = ax_blocks(s.outer * s.inner, 128, d.index);
-      return back ? ax_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs) : ax_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
+      return back ? ax_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs)
+                  : ax_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
     }
-    return ax_with_any_rows<S>(s.n, ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0), [&](auto v, auto wide) {
+    return ax_with_any_rows<S>(s.n, ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0),
+                               [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
       return back ? ax_launch_rows(name, d, s.outer, s.n, backward_rows<S, V, WIDE>, y, a, b, s, logs)

@@ -21,9 +21,12 @@ KEYED(uint8_t, uint32_t, 1, ax_key_u8(v))
 KEYED(ax_bool, uint32_t, 1, ax_key_u8(v.value))
 
 /* Lines of an (outer, n, inner) tensor, of which k elements each are the result. */
-struct lines { int64_t count, n, inner, k; };
+struct lines {
+  int64_t count, n, inner, k;
+};
 
-template <class S> static __global__ void make_keys(const S *x, lines l, bool falling, typename keyed<S>::type *keys)
+template <class S>
+static __global__ void make_keys(const S *x, lines l, bool falling, typename keyed<S>::type *keys)
 {
   typedef typename keyed<S>::type K;
   for (int64_t p = AX_FIRST; p < l.count * l.n; p += AX_STEP) { /* as x lies */
@@ -33,9 +36,13 @@ template <class S> static __global__ void make_keys(const S *x, lines l, bool fa
   }
 }
 
-static __device__ __forceinline__ int64_t element_at(const lines &l, int64_t line, int64_t i, int64_t n) { return (line / l.inner * n + i) * l.inner + line % l.inner; }
+static __device__ __forceinline__ int64_t element_at(const lines &l, int64_t line, int64_t i, int64_t n)
+{
+  return (line / l.inner * n + i) * l.inner + line % l.inner;
+}
 
-template <class S> static __global__ void put_sorted(const S *x, lines l, const uint32_t *at, S *values, int64_t *indices)
+template <class S>
+static __global__ void put_sorted(const S *x, lines l, const uint32_t *at, S *values, int64_t *indices)
 {
   for (int64_t p = AX_FIRST; p < l.count * l.k; p += AX_STEP) { /* as the results lie */
     const int64_t outer = p / (l.k * l.inner), rank = p / l.inner % l.k, line = outer * l.inner + p % l.inner;
@@ -46,10 +53,12 @@ template <class S> static __global__ void put_sorted(const S *x, lines l, const 
 }
 
 /* One element of each line: of rank `rank`, or the median, where the first NaN wins. */
-template <class S> static __global__ void put_one(const S *x, lines l, const typename keyed<S>::type *keys, const uint32_t *at, int64_t rank, bool nan_wins, S *values, int64_t *indices)
+template <class S>
+static __global__ void put_one(const S *x, lines l, const typename keyed<S>::type *keys, const uint32_t *at,
+                               int64_t rank, bool nan_wins, S *values, int64_t *indices)
 {
   typedef typename keyed<S>::type K;
-  const K nan = keyed<S>::bytes == 2 ? (K)0xffff : (K)~(K)0;
+  const K nan = keyed<S>::bytes == 2 ? (K)0xffff : (K) ~(K)0;
   for (int64_t line = AX_FIRST; line < l.count; line += AX_STEP) {
     const K *key = keys + line * l.n;
     int64_t r = rank;
@@ -92,10 +101,12 @@ static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bo
     st = ax_launch(name, d, ax_blocks(x->numel, 256, d.index), 256, make_keys<S>, from, l, falling, s.keys);
     if (st == AX_OK) st = ax_sort<K>(name, l.count, l.n, keyed<S>::bytes, &s);
     if (st == AX_OK && what == SORT)
-      st = ax_launch(name, d, ax_blocks(l.count * l.k, 256, d.index), 256, put_sorted<S>, from, l, (const uint32_t *)s.at, values, indices);
+      st = ax_launch(name, d, ax_blocks(l.count * l.k, 256, d.index), 256, put_sorted<S>, from, l,
+                     (const uint32_t *)s.at, values, indices);
     else if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(l.count, 128, d.index), 128, put_one<S>, from, l, (const K *)s.keys, (const uint32_t *)s.at, what == KTH ? k - 1 : (l.n - 1) / 2,
-                     what == MEDIAN && floats, values, indices);
+      st = ax_launch(name, d, ax_blocks(l.count, 128, d.index), 128, put_one<S>, from, l, (const K *)s.keys,
+                     (const uint32_t *)s.at, what == KTH ? k - 1 : (l.n - 1) / 2, what == MEDIAN && floats,
+                     values, indices);
     ax_sort_end(&s);
     return st;
   });
@@ -113,7 +124,9 @@ AX_CUDA_KERNEL(_median) { return order(call, MEDIAN, call->a->i[0], 1, false); }
 
 /* ---- searchsorted.  NaN stands above everything, in the sequence as among the values. */
 
-template <class S> static __global__ void search(const S *sequence, int64_t n, bool one, const S *values, S number, int64_t m, bool right, int64_t *out, int64_t count)
+template <class S>
+static __global__ void search(const S *sequence, int64_t n, bool one, const S *values, S number, int64_t m,
+                              bool right, int64_t *out, int64_t count)
 {
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const S *row = sequence + (one ? 0 : i / m * n), v = values ? values[i] : number;
@@ -135,8 +148,9 @@ AX_CUDA_KERNEL(searchsorted)
   const int64_t n = s->shape[s->ndim - 1], m = v && v->ndim ? v->shape[v->ndim - 1] : 1;
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("searchsorted", y->device, ax_blocks(y->numel, 256, y->device.index), 256, search<S>, (const S *)ax_data(s), n, s->ndim == 1,
-                     v ? (const S *)ax_data(v) : NULL, (S)call->a->f[0], m, (bool)call->a->i[0], (int64_t *)ax_data(y), y->numel);
+    return ax_launch("searchsorted", y->device, ax_blocks(y->numel, 256, y->device.index), 256, search<S>,
+                     (const S *)ax_data(s), n, s->ndim == 1, v ? (const S *)ax_data(v) : NULL,
+                     (S)call->a->f[0], m, (bool)call->a->i[0], (int64_t *)ax_data(y), y->numel);
   };
   if (y->numel == 0) return AX_OK;
   switch ((ax_dtype)s->dtype) {

@@ -1,9 +1,11 @@
---- The Accelerator: prepares a script's objects for the processes that there are, and runs its steps.
+--- The Accelerator: prepares a script's objects for the processes that there are, and runs its
+--- steps.
 ---
 ---   local accelerator = accelerate.Accelerator{ gradient_accumulation_steps = 2 }
 ---   model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 ---
---- This file has its constructor and its fields; its methods are in accelerator/, a file for each thing they are about.
+--- This file has its constructor and its fields; its methods are in accelerator/, a file for each
+--- thing they are about.
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -24,7 +26,11 @@ local function constant(value) return function() return value end end
 
 --- Ranks in a mesh, which only a parallelism configuration makes.
 local function no_mesh(name, what)
-  return function() options.fail("%s: %s parallelism is not configured: it needs a parallelism_config, which is not there yet", name, what) end
+  return function()
+    options.fail(
+      "%s: %s parallelism is not configured: it needs a parallelism_config, which is not there yet", name,
+      what)
+  end
 end
 
 local GET = {
@@ -53,27 +59,33 @@ local GET = {
   --- Whether an optimizer was prepared that updates inside backward (LOMO, AdaLOMO).
   has_lomo_optimizer = function(self) return self._has_lomo_optimizer end,
   autocast_handler = function(self) return self._autocast_handler end,
-  --- What would compute in FP8, as ACCELERATE_FP8_BACKEND says; none is there, and fp8_enabled is always false.
+  --- What would compute in FP8, as ACCELERATE_FP8_BACKEND says; none is there, and fp8_enabled is
+  --- always false.
   fp8_backend = function()
-    return options.value("Accelerator", "ACCELERATE_FP8_BACKEND", env.text("ACCELERATE_FP8_BACKEND", "NO"):upper(),
+    return options.value("Accelerator", "ACCELERATE_FP8_BACKEND",
+      env.text("ACCELERATE_FP8_BACKEND", "NO"):upper(),
       { "string", one_of = { "NO", "TE", "MSAMP", "AO" } })
   end,
   fp8_enabled = constant(false), is_fsdp2 = constant(false),
   is_composable_parallelism_enabled = constant(false),
-  tensor_parallel_rank = no_mesh("tensor_parallel_rank", "tensor"), data_parallel_rank = no_mesh("data_parallel_rank", "replicated data"),
+  tensor_parallel_rank = no_mesh("tensor_parallel_rank", "tensor"),
+    data_parallel_rank = no_mesh("data_parallel_rank", "replicated data"),
   data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
-  pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"), context_parallel_rank = no_mesh("context_parallel_rank", "context"),
+  pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"),
+    context_parallel_rank = no_mesh("context_parallel_rank", "context"),
   --- The loss scaler: with fp16 on a device only.
   scaler = function(self) return self._scaler end,
   deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
   trackers = function(self) return self:_live_trackers() end,
   log_with = function(self) return { unpack(self._log_with) } end,
 }
-for _, name in ipairs { "device", "distributed_type", "num_processes", "process_index", "local_process_index", "is_main_process",
+for _, name in ipairs { "device", "distributed_type", "num_processes", "process_index", "local_process_index",
+  "is_main_process",
   "is_local_main_process", "is_last_process", "use_distributed", "mixed_precision" } do
   GET[name] = of_state(name)
 end
-for _, name in ipairs { "split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking",
+for _, name in ipairs { "split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
+  "non_blocking",
   "use_stateful_dataloader" } do
   GET[name] = of_config(name)
 end
@@ -83,7 +95,9 @@ local SET = {
   sync_gradients = function(_, value) gradient_state.sync_gradients = value end,
   gradient_accumulation_steps = function(_, value) gradient_state:_set_num_steps(value) end,
   even_batches = function(self, value) self._dataloader_config.even_batches = value end,
-  step = function(self, value) self._step = options.value("Accelerator", "step", value, { "integer", min = 0 }) end,
+  step = function(self, value)
+    self._step = options.value("Accelerator", "step", value, { "integer", min = 0 })
+  end,
 }
 
 ---@class accelerate.Accelerator
@@ -108,12 +122,15 @@ local SET = {
 ---@field sync_gradients boolean whether this batch's gradients are reduced and applied; may be set
 ---@field gradient_accumulation_steps integer batches in a window; may be set
 ---@field step integer batches that `accumulate` has counted; may be set
----@field optimizer_step_was_skipped boolean whether any prepared optimizer's last real step was skipped
+---@field optimizer_step_was_skipped boolean whether any prepared optimizer's last real step was
+---  skipped
 ---@field has_lomo_optimizer boolean whether an optimizer was prepared that updates inside backward
 ---@field device_placement boolean whether prepared objects go to `device`
----@field step_scheduler_with_optimizer boolean whether prepared schedulers follow the optimizer's real steps
+---@field step_scheduler_with_optimizer boolean whether prepared schedulers follow the optimizer's
+---  real steps
 ---@field rng_types string[] the generators made equal at the start of a pass
----@field dataloader_config accelerate.DataLoaderConfiguration read live; the next six are its fields
+---@field dataloader_config accelerate.DataLoaderConfiguration read live; the next six are its
+---  fields
 ---@field split_batches boolean whether a loader's batch is cut into one piece for each rank
 ---@field dispatch_batches boolean? whether rank 0 reads and hands out; nil: for iterable data sets
 ---@field even_batches boolean whether all ranks get equally many batches; may be set
@@ -144,14 +161,17 @@ local Class = properties.define("Accelerator", {
 
 local M = {}
 
---- Makes an Accelerator; all arguments are optional.  Several may be made in one process: they share state.
---- ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps; ACCELERATE_MIXED_PRECISION holds where
---- mixed_precision is not given; ACCELERATE_USE_CPU and ACCELERATE_TORCH_DEVICE choose the device.
----@param given table? device_placement, split_batches, dispatch_batches, even_batches, use_seedable_sampler, mixed_precision,
----  gradient_accumulation_steps, cpu, dataloader_config, rng_types, log_with, project_dir, project_config,
----  gradient_accumulation_plugin, step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward and
----  backward of prepared models are recorded for each set of shapes and replayed on a GPU); and, for what is not there yet
----  (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin, megatron_lm_plugin, dynamo_plugin, parallelism_config
+--- Makes an Accelerator; all arguments are optional.  Several may be made in one process: they
+--- share state.  ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps;
+--- ACCELERATE_MIXED_PRECISION holds where mixed_precision is not given; ACCELERATE_USE_CPU and
+--- ACCELERATE_TORCH_DEVICE choose the device.
+---@param given table? device_placement, split_batches, dispatch_batches, even_batches,
+---  use_seedable_sampler, mixed_precision, gradient_accumulation_steps, cpu, dataloader_config,
+---  rng_types, log_with, project_dir, project_config, gradient_accumulation_plugin,
+---  step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward
+---  and backward of prepared models are recorded for each set of shapes and replayed on a GPU);
+---  and, for what is not there yet (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin,
+---  torch_tp_plugin, megatron_lm_plugin, dynamo_plugin, parallelism_config
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(given)
   local self = Class.new()

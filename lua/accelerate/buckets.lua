@@ -1,10 +1,13 @@
 --- Gradient buckets: what one reduction over ranks takes, and when.
 ---
---- On GPUs a model's gradient buffers are cut into buckets, neighbouring parameters each (the first of 1 MiB, then of bucket_cap_mb, as in
---- PyTorch's DDP).  A bucket whose gradients of a pass are complete is reduced while backward goes on; buckets go in the order of the buffers on
---- every rank, and those that miss a gradient at the end of the pass go then.  What follows waits on the device, the host does not.
+--- On GPUs a model's gradient buffers are cut into buckets, neighbouring parameters each (the first
+--- of 1 MiB, then of bucket_cap_mb, as in PyTorch's DDP).  A bucket whose gradients of a pass are
+--- complete is reduced while backward goes on; buckets go in the order of the buffers on every
+--- rank, and those that miss a gradient at the end of the pass go then.  What follows waits on the
+--- device, the host does not.
 ---
---- On the CPU a reduction is over when it returns: there it begins after backward, and takes all at once.
+--- On the CPU a reduction is over when it returns: there it begins after backward, and takes all at
+--- once.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -31,8 +34,8 @@ local FIRST_BUCKET, BUCKET = 2 ^ 20, 25 * 2 ^ 20  -- bytes; DDP's
 ---@field work userdata? the all_reduce under way
 ---@field hook thread? the communication hook at work on it
 
---- Cuts a chunk.  On the CPU, where a reduction is over when it returns, it is one bucket unless the script says how large
---- they are; a hook gets it whole there.
+--- Cuts a chunk.  On the CPU, where a reduction is over when it returns, it is one bucket unless
+--- the script says how large they are; a hook gets it whole there.
 local function cut(record, chunk, buckets)
   local cap, size = record.ddp.bucket, chunk.grads:element_size()
   local on_cpu = chunk.device == "cpu"
@@ -42,17 +45,20 @@ local function cut(record, chunk, buckets)
   for i = 1, n do
     local from, to = chunk.offsets[first], i == n and chunk.size or chunk.offsets[i + 1]
     if i == n or (to - from) * size >= limit then
-      local bucket = { chunk = chunk, first = first, last = i == n, params = {}, offsets = {}, parts = {}, pending = 0 }
+      local bucket = { chunk = chunk, first = first, last = i == n, params = {}, offsets = {}, parts = {},
+        pending = 0 }
       for k = first, i do
         local p = chunk.params[k]
         local count, rows = p:numel(), p:dim() > 0 and p:size(1) or 1
         table.insert(bucket.params, p)
         table.insert(bucket.offsets, chunk.offsets[k])
-        table.insert(bucket.parts, { offset = chunk.offsets[k] - from, count = count, rows = rows, columns = rows > 0 and count / rows or 0 })
+        table.insert(bucket.parts, { offset = chunk.offsets[k] - from, count = count, rows = rows,
+          columns = rows > 0 and count / rows or 0 })
       end
       bucket.key = bucket
       bucket.buffer = chunk.grads:narrow(1, from + 1, to - from)
-      bucket.whole = bucket.last and not record.hook and chunk.grads:narrow(1, from + 1, to - from + n) or bucket.buffer
+      bucket.whole = bucket.last and not record.hook and chunk.grads:narrow(1, from + 1, to - from + n)
+        or bucket.buffer
       buckets[#buckets + 1] = bucket
       first, limit = i + 1, cap or BUCKET
     end
@@ -92,8 +98,9 @@ local function mark_presence(chunk)
   presence:copy_(core.tensor(marks, { dtype = chunk.dtype }))
 end
 
---- Begins the reduction of one bucket; on the CPU it is over then.  It carries the model's number: a rank whose loss reached another model than
---- its peers' is told so, also where both have buffers of one size.  false: the layout is out of date.
+--- Begins the reduction of one bucket; on the CPU it is over then.  It carries the model's number:
+--- a rank whose loss reached another model than its peers' is told so, also where both have buffers
+--- of one size.  false: the layout is out of date.
 local function launch(record, bucket)
   local chunk, on_device = bucket.chunk, bucket.chunk.device ~= "cpu"
   local missing = core.flat_collect(bucket.params, chunk.grads, bucket.offsets, chunk.size + bucket.first - 1)
@@ -106,7 +113,9 @@ local function launch(record, bucket)
     return true
   end
   -- With a hook, gradients go through it and the presence by itself: it must arrive as it is.
-  if bucket.last then core.dist.all_reduce(chunk.grads:narrow(1, chunk.size + 1, #chunk.params), "mean", record.number) end
+  if bucket.last then
+    core.dist.all_reduce(chunk.grads:narrow(1, chunk.size + 1, #chunk.params), "mean", record.number)
+  end
   if on_device then
     bucket.hook = hooks().start(record.hook, bucket, core.dist.world_size())
     bucket.work = hooks().go_on(bucket.hook)
@@ -116,8 +125,8 @@ local function launch(record, bucket)
   return true
 end
 
---- Has what follows on the device wait for the reductions that were begun, and brings hooks to their ends: each in turn goes on to its next
---- exchange.
+--- Has what follows on the device wait for the reductions that were begun, and brings hooks to
+--- their ends: each in turn goes on to its next exchange.
 local function settle(record)
   local open
   repeat
@@ -144,8 +153,10 @@ function M.arrived(record, p)
   bucket.pending = bucket.pending - 1
   local buckets = record.buckets
   if bucket.pending < 0 and bucket.begun then
-    fail("backward: a parameter of shape [%s] got another gradient in the same pass after its bucket had been reduced; with " ..
-      "DistributedDataParallelKwargs { static_graph = true } the first pass finds out how many there are", table.concat(p.shape, ", "))
+    fail("backward: a parameter of shape [%s] got another gradient in the same pass after its bucket had " ..
+      "been reduced; with " ..
+      "DistributedDataParallelKwargs { static_graph = true } the first pass finds out how many there are",
+      table.concat(p.shape, ", "))
   end
   while record.live do
     local following = buckets[record.launched + 1]
@@ -177,8 +188,8 @@ function M.expect(record)
   end
 end
 
---- Reduces what is not yet being reduced, and has what follows on the device wait for all of it.  false: a parameter was given other memory, and the
---- layout is out of date.
+--- Reduces what is not yet being reduced, and has what follows on the device wait for all of it.
+--- false: a parameter was given other memory, and the layout is out of date.
 ---@param record accelerate.Record
 ---@return boolean
 function M.reduce(record)
@@ -198,7 +209,8 @@ function M.reduce(record)
       if chunk.device == "cpu" then core.flat_adopt(chunk.params, chunk.grads, chunk.size)
       else
         -- What the ranks have of a graph that does not change need be asked, and waited for, once.
-        local presence = record.ddp.static_graph and chunk.presence or chunk.grads:narrow(1, chunk.size + 1, #chunk.params):to("cpu")
+        local presence = record.ddp.static_graph and chunk.presence
+          or chunk.grads:narrow(1, chunk.size + 1, #chunk.params):to("cpu")
         chunk.presence = presence
         core.flat_adopt(chunk.params, presence, 0)
       end

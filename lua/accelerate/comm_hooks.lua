@@ -1,11 +1,13 @@
---- Communication hooks: other ways of averaging gradients over ranks than one all_reduce in their own type.
+--- Communication hooks: other ways of averaging gradients over ranks than one all_reduce in their
+--- own type.
 ---
---- The names and the algorithms are those of PyTorch's DistributedDataParallel: fp16 and bf16 send half as many bytes; power_sgd
---- (Vogels et al., arXiv 1905.13727) sends two thin matrices in place of each gradient, and adds what that loses to the next one.
---- A hook works on a bucket: gradients of one element type, one after the other in one vector.
+--- The names and the algorithms are those of PyTorch's DistributedDataParallel: fp16 and bf16 send
+--- half as many bytes; power_sgd (Vogels et al., arXiv 1905.13727) sends two thin matrices in place
+--- of each gradient, and adds what that loses to the next one. A hook works on a bucket: gradients
+--- of one element type, one after the other in one vector.
 ---
---- On a GPU it is a coroutine that is left at each exchange and resumed at its end, so that the exchanges of all buckets, and backward, go on side
---- by side.
+--- On a GPU it is a coroutine that is left at each exchange and resumed at its end, so that the
+--- exchanges of all buckets, and backward, go on side by side.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -16,7 +18,8 @@ local M = {}
 ---@class accelerate.Bucket
 ---@field key table what a hook remembers is remembered for this
 ---@field buffer accelerate.Tensor 1-d
----@field parts { offset: integer, count: integer, rows: integer, columns: integer }[] the gradients in it
+---@field parts { offset: integer, count: integer, rows: integer, columns: integer }[] the gradients
+---  in it
 
 local HALF = { fp16 = "float16", bf16 = "bfloat16" }
 
@@ -54,7 +57,7 @@ local function mean_(t, ranks)
   return t:div_(ranks)
 end
 
--- ---- fp16 and bf16 -------------------------------------------------------------------------------------------------
+-- ---- fp16 and bf16 ------------------------------------------------------------------------------
 
 --- Sends the gradients in a lower type.
 local function compress(dtype)
@@ -74,7 +77,7 @@ local function wrapped(dtype, inner)
   end
 end
 
--- ---- PowerSGD ------------------------------------------------------------------------------------------------------
+-- ---- PowerSGD -----------------------------------------------------------------------------------
 
 local POWER = {
   matrix_approximation_rank = { "integer", default = 1, min = 1 },
@@ -90,7 +93,8 @@ local POWER = {
 
 local function length(column) return (column * column):sum({ dim = 2, keepdim = true }):sqrt() end
 
---- Makes the columns of each matrix orthonormal, in place; a column that the others span becomes zero.
+--- Makes the columns of each matrix orthonormal, in place; a column that the others span becomes
+--- zero.
 ---@param t accelerate.Tensor [batch, n, rank]
 ---@param epsilon number added to each column's norm
 local function orthogonalize(t, epsilon)
@@ -99,8 +103,8 @@ local function orthogonalize(t, epsilon)
   local done
   for k = 1, rank do
     local column, before = wide:narrow(3, k, 1), nil
-    -- What is left of a column that the others nearly span is rounding, which the next passes put right.  When even the
-    -- last one shortens it by half, there is nothing else.
+    -- What is left of a column that the others nearly span is rounding, which the next passes put
+    -- right.  When even the last one shortens it by half, there is nothing else.
     for _ = 1, done and 3 or 0 do
       before = length(column)
       column = column - done:matmul(done:transpose(2, 3):matmul(column))
@@ -113,7 +117,8 @@ local function orthogonalize(t, epsilon)
   t:copy_(done)
 end
 
---- The matrices of a bucket that are worth compressing, as groups [batch, n, m] of one shape, and the parts that are not.
+--- The matrices of a bucket that are worth compressing, as groups [batch, n, m] of one shape, and
+--- the parts that are not.
 local function groups_of(self, bucket)
   local o, groups, by_shape, whole = self.options, {}, {}, {}
   for _, part in ipairs(bucket.parts) do
@@ -158,11 +163,13 @@ local function announce(self)
   if self.steps < self.next_report then return end
   self.next_report = self.steps + self.options.compression_stats_logging_frequency
   if core.dist.rank() == 0 then
-    io.stderr:write(("accelerate: PowerSGD, step %d: %d of %d gradient elements sent so far\n"):format(self.steps, self.after, self.before))
+    io.stderr:write(("accelerate: PowerSGD, step %d: %d of %d gradient elements sent so far\n"):format(
+      self.steps, self.after, self.before))
   end
 end
 
---- Each group's gradients M become P Q^T, with P the orthonormal basis of the mean of M Q and Q the mean of M^T P.
+--- Each group's gradients M become P Q^T, with P the orthonormal basis of the mean of M Q and Q the
+--- mean of M^T P.
 local function approximate(self, bucket, groups, whole, ranks)
   local o, memory = self.options, self.memory[bucket.key] or {}
   self.memory[bucket.key] = memory
@@ -171,14 +178,17 @@ local function approximate(self, bucket, groups, whole, ranks)
     if o.use_error_feedback and memory[g] and memory[g].lost then matrices = matrices + memory[g].lost end
     local own = o.warm_start and memory[g] or { lost = memory[g] and memory[g].lost }
     memory[g] = own
-    own.q = own.q or self.random({ #group.parts, group.m, group.rank }, bucket.buffer.dtype):to(bucket.buffer.device)
+    own.q = own.q
+      or self.random({ #group.parts, group.m, group.rank }, bucket.buffer.dtype):to(bucket.buffer.device)
     orthogonalize(own.q, o.orthogonalization_epsilon)
     group.matrices, group.own, group.p = matrices, own, matrices:matmul(own.q)
     self.before = self.before + matrices:numel()
     self.after = self.after + group.p:numel() + own.q:numel()
   end
   average_whole(bucket, whole, ranks)
-  for _, part in ipairs(whole) do self.before, self.after = self.before + part.count, self.after + part.count end
+  for _, part in ipairs(whole) do
+    self.before, self.after = self.before + part.count, self.after + part.count
+  end
   for _, group in ipairs(groups) do
     local own, p = group.own, group.p
     exchange(p)  -- not divided: its length is lost next
@@ -211,7 +221,8 @@ local function batched_power(self, bucket, ranks)
   local count = 0
   for _, part in ipairs(bucket.parts) do count = count + part.count end
   local side = math.ceil(math.sqrt(count))
-  local square = { key = bucket.key, buffer = core.zeros({ side * side }, { dtype = bucket.buffer.dtype, device = bucket.buffer.device }) }
+  local square = { key = bucket.key,
+    buffer = core.zeros({ side * side }, { dtype = bucket.buffer.dtype, device = bucket.buffer.device }) }
   local at = 0
   for _, part in ipairs(bucket.parts) do
     square.buffer:narrow(1, at + 1, part.count):copy_(view_of(bucket, part))
@@ -227,12 +238,13 @@ local function batched_power(self, bucket, ranks)
   end
 end
 
--- ---- by name -------------------------------------------------------------------------------------------------------
+-- ---- by name ------------------------------------------------------------------------------------
 
 local function power_state(given)
   local o = options.check("comm_state_option", given, POWER)
   if (o.use_error_feedback or o.warm_start) and o.start_powerSGD_iter <= 1 then
-    fail("comm_state_option: start_powerSGD_iter must be above 1 with use_error_feedback or warm_start, got %d: the first gradients are averaged whole",
+    fail("comm_state_option: start_powerSGD_iter must be above 1 with use_error_feedback or warm_start, " ..
+      "got %d: the first gradients are averaged whole",
       o.start_powerSGD_iter)
   end
   return o
@@ -240,8 +252,9 @@ end
 
 --- The hook that a DistributedDataParallelKwargs names.  nil: none.
 ---@param handler { comm_hook: string?, comm_wrapper: string?, comm_state_option: table? }
----@return { reduce: fun(self: table, bucket: accelerate.Bucket, ranks: integer), steps: integer }? hook
----  `steps` counts the reductions so far; `random(shape, dtype)` makes the first Q of a matrix, the same on all ranks
+---@return { reduce: fun(self: table, bucket: accelerate.Bucket, ranks: integer), steps: integer }?
+---  hook `steps` counts the reductions so far; `random(shape, dtype)` makes the first Q of a
+---  matrix, the same on all ranks
 function M.make(handler)
   local kind, wrapper = handler.comm_hook or "no", handler.comm_wrapper or "no"
   local state_option = handler.comm_state_option
@@ -250,9 +263,12 @@ function M.make(handler)
   elseif kind == "power_sgd" then reduce = power
   elseif kind == "batched_power_sgd" then reduce = batched_power
   elseif kind ~= "no" then
-    fail("comm_hook: unknown hook '%s'; choose between no, fp16, bf16, power_sgd, batched_power_sgd", tostring(kind))
+    fail("comm_hook: unknown hook '%s'; choose between no, fp16, bf16, power_sgd, batched_power_sgd",
+      tostring(kind))
   end
-  if wrapper ~= "no" and not HALF[wrapper] then fail("comm_wrapper: unknown wrapper '%s'; choose between no, fp16, bf16", tostring(wrapper)) end
+  if wrapper ~= "no" and not HALF[wrapper] then
+    fail("comm_wrapper: unknown wrapper '%s'; choose between no, fp16, bf16", tostring(wrapper))
+  end
   local powers = reduce == power or reduce == batched_power
   if not powers and state_option ~= nil and next(state_option) ~= nil then
     fail("comm_state_option is for the hooks power_sgd and batched_power_sgd, and comm_hook is '%s'", kind)

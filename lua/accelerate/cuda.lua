@@ -1,7 +1,9 @@
 --- GPUs and their memory, under PyTorch's names: what `accelerate.cuda` and `tensor.cuda` hold.
 ---
---- Sizes are in bytes. A device is a number or a name ("cuda:1"); without one it is this process's GPU. What tensors take is
---- `allocated`; what the allocator has taken from the driver, for them and for the next ones, is `reserved`.
+--- Sizes are in bytes. A device is a number or a name ("cuda:1"); without one it is this process's
+--- GPU. What tensors take is
+--- `allocated`; what the allocator has taken from the driver, for them and for the next ones, is
+--- `reserved`.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -16,7 +18,8 @@ local function device_of(where, device)
   if type(device) == "number" and device >= 0 and device % 1 == 0 then return "cuda:" .. device end
   if device == "cuda" then return "cuda:0" end
   if type(device) == "string" and device:find("^cuda:%d+$") then return device end
-  options.fail("%s: expected the number of a GPU or a name such as \"cuda:0\", got %s", where, options.show(device))
+  options.fail("%s: expected the number of a GPU or a name such as \"cuda:0\", got %s", where,
+    options.show(device))
 end
 
 --- Whether this process can use a GPU.
@@ -36,10 +39,11 @@ function M.device_count() return core.device_count("cuda") end
 ---@param device (integer|string)? default: this process's
 function M.synchronize(device) core.synchronize(device_of("synchronize", device)) end
 
---- Everything that is counted, as core.memory_stats gives it: live_bytes, peak_bytes, reserved_bytes, peak_reserved_bytes,
---- cached_bytes, limit_bytes (of the device), available_bytes (free on the device, for all processes), live_blocks, segments
---- (taken from the driver), allocations, cache_hits, retries (requests that had to make room first), failures (out of memory),
---- waits (of the host for the device) and uploads.
+--- Everything that is counted, as core.memory_stats gives it: live_bytes, peak_bytes,
+--- reserved_bytes, peak_reserved_bytes, cached_bytes, limit_bytes (of the device), available_bytes
+--- (free on the device, for all processes), live_blocks, segments (taken from the driver),
+--- allocations, cache_hits, retries (requests that had to make room first), failures (out of
+--- memory), waits (of the host for the device) and uploads.
 ---@param device (integer|string)? default: this process's
 ---@return table
 function M.memory_stats(device) return core.memory_stats(device_of("memory_stats", device)) end
@@ -47,26 +51,36 @@ function M.memory_stats(device) return core.memory_stats(device_of("memory_stats
 --- Bytes in tensors, and in scratch memory of kernels that run.
 ---@param device (integer|string)? default: this process's
 ---@return integer
-function M.memory_allocated(device) return core.memory_stats(device_of("memory_allocated", device)).live_bytes end
+function M.memory_allocated(device)
+  return core.memory_stats(device_of("memory_allocated", device)).live_bytes
+end
 
 --- The most that memory_allocated has been since the start, or since reset_peak_memory_stats.
 ---@param device (integer|string)? default: this process's
 ---@return integer
-function M.max_memory_allocated(device) return core.memory_stats(device_of("max_memory_allocated", device)).peak_bytes end
+function M.max_memory_allocated(device)
+  return core.memory_stats(device_of("max_memory_allocated", device)).peak_bytes
+end
 
 --- Bytes taken from the driver.
 ---@param device (integer|string)? default: this process's
 ---@return integer
-function M.memory_reserved(device) return core.memory_stats(device_of("memory_reserved", device)).reserved_bytes end
+function M.memory_reserved(device)
+  return core.memory_stats(device_of("memory_reserved", device)).reserved_bytes
+end
 
 --- The most that memory_reserved has been since the start, or since reset_peak_memory_stats.
 ---@param device (integer|string)? default: this process's
 ---@return integer
-function M.max_memory_reserved(device) return core.memory_stats(device_of("max_memory_reserved", device)).peak_reserved_bytes end
+function M.max_memory_reserved(device)
+  return core.memory_stats(device_of("max_memory_reserved", device)).peak_reserved_bytes
+end
 
 --- Starts max_memory_allocated and max_memory_reserved anew.
 ---@param device (integer|string)? default: this process's
-function M.reset_peak_memory_stats(device) core.reset_peak_memory_stats(device_of("reset_peak_memory_stats", device)) end
+function M.reset_peak_memory_stats(device)
+  core.reset_peak_memory_stats(device_of("reset_peak_memory_stats", device))
+end
 
 --- What the driver says is free on a GPU, for all processes, and how much there is.
 ---@param device (integer|string)? default: this process's
@@ -77,8 +91,8 @@ function M.mem_get_info(device)
   return s.available_bytes, s.limit_bytes
 end
 
---- Gives memory that no tensor uses back to the driver: of the GPUs that this process has used, pinned memory of the host included.
---- Waits for them. A GPU that was never used is not touched.
+--- Gives memory that no tensor uses back to the driver: of the GPUs that this process has used,
+--- pinned memory of the host included. Waits for them. A GPU that was never used is not touched.
 function M.empty_cache()
   if not core._loaded("cuda") then return end
   for k = 0, (core.device_count("cuda")) - 1 do core.empty_cache("cuda:" .. k) end
@@ -88,7 +102,8 @@ local SMALL = { "1 KB", "8 KB", "64 KB", "256 KB", "1 MB" }
 
 local function megabytes(bytes) return ("%.1f MB"):format(bytes / 1e6) end
 
---- What there is to say about a GPU's memory, as text: what is allocated and reserved, and what is live by size and script line.
+--- What there is to say about a GPU's memory, as text: what is allocated and reserved, and what is
+--- live by size and script line.
 ---@param device (integer|string)? default: this process's
 ---@return string
 function M.memory_summary(device)
@@ -96,16 +111,21 @@ function M.memory_summary(device)
   local s, out = core.memory_stats(device), {}
   local function add(fmt, ...) out[#out + 1] = fmt:format(...) end
   add("%s, memory of this process", device)
-  add("  allocated %12s, at most %12s, in %d blocks", megabytes(s.live_bytes), megabytes(s.peak_bytes), s.live_blocks)
-  add("  reserved  %12s, at most %12s, in %d segments", megabytes(s.reserved_bytes), megabytes(s.peak_reserved_bytes), s.segments)
+  add("  allocated %12s, at most %12s, in %d blocks", megabytes(s.live_bytes), megabytes(s.peak_bytes),
+    s.live_blocks)
+  add("  reserved  %12s, at most %12s, in %d segments", megabytes(s.reserved_bytes),
+    megabytes(s.peak_reserved_bytes), s.segments)
   add("  free on the device %s of %s", megabytes(s.available_bytes), megabytes(s.limit_bytes))
-  add("  requests %d, %d of them out of what was cached, %d made room first, %d failed", s.allocations, s.cache_hits, s.retries, s.failures)
+  add("  requests %d, %d of them out of what was cached, %d made room first, %d failed", s.allocations,
+    s.cache_hits, s.retries, s.failures)
   local groups, small = core._memory_groups(device, 32)
   if groups[1] then add("  live, largest first:") end
   for _, g in ipairs(groups) do add("    %d x %s at %s", g.live, megabytes(g.bytes), g.where) end
   local parts = {}
   for k, class in ipairs(small) do
-    if class.blocks > 0 then parts[#parts + 1] = ("%d up to %s (%s)"):format(class.blocks, SMALL[k], megabytes(class.bytes)) end
+    if class.blocks > 0 then
+      parts[#parts + 1] = ("%d up to %s (%s)"):format(class.blocks, SMALL[k], megabytes(class.bytes))
+    end
   end
   if parts[1] then add("  smaller ones: %s", table.concat(parts, ", ")) end
   return table.concat(out, "\n")

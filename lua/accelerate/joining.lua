@@ -1,8 +1,9 @@
 --- Ranks with different numbers of batches: what Accelerator:join_uneven_inputs does.
 ---
---- Before each reduction every rank that still has batches says which one it is about to make, in one small exchange; a rank
---- that is done says nothing, and makes the same one with no gradients of its own. When all say nothing, all are done.
---- (PyTorch's Join counts the ranks in the same way.)
+--- Before each reduction every rank that still has batches says which one it is about to make, in
+--- one small exchange; a rank that is done says nothing, and makes the same one with no gradients
+--- of its own. When all say nothing, all are done. (PyTorch's Join counts the ranks in the same
+--- way.)
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.prepare"
@@ -22,7 +23,8 @@ local M = {}
 local Joining = {}
 Joining.__index = Joining
 
-local MARK, DONE = "join: ", "join: done" -- what is exchanged begins so, and cannot be taken for objects that a script gathers
+-- what is exchanged begins so, and cannot be taken for objects that a script gathers
+local MARK, DONE = "join: ", "join: done"
 
 --- What every rank is about to do: the common text, and nil when all are done.
 ---@param mine string? nil: this rank is done
@@ -30,14 +32,16 @@ local function exchange(self, mine)
   local all, common, root, done = core.dist.all_gather_bytes(mine and MARK .. mine or DONE), nil, nil, false
   for i, text in ipairs(all) do
     if text:sub(1, #MARK) ~= MARK then
-      fail("join_uneven_inputs: rank %d gathers objects while this rank %s; only reductions of gradients go on when a rank is done", i - 1,
+      fail("join_uneven_inputs: rank %d gathers objects while this rank %s; only reductions of gradients " ..
+        "go on when a rank is done", i - 1,
         mine and "is about to " .. mine or "is done")
     end
     text = text:sub(#MARK + 1)
     if text == "done" then
       done = true
     elseif common and text ~= common then
-      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do the same", root, common,
+      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do " ..
+        "the same", root, common,
         i - 1, text)
     elseif not common then
       common, root = text, i - 1
@@ -58,7 +62,8 @@ function Joining:announce(kind, model)
       return
     end
   end
-  fail("join_uneven_inputs: the gradients of a prepared model that is not among the joinables are reduced inside; add it to them")
+  fail("join_uneven_inputs: the gradients of a prepared model that is not among the joinables are " ..
+    "reduced inside; add it to them")
 end
 
 --- Takes part in the others' reductions until they are done, too.
@@ -84,8 +89,8 @@ local function shadow(self)
   for p, grad in pairs(kept) do p.grad = grad end
 end
 
--- Every rank gets what the rank that came last has. Without it the optimizers of ranks that were done early would lag
--- behind, and with them the models of the following epochs.
+-- Every rank gets what the rank that came last has. Without it the optimizers of ranks that were
+-- done early would lag behind, and with them the models of the following epochs.
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end
@@ -93,7 +98,8 @@ local function catch_up(self, accelerator)
   for _, list in ipairs { accelerator._optimizers, accelerator._schedulers } do
     for _, object in ipairs(list) do
       local here = core.dist.rank() == root
-      local text = core.dist.broadcast_bytes(here and operations.serialize(object:state_dict(), "the state") or nil, root)
+      local text = core.dist.broadcast_bytes(here and operations.serialize(object:state_dict(), "the state")
+        or nil, root)
       if not here then object:load_state_dict(operations.deserialize(text)) end
     end
   end
@@ -116,7 +122,8 @@ end
 local function run(accelerator, models, fn)
   if parallel.joining then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
   if accelerator._has_lomo_optimizer then
-    fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks that are done cannot follow")
+    fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks " ..
+      "that are done cannot follow")
   end
   local self = setmetatable({ models = models, root = 0 }, Joining)
   return scope.with(parallel, "joining", self, function()
@@ -138,8 +145,10 @@ function M.join(accelerator, joinables, even, fn)
     local refused
     undo, refused = loaders.override_even_batches(accelerator._dataloaders, even)
     if refused > 0 and accelerator.is_main_process then
-      io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set with get(i) by ranks; ", refused,
-        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1 and "it is" or "they are",
+      io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set " ..
+        "with get(i) by ranks; ", refused,
+        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1
+        and "it is" or "they are",
         "\n")
     end
   else

@@ -1,5 +1,5 @@
---- Local SGD: ranks train by themselves and average their parameters now and then ("Local SGD Converges Fast and Communicates
---- Little", Stich, arXiv 1805.09767).
+--- Local SGD: ranks train by themselves and average their parameters now and then ("Local SGD
+--- Converges Fast and Communicates Little", Stich, arXiv 1805.09767).
 ---
 ---   LocalSGD(accelerator, model, 8, function(local_sgd)
 ---     for input, target in loader:iter() do
@@ -23,14 +23,18 @@ local M = {}
 ---@field local_sgd_steps integer
 local methods = {}
 
---- Counts a step; after every local_sgd_steps of them the parameters become the mean over all ranks.
+--- Counts a step; after every local_sgd_steps of them the parameters become the mean over all
+--- ranks.
 function methods:step()
   self._steps = self._steps + 1
-  if self._enabled and self._inside and self._steps % self._every == 0 then parallel.average_parameters(self._model) end
+  if self._enabled and self._inside and self._steps % self._every == 0 then
+    parallel.average_parameters(self._model)
+  end
 end
 
---- Runs fn(local_sgd, ...) without gradients being reduced, averages the parameters when it has returned, and returns what it
---- returned.  When it raises, nothing is averaged: the other ranks may not come that far.
+--- Runs fn(local_sgd, ...) without gradients being reduced, averages the parameters when it has
+--- returned, and returns what it returned.  When it raises, nothing is averaged: the other ranks
+--- may not come that far.
 ---@param fn fun(local_sgd: accelerate.LocalSGD, ...): ...
 function methods:run(fn, ...)
   if type(fn) ~= "function" then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
@@ -40,7 +44,8 @@ function methods:run(fn, ...)
     parallel.average_parameters(self._model)
     return ...
   end
-  return averaged(scope.with(self, "_inside", true, parallel.alone, self._model, function(...) return fn(self, ...) end, ...))
+  return averaged(scope.with(self, "_inside", true, parallel.alone, self._model,
+    function(...) return fn(self, ...) end, ...))
 end
 
 local Class = properties.define("LocalSGD", {
@@ -53,31 +58,38 @@ local Class = properties.define("LocalSGD", {
 
 local OPTIONS = { enabled = { "boolean", default = true } }
 
---- Trains `model` by local steps: inside the function its gradients stay on each rank, and its parameters are averaged after
---- every `local_sgd_steps` calls of local_sgd:step() and at the end.  Buffers stay the ranks' own until gradients are reduced
---- again.  On one process it only calls.
+--- Trains `model` by local steps: inside the function its gradients stay on each rank, and its
+--- parameters are averaged after every `local_sgd_steps` calls of local_sgd:step() and at the end.
+--- Buffers stay the ranks' own until gradients are reduced again.  On one process it only calls.
 ---@param accelerator accelerate.Accelerator
 ---@param model accelerate.nn.Module as prepare gave it back
 ---@param local_sgd_steps integer at least 1
 ---@param opts { enabled: boolean? }?
----@param fn (fun(local_sgd: accelerate.LocalSGD): ...)? without it the object is returned, whose run(fn) does the same
+---@param fn (fun(local_sgd: accelerate.LocalSGD): ...)? without it the object is returned, whose
+---  run(fn) does the same
 ---@return any ... what fn returns
 M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_sgd_steps, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   if not kinds.is_accelerator(accelerator) then
     fail("LocalSGD: argument 1 (accelerator) must be an Accelerator, got %s", options.show(accelerator))
   end
-  if not kinds.is_model(model) then fail("LocalSGD: argument 2 (model) must be a module, got %s", options.show(model)) end
+  if not kinds.is_model(model) then
+    fail("LocalSGD: argument 2 (model) must be a module, got %s", options.show(model))
+  end
   options.value("LocalSGD", "local_sgd_steps", local_sgd_steps, { "integer", min = 1 })
   opts = options.check("LocalSGD", opts, OPTIONS)
-  if fn ~= nil and type(fn) ~= "function" then fail("LocalSGD: expected a function as the last argument, got %s", options.show(fn)) end
+  if fn ~= nil and type(fn) ~= "function" then
+    fail("LocalSGD: expected a function as the last argument, got %s", options.show(fn))
+  end
   local kind = accelerator.distributed_type
   if kind == "DEEPSPEED" or kind == "FSDP" or kind == "MEGATRON_LM" or kind == "XLA" then
     fail("LocalSGD: each rank must hold the whole model, which it does not under %s", kind)
   end
   local self = Class.new()
   self._enabled = opts.enabled and accelerator.num_processes > 1
-  if self._enabled and not parallel.record_of(model) then fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first") end
+  if self._enabled and not parallel.record_of(model) then
+    fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first")
+  end
   self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false
   if fn then return self:run(fn) end
   return self

@@ -3,10 +3,12 @@
 ---   local logger = accelerate.logging.get_logger("train", "INFO")
 ---   logger:info("epoch %d begins", epoch)                          -- on the main process
 ---   logger:warning("odd batch", { main_process_only = false })     -- on every process
----   logger:info("my part has %d items", n, { in_order = true })    -- on every process, one after the other
+---   logger:info("my part has %d items", n, { in_order = true })    -- on every process, one after
+---     the other
 ---
---- A line goes to stderr as `INFO:train:train.lua:12:[RANK 0] epoch 1 begins`, with the place in the script that called; `basicConfig`
---- changes that.  Levels are Python's: DEBUG 10, INFO 20, WARNING 30 (the default), ERROR 40, CRITICAL 50.
+--- A line goes to stderr as `INFO:train:train.lua:12:[RANK 0] epoch 1 begins`, with the place in
+--- the script that called; `basicConfig` changes that.  Levels are Python's: DEBUG 10, INFO 20,
+--- WARNING 30 (the default), ERROR 40, CRITICAL 50.
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -16,7 +18,8 @@ local fail = options.fail
 local M = { DEBUG = 10, INFO = 20, WARNING = 30, ERROR = 40, CRITICAL = 50, NOTSET = 0 }
 
 local WORDS = { "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "NOTSET" }
-local NAME_OF = { [10] = "DEBUG", [20] = "INFO", [30] = "WARNING", [40] = "ERROR", [50] = "CRITICAL", [0] = "NOTSET" }
+local NAME_OF = { [10] = "DEBUG", [20] = "INFO", [30] = "WARNING", [40] = "ERROR", [50] = "CRITICAL",
+  [0] = "NOTSET" }
 
 local root = M.WARNING
 local levels = {}   -- of loggers, by name
@@ -44,7 +47,8 @@ local function level_of(where, level)
     if word == known then return M[word] end
   end
   local near = options.nearest(word, WORDS)
-  fail("%s: unknown level '%s'%s; choose between %s", where, level, near and (", did you mean '" .. near .. "'?") or "",
+  fail("%s: unknown level '%s'%s; choose between %s", where, level, near
+    and (", did you mean '" .. near .. "'?") or "",
     table.concat(WORDS, ", "))
 end
 
@@ -63,20 +67,25 @@ local function formatted(record)
   end))
 end
 
-local FIELDS = { name = "s", levelno = "d", levelname = "s", message = "s", pathname = "s", filename = "s", lineno = "d", created = "f",
+local FIELDS = { name = "s", levelno = "d", levelname = "s", message = "s", pathname = "s", filename = "s",
+  lineno = "d", created = "f",
   process_index = "d", asctime = "s" }
 
 local CONFIG = {
-  level = { "string|integer", optional = true }, format = { "string", optional = true }, datefmt = { "string", optional = true },
-  filename = { "string", optional = true }, stream = { "string", optional = true, one_of = { "stderr", "stdout" } },
+  level = { "string|integer", optional = true }, format = { "string", optional = true },
+    datefmt = { "string", optional = true },
+  filename = { "string", optional = true },
+    stream = { "string", optional = true, one_of = { "stderr", "stdout" } },
   handlers = { "list", optional = true },
 }
 
 --- Says where lines go, and what is in them.  Without it: stderr, and from WARNING on.
----@param opts { level: string|integer?, format: string?, datefmt: string?, filename: string?, stream: ("stderr"|"stdout")?,
----  handlers: (fun(text: string, record: accelerate.LogRecord))[]? } level: of loggers that have none of their own; format: with fields
----  such as %(asctime)s, %(levelname)s, %(name)s, %(message)s, %(pathname)s, %(filename)s, %(lineno)d, %(process_index)d; datefmt: as
----  os.date's; filename: lines are added to that file; handlers: called with each line and its record, in place of writing
+---@param opts { level: string|integer?, format: string?, datefmt: string?, filename: string?,
+---  stream: ("stderr"|"stdout")?, handlers: (fun(text: string, record: accelerate.LogRecord))[]? }
+---  level: of loggers that have none of their own; format: with fields such as %(asctime)s,
+---  %(levelname)s, %(name)s, %(message)s, %(pathname)s, %(filename)s, %(lineno)d,
+---  %(process_index)d; datefmt: as os.date's; filename: lines are added to that file; handlers:
+---  called with each line and its record, in place of writing
 function M.basicConfig(opts)
   opts = options.check("basicConfig", opts, CONFIG)
   local places = (opts.filename and 1 or 0) + (opts.stream and 1 or 0) + (opts.handlers and 1 or 0)
@@ -84,14 +93,17 @@ function M.basicConfig(opts)
   local level = opts.level and level_of("basicConfig: level", opts.level)
   for field, how in (opts.format or ""):gmatch("%%%((%w+)%)%-?%d*%.?%d*(%a?)") do
     if not FIELDS[field] then
-      fail("basicConfig: format: unknown field '%s'%s", field, options.hint(field, require("accelerate.utils.ordered").keys(FIELDS)))
+      fail("basicConfig: format: unknown field '%s'%s", field,
+        options.hint(field, require("accelerate.utils.ordered").keys(FIELDS)))
     end
     if how ~= "s" and how ~= FIELDS[field] then
       fail("basicConfig: format: the field '%s' is written %%(%s)%s", field, field, FIELDS[field])
     end
   end
   for i, handler in ipairs(opts.handlers or {}) do
-    if type(handler) ~= "function" then fail("basicConfig: handlers: entry %d must be a function, got %s", i, options.show(handler)) end
+    if type(handler) ~= "function" then
+      fail("basicConfig: handlers: entry %d must be a function, got %s", i, options.show(handler))
+    end
   end
   if opts.filename then
     local out, why = io.open(opts.filename, "a")
@@ -115,7 +127,8 @@ end
 local CALL = { main_process_only = { "boolean", default = true }, in_order = { "boolean", default = false },
   stacklevel = { "integer", default = 1, min = 1 } }
 
---- The script's file and line that called into this library, `extra` frames further out where that is asked for.
+--- The script's file and line that called into this library, `extra` frames further out where that
+--- is asked for.
 local function caller(extra)
   local info = debug.getinfo(options.caller_level() + extra, "Sl")
   if not info then return "?", 0 end
@@ -125,8 +138,10 @@ end
 local function emit(self, level, text, rank, extra)
   local path, line = caller(extra)
   local record = {
-    name = self._name, levelno = level, levelname = NAME_OF[level] or ("Level %d"):format(level), process_index = rank,
-    message = ("[RANK %d] %s"):format(rank, text), pathname = path, filename = path:match("[^/]*$"), lineno = line, created = os.time(),
+    name = self._name, levelno = level, levelname = NAME_OF[level] or ("Level %d"):format(level),
+      process_index = rank,
+    message = ("[RANK %d] %s"):format(rank, text), pathname = path, filename = path:match("[^/]*$"),
+      lineno = line, created = os.time(),
   }
   local shown = formatted(record)
   for _, handler in ipairs(handlers) do handler(shown, record) end
@@ -137,12 +152,19 @@ local function read(where, text, ...)
   local n, opts = select("#", ...), nil
   local given = { ... }
   if n > 0 and options.is_options(given[n], CALL) then n, opts = n - 1, given[n]
-  elseif n > 0 and type(given[n]) == "table" and getmetatable(given[n]) == nil then opts, n = given[n], n - 1 end
-  opts = options.check("logger:" .. where, opts, CALL)  -- a plain table that is no options names what is unknown
+  elseif n > 0 and type(given[n]) == "table" and getmetatable(given[n]) == nil then opts, n = given[n],
+    n - 1 end
+  -- a plain table that is no options names what is unknown
+  opts = options.check("logger:" .. where, opts, CALL)
   if n > 0 then
-    if type(text) ~= "string" then fail("logger:%s: with values the first argument must be a format, got %s", where, options.show(text)) end
+    if type(text) ~= "string" then
+      fail("logger:%s: with values the first argument must be a format, got %s", where, options.show(text))
+    end
     local ok, result = pcall(string.format, text, unpack(given, 1, n))
-    if not ok then fail("logger:%s: '%s' does not fit its values: %s", where, text, (result:gsub("^bad argument", "argument"))) end
+    if not ok then
+      fail("logger:%s: '%s' does not fit its values: %s", where, text,
+        (result:gsub("^bad argument", "argument")))
+    end
     text = result
   end
   return tostring(text), opts
@@ -172,27 +194,34 @@ end
 
 local function at(name)
   local level = M[name:upper()]
-  return function(self, text, ...) return (write(self, name, level, text, ...)) end  -- no tail call: it would drop a frame
+  -- no tail call: it would drop a frame
+  return function(self, text, ...) return (write(self, name, level, text, ...)) end
 end
 
 ---@class accelerate.Logger
 local methods = {
-  --- Each takes a text, or a format and its values, then options: main_process_only (default true), in_order (default false: true makes
-  --- all processes log, one after the other; all must call it), stacklevel (default 1: the line that calls; 2: the caller of that).
+  --- Each takes a text, or a format and its values, then options: main_process_only (default true),
+  --- in_order (default false: true makes all processes log, one after the other; all must call it),
+  --- stacklevel (default 1: the line that calls; 2: the caller of that).
   debug = at "debug", info = at "info", warning = at "warning", error = at "error", critical = at "critical",
   --- Logs at a level given by name or number.
-  log = function(self, level, text, ...) return (write(self, "log", level_of("logger:log", level), text, ...)) end,
+  log = function(self, level, text, ...)
+    return (write(self, "log", level_of("logger:log", level), text, ...))
+  end,
   --- As `warning`, but the same arguments only once in a process.
   warning_once = function(self, text, ...)
     partial()
     local shown, opts = read("warning_once", text, ...)
-    local key = ("%s\0%s\0%s\0%s"):format(self._name, shown, tostring(opts.main_process_only), tostring(opts.in_order))
+    local key = ("%s\0%s\0%s\0%s"):format(self._name, shown, tostring(opts.main_process_only),
+      tostring(opts.in_order))
     if told[key] then return end
     told[key] = true
     return (write(self, "warning_once", M.WARNING, text, ...))
   end,
   --- Whether a record of that level would be written.
-  isEnabledFor = function(self, level) return level_of("logger:isEnabledFor", level) >= self:getEffectiveLevel() end,
+  isEnabledFor = function(self, level)
+    return level_of("logger:isEnabledFor", level) >= self:getEffectiveLevel()
+  end,
   getEffectiveLevel = function(self)
     local own = levels[self._name]
     return own and own > 0 and own or root
@@ -202,18 +231,23 @@ local methods = {
 
 local Logger = properties.define("Logger", {
   get = { name = function(self) return self._name end }, methods = methods,
-  tostring = function(self) return ("Logger %s (%s)"):format(self._name, NAME_OF[self:getEffectiveLevel()] or self:getEffectiveLevel()) end,
+  tostring = function(self)
+    return ("Logger %s (%s)"):format(self._name, NAME_OF[self:getEffectiveLevel()]
+      or self:getEffectiveLevel())
+  end,
 })
 
 --- A logger.  It may be made before there is an Accelerator, but not used.
 ---@param name string what lines say, such as the script's name
----@param log_level string|integer|{ log_level: string|integer }|nil default: ACCELERATE_LOG_LEVEL; without that WARNING, or what
----  basicConfig set.  A level given here or there also becomes that of all loggers that have none of their own.
+---@param log_level string|integer|{ log_level: string|integer }|nil default: ACCELERATE_LOG_LEVEL;
+---  without that WARNING, or what basicConfig set.  A level given here or there also becomes that
+---  of all loggers that have none of their own.
 ---@return accelerate.Logger
 function M.get_logger(name, log_level)
   options.value("get_logger", "name", name, { "string" })
   if type(log_level) == "table" then
-    log_level = options.check("get_logger", log_level, { log_level = { "string|integer", optional = true } }).log_level
+    log_level = options.check("get_logger", log_level,
+      { log_level = { "string|integer", optional = true } }).log_level
   end
   local where = "get_logger: log_level"
   if log_level == nil then log_level, where = env.text("ACCELERATE_LOG_LEVEL"), "ACCELERATE_LOG_LEVEL" end

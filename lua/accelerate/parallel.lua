@@ -1,12 +1,13 @@
 --- The reduction of gradients over ranks.
 ---
---- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients in a second one of
+--- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients
+--- in a second one of
 --- the same layout (accelerate.flat), so that one all_reduce takes all of them.
 ---
---- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a gradient.  It travels
---- with the gradients in the same all_reduce, so that ranks agree about parameters that only some of them used: those
---- take part as zeros on the others, and a parameter that no rank used keeps no gradient.
---- On GPUs that goes on beside backward (accelerate.buckets).
+--- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a
+--- gradient.  It travels with the gradients in the same all_reduce, so that ranks agree about
+--- parameters that only some of them used: those take part as zeros on the others, and a parameter
+--- that no rank used keeps no gradient.  On GPUs that goes on beside backward (accelerate.buckets).
 local buckets = require "accelerate.buckets"
 local core = require "accelerate.core"
 local flat = require "accelerate.flat"
@@ -20,30 +21,37 @@ local M = {}
 
 local comm_hooks  -- loaded when a script asks for a hook
 local homes, fused = flat.homes, flat.fused
-local numbered = 0  -- how many models have been prepared on ranks: all ranks count alike, since preparing is collective
+-- how many models have been prepared on ranks: all ranks count alike, since preparing is collective
+local numbered = 0
 
 ---@class accelerate.Record what is known of a prepared model
 ---@field chunks accelerate.Chunk[]
 ---@field quiet integer how many no_sync scopes are open
----@field touched boolean a backward pass outside no_sync reached a parameter since the last reduction
+---@field touched boolean a backward pass outside no_sync reached a parameter since the last
+---  reduction
 ---@field hits integer parameters that the current backward pass reached
 ---@field watched integer parameters with a hook
 ---@field hooked table<accelerate.Tensor, boolean>
 ---@field weight number sum of this rank's weights since the last reduction
----@field divisor number mean weight by which the gradients of this window were divided so far; 0: they were not
+---@field divisor number mean weight by which the gradients of this window were divided so far; 0:
+---  they were not
 ---@field summing boolean that division was undone, because another pass of the window came
 ---@field number integer the model's among those prepared on ranks, from 1; 0: it is this rank's own
 ---@field has_buffers boolean
 ---@field alone boolean inside LocalSGD: gradients stay on the rank for good
 ---@field hook table? reduces in place of all_reduce
----@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket: integer? } as the script's
----  DistributedDataParallelKwargs say; bucket: the most bytes of one all_reduce
----@field buckets accelerate.GradientBucket[]? in the order in which they are reduced; made when they are needed
+---@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket:
+---  integer? } as the script's DistributedDataParallelKwargs say; bucket: the most bytes of one
+---  all_reduce
+---@field buckets accelerate.GradientBucket[]? in the order in which they are reduced; made when
+---  they are needed
 ---@field cut_of accelerate.Chunk[]? what they were made of
 ---@field launched integer how many of them are being reduced
 ---@field live boolean whether complete buckets of the backward pass under way are reduced at once
----@field arrivals table<accelerate.Tensor, integer>? static_graph: how often the first pass reached each parameter
----@field unreached string? names that the first reduction found without a gradient, with static_graph
+---@field arrivals table<accelerate.Tensor, integer>? static_graph: how often the first pass reached
+---  each parameter
+---@field unreached string? names that the first reduction found without a gradient, with
+---  static_graph
 
 -- Model -> record.  A record refers to tensors, never to its model, so the weak key does its work.
 local records = setmetatable({}, { __mode = "k" })
@@ -51,12 +59,13 @@ local records = setmetatable({}, { __mode = "k" })
 ---@return accelerate.Record?
 function M.record_of(model) return records[model] end
 
--- ---- agreement between ranks -------------------------------------------------------------------------------------
+-- ---- agreement between ranks --------------------------------------------------------------------
 
 local function describe(model)
   local lines = {}
   for name, p in model:named_parameters() do
-    lines[#lines + 1] = ("%s %s [%s]%s"):format(name, p.dtype, table.concat(p.shape, ", "), p.requires_grad and "" or " (frozen)")
+    lines[#lines + 1] = ("%s %s [%s]%s"):format(name, p.dtype, table.concat(p.shape, ", "), p.requires_grad
+      and "" or " (frozen)")
   end
   for name, b in model:named_buffers() do
     lines[#lines + 1] = ("%s %s [%s] (buffer)"):format(name, b.dtype, table.concat(b.shape, ", "))
@@ -67,23 +76,27 @@ end
 --- Raises, on the ranks that differ from rank 0, unless names, types and shapes agree.
 local function check_agreement(model)
   local mine = describe(model)
-  local theirs = core.dist.broadcast_bytes(state.PartialState().process_index == 0 and table.concat(mine, "\n") or nil, 0)
+  local theirs = core.dist.broadcast_bytes(state.PartialState().process_index == 0
+    and table.concat(mine, "\n") or nil, 0)
   if theirs == table.concat(mine, "\n") then return end
   local i = 0
   for line in (theirs .. "\n"):gmatch("(.-)\n") do
     i = i + 1
     if line ~= mine[i] then
-      fail("prepare: the model differs between ranks: entry %d is '%s' here and '%s' on rank 0", i, mine[i] or "nothing", line)
+      fail("prepare: the model differs between ranks: entry %d is '%s' here and '%s' on rank 0", i, mine[i]
+        or "nothing", line)
     end
   end
   fail("prepare: the model differs between ranks: '%s' is not on rank 0", mine[i + 1] or "an entry")
 end
 
---- While ranks may run different numbers of batches (accelerate.joining): told of every reduction before it begins.
+--- While ranks may run different numbers of batches (accelerate.joining): told of every reduction
+--- before it begins.
 ---@type accelerate.Joining?
 M.joining = nil
 
---- Gives every rank rank 0's buffers; while ranks join, those of the first rank that still has batches.
+--- Gives every rank rank 0's buffers; while ranks join, those of the first rank that still has
+--- batches.
 local function share_buffers(model)
   local root = M.joining and M.joining.root or 0
   core.dist.broadcast_all(model:buffers(), root)
@@ -98,8 +111,8 @@ local function share_values(model, made)
   share_buffers(model)
 end
 
---- Watches backward passes reach the parameters: what is reduced when, and a script that calls loss:backward() itself,
---- hang on it.
+--- Watches backward passes reach the parameters: what is reduced when, and a script that calls
+--- loss:backward() itself, hang on it.
 local function watch(record)
   for _, chunk in ipairs(record.chunks) do
     for _, p in ipairs(chunk.params) do
@@ -117,7 +130,7 @@ local function watch(record)
   end
 end
 
--- ---- preparing ---------------------------------------------------------------------------------------------------
+-- ---- preparing ----------------------------------------------------------------------------------
 
 --- How the gradients of a model are reduced.
 local function configure(record, handler)
@@ -127,17 +140,19 @@ local function configure(record, handler)
   record.hook = comm_hooks.make(handler)
   record.ddp = {
     broadcast_buffers = handler.broadcast_buffers ~= false, static_graph = handler.static_graph or false,
-    -- Presence travels with the gradients, so that unused parameters cost nothing; false is taken as a promise when the
-    -- script writes it.
-    all_used = handler.find_unused_parameters == false and (handler._given or {}).find_unused_parameters or false,
+    -- Presence travels with the gradients, so that unused parameters cost nothing; false is taken
+    -- as a promise when the script writes it.
+    all_used = handler.find_unused_parameters == false and (handler._given or {}).find_unused_parameters
+      or false,
     bucket = handler.bucket_cap_mb and handler.bucket_cap_mb * 2 ^ 20,
   }
 end
 
---- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same model: takes in what
---- was added to it since.
+--- Lays a model's parameters out, and brings all ranks to rank 0's values.  Once more for the same
+--- model: takes in what was added to it since.
 ---@param model accelerate.Module
----@param handler accelerate.DistributedDataParallelKwargs? how it is reduced; taken at the first call
+---@param handler accelerate.DistributedDataParallelKwargs? how it is reduced; taken at the first
+---  call
 ---@return accelerate.Record
 function M.prepare(model, handler)
   local record = records[model]
@@ -146,7 +161,8 @@ function M.prepare(model, handler)
     local _, new = flat.groups_of(params)
     if #new == 0 then return record end
   else
-    record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0, hooked = setmetatable({}, { __mode = "k" }),
+    record = { chunks = {}, quiet = 0, touched = false, hits = 0, watched = 0,
+      hooked = setmetatable({}, { __mode = "k" }),
       weight = 0, divisor = 0, summing = false, alone = false, number = 0, launched = 0, live = false }
     configure(record, handler)
   end
@@ -171,7 +187,7 @@ function M.prepare(model, handler)
   return record
 end
 
--- ---- reducing ----------------------------------------------------------------------------------------------------
+-- ---- reducing -----------------------------------------------------------------------------------
 
 --- Does a parameter of a chunk that was frozen at prepare want a gradient by now?
 local function thawed(record, chunk)
@@ -198,20 +214,22 @@ local function check_reached(model, record)
   end
   local text = #names > 0 and "'" .. table.concat(names, "', '") .. "'" or "none"
   if ddp.all_used and #names > 0 then
-    fail("backward: the loss did not reach %s; with find_unused_parameters = false all parameters must take part, " ..
+    fail("backward: the loss did not reach %s; with find_unused_parameters = false all parameters must " ..
+      "take part, " ..
       "so leave that out or set it to true", text)
   end
   if ddp.static_graph then
     record.unreached = record.unreached or text
     if text ~= record.unreached then
-      fail("backward: static_graph = true, but the graph has changed: parameters without a gradient are %s now and were %s in the first step",
+      fail("backward: static_graph = true, but the graph has changed: parameters without a gradient are " ..
+        "%s now and were %s in the first step",
         text, record.unreached)
     end
   end
 end
 
---- Leaves the gradients of these parameters to an optimizer that applies them inside backward: they get no place in the
---- flat buffers, so that each can be freed at once.
+--- Leaves the gradients of these parameters to an optimizer that applies them inside backward: they
+--- get no place in the flat buffers, so that each can be freed at once.
 ---@param models accelerate.nn.Module[] the prepared ones
 ---@param params accelerate.Tensor[]
 function M.fuse(models, params)
@@ -225,8 +243,8 @@ function M.fuse(models, params)
   end
 end
 
---- One parameter's gradient averaged over all ranks; those without one count as zeros.  nil: no rank has one.  All ranks
---- must call it for the same parameter.
+--- One parameter's gradient averaged over all ranks; those without one count as zeros.  nil: no
+--- rank has one.  All ranks must call it for the same parameter.
 ---@param p accelerate.Tensor
 ---@return accelerate.Tensor?
 function M.mean_gradient(p)
@@ -248,8 +266,8 @@ function M.reduce(model)
     flat.lay_out_again(model, record)
     buckets.reduce(record)  -- means of means: what was reduced already does not change
   end
-  -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass; here at once, so that
-  -- an evaluation in between sees the same on every rank.
+  -- As in DDP, rank 0's buffers are everybody's.  There they travel before the next forward pass;
+  -- here at once, so that an evaluation in between sees the same on every rank.
   if record.has_buffers and record.ddp.broadcast_buffers then share_buffers(model) end
   if record.hook then record.hook.steps = record.hook.steps + 1 end
 end
@@ -281,8 +299,8 @@ function M.alone(model, fn, ...)
   end, ...)
 end
 
---- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the next reduction takes
---- them along.
+--- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the
+--- next reduction takes them along.
 function M.no_sync(model, fn, ...)
   local record = records[model]
   if not record then return fn(...) end
@@ -297,7 +315,8 @@ function M.with_sync(model, fn, ...)
   return scope.with(record, "quiet", 0, fn, ...)
 end
 
---- Reduces what backward passes outside Accelerator:backward (`loss:backward()`) have left unreduced.
+--- Reduces what backward passes outside Accelerator:backward (`loss:backward()`) have left
+--- unreduced.
 ---@param models accelerate.nn.Module[]
 function M.flush(models)
   for _, model in ipairs(models) do
@@ -306,7 +325,7 @@ function M.flush(models)
   end
 end
 
--- ---- weighted windows --------------------------------------------------------------------------------------------
+-- ---- weighted windows ---------------------------------------------------------------------------
 
 local function scale(record, factor)
   core.no_grad(function()
@@ -331,7 +350,8 @@ function M.any_gradient(models)
   return false
 end
 
---- Before a weighted backward pass: gradients that an earlier pass of this window divided become sums again.
+--- Before a weighted backward pass: gradients that an earlier pass of this window divided become
+--- sums again.
 function M.open_window(models)
   for _, model in ipairs(models) do
     local record = records[model]
@@ -347,7 +367,8 @@ function M.open_window(models)
   end
 end
 
---- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of weights.
+--- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of
+--- weights.
 local function divide(model)
   local record = records[model]
   if M.joining and not record.alone then M.joining:announce("divide", model) end
@@ -356,7 +377,9 @@ local function divide(model)
     mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
   end
   local total = record.divisor + mine
-  if not (total > 0) then fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total) end
+  if not (total > 0) then
+    fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total)
+  end
   scale(record, 1 / total)
   record.weight, record.divisor, record.summing = 0, total, false
 end
@@ -409,10 +432,11 @@ function M.close_windows(models, groups)
   end
 end
 
--- ---- one backward pass -------------------------------------------------------------------------------------------
+-- ---- one backward pass --------------------------------------------------------------------------
 
---- May complete buckets be reduced while backward goes on?  With several models a pass may reach any of them, in an order that need not be the
---- same on all ranks; ranks that join say first what they are about to do.
+--- May complete buckets be reduced while backward goes on?  With several models a pass may reach
+--- any of them, in an order that need not be the same on all ranks; ranks that join say first what
+--- they are about to do.
 local function overlaps(record)
   if record.quiet > 0 or record.alone or record.watched == 0 or M.joining then return false end
   for _, chunk in ipairs(record.chunks) do
@@ -436,10 +460,11 @@ function M.begin(models, due)
   end
 end
 
---- After it: reduces the models that it reached.  With one model all ranks take part even where a rank's loss did not
---- reach it.
+--- After it: reduces the models that it reached.  With one model all ranks take part even where a
+--- rank's loss did not reach it.
 ---@param models accelerate.nn.Module[]
----@param sync boolean whether a weighted window ends here; plain gradients are reduced in each pass outside no_sync
+---@param sync boolean whether a weighted window ends here; plain gradients are reduced in each pass
+---  outside no_sync
 ---@param weight number? of this rank's loss, in a weighted window
 function M.finish(models, sync, weight)
   local distributed = state.PartialState().num_processes > 1

@@ -5,9 +5,9 @@
 ---     print(prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 10 })
 ---   end)
 ---
---- The core notes an event for every op, gradient rule, optimizer pass and named range while a profile records; nothing is noted, and
---- nothing costs, otherwise.  Times are the host's: on a GPU each op is waited for
---- while its profile lasts, so that they are those of the work.
+--- The core notes an event for every op, gradient rule, optimizer pass and named range while a
+--- profile records; nothing is noted, and nothing costs, otherwise.  Times are the host's: on a GPU
+--- each op is waited for while its profile lasts, so that they are those of the work.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -19,7 +19,8 @@ local M = {}
 
 ---@class accelerate.ProfileEvent
 ---@field name string
----@field place string "train.lua:12": the line of the script; of a gradient rule, the line of its forward pass
+---@field place string "train.lua:12": the line of the script; of a gradient rule, the line of its
+---  forward pass
 ---@field category string cpu_op, backward, optimizer, user_annotation or collective
 ---@field start number microseconds since the profile began to record
 ---@field cpu_time number microseconds, those of what it calls included
@@ -63,7 +64,8 @@ local function memory_text(bytes)
   return ("%d b"):format(bytes)
 end
 
-local SORTS = { "self_cpu_time_total", "cpu_time_total", "cpu_time", "self_cpu_time", "count", "flops", "cpu_memory_usage",
+local SORTS = { "self_cpu_time_total", "cpu_time_total", "cpu_time", "self_cpu_time", "count", "flops",
+  "cpu_memory_usage",
   "self_cpu_memory_usage", "key", "place" }
 
 local TABLE = {
@@ -83,8 +85,9 @@ local Averages = {}
 Averages.__index = Averages
 
 --- The rows as text.
----@param opts { sort_by: string?, row_limit: integer?, max_name_column_width: integer?, header: string? }? sort_by: a field of the
----  rows, largest first (key and place: in alphabetical order); default: the order of first appearance.  row_limit: default 100; -1: all
+---@param opts { sort_by: string?, row_limit: integer?, max_name_column_width: integer?, header:
+---  string? }? sort_by: a field of the rows, largest first (key and place: in alphabetical order);
+---  default: the order of first appearance.  row_limit: default 100; -1: all
 ---@return string
 function Averages:table(opts)
   opts = options.check("table", opts, TABLE)
@@ -104,9 +107,12 @@ function Averages:table(opts)
   local function share(us) return ("%.2f%%"):format(total > 0 and 100 * us / total or 0) end
   local width = opts.max_name_column_width
   local columns = {
-    { "Name", function(r) return cut(r.key, width) end, left = true }, { "Line", function(r) return cut(r.place, width) end, left = true },
-    { "Self CPU %", function(r) return share(r.self_cpu_time_total) end }, { "Self CPU", function(r) return time_text(r.self_cpu_time_total) end },
-    { "CPU total %", function(r) return share(r.cpu_time_total) end }, { "CPU total", function(r) return time_text(r.cpu_time_total) end },
+    { "Name", function(r) return cut(r.key, width) end, left = true },
+      { "Line", function(r) return cut(r.place, width) end, left = true },
+    { "Self CPU %", function(r) return share(r.self_cpu_time_total) end },
+      { "Self CPU", function(r) return time_text(r.self_cpu_time_total) end },
+    { "CPU total %", function(r) return share(r.cpu_time_total) end },
+      { "CPU total", function(r) return time_text(r.cpu_time_total) end },
     { "CPU time avg", function(r) return time_text(r.cpu_time) end },
   }
   if self._memory then
@@ -114,8 +120,13 @@ function Averages:table(opts)
     columns[#columns + 1] = { "Self CPU Mem", function(r) return memory_text(r.self_cpu_memory_usage) end }
   end
   columns[#columns + 1] = { "# of Calls", function(r) return ("%d"):format(r.count) end }
-  if self._shapes then columns[#columns + 1] = { "Input Shapes", function(r) return r.input_shapes or "" end, left = true } end
-  if self._flops then columns[#columns + 1] = { "Total MFLOPs", function(r) return r.flops > 0 and ("%.3f"):format(r.flops / 1e6) or "--" end } end
+  if self._shapes then
+    columns[#columns + 1] = { "Input Shapes", function(r) return r.input_shapes or "" end, left = true }
+  end
+  if self._flops then
+    columns[#columns + 1] = { "Total MFLOPs",
+      function(r) return r.flops > 0 and ("%.3f"):format(r.flops / 1e6) or "--" end }
+  end
   local lines = {}
   for i = 1, opts.row_limit < 0 and #rows or math.min(opts.row_limit, #rows) do
     local cells = {}
@@ -142,13 +153,16 @@ function Averages:table(opts)
   for _, cells in ipairs(lines) do out[#out + 1] = line(cells) end
   out[#out + 1] = line(rules)
   out[#out + 1] = "Self CPU time total: " .. time_text(total)
-  if self._dropped > 0 then out[#out + 1] = ("%d events were lost: there was no memory for them"):format(self._dropped) end
+  if self._dropped > 0 then
+    out[#out + 1] = ("%d events were lost: there was no memory for them"):format(self._dropped)
+  end
   return table.concat(out, "\n") .. "\n"
 end
 
 Averages.__tostring = function(self) return self:table() end
 
-local GROUP = { group_by_line = { "boolean", default = true }, group_by_input_shape = { "boolean", default = false } }
+local GROUP = { group_by_line = { "boolean", default = true },
+  group_by_input_shape = { "boolean", default = false } }
 
 -- ---- the schedule
 
@@ -160,10 +174,12 @@ local SCHEDULE = {
 }
 SCHEDULE.wait.default, SCHEDULE.warmup.default = 0, 0
 
---- What to do in each step, by its number from 0 on: "none", "warmup", "record", or "record and save" in the last one of a cycle.  The
---- first skip_first steps are left out; a cycle is `wait` steps of rest, `warmup` ones that are run but not kept, and `active` ones
---- that are; after `repeat` cycles nothing more is recorded (0: the cycles go on).
----@param opts { wait: integer?, warmup: integer?, active: integer, repeat: integer?, skip_first: integer? }
+--- What to do in each step, by its number from 0 on: "none", "warmup", "record", or "record and
+--- save" in the last one of a cycle.  The first skip_first steps are left out; a cycle is `wait`
+--- steps of rest, `warmup` ones that are run but not kept, and `active` ones that are; after
+--- `repeat` cycles nothing more is recorded (0: the cycles go on).
+---@param opts { wait: integer?, warmup: integer?, active: integer, repeat: integer?, skip_first:
+---  integer? }
 ---@return fun(step: integer): string
 function M.schedule(opts)
   local o = options.check("schedule", opts, SCHEDULE)
@@ -192,14 +208,19 @@ local function check_devices(activities)
     end
     if activity == "cuda" then
       wait = true
-      if (core.device_count "cuda") == 0 then require("accelerate.tracking.telling").main("profile: activities: there is no GPU here; 'cuda' records nothing") end
+      if (core.device_count "cuda") == 0 then
+        require("accelerate.tracking.telling").main(
+          "profile: activities: there is no GPU here; 'cuda' records nothing")
+      end
     end
   end
   return wait
 end
 
--- Collectives are Lua functions of the core's table, and every caller looks them up there: while a profile lasts they are ranges.
-local WATCHED = { "all_reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "barrier", "all_gather_bytes", "broadcast_bytes" }
+-- Collectives are Lua functions of the core's table, and every caller looks them up there: while a
+-- profile lasts they are ranges.
+local WATCHED = { "all_reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "barrier",
+  "all_gather_bytes", "broadcast_bytes" }
 local former = {}
 
 local function leave_range(at, run, ...)
@@ -228,7 +249,8 @@ local function transit(self, action)
   if recording and not self._recording then
     core._profile_clear()
     self._list = nil
-    core._profile_start(self._flags, self._flags.with_modules and require("accelerate.nn").Module.__call or nil)
+    core._profile_start(self._flags, self._flags.with_modules and require("accelerate.nn").Module.__call
+      or nil)
   elseif action ~= WARMUP and self._action == WARMUP and recording then
     core._profile_stop()
     core._profile_clear()  -- what warmed up is not kept
@@ -296,42 +318,57 @@ local Profiler = properties.define("Profiler", {
     --- What was recorded: in the cycle that ended last, or so far where there is no schedule.
     ---@return accelerate.ProfileEvent[]
     events = function(self) return events_of(self) end,
-    --- The events added up by name and line; all steps are ProfilerStep*.  Rows have key (the name), place, count, cpu_time_total, self_cpu_time_total (without what
-    --- the op itself called), cpu_time and self_cpu_time (for each call), in microseconds; flops, cpu_memory_usage,
-    --- self_cpu_memory_usage (bytes), input_shapes.  `:table(opts)` makes a text of them.
-    ---@param opts { group_by_line: boolean?, group_by_input_shape: boolean? }? group_by_line: default true
+    --- The events added up by name and line; all steps are ProfilerStep*.  Rows have key (the
+    --- name), place, count, cpu_time_total, self_cpu_time_total (without what the op itself
+    --- called), cpu_time and self_cpu_time (for each call), in microseconds; flops,
+    --- cpu_memory_usage, self_cpu_memory_usage (bytes), input_shapes.  `:table(opts)` makes a text
+    --- of them.
+    ---@param opts { group_by_line: boolean?, group_by_input_shape: boolean? }? group_by_line:
+    ---  default true
     key_averages = function(self, opts)
       opts = options.check("key_averages", opts, GROUP)
       local flags = self._flags
-      local rows, found = { _memory = flags.profile_memory, _flops = flags.with_flops, _dropped = self._dropped or 0 }, {}
+      local rows, found = { _memory = flags.profile_memory, _flops = flags.with_flops,
+        _dropped = self._dropped or 0 }, {}
       rows._shapes = opts.group_by_input_shape and flags.record_shapes
       for _, e in ipairs(events_of(self)) do
-        local name = e.name:find("^ProfilerStep#%d+$") and "ProfilerStep*" or e.name -- as in PyTorch: one row for all steps
-        local key = name .. "\0" .. (opts.group_by_line and e.place or "") .. "\0" .. (rows._shapes and e.input_shapes or "")
+        -- as in PyTorch: one row for all steps
+        local name = e.name:find("^ProfilerStep#%d+$") and "ProfilerStep*" or e.name
+        local key = name .. "\0" .. (opts.group_by_line and e.place or "") .. "\0" ..
+          (rows._shapes and e.input_shapes or "")
         local row = found[key]
         if not row then
-          row = { key = name, place = opts.group_by_line and e.place or "", category = e.category, count = 0, cpu_time_total = 0,
-            self_cpu_time_total = 0, flops = 0, cpu_memory_usage = 0, self_cpu_memory_usage = 0, input_shapes = rows._shapes and e.input_shapes or nil }
+          row = { key = name, place = opts.group_by_line and e.place or "", category = e.category, count = 0,
+            cpu_time_total = 0,
+            self_cpu_time_total = 0, flops = 0, cpu_memory_usage = 0, self_cpu_memory_usage = 0,
+              input_shapes = rows._shapes and e.input_shapes or nil }
           found[key] = row
           rows[#rows + 1] = row
         end
         row.count = row.count + 1
-        row.cpu_time_total, row.self_cpu_time_total = row.cpu_time_total + e.cpu_time, row.self_cpu_time_total + e.self_cpu_time
+        row.cpu_time_total, row.self_cpu_time_total = row.cpu_time_total + e.cpu_time,
+          row.self_cpu_time_total + e.self_cpu_time
         row.flops, row.cpu_memory_usage = row.flops + e.flops, row.cpu_memory_usage + e.bytes
         row.self_cpu_memory_usage = row.self_cpu_memory_usage + e.self_bytes
       end
-      for _, row in ipairs(rows) do row.cpu_time, row.self_cpu_time = row.cpu_time_total / row.count, row.self_cpu_time_total / row.count end
+      for _, row in ipairs(rows) do
+        row.cpu_time, row.self_cpu_time = row.cpu_time_total / row.count, row.self_cpu_time_total / row.count
+      end
       return setmetatable(rows, Averages)
     end,
-    --- Writes the events as a trace that chrome://tracing and Perfetto show (the Trace Event Format).
+    --- Writes the events as a trace that chrome://tracing and Perfetto show (the Trace Event
+    --- Format).
     ---@param path string
     export_chrome_trace = function(self, path)
       options.value("export_chrome_trace", "path", path, { "string" })
       local out, why = io.open(path, "wb")
       if not out then fail("export_chrome_trace: %s", why) end
       local rank = core.dist.rank()
-      out:write('{"schemaVersion": 1, "displayTimeUnit": "ms", "distributedInfo": {"rank": ', rank, ', "world_size": ', core.dist.world_size(),
-        '}, "traceEvents": [\n', ('{"ph": "M", "pid": %d, "tid": 0, "name": "process_name", "args": {"name": "rank %d"}}'):format(rank, rank))
+      out:write('{"schemaVersion": 1, "displayTimeUnit": "ms", "distributedInfo": {"rank": ', rank,
+        ', "world_size": ', core.dist.world_size(),
+        '}, "traceEvents": [\n',
+        ('{"ph": "M", "pid": %d, "tid": 0, "name": "process_name", "args": {"name": "rank %d"}}'):format(rank,
+        rank))
       local ok = true
       for _, e in ipairs(events_of(self)) do
         local args = { ('"Line": %s'):format(quote(e.place)) }
@@ -339,8 +376,11 @@ local Profiler = properties.define("Profiler", {
         if e.flops > 0 then args[#args + 1] = ('"flops": %.0f'):format(e.flops) end
         if self._flags.profile_memory then args[#args + 1] = ('"Bytes": %d'):format(e.bytes) end
         if e.stack then args[#args + 1] = ('"Call stack": %s'):format(quote(e.stack)) end
-        if e.modules and e.modules ~= "" then args[#args + 1] = ('"Module Hierarchy": %s'):format(quote(e.modules)) end
-        ok = ok and out:write((',\n{"ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": 0, "ts": %.3f, "dur": %.3f, "args": {%s}}'):format(
+        if e.modules and e.modules ~= "" then
+          args[#args + 1] = ('"Module Hierarchy": %s'):format(quote(e.modules))
+        end
+        ok = ok and out:write((',\n{"ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": 0, "ts": %.3f, ' ..
+          '"dur": %.3f, "args": {%s}}'):format(
           e.category, quote(e.name), rank, e.start, e.cpu_time, table.concat(args, ", ")))
       end
       ok = ok and out:write("\n]}\n")
@@ -349,15 +389,20 @@ local Profiler = properties.define("Profiler", {
   },
 })
 
---- Runs fn(prof) with a profile under way, and returns what it returns.  `prof` can still be asked afterwards.
+--- Runs fn(prof) with a profile under way, and returns what it returns.  `prof` can still be asked
+--- afterwards.
 ---@param handler accelerate.ProfileKwargs
 ---@param fn fun(prof: accelerate.Profiler): ...
 function M.profile(handler, fn)
-  if type(fn) ~= "function" then fail("profile: expected a function as the last argument, got %s", options.show(fn)) end
+  if type(fn) ~= "function" then
+    fail("profile: expected a function as the last argument, got %s", options.show(fn))
+  end
   if active then fail("profile: another profile is under way; profiles cannot be inside one another") end
   local self = Profiler.new()
-  self._flags = { record_shapes = handler.record_shapes, profile_memory = handler.profile_memory, with_stack = handler.with_stack,
-    with_flops = handler.with_flops, with_modules = handler.with_modules, wait = check_devices(handler.activities) }
+  self._flags = { record_shapes = handler.record_shapes, profile_memory = handler.profile_memory,
+    with_stack = handler.with_stack,
+    with_flops = handler.with_flops, with_modules = handler.with_modules,
+      wait = check_devices(handler.activities) }
   self._schedule = handler.schedule_option and M.schedule(handler.schedule_option)
   self._on_ready, self._step, self._recording, self._action = handler.on_trace_ready, 0, false, NONE
   local good = false
@@ -383,7 +428,8 @@ function M.profile(handler, fn)
   end, self)
 end
 
---- Runs fn(...) as a named range of the profile under way, and returns what it returns; without a profile it just calls.
+--- Runs fn(...) as a named range of the profile under way, and returns what it returns; without a
+--- profile it just calls.
 ---@param name string
 ---@param fn function
 ---@return any ...
@@ -392,7 +438,8 @@ function M.record_function(name, fn, ...)
   if type(fn) ~= "function" then fail("record_function: expected a function, got %s", options.show(fn)) end
   if not active then return fn(...) end
   local at, run
-  return scope.run(function() at, run = core._profile_push(name) end, function() core._profile_pop(at, run) end, fn, ...)
+  return scope.run(function() at, run = core._profile_push(name) end,
+    function() core._profile_pop(at, run) end, fn, ...)
 end
 
 return M

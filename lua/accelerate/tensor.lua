@@ -6,8 +6,9 @@
 ---   y:backward()
 ---   print(x.grad)
 ---
---- Sizes come as several numbers or as one list: tensor.zeros(2, 3), tensor.zeros({ 2, 3 }, { dtype = "int64" }). A number that
---- names a position (a dim, x[1]) counts from 1; integers stored in a tensor count from 0. `==` is identity; x:eq(y) compares.
+--- Sizes come as several numbers or as one list: tensor.zeros(2, 3), tensor.zeros({ 2, 3 }, { dtype
+--- = "int64" }). A number that names a position (a dim, x[1]) counts from 1; integers stored in a
+--- tensor count from 0. `==` is identity; x:eq(y) compares.
 
 local core = require "accelerate.core"
 
@@ -18,72 +19,114 @@ local core = require "accelerate.core"
 ---@field ndim integer
 ---@field requires_grad boolean may be set on leaves
 ---@field grad accelerate.Tensor? of a leaf, the same object until it is replaced; may be set
----@field data accelerate.Tensor the same elements without history; setting it makes this object show other elements
+---@field data accelerate.Tensor the same elements without history; setting it makes this object
+---  show other elements
 ---@field is_leaf boolean
 ---@field grad_fn string? the op that made it, where that was recorded
 
 ---@alias accelerate.DType "float32"|"float64"|"float16"|"bfloat16"|"int64"|"int32"|"uint8"|"bool"
----@alias accelerate.TensorOptions { dtype: accelerate.DType?, device: string?, requires_grad: boolean? }
----@alias accelerate.RandomOptions { dtype: accelerate.DType?, device: string?, requires_grad: boolean?, generator: userdata? }
+---@alias accelerate.TensorOptions { dtype: accelerate.DType?, device: string?, requires_grad:
+---  boolean? }
+---@alias accelerate.RandomOptions { dtype: accelerate.DType?, device: string?, requires_grad:
+---  boolean?, generator: userdata? }
 
 ---@class accelerate.tensor
 ---@overload fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor
----@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless told otherwise
+---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested
+---  lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless
+---  told otherwise
 ---@field zeros fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
 ---@field ones fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
 ---@field empty fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor not cleared
----@field full fun(shape: integer[]|integer, value: number|boolean, options?: accelerate.TensorOptions): accelerate.Tensor
----@field arange fun(...: number|accelerate.TensorOptions): accelerate.Tensor (stop), (start, stop) or (start, stop, step); stop is not in it; int64 when all are integral
----@field linspace fun(start: number, stop: number, steps: integer, options?: accelerate.TensorOptions): accelerate.Tensor both ends are in it
+---@field full fun(shape: integer[]|integer, value: number|boolean, options?:
+---  accelerate.TensorOptions): accelerate.Tensor
+---@field arange fun(...: number|accelerate.TensorOptions): accelerate.Tensor (stop), (start, stop)
+---  or (start, stop, step); stop is not in it; int64 when all are integral
+---@field linspace fun(start: number, stop: number, steps: integer, options?:
+---  accelerate.TensorOptions): accelerate.Tensor both ends are in it
 ---@field eye fun(n: integer, m?: integer, options?: accelerate.TensorOptions): accelerate.Tensor
----@field rand fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor uniform in [0, 1)
----@field randn fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor standard normal
----@field randint fun(low: integer, high: integer, ...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor int64 in low .. high - 1; (high, shape) starts from 0
----@field randperm fun(n: integer, options?: accelerate.RandomOptions): accelerate.Tensor 0 .. n-1 in random order, int64
----@field zeros_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field rand fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor uniform in
+---  [0, 1)
+---@field randn fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor standard
+---  normal
+---@field randint fun(low: integer, high: integer, ...: integer|integer[]|accelerate.RandomOptions):
+---  accelerate.Tensor int64 in low .. high - 1; (high, shape) starts from 0
+---@field randperm fun(n: integer, options?: accelerate.RandomOptions): accelerate.Tensor 0 .. n-1
+---  in random order, int64
+---@field zeros_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
+---  accelerate.Tensor
 ---@field ones_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
----@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
----@field full_like fun(x: accelerate.Tensor, value: number|boolean, options?: accelerate.TensorOptions): accelerate.Tensor
+---@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
+---  accelerate.Tensor
+---@field full_like fun(x: accelerate.Tensor, value: number|boolean, options?:
+---  accelerate.TensorOptions): accelerate.Tensor
 ---@field rand_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
----@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
+---@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions):
+---  accelerate.Tensor
 ---@field is_tensor fun(value: any): boolean
----@field no_grad fun(fn: function, ...): ... runs fn(...) with nothing recorded, and returns what it returns
+---@field no_grad fun(fn: function, ...): ... runs fn(...) with nothing recorded, and returns what
+---  it returns
 ---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
 ---@field is_grad_enabled fun(): boolean
 ---@field set_grad_enabled fun(on: boolean): boolean returns the former setting
----@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see Accelerator:autocast
+---@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled:
+---  boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see
+---  Accelerator:autocast
 ---@field is_autocast_enabled fun(): boolean
 ---@field get_autocast_dtype fun(): accelerate.DType the lower type
----@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are neither returned nor kept are freed at once when it ends
+---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are
+---  neither returned nor kept are freed at once when it ends
 ---@field keep fun(...): ... its arguments; their tensors outlive the scope
----@field release fun(x: accelerate.Tensor) frees a tensor's handle at once; using it later is an error
+---@field release fun(x: accelerate.Tensor) frees a tensor's handle at once; using it later is an
+---  error
 ---@field is_released fun(x: accelerate.Tensor): boolean
----@field grad fun(outputs: accelerate.Tensor|accelerate.Tensor[], inputs: accelerate.Tensor|accelerate.Tensor[], options?: { grad_outputs: accelerate.Tensor|accelerate.Tensor[]|nil, retain_graph: boolean?, create_graph: boolean?, allow_unused: boolean? }): ... one gradient for each input, as several values
----@field Function fun(definition: { forward: function, backward: function, name: string? }): table a differentiable function written in Lua; call it
----@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state, set_state
+---@field grad fun(outputs: accelerate.Tensor|accelerate.Tensor[], inputs:
+---  accelerate.Tensor|accelerate.Tensor[], options?: { grad_outputs:
+---  accelerate.Tensor|accelerate.Tensor[]|nil, retain_graph: boolean?, create_graph: boolean?,
+---  allow_unused: boolean? }): ... one gradient for each input, as several values
+---@field Function fun(definition: { forward: function, backward: function, name: string? }): table
+---  a differentiable function written in Lua; call it
+---@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state,
+---  set_state
 ---@field manual_seed fun(seed: integer) seeds all generators of this rank
 ---@field default_generator fun(): userdata
 ---@field get_num_threads fun(): integer
 ---@field set_num_threads fun(n: integer)
----@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for none also why
----@field set_default_device fun(device: string): string where constructors put tensors when nothing else is said; returns the former one
+---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for
+---  none also why
+---@field set_default_device fun(device: string): string where constructors put tensors when nothing
+---  else is said; returns the former one
 ---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field synchronize fun(device: string) waits until the device has done all it was asked for
----@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's function, but it also governs convolutions, which PyTorch lets use TF32 by default. The CPU computes in float32 always
+---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
+---  float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and
+---  "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's
+---  function, but it also governs convolutions, which PyTorch lets use TF32 by default. The CPU
+---  computes in float32 always
 ---@field get_float32_matmul_precision fun(): string
----@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]): accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any dims
----@field split fun(x: accelerate.Tensor, split_size: integer|integer[], dim?: integer): ... views of split_size positions each, or of the sizes listed
----@field chunk fun(x: accelerate.Tensor, chunks: integer, dim?: integer): ... at most `chunks` views of equal length (the last one may be shorter)
+---@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]):
+---  accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those
+---  missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any
+---  dims
+---@field split fun(x: accelerate.Tensor, split_size: integer|integer[], dim?: integer): ... views
+---  of split_size positions each, or of the sizes listed
+---@field chunk fun(x: accelerate.Tensor, chunks: integer, dim?: integer): ... at most `chunks`
+---  views of equal length (the last one may be shorter)
 ---@field unbind fun(x: accelerate.Tensor, dim?: integer): ... a view of each position of dim
----@field meshgrid fun(tensors: accelerate.Tensor[], options?: { indexing: "ij"|"xy" }): ... vectors expanded to the grid that they span
----@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable, inplace, hidden
+---@field meshgrid fun(tensors: accelerate.Tensor[], options?: { indexing: "ij"|"xy" }): ... vectors
+---  expanded to the grid that they span
+---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable,
+---  inplace, hidden
 local M = {}
 
 for _, name in ipairs {
-  "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm",
+  "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint",
+    "randperm",
   "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
-  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released", "grad", "Function",
-  "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count", "set_default_device", "synchronize", "ops",
+  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released",
+    "grad", "Function",
+  "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count",
+    "set_default_device", "synchronize", "ops",
   "set_float32_matmul_precision", "get_float32_matmul_precision",
 } do
   M[name] = core[name]
@@ -92,10 +135,13 @@ for _, row in ipairs(core.ops()) do
   if not row.hidden then M[row.name] = core[row.name] end
 end
 -- other names of the same ops; tensor["repeat"] is tile
-for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do M[name] = core[name] end
+for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do
+  M[name] = core[name]
+end
 
 local casting = require "accelerate.precision.autocast"
-M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled, casting.get_autocast_dtype
+M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled,
+  casting.get_autocast_dtype
 
 local function check_pair(where, a, b)
   for i, x in ipairs { a, b } do
@@ -103,7 +149,9 @@ local function check_pair(where, a, b)
       error(("%s: argument %d: expected a tensor, got %s"):format(where, i, type(x)), 3)
     end
   end
-  if not (core.is_tensor(a) and core.is_tensor(b)) then error(where .. ": expected two tensors, got nil", 3) end
+  if not (core.is_tensor(a) and core.is_tensor(b)) then
+    error(where .. ": expected two tensors, got nil", 3)
+  end
 end
 
 local function same_shape(a, b)
@@ -120,7 +168,9 @@ end
 ---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
 ---@param options? { p: number? } 2
 ---@return accelerate.Tensor (.., m, n)
-function M.cdist(x1, x2, options) return require("accelerate.nn.functional.distance").cdist(x1, x2, options) end
+function M.cdist(x1, x2, options)
+  return require("accelerate.nn.functional.distance").cdist(x1, x2, options)
+end
 
 --- Whether two tensors have the same shape and the same elements. NaN equals nothing.
 ---@param a accelerate.Tensor
@@ -134,7 +184,8 @@ end
 
 local CLOSE = { rtol = 1e-5, atol = 1e-8, equal_nan = false }
 
---- Whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in float64). Infinities must be the same.
+--- Whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in float64).
+--- Infinities must be the same.
 ---@param a accelerate.Tensor
 ---@param b accelerate.Tensor
 ---@param options? { rtol: number?, atol: number?, equal_nan: boolean? } 1e-5, 1e-8, false
@@ -170,6 +221,7 @@ return setmetatable(M, {
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)
     local near = type(key) == "string" and core._nearest(key, names)
-    error(("tensor: there is no function %s%s"):format(tostring(key), near and ("; did you mean %s?"):format(near) or ""), 2)
+    error(("tensor: there is no function %s%s"):format(tostring(key), near
+      and ("; did you mean %s?"):format(near) or ""), 2)
   end,
 })

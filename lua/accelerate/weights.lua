@@ -14,7 +14,8 @@ local WEIGHTS = "model.safetensors"
 local INDEX = "model.safetensors.index.json"
 local METADATA = { format = "pt" }  -- what PyTorch's users' tools look for
 
-local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30, TIB = 2 ^ 40 }
+local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30,
+  TIB = 2 ^ 40 }
 
 --- "5MB" as a number of bytes; KB, MB, GB and TB are decimal, KiB, MiB, GiB and TiB binary.
 ---@param size integer|string
@@ -24,23 +25,29 @@ function M.convert_file_size_to_int(size)
   local number, unit = tostring(size):match("^%s*([%d%.]+)%s*(%a+)%s*$")
   local factor = unit and UNITS[unit:upper()]
   if not factor or not tonumber(number) then
-    fail("max_shard_size: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, GiB, TiB), got %s",
+    fail("max_shard_size: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, " ..
+      "GiB, TiB), got %s",
       options.show(size))
   end
   return math.floor(tonumber(number) * factor)
 end
 
--- Tells tensors that show the same elements in the same way, also through different objects (state_dict makes new ones).
+-- Tells tensors that show the same elements in the same way, also through different objects
+-- (state_dict makes new ones).
 function M.identity(t)
   if t:numel() == 0 then return t end
-  return ("%.0f %s %s %s %s"):format(t:_address(), t.device, t.dtype, table.concat(t.shape, ","), table.concat(t:stride(), ","))
+  return ("%.0f %s %s %s %s"):format(t:_address(), t.device, t.dtype, table.concat(t.shape, ","),
+    table.concat(t:stride(), ","))
 end
 
---- Drops names after the first of a tensor that has several: a safetensors file holds each tensor once.
+--- Drops names after the first of a tensor that has several: a safetensors file holds each tensor
+--- once.
 local function without_shared(dict)
   local list, seen = {}, {}
   for name, t in ordered.pairs(dict) do
-    if not core.is_tensor(t) then fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t)) end
+    if not core.is_tensor(t) then
+      fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t))
+    end
     local id = M.identity(t)
     if not seen[id] then
       seen[id] = true
@@ -50,8 +57,8 @@ local function without_shared(dict)
   return list
 end
 
---- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A tensor above the limit
---- is a shard of its own at once, before the one being filled.
+--- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A
+--- tensor above the limit is a shard of its own at once, before the one being filled.
 ---@return table[] shards lists of { name, tensor }
 ---@return integer total bytes
 function M.split_into_shards(list, limit)
@@ -76,7 +83,8 @@ end
 
 local function check_safe(safe_serialization)
   if not safe_serialization then
-    fail("safe_serialization = false: PyTorch's own format is not there yet; leave the option out to write safetensors")
+    fail("safe_serialization = false: PyTorch's own format is not there yet; leave the option out to " ..
+      "write safetensors")
   end
 end
 
@@ -84,7 +92,9 @@ end
 ---@param dict table<string, accelerate.Tensor>
 ---@param path string
 function M.save(dict, path, safe_serialization)
-  if type(dict) ~= "table" then fail("save: expected a table of tensors by name, got %s", options.show(dict)) end
+  if type(dict) ~= "table" then
+    fail("save: expected a table of tensors by name, got %s", options.show(dict))
+  end
   check_safe(safe_serialization)
   core.safetensors_save(path, without_shared(dict), METADATA)
 end
@@ -92,7 +102,8 @@ end
 --- Removes what an earlier save left that this one did not write.
 local function remove_stale(directory, written)
   for _, name in ipairs(assert(fs.list(directory))) do
-    local ours = name == WEIGHTS or name == INDEX or name:match("^model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.safetensors$")
+    local ours = name == WEIGHTS or name == INDEX
+      or name:match("^model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.safetensors$")
     if ours and not written[name] then os.remove(fs.join(directory, name)) end
   end
 end
@@ -105,7 +116,8 @@ function M.save_model(model, directory, opts)
   check_safe(opts.safe_serialization)
   local limit = M.convert_file_size_to_int(opts.max_shard_size)
   if fs.is_file(directory) then
-    io.stderr:write(("accelerate: save_model: %s should be a directory, not a file; nothing was saved\n"):format(directory))
+    io.stderr:write(
+      ("accelerate: save_model: %s should be a directory, not a file; nothing was saved\n"):format(directory))
     return
   end
   local made, why = fs.make_dirs(directory)
@@ -127,19 +139,22 @@ function M.save_model(model, directory, opts)
   remove_stale(directory, written)
 end
 
--- ---- loading -----------------------------------------------------------------------------------------------------
+-- ---- loading ------------------------------------------------------------------------------------
 
 local function read_index(path)
   local text, why = fs.read(path)
   if not text then fail("load_checkpoint_in_model: %s", why) end
   local index, problem = json.decode(text)
   local map = type(index) == "table" and (index.weight_map or index)
-  if type(map) ~= "table" then fail("load_checkpoint_in_model: %s: %s", path, problem or "there is no weight_map in it") end
+  if type(map) ~= "table" then
+    fail("load_checkpoint_in_model: %s: %s", path, problem or "there is no weight_map in it")
+  end
   local folder = path:match("^(.*)/[^/]*$") or "."
   local files, names, seen = {}, {}, {}
   for name, file in ordered.pairs(map) do
     if type(file) ~= "string" or file:find("/", 1, true) then
-      fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name), options.show(file))
+      fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name),
+        options.show(file))
     end
     names[#names + 1] = name
     if not seen[file] then
@@ -165,10 +180,12 @@ local function find_files(path)
   end
   if #found == 1 then return read_index(fs.join(path, found[1])) end
   if #found > 1 then
-    fail("load_checkpoint_in_model: %s holds several index files (%s); name the one to load", path, table.concat(found, ", "))
+    fail("load_checkpoint_in_model: %s holds several index files (%s); name the one to load", path,
+      table.concat(found, ", "))
   end
   if fs.exists(fs.join(path, "pytorch_model.bin")) then
-    fail("load_checkpoint_in_model: %s holds pytorch_model.bin; PyTorch's own format is not there yet, only safetensors", path)
+    fail("load_checkpoint_in_model: %s holds pytorch_model.bin; PyTorch's own format is not there yet, " ..
+      "only safetensors", path)
   end
   fail("load_checkpoint_in_model: %s holds neither %s nor an index (*.index.json)", path, WEIGHTS)
 end
@@ -185,12 +202,14 @@ local function read_file(path)
 end
 
 local LOAD = { strict = { "boolean", default = false } }
-for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_dict", "offload_buffers", "keep_in_fp32_modules",
+for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_dict", "offload_buffers",
+  "keep_in_fp32_modules",
   "offload_8bit_bnb" } do
   LOAD[name] = { "any", optional = true }
 end
 
---- What the model lacks in a checkpoint, and what it does not know: tensors under another of their names count.
+--- What the model lacks in a checkpoint, and what it does not know: tensors under another of their
+--- names count.
 local function compare(model, names)
   local known, given, found, missing, unexpected = {}, {}, {}, {}, {}
   local mine = model:state_dict { keep_vars = true }
@@ -211,11 +230,14 @@ end
 --- Loads weights that save_model (or a PyTorch user) wrote.
 ---@param model accelerate.nn.Module
 ---@param checkpoint string a safetensors file, an index, or a directory with either
----@param opts { strict: boolean? }? strict: names that are missing or unknown are an error, otherwise only told on stderr
+---@param opts { strict: boolean? }? strict: names that are missing or unknown are an error,
+---  otherwise only told on stderr
 function M.load_checkpoint_in_model(model, checkpoint, opts)
   opts = options.check("load_checkpoint_in_model", opts, LOAD)
   for name in pairs(opts) do
-    if name ~= "strict" then fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name) end
+    if name ~= "strict" then
+      fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name)
+    end
   end
   if not class.is(model, require("accelerate.nn").Module) then
     fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
@@ -232,7 +254,8 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
   if #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
   if #faults > 0 then
-    local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint, table.concat(faults, "; "))
+    local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint,
+      table.concat(faults, "; "))
     if opts.strict then fail("%s", text) end
     io.stderr:write("accelerate: ", text, "\n")
   end

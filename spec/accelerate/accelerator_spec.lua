@@ -28,17 +28,21 @@ describe("the constructor", function()
     assert.is_true(a.sync_gradients)
     assert.are.equal(0, a.step)
     assert.is_true(a.is_main_process and a.is_local_main_process and a.is_last_process)
-    assert.is_false(a.use_distributed or a.multi_device or a.split_batches or a.use_seedable_sampler or a.optimizer_step_was_skipped)
-    assert.is_true(a.even_batches and a.device_placement and a.step_scheduler_with_optimizer and a.should_save_model)
+    assert.is_false(a.use_distributed or a.multi_device or a.split_batches or a.use_seedable_sampler
+      or a.optimizer_step_was_skipped)
+    assert.is_true(a.even_batches and a.device_placement and a.step_scheduler_with_optimizer
+      and a.should_save_model)
     assert.is_nil(a.project_dir)
     assert.are.equal(0, a.save_iteration)
     assert.are.equal(state.GradientState(), a.gradient_state)
   end)
 
   it("names the nearest option for a misspelt one, and the nearest method for a misspelt call", function()
-    assert.error_matches(function() accelerate.Accelerator { gradient_acumulation_steps = 2 } end, "did you mean 'gradient_accumulation_steps'")
+    assert.error_matches(function() accelerate.Accelerator { gradient_acumulation_steps = 2 } end,
+      "did you mean 'gradient_accumulation_steps'")
     local a = accelerate.Accelerator()
-    assert.error_matches(function() a:acumulate(print) end, "Accelerator has no 'acumulate'; did you mean 'accumulate'")
+    assert.error_matches(function() a:acumulate(print) end,
+      "Accelerator has no 'acumulate'; did you mean 'accumulate'")
     assert.error_matches(function() a.sync_gradient = false end, "did you mean 'sync_gradients'")
     assert.error_matches(function() a.device = "cuda" end, "'device' cannot be assigned")
     assert.error_matches(function() return accelerate.Accelarator end, "did you mean 'Accelerator'")
@@ -50,24 +54,32 @@ describe("the constructor", function()
     local optimizer, loader = accelerator:prepare(optim.SGD(model:parameters(), { lr = 1 }), plain)
     local scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
     for text, call in pairs {
-      ["accumulate: expected the Accelerator before its arguments, got a Linear; write object:accumulate(...), with a colon"] = function()
+      ["accumulate: expected the Accelerator before its arguments, got a Linear; write " ..
+        "object:accumulate(...), with a colon"] = function()
         accelerator.accumulate(model, function() end)
       end,
-      ["step: expected the AcceleratedOptimizer before its arguments, got nil; write object:step(...), with a colon"] = function()
+      ["step: expected the AcceleratedOptimizer before its arguments, got nil; write object:step(...), " ..
+        "with a colon"] = function()
         optimizer.step()
       end,
-      ["step: expected the AcceleratedScheduler before its arguments, got nil; write object:step(...), with a colon"] = function()
+      ["step: expected the AcceleratedScheduler before its arguments, got nil; write object:step(...), " ..
+        "with a colon"] = function()
         scheduler.step()
       end,
-      ["DataLoaderShard: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function() for _ in loader do end end,
-      ["DataLoader: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function() for _ in plain do end end,
+      ["DataLoaderShard: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function()
+        for _ in loader do end
+      end,
+      ["DataLoader: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function()
+        for _ in plain do end
+      end,
     } do
       local ok, message = pcall(call)
       assert.is_false(ok)
       assert.is_truthy(message:find(text, 1, true), message)
     end
     for code, text in pairs {
-      ["nn.Linear(1, 1).train()"] = "a method was called without its object: write object:method(...), with a colon in place of the dot",
+      ["nn.Linear(1, 1).train()"] =
+        "a method was called without its object: write object:method(...), with a colon in place of the dot",
       ["return nn.Linear(1, 1).bias < 0.5"] = "of a tensor, x:item() is the number",
       ["print(('%.3f'):format(nn.Linear(1, 1).bias))"] = "of a tensor, x:item() is the number",
     } do
@@ -77,52 +89,69 @@ describe("the constructor", function()
   end)
 
   it("says which engines are not there yet", function()
-    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {}, megatron_lm_plugin = {}, dynamo_plugin = {},
+    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {},
+      megatron_lm_plugin = {}, dynamo_plugin = {},
       dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {} } do
-      assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "Accelerator: " .. option .. ".*not there yet")
+      assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "Accelerator: " ..
+        option .. ".*not there yet")
     end
-    assert.error_matches(function() accelerate.Accelerator { deepspeed_plugin = {}, deepspeed_plugins = {} } end,
+    assert.error_matches(function()
+      accelerate.Accelerator { deepspeed_plugin = {}, deepspeed_plugins = {} }
+    end,
       "give deepspeed_plugin or deepspeed_plugins, not both")
     assert.error_matches(function() accelerate.Accelerator { dynamo_plugin = {}, dynamo_backend = "no" } end,
       "give dynamo_plugin or dynamo_backend, not both")
-    assert.error_matches(function() accelerate.Accelerator { dynamo_backend = "inducter" } end, "did you mean 'inductor'")
+    assert.error_matches(function() accelerate.Accelerator { dynamo_backend = "inducter" } end,
+      "did you mean 'inductor'")
     for variable in ("DEEPSPEED FSDP MEGATRON_LM PARALLELISM_CONFIG"):gmatch("%S+") do
       variable = "ACCELERATE_USE_" .. variable
       local status, _, err = run_with({ [variable] = "true" }, [[require("accelerate").Accelerator()]])
       assert.are.equal(1, status)
       assert.matches(variable .. " is set, but .* is not there yet", err)
     end
-    local status, _, err = run_with({ ACCELERATE_DYNAMO_BACKEND = "INDUCTOR" }, [[require("accelerate").Accelerator()]])
+    local status, _, err = run_with({ ACCELERATE_DYNAMO_BACKEND = "INDUCTOR" },
+      [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
     assert.matches("ACCELERATE_DYNAMO_BACKEND = 'INDUCTOR': graph compilation is not there yet", err)
   end)
 
   it("says what is not there yet", function()
-    local a = accelerate.Accelerator { log_with = {}, kwargs_handlers = {}, dynamo_backend = "no", mixed_precision = "no", cpu = true }
+    local a = accelerate.Accelerator { log_with = {}, kwargs_handlers = {}, dynamo_backend = "no",
+      mixed_precision = "no", cpu = true }
     for _, method in ipairs { "save_state", "load_state" } do
       assert.error_matches(function() a[method](a) end, "accelerator:" .. method .. ": .* is not there yet")
     end
   end)
 
   it("refuses wrong values", function()
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf61" } end, "unknown mode 'bf61'.*did you mean 'bf16'")
-    assert.error_matches(function() accelerate.Accelerator { gradient_accumulation_steps = 0 } end, "at least 1")
-    assert.error_matches(function() accelerate.Accelerator { rng_types = { "torsh" } } end, "did you mean 'torch'")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf61" } end,
+      "unknown mode 'bf61'.*did you mean 'bf16'")
+    assert.error_matches(function() accelerate.Accelerator { gradient_accumulation_steps = 0 } end,
+      "at least 1")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "torsh" } } end,
+      "did you mean 'torch'")
     assert.error_matches(function() accelerate.Accelerator { rng_types = { "cuda" } } end, "not there yet")
     assert.error_matches(function()
-      accelerate.Accelerator { gradient_accumulation_steps = 2, gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2 } }
+      accelerate.Accelerator { gradient_accumulation_steps = 2,
+        gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2 } }
     end, "not both")
-    assert.error_matches(function() accelerate.DataLoaderConfiguration { even_batch = true } end, "did you mean 'even_batches'")
+    assert.error_matches(function() accelerate.DataLoaderConfiguration { even_batch = true } end,
+      "did you mean 'even_batches'")
     assert.error_matches(function() accelerate.ProjectConfiguration { total_limit = 0 } end, "at least 1")
   end)
 
   it("honours loader arguments in both places, once", function()
     local Config = accelerate.DataLoaderConfiguration
     assert.is_true(accelerate.Accelerator({ split_batches = true }).split_batches)
-    assert.is_true(accelerate.Accelerator({ dataloader_config = Config { split_batches = true } }).split_batches)
-    assert.is_true(accelerate.Accelerator({ split_batches = true, dataloader_config = Config { split_batches = true } }).split_batches)
-    assert.is_true(accelerate.Accelerator({ split_batches = true, dataloader_config = Config {} }).split_batches)
-    assert.error_matches(function() accelerate.Accelerator { split_batches = true, dataloader_config = Config { split_batches = false } } end,
+    assert.is_true(
+      accelerate.Accelerator({ dataloader_config = Config { split_batches = true } }).split_batches)
+    assert.is_true(accelerate.Accelerator({ split_batches = true,
+      dataloader_config = Config { split_batches = true } }).split_batches)
+    assert.is_true(accelerate.Accelerator({ split_batches = true,
+      dataloader_config = Config {} }).split_batches)
+    assert.error_matches(function()
+      accelerate.Accelerator { split_batches = true, dataloader_config = Config { split_batches = false } }
+    end,
       "split_batches = true here, but false in dataloader_config")
     local a = accelerate.Accelerator()
     a.even_batches = false
@@ -143,7 +172,8 @@ describe("the constructor", function()
     local b = accelerate.Accelerator { gradient_accumulation_steps = 3 }
     assert.are.equal(a.state, b.state)
     assert.are.equal("no", b.mixed_precision)
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf16" } end, "the first Accelerator of this process was made with 'no'")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf16" } end,
+      "the first Accelerator of this process was made with 'no'")
   end)
 
   it("lets the environment replace gradient_accumulation_steps, but not mixed_precision", function()
@@ -153,9 +183,11 @@ describe("the constructor", function()
     _, out = run_with({ ACCELERATE_MIXED_PRECISION = "bf16" },
       [[print(require("accelerate").Accelerator({ mixed_precision = "no" }).mixed_precision)]])
     assert.are.equal("no\n", out)
-    local status, _, err = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "two" }, [[require("accelerate").Accelerator()]])
+    local status, _, err = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "two" },
+      [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
-    assert.matches("ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number of at least 1, got 'two'", err)
+    assert.matches("ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number of at least 1, got 'two'",
+      err)
     assert.matches("accel%-run: %(command line%):1: ", err)  -- the script's line
     status, _, err = run_with({ ACCELERATE_DEBUG_MODE = "maybe" }, [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
@@ -166,24 +198,30 @@ describe("the constructor", function()
   end)
 
   it("takes each argument, and shows it", function()
-    local config = accelerate.DataLoaderConfiguration { use_seedable_sampler = true, dispatch_batches = false, non_blocking = true,
+    local config = accelerate.DataLoaderConfiguration { use_seedable_sampler = true, dispatch_batches = false,
+      non_blocking = true,
       use_stateful_dataloader = true }
-    local a = accelerate.Accelerator { device_placement = false, dataloader_config = config, rng_types = { "torch", "generator" },
-      step_scheduler_with_optimizer = false, cpu = true, log_with = "jsonl", project_dir = "runs", split_batches = true }
+    local a = accelerate.Accelerator { device_placement = false, dataloader_config = config,
+      rng_types = { "torch", "generator" },
+      step_scheduler_with_optimizer = false, cpu = true, log_with = "jsonl", project_dir = "runs",
+      split_batches = true }
     assert.is_false(a.device_placement or a.step_scheduler_with_optimizer or a.dispatch_batches)
-    assert.is_true(a.use_seedable_sampler and a.non_blocking and a.use_stateful_dataloader and a.split_batches and a.even_batches)
+    assert.is_true(a.use_seedable_sampler and a.non_blocking and a.use_stateful_dataloader and a.split_batches
+      and a.even_batches)
     assert.are.same({ "torch", "generator" }, a.rng_types)
     assert.are.equal(config, a.dataloader_config)
     config.even_batches = false  -- read live
     assert.is_false(a.even_batches)
     a.even_batches = true
     assert.is_true(config.even_batches)
-    assert.error_matches(function() a.even_batches = "yes" end, "even_batches' must be true or false, got 'yes'")
+    assert.error_matches(function() a.even_batches = "yes" end,
+      "even_batches' must be true or false, got 'yes'")
     assert.error_matches(function() a.split_batches = false end, "'split_batches' cannot be assigned")
     a.step = 7
     assert.are.equal(7, a.step)
     assert.are.equal("jsonl", a.log_with[1])
-    assert.error_matches(function() accelerate.Accelerator { log_with = 5 } end, "log_with: expected a name, a tracker or a list of them, got 5")
+    assert.error_matches(function() accelerate.Accelerator { log_with = 5 } end,
+      "log_with: expected a name, a tracker or a list of them, got 5")
   end)
 
   it("places what it prepares, unless told not to", function()
@@ -219,36 +257,44 @@ describe("the constructor", function()
     assert.are.equal("cpu ", out)
     _, out = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cpu" }, code:format("false"))
     assert.are.equal("cpu ", out)
-    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda:9" }, code:format("false"))
+    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda:9" },
+      code:format("false"))
     assert.are.equal(1, status)
     assert.matches("ACCELERATE_TORCH_DEVICE=cuda:9: there is no such device here: CUDA devices are 0 to", err)
     -- several ranks: one on each GPU, which this device cannot join
-    out = ranks.ok(2, [[io.write(accelerate.Accelerator().device, " ", accelerate.PartialState().distributed_type, "\n")]],
+    out = ranks.ok(2,
+      [[io.write(accelerate.Accelerator().device, " ", accelerate.PartialState().distributed_type, "\n")]],
       { env = { ACCEL_CUDA_PLUGIN = fake } })
     assert.matches("cuda:0 MULTI_GPU\n", out)
     assert.matches("cuda:1 MULTI_GPU\n", out)
-    out = ranks.ok(3, [[io.write(accelerate.Accelerator().device, "\n")]], { env = { ACCEL_CUDA_PLUGIN = fake }, launch = { "--cpu" } })
+    out = ranks.ok(3, [[io.write(accelerate.Accelerator().device, "\n")]],
+      { env = { ACCEL_CUDA_PLUGIN = fake }, launch = { "--cpu" } })
     assert.are.equal("cpu\ncpu\ncpu\n", out)
     status, _, err = ranks.run(3, [[accelerate.Accelerator()]], { env = { ACCEL_CUDA_PLUGIN = fake } })
     assert.are.equal(1, status)
-    assert.matches("3 ranks on this machine, and 2 GPUs: a GPU takes one rank; start 2 with %-%-num_processes, or run them on the CPU with %-%-cpu", err)
-    status, _, err = ranks.run(2, [[core.dist.all_reduce(core.ones(2):to(accelerate.PartialState().device))]], { env = { ACCEL_CUDA_PLUGIN = fake } })
+    assert.matches("3 ranks on this machine, and 2 GPUs: a GPU takes one rank; start 2 with " ..
+      "%-%-num_processes, or run them on the CPU with %-%-cpu", err)
+    status, _, err = ranks.run(2, [[core.dist.all_reduce(core.ones(2):to(accelerate.PartialState().device))]],
+      { env = { ACCEL_CUDA_PLUGIN = fake } })
     assert.are.equal(1, status)
     assert.matches("the fake backend has no collectives: ranks exchange tensors in CPU memory only", err)
   end)
 
   it("takes no device that is not there, nor a rank that another program started", function()
     local nowhere = "/nowhere/libax_cuda.so"
-    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = nowhere, ACCELERATE_TORCH_DEVICE = "cuda" }, [[require("accelerate").Accelerator()]])
+    local status, _, err = run_with({ ACCEL_CUDA_PLUGIN = nowhere, ACCELERATE_TORCH_DEVICE = "cuda" },
+      [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
-    assert.matches("ACCELERATE_TORCH_DEVICE=cuda: there is no such device here: CUDA cannot be used here", err)
+    assert.matches("ACCELERATE_TORCH_DEVICE=cuda: there is no such device here: CUDA cannot be used here",
+      err)
     status, _, err = run_with({ ACCELERATE_TORCH_DEVICE = "tpu" }, [[require("accelerate").Accelerator()]])
     assert.are.equal(1, status)
     assert.matches("ACCELERATE_TORCH_DEVICE: expected cpu, cuda or cuda:N, got 'tpu'", err)
     for _, variable in ipairs { "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE" } do
       status, _, err = run_with({ [variable] = "4" }, [[require("accelerate").Accelerator { cpu = true }]])
       assert.are.equal(1, status)
-      assert.matches(variable .. "=4: this process seems to be one of 4 ranks that another program started.*accel%-run %-%-num_processes 4", err)
+      assert.matches(variable ..
+        "=4: this process seems to be one of 4 ranks that another program started.*accel%-run %-%-num_processes 4", err)
     end
     status = run_with({ WORLD_SIZE = "1" }, [[require("accelerate").Accelerator()]])
     assert.are.equal(0, status)
@@ -265,24 +311,32 @@ describe("the constructor", function()
       check(a.optimizer_step_was_skipped == false)
     ]])
     assert.are.equal("", out)
-    local _, times = err:gsub("mixed_precision = 'fp16': on the CPU it computes in float32, without loss scaling", "")
+    local _, times = err:gsub(
+      "mixed_precision = 'fp16': on the CPU it computes in float32, without loss scaling", "")
     assert.are.equal(1, times, err)
-    local status, _, told = run_with({ ACCELERATE_MIXED_PRECISION = "fp16" }, [[print(require("accelerate").Accelerator().mixed_precision)]])
+    local status, _, told = run_with({ ACCELERATE_MIXED_PRECISION = "fp16" },
+      [[print(require("accelerate").Accelerator().mixed_precision)]])
     assert.are.equal(0, status)
     assert.matches("ACCELERATE_MIXED_PRECISION = 'fp16': on the CPU", told)
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "fp8" } end, "mixed_precision = 'fp8': no FP8 backend is there")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "fp8" } end,
+      "mixed_precision = 'fp8': no FP8 backend is there")
   end)
 
   it("takes one handler of each class, and nothing else", function()
     local utils = accelerate.utils
-    local profile, ddp = accelerate.ProfileKwargs {}, accelerate.DistributedDataParallelKwargs { bucket_cap_mb = 3 }
-    local a = accelerate.Accelerator { kwargs_handlers = { profile, ddp, accelerate.AutocastKwargs { enabled = false },
+    local profile, ddp = accelerate.ProfileKwargs {}, accelerate.DistributedDataParallelKwargs {
+      bucket_cap_mb = 3 }
+    local a = accelerate.Accelerator { kwargs_handlers = { profile, ddp,
+      accelerate.AutocastKwargs { enabled = false },
       accelerate.InitProcessGroupKwargs {}, accelerate.GradScalerKwargs {} } }
     assert.are.equal(profile, a._profile_handler)
     assert.are.equal(ddp, a._ddp_handler)
     assert.is_false(a.autocast_handler.enabled)
-    local function refused(list, message) assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = list } end, message) end
-    refused({ ddp, accelerate.DistributedDataParallelKwargs {} }, "entry 2: only one DistributedDataParallelKwargs can be given")
+    local function refused(list, message)
+      assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = list } end, message)
+    end
+    refused({ ddp, accelerate.DistributedDataParallelKwargs {} },
+      "entry 2: only one DistributedDataParallelKwargs can be given")
     refused({ 5 }, "entry 1 must be a handler such as AutocastKwargs, got 5")
     refused({ utils.KwargsHandler {} }, "entry 1 must be a handler")
     refused({ accelerate.GradientAccumulationPlugin {} }, "give it as gradient_accumulation_plugin")
@@ -291,20 +345,26 @@ describe("the constructor", function()
 
   it("has fields for what other engines would have", function()
     local a = accelerate.Accelerator()
-    for _, name in ipairs { "deepspeed_plugin", "parallelism_config", "torch_device_mesh", "scaler" } do assert.is_nil(a[name], name) end
-    assert.is_false(a.is_fsdp2 or a.is_composable_parallelism_enabled or a.fp8_enabled or a.native_amp or a.multi_device)
+    for _, name in ipairs { "deepspeed_plugin", "parallelism_config", "torch_device_mesh", "scaler" } do
+      assert.is_nil(a[name], name)
+    end
+    assert.is_false(a.is_fsdp2 or a.is_composable_parallelism_enabled or a.fp8_enabled or a.native_amp
+      or a.multi_device)
     assert.are.equal("NO", a.fp8_backend)
-    for _, name in ipairs { "tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank", "pipeline_parallel_rank",
+    for _, name in ipairs { "tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank",
+      "pipeline_parallel_rank",
       "context_parallel_rank" } do
       assert.error_matches(function() return a[name] end, name .. ": .* parallelism is not configured")
     end
-    local _, out = run_with({ ACCELERATE_FP8_BACKEND = "te" }, [[print(require("accelerate").Accelerator().fp8_backend)]])
+    local _, out = run_with({ ACCELERATE_FP8_BACKEND = "te" },
+      [[print(require("accelerate").Accelerator().fp8_backend)]])
     assert.are.equal("TE\n", out)
   end)
 
   it("sets the steps of accumulation for all accelerators", function()
     local a = accelerate.Accelerator { gradient_accumulation_steps = 4 }
-    local plugin = accelerate.GradientAccumulationPlugin { num_steps = 3, sync_with_dataloader = false, sync_each_batch = true }
+    local plugin = accelerate.GradientAccumulationPlugin { num_steps = 3, sync_with_dataloader = false,
+      sync_each_batch = true }
     local b = accelerate.Accelerator { gradient_accumulation_plugin = plugin }
     assert.are.equal(3, a.gradient_accumulation_steps)
     assert.is_false(b.gradient_state.sync_with_dataloader)
@@ -312,7 +372,10 @@ describe("the constructor", function()
     b.gradient_accumulation_steps = 5
     assert.are.equal(5, a.gradient_accumulation_steps)
     assert.are.equal(3, plugin.num_steps)
-    assert.are.equal(1, accelerate.Accelerator({ gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin {} }).gradient_accumulation_steps)
+    assert.are.equal(1,
+      accelerate.Accelerator(
+      { gradient_accumulation_plugin =
+      accelerate.GradientAccumulationPlugin {} }).gradient_accumulation_steps)
   end)
 end)
 
@@ -327,10 +390,13 @@ describe("what save_state will take along", function()
     a:register_for_checkpointing(plain, model)
     a:register_for_checkpointing()
     assert.are.same({ plain, model }, a._custom_objects)
-    local ok, message = pcall(a.register_for_checkpointing, a, plain, 5, {}, nil, { state_dict = print }, "text", core.ones(2), print, plain)
+    local ok, message = pcall(a.register_for_checkpointing, a, plain, 5, {}, nil, { state_dict = print },
+      "text", core.ones(2), print, plain)
     assert.is_false(ok)
-    for _, line in ipairs { "object 2, 5", "object 3, a table", "object 4, nil", "object 5, a table", "object 6, 'text'",
-      "object 7, a float32 tensor of shape %[2%]", "object 8, a function" } do assert.matches("\n  %- " .. line, message) end
+    for _, line in ipairs { "object 2, 5", "object 3, a table", "object 4, nil", "object 5, a table",
+      "object 6, 'text'",
+      "object 7, a float32 tensor of shape %[2%]",
+      "object 8, a function" } do assert.matches("\n  %- " .. line, message) end
     assert.is_nil(message:find("object 1,", 1, true) or message:find("object 9,", 1, true))
     assert.are.equal(2, #a._custom_objects)  -- all or none
     a:free_memory()
@@ -340,7 +406,8 @@ describe("what save_state will take along", function()
   it("can be changed by hooks, which a handle removes", function()
     local a = accelerate.Accelerator()
     local function one() end
-    for name, list in pairs { register_save_state_pre_hook = "_save_state_pre_hooks", register_load_state_pre_hook = "_load_state_pre_hooks" } do
+    for name, list in pairs { register_save_state_pre_hook = "_save_state_pre_hooks",
+      register_load_state_pre_hook = "_load_state_pre_hooks" } do
       local first, second, third = a[name](a, one), a[name](a, one), a[name](a, print)
       assert.are.equal(3, #a[list])
       second.remove()
@@ -349,7 +416,9 @@ describe("what save_state will take along", function()
       first.remove()
       third.remove()
       assert.are.same({}, a[list])
-      for _, wrong in ipairs { 5, "hook", {} } do assert.error_matches(function() a[name](a, wrong) end, name .. ": hook must be a function") end
+      for _, wrong in ipairs { 5, "hook", {} } do
+        assert.error_matches(function() a[name](a, wrong) end, name .. ": hook must be a function")
+      end
       assert.error_matches(function() a[name](a) end, name .. ": hook must be a function, got nil")
     end
     assert.error_matches(function() a:save_state("x") end, "save_state: .* is not there yet")
@@ -360,7 +429,8 @@ end)
 local function parts(n)
   local model = nn.Linear(4, 3)
   local optimizer = optim.SGD(model:parameters(), { lr = 0.5 })
-  local loader = data.DataLoader(data.TensorDataset(core.ones(n or 6, 4), core.zeros(n or 6, { dtype = "int64" })), { batch_size = 1 })
+  local loader = data.DataLoader(data.TensorDataset(core.ones(n or 6, 4),
+    core.zeros(n or 6, { dtype = "int64" })), { batch_size = 1 })
   local scheduler = optim.lr_scheduler.LambdaLR(optimizer, function(step) return 1 / (1 + step) end)
   return model, optimizer, loader, scheduler
 end
@@ -411,12 +481,15 @@ describe("prepare", function()
     local model, optimizer = parts()
     local m, o = accelerator:prepare(model, optimizer, { device_placement = { false, true } })
     assert.is_true(m == model and o.optimizer == optimizer)
-    assert.error_matches(function() accelerator:prepare(model, optimizer, { device_placement = { true } }) end, "1 entries for 2 objects")
+    assert.error_matches(function()
+      accelerator:prepare(model, optimizer, { device_placement = { true } })
+    end, "1 entries for 2 objects")
   end)
 
   it("refuses the wrong kind in its single forms", function()
     local model, optimizer, loader, scheduler = parts()
-    assert.error_matches(function() accelerator:prepare_model(optimizer) end, "prepare_model: expected a module, got a SGD")
+    assert.error_matches(function() accelerator:prepare_model(optimizer) end,
+      "prepare_model: expected a module, got a SGD")
     assert.error_matches(function() accelerator:prepare_optimizer(model) end, "expected an optimizer")
     assert.error_matches(function() accelerator:prepare_scheduler(loader) end, "expected a scheduler")
     assert.are.equal(scheduler, accelerator:prepare_scheduler(scheduler).scheduler)
@@ -482,7 +555,8 @@ describe("accumulate", function()
           optimizer:step()
           scheduler:step()
           optimizer:zero_grad()
-          seen[#seen + 1] = (accelerator.sync_gradients and "s" or ".") .. accelerator.step .. (model.weight.grad and "g" or "")
+          seen[#seen + 1] = (accelerator.sync_gradients and "s" or ".") .. accelerator.step ..
+            (model.weight.grad and "g" or "")
           return 11, 12
         end)
         assert.are.equal(11, result)
@@ -499,7 +573,8 @@ describe("accumulate", function()
 
   it("with sync_with_dataloader = false counts on over passes", function()
     assert.are.equal(".1g s2 .3g s4 .5g s6 .7g s8 .9g s10", (record(5, 2, {
-      gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2, sync_with_dataloader = false },
+      gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2,
+        sync_with_dataloader = false },
     })))
   end)
 
@@ -516,8 +591,10 @@ describe("accumulate", function()
     local ok, message = pcall(accelerator.accumulate, accelerator, model, function() error("inside") end)
     assert.is_false(ok)
     assert.matches("accelerator_spec%.lua:%d+: inside", message)
-    assert.error_matches(function() accelerator:accumulate(model) end, "expected a function as the last argument, got a Linear")
-    assert.error_matches(function() accelerator:accumulate(3, print) end, "argument 1 must be a module, got 3")
+    assert.error_matches(function() accelerator:accumulate(model) end,
+      "expected a function as the last argument, got a Linear")
+    assert.error_matches(function() accelerator:accumulate(3, print) end,
+      "argument 1 must be a module, got 3")
   end)
 
   it("refuses a loss that is no tensor, and options that it does not know", function()
@@ -536,7 +613,10 @@ describe("an accelerated scheduler", function()
       local cases = {}
       for _, case in ipairs(reference.cases("schedule")) do
         local count, split, steps, follows = unpack(case.arguments)
-        if count == n then cases[#cases + 1] = ("{ %s, %d, %s, %q }"):format(tostring(split == 1), steps, tostring(follows == 1), case.fields[1]) end
+        if count == n then
+          cases[#cases + 1] = ("{ %s, %d, %s, %q }"):format(tostring(split == 1), steps,
+            tostring(follows == 1), case.fields[1])
+        end
       end
       local _, err = ranks.ok(n, "local cases = {" .. table.concat(cases, ",") .. "}\n" .. [[
         local optim = require "accelerate.optim"
@@ -588,7 +668,8 @@ describe("clipping", function()
     assert.is_true(math.abs(model.weight.grad:totable()[1][1] - 0.5) < 1e-5)
     accelerator:clip_grad_value_(model:parameters(), 0.25)
     assert.are.same({ { 0.25, 0.25, 0.25, 0.25 } }, model.weight.grad:totable())
-    assert.are.equal(0.25, accelerator:clip_grad_norm_(model:parameters(), 10, { norm_type = math.huge }):item())
+    assert.are.equal(0.25,
+      accelerator:clip_grad_norm_(model:parameters(), 10, { norm_type = math.huge }):item())
   end)
 end)
 
@@ -601,7 +682,8 @@ describe("gather_for_metrics", function()
     local x = core.arange(4)
     assert.are.equal(x, accelerator:gather_for_metrics(x))
     local sizes = {}
-    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5)), { batch_size = 2 }))
+    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5)),
+      { batch_size = 2 }))
     for _ in loader:iter() do
       local got = accelerator:gather_for_metrics { core.arange(9), deep = { x } }
       sizes[#sizes + 1] = got[1]:numel() .. "/" .. got.deep[1]:numel()
@@ -647,7 +729,9 @@ describe("weights in files", function()
     local checkpoint = require "accelerate.weights"
     for _, case in ipairs(reference.cases("shards")) do
       local list = {}
-      for i = 2, #case.arguments do list[i - 1] = { i - 2, core.empty(case.arguments[i], { dtype = "uint8" }) } end
+      for i = 2, #case.arguments do
+        list[i - 1] = { i - 2, core.empty(case.arguments[i], { dtype = "uint8" }) }
+      end
       local text = {}
       for i, shard in ipairs((checkpoint.split_into_shards(list, case.arguments[1]))) do
         local names = {}
@@ -663,7 +747,8 @@ describe("weights in files", function()
       local model, other = net(), net()
       accelerator:save_model(model, folder)
       accelerator:save_model(model, folder, { max_shard_size = "0.1KB" })
-      assert.are.same({ "model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors", "model-00003-of-00004.safetensors",
+      assert.are.same({ "model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
+        "model-00003-of-00004.safetensors",
         "model-00004-of-00004.safetensors", "model.safetensors.index.json" }, fs.list(folder))
       local index = json.decode(fs.read(folder .. "/model.safetensors.index.json"))
       assert.are.equal((32 + 8 + 24 + 3) * 4, index.metadata.total_size)
@@ -702,13 +787,20 @@ describe("weights in files", function()
       local load = accelerate.load_checkpoint_in_model
       assert.error_matches(function() load(model, folder .. "/none") end, "there is no file or directory")
       assert.error_matches(function() load(model, folder) end, "holds neither model.safetensors nor an index")
-      accelerator:save_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 3)), folder)
-      assert.error_matches(function() load(model, folder, { strict = true }) end, "unexpected keys: 3.weight, 3.bias")
+      accelerator:save_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 3)),
+        folder)
+      assert.error_matches(function() load(model, folder, { strict = true }) end,
+        "unexpected keys: 3.weight, 3.bias")
       load(model, folder)
-      assert.error_matches(function() load(nn.Sequential(nn.Linear(5, 8)), folder) end, "size mismatch for '0.weight'")
-      assert.error_matches(function() load(model, folder, { dtype = "float16" }) end, "dtype is not there yet")
-      assert.error_matches(function() accelerator:save_model(model, folder, { max_shard_size = "5XB" }) end, "expected a number of bytes or text")
-      assert.error_matches(function() accelerator:save_model(model, folder, { safe_serialization = false }) end, "not there yet")
+      assert.error_matches(function() load(nn.Sequential(nn.Linear(5, 8)), folder) end,
+        "size mismatch for '0.weight'")
+      assert.error_matches(function() load(model, folder, { dtype = "float16" }) end,
+        "dtype is not there yet")
+      assert.error_matches(function() accelerator:save_model(model, folder, { max_shard_size = "5XB" }) end,
+        "expected a number of bytes or text")
+      assert.error_matches(function()
+        accelerator:save_model(model, folder, { safe_serialization = false })
+      end, "not there yet")
       fs.write(folder .. "/model.safetensors.index.json", "{ nonsense")
       os.remove(folder .. "/model.safetensors")
       assert.error_matches(function() load(model, folder) end, "json: ")

@@ -1,4 +1,5 @@
---- Captured steps on the CPU, where every call runs the function: the checks of arguments and results are those of a GPU (spec/gpu/capture_spec).
+--- Captured steps on the CPU, where every call runs the function: the checks of arguments and
+--- results are those of a GPU (spec/gpu/capture_spec).
 local accelerate = require "accelerate"
 local capture = require "accelerate.capture.step".capture
 local core = require "accelerate.core"
@@ -34,10 +35,13 @@ describe("a captured step on the CPU", function()
     local x = tensor.ones(1)
     fails("capture: expected a function, got nil", capture)
     fails("did you mean 'warmup'", capture, print, { warmpu = 1 })
-    fails("capture: argument 2 must be a tensor, a number, a string, a boolean, or a table of these, got a function", capture(function() end), x, print)
-    fails("capture: argument 1 requires a gradient", capture(function() end), tensor.ones(1, { requires_grad = true }))
+    fails("capture: argument 2 must be a tensor, a number, a string, a boolean, or a table of these, got " ..
+      "a function", capture(function() end), x, print)
+    fails("capture: argument 1 requires a gradient", capture(function() end),
+      tensor.ones(1, { requires_grad = true }))
     fails("capture: result 1.n is 3", capture(function() return { n = 3 } end), x)
-    fails("capture: argument 1 lies on cpu; the step is captured for cuda:0", capture(function() end, { device = "cuda:0" }), x)
+    fails("capture: argument 1 lies on cpu; the step is captured for cuda:0",
+      capture(function() end, { device = "cuda:0" }), x)
   end)
 
   it("a backend that records nothing says so", function()

@@ -7,7 +7,8 @@ local data = require "accelerate.data"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 
-local REFERENCE = debug.getinfo(1, "S").source:match("^@(.*)accelerate/[^/]*$") .. "support/loader_reference.txt"
+local REFERENCE = debug.getinfo(1, "S").source:match("^@(.*)accelerate/[^/]*$") ..
+  "support/loader_reference.txt"
 
 local SCRIPT = [[
   local data = require "accelerate.data"
@@ -293,21 +294,26 @@ describe("dispatch_batches", function()
   it("needs device placement", function()
     local accelerator = accelerate.Accelerator { dispatch_batches = true, device_placement = false }
     local loader = data.DataLoader(data.TensorDataset(core.arange(4)), { batch_size = 2 })
-    assert.error_matches(function() accelerator:prepare(loader) end, "dispatch_batches = true .* device placement off")
+    assert.error_matches(function() accelerator:prepare(loader) end,
+      "dispatch_batches = true .* device placement off")
   end)
 
   it("is for one process, too", function()
     local accelerator = accelerate.Accelerator { dispatch_batches = true }
-    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5)), { batch_size = 2 }))
+    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5)),
+      { batch_size = 2 }))
     assert.are.equal("DataLoaderDispatcher", tostring(loader))
     local list = {}
-    for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") .. (loader.end_of_dataloader and "." or "") end
+    for x in loader:iter() do
+      list[#list + 1] = table.concat(x:totable(), ",") .. (loader.end_of_dataloader and "." or "")
+    end
     assert.are.same({ "0,1", "2,3", "4." }, list)
     local objects = {}
     local Objects = data.class("Objects")
     function Objects:get(i) return function() return i end end -- luacheck: ignore 212
     function Objects:len() return 2 end -- luacheck: ignore 212
-    for f in accelerator:prepare(data.DataLoader(Objects(), { batch_size = 2, collate_fn = function(s) return s end })):iter() do
+    for f in accelerator:prepare(data.DataLoader(Objects(),
+      { batch_size = 2, collate_fn = function(s) return s end })):iter() do
       objects[#objects + 1] = f[1]() + f[2]()
     end
     assert.are.same({ 3 }, objects)
@@ -319,7 +325,8 @@ describe("dispatch_batches", function()
     assert.are.equal(2, batches.count({ k = { "a", "b" } }, 1))
     assert.is_nil(batches.count({ k = 3 }, 1))
     assert.is_nil(batches.count(core.tensor(3), 1))
-    local joined = batches.join({ { x = core.ones(1, 2), s = { "a" } }, { x = core.zeros(2, 2), s = { "b", "c" } } }, { 1, 2 })
+    local joined = batches.join({ { x = core.ones(1, 2), s = { "a" } },
+      { x = core.zeros(2, 2), s = { "b", "c" } } }, { 1, 2 })
     assert.are.same({ 3, 2 }, joined.x.shape)
     assert.are.same({ "a", "b", "c" }, joined.s)
     local part = batches.slice(joined, 2, 3, 3)

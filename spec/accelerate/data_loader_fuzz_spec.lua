@@ -1,4 +1,5 @@
--- Whatever the length, the batch size, the ranks and the options: every item comes exactly once, or as the rule says.
+-- Whatever the length, the batch size, the ranks and the options: every item comes exactly once, or
+-- as the rule says.
 local core = require "accelerate.core"
 local fuzz = require "spec.support.loader_fuzz"
 local ranks = require "spec.support.ranks"

@@ -1,5 +1,6 @@
--- luacheck: ignore 512 (loops that are left by break are what some tests are about)
--- Loaders of every kind, prepared: samplers of one's own, streams in shards, settings that are taken over, loaders of one's own.
+-- luacheck: ignore 512 (loops that are left by break are what some tests are about) Loaders of
+-- every kind, prepared: samplers of one's own, streams in shards, settings that are taken over,
+-- loaders of one's own.
 local accelerate = require "accelerate"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -75,7 +76,10 @@ describe("a prepared loader with", function()
 
   it("a sampler that is a batch sampler, and without batches", function()
     local set = set_of(5)
-    local function batched() return data.DataLoader(set, { sampler = data.BatchSampler(data.SequentialSampler(5), { batch_size = 2 }), batch_size = false }) end
+    local function batched()
+      return data.DataLoader(set,
+        { sampler = data.BatchSampler(data.SequentialSampler(5), { batch_size = 2 }), batch_size = false })
+    end
     assert.are.equal("0,1 2,3 4", walk(batched()))
     local loader = accelerator:prepare(batched())
     assert.are.equal("0,1 2,3 4", walk(loader))
@@ -171,10 +175,12 @@ describe("a prepared loader with", function()
     local function init(id) ids[#ids + 1] = id end
     local function collate(samples) return core.tensor(samples) end
     local own = { len = function() return 8 end, get = function(_, i) return i end }
-    local raw = data.DataLoader(own, { batch_size = 2, num_workers = 2, prefetch_factor = 3, persistent_workers = true, timeout = 50,
+    local raw = data.DataLoader(own, { batch_size = 2, num_workers = 2, prefetch_factor = 3,
+      persistent_workers = true, timeout = 50,
       worker_init_fn = init, collate_fn = collate, pin_memory = true })
     for _, loader in ipairs { accelerator:prepare(raw), data_loader.skip_first_batches(raw, 1) } do
-      for name, value in pairs { num_workers = 2, prefetch_factor = 3, persistent_workers = true, timeout = 50, worker_init_fn = init,
+      for name, value in pairs { num_workers = 2, prefetch_factor = 3, persistent_workers = true,
+        timeout = 50, worker_init_fn = init,
         collate_fn = collate, pin_memory = true } do
         assert.are.equal(value, loader[name], name)
       end
@@ -190,17 +196,20 @@ describe("a prepared loader with", function()
 
   it("pin_memory and non_blocking gives the same batches on the CPU", function()
     local config = accelerate.DataLoaderConfiguration { non_blocking = true }
-    local loader = accelerate.Accelerator { dataloader_config = config }:prepare(data.DataLoader(set_of(5), { batch_size = 2, pin_memory = true }))
+    local loader = accelerate.Accelerator { dataloader_config = config }:prepare(data.DataLoader(set_of(5),
+      { batch_size = 2, pin_memory = true }))
     assert.are.equal("0,1 2,3 4", walk(loader))
     assert.is_true(loader.non_blocking)
     assert.is_true(loader.pin_memory)
     for x in loader:iter() do assert.are.equal("cpu", x.device) end
-    assert.error_matches(function() data.DataLoader(set_of(5), { pin_memory = 1 }) end, "option 'pin_memory' must be true or false, got 1")
+    assert.error_matches(function() data.DataLoader(set_of(5), { pin_memory = 1 }) end,
+      "option 'pin_memory' must be true or false, got 1")
   end)
 
   it("leaves that are no tensors leaves them as they are", function()
     local marker = function() end
-    local loader = accelerator:prepare(data.DataLoader(set_of(2), { batch_size = 2, collate_fn = function(samples)
+    local loader = accelerator:prepare(data.DataLoader(set_of(2),
+      { batch_size = 2, collate_fn = function(samples)
       return { x = core.stack(samples), name = "train", fn = marker, list = { 1, "two" } }
     end }))
     for batch in loader:iter() do
@@ -250,7 +259,8 @@ describe("a prepared loader with", function()
     local function prepared(config, opts)
       opts = opts or { batch_size = 40, shuffle = true }
       config.use_seedable_sampler = true
-      return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }:prepare(data.DataLoader(set_of(40), opts))
+      return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(
+        config) }:prepare(data.DataLoader(set_of(40), opts))
     end
     local loader = prepared { data_seed = 7 }
     assert.are.equal("SeedableRandomSampler", class.of(loader.sampler).__name)
@@ -268,12 +278,15 @@ describe("a prepared loader with", function()
     core.manual_seed(124)
     assert.are_not.equal(by_seed, walk(prepared {}))
     -- what the sampler was like is kept; other samplers are left alone
-    local drawn = prepared({ data_seed = 1 }, { batch_size = 3, sampler = data.RandomSampler(40, { replacement = true, num_samples = 6 }) })
+    local drawn = prepared({ data_seed = 1 },
+      { batch_size = 3, sampler = data.RandomSampler(40, { replacement = true, num_samples = 6 }) })
     assert.is_true(drawn.sampler.replacement)
     assert.are.equal(2, drawn:len())
     local weighted = data.WeightedRandomSampler({ 1, 2 }, 4)
     assert.are.equal(weighted, prepared({}, { batch_size = 2, sampler = weighted }).sampler)
-    assert.are.equal("0,1,2", walk(prepared({}, { batch_sampler = data.BatchSampler(data.SequentialSampler(3), { batch_size = 3 }) })))
+    assert.are.equal("0,1,2",
+      walk(prepared({},
+      { batch_sampler = data.BatchSampler(data.SequentialSampler(3), { batch_size = 3 }) })))
   end)
 
   it("a SeedableRandomSampler by itself counts the passes that are walked to their end", function()
@@ -291,7 +304,8 @@ describe("a prepared loader with", function()
     assert.are.equal(0, sampler.epoch)
     assert.are.equal(first, order())
     assert.are.equal(data_loader.SeedableRandomSampler, data.SeedableRandomSampler)
-    assert.error_matches(function() data.SeedableRandomSampler(20, { data_sead = 3 }) end, "did you mean 'data_seed'")
+    assert.error_matches(function() data.SeedableRandomSampler(20, { data_sead = 3 }) end,
+      "did you mean 'data_seed'")
   end)
 end)
 
@@ -315,7 +329,9 @@ describe("DataLoaderStateMixin", function()
     end
     local mine = Mine(7)
     local seen = {}
-    for i in mine:iter() do seen[i] = { gradient.active_dataloader == mine, gradient.end_of_dataloader, gradient.remainder } end
+    for i in mine:iter() do
+      seen[i] = { gradient.active_dataloader == mine, gradient.end_of_dataloader, gradient.remainder }
+    end
     assert.are.same({ { true, false, 3 }, { true, true, 3 } }, seen)
     assert.is_false(gradient.in_dataloader)
     mine:reset()
@@ -349,16 +365,23 @@ describe("prepare_data_loader", function()
     local function raw() return data.DataLoader(set_of(7), { batch_size = 2 }) end
     local found = {}
     for rank = 0, 2 do
-      found[rank + 1] = walk(data_loader.prepare_data_loader(raw(), { num_processes = 3, process_index = rank }))
+      found[rank + 1] = walk(data_loader.prepare_data_loader(raw(),
+        { num_processes = 3, process_index = rank }))
     end
     assert.are.same({ "0,1 6,0", "2,3 1,2", "4,5 3,4" }, found)
-    assert.are.equal("4,5", walk(data_loader.prepare_data_loader(raw(), { num_processes = 3, process_index = 2, even_batches = false })))
-    assert.error_matches(function() data_loader.prepare_data_loader(raw(), { num_processes = 3, process_index = 3 }) end,
+    assert.are.equal("4,5",
+      walk(data_loader.prepare_data_loader(raw(),
+      { num_processes = 3, process_index = 2, even_batches = false })))
+    assert.error_matches(function()
+      data_loader.prepare_data_loader(raw(), { num_processes = 3, process_index = 3 })
+    end,
       "option 'process_index' must be 0 to 2, got 3")
-    assert.error_matches(function() data_loader.prepare_data_loader(raw(), { num_processes = 2, process_index = 0, dispatch_batches = true,
+    assert.error_matches(function() data_loader.prepare_data_loader(raw(),
+      { num_processes = 2, process_index = 0, dispatch_batches = true,
       put_on_device = true }) end, "dispatch_batches needs all 1 processes")
     assert.error_matches(function() data_loader.prepare_data_loader(7) end, "expected a loader, got 7")
-    assert.error_matches(function() data_loader.prepare_data_loader(raw(), { split_batch = true }) end, "did you mean 'split_batches'")
+    assert.error_matches(function() data_loader.prepare_data_loader(raw(), { split_batch = true }) end,
+      "did you mean 'split_batches'")
     local loader = data_loader.prepare_data_loader(raw())
     assert.are.equal(loader, data_loader.prepare_data_loader(loader))
   end)
@@ -371,18 +394,24 @@ describe("prepare_data_loader", function()
     loader = data_loader.DataLoaderDispatcher(raw())
     assert.are.equal("DataLoaderDispatcher", tostring(loader))
     assert.are.equal("0,1 2,3 4", walk(loader))
-    assert.error_matches(function() data_loader.DataLoaderShard(raw(), { process = 1 }) end, "unknown option 'process'")
-    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), 3) end, "options must be a table, got 3")
+    assert.error_matches(function() data_loader.DataLoaderShard(raw(), { process = 1 }) end,
+      "unknown option 'process'")
+    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), 3) end,
+      "options must be a table, got 3")
     local config = accelerate.DataLoaderConfiguration { dispatch_batches = false }
-    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), { config = config }) end, "dispatch_batches = false")
+    assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), { config = config }) end,
+      "dispatch_batches = false")
   end)
 
   it("says that meshes and XLA's loader are not there", function()
     local raw = data.DataLoader(set_of(7), { batch_size = 2 })
     assert.error_matches(function() data_loader.prepare_data_loader(raw, { torch_device_mesh = {} }) end,
       "torch_device_mesh: tensor, context and sequence parallelism are not there yet")
-    assert.error_matches(function() accelerate.Accelerator { parallelism_config = {} } end, "parallelism_config: .* not there yet")
-    assert.error_matches(function() return data_loader.MpDeviceLoaderWrapper end, "MpDeviceLoaderWrapper is not there yet: it is for XLA devices")
-    assert.error_matches(function() accelerate.Accelerator { rng_types = { "xla" } } end, "'xla' generators are not there yet")
+    assert.error_matches(function() accelerate.Accelerator { parallelism_config = {} } end,
+      "parallelism_config: .* not there yet")
+    assert.error_matches(function() return data_loader.MpDeviceLoaderWrapper end,
+      "MpDeviceLoaderWrapper is not there yet: it is for XLA devices")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "xla" } } end,
+      "'xla' generators are not there yet")
   end)
 end)

@@ -1,5 +1,6 @@
--- luacheck: ignore 512 (loops that are left by break are what some tests are about)
--- Where a prepared loader is, and going on from there: state_dict, load_state_dict, skip_first_batches, seeds, epochs.
+-- luacheck: ignore 512 (loops that are left by break are what some tests are about) Where a
+-- prepared loader is, and going on from there: state_dict, load_state_dict, skip_first_batches,
+-- seeds, epochs.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local data = require "accelerate.data"
@@ -31,7 +32,8 @@ describe("the state of a prepared loader", function()
   before_each(function()
     state.reset()
     core.manual_seed(0)
-    accelerator = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration { use_stateful_dataloader = true } }
+    accelerator = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration {
+      use_stateful_dataloader = true } }
   end)
   after_each(function() state.reset() end)
 
@@ -50,7 +52,8 @@ describe("the state of a prepared loader", function()
   end
   local function marked()
     local epoch, heard = 0, {}
-    return { len = function() return 9 end, get = function(_, i) return epoch * 100 + i end, heard = heard, set_epoch = function(_, e)
+    return { len = function() return 9 end, get = function(_, i) return epoch * 100 + i end, heard = heard,
+      set_epoch = function(_, e)
       epoch = e
       heard[#heard + 1] = e
     end }
@@ -60,27 +63,35 @@ describe("the state of a prepared loader", function()
     { "in order", function() return loader_of(14, { batch_size = 3 }) end },
     { "shuffled", function() return loader_of(14, { batch_size = 3, shuffle = true }) end },
     { "weighted", function()
-      return loader_of(14, { batch_size = 3, sampler = data.WeightedRandomSampler({ 1, 2, 3, 4, 5, 6, 7 }, 14) })
+      return loader_of(14,
+        { batch_size = 3, sampler = data.WeightedRandomSampler({ 1, 2, 3, 4, 5, 6, 7 }, 14) })
     end },
     { "augmented", function() return data.DataLoader(Noisy(), { batch_size = 3, shuffle = true }) end },
-    { "augmented, with worker processes", function() return data.DataLoader(Noisy(), { batch_size = 3, shuffle = true, num_workers = 2 }) end },
+    { "augmented, with worker processes",
+      function() return data.DataLoader(Noisy(), { batch_size = 3, shuffle = true, num_workers = 2 }) end },
     { "without batches", function()
-      return data.DataLoader(data.TensorDataset(core.arange(14):view(14, 1)), { batch_size = false, shuffle = true })
+      return data.DataLoader(data.TensorDataset(core.arange(14):view(14, 1)),
+        { batch_size = false, shuffle = true })
     end },
     { "of epochs", function() return data.DataLoader(marked(), { batch_size = 2 }) end },
     { "a stream", function() return data.DataLoader(noisy_stream(), { batch_size = 3 }) end },
-    { "a stream with a worker process", function() return data.DataLoader(noisy_stream(), { batch_size = 3, num_workers = 1 }) end },
+    { "a stream with a worker process",
+      function() return data.DataLoader(noisy_stream(), { batch_size = 3, num_workers = 1 }) end },
     { "a shuffled stream", function()
-      return data.DataLoader(data.ChainDataset { noisy_stream() }:shuffle { buffer_size = 5, seed = 3 }, { batch_size = 3 })
+      return data.DataLoader(data.ChainDataset { noisy_stream() }:shuffle { buffer_size = 5, seed = 3 },
+        { batch_size = 3 })
     end },
-    { "dispatched", function() return data.DataLoader(Noisy(), { batch_size = 3, shuffle = true }) end, { dispatch_batches = true } },
-    { "seedable", function() return loader_of(14, { batch_size = 3, shuffle = true }) end, { use_seedable_sampler = true, data_seed = 4 } },
+    { "dispatched", function() return data.DataLoader(Noisy(), { batch_size = 3, shuffle = true }) end,
+      { dispatch_batches = true } },
+    { "seedable", function() return loader_of(14, { batch_size = 3, shuffle = true }) end,
+      { use_seedable_sampler = true, data_seed = 4 } },
   }
 
   for _, kind in ipairs(KINDS) do
     it(("goes on in the same pass: %s"):format(kind[1]), function()
       local function prepared()
-        return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(kind[3] or {}) }:prepare((kind[2]()))
+        return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(kind[3]
+          or {}) }:prepare((kind[2]()))
       end
       core.manual_seed(11)
       local loader = prepared()
@@ -101,7 +112,9 @@ describe("the state of a prepared loader", function()
           local again = prepared()
           again:load_state_dict(states[pass][k])
           local at = ("pass %d, batch %d"):format(pass, k)
-          if k < states[pass].count then assert.are.equal(tail(passes[pass], states[pass].count - k), walk(again), at) end
+          if k < states[pass].count then
+            assert.are.equal(tail(passes[pass], states[pass].count - k), walk(again), at)
+          end
           assert.are.equal(passes[pass + 1], walk(again), at)
         end
       end
@@ -190,20 +203,25 @@ describe("the state of a prepared loader", function()
     again:load_state_dict(found)
     assert.are.equal("6,7 8,9 10,11", walk(again))
     local other = accelerator:prepare(loader_of(12, { batch_size = 4 }))
-    assert.error_matches(function() other:load_state_dict(found) end, "3 items in a batch .*2 of whose batches.* this loader has 4")
+    assert.error_matches(function() other:load_state_dict(found) end,
+      "3 items in a batch .*2 of whose batches.* this loader has 4")
   end)
 
   it("refuses what is no state", function()
     local loader = accelerator:prepare(loader_of(12, { batch_size = 3 }))
-    assert.error_matches(function() loader:load_state_dict() end, "load_state_dict: expected what state_dict%(%) gave, got nil")
-    assert.error_matches(function() loader:load_state_dict { batches = 1 } end, "option 'iteration' is missing")
+    assert.error_matches(function() loader:load_state_dict() end,
+      "load_state_dict: expected what state_dict%(%) gave, got nil")
+    assert.error_matches(function() loader:load_state_dict { batches = 1 } end,
+      "option 'iteration' is missing")
     local found = loader:state_dict()
     found.batches = -1
-    assert.error_matches(function() loader:load_state_dict(found) end, "option 'batches' must be at least 0, got %-1")
+    assert.error_matches(function() loader:load_state_dict(found) end,
+      "option 'batches' must be at least 0, got %-1")
     for _, damaged in ipairs { 5, { generator = "zz" }, { generator = 3 } } do
       found = loader:state_dict()
       found.parts.sampler = damaged
-      assert.error_matches(function() loader:load_state_dict(found) end, "what the state says of 'sampler' is damaged")
+      assert.error_matches(function() loader:load_state_dict(found) end,
+        "what the state says of 'sampler' is damaged")
     end
     found = loader:state_dict()
     found.position = 3
@@ -279,7 +297,8 @@ describe("leaving out the beginning", function()
     local positions = 0
     local counting = { len = function() return 10 ^ 9 end }
     local sampler = data.SequentialSampler(counting)
-    local shard = sharding.BatchSamplerShard(data.BatchSampler(sampler, { batch_size = 4 }), { num_processes = 2, process_index = 1 })
+    local shard = sharding.BatchSamplerShard(data.BatchSampler(sampler, { batch_size = 4 }),
+      { num_processes = 2, process_index = 1 })
     local nexts = shard:iter(10 ^ 8)
     assert.are.same({ 8 * 10 ^ 8 + 5, 8 * 10 ^ 8 + 6, 8 * 10 ^ 8 + 7, 8 * 10 ^ 8 + 8 }, nexts())
     local own = { batch_size = 1, len = function() return 100 end, iter = function()
@@ -297,8 +316,10 @@ describe("leaving out the beginning", function()
     local skip = data_loader.SkipBatchSampler(inner, 2)
     assert.are.equal(2, skip:len())
     assert.are.equal(4, skip.total_length)
-    assert.error_matches(function() data_loader.SkipBatchSampler(3) end, "expected a batch sampler with iter%(%), got 3")
-    assert.error_matches(function() data_loader.SkipBatchSampler(inner, -1) end, "skip_batches must be at least 0")
+    assert.error_matches(function() data_loader.SkipBatchSampler(3) end,
+      "expected a batch sampler with iter%(%), got 3")
+    assert.error_matches(function() data_loader.SkipBatchSampler(inner, -1) end,
+      "skip_batches must be at least 0")
     local set = data.TensorDataset(core.arange(10))
     local loader = data_loader.SkipDataLoader(set, { batch_size = 3, skip_batches = 2 })
     assert.are.equal(2, loader:len())
@@ -317,7 +338,8 @@ describe("leaving out the beginning", function()
     assert.are.equal("4,5,6 7,8,9 10", walk(loader))
     assert.are.equal("7,8,9 10", walk(data_loader.skip_first_batches(loader, 1)))
     assert.are.equal("7,8,9 10", walk(accelerator:prepare(data_loader.skip_first_batches(loader, 1))))
-    assert.error_matches(function() data_loader.SkipDataLoader(set, { skip_batchs = 1 }) end, "unknown option 'skip_batchs'")
+    assert.error_matches(function() data_loader.SkipDataLoader(set, { skip_batchs = 1 }) end,
+      "unknown option 'skip_batchs'")
   end)
 
   it("keeps the order and the random numbers of the whole pass", function()

@@ -32,7 +32,8 @@ describe("a prepared loader on one process", function()
   end)
 
   it("gives several values for samples of several parts, and tables for tables", function()
-    local pairs_loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(4), core.ones(4, 2)), { batch_size = 2 }))
+    local pairs_loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(4),
+      core.ones(4, 2)), { batch_size = 2 }))
     for x, y in pairs_loader:iter() do
       assert.are.same({ 2 }, x.shape)
       assert.are.same({ 2, 2 }, y.shape)
@@ -69,7 +70,9 @@ describe("a prepared loader on one process", function()
     end }
     local ends = {}
     local loader = accelerator:prepare(data.DataLoader(stream, { batch_size = 2 }))
-    for x in loader:iter() do ends[#ends + 1] = x:numel() .. tostring(loader.end_of_dataloader) .. loader.remainder end
+    for x in loader:iter() do
+      ends[#ends + 1] = x:numel() .. tostring(loader.end_of_dataloader) .. loader.remainder
+    end
     assert.are.same({ "2false-1", "2false-1", "1true1" }, ends)
   end)
 
@@ -138,7 +141,8 @@ describe("a prepared loader on one process", function()
   end)
 
   it("with use_seedable_sampler repeats a pass by its number", function()
-    local other = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration { use_seedable_sampler = true, data_seed = 7 } }
+    local other = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration {
+      use_seedable_sampler = true, data_seed = 7 } }
     local a = other:prepare(loader_of(50, { batch_size = 50, shuffle = true }))
     core.manual_seed(99)
     local b = other:prepare(loader_of(50, { batch_size = 50, shuffle = true }))

@@ -37,7 +37,9 @@ end
 describe("RandomSampler", function()
   it("draws with replacement, and as many as asked for", function()
     check_pure(function() return data.RandomSampler(10, { seed = 5, replacement = true }) end)
-    check_pure(function() return data.RandomSampler(10, { seed = 5, replacement = true, num_samples = 33 }) end)
+    check_pure(function()
+      return data.RandomSampler(10, { seed = 5, replacement = true, num_samples = 33 })
+    end)
     check_pure(function() return data.RandomSampler(10, { seed = 5, num_samples = 25 }) end)
     check_pure(function() return data.RandomSampler(10, { seed = 5, num_samples = 6 }) end)
     local drawn = counts(all(data.RandomSampler(4, { seed = 1, replacement = true, num_samples = 4000 })))
@@ -62,11 +64,15 @@ describe("WeightedRandomSampler", function()
     check_pure(function() return data.WeightedRandomSampler({ 1, 2, 3, 4 }, 20, { seed = 9 }) end)
     local drawn = counts(all(data.WeightedRandomSampler(core.tensor { 1, 0, 3, 6 }, 10000, { seed = 2 })))
     assert.is_nil(drawn[2])
-    for i, share in pairs { [1] = 0.1, [3] = 0.3, [4] = 0.6 } do assert.near(share, drawn[i] / 10000, 0.02) end
+    for i, share in pairs { [1] = 0.1, [3] = 0.3, [4] = 0.6 } do
+      assert.near(share, drawn[i] / 10000, 0.02)
+    end
   end)
 
   it("draws without replacement", function()
-    check_pure(function() return data.WeightedRandomSampler({ 5, 1, 1, 1, 1, 1, 1, 1 }, 6, { seed = 9, replacement = false }) end)
+    check_pure(function()
+      return data.WeightedRandomSampler({ 5, 1, 1, 1, 1, 1, 1, 1 }, 6, { seed = 9, replacement = false })
+    end)
     local sampler = data.WeightedRandomSampler({ 10, 1, 0, 1 }, 3, { seed = 9, replacement = false })
     local first = 0
     for _ = 1, 300 do
@@ -98,7 +104,8 @@ describe("SubsetRandomSampler", function()
 
   it("works in a loader", function()
     local set = data.TensorDataset(core.arange(100))
-    local loader = data.DataLoader(set, { batch_size = 2, sampler = data.SubsetRandomSampler({ 11, 21, 31 }, { seed = 3 }) })
+    local loader = data.DataLoader(set,
+      { batch_size = 2, sampler = data.SubsetRandomSampler({ 11, 21, 31 }, { seed = 3 }) })
     local seen = {}
     for x in loader:iter() do
       for _, v in ipairs(x:totable()) do seen[#seen + 1] = v end
@@ -115,7 +122,8 @@ describe("DistributedSampler", function()
       local n, drop_last, share = unpack(case)
       local seen = {}
       for rank = 0, 2 do
-        local sampler = data.DistributedSampler(n, { num_replicas = 3, rank = rank, drop_last = drop_last, seed = 5 })
+        local sampler = data.DistributedSampler(n, { num_replicas = 3, rank = rank, drop_last = drop_last,
+          seed = 5 })
         assert.equal(share, sampler:len())
         local list = all(sampler)
         assert.equal(share, #list)
@@ -126,7 +134,8 @@ describe("DistributedSampler", function()
       for _ in pairs(counts(seen)) do distinct = distinct + 1 end
       assert.equal(math.min(n, 3 * share), distinct)
     end
-    assert.same({ 2, 5, 8, 1 }, all(data.DistributedSampler(10, { num_replicas = 3, rank = 1, shuffle = false })))
+    assert.same({ 2, 5, 8, 1 },
+      all(data.DistributedSampler(10, { num_replicas = 3, rank = 1, shuffle = false })))
   end)
 
   it("keeps its order until it is told the next epoch", function()

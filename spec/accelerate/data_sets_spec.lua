@@ -38,24 +38,30 @@ describe("a table", function()
       for i = 1, 3 do coroutine.yield { square = i * i } end
     end) end)
     assert.same({ 1, 4, 9 }, made:column "square")
-    local tensors = data.Dataset.from_table { x = core.arange(6):view(3, 2), y = core.tensor { 0.5, 1.5, 2.5 } }
+    local tensors = data.Dataset.from_table { x = core.arange(6):view(3, 2),
+      y = core.tensor { 0.5, 1.5, 2.5 } }
     assert.same({ 2, 3 }, tensors:get(2).x:totable())
     assert.equal(1.5, tensors:get(2).y)
-    assert.same({ "b", "a" }, data.Dataset.from_table({ a = { 1 }, b = { 2 } }, { column_names = { "b", "a" } }).column_names)
+    assert.same({ "b", "a" },
+      data.Dataset.from_table({ a = { 1 }, b = { 2 } }, { column_names = { "b", "a" } }).column_names)
   end)
 
   it("refuses what is no table", function()
-    fails_with("columns must be equally long; 'a' has 2 rows, 'b' has 1", data.Dataset.from_table, { a = { 1, 2 }, b = { 1 } })
+    fails_with("columns must be equally long; 'a' has 2 rows, 'b' has 1", data.Dataset.from_table,
+      { a = { 1, 2 }, b = { 1 } })
     fails_with("column 'a' must be a list of values or a tensor, got 5", data.Dataset.from_table, { a = 5 })
-    fails_with("from_list: row 2 has no 'b', but row 1 has", data.Dataset.from_list, { { a = 1, b = 2 }, { a = 1 } })
-    fails_with("from_list: row 2 has 2 fields, row 1 has 1", data.Dataset.from_list, { { a = 1 }, { a = 1, b = 2 } })
+    fails_with("from_list: row 2 has no 'b', but row 1 has", data.Dataset.from_list,
+      { { a = 1, b = 2 }, { a = 1 } })
+    fails_with("from_list: row 2 has 2 fields, row 1 has 1", data.Dataset.from_list,
+      { { a = 1 }, { a = 1, b = 2 } })
     fails_with("expected a position from 1 to 5, got 6", words().get, words(), 6)
     fails_with("there is no column 'txt'; did you mean 'text'?", words().column, words(), "txt")
   end)
 
   it("runs the migration script's lines", function()
     local dataset = data.DatasetDict { train = words(), validation = words() }
-    local tokenized = dataset:map(function(examples) return { input_ids = letters(examples.text) } end, { batched = true })
+    local tokenized = dataset:map(function(examples) return { input_ids = letters(examples.text) } end,
+      { batched = true })
     local train = tokenized["train"]:shuffle { seed = 42 }:remove_columns { "text" }
     train:set_format "torch"
     local loader = data.DataLoader(train, { batch_size = 2, shuffle = true, collate_fn = data.collate.pad() })
@@ -82,7 +88,8 @@ describe("a table", function()
     assert.same({ 2, 2, 1 }, sizes)
     assert.same({ "text", "at" }, set.column_names)
     assert.same({ 1, 2, 3, 4, 5 }, set:column "at")
-    set = words():map(function(text, label) return { both = text .. label } end, { input_columns = { "text", "label" } })
+    set = words():map(function(text, label) return { both = text .. label } end,
+      { input_columns = { "text", "label" } })
     assert.same({ "a1", "bb0" }, { unpack(set:column "both", 1, 2) })
     local doubled = words():map(function(batch)
       local out = {}
@@ -98,25 +105,31 @@ describe("a table", function()
     local same = words()
     assert.equal(same, same:map(function() seen = seen + 1 end))
     assert.equal(5, seen)
-    local embedded = words():map(function(batch) return { v = core.ones(#batch.text, 3) } end, { batched = true, batch_size = 2 })
+    local embedded = words():map(function(batch) return { v = core.ones(#batch.text, 3) } end,
+      { batched = true, batch_size = 2 })
     assert.same({ 1, 1, 1 }, embedded:get(5).v:totable())
   end)
 
   it("says what map's function did wrong", function()
-    fails_with("must give a table of columns, or nil, got 5 for row 1", words().map, words(), function() return 5 end)
-    fails_with("gave 1 rows for 5, but column 'label' stays", words().map, words(), function() return { x = { 1 } } end, { batched = true })
-    fails_with("column 'x' must be a list or a tensor, got 1", words().map, words(), function() return { x = 1 } end, { batched = true })
+    fails_with("must give a table of columns, or nil, got 5 for row 1", words().map, words(),
+      function() return 5 end)
+    fails_with("gave 1 rows for 5, but column 'label' stays", words().map, words(),
+      function() return { x = { 1 } } end, { batched = true })
+    fails_with("column 'x' must be a list or a tensor, got 1", words().map, words(),
+      function() return { x = 1 } end, { batched = true })
     fails_with("gave the columns b for row 2, and a before", words().map, words(), function(row)
       return row.text == "a" and { a = 1 } or { b = 1 }
     end)
-    fails_with("map: unknown option 'batchd'; did you mean 'batched'?", words().map, words(), print, { batchd = true })
+    fails_with("map: unknown option 'batchd'; did you mean 'batched'?", words().map, words(), print,
+      { batchd = true })
     fails_with("there is no column 'x'", words().map, words(), print, { remove_columns = "x" })
   end)
 
   it("filters, selects, sorts, splits", function()
     local set = words()
     assert.same({ "a", "ccc", "eeeee" }, set:filter(function(row) return row.label == 1 end):column "text")
-    assert.same({ "a", "bb" }, set:filter(function(_, i) return i < 3 end, { with_indices = true }):column "text")
+    assert.same({ "a", "bb" },
+      set:filter(function(_, i) return i < 3 end, { with_indices = true }):column "text")
     assert.same({ "bb", "dddd" }, set:filter(function(batch)
       local keep = {}
       for i, label in ipairs(batch.label) do keep[i] = label == 0 end
@@ -128,7 +141,8 @@ describe("a table", function()
     assert.same({ "a", "ccc", "eeeee", "bb", "dddd" }, set:sort("label", { reverse = true }):column "text")
     assert.same({ "a", "bb" }, set:take(2):column "text")
     assert.same({ "dddd", "eeeee" }, set:skip(3):column "text")
-    assert.same({ 3, 2 }, { set:shard { num_shards = 2, index = 0 }:len(), set:shard { num_shards = 2, index = 1 }:len() })
+    assert.same({ 3, 2 },
+      { set:shard { num_shards = 2, index = 0 }:len(), set:shard { num_shards = 2, index = 1 }:len() })
     assert.same({ "bb", "dddd" }, set:shard { num_shards = 2, index = 1, contiguous = false }:column "text")
     assert.same({ 1, 0 }, set:unique "label")
     local split = set:train_test_split { test_size = 2, seed = 3 }
@@ -142,7 +156,8 @@ describe("a table", function()
     split = set:train_test_split { test_size = 0.4, shuffle = false }
     assert.same({ "dddd", "eeeee" }, split.test:column "text")
     assert.equal(1, set:train_test_split { test_size = 1, train_size = 1 }.train:len())
-    fails_with("5 samples to train on and 1 to test with cannot be had from 5", set.train_test_split, set, { test_size = 1, train_size = 5 })
+    fails_with("5 samples to train on and 1 to test with cannot be had from 5", set.train_test_split, set,
+      { test_size = 1, train_size = 5 })
   end)
 
   it("shuffles the same way for the same seed", function()
@@ -165,22 +180,26 @@ describe("a table", function()
     local both = data.concatenate_datasets { words(), words():take(1) }
     assert.equal(6, both:len())
     assert.equal("a", both:get(6).text)
-    fails_with("all must have the same columns", data.concatenate_datasets, { words(), words():remove_columns "text" })
+    fails_with("all must have the same columns", data.concatenate_datasets,
+      { words(), words():remove_columns "text" })
   end)
 
   it("gives tensors in format torch, of one dtype for the whole column", function()
-    local set = data.Dataset.from_table { x = { 1, 2.5, 3 }, n = { 1, 2, 3 }, ids = { { 1, 2 }, { 3, 4 }, { 5, 6 } },
+    local set = data.Dataset.from_table { x = { 1, 2.5, 3 }, n = { 1, 2, 3 },
+      ids = { { 1, 2 }, { 3, 4 }, { 5, 6 } },
       ragged = { { 1 }, { 2, 3 }, {} }, name = { "a", "b", "c" }, flag = { true, false, true } }
     set:set_format "torch"
     local row = set:get(2)
-    assert.same({ "float32", "int64", "int64", "int64", "bool" }, { row.x.dtype, row.n.dtype, row.ids.dtype, row.ragged.dtype, row.flag.dtype })
+    assert.same({ "float32", "int64", "int64", "int64", "bool" },
+      { row.x.dtype, row.n.dtype, row.ids.dtype, row.ragged.dtype, row.flag.dtype })
     assert.equal("b", row.name)
     assert.same({ 0, 2 }, { row.x.ndim, row.ragged:size(1) })
     assert.is_false(set:can_get_batch())
     local fast = set:remove_columns "ragged"
     assert.is_true(fast:can_get_batch())
     for _, workers in ipairs { 0, 1 } do
-      local batch = data.DataLoader(fast:select { 3, 1, 2 }, { batch_size = 2, num_workers = workers }):iter()()
+      local batch = data.DataLoader(fast:select { 3, 1, 2 },
+        { batch_size = 2, num_workers = workers }):iter()()
       assert.same({ 3, 1 }, batch.x:totable())
       assert.equal("float32", batch.x.dtype)
       assert.same({ { 5, 6 }, { 1, 2 } }, batch.ids:totable())
@@ -211,7 +230,9 @@ describe("any dataset", function()
     assert.same({ test = 3, train = 7 }, split:num_rows())
     assert.same(set:shuffle({ seed = 2 }).indices, set:shuffle({ seed = 2 }).indices)
     local sum = 0
-    for a in data.DataLoader(set:shuffle { seed = 2 }, { batch_size = 4 }):iter() do sum = sum + a:sum():item() end
+    for a in data.DataLoader(set:shuffle { seed = 2 }, { batch_size = 4 }):iter() do
+      sum = sum + a:sum():item()
+    end
     assert.equal(45, sum)
     fails_with("the function gave nothing for sample 1", set.map, set, function() end)
   end)
@@ -231,9 +252,12 @@ describe("any dataset", function()
     local joined = data.ConcatDataset { set, data.Subset(set, { 1 }), set }
     assert.same({ 10, 11, 21 }, joined.cumulative_sizes)
     assert.equal(21, joined:len())
-    for i, expected in pairs { [1] = 0, [10] = 9, [11] = 0, [12] = 0, [21] = 9 } do assert.equal(expected, joined:get(i):item()) end
+    for i, expected in pairs { [1] = 0, [10] = 9, [11] = 0, [12] = 0, [21] = 9 } do
+      assert.equal(expected, joined:get(i):item())
+    end
     fails_with("expected a position from 1 to 21, got 22", joined.get, joined, 22)
-    fails_with("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset, { set, 5 })
+    fails_with("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset,
+      { set, 5 })
     assert.equal(105 - 15, data.DataLoader(joined, { batch_size = 21 }):iter()():sum():item())
   end)
 
@@ -295,16 +319,20 @@ end)
 describe("padding", function()
   it("makes one tensor of sequences that differ in length", function()
     assert.same({ { 1, 2, 3 }, { 4, 0, 0 } }, data.pad_sequence({ { 1, 2, 3 }, { 4 } }):totable())
-    assert.same({ { 1, 2 }, { 9, 4 } }, data.pad_sequence({ { 1, 2 }, { 4 } }, { padding_value = 9, padding_side = "left" }):totable())
-    assert.same({ { 1, 4 }, { 2, 0 } }, data.pad_sequence({ core.tensor { 1, 2 }, core.tensor { 4 } }, { batch_first = false }):totable())
+    assert.same({ { 1, 2 }, { 9, 4 } },
+      data.pad_sequence({ { 1, 2 }, { 4 } }, { padding_value = 9, padding_side = "left" }):totable())
+    assert.same({ { 1, 4 }, { 2, 0 } }, data.pad_sequence({ core.tensor { 1, 2 }, core.tensor { 4 } },
+      { batch_first = false }):totable())
     assert.equal("float32", data.pad_sequence({ { 1, 2.5 } }).dtype)
     assert.equal("int64", data.pad_sequence({ { 1, 2 } }).dtype)
     assert.same({ 2, 4, 2 }, data.pad_sequence({ core.ones(3, 2), core.ones(4, 2) }).shape)
     assert.same({ 1, 5 }, data.pad_sequence({ { 1 } }, { length = 5 }).shape)
     assert.same({ 2, 0 }, data.pad_sequence({ {}, {} }).shape)
     fails_with("sequence 2 must be a list of numbers, got 5", data.pad_sequence, { { 1 }, 5 })
-    fails_with("sequences must agree in dtype and in all sizes but that of dim 1", data.pad_sequence, { core.ones(2, 3), core.ones(2, 4) })
-    fails_with("sequence 1 has 3 entries, more than length = 2", data.pad_sequence, { { 1, 2, 3 } }, { length = 2 })
+    fails_with("sequences must agree in dtype and in all sizes but that of dim 1", data.pad_sequence,
+      { core.ones(2, 3), core.ones(2, 4) })
+    fails_with("sequence 1 has 3 entries, more than length = 2", data.pad_sequence, { { 1, 2, 3 } },
+      { length = 2 })
     fails_with("entry 2 of sequence 1 must be a number, got 'x'", data.pad_sequence, { { 1, "x" } })
   end)
 
@@ -317,12 +345,16 @@ describe("padding", function()
     assert.same({ { 1, 1, -100, -100 }, { 2, -100, -100, -100 } }, batch.labels:totable())
     assert.same({ 3, 4 }, batch.y:totable())
     assert.same({ "a", "b" }, batch.name)
-    batch = data.collate.pad { attention_mask = false, padding_values = { b = 5 }, max_length = 2, padding_side = "left" } {
+    batch = data.collate.pad { attention_mask = false, padding_values = { b = 5 }, max_length = 2,
+      padding_side = "left" } {
       { a = { 1 }, b = { 1 } }, { a = { 1, 2 }, b = {} } }
-    assert.same({ a = { { 0, 1 }, { 1, 2 } }, b = { { 5, 1 }, { 5, 5 } } }, { a = batch.a:totable(), b = batch.b:totable() })
+    assert.same({ a = { { 0, 1 }, { 1, 2 } }, b = { { 5, 1 }, { 5, 5 } } },
+      { a = batch.a:totable(), b = batch.b:totable() })
     assert.is_nil(batch.attention_mask)
-    fails_with("'a' has a sequence of 3 entries, more than max_length = 2", data.collate.pad { max_length = 2 }, { { a = { 1, 2, 3 } } })
-    fails_with("'a' of sample 2 must be a list of numbers or a tensor, got 5", data.collate.pad(), { { a = { 1 } }, { a = 5 } })
+    fails_with("'a' has a sequence of 3 entries, more than max_length = 2",
+      data.collate.pad { max_length = 2 }, { { a = { 1, 2, 3 } } })
+    fails_with("'a' of sample 2 must be a list of numbers or a tensor, got 5", data.collate.pad(),
+      { { a = { 1 } }, { a = 5 } })
     fails_with("expected samples that are tables, got 5", data.collate.pad(), { 5 })
   end)
 end)

@@ -14,7 +14,9 @@ local function fails_with(text, fn, ...)
 end
 
 -- A dataset of the user's own: a plain table.
-local function plain(n, get) return { len = function() return n end, get = function(_, i) return get(i) end } end
+local function plain(n, get)
+  return { len = function() return n end, get = function(_, i) return get(i) end }
+end
 
 local function all(iterable)
   local list = {}
@@ -24,7 +26,8 @@ local function all(iterable)
 end
 
 describe("TensorDataset", function()
-  local x, y = core.arange(12, { dtype = "float32" }):view(4, 3), core.tensor({ 3, 2, 1, 0 }, { dtype = "int64" })
+  local x, y = core.arange(12, { dtype = "float32" }):view(4, 3), core.tensor({ 3, 2, 1, 0 },
+    { dtype = "int64" })
 
   it("gives the parts of a sample, counted from 1", function()
     local set = data.TensorDataset(x, y)
@@ -58,7 +61,9 @@ describe("TensorDataset", function()
     fails_with("argument 1 has no dims", data.TensorDataset, core.tensor(1))
     fails_with("argument 1 has 4, argument 2 has 3", data.TensorDataset, x, core.zeros(3))
     local set = data.TensorDataset(x)
-    for _, i in ipairs { 0, 5, 1.5, -1, 0 / 0 } do fails_with("expected a position from 1 to 4", set.get, set, i) end
+    for _, i in ipairs { 0, 5, 1.5, -1, 0 / 0 } do
+      fails_with("expected a position from 1 to 4", set.get, set, i)
+    end
     fails_with("expected a position from 1 to 4, got 5", set.get_batch, set, { 1, 5 })
     fails_with("expected a position from 1 to 4, got 'a'", set.get_batch, set, { 1, "a" })
   end)
@@ -82,7 +87,8 @@ describe("Subset and random_split", function()
   end)
 
   it("refuses positions outside", function()
-    fails_with("Subset: entry 2 of the list: expected a position from 1 to 10, got 11", data.Subset, set, { 1, 11 })
+    fails_with("Subset: entry 2 of the list: expected a position from 1 to 10, got 11", data.Subset, set,
+      { 1, 11 })
     fails_with("expected a list of positions, got 5", data.Subset, set, 5)
   end)
 
@@ -99,7 +105,8 @@ describe("Subset and random_split", function()
     local parts = { data.random_split(set, { 0.5, 0.25, 0.25 }) }
     assert.same({ 6, 2, 2 }, { parts[1]:len(), parts[2]:len(), parts[3]:len() })
     fails_with("must add up to the 10 samples", data.random_split, set, { 5, 6 })
-    fails_with("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set, { 10 },
+    fails_with("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set,
+      { 10 },
       { generater = 1 })
   end)
 end)
@@ -115,7 +122,8 @@ describe("samplers", function()
   end)
 
   it("give another order in each pass, the same for the same seed", function()
-    local a, b = data.RandomSampler(50, { seed = 3 }), data.RandomSampler(50, { generator = core.Generator(3) })
+    local a, b = data.RandomSampler(50, { seed = 3 }), data.RandomSampler(50,
+      { generator = core.Generator(3) })
     local first, second = all(a), all(a)
     assert.not_same(first, second)
     assert.same(first, all(b))
@@ -174,7 +182,8 @@ describe("samplers", function()
     local own = { iter = function() return ipairs { 1, 2, 3, 4, 5 } end, len = function() return 5 end }
     for _, sampler in ipairs { own, data.SequentialSampler(5) } do
       local batches = data.BatchSampler(sampler, { batch_size = 2 })
-      for skip, expected in pairs { [0] = { { 1, 2 }, { 3, 4 }, { 5 } }, { { 3, 4 }, { 5 } }, { { 5 } }, {}, {} } do
+      for skip, expected in pairs { [0] = { { 1, 2 }, { 3, 4 }, { 5 } }, { { 3, 4 }, { 5 } }, { { 5 } }, {},
+        {} } do
         local got = {}
         for batch in batches:iter(skip) do got[#got + 1] = batch end
         assert.same(expected, got)
@@ -184,11 +193,14 @@ describe("samplers", function()
 
   it("refuse what they cannot take", function()
     fails_with("BatchSampler: option 'batch_size' is missing", data.BatchSampler, data.SequentialSampler(3))
-    fails_with("BatchSampler: expected a sampler with iter(), got 5", data.BatchSampler, 5, { batch_size = 1 })
+    fails_with("BatchSampler: expected a sampler with iter(), got 5", data.BatchSampler, 5,
+      { batch_size = 1 })
     fails_with("RandomSampler: give a generator or a seed, not both", data.RandomSampler, 3,
       { seed = 1, generator = core.Generator(1) })
-    fails_with("RandomSampler: expected a dataset with len(), or a number of positions, got -1", data.RandomSampler, -1)
-    fails_with("expected an integer of 0 or more, got 1.5", data.RandomSampler(3).set_epoch, data.RandomSampler(3), 1.5)
+    fails_with("RandomSampler: expected a dataset with len(), or a number of positions, got -1",
+      data.RandomSampler, -1)
+    fails_with("expected an integer of 0 or more, got 1.5", data.RandomSampler(3).set_epoch,
+      data.RandomSampler(3), 1.5)
   end)
 end)
 
@@ -210,7 +222,8 @@ describe("DataLoader", function()
   it("reads the same batches with and without the batch reader", function()
     local one_by_one = plain(10, function(i) return set:get(i) end)
     for _, drop_last in ipairs { true, false } do
-      local a = data.DataLoader(set, { batch_size = 3, shuffle = true, drop_last = drop_last, generator = core.Generator(1) })
+      local a = data.DataLoader(set, { batch_size = 3, shuffle = true, drop_last = drop_last,
+        generator = core.Generator(1) })
       local b = data.DataLoader(one_by_one,
         { batch_size = 3, shuffle = true, drop_last = drop_last, generator = core.Generator(1) })
       assert.equal(drop_last and 3 or 4, a:len())
@@ -231,7 +244,8 @@ describe("DataLoader", function()
     local Twice = data.class("Twice", data.TensorDataset)
     function Twice:get(i) return (data.TensorDataset.get(self, i)) * 2 end
     assert.same({ { 0, 2 }, { 4 } }, all(data.DataLoader(Twice(core.arange(3)), { batch_size = 2 })))
-    assert.same({ { 4, 0 } }, all(data.DataLoader(data.Subset(Twice(core.arange(3)), { 3, 1 }), { batch_size = 2 })))
+    assert.same({ { 4, 0 } },
+      all(data.DataLoader(data.Subset(Twice(core.arange(3)), { 3, 1 }), { batch_size = 2 })))
   end)
 
   it("shuffles: every sample once in a pass, another order in the next", function()
@@ -253,7 +267,8 @@ describe("DataLoader", function()
     assert.same(fourth, all(loader))
   end)
 
-  it("has one short batch for a dataset shorter than a batch, none with drop_last, and none for an empty one", function()
+  it("has one short batch for a dataset shorter than a batch, none with drop_last, and none for an empty one",
+    function()
     assert.same({ { 0, 1 } }, all(data.DataLoader(data.TensorDataset(core.arange(2)), { batch_size = 64 })))
     local loader = data.DataLoader(data.TensorDataset(core.arange(2)), { batch_size = 64, drop_last = true })
     assert.same({}, all(loader))
@@ -298,7 +313,8 @@ describe("DataLoader", function()
     for _, y in loader:iter() do labels[#labels + 1] = y:totable() end
     assert.same({ { 2, 0 }, { 1 } }, labels)
     assert.equal(2, loader:len())
-    local batches = { iter = function() return next, { { 5, 5, 6 } } end } -- gives keys: not what is asked for
+    -- gives keys: not what is asked for
+    local batches = { iter = function() return next, { { 5, 5, 6 } } end }
     fails_with("a batch sampler must give lists of at least one position, got 1",
       function() all(data.DataLoader(set, { batch_sampler = batches })) end)
     local given
@@ -309,7 +325,8 @@ describe("DataLoader", function()
     loader, labels = data.DataLoader(set, { batch_sampler = batches }), {}
     for _, y in loader:iter() do labels[#labels + 1] = y:totable() end
     assert.same({ { 4, 4, 5 }, { 0 } }, labels)
-    fails_with("DataLoader:len: the length is not known, because the batch sampler has no len()", loader.len, loader)
+    fails_with("DataLoader:len: the length is not known, because the batch sampler has no len()", loader.len,
+      loader)
     batches.iter = function() return function() return {} end end
     fails_with("got an empty list", function() all(loader) end)
     batches.iter = function() return function() return { 11 } end end
@@ -342,7 +359,8 @@ describe("DataLoader", function()
     fails_with("the length is not known, because the stream has no len()", loader.len, loader)
     function Count:len() return 5 end
     assert.equal(3, loader:len())
-    fails_with("option 'shuffle' has no place here: the dataset is a stream", data.DataLoader, Count(), { shuffle = true })
+    fails_with("option 'shuffle' has no place here: the dataset is a stream", data.DataLoader, Count(),
+      { shuffle = true })
   end)
 
   it("says what a data set gave that cannot be read", function()
@@ -353,15 +371,20 @@ describe("DataLoader", function()
     local Holes = data.class("Holes")
     function Holes:len() return 2 end -- luacheck: ignore self
     function Holes:get(i) return i == 1 and 1 or nil end -- luacheck: ignore self
-    assert.error_matches(function() data.DataLoader(Holes(), { batch_size = 2 }):iter()() end, "part 1 of sample 2 is nil; expected a tensor")
+    assert.error_matches(function() data.DataLoader(Holes(), { batch_size = 2 }):iter()() end,
+      "part 1 of sample 2 is nil; expected a tensor")
   end)
 
   it("names what is wrong with its options", function()
-    fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set, { batchsize = 3 })
+    fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set,
+      { batchsize = 3 })
     fails_with("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })
-    fails_with("option 'num_workers' must be at least 0 and at most 128, got 129", data.DataLoader, set, { num_workers = 129 })
-    fails_with("'prefetch_factor' is about worker processes; num_workers is 0", data.DataLoader, set, { prefetch_factor = 3 })
-    fails_with("'background' is for reading without worker processes", data.DataLoader, set, { background = true, num_workers = 1 })
+    fails_with("option 'num_workers' must be at least 0 and at most 128, got 129", data.DataLoader, set,
+      { num_workers = 129 })
+    fails_with("'prefetch_factor' is about worker processes; num_workers is 0", data.DataLoader, set,
+      { prefetch_factor = 3 })
+    fails_with("'background' is for reading without worker processes", data.DataLoader, set,
+      { background = true, num_workers = 1 })
     fails_with("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set,
       { shuffle = true, sampler = data.SequentialSampler(3) })
     fails_with("option 'batch_size' has no place here: the batch_sampler decides", data.DataLoader, set,
@@ -409,7 +432,8 @@ end)
 describe("collate", function()
   local function batch_of(...)
     local samples = { ... }
-    return data.DataLoader(plain(#samples, function(i) return samples[i] end), { batch_size = #samples }):iter()()
+    return data.DataLoader(plain(#samples, function(i) return samples[i] end),
+      { batch_size = #samples }):iter()()
   end
 
   it("makes int64 of integral numbers and float32 of others", function()
@@ -427,7 +451,8 @@ describe("collate", function()
     local b = batch_of(true, false)
     assert.equal("bool", b.dtype)
     assert.same({ true, false }, b:totable())
-    assert.same({ { 0, 1 }, { 0, 1 }, { 0, 1 } }, batch_of(core.arange(2), core.arange(2), core.arange(2)):totable())
+    assert.same({ { 0, 1 }, { 0, 1 }, { 0, 1 } },
+      batch_of(core.arange(2), core.arange(2), core.arange(2)):totable())
     assert.same({ "a", "b" }, batch_of("a", "b"))
   end)
 
@@ -442,7 +467,8 @@ describe("collate", function()
 
   it("says which samples do not fit together", function()
     fails_with("sample 1 is [2], sample 3 is [3]", batch_of, core.ones(2), core.ones(2), core.ones(3))
-    fails_with("'x' of sample 1 is [2], 'x' of sample 2 is [2, 1]", batch_of, { x = core.ones(2) }, { x = core.ones(2, 1) })
+    fails_with("'x' of sample 1 is [2], 'x' of sample 2 is [2, 1]", batch_of, { x = core.ones(2) },
+      { x = core.ones(2, 1) })
     fails_with("sample 1 is a number, sample 2 a string", batch_of, 1, "1")
     fails_with("'a[2]' of sample 1 is a number, 'a[2]' of sample 2 a boolean", batch_of, { a = { 1, 1 } },
       { a = { 1, true } })
@@ -466,7 +492,8 @@ describe("collate", function()
     nexts()
     nexts()
     local err = message(nexts)
-    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is float32 in the one of sample 1", 1, true),
+    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is float32 in the one of " ..
+      "sample 1", 1, true),
       err)
     assert.truthy(err:find("dtype = 'float32'", 1, true), err)
   end)
@@ -540,7 +567,8 @@ describe("FashionMNIST", function()
     assert.equal(2, set:len())
     assert.equal(1, set.tensors[1]:min():item())
     assert.same({ 3, 9 }, set.tensors[2]:totable())
-    os.execute(("mkdir -p '%s/up/FashionMNIST/raw' && cp '%s'/train-* '%s/up/FashionMNIST/raw'"):format(base, base, base))
+    os.execute(("mkdir -p '%s/up/FashionMNIST/raw' && cp '%s'/train-* '%s/up/FashionMNIST/raw'"):format(base,
+      base, base))
     assert.equal(2, data.FashionMNIST({ root = base .. "/up" }):len())
     local status, out = host.run({ "-e", "print(require('accelerate.data').FashionMNIST():len())" },
       { env = { FASHION_MNIST_DIR = base } })
@@ -550,7 +578,8 @@ describe("FashionMNIST", function()
 
   it("names every place it looked at, and the package", function()
     local err = message(data.FashionMNIST, { root = "/nowhere" })
-    for _, text in ipairs { "train-images-idx3-ubyte", "/nowhere, /nowhere/FashionMNIST/raw", "dataset-fashion-mnist", "root",
+    for _, text in ipairs { "train-images-idx3-ubyte", "/nowhere, /nowhere/FashionMNIST/raw",
+      "dataset-fashion-mnist", "root",
       "FASHION_MNIST_DIR" } do
       assert.truthy(err:find(text, 1, true), err)
     end

@@ -7,7 +7,9 @@ local ranks = require "spec.support.ranks"
 
 ffi.cdef "int getpid(void);"
 
-local function plain(n, get) return { len = function() return n end, get = function(_, i) return get(i) end } end
+local function plain(n, get)
+  return { len = function() return n end, get = function(_, i) return get(i) end }
+end
 
 local function fails_with(text, fn, ...)
   local ok, err = pcall(fn, ...)
@@ -22,7 +24,9 @@ local function children()
   local pipe = io.popen("cat /proc/[0-9]*/stat 2>/dev/null")
   for line in pipe:lines() do
     local pid, name, state, parent = line:match("^(%d+) (%b()) (%a) (%d+)")
-    if tonumber(parent) == ffi.C.getpid() and name == "(accel-worker)" and state ~= "Z" then list[#list + 1] = tonumber(pid) end
+    if tonumber(parent) == ffi.C.getpid() and name == "(accel-worker)" and state ~= "Z" then
+      list[#list + 1] = tonumber(pid)
+    end
   end
   pipe:close()
   return list
@@ -41,7 +45,8 @@ local function digest(loader, passes)
   local lines = {}
   for _ = 1, passes or 1 do
     for b in loader:iter() do
-      lines[#lines + 1] = ("%s %.7f %s %s %s"):format(table.concat(b.i:totable(), ","), b.x:sum():item(), table.concat(b.name, ";"),
+      lines[#lines + 1] = ("%s %.7f %s %s %s"):format(table.concat(b.i:totable(), ","), b.x:sum():item(),
+        table.concat(b.name, ";"),
         table.concat(b.pair.a[2]:totable(), ","), tostring(b.pair.flag:totable()[1]))
     end
   end
@@ -59,7 +64,8 @@ describe("worker processes", function()
   it("give the same batches, random numbers included, for any number of workers and for none", function()
     core.manual_seed(11)
     local expected = digest(mixed_loader {}, 2)
-    for _, opts in ipairs { { num_workers = 1 }, { num_workers = 2 }, { num_workers = 3, prefetch_factor = 1 },
+    for _, opts in ipairs { { num_workers = 1 }, { num_workers = 2 },
+      { num_workers = 3, prefetch_factor = 1 },
       { num_workers = 2, persistent_workers = true } } do
       assert.equal(expected, digest(mixed_loader(opts), 2))
     end
@@ -103,13 +109,17 @@ describe("worker processes", function()
       return i
     end)
     local got = {}
-    for b in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got[#got + 1] = b[1]:item() end
+    for b in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do
+      got[#got + 1] = b[1]:item()
+    end
     assert.same({ 1, 5, 9, 13, 17, 21 }, got)
   end)
 
   it("pass every kind of value", function()
-    local loader = data.DataLoader(plain(2, function(i) return i end), { num_workers = 1, batch_size = 2, collate_fn = function()
-      return core.arange(6):view(2, 3):transpose(1, 2), { true, false, [10] = "ten", deep = { {} } }, nil, "", core.empty(0, 3),
+    local loader = data.DataLoader(plain(2, function(i) return i end),
+      { num_workers = 1, batch_size = 2, collate_fn = function()
+      return core.arange(6):view(2, 3):transpose(1, 2), { true, false, [10] = "ten", deep = { {} } }, nil, "",
+        core.empty(0, 3),
         core.tensor(2.5, { dtype = "bfloat16" }), math.huge
     end })
     local x, t, none, text, empty, scalar, huge = loader:iter()()
@@ -151,14 +161,19 @@ describe("worker processes", function()
   it("read tensors and single samples", function()
     local set = data.TensorDataset(core.arange(20):view(10, 2), core.arange(10))
     local got = {}
-    for x, y in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got[#got + 1] = { x:size(1), y:sum():item() } end
+    for x, y in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do
+      got[#got + 1] = { x:size(1), y:sum():item() }
+    end
     assert.same({ { 4, 6 }, { 4, 22 }, { 2, 17 } }, got)
     local sum = 0
-    for _, y in data.DataLoader(set, { batch_size = false, num_workers = 2 }):iter() do sum = sum + y:item() end
+    for _, y in data.DataLoader(set, { batch_size = false, num_workers = 2 }):iter() do
+      sum = sum + y:item()
+    end
     assert.equal(45, sum)
   end)
 
-  it("leave batches alone that the script keeps, however many, and reuse the memory of those it does not", function()
+  it("leave batches alone that the script keeps, however many, and reuse the memory of those it does not",
+    function()
     local set = plain(400, function(i) return core.full({ 20000 }, i) end)
     local kept = {}
     for x in data.DataLoader(set, { batch_size = 2, num_workers = 2 }):iter() do kept[#kept + 1] = x end
@@ -180,7 +195,8 @@ describe("worker processes", function()
   end)
 
   it("grow with batches that grow", function()
-    local loader = data.DataLoader(plain(12, function(i) return core.full({ 4 ^ (i % 6) * 10, 2 }, i) end), { num_workers = 1 })
+    local loader = data.DataLoader(plain(12, function(i) return core.full({ 4 ^ (i % 6) * 10, 2 }, i) end),
+      { num_workers = 1 })
     local n = 0
     for x in loader:iter() do
       n = n + 1
@@ -212,7 +228,8 @@ describe("worker processes", function()
     fails_with("part 1.inner[2] is a function, which cannot go from one process to another", walk, loader)
     local cycle = {}
     cycle.me = cycle
-    loader = data.DataLoader(plain(4, function(i) return i end), { num_workers = 1, collate_fn = function() return cycle end })
+    loader = data.DataLoader(plain(4, function(i) return i end),
+      { num_workers = 1, collate_fn = function() return cycle end })
     fails_with("part 1.me is part 1 itself: a table that holds itself cannot go", walk, loader)
   end)
 
@@ -237,7 +254,8 @@ describe("worker processes", function()
   end)
 
   it("may not leave by os.exit, which is told", function()
-    fails_with("exited with status 3", walk, data.DataLoader(plain(4, function() os.exit(3) end), { num_workers = 1 }))
+    fails_with("exited with status 3", walk,
+      data.DataLoader(plain(4, function() os.exit(3) end), { num_workers = 1 }))
   end)
 
   it("are given up after timeout", function()
@@ -246,7 +264,8 @@ describe("worker processes", function()
       return i
     end)
     local elapsed = processes.stopwatch()
-    fails_with("gave no batch 3 in 0.3 s (timeout)", walk, data.DataLoader(set, { num_workers = 1, timeout = 0.3 }))
+    fails_with("gave no batch 3 in 0.3 s (timeout)", walk,
+      data.DataLoader(set, { num_workers = 1, timeout = 0.3 }))
     assert.is_true(elapsed() < 3)
     assert.same({}, children())
   end)
@@ -258,13 +277,18 @@ describe("worker processes", function()
       local info = data.get_worker_info()
       return { i, info.id, info.num_workers, started, info.dataset ~= nil and info.seed ~= nil and 1 or 0 }
     end)
-    local loader = data.DataLoader(set, { num_workers = 2, worker_init_fn = function(id) started = 100 + id end })
+    local loader = data.DataLoader(set,
+      { num_workers = 2, worker_init_fn = function(id) started = 100 + id end })
     local got = {}
-    for b in loader:iter() do got[#got + 1] = { b[1]:item(), b[2]:item(), b[3]:item(), b[4]:item(), b[5]:item() } end
-    assert.same({ { 1, 0, 2, 100, 1 }, { 2, 1, 2, 101, 1 }, { 3, 0, 2, 100, 1 }, { 4, 1, 2, 101, 1 }, { 5, 0, 2, 100, 1 },
+    for b in loader:iter() do
+      got[#got + 1] = { b[1]:item(), b[2]:item(), b[3]:item(), b[4]:item(), b[5]:item() }
+    end
+    assert.same({ { 1, 0, 2, 100, 1 }, { 2, 1, 2, 101, 1 }, { 3, 0, 2, 100, 1 }, { 4, 1, 2, 101, 1 },
+      { 5, 0, 2, 100, 1 },
       { 6, 1, 2, 101, 1 } }, got)
     assert.is_nil(started)
-    fails_with("worker_init_fn: ", walk, data.DataLoader(set, { num_workers = 1, worker_init_fn = function() error("cannot") end }))
+    fails_with("worker_init_fn: ", walk,
+      data.DataLoader(set, { num_workers = 1, worker_init_fn = function() error("cannot") end }))
   end)
 
   it("read streams, each worker its own part", function()
@@ -284,8 +308,10 @@ describe("worker processes", function()
       return got
     end
     assert.same({ { 1, 2, 3, 4 }, { 5, 6, 7, 8 }, { 9, 10, 11 } }, read { batch_size = 4 })
-    assert.same({ { 1, 3, 5, 7 }, { 2, 4, 6, 8 }, { 9, 11 }, { 10 } }, read { batch_size = 4, num_workers = 2 })
-    assert.same({ { 1, 3 }, { 2, 4 }, { 5, 7 }, { 6, 8 }, { 9, 11 } }, read { batch_size = 2, num_workers = 2, drop_last = true })
+    assert.same({ { 1, 3, 5, 7 }, { 2, 4, 6, 8 }, { 9, 11 }, { 10 } },
+      read { batch_size = 4, num_workers = 2 })
+    assert.same({ { 1, 3 }, { 2, 4 }, { 5, 7 }, { 6, 8 }, { 9, 11 } },
+      read { batch_size = 2, num_workers = 2, drop_last = true })
     assert.same({}, children())
   end)
 
@@ -314,7 +340,8 @@ describe("worker processes", function()
 
   it("serve passes inside each other, and a pass after a break", function()
     for _, persistent in ipairs { false, true } do
-      local loader = data.DataLoader(plain(6, function(i) return i end), { num_workers = 2, persistent_workers = persistent })
+      local loader = data.DataLoader(plain(6, function(i) return i end),
+        { num_workers = 2, persistent_workers = persistent })
       local got = {}
       for a in loader:iter() do
         for b in loader:iter() do
@@ -354,7 +381,8 @@ describe("worker processes", function()
 
   it("take part in no collective and start no workers", function()
     fails_with("only the ranks themselves take part in collectives", walk,
-      data.DataLoader(plain(1, function() return core.dist.all_reduce(core.ones(1)) end), { num_workers = 1 }))
+      data.DataLoader(plain(1, function() return core.dist.all_reduce(core.ones(1)) end),
+      { num_workers = 1 }))
     fails_with("a worker process cannot start workers of its own", walk, data.DataLoader(plain(1, function()
       return data.DataLoader(plain(1, function() return 1 end), { num_workers = 1 }):iter()()
     end), { num_workers = 1 }))
@@ -372,7 +400,8 @@ describe("worker processes", function()
     local sum = big:matmul(big):sum():item()
     local next_row = data.DataLoader(data.TensorDataset(big), { batch_size = 100, background = true }):iter()
     next_row()
-    local loader = data.DataLoader(plain(4, function() return big:matmul(big):sum() end), { num_workers = 2, timeout = 30 })
+    local loader = data.DataLoader(plain(4, function() return big:matmul(big):sum() end),
+      { num_workers = 2, timeout = 30 })
     for x in loader:iter() do assert.near(sum, x:item(), math.abs(sum) * 1e-5) end
     assert.same({ 100, 600 }, next_row().shape)
     core.set_num_threads(threads)
@@ -421,7 +450,8 @@ describe("worker processes", function()
     for ending, status in pairs { ["break"] = 0, ["error 'done'"] = 1, ["os.exit(4)"] = 4, ["os.exit(0)"] = 0,
       ["ffi.C.kill(ffi.C.getpid(), 9)"] = 137 } do
       local run = processes.start({ processes.script((SCRIPT:gsub("ENDING", function() return ending end))) },
-        { env = { ASAN_OPTIONS = (os.getenv "ASAN_OPTIONS" or "") .. ":detect_leaks=0" } }) -- os.exit leaves all where it is
+        -- os.exit leaves all where it is
+        { env = { ASAN_OPTIONS = (os.getenv "ASAN_OPTIONS" or "") .. ":detect_leaks=0" } })
       local pids = worker_pids(run, 2)
       assert.equal(status, (run:wait(30)), ending)
       assert.is_true(gone(pids), ending)
@@ -449,7 +479,8 @@ describe("worker processes", function()
   end)
 
   it("leave it to their rank to answer Ctrl-C", function()
-    local run = processes.start { processes.script((SCRIPT:gsub("ENDING", "for _ = 1, 3000 do ffi.C.usleep(10000) core.zeros(1) end"))) }
+    local run = processes.start {
+      processes.script((SCRIPT:gsub("ENDING", "for _ = 1, 3000 do ffi.C.usleep(10000) core.zeros(1) end"))) }
     local pids = worker_pids(run, 2)
     run:expect("five", 20)
     processes.kill(-run.pid, processes.SIGINT)
@@ -460,7 +491,8 @@ describe("worker processes", function()
   end)
 
   it("leave nothing behind when their rank is killed", function()
-    local run = processes.start { "--num_processes", "2", processes.script((SCRIPT:gsub("ENDING", "ffi.C.usleep(30000000)"))) }
+    local run = processes.start { "--num_processes", "2",
+      processes.script((SCRIPT:gsub("ENDING", "ffi.C.usleep(30000000)"))) }
     local pids = worker_pids(run, 4)
     run:ranks(2)
     run:expect("five", 20)
@@ -494,7 +526,8 @@ describe("worker processes", function()
 
   it("of a prepared loader's pass that was left by break are gone when the next one starts", function()
     local accelerator = require("accelerate").Accelerator {}
-    local loader = accelerator:prepare(data.DataLoader(plain(40, function(i) return i end), { num_workers = 2 }))
+    local loader = accelerator:prepare(data.DataLoader(plain(40, function(i) return i end),
+      { num_workers = 2 }))
     local next_batch = loader:iter()
     next_batch()
     local first = children()
@@ -525,7 +558,9 @@ describe("worker processes", function()
     local kinds = {
       raw = function(loader) return loader or data.DataLoader(set(), { num_workers = 2 }) end,
       many = function() return data.DataLoader(set(), { num_workers = 2 }) end,
-      prepared = function(loader) return loader or accelerator:prepare(data.DataLoader(set(), { num_workers = 2 })) end,
+      prepared = function(loader)
+        return loader or accelerator:prepare(data.DataLoader(set(), { num_workers = 2 }))
+      end,
       stream = function(loader) return loader or data.DataLoader(stream(), { num_workers = 2 }) end,
     }
     for kind, make in pairs(kinds) do
@@ -533,7 +568,10 @@ describe("worker processes", function()
       for k = 1, 40 do
         loader = make(loader)
         for _ in loader:iter() do break end
-        if k % 10 == 0 then assert.is_true(#children() <= 4, kind .. ": " .. #children() .. " processes after " .. k .. " breaks") end
+        if k % 10 == 0 then
+          assert.is_true(#children() <= 4, kind .. ": " .. #children() .. " processes after " .. k ..
+            " breaks")
+        end
       end
     end
     collectgarbage()
@@ -548,7 +586,8 @@ describe("worker processes", function()
       for y in loader:iter() do seen[#seen + 1] = x:totable()[1] * 10 + y:totable()[1] end
     end
     assert.same({ 11, 12, 13, 21, 22, 23, 31, 32, 33 }, seen)
-    local prepared, count = require("accelerate").Accelerator {}:prepare(data.DataLoader(plain(3, function(i) return i end), { num_workers = 1 })), 0
+    local prepared, count = require("accelerate").Accelerator {}:prepare(
+      data.DataLoader(plain(3, function(i) return i end), { num_workers = 1 })), 0
     for _ in prepared:iter() do
       for _ in prepared:iter() do count = count + 1 end
     end
@@ -603,7 +642,8 @@ describe("the background thread", function()
       assert.same(read(other, false), read(other, true))
     end
     assert.same({}, read(data.TensorDataset(core.empty(0, 3), core.empty(0)), true))
-    assert.same(read(data.TensorDataset(core.empty(5, 0), core.arange(5)), false), read(data.TensorDataset(core.empty(5, 0), core.arange(5)), true))
+    assert.same(read(data.TensorDataset(core.empty(5, 0), core.arange(5)), false),
+      read(data.TensorDataset(core.empty(5, 0), core.arange(5)), true))
   end)
 
   it("sees a dataset that is edited during the pass as if it were read batch by batch", function()
@@ -625,7 +665,8 @@ describe("the background thread", function()
     for _, background in ipairs { false, true } do
       local got = 0
       local ok, err = pcall(function()
-        for _ in data.DataLoader(set, { batch_sampler = { iter = function() return ipairs(lists) end }, background = background }):iter() do
+        for _ in data.DataLoader(set, { batch_sampler = { iter = function() return ipairs(lists) end },
+          background = background }):iter() do
           got = got + 1
         end
       end)
@@ -644,7 +685,9 @@ describe("the background thread", function()
     for _, background in ipairs { false, true } do
       local got = 0
       fails_with("expected a position from 1 to 100, got 101", function()
-        for _ in data.DataLoader(set, { batch_sampler = samplers(), background = background }):iter() do got = got + 1 end
+        for _ in data.DataLoader(set, { batch_sampler = samplers(), background = background }):iter() do
+          got = got + 1
+        end
       end)
       assert.equal(1, got)
     end
@@ -659,7 +702,8 @@ describe("the background thread", function()
     fails_with("'background' cannot be had for this dataset: tensor 1 must be contiguous", function()
       data.DataLoader(strided, { background = true }):iter()
     end)
-    assert.same(read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), false), read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), nil))
+    assert.same(read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), false),
+      read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), nil))
   end)
 
   it("gives the same batches when it decides by itself whether to work", function()

@@ -121,7 +121,8 @@ describe("a data set", function()
     assert.equal(2, set[-1][2]:item())
     assert.is_nil(set[4])
     for _, at in ipairs { 0, 5, -4, 1.5 } do
-      fails("TensorDataset: position " .. at .. " is out of range: it has 3 items", function() return set[at] end)
+      fails("TensorDataset: position " .. at .. " is out of range: it has 3 items",
+        function() return set[at] end)
     end
     for _, walker in ipairs { ipairs, pairs } do
       local seen = walk(walker(set))
@@ -140,8 +141,10 @@ describe("a data set", function()
     assert.same({ 4, 30 }, { #set, set[3] })
     local part = data.Subset(set, { 4, 1 })
     assert.same({ { 1, 40 }, { 2, 10 } }, walk(ipairs(part)))
-    assert.same({ 6, 10, 10 }, { #data.ConcatDataset { set, part }, data.ConcatDataset({ set, part })[1], data.ConcatDataset({ set, part })[6] })
-    assert.same({ 3, 90 }, { #set:map(function(v) return 3 * v end):take(3), set:map(function(v) return 3 * v end)[3] })
+    assert.same({ 6, 10, 10 }, { #data.ConcatDataset { set, part }, data.ConcatDataset({ set, part })[1],
+      data.ConcatDataset({ set, part })[6] })
+    assert.same({ 3, 90 },
+      { #set:map(function(v) return 3 * v end):take(3), set:map(function(v) return 3 * v end)[3] })
     local columns = data.Dataset.from_table { id = { 7, 8 } }
     assert.same({ 2, 8, 7 }, { #columns, columns[2].id, walk(ipairs(columns))[1][2].id })
     local splits = data.DatasetDict { train = set, test = part }
@@ -202,13 +205,18 @@ describe("a loader", function()
     end
   end
 
-  it("is enumerated by ipairs and pairs, and counted by #", function() check(data.DataLoader(set, { batch_size = 3 })) end)
+  it("is enumerated by ipairs and pairs, and counted by #",
+    function() check(data.DataLoader(set, { batch_size = 3 })) end)
 
-  it("that is prepared is too", function() check(accelerate.Accelerator { cpu = true }:prepare(data.DataLoader(set, { batch_size = 3 }))) end)
+  it("that is prepared is too",
+    function()
+      check(accelerate.Accelerator { cpu = true }:prepare(data.DataLoader(set, { batch_size = 3 })))
+    end)
 
   it("that skips batches is too", function()
     local accelerator = accelerate.Accelerator { cpu = true }
-    for _, loader in ipairs { data.DataLoader(set, { batch_size = 3 }), (accelerator:prepare(data.DataLoader(set, { batch_size = 3 }))) } do
+    for _, loader in ipairs { data.DataLoader(set, { batch_size = 3 }),
+      (accelerator:prepare(data.DataLoader(set, { batch_size = 3 }))) } do
       local late = accelerator:skip_first_batches(loader, 1)
       assert.equal(3, #late)
       local seen = walk(ipairs(late))
@@ -236,7 +244,8 @@ end)
 
 describe("a sampler", function()
   it("has #, ipairs and pairs", function()
-    for _, sampler in ipairs { data.SequentialSampler(4), data.RandomSampler(4), data.SubsetRandomSampler { 1, 2, 3, 4 },
+    for _, sampler in ipairs { data.SequentialSampler(4), data.RandomSampler(4),
+      data.SubsetRandomSampler { 1, 2, 3, 4 },
       data.WeightedRandomSampler({ 1, 1 }, 4), data.DistributedSampler(4, { num_replicas = 1, rank = 0 }) } do
       assert.equal(4, #sampler)
       assert.same({ 1, 2, 3, 4 }, column(walk(ipairs(sampler)), 1))

@@ -1,4 +1,5 @@
---- Convolutional nets whose forward is a user's, with temporaries that nobody empties, hold memory flat.  (ACCEL_LONG=1: 5,000 steps of each.)
+--- Convolutional nets whose forward is a user's, with temporaries that nobody empties, hold memory
+--- flat.  (ACCEL_LONG=1: 5,000 steps of each.)
 local accelerate = require "accelerate"
 local tensor = require "accelerate.tensor"
 local nn, optim = require "accelerate.nn", require "accelerate.optim"
@@ -22,9 +23,11 @@ end
 local Block = nn.class("Block")
 
 function Block:init(from, to, stride)
-  self.conv1, self.bn1 = nn.Conv2d(from, to, 3, { stride = stride, padding = 1, bias = false }), nn.BatchNorm2d(to)
+  self.conv1, self.bn1 = nn.Conv2d(from, to, 3, { stride = stride, padding = 1, bias = false }),
+    nn.BatchNorm2d(to)
   self.conv2, self.bn2 = nn.Conv2d(to, to, 3, { padding = 1, bias = false }), nn.BatchNorm2d(to)
-  self.skip = stride == 1 and from == to and nn.Identity() or nn.Conv2d(from, to, 1, { stride = stride, bias = false })
+  self.skip = stride == 1 and from == to and nn.Identity()
+    or nn.Conv2d(from, to, 1, { stride = stride, bias = false })
 end
 
 function Block:forward(x)
@@ -37,7 +40,8 @@ local ResNet = nn.class("ResNet")
 
 function ResNet:init(width)
   self.stem, self.bn = nn.Conv2d(1, width, 3, { padding = 1, bias = false }), nn.BatchNorm2d(width)
-  self.blocks = nn.Sequential(Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2))
+  self.blocks = nn.Sequential(Block(width, width, 1), Block(width, 2 * width, 2),
+    Block(2 * width, 4 * width, 2))
   self.head = nn.Linear(4 * width, 10)
 end
 

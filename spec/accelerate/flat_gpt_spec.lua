@@ -18,7 +18,8 @@ end
 
 function Block:forward(x)
   local q, k, v = self.qkv(self.ln1(x)):split_heads(HEADS)
-  local y = nn.functional.scaled_dot_product_attention(q, k, v, { is_causal = true, dropout_p = self.training and 0.1 or 0 })
+  local y = nn.functional.scaled_dot_product_attention(q, k, v,
+    { is_causal = true, dropout_p = self.training and 0.1 or 0 })
   x = x + self.proj(y:transpose(2, 3):reshape(x.shape))
   return x + self.down(self.up(self.ln2(x)):gelu("tanh"))
 end
@@ -37,7 +38,8 @@ end
 
 describe("a small GPT", function()
   local threads = tensor.get_num_threads()
-  before_each(function() tensor.set_num_threads(1) end) -- small products: with more threads than free cores they would wait for each other
+  -- small products: with more threads than free cores they would wait for each other
+  before_each(function() tensor.set_num_threads(1) end)
   after_each(function() tensor.set_num_threads(threads) end)
 
   it("holds memory flat #slow", function()
@@ -51,7 +53,8 @@ describe("a small GPT", function()
 
     flat.check(5000, function(i)
       local rows = ids:narrow(1, i % 16 * 4 + 1, 4)
-      local loss = nn.functional.cross_entropy(model(rows:narrow(2, 1, T)):reshape(-1, VOCAB), rows:narrow(2, 2, T):reshape(-1))
+      local loss = nn.functional.cross_entropy(model(rows:narrow(2, 1, T)):reshape(-1, VOCAB),
+        rows:narrow(2, 2, T):reshape(-1))
       accelerator:backward(loss)
       optimizer:step()
       optimizer:zero_grad()

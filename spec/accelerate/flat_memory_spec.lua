@@ -1,5 +1,5 @@
---- Long loops hold memory flat with no call to collectgarbage: the core counts what tensors hold and drives the collector.  (ACCEL_LONG=1: 5,000
---- steps and more of each.)
+--- Long loops hold memory flat with no call to collectgarbage: the core counts what tensors hold
+--- and drives the collector.  (ACCEL_LONG=1: 5,000 steps and more of each.)
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local accelerate = require "accelerate"
@@ -17,7 +17,8 @@ describe("a long loop", function()
 
   it("of MLP steps holds memory flat #slow", function()
     if flat.cannot then return pending(flat.cannot) end
-    local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+    local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+      nn.Linear(256, 10))
     local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
     local accelerator = accelerate.Accelerator {}
     model, optimizer = accelerator:prepare(model, optimizer)
@@ -54,7 +55,8 @@ describe("a long loop", function()
     local loss_fn = nn.CrossEntropyLoss()
     local x, y = tensor.randn(6, 10, 8), tensor.randint(0, 4, { 6 })
     flat.check(5000, function(i)
-      local input = i % 2 == 0 and x * 1 or rnn.pack_padded_sequence(x, { 10, 7, 7, 4, 2, 1 }, { batch_first = true })
+      local input = i % 2 == 0 and x * 1
+        or rnn.pack_padded_sequence(x, { 10, 7, 7, 4, 2, 1 }, { batch_first = true })
       accelerator:accumulate(model, function()
         accelerator:backward(loss_fn(model(input), y))
         optimizer:step()
@@ -87,7 +89,9 @@ describe("a long loop", function()
     local seen = 0
     local next_batch
     local collections = flat.check(15000, function(i)
-      if not next_batch then next_batch = data.DataLoader(dataset, { batch_size = 64, shuffle = true }):iter() end
+      if not next_batch then
+        next_batch = data.DataLoader(dataset, { batch_size = 64, shuffle = true }):iter()
+      end
       local x, y = next_batch()
       if not x then
         next_batch = nil

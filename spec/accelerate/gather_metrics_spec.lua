@@ -4,7 +4,8 @@ local core = require "accelerate.core"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 
--- In the ranks: loader(n, options) gives the numbers 1..n; seen(data of a pass by a function of the batch) as text.
+-- In the ranks: loader(n, options) gives the numbers 1..n; seen(data of a pass by a function of the
+-- batch) as text.
 local PRELUDE = [[
 local data = accelerate.data
 local accelerator = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(CONFIG) }
@@ -120,9 +121,11 @@ describe("gather_for_metrics", function()
     local accelerator = accelerate.Accelerator()
     assert.error_matches(function() accelerator:gather_for_metrics { text = "x", t = core.ones(1) } end,
       "gather_for_metrics: .*got a map with other values than tensors in it; gather each of its entries by itself")
-    assert.error_matches(function() accelerator:gather_for_metrics("text") end, "gather_for_metrics: .* got 'text'")
+    assert.error_matches(function() accelerator:gather_for_metrics("text") end,
+      "gather_for_metrics: .* got 'text'")
     assert.error_matches(function() accelerator:gather_for_metrics() end, "gather_for_metrics: .* got nil")
-    assert.error_matches(function() accelerator:gather_for_metrics({}, { use_gather_objects = true }) end, "did you mean 'use_gather_object'")
+    assert.error_matches(function() accelerator:gather_for_metrics({}, { use_gather_objects = true }) end,
+      "did you mean 'use_gather_object'")
   end)
 end)
 
@@ -133,7 +136,8 @@ describe("split_between_processes", function()
     local accelerator = accelerate.Accelerator()
     for _, inputs in ipairs { { 1, 2, 3 }, core.arange(3), { a = { 1 }, b = core.ones(1) }, {} } do
       for _, object in ipairs { accelerator, accelerator.state, accelerate.PartialState() } do
-        local same, second = object:split_between_processes(inputs, { apply_padding = true }, function(part) return part == inputs, "second" end)
+        local same, second = object:split_between_processes(inputs, { apply_padding = true },
+          function(part) return part == inputs, "second" end)
         assert.is_true(same)
         assert.are.equal("second", second)
       end

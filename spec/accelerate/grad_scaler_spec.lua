@@ -26,8 +26,10 @@ describe("GradScaler", function()
       seen[i] = scaler:get_scale() .. " " .. p:item()
     end
     -- what PyTorch prints for the same script
-    assert.are.same({ "8 0.875", "16 0.75", "8 0.75", "8 0.625", "16 0.5", "16 0.375", "32 0.25", "16 0.25", "8 0.25", "8 0.125", "16 0" }, seen)
-    assert.are.same({ scale = 16, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2, _growth_tracker = 0 }, scaler:state_dict())
+    assert.are.same({ "8 0.875", "16 0.75", "8 0.75", "8 0.625", "16 0.5", "16 0.375", "32 0.25", "16 0.25",
+      "8 0.25", "8 0.125", "16 0" }, seen)
+    assert.are.same({ scale = 16, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2,
+      _growth_tracker = 0 }, scaler:state_dict())
     local other = GradScaler()
     assert.are.equal(65536, other:get_scale())
     other:load_state_dict(scaler:state_dict())
@@ -65,7 +67,8 @@ describe("GradScaler", function()
     assert.error_matches(function() GradScaler { growth_factor = 1 } end, "above 1")
     assert.error_matches(function() GradScaler { init_scal = 1 } end, "did you mean 'init_scale'")
     assert.error_matches(function() GradScaler():scale(3) end, "expected a tensor or a list of them, got 3")
-    assert.error_matches(function() GradScaler():step(optimizer, function() end) end, "closure cannot be used")
+    assert.error_matches(function() GradScaler():step(optimizer, function() end) end,
+      "closure cannot be used")
     assert.error_matches(function() GradScaler():load_state_dict {} end, "saved with scaling off")
     assert.error_matches(function() GradScaler():load_state_dict(4) end, "expected a table, got 4")
   end)
@@ -142,7 +145,8 @@ describe("fp16", function()
     assert.are.equal(0, status, err)
   end)
 
-  it("skips a step on all ranks when one of them has overflown, and keeps what it says between real steps", function()
+  it("skips a step on all ranks when one of them has overflown, and keeps what it says between real steps",
+    function()
     ranks.ok(2, [[
       local nn, optim = require "accelerate.nn", require "accelerate.optim"
       local accelerator = accelerate.Accelerator { gradient_accumulation_steps = 2 }

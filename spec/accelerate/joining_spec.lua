@@ -27,7 +27,9 @@ local SCRIPT = [[
   end
 ]]
 
-local function script(body, options) return (options and "local options = " .. options or "local options") .. "\n" .. SCRIPT .. body end
+local function script(body, options)
+  return (options and "local options = " .. options or "local options") .. "\n" .. SCRIPT .. body
+end
 
 describe("join_uneven_inputs", function()
   it("takes ranks without batches along in the others' reductions", function()
@@ -73,8 +75,9 @@ describe("join_uneven_inputs", function()
   end)
 
   it("gives the numbers that PyTorch's Join gives", function()
-    -- torch 2.15, two gloo processes: Linear(3, 1) with weight 0.1 and bias 0.2 in DistributedDataParallel, SGD(lr=0.1), inside Join([model]);
-    -- rank 0 makes three steps and rank 1 two, on x = arange(6).view(2, 3) * 0.1 + rank + step and the loss model(x).pow(2).mean()
+    -- torch 2.15, two gloo processes: Linear(3, 1) with weight 0.1 and bias 0.2 in
+    -- DistributedDataParallel, SGD(lr=0.1), inside Join([model]); rank 0 makes three steps and rank
+    -- 1 two, on x = arange(6).view(2, 3) * 0.1 + rank + step and the loss model(x).pow(2).mean()
     ranks.ok(2, script [[
       local model = nn.Linear(3, 1)
       core.no_grad(function()
@@ -244,7 +247,8 @@ describe("join_uneven_inputs", function()
   end)
 
   it("is an error, and no hang, with other collectives inside that not all ranks reach", function()
-    for _, case in ipairs { { "accelerator:gather(core.ones(1))", "all_gather" }, { "accelerator:wait_for_everyone()", "barrier" },
+    for _, case in ipairs { { "accelerator:gather(core.ones(1))", "all_gather" },
+      { "accelerator:wait_for_everyone()", "barrier" },
       { "accelerate.utils.gather_object({ 1 })", "gathers objects while this rank is done", "damaged" } } do
       local status, _, err = ranks.run(2, script([[
         local model = accelerator:prepare((make()))
@@ -253,7 +257,8 @@ describe("join_uneven_inputs", function()
         end)
       ]]), { seconds = 20 })
       assert.are.equal(1, status, err)
-      assert.truthy(err:find(case[2], 1, true) or case[3] and err:find(case[3], 1, true), err) -- whichever rank is first to say so
+      -- whichever rank is first to say so
+      assert.truthy(err:find(case[2], 1, true) or case[3] and err:find(case[3], 1, true), err)
     end
   end)
 

@@ -20,12 +20,16 @@ describe("LocalSGD", function()
     end)
     assert.are.same({ 1, "b" }, { a, b })
     assert.are.equal(3, LocalSGD(accelerator, model, 4, { enabled = false }):run(function() return 3 end))
-    assert.error_matches(function() LocalSGD(nil, model, 4) end, "argument 1 %(accelerator%) must be an Accelerator, got nil")
-    assert.error_matches(function() LocalSGD(accelerator, 3, 4) end, "argument 2 %(model%) must be a module, got 3")
+    assert.error_matches(function() LocalSGD(nil, model, 4) end,
+      "argument 1 %(accelerator%) must be an Accelerator, got nil")
+    assert.error_matches(function() LocalSGD(accelerator, 3, 4) end,
+      "argument 2 %(model%) must be a module, got 3")
     assert.error_matches(function() LocalSGD(accelerator, model) end, "local_sgd_steps")
     assert.error_matches(function() LocalSGD(accelerator, model, 0) end, "local_sgd_steps must be at least 1")
-    assert.error_matches(function() LocalSGD(accelerator, model, 2, { enable = true }) end, "did you mean 'enabled'")
-    assert.error_matches(function() LocalSGD(accelerator, model, 2, {}, 5) end, "expected a function as the last argument, got 5")
+    assert.error_matches(function() LocalSGD(accelerator, model, 2, { enable = true }) end,
+      "did you mean 'enabled'")
+    assert.error_matches(function() LocalSGD(accelerator, model, 2, {}, 5) end,
+      "expected a function as the last argument, got 5")
   end)
 
   -- Each rank's steps are also done by hand, for all ranks, on every rank.

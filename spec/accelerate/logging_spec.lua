@@ -1,4 +1,5 @@
--- Loggers: levels, ranks, the place that lines point at; and the progress bar where there is no terminal.
+-- Loggers: levels, ranks, the place that lines point at; and the progress bar where there is no
+-- terminal.
 local accelerate = require "accelerate"
 local host = require "spec.support.host"
 local ranks = require "spec.support.ranks"
@@ -16,27 +17,35 @@ describe("get_logger", function()
   it("raises when it is used before any state", function()
     state.reset()
     local logger = accelerate.logging.get_logger("x")
-    assert.error_matches(function() logger:info("x") end, "make an Accelerator or call PartialState%(%) first")
-    assert.error_matches(function() logger:warning_once("x") end, "make an Accelerator or call PartialState%(%) first")
+    assert.error_matches(function() logger:info("x") end,
+      "make an Accelerator or call PartialState%(%) first")
+    assert.error_matches(function() logger:warning_once("x") end,
+      "make an Accelerator or call PartialState%(%) first")
   end)
 
   it("names what is wrong with a call", function()
     accelerate.PartialState()
     local logger = accelerate.logging.get_logger("x")
     assert.error_matches(function() accelerate.logging.get_logger() end, "name is missing")
-    assert.error_matches(function() accelerate.logging.get_logger("x", "INFOO") end, "unknown level 'INFOO', did you mean 'INFO'%?")
-    assert.error_matches(function() accelerate.logging.get_logger("x", { level = 1 }) end, "unknown option 'level'; did you mean 'log_level'")
+    assert.error_matches(function() accelerate.logging.get_logger("x", "INFOO") end,
+      "unknown level 'INFOO', did you mean 'INFO'%?")
+    assert.error_matches(function() accelerate.logging.get_logger("x", { level = 1 }) end,
+      "unknown option 'level'; did you mean 'log_level'")
     assert.error_matches(function() logger:info("%d", "a") end, "'%%d' does not fit its values")
     assert.error_matches(function() logger:info("x", { in_ordr = true }) end, "did you mean 'in_order'")
     assert.error_matches(function() logger:log("LOUD", "x") end, "logger:log: unknown level 'LOUD'")
     assert.error_matches(function() return logger.warn_once end, "did you mean 'warning_once'")
-    assert.error_matches(function() accelerate.logging.basicConfig { format = "%(lvl)s" } end, "unknown field 'lvl'")
-    assert.error_matches(function() accelerate.logging.basicConfig { format = "%(name)d" } end, "the field 'name' is written %%%(name%)s")
-    assert.error_matches(function() accelerate.logging.basicConfig { handlers = { 5 } } end, "entry 1 must be a function, got 5")
+    assert.error_matches(function() accelerate.logging.basicConfig { format = "%(lvl)s" } end,
+      "unknown field 'lvl'")
+    assert.error_matches(function() accelerate.logging.basicConfig { format = "%(name)d" } end,
+      "the field 'name' is written %%%(name%)s")
+    assert.error_matches(function() accelerate.logging.basicConfig { handlers = { 5 } } end,
+      "entry 1 must be a function, got 5")
     state.reset()
   end)
 
-  it("takes its level from the argument, from ACCELERATE_LOG_LEVEL, or is at WARNING; and sets the root's", function()
+  it("takes its level from the argument, from ACCELERATE_LOG_LEVEL, or is at WARNING; and sets the root's",
+    function()
     local script = [[
       local logging = accelerate.logging
       accelerate.PartialState()
@@ -76,7 +85,9 @@ describe("get_logger", function()
       logger:warning_once("once")                          -- line 12
     ]])
     local seen = {}
-    for line, text in err:gmatch("script.lua:(%d+):%[RANK 0%] (%w+)") do seen[#seen + 1] = text .. (line - ranks.prelude_lines) end
+    for line, text in err:gmatch("script.lua:(%d+):%[RANK 0%] (%w+)") do
+      seen[#seen + 1] = text .. (line - ranks.prelude_lines)
+    end
     assert.are.same({ "here3", "there7", "inside9", "in11", "once12" }, seen)
   end)
 

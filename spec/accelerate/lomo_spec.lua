@@ -23,7 +23,9 @@ local function network()
   return model
 end
 
-local function loss_at(model, t) return (model(wave({ 4, 3 }, 10 + t)) - wave({ 4, 2 }, 20 + t)):square():mean() end
+local function loss_at(model, t)
+  return (model(wave({ 4, 3 }, 10 + t)) - wave({ 4, 2 }, 20 + t)):square():mean()
+end
 
 local CASES = {
   lomo = { "LOMO", {}, 0.05 },
@@ -31,7 +33,8 @@ local CASES = {
   lomo_value = { "LOMO", { clip_grad_value = 0.02 }, 0.5 },
   lomo_norm = { "LOMO", { clip_grad_norm = 0.1 }, 0.5 },
   adalomo = { "AdaLOMO", {}, 0.05 },
-  adalomo_all = { "AdaLOMO", { weight_decay = 0.1, clip_threshold = 0.5, decay_rate = -0.6, eps = { 1e-8, 1e-2 }, clip_grad_value = 0.05 }, 0.1 },
+  adalomo_all = { "AdaLOMO", { weight_decay = 0.1, clip_threshold = 0.5, decay_rate = -0.6,
+    eps = { 1e-8, 1e-2 }, clip_grad_value = 0.05 }, 0.1 },
   adalomo_norm = { "AdaLOMO", { clip_grad_norm = 0.1 }, 0.1 },
 }
 
@@ -124,7 +127,8 @@ describe("LOMO and AdaLOMO", function()
         end
         -- AdaLOMO works with the gradient, its square and the update of one parameter at a time.
         local fused = growth(function() optimizer:fused_backward(model(x):square():mean()) end)
-        assert.is_true(fused < (name == "LOMO" and 3 or 6) * weight, ("%s: %d bytes for gradients of %d each"):format(name, fused, weight))
+        assert.is_true(fused < (name == "LOMO" and 3 or 6) * weight,
+          ("%s: %d bytes for gradients of %d each"):format(name, fused, weight))
         if not prepared then
           local plain = growth(function()
             model(x):square():mean():backward()
@@ -193,13 +197,18 @@ describe("LOMO and AdaLOMO", function()
     local accelerator = accelerate.Accelerator()
     local model = network()
     local loss = loss_at(model, 0)
-    assert.error_matches(function() accelerator:backward(loss, { learning_rate = 0.1 }) end, "no LOMO or AdaLOMO optimizer was prepared")
-    assert.error_matches(function() accelerator:lomo_backward(loss, 0.1) end, "no LOMO or AdaLOMO optimizer was given to prepare")
+    assert.error_matches(function() accelerator:backward(loss, { learning_rate = 0.1 }) end,
+      "no LOMO or AdaLOMO optimizer was prepared")
+    assert.error_matches(function() accelerator:lomo_backward(loss, 0.1) end,
+      "no LOMO or AdaLOMO optimizer was given to prepare")
     accelerator:prepare(model, optim.LOMO(model))
     assert.error_matches(function() accelerator:lomo_backward(loss) end, "learning_rate is missing")
-    assert.error_matches(function() accelerator:lomo_backward(loss, "1") end, "learning_rate must be a number")
-    assert.error_matches(function() accelerator:lomo_backward(3, 1) end, "expected the loss as a tensor, got 3")
-    assert.error_matches(function() accelerator:backward(loss, { weight = 3 }) end, "weight is for updates after backward")
+    assert.error_matches(function() accelerator:lomo_backward(loss, "1") end,
+      "learning_rate must be a number")
+    assert.error_matches(function() accelerator:lomo_backward(3, 1) end,
+      "expected the loss as a tensor, got 3")
+    assert.error_matches(function() accelerator:backward(loss, { weight = 3 }) end,
+      "weight is for updates after backward")
     assert.error_matches(function() accelerator:backward(loss, { create_graph = true }) end, "create_graph")
     assert.error_matches(function() optim.LOMO(model, { clip_grad_norm = 0 }) end, "above 0")
     assert.error_matches(function() optim.LOMO(model, { clip = 0 }) end, "LOMO")

@@ -17,7 +17,8 @@ local function two_groups(Class, opts)
   opts = opts or {}
   opts.lr = 1
   return (Class or optim.SGD)({
-    { params = { core.zeros(2, { requires_grad = true }) }, lr = 0.4 }, { params = { core.zeros(3, { requires_grad = true }) }, lr = 0.05 },
+    { params = { core.zeros(2, { requires_grad = true }) }, lr = 0.4 },
+      { params = { core.zeros(3, { requires_grad = true }) }, lr = 0.05 },
   }, opts)
 end
 local function with_momentum() return two_groups(optim.SGD, { momentum = 0.9 }) end
@@ -25,13 +26,17 @@ local function with_betas() return two_groups(optim.Adam) end
 
 local S = lr_scheduler
 
--- name -> function(optimizer, last_epoch) of the schedules of gen_optim_reference.py, which also need:
-local OPTIMIZERS = { one_cycle = with_momentum, one_cycle_linear = with_betas, cyclic = with_momentum, cyclic_half = with_betas }
+-- name -> function(optimizer, last_epoch) of the schedules of gen_optim_reference.py, which also
+-- need:
+local OPTIMIZERS = { one_cycle = with_momentum, one_cycle_linear = with_betas, cyclic = with_momentum,
+  cyclic_half = with_betas }
 local MAKERS = {
   step = function(o) return S.StepLR(o, { step_size = 3, gamma = 0.5 }) end,
   step_resumed = function(o, at) return S.StepLR(o, { step_size = 3, gamma = 0.5, last_epoch = at }) end,
   multistep = function(o) return S.MultiStepLR(o, { milestones = { 6, 2, 6, 3 }, gamma = 0.5 }) end,
-  multistep_resumed = function(o, at) return S.MultiStepLR(o, { milestones = { 2, 6 }, gamma = 0.5, last_epoch = at }) end,
+  multistep_resumed = function(o, at)
+    return S.MultiStepLR(o, { milestones = { 2, 6 }, gamma = 0.5, last_epoch = at })
+  end,
   exponential = function(o) return S.ExponentialLR(o, { gamma = 0.9 }) end,
   exponential_resumed = function(o, at) return S.ExponentialLR(o, { gamma = 0.9, last_epoch = at }) end,
   constant = function(o) return S.ConstantLR(o, { factor = 0.25, total_iters = 4 }) end,
@@ -39,7 +44,9 @@ local MAKERS = {
   linear_default = function(o) return S.LinearLR(o) end,
   linear_resumed = function(o, at) return S.LinearLR(o, { total_iters = 8, last_epoch = at }) end,
   polynomial = function(o) return S.PolynomialLR(o, { total_iters = 5, power = 2 }) end,
-  polynomial_resumed = function(o, at) return S.PolynomialLR(o, { total_iters = 8, power = 0.5, last_epoch = at }) end,
+  polynomial_resumed = function(o, at)
+    return S.PolynomialLR(o, { total_iters = 8, power = 0.5, last_epoch = at })
+  end,
   lambda_one = function(o) return S.LambdaLR(o, function(t) return 1 / (1 + t) end) end,
   lambda_each = function(o)
     return S.LambdaLR(o, { function(t) return 0.9 ^ t end, function(t) return math.min(1, (t + 1) / 4) end })
@@ -51,70 +58,99 @@ local MAKERS = {
   cosine_min = function(o) return S.CosineAnnealingLR(o, { T_max = 7, eta_min = 0.01 }) end,
   cosine_resumed = function(o, at) return S.CosineAnnealingLR(o, { T_max = 7, last_epoch = at }) end,
   restarts = function(o) return S.CosineAnnealingWarmRestarts(o, { T_0 = 3 }) end,
-  restarts_longer = function(o) return S.CosineAnnealingWarmRestarts(o, { T_0 = 2, T_mult = 2, eta_min = 0.01 }) end,
+  restarts_longer = function(o)
+    return S.CosineAnnealingWarmRestarts(o, { T_0 = 2, T_mult = 2, eta_min = 0.01 })
+  end,
   one_cycle = function(o) return S.OneCycleLR(o, { max_lr = 0.5, total_steps = 12 }) end,
   one_cycle_linear = function(o)
     return S.OneCycleLR(o, {
-      max_lr = { 0.5, 0.1 }, epochs = 4, steps_per_epoch = 3, anneal_strategy = "linear", pct_start = 0.5, div_factor = 10,
+      max_lr = { 0.5, 0.1 }, epochs = 4, steps_per_epoch = 3, anneal_strategy = "linear", pct_start = 0.5,
+        div_factor = 10,
     })
   end,
   one_cycle_three = function(o)
-    return S.OneCycleLR(o, { max_lr = 0.5, total_steps = 14, three_phase = true, pct_start = 0.4, final_div_factor = 100, cycle_momentum = false })
+    return S.OneCycleLR(o, { max_lr = 0.5, total_steps = 14, three_phase = true, pct_start = 0.4,
+      final_div_factor = 100, cycle_momentum = false })
   end,
   cyclic = function(o) return S.CyclicLR(o, { base_lr = 0.1, max_lr = 0.5, step_size_up = 3 }) end,
   cyclic_half = function(o)
-    return S.CyclicLR(o, { base_lr = { 0.1, 0.2 }, max_lr = 0.5, step_size_up = 2, step_size_down = 3, mode = "triangular2" })
+    return S.CyclicLR(o, { base_lr = { 0.1, 0.2 }, max_lr = 0.5, step_size_up = 2, step_size_down = 3,
+      mode = "triangular2" })
   end,
   cyclic_exp = function(o)
-    return S.CyclicLR(o, { base_lr = 0.1, max_lr = 0.5, step_size_up = 2, mode = "exp_range", gamma = 0.9, cycle_momentum = false })
+    return S.CyclicLR(o, { base_lr = 0.1, max_lr = 0.5, step_size_up = 2, mode = "exp_range", gamma = 0.9,
+      cycle_momentum = false })
   end,
   cyclic_own = function(o)
     return S.CyclicLR(o, {
-      base_lr = 0.1, max_lr = 0.5, step_size_up = 2, scale_fn = function(x) return 1 / (1 + x) end, scale_mode = "iterations", cycle_momentum = false,
+      base_lr = 0.1, max_lr = 0.5, step_size_up = 2, scale_fn = function(x)
+        return 1 / (1 + x)
+      end, scale_mode = "iterations", cycle_momentum = false,
     })
   end,
   sequential = function(o)
     return S.SequentialLR(o, {
       schedulers = {
-        S.ConstantLR(o, { factor = 0.1, total_iters = 2 }), S.LinearLR(o, { start_factor = 0.2, total_iters = 3 }), S.ExponentialLR(o, { gamma = 0.9 }),
+        S.ConstantLR(o, { factor = 0.1, total_iters = 2 }),
+          S.LinearLR(o, { start_factor = 0.2, total_iters = 3 }), S.ExponentialLR(o, { gamma = 0.9 }),
       },
       milestones = { 2, 6 },
     })
   end,
   sequential_restarts = function(o)
-    local parts = { S.LinearLR(o, { start_factor = 0.1, total_iters = 4 }), S.CosineAnnealingWarmRestarts(o, { T_0 = 3 }) }
+    local parts = { S.LinearLR(o, { start_factor = 0.1, total_iters = 4 }),
+      S.CosineAnnealingWarmRestarts(o, { T_0 = 3 }) }
     return S.SequentialLR(o, { schedulers = parts, milestones = { 4 } })
   end,
   chained = function(o)
-    return S.ChainedScheduler { S.ConstantLR(o, { factor = 0.1, total_iters = 3 }), S.ExponentialLR(o, { gamma = 0.9 }) }
+    return S.ChainedScheduler { S.ConstantLR(o, { factor = 0.1, total_iters = 3 }),
+      S.ExponentialLR(o, { gamma = 0.9 }) }
   end,
   plateau = function(o) return S.ReduceLROnPlateau(o, { factor = 0.5, patience = 2 }) end,
   plateau_abs = function(o)
-    return S.ReduceLROnPlateau(o, { factor = 0.5, patience = 1, threshold_mode = "abs", threshold = 0.6, cooldown = 2, min_lr = { 0.02, 0.01 } })
+    return S.ReduceLROnPlateau(o, { factor = 0.5, patience = 1, threshold_mode = "abs", threshold = 0.6,
+      cooldown = 2, min_lr = { 0.02, 0.01 } })
   end,
-  plateau_max = function(o) return S.ReduceLROnPlateau(o, { mode = "max", factor = 0.3, patience = 4, eps = 0.01 }) end,
+  plateau_max = function(o)
+    return S.ReduceLROnPlateau(o, { mode = "max", factor = 0.3, patience = 4, eps = 0.01 })
+  end,
   get_constant = function(o) return S.get_constant_schedule(o) end,
   get_constant_with_warmup = function(o) return S.get_constant_schedule_with_warmup(o, 4) end,
   get_linear = function(o) return S.get_linear_schedule_with_warmup(o, 3, 8) end,
   get_linear_resumed = function(o, at)
-    return S.get_linear_schedule_with_warmup(o, { num_warmup_steps = 3, num_training_steps = 8, last_epoch = at })
+    return S.get_linear_schedule_with_warmup(o,
+      { num_warmup_steps = 3, num_training_steps = 8, last_epoch = at })
   end,
-  get_cosine = function(o) return S.get_scheduler("cosine", o, { num_warmup_steps = 3, num_training_steps = 9 }) end,
+  get_cosine = function(o)
+    return S.get_scheduler("cosine", o, { num_warmup_steps = 3, num_training_steps = 9 })
+  end,
   get_cosine_waves = function(o) return S.get_cosine_schedule_with_warmup(o, 2, 9, { num_cycles = 1.5 }) end,
-  get_restarts = function(o) return S.get_scheduler("cosine_with_restarts", o, 2, 9, { scheduler_specific_kwargs = { num_cycles = 2 } }) end,
-  get_polynomial = function(o) return S.get_polynomial_decay_schedule_with_warmup(o, 2, 8, { lr_end = 0.1, power = 2 }) end,
-  get_inverse_sqrt = function(o) return S.get_scheduler("inverse_sqrt", o, { num_warmup_steps = 3, num_training_steps = 100 }) end,
+  get_restarts = function(o)
+    return S.get_scheduler("cosine_with_restarts", o, 2, 9,
+      { scheduler_specific_kwargs = { num_cycles = 2 } })
+  end,
+  get_polynomial = function(o)
+    return S.get_polynomial_decay_schedule_with_warmup(o, 2, 8, { lr_end = 0.1, power = 2 })
+  end,
+  get_inverse_sqrt = function(o)
+    return S.get_scheduler("inverse_sqrt", o, { num_warmup_steps = 3, num_training_steps = 100 })
+  end,
   get_inverse_sqrt_slow = function(o) return S.get_inverse_sqrt_schedule(o, 0, { timescale = 5 }) end,
-  get_cosine_min = function(o) return S.get_cosine_with_min_lr_schedule_with_warmup(o, 2, 8, { min_lr = 0.2 }) end,
+  get_cosine_min = function(o)
+    return S.get_cosine_with_min_lr_schedule_with_warmup(o, 2, 8, { min_lr = 0.2 })
+  end,
   get_wsd = function(o)
-    return S.get_wsd_schedule(o, { num_warmup_steps = 2, num_decay_steps = 3, num_stable_steps = 3, min_lr_ratio = 0.1 })
+    return S.get_wsd_schedule(o, { num_warmup_steps = 2, num_decay_steps = 3, num_stable_steps = 3,
+      min_lr_ratio = 0.1 })
   end,
   get_wsd_other = function(o)
     local kwargs = { num_decay_steps = 3, warmup_type = "cosine", decay_type = "1-sqrt" }
-    return S.get_scheduler("warmup_stable_decay", o, { num_warmup_steps = 3, num_training_steps = 9, scheduler_specific_kwargs = kwargs })
+    return S.get_scheduler("warmup_stable_decay", o,
+      { num_warmup_steps = 3, num_training_steps = 9, scheduler_specific_kwargs = kwargs })
   end,
   get_wsd_third = function(o)
-    return S.get_wsd_schedule(o, { num_warmup_steps = 3, num_decay_steps = 3, num_training_steps = 9, warmup_type = "1-sqrt", decay_type = "linear" })
+    return S.get_wsd_schedule(o, { num_warmup_steps = 3, num_decay_steps = 3, num_training_steps = 9,
+      warmup_type = "1-sqrt", decay_type = "linear" })
   end,
 }
 MAKERS.step_changed, MAKERS.cosine_changed = MAKERS.step, MAKERS.cosine_min
@@ -126,7 +162,8 @@ local function is_plateau(name) return name:find("^plateau") ~= nil end
 local function step(scheduler, name, t) return scheduler:step(is_plateau(name) and metric(t) or nil) end
 -- How often the reference's first scheduler was stepped before another one took over.
 local RESUMED_AT = {
-  step_resumed = 4, multistep_resumed = 3, exponential_resumed = 3, linear_resumed = 3, polynomial_resumed = 3, cosine_resumed = 4,
+  step_resumed = 4, multistep_resumed = 3, exponential_resumed = 3, linear_resumed = 3,
+    polynomial_resumed = 3, cosine_resumed = 4,
   get_linear_resumed = 4,
 }
 
@@ -150,9 +187,13 @@ describe("learning rates equal those of PyTorch and Transformers:", function()
         for g, group in ipairs(o.param_groups) do
           assert.near(expected[g], rates[g], 1e-14)
           assert.equal(rates[g], group.lr)
-          if expected[3] then assert.near(expected[2 + g], group.betas and group.betas[1] or group.momentum, 1e-14) end
+          if expected[3] then
+            assert.near(expected[2 + g], group.betas and group.betas[1] or group.momentum, 1e-14)
+          end
         end
-        if not at and name ~= "chained" then assert.equal(is_plateau(name) and i or i - 1, scheduler.last_epoch) end
+        if not at and name ~= "chained" then
+          assert.equal(is_plateau(name) and i or i - 1, scheduler.last_epoch)
+        end
       end
     end)
   end
@@ -181,7 +222,8 @@ describe("schedulers", function()
         step(scheduler, name, t)
         step(other, name, t)
         assert.same(scheduler:get_last_lr(), other:get_last_lr())
-        assert.same(o.param_groups[2].betas or o.param_groups[2].momentum, p.param_groups[2].betas or p.param_groups[2].momentum)
+        assert.same(o.param_groups[2].betas or o.param_groups[2].momentum, p.param_groups[2].betas
+          or p.param_groups[2].momentum)
       end
       assert.same(scheduler:state_dict(), other:state_dict())
     end
@@ -235,7 +277,8 @@ describe("schedulers", function()
 
   it("save everything but the optimizer and functions", function()
     local dict = MAKERS.cosine_min(two_groups()):state_dict()
-    assert.same({ T_max = 7, eta_min = 0.01, base_lrs = { 0.4, 0.05 }, last_epoch = 0, _step_count = 1, _last_lr = { 0.4, 0.05 } }, dict)
+    assert.same({ T_max = 7, eta_min = 0.01, base_lrs = { 0.4, 0.05 }, last_epoch = 0, _step_count = 1,
+      _last_lr = { 0.4, 0.05 } }, dict)
     dict.base_lrs[1] = 9
     assert.matches("'last_epoch' is missing", message(function()
       dict.last_epoch = nil
@@ -272,14 +315,19 @@ describe("schedulers", function()
   it("check what they are given", function()
     local o = two_groups()
     assert.matches("CosineAnnealingLR: option 'T_max' is missing", message(lr_scheduler.CosineAnnealingLR, o))
-    assert.matches("CosineAnnealingLR: unknown option 't_max'; did you mean 'T_max'%?", message(lr_scheduler.CosineAnnealingLR, o, { t_max = 1 }))
-    assert.matches("StepLR: option 'step_size' must be at least 1, got 0", message(lr_scheduler.StepLR, o, { step_size = 0 }))
+    assert.matches("CosineAnnealingLR: unknown option 't_max'; did you mean 'T_max'%?",
+      message(lr_scheduler.CosineAnnealingLR, o, { t_max = 1 }))
+    assert.matches("StepLR: option 'step_size' must be at least 1, got 0",
+      message(lr_scheduler.StepLR, o, { step_size = 0 }))
     assert.matches("StepLR: expected an optimizer, got 3", message(lr_scheduler.StepLR, 3, { step_size = 1 }))
-    assert.matches("LambdaLR: 1 functions for 2 parameter groups", message(lr_scheduler.LambdaLR, o, { math.sin }))
+    assert.matches("LambdaLR: 1 functions for 2 parameter groups",
+      message(lr_scheduler.LambdaLR, o, { math.sin }))
     assert.matches("LambdaLR: lr_lambda must be a function, got 3", message(lr_scheduler.LambdaLR, o, 3))
     assert.matches("function 1 returned nil for step 0", message(lr_scheduler.LambdaLR, o, function() end))
-    assert.matches("OneCycleLR: total_steps is missing, or epochs and steps_per_epoch", message(S.OneCycleLR, o, { max_lr = 1, epochs = 3 }))
-    assert.matches("OneCycleLR: max_lr: 1 values for 2 parameter groups", message(S.OneCycleLR, o, { max_lr = { 1 }, total_steps = 3 }))
+    assert.matches("OneCycleLR: total_steps is missing, or epochs and steps_per_epoch",
+      message(S.OneCycleLR, o, { max_lr = 1, epochs = 3 }))
+    assert.matches("OneCycleLR: max_lr: 1 values for 2 parameter groups",
+      message(S.OneCycleLR, o, { max_lr = { 1 }, total_steps = 3 }))
     assert.matches("OneCycleLR: cycle_momentum needs an optimizer with momentum or betas",
       message(S.OneCycleLR, two_groups(optim.Adagrad), { max_lr = 1, total_steps = 3 }))
     local one = S.OneCycleLR(with_momentum(), { max_lr = 1, total_steps = 2 })
@@ -288,15 +336,23 @@ describe("schedulers", function()
     assert.matches("OneCycleLR: step 3 of a schedule of total_steps = 2", message(one.step, one))
     local constant = S.ConstantLR(o)
     local function sequence(...) return message(S.SequentialLR, ...) end
-    assert.matches("SequentialLR: 1 scheduler%(s%) need 0 milestone%(s%), got 1", sequence(o, { schedulers = { constant }, milestones = { 3 } }))
-    assert.matches("scheduler 1 %(ConstantLR%) drives another optimizer", sequence(two_groups(), { schedulers = { constant }, milestones = {} }))
-    assert.matches("scheduler 2 is a ReduceLROnPlateau, whose steps need a metric", message(S.ChainedScheduler, { constant, S.ReduceLROnPlateau(o) }))
+    assert.matches("SequentialLR: 1 scheduler%(s%) need 0 milestone%(s%), got 1",
+      sequence(o, { schedulers = { constant }, milestones = { 3 } }))
+    assert.matches("scheduler 1 %(ConstantLR%) drives another optimizer",
+      sequence(two_groups(), { schedulers = { constant }, milestones = {} }))
+    assert.matches("scheduler 2 is a ReduceLROnPlateau, whose steps need a metric",
+      message(S.ChainedScheduler, { constant, S.ReduceLROnPlateau(o) }))
     assert.matches("the list of schedulers is empty", message(S.ChainedScheduler, {}))
-    assert.matches("get_scheduler: name must be one of .*, got 'liner'; did you mean 'linear'", message(S.get_scheduler, "liner", o))
-    assert.matches("get_scheduler: 'linear' needs num_training_steps", message(S.get_scheduler, "linear", o, 3))
-    assert.matches("get_linear_schedule_with_warmup: option 'num_training_steps' is missing", message(S.get_linear_schedule_with_warmup, o, 3))
-    assert.matches("argument 3 must be a table of options, got 5", message(S.get_constant_schedule_with_warmup, o, 3, 5))
-    assert.matches("lr_end %(2%) must be below the optimizer's lr", message(S.get_polynomial_decay_schedule_with_warmup, o, 3, 5, { lr_end = 2 }))
+    assert.matches("get_scheduler: name must be one of .*, got 'liner'; did you mean 'linear'",
+      message(S.get_scheduler, "liner", o))
+    assert.matches("get_scheduler: 'linear' needs num_training_steps",
+      message(S.get_scheduler, "linear", o, 3))
+    assert.matches("get_linear_schedule_with_warmup: option 'num_training_steps' is missing",
+      message(S.get_linear_schedule_with_warmup, o, 3))
+    assert.matches("argument 3 must be a table of options, got 5",
+      message(S.get_constant_schedule_with_warmup, o, 3, 5))
+    assert.matches("lr_end %(2%) must be below the optimizer's lr",
+      message(S.get_polynomial_decay_schedule_with_warmup, o, 3, 5, { lr_end = 2 }))
     o = two_groups()
     local scheduler = MAKERS.step(o)
     o:add_param_group { params = { core.zeros(1, { requires_grad = true }) } }

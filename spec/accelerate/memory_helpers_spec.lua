@@ -57,10 +57,13 @@ describe("find_executable_batch_size", function()
     end
     assert.are.equal(8, utils.find_executable_batch_size(body, options)())
     assert.are.same({ 64, 32, 16 }, asked)
-    assert.are.equal(8, utils.find_executable_batch_size(options)(body)()) -- options first: what it gives takes the function
+    -- options first: what it gives takes the function
+    assert.are.equal(8, utils.find_executable_batch_size(options)(body)())
     for _, wrong in ipairs { 64, 65, 1.5, "x", -1 } do
       assert.error_matches(utils.find_executable_batch_size(body, { starting_batch_size = 64,
-        reduce_batch_size_fn = function() return wrong end }), "find_executable_batch_size: .*reduce_batch_size_fn")
+        reduce_batch_size_fn = function()
+          return wrong
+        end }), "find_executable_batch_size: .*reduce_batch_size_fn")
     end
   end)
 
@@ -92,11 +95,14 @@ describe("find_executable_batch_size", function()
     assert.are.equal(128, (train("model")))
     local any = utils.find_executable_batch_size(function(batch_size, ...) return batch_size, ... end)
     assert.are.same({ 128, 1, 2, 3 }, { any(1, 2, 3) })
-    assert.error_matches(function() utils.find_executable_batch_size(function() end) end, "fn must take the batch size as its first argument")
+    assert.error_matches(function() utils.find_executable_batch_size(function() end) end,
+      "fn must take the batch size as its first argument")
     assert.error_matches(function() utils.find_executable_batch_size() end, "fn is missing")
     assert.error_matches(function() utils.find_executable_batch_size(3) end, "fn must be a function, got 3")
-    assert.error_matches(function() utils.find_executable_batch_size(print, { starting_batch_size = 0 }) end, "must be at least 1, got 0")
-    assert.error_matches(function() utils.find_executable_batch_size(print, { start = 1 }) end, "unknown option 'start'")
+    assert.error_matches(function() utils.find_executable_batch_size(print, { starting_batch_size = 0 }) end,
+      "must be at least 1, got 0")
+    assert.error_matches(function() utils.find_executable_batch_size(print, { start = 1 }) end,
+      "unknown option 'start'")
     assert.are.equal(utils.find_executable_batch_size, accelerate.find_executable_batch_size)
   end)
 end)
@@ -111,11 +117,13 @@ describe("memory helpers", function()
     end)
     local ok, message = pcall(string.rep, "x", 2 ^ 60) -- Lua's own
     assert.is_true(ok or reduce(message) or message:find("overflow") ~= nil)
-    for _, text in ipairs { "CUDA out of memory.", "not enough memory", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+    for _, text in ipairs { "CUDA out of memory.", "not enough memory",
+      "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
       "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed" } do
       assert.is_true(reduce(text))
     end
-    for _, other in ipairs { "shapes do not fit", "", 3, true, {}, print, "boom\nstack traceback:\n\t out of memory" } do
+    for _, other in ipairs { "shapes do not fit", "", 3, true, {}, print,
+      "boom\nstack traceback:\n\t out of memory" } do
       assert.is_false(reduce(other))
     end
     assert.is_false(reduce())
@@ -145,7 +153,8 @@ describe("memory helpers", function()
     assert.are.equal(0, utils.memory_stats().cached_bytes)
     utils.clear_device_cache { garbage_collection = true }
     assert.is_true(utils.memory_stats().live_bytes <= before)
-    assert.error_matches(function() utils.clear_device_cache { garbage = true } end, "unknown option 'garbage'")
+    assert.error_matches(function() utils.clear_device_cache { garbage = true } end,
+      "unknown option 'garbage'")
     assert.error_matches(function() utils.clear_device_cache(3) end, "options must be a table, got 3")
   end)
 end)

@@ -35,14 +35,18 @@ describe("metrics", function()
     for _, case in ipairs(reference) do
       near(case.accuracy, fed("accuracy", case):compute().accuracy, case.name)
       near(case.right, fed("accuracy", case, { normalize = false }):compute().accuracy, case.name)
-      near(case.matthews_correlation, fed("matthews_correlation", case):compute().matthews_correlation, case.name)
+      near(case.matthews_correlation, fed("matthews_correlation", case):compute().matthews_correlation,
+        case.name)
       for _, name in ipairs { "f1", "precision", "recall" } do
         local what = case.name .. " " .. name
         for _, average in ipairs { "micro", "macro", "weighted", "none" } do
-          near(case[name][average], fed(name, case, { average = average }):compute()[name], what .. " " .. average)
+          near(case[name][average], fed(name, case, { average = average }):compute()[name], what .. " " ..
+            average)
         end
-        near(case[name].macro_some, fed(name, case):compute { average = "macro", labels = { 1, 0 } }[name], what)
-        near(case[name].micro_some, fed(name, case):compute { average = "micro", labels = { 1 }, zero_division = 1 }[name], what)
+        near(case[name].macro_some, fed(name, case):compute { average = "macro", labels = { 1, 0 } }[name],
+          what)
+        near(case[name].micro_some, fed(name, case):compute { average = "micro", labels = { 1 },
+          zero_division = 1 }[name], what)
         if case[name].binary then
           near(case[name].binary, fed(name, case):compute()[name], what)
           near(case[name].binary_0, fed(name, case):compute { pos_label = 0 }[name], what)
@@ -56,7 +60,8 @@ describe("metrics", function()
       local got = fed("confusion_matrix", case):compute()
       near(case.confusion_matrix, got.confusion_matrix, case.name)
       for how, matrix in pairs(case.normalized) do
-        near(matrix, fed("confusion_matrix", case):compute { normalize = how }.confusion_matrix, case.name .. " " .. how)
+        near(matrix, fed("confusion_matrix", case):compute { normalize = how }.confusion_matrix, case.name ..
+          " " .. how)
       end
       assert.equal(0, got.labels[1])
     end
@@ -67,7 +72,9 @@ describe("metrics", function()
 
   it("are the usual ones of numbers", function()
     local case = reference.numbers
-    for _, name in ipairs { "mse", "mae", "pearsonr" } do near(case[name], fed(name, case):compute()[name], name) end
+    for _, name in ipairs { "mse", "mae", "pearsonr" } do
+      near(case[name], fed(name, case):compute()[name], name)
+    end
     near(math.sqrt(case.mse), fed("mse", case, { squared = false }):compute().mse, "rmse")
     local mean = metrics.load "mean"
     mean:add(2, 3)
@@ -96,7 +103,8 @@ describe("metrics", function()
     metric:add_batch { predictions = { 1, 0, 1, 1 }, references = { 1, 0, 0, 1 } }
     assert.same({ accuracy = 0.75, f1 = 0.8 }, metric:compute())
     local several = metrics.combine { "accuracy", "recall" }
-    assert.same({ accuracy = 0.5, recall = 0 }, several:compute { predictions = { 0, 0 }, references = { 1, 0 } })
+    assert.same({ accuracy = 0.5, recall = 0 },
+      several:compute { predictions = { 0, 0 }, references = { 1, 0 } })
     several:add(1, 1)
     assert.same({ accuracy = 1, recall = 1 }, several:compute { average = "macro" })
     assert.equal(metrics.accuracy, getmetatable(metrics.load "accuracy"))
@@ -120,7 +128,8 @@ describe("metrics", function()
   it("say what is wrong", function()
     fails_with("there is no metric 'acuracy'; did you mean 'accuracy'?", metrics.load, "acuracy")
     fails_with("glue has no task 'sst'", metrics.load, "glue", "sst")
-    fails_with("F1: unknown option 'averge'; did you mean 'average'?", metrics.load, "f1", { averge = "macro" })
+    fails_with("F1: unknown option 'averge'; did you mean 'average'?", metrics.load, "f1",
+      { averge = "macro" })
     local f1 = metrics.load "f1"
     fails_with("there are 3 predictions and 2 references", f1.add_batch, f1, { 1, 2, 3 }, { 1, 2 })
     fails_with("f1:add_batch: references are missing", f1.add_batch, f1, { 1 })

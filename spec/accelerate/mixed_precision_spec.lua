@@ -1,4 +1,5 @@
--- Mixed precision of an Accelerator: casting, outputs in float32, master weights and working copies.
+-- Mixed precision of an Accelerator: casting, outputs in float32, master weights and working
+-- copies.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
@@ -18,7 +19,8 @@ local function calls(text)
   return n
 end
 
---- Whether products of half types stay in them here; a processor without bfloat16 widens them, and then float32 ones are seen, too.
+--- Whether products of half types stay in them here; a processor without bfloat16 widens them, and
+--- then float32 ones are seen, too.
 local function native() return calls("through float32") == 0 end
 
 local function mlp() return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)) end
@@ -38,14 +40,17 @@ describe("mixed_precision", function()
     assert.is_nil(a.scaler)
     assert.is_false(a.fp8_enabled)
     assert.are.equal("bf16", accelerate.Accelerator().mixed_precision)
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "no" } end, "was made with 'bf16'")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "no" } end,
+      "was made with 'bf16'")
     state.reset()
     assert.is_false(accelerate.Accelerator { mixed_precision = "no" }.native_amp)
   end)
 
   it("refuses what a CPU does not have, and says what it does", function()
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "fp8" } end, "no FP8 backend.*bf16")
-    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf61" } end, "did you mean 'bf16'")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "fp8" } end,
+      "no FP8 backend.*bf16")
+    assert.error_matches(function() accelerate.Accelerator { mixed_precision = "bf61" } end,
+      "did you mean 'bf16'")
     assert.are.equal("no", accelerate.Accelerator().mixed_precision)
   end)
 
@@ -53,7 +58,8 @@ describe("mixed_precision", function()
     local code = [[print(require("accelerate").Accelerator(%s).mixed_precision)]]
     local host = require "spec.support.host"
     local function says(argument)
-      local _, out = host.run({ "-e", code:format(argument) }, { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })
+      local _, out = host.run({ "-e", code:format(argument) },
+        { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })
       return (out:gsub("%s+$", ""))
     end
     assert.are.equal("bf16", says(""))
@@ -96,10 +102,12 @@ describe("mixed_precision", function()
   end)
 
   it("converts nested outputs, and only floating ones of half types", function()
-    local given = { a = tensor.ones(2, { dtype = "bfloat16" }), b = { tensor.ones(2, { dtype = "int64" }), "text", tensor.ones(1, { dtype = "float16" }) },
+    local given = { a = tensor.ones(2, { dtype = "bfloat16" }),
+      b = { tensor.ones(2, { dtype = "int64" }), "text", tensor.ones(1, { dtype = "float16" }) },
       c = tensor.ones(1, { dtype = "float64" }) }
     local got = utils.convert_to_fp32(given)
-    assert.are.same({ "float32", "int64", "text", "float32", "float64" }, { got.a.dtype, got.b[1].dtype, got.b[2], got.b[3].dtype, got.c.dtype })
+    assert.are.same({ "float32", "int64", "text", "float32", "float64" },
+      { got.a.dtype, got.b[1].dtype, got.b[2], got.b[3].dtype, got.c.dtype })
     local first, second, third = utils.convert_outputs_to_fp32(function(t) return t, nil, { t } end)(given.a)
     assert.are.same({ "float32", "float32" }, { first.dtype, third[1].dtype })
     assert.is_nil(second)
@@ -112,19 +120,23 @@ describe("mixed_precision", function()
     assert.are.equal("bfloat16", a:autocast(dtype, x))
     assert.are.equal("float32", a:autocast({ enabled = false }, dtype, x))
     assert.are.equal("float32", a:autocast(accelerate.AutocastKwargs { enabled = false }, dtype, x))
-    assert.are.equal("float32", a:autocast({ autocast_handler = accelerate.AutocastKwargs { enabled = false } }, dtype, x))
+    assert.are.equal("float32",
+      a:autocast({ autocast_handler = accelerate.AutocastKwargs { enabled = false } }, dtype, x))
     assert.error_matches(function() a:autocast({ enable = false }, dtype) end, "did you mean 'enabled'")
     assert.error_matches(function() a:autocast() end, "expected a function")
     state.reset()
-    local off = accelerate.Accelerator { mixed_precision = "bf16", kwargs_handlers = { accelerate.AutocastKwargs { enabled = false } } }
+    local off = accelerate.Accelerator { mixed_precision = "bf16",
+      kwargs_handlers = { accelerate.AutocastKwargs { enabled = false } } }
     assert.are.equal("float32", off:autocast(dtype, x))
     local model = off:prepare(nn.Linear(2, 2))
     core.kernel_stats { reset = true }
     assert.are.equal("float32", model(x).dtype)
     assert.are.equal(0, calls("mm bfloat16"))
-    assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = { {} } } end, "kwargs_handlers: entry 1.*AutocastKwargs")
+    assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = { {} } } end,
+      "kwargs_handlers: entry 1.*AutocastKwargs")
     local twice = { accelerate.AutocastKwargs(), accelerate.AutocastKwargs() }
-    assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = twice } end, "only one AutocastKwargs")
+    assert.error_matches(function() accelerate.Accelerator { kwargs_handlers = twice } end,
+      "only one AutocastKwargs")
     state.reset()
     assert.are.equal("float32", accelerate.Accelerator():autocast(dtype, x))
   end)
@@ -193,7 +205,8 @@ describe("mixed_precision", function()
     local model = a:prepare(plain)
     model(x):square():sum():backward()
     assert.are.equal("float32", first.weight.grad.dtype)
-    assert.is_true(tensor.allclose(first.weight.grad, want, { rtol = 5e-2, atol = 5e-2 * want:abs():max():item() }))
+    assert.is_true(tensor.allclose(first.weight.grad, want,
+      { rtol = 5e-2, atol = 5e-2 * want:abs():max():item() }))
     assert.is_nil(third.weight.grad)
   end)
 
@@ -288,7 +301,9 @@ describe("mixed_precision", function()
       end
       return losses
     end
-    for k, loss in ipairs(train("no")) do assert.is_near(reference.float32[k], loss, 1e-4 * reference.float32[k]) end
+    for k, loss in ipairs(train("no")) do
+      assert.is_near(reference.float32[k], loss, 1e-4 * reference.float32[k])
+    end
     for k, loss in ipairs(train("bf16")) do
       assert.is_near(reference.bfloat16[k], loss, 8e-3 * reference.bfloat16[k])
       assert.is_near(reference.float32[k], loss, 1.2e-2 * reference.float32[k])

@@ -13,7 +13,8 @@ local function message(fn, ...)
 end
 
 local function block(width)
-  return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU())
+  return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, width),
+    nn.ReLU())
 end
 
 local function gradients(model) -- copies
@@ -107,7 +108,8 @@ describe("checkpoint", function()
     local x = core.randn(4, 16):requires_grad_()
     local function forward(with)
       return function(v)
-        return tensor.autocast({ dtype = "bfloat16" }, function() return with and checkpoint(model, v) or model(v) end):float()
+        return tensor.autocast({ dtype = "bfloat16" },
+          function() return with and checkpoint(model, v) or model(v) end):float()
       end
     end
     same((run(model, forward(false), x)), (run(model, forward(true), x)))
@@ -115,7 +117,10 @@ describe("checkpoint", function()
 
   it("keeps the memory of the parts down", function()
     local layers = {}
-    for i = 1, 8 do layers[i] = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 32)) end
+    for i = 1, 8 do
+      layers[i] = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.Tanh(),
+        nn.Linear(128, 32))
+    end
     local model = nn.Sequential(unpack(layers))
     local x = core.randn(2048, 32)
     local function peak(forward)
@@ -182,7 +187,8 @@ describe("checkpoint", function()
     local err = message(function() changing:backward(core.ones(2, 3)) end)
     assert.matches("result 1 was float32 %[2, 3%], and float32 %[%] when the function ran again", err)
     local y = checkpoint(layer, core.ones(2, 3)):sum()
-    assert.matches("create_graph is not available through a checkpoint", message(y.backward, y, { create_graph = true }))
+    assert.matches("create_graph is not available through a checkpoint",
+      message(y.backward, y, { create_graph = true }))
     local x = core.ones(2, 3):requires_grad_()
     y = checkpoint(layer, x):sum()
     assert.matches("tensor.grad is not available through a checkpoint", message(core.grad, y, x))

@@ -16,7 +16,12 @@ describe("nn.Embedding", function()
     assert.are.same({ 2, 2, 3 }, y.shape)
     assert.are.same(e.weight[5]:totable(), y[2][1]:totable())
     assert.are.equal("Embedding(5, 3)", tostring(e))
-    assert.are.same({ "weight" }, (function() local names = {} for name in pairs(e:state_dict()) do names[#names + 1] = name end return names end)())
+    assert.are.same({ "weight" },
+      (function()
+        local names = {}
+        for name in pairs(e:state_dict()) do names[#names + 1] = name end
+        return names
+      end)())
   end)
 
   it("starts normal, with zeros at padding_idx, which gets no gradient", function()
@@ -95,7 +100,8 @@ describe("nn.Embedding", function()
 
   it("rounds gradients of half types once", function()
     local w = core.zeros(2, 1, { dtype = "bfloat16", requires_grad = true })
-    core.embedding(core.zeros(1000, { dtype = "int64" }), w):backward(core.full({ 1000, 1 }, 0.01, { dtype = "bfloat16" }))
+    core.embedding(core.zeros(1000, { dtype = "int64" }),
+      w):backward(core.full({ 1000, 1 }, 0.01, { dtype = "bfloat16" }))
     assert.is_true(math.abs(w.grad[1]:item() - 10) < 0.1)
   end)
 end)
@@ -116,7 +122,8 @@ describe("padding modules", function()
   it("say what does not fit", function()
     raises("ZeroPad2d: padding must be an integer or a list of 4", nn.ZeroPad2d, { 1, 2 })
     raises("ZeroPad1d: takes the padding alone", nn.ZeroPad1d, 1, 2)
-    raises("pad: a margin of 2 is more than dim 2 of shape [1, 2] can fill (mode reflect)", nn.ReflectionPad1d(2), core.ones(1, 2))
+    raises("pad: a margin of 2 is more than dim 2 of shape [1, 2] can fill (mode reflect)",
+      nn.ReflectionPad1d(2), core.ones(1, 2))
     raises("pad: margins for 2 dims, but shape [3] has 1", F.pad, core.ones(3), { 1, 1, 1, 1 })
     raises("pad: margins come in pairs", F.pad, core.ones(3), { 1, 1, 1 })
     raises("pad: margins [-2, -2] leave nothing of dim 1 of shape [3]", F.pad, core.ones(3), { -2, -2 })
@@ -131,6 +138,7 @@ describe("nn.Unflatten", function()
     local y = nn.Sequential(nn.Flatten(), nn.Unflatten(2, { 3, -1 }))(x)
     assert.is_true(y:eq(x):all():item())
     assert.are.equal("Unflatten(dim=2, unflattened_size=(3, -1))", tostring(nn.Unflatten(2, { 3, -1 })))
-    raises("unflatten: sizes [2, 5] do not make up dim 2 of size 12", nn.Unflatten(2, { 2, 5 }), core.ones(1, 12))
+    raises("unflatten: sizes [2, 5] do not make up dim 2 of size 12", nn.Unflatten(2, { 2, 5 }),
+      core.ones(1, 12))
   end)
 end)

@@ -7,7 +7,8 @@ local function near(expected, got)
   local values = got:reshape(-1):totable()
   assert.are.equal(#expected, #values)
   for i, e in ipairs(expected) do
-    assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)), ("%d: got %.9g, expected %.9g"):format(i, values[i], e))
+    assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)),
+      ("%d: got %.9g, expected %.9g"):format(i, values[i], e))
   end
 end
 
@@ -21,9 +22,11 @@ describe("cosine_similarity", function()
   it("broadcasts before it takes norms", function()
     near({ 1 }, F.cosine_similarity(core.tensor { 1, 1 }, core.tensor { 1 }, { dim = 1 }))
     near({ 1, 1 }, F.cosine_similarity(core.ones(2, 3), core.tensor { { 1 }, { 2 } }))
-    near({ 0.292893231, 0 }, F.cosine_embedding_loss(core.tensor { { 1, 1 }, { 1, 0 } }, core.tensor { { 1, 0 }, { 0, 0 } },
+    near({ 0.292893231, 0 }, F.cosine_embedding_loss(core.tensor { { 1, 1 }, { 1, 0 } },
+      core.tensor { { 1, 0 }, { 0, 0 } },
       core.tensor { 1, -1 }, { reduction = "none" }))
-    raises("cosine_similarity: shapes [2] and [3] do not broadcast", F.cosine_similarity, core.ones(2), core.ones(3), { dim = 1 })
+    raises("cosine_similarity: shapes [2] and [3] do not broadcast", F.cosine_similarity, core.ones(2),
+      core.ones(3), { dim = 1 })
   end)
 
   it("has PyTorch's gradient where a norm is below eps", function()
@@ -54,7 +57,8 @@ describe("gaussian_nll_loss", function()
     near(by_row, loss(core.tensor { { 1 }, { 2 } }))
     near({ 0.5, 0.34657359, 0.715972841, 2, 2.59657359, 3.2159729 }, loss(core.tensor { { 1, 2, 3 } }))
     near({ 0.59657359, 0.34657359, 0.59657359, 1.34657359, 2.59657359, 4.34657359 }, loss(2))
-    local square = F.gaussian_nll_loss(core.arange(9):to("float32"):view(3, 3), core.ones(3, 3), core.tensor { 1, 2, 4 }, { reduction = "none" })
+    local square = F.gaussian_nll_loss(core.arange(9):to("float32"):view(3, 3), core.ones(3, 3),
+      core.tensor { 1, 2, 4 }, { reduction = "none" })
     near({ 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359, 3.81814718, 5.19314718, 6.81814718 }, square)
   end)
 
@@ -78,14 +82,17 @@ describe("options in a table", function()
     assert.are.same(expected, F.conv2d(x, w, { padding = 1 }):totable())
     assert.are.same(expected, F.conv2d(x, w, { padding = { 1, 1 }, bias = core.zeros(1) }):totable())
     assert.are.same(F.conv2d(x, w):totable(), F.conv2d(x, w, { padding = "valid" }):totable())
-    assert.are.same(core.conv2d(x, w, nil, 2):totable(), core.conv2d(x, w, { stride = 2 }, nil, nil):totable())
+    assert.are.same(core.conv2d(x, w, nil, 2):totable(),
+      core.conv2d(x, w, { stride = 2 }, nil, nil):totable())
   end)
 
   it("are checked, and not given twice", function()
     raises("unknown option", F.conv2d, x, w, { paddin = "same", padding = "same" })
     raises("padding is given twice", F.conv2d, x, w, nil, 1, "same", { padding = "same" })
-    raises("padding: expected an integer, a list of two, \"same\" or \"valid\"", F.conv2d, x, w, { padding = "sane" })
-    raises("unknown option 'bogus'", F.instance_norm, core.randn(1, 2, 3), nil, nil, nil, nil, { eps = 3, bogus = 1 })
+    raises("padding: expected an integer, a list of two, \"same\" or \"valid\"", F.conv2d, x, w,
+      { padding = "sane" })
+    raises("unknown option 'bogus'", F.instance_norm, core.randn(1, 2, 3), nil, nil, nil, nil,
+      { eps = 3, bogus = 1 })
     raises("option 'p' must be at least 0", F.dropout2d, x, { p = -1 })
   end)
 
@@ -98,12 +105,14 @@ describe("options in a table", function()
   end)
 
   it("may follow the positions of modules", function()
-    assert.are.equal("MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)", tostring(nn.MaxPool2d(3, 2, { padding = 1 })))
+    assert.are.equal("MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)",
+      tostring(nn.MaxPool2d(3, 2, { padding = 1 })))
     assert.are.same({ 1, 1, 3, 3 }, nn.MaxPool2d(3, 2, { padding = 1 })(x).shape)
     assert.are.same({ 1, 1, 3, 3 }, nn.AvgPool2d(3, 2, 1, { divisor_override = 4 })(x).shape)
     assert.are.same({ 1, 5, 3 }, nn.MaxPool1d(3, 2, { padding = 1 })(x[1]).shape)
     assert.are.same({ 1, 1, 2, 3 }, nn.AdaptiveAvgPool2d({ 2, 3 })(x).shape)
-    assert.are.equal("Conv2d(3, 4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))", tostring(nn.Conv2d(3, 4, 3, 2, { padding = 1 })))
+    assert.are.equal("Conv2d(3, 4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))",
+      tostring(nn.Conv2d(3, 4, 3, 2, { padding = 1 })))
     assert.are.equal("Dropout(p=0.3, inplace=True)", tostring(nn.Dropout(0.3, { inplace = true })))
     raises("MaxPool2d: stride is given twice, by position and by name", nn.MaxPool2d, 3, 2, { stride = 1 })
     raises("MaxPool2d: an argument too many: 7", nn.MaxPool2d, 3, 2, 1, 1, false, 7)

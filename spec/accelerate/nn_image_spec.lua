@@ -1,4 +1,5 @@
---- nn's layers for images and signals: options, parameters, state, printing; what they compute is checked row by row elsewhere.
+--- nn's layers for images and signals: options, parameters, state, printing; what they compute is
+--- checked row by row elsewhere.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
@@ -19,7 +20,9 @@ end
 describe("nn.Conv2d", function()
   it("takes PyTorch's positions, a table of options, or both", function()
     local x = core.randn { 2, 4, 9, 8 }
-    for _, conv in ipairs { nn.Conv2d(4, 6, 3, 2, 1, 1, 2), nn.Conv2d(4, 6, { 3, 3 }, { stride = 2, padding = { 1, 1 }, groups = 2 }), nn.Conv2d(4, 6, 3, 2, { padding = 1, groups = 2 }) } do
+    for _, conv in ipairs { nn.Conv2d(4, 6, 3, 2, 1, 1, 2),
+      nn.Conv2d(4, 6, { 3, 3 }, { stride = 2, padding = { 1, 1 }, groups = 2 }),
+      nn.Conv2d(4, 6, 3, 2, { padding = 1, groups = 2 }) } do
       same(conv(x), F.conv2d(x, conv.weight, conv.bias, 2, 1, 1, 2))
     end
     assert.is_nil(nn.Conv2d(1, 2, 3, { bias = false }).bias)
@@ -37,8 +40,10 @@ describe("nn.Conv2d", function()
   end)
 
   it("prints its settings", function()
-    assert.equal("Conv2d(1, 6, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))", tostring(nn.Conv2d(1, 6, 5, { padding = 2 })))
-    assert.equal("Conv1d(2, 4, kernel_size=(3,), stride=(2,), dilation=(2,), groups=2, bias=False)", tostring(nn.Conv1d(2, 4, 3, { stride = 2, dilation = 2, groups = 2, bias = false })))
+    assert.equal("Conv2d(1, 6, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))",
+      tostring(nn.Conv2d(1, 6, 5, { padding = 2 })))
+    assert.equal("Conv1d(2, 4, kernel_size=(3,), stride=(2,), dilation=(2,), groups=2, bias=False)",
+      tostring(nn.Conv1d(2, 4, 3, { stride = 2, dilation = 2, groups = 2, bias = false })))
   end)
 
   it("refuses what cannot be", function()
@@ -52,7 +57,8 @@ describe("nn.Conv2d", function()
   end)
 
   it("has transposed and one-dimensional forms", function()
-    assert.same({ 2, 5, 8, 8 }, nn.ConvTranspose2d(3, 5, 4, { stride = 2, padding = 1 })(core.randn { 2, 3, 4, 4 }).shape)
+    assert.same({ 2, 5, 8, 8 },
+      nn.ConvTranspose2d(3, 5, 4, { stride = 2, padding = 1 })(core.randn { 2, 3, 4, 4 }).shape)
     assert.same({ 2, 5, 7 }, nn.ConvTranspose1d(3, 5, 3, { stride = 2 })(core.randn { 2, 3, 3 }).shape)
     assert.same({ 2, 5, 7 }, nn.Conv1d(3, 5, 3)(core.randn { 2, 3, 9 }).shape)
     assert.same({ 3, 5, 4, 4 }, nn.ConvTranspose2d(3, 5, 4).weight.shape)
@@ -64,9 +70,11 @@ describe("pooling modules", function()
     local x, s = core.randn { 2, 3, 8, 7 }, core.randn { 2, 3, 9 }
     same(nn.MaxPool2d(2)(x), F.max_pool2d(x, 2))
     same(nn.MaxPool2d(3, 2, 1)(x), F.max_pool2d(x, 3, 2, 1))
-    same(nn.MaxPool2d({ 2, 3 }, { stride = 1, ceil_mode = true })(x), F.max_pool2d(x, { 2, 3 }, { stride = 1, ceil_mode = true }))
+    same(nn.MaxPool2d({ 2, 3 }, { stride = 1, ceil_mode = true })(x),
+      F.max_pool2d(x, { 2, 3 }, { stride = 1, ceil_mode = true }))
     same(nn.MaxPool1d(3, { stride = 2 })(s), F.max_pool1d(s, 3, { stride = 2 }))
-    same(nn.AvgPool2d(3, { stride = 2, padding = 1, count_include_pad = false })(x), F.avg_pool2d(x, 3, { stride = 2, padding = 1, count_include_pad = false }))
+    same(nn.AvgPool2d(3, { stride = 2, padding = 1, count_include_pad = false })(x),
+      F.avg_pool2d(x, 3, { stride = 2, padding = 1, count_include_pad = false }))
     same(nn.AvgPool2d(2, { divisor_override = 3 })(x), F.avg_pool2d(x, 2, { divisor_override = 3 }))
     same(nn.AvgPool1d(2)(s), F.avg_pool1d(s, 2))
     same(nn.AdaptiveAvgPool2d(1)(x), x:mean { dim = { 3, 4 }, keepdim = true })
@@ -74,7 +82,8 @@ describe("pooling modules", function()
     same(nn.AdaptiveAvgPool1d(4)(s), F.adaptive_avg_pool1d(s, 4))
     same(nn.AdaptiveMaxPool2d(2)(x), F.adaptive_max_pool2d(x, 2))
     same(nn.AdaptiveMaxPool1d(2)(s), F.adaptive_max_pool1d(s, 2))
-    same(nn.Upsample { scale_factor = 2, mode = "bilinear" }(x), F.interpolate(x, { scale_factor = 2, mode = "bilinear" }))
+    same(nn.Upsample { scale_factor = 2, mode = "bilinear" }(x),
+      F.interpolate(x, { scale_factor = 2, mode = "bilinear" }))
     same(nn.Upsample { size = { 4, 9 } }(x), F.interpolate(x, { size = { 4, 9 } }))
     same(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(core.ones { 1, 4, 2, 2 })), core.ones { 1, 4, 2, 2 })
   end)
@@ -83,7 +92,8 @@ end)
 describe("nn.BatchNorm2d", function()
   it("follows the batches in training and stands still in evaluation", function()
     local bn, x = nn.BatchNorm2d(3), core.randn { 4, 3, 5, 5 } * 2 + 1
-    assert.same({ "bias", "num_batches_tracked", "running_mean", "running_var", "weight" }, names(bn:state_dict()))
+    assert.same({ "bias", "num_batches_tracked", "running_mean", "running_var", "weight" },
+      names(bn:state_dict()))
     local y = bn(x)
     assert.is_true(y:mean():abs():item() < 1e-5)
     same(bn.running_mean, x:mean { dim = { 1, 3, 4 } } * 0.1)
@@ -104,7 +114,8 @@ describe("nn.BatchNorm2d", function()
   end)
 
   it("adds a residual and rectifies in the same pass", function()
-    local plain, fused, x, z = nn.BatchNorm2d(3), nn.BatchNorm2d(3, { activation = "relu" }), core.randn { 4, 3, 5, 5 }, core.randn { 4, 3, 5, 5 }
+    local plain, fused, x, z = nn.BatchNorm2d(3), nn.BatchNorm2d(3, { activation = "relu" }), core.randn { 4,
+      3, 5, 5 }, core.randn { 4, 3, 5, 5 }
     same(fused(x), plain(x):relu())
     same(fused(x, z), (plain(x) + z):relu())
     fused:eval()
@@ -117,7 +128,8 @@ describe("nn.BatchNorm2d", function()
     assert.same({}, names(bn:state_dict()))
     assert.is_true(bn:eval()(core.randn { 8, 4, 3 }):mean():abs():item() < 1e-5)
     assert.has_error(function() nn.BatchNorm2d(4)(core.zeros { 8, 4 }) end)
-    assert.equal("BatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)", tostring(nn.BatchNorm2d(4)))
+    assert.equal("BatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)",
+      tostring(nn.BatchNorm2d(4)))
   end)
 
   it("is saved and loaded with its statistics", function()
@@ -137,7 +149,8 @@ describe("nn.AlphaDropout", function()
     assert.is_true(math.abs(y:mean():item()) < 0.02 and math.abs(y:var():item() - 1) < 0.02)
     local a = ((1.7580993408473766 ^ 2 * 0.3 + 1) * 0.7) ^ -0.5
     local low = y:amin():item()
-    local at_low = y:lt(-1.7580993408473766 * a * 0.7 + 1e-4):logical_and(y:gt(-1.7580993408473766 * a * 0.7 - 1e-4))
+    local at_low = y:lt(-1.7580993408473766 * a * 0.7 + 1e-4):logical_and(
+      y:gt(-1.7580993408473766 * a * 0.7 - 1e-4))
     assert.is_true(math.abs(at_low:double():mean():item() - 0.3) < 0.01, low)
     drop:eval()
     assert.are.equal(x, drop(x))

@@ -1,4 +1,5 @@
---- nn.init: structure and distribution of what it fills tensors with (nn_spec.lua has the fans and gains).
+--- nn.init: structure and distribution of what it fills tensors with (nn_spec.lua has the fans and
+--- gains).
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
@@ -19,7 +20,8 @@ end
 describe("trunc_normal_", function()
   -- limits, then mean and variance of the truncated distribution
   for _, case in ipairs {
-    { 0, 1, -2, 2, 0, 0.773741 }, { 1, 2, -1, 4, 1.290375, 1.662740 }, { 0, 1, 3, 5, 3.282694, 0.069798 }, { 0, 1, -math.huge, 0, -0.797885, 0.363380 },
+    { 0, 1, -2, 2, 0, 0.773741 }, { 1, 2, -1, 4, 1.290375, 1.662740 }, { 0, 1, 3, 5, 3.282694, 0.069798 },
+      { 0, 1, -math.huge, 0, -0.797885, 0.363380 },
   } do
     it(("has the moments of a normal(%g, %g) between %g and %g"):format(unpack(case)), function()
       core.manual_seed(1)
@@ -32,14 +34,17 @@ describe("trunc_normal_", function()
   end
 
   it("checks its limits", function()
-    assert.matches("a must be below b, got 2 and %-2", message(init.trunc_normal_, core.empty(2), 0, 1, 2, -2))
+    assert.matches("a must be below b, got 2 and %-2",
+      message(init.trunc_normal_, core.empty(2), 0, 1, 2, -2))
     assert.matches("std must be above 0", message(init.trunc_normal_, core.empty(2), 0, 0))
-    assert.matches("only floating%-point tensors can be drawn, got int64", message(init.trunc_normal_, core.empty(2, { dtype = "int64" })))
+    assert.matches("only floating%-point tensors can be drawn, got int64",
+      message(init.trunc_normal_, core.empty(2, { dtype = "int64" })))
   end)
 
   it("draws the same for the same seed", function()
     local a = init.trunc_normal_(core.empty(50), 0, 1, { generator = tensor.Generator(3) })
-    assert.is_true(tensor.equal(a, init.trunc_normal_(core.empty(50), 0, 1, -2, 2, { generator = tensor.Generator(3) })))
+    assert.is_true(tensor.equal(a,
+      init.trunc_normal_(core.empty(50), 0, 1, -2, 2, { generator = tensor.Generator(3) })))
   end)
 end)
 
@@ -70,6 +75,7 @@ describe("sparse_ and dirac_", function()
     local t = init.dirac_(core.empty(4, 2, 3, 3), 2)
     assert.equal(4, t:sum():item())
     assert.same({ 1, 1 }, { t[{ 1, 1, 2, 2 }]:item(), t[{ 4, 2, 2, 2 }]:item() })
-    assert.matches("5 output channels cannot be cut into 2 groups", message(init.dirac_, core.empty(5, 2, 3), 2))
+    assert.matches("5 output channels cannot be cut into 2 groups",
+      message(init.dirac_, core.empty(5, 2, 3), 2))
   end)
 end)

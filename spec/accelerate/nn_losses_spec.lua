@@ -1,4 +1,5 @@
---- Activations and losses as modules: options, what they print, buffers, and the losses that are written in Lua.
+--- Activations and losses as modules: options, what they print, buffers, and the losses that are
+--- written in Lua.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local F = nn.functional
@@ -6,7 +7,10 @@ local F = nn.functional
 local function near(expected, got)
   local values = got:reshape(-1):totable()
   assert.are.equal(#expected, #values)
-  for i, e in ipairs(expected) do assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)), ("%d: got %.9g, expected %.9g"):format(i, values[i], e)) end
+  for i, e in ipairs(expected) do
+    assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)),
+      ("%d: got %.9g, expected %.9g"):format(i, values[i], e))
+  end
 end
 local function raises(pattern, f, ...)
   local ok, message = pcall(f, ...)
@@ -19,12 +23,18 @@ describe("activation modules", function()
 
   it("compute what the functions compute, with numbers by position or by name", function()
     for _, case in ipairs {
-      { nn.GELU(), F.gelu(x) }, { nn.GELU("tanh"), F.gelu(x, "tanh") }, { nn.GELU { approximate = "tanh" }, F.gelu(x, "tanh") }, { nn.SiLU(), F.silu(x) },
-      { nn.Mish(), F.mish(x) }, { nn.LeakyReLU(0.2), F.leaky_relu(x, 0.2) }, { nn.LeakyReLU { negative_slope = 0.2 }, F.leaky_relu(x, 0.2) },
-      { nn.ELU(0.5), F.elu(x, 0.5) }, { nn.CELU(), F.celu(x) }, { nn.SELU(), F.selu(x) }, { nn.Softplus(2, 5), F.softplus(x, 2, 5) },
-      { nn.LogSigmoid(), F.logsigmoid(x) }, { nn.ReLU6(), F.relu6(x) }, { nn.Hardtanh(-2, 3), F.hardtanh(x, -2, 3) }, { nn.Hardsigmoid(), F.hardsigmoid(x) },
-      { nn.Hardswish(), F.hardswish(x) }, { nn.Softshrink(0.3), F.softshrink(x, 0.3) }, { nn.Hardshrink(), F.hardshrink(x) },
-      { nn.Threshold(0.1, 9), F.threshold(x, 0.1, 9) }, { nn.Softsign(), F.softsign(x) }, { nn.Tanhshrink(), F.tanhshrink(x) }, { nn.GLU(), F.glu(x) },
+      { nn.GELU(), F.gelu(x) }, { nn.GELU("tanh"), F.gelu(x, "tanh") },
+        { nn.GELU { approximate = "tanh" }, F.gelu(x, "tanh") }, { nn.SiLU(), F.silu(x) },
+      { nn.Mish(), F.mish(x) }, { nn.LeakyReLU(0.2), F.leaky_relu(x, 0.2) },
+        { nn.LeakyReLU { negative_slope = 0.2 }, F.leaky_relu(x, 0.2) },
+      { nn.ELU(0.5), F.elu(x, 0.5) }, { nn.CELU(), F.celu(x) }, { nn.SELU(), F.selu(x) },
+        { nn.Softplus(2, 5), F.softplus(x, 2, 5) },
+      { nn.LogSigmoid(), F.logsigmoid(x) }, { nn.ReLU6(), F.relu6(x) },
+        { nn.Hardtanh(-2, 3), F.hardtanh(x, -2, 3) }, { nn.Hardsigmoid(), F.hardsigmoid(x) },
+      { nn.Hardswish(), F.hardswish(x) }, { nn.Softshrink(0.3), F.softshrink(x, 0.3) },
+        { nn.Hardshrink(), F.hardshrink(x) },
+      { nn.Threshold(0.1, 9), F.threshold(x, 0.1, 9) }, { nn.Softsign(), F.softsign(x) },
+        { nn.Tanhshrink(), F.tanhshrink(x) }, { nn.GLU(), F.glu(x) },
       { nn.PReLU(), F.leaky_relu(x, 0.25) },
     } do assert.are.same(case[2]:totable(), case[1](x):totable()) end
   end)
@@ -66,13 +76,19 @@ describe("loss modules", function()
   it("compute what the functions compute", function()
     local label, weight = core.tensor({ 2, 0 }, { dtype = "int64" }), core.tensor { 1, 2, 0.5 }
     for _, case in ipairs {
-      { nn.L1Loss()(a, b), F.l1_loss(a, b) }, { nn.SmoothL1Loss { beta = 0.3 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.3 }) },
-      { nn.HuberLoss { delta = 2, reduction = "sum" }(a, b), F.huber_loss(a, b, { delta = 2, reduction = "sum" }) },
-      { nn.BCELoss { weight = core.tensor { 1, 3 } }(p, q), F.binary_cross_entropy(p, q, { weight = core.tensor { 1, 3 } }) },
-      { nn.BCEWithLogitsLoss { pos_weight = core.tensor { 1, 3 } }(p, q), F.binary_cross_entropy_with_logits(p, q, { pos_weight = core.tensor { 1, 3 } }) },
-      { nn.KLDivLoss { reduction = "batchmean", log_target = true }(p, q), F.kl_div(p, q, { reduction = "batchmean", log_target = true }) },
+      { nn.L1Loss()(a, b), F.l1_loss(a, b) },
+        { nn.SmoothL1Loss { beta = 0.3 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.3 }) },
+      { nn.HuberLoss { delta = 2, reduction = "sum" }(a, b),
+        F.huber_loss(a, b, { delta = 2, reduction = "sum" }) },
+      { nn.BCELoss { weight = core.tensor { 1, 3 } }(p, q),
+        F.binary_cross_entropy(p, q, { weight = core.tensor { 1, 3 } }) },
+      { nn.BCEWithLogitsLoss { pos_weight = core.tensor { 1, 3 } }(p, q),
+        F.binary_cross_entropy_with_logits(p, q, { pos_weight = core.tensor { 1, 3 } }) },
+      { nn.KLDivLoss { reduction = "batchmean", log_target = true }(p, q),
+        F.kl_div(p, q, { reduction = "batchmean", log_target = true }) },
       { nn.NLLLoss { weight = weight }(a, label), F.nll_loss(a, label, { weight = weight }) },
-      { nn.CrossEntropyLoss { weight = weight, label_smoothing = 0.1 }(a, label), F.cross_entropy(a, label, { weight = weight, label_smoothing = 0.1 }) },
+      { nn.CrossEntropyLoss { weight = weight, label_smoothing = 0.1 }(a, label),
+        F.cross_entropy(a, label, { weight = weight, label_smoothing = 0.1 }) },
     } do assert.are.equal(case[2]:item(), case[1]:item()) end
   end)
 
@@ -85,30 +101,44 @@ describe("loss modules", function()
   it("refuse a gradient of class weights rather than give none", function()
     local w = core.tensor({ 1, 2, 0.5 }, { requires_grad = true })
     local x = a:clone():requires_grad_()
-    raises("weight has no gradient", function() F.cross_entropy(x, core.tensor({ 2, 0 }, { dtype = "int64" }), { weight = w }):backward() end)
+    raises("weight has no gradient",
+      function()
+        F.cross_entropy(x, core.tensor({ 2, 0 }, { dtype = "int64" }), { weight = w }):backward()
+      end)
   end)
 
   it("say what does not fit", function()
     raises("label_smoothing", nn.CrossEntropyLoss, { label_smoothing = 2 })
-    raises("weight must be a floating%-point tensor of shape %[3%]", F.cross_entropy, a, core.tensor({ 2, 0 }, { dtype = "int64" }), { weight = core.ones(2) })
-    raises("nll_loss: target 3 at position 1 is outside 0..2", F.nll_loss, a, core.tensor({ 0, 0, 3 }, { dtype = "int64" })[{ { 2, 3 } }])
+    raises("weight must be a floating%-point tensor of shape %[3%]", F.cross_entropy, a,
+      core.tensor({ 2, 0 }, { dtype = "int64" }), { weight = core.ones(2) })
+    raises("nll_loss: target 3 at position 1 is outside 0..2", F.nll_loss, a,
+      core.tensor({ 0, 0, 3 }, { dtype = "int64" })[{ { 2, 3 } }])
     raises("outside 0..1", F.binary_cross_entropy, a, a)
     raises("l1_loss: input %[2, 3%] and target %[3%] differ", F.l1_loss, a, core.ones(3))
     raises("delta must be positive", F.huber_loss, a, b, { delta = 0 })
-    raises("ignore_index does not go with class probabilities", F.cross_entropy, a, a:softmax(2), { ignore_index = 1 })
+    raises("ignore_index does not go with class probabilities", F.cross_entropy, a, a:softmax(2),
+      { ignore_index = 1 })
   end)
 
   it("made of ops follow their formulas", function()
     local y = core.tensor { 1, -1 }
     local c = a * 0.5 + b
-    near(F.cosine_similarity(a, b):totable(), core.tensor { (0.02 - 1 + 8.7) / (math.sqrt(10.04) * math.sqrt(0.01 + 1 + 8.41)), (-0.8) / (math.sqrt(4.25) * math.sqrt(1.16)) })
+    near(F.cosine_similarity(a, b):totable(),
+      core.tensor { (0.02 - 1 + 8.7) / (math.sqrt(10.04) * math.sqrt(0.01 + 1 + 8.41)),
+      (-0.8) / (math.sqrt(4.25) * math.sqrt(1.16)) })
     near({ 1, 1 }, F.normalize(a, { p = 1 }):abs():sum(2))
-    near({ 1 - F.cosine_similarity(a, b)[1]:item(), 0 }, F.cosine_embedding_loss(a, b, y, { reduction = "none" }))
+    near({ 1 - F.cosine_similarity(a, b)[1]:item(), 0 },
+      F.cosine_embedding_loss(a, b, y, { reduction = "none" }))
     near({ 0.2, 1.5 }, F.hinge_embedding_loss(core.tensor { 0.2, -0.5 }, y, { reduction = "none" }))
-    near({ math.log(1 + math.exp(-0.2)), math.log(1 + math.exp(-0.5)) }, F.soft_margin_loss(core.tensor { 0.2, -0.5 }, y, { reduction = "none" }))
-    near({ 0.5 }, nn.MarginRankingLoss { margin = 0.5, reduction = "sum" }(core.tensor { 1, 0 }, core.tensor { 1, 2 }, core.tensor { 1, -1 }))
-    near({ math.max(0, F.pairwise_distance(a, b)[1]:item() - F.pairwise_distance(a, c)[1]:item() + 1) }, nn.TripletMarginLoss { reduction = "none" }(a, b, c)[1])
-    near({ (math.exp(0.5) - 1 + math.exp(1) - 3) / 2 }, nn.PoissonNLLLoss()(core.tensor { 0.5, 1 }, core.tensor { 2, 3 }))
-    near({ 0.5 * (math.log(2) + 0.5) }, nn.GaussianNLLLoss()(core.tensor { 1 }, core.tensor { 2 }, core.tensor { 2 }))
+    near({ math.log(1 + math.exp(-0.2)), math.log(1 + math.exp(-0.5)) },
+      F.soft_margin_loss(core.tensor { 0.2, -0.5 }, y, { reduction = "none" }))
+    near({ 0.5 }, nn.MarginRankingLoss { margin = 0.5, reduction = "sum" }(core.tensor { 1, 0 },
+      core.tensor { 1, 2 }, core.tensor { 1, -1 }))
+    near({ math.max(0, F.pairwise_distance(a, b)[1]:item() - F.pairwise_distance(a, c)[1]:item() + 1) },
+      nn.TripletMarginLoss { reduction = "none" }(a, b, c)[1])
+    near({ (math.exp(0.5) - 1 + math.exp(1) - 3) / 2 },
+      nn.PoissonNLLLoss()(core.tensor { 0.5, 1 }, core.tensor { 2, 3 }))
+    near({ 0.5 * (math.log(2) + 0.5) }, nn.GaussianNLLLoss()(core.tensor { 1 }, core.tensor { 2 },
+      core.tensor { 2 }))
   end)
 end)

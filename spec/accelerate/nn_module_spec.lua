@@ -38,7 +38,8 @@ describe("print(module)", function()
   end
 
   it("shows lists of parameters", function()
-    assert.equal("ParameterList(\n    (0): Parameter containing: [float32 of size 2x3]\n    (1): Parameter containing: [float32 of size 4]\n)",
+    assert.equal("ParameterList(\n    (0): Parameter containing: [float32 of size 2x3]\n    (1): " ..
+      "Parameter containing: [float32 of size 4]\n)",
       tostring(nn.ParameterList { core.zeros(2, 3), core.zeros(4) }))
     assert.equal("ParameterDict()", tostring(nn.ParameterDict()))
   end)
@@ -155,7 +156,8 @@ describe("paths", function()
     local tanh = nn.Tanh()
     net:set_submodule("body.1", tanh)
     assert.equal(tanh, net.body[2])
-    assert.matches("get_parameter: Linear has no parameter 'wieght'; did you mean 'weight'", message(net.get_parameter, net, "body.0.wieght"))
+    assert.matches("get_parameter: Linear has no parameter 'wieght'; did you mean 'weight'",
+      message(net.get_parameter, net, "body.0.wieght"))
     assert.matches("Sequential has no submodule '7'", message(net.set_submodule, net, "body.7", tanh))
   end)
 end)
@@ -284,7 +286,8 @@ describe("Bilinear and distances", function()
     assert.is_true(tensor.equal(b(x, y), F.bilinear(x, y, b.weight, b.bias)))
     assert.is_true(b.weight:abs():max():item() <= 1 / math.sqrt(3))
     local z = core.randn(2, 3)
-    assert.is_true(tensor.equal(nn.CosineSimilarity { dim = -1 }(x, z), F.cosine_similarity(x, z, { dim = -1 })))
+    assert.is_true(tensor.equal(nn.CosineSimilarity { dim = -1 }(x, z),
+      F.cosine_similarity(x, z, { dim = -1 })))
     assert.is_true(tensor.equal(nn.PairwiseDistance { p = 1 }(x, z), F.pairwise_distance(x, z, { p = 1 })))
     assert.matches("bilinear: x1 %[2, 4%] and x2 %[2, 4%] do not fit weight %[5, 3, 4%]", message(b, y, y))
   end)

@@ -1,4 +1,5 @@
---- Recurrent modules against PyTorch's (values written by spec/support/torch/rnn_modules.py), packed batches, and what they refuse.
+--- Recurrent modules against PyTorch's (values written by spec/support/torch/rnn_modules.py),
+--- packed batches, and what they refuse.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
@@ -28,7 +29,8 @@ local function check(what, t, expected)
   assert.are.same(expected.s, t.shape, what)
   local got = t:reshape(-1):totable()
   for i, e in ipairs(expected.v) do
-    assert.is_true(math.abs(got[i] - e) < 1e-9, ("%s, flat position %d: got %.12g, PyTorch %.12g"):format(what, i, got[i], e))
+    assert.is_true(math.abs(got[i] - e) < 1e-9,
+      ("%s, flat position %d: got %.12g, PyTorch %.12g"):format(what, i, got[i], e))
   end
 end
 
@@ -66,10 +68,13 @@ local function run(case)
   end
   total:backward()
   check("gradient of x", x.grad, case.grad_x)
-  for k, expected in ipairs(case.grad_states) do check("gradient of state " .. k, states[k].grad, expected) end
+  for k, expected in ipairs(case.grad_states) do
+    check("gradient of state " .. k, states[k].grad, expected)
+  end
   for k, p in ipairs(m:parameters()) do
     local got = weighted(p.grad):item()
-    assert.is_true(math.abs(got - case.sums[k]) < 1e-8, ("gradient of %s: %.12g, PyTorch %.12g"):format(names[k], got, case.sums[k]))
+    assert.is_true(math.abs(got - case.sums[k]) < 1e-8,
+      ("gradient of %s: %.12g, PyTorch %.12g"):format(names[k], got, case.sums[k]))
   end
 end
 
@@ -176,19 +181,30 @@ describe("a recurrent layer", function()
 
   it("refuses what does not fit, by name", function()
     local m = nn.LSTM(3, 5)
-    assert.matches("LSTM: the input %[4, 2, 7%] has 7 features, the layer expects 3", message(m, core.randn(4, 2, 7)))
-    assert.matches("LSTM: the input must be %(T, B, 3%) or unbatched %(T, 3%), got %[3%]", message(m, core.randn(3)))
-    assert.matches("the first h must be %[1, 2, 5%] for this input, got %[2, 2, 5%]", message(m, core.randn(4, 2, 3), { core.zeros(2, 2, 5), core.zeros(1, 2, 5) }))
-    assert.matches("the state must be a list of two tensors, { h, c }, got a float32 tensor", message(m, core.randn(4, 2, 3), core.zeros(1, 2, 5)))
-    assert.matches("LSTM: proj_size must be below hidden_size, got 5 and 5", message(nn.LSTM, 3, 5, { proj_size = 5 }))
-    assert.matches("LSTM: unknown option 'num_layer'; did you mean 'num_layers'", message(nn.LSTM, 3, 5, { num_layer = 2 }))
+    assert.matches("LSTM: the input %[4, 2, 7%] has 7 features, the layer expects 3",
+      message(m, core.randn(4, 2, 7)))
+    assert.matches("LSTM: the input must be %(T, B, 3%) or unbatched %(T, 3%), got %[3%]",
+      message(m, core.randn(3)))
+    assert.matches("the first h must be %[1, 2, 5%] for this input, got %[2, 2, 5%]",
+      message(m, core.randn(4, 2, 3), { core.zeros(2, 2, 5), core.zeros(1, 2, 5) }))
+    assert.matches("the state must be a list of two tensors, { h, c }, got a float32 tensor",
+      message(m, core.randn(4, 2, 3), core.zeros(1, 2, 5)))
+    assert.matches("LSTM: proj_size must be below hidden_size, got 5 and 5",
+      message(nn.LSTM, 3, 5, { proj_size = 5 }))
+    assert.matches("LSTM: unknown option 'num_layer'; did you mean 'num_layers'",
+      message(nn.LSTM, 3, 5, { num_layer = 2 }))
     assert.matches("lstm_layer: gx %[0, 2, 20%] has no step", message(m, core.randn(0, 2, 3)))
-    assert.matches("lstm_cell: .* h must be %(B, 5%), got %[2, 4%]", message(nn.LSTMCell(3, 5), core.randn(2, 3), { core.zeros(2, 4), core.zeros(2, 5) }))
+    assert.matches("lstm_cell: .* h must be %(B, 5%), got %[2, 4%]",
+      message(nn.LSTMCell(3, 5), core.randn(2, 3), { core.zeros(2, 4), core.zeros(2, 5) }))
     assert.matches("lengths must fall", message(rnn.pack_padded_sequence, core.randn(4, 2, 3), { 2, 4 }))
-    assert.matches("length 2 must be a whole number in 1..4, got 5", message(rnn.pack_padded_sequence, core.randn(4, 2, 3), { 4, 5 }))
+    assert.matches("length 2 must be a whole number in 1..4, got 5",
+      message(rnn.pack_padded_sequence, core.randn(4, 2, 3), { 4, 5 }))
     assert.matches("entry 2 is %[2, 4%]", message(rnn.pad_sequence, { core.zeros(3, 3), core.zeros(2, 4) }))
-    assert.matches("batch_sizes add up to 3, gx has 4 rows", message(core.lstm_layer, core.zeros(4, 20), m.weight_hh_l0, core.zeros(2, 5), core.zeros(2, 5), tensor({ 2, 1 }, { dtype = "int64" })))
-    assert.matches("entry 2 is 3", message(core.gru_layer, core.zeros(5, 15), core.zeros(15, 5), nil, core.zeros(2, 5), tensor({ 2, 3 }, { dtype = "int64" })))
+    assert.matches("batch_sizes add up to 3, gx has 4 rows",
+      message(core.lstm_layer, core.zeros(4, 20), m.weight_hh_l0, core.zeros(2, 5), core.zeros(2, 5),
+      tensor({ 2, 1 }, { dtype = "int64" })))
+    assert.matches("entry 2 is 3", message(core.gru_layer, core.zeros(5, 15), core.zeros(15, 5), nil,
+      core.zeros(2, 5), tensor({ 2, 3 }, { dtype = "int64" })))
   end)
 
   it("takes an empty batch", function()
@@ -203,7 +219,8 @@ describe("pad_sequence", function()
   it("fills on either side", function()
     local a, b = tensor { 1, 2, 3 }, tensor { 4 }
     assert.are.same({ { 1, 4 }, { 2, 0 }, { 3, 0 } }, rnn.pad_sequence({ a, b }):totable())
-    assert.are.same({ { 1, 2, 3 }, { -1, -1, 4 } }, rnn.pad_sequence({ a, b }, { batch_first = true, padding_value = -1, padding_side = "left" }):totable())
+    assert.are.same({ { 1, 2, 3 }, { -1, -1, 4 } },
+      rnn.pad_sequence({ a, b }, { batch_first = true, padding_value = -1, padding_side = "left" }):totable())
   end)
 
   it("and packing come back, longer if asked", function()
@@ -214,6 +231,7 @@ describe("pad_sequence", function()
     local x, lengths = rnn.pad_packed_sequence(packed, { batch_first = true, total_length = 4 })
     assert.are.same({ { 4, 0, 0, 0 }, { 1, 2, 3, 0 } }, x:totable())
     assert.are.same({ 1, 3 }, lengths:totable())
-    assert.matches("total_length must be at least 3", message(rnn.pad_packed_sequence, packed, { total_length = 2 }))
+    assert.matches("total_length must be at least 3",
+      message(rnn.pad_packed_sequence, packed, { total_length = 2 }))
   end)
 end)

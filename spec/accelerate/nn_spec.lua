@@ -37,7 +37,8 @@ function Net:forward(x) return self.fc2(self.fc1(x):relu()) * self.scale end
 describe("registration", function()
   it("keeps the order of assignment, own parameters before children's", function()
     local net = Net(4)
-    assert.same({ "scale", "fc2.weight", "fc2.bias", "fc1.weight", "fc1.bias" }, names(net:named_parameters()))
+    assert.same({ "scale", "fc2.weight", "fc2.bias", "fc1.weight", "fc1.bias" },
+      names(net:named_parameters()))
     assert.same({ "fc2", "fc1" }, names(net:named_children()))
     assert.same({ "", "fc2", "fc1" }, names(net:named_modules()))
     assert.same({ "count" }, names(net:named_buffers()))
@@ -63,8 +64,10 @@ describe("registration", function()
     net.extra = 5
     net.extra = nn.ReLU()
     assert.same({ "fc2", "fc1", "extra" }, names(net:named_children()))
-    assert.matches("Net: 'fc1' is a module and can be set to a module or nil, got 3", message(function() net.fc1 = 3 end))
-    assert.matches("'scale' is a parameter and can be set to an nn.Parameter or nil, got a float32 tensor of shape %[2%]",
+    assert.matches("Net: 'fc1' is a module and can be set to a module or nil, got 3",
+      message(function() net.fc1 = 3 end))
+    assert.matches("'scale' is a parameter and can be set to an nn.Parameter or nil, got a float32 " ..
+      "tensor of shape %[2%]",
       message(function() net.scale = core.zeros(2) end))
     net.count = core.ones(1, { dtype = "int64" })
     assert.equal(1, net:buffers()[1]:item())
@@ -85,11 +88,13 @@ describe("registration", function()
   it("refuses names that are taken or have dots", function()
     local net = Net(4)
     assert.matches("'forward' is a name of nn.Module's own", message(function() net.forward = nn.ReLU() end))
-    assert.matches("'training' is a name of nn.Module's own", message(function() net:register_buffer("training", core.ones(1)) end))
+    assert.matches("'training' is a name of nn.Module's own",
+      message(function() net:register_buffer("training", core.ones(1)) end))
     assert.matches("must be a string without dots", message(function() net["a.b"] = nn.ReLU() end))
     assert.matches("must be a string without dots .* got 1", message(function() net[1] = nn.ReLU() end))
     assert.matches("add_module%('x'%) takes a module, got 3", message(net.add_module, net, "x", 3))
-    assert.matches("takes an nn.Parameter, got a float32 tensor", message(net.register_parameter, net, "x", core.ones(1)))
+    assert.matches("takes an nn.Parameter, got a float32 tensor",
+      message(net.register_parameter, net, "x", core.ones(1)))
     assert.matches("takes a tensor, got 3", message(net.register_buffer, net, "x", 3))
   end)
 
@@ -216,20 +221,24 @@ describe("state_dict", function()
     assert.matches("does not fit Net", err)
     assert.matches("missing keys: fc1.bias", err)
     assert.matches("unexpected keys: fc1.wieght", err)
-    assert.matches("size mismatch for 'fc2.weight': the state dict has %[3, 5%], the module has %[3, 4%]", err)
+    assert.matches("size mismatch for 'fc2.weight': the state dict has %[3, 5%], the module has %[3, 4%]",
+      err)
     assert.matches("'fc2.bias' must be a tensor, got 'text'", err)
     assert.same(before, numbers(net.scale))
     assert.matches("expected a table of tensors by name, got 3", message(net.load_state_dict, net, 3))
-    assert.matches("expected a table of tensors by name, got a Net", message(net.load_state_dict, net, Net(4)))
+    assert.matches("expected a table of tensors by name, got a Net",
+      message(net.load_state_dict, net, Net(4)))
   end)
 
   it("loads what fits without strict", function()
     local net = Net(4)
-    local result = net:load_state_dict({ scale = core.full({ 1 }, 3), other = core.ones(1) }, { strict = false })
+    local result = net:load_state_dict({ scale = core.full({ 1 }, 3), other = core.ones(1) },
+      { strict = false })
     assert.equal(3, net.scale:item())
     assert.same({ "other" }, result.unexpected_keys)
     assert.equal(5, #result.missing_keys)
-    assert.matches("size mismatch for 'scale'", message(net.load_state_dict, net, { scale = core.ones(2) }, { strict = false }))
+    assert.matches("size mismatch for 'scale'", message(net.load_state_dict, net, { scale = core.ones(2) },
+      { strict = false }))
   end)
 
   it("holds tied weights under each name, and is content with one of them", function()
@@ -315,10 +324,13 @@ describe("modes and placement", function()
 
   it("to() refuses what is no destination", function()
     local net = Net(4)
-    assert.matches("can only become float32, float64, float16 or bfloat16, got 'int64'", message(net.to, net, "int64"))
-    assert.matches("'floot32' is neither a dtype nor a device; did you mean 'float32'", message(net.to, net, "floot32"))
+    assert.matches("can only become float32, float64, float16 or bfloat16, got 'int64'",
+      message(net.to, net, "int64"))
+    assert.matches("'floot32' is neither a dtype nor a device; did you mean 'float32'",
+      message(net.to, net, "floot32"))
     assert.matches("give a dtype or a device", message(net.to, net))
-    assert.matches("unknown option 'dtpye'; did you mean 'dtype'", message(net.to, net, { dtpye = "float32" }))
+    assert.matches("unknown option 'dtpye'; did you mean 'dtype'",
+      message(net.to, net, { dtpye = "float32" }))
   end)
 
   it("requires_grad_ and zero_grad reach all parameters", function()
@@ -341,7 +353,8 @@ describe("modes and placement", function()
   end)
 
   it("prints as PyTorch does", function()
-    local net = nn.Sequential(nn.Linear(20, 10), nn.Sequential(nn.ReLU(), nn.Dropout(0.25)), nn.Linear(10, 2, { bias = false }))
+    local net = nn.Sequential(nn.Linear(20, 10), nn.Sequential(nn.ReLU(), nn.Dropout(0.25)),
+      nn.Linear(10, 2, { bias = false }))
     assert.equal(table.concat({
       "Sequential(",
       "  (0): Linear(in_features=20, out_features=10, bias=True)",
@@ -392,7 +405,8 @@ describe("Linear", function()
     assert.matches("Linear: in_features must be at least 1, got 0", message(nn.Linear, 0, 2))
     assert.matches("Linear: out_features must be an integer, got 2.5", message(nn.Linear, 2, 2.5))
     assert.matches("Linear: out_features is missing", message(nn.Linear, 2))
-    assert.matches("Linear: unknown option 'bais'; did you mean 'bias'", message(nn.Linear, 2, 2, { bais = false }))
+    assert.matches("Linear: unknown option 'bais'; did you mean 'bias'",
+      message(nn.Linear, 2, 2, { bais = false }))
     assert.matches("Linear: options must be a table, got false", message(nn.Linear, 2, 2, false))
   end)
 
@@ -403,9 +417,11 @@ describe("Linear", function()
     local err = message(function() Deep()(core.ones(2, 3)) end)
     assert.matches("^[^\n]*nn_spec%.lua:%d+: linear: ", err)
     assert.matches("3 features", err)
-    assert.matches("%(in layer 'blocks%.0%.1' of Deep: Linear%(in_features=5, out_features=5, bias=True%)%)", err)
+    assert.matches("%(in layer 'blocks%.0%.1' of Deep: Linear%(in_features=5, out_features=5, bias=True%)%)",
+      err)
     assert.matches("%(in Linear%(in_features=5", message(function() nn.Linear(5, 5)(core.ones(3)) end))
-    assert.matches("in layer '0' of Sequential: Linear", message(function() nn.Sequential(nn.Linear(2, 2))("text") end))
+    assert.matches("in layer '0' of Sequential: Linear",
+      message(function() nn.Sequential(nn.Linear(2, 2))("text") end))
   end)
 end)
 
@@ -430,7 +446,8 @@ describe("Sequential", function()
     assert.same({ "conv", "act" }, names(net:named_children()))
     assert.equal(net.act, net[2])
     assert.equal(2, nn.Sequential({ nn.ReLU(), nn.ReLU() }):len())
-    assert.matches("Sequential: entry 2 is the class ReLU; make a module of it: nn.ReLU", message(nn.Sequential, nn.ReLU(), nn.ReLU))
+    assert.matches("Sequential: entry 2 is the class ReLU; make a module of it: nn.ReLU",
+      message(nn.Sequential, nn.ReLU(), nn.ReLU))
     assert.matches("Sequential: entry 1 must be a module, got a function", message(nn.Sequential, math.sin))
   end)
 
@@ -453,7 +470,8 @@ describe("Sequential", function()
       seen[#seen + 1] = args[1]
       seen[#seen + 1] = out
     end)
-    local net = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 4), Keep(), nn.ReLU(), nn.Linear(4, 4), hooked,
+    local net = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 4), Keep(), nn.ReLU(),
+      nn.Linear(4, 4), hooked,
       nn.Linear(4, 4), nn.Dropout(0), nn.Tanh())
     local x = core.ones(2, 4)
     net(x):sum():backward()
@@ -479,7 +497,8 @@ describe("Sequential", function()
 
   it("gives the gradients that the layers give one by one", function()
     core.manual_seed(1)
-    local net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2), nn.Sigmoid())
+    local net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2),
+      nn.Sigmoid())
     local x = core.randn(4, 3)
     net(x):square():sum():backward()
     local fused = {}
@@ -509,7 +528,8 @@ describe("layers", function()
   end)
 
   it("check options and dims", function()
-    assert.matches("ReLU: unknown option 'inplase'; did you mean 'inplace'", message(nn.ReLU, { inplase = true }))
+    assert.matches("ReLU: unknown option 'inplase'; did you mean 'inplace'",
+      message(nn.ReLU, { inplase = true }))
     assert.matches("Softmax: option 'dim' is missing", message(nn.Softmax))
     assert.matches("Tanh: unknown option 'x'", message(nn.Tanh, { x = 1 }))
     assert.matches("Dropout: option 'p' must be at least 0 and at most 1, got 1.5", message(nn.Dropout, 1.5))
@@ -560,14 +580,17 @@ describe("losses", function()
   end)
 
   it("name wrong input", function()
-    assert.matches("CrossEntropyLoss: option 'reduction' must be one of mean, sum, none, got 'men'; did you mean 'mean'",
+    assert.matches("CrossEntropyLoss: option 'reduction' must be one of mean, sum, none, got 'men'; did " ..
+      "you mean 'mean'",
       message(nn.CrossEntropyLoss, { reduction = "men" }))
-    assert.matches("^[^\n]*nn_spec%.lua:%d+: mse_loss: input %[3, 1%] and target %[3%] differ in shape %(in MSELoss%(%)%)",
+    assert.matches("^[^\n]*nn_spec%.lua:%d+: mse_loss: input %[3, 1%] and target %[3%] differ in shape " ..
+      "%(in MSELoss%(%)%)",
       message(function() nn.MSELoss()(core.zeros(3, 1), core.zeros(3)) end))
     assert.matches("^[^\n]*nn_spec%.lua:%d+: mse_loss: input %[2%] and target %[3%] differ",
       message(function() nn.functional.mse_loss(core.zeros(2), core.zeros(3)) end))
     assert.matches("in CrossEntropyLoss", message(nn.CrossEntropyLoss(), logits, core.zeros(3)))
-    assert.matches("in CrossEntropyLoss", message(nn.CrossEntropyLoss(), logits, core.full({ 3 }, 7, { dtype = "int64" })))
+    assert.matches("in CrossEntropyLoss",
+      message(nn.CrossEntropyLoss(), logits, core.full({ 3 }, 7, { dtype = "int64" })))
   end)
 end)
 
@@ -594,7 +617,8 @@ describe("nn.init", function()
     local function largest(t) return t:abs():max():item() end
     assert.near(math.sqrt(6 / 60), largest(nn.init.kaiming_uniform_(w)), 0.01)
     assert.near(math.sqrt(1 / 60), largest(nn.init.kaiming_uniform_(w, { a = math.sqrt(5) })), 0.005)
-    assert.near(math.sqrt(6 / 150), largest(nn.init.kaiming_uniform_(w, { mode = "fan_out", nonlinearity = "relu" })), 0.01)
+    assert.near(math.sqrt(6 / 150),
+      largest(nn.init.kaiming_uniform_(w, { mode = "fan_out", nonlinearity = "relu" })), 0.01)
     assert.near(math.sqrt(6 / 210), largest(nn.init.xavier_uniform_(w)), 0.01)
     assert.near(2 / 60, nn.init.kaiming_normal_(w):square():mean():item(), 0.004)
     assert.near(4 * 2 / 210, nn.init.xavier_normal_(w, { gain = 2 }):square():mean():item(), 0.005)
@@ -613,8 +637,10 @@ describe("nn.init", function()
       message(nn.init.kaiming_uniform_, core.ones(3)))
     assert.matches("uniform_: expected a tensor, got 3", message(nn.init.uniform_, 3))
     assert.matches("uniform_: a must not be above b", message(nn.init.uniform_, core.ones(3), 1, 0))
-    assert.matches("only floating%-point tensors", message(nn.init.normal_, core.ones(3, { dtype = "int64" })))
-    assert.matches("unknown nonlinearity 'rleu'; did you mean 'relu'", message(nn.init.calculate_gain, "rleu"))
+    assert.matches("only floating%-point tensors",
+      message(nn.init.normal_, core.ones(3, { dtype = "int64" })))
+    assert.matches("unknown nonlinearity 'rleu'; did you mean 'relu'",
+      message(nn.init.calculate_gain, "rleu"))
   end)
 end)
 
@@ -632,7 +658,8 @@ describe("nn.Parameter", function()
 
   it("refuses what cannot be trained", function()
     assert.matches("Parameter: expected a tensor, got 3", message(nn.Parameter, 3))
-    assert.matches("only floating%-point tensors can require gradients, got int64", message(nn.Parameter, core.ones(2, { dtype = "int64" })))
+    assert.matches("only floating%-point tensors can require gradients, got int64",
+      message(nn.Parameter, core.ones(2, { dtype = "int64" })))
     assert.is_false(nn.Parameter(core.ones(2, { dtype = "int64" }), { requires_grad = false }).requires_grad)
   end)
 
@@ -647,7 +674,8 @@ end)
 
 describe("nn.utils", function()
   local function with_grads()
-    local a, b, c = core.zeros(2, { requires_grad = true }), core.zeros(1, { requires_grad = true }), core.zeros(1, { requires_grad = true })
+    local a, b, c = core.zeros(2, { requires_grad = true }), core.zeros(1,
+      { requires_grad = true }), core.zeros(1, { requires_grad = true })
     a.grad = core.tensor { 3, 0 }
     b.grad = core.tensor { 4 }
     return a, b, c
@@ -679,7 +707,8 @@ describe("nn.utils", function()
   it("get_total_norm knows every norm", function()
     local list = { core.tensor { 3, -0.5 }, core.tensor { { 4, 1 }, { 2, -7 } }, core.tensor(0.25) }
     for p, expected in pairs {  -- PyTorch's
-      [0.5] = 99.98245001393481, [3] = 7.623958471015903, [-1] = 0.1215629522431259, [-2] = 0.21594686597950252, [1] = 17.75,
+      [0.5] = 99.98245001393481, [3] = 7.623958471015903, [-1] = 0.1215629522431259,
+        [-2] = 0.21594686597950252, [1] = 17.75,
       [2] = 8.905756565278438, [math.huge] = 7, [-math.huge] = 0.25,
     } do
       local norm = nn.utils.get_total_norm(list, { norm_type = p })
@@ -693,14 +722,16 @@ describe("nn.utils", function()
     end
     assert.equal(0, nn.utils.get_total_norm({}):item())
     assert.equal(0, nn.utils.get_total_norm({ core.zeros(0) }, { norm_type = -math.huge }):item())
-    assert.matches("norm_type must be a number other than 0", message(nn.utils.get_total_norm, list, { norm_type = 0 }))
+    assert.matches("norm_type must be a number other than 0",
+      message(nn.utils.get_total_norm, list, { norm_type = 0 }))
     assert.matches("norm: tensor 2 is int64", message(nn.utils.get_total_norm, { list[1], core.arange(3) }))
     list[2][{ 1, 1 }] = 0 / 0
     for _, p in ipairs { 1, 2, 3, math.huge, -math.huge } do
       local norm = nn.utils.get_total_norm(list, { norm_type = p }):item()
       assert.is_true(norm ~= norm)
     end
-    assert.matches("get_total_norm: the norm is", message(nn.utils.get_total_norm, list, { error_if_nonfinite = true }))
+    assert.matches("get_total_norm: the norm is",
+      message(nn.utils.get_total_norm, list, { error_if_nonfinite = true }))
   end)
 
   it("norms and clips gradients of several types and layouts together", function()
@@ -714,7 +745,8 @@ describe("nn.utils", function()
     end
     local function mixed()
       return params {
-        core.tensor { 3, 0 }, core.tensor({ 4 }, { dtype = "float64" }), core.tensor({ 12 }, { dtype = "bfloat16" }),
+        core.tensor { 3, 0 }, core.tensor({ 4 }, { dtype = "float64" }),
+          core.tensor({ 12 }, { dtype = "bfloat16" }),
         core.tensor { { 84, 0 }, { 0, 0 } }:t(),
       }
     end
@@ -749,12 +781,14 @@ describe("nn.utils", function()
     nn.utils.vector_to_parameters(vector:detach() * 2, { a, b })
     assert.same({ { 2, 4 }, { 6, 8 } }, a:totable())
     assert.same({ 10 }, b:totable())
-    assert.matches("the parameters have 5 elements, the vector has shape %[4%]", message(nn.utils.vector_to_parameters, core.zeros(4), { a, b }))
+    assert.matches("the parameters have 5 elements, the vector has shape %[4%]",
+      message(nn.utils.vector_to_parameters, core.zeros(4), { a, b }))
   end)
 
   it("checks what it is given", function()
     local a = with_grads()
-    assert.matches("clip_grad_norm_: max_norm must be at least 0, got %-1", message(nn.utils.clip_grad_norm_, { a }, -1))
+    assert.matches("clip_grad_norm_: max_norm must be at least 0, got %-1",
+      message(nn.utils.clip_grad_norm_, { a }, -1))
     assert.matches("clip_grad_norm_: max_norm is missing", message(nn.utils.clip_grad_norm_, { a }))
     assert.matches("clip_grad_norm_: expected a list of tensors %(model:parameters%(%)%), got a Net",
       message(nn.utils.clip_grad_norm_, Net(2), 1))

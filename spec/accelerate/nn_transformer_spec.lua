@@ -1,11 +1,14 @@
---- Norms, attention and transformer layers as modules: parameters, initialisation, modes, messages.  Values: spec/kernels/torch_spec.lua.
+--- Norms, attention and transformer layers as modules: parameters, initialisation, modes, messages.
+--- Values: spec/kernels/torch_spec.lua.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 
 local function names(module)
   local list = {}
-  for name, p in module:named_parameters() do list[#list + 1] = ("%s[%s]"):format(name, table.concat(p.shape, ",")) end
+  for name, p in module:named_parameters() do
+    list[#list + 1] = ("%s[%s]"):format(name, table.concat(p.shape, ","))
+  end
   return table.concat(list, " ")
 end
 
@@ -62,14 +65,17 @@ end)
 
 describe("nn.MultiheadAttention", function()
   it("has PyTorch's parameters", function()
-    assert.are.equal("in_proj_weight[24,8] in_proj_bias[24] out_proj.weight[8,8] out_proj.bias[8]", names(nn.MultiheadAttention(8, 2)))
+    assert.are.equal("in_proj_weight[24,8] in_proj_bias[24] out_proj.weight[8,8] out_proj.bias[8]",
+      names(nn.MultiheadAttention(8, 2)))
     assert.are.equal("q_proj_weight[8,8] k_proj_weight[8,3] v_proj_weight[8,5] out_proj.weight[8,8]",
       names(nn.MultiheadAttention(8, 2, { kdim = 3, vdim = 5, bias = false })))
-    assert.are.equal("in_proj_weight[24,8] in_proj_bias[24] bias_k[1,1,8] bias_v[1,1,8] out_proj.weight[8,8] out_proj.bias[8]",
+    assert.are.equal("in_proj_weight[24,8] in_proj_bias[24] bias_k[1,1,8] bias_v[1,1,8] " ..
+      "out_proj.weight[8,8] out_proj.bias[8]",
       names(nn.MultiheadAttention(8, 2, { add_bias_kv = true })))
     local m = nn.MultiheadAttention(32, 4)
     local bound = math.sqrt(6 / (32 + 96))
-    assert.is_true(m.in_proj_weight:abs():max():item() <= bound and m.in_proj_weight:abs():max():item() > 0.9 * bound)
+    assert.is_true(m.in_proj_weight:abs():max():item() <= bound
+      and m.in_proj_weight:abs():max():item() > 0.9 * bound)
     assert.are.equal(0, m.in_proj_bias:abs():max():item() + m.out_proj.bias:abs():max():item())
   end)
 
@@ -86,7 +92,8 @@ describe("nn.MultiheadAttention", function()
       assert.is_nil(none)
       assert.is_true(largest(slow, fast) < 1e-5)
     end
-    assert.is_true(largest((m(x, x, x, { is_causal = true, need_weights = false })), (m(x, x, x, { is_causal = true }))) < 1e-5)
+    assert.is_true(largest((m(x, x, x, { is_causal = true, need_weights = false })),
+      (m(x, x, x, { is_causal = true }))) < 1e-5)
   end)
 
   it("trains with dropout, and leaves it out in evaluation", function()
@@ -113,9 +120,12 @@ describe("nn.MultiheadAttention", function()
   it("names what does not fit", function()
     local m = nn.MultiheadAttention(8, 2)
     local x = tensor.randn(5, 3, 8)
-    assert.truthy(message(m, x, x, x, { key_padding_mask = tensor.zeros(5, 3):gt(0) }):find("key_padding_mask must have shape [3, 5]", 1, true))
+    assert.truthy(message(m, x, x, x,
+      { key_padding_mask = tensor.zeros(5, 3):gt(0) }):find("key_padding_mask must have shape [3, 5]", 1,
+      true))
     assert.truthy(message(m, x, x, x, { attn_mask = tensor.zeros(5, 4) }):find("[5, 5]", 1, true))
-    assert.truthy(message(m, x, x, x, { attn_mask = tensor.zeros({ 5, 5 }, { dtype = "int64" }) }):find("bool", 1, true))
+    assert.truthy(message(m, x, x, x, { attn_mask = tensor.zeros({ 5, 5 }, { dtype = "int64" }) }):find(
+      "bool", 1, true))
     assert.truthy(message(m, x[1], x, x):find("[3, 8]", 1, true))
     assert.truthy(message(m, x, x, x, { need_weight = false }):find("need_weights", 1, true))
     assert.truthy(message(nn.MultiheadAttention, 8, 3):find("multiple", 1, true))
@@ -124,11 +134,15 @@ end)
 
 describe("transformer layers", function()
   it("have PyTorch's parameters", function()
-    assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.in_proj_bias[12] self_attn.out_proj.weight[4,4] self_attn.out_proj.bias[4] "
-      .. "linear1.weight[6,4] linear1.bias[6] linear2.weight[4,6] linear2.bias[4] norm1.weight[4] norm1.bias[4] norm2.weight[4] norm2.bias[4]",
+    assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.in_proj_bias[12] " ..
+      "self_attn.out_proj.weight[4,4] self_attn.out_proj.bias[4] "
+      .. "linear1.weight[6,4] linear1.bias[6] linear2.weight[4,6] linear2.bias[4] norm1.weight[4] " ..
+        "norm1.bias[4] norm2.weight[4] norm2.bias[4]",
       names(nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6 })))
-    assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.out_proj.weight[4,4] multihead_attn.in_proj_weight[12,4] "
-      .. "multihead_attn.out_proj.weight[4,4] linear1.weight[6,4] linear2.weight[4,6] norm1.weight[4] norm2.weight[4] norm3.weight[4]",
+    assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.out_proj.weight[4,4] " ..
+      "multihead_attn.in_proj_weight[12,4] "
+      .. "multihead_attn.out_proj.weight[4,4] linear1.weight[6,4] linear2.weight[4,6] norm1.weight[4] " ..
+        "norm2.weight[4] norm3.weight[4]",
       names(nn.TransformerDecoderLayer(4, 2, { dim_feedforward = 6, bias = false })))
   end)
 
@@ -157,7 +171,8 @@ describe("transformer layers", function()
     function Net:init()
       self.tok = nn.Parameter(tensor.randn(V, 16))
       self.pos = nn.Parameter(tensor.randn(T, 16))
-      self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, { dim_feedforward = 32, dropout = 0, batch_first = true, norm_first = true }), 1)
+      self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2,
+        { dim_feedforward = 32, dropout = 0, batch_first = true, norm_first = true }), 1)
       self.head = nn.Linear(16, V)
     end
     function Net:forward(ids)

@@ -18,7 +18,8 @@ describe("operations on one process", function()
   it("a leaf that is no tensor raises with its path", function()
     local bad = { x = { core.ones(1), { inner = "text" } } }
     for _, name in ipairs { "gather", "reduce", "pad_across_processes" } do
-      assert.error_matches(function() utils[name](bad) end, name .. ": expected a tensor, or a table of them, got a string at x%[2%]%.inner")
+      assert.error_matches(function() utils[name](bad) end, name ..
+        ": expected a tensor, or a table of them, got a string at x%[2%]%.inner")
     end
   end)
 
@@ -29,7 +30,8 @@ describe("operations on one process", function()
     assert.are.same({ 1, 1 }, x:totable())
     assert.are.same({ 1, 1 }, utils.reduce(x, "none"):totable())
     assert.error_matches(function() utils.reduce(x, "avg") end, "'avg' is not a reduction")
-    assert.error_matches(function() utils.reduce(core.arange(3), "mean") end, "mean of int64 tensors is not defined")
+    assert.error_matches(function() utils.reduce(core.arange(3), "mean") end,
+      "mean of int64 tensors is not defined")
   end)
 
   it("names the argument that is wrong", function()
@@ -53,10 +55,13 @@ describe("operations on one process", function()
     fails("copy_tensor_to_devices: no rank has a tensor", utils.copy_tensor_to_devices)
     fails("reduce: reduction must be a string, got 3", utils.reduce, x, 3)
     fails("reduce: scale must be a number, got 'x'", utils.reduce, x, "sum", "x")
-    fails("reduce: unknown option 'reductoin'; did you mean 'reduction'", utils.reduce, x, { reductoin = "sum" })
+    fails("reduce: unknown option 'reductoin'; did you mean 'reduction'", utils.reduce, x,
+      { reductoin = "sum" })
     fails("reduce: the sum of bool tensors is not defined", utils.reduce, core.tensor({ true }), "sum")
-    fails("pad_across_processes: dim counts from 1 %(%-1 is the last%), got 0", utils.pad_across_processes, x, { dim = 0 })
-    fails("pad_across_processes: option 'pad_index' must be a number or true or false, got 'x'", utils.pad_across_processes, x, { pad_index = "x" })
+    fails("pad_across_processes: dim counts from 1 %(%-1 is the last%), got 0", utils.pad_across_processes, x,
+      { dim = 0 })
+    fails("pad_across_processes: option 'pad_index' must be a number or true or false, got 'x'",
+      utils.pad_across_processes, x, { pad_index = "x" })
     fails("pad_across_processes: options must be a table, got 1", utils.pad_across_processes, x, 1)
   end)
 
@@ -72,13 +77,15 @@ describe("operations on one process", function()
     assert.are.same({ 3, 3 }, utils.reduce(x, { reduction = "sum", scale = 3 }):totable())
     local cyclic = {}
     cyclic[1] = cyclic
-    assert.error_matches(function() utils.gather(cyclic) end, "gather: tables are nested more than 200 deep %(or one holds itself%)")
+    assert.error_matches(function() utils.gather(cyclic) end,
+      "gather: tables are nested more than 200 deep %(or one holds itself%)")
   end)
 end)
 
 describe("objects as bytes", function()
   it("serialises nested values exactly", function()
-    local value = { 1, 0.1, "te\0xt", true, { [5] = "five", key = { false } }, t = core.arange(6):reshape(2, 3), e = core.empty(0, 3),
+    local value = { 1, 0.1, "te\0xt", true, { [5] = "five", key = { false } },
+      t = core.arange(6):reshape(2, 3), e = core.empty(0, 3),
       h = core.ones(2, { dtype = "bfloat16" }), ["a b"] = -2 ^ 53, [false] = {}, [-1.5] = core.tensor(7):t() }
     local copy = operations.deserialize(operations.serialize(value))
     assert.are.equal("te\0xt", copy[3])
@@ -105,13 +112,15 @@ describe("objects as bytes", function()
   end)
 
   it("keeps the elements of every type, also of views", function()
-    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
       local x = core.tensor({ { 0, 1, 2 }, { 3, 0, 5 } }):to(dtype)
       for _, view in ipairs { x, x:t(), x:narrow(2, 2, 2), x[2][1], x:narrow(1, 1, 0) } do
         local copy = operations.deserialize(operations.serialize(view))
         assert.are.equal(dtype, copy.dtype)
         assert.are.same(view.shape, copy.shape)
-        assert.are.same(view:dim() == 0 and view:item() or view:totable(), copy:dim() == 0 and copy:item() or copy:totable())
+        assert.are.same(view:dim() == 0 and view:item() or view:totable(), copy:dim() == 0 and copy:item()
+          or copy:totable())
       end
     end
     local w = core.ones(2, { requires_grad = true })
@@ -151,12 +160,15 @@ describe("objects as bytes", function()
       assert.error_matches(function() operations.serialize(value) end, pattern)
     end
     local twice = { 1 }
-    assert.are.same({ { 1 }, { 1 } }, operations.deserialize(operations.serialize { twice, twice })) -- no cycle
+    -- no cycle
+    assert.are.same({ { 1 }, { 1 } }, operations.deserialize(operations.serialize { twice, twice }))
   end)
 
   it("damaged bytes are an error, never a crash, and nothing in them is run", function()
-    local bytes = operations.serialize { 1, "text", { a = core.arange(3), [2.5] = "q", b = { true, false } }, core.ones(2, 2), { { {} } } }
-    assert.error_matches(function() operations.deserialize(3) end, "argument 1 %(bytes%): expected a string, got number 3")
+    local bytes = operations.serialize { 1, "text", { a = core.arange(3), [2.5] = "q", b = { true, false } },
+      core.ones(2, 2), { { {} } } }
+    assert.error_matches(function() operations.deserialize(3) end,
+      "argument 1 %(bytes%): expected a string, got number 3")
     assert.error_matches(function() operations.deserialize("return os.exit(7)") end, "deserialize: .*damaged")
     for length = 0, #bytes - 64 do
       assert.is_false((pcall(operations.deserialize, bytes:sub(1, length))))
@@ -187,12 +199,14 @@ end)
 
 describe("walks over nested values", function()
   it("walks nested values and keeps their form", function()
-    local doubled = operations.recursively_apply(function(t) return t * 2 end, { core.ones(1), k = { z = core.ones(1), s = "kept" } })
+    local doubled = operations.recursively_apply(function(t) return t * 2 end,
+      { core.ones(1), k = { z = core.ones(1), s = "kept" } })
     assert.are.equal(2, doubled[1]:item())
     assert.are.equal(2, doubled.k.z:item())
     assert.are.equal("kept", doubled.k.s)
     assert.are.equal(3, utils.find_batch_size { { a = core.ones(3, 2) } })
-    assert.are.same({ 1, 1, 2 }, utils.concatenate({ { x = core.ones(2) }, { x = core.full({ 1 }, 2) } }).x:totable())
+    assert.are.same({ 1, 1, 2 },
+      utils.concatenate({ { x = core.ones(2) }, { x = core.full({ 1 }, 2) } }).x:totable())
     assert.are.same({ 1, 2 }, utils.slice_tensors({ core.arange(5) }, 2, 3)[1]:totable())
   end)
 end)
@@ -319,7 +333,9 @@ describe("operations on ranks", function()
       io.stderr:write(("rank %d: %s\n"):format(rank, message))
       error(message, 0)
     ]])
-    for rank = 0, 1 do assert.matches(("rank %d: [^\n]*all_gather%%(float32, %d elements%%)"):format(rank, 2 + rank), err) end
+    for rank = 0, 1 do
+      assert.matches(("rank %d: [^\n]*all_gather%%(float32, %d elements%%)"):format(rank, 2 + rank), err)
+    end
   end)
 
   it("wait_for_everyone is a barrier, and nothing on one process", function()
@@ -338,9 +354,11 @@ describe("operations on ranks", function()
   end)
 
   it("in debug mode names the shapes of all ranks", function()
-    local status, _, err = ranks.run(2, [[accelerate.utils.gather { x = core.ones(2 + rank) }]], { env = { ACCELERATE_DEBUG_MODE = "1" } })
+    local status, _, err = ranks.run(2, [[accelerate.utils.gather { x = core.ones(2 + rank) }]],
+      { env = { ACCELERATE_DEBUG_MODE = "1" } })
     assert.are_not.equal(0, status)
-    assert.matches("gather: shapes differ between processes:%s+%- Process 0: x%[2%]%s+%- Process 1: x%[3%]", err)
+    assert.matches("gather: shapes differ between processes:%s+%- Process 0: x%[2%]%s+%- Process 1: x%[3%]",
+      err)
     ranks.ok(2, [[
       local utils = accelerate.utils
       check(accelerate.PartialState().debug)

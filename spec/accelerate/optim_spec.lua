@@ -1,5 +1,5 @@
--- Optimizers: PyTorch's trajectories (spec/support/optim_reference.lua), with parameters on their own and in flat
--- buffers; groups; what is saved.
+-- Optimizers: PyTorch's trajectories (spec/support/optim_reference.lua), with parameters on their
+-- own and in flat buffers; groups; what is saved.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
@@ -11,7 +11,7 @@ local function message(fn, ...)
   return err
 end
 
--- ---- the network of gen_optim_reference.py -------------------------------------------------------------------
+-- ---- the network of gen_optim_reference.py ------------------------------------------------------
 
 local function pattern(shape, a, b, dtype)
   local n, list = 1, {}
@@ -94,21 +94,25 @@ local MAKERS = {
   adamax = { "Adamax", { lr = 0.02, betas = { 0.8, 0.9 }, weight_decay = 0.1 } },
   adamax_maximize = { "Adamax", { lr = 0.01, maximize = true } },
   nadam = { "NAdam", { lr = 0.02, weight_decay = 0.1 } },
-  nadam_decoupled = { "NAdam", { lr = 0.02, betas = { 0.8, 0.9 }, momentum_decay = 0.2, weight_decay = 0.3, decoupled_weight_decay = true } },
+  nadam_decoupled = { "NAdam", { lr = 0.02, betas = { 0.8, 0.9 }, momentum_decay = 0.2, weight_decay = 0.3,
+    decoupled_weight_decay = true } },
   nadam_maximize = { "NAdam", { lr = 0.01, maximize = true } },
   radam = { "RAdam", { lr = 0.02, betas = { 0.8, 0.9 }, weight_decay = 0.1 } },
   radam_decoupled = { "RAdam", { lr = 0.02, weight_decay = 0.3, decoupled_weight_decay = true } },
   radam_maximize = { "RAdam", { lr = 0.01, maximize = true } },
   adagrad = { "Adagrad", { lr = 0.1 } },
-  adagrad_decay = { "Adagrad", { lr = 0.1, lr_decay = 0.2, initial_accumulator_value = 0.3, weight_decay = 0.1, eps = 1e-3 } },
+  adagrad_decay = { "Adagrad", { lr = 0.1, lr_decay = 0.2, initial_accumulator_value = 0.3,
+    weight_decay = 0.1, eps = 1e-3 } },
   adagrad_maximize = { "Adagrad", { lr = 0.02, maximize = true } },
   rmsprop = { "RMSprop", { lr = 0.02, weight_decay = 0.1 } },
   rmsprop_centered = { "RMSprop", { lr = 0.02, alpha = 0.7, centered = true, eps = 1e-2 } },
   rmsprop_momentum = { "RMSprop", { lr = 0.02, alpha = 0.8, momentum = 0.9 } },
-  rmsprop_both = { "RMSprop", { lr = 0.02, alpha = 0.9, momentum = 0.5, centered = true, eps = 1e-2, weight_decay = 0.1 } },
+  rmsprop_both = { "RMSprop", { lr = 0.02, alpha = 0.9, momentum = 0.5, centered = true, eps = 1e-2,
+    weight_decay = 0.1 } },
   rmsprop_maximize = { "RMSprop", { lr = 0.01, maximize = true } },
   adafactor = { "Adafactor", { lr = 0.05 } },
-  adafactor_options = { "Adafactor", { lr = 0.6, beta2_decay = -0.5, eps = { 0.1, 0.2 }, d = 1.5, weight_decay = 0.1 } },
+  adafactor_options = { "Adafactor", { lr = 0.6, beta2_decay = -0.5, eps = { 0.1, 0.2 }, d = 1.5,
+    weight_decay = 0.1 } },
   adafactor_maximize = { "Adafactor", { lr = 0.02, maximize = true } },
   lion = { "Lion", { lr = 0.02 } },
   lion_options = { "Lion", { lr = 0.01, betas = { 0.6, 0.8 }, weight_decay = 0.3 } },
@@ -142,7 +146,8 @@ end
 function SCENARIOS.two_groups(make, dtype)
   local net = Net(dtype)
   local p = net:parameters()
-  local groups = { { params = slice(p, 1, 6, 2), lr = 0.04, weight_decay = 0.2 }, { params = slice(p, 2, 6, 2), weight_decay = 0 } }
+  local groups = { { params = slice(p, 1, 6, 2), lr = 0.04, weight_decay = 0.2 },
+    { params = slice(p, 2, 6, 2), weight_decay = 0 } }
   return { net }, { make(groups) }, net
 end
 
@@ -198,15 +203,19 @@ end
 function SCENARIOS.cosine(make, dtype)
   local net = Net(dtype)
   local optimizer = make(net:parameters())
-  return { net }, { optimizer }, net, nil, true, optim.lr_scheduler.CosineAnnealingLR(optimizer, { T_max = 5, eta_min = 0.001 })
+  return { net }, { optimizer }, net, nil, true,
+    optim.lr_scheduler.CosineAnnealingLR(optimizer, { T_max = 5, eta_min = 0.001 })
 end
 
-local ORDER = { "plain", "missing", "missing_zeroed", "tied", "two_groups", "frozen", "add_group", "edit", "halves", "two_models", "cosine" }
+local ORDER = { "plain", "missing", "missing_zeroed", "tied", "two_groups", "frozen", "add_group", "edit",
+  "halves", "two_models", "cosine" }
 
--- flat_at: the step before which every net is laid out flat; relayout: whether the optimizers are told.
+-- flat_at: the step before which every net is laid out flat; relayout: whether the optimizers are
+-- told.
 local function train(maker, scenario, dtype, flat_at, relayout)
   local Class, opts = optim[MAKERS[maker][1]], MAKERS[maker][2]
-  local nets, optimizers, loss, before, set_to_none, scheduler = SCENARIOS[scenario](function(p) return Class(p, opts) end, dtype)
+  local nets, optimizers, loss, before, set_to_none, scheduler =
+    SCENARIOS[scenario](function(p) return Class(p, opts) end, dtype)
   local digests = {}
   for t = 1, 7 do
     if before then before(t) end
@@ -226,7 +235,8 @@ end
 local function assert_follows(maker, scenario, digests, tolerance)
   for t, expected in ipairs(reference[maker][scenario]) do
     if not (math.abs(digests[t] - expected) <= tolerance) then
-      error(("%s, %s: step %d gives %.12g, PyTorch %.12g"):format(maker, scenario, t, digests[t], expected), 2)
+      error(("%s, %s: step %d gives %.12g, PyTorch %.12g"):format(maker, scenario, t, digests[t],
+        expected), 2)
     end
   end
 end
@@ -268,7 +278,8 @@ describe("trajectories equal PyTorch's:", function()
 
   it("flat buffers change no bit", function()
     for _, scenario in ipairs(ORDER) do
-      for _, maker in ipairs { "nesterov", "adamw", "adam_amsgrad", "nadam", "radam", "adamax", "rmsprop_both", "adagrad", "lion", "adafactor" } do
+      for _, maker in ipairs { "nesterov", "adamw", "adam_amsgrad", "nadam", "radam", "adamax",
+        "rmsprop_both", "adagrad", "lion", "adafactor" } do
         local apart = train(maker, scenario, "float32")
         assert.same(apart, (train(maker, scenario, "float32", 1)))
         assert.same(apart, (train(maker, scenario, "float32", 4, true)))
@@ -283,8 +294,10 @@ describe("state", function()
     local params, state = optimizers[1].param_groups[1].params, optimizers[1].state
     for i = 1, #params - 1 do
       local gap = params[i]:storage_offset() - params[i + 1]:storage_offset()
-      assert.equal(gap, state[params[i]].exp_avg:storage_offset() - state[params[i + 1]].exp_avg:storage_offset())
-      assert.equal(gap, state[params[i]].exp_avg_sq:storage_offset() - state[params[i + 1]].exp_avg_sq:storage_offset())
+      assert.equal(gap,
+        state[params[i]].exp_avg:storage_offset() - state[params[i + 1]].exp_avg:storage_offset())
+      assert.equal(gap,
+        state[params[i]].exp_avg_sq:storage_offset() - state[params[i + 1]].exp_avg_sq:storage_offset())
     end
   end)
 
@@ -297,7 +310,8 @@ describe("state", function()
     o:_relayout()
     local first, third = o.state[params[1]].momentum_buffer, o.state[params[3]].momentum_buffer
     assert.same(before, third:totable())
-    assert.equal(params[1]:storage_offset() - params[3]:storage_offset(), first:storage_offset() - third:storage_offset())
+    assert.equal(params[1]:storage_offset() - params[3]:storage_offset(),
+      first:storage_offset() - third:storage_offset())
   end)
 
   it("is made when a parameter has a gradient for the first time", function()
@@ -344,7 +358,8 @@ describe("working copies", function()
     assert.same(rounded, work:float():totable())
   end
 
-  for _, name in ipairs { "SGD", "AdamW", "Adam", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop", "Adafactor", "Lion" } do
+  for _, name in ipairs { "SGD", "AdamW", "Adam", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop",
+    "Adafactor", "Lion" } do
     it(("are written by %s, apart and in flat buffers"):format(name), function()
       for turn, dtype in ipairs { "float32", "float64", "float32" } do
         local p = core.randn(5003, { dtype = dtype, requires_grad = true })
@@ -357,7 +372,8 @@ describe("working copies", function()
         core.set_work(p, flat, 0)
         core.set_work(q, flat, 5100)
         for _ = 1, 3 do
-          p.grad, q.grad, r.grad = core.randn(5003, { dtype = dtype }), core.randn(70, 3, { dtype = dtype }), core.ones(9, { dtype = dtype })
+          p.grad, q.grad, r.grad = core.randn(5003, { dtype = dtype }), core.randn(70, 3, { dtype = dtype }),
+            core.ones(9, { dtype = dtype })
           o:step()
           bits_follow(p:flatten(), works[p])
           bits_follow(q:flatten(), works[q]:flatten())
@@ -379,7 +395,8 @@ describe("zero_grad", function()
     assert.same({ 0, 0 }, p.grad:totable())
     o:zero_grad()
     assert.is_nil(p.grad)
-    assert.matches("unknown option 'set_to_nil'; did you mean 'set_to_none'", message(o.zero_grad, o, { set_to_nil = true }))
+    assert.matches("unknown option 'set_to_nil'; did you mean 'set_to_none'",
+      message(o.zero_grad, o, { set_to_nil = true }))
   end)
 end)
 
@@ -410,8 +427,10 @@ describe("step", function()
   end)
 
   it("takes empty parameters and those of no dim", function()
-    for _, name in ipairs { "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop", "Adafactor", "Lion" } do
-      local empty, flat, number = core.zeros(3, 0):requires_grad_(), core.zeros(0):requires_grad_(), core.tensor(2):requires_grad_()
+    for _, name in ipairs { "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop",
+      "Adafactor", "Lion" } do
+      local empty, flat, number = core.zeros(3,
+        0):requires_grad_(), core.zeros(0):requires_grad_(), core.tensor(2):requires_grad_()
       local o = optim[name]({ empty, flat, number }, { lr = 0.5 })
       for _ = 1, 2 do
         empty.grad, flat.grad, number.grad = core.zeros(3, 0), core.zeros(0), core.tensor(1)
@@ -434,7 +453,8 @@ describe("groups", function()
   local function leaf() return core.zeros(2, { requires_grad = true }) end
 
   it("take their own options and the defaults", function()
-    local o = optim.AdamW({ { params = { leaf() }, lr = 0.5, name = "a" }, { params = leaf() } }, { lr = 0.1, betas = { 0.5, 0.6 } })
+    local o = optim.AdamW({ { params = { leaf() }, lr = 0.5, name = "a" }, { params = leaf() } },
+      { lr = 0.1, betas = { 0.5, 0.6 } })
     assert.equal(0.5, o.param_groups[1].lr)
     assert.equal("a", o.param_groups[1].name)
     assert.equal(0.1, o.param_groups[2].lr)
@@ -449,15 +469,18 @@ describe("groups", function()
     assert.matches("got one tensor; write { tensor }", message(optim.SGD, p))
     assert.matches("got a Linear; give model:parameters%(%)", message(optim.SGD, nn.Linear(2, 2)))
     assert.matches("parameter 2 of group 1 must be a tensor, got 3", message(optim.SGD, { p, 3 }))
-    assert.matches("parameter 1 of group 1 is the result of 'mul' and not a leaf", message(optim.SGD, { p * 2 }))
-    assert.matches("parameter 3 of group 1 is the same tensor as parameter 1", message(optim.SGD, { p, leaf(), p }))
+    assert.matches("parameter 1 of group 1 is the result of 'mul' and not a leaf",
+      message(optim.SGD, { p * 2 }))
+    assert.matches("parameter 3 of group 1 is the same tensor as parameter 1",
+      message(optim.SGD, { p, leaf(), p }))
     assert.matches("a parameter group must be a table with params = list", message(optim.SGD, { { lr = 1 } }))
   end)
 
   it("hold a parameter once, and refuse a group whole", function()
     local p, q = leaf(), leaf()
     local o = optim.SGD { p }
-    assert.matches("parameter 2 of group 2 is already in parameter group 1", message(o.add_param_group, o, { params = { q, p } }))
+    assert.matches("parameter 2 of group 2 is already in parameter group 1",
+      message(o.add_param_group, o, { params = { q, p } }))
     assert.equal(1, #o.param_groups)
     o:add_param_group { params = { q } }
     assert.equal(2, #o.param_groups)
@@ -465,12 +488,17 @@ describe("groups", function()
 
   it("check options", function()
     local p = leaf()
-    assert.matches("SGD: unknown option 'momentun'; did you mean 'momentum'%?", message(optim.SGD, { p }, { momentun = 0.9 }))
+    assert.matches("SGD: unknown option 'momentun'; did you mean 'momentum'%?",
+      message(optim.SGD, { p }, { momentun = 0.9 }))
     assert.matches("SGD: option 'lr' must be at least 0, got %-1", message(optim.SGD, { p }, { lr = -1 }))
-    assert.matches("nesterov needs a momentum above 0 and no dampening", message(optim.SGD, { p }, { nesterov = true }))
-    assert.matches("AdamW: betas%[2%] must be at least 0 and below 1, got 1", message(optim.AdamW, { p }, { betas = { 0.9, 1 } }))
-    assert.matches("AdamW: betas must be two numbers, got 1", message(optim.AdamW, { p }, { betas = { 0.9 } }))
-    assert.matches("AdamW: unknown option 'decoupled_weight_decay'", message(optim.AdamW, { p }, { decoupled_weight_decay = true }))
+    assert.matches("nesterov needs a momentum above 0 and no dampening",
+      message(optim.SGD, { p }, { nesterov = true }))
+    assert.matches("AdamW: betas%[2%] must be at least 0 and below 1, got 1",
+      message(optim.AdamW, { p }, { betas = { 0.9, 1 } }))
+    assert.matches("AdamW: betas must be two numbers, got 1",
+      message(optim.AdamW, { p }, { betas = { 0.9 } }))
+    assert.matches("AdamW: unknown option 'decoupled_weight_decay'",
+      message(optim.AdamW, { p }, { decoupled_weight_decay = true }))
     local err = message(function() optim.SGD({ p }, { Lr = 1 }) end)
     assert.matches("^[^\n]*optim_spec%.lua:%d+: SGD: unknown option 'Lr'; did you mean 'lr'", err)
   end)
@@ -507,7 +535,8 @@ describe("state_dict", function()
     assert.equal(2, dict.state[0].step)
     assert.same(net.p6.shape, dict.state[5].exp_avg.shape)
     assert.is_nil(dict.state[6])
-    assert.same({ "momentum_buffer" }, require("accelerate.utils.ordered").keys(select(2, trained("momentum", 1)):state_dict().state[3]))
+    assert.same({ "momentum_buffer" },
+      require("accelerate.utils.ordered").keys(select(2, trained("momentum", 1)):state_dict().state[3]))
     assert.same({}, select(2, trained("sgd", 1)):state_dict().state)
   end)
 
@@ -520,7 +549,8 @@ describe("state_dict", function()
       other:load_state_dict(half:state_dict())
       local p = other:parameters()
       lay_out(p)
-      local loader = optim[MAKERS[maker][1]]({ { params = slice(p, 1, 4) }, { params = slice(p, 5, 6) } }, { lr = 7 })
+      local loader = optim[MAKERS[maker][1]]({ { params = slice(p, 1, 4) }, { params = slice(p, 5, 6) } },
+        { lr = 7 })
       local dict = saver:state_dict()
       loader:load_state_dict(dict)
       assert.equal(0.03, loader.param_groups[2].lr)
@@ -538,9 +568,11 @@ describe("state_dict", function()
     local p = core.zeros(2, { requires_grad = true })
     local o = optim.AdamW { p }
     o:load_state_dict {
-      state = { [0] = { step = core.tensor(3), exp_avg = core.ones(2), exp_avg_sq = core.ones(2, { dtype = "float64" }) } },
+      state = { [0] = { step = core.tensor(3), exp_avg = core.ones(2),
+        exp_avg_sq = core.ones(2, { dtype = "float64" }) } },
       param_groups = { {
-        lr = 0.5, betas = { 0.9, 0.99 }, eps = 1e-8, weight_decay = 0.1, maximize = false, amsgrad = false, foreach = true,
+        lr = 0.5, betas = { 0.9, 0.99 }, eps = 1e-8, weight_decay = 0.1, maximize = false, amsgrad = false,
+          foreach = true,
         decoupled_weight_decay = true, initial_lr = 0.5, params = { 0 },
       } },
     }
@@ -559,15 +591,19 @@ describe("state_dict", function()
     local group = { params = { 0 }, lr = 1 }
     assert.matches("expected a table with state and param_groups, got 3", message(o.load_state_dict, o, 3))
     assert.matches("has 2 parameter group%(s%), the optimizer has 1", load({}, group, group))
-    assert.matches("group 1 of the state dict has 2 parameter%(s%), the optimizer's has 1", load({}, { params = { 0, 1 } }))
+    assert.matches("group 1 of the state dict has 2 parameter%(s%), the optimizer's has 1",
+      load({}, { params = { 0, 1 } }))
     assert.matches("exp_avg of parameter 0 has shape %[3%], the parameter has %[2%]",
       load({ [0] = { step = 1, exp_avg = core.ones(3), exp_avg_sq = core.ones(2) } }, group))
-    assert.matches("parameter 0 has no exp_avg_sq", load({ [0] = { step = 1, exp_avg = core.ones(2) } }, group))
+    assert.matches("parameter 0 has no exp_avg_sq",
+      load({ [0] = { step = 1, exp_avg = core.ones(2) } }, group))
     assert.matches("parameter 0 has the state 'momentum_buffer', which AdamW does not keep",
       load({ [0] = { momentum_buffer = core.ones(2) } }, group))
-    assert.matches("was saved with nesterov = true, which AdamW does not have", load({}, { params = { 0 }, nesterov = true }))
+    assert.matches("was saved with nesterov = true, which AdamW does not have",
+      load({}, { params = { 0 }, nesterov = true }))
     assert.matches("parameter 0 has no max_exp_avg_sq",
-      load({ [0] = { step = 1, exp_avg = core.ones(2), exp_avg_sq = core.ones(2) } }, { params = { 0 }, amsgrad = true }))
+      load({ [0] = { step = 1, exp_avg = core.ones(2), exp_avg_sq = core.ones(2) } },
+      { params = { 0 }, amsgrad = true }))
     assert.equal(0.5, o.param_groups[1].lr)
     assert.is_nil(o.state[p])
   end)

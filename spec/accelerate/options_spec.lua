@@ -31,16 +31,19 @@ describe("options", function()
   end)
 
   it("names the nearest option for a misspelt one", function()
-    assert.matches("Thing: unknown option 'momentun'; did you mean 'momentum'%?", message(check, { steps = 1, momentun = 0.9 }))
+    assert.matches("Thing: unknown option 'momentun'; did you mean 'momentum'%?",
+      message(check, { steps = 1, momentun = 0.9 }))
     assert.matches("did you mean 'reduction'%?", message(check, { steps = 1, Reductoin = "sum" }))
-    assert.matches("unknown option 'zzzzzz'; known: betas, hook, lr, momentum", message(check, { steps = 1, zzzzzz = 1 }))
+    assert.matches("unknown option 'zzzzzz'; known: betas, hook, lr, momentum",
+      message(check, { steps = 1, zzzzzz = 1 }))
   end)
 
   it("tells a wrong type, a limit and a wrong word", function()
     assert.matches("option 'lr' must be a number, got '0.1'", message(check, { steps = 1, lr = "0.1" }))
     assert.matches("option 'lr' must be at least 0, got %-1", message(check, { steps = 1, lr = -1 }))
     assert.matches("option 'lr' must be at least 0, got %-?nan", message(check, { steps = 1, lr = 0 / 0 }))
-    assert.matches("option 'momentum' must be at least 0 and below 1, got 1", message(check, { steps = 1, momentum = 1 }))
+    assert.matches("option 'momentum' must be at least 0 and below 1, got 1",
+      message(check, { steps = 1, momentum = 1 }))
     assert.matches("option 'steps' must be above 0, got 0", message(check, { steps = 0 }))
     assert.matches("option 'steps' must be an integer, got 1.5", message(check, { steps = 1.5 }))
     assert.matches("option 'steps' must be an integer, got inf", message(check, { steps = math.huge }))
@@ -60,7 +63,8 @@ describe("options", function()
     assert.equal(callable, check({ steps = 1, hook = callable }).hook)
     local mixed = { x = { "number|string" } }
     assert.equal("a", options.check("f", { x = "a" }, mixed).x)
-    assert.matches("option 'x' must be a number or a string, got true", message(options.check, "f", { x = true }, mixed))
+    assert.matches("option 'x' must be a number or a string, got true",
+      message(options.check, "f", { x = true }, mixed))
   end)
 
   it("puts the caller's position before the message", function()
@@ -102,7 +106,8 @@ describe("class", function()
   it("refuses arguments that no init takes", function()
     local Empty = class("Empty")
     assert.is_table(Empty())
-    assert.matches("Empty: got 2 arguments, but the class has no init method", message(function() return { Empty(1, nil) } end))
+    assert.matches("Empty: got 2 arguments, but the class has no init method",
+      message(function() return { Empty(1, nil) } end))
   end)
 end)
 
@@ -178,10 +183,12 @@ describe("ordered", function()
 end)
 
 describe("options.arguments", function()
-  local SCHEMA = { max_steps = { "integer", default = 5 }, name = { "string", optional = true }, fast = { "boolean", default = false } }
+  local SCHEMA = { max_steps = { "integer", default = 5 }, name = { "string", optional = true },
+    fast = { "boolean", default = false } }
 
   it("reads a script's arguments", function()
-    assert.same({ max_steps = 7, name = "3", fast = true }, options.arguments("x.lua", { "--max-steps", "7", "--name=3", "--fast" }, SCHEMA))
+    assert.same({ max_steps = 7, name = "3", fast = true },
+      options.arguments("x.lua", { "--max-steps", "7", "--name=3", "--fast" }, SCHEMA))
     assert.same({ max_steps = 5, fast = false }, options.arguments("x.lua", { "--fast", "false" }, SCHEMA))
   end)
 

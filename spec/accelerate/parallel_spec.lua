@@ -142,9 +142,11 @@ describe("gradients on ranks", function()
   end)
 
   it("name the entry in which models differ", function()
-    local status, _, err = ranks.run(2, SCRIPT .. [[accelerator:prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3 + rank)))]])
+    local status, _, err = ranks.run(2, SCRIPT ..
+      [[accelerator:prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3 + rank)))]])
     assert.are.equal(1, status)
-    assert.matches("prepare: the model differs between ranks: entry 3 is '1%.weight float32 %[4, 2%]' here and '1%.weight float32 %[3, 2%]' on rank 0", err)
+    assert.matches("prepare: the model differs between ranks: entry 3 is '1%.weight float32 %[4, 2%]' " ..
+      "here and '1%.weight float32 %[3, 2%]' on rank 0", err)
   end)
 
   it("stay on the rank under no_sync, and the next reduction takes them along", function()
@@ -229,7 +231,8 @@ describe("gradients on ranks", function()
       end
     ]])
     assert.are.equal(1, status)
-    assert.matches("ranks disagree in collective #%d+: rank 0 calls all_reduce%(float32, %d+ elements, mean, model 2%)", err)
+    assert.matches("ranks disagree in collective #%d+: rank 0 calls all_reduce%(float32, %d+ elements, " ..
+      "mean, model 2%)", err)
     assert.matches("rank 1 calls all_reduce%(float32, %d+ elements, mean, model 1%)", err)
   end)
 
@@ -313,8 +316,8 @@ describe("gradients on ranks", function()
 end)
 
 describe("prepared training", function()
-  -- Every rank has the same data, so that the mean over two ranks is the gradient itself and no bit may differ from plain training
-  -- (which optim_spec compares with PyTorch).
+  -- Every rank has the same data, so that the mean over two ranks is the gradient itself and no bit
+  -- may differ from plain training (which optim_spec compares with PyTorch).
   local SCRIPT = [[
     local nn, optim = require "accelerate.nn", require "accelerate.optim"
     local accelerator = accelerate.Accelerator()

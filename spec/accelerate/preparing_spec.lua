@@ -20,7 +20,8 @@ describe("preparing", function()
   end)
   after_each(function() state.reset() end)
 
-  it("takes optimizers first and schedulers after, so that a scheduler may come before its optimizer", function()
+  it("takes optimizers first and schedulers after, so that a scheduler may come before its optimizer",
+    function()
     local a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     local first, second = sgd(a), sgd(b)
     local for_second = optim.lr_scheduler.StepLR(second, { step_size = 1 })
@@ -50,7 +51,8 @@ describe("preparing", function()
     assert.are.same({ kept }, accelerator._custom_objects)
     local m, o, l, s = accelerator:prepare(model, optimizer, loader, scheduler)
     assert.is_true(m == model and o == optimizer and l == loader and s == scheduler)
-    assert.are.same({ 1, 1, 1, 1 }, { #accelerator._models, #accelerator._optimizers, #accelerator._dataloaders, #accelerator._schedulers })
+    assert.are.same({ 1, 1, 1, 1 },
+      { #accelerator._models, #accelerator._optimizers, #accelerator._dataloaders, #accelerator._schedulers })
     accelerator:backward(model(core.ones(1, 2)):sum())
     optimizer:step()
     -- a LOMO optimizer is forgotten, too: backward is a plain one again
@@ -73,7 +75,8 @@ describe("preparing", function()
     collectgarbage() collectgarbage()
     assert.is_nil(model)
     assert.is_nil(optimizer)
-    assert.is_true(core.memory_stats().live_bytes < before + 512 * 512, "parameters, gradients and state are gone")
+    assert.is_true(core.memory_stats().live_bytes < before + 512 * 512,
+      "parameters, gradients and state are gone")
   end)
 
   it("with evaluation_mode leaves a model out of everything that trains", function()
@@ -104,7 +107,8 @@ describe("preparing", function()
     ]])
   end)
 
-  it("refuses a model that is spread over several devices on several ranks, unless it is told to take it", function()
+  it("refuses a model that is spread over several devices on several ranks, unless it is told to take it",
+    function()
     local Net = nn.class("Net")
     function Net:init(map)
       self.inner = nn.Linear(2, 2)
@@ -124,16 +128,20 @@ describe("preparing", function()
     ]]
     local status, _, err = ranks.run(2, SCRIPT)
     assert.are.equal(1, status)
-    assert.matches("spread over several devices.*cannot be trained on 2 ranks; ACCELERATE_BYPASS_DEVICE_MAP=true", err)
+    assert.matches("spread over several devices.*cannot be trained on 2 ranks; " ..
+      "ACCELERATE_BYPASS_DEVICE_MAP=true", err)
     ranks.ok(2, SCRIPT, { env = { ACCELERATE_BYPASS_DEVICE_MAP = "true" } })
   end)
 
   it("says which engines would refuse what", function()
-    for option, what in pairs { fsdp_plugin = "fully sharded", deepspeed_plugin = "DeepSpeed", megatron_lm_plugin = "Megatron" } do
+    for option, what in pairs { fsdp_plugin = "fully sharded", deepspeed_plugin = "DeepSpeed",
+      megatron_lm_plugin = "Megatron" } do
       assert.error_matches(function() accelerate.Accelerator { [option] = {} } end, what .. ".*not there yet")
     end
-    for _, name in ipairs { "DummyOptim", "DummyScheduler", "DeepSpeedOptimizerWrapper", "DeepSpeedSchedulerWrapper" } do
-      assert.error_matches(function() return accelerate.utils[name] end, name .. " is not there yet: DeepSpeed")
+    for _, name in ipairs { "DummyOptim", "DummyScheduler", "DeepSpeedOptimizerWrapper",
+      "DeepSpeedSchedulerWrapper" } do
+      assert.error_matches(function() return accelerate.utils[name] end, name ..
+        " is not there yet: DeepSpeed")
     end
     local status, _, err = host.run { "--downcast_bf16", "-e", "print(1)" }  -- a TPU's
     assert.are_not.equal(0, status)
@@ -177,7 +185,8 @@ describe("preparing", function()
     local prepared = accelerator:prepare(model)
     local plain = accelerator:unwrap_model(prepared)
     for i, p in ipairs(prepared:parameters()) do assert.are.equal(p, plain:parameters()[i]) end
-    assert.are.equal(plain, accelerator:unwrap_model(prepared, { keep_fp32_wrapper = false, keep_torch_compile = false }))
+    assert.are.equal(plain,
+      accelerator:unwrap_model(prepared, { keep_fp32_wrapper = false, keep_torch_compile = false }))
     local names = {}
     for name in pairs(accelerator:get_state_dict(prepared)) do names[#names + 1] = name end
     table.sort(names)
@@ -192,7 +201,8 @@ describe("preparing", function()
   it("copies everything but an Accelerator and its state, of which there is one", function()
     local model = nn.Linear(2, 2)
     local shared = core.ones(2)
-    local original = { accelerator = accelerator, list = { accelerator.state, accelerator.gradient_state }, x = shared, y = { shared } }
+    local original = { accelerator = accelerator, list = { accelerator.state, accelerator.gradient_state },
+      x = shared, y = { shared } }
     local made = accelerate.utils.deepcopy(original)
     assert.are_not.equal(original, made)
     assert.are.equal(accelerator, made.accelerator)
@@ -204,7 +214,8 @@ describe("preparing", function()
     assert.are.same({ 1, 1 }, made.x:totable())
     assert.error_matches(function() accelerate.utils.deepcopy { model } end, "deepcopy: cannot copy a Linear")
     -- objects go between processes as data, and an Accelerator is none
-    assert.error_matches(function() accelerate.utils.gather_object { accelerator } end, "an object .*cannot go from one process to another")
+    assert.error_matches(function() accelerate.utils.gather_object { accelerator } end,
+      "an object .*cannot go from one process to another")
   end)
 end)
 
@@ -255,8 +266,11 @@ describe("prepared optimizers and schedulers", function()
     optimizer:train()
     optimizer:eval()
     assert.are.same({ "train", "eval" }, modes)
-    accelerator:prepare(optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1 })):train()  -- has none
-    for _, name in ipairs { "state", "param_groups", "defaults" } do assert.are.equal(inner[name], optimizer[name]) end
+    -- has none
+    accelerator:prepare(optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1 })):train()
+    for _, name in ipairs { "state", "param_groups", "defaults" } do
+      assert.are.equal(inner[name], optimizer[name])
+    end
     assert.is_false(optimizer.step_was_skipped)
     assert.error_matches(function() optimizer.step_was_skipped = true end, "cannot be assigned")
     assert.are.same({ 0.5 }, scheduler:get_last_lr())
@@ -282,7 +296,8 @@ describe("prepared optimizers and schedulers", function()
   it("move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing", function()
     state.reset()
     local plugin = accelerate.GradientAccumulationPlugin { num_steps = 4, adjust_scheduler = true }
-    accelerator = accelerate.Accelerator { step_scheduler_with_optimizer = false, gradient_accumulation_plugin = plugin }
+    accelerator = accelerate.Accelerator { step_scheduler_with_optimizer = false,
+      gradient_accumulation_plugin = plugin }
     local optimizer = accelerator:prepare(sgd(nn.Linear(1, 1)))
     local scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
     accelerator.sync_gradients = false
@@ -291,7 +306,8 @@ describe("prepared optimizers and schedulers", function()
     state.reset()
     for _, adjust in ipairs { true, false } do
       accelerator = accelerate.Accelerator {
-        gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 4, adjust_scheduler = adjust } }
+        gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 4,
+          adjust_scheduler = adjust } }
       optimizer = accelerator:prepare(sgd(nn.Linear(1, 1)))
       scheduler = accelerator:prepare(optim.lr_scheduler.StepLR(optimizer, { step_size = 1 }))
       for batch = 1, 8 do

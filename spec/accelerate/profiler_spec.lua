@@ -1,4 +1,5 @@
--- The profiler: what is noted of ops and where they come from, the schedule, the trace file; and nothing when it is off.
+-- The profiler: what is noted of ops and where they come from, the schedule, the trace file; and
+-- nothing when it is off.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local host = require "spec.support.host"
@@ -11,7 +12,9 @@ local function line() return debug.getinfo(2, "l").currentline end
 
 local function rows_of(prof, opts)
   local found = {}
-  for _, row in ipairs(prof:key_averages(opts)) do found[row.key .. (row.place ~= "" and "@" .. row.place:match("%d+$") or "")] = row end
+  for _, row in ipairs(prof:key_averages(opts)) do
+    found[row.key .. (row.place ~= "" and "@" .. row.place:match("%d+$") or "")] = row
+  end
   return found
 end
 
@@ -61,7 +64,8 @@ describe("accelerator:profile", function()
 
   it("counts the operations of products and convolutions", function()
     local a, b = tensor.rand(3, 4), tensor.rand(4, 5)
-    local image, kernel = tensor.rand(2, 3, 8, 8, { requires_grad = true }), tensor.rand(6, 3, 3, 3, { requires_grad = true })
+    local image, kernel = tensor.rand(2, 3, 8, 8, { requires_grad = true }), tensor.rand(6, 3, 3, 3,
+      { requires_grad = true })
     local rows = rows_of(accelerator:profile({ with_flops = true }, function(p)
       a:mm(b)
       tensor.rand(2, 3, 4):bmm(tensor.rand(2, 4, 5))
@@ -85,7 +89,8 @@ describe("accelerator:profile", function()
 
   it("shows shapes, memory, the stack and the modules where they are asked for", function()
     local model, x = nn.Sequential(nn.Linear(16, 64), nn.ReLU()), tensor.rand(32, 16)
-    local prof = accelerator:profile({ record_shapes = true, profile_memory = true, with_stack = true, with_modules = true }, function(p)
+    local prof = accelerator:profile({ record_shapes = true, profile_memory = true, with_stack = true,
+      with_modules = true }, function(p)
       local function deep() return model(x) end
       local y = deep()
       assert(y)
@@ -98,7 +103,8 @@ describe("accelerator:profile", function()
     assert.truthy(event.stack:find("profiler_spec.lua:%d+.*\n.*profiler_spec.lua:%d+"))
     assert(event.bytes >= 32 * 64 * 4)
     local text = prof:key_averages({ group_by_input_shape = true }):table()
-    assert.truthy(text:find("Input Shapes", 1, true) and text:find("CPU Mem", 1, true) and text:find("[[32, 16], [64, 16], [64]]", 1, true))
+    assert.truthy(text:find("Input Shapes", 1, true) and text:find("CPU Mem", 1, true)
+      and text:find("[[32, 16], [64, 16], [64]]", 1, true))
     local plain = accelerator:profile(function(p) model(x) return p end):events()[1]
     assert.is_nil(plain.input_shapes or plain.stack or plain.modules)
   end)
@@ -109,11 +115,13 @@ describe("accelerator:profile", function()
       tensor.rand(300, 300):mm(tensor.rand(300, 300))
       return p
     end)
-    local text = prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 1, header = "the header" }
+    local text = prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 1,
+      header = "the header" }
     local lines = {}
     for one in text:gmatch("[^\n]*\n") do lines[#lines + 1] = one end
     assert.are.equal("the header\n", lines[1])
-    assert.truthy(lines[3]:find("^Name +Line +Self CPU %% +Self CPU +CPU total %% +CPU total +CPU time avg +# of Calls\n$"))
+    assert.truthy(lines[3]:find("^Name +Line +Self CPU %% +Self CPU +CPU total %% +CPU total +CPU time " ..
+      "avg +# of Calls\n$"))
     local most = prof:key_averages()[1]  -- mm, but for what else the machine is doing meanwhile
     for _, row in ipairs(prof:key_averages()) do
       if row.self_cpu_time_total > most.self_cpu_time_total then most = row end
@@ -123,7 +131,8 @@ describe("accelerator:profile", function()
     assert.truthy(lines[7]:find("^Self CPU time total: %d+%.%d+[mu]s\n$"))
     text = prof:key_averages():table { sort_by = "count", row_limit = -1 }
     assert.truthy(text:find("exp.*mm"))
-    assert.error_matches(function() prof:key_averages():table { sort_by = "cpu_time_totl" } end, "did you mean 'cpu_time_total'")
+    assert.error_matches(function() prof:key_averages():table { sort_by = "cpu_time_totl" } end,
+      "did you mean 'cpu_time_total'")
     assert.error_matches(function() prof:key_averages { group_by = 1 } end, "unknown option 'group_by'")
   end)
 
@@ -144,7 +153,8 @@ describe("accelerator:profile", function()
 
   it("writes a Chrome trace", function()
     host.in_folder(function(folder)
-      accelerator:profile({ record_shapes = true, with_flops = true, output_trace_dir = folder .. "/deep/er" }, function()
+      accelerator:profile({ record_shapes = true, with_flops = true, output_trace_dir = folder ..
+        "/deep/er" }, function()
         tensor.rand(3, 4):mm(tensor.rand(4, 5))
       end)
       local trace = assert(json.decode(read(folder .. "/deep/er/profile_0.json")))
@@ -159,7 +169,8 @@ describe("accelerator:profile", function()
       assert.are.equal(120, found.args.flops)
       assert.truthy(found.args.Line:find("profiler_spec.lua:%d+$"))
       local prof = accelerator:profile(function(p) tensor.rand(2) return p end)
-      assert.error_matches(function() prof:export_chrome_trace(folder .. "/no/such/x.json") end, "export_chrome_trace: .*No such file")
+      assert.error_matches(function() prof:export_chrome_trace(folder .. "/no/such/x.json") end,
+        "export_chrome_trace: .*No such file")
     end)
   end)
 
@@ -191,10 +202,12 @@ describe("accelerator:profile", function()
     assert.are.same({ "ProfilerStep#5 ProfilerStep#6 2" }, seen)
     run({ active = 3 }, 4)  -- ends inside a cycle: what there is of it counts
     assert.are.same({ 2, 4 }, ready)
-    assert.are.same({ "ProfilerStep#0 ProfilerStep#1 ProfilerStep#2 3", "ProfilerStep#3 ProfilerStep#4 1" }, seen)
+    assert.are.same({ "ProfilerStep#0 ProfilerStep#1 ProfilerStep#2 3", "ProfilerStep#3 ProfilerStep#4 1" },
+      seen)
     run({ wait = 5, active = 1 }, 3)
     assert.are.same({}, ready)
-    local schedule, words = profiler.schedule { wait = 1, warmup = 2, active = 2, ["repeat"] = 2, skip_first = 1 }, {}
+    local schedule, words = profiler.schedule { wait = 1, warmup = 2, active = 2, ["repeat"] = 2,
+      skip_first = 1 }, {}
     for step = 0, 12 do words[#words + 1] = schedule(step):sub(1, 1) .. #schedule(step) end
     assert.are.equal("n4 n4 w6 w6 r6 r15 n4 w6 w6 r6 r15 n4 n4", table.concat(words, " "))
   end)
@@ -242,19 +255,25 @@ describe("accelerator:profile", function()
     end)
     assert.are.same({ 2, 2, 2 }, x.grad:totable())
     local custom
-    for _, e in ipairs(prof:events()) do custom = custom or e.category == "backward" and e.name:find("_backward$") and e.name end
+    for _, e in ipairs(prof:events()) do
+      custom = custom or e.category == "backward" and e.name:find("_backward$") and e.name
+    end
     assert(custom)
   end)
 
   it("takes a handler among kwargs_handlers, and names what is wrong", function()
-    local own = accelerate.Accelerator { kwargs_handlers = { accelerate.ProfileKwargs { with_flops = true } } }
+    local own = accelerate.Accelerator {
+      kwargs_handlers = { accelerate.ProfileKwargs { with_flops = true } } }
     local prof = own:profile(function(p) tensor.rand(2, 2):mm(tensor.rand(2, 2)) return p end)
     assert.are.equal(16, rows_of(prof, { group_by_line = false }).mm.flops)
-    assert.are.equal(0, rows_of(own:profile({}, function(p) tensor.rand(2, 2):mm(tensor.rand(2, 2)) return p end), { group_by_line = false }).mm.flops)
+    assert.are.equal(0,
+      rows_of(own:profile({}, function(p) tensor.rand(2, 2):mm(tensor.rand(2, 2)) return p end),
+      { group_by_line = false }).mm.flops)
     assert.error_matches(function() own:profile() end, "expected a function as the last argument, got nil")
     assert.error_matches(function() own:profile(5, print) end, "the handler must be a ProfileKwargs, got 5")
     assert.error_matches(function() own:profile({ with_flop = true }, print) end, "did you mean 'with_flops'")
-    assert.error_matches(function() own:profile({ activities = { "xpu" } }, print) end, "there is no device of kind 'xpu' here")
+    assert.error_matches(function() own:profile({ activities = { "xpu" } }, print) end,
+      "there is no device of kind 'xpu' here")
     assert.error_matches(function() own:profile({ schedule_option = { wait = 1 } }, print) end, "active")
   end)
 

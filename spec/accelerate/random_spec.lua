@@ -67,11 +67,15 @@ describe("synchronize_rng_state", function()
   end)
 
   it("says what it cannot do", function()
-    assert.error_matches(function() utils.synchronize_rng_state("generator") end, "synchronize_rng_state: generator is missing")
-    assert.error_matches(function() utils.synchronize_rng_state("generator", core.ones(1)) end, "generator must be a Generator")
-    assert.error_matches(function() utils.synchronize_rng_state("cuda") end, "'cuda' generators are not there yet, only the CPU's")
+    assert.error_matches(function() utils.synchronize_rng_state("generator") end,
+      "synchronize_rng_state: generator is missing")
+    assert.error_matches(function() utils.synchronize_rng_state("generator", core.ones(1)) end,
+      "generator must be a Generator")
+    assert.error_matches(function() utils.synchronize_rng_state("cuda") end,
+      "'cuda' generators are not there yet, only the CPU's")
     assert.error_matches(function() utils.synchronize_rng_state("generater") end, "did you mean 'generator'")
-    assert.error_matches(function() accelerate.Accelerator { rng_types = { "tosch" } } end, "did you mean 'torch'")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "tosch" } } end,
+      "did you mean 'torch'")
     utils.synchronize_rng_states({ "torch", "generator" }, core.Generator()) -- nothing to do on one process
   end)
 
@@ -82,12 +86,14 @@ describe("synchronize_rng_state", function()
       assert.are.equal(name, utils.RNGType[name:upper()])
       assert.error_matches(function() accelerate.Accelerator { rng_types = { name } } end, "not there yet")
     end
-    assert.error_matches(function() return utils.RNGType.TORSH end, "RNGType has no 'TORSH'; did you mean 'TORCH'")
+    assert.error_matches(function() return utils.RNGType.TORSH end,
+      "RNGType has no 'TORSH'; did you mean 'TORCH'")
   end)
 end)
 
 describe("a random sampler", function()
-  it("without a generator has one of its own, seeded by the default one, which all ranks share in each pass", function()
+  it("without a generator has one of its own, seeded by the default one, which all ranks share in each pass",
+    function()
     ranks.ok(2, [[
       local data = accelerate.data
       core.manual_seed(30 + rank)
@@ -137,6 +143,7 @@ describe("set_seed", function()
     assert.error_matches(function() utils.set_seed() end, "set_seed: .*got nil")
     assert.error_matches(function() utils.set_seed(1.5) end, "set_seed: .*got 1.5")
     assert.error_matches(function() utils.set_seed(-1) end, "set_seed: .*got %-1")
-    assert.error_matches(function() utils.set_seed(1, { device_specifik = true }) end, "did you mean 'device_specific'")
+    assert.error_matches(function() utils.set_seed(1, { device_specifik = true }) end,
+      "did you mean 'device_specific'")
   end)
 end)

@@ -52,7 +52,8 @@ describe("BatchSamplerShard", function()
       local lengths, expected = case.fields[1], reference.ranks(case.fields[2])
       local found = {}
       for rank = 0, ranks - 1 do
-        local s = shard(sampler(n, size, drop == 1), ranks, rank, { split_batches = split == 1, even_batches = even == 1 })
+        local s = shard(sampler(n, size, drop == 1), ranks, rank,
+          { split_batches = split == 1, even_batches = even == 1 })
         assert.are.equal(expected[rank + 1], reference.text(all(s)), case.name .. " rank " .. rank)
         found[#found + 1] = s:len()
       end
@@ -76,15 +77,20 @@ describe("BatchSamplerShard", function()
   end)
 
   it("refuses to split a batch that the processes do not divide", function()
-    assert.error_matches(function() shard(sampler(8, 3), 2, 0, { split_batches = true }) end, "multiple of the 2 processes, got 3")
+    assert.error_matches(function() shard(sampler(8, 3), 2, 0, { split_batches = true }) end,
+      "multiple of the 2 processes, got 3")
     assert.error_matches(function() shard(lists {}, 2, 0, { split_batches = true }) end, "got nil")
   end)
 
   it("refuses what is no batch sampler, and ranks that there are not", function()
-    assert.error_matches(function() sharding.BatchSamplerShard() end, "BatchSamplerShard: expected a batch sampler with iter%(%), got nil")
-    assert.error_matches(function() shard(sampler(8, 2), 2, 2) end, "option 'process_index' must be 0 to 1, got 2")
-    assert.error_matches(function() sharding.IterableDatasetShard {} end, "IterableDatasetShard: expected a data set with iter%(%)")
-    assert.error_matches(function() sharding.SkipBatchSampler(lists {}, "x") end, "skip_batches must be an integer, got 'x'")
+    assert.error_matches(function() sharding.BatchSamplerShard() end,
+      "BatchSamplerShard: expected a batch sampler with iter%(%), got nil")
+    assert.error_matches(function() shard(sampler(8, 2), 2, 2) end,
+      "option 'process_index' must be 0 to 1, got 2")
+    assert.error_matches(function() sharding.IterableDatasetShard {} end,
+      "IterableDatasetShard: expected a data set with iter%(%)")
+    assert.error_matches(function() sharding.SkipBatchSampler(lists {}, "x") end,
+      "skip_batches must be an integer, got 'x'")
   end)
 end)
 
@@ -103,7 +109,8 @@ describe("IterableDatasetShard", function()
           end
         end
         local s = sharding.IterableDatasetShard(stream,
-          { batch_size = size, drop_last = drop == 1, num_processes = ranks, process_index = rank, split_batches = split == 1 })
+          { batch_size = size, drop_last = drop == 1, num_processes = ranks, process_index = rank,
+          split_batches = split == 1 })
         assert.are.equal(expected[rank + 1], table.concat(all(s), ","), case.name .. " rank " .. rank)
       end
     end

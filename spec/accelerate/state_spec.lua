@@ -22,20 +22,24 @@ describe("PartialState", function()
     assert.is_true(here.is_last_process)
     assert.is_false(here.use_distributed)
     assert.are.equal(here, accelerate.PartialState())
-    assert.matches("Distributed environment: NO\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: cpu", tostring(here))
+    assert.matches("Distributed environment: NO\nNum processes: 1\nProcess index: 0\nLocal process " ..
+      "index: 0\nDevice: cpu", tostring(here))
   end)
 
   it("names the nearest field for one that it lacks", function()
     local here = accelerate.PartialState()
-    assert.error_matches(function() return here.num_proceses end, "PartialState has no 'num_proceses'; did you mean 'num_processes'%?")
+    assert.error_matches(function() return here.num_proceses end,
+      "PartialState has no 'num_proceses'; did you mean 'num_processes'%?")
     assert.error_matches(function() here.num_processes = 3 end, "cannot be assigned")
-    assert.error_matches(function() return accelerate.DistributedType.MULTI_CPUS end, "did you mean 'MULTI_CPU'")
+    assert.error_matches(function() return accelerate.DistributedType.MULTI_CPUS end,
+      "did you mean 'MULTI_CPU'")
   end)
 
   it("names the reset as the cause when its facts are gone", function()
     local here = accelerate.PartialState()
     here:_reset_state()
-    assert.error_matches(function() return here.device end, "PartialState has no 'device' any more: it was reset")
+    assert.error_matches(function() return here.device end,
+      "PartialState has no 'device' any more: it was reset")
   end)
 
   it("runs decorated functions on one process, whatever rank they name", function()
@@ -45,13 +49,16 @@ describe("PartialState", function()
     assert.are.equal(7, here:on_process(function() return 7 end, { process_index = 5 })())
     assert.are.equal(7, here:on_local_process({ local_process_index = 5 }, function() return 7 end)())
     assert.are.equal(7, here:main_process_first(function() return 7 end))
-    assert.error_matches(function() here:on_main_process(5) end, "on_main_process: expected a function to wrap, got 5")
-    assert.error_matches(function() here:on_process(print, { process_idx = 5 }) end, "did you mean 'process_index'")
+    assert.error_matches(function() here:on_main_process(5) end,
+      "on_main_process: expected a function to wrap, got 5")
+    assert.error_matches(function() here:on_process(print, { process_idx = 5 }) end,
+      "did you mean 'process_index'")
   end)
 
   it("gives one process the whole input, untouched", function()
     local here, input = accelerate.PartialState(), { 1, 2, 3 }
-    assert.are.equal(input, here:split_between_processes(input, { apply_padding = true }, function(part) return part end))
+    assert.are.equal(input, here:split_between_processes(input, { apply_padding = true },
+      function(part) return part end))
   end)
 
   it("shows each rank its own numbers", function()
@@ -94,7 +101,9 @@ describe("PartialState", function()
     local cases = {}
     for _, case in ipairs(reference.cases("between")) do
       local n, count, padding = unpack(case.arguments)
-      if count == 3 then cases[#cases + 1] = ("{ %d, %s, %q }"):format(n, tostring(padding == 1), case.fields[1]) end
+      if count == 3 then
+        cases[#cases + 1] = ("{ %d, %s, %q }"):format(n, tostring(padding == 1), case.fields[1])
+      end
     end
     ranks.ok(3, "local cases = {" .. table.concat(cases, ",") .. "}\n" .. [[
       local here = accelerate.PartialState()
@@ -160,8 +169,10 @@ describe("a reset", function()
   it("of AcceleratorState is named as the cause, and a new Accelerator ends it", function()
     local a = accelerate.Accelerator { mixed_precision = "bf16" }
     state.AcceleratorState._reset_state()
-    assert.error_matches(function() return a.device end, "AcceleratorState has no 'device' any more: it was reset")
-    assert.error_matches(function() return a.mixed_precision end, "AcceleratorState has no 'mixed_precision' any more")
+    assert.error_matches(function() return a.device end,
+      "AcceleratorState has no 'device' any more: it was reset")
+    assert.error_matches(function() return a.mixed_precision end,
+      "AcceleratorState has no 'mixed_precision' any more")
     assert.error_matches(function() state.AcceleratorState() end, "made by an Accelerator")
     assert.are.equal("AcceleratorState, reset", tostring(a.state))
     assert.are.equal("cpu", accelerate.PartialState().device)  -- that one was not reset
@@ -185,7 +196,8 @@ describe("a reset", function()
     accelerate.Accelerator()
     assert.are.equal("cpu", here.device)
     here:set_device()
-    assert.are.equal(require("accelerate.core").device_count("cuda") > 0 and "cuda" or "cpu", here.default_device)
+    assert.are.equal(require("accelerate.core").device_count("cuda") > 0 and "cuda" or "cpu",
+      here.default_device)
   end)
 end)
 
@@ -196,32 +208,42 @@ describe("AcceleratorState", function()
     local a = accelerate.Accelerator { mixed_precision = "bf16" }
     local shared = state.AcceleratorState()
     assert.are.equal(shared, a.state)
-    assert.are.same({ "cpu", 1, 0, 0, "NO", false }, { shared.device, shared.num_processes, shared.process_index, shared.local_process_index,
+    assert.are.same({ "cpu", 1, 0, 0, "NO", false },
+      { shared.device, shared.num_processes, shared.process_index, shared.local_process_index,
       shared.distributed_type, shared.debug })
-    assert.is_true(shared.is_main_process and shared.is_local_main_process and shared.is_last_process and not shared.use_distributed)
+    assert.is_true(shared.is_main_process and shared.is_local_main_process and shared.is_last_process
+      and not shared.use_distributed)
     assert.are.equal(5, shared:main_process_first(function() return 5 end))
     assert.are.equal(shared, state.AcceleratorState { mixed_precision = "bf16", cpu = true })
-    assert.error_matches(function() state.AcceleratorState { mixed_precision = "no" } end, "was made with 'bf16'")
-    assert.error_matches(function() state.AcceleratorState { mixed_precision = "bf61" } end, "mixed_precision' must be one of no, fp16, bf16, fp8")
-    assert.error_matches(function() return shared.devise end, "AcceleratorState has no 'devise'; did you mean 'device'")
+    assert.error_matches(function() state.AcceleratorState { mixed_precision = "no" } end,
+      "was made with 'bf16'")
+    assert.error_matches(function() state.AcceleratorState { mixed_precision = "bf61" } end,
+      "mixed_precision' must be one of no, fp16, bf16, fp8")
+    assert.error_matches(function() return shared.devise end,
+      "AcceleratorState has no 'devise'; did you mean 'device'")
     assert.error_matches(function() shared.mixed_precision = "no" end, "cannot be assigned")
   end)
 
   it("has no plugins of other engines", function()
     local shared = accelerate.Accelerator().state
-    for _, name in ipairs { "deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "dynamo_plugin", "parallelism_config", "device_mesh" } do
+    for _, name in ipairs { "deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "dynamo_plugin",
+      "parallelism_config", "device_mesh" } do
       assert.is_nil(shared[name], name)
     end
-    assert.error_matches(function() shared:get_deepspeed_plugin("train") end, "get_deepspeed_plugin: DeepSpeed is not there yet, so there is no plugin 'train'")
-    assert.error_matches(function() shared:select_deepspeed_plugin() end, "select_deepspeed_plugin: name is missing")
+    assert.error_matches(function() shared:get_deepspeed_plugin("train") end,
+      "get_deepspeed_plugin: DeepSpeed is not there yet, so there is no plugin 'train'")
+    assert.error_matches(function() shared:select_deepspeed_plugin() end,
+      "select_deepspeed_plugin: name is missing")
   end)
 
   it("prints the environment and the precision", function()
     local a = accelerate.Accelerator { mixed_precision = "bf16" }
-    assert.are.equal("Distributed environment: NO\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: cpu\n" ..
+    assert.are.equal("Distributed environment: NO\nNum processes: 1\nProcess index: 0\nLocal process " ..
+      "index: 0\nDevice: cpu\n" ..
       "\nMixed precision type: bf16\n", tostring(a.state))
     local out = ranks.ok(2, [[accelerate.Accelerator():print(accelerate.PartialState())]])
-    assert.are.equal("Distributed environment: MULTI_CPU  Backend: shm\nNum processes: 2\nProcess index: 0\nLocal process index: 0\nDevice: cpu\n\n", out)
+    assert.are.equal("Distributed environment: MULTI_CPU  Backend: shm\nNum processes: 2\nProcess index: " ..
+      "0\nLocal process index: 0\nDevice: cpu\n\n", out)
   end)
 end)
 
@@ -235,7 +257,8 @@ describe("GradientState", function()
   end
 
   it("takes a plugin, shows what differs from its defaults, and prints it", function()
-    local gradient = state.GradientState(accelerate.GradientAccumulationPlugin { num_steps = 2, sync_with_dataloader = false })
+    local gradient = state.GradientState(accelerate.GradientAccumulationPlugin { num_steps = 2,
+      sync_with_dataloader = false })
     assert.are.equal(gradient, state.GradientState())
     assert.are.same({ num_steps = 2, sync_with_dataloader = false }, gradient.plugin_kwargs)
     assert.is_false(gradient.adjust_scheduler)
@@ -244,8 +267,10 @@ describe("GradientState", function()
     assert.is_false(gradient.is_xla_gradients_synced)
     gradient.is_xla_gradients_synced = true
     assert.is_true(gradient.is_xla_gradients_synced)
-    assert.error_matches(function() gradient.is_xla_gradients_synced = 1 end, "is_xla_gradients_synced must be true or false, got 1")
-    assert.error_matches(function() state.GradientState { num_steps = 2 } end, "plugin must be a GradientAccumulationPlugin, got a table")
+    assert.error_matches(function() gradient.is_xla_gradients_synced = 1 end,
+      "is_xla_gradients_synced must be true or false, got 1")
+    assert.error_matches(function() state.GradientState { num_steps = 2 } end,
+      "plugin must be a GradientAccumulationPlugin, got a table")
     state.GradientState._reset_state()
     assert.is_true(gradient.sync_with_dataloader)
     assert.is_false(gradient.is_xla_gradients_synced)
@@ -371,7 +396,8 @@ describe("process control", function()
     local alone = accelerate.Accelerator()
     alone:end_training()
     alone:wait_for_everyone()
-    assert.error_matches(function() alone.state:destroy_process_group(5) end, "destroy_process_group: there is one group")
+    assert.error_matches(function() alone.state:destroy_process_group(5) end,
+      "destroy_process_group: there is one group")
     state.reset()
   end)
 end)
@@ -382,8 +408,10 @@ describe("the machine", function()
   it("shares its processors between ranks, unless OMP_NUM_THREADS says", function()
     local cores = core._cores()
     local script = [[accelerate.Accelerator():print(core.get_num_threads())]]
-    assert.are.equal(("%d\n"):format(math.max(1, math.floor(cores / 2))), (ranks.ok(2, script, { env = { OMP_NUM_THREADS = "" } })))
-    assert.are.equal(("%d\n"):format(math.max(1, math.floor(cores / 64))), (ranks.ok(64, script, { env = { OMP_NUM_THREADS = "" } })))
+    assert.are.equal(("%d\n"):format(math.max(1, math.floor(cores / 2))),
+      (ranks.ok(2, script, { env = { OMP_NUM_THREADS = "" } })))
+    assert.are.equal(("%d\n"):format(math.max(1, math.floor(cores / 64))),
+      (ranks.ok(64, script, { env = { OMP_NUM_THREADS = "" } })))
     assert.are.equal("3\n", (ranks.ok(2, script, { env = { OMP_NUM_THREADS = "3" } })))
   end)
 
@@ -397,7 +425,8 @@ describe("the machine", function()
     ]] }
     assert.are.same({ 0, "" }, { status, out }, err)
     for _, release in ipairs { "5.4.0", "4.18.0", "5.3" } do
-      local _, times = err:gsub("the Linux kernel is " .. release:gsub("%.", "%%.") .. ", older than 5.5.0", "")
+      local _, times = err:gsub("the Linux kernel is " .. release:gsub("%.", "%%.") .. ", older than 5.5.0",
+        "")
       assert.are.equal(1, times, err)
     end
     assert.are.equal(3, select(2, err:gsub("\n", "")), err)
@@ -412,15 +441,19 @@ describe("the machine", function()
       assert.is_nil(accelerate.utils.set_numa_affinity(0, { verbose = true }))
       assert.are.same(before, system.cpu_affinity())
     end
-    assert.error_matches(function() accelerate.utils.set_numa_affinity() end, "set_numa_affinity: local_process_index is missing")
-    assert.error_matches(function() accelerate.utils.override_numa_affinity(-1) end, "local_process_index must be at least 0")
+    assert.error_matches(function() accelerate.utils.set_numa_affinity() end,
+      "set_numa_affinity: local_process_index is missing")
+    assert.error_matches(function() accelerate.utils.override_numa_affinity(-1) end,
+      "local_process_index must be at least 0")
     local fake = host.path:match("^(.*)/") .. "/libax_fake_device.so"
     if not fs.exists(fake) then return pending("needs " .. fake) end
     -- a device that the driver does not know: told, not ignored
     local status, out, err = host.run({ "-e", [[require("accelerate").PartialState() print("bound")]] },
       { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_CPU_AFFINITY = "1" } })
-    assert.is_true(status == 0 and out == "bound\n" or err:find("the processors near GPU 0 could not be used", 1, true) ~= nil, err)
-    status = host.run({ "-e", [[require("accelerate").PartialState { cpu = true }]] }, { env = { ACCELERATE_CPU_AFFINITY = "1" } })
+    assert.is_true(status == 0 and out == "bound\n" or err:find("the processors near GPU 0 could not be used",
+      1, true) ~= nil, err)
+    status = host.run({ "-e", [[require("accelerate").PartialState { cpu = true }]] },
+      { env = { ACCELERATE_CPU_AFFINITY = "1" } })
     assert.are.equal(0, status)
   end)
 end)

@@ -1,4 +1,5 @@
--- Trackers: what they write, byte for byte where a tool of others reads it, and that none of them ever stops training.
+-- Trackers: what they write, byte for byte where a tool of others reads it, and that none of them
+-- ever stops training.
 local accelerate = require "accelerate"
 local ffi = require "ffi"
 local host = require "spec.support.host"
@@ -163,8 +164,10 @@ describe("TensorBoard's event files", function()
       writer:close()
       local first = read(find(folder, "^events")[1])
       assert.are.equal(#reference.version / 2, 12 + u32(first, 1) + 4)
-      assert.are.equal(reference.version:sub(1, 24), hex(first:sub(1, 12)))          -- the length and its checksum
-      assert.are.equal(reference.version:sub(43, -9), hex(first:sub(22, 12 + u32(first, 1))))  -- what follows the time
+      -- the length and its checksum
+      assert.are.equal(reference.version:sub(1, 24), hex(first:sub(1, 12)))
+      -- what follows the time
+      assert.are.equal(reference.version:sub(43, -9), hex(first:sub(22, 12 + u32(first, 1))))
     end)
   end)
 
@@ -182,7 +185,8 @@ describe("TensorBoard's event files", function()
       file.now = now
       assert(ok, err)
       local text = hex(read(find(folder, "^one/events")[1]))
-      local wanted = reference.version .. reference.hparams_experiment .. reference.hparams_start .. reference.hparams_end
+      local wanted = reference.version .. reference.hparams_experiment .. reference.hparams_start ..
+        reference.hparams_end
       assert.are.equal(wanted, text:sub(1, #wanted))
     end)
   end)
@@ -198,12 +202,15 @@ describe("TensorBoard's event files", function()
       local list = summaries(find(folder, "^events")[1])
       assert.are.equal(4, #list)
       local image = fields(list[1].value[4][1])
-      assert.are.same({ "one", 7, 4, 5, 3 }, { list[1].tag, list[1].step, image[1][1], image[2][1], image[3][1] })
+      assert.are.same({ "one", 7, 4, 5, 3 },
+        { list[1].tag, list[1].step, image[1][1], image[2][1], image[3][1] })
       assert.are.same({ "many/1", "many/2", "grey" }, { list[2].tag, list[3].tag, list[4].tag })
-      assert.are.same((x * 255):round():to("uint8"):totable(), accelerate.data.decode_image(image[4][1]):totable())
+      assert.are.same((x * 255):round():to("uint8"):totable(),
+        accelerate.data.decode_image(image[4][1]):totable())
       local grey = fields(list[4].value[4][1])[4][1]
       local png = require "accelerate.tracking.png"
-      assert.are.equal(grey, (png.encode(tensor.tensor({ { { 0 }, { 255 } }, { { 0 }, { 0 } } }, { dtype = "uint8" }))))
+      assert.are.equal(grey,
+        (png.encode(tensor.tensor({ { { 0 }, { 255 } }, { { 0 }, { 0 } } }, { dtype = "uint8" }))))
     end)
   end)
 
@@ -215,7 +222,8 @@ describe("TensorBoard's event files", function()
       writer:close()
       local list = summaries(find(folder, "^events")[1])
       local h = fields(list[1].value[5][1])
-      assert.are.same({ -1, 3, 5, 2.5, 10.25 }, { double(h[1][1]), double(h[2][1]), double(h[3][1]), double(h[4][1]), double(h[5][1]) })
+      assert.are.same({ -1, 3, 5, 2.5, 10.25 },
+        { double(h[1][1]), double(h[2][1]), double(h[3][1]), double(h[4][1]), double(h[5][1]) })
       local limits, counts, total = h[6][1], h[7][1], 0
       assert.are.equal(#limits, #counts)
       local before = -math.huge
@@ -236,7 +244,8 @@ describe("TensorBoard's event files", function()
 
   it("come from accelerator:log: numbers, texts, maps, settings", function()
     with("tensorboard", function(accelerator, folder)
-      accelerator:init_trackers("proj", { config = { lr = 1e-5, name = "yes", nested = { deep = { 1, 2 } } } })
+      accelerator:init_trackers("proj",
+        { config = { lr = 1e-5, name = "yes", nested = { deep = { 1, 2 } } } })
       accelerator:log({ loss = 0.5, note = "hi", acc = tensor.tensor(0.25), on = true }, { step = 1 })
       accelerator:log({ loss = 0 / 0, pair = { a = 1, b = 2 } }, 2)
       local writer = accelerator:get_tracker("tensorboard", { unwrap = true })
@@ -245,7 +254,9 @@ describe("TensorBoard's event files", function()
       accelerator:get_tracker("tensorboard"):log_table("rows", { columns = { "a" }, data = { { "x|y" } } })
       accelerator:end_training()
       local seen = {}
-      for _, s in ipairs(summaries(find(folder .. "/proj", "^events")[1])) do seen[s.tag .. "@" .. s.step] = s.value end
+      for _, s in ipairs(summaries(find(folder .. "/proj", "^events")[1])) do
+        seen[s.tag .. "@" .. s.step] = s.value
+      end
       assert.are.equal(0.5, float(seen["loss@1"][2][1]))
       assert.are.equal(0.25, float(seen["acc@1"][2][1]))
       assert.are.equal(1, float(seen["on@1"][2][1]))
@@ -254,7 +265,8 @@ describe("TensorBoard's event files", function()
       local nan = float(seen["loss@2"][2][1])
       assert(nan ~= nan)
       assert.are.equal(2, float(summaries(find(folder .. "/proj/pair_b", "^events")[1])[1].value[2][1]))
-      assert.are.equal('lr: 1.0e-05\nname: "yes"\nnested:\n  deep:\n    - 1\n    - 2\n', read(find(folder, "hparams.yml$")[1]))
+      assert.are.equal('lr: 1.0e-05\nname: "yes"\nnested:\n  deep:\n    - 1\n    - 2\n',
+        read(find(folder, "hparams.yml$")[1]))
     end)
   end)
 end)
@@ -263,19 +275,23 @@ describe("the trackers of lines", function()
   it("jsonl: one object a line, values that JSON lacks as texts", function()
     with("jsonl", function(accelerator, folder)
       accelerator:init_trackers("proj", { config = { lr = 0.5, list = { 1, 2 } } })
-      accelerator:log({ loss = 0.5, note = 'a "b"\n', map = { x = 1 }, t = tensor.tensor({ 3 }) }, { step = 1 })
+      accelerator:log({ loss = 0.5, note = 'a "b"\n', map = { x = 1 }, t = tensor.tensor({ 3 }) },
+        { step = 1 })
       accelerator:log({ a = 0 / 0, b = math.huge, c = -math.huge, step = 9 }, 2)
       accelerator:log({ d = 1 })
       accelerator:get_tracker("jsonl"):log_images({ d = tensor.rand(2, 2) }, { step = 3 })
       accelerator:get_tracker("jsonl"):log_table("t", { columns = { "a", "b" }, data = { { 1, "x" } } })
       accelerator:end_training()
       local lines = {}
-      for line in io.lines(folder .. "/proj/metrics.jsonl") do lines[#lines + 1] = assert(json.decode(line)) end
+      for line in io.lines(folder .. "/proj/metrics.jsonl") do
+        lines[#lines + 1] = assert(json.decode(line))
+      end
       assert.are.same({ lr = 0.5, list = { 1, 2 } }, lines[1].config)
       assert(math.abs(lines[2].time - os.time()) < 100)
       lines[2].time = nil
       assert.are.same({ loss = 0.5, note = 'a "b"\n', map = { x = 1 }, t = 3, step = 1 }, lines[2])
-      assert.are.same({ "NaN", "Infinity", "-Infinity", 9, 2 }, { lines[3].a, lines[3].b, lines[3].c, lines[3].step, lines[3]._step })
+      assert.are.same({ "NaN", "Infinity", "-Infinity", 9, 2 },
+        { lines[3].a, lines[3].b, lines[3].c, lines[3].step, lines[3]._step })
       assert.is_nil(lines[4].step)
       assert.are.equal("\137PNG", read(folder .. "/proj/" .. lines[5].images.d[1]):sub(1, 4))
       assert.are.same({ { 1, "x" } }, lines[6].data)
@@ -294,8 +310,10 @@ describe("the trackers of lines", function()
       again:init_trackers("proj")
       again:log({ ['odd, "name"'] = 3, fresh = -math.huge }, { step = 3 })
       again:end_training()
-      local text = read(folder .. "/proj/metrics.csv"):gsub("%d+%.%d+,", function(n) return #n > 12 and "T," or n end)
-      assert.are.equal('step,time,loss,note,m/a,"odd, ""name""",fresh\n1,T,0.5,"a ""b"",\nc",,,\n2,T,nan,,1,2,\n3,T,,,,3,-inf\n', text)
+      local text = read(folder .. "/proj/metrics.csv"):gsub("%d+%.%d+,",
+        function(n) return #n > 12 and "T," or n end)
+      assert.are.equal('step,time,loss,note,m/a,"odd, ""name""",fresh\n1,T,0.5,"a ' ..
+        '""b"",\nc",,,\n2,T,nan,,1,2,\n3,T,,,,3,-inf\n', text)
       assert.are.equal('{"lr": 0.5}\n', read(folder .. "/proj/config.json"))
       assert.are.equal('a,b\n1,"x,y"\n', read(folder .. "/proj/t_1.csv"))
     end)
@@ -329,7 +347,8 @@ describe("wandb's offline run", function()
   it("is the log that wandb sync reads", function()
     with("wandb", function(accelerator, folder)
       accelerator:init_trackers("proj", {
-        config = { lr = 0.5 }, init_kwargs = { wandb = { dir = folder, id = "abcd1234", name = "one", tags = { "x" } } },
+        config = { lr = 0.5 },
+          init_kwargs = { wandb = { dir = folder, id = "abcd1234", name = "one", tags = { "x" } } },
       })
       local said = told(function()
         accelerator:log({ loss = 1 }, 1)
@@ -374,7 +393,8 @@ describe("wandb's offline run", function()
       assert.are.same({ 1, "1", "0.5", "1" }, { rows[1]._num, rows[1].loss, rows[1].acc, rows[1]._step })
       assert.are.same({ 7, "0.5", "NaN" }, { rows[2]._num, rows[2].loss, rows[2]["m.a"] })
       assert.are.equal(70002, #rows[3].long)
-      assert.are.same({ 8, "1", 9, "1", 20 }, { rows[3]._num, rows[3].after, rows[4]._num, rows[4].next, rows[5]._num })
+      assert.are.same({ 8, "1", 9, "1", 20 }, { rows[3]._num, rows[3].after, rows[4]._num, rows[4].next,
+        rows[5]._num })
       local files = folder .. "/" .. path:match("(wandb/offline[^/]*)/") .. "/files/"
       local img, tab = json.decode(rows[5].img), json.decode(rows[5].tab)
       assert.are.equal("\137PNG", read(files .. img.filenames[1]):sub(1, 4))
@@ -392,7 +412,8 @@ describe("wandb's offline run", function()
       -- time and runtime are added to each row; the rest is as in the reference
       local message = fields(record)[2][1]
       local items = fields(message)[1]
-      local wanted = fields((reference.wandb_history:gsub("..", function(b) return string.char(tonumber(b, 16)) end)))
+      local wanted = fields(
+        (reference.wandb_history:gsub("..", function(b) return string.char(tonumber(b, 16)) end)))
       local theirs = fields(wanted[2][1])
       assert.are.equal(hex(theirs[1][1]), hex(items[1]))
       assert.are.equal(hex(theirs[1][2]), hex(items[2]))
@@ -409,7 +430,9 @@ describe("wandb's offline run", function()
       assert.are.same({}, names(folder))
     end)
     with("wandb", function(accelerator)
-      assert.error_matches(function() accelerator:init_trackers("proj", { init_kwargs = { wandb = { mode = "online" } } }) end,
+      assert.error_matches(function()
+        accelerator:init_trackers("proj", { init_kwargs = { wandb = { mode = "online" } } })
+      end,
         "WandBTracker: option 'mode' must be one of offline, disabled, got 'online'")
     end)
   end)
@@ -420,9 +443,11 @@ describe("Comet's offline experiment", function()
     with("comet_ml", function(accelerator, folder)
       accelerator:init_trackers("proj", {
         config = { lr = 0.5, nested = { a = true, list = { 1, 2 } } },
-        init_kwargs = { comet_ml = { offline_directory = folder, experiment_name = "one", workspace = "ws" } },
+        init_kwargs = { comet_ml = { offline_directory = folder, experiment_name = "one",
+          workspace = "ws" } },
       })
-      accelerator:log({ loss = 0.5, note = "hi", m = { a = 0 / 0 } }, { step = 3, log_kwargs = { comet_ml = { epoch = 2 } } })
+      accelerator:log({ loss = 0.5, note = "hi", m = { a = 0 / 0 } },
+        { step = 3, log_kwargs = { comet_ml = { epoch = 2 } } })
       accelerator:get_tracker("comet_ml"):log_images({ img = tensor.rand(3, 2, 2) }, { step = 4 })
       accelerator:get_tracker("comet_ml"):log_table("tab", { columns = { "a" }, data = { { 1 } } })
       accelerator:end_training()
@@ -461,11 +486,16 @@ describe("Comet's offline experiment", function()
         message.payload.message_id, message.payload.local_timestamp = nil, nil
       end
       assert.are.same({ key = "Name", value = "one" }, messages[2].payload)
-      assert.are.same({ param = { paramName = "lr", paramValue = 0.5, source = "manual" } }, messages[3].payload)
-      assert.are.same({ param = { paramName = "nested|a", paramValue = true, source = "manual" } }, messages[4].payload)
-      assert.are.same({ params = { paramName = "nested|list", paramValue = { 1, 2 }, source = "manual" } }, messages[5].payload)
-      assert.are.same({ metric = { metricName = "loss", metricValue = 0.5, step = 3, epoch = 2 } }, messages[6].payload)
-      assert.are.same({ metric = { metricName = "m_a", metricValue = "NaN", step = 3, epoch = 2 } }, messages[7].payload)
+      assert.are.same({ param = { paramName = "lr", paramValue = 0.5, source = "manual" } },
+        messages[3].payload)
+      assert.are.same({ param = { paramName = "nested|a", paramValue = true, source = "manual" } },
+        messages[4].payload)
+      assert.are.same({ params = { paramName = "nested|list", paramValue = { 1, 2 }, source = "manual" } },
+        messages[5].payload)
+      assert.are.same({ metric = { metricName = "loss", metricValue = 0.5, step = 3, epoch = 2 } },
+        messages[6].payload)
+      assert.are.same({ metric = { metricName = "m_a", metricValue = "NaN", step = 3, epoch = 2 } },
+        messages[7].payload)
       assert.are.same({ key = "note", value = "hi" }, messages[8].payload)
       assert.are.equal("\137PNG", entries[messages[9].payload.file_path]:sub(1, 4))
       assert.are.equal("a\n1\n", entries[messages[10].payload.file_path])
@@ -481,7 +511,8 @@ describe("log_with", function()
     Mine.name, Mine.requires_logging_directory, Mine.tracker = "mine", false, {}
     local mine = Mine()
     assert.are.same({ "jsonl" }, tracking.filter_trackers("jsonl", "x"))
-    assert.are.same({ "jsonl", "csv" }, tracking.filter_trackers({ "jsonl", tracking.LoggerType.CSV, "jsonl" }, "x"))
+    assert.are.same({ "jsonl", "csv" },
+      tracking.filter_trackers({ "jsonl", tracking.LoggerType.CSV, "jsonl" }, "x"))
     assert.are.equal(mine, tracking.filter_trackers(mine)[1])
     assert.are.same({}, tracking.filter_trackers(nil))
     assert.are.same({}, tracking.filter_trackers({}))
@@ -505,13 +536,15 @@ describe("log_with", function()
   it("refuses unknown names, leaves out those that are not there, and wants a directory", function()
     assert.error_matches(function() tracking.filter_trackers("tensorbord", "x") end,
       "there is no tracker 'tensorbord', did you mean 'tensorboard'%?; choose between all, tensorboard, wandb")
-    assert.error_matches(function() tracking.filter_trackers({ "csv", 5 }, "x") end, "entry 2 must be a name or a tracker, got 5")
+    assert.error_matches(function() tracking.filter_trackers({ "csv", 5 }, "x") end,
+      "entry 2 must be a name or a tracker, got 5")
     assert.error_matches(function() accelerate.Accelerator { log_with = "jsonl" } end,
       "the tracker 'jsonl' writes files and needs a place for them: give Accelerator a project_dir")
     local found
     local said = told(function() found = tracking.filter_trackers({ "aim", "csv" }, "x") end)
     assert.are.same({ "csv" }, found)
-    assert.are.equal("accelerate: log_with: the tracker 'aim' is not available here and is left out; there are tensorboard, wandb, " ..
+    assert.are.equal("accelerate: log_with: the tracker 'aim' is not available here and is left out; " ..
+      "there are tensorboard, wandb, " ..
       "comet_ml, jsonl, csv\n", said)
     said = told(function() tracking.filter_trackers("mlflow") end)
     assert.truthy(said:find("no tracker is left", 1, true))
@@ -523,16 +556,20 @@ describe("log_with", function()
   it("finds registered classes by name, and says when one is replaced", function()
     local Mine = tracking.class("Registered")
     function Mine:init(run, given) self.tracker = { run = run, given = given } end
-    assert.error_matches(function() tracking.register_tracker_class(Mine) end, "Registered.name must be a text that is not empty, got nil")
+    assert.error_matches(function() tracking.register_tracker_class(Mine) end,
+      "Registered.name must be a text that is not empty, got nil")
     Mine.name = "registered"
-    assert.error_matches(function() tracking.register_tracker_class(Mine) end, "requires_logging_directory must be true or false")
+    assert.error_matches(function() tracking.register_tracker_class(Mine) end,
+      "requires_logging_directory must be true or false")
     Mine.requires_logging_directory = false
-    assert.error_matches(function() tracking.register_tracker_class({}) end, "expected a class derived from GeneralTracker")
+    assert.error_matches(function() tracking.register_tracker_class({}) end,
+      "expected a class derived from GeneralTracker")
     assert.are.equal("", told(function() tracking.register_tracker_class(Mine) end))
     assert.are.equal("", told(function() tracking.register_tracker_class(Mine) end))
     with("registered", function(accelerator)
       accelerator:init_trackers("proj", { init_kwargs = { registered = { depth = 3 } } })
-      assert.are.same({ run = "proj", given = { depth = 3 } }, accelerator:get_tracker("registered", { unwrap = true }))
+      assert.are.same({ run = "proj", given = { depth = 3 } },
+        accelerator:get_tracker("registered", { unwrap = true }))
     end)
     local Other = tracking.class("Other", Mine)
     Other.requires_logging_directory = true
@@ -553,7 +590,9 @@ describe("a tracker of one's own", function()
     function Class:init()
       self.tracker = { calls = {} }
       for _, method in ipairs { "start", "store_init_configuration", "log", "log_images", "finish" } do
-        self[method] = function(this, values, opts) table.insert(this.tracker.calls, { method, values, opts }) end
+        self[method] = function(this, values, opts)
+          table.insert(this.tracker.calls, { method, values, opts })
+        end
       end
     end
     return Class
@@ -570,11 +609,13 @@ describe("a tracker of one's own", function()
     with(Empty(), function(accelerator)
       accelerator:init_trackers("p")
       assert.are.equal(5, accelerator:get_tracker("empty", { unwrap = true }))
-      for _, method in ipairs { "start", "store_init_configuration", "log", "log_images", "log_table", "finish" } do
+      for _, method in ipairs { "start", "store_init_configuration", "log", "log_images", "log_table",
+        "finish" } do
         accelerator:get_tracker("empty")[method](accelerator:get_tracker("empty"), {}, {})
       end
     end)
-    assert.error_matches(function() tracking.class("X", {}) end, "the base of 'X' must be a class of trackers")
+    assert.error_matches(function() tracking.class("X", {}) end,
+      "the base of 'X' must be a class of trackers")
     assert.error_matches(function() tracking.class() end, "expected a name, got nil")
     assert.is_true(tracking.GeneralTracker.main_process_only)
   end)
@@ -591,7 +632,8 @@ describe("a tracker of one's own", function()
       accelerator:end_training()
       accelerator:log({ loss = 5 }, 5)
       assert.are.same({
-        { "start" }, { "store_init_configuration", { lr = 1 } }, { "log", { loss = 2 }, { step = 3, extra = "x" } },
+        { "start" }, { "store_init_configuration", { lr = 1 } },
+          { "log", { loss = 2 }, { step = 3, extra = "x" } },
         { "log", { loss = 2 }, { step = 4 } }, { "log", { loss = 2 }, {} }, { "finish" },
       }, own.tracker.calls)
     end)
@@ -616,7 +658,8 @@ describe("a tracker of one's own", function()
       end)
       assert.are.equal(1, calls)
       assert.are.equal(1, select(2, said:gsub("\n", "")))
-      assert.truthy(said:find("accelerate: tracker 'own' failed in log and is left out from here on; training goes on: .*boom"))
+      assert.truthy(said:find("accelerate: tracker 'own' failed in log and is left out from here on; " ..
+        "training goes on: .*boom"))
       assert.are.equal(5, #good.tracker.calls)
     end)
   end)
@@ -627,7 +670,8 @@ describe("a tracker that the world fails", function()
     it(name .. ": a directory that is gone, and one that cannot be made, are told once and end it", function()
       local place = { wandb = "dir", comet_ml = "offline_directory" }
       with(name, function(accelerator, folder)
-        accelerator:init_trackers("proj", { init_kwargs = { [name] = place[name] and { [place[name]] = folder } } })
+        accelerator:init_trackers("proj",
+          { init_kwargs = { [name] = place[name] and { [place[name]] = folder } } })
         local tracker = accelerator:get_tracker(name)
         accelerator:log({ loss = 1 }, 1)
         os.execute("rm -rf '" .. folder .. "'/*")
@@ -637,7 +681,8 @@ describe("a tracker that the world fails", function()
           accelerator:end_training()
         end)
         assert.are.equal(1, select(2, said:gsub("\n", "")), said)
-        assert.truthy(said:find("tracker '" .. name .. "' failed and is left out from here on; training goes on: ", 1, true), said)
+        assert.truthy(said:find("tracker '" .. name ..
+          "' failed and is left out from here on; training goes on: ", 1, true), said)
       end)
       with(name, function(accelerator, folder)
         local f = assert(io.open(folder .. "/proj", "w"))  -- a file where the folder is to be
@@ -649,7 +694,8 @@ describe("a tracker that the world fails", function()
           accelerator:end_training()
         end)
         assert.are.equal(1, select(2, said:gsub("\n", "")), said)
-        assert.truthy(said:find("cannot make the directory", 1, true) or said:find("is not a directory", 1, true), said)
+        assert.truthy(said:find("cannot make the directory", 1, true)
+          or said:find("is not a directory", 1, true), said)
       end)
     end)
   end
@@ -674,16 +720,23 @@ describe("accelerator:log and its kin", function()
   it("name what is wrong with a call", function()
     with("jsonl", function(accelerator)
       assert.error_matches(function() accelerator:init_trackers() end, "project_name is missing")
-      assert.error_matches(function() accelerator:init_trackers("p", { configs = {} }) end, "did you mean 'config'")
+      assert.error_matches(function() accelerator:init_trackers("p", { configs = {} }) end,
+        "did you mean 'config'")
       assert.error_matches(function() accelerator:init_trackers("p", { init_kwargs = { json = {} } }) end,
         "'json' is none of this Accelerator's trackers %(log_with%); did you mean 'jsonl'%?")
-      assert.error_matches(function() accelerator:init_trackers("p", { init_kwargs = { jsonl = { filename = "x" } } }) end,
+      assert.error_matches(function()
+        accelerator:init_trackers("p", { init_kwargs = { jsonl = { filename = "x" } } })
+      end,
         "unknown option 'filename'; did you mean 'file_name'")
       accelerator:init_trackers("p")
-      assert.error_matches(function() accelerator:log(5) end, "values must be a table of values by name, got 5")
+      assert.error_matches(function() accelerator:log(5) end,
+        "values must be a table of values by name, got 5")
       assert.error_matches(function() accelerator:log({ loss = 1 }, { stp = 1 }) end, "did you mean 'step'")
-      assert.error_matches(function() accelerator:log({ loss = 1 }, 1.5) end, "option 'step' must be an integer, got 1.5")
-      assert.error_matches(function() accelerator:log({ loss = 1 }, { log_kwargs = { jsonl = { sted = 1 } } }) end, "did you mean 'step'")
+      assert.error_matches(function() accelerator:log({ loss = 1 }, 1.5) end,
+        "option 'step' must be an integer, got 1.5")
+      assert.error_matches(function()
+        accelerator:log({ loss = 1 }, { log_kwargs = { jsonl = { sted = 1 } } })
+      end, "did you mean 'step'")
       assert.error_matches(function() accelerator:get_tracker() end, "name is missing")
       assert.error_matches(function() accelerator:get_tracker("jsonll") end, "did you mean 'jsonl'")
     end)

@@ -1,4 +1,5 @@
--- Accumulation, synchronisation and clipping beyond the plain case (accelerator_spec and parallel_spec have that).
+-- Accumulation, synchronisation and clipping beyond the plain case (accelerator_spec and
+-- parallel_spec have that).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
@@ -48,7 +49,8 @@ describe("accumulate over several models", function()
     end
   end)
 
-  it("no_sync nests, takes several models or all, and trigger_sync_in_backward reduces what came before", function()
+  it("no_sync nests, takes several models or all, and trigger_sync_in_backward reduces what came before",
+    function()
     ranks.ok(3, [[
       local nn = require "accelerate.nn"
       local accelerator = accelerate.Accelerator()
@@ -160,10 +162,12 @@ describe("clipping", function()
   end)
   after_each(function() state.reset() end)
 
-  -- A gradient without elements, one without dims, and a parameter without a gradient are among them.
+  -- A gradient without elements, one without dims, and a parameter without a gradient are among
+  -- them.
   local function parameters()
     local list = {}
-    for i, grad in ipairs { core.tensor { { 1.5, -2 }, { 0.25, 0 }, { 3, -0.5 } }, core.zeros(0, 4), core.tensor(-1.25),
+    for i, grad in ipairs { core.tensor { { 1.5, -2 }, { 0.25, 0 }, { 3, -0.5 } }, core.zeros(0, 4),
+      core.tensor(-1.25),
       core.tensor { 0.1, 0.2, 0.3, 0.4 } } do
       list[i] = core.zeros(grad.shape, { requires_grad = true })
       list[i].grad = grad
@@ -173,9 +177,12 @@ describe("clipping", function()
   end
 
   it("by norm takes every kind of norm, and gives what PyTorch gives", function()
-    -- norm_type, max_norm -> the norm, and two elements afterwards; PyTorch refuses the infinity norm of a gradient without elements
-    for _, case in ipairs { { 1, 1, 9.5, 0.3157894, 0.04210526 }, { 1, 100, 9.5, 3, 0.4 }, { 2, 1, 4.174326, 0.7186787, 0.09582382 },
-      { 2, 100, 4.174326, 3, 0.4 }, { 3, 1, 3.436085, 0.8730864, 0.1164115 }, { 0.5, 1, 74.64561, 0.0401899, 0.005358654 },
+    -- norm_type, max_norm -> the norm, and two elements afterwards; PyTorch refuses the infinity
+    -- norm of a gradient without elements
+    for _, case in ipairs { { 1, 1, 9.5, 0.3157894, 0.04210526 }, { 1, 100, 9.5, 3, 0.4 },
+      { 2, 1, 4.174326, 0.7186787, 0.09582382 },
+      { 2, 100, 4.174326, 3, 0.4 }, { 3, 1, 3.436085, 0.8730864, 0.1164115 },
+      { 0.5, 1, 74.64561, 0.0401899, 0.005358654 },
       { math.huge, 1, 3, 0.9999996, 0.1333333 }, { math.huge, 100, 3, 3, 0.4 } } do
       local kind, limit, norm, first, second = unpack(case)
       for _, form in ipairs { kind, { norm_type = kind } } do
@@ -207,21 +214,27 @@ describe("clipping", function()
   it("says what is wrong", function()
     local list = parameters()
     for _, call in ipairs { "clip_grad_norm_", "clip_grad_value_" } do
-      assert.error_matches(function() accelerator[call](accelerator, nil, 1) end, call .. ": expected a list of tensors")
-      assert.error_matches(function() accelerator[call](accelerator, nn.Linear(1, 1), 1) end, call .. ": expected a list of tensors")
-      assert.error_matches(function() accelerator[call](accelerator, { 3 }, 1) end, "entry 1 must be a tensor, got 3")
+      assert.error_matches(function() accelerator[call](accelerator, nil, 1) end, call ..
+        ": expected a list of tensors")
+      assert.error_matches(function() accelerator[call](accelerator, nn.Linear(1, 1), 1) end, call ..
+        ": expected a list of tensors")
+      assert.error_matches(function() accelerator[call](accelerator, { 3 }, 1) end,
+        "entry 1 must be a tensor, got 3")
       assert.error_matches(function() accelerator[call](accelerator, list) end, "is missing")
       assert.error_matches(function() accelerator[call](accelerator, list, -1) end, "at least 0")
       assert.error_matches(function() accelerator[call](accelerator, list, "1") end, "must be a number")
     end
-    assert.error_matches(function() accelerator:clip_grad_norm_(list, 1, { norm = 2 }) end, "did you mean 'norm_type'")
-    assert.error_matches(function() accelerator:clip_grad_norm_(list, 1, 0) end, "norm_type must be a number other than 0")
+    assert.error_matches(function() accelerator:clip_grad_norm_(list, 1, { norm = 2 }) end,
+      "did you mean 'norm_type'")
+    assert.error_matches(function() accelerator:clip_grad_norm_(list, 1, 0) end,
+      "norm_type must be a number other than 0")
   end)
 
   it("has no loss scale to take out without fp16, but knows its optimizers", function()
     accelerator:unscale_gradients()
     assert.error_matches(function() accelerator:unscale_gradients(nn.Linear(1, 1)) end, "unscale_gradients")
-    assert.error_matches(function() accelerator:unscale_gradients { 3 } end, "entry 1 of the list must be an optimizer, got 3")
+    assert.error_matches(function() accelerator:unscale_gradients { 3 } end,
+      "entry 1 of the list must be an optimizer, got 3")
   end)
 end)
 
@@ -241,7 +254,8 @@ describe("autocast", function()
         return kind() .. " " .. accelerator:autocast(kind) .. " " .. kind()
       end)
       local again = kind()
-      assert.is_false(pcall(accelerator.autocast, accelerator, { enabled = false }, function() error "inside" end))
+      assert.is_false(pcall(accelerator.autocast, accelerator, { enabled = false },
+        function() error "inside" end))
       return outer, inner, again, kind()
     end) }
     assert.are.same({ "bfloat16", "float32 bfloat16 float32", "bfloat16", "bfloat16" }, seen)
@@ -250,7 +264,8 @@ describe("autocast", function()
     state.reset()
     accelerator = accelerate.Accelerator { mixed_precision = "bf16", kwargs_handlers = { off } }
     assert.are.equal("float32", accelerator:autocast(kind))
-    assert.are.equal("bfloat16", accelerator:autocast({ autocast_handler = accelerate.AutocastKwargs() }, kind))
+    assert.are.equal("bfloat16", accelerator:autocast({ autocast_handler = accelerate.AutocastKwargs() },
+      kind))
     -- without mixed precision it only calls
     state.reset()
     assert.are.equal("float32", accelerate.Accelerator():autocast(accelerate.AutocastKwargs(), kind))

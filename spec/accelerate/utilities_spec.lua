@@ -36,21 +36,26 @@ describe("nested values", function()
     o.a = x
     assert.are.same({ "b", "a" }, ordered.keys(utils.send_to_device(o, "cpu")))
     fails("send_to_device: device is missing", utils.send_to_device, x)
-    fails("unknown option 'nonblocking'; did you mean 'non_blocking'", utils.send_to_device, x, "cpu", { nonblocking = true })
-    fails("option 'skip_keys' must be a string or a list, got 3", utils.send_to_device, x, "cpu", { skip_keys = 3 })
+    fails("unknown option 'nonblocking'; did you mean 'non_blocking'", utils.send_to_device, x, "cpu",
+      { nonblocking = true })
+    fails("option 'skip_keys' must be a string or a list, got 3", utils.send_to_device, x, "cpu",
+      { skip_keys = 3 })
   end)
 
   it("walks keep the kind of their containers", function()
-    local doubled = utils.recursively_apply(function(t) return t * 2 end, { core.ones(1), k = { z = core.ones(1), s = "kept" } })
+    local doubled = utils.recursively_apply(function(t) return t * 2 end,
+      { core.ones(1), k = { z = core.ones(1), s = "kept" } })
     assert.are.equal(2, doubled[1]:item())
     assert.are.equal(2, doubled.k.z:item())
     assert.are.equal("kept", doubled.k.s)
     local paths = {}
-    utils.recursively_apply(function(_, path) paths[#paths + 1] = path end, { "a", { b = "c", ["d e"] = "f" } }, function(v) return type(v) == "string" end)
+    utils.recursively_apply(function(_, path) paths[#paths + 1] = path end,
+      { "a", { b = "c", ["d e"] = "f" } }, function(v) return type(v) == "string" end)
     assert.are.same({ "[1]", "[2].b", '[2]["d e"]' }, paths)
     fails("recursively_apply: fn must be a function, got 3", utils.recursively_apply, 3)
     fails("recursively_apply: fn is missing", utils.recursively_apply)
-    fails("here: expected a tensor, or a table of them, got a Linear at a", utils.recursively_apply, print, { a = nn.Linear(1, 1) }, nil, "here")
+    fails("here: expected a tensor, or a table of them, got a Linear at a", utils.recursively_apply, print,
+      { a = nn.Linear(1, 1) }, nil, "here")
     local o = ordered.new()
     o.z = 1
     local like = utils.honor_type(o, { x = 5, b = 6 })
@@ -67,7 +72,8 @@ describe("nested values", function()
     assert.is_nil(utils.find_device { 1, "x" })
     assert.are.equal(4, utils.find_batch_size(data)) -- keys in order: a comes first
     fails("find_batch_size: an empty table at x has no batch size", utils.find_batch_size, { x = {} })
-    fails("find_batch_size: expected a tensor, got a string at %[1%]", utils.find_batch_size, { "text", core.ones(1) })
+    fails("find_batch_size: expected a tensor, got a string at %[1%]", utils.find_batch_size,
+      { "text", core.ones(1) })
     fails("find_batch_size: a tensor without dims", utils.find_batch_size, core.tensor(1))
     fails("find_batch_size: expected a tensor, got nil", utils.find_batch_size)
     local cyclic = {}
@@ -82,18 +88,22 @@ describe("nested values", function()
     local made = utils.initialize_tensors(form)
     assert.are.same({ 3, 2 }, made.b[1].shape)
     assert.are.equal("int64", made.a[1].dtype)
-    assert.are.same({ a = { { 0, 0, 0, 0 }, "text" }, b = { { { 1, 1 }, { 1, 1 }, { 1, 1 } } } }, utils.listify(data))
+    assert.are.same({ a = { { 0, 0, 0, 0 }, "text" }, b = { { { 1, 1 }, { 1, 1 }, { 1, 1 } } } },
+      utils.listify(data))
     assert.are.equal(5, utils.listify(core.tensor(5)))
   end)
 
   it("concatenate joins values of one form", function()
-    assert.are.same({ 1, 1, 2 }, utils.concatenate({ { x = core.ones(2) }, { x = core.full({ 1 }, 2) } }).x:totable())
-    assert.are.same({ { 1, 1, 0 } }, utils.concatenate({ { core.ones(1, 2) }, { core.zeros(1, 1) } }, 2)[1]:totable())
+    assert.are.same({ 1, 1, 2 },
+      utils.concatenate({ { x = core.ones(2) }, { x = core.full({ 1 }, 2) } }).x:totable())
+    assert.are.same({ { 1, 1, 0 } }, utils.concatenate({ { core.ones(1, 2) }, { core.zeros(1, 1) } },
+      2)[1]:totable())
     assert.are.equal("one", utils.concatenate { "one" })
     assert.are.equal("one", utils.concatenate({ { a = { "one" } } }).a[1])
     fails("concatenate: expected tensors, got a string at a", utils.concatenate, { { a = "x" }, { a = "y" } })
     fails("concatenate: value 2 lacks x", utils.concatenate, { { x = core.ones(1) }, {} })
-    fails("concatenate: the values differ in form at x: .* in value 1, 3 in value 2", utils.concatenate, { { x = core.ones(1) }, { x = 3 } })
+    fails("concatenate: the values differ in form at x: .* in value 1, 3 in value 2", utils.concatenate,
+      { { x = core.ones(1) }, { x = 3 } })
     fails("concatenate: expected at least one value", utils.concatenate, {})
     fails("concatenate: list is missing", utils.concatenate)
     fails("concatenate: dim must be an integer, got 'x'", utils.concatenate, { core.ones(1) }, "x")
@@ -109,15 +119,18 @@ describe("nested values", function()
     assert.are.same({ 0, 1, 2, 3, 4, 0, 0, 0 }, utils.pad_input_tensors({ x }, 5, 4)[1]:totable())
     assert.are.same({ { 1, 0 } }, utils.pad_input_tensors(core.ones(1, 1), 1, 2, 2):totable())
     assert.are.equal(x, utils.pad_input_tensors(x, 5, 5))
-    fails("pad_input_tensors: a tensor of shape %[5%] does not have batch_size 4 in dim 1", utils.pad_input_tensors, x, 4, 3)
+    fails("pad_input_tensors: a tensor of shape %[5%] does not have batch_size 4 in dim 1",
+      utils.pad_input_tensors, x, 4, 3)
     fails("pad_input_tensors: num_processes is missing", utils.pad_input_tensors, x, 5)
   end)
 
   it("convert_to_fp32 converts the two half types only", function()
-    local data = { h = core.ones(1, { dtype = "float16" }), b = { core.ones(1, { dtype = "bfloat16" }) }, d = core.ones(1, { dtype = "float64" }),
+    local data = { h = core.ones(1, { dtype = "float16" }), b = { core.ones(1, { dtype = "bfloat16" }) },
+      d = core.ones(1, { dtype = "float64" }),
       i = core.arange(2), s = "text" }
     local got = utils.convert_to_fp32(data)
-    assert.are.same({ "float32", "float32", "float64", "int64", "text" }, { got.h.dtype, got.b[1].dtype, got.d.dtype, got.i.dtype, got.s })
+    assert.are.same({ "float32", "float32", "float64", "int64", "text" },
+      { got.h.dtype, got.b[1].dtype, got.d.dtype, got.i.dtype, got.s })
     local a, b = utils.convert_outputs_to_fp32(function(x) return x, { x } end)(data.h)
     assert.are.same({ "float32", "float32" }, { a.dtype, b[1].dtype })
   end)
@@ -126,8 +139,11 @@ end)
 describe("scopes of the environment", function()
   it("patch_environment sets upper-case names and restores them, also after an error", function()
     env.set("AX_SPEC_OLD", "old")
-    local function look(extra) return os.getenv("AX_SPEC_OLD"), os.getenv("AX_SPEC_NEW"), os.getenv("AX_SPEC_FLAG"), extra end
-    assert.are.same({ "1.5", "12", "true", "more" }, { utils.patch_environment({ ax_spec_old = 1.5, AX_SPEC_NEW = 12, ax_spec_flag = true }, look, "more") })
+    local function look(extra)
+      return os.getenv("AX_SPEC_OLD"), os.getenv("AX_SPEC_NEW"), os.getenv("AX_SPEC_FLAG"), extra
+    end
+    assert.are.same({ "1.5", "12", "true", "more" },
+      { utils.patch_environment({ ax_spec_old = 1.5, AX_SPEC_NEW = 12, ax_spec_flag = true }, look, "more") })
     assert.are.same({ "old" }, { look() })
     fails("boom", utils.patch_environment, { ax_spec_new = 1 }, function()
       env.set("AX_SPEC_NEW", nil)
@@ -135,10 +151,12 @@ describe("scopes of the environment", function()
     end)
     assert.are.same({ "old" }, { look() })
     utils.patch_environment({ ax_spec_old = "a" }, function()
-      utils.patch_environment({ ax_spec_old = "b" }, function() assert.are.equal("b", os.getenv("AX_SPEC_OLD")) end)
+      utils.patch_environment({ ax_spec_old = "b" },
+        function() assert.are.equal("b", os.getenv("AX_SPEC_OLD")) end)
       assert.are.equal("a", os.getenv("AX_SPEC_OLD"))
     end)
-    fails("patch_environment: 'a=b' cannot be a variable's name", utils.patch_environment, { ["a=b"] = 1 }, print)
+    fails("patch_environment: 'a=b' cannot be a variable's name", utils.patch_environment, { ["a=b"] = 1 },
+      print)
     fails("patch_environment: the value of a must be", utils.patch_environment, { a = {} }, print)
     fails("patch_environment: variables must be a table, got 3", utils.patch_environment, 3, print)
     fails("patch_environment: fn is missing", utils.patch_environment, {})
@@ -172,35 +190,49 @@ describe("scopes of the environment", function()
       if x == "fail" then error("boom") end
       return x, os.getenv("ACCELERATE_SPEC_A")
     end)
-    local function now() return { a = os.getenv("ACCELERATE_SPEC_A"), b = os.getenv("ACCELERATE_SPEC_B"), c = os.getenv("ACCELERATE_SPEC_C") } end
+    local function now()
+      return { a = os.getenv("ACCELERATE_SPEC_A"), b = os.getenv("ACCELERATE_SPEC_B"),
+        c = os.getenv("ACCELERATE_SPEC_C") }
+    end
     assert.are.same({ 3, "changed" }, { fn(3) })
     assert.are.same({ a = "a", b = "b" }, now())
     fails("boom", fn, "fail")
     assert.are.same({ a = "a", b = "b" }, now())
     assert.are.equal("kept", os.getenv("AX_SPEC_OTHER"))
-    for _, name in ipairs { "ACCELERATE_SPEC_A", "ACCELERATE_SPEC_B", "AX_SPEC_OTHER" } do env.set(name, nil) end
+    for _, name in ipairs { "ACCELERATE_SPEC_A", "ACCELERATE_SPEC_B", "AX_SPEC_OTHER" } do
+      env.set(name, nil)
+    end
     fails("fn must be a function, got 'x'", utils.purge_accelerate_environment, "x")
   end)
 
   it("variables are read with their words for yes and no, and numbers", function()
-    for _, word in ipairs { "y", "YES", "t", "True", "on", "1" } do assert.is_true(utils.str_to_bool(word)) end
-    for _, word in ipairs { "n", "No", "f", "FALSE", "off", "0" } do assert.is_false(utils.str_to_bool(word)) end
+    for _, word in ipairs { "y", "YES", "t", "True", "on", "1" } do
+      assert.is_true(utils.str_to_bool(word))
+    end
+    for _, word in ipairs { "n", "No", "f", "FALSE", "off", "0" } do
+      assert.is_false(utils.str_to_bool(word))
+    end
     fails("expected one of y yes t true on 1, n no f false off 0, got 'maybe'", utils.str_to_bool, "maybe")
-    utils.patch_environment({ AX_N = 7, AX_NEGATIVE = -1, AX_FLAG = "on", AX_WORD = "bf16", AX_BAD = "x" }, function()
+    utils.patch_environment({ AX_N = 7, AX_NEGATIVE = -1, AX_FLAG = "on", AX_WORD = "bf16", AX_BAD = "x" },
+      function()
       assert.are.equal(7, utils.get_int_from_env({ "AX_NONE", "AX_NEGATIVE", "AX_N" }, 3))
       assert.are.equal(3, utils.get_int_from_env({ "AX_NONE" }, 3))
-      fails("get_int_from_env: AX_BAD must hold a whole number, got 'x'", utils.get_int_from_env, { "AX_BAD" }, 3)
+      fails("get_int_from_env: AX_BAD must hold a whole number, got 'x'", utils.get_int_from_env,
+        { "AX_BAD" }, 3)
       assert.is_true(utils.parse_flag_from_env("AX_FLAG"))
       assert.is_false(utils.parse_flag_from_env("AX_NONE"))
       assert.is_true(utils.parse_flag_from_env("AX_NONE", true))
       fails("AX_BAD: expected one of", utils.parse_flag_from_env, "AX_BAD")
       assert.are.same({ "bf16", "no", "fp16" },
-        { utils.parse_choice_from_env("AX_WORD"), utils.parse_choice_from_env("AX_NONE"), utils.parse_choice_from_env("AX_NONE", "fp16") })
+        { utils.parse_choice_from_env("AX_WORD"), utils.parse_choice_from_env("AX_NONE"),
+        utils.parse_choice_from_env("AX_NONE", "fp16") })
     end)
     local _, _, err = host.run { "-e", [[
       local lines = require("accelerate.utils").convert_dict_to_env_variables { B = "2", A = "x/y", C = "", D = "a b", E = "a;b" }
       assert(#lines == 2 and lines[1] == "A=x/y\n" and lines[2] == "B=2\n")]] }
-    for _, name in ipairs { "C=", "D=a b", "E=a;b" } do assert.is_truthy(err:find(name .. " is left out", 1, true), err) end
+    for _, name in ipairs { "C=", "D=a b", "E=a;b" } do
+      assert.is_truthy(err:find(name .. " is left out", 1, true), err)
+    end
     fails("names must be a list, got 'x'", utils.get_int_from_env, "x")
     fails("the value of A must be a string, got 3", utils.convert_dict_to_env_variables, { A = 3 })
     fails("parse_choice_from_env: name is missing", utils.parse_choice_from_env)
@@ -219,18 +251,25 @@ describe("what there is", function()
     assert.is_true(count >= 55, count)
     assert.are.equal((core.device_count("cuda")) > 0, utils.is_cuda_available())
     assert.are.equal(utils.is_cuda_available(), utils.is_fp16_available())
-    assert.is_true(utils.is_bf16_available() and utils.is_torch_distributed_available() and utils.is_tqdm_available())
-    assert.are.equal(package.searchpath("accelerate.tracking.tensorboard", package.path) ~= nil, utils.is_tensorboard_available())
-    assert.are.equal(package.searchpath("accelerate.optim.lomo", package.path) ~= nil, utils.is_lomo_available())
-    assert.is_false(utils.is_deepspeed_available() or utils.is_fp8_available() or utils.is_torch_xla_available() or utils.is_habana_gaudi1())
-    fails("has no 'is_tensorbord_available'; did you mean 'is_tensorboard_available'", function() return utils.is_tensorbord_available end)
+    assert.is_true(utils.is_bf16_available() and utils.is_torch_distributed_available()
+      and utils.is_tqdm_available())
+    assert.are.equal(package.searchpath("accelerate.tracking.tensorboard", package.path) ~= nil,
+      utils.is_tensorboard_available())
+    assert.are.equal(package.searchpath("accelerate.optim.lomo", package.path) ~= nil,
+      utils.is_lomo_available())
+    assert.is_false(utils.is_deepspeed_available() or utils.is_fp8_available()
+      or utils.is_torch_xla_available() or utils.is_habana_gaudi1())
+    fails("has no 'is_tensorbord_available'; did you mean 'is_tensorboard_available'",
+      function() return utils.is_tensorbord_available end)
     for name in pairs(require "accelerate.utils.available") do assert.is_function(utils[name], name) end
   end)
 
   it("versions are compared by their numbers", function()
     local compare = utils.compare_versions
-    for _, case in ipairs { { "1.10", ">", "1.9.5" }, { "2.1", "==", "2.1.0" }, { "2.1.0-beta3", "<", "2.1" }, { "2.1rc1", ">", "2.1b9" },
-      { "2.1rc2", ">", "2.1.rc1" }, { "1.0.post1", ">", "1.0" }, { "1.0.dev0", "<=", "1.0a1" }, { "v3.0", "!=", "3.1" }, { "1.0", ">=", "1" } } do
+    for _, case in ipairs { { "1.10", ">", "1.9.5" }, { "2.1", "==", "2.1.0" }, { "2.1.0-beta3", "<", "2.1" },
+      { "2.1rc1", ">", "2.1b9" },
+      { "2.1rc2", ">", "2.1.rc1" }, { "1.0.post1", ">", "1.0" }, { "1.0.dev0", "<=", "1.0a1" },
+      { "v3.0", "!=", "3.1" }, { "1.0", ">=", "1" } } do
       assert.is_true(compare(unpack(case)), table.concat(case, " "))
     end
     assert.is_true(compare("accelerate", "==", accelerate.__version__) and compare("luajit", ">=", "2.0"))
@@ -278,7 +317,8 @@ esac]])
     pcall(ffi.cdef, "struct spec_address { uint16_t family, port; uint32_t address; char zero[8]; };")
     pcall(ffi.cdef, "int socket(int domain, int type, int protocol); int close(int fd);")
     pcall(ffi.cdef, "int bind(int fd, const struct spec_address *address, uint32_t length);")
-    pcall(ffi.cdef, "int listen(int fd, int backlog); uint16_t htons(uint16_t n); uint32_t htonl(uint32_t n);")
+    pcall(ffi.cdef,
+      "int listen(int fd, int backlog); uint16_t htons(uint16_t n); uint32_t htonl(uint32_t n);")
     local fd = ffi.C.socket(2, 1, 0)
     local address = ffi.new("struct spec_address")
     address.family, address.port, address.address = 2, ffi.C.htons(port), ffi.C.htonl(0x7F000001)
@@ -305,13 +345,16 @@ esac]])
       assert.matches("There is a configuration at [^\n]*default_config.yaml already[^\n]*\nfalse\n", out)
       local text = fs.read(path)
       local gpus = select(2, utils.get_gpu_info())
-      for _, line in ipairs { "compute_environment: LOCAL_MACHINE", "mixed_precision: 'bf16'", "num_processes: " .. math.max(gpus, 1),
-        "use_cpu: " .. tostring(gpus == 0), gpus > 1 and "distributed_type: MULTI_GPU" or "distributed_type: 'NO'", "debug: false" } do
+      for _, line in ipairs { "compute_environment: LOCAL_MACHINE", "mixed_precision: 'bf16'",
+        "num_processes: " .. math.max(gpus, 1),
+        "use_cpu: " .. tostring(gpus == 0), gpus > 1 and "distributed_type: MULTI_GPU"
+        or "distributed_type: 'NO'", "debug: false" } do
         assert.is_truthy(("\n" .. text):find("\n" .. line .. "\n", 1, true), line)
       end
       assert.matches("mixed_precision: 'no'", fs.read(folder .. "/deep/er/my.yaml"))
     end)
-    fails("mixed_precision must be one of no, fp16, bf16, fp8, got 'fp17'; did you mean 'fp16'", utils.write_basic_config, "fp17")
+    fails("mixed_precision must be one of no, fp16, bf16, fp8, got 'fp17'; did you mean 'fp16'",
+      utils.write_basic_config, "fp17")
     fails("mixed_precision must be a string, got 3", utils.write_basic_config, 3)
     fails("save_location is empty", utils.write_basic_config, "no", "")
   end)
@@ -319,29 +362,36 @@ end)
 
 describe("small helpers", function()
   it("names, bytes, fields of fields, merged tables", function()
-    assert.are.same({ "Sequential", "Linear", "3" }, { utils.get_pretty_name(nn.Sequential()), utils.get_pretty_name(nn.Linear), utils.get_pretty_name(3) })
+    assert.are.same({ "Sequential", "Linear", "3" },
+      { utils.get_pretty_name(nn.Sequential()), utils.get_pretty_name(nn.Linear), utils.get_pretty_name(3) })
     assert.matches("^function at .*utilities_spec.lua:%d+$", utils.get_pretty_name(function() end))
     local texts = {}
-    for i, size in ipairs { 0, 512, 1024, 1536, 1024 ^ 2 * 1.25, 1024 ^ 3 * 2.345, 1024 ^ 5 * 3 } do texts[i] = utils.convert_bytes(size) end
+    for i, size in ipairs { 0, 512, 1024, 1536, 1024 ^ 2 * 1.25, 1024 ^ 3 * 2.345, 1024 ^ 5 * 3 } do
+      texts[i] = utils.convert_bytes(size)
+    end
     assert.are.same({ "0 bytes", "512 bytes", "1.0 KB", "1.5 KB", "1.25 MB", "2.35 GB", "3.0 PB" }, texts)
     fails("convert_bytes: size must be a number, got 'x'", utils.convert_bytes, "x")
     local model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 3)))
     assert.are.same({ 3, 2 }, utils.recursive_getattr(model, "1.1.weight").shape)
     assert.are.equal(5, utils.recursive_getattr({ a = { { b = 5 } } }, "a.1.b"))
     fails("recursive_getattr: '1' has no '5'", utils.recursive_getattr, model, "1.5.weight")
-    fails("recursive_getattr: 'a.b' is 3, which has no fields", utils.recursive_getattr, { a = { b = 3 } }, "a.b.c")
+    fails("recursive_getattr: 'a.b' is 3, which has no fields", utils.recursive_getattr, { a = { b = 3 } },
+      "a.b.c")
     fails("recursive_getattr: path is missing", utils.recursive_getattr, model)
     local into = { a = { x = 1, keep = 2 }, b = 3 }
     assert.are.equal(into, utils.merge_dicts({ a = { x = 9, deep = { 1 } }, c = { d = 4 } }, into))
     assert.are.same({ a = { x = 9, keep = 2, deep = { 1 } }, b = 3, c = { d = 4 } }, into)
-    fails("merge_dicts: 'b' is a table in the source, 3 in the destination", utils.merge_dicts, { b = {} }, into)
+    fails("merge_dicts: 'b' is a table in the source, 3 in the destination", utils.merge_dicts, { b = {} },
+      into)
     fails("merge_dicts: destination is missing", utils.merge_dicts, {})
   end)
 
   it("modules from the inside out, and the model behind a prepared one", function()
     local model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 3)))
     local names = {}
-    for i, item in ipairs(utils.get_module_children_bottom_up(model, { return_fqns = true })) do names[i] = item[1] .. ":" .. item[2].__name end
+    for i, item in ipairs(utils.get_module_children_bottom_up(model, { return_fqns = true })) do
+      names[i] = item[1] .. ":" .. item[2].__name
+    end
     assert.are.equal("0:Linear 1.0:ReLU 1.1:Linear 1:Sequential :Sequential", table.concat(names, " "))
     local list = utils.get_module_children_bottom_up(model)
     assert.are.equal(model, list[5])
@@ -381,7 +431,8 @@ describe("small helpers", function()
     assert.are.equal(5, utils.GatheredParameters(p, function() return 5 end))
     fails("GatheredParameters: params must be a tensor or a list, got 3", utils.GatheredParameters, 3, print)
     fails("GatheredParameters: fn is missing", utils.GatheredParameters, p)
-    fails("prepare_pippy: pipeline parallelism is not there yet", accelerate.prepare_pippy, nn.Linear(1, 1), { split_points = "auto", num_chunks = 2 })
+    fails("prepare_pippy: pipeline parallelism is not there yet", accelerate.prepare_pippy, nn.Linear(1, 1),
+      { split_points = "auto", num_chunks = 2 })
   end)
 
   it("start-up does not load them", function()

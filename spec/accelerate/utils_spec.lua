@@ -17,7 +17,8 @@ describe("set_seed", function()
     assert.are.same(a, core.rand(3):totable())
     assert.are.equal(b, math.random())
     assert.error_matches(function() utils.set_seed(-1) end, "at least 0, got %-1")
-    assert.error_matches(function() utils.set_seed(1, { device_specifc = true }) end, "did you mean 'device_specific'")
+    assert.error_matches(function() utils.set_seed(1, { device_specifc = true }) end,
+      "did you mean 'device_specific'")
   end)
 
   it("adds the rank when asked, and ranks can agree again", function()
@@ -54,9 +55,11 @@ end)
 
 describe("json", function()
   it("writes sorted keys and reads back what it wrote", function()
-    local value = { b = { 1, 2.5, -3e100 }, a = 'quote " back\\slash\nline\1', t = true, f = false, deep = { { x = {} } } }
+    local value = { b = { 1, 2.5, -3e100 }, a = 'quote " back\\slash\nline\1', t = true, f = false,
+      deep = { { x = {} } } }
     local text = json.encode(value)
-    assert.are.equal('{"a": "quote \\" back\\\\slash\\nline\\u0001", "b": [1, 2.5, -3e+100], "deep": [{"x": {}}], "f": false, "t": true}',
+    assert.are.equal('{"a": "quote \\" back\\\\slash\\nline\\u0001", "b": [1, 2.5, -3e+100], "deep": ' ..
+      '[{"x": {}}], "f": false, "t": true}',
       text)
     assert.are.same(value, json.decode(text))
     assert.are.same(value, json.decode(json.encode(value, 2)))
@@ -64,8 +67,10 @@ describe("json", function()
   end)
 
   it("says what is wrong, and where", function()
-    for text, message in pairs { ["{"] = "expected a key", ['{"a"'] = "expected ':'", ["[1"] = "expected ',' or ']'", ['"a'] = "without its end",
-      ["[1]\n\nx"] = "text after", ['"\\q"'] = "bad escape", ["nope"] = "expected a value", ['"\\ud800"'] = "surrogate",
+    for text, message in pairs { ["{"] = "expected a key", ['{"a"'] = "expected ':'",
+      ["[1"] = "expected ',' or ']'", ['"a'] = "without its end",
+      ["[1]\n\nx"] = "text after", ['"\\q"'] = "bad escape", ["nope"] = "expected a value",
+      ['"\\ud800"'] = "surrogate",
       [("["):rep(300)] = "nested too deep", [""] = "expected a value" } do
       local value, problem = json.decode(text)
       assert.is_nil(value)
@@ -87,7 +92,8 @@ describe("fs", function()
       assert.are.equal("text\0more", fs.read(folder .. "/a/file"))
       assert.are.same({ "b", "file" }, fs.list(folder .. "/a"))
       assert.is_true(fs.is_file(folder .. "/a/file"))
-      assert.is_false(fs.is_file(folder .. "/a") or fs.is_dir(folder .. "/a/file") or fs.exists(folder .. "/none"))
+      assert.is_false(fs.is_file(folder .. "/a") or fs.is_dir(folder .. "/a/file")
+        or fs.exists(folder .. "/none"))
       local made, why = fs.make_dirs(folder .. "/a/file/x")
       assert.is_nil(made)
       assert.matches("cannot make the directory .*a/file/x", why)
@@ -100,8 +106,11 @@ end)
 describe("the environment", function()
   it("reads truth words", function()
     for _, word in ipairs { "y", "YES", "t", "True", "on", "1" } do assert.is_true(env.str_to_bool(word)) end
-    for _, word in ipairs { "n", "no", "F", "false", "OFF", "0" } do assert.is_false(utils.str_to_bool(word)) end
-    assert.error_matches(function() env.str_to_bool("maybe", "X") end, "X: expected one of y yes t true on 1, n no f false off 0, got 'maybe'")
+    for _, word in ipairs { "n", "no", "F", "false", "OFF", "0" } do
+      assert.is_false(utils.str_to_bool(word))
+    end
+    assert.error_matches(function() env.str_to_bool("maybe", "X") end,
+      "X: expected one of y yes t true on 1, n no f false off 0, got 'maybe'")
   end)
 end)
 
@@ -110,9 +119,11 @@ describe("modules", function()
 
   it("load their members at first use and name the nearest for one that is not there", function()
     assert.are.equal(require "accelerate.nn", accelerate.nn)
-    assert.error_matches(function() return accelerate.DataloaderConfiguration end, "did you mean 'DataLoaderConfiguration'")
+    assert.error_matches(function() return accelerate.DataloaderConfiguration end,
+      "did you mean 'DataLoaderConfiguration'")
     assert.error_matches(function() return utils.gathr end, "did you mean 'gather'")
-    assert.error_matches(function() return accelerate.tokenizers end, "accelerate.tokenizers is not there yet")
+    assert.error_matches(function() return accelerate.tokenizers end,
+      "accelerate.tokenizers is not there yet")
   end)
 
   it("make no globals", function()

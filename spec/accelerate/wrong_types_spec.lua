@@ -1,5 +1,6 @@
--- Every public function of the Accelerator and its classes, called with values of each wrong type and with arguments missing: it works, or
--- raises an error that names the argument at the caller's line.
+-- Every public function of the Accelerator and its classes, called with values of each wrong type
+-- and with arguments missing: it works, or raises an error that names the argument at the caller's
+-- line.
 local host = require "spec.support.host"
 
 local function run(n)
@@ -8,7 +9,8 @@ local function run(n)
   pipe:close()
   local status, out, err
   host.in_folder(function(folder)  -- some calls write files
-    status, out, err = host.run({ "--num_processes", tostring(n), here .. "/spec/support/fuzz_accelerator.lua" },
+    status, out, err = host.run({ "--num_processes", tostring(n), here ..
+      "/spec/support/fuzz_accelerator.lua" },
       { folder = folder, seconds = 120, env = { HOME = folder, XDG_CACHE_HOME = folder, HF_HOME = folder } })
   end)
   local list = #out > 6000 and out:sub(1, 6000) .. "\n..." or out

@@ -12,7 +12,9 @@ local function env(settings)
   return out
 end
 
-local function has(out, text) assert.is_truthy(out:find(text, 1, true), ("%q is not in\n%s"):format(text, out)) end
+local function has(out, text)
+  assert.is_truthy(out:find(text, 1, true), ("%q is not in\n%s"):format(text, out))
+end
 
 local function exists(path)
   local f = io.open(path)
@@ -23,9 +25,12 @@ end
 describe("accel-run env", function()
   it("tells versions, machine, memory and configuration", function()
     local out = env { ACCEL_CUDA_PLUGIN = "/nowhere/libax_cuda.so" }
-    for _, name in ipairs { "accel version: 0", "Platform: Linux", "LuaJIT: LuaJIT 2", "CPU: ", "CPU backend: ", "Threads: ",
-      "System memory: ", "Memory for tensors of a process: ", "Default config: " } do has(out, "- " .. name) end
-    has(out, "this build has no CUDA backend: there is no /nowhere/libax_cuda.so (it is built where nvcc is found)")
+    for _, name in ipairs { "accel version: 0", "Platform: Linux", "LuaJIT: LuaJIT 2", "CPU: ",
+      "CPU backend: ", "Threads: ",
+      "System memory: ", "Memory for tensors of a process: ",
+      "Default config: " } do has(out, "- " .. name) end
+    has(out, "this build has no CUDA backend: there is no /nowhere/libax_cuda.so (it is built where nvcc " ..
+      "is found)")
   end)
 
   it("is in the help, and takes no arguments", function()
@@ -39,7 +44,8 @@ describe("accel-run env", function()
   it("says when the backend was built for another host, or is none", function()
     local fake = build .. "/libax_fake_device.so"
     if not exists(fake) then return pending("needs libax_fake_device.so") end
-    has(env { ACCEL_CUDA_PLUGIN = fake, ACCEL_FAKE_INTERFACE = "77" }, "libax_fake_device.so: built for interface 77, this host has ")
+    has(env { ACCEL_CUDA_PLUGIN = fake, ACCEL_FAKE_INTERFACE = "77" },
+      "libax_fake_device.so: built for interface 77, this host has ")
     local cpu = ("%s/libax_cpu_%s.so"):format(build, core.backend_info().level:match("v%d$") or "native")
     has(env { ACCEL_CUDA_PLUGIN = cpu }, "is the backend 'cpu', which is for no device")
     has(env { ACCEL_CUDA_PLUGIN = fake }, "- CUDA: 2 devices")
@@ -60,12 +66,16 @@ describe("accel-run env", function()
       local out = with {}
       has(out, "- cuda:1: emulated, sm_90, 1.07 GB, 4 multiprocessors")
       has(out, "- CUDA runtime, of this build: 13.0, machine code for sm_90")
-      for _, name in ipairs { "cuBLASLt", "cuDNN", "NCCL" } do has(out, ("- %s: not found: %s needs "):format(name, name)) end
+      for _, name in ipairs { "cuBLASLt", "cuDNN", "NCCL" } do
+        has(out, ("- %s: not found: %s needs "):format(name, name))
+      end
       has(out, "/nowhere")
     end)
 
     it("tells libraries that are there, with version and file", function()
-      if not exists(build .. "/fakes/libcudnn.so.9") then return pending("needs the stand-ins of make fakes") end
+      if not exists(build .. "/fakes/libcudnn.so.9") then
+        return pending("needs the stand-ins of make fakes")
+      end
       has(with { ACCEL_CUDA_LIBRARIES = build .. "/fakes" }, "- cuDNN: 9.")
     end)
 

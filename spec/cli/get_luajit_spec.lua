@@ -1,4 +1,5 @@
--- host/tools/get_luajit: where LuaJIT's source comes from, and what is said when it comes from nowhere.
+-- host/tools/get_luajit: where LuaJIT's source comes from, and what is said when it comes from
+-- nowhere.
 local host = require "spec.support.host"
 
 local TREE = host.path:match("^(.*)/") .. "/luajit"
@@ -14,7 +15,8 @@ local function get(folder, source)
     file:close()
     os.execute(("chmod +x '%s'"):format(path))
   end
-  local pipe = io.popen(("env -u MAKEFLAGS PATH='%s':\"$PATH\" XDG_CACHE_HOME='%s/cache' LUAJIT_SRC='%s' host/tools/get_luajit '%s/got' 2>&1")
+  local pipe = io.popen(("env -u MAKEFLAGS PATH='%s':\"$PATH\" XDG_CACHE_HOME='%s/cache' LUAJIT_SRC='%s' " ..
+    "host/tools/get_luajit '%s/got' 2>&1")
     :format(stubs, folder, source or "", folder))
   local text = pipe:read("*a")
   return pipe:close() ~= nil, text
@@ -29,7 +31,9 @@ end
 
 local function in_source_tree(name, fn)
   it(name, function()
-    if not io.open("host/tools/get_luajit") or not io.open(TREE .. "/.relver") then return pending("needs the tree that this was built in") end
+    if not io.open("host/tools/get_luajit") or not io.open(TREE .. "/.relver") then
+      return pending("needs the tree that this was built in")
+    end
     host.in_folder(fn)
   end)
 end
@@ -58,12 +62,15 @@ describe("LuaJIT's source", function()
   in_source_tree("that cannot be fetched ends with how to give it", function(folder)
     local ok, text = get(folder)
     assert.is_false(ok)
-    assert(text:find("LuaJIT's source could not be fetched", 1, true) and text:find("make LUAJIT_SRC=PATH", 1, true), text)
+    assert(text:find("LuaJIT's source could not be fetched", 1, true)
+      and text:find("make LUAJIT_SRC=PATH", 1, true), text)
     assert.is_nil(io.open(folder .. "/got/src/lua.h"))
   end)
 
   in_source_tree("in the cache is not used when it is damaged", function(folder)
-    assert(os.execute(("mkdir -p '%s/cache/accel' && head -c 9999 '%s' >'%s/cache/accel/lupa-2.8.tar.gz'"):format(folder, host.path, folder)))
+    assert(os.execute(
+      ("mkdir -p '%s/cache/accel' && head -c 9999 '%s' >'%s/cache/accel/lupa-2.8.tar.gz'"):format(folder,
+      host.path, folder)))
     assert.is_false((get(folder)))
   end)
 end)

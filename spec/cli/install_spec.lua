@@ -1,7 +1,9 @@
--- What `make install` lays out: the host finds its Lua files and plugins beside itself, wherever the folder is moved.
+-- What `make install` lays out: the host finds its Lua files and plugins beside itself, wherever
+-- the folder is moved.
 local host = require "spec.support.host"
 
-local CODE = 'local x = require("accelerate.tensor").ones(2, 3); io.write(x:matmul(x:t()):sum():item(), " ", package.path)'
+local CODE = 'local x = require("accelerate.tensor").ones(2, 3); io.write(x:matmul(x:t()):sum():item(), ' ..
+  '" ", package.path)'
 
 local function capture(command)
   local pipe = io.popen(command .. " 2>&1; echo; echo $?")
@@ -14,8 +16,10 @@ end
 describe("make install", function()
   it("makes a folder that runs from anywhere, moved and through a link", function()
     host.in_folder(function(folder)
-      local build = host.path:match("^(.*)/") -- MAKEFLAGS: a make that runs this spec is not this one's parent
-      local status, out = capture(("env -u MAKEFLAGS -u MAKELEVEL make -s install OUT='%s' PREFIX='%s/first'"):format(build, folder))
+      -- MAKEFLAGS: a make that runs this spec is not this one's parent
+      local build = host.path:match("^(.*)/")
+      local status, out = capture(
+        ("env -u MAKEFLAGS -u MAKELEVEL make -s install OUT='%s' PREFIX='%s/first'"):format(build, folder))
       assert(status == 0, out)
       local function check(program)
         local got, printed = capture(("cd / && '%s' -e '%s'"):format(program, CODE))
@@ -28,15 +32,18 @@ describe("make install", function()
       assert.equal(folder .. "/second/share/accel", check(folder .. "/second/bin/accel-run"))
       assert(capture(("ln -s '%s/second/bin/accel-run' '%s/link'"):format(folder, folder)) == 0)
       assert.equal(folder .. "/second/share/accel", check(folder .. "/link"))
-      assert(io.open(folder .. "/second/share/accel/licences/luajit"):read("*a"):find("Copyright %(C%) .* Mike Pall"))
-      assert.equal(0, (capture(("cd / && '%s/link' -jv -e ''"):format(folder)))) -- LuaJIT's modules came along
+      assert(io.open(folder ..
+        "/second/share/accel/licences/luajit"):read("*a"):find("Copyright %(C%) .* Mike Pall"))
+      -- LuaJIT's modules came along
+      assert.equal(0, (capture(("cd / && '%s/link' -jv -e ''"):format(folder))))
     end)
   end)
 
   it("puts everything below DESTDIR", function()
     host.in_folder(function(folder)
       local build = host.path:match("^(.*)/")
-      assert.equal(0, (capture(("env -u MAKEFLAGS -u MAKELEVEL make -s install OUT='%s' DESTDIR='%s' PREFIX=/opt/accel"):format(build, folder))))
+      assert.equal(0, (capture(("env -u MAKEFLAGS -u MAKELEVEL make -s install OUT='%s' DESTDIR='%s' " ..
+        "PREFIX=/opt/accel"):format(build, folder))))
       local _, out = capture(("cd '%s' && find . -maxdepth 5 -not -name '*.so' | sort"):format(folder))
       for _, name in ipairs { "./opt/accel/bin/accel-run", "./opt/accel/lib/accel", "./opt/accel/share/accel",
         "./opt/accel/share/accel/licences" } do

@@ -2,7 +2,9 @@
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
-local function has(text, pattern) assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text)) end
+local function has(text, pattern)
+  assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
+end
 
 -- Runs the host and checks its status; returns stdout, stderr.
 local function run(status, arguments, options)
@@ -17,7 +19,8 @@ describe("a script", function()
 
   it("gets its arguments in arg and in ...", function()
     local path = processes.script("print(...)\nprint(arg[0], arg[1], arg[2], arg[3], #arg)\nprint(arg[-1])")
-    assert.equal(("one\t--two\n%s\tone\t--two\tnil\t2\n%s\n"):format(path, host.path), (run(0, { path, "one", "--two" })))
+    assert.equal(("one\t--two\n%s\tone\t--two\tnil\t2\n%s\n"):format(path, host.path),
+      (run(0, { path, "one", "--two" })))
   end)
 
   it("may have a first line for the shell", function()
@@ -61,11 +64,14 @@ describe("a script", function()
 
   it("is run in this process unless several are asked for", function()
     assert.equal("nil\tnil\n", (run(0, { "-e", "print(os.getenv('RANK'), os.getenv('WORLD_SIZE'))" })))
-    assert.equal("0 of 1\n", (run(0, { "-e", "local d = require('accelerate.core').dist; print(d.rank() .. ' of ' .. d.world_size())" })))
+    assert.equal("0 of 1\n",
+      (run(0, { "-e",
+      "local d = require('accelerate.core').dist; print(d.rank() .. ' of ' .. d.world_size())" })))
   end)
 
   it("is interrupted by Ctrl-C with a traceback and status 130", function()
-    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nwhile true do os.time() end") }
+    local r = processes.start {
+      processes.script("io.write('ready\\n') io.flush()\nwhile true do os.time() end") }
     r:expect("ready", 10)
     r:signal(processes.SIGINT)
     local status, _, err = r:wait(2)
@@ -94,7 +100,9 @@ describe("a script", function()
   end)
 
   it("that catches the interruption and goes on is ended by the second one", function()
-    local r = processes.start { processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() while true do end end) end") }
+    local r = processes.start {
+      processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() while true do " ..
+      "end end) end") }
     r:expect("ready", 10)
     processes.sleep(0.1)
     r:signal(processes.SIGINT)
@@ -108,7 +116,9 @@ describe("the interpreter's options", function()
   it("run -e and -l in order, then the script", function()
     local path = processes.script("print(x, ...)")
     assert.equal("1\n2\ta\n", (run(0, { "-e", "x = 1 print(x)", "-e", "x = x + 1", path, "a" })))
-    assert.equal("true\n", (run(0, { "-l", "accelerate.utils.class", "-e", "print(package.loaded['accelerate.utils.class'] ~= nil)" })))
+    assert.equal("true\n",
+      (run(0, { "-l", "accelerate.utils.class", "-e",
+      "print(package.loaded['accelerate.utils.class'] ~= nil)" })))
     assert.equal("5\n", (run(0, { "-eprint(5)" })))
     processes.clean()
   end)
@@ -135,14 +145,16 @@ describe("the interpreter's options", function()
 
   it("are those that a tool expects of a Lua interpreter", function()
     local path = processes.script("print(package.path:sub(1, 4), ...)")
-    assert.equal("mine\ta\n", (run(0, { "-e", "package.path = 'mine;' .. package.path", "-l", "string", "--", path, "a" })))
+    assert.equal("mine\ta\n",
+      (run(0, { "-e", "package.path = 'mine;' .. package.path", "-l", "string", "--", path, "a" })))
     processes.clean()
   end)
 end)
 
 describe("launch options", function()
   it("may be written with dashes, underscores, = and after launch", function()
-    for _, words in ipairs { { "--num_processes", "2" }, { "--num-processes", "2" }, { "--num_processes=2" }, { "launch", "--num_processes", "2" } } do
+    for _, words in ipairs { { "--num_processes", "2" }, { "--num-processes", "2" }, { "--num_processes=2" },
+      { "launch", "--num_processes", "2" } } do
       words[#words + 1] = "-e"
       words[#words + 1] = "io.write('x')"
       assert.equal("xx", (run(0, words)))
@@ -150,10 +162,13 @@ describe("launch options", function()
   end)
 
   it("that are misspelt are an error that names the nearest", function()
-    for given, nearest in pairs { ["--num_proceses"] = "num_processes", ["--num-procs"] = "num_processes", ["--stall_timout"] = "stall_timeout",
-      ["--cpus"] = "cpu", ["--hlep"] = "help", ["--timeouts=3"] = "timeout", ["--explian"] = "explain", ["--num_cpu_threads"] = "num_cpu_threads_per_process" } do
+    for given, nearest in pairs { ["--num_proceses"] = "num_processes", ["--num-procs"] = "num_processes",
+      ["--stall_timout"] = "stall_timeout",
+      ["--cpus"] = "cpu", ["--hlep"] = "help", ["--timeouts=3"] = "timeout", ["--explian"] = "explain",
+      ["--num_cpu_threads"] = "num_cpu_threads_per_process" } do
       local _, err = run(2, { given, "x.lua" })
-      has(err, "there is no option " .. given:gsub("=.*", ""):gsub("%-", "_"):gsub("^__", "%%-%%-") .. "; the nearest is %-%-" .. nearest .. " ")
+      has(err, "there is no option " .. given:gsub("=.*", ""):gsub("%-", "_"):gsub("^__", "%%-%%-") ..
+        "; the nearest is %-%-" .. nearest .. " ")
     end
     local _, err = run(2, { "-x" })
     has(err, "there is no option %-x")
@@ -186,13 +201,16 @@ describe("launch options", function()
     local code = { "-e", 'print(require("accelerate").Accelerator().mixed_precision)' }
     assert.equal("bf16\n", (run(0, { "--mixed_precision", "bf16", unpack(code) })))
     assert.equal("bf16\n", (run(0, code, { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })))
-    assert.equal("no\n", (run(0, { "--mixed_precision", "no", unpack(code) }, { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })))
+    assert.equal("no\n",
+      (run(0, { "--mixed_precision", "no", unpack(code) },
+      { env = { ACCELERATE_MIXED_PRECISION = "bf16" } })))
     local _, err = run(2, { "--mixed_precision", "bf", unpack(code) })
     has(err, "accel%-run: %-%-mixed_precision: expected no|fp16|bf16|fp8, got 'bf'")
   end)
 
   it("are explained with their origin", function()
-    local out = run(0, { "--num_processes", "2", "--explain" }, { env = { ACCELERATE_TIMEOUT = "60", ACCELERATE_USE_CPU = "yes", OMP_NUM_THREADS = "3" } })
+    local out = run(0, { "--num_processes", "2", "--explain" },
+      { env = { ACCELERATE_TIMEOUT = "60", ACCELERATE_USE_CPU = "yes", OMP_NUM_THREADS = "3" } })
     has(out, "num_processes +2 +%-%-num_processes\n")
     has(out, "num_cpu_threads_per_process +3 +environment variable OMP_NUM_THREADS\n")
     has(out, "\ncpu +true +environment variable ACCELERATE_USE_CPU\n")
@@ -204,7 +222,8 @@ describe("launch options", function()
 
   it("are listed by --help, each with its variable", function()
     local out = run(0, { "--help" })
-    for _, word in ipairs { "usage: accel%-run", "%-%-num_processes N\n", "ACCELERATE_NUM_PROCESSES; default 1", "%-%-stall_timeout S", "%-%-explain", "%-e CODE" } do
+    for _, word in ipairs { "usage: accel%-run", "%-%-num_processes N\n",
+      "ACCELERATE_NUM_PROCESSES; default 1", "%-%-stall_timeout S", "%-%-explain", "%-e CODE" } do
       has(out, word)
     end
     assert.equal(out, (run(0, { "-h" })))
@@ -213,7 +232,8 @@ describe("launch options", function()
 
   it("reach the script where it is the script's business", function()
     assert.equal("true\n", (run(0, { "--cpu", "-e", "print(os.getenv('ACCELERATE_USE_CPU'))" })))
-    assert.equal("4\n", (run(0, { "--num_cpu_threads_per_process", "4", "-e", "print(os.getenv('OMP_NUM_THREADS'))" })))
+    assert.equal("4\n",
+      (run(0, { "--num_cpu_threads_per_process", "4", "-e", "print(os.getenv('OMP_NUM_THREADS'))" })))
   end)
 
   it("refuse a prompt in several processes", function()
@@ -225,7 +245,8 @@ end)
 describe("a process that another launcher started", function()
   it("is told so, instead of training alone many times over", function()
     for _, case in ipairs {
-      { { WORLD_SIZE = "4", RANK = "2" }, "WORLD_SIZE=4 and RANK=2 in|torchrun|%-%-num_processes 4 script.lua" },
+      { { WORLD_SIZE = "4", RANK = "2" },
+        "WORLD_SIZE=4 and RANK=2 in|torchrun|%-%-num_processes 4 script.lua" },
       { { OMPI_COMM_WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "0" }, "mpirun" },
       { { SLURM_STEP_NUM_TASKS = "8", SLURM_PROCID = "3" }, "srun" },
     } do
@@ -239,17 +260,21 @@ describe("a process that another launcher started", function()
   it("runs when it is the only one, or belongs to one of our ranks", function()
     assert.equal("ran\n", (run(0, { "-e", "print('ran')" }, { env = { WORLD_SIZE = "1", RANK = "0" } })))
     local inner = ("%s -e \"io.write('inner')\""):format(host.path)
-    assert.equal("innerinner", (run(0, { "--num_processes", "2", "-e", ("assert(os.execute(%q))"):format(inner) })))
+    assert.equal("innerinner",
+      (run(0, { "--num_processes", "2", "-e", ("assert(os.execute(%q))"):format(inner) })))
   end)
 end)
 
 describe("files", function()
   -- A copy of the host in `folder`/bin, say; the Lua files are linked.
   local function copy(folder, bin, lua)
-    assert(os.execute(("mkdir -p '%s/%s' '%s/%s' && cp '%s' '%s/%s/accel-run'"):format(folder, bin, folder, lua:match("(.*)/") or ".", host.path, folder, bin)))
-    local source = assert(package.searchpath("accelerate.utils.class", package.path)):match("^(.*)/accelerate/")
+    assert(os.execute(("mkdir -p '%s/%s' '%s/%s' && cp '%s' '%s/%s/accel-run'"):format(folder, bin, folder,
+      lua:match("(.*)/") or ".", host.path, folder, bin)))
+    local source = assert(package.searchpath("accelerate.utils.class", package.path)):match(
+      "^(.*)/accelerate/")
     assert(os.execute(("ln -s '%s' '%s/%s'"):format(source, folder, lua)))
-    local pipe = io.popen(("cd / && '%s/%s/accel-run' -e 'print((package.path:match(\"^[^;]*\"))) print(require(\"accelerate.utils.class\") ~= nil)' 2>&1"):format(folder, bin))
+    local pipe = io.popen(("cd / && '%s/%s/accel-run' -e 'print((package.path:match(\"^[^;]*\"))) " ..
+      "print(require(\"accelerate.utils.class\") ~= nil)' 2>&1"):format(folder, bin))
     local text = pipe:read("*a")
     pipe:close()
     return text
@@ -285,15 +310,19 @@ describe("starting", function()
       "__pairs = function() return function(_, k) if not k then return 'a' end end end }) for k in pairs(t) do print(#t, k) end" })))
     assert.equal("true\n", (run(0, { "-e", "print(require('ffi').abi('gc64'))" })))
     if not io.open("/proc/self/maps") then return pending("needs /proc, to see what is mapped") end
-    local out = run(0, { "-joff", "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
+    local out = run(0,
+      { "-joff", "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
     local from, to = ("\n" .. out):match("\n(%x+)%-(%x+) r%-xp 00000000 00:00 0 *\n")
-    assert.equal(4096 * 1024, from and tonumber(to, 16) - tonumber(from, 16), out) -- taken before anything runs
+    -- taken before anything runs
+    assert.equal(4096 * 1024, from and tonumber(to, 16) - tonumber(from, 16), out)
   end)
 
   it("loads no kernels, no OpenMP and no line editor", function()
     if not io.open("/proc/self/maps") then return pending("needs /proc, to see what is mapped") end
     local out = run(0, { "-e", "for line in io.lines('/proc/self/maps') do io.write(line, '\\n') end" })
     has(out, "accel%-run")
-    for _, name in ipairs { "libluajit", "libax_cpu", "libgomp", "libdnnl", "libedit" } do assert.is_nil(out:find(name), name) end
+    for _, name in ipairs { "libluajit", "libax_cpu", "libgomp", "libdnnl", "libedit" } do
+      assert.is_nil(out:find(name), name)
+    end
   end)
 end)

@@ -96,7 +96,9 @@ end
 
 local function at_terminal(name, body)
   it(name, function()
-    if not has_terminal() then return pending("needs pseudo terminals, which this root has not: no /dev/pts") end
+    if not has_terminal() then
+      return pending("needs pseudo terminals, which this root has not: no /dev/pts")
+    end
     body()
   end)
 end
@@ -155,7 +157,8 @@ describe("the prompt", function()
   at_terminal("stops what runs at Ctrl-C, compiled or not, and keeps the session", function()
     start()
     s:ask("kept = 3", "")
-    for _, loop in ipairs { "while true do os.time() end", "while true do kept = kept + 1 end", "local i = 0 while true do i = i + 1 end" } do
+    for _, loop in ipairs { "while true do os.time() end", "while true do kept = kept + 1 end",
+      "local i = 0 while true do i = i + 1 end" } do
       s:ask("io.write('on\\n') " .. loop, "^on\n")
       processes.sleep(0.2) -- it is compiled by then
       s:send("\3")

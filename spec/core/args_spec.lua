@@ -5,7 +5,8 @@ local core = require "accelerate.core"
 local function fails(expected, fn, ...)
   local ok, message = pcall(fn, ...)
   assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
 end
 
 local x = tensor.arange(6):float():view(2, 3)
@@ -111,9 +112,12 @@ describe("messages", function()
     fails("relu: 2 arguments given, at most 1 expected", core.relu, x, 3)
     fails("where: argument 1 (condition): expected a tensor, got boolean true", core.where, true, x, x)
     fails("add: expected at least one tensor, got numbers only", core.add, 1, 2)
-    fails("masked_fill: argument 3 (value): expected a number, got tensor float32 [2, 3]", x.masked_fill, x, x:gt(1), x)
-    fails("view: shape: 9 numbers, but tensors have at most 8 dims", function() return x:view(1, 1, 1, 1, 1, 1, 1, 1, 6) end)
-    fails("a list of 9, but tensors have at most 8 dims", function() return x:view({ 1, 1, 1, 1, 1, 1, 1, 1, 6 }) end)
+    fails("masked_fill: argument 3 (value): expected a number, got tensor float32 [2, 3]", x.masked_fill, x,
+      x:gt(1), x)
+    fails("view: shape: 9 numbers, but tensors have at most 8 dims",
+      function() return x:view(1, 1, 1, 1, 1, 1, 1, 1, 6) end)
+    fails("a list of 9, but tensors have at most 8 dims",
+      function() return x:view({ 1, 1, 1, 1, 1, 1, 1, 1, 6 }) end)
     fails("generator: expected a Generator, got number 1", x.dropout, x, { generator = 1 })
   end)
 
@@ -121,7 +125,8 @@ describe("messages", function()
     fails("sum: there is no option \"dmi\"; did you mean \"dim\"?", x.sum, x, { dmi = 1 })
     fails("sum: there is no option \"keep_dim\"; did you mean \"keepdim\"?", x.sum, x, { keep_dim = true })
     fails("sum: there is no option \"zzz\"; there are x, dim, keepdim", x.sum, x, { zzz = 1 })
-    fails("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", got \"maen\"; did you mean \"mean\"?", tensor.cross_entropy, x,
+    fails("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", got \"maen\"; did you mean " ..
+      "\"mean\"?", tensor.cross_entropy, x,
       tensor({ 0, 1 }, { dtype = "int64" }), { reduction = "maen" })
     fails("did you mean zeros?", function() return tensor.zeroes(2) end)
   end)

@@ -1,4 +1,5 @@
--- Automatic casting: what each policy does to inputs and results, what is kept, and where gradients end up.
+-- Automatic casting: what each policy does to inputs and results, what is kept, and where gradients
+-- end up.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 
@@ -19,7 +20,8 @@ local function products(prefix, fn, ...)
   return n
 end
 
---- Whether products of bfloat16 stay in it here; elsewhere they go through float32, with memory for that.
+--- Whether products of bfloat16 stay in it here; elsewhere they go through float32, with memory for
+--- that.
 local function native()
   local one = tensor.ones(4, 4, { dtype = "bfloat16" })
   core.kernel_stats { reset = true }
@@ -60,13 +62,17 @@ describe("autocast", function()
     local wide = half:float()
     local target = tensor.randint(0, 9, 8)
     for name, f in pairs {
-      exp = function(x) return x:exp() end, log = function(x) return (x * x):log() end, sum = function(x) return x:sum() end,
+      exp = function(x)
+        return x:exp()
+      end, log = function(x) return (x * x):log() end, sum = function(x) return x:sum() end,
       mean = function(x) return x:mean(1) end, softmax = function(x) return x:softmax(-1) end,
       cross_entropy = function(x) return tensor.cross_entropy(x, target) end,
     } do
       local got = tensor.autocast(function() return f(half) end)
       assert.are.equal("float32", got.dtype, name)
-      if name ~= "log" then assert.is_true(tensor.allclose(got, f(wide), { rtol = 1e-6, atol = 1e-7 }), name) end
+      if name ~= "log" then
+        assert.is_true(tensor.allclose(got, f(wide), { rtol = 1e-6, atol = 1e-7 }), name)
+      end
     end
     assert.are.equal("bfloat16", half:exp().dtype)
   end)
@@ -88,7 +94,8 @@ describe("autocast", function()
     assert.is_true(tensor.equal(half + wide, half:float() + wide))
     assert.is_true(tensor.equal(wide:t() * half:t(), wide:t() * half:float():t()))
     assert.is_true(tensor.equal(wide:lt(half), wide:lt(half:float())))
-    assert.is_true(tensor.equal(tensor.where(wide:gt(0), half, wide), tensor.where(wide:gt(0), half:float(), wide)))
+    assert.is_true(tensor.equal(tensor.where(wide:gt(0), half, wide),
+      tensor.where(wide:gt(0), half:float(), wide)))
     assert.is_true(tensor.equal(wide:clone():add_(half), wide + half:float()))
   end)
 
@@ -168,7 +175,8 @@ describe("autocast", function()
 
   it("lets several losses of one region go backward one after the other", function()
     local x, w = tensor.randn(3, 4), leaf(5, 4)
-    local one, two = tensor.autocast(function() return tensor.linear(x, w):float():sum(), tensor.linear(x * 2, w):float():sum() end)
+    local one, two = tensor.autocast(function() return tensor.linear(x, w):float():sum(),
+      tensor.linear(x * 2, w):float():sum() end)
     one:backward()
     local first = w.grad:clone()
     two:backward()
@@ -297,7 +305,8 @@ describe("a working copy", function()
     assert.is_false((select(2, core.work_of(w))))
     w.data = tensor.randn(2, 4)
     assert.is_nil(core.work_of(w))
-    assert.are.same({ 3, 2 }, tensor.autocast(function() return tensor.linear(tensor.randn(3, 4), w) end).shape)
+    assert.are.same({ 3, 2 },
+      tensor.autocast(function() return tensor.linear(tensor.randn(3, 4), w) end).shape)
   end)
 
   it("that was written since the forward pass is caught by backward", function()
@@ -312,7 +321,8 @@ describe("a working copy", function()
   it("refuses a buffer that does not fit", function()
     local w = leaf(5, 4)
     assert.error_matches(function() core.set_work(w, tensor.zeros(20), 0) end, "half type, got 1%-d float32")
-    assert.error_matches(function() core.set_work(w, tensor.zeros(10, { dtype = "bfloat16" }), 0) end, "20 elements at offset 0")
+    assert.error_matches(function() core.set_work(w, tensor.zeros(10, { dtype = "bfloat16" }), 0) end,
+      "20 elements at offset 0")
   end)
 end)
 
@@ -324,7 +334,8 @@ describe("products of half types", function()
         local x, w, b = tensor.randn(m, k):to(dtype), tensor.randn(n, k):to(dtype), tensor.randn(n)
         local want = x:double():mm(w:double():t()) + b:double()
         local rtol = dtype == "bfloat16" and 2 ^ -8 or 2 ^ -10
-        assert.is_true(tensor.allclose(tensor.linear(x, w, b), want, { rtol = rtol, atol = 1e-3 }), ("%s bias float32 %d"):format(dtype, m))
+        assert.is_true(tensor.allclose(tensor.linear(x, w, b), want, { rtol = rtol, atol = 1e-3 }),
+          ("%s bias float32 %d"):format(dtype, m))
         local half_bias = tensor.linear(x, w, b:to(dtype))
         assert.are.equal(dtype, half_bias.dtype)
         assert.is_true(tensor.allclose(half_bias, want, { rtol = rtol, atol = 2e-2 }))
@@ -353,7 +364,9 @@ describe("products of half types", function()
     core.set_num_threads(before)
     for threads = 2, 3 do
       for i, pair in ipairs(bits[threads]) do
-        for k, t in ipairs(pair) do assert.is_true(tensor.equal(t, bits[1][i][k]), ("%d threads, size %d"):format(threads, i)) end
+        for k, t in ipairs(pair) do
+          assert.is_true(tensor.equal(t, bits[1][i][k]), ("%d threads, size %d"):format(threads, i))
+        end
       end
     end
   end)

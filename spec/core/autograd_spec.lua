@@ -1,11 +1,13 @@
--- Gradients as scripts see them: backward, grad, hooks, custom functions, switching recording on and off.
+-- Gradients as scripts see them: backward, grad, hooks, custom functions, switching recording on
+-- and off.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
 local function fails(expected, fn, ...)
   local ok, message = pcall(fn, ...)
   assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
 end
 
 local function leaf(list) return tensor(list, { requires_grad = true }) end
@@ -188,7 +190,8 @@ describe("hooks", function()
     assert.is_true(rawequal(object, raised))
     handle:remove()
     x:register_hook(function() return "no tensor" end)
-    fails("hook: expected a tensor or nil as result, got string \"no tensor\"", function() return (x * 2):sum():backward() end)
+    fails("hook: expected a tensor or nil as result, got string \"no tensor\"",
+      function() return (x * 2):sum():backward() end)
     assert.is_true(tensor.is_grad_enabled())
     fails("register_hook: argument 2 (hook): expected a function, got number 1", x.register_hook, x, 1)
     fails("does not require a gradient", function() tensor.ones(1):register_hook(print) end)
@@ -198,7 +201,8 @@ describe("hooks", function()
   it("refuse a gradient of another shape", function()
     local x = leaf { 1, 2 }
     x:register_hook(function() return tensor.ones(3) end)
-    fails("hook: returned a gradient of shape [3] in place of [2]", function() return (x * 2):sum():backward() end)
+    fails("hook: returned a gradient of shape [3] in place of [2]",
+      function() return (x * 2):sum():backward() end)
   end)
 
   it("live as long as the graph, when the leaf's object is gone", function()
@@ -309,10 +313,13 @@ describe("Function", function()
 
   it("checks what backward returns", function()
     local function with(backward)
-      return tensor.Function { name = "Odd", forward = function(_, x) return x * 1 end, backward = backward }(leaf { 1, 2 }):sum()
+      return tensor.Function { name = "Odd", forward = function(_, x) return x * 1 end,
+        backward = backward }(leaf { 1, 2 }):sum()
     end
-    fails("Odd: backward: result 1 has shape [3], but argument 1 of forward had shape [2]", function() with(function() return tensor.ones(3) end):backward() end)
-    fails("Odd: backward: result 1: expected a tensor or nil, got number 1", function() with(function() return 1 end):backward() end)
+    fails("Odd: backward: result 1 has shape [3], but argument 1 of forward had shape [2]",
+      function() with(function() return tensor.ones(3) end):backward() end)
+    fails("Odd: backward: result 1: expected a tensor or nil, got number 1",
+      function() with(function() return 1 end):backward() end)
     fails("Odd: backward: 2 results, but forward had 1 arguments", function()
       with(function(_, g) return g, g end):backward()
     end)
@@ -324,7 +331,8 @@ describe("Function", function()
     local f = tensor.Function { forward = function() error("in forward") end, backward = print }
     fails("in forward", f, leaf { 1 })
     assert.is_true(tensor.is_grad_enabled())
-    local g = tensor.Function { forward = function(_, x) return x * 1 end, backward = function() error("in backward") end }
+    local g = tensor.Function { forward = function(_, x) return x * 1 end,
+      backward = function() error("in backward") end }
     fails("in backward", function() g(leaf { 1 }):sum():backward() end)
     fails("Function: backward: expected a function, got nil", tensor.Function, { forward = print })
     fails("did you mean \"forward\"", tensor.Function, { forwrad = print, backward = print })

@@ -1,4 +1,5 @@
--- LuaJIT's compiler: programs of the kind that trains run a million steps with it as they do without.
+-- LuaJIT's compiler: programs of the kind that trains run a million steps with it as they do
+-- without.
 local host = require "spec.support.host"
 local programs = require "spec.support.compiled_programs"
 
@@ -9,7 +10,8 @@ local function run(name, ...)
   words[#words + 1] = "-e"
   words[#words + 1] = ("io.write(require('spec.support.compiled_programs').%s(%d))"):format(name, STEPS)
   local status, out, err = host.run(words)
-  assert(status == 0, ("%s: status %s\n%s\n%s"):format(table.concat(words, " "), tostring(status), out, err:sub(1, 2000)))
+  assert(status == 0, ("%s: status %s\n%s\n%s"):format(table.concat(words, " "), tostring(status), out,
+    err:sub(1, 2000)))
   return out
 end
 
@@ -22,7 +24,8 @@ describe("a million compiled steps", function()
       local expected = run(name, "-joff")
       assert(#expected > 0)
       assert.equal(expected, run(name, "-jon"))
-      assert.equal(expected, run(name, "-e", "jit.opt.start('hotloop=3', 'hotexit=2')")) -- compiled early: many small traces
+      -- compiled early: many small traces
+      assert.equal(expected, run(name, "-e", "jit.opt.start('hotloop=3', 'hotexit=2')"))
     end)
   end
 end)

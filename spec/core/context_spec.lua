@@ -1,4 +1,5 @@
---- tensor.no_grad, enable_grad, autocast and scope in coroutines: what holds inside holds for the coroutine that is inside, and waits with it.
+--- tensor.no_grad, enable_grad, autocast and scope in coroutines: what holds inside holds for the
+--- coroutine that is inside, and waits with it.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 
@@ -118,7 +119,9 @@ describe("a coroutine that yields", function()
 
   it("and is never resumed, or raises, leaves nothing behind", function()
     for _ = 1, 200 do
-      local co = create(function() tensor.no_grad(function() tensor.scope(function() local _ = tensor.ones(2) + 1 yield() end) end) end)
+      local co = create(function()
+        tensor.no_grad(function() tensor.scope(function() local _ = tensor.ones(2) + 1 yield() end) end)
+      end)
       step(co)
       co = nil -- luacheck: ignore
       collectgarbage()

@@ -36,7 +36,8 @@ describe("read_csv", function()
     assert.same({ "int64", "float32" }, { set:get(1).id.dtype, set:get(1).score.dtype })
   end)
 
-  it("reads quotes, line ends in fields, CR LF, blank lines, a mark of UTF-8, and no line end at the end", function()
+  it("reads quotes, line ends in fields, CR LF, blank lines, a mark of UTF-8, and no line end at the end",
+    function()
     assert.same({ { "a,b", 'say "hi"' }, { "two\nlines", "" }, { "x", "y" } },
       rows(read('\239\187\191p,q\r\n"a,b","say ""hi"""\r\n\r\n"two\nlines",\r\nx,y')))
     assert.same({ { 'a"b', "c" } }, rows(read('p,q\na"b,c\n')))
@@ -66,15 +67,18 @@ describe("read_csv", function()
     assert.same({ "float32", "float32" }, { set:get(1).a.dtype, set:get(1).b.dtype })
     assert.same({ "x", "3" }, set:column "c")
     assert.same({ "", "" }, set:column "d")
-    set = read("zip,n,ok,x\n01234,7,true,1\n", { types = { zip = "string", n = "uint8", ok = "bool", x = "float64" } })
+    set = read("zip,n,ok,x\n01234,7,true,1\n",
+      { types = { zip = "string", n = "uint8", ok = "bool", x = "float64" } })
     assert.equal("01234", set:get(1).zip)
     assert.is_true(set:get(1).ok)
     set:set_format "torch"
-    assert.same({ "uint8", "bool", "float64" }, { set:get(1).n.dtype, set:get(1).ok.dtype, set:get(1).x.dtype })
+    assert.same({ "uint8", "bool", "float64" },
+      { set:get(1).n.dtype, set:get(1).ok.dtype, set:get(1).x.dtype })
     assert.equal("float64", read("a\n1.5\n", { float = "float64" }):with_format "torch":get(1).a.dtype)
     assert.same({ "0x10", "1_000", "1e" }, read("a\n0x10\n1_000\n1e\n"):column "a")
     assert.same({ 9007199254740991, -3, 4 }, read("a\n9007199254740991\n -3\n+4 \n"):column "a")
-    assert.near(1.2345678901234567e30, read("a\n12345678901234567e14\n", { float = "float64" }):get(1).a, 1e15)
+    assert.near(1.2345678901234567e30, read("a\n12345678901234567e14\n", { float = "float64" }):get(1).a,
+      1e15)
   end)
 
   it("reads nothing", function()
@@ -114,11 +118,14 @@ describe("read_csv", function()
     local ok, err = pcall(data.read_csv, path, { delimiter = "ab" })
     assert.is_false(ok)
     assert.truthy(err:find("option 'delimiter' must be one character", 1, true), err)
-    assert.truthy(select(2, pcall(data.read_csv, "/nowhere/x.csv")):find("'/nowhere/x.csv': cannot be opened: No such file", 1, true))
+    assert.truthy(select(2,
+      pcall(data.read_csv, "/nowhere/x.csv")):find("'/nowhere/x.csv': cannot be opened: No such file", 1,
+      true))
   end)
 
   it("survives damage", function()
-    fuzz.damage(path, 'id,name,score\n1,"a, ""b""",1.5\n2,"line\nbreak",\n3,c,-2e3\n', function(p) return data.read_csv(p):to_list() end)
+    fuzz.damage(path, 'id,name,score\n1,"a, ""b""",1.5\n2,"line\nbreak",\n3,c,-2e3\n',
+      function(p) return data.read_csv(p):to_list() end)
   end)
 
   it("leaks nothing when memory runs out", function()
@@ -161,7 +168,9 @@ describe("read_json", function()
     assert.is_false(ok)
     assert.truthy(err:find(file, 1, true) and err:find("line 2: ", 1, true), err)
     fuzz.write(file, '5\n')
-    assert.truthy(select(2, pcall(data.Dataset.from_json, file)):find("line 1: expected an object, got 5", 1, true))
-    assert.truthy(select(2, pcall(data.load_dataset, "cvs", { data_files = file })):find("did you mean 'csv'?", 1, true))
+    assert.truthy(select(2, pcall(data.Dataset.from_json, file)):find("line 1: expected an object, got 5", 1,
+      true))
+    assert.truthy(select(2,
+      pcall(data.load_dataset, "cvs", { data_files = file })):find("did you mean 'csv'?", 1, true))
   end)
 end)

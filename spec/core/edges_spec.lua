@@ -1,5 +1,6 @@
---- Corners of the core that an adversarial reading found: hooks that change while they run, leaves that change between forward and
---- backward, sizes whose products overflow, results in place of views.
+--- Corners of the core that an adversarial reading found: hooks that change while they run, leaves
+--- that change between forward and backward, sizes whose products overflow, results in place of
+--- views.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 
@@ -206,7 +207,8 @@ describe("as in PyTorch", function()
       f(x):sum():backward()
       return x.grad:totable()
     end
-    assert.are.same({ 1, 1, 0.5, 1 }, gradient(function(x) return x:maximum(tensor.tensor({ 0, 0, 2, nan }, { dtype = "float64" })) end))
+    assert.are.same({ 1, 1, 0.5, 1 },
+      gradient(function(x) return x:maximum(tensor.tensor({ 0, 0, 2, nan }, { dtype = "float64" })) end))
     assert.are.same({ 0.5, 0, 0, 0.5 }, gradient(function(x) return x:max() end))
     assert.are.same({ 1, 1, 1, 1 }, gradient(function(x) return x:relu() end))
     assert.are.same({ 0, 0, 1, 0 }, gradient(function(x) return x:clamp(1) end))
@@ -246,7 +248,10 @@ describe("sizes", function()
       for i = 1, 1025 do list[i] = long end
       core.cat(list)
     end)
-    raises("matmul", function() tensor.zeros(1, 1, 1, 1):expand(huge, 1, 1, 1):matmul(tensor.zeros(1, 1, 1):expand(huge, 1, 1)) end)
+    raises("matmul",
+      function()
+        tensor.zeros(1, 1, 1, 1):expand(huge, 1, 1, 1):matmul(tensor.zeros(1, 1, 1):expand(huge, 1, 1))
+      end)
   end)
 
   it("of 0 and steps beyond the end are fine", function()
@@ -255,7 +260,8 @@ describe("sizes", function()
     local y = leaf { 1, 2, 3 }
     y[{ { 2, 2, 2 ^ 53 } }]:sum():backward()
     assert.are.same({ 0, 1, 0 }, y.grad:totable())
-    assert.are.same({ 0, 2, 0 }, tensor.zeros(2, 0):matmul(tensor.zeros(0, 3)):sum(2, true):expand(2, 2):narrow(1, 1, 0):reshape(0, 2, 0).shape)
+    assert.are.same({ 0, 2, 0 }, tensor.zeros(2, 0):matmul(tensor.zeros(0, 3)):sum(2, true):expand(2,
+      2):narrow(1, 1, 0):reshape(0, 2, 0).shape)
   end)
 
   it("dims may be listed once", function()

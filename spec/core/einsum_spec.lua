@@ -57,6 +57,7 @@ describe("einsum", function()
     raises("expected at least one operand", core.einsum, "ij")
     raises("argument 1 (equation): expected a string", core.einsum, a, b)
     raises("argument 3 (operands): expected a tensor, got number 3", core.einsum, "ij,", a, 3)
-    raises("the result has too many dims", core.einsum, "abcde,fghi->abcdefghi", core.ones(1, 1, 1, 1, 1), core.ones(1, 1, 1, 1))
+    raises("the result has too many dims", core.einsum, "abcde,fghi->abcdefghi", core.ones(1, 1, 1, 1, 1),
+      core.ones(1, 1, 1, 1))
   end)
 end)

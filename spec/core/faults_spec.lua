@@ -1,5 +1,5 @@
---- Every allocation of a training step is made to fail in turn: each failure is a Lua error that names memory, nothing leaks, and the
---- next step works.
+--- Every allocation of a training step is made to fail in turn: each failure is a Lua error that
+--- names memory, nothing leaks, and the next step works.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
@@ -16,7 +16,8 @@ local function live()
   return s.live_bytes, s.structs
 end
 
--- Runs `step` with the n-th allocation failing, n = 1, 2, 3 ... until it passes; returns the number of failures seen.
+-- Runs `step` with the n-th allocation failing, n = 1, 2, 3 ... until it passes; returns the number
+-- of failures seen.
 local function torture(step, reset)
   local n = 0
   while true do
@@ -27,7 +28,8 @@ local function torture(step, reset)
     local ok, message = pcall(step)
     core.debug_fail_alloc(0)
     if ok then return n - 1 end
-    assert.is_truthy(tostring(message):find("out of memory", 1, true), ("failure %d: %s"):format(n, tostring(message)))
+    assert.is_truthy(tostring(message):find("out of memory", 1, true),
+      ("failure %d: %s"):format(n, tostring(message)))
     reset()
     local bytes_after, structs_after = live()
     assert.are.equal(bytes, bytes_after, ("failure %d leaks tensor memory: %s"):format(n, message))
@@ -37,7 +39,8 @@ local function torture(step, reset)
 end
 
 describe("running out of memory", function()
-  it("in any allocation of forward, backward and the optimizer's step is an error and leaks nothing", function()
+  it("in any allocation of forward, backward and the optimizer's step is an error and leaks nothing",
+    function()
     tensor.manual_seed(1)
     local model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 3))
     local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
@@ -92,7 +95,8 @@ describe("running out of memory", function()
   end)
 
   it("in any allocation of recurrent layers, checkpoints and passes inside a pass is an error and leaks nothing", function()
-    local lstm, gru, cell = nn.LSTM(3, 4, { bidirectional = true }), nn.GRU(8, 3):bfloat16(), nn.LSTMCell(3, 3)
+    local lstm, gru, cell = nn.LSTM(3, 4, { bidirectional = true }), nn.GRU(8,
+      3):bfloat16(), nn.LSTMCell(3, 3)
     local x, w = tensor.randn(4, 2, 3), tensor.ones(2, { requires_grad = true })
     local packed = nn.utils.rnn.pack_padded_sequence(x, { 4, 2 })
     local all = { w }

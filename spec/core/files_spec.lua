@@ -65,7 +65,8 @@ describe("a file that another program truncates", function()
       assert.equal(1, windows(tokens, 99000)[{ 1, 100 }]:item())
       cut(150050)
       assert.equal(1, windows(tokens, 0)[{ 1, 100 }]:item()) -- what is there still reads
-      fails("shard.bin': it had 200000 bytes when it was opened", windows, tokens, 74960) -- the rest of a page: no signal
+      -- the rest of a page: no signal
+      fails("shard.bin': it had 200000 bytes when it was opened", windows, tokens, 74960)
       fails("shard.bin': .*truncated", windows, tokens, 99000)
       cut(0)
       fails("shard.bin': .*truncated", windows, tokens, 0)
@@ -111,7 +112,8 @@ describe("a disk that ends", function()
   -- 100 blocks of 512 bytes or of 1 KB, as the shell counts
   local function run(folder, script)
     local path = write(folder .. "/run.lua", script)
-    local pipe = io.popen(("cd '%s' && ulimit -f 100 && timeout 60 '%s' '%s' 2>&1; echo $?"):format(folder, host.path, path))
+    local pipe = io.popen(("cd '%s' && ulimit -f 100 && timeout 60 '%s' '%s' 2>&1; echo $?"):format(folder,
+      host.path, path))
     local text = pipe:read("*a")
     pipe:close()
     os.remove(path)
@@ -167,9 +169,11 @@ describe("a start without descriptors 0 to 2", function()
         f:close()
       ]])
       for _, options in ipairs { "", "--num_processes 2" } do
-        for _, closed in ipairs { "<&- >&- 2>&-", "</dev/null >&- 2>&-", "<&- >/dev/null 2>/dev/null", "<&- >&- 2>/dev/null" } do
+        for _, closed in ipairs { "<&- >&- 2>&-", "</dev/null >&- 2>&-", "<&- >/dev/null 2>/dev/null",
+          "<&- >&- 2>/dev/null" } do
           os.remove(folder .. "/file0")
-          local pipe = io.popen(("cd '%s' && { timeout 60 '%s' %s run.lua %s; echo $?; }"):format(folder, host.path, options, closed))
+          local pipe = io.popen(("cd '%s' && { timeout 60 '%s' %s run.lua %s; echo $?; }"):format(folder,
+            host.path, options, closed))
           assert.equal("0\n", pipe:read("*a"), closed)
           pipe:close()
           assert.equal("mine\n4 nil\n", fs.read(folder .. "/file0"), closed)

@@ -1,5 +1,6 @@
---- Random programs over the op table (spec/support/fuzz_ops.lua): what is refused says so by name, what is done is done the same way
---- twice, whatever lay in memory before.  FUZZ_SEED and FUZZ_SECONDS make longer runs of it.
+--- Random programs over the op table (spec/support/fuzz_ops.lua): what is refused says so by name,
+--- what is done is done the same way twice, whatever lay in memory before.  FUZZ_SEED and
+--- FUZZ_SECONDS make longer runs of it.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local fuzz = require "spec.support.fuzz_ops"
@@ -7,7 +8,8 @@ local fuzz = require "spec.support.fuzz_ops"
 local FIRST, SECONDS = tonumber(os.getenv("FUZZ_SEED") or 1), tonumber(os.getenv("FUZZ_SECONDS") or 3)
 local STEPS = 300
 
--- Leaves `byte` in the blocks that the allocator hands out next: a result that was not written everywhere shows.
+-- Leaves `byte` in the blocks that the allocator hands out next: a result that was not written
+-- everywhere shows.
 local function soil(byte)
   local list, size = {}, 64
   while size <= 80000 do
@@ -50,6 +52,7 @@ describe("random programs", function()
       assert.are.equal(hash, (fuzz.run(seed, STEPS)), "seed " .. seed)
       seed, passed, tried = seed + 1, passed + p, tried + t
     until os.time() >= stop
-    assert.is_true(passed > tried / 2, "most calls were refused: the programs have become too wild to mean anything")
+    assert.is_true(passed > tried / 2,
+      "most calls were refused: the programs have become too wild to mean anything")
   end)
 end)

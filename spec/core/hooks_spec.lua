@@ -1,4 +1,5 @@
---- Hooks that change what is under way: removed after their tensor got another history, starting backward passes of their own.
+--- Hooks that change what is under way: removed after their tensor got another history, starting
+--- backward passes of their own.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 
@@ -41,7 +42,8 @@ describe("a hook's handle", function()
 end)
 
 describe("a result's hook that captures the result", function()
-  -- What a graph held is let go at the next call after the graph went, which is itself collected: a few rounds.
+  -- What a graph held is let go at the next call after the graph went, which is itself collected: a
+  -- few rounds.
   local function live()
     for _ = 1, 6 do
       collectgarbage()
@@ -108,7 +110,8 @@ describe("a backward pass from inside one", function()
   it("may reach leaves that the outer one has waiting", function()
     local w, x = core.ones(2):requires_grad_(), core.ones(2):requires_grad_()
     local y = x * 5
-    y:register_hook(function() tensor.enable_grad(function() (w * w * 3):sum():backward() end) end)  -- w's gradient of the outer pass waits meanwhile
+    -- w's gradient of the outer pass waits meanwhile
+    y:register_hook(function() tensor.enable_grad(function() (w * w * 3):sum():backward() end) end)
     local z = y * w
     z:sum():backward()
     assert.same({ 6 + 5, 6 + 5 }, w.grad:totable())
@@ -155,7 +158,8 @@ describe("a backward pass from inside one", function()
 end)
 
 describe("a leaf's hook", function()
-  -- What a graph held is let go at the next call after the graph went, which is itself collected: a few rounds.
+  -- What a graph held is let go at the next call after the graph went, which is itself collected: a
+  -- few rounds.
   local function live()
     for _ = 1, 6 do
       collectgarbage()
@@ -165,7 +169,8 @@ describe("a leaf's hook", function()
     return core.memory_stats().structs
   end
 
-  it("works on when the leaf's object and what the hook captures are reachable through the graph alone", function()
+  it("works on when the leaf's object and what the hook captures are reachable through the graph alone",
+    function()
     local seen
     local function graph(hook_first)
       local x, factor = core.ones(3):requires_grad_(), core.full({ 3 }, 5)

@@ -8,13 +8,16 @@ local function write(bytes)
   f:close()
 end
 
-local function from_hex(hex) return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
+local function from_hex(hex)
+  return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end))
+end
 
 -- The header of an IDX file: type byte, then sizes.
 local function header(kind, ...)
   local bytes = { "\0\0", string.char(kind), string.char(select("#", ...)) }
   for _, n in ipairs { ... } do
-    bytes[#bytes + 1] = string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256, math.floor(n / 256) % 256,
+    bytes[#bytes + 1] = string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256,
+      math.floor(n / 256) % 256,
       n % 256)
   end
   return table.concat(bytes)
@@ -67,17 +70,21 @@ describe("read_idx", function()
     assert.truthy(failure("\0\0\8\0"):find("0 dims; expected 1 to 8", 1, true))
     assert.truthy(failure("\0\0\8\9"):find("9 dims", 1, true))
     assert.truthy(failure("\0\0\8\2\0\0"):find("inside its header: 6 bytes; expected 12", 1, true))
-    assert.truthy(failure(PLAIN:sub(1, -3)):find("uint8 [3, 4], which is 12 bytes after the header; found 10", 1, true))
+    assert.truthy(failure(PLAIN:sub(1, -3)):find("uint8 [3, 4], which is 12 bytes after the header; found 10",
+      1, true))
     assert.truthy(failure(PLAIN .. "x"):find("12 bytes after the header; found 13", 1, true))
     assert.truthy(failure(GZIP:sub(1, -9)):find("ends too early", 1, true))
-    assert.truthy(failure(GZIP:sub(1, -9) .. "\0\0\0\0" .. GZIP:sub(-4)):find("incorrect data check", 1, true))
+    assert.truthy(failure(GZIP:sub(1, -9) .. "\0\0\0\0" .. GZIP:sub(-4)):find("incorrect data check", 1,
+      true))
   end)
 
   it("believes no header that claims more than the file can hold", function()
     local before = core.memory_stats().peak_bytes
-    assert.truthy(failure(header(8, 1000, 1000, 1000)):find("1000000000 bytes after the header; found 0", 1, true))
+    assert.truthy(failure(header(8, 1000, 1000, 1000)):find("1000000000 bytes after the header; found 0", 1,
+      true))
     assert.truthy(failure(header(0x0e, 0xffffffff, 0xffffffff)):find("too large to be true", 1, true))
-    local claim = from_hex "1f8b08000000000002036360e0606660607e01c10c2900acfa1edc10000000" -- a header of 1000 x 1000 x 100, no data
+    -- a header of 1000 x 1000 x 100, no data
+    local claim = from_hex "1f8b08000000000002036360e0606660607e01c10c2900acfa1edc10000000"
     assert.truthy(failure(claim):find("100000000 bytes; 31 compressed bytes cannot hold that much", 1, true))
     assert.equal(before, core.memory_stats().peak_bytes)
   end)

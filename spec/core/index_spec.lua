@@ -4,7 +4,8 @@ local tensor = require "accelerate.tensor"
 local function fails(expected, fn, ...)
   local ok, message = pcall(fn, ...)
   assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
 end
 
 local function grid() return tensor.arange(12):view(3, 4) end  -- {0..3}, {4..7}, {8..11}
@@ -97,14 +98,18 @@ describe("reading", function()
     fails("expected a position, a list or a tensor as key, got number 1.5", function() return x[1.5] end)
     fails("got number nan", function() return x[0 / 0] end)
     fails("got boolean true", function() return x[true] end)
-    fails("entry 2: expected a position, {}, {first, last} or a tensor, got string \"a\"", function() return x[{ 1, "a" }] end)
-    fails("entry 1: expected {}, {first, last} or {first, last, step}, got a list of 1", function() return x[{ { 1 } }] end)
+    fails("entry 2: expected a position, {}, {first, last} or a tensor, got string \"a\"",
+      function() return x[{ 1, "a" }] end)
+    fails("entry 1: expected {}, {first, last} or {first, last, step}, got a list of 1",
+      function() return x[{ { 1 } }] end)
     fails("entry 1: the step must be at least 1, got 0", function() return x[{ { 1, 2, 0 } }] end)
     fails("entry 1: expected integers in a range, got string", function() return x[{ { 1, "b" } }] end)
     fails("expected a list with one entry a dim", function() return x[{ a = 1 }] end)
     fails("expected a tensor of bool (a mask) or int64", function() return x[tensor({ 1, 2 })] end)
-    fails("a mask of shape [2] does not match the first dims of shape [3, 4]", function() return x[tensor({ true, false })] end)
-    fails("a mask of 2 does not fit a dim of size 4", function() return x[{ {}, tensor({ true, false }) }] end)
+    fails("a mask of shape [2] does not match the first dims of shape [3, 4]",
+      function() return x[tensor({ true, false })] end)
+    fails("a mask of 2 does not fit a dim of size 4",
+      function() return x[{ {}, tensor({ true, false }) }] end)
   end)
 end)
 
@@ -167,7 +172,8 @@ describe("writing", function()
     assert.same({ 6, 6 }, x[1]:totable())
     x[longs { 1, 2 }] = 8
     assert.same({ { 6, 6 }, { 8, 8 }, { 8, 8 } }, x:totable())
-    fails("position 3 (counted from 0) is out of range for dim 1 of size 3", function() x[longs { 3 }] = 1 end)
+    fails("position 3 (counted from 0) is out of range for dim 1 of size 3",
+      function() x[longs { 3 }] = 1 end)
   end)
 
   it("writes through views", function()
@@ -225,8 +231,10 @@ describe("writing", function()
 
   it("refuses values that do not fit", function()
     local x = grid()
-    fails("index: a value of shape [3] does not fit the place of shape [4]", function() x[1] = tensor.ones(3) end)
-    fails("a value of shape [2, 4] does not fit the place of shape [4]", function() x[1] = tensor.ones(2, 4) end)
+    fails("index: a value of shape [3] does not fit the place of shape [4]",
+      function() x[1] = tensor.ones(3) end)
+    fails("a value of shape [2, 4] does not fit the place of shape [4]",
+      function() x[1] = tensor.ones(2, 4) end)
     fails("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
     fails("got string", function() x[1] = "a" end)
     fails("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)

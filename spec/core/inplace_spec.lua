@@ -1,4 +1,5 @@
---- In-place ops on views while gradients are recorded.  (Values and gradients against PyTorch's: spec/support/torch/inplace.py.)
+--- In-place ops on views while gradients are recorded.  (Values and gradients against PyTorch's:
+--- spec/support/torch/inplace.py.)
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local gradcheck = require "spec.support.gradcheck"
@@ -122,7 +123,8 @@ describe("a recorded in-place op on a view", function()
   it("is refused for a leaf, a view of a leaf, and views that cannot pass it on", function()
     local x, w = leaf { { 1, 2 }, { 3, 4 } }, leaf { 2, 2 }
     fails("mul_: a leaf that requires a gradient cannot be changed in place", function() x:mul_(2) end)
-    fails("mul_: a view of a leaf that requires a gradient cannot be changed in place", function() x[1]:mul_(2) end)
+    fails("mul_: a view of a leaf that requires a gradient cannot be changed in place",
+      function() x[1]:mul_(2) end)
     fails("a view of a leaf that requires a gradient", function() x:view(4):narrow(1, 1, 2):zero_() end)
     fails("a view of a leaf that requires a gradient", function() x[1] = w end)
     tensor.no_grad(function() x[1]:mul_(2) end)
@@ -138,9 +140,11 @@ describe("a recorded in-place op on a view", function()
     local wide = double({ { 1 }, { 2 } }):expand(2, 2):detach()
     fails("expanded", function() wide[1]:mul_(w) end)
 
-    local same = tensor.Function { forward = function(_, v) return v:view(4) end, backward = function(_, g) return g:view(2, 2) end }
+    local same = tensor.Function { forward = function(_, v) return v:view(4) end,
+      backward = function(_, g) return g:view(2, 2) end }
     fails("a custom function returned this as a view of one of its arguments", function() same(y):mul_(2) end)
-    local fresh = tensor.Function { forward = function(_, v) return (v * 1):view(4) end, backward = function(_, g) return g:view(2, 2) end }
+    local fresh = tensor.Function { forward = function(_, v) return (v * 1):view(4) end,
+      backward = function(_, g) return g:view(2, 2) end }
     fresh(y):mul_(2)
   end)
 
@@ -237,7 +241,8 @@ describe("x:view on a result whose channels lie innermost", function()
   end)
 
   it("keeps the history and what the graph saved", function()
-    local x, w = image():double():requires_grad_(), (tensor.arange(5 * 3 * 3 * 3) / 5):cos():view(5, 3, 3, 3):double():requires_grad_()
+    local x, w = image():double():requires_grad_(), (tensor.arange(5 * 3 * 3 * 3) / 5):cos():view(5, 3, 3,
+      3):double():requires_grad_()
     gradcheck.first("conv, relu, view, in place", function(a, b)
       local y = core.conv2d(a, b):relu() -- saves its result
       local v = y:view(2, -1)
@@ -260,7 +265,8 @@ describe("x:view on a result whose channels lie innermost", function()
     local d = y:detach()
     fails("cannot be seen as [2, -1] without a copy; use reshape", function() y:view(2, -1) end)
     fails("use reshape", function() d:view(2, -1) end)
-    fails("use reshape", function() core.conv2d(image(), tensor.ones(5, 3, 3, 3)):narrow(1, 1, 1):view(-1) end)
+    fails("use reshape",
+      function() core.conv2d(image(), tensor.ones(5, 3, 3, 3)):narrow(1, 1, 1):view(-1) end)
     fails("use reshape", function() tensor.ones(2, 3):t():view(-1) end)
   end)
 end)

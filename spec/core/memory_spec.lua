@@ -1,4 +1,5 @@
--- Memory: the collector is driven by live tensor bytes, the limit is an error, and a failed allocation leaves nothing behind.
+-- Memory: the collector is driven by live tensor bytes, the limit is an error, and a failed
+-- allocation leaves nothing behind.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
@@ -7,7 +8,8 @@ local MB = 1024 * 1024
 local function fails(expected, fn, ...)
   local ok, message = pcall(fn, ...)
   assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
 end
 
 local function collect()
@@ -37,7 +39,8 @@ end
 
 describe("garbage tensors", function()
   it("are collected without a call to collectgarbage", function()
-    assert.is_true(growth(3000, function() return tensor.empty(256 * 1024) end) < 256 * MB)  -- 1 MB each: 3 GB in all
+    -- 1 MB each: 3 GB in all
+    assert.is_true(growth(3000, function() return tensor.empty(256 * 1024) end) < 256 * MB)
   end)
 
   it("are collected when they are many and small", function()
@@ -63,7 +66,8 @@ describe("garbage tensors", function()
 
   it("are collected with the graphs and closures that hold them", function()
     local threads = tensor.get_num_threads()
-    tensor.set_num_threads(1)  -- small products; with more threads than free cores they would wait for each other
+    -- small products; with more threads than free cores they would wait for each other
+    tensor.set_num_threads(1)
     finally(function() tensor.set_num_threads(threads) end)
     local w = tensor.randn(256, 256, { requires_grad = true })
     local most = growth(2000, function()
@@ -204,9 +208,12 @@ describe("a failed allocation", function()
   }
 
   local CASES = {
-    ["tensor from a table"] = function() return tensor({ { 1, 2 }, { 3, 4 } }, { dtype = "float64", requires_grad = true }) end,
+    ["tensor from a table"] = function()
+      return tensor({ { 1, 2 }, { 3, 4 } }, { dtype = "float64", requires_grad = true })
+    end,
     ["constructors"] = function()
-      return tensor.zeros(3), tensor.full({ 2 }, 3), tensor.arange(5), tensor.eye(2), tensor.linspace(0, 1, 3), tensor.rand(2), tensor.randperm(3)
+      return tensor.zeros(3), tensor.full({ 2 }, 3), tensor.arange(5), tensor.eye(2),
+        tensor.linspace(0, 1, 3), tensor.rand(2), tensor.randperm(3)
     end,
     ["operators"] = function()
       local x = tensor.ones(3)
@@ -215,7 +222,8 @@ describe("a failed allocation", function()
     ["several results"] = function() return tensor.ones(2, 3):max(1) end,
     ["reading with keys"] = function()
       local x = tensor.arange(12):view(3, 4)
-      return x[1], x[{ { 1, 2 }, 3 }], x[x:gt(3)], x[tensor({ 0, 2 }, { dtype = "int64" })], x[{ {}, tensor({ true, false, true, false }) }]
+      return x[1], x[{ { 1, 2 }, 3 }], x[x:gt(3)], x[tensor({ 0, 2 }, { dtype = "int64" })],
+        x[{ {}, tensor({ true, false, true, false }) }]
     end,
     ["writing with keys"] = function()
       local x = tensor.zeros(3, 4)
@@ -260,8 +268,10 @@ describe("a failed allocation", function()
       local x = tensor.ones(3, { requires_grad = true })
       x.grad = tensor.ones(3)
       core.clip_grad_norm_({ x }, 0.5)
-      core.optim_step("adam", { x }, { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
-        { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, maximize = false, amsgrad = false, decoupled_weight_decay = true })
+      core.optim_step("adam", { x },
+        { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
+        { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, maximize = false,
+        amsgrad = false, decoupled_weight_decay = true })
     end,
     ["moving parameters"] = function()
       local x = tensor.ones(3, { requires_grad = true })

@@ -48,14 +48,20 @@ describe("read_npy", function()
     assert.truthy(failure(""):find("ends after 0 bytes", 1, true))
     assert.truthy(failure("hello, numpy"):find("it starts with 68 65 6c 6c", 1, true))
     assert.truthy(failure("\147NUMPY\9\0\0\0\0\0"):find("version 9.0", 1, true))
-    assert.truthy(failure("\147NUMPY\1\0\255\0{"):find("ends inside its header: 11 bytes; expected 265", 1, true))
+    assert.truthy(failure("\147NUMPY\1\0\255\0{"):find("ends inside its header: 11 bytes; expected 265", 1,
+      true))
     assert.truthy(failure(fuzz.from_hex(reference.npy_complex)):find("the elements are '<c8'", 1, true))
     assert.truthy(failure(fuzz.from_hex(reference.npy_records)):find("it holds records", 1, true))
-    assert.truthy(failure(fuzz.from_hex(reference.npy_too_big)):find("18446744073709551615 does not fit into int64", 1, true))
-    assert.truthy(failure(with_header("{'descr': '<f4', 'shape': (1,), }", "1234")):find("lacks 'fortran_order'", 1, true))
-    assert.truthy(failure(with_header("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}")):find("neither True nor False", 1, true))
-    assert.truthy(failure(with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", "1234")):find("2 elements of 4 bytes; found 4 bytes", 1, true))
-    assert.truthy(failure(with_header("{'shape': (x,)}")):find("the shape in its header cannot be read", 1, true))
+    assert.truthy(failure(fuzz.from_hex(reference.npy_too_big)):find("18446744073709551615 does not fit " ..
+      "into int64", 1, true))
+    assert.truthy(failure(with_header("{'descr': '<f4', 'shape': (1,), }", "1234")):find(
+      "lacks 'fortran_order'", 1, true))
+    assert.truthy(failure(with_header("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}")):find(
+      "neither True nor False", 1, true))
+    assert.truthy(failure(with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}",
+      "1234")):find("2 elements of 4 bytes; found 4 bytes", 1, true))
+    assert.truthy(failure(with_header("{'shape': (x,)}")):find("the shape in its header cannot be read", 1,
+      true))
     assert.truthy(failure(with_header("{'colour': 'red'}")):find("unknown key 'colour'", 1, true))
     assert.truthy(failure(with_header("[]")):find("its header is no dict", 1, true))
     local huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999)}"
@@ -91,12 +97,14 @@ describe("read_npz", function()
     assert.truthy(failure("", core.read_npz):find("not a zip archive, or cut off", 1, true))
     assert.truthy(failure(bytes:sub(1, -2), core.read_npz):find("not a zip archive, or cut off", 1, true))
     local at = bytes:find("\63\128\0\0", 1, true) or bytes:find("\0\0\128\63", 1, true)
-    assert.truthy(failure(bytes:sub(1, at - 1) .. "\1" .. bytes:sub(at + 1), core.read_npz):find("'weights.npy' in it is damaged: its checksum", 1, true))
+    assert.truthy(failure(bytes:sub(1, at - 1) .. "\1" .. bytes:sub(at + 1),
+      core.read_npz):find("'weights.npy' in it is damaged: its checksum", 1, true))
   end)
 
   it("survives damage", function()
     for _, name in ipairs { "npz_stored", "npz_deflated" } do
-      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference[name]), core.read_npz, { every = 3, rounds = 300 }) > 100)
+      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference[name]), core.read_npz,
+        { every = 3, rounds = 300 }) > 100)
     end
   end)
 end)

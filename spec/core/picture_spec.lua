@@ -9,7 +9,9 @@ local has_plugin, why = pcall(data.decode_image, fuzz.from_hex(reference.picture
 
 local function test(name, body)
   it(name, function()
-    if not has_plugin and tostring(why):find("libax_image.so", 1, true) then return pending("needs libax_image.so") end
+    if not has_plugin and tostring(why):find("libax_image.so", 1, true) then
+      return pending("needs libax_image.so")
+    end
     body()
   end)
 end
@@ -31,12 +33,14 @@ describe("pictures", function()
       local image = data.decode_image(fuzz.from_hex(case[1]), "UNCHANGED")
       assert.equal("uint8", image.dtype)
       assert.same({ #case[2], 9, 12 }, image.shape, name)
-      assert.is_true(difference(image, case[2]) <= (name:find("jpeg") and 2 or 0), name) -- libraries may round JPEG otherwise
+      -- libraries may round JPEG otherwise
+      assert.is_true(difference(image, case[2]) <= (name:find("jpeg") and 2 or 0), name)
     end
   end)
 
   test("come in colour or grey as asked", function()
-    local grey, colour = fuzz.from_hex(reference.pictures.png_grey[1]), fuzz.from_hex(reference.pictures.png[1])
+    local grey, colour = fuzz.from_hex(reference.pictures.png_grey[1]), fuzz.from_hex(
+      reference.pictures.png[1])
     assert.same({ 3, 9, 12 }, data.decode_image(grey).shape)
     assert.same({ 1, 9, 12 }, data.decode_image(colour, "GRAY").shape)
     assert.is_true(difference(data.decode_image(colour, "GRAY"), reference.pictures.png_grey[2]) <= 2)
@@ -60,15 +64,18 @@ describe("pictures", function()
     fails_with("'/nowhere/x.png': cannot be opened", data.read_image, "/nowhere/x.png")
     local png = fuzz.from_hex(reference.pictures.png[1])
     local zlib_crc = png:sub(30, 33) -- of the header chunk; a larger width makes it wrong
-    fails_with("damaged PNG", read, png:sub(1, 16) .. "\0\15\66\64" .. png:sub(21, 29) .. zlib_crc .. png:sub(34))
+    fails_with("damaged PNG", read, png:sub(1, 16) .. "\0\15\66\64" .. png:sub(21, 29) .. zlib_crc ..
+      png:sub(34))
     local jpeg = fuzz.from_hex(reference.pictures.jpeg[1])
     local frame = jpeg:find("\255\192", 1, true)
-    fails_with("bytes cannot hold that much", read, jpeg:sub(1, frame + 4) .. "\40\0\40\0" .. jpeg:sub(frame + 9))
+    fails_with("bytes cannot hold that much", read, jpeg:sub(1, frame + 4) .. "\40\0\40\0" ..
+      jpeg:sub(frame + 9))
   end)
 
   test("survive damage", function()
     for _, name in ipairs { "png", "png_palette", "jpeg", "jpeg_progressive" } do
-      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference.pictures[name][1]), data.read_image, { every = 11, rounds = 100 }) > 20)
+      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference.pictures[name][1]), data.read_image,
+        { every = 11, rounds = 100 }) > 20)
     end
   end)
 
@@ -81,7 +88,8 @@ describe("pictures", function()
       fuzz.write(root .. "/dog/notes.txt", "not a picture")
       fails_with("/empty has no pictures", data.ImageFolder, root)
       os.execute(("rmdir %s/empty"):format(root))
-      local set = data.ImageFolder(root, { transform = T.Compose { T.ToTensor(), T.Normalize({ 0.5, 0.5, 0.5 }, 0.5) } })
+      local set = data.ImageFolder(root,
+        { transform = T.Compose { T.ToTensor(), T.Normalize({ 0.5, 0.5, 0.5 }, 0.5) } })
       assert.same({ "cat", "dog" }, set.classes)
       assert.same({ 0, 1, 1 }, set.targets)
       local image, label = set:get(2)
@@ -100,9 +108,11 @@ describe("pictures", function()
 
   test("name what to install when the plugin is missing", function()
     host.in_folder(function(folder)
-      os.execute(("mkdir -p %s/bin && cp %s %s/bin/accel-run && ln -s %s %s/lua && cp %s/libax_cpu_*.so %s/bin/"):format(folder, host.path, folder,
+      os.execute(("mkdir -p %s/bin && cp %s %s/bin/accel-run && ln -s %s %s/lua && cp %s/libax_cpu_*.so " ..
+        "%s/bin/"):format(folder, host.path, folder,
         io.popen("pwd"):read "*l" .. "/lua", folder, host.path:match("^(.*)/"), folder))
-      local pipe = io.popen(([[%s/bin/accel-run -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" 2>&1]]):format(folder))
+      local pipe = io.popen(
+        ([[%s/bin/accel-run -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" 2>&1]]):format(folder))
       local said = pipe:read "*a"
       pipe:close()
       assert.truthy(said:find("install libjpeg-dev and libpng-dev", 1, true), said)
@@ -116,13 +126,15 @@ describe("transforms", function()
   it("resize as Pillow does", function()
     for name, size in pairs { smaller = { 4, 5 }, larger = { 15, 20 }, wide = { 3, 17 } } do
       assert.is_true(difference(T.Resize(size)(image), reference["resized_" .. name]) <= 1, name)
-      assert.is_true(difference(T.Resize(size)(image:to("float32")), reference["resized_" .. name]) <= 1, name)
+      assert.is_true(difference(T.Resize(size)(image:to("float32")), reference["resized_" .. name]) <= 1,
+        name)
     end
     assert.same({ 3, 18, 24 }, T.Resize(18)(image).shape)
     assert.same({ 3, 6, 8 }, T.Resize(6)(image).shape)
     assert.equal(image, T.Resize({ 9, 12 })(image))
     assert.same({ 3, 1, 1 }, T.Resize({ 1, 1 }, { antialias = false })(image).shape)
-    fails_with("expected a picture [channels, height, width], got a float32 tensor of shape [2, 3]", T.Resize(3), core.ones(2, 3))
+    fails_with("expected a picture [channels, height, width], got a float32 tensor of shape [2, 3]",
+      T.Resize(3), core.ones(2, 3))
     fails_with("expected a picture, uint8 or float32", T.Resize(3), core.ones(1, 2, 3, { dtype = "int64" }))
     fails_with("the height must be at least 1, got 0", T.Resize, 0)
   end)
@@ -130,9 +142,11 @@ describe("transforms", function()
   it("crop, flip and pad", function()
     local small = core.arange(12):view(1, 3, 4):to("uint8")
     assert.same({ { { 5, 6 } } }, T.CenterCrop({ 1, 2 })(small):totable())
-    assert.same({ { { 0, 0, 0, 0, 0, 0 }, { 0, 0, 1, 2, 3, 0 }, { 0, 4, 5, 6, 7, 0 }, { 0, 8, 9, 10, 11, 0 }, { 0, 0, 0, 0, 0, 0 } } },
+    assert.same({ { { 0, 0, 0, 0, 0, 0 }, { 0, 0, 1, 2, 3, 0 }, { 0, 4, 5, 6, 7, 0 }, { 0, 8, 9, 10, 11, 0 },
+      { 0, 0, 0, 0, 0, 0 } } },
       T.CenterCrop({ 5, 6 })(small):totable())
-    assert.same({ { { 3, 2, 1, 0 }, { 7, 6, 5, 4 }, { 11, 10, 9, 8 } } }, T.RandomHorizontalFlip(1)(small):totable())
+    assert.same({ { { 3, 2, 1, 0 }, { 7, 6, 5, 4 }, { 11, 10, 9, 8 } } },
+      T.RandomHorizontalFlip(1)(small):totable())
     assert.equal(small, T.RandomHorizontalFlip(0)(small))
     assert.same({ 1, 2, 2 }, T.RandomCrop(2)(small).shape)
     assert.same({ 1, 5, 5 }, T.RandomCrop(5, { padding = 1 })(small).shape)
@@ -154,10 +168,13 @@ describe("transforms", function()
 
   it("draw the same for any number of workers", function()
     local set = { len = function() return 12 end, get = function(_, i) return T.Compose {
-      T.RandomCrop(5, { padding = 2 }), T.RandomHorizontalFlip(), T.RandomResizedCrop(4), T.ToTensor() }(image), i end }
+      T.RandomCrop(5, { padding = 2 }), T.RandomHorizontalFlip(), T.RandomResizedCrop(4),
+        T.ToTensor() }(image), i end }
     local function read(workers)
       local sums = {}
-      for x in data.DataLoader(set, { batch_size = 3, num_workers = workers }):iter() do sums[#sums + 1] = x:sum():item() end
+      for x in data.DataLoader(set, { batch_size = 3, num_workers = workers }):iter() do
+        sums[#sums + 1] = x:sum():item()
+      end
       return sums
     end
     local expected = read(0)

@@ -23,7 +23,8 @@ describe("tostring", function()
   end)
 
   it("prints a view that is not contiguous in its own order", function()
-    assert.equal("tensor([[0, 3],\n        [1, 4],\n        [2, 5]])", tostring(tensor.arange(6):view(2, 3):t()))
+    assert.equal("tensor([[0, 3],\n        [1, 4],\n        [2, 5]])",
+      tostring(tensor.arange(6):view(2, 3):t()))
   end)
 
   it("prints integers beyond 2^53 exactly", function()

@@ -1,4 +1,5 @@
---- Result types are PyTorch's: for every pair of types, with tensors, 0-d tensors and numbers on the right.
+--- Result types are PyTorch's: for every pair of types, with tensors, 0-d tensors and numbers on
+--- the right.
 local core = require "accelerate.core"
 local reference = require "spec.support.promotion_reference"
 

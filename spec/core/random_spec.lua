@@ -13,7 +13,8 @@ describe("random numbers", function()
     tensor.manual_seed(5)
     assert.are.same(a, tensor.rand(1000):totable())
     assert.are_not.same(a, b)
-    assert.are.same(tensor.randn(10, { generator = tensor.Generator(9) }):totable(), tensor.randn(10, { generator = tensor.Generator(9) }):totable())
+    assert.are.same(tensor.randn(10, { generator = tensor.Generator(9) }):totable(),
+      tensor.randn(10, { generator = tensor.Generator(9) }):totable())
   end)
 
   it("do not depend on how many are drawn at once: element i is a function of i", function()
@@ -45,7 +46,8 @@ describe("random numbers", function()
     end
   end)
 
-  it("dropout zeroes about p of the elements, scales the rest, and its gradient uses the same mask", function()
+  it("dropout zeroes about p of the elements, scales the rest, and its gradient uses the same mask",
+    function()
     local x = tensor.ones({ 100000 }, { requires_grad = true })
     local y = x:dropout { p = 0.3 }
     y:sum():backward()

@@ -1,4 +1,5 @@
--- No value of any type, in any place, brings a function of the binding down: each call returns or raises a Lua error with a text.
+-- No value of any type, in any place, brings a function of the binding down: each call returns or
+-- raises a Lua error with a text.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
@@ -9,22 +10,32 @@ cyclic[1] = cyclic
 
 local function values()
   return {
-    { "nothing" }, { "nil", n = 1 }, { "a boolean", true }, { "zero", 0 }, { "one", 1 }, { "-1", -1 }, { "1.5", 1.5 }, { "NaN", 0 / 0 },
-    { "inf", math.huge }, { "2^53", 2 ^ 53 }, { "-2^62", -2 ^ 62 }, { "1e300", 1e300 }, { "a string", "abc" }, { "an empty string", "" },
-    { "an empty table", {} }, { "a list", { 1, 2 } }, { "a list of strings", { "a" } }, { "a list of huge numbers", { 1e18, 1e18 } },
-    { "options", { zzz = 1 } }, { "nine numbers", { 1, 1, 1, 1, 1, 1, 1, 1, 1 } }, { "a cycle", cyclic }, { "a function", print },
-    { "a coroutine", coroutine.create(print) }, { "a file", io.stdout }, { "a cdata", 5LL }, { "a proxy", newproxy(true) },
+    { "nothing" }, { "nil", n = 1 }, { "a boolean", true }, { "zero", 0 }, { "one", 1 }, { "-1", -1 },
+      { "1.5", 1.5 }, { "NaN", 0 / 0 },
+    { "inf", math.huge }, { "2^53", 2 ^ 53 }, { "-2^62", -2 ^ 62 }, { "1e300", 1e300 }, { "a string", "abc" },
+      { "an empty string", "" },
+    { "an empty table", {} }, { "a list", { 1, 2 } }, { "a list of strings", { "a" } },
+      { "a list of huge numbers", { 1e18, 1e18 } },
+    { "options", { zzz = 1 } }, { "nine numbers", { 1, 1, 1, 1, 1, 1, 1, 1, 1 } }, { "a cycle", cyclic },
+      { "a function", print },
+    { "a coroutine", coroutine.create(print) }, { "a file", io.stdout }, { "a cdata", 5LL },
+      { "a proxy", newproxy(true) },
     { "a tensor", tensor.ones(2, 3) }, { "a 0-d tensor", tensor(1) }, { "an empty tensor", tensor.zeros(0) },
-    { "an int64 tensor", tensor({ 0, 5 }, { dtype = "int64" }) }, { "a bool tensor", tensor({ true, false }) },
-    { "an 8-d tensor", tensor.ones(1, 1, 1, 1, 1, 1, 1, 2) }, { "a leaf", tensor.ones(2, { requires_grad = true }) },
-    { "a result", tensor.ones(2, { requires_grad = true }) * 2 }, { "a released tensor", released }, { "a list of tensors", { tensor.ones(2), tensor.ones(2) } },
+    { "an int64 tensor", tensor({ 0, 5 }, { dtype = "int64" }) },
+      { "a bool tensor", tensor({ true, false }) },
+    { "an 8-d tensor", tensor.ones(1, 1, 1, 1, 1, 1, 1, 2) },
+      { "a leaf", tensor.ones(2, { requires_grad = true }) },
+    { "a result", tensor.ones(2, { requires_grad = true }) * 2 }, { "a released tensor", released },
+      { "a list of tensors", { tensor.ones(2), tensor.ones(2) } },
     { "a list with a released tensor", { released } }, { "a Generator", tensor.Generator(1) },
   }
 end
 
--- These wait for other ranks, end the process's memory, write files, or switch something that the rest of the run needs.
+-- These wait for other ranks, end the process's memory, write files, or switch something that the
+-- rest of the run needs.
 local LEFT_OUT = {
-  dist = true, set_memory_limit = true, debug_fail_alloc = true, safetensors_save = true, set_num_threads = true,
+  dist = true, set_memory_limit = true, debug_fail_alloc = true, safetensors_save = true,
+    set_num_threads = true,
   set_grad_enabled = true, no_grad = true, enable_grad = true, scope = true, keep = true, release = true,
 }
 
@@ -32,8 +43,10 @@ local function try(where, fn, ...)
   local ok, message = pcall(fn, ...)
   if not ok then
     assert(type(message) == "string" and #message > 0, where .. ": raised " .. type(message))
-    -- an error of Lua's own would mean that the binding let something through (arithmetic with cdata is the FFI's affair)
-    assert(not message:find("attempt to", 1, true) or message:find("'int64_t'", 1, true), where .. ": " .. message)
+    -- an error of Lua's own would mean that the binding let something through (arithmetic with
+    -- cdata is the FFI's affair)
+    assert(not message:find("attempt to", 1, true) or message:find("'int64_t'", 1, true), where .. ": " ..
+      message)
   end
 end
 
@@ -92,8 +105,10 @@ end)
 
 describe("every method of a tensor", function()
   local METHODS = {
-    "dim", "numel", "size", "stride", "is_contiguous", "element_size", "storage_offset", "nbytes", "detach", "detach_", "requires_grad_", "to",
-    "float", "double", "half", "bfloat16", "long", "int", "byte", "bool", "totable", "item", "data_ptr", "backward", "copy_", "fill_", "zero_",
+    "dim", "numel", "size", "stride", "is_contiguous", "element_size", "storage_offset", "nbytes", "detach",
+      "detach_", "requires_grad_", "to",
+    "float", "double", "half", "bfloat16", "long", "int", "byte", "bool", "totable", "item", "data_ptr",
+      "backward", "copy_", "fill_", "zero_",
     "register_hook", "register_post_accumulate_grad_hook",
   }
   for _, row in ipairs(core.ops()) do
@@ -126,7 +141,8 @@ describe("fields, keys and operators", function()
       for _, b in ipairs(list) do
         try(("x[%s] = %s"):format(a[1], b[1]), function() tensor.ones(2, 3)[a[2]] = b[2] end)
         try(("x[{%s, %s}]"):format(a[1], b[1]), function() return tensor.ones(2, 3)[{ a[2], b[2] }] end)
-        try(("x[{ {%s, %s} }]"):format(a[1], b[1]), function() return tensor.ones(2, 3)[{ { a[2], b[2] } }] end)
+        try(("x[{ {%s, %s} }]"):format(a[1], b[1]),
+          function() return tensor.ones(2, 3)[{ { a[2], b[2] } }] end)
       end
       try("x + " .. a[1], function() return tensor.ones(2, 3) + a[2] end)
       try(a[1] .. " ^ x", function() return a[2] ^ tensor.ones(2, 3) end)
@@ -154,8 +170,11 @@ describe("methods of generators, hook handles and ctx", function()
     local x = tensor.ones(1, { requires_grad = true })
     local handle = x:register_hook(print)
     local ctx
-    tensor.Function { forward = function(c, v) ctx = c return v end, backward = function(_, d) return d end }(x)
-    for _, name in ipairs { "manual_seed", "initial_seed", "get_state", "set_state" } do call_with_two(name, g[name]) end
+    tensor.Function { forward = function(c, v) ctx = c return v end,
+      backward = function(_, d) return d end }(x)
+    for _, name in ipairs { "manual_seed", "initial_seed", "get_state", "set_state" } do
+      call_with_two(name, g[name])
+    end
     call_with("remove", handle.remove)
     for _, name in ipairs { "save_for_backward", "saved_tensors" } do call_with_two(name, ctx[name]) end
     handle:remove()

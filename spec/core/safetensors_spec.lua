@@ -16,12 +16,15 @@ local function read()
   return bytes
 end
 
-local function from_hex(hex) return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
+local function from_hex(hex)
+  return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end))
+end
 
 -- A file with this header and data.
 local function file(json, data)
   local n = #json
-  return string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256, math.floor(n / 2 ^ 24)) .. "\0\0\0\0"
+  return string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256,
+    math.floor(n / 2 ^ 24)) .. "\0\0\0\0"
     .. json
     .. (data or "")
 end
@@ -157,7 +160,8 @@ describe("safetensors_load", function()
       for _ = 1, random(4) do
         local at, c = random(#bytes), random(#alphabet)
         local kind = random(3)
-        bytes = bytes:sub(1, kind == 2 and at or at - 1) .. (kind == 3 and "" or alphabet:sub(c, c)) .. bytes:sub(at + 1)
+        bytes = bytes:sub(1, kind == 2 and at or at - 1) .. (kind == 3 and "" or alphabet:sub(c, c)) ..
+          bytes:sub(at + 1)
       end
       try(bytes)
     end
@@ -193,7 +197,8 @@ end)
 describe("safetensors_save", function()
   teardown(function() os.remove(path) end)
 
-  it("writes bytes that the reference implementation reads: aligned, without holes, in the order of the list", function()
+  it("writes bytes that the reference implementation reads: aligned, without holes, in the order of the list",
+    function()
     core.safetensors_save(path, { { "m", core.tensor { true, false, true } }, { "w", core.tensor { 1, -2 } },
       { "n", core.tensor(3, { dtype = "int64" }) } },
       { format = "pt", a = 'b"' })
@@ -206,9 +211,11 @@ describe("safetensors_save", function()
 
   it("brings back every element type, shape and name, and views as they look", function()
     local base = core.arange(6, { dtype = "float64" }):view(2, 3)
-    local list = { { "a \"quoted\" \\ name\n", base }, { "väg", base:t() }, { "narrow", base:narrow(2, 2, 2) },
+    local list = { { "a \"quoted\" \\ name\n", base }, { "väg", base:t() },
+      { "narrow", base:narrow(2, 2, 2) },
       { "none", core.zeros(0, 3) } }
-    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
       list[#list + 1] = { dtype, core.tensor({ { 1, 0 }, { 1, 1 } }, { dtype = dtype }) }
     end
     core.safetensors_save(path, list, { note = "é" })
@@ -236,7 +243,8 @@ describe("safetensors_save", function()
     core.safetensors_save(path, { { "x", core.ones(3) } })
     local before = read()
     assert.is_false(pcall(core.safetensors_save, path, { { "x", core.ones(3) }, { "x", core.ones(3) } }))
-    local list, failed = { { "x", core.ones(3, 4):t() } }, 0 -- a view: its copy is made while the file is written
+    -- a view: its copy is made while the file is written
+    local list, failed = { { "x", core.ones(3, 4):t() } }, 0
     for n = 1, 100 do
       core.debug_fail_alloc(n)
       local ok = pcall(core.safetensors_save, path, list)

@@ -8,7 +8,8 @@ local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", 
 local function fails(expected, fn, ...)
   local ok, message = pcall(fn, ...)
   assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true), ("expected %q in %q"):format(expected, tostring(message)))
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
 end
 
 describe("tensor(value)", function()
@@ -72,12 +73,15 @@ describe("tensor(value)", function()
   end)
 
   it("refuses what is no data", function()
-    fails("tensor: argument 1 (value): expected a list, a number, a boolean or a tensor, got string \"a\"", tensor, "a")
+    fails("tensor: argument 1 (value): expected a list, a number, a boolean or a tensor, got string \"a\"",
+      tensor, "a")
     fails("got nil", tensor, nil)
     fails("expected lists, got a table with the key string \"x\"", tensor, { x = 1 })
     fails("there is no option \"dytpe\"; did you mean \"dtype\"?", tensor, { 1 }, { dytpe = "int64" })
-    fails("there is no element type \"flaot32\"; did you mean \"float32\"?", tensor, { 1 }, { dtype = "flaot32" })
-    fails("only floating-point tensors can require a gradient", tensor, { 1 }, { dtype = "int64", requires_grad = true })
+    fails("there is no element type \"flaot32\"; did you mean \"float32\"?", tensor, { 1 },
+      { dtype = "flaot32" })
+    fails("only floating-point tensors can require a gradient", tensor, { 1 },
+      { dtype = "int64", requires_grad = true })
     local deep = 1
     for _ = 1, 9 do deep = { deep } end
     fails("nested more than 8 deep", tensor, deep)
@@ -256,7 +260,8 @@ end)
 describe("conversion", function()
   it("casts by method, by name and by options", function()
     local x = tensor({ 1.7, -2 })
-    for name, dtype in pairs { float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64",
+    for name, dtype in pairs { float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
+      long = "int64",
                                int = "int32", bool = "bool" } do
       assert.equal(dtype, x[name](x).dtype)
       assert.equal(dtype, x:to(dtype).dtype)
@@ -287,7 +292,8 @@ describe("conversion", function()
 
   it("item wants one element and exact integers", function()
     assert.equal(2.5, tensor({ { 2.5 } }):item())
-    fails("item: expected a tensor of one element, got one of shape [2]", function() return tensor({ 1, 2 }):item() end)
+    fails("item: expected a tensor of one element, got one of shape [2]",
+      function() return tensor({ 1, 2 }):item() end)
     local big = tensor({ 0 }, { dtype = "int64" })
     big:data_ptr()[0] = 9007199254740993LL
     fails("9007199254740993 lies beyond 2^53", big.item, big)
@@ -311,7 +317,9 @@ describe("data_ptr", function()
     assert.equal(3, p[3])
     p[0] = 42
     assert.equal(42, x[1]:item())
-    for _, dtype in ipairs(DTYPES) do assert.equal("cdata", type(tensor.zeros(1, { dtype = dtype }):data_ptr())) end
+    for _, dtype in ipairs(DTYPES) do
+      assert.equal("cdata", type(tensor.zeros(1, { dtype = dtype }):data_ptr()))
+    end
   end)
 
   it("counts as an edit", function()
@@ -361,8 +369,10 @@ describe("operators", function()
   it("refuse other values", function()
     local x = tensor({ 1 })
     fails("add: argument 2 (b): expected a tensor or a number, got nil", function() return x + nil end)
-    fails("add: argument 1 (a): expected a tensor or a number, got string \"1\"", function() return "1" + x end)
-    fails("add: argument 2 (b): expected a tensor or a number, got an empty table", function() return x + {} end)
+    fails("add: argument 1 (a): expected a tensor or a number, got string \"1\"",
+      function() return "1" + x end)
+    fails("add: argument 2 (b): expected a tensor or a number, got an empty table",
+      function() return x + {} end)
     fails("add: shapes", function() return tensor.ones(2) + tensor.ones(3) end)
   end)
 end)
@@ -397,10 +407,17 @@ describe("a released tensor", function()
     assert.is_true(core.is_released(x))
     core.release(x)
     for _, use in ipairs {
-      function() return x + 1 end, function() return x:sum() end, function() return x.shape end, function() return x[1] end,
-      function() x[1] = 1 end, function() return #x end, function() return x:backward() end, function() return tensor.cat({ x }) end,
+      function()
+        return x + 1
+      end, function() return x:sum() end, function() return x.shape end, function() return x[1] end,
+      function()
+        x[1] = 1
+      end, function() return #x end, function() return x:backward() end,
+        function() return tensor.cat({ x }) end,
       function() return tensor(x) end, function() return x:item() end, function() return x:data_ptr() end,
-      function() x.grad = nil end, function() return tensor.ones(2):to(x) end, function() return tensor.ones(2)[x] end,
+      function()
+        x.grad = nil
+      end, function() return tensor.ones(2):to(x) end, function() return tensor.ones(2)[x] end,
     } do
       fails("this tensor was released", use)
     end

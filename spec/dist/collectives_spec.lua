@@ -1,10 +1,12 @@
--- host/core/dist/dist.c, dist/shm.c, dist/reduce.c, host/bind/dist.c: collectives against plain expectations, between real processes.
+-- host/core/dist/dist.c, dist/shm.c, dist/reduce.c, host/bind/dist.c: collectives against plain
+-- expectations, between real processes.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
 -- Runs `body` in n ranks; every rank must reach its end.
 local function in_ranks(n, body, options)
-  local path = processes.script("local core = require 'accelerate.core'\nlocal dist = core.dist\nlocal rank, n = dist.rank(), dist.world_size()\n" .. body ..
+  local path = processes.script(
+    "local core = require 'accelerate.core'\nlocal dist = core.dist\nlocal rank, n = dist.rank(), dist.world_size()\n" .. body ..
     "\nio.write('done ' .. rank .. '\\n')\n")
   local arguments = { "--num_processes", tostring(n), path }
   for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
@@ -14,7 +16,8 @@ local function in_ranks(n, body, options)
   return out
 end
 
--- In the ranks: value(r, i) is element i of rank r, small whole numbers, so that every dtype holds results exactly.
+-- In the ranks: value(r, i) is element i of rank r, small whole numbers, so that every dtype holds
+-- results exactly.
 local VALUES = [[
 local function value(r, i, dtype)
   if dtype == "bool" then return (r + i) % 3 == 0 end
@@ -263,7 +266,8 @@ describe("a single process", function()
     end
     fails("mean of int64 tensors is not defined", dist.all_reduce, core.arange(3), "mean")
     fails("sum of bool tensors is not defined: use max", dist.all_reduce, core.tensor({ true }), "sum")
-    fails("all_reduce: argument 2 %(op%): expected one of sum, mean, max, min, prod, got string \"summ\"", dist.all_reduce, core.ones(1), "summ")
+    fails("all_reduce: argument 2 %(op%): expected one of sum, mean, max, min, prod, got string \"summ\"",
+      dist.all_reduce, core.ones(1), "summ")
     fails("argument 1 %(tensor%)", dist.all_reduce, 3)
     fails("broadcast", dist.broadcast, core.ones(1), 1)
     fails("broadcast", dist.broadcast, core.ones(1), -1)

@@ -1,5 +1,5 @@
--- How gradients are reduced when the script says so: DistributedDataParallelKwargs and its communication hooks, against PyTorch's on
--- gloo (support/gen_ddp_hooks_reference.py).
+-- How gradients are reduced when the script says so: DistributedDataParallelKwargs and its
+-- communication hooks, against PyTorch's on gloo (support/gen_ddp_hooks_reference.py).
 local json = require "accelerate.utils.json"
 local ranks = require "spec.support.ranks"
 local reference = require "spec.support.ddp_hooks_reference"
@@ -81,7 +81,8 @@ describe("communication hooks", function()
       if rank == 0 then print(accelerate.utils.json.encode(results)) end
     ]])
     local results = json.decode(out)
-    -- In float16, PyTorch also makes columns orthogonal in it, and we do in float32: six steps of 0.5 times some of its roundings.
+    -- In float16, PyTorch also makes columns orthogonal in it, and we do in float32: six steps of
+    -- 0.5 times some of its roundings.
     local tolerance = { fp16_power = 1e-3, fp16 = 1e-6, bf16 = 1e-6, bf16_fp16 = 1e-6 }
     for name, expected in pairs(reference) do
       local got, worst, differs = results[name], 0, 0
@@ -90,12 +91,14 @@ describe("communication hooks", function()
         worst = math.max(worst, math.abs(v - got[i]))
         differs = math.max(differs, math.abs(results.none[i] - got[i]))
       end
-      assert.is_true(worst <= (tolerance[name] or 5e-6), ("%s: differs by %g from PyTorch's"):format(name, worst))
+      assert.is_true(worst <= (tolerance[name] or 5e-6),
+        ("%s: differs by %g from PyTorch's"):format(name, worst))
       assert.is_true(differs > 1e-5, name .. " is what no hook gives")
     end
   end)
 
-  it("lose nothing where gradients have the rank that is sent, and keep ranks together on any number of them", function()
+  it("lose nothing where gradients have the rank that is sent, and keep ranks together on any number of them",
+    function()
     for n = 1, 4 do
       ranks.ok(n, TRAIN .. [[
         local whole = values((train(nil, 4)))
@@ -137,18 +140,23 @@ describe("communication hooks", function()
         model:zero_grad()
       end
     ]]
-    local function run(handler, both) return ranks.run(2, (SCRIPT:gsub("HANDLER", handler):gsub("BOTH", both))) end
-    for _, case in ipairs { { "{}", "false" }, { "{ find_unused_parameters = true }", "rank == 0" }, { "{ static_graph = true }", "false" },
+    local function run(handler, both)
+      return ranks.run(2, (SCRIPT:gsub("HANDLER", handler):gsub("BOTH", both)))
+    end
+    for _, case in ipairs { { "{}", "false" }, { "{ find_unused_parameters = true }", "rank == 0" },
+      { "{ static_graph = true }", "false" },
       { "{ find_unused_parameters = false }", "true" } } do
       local status, _, err = run(case[1], case[2])
       assert.are.equal(0, status, err)
     end
     local status, _, err = run("{ find_unused_parameters = false }", "false")
     assert.are.equal(1, status)
-    assert.matches("the loss did not reach 'b.weight', 'b.bias'; with find_unused_parameters = false all parameters must take part", err)
+    assert.matches("the loss did not reach 'b.weight', 'b.bias'; with find_unused_parameters = false all " ..
+      "parameters must take part", err)
     status, _, err = run("{ static_graph = true }", "step < 3")
     assert.are.equal(1, status)
-    assert.matches("static_graph = true, but the graph has changed: parameters without a gradient are 'b.weight', 'b.bias' now and were none", err)
+    assert.matches("static_graph = true, but the graph has changed: parameters without a gradient are " ..
+      "'b.weight', 'b.bias' now and were none", err)
   end)
 
   it("broadcast rank 0's buffers unless told not to", function()

@@ -1,10 +1,12 @@
--- host/launch.c and the failing side of host/core/dist/shm.c: who is named, what the others see, how soon, and what is left.
+-- host/launch.c and the failing side of host/core/dist/shm.c: who is named, what the others see,
+-- how soon, and what is left.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
 -- Status, stderr and seconds of a run of n ranks; the line numbers of `body` start at 3.
 local function run(n, body, options)
-  local path = processes.script("local core = require 'accelerate.core'\nlocal dist, rank, line = core.dist, core.dist.rank(), debug.getinfo\n" .. body)
+  local path = processes.script(
+    "local core = require 'accelerate.core'\nlocal dist, rank, line = core.dist, core.dist.rank(), debug.getinfo\n" .. body)
   local arguments = { "--num_processes", tostring(n), path }
   for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
   local elapsed = processes.stopwatch()
@@ -13,14 +15,19 @@ local function run(n, body, options)
 end
 
 local function last_line(text) return text:match("([^\n]*)\n?$") end
-local function has(text, pattern) assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text)) end
-local function lacks(text, pattern) assert.is_nil(text:find(pattern), ("%q is in:\n%s"):format(pattern, text)) end
+local function has(text, pattern)
+  assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
+end
+local function lacks(text, pattern)
+  assert.is_nil(text:find(pattern), ("%q is in:\n%s"):format(pattern, text))
+end
 
 describe("a failing rank", function()
   after_each(processes.clean)
 
   it("that raises ends the run within a second, with its traceback, line and status last", function()
-    local status, err, seconds, path = run(3, "dist.barrier()\nlocal function inner() error('boom') end\nif rank == 1 then\n  inner()\nend\ndist.all_reduce(core.ones(7))")
+    local status, err, seconds, path = run(3,
+      "dist.barrier()\nlocal function inner() error('boom') end\nif rank == 1 then\n  inner()\nend\ndist.all_reduce(core.ones(7))")
     assert.equal(1, status)
     assert.is_true(seconds < 3, seconds)
     has(err, "rank 1 of 3 failed: [^\n]*:4: boom\nstack traceback:\n")
@@ -52,7 +59,8 @@ describe("a failing rank", function()
   end)
 
   it("that computes when another fails is ended as well", function()
-    local status, err, seconds = run(3, "dist.barrier()\nlocal soon = os.clock() + 0.1\nwhile rank < 2 or os.clock() < soon do os.time() end\nerror('boom')")
+    local status, err, seconds = run(3,
+      "dist.barrier()\nlocal soon = os.clock() + 0.1\nwhile rank < 2 or os.clock() < soon do os.time() end\nerror('boom')")
     assert.equal(1, status)
     assert.is_true(seconds < 2.5, seconds)
     has(err, "rank 0 +running for")
@@ -73,7 +81,8 @@ describe("a failing rank", function()
   end)
 
   it("that calls os.exit gives the run its status and line", function()
-    local status, err, seconds, path = run(2, "dist.barrier()\nif rank == 1 then os.exit(3) end\ndist.barrier()")
+    local status, err, seconds, path = run(2,
+      "dist.barrier()\nif rank == 1 then os.exit(3) end\ndist.barrier()")
     assert.equal(3, status)
     assert.is_true(seconds < 3, seconds)
     has(err, "rank 1 of 2 failed: os.exit%(3%) was called\nstack traceback:")
@@ -82,34 +91,42 @@ describe("a failing rank", function()
   end)
 
   it("that exits behind Lua's back is named with its status", function()
-    local status, err = run(2, "dist.barrier()\nif rank == 1 then require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(7) end\ndist.barrier()")
+    local status, err = run(2,
+      "dist.barrier()\nif rank == 1 then require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(7) end\ndist.barrier()")
     assert.equal(7, status)
     has(last_line(err), "^accel%-run: rank 1 exited with status 7, last seen at .*:3 %(exit status 7%)$")
   end)
 
   it("that is done while others wait for it is named to them", function()
-    for _, way in ipairs { "return", "os.exit(0)", "require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(0)" } do
-      local status, err, seconds = run(3, "dist.barrier()\nif rank == 1 then " .. way .. " end\ndist.all_reduce(core.ones(2))")
+    for _, way in ipairs { "return", "os.exit(0)",
+      "require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(0)" } do
+      local status, err, seconds = run(3, "dist.barrier()\nif rank == 1 then " .. way ..
+        " end\ndist.all_reduce(core.ones(2))")
       assert.equal(1, status)
       assert.is_true(seconds < 3, seconds)
-      has(err, "all_reduce: rank 1 has finished and will not take part in this %(it last called #1, barrier%(%) at [^\n]*:3%)")
+      has(err, "all_reduce: rank 1 has finished and will not take part in this %(it last called #1, " ..
+        "barrier%(%) at [^\n]*:3%)")
       has(last_line(err), "rank [02] failed at .*:5 ")
     end
   end)
 
   it("that is done is no failure when nobody waits for it", function()
-    local status, err = run(3, "dist.barrier()\nif rank == 1 then return end\nlocal s = 0\nfor i = 1, 1e6 do s = s + i end")
+    local status, err = run(3,
+      "dist.barrier()\nif rank == 1 then return end\nlocal s = 0\nfor i = 1, 1e6 do s = s + i end")
     assert.equal(0, status)
     assert.equal("", err)
   end)
 
   it("that is killed is named with the signal", function()
     for name, sig in pairs { SIGKILL = 9, SIGABRT = 6, SIGTERM = 15 } do
-      local status, err, seconds = run(3, ("dist.barrier()\nif rank == 2 then require('ffi').cdef 'int kill(int, int); int getpid(void);' require('ffi').C.kill(require('ffi').C.getpid(), %d) end\ndist.barrier()"):format(sig))
+      local status, err, seconds = run(3,
+        ("dist.barrier()\nif rank == 2 then require('ffi').cdef 'int kill(int, int); int getpid(void);' " ..
+        "require('ffi').C.kill(require('ffi').C.getpid(), %d) end\ndist.barrier()"):format(sig))
       assert.equal(128 + sig, status)
       assert.is_true(seconds < 3, seconds)
       has(err, "rank 2 of 3 was killed by " .. name)
-      has(last_line(err), "rank 2 was killed by " .. name .. ".*, last seen at .*:3 %(exit status " .. 128 + sig .. "%)$")
+      has(last_line(err), "rank 2 was killed by " .. name .. ".*, last seen at .*:3 %(exit status " ..
+        128 + sig .. "%)$")
     end
   end)
 
@@ -156,35 +173,48 @@ describe("ranks that disagree", function()
 
   -- rank 0 runs `a`, rank 1 `b`; the error must name both, with their lines
   local function disagree(a, b, text_a, text_b)
-    local status, err, seconds = run(2, ("dist.barrier()\nif rank == 0 then\n  %s\nelse\n  %s\nend"):format(a, b))
+    local status, err, seconds = run(2, ("dist.barrier()\nif rank == 0 then\n  %s\nelse\n  %s\nend"):format(a,
+      b))
     assert.equal(1, status)
     assert.is_true(seconds < 3, seconds)
-    has(err, "ranks disagree in collective #2: rank 0 calls " .. text_a .. " at [^\n]*:5; rank 1 calls " .. text_b .. " at [^\n]*:7\n")
+    has(err, "ranks disagree in collective #2: rank 0 calls " .. text_a .. " at [^\n]*:5; rank 1 calls " ..
+      text_b .. " at [^\n]*:7\n")
   end
 
   it("about the op are told so", function()
-    disagree("dist.all_reduce(core.ones(5))", "dist.broadcast(core.ones(5), 0)", "all_reduce%(float32, 5 elements, sum%)", "broadcast%(float32, 5 elements, from rank 0%)")
-    disagree("dist.barrier()", "dist.all_gather(core.ones(1))", "barrier%(%)", "all_gather%(float32, 1 element%)")
+    disagree("dist.all_reduce(core.ones(5))", "dist.broadcast(core.ones(5), 0)",
+      "all_reduce%(float32, 5 elements, sum%)", "broadcast%(float32, 5 elements, from rank 0%)")
+    disagree("dist.barrier()", "dist.all_gather(core.ones(1))", "barrier%(%)",
+      "all_gather%(float32, 1 element%)")
   end)
   it("about the dtype are told so", function()
-    disagree("dist.all_reduce(core.ones(5))", "dist.all_reduce(core.ones(5):double())", "all_reduce%(float32, 5 elements, sum%)", "all_reduce%(float64, 5 elements, sum%)")
+    disagree("dist.all_reduce(core.ones(5))", "dist.all_reduce(core.ones(5):double())",
+      "all_reduce%(float32, 5 elements, sum%)", "all_reduce%(float64, 5 elements, sum%)")
   end)
   it("about the size are told so", function()
-    disagree("dist.all_reduce(core.ones(5))", "dist.all_reduce(core.ones(100000))", "all_reduce%(float32, 5 elements, sum%)", "all_reduce%(float32, 100000 elements, sum%)")
-    disagree("dist.all_gather(core.ones(0))", "dist.all_gather(core.ones(4))", "all_gather%(float32, 0 elements%)", "all_gather%(float32, 4 elements%)")
+    disagree("dist.all_reduce(core.ones(5))", "dist.all_reduce(core.ones(100000))",
+      "all_reduce%(float32, 5 elements, sum%)", "all_reduce%(float32, 100000 elements, sum%)")
+    disagree("dist.all_gather(core.ones(0))", "dist.all_gather(core.ones(4))",
+      "all_gather%(float32, 0 elements%)", "all_gather%(float32, 4 elements%)")
   end)
   it("about the root are told so", function()
-    disagree("dist.broadcast(core.ones(5), 0)", "dist.broadcast(core.ones(5), 1)", "broadcast%(float32, 5 elements, from rank 0%)", "broadcast%(float32, 5 elements, from rank 1%)")
-    disagree("dist.gather(core.ones(5), 1)", "dist.gather(core.ones(5), 0)", "gather%(float32, 5 elements, to rank 1%)", "gather%(float32, 5 elements, to rank 0%)")
+    disagree("dist.broadcast(core.ones(5), 0)", "dist.broadcast(core.ones(5), 1)",
+      "broadcast%(float32, 5 elements, from rank 0%)", "broadcast%(float32, 5 elements, from rank 1%)")
+    disagree("dist.gather(core.ones(5), 1)", "dist.gather(core.ones(5), 0)",
+      "gather%(float32, 5 elements, to rank 1%)", "gather%(float32, 5 elements, to rank 0%)")
   end)
   it("about nothing but the shape are told so", function()
-    disagree("dist.all_gather(core.ones(2, 3))", "dist.all_gather(core.ones(3, 2))", "all_gather%(float32, 6 elements%) of shape %[2, 3%]",
+    disagree("dist.all_gather(core.ones(2, 3))", "dist.all_gather(core.ones(3, 2))",
+      "all_gather%(float32, 6 elements%) of shape %[2, 3%]",
       "all_gather%(float32, 6 elements%) of shape %[3, 2%]")
-    assert.equal(0, (run(2, "dist.all_gather(rank == 0 and core.tensor(1) or core.ones(1))")))  -- a number counts as [1]
+    -- a number counts as [1]
+    assert.equal(0, (run(2, "dist.all_gather(rank == 0 and core.tensor(1) or core.ones(1))")))
   end)
   it("about the reduction are told so", function()
-    disagree("dist.all_reduce(core.ones(5), 'max')", "dist.all_reduce(core.ones(5), 'min')", "all_reduce%(float32, 5 elements, max%)", "all_reduce%(float32, 5 elements, min%)")
-    disagree("dist.reduce_scatter(core.ones(4))", "dist.reduce_scatter(core.ones(4), 'prod')", "reduce_scatter%(float32, 2 elements, sum%)", "reduce_scatter%(float32, 2 elements, prod%)")
+    disagree("dist.all_reduce(core.ones(5), 'max')", "dist.all_reduce(core.ones(5), 'min')",
+      "all_reduce%(float32, 5 elements, max%)", "all_reduce%(float32, 5 elements, min%)")
+    disagree("dist.reduce_scatter(core.ones(4))", "dist.reduce_scatter(core.ones(4), 'prod')",
+      "reduce_scatter%(float32, 2 elements, sum%)", "reduce_scatter%(float32, 2 elements, prod%)")
   end)
 
   it("all get the error, also among four", function()
@@ -200,7 +230,8 @@ describe("ranks that disagree", function()
     ]])
     assert.equal(0, status)
     for rank = 0, 3 do
-      has(err, rank .. " caught: [^\n]*:4: all_reduce: ranks disagree in collective #2: rank 0 calls [^\n]*4 elements[^\n]*; rank 2 calls [^\n]*3 elements")
+      has(err, rank .. " caught: [^\n]*:4: all_reduce: ranks disagree in collective #2: rank 0 calls " ..
+        "[^\n]*4 elements[^\n]*; rank 2 calls [^\n]*3 elements")
       has(err, rank .. " again: [^\n]*:6: barrier: an earlier collective failed: ranks disagree")
     end
   end)
@@ -209,7 +240,8 @@ describe("ranks that disagree", function()
     host.in_folder(function(folder)
       local path = folder .. "/train.lua"
       local f = assert(io.open(path, "w"))
-      f:write("local core = require 'accelerate.core'\nlocal function helper(t)\n  core.dist.all_reduce(t)\nend\nhelper(core.ones(core.dist.rank() + 1))\n")
+      f:write("local core = require 'accelerate.core'\nlocal function helper(t)\n  " ..
+        "core.dist.all_reduce(t)\nend\nhelper(core.ones(core.dist.rank() + 1))\n")
       f:close()
       local status, _, err = host.run { "--num_processes", "2", path }
       assert.equal(1, status)
@@ -221,19 +253,25 @@ end)
 describe("a wait", function()
   after_each(processes.clean)
 
-  it("is reported while it lasts, and ends after the timeout with an error that names who was missing", function()
-    local status, err, seconds = run(2, "dist.barrier()\nif rank == 1 then while true do os.time() end end\ndist.all_reduce(core.ones(7))",
+  it("is reported while it lasts, and ends after the timeout with an error that names who was missing",
+    function()
+    local status, err, seconds = run(2,
+      "dist.barrier()\nif rank == 1 then while true do os.time() end end\ndist.all_reduce(core.ones(7))",
       { "--stall_report", "0.3", "--timeout", "1.2" })
     assert.equal(1, status)
     assert.is_true(seconds < 4, seconds)
-    has(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d s since #1, barrier%(%) at [^\n]*:3\n")
-    has(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 %(%-%-timeout sets the limit%)")
+    has(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, " ..
+      "all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d s since #1, barrier%(%) at [^\n]*:3\n")
+    has(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 " ..
+      "%(%-%-timeout sets the limit%)")
     has(last_line(err), "rank 0 failed at .*:5 ")
   end)
 
   it("takes its limits from the environment too", function()
-    local path = processes.script("local d = require('accelerate.core').dist\nif d.rank() == 1 then while true do os.time() end end\nd.barrier()")
-    local status, _, err = host.run({ "--num_processes", "2", path }, { env = { ACCELERATE_TIMEOUT = "0.5" } })
+    local path = processes.script(
+      "local d = require('accelerate.core').dist\nif d.rank() == 1 then while true do os.time() end end\nd.barrier()")
+    local status, _, err = host.run({ "--num_processes", "2", path },
+      { env = { ACCELERATE_TIMEOUT = "0.5" } })
     assert.equal(1, status)
     has(err, "barrier: waited 0.5 s for rank 1, which has called none yet")
   end)
@@ -245,14 +283,17 @@ describe("a stopped rank", function()
   local LOOP = processes.PRELUDE .. "while true do dist.all_reduce(core.ones(10)) end\n"
 
   it("is reported at once; the run goes on when it does", function()
-    local path = processes.script(processes.PRELUDE .. "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
+    local path = processes.script(processes.PRELUDE ..
+      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
     local go = os.tmpname()
     os.remove(go)
-    local r = processes.start({ "--num_processes", "2", "--stall_timeout", "20", path }, { env = { GO = go } })
+    local r = processes.start({ "--num_processes", "2", "--stall_timeout", "20", path },
+      { env = { GO = go } })
     local pids = r:ranks(2)
     processes.sleep(0.05)
     processes.kill(pids[1], processes.SIGSTOP)
-    r:expect("rank 1 %(process " .. pids[1] .. "%) was stopped by SIGSTOP; it was [^\n]* The run ends unless it goes on within 20 s", 1)
+    r:expect("rank 1 %(process " .. pids[1] ..
+      "%) was stopped by SIGSTOP; it was [^\n]* The run ends unless it goes on within 20 s", 1)
     processes.kill(pids[1], processes.SIGCONT)
     r:expect("rank 1 goes on", 2)
     io.open(go, "w"):close()
@@ -262,10 +303,12 @@ describe("a stopped rank", function()
   end)
 
   it("is no news when all are stopped and go on together (Ctrl-Z, fg)", function()
-    local path = processes.script(processes.PRELUDE .. "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
+    local path = processes.script(processes.PRELUDE ..
+      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
     local go = os.tmpname()
     os.remove(go)
-    local r = processes.start({ "--num_processes", "2", "--stall_timeout", "1", "--timeout", "1", "--stall_report", "0.5", path }, { env = { GO = go } })
+    local r = processes.start({ "--num_processes", "2", "--stall_timeout", "1", "--timeout", "1",
+      "--stall_report", "0.5", path }, { env = { GO = go } })
     r:ranks(2)
     processes.sleep(0.1)
     processes.kill(-r.pid, processes.SIGSTOP)
@@ -287,8 +330,10 @@ describe("a stopped rank", function()
     local status, _, err = r:wait(3)
     assert.equal(128 + processes.SIGSTOP, status)
     has(err, "rank 2 of 3 was stopped by SIGSTOP and did not go on within 0.5 s; it was ")
-    has(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for %d+%.%d s\n  rank 1 +in #")
-    has(last_line(err), "rank 2 was stopped by SIGSTOP and did not go on within 0.5 s, last seen at [^\n]*:%d+ %(exit status 147%)$")
+    has(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for %d+%.%d " ..
+      "s\n  rank 1 +in #")
+    has(last_line(err), "rank 2 was stopped by SIGSTOP and did not go on within 0.5 s, last seen at " ..
+      "[^\n]*:%d+ %(exit status 147%)$")
     assert.is_true(r:nothing_left(1))
   end)
 end)
@@ -319,7 +364,8 @@ describe("the launcher", function()
   end)
 
   it("ends everything at SIGTERM", function()
-    local r = processes.start { "--num_processes", "2", processes.script(processes.PRELUDE .. "while true do os.time() end") }
+    local r = processes.start { "--num_processes", "2",
+      processes.script(processes.PRELUDE .. "while true do os.time() end") }
     r:ranks(2)
     r:signal(processes.SIGTERM)
     assert.equal(143, (r:wait(2)))
@@ -327,7 +373,8 @@ describe("the launcher", function()
   end)
 
   it("passes output through, whole and in each rank's order", function()
-    local path = processes.script("local r = require('accelerate.core').dist.rank()\nfor i = 1, 100 do print(('rank %d line %d'):format(r, i)) end")
+    local path = processes.script(
+      "local r = require('accelerate.core').dist.rank()\nfor i = 1, 100 do print(('rank %d line %d'):format(r, i)) end")
     local status, out, err = host.run { "--num_processes", "3", path }
     assert.equal(0, status)
     assert.equal("", err)
@@ -340,17 +387,20 @@ describe("the launcher", function()
   end)
 
   it("gives stdin to rank 0 only", function()
-    local path = processes.script("local r = require('accelerate.core').dist.rank()\nio.write(('%d:%s\\n'):format(r, tostring(io.read('*l'))))")
+    local path = processes.script(
+      "local r = require('accelerate.core').dist.rank()\nio.write(('%d:%s\\n'):format(r, tostring(io.read('*l'))))")
     local _, out = host.run({ "--num_processes", "2", path }, { stdin = "line\n" })
     has(out, "0:line\n")
     has(out, "1:nil\n")
   end)
 
   it("runs a script from stdin, and -e, on every rank", function()
-    local _, out = host.run({ "--num_processes", "2", "-", "word" }, { stdin = "print(arg[0], ..., require('accelerate.core').dist.rank())" })
+    local _, out = host.run({ "--num_processes", "2", "-", "word" },
+      { stdin = "print(arg[0], ..., require('accelerate.core').dist.rank())" })
     has(out, "%-\tword\t0\n")
     has(out, "%-\tword\t1\n")
-    _, out = host.run { "--num_processes", "2", "-e", "print('rank ' .. require('accelerate.core').dist.rank())" }
+    _, out = host.run { "--num_processes", "2", "-e",
+      "print('rank ' .. require('accelerate.core').dist.rank())" }
     has(out, "rank 0\n")
     has(out, "rank 1\n")
   end)

@@ -7,7 +7,8 @@ local ROUNDS = tonumber(os.getenv("ACCEL_STRESS") or 3)
 ffi.cdef "int getpid(void);"
 local SLEEP = "sleep " .. 10 ^ 6 + ffi.C.getpid() -- known among the machine's processes
 
--- Each rank has a program that reads from it, one that it never hears of again, and one below a shell.
+-- Each rank has a program that reads from it, one that it never hears of again, and one below a
+-- shell.
 local SCRIPT = processes.PRELUDE .. ([[
   local reader = io.popen("exec cat >/dev/null", "w")
   os.execute("sh -c 'echo own $$; trap : TERM; while :; do SLEEP; done' &")
@@ -37,7 +38,8 @@ local function own(run)
 end
 
 local function start(ending, ranks)
-  local run = processes.start { "--num_processes", tostring(ranks), processes.script((SCRIPT:gsub("ENDING", ending))) }
+  local run = processes.start { "--num_processes", tostring(ranks),
+    processes.script((SCRIPT:gsub("ENDING", ending))) }
   run:ranks(ranks)
   run:expect("ready\n", 20)
   processes.wait_until(10, function() return #own(run) == 2 * ranks end)

@@ -1,6 +1,7 @@
--- The loops of Accelerate's documentation, written in Lua (loops/), on one to four ranks, against the same training written out by
--- hand on one process.  12 rows a step on any number of ranks; 60 rows divide into steps, 53 do not: then several ranks fill the last
--- step with rows from the start, and one rank has a short one.
+-- The loops of Accelerate's documentation, written in Lua (loops/), on one to four ranks, against
+-- the same training written out by hand on one process.  12 rows a step on any number of ranks; 60
+-- rows divide into steps, 53 do not: then several ranks fill the last step with rows from the
+-- start, and one rank has a short one.
 local core = require "accelerate.core"
 local common = require "spec.dist.loops.common"
 local host = require "spec.support.host"
@@ -41,14 +42,17 @@ local function each_run(body)
 end
 
 describe("the loops", function()
-  it("base and migrated: the migrated one does on any number of ranks what the base loop does on one", function()
+  it("base and migrated: the migrated one does on any number of ranks what the base loop does on one",
+    function()
     local base = require("spec.dist.loops.base")
     for _, length in ipairs { 60, 53 } do
       near(base(length).values, result(1, "migrated", length).values, 0, "one rank changes no bit")
-      near(common.by_hand(length, false, { optimizer = momentum, schedule = exponential }), base(length).values, 1e-6, "by hand")
+      near(common.by_hand(length, false, { optimizer = momentum, schedule = exponential }),
+        base(length).values, 1e-6, "by hand")
     end
     each_run(function(n, length, filled, what)
-      local values, steps = common.by_hand(length, filled, { optimizer = momentum, schedule = exponential, moves = n })
+      local values, steps = common.by_hand(length, filled,
+        { optimizer = momentum, schedule = exponential, moves = n })
       local got = result(n, "migrated", length)
       near(values, got.values, 1e-5, what)
       assert.are.equal(steps, got.steps)
@@ -57,7 +61,8 @@ describe("the loops", function()
     end)
   end)
 
-  it("with split_batches take the script's batch size for that of all ranks, in the order of one rank", function()
+  it("with split_batches take the script's batch size for that of all ranks, in the order of one rank",
+    function()
     for _, length in ipairs { 60, 53 } do
       local orders = result(1, "split", length).orders
       assert.are.equal(length, #orders[1])
@@ -65,8 +70,10 @@ describe("the loops", function()
       for n = 1, 4 do
         local got = result(n, "split", length)
         assert.are.same(orders, got.orders)
-        -- what is missing in the last batch is filled from the first one, which is where the order starts
-        local values, steps = common.by_hand(length, n > 1, { optimizer = momentum, schedule = exponential, orders = orders })
+        -- what is missing in the last batch is filled from the first one, which is where the order
+        -- starts
+        local values, steps = common.by_hand(length, n > 1,
+          { optimizer = momentum, schedule = exponential, orders = orders })
         near(values, got.values, 1e-5, ("%d ranks, %d rows"):format(n, length))
         near({ 0.1 * 0.97 ^ steps }, { got.rate }, 1e-9, "one move a step")
       end
@@ -82,14 +89,16 @@ describe("the loops", function()
       assert.are.same({ length, length }, got.seen, what)
       near(one.accuracy, got.accuracy, 1e-12, what)
       near(one.losses, got.losses, 1e-5, what)
-      local values, _, model = common.by_hand(60, false, { optimizer = function(p) return optim.AdamW(p, { lr = 0.01 }) end })
+      local values, _, model = common.by_hand(60, false,
+        { optimizer = function(p) return optim.AdamW(p, { lr = 0.01 }) end })
       near(values, got.values, 1e-5, what)
       local x, y = unpack(common.dataset(length).tensors)
       near({ model(x):argmax({ dim = -1 }):eq(y):sum():item() / length }, { got.accuracy[2] }, 1e-12, what)
     end)
   end)
 
-  it("of gradient accumulation update at every second batch and at the last, and move the schedule then", function()
+  it("of gradient accumulation update at every second batch and at the last, and move the schedule then",
+    function()
     each_run(function(n, length, filled, what)
       local values = common.by_hand(length, filled, {
         optimizer = function(p) return optim.SGD(p, { lr = 0.1, momentum = 0.9, weight_decay = 0.01 }) end,
@@ -130,11 +139,15 @@ describe("the loops", function()
       local lower = { dtype = "bfloat16" }
       local values, steps = common.by_hand(length, filled, {
         optimizer = function(p) return optim.SGD(p, { lr = 0.005 }) end, schedule = exponential,
-        forward = function(model, x) return require("accelerate.precision.autocast").autocast(lower, function() return model(x) end):float() end,
+        forward = function(model, x)
+          return require("accelerate.precision.autocast").autocast(lower,
+            function() return model(x) end):float()
+        end,
       })
       near(values, got.values, 1e-5, what)
       near({ 0.005 * 0.97 ^ steps }, { got.rate }, 1e-9, what)
-      local whole = common.by_hand(length, filled, { optimizer = function(p) return optim.SGD(p, { lr = 0.005 }) end, schedule = exponential })
+      local whole = common.by_hand(length, filled,
+        { optimizer = function(p) return optim.SGD(p, { lr = 0.005 }) end, schedule = exponential })
       local differs = 0
       for i, v in ipairs(whole) do differs = math.max(differs, math.abs(v - values[i])) end
       assert.is_true(differs > 1e-6, "in float32 it would be another result")
@@ -169,7 +182,8 @@ end)
 describe("micro-batches of different weight", function()
   after_each(function() state.reset() end)
 
-  -- The rows of a step are cut at random places into micro-batches, dealt to the ranks in any way, some of which get none.
+  -- The rows of a step are cut at random places into micro-batches, dealt to the ranks in any way,
+  -- some of which get none.
   it("give the same update for any split into micro-batches and ranks", function()
     local ranks = require "spec.support.ranks"
     for n = 1, 4 do

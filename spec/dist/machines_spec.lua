@@ -1,4 +1,5 @@
--- host/machines.c, host/core/dist/tcp.c: ranks of several machines, which here are launches side by side on one.
+-- host/machines.c, host/core/dist/tcp.c: ranks of several machines, which here are launches side by
+-- side on one.
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local machines = require "spec.support.machines"
@@ -26,7 +27,8 @@ describe("several machines", function()
       a:wait_for_everyone()
     ]], { machines = 3, ranks = 6 })
     for r = 0, 5 do
-      has(out, ("%d %d 6 %s %s tcp %d %d 6 2\n"):format(r, r % 2, tostring(r == 0), tostring(r % 2 == 0), r, r % 2))
+      has(out, ("%d %d 6 %s %s tcp %d %d 6 2\n"):format(r, r % 2, tostring(r == 0), tostring(r % 2 == 0), r,
+        r % 2))
     end
   end)
 
@@ -154,20 +156,24 @@ describe("several machines", function()
     for r = 0, 3 do
       local e = ended[r < 2 and 0 or 1]
       assert.are.equal(0, e.status, e.err)
-      has(e.out, "rank " .. r .. ": [^\n]*ranks disagree in collective #2: rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
+      has(e.out, "rank " .. r ..
+        ": [^\n]*ranks disagree in collective #2: rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
         "rank 3 calls all_reduce%(float32, 3 elements, sum%) at ")
       has(e.out, "again " .. r .. ": [^\n]*an earlier collective failed: ranks disagree")
     end
   end)
 
   it("end everywhere, and say why, when a rank fails, is killed or leaves early", function()
-    local ended = machines.run(HEAD .. "dist.barrier()\nif rank == 2 then error('out of luck') end\ndist.barrier()")
+    local ended = machines.run(HEAD ..
+      "dist.barrier()\nif rank == 2 then error('out of luck') end\ndist.barrier()")
     has(ended[1].err, "accel%-run: rank 2 %(machine 1%) of 4 failed: [^\n]*out of luck")
-    has(ended[0].err, "accel%-run: rank 2 %(machine 1%) failed: [^\n]*out of luck; the ranks of this machine were\n  rank 0 ")
+    has(ended[0].err, "accel%-run: rank 2 %(machine 1%) failed: [^\n]*out of luck; the ranks of this " ..
+      "machine were\n  rank 0 ")
     assert.are.equal(1, ended[0].status)
 
     for _, victim in ipairs { 0, 3 } do
-      local port, path = machines.free_port(), processes.script(processes.PRELUDE .. "for _ = 1, 1e6 do dist.barrier() end")
+      local port, path = machines.free_port(), processes.script(processes.PRELUDE ..
+        "for _ = 1, 1e6 do dist.barrier() end")
       local runs = { [1] = machines.start(1, port, path), [0] = machines.start(0, port, path) }
       local mine = runs[victim < 2 and 0 or 1]
       mine:expect("pid " .. victim .. " %d+\n", 10)
@@ -175,19 +181,22 @@ describe("several machines", function()
       local elapsed = processes.stopwatch()
       for k = 0, 1 do
         local status, _, err = runs[k]:wait(5)
-        has(err, ("rank %d %%(machine %d%%)[^\n]* was killed by SIGKILL"):format(victim, victim < 2 and 0 or 1))
+        has(err, ("rank %d %%(machine %d%%)[^\n]* was killed by SIGKILL"):format(victim, victim < 2 and 0
+          or 1))
         assert.are.equal(runs[k] == mine and 137 or 1, status)
       end
       assert.is_true(elapsed() < 3)
     end
 
     ended = machines.run(HEAD .. "dist.barrier()\nif rank == 3 then os.exit(0) end\ndist.barrier()")
-    has(ended[0].err, "rank 3 %(machine 1%), which last called #1, barrier%(%) at [^\n]*, has finished and will not take part in this")
+    has(ended[0].err, "rank 3 %(machine 1%), which last called #1, barrier%(%) at [^\n]*, has finished " ..
+      "and will not take part in this")
     has(ended[1].err, "rank 3 %(machine 1%), which last called #1, ")
   end)
 
   it("end when another machine's launcher is gone", function()
-    local port, path = machines.free_port(), processes.script(processes.PRELUDE .. "for _ = 1, 1e6 do dist.barrier() end")
+    local port, path = machines.free_port(), processes.script(processes.PRELUDE ..
+      "for _ = 1, 1e6 do dist.barrier() end")
     local runs = { [1] = machines.start(1, port, path), [0] = machines.start(0, port, path) }
     runs[1]:expect("pid 3 %d+\n", 10)
     processes.sleep(0.05)
@@ -209,10 +218,12 @@ describe("several machines", function()
       ]], { timeout = 2 })
       if r == 3 then
         for k = 0, 1 do
-          has(ended[k].err, "waited 2 s for rank 3 %(machine 1%), which last called #1, barrier%(%) at [^\n]* %(%-%-timeout sets the limit%)")
+          has(ended[k].err, "waited 2 s for rank 3 %(machine 1%), which last called #1, barrier%(%) at " ..
+            "[^\n]* %(%-%-timeout sets the limit%)")
         end
       else
-        has(ended[0].err .. ended[1].err, "waited 3 s for rank 0 %(machine 0%), through which all ranks meet: it, or one that it waits for, has not come")
+        has(ended[0].err .. ended[1].err,
+          "waited 3 s for rank 0 %(machine 0%), through which all ranks meet: it, or one that it waits for, has not come")
       end
     end
   end)
@@ -226,7 +237,8 @@ describe("several machines", function()
     local second = machines.start(1, port, path, { timeout = 2 })
     status, _, err = second:wait(5)
     assert.are.equal(1, status)
-    has(err, "machine 1 could not reach machine 0 at 127%.0%.0%.1:" .. port .. ": Connection refused; tried %d+ times in 2 s %(%-%-timeout%)")
+    has(err, "machine 1 could not reach machine 0 at 127%.0%.0%.1:" .. port ..
+      ": Connection refused; tried %d+ times in 2 s %(%-%-timeout%)")
     -- Two of three: the one that came is told.
     first = machines.start(0, port, path, { timeout = 2, machines = 3, ranks = 3 })
     second = machines.start(1, port, path, { timeout = 8, machines = 3, ranks = 3 })
@@ -240,7 +252,8 @@ describe("several machines", function()
     local port, path = machines.free_port(), processes.script("")
     local first, second = machines.start(0, port, path), machines.start(1, port, path, { ranks = 6 })
     local status, _, err = first:wait(5)
-    local text = "machine 1 %(127%.0%.0%.1%) was given %-%-num_machines 2 %-%-num_processes 6, and machine 0 %-%-num_machines 2 %-%-num_processes 4"
+    local text = "machine 1 %(127%.0%.0%.1%) was given %-%-num_machines 2 %-%-num_processes 6, and " ..
+      "machine 0 %-%-num_machines 2 %-%-num_processes 4"
     assert.are.equal(1, status)
     has(err, text)
     status, _, err = second:wait(5)
@@ -248,7 +261,8 @@ describe("several machines", function()
     has(err, "machine 0 at 127%.0%.0%.1:" .. port .. " refuses machine 1: " .. text)
 
     first = machines.start(0, port, path, { machines = 3, ranks = 3 })
-    local twins = { machines.start(1, port, path, { machines = 3, ranks = 3 }), machines.start(1, port, path, { machines = 3, ranks = 3 }), first }
+    local twins = { machines.start(1, port, path, { machines = 3, ranks = 3 }),
+      machines.start(1, port, path, { machines = 3, ranks = 3 }), first }
     for _, run in ipairs(twins) do
       status, _, err = run:wait(5)
       assert.are.equal(1, status)
@@ -257,7 +271,8 @@ describe("several machines", function()
   end)
 
   it("wait again for one that went away before the run began, and do not hear strangers", function()
-    local port, path = machines.free_port(), processes.script("print('rank ' .. require 'accelerate.core'.dist.rank())")
+    local port, path = machines.free_port(), processes.script(
+      "print('rank ' .. require 'accelerate.core'.dist.rank())")
     local options = { machines = 3, ranks = 3 }
     local first = machines.start(0, port, path, options)
     assert(machines.send(port, ("GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: text/plain\r\n\r\n")))
@@ -278,10 +293,12 @@ describe("several machines", function()
 
   it("keep their port: another run, other programs and late machines are told", function()
     local port, close = machines.listen()
-    local path = processes.script(processes.PRELUDE .. "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end io.write('end\\n')")
+    local path = processes.script(processes.PRELUDE ..
+      "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end io.write('end\\n')")
     local status, _, err = machines.start(0, port, path):wait(5)
     assert.are.equal(1, status)
-    has(err, "machine 0 cannot listen at 127%.0%.0%.1:" .. port .. ": Address already in use; another program, or another run")
+    has(err, "machine 0 cannot listen at 127%.0%.0%.1:" .. port ..
+      ": Address already in use; another program, or another run")
     close()
 
     local first, second = machines.start(0, port, path), machines.start(1, port, path)
@@ -309,15 +326,21 @@ describe("several machines", function()
       assert.are.equal("", out)
       for _, text in ipairs { ... } do assert(err:find(text, 1, true), err) end
     end
-    usage({ "--num_machines", "2", "--num_processes", "5", "--main_process_ip", "127.0.0.1" }, "5 ranks (--num_processes)", "2 machines (--num_machines)")
+    usage({ "--num_machines", "2", "--num_processes", "5", "--main_process_ip", "127.0.0.1" },
+      "5 ranks (--num_processes)", "2 machines (--num_machines)")
     usage({ "--num_machines", "2", "--num_processes", "4" }, "--main_process_ip ADDRESS")
-    usage({ "--num_machines", "2", "--num_processes", "4", "--machine_rank", "2", "--main_process_ip", "127.0.0.1" }, "--machine_rank: expected 0 to 1", "got 2")
+    usage({ "--num_machines", "2", "--num_processes", "4", "--machine_rank", "2", "--main_process_ip",
+      "127.0.0.1" }, "--machine_rank: expected 0 to 1", "got 2")
     usage({ "--machine_rank", "1" }, "--machine_rank: expected 0 to 0, for there is 1 machine")
-    usage({ "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", "0" }, "--main_process_port", "got 0")
-    local status, _, err = host.run({ "-e", "" }, { env = { ACCELERATE_NUM_MACHINES = "2", ACCELERATE_NUM_PROCESSES = "2", ACCELERATE_MACHINE_RANK = "7" } })
+    usage({ "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "127.0.0.1",
+      "--main_process_port", "0" }, "--main_process_port", "got 0")
+    local status, _, err = host.run({ "-e", "" },
+      { env = { ACCELERATE_NUM_MACHINES = "2", ACCELERATE_NUM_PROCESSES = "2",
+      ACCELERATE_MACHINE_RANK = "7" } })
     assert.are.equal(2, status)
     has(err, "environment variable ACCELERATE_MACHINE_RANK: expected 0 to 1")
-    status, _, err = host.run { "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "192.0.2.1", "-e", "" }
+    status, _, err = host.run { "--num_machines", "2", "--num_processes", "2", "--main_process_ip",
+      "192.0.2.1", "-e", "" }
     assert.are.equal(1, status)
     has(err, "machine 0 cannot listen at 192%.0%.2%.1:29500: [^\n]*must be an address of machine 0")
   end)

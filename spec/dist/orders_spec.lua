@@ -1,9 +1,11 @@
--- No order of calls crashes or hangs, on one rank or on several: it works, or raises where the script stands.
+-- No order of calls crashes or hangs, on one rank or on several: it works, or raises where the
+-- script stands.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 
--- In the ranks: a model, an optimizer, a scheduler, a loader of seven samples; `fails(pattern, fn, ...)`.
+-- In the ranks: a model, an optimizer, a scheduler, a loader of seven samples; `fails(pattern, fn,
+-- ...)`.
 local PRELUDE = [[
 local data, nn, optim, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.utils
 local accelerator = accelerate.Accelerator()
@@ -26,7 +28,8 @@ local function on_one_and_two(body)
   for n = 1, 2 do ranks.ok(n, PRELUDE .. body, { seconds = 30 }) end
 end
 
---- Status and stderr of two ranks that cannot both be right, and that neither waits longer than a moment.
+--- Status and stderr of two ranks that cannot both be right, and that neither waits longer than a
+--- moment.
 local function at_odds(body)
   local elapsed = processes.stopwatch()
   local status, _, err = ranks.run(2, PRELUDE .. body, { seconds = 30 })
@@ -265,7 +268,8 @@ end)
 
 describe("random orders of calls", function()
   local function run(n, ...)
-    local status, out, err = host.run({ "--num_processes", tostring(n), "spec/support/orders.lua", ... }, { seconds = 60 })
+    local status, out, err = host.run({ "--num_processes", tostring(n), "spec/support/orders.lua", ... },
+      { seconds = 60 })
     assert.are.equal(0, status, table.concat({ "orders.lua", ... }, " ") .. "\n" .. err)
     local worked, raised = out:match("(%d+) worked, (%d+) raised")
     return tonumber(worked), tonumber(raised)

@@ -1,5 +1,6 @@
--- A rank, or the launcher, is killed or stopped at a random moment, again and again: each time it is noticed in time and named, and
--- nothing is left.  ACCEL_STRESS=100 sets the number of rounds for each case (default 3).
+-- A rank, or the launcher, is killed or stopped at a random moment, again and again: each time it
+-- is noticed in time and named, and nothing is left.  ACCEL_STRESS=100 sets the number of rounds
+-- for each case (default 3).
 local processes = require "spec.support.processes"
 
 local ROUNDS = tonumber(os.getenv("ACCEL_STRESS") or 3)
@@ -33,10 +34,12 @@ local WORK = {
 }
 
 local function script_for(work)
-  return processes.script(processes.PRELUDE .. "local function make()\n" .. WORK[work] .. "\nend\nlocal step = make()\nstep()\ndist.barrier()\nio.write('ready\\n')\nwhile true do step() end\n")
+  return processes.script(processes.PRELUDE .. "local function make()\n" .. WORK[work] ..
+    "\nend\nlocal step = make()\nstep()\ndist.barrier()\nio.write('ready\\n')\nwhile true do step() end\n")
 end
 
--- One run with a signal at a random moment; returns its status, stderr and the seconds from the signal to its end.
+-- One run with a signal at a random moment; returns its status, stderr and the seconds from the
+-- signal to its end.
 local function round(path, target, sig)
   local r = processes.start { "--num_processes", tostring(RANKS), "--stall_timeout", tostring(STALL), path }
   local pids = r:ranks(RANKS)
@@ -69,7 +72,8 @@ describe("#slow a rank", function()
       rounds(script_for(work), "rank", processes.SIGKILL, NOTICED, function(status, err, victim)
         assert.equal(137, status)
         assert.is_truthy(err:find(("rank %d of 2 was killed by SIGKILL"):format(victim), 1, true))
-        assert.is_truthy(err:match("([^\n]*)\n$"):find(("^accel%%-run: rank %d was killed by SIGKILL.* %%(exit status 137%%)$"):format(victim)))
+        assert.is_truthy(err:match("([^\n]*)\n$"):find(("^accel%%-run: rank %d was killed by SIGKILL.* " ..
+          "%%(exit status 137%%)$"):format(victim)))
         assert.is_truthy(err:find(("\n  rank %d +[ir][nu]"):format(1 - victim)))
       end)
     end)
@@ -78,7 +82,8 @@ describe("#slow a rank", function()
       rounds(script_for(work), "rank", processes.SIGSTOP, STALL + NOTICED, function(status, err, victim)
         assert.equal(147, status)
         assert.is_truthy(err:find(("rank %d (process "):format(victim), 1, true))
-        assert.is_truthy(err:match("([^\n]*)\n$"):find(("^accel%%-run: rank %d was stopped by SIGSTOP"):format(victim)))
+        assert.is_truthy(
+          err:match("([^\n]*)\n$"):find(("^accel%%-run: rank %d was stopped by SIGSTOP"):format(victim)))
       end)
     end)
   end
@@ -89,7 +94,8 @@ describe("#slow the launcher", function()
 
   for _, work in ipairs { "inside a collective", "in backward", "in item()" } do
     it("that is killed with its ranks " .. work .. " leaves nothing", function()
-      rounds(script_for(work), "launcher", processes.SIGKILL, NOTICED, function(status) assert.equal(137, status) end)
+      rounds(script_for(work), "launcher", processes.SIGKILL, NOTICED,
+        function(status) assert.equal(137, status) end)
     end)
   end
 end)

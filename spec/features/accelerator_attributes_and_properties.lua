@@ -4,7 +4,8 @@ return {
   { "distributed_type", spec = {
     "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
     "accelerate/state_spec: shows each rank its own numbers" } },
-  { "num_processes, process_index, local_process_index", spec = "accelerate/state_spec: shows each rank its own numbers" },
+  { "num_processes, process_index, local_process_index",
+    spec = "accelerate/state_spec: shows each rank its own numbers" },
   { "is_main_process", spec = "accelerate/state_spec: shows each rank its own numbers" },
   { "is_local_main_process", spec = "accelerate/state_spec: shows each rank its own numbers" },
   { "is_last_process", spec = "accelerate/state_spec: shows each rank its own numbers" },
@@ -18,14 +19,16 @@ return {
   { "state, gradient_state", spec = {
     "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
     "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not made with" } },
-  { "sync_gradients (settable)", spec = "accelerate/state_spec: is shared, and starts in sync outside of any loader" },
+  { "sync_gradients (settable)",
+    spec = "accelerate/state_spec: is shared, and starts in sync outside of any loader" },
   { "optimizer_step_was_skipped",
     spec = {
       "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them",
       "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps" } },
   { "gradient_accumulation_steps (settable)",
     spec = "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators" },
-  { "split_batches, dispatch_batches, even_batches (settable), use_seedable_sampler, non_blocking, use_stateful_dataloader",
+  { "split_batches, dispatch_batches, even_batches (settable), use_seedable_sampler, non_blocking, " ..
+    "use_stateful_dataloader",
     spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "project_dir, logging_dir, save_iteration", spec = {
     "accelerate/accelerator_spec: reads projects",
@@ -42,7 +45,8 @@ return {
       "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
   { "is_fsdp2, is_composable_parallelism_enabled",
     spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
-  { "parallelism_config, torch_device_mesh, tensor_parallel_rank, data_parallel_rank, data_parallel_shard_rank",
+  { "parallelism_config, torch_device_mesh, tensor_parallel_rank, data_parallel_rank, " ..
+    "data_parallel_shard_rank",
     later = "tensor parallelism is not configured: it needs a parallelism_config, which is not there yet",
     spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
   { "should_save_model", spec = "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults" },

@@ -46,8 +46,10 @@ return {
   { "gradient_accumulation_plugin", spec = {
     "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators",
     "accelerate/accelerator_spec: refuses wrong values" } },
-  { "step_scheduler_with_optimizer", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
-  { "kwargs_handlers", spec = "accelerate/accelerator_spec: takes one handler of each class, and nothing else" },
+  { "step_scheduler_with_optimizer",
+    spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
+  { "kwargs_handlers",
+    spec = "accelerate/accelerator_spec: takes one handler of each class, and nothing else" },
   { "dynamo_backend / dynamo_plugin",
     later = "graph compilation is not there yet; use 'no'",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },

@@ -28,7 +28,8 @@ return {
       "accelerate/parallel_spec: stay on the rank under no_sync, and the next reduction takes them along",
       "accelerate/training_spec: no_sync nests, takes several models or all, and trigger_sync_in_backward reduces what came before" } },
   { "trigger_sync_in_backward(model)",
-    spec = "accelerate/training_spec: no_sync nests, takes several models or all, and trigger_sync_in_backward reduces what came before" },
+    spec = "accelerate/training_spec: no_sync nests, takes several models or all, and " ..
+    "trigger_sync_in_backward reduces what came before" },
   { "join_uneven_inputs(joinables, even_batches=None)",
     spec = {
       "accelerate/joining_spec: takes ranks without batches along in the others' reductions",

@@ -6,11 +6,13 @@ return {
       "accelerate/operations_spec: gather gives the data back as it is",
       "accelerate/operations_spec: a leaf that is no tensor raises with its path" } },
   { "gather_for_metrics(data, use_gather_object=false)",
-    spec = { "accelerate/gather_metrics_spec: gives every sample of a data set once, as tensors and as objects, on one to four ranks",
+    spec = { "accelerate/gather_metrics_spec: gives every sample of a data set once, as tensors and as " ..
+    "objects, on one to four ranks",
       "accelerate/gather_metrics_spec: cuts nothing before the last batch, nor outside a pass",
       "accelerate/gather_metrics_spec: says, when asked for such lines, that a length is not known" } },
   { "remainder",
-    spec = "accelerate/gather_metrics_spec: takes the remainder of the pass in use: none where all are real, -1 with drop_last" },
+    spec = "accelerate/gather_metrics_spec: takes the remainder of the pass in use: none where all are " ..
+    "real, -1 with drop_last" },
   { "gather_for_metrics with a non-dispatched iterable",
     spec = "accelerate/gather_metrics_spec: counts the items of a stream once its end is known" },
   { "pad_across_processes(tensor, dim=0, pad_index=0, pad_first=false)",
@@ -24,14 +26,17 @@ return {
       "accelerate/operations_spec: names what is no data, and where it lies",
       "accelerate/operations_spec: damaged bytes are an error, never a crash, and nothing in them is run" } },
   { "utils.broadcast(tensor, from_process=0)",
-    spec = { "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the sender's",
+    spec = { "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the " ..
+    "sender's",
       "accelerate/operations_spec: gathers and broadcasts objects" } },
   { "utils.broadcast_object_list(list, from_process=0)",
-    spec = "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the sender's" },
+    spec = "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the " ..
+    "sender's" },
   { "utils.copy_tensor_to_devices(tensor or nothing)",
     spec = "accelerate/operations_spec: copy_tensor_to_devices takes the tensor of the one rank that has it" },
   { "split_between_processes(inputs, apply_padding=false)",
-    spec = { "accelerate/gather_metrics_spec: gives the first ranks one more, and pads with the last item of the whole input",
+    spec = { "accelerate/gather_metrics_spec: gives the first ranks one more, and pads with the last " ..
+    "item of the whole input",
       "accelerate/gather_metrics_spec: gives one process its inputs untouched, also with padding" } },
   { "debug shape check",
     spec = { "accelerate/operations_spec: in debug mode names the shapes of all ranks",

@@ -2,7 +2,8 @@ return {
   group = "M", title = "Configuration and handler objects",
   { "DataLoaderConfiguration", spec = "accelerate/config_spec: of loaders have Accelerate's fields" },
   { "ProjectConfiguration",
-    spec = "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless they have a place" },
+    spec = "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project " ..
+    "unless they have a place" },
   { "GradientAccumulationPlugin", spec = {
     "accelerate/config_spec: of accumulation have Accelerate's fields",
     "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators" } },

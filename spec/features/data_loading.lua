@@ -122,7 +122,8 @@ return {
       "accelerate/data_loader_kinds_spec: a sampler that is a batch sampler, and without batches",
     } },
   { "mesh-aware loading",
-    later = "prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not there yet",
+    later = "prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not " ..
+    "there yet",
     spec = "accelerate/data_loader_kinds_spec: says that meshes and XLA's loader are not there" },
   { "worker settings",
     spec = "accelerate/data_loader_kinds_spec: worker settings takes them over" },

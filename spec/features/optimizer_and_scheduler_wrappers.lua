@@ -17,7 +17,8 @@ return {
       "accelerate/accelerator_spec: does not move a one-cycle schedule past its end",
       "accelerate/preparing_spec: end a one-cycle schedule where it ends, however many ranks move it" } },
   { "adjust_scheduler",
-    spec = "accelerate/preparing_spec: move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing" },
+    spec = "accelerate/preparing_spec: move a schedule once a call without " ..
+    "step_scheduler_with_optimizer, and adjust_scheduler changes nothing" },
   { "pass-through",
     spec = "accelerate/preparing_spec: pass on what they do not have themselves" },
   { "DeepSpeed wrappers",

@@ -12,7 +12,8 @@ return {
       "accelerate/accelerator_spec: gives the same object for one that was prepared, also by its first form",
       "accelerate/preparing_spec: lists objects anew after free_memory, and wraps nothing twice" } },
   { "prepare: refused models",
-    spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several ranks, unless it is told to take it" },
+    spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several " ..
+    "ranks, unless it is told to take it" },
   { "prepare under FSDP2",
     later = "fully sharded data parallel is not there yet; leave the option out",
     spec = {
@@ -53,10 +54,13 @@ return {
       "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if asked, its own forward",
       "accelerate/mixed_precision_spec: gives the model its own forward back through unwrap_model" } },
   { "verify_device_map(model)",
-    spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several ranks, unless it is told to take it" },
+    spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several " ..
+    "ranks, unless it is told to take it" },
   { "copying an Accelerator",
-    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which there is one" },
+    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which " ..
+    "there is one" },
   { "pickling",
     later = "an object cannot go from one process to another: what travels is data, never code",
-    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which there is one" },
+    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which " ..
+      "there is one" },
 }

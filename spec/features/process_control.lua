@@ -18,8 +18,10 @@ return {
   { "default process-group timeout", spec = {
     "accelerate/config_spec: for the process group check every field",
     "accelerate/config_spec: sets how long ranks wait, which the launcher's --timeout says otherwise" } },
-  { "CPU affinity", spec = "accelerate/state_spec: binds ranks to the processors near their GPU, where there is one" },
-  { "CPU threads", spec = "accelerate/state_spec: shares its processors between ranks, unless OMP_NUM_THREADS says" },
+  { "CPU affinity", spec = "accelerate/state_spec: binds ranks to the processors near their GPU, where " ..
+    "there is one" },
+  { "CPU threads", spec = "accelerate/state_spec: shares its processors between ranks, unless " ..
+    "OMP_NUM_THREADS says" },
   { "RTX 40xx",
     later = "the launcher does not look for cards that cannot reach each other's memory",
     spec = "accelerate/accelerator_spec: places what it prepares, unless told not to" },

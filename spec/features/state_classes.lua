@@ -13,8 +13,10 @@ return {
   { "GradientState", spec = {
     "accelerate/state_spec: is shared, and starts in sync outside of any loader",
     "accelerate/state_spec: takes a plugin, shows what differs from its defaults, and prints it" } },
-  { "several loaders at once", spec = "accelerate/state_spec: has the innermost of several loaders as the active one" },
+  { "several loaders at once",
+    spec = "accelerate/state_spec: has the innermost of several loaders as the active one" },
   { "loader left by break",
-    spec = "accelerate/state_spec: keeps a loader that was left by break until it is iterated again, or dropped" },
+    spec = "accelerate/state_spec: keeps a loader that was left by break until it is iterated again, or " ..
+    "dropped" },
   { "text form", spec = "accelerate/state_spec: prints the environment and the precision" },
 }

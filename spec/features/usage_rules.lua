@@ -3,9 +3,11 @@ return {
   { "make the Accelerator early",
     spec = "accelerate/state_spec: is only made by an Accelerator" },
   { "optimizer after moving the model",
-    spec = "accelerate/preparing_spec: places each object as its entry of device_placement says, state of optimizers included" },
+    spec = "accelerate/preparing_spec: places each object as its entry of device_placement says, state " ..
+    "of optimizers included" },
   { "lengths after prepare",
-    spec = "dist/loops_spec: base and migrated: the migrated one does on any number of ranks what the base loop does on one" },
+    spec = "dist/loops_spec: base and migrated: the migrated one does on any number of ranks what the " ..
+    "base loop does on one" },
   { "effective batch size",
     spec = {
       "dist/loops_spec: base and migrated: the migrated one does on any number of ranks what the base loop does on one",
@@ -30,7 +32,8 @@ return {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",
       "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps" } },
   { "local generators",
-    spec = "accelerate/training_spec: comes from its own generator, so that sharing it leaves the ranks' augmentation alone" },
+    spec = "accelerate/training_spec: comes from its own generator, so that sharing it leaves the ranks' " ..
+    "augmentation alone" },
   { "static shapes on TPU",
     later = "there is no TPU here; tied weights stay tied, and lengths may differ from step to step",
     spec = "accelerate/parallel_spec: give tied weights one slot" },

@@ -1,4 +1,5 @@
---- The allocator of a device: its statistics, what it does when memory runs out, and what it says then.
+--- The allocator of a device: its statistics, what it does when memory runs out, and what it says
+--- then.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local cuda = require "accelerate.cuda"
@@ -19,7 +20,9 @@ local function bytes(n)
   return t -- no tail call, which would leave no line
 end
 
-local function has(text, piece) assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text)) end
+local function has(text, piece)
+  assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text))
+end
 
 -- Fills the device with blocks of n bytes; returns them and the message of the end.
 local function fill(n)
@@ -62,7 +65,8 @@ describe("memory of a device", function()
       assert.is_true(select(1, cuda.mem_get_info()) >= free + 8 * MB)
     end
     assert.is_true(tensor.cuda.is_available())
-    assert.error_matches(function() cuda.memory_allocated("gpu") end, 'memory_allocated: expected the number of a GPU or a name such as "cuda:0"', 1, true)
+    assert.error_matches(function() cuda.memory_allocated("gpu") end,
+      'memory_allocated: expected the number of a GPU or a name such as "cuda:0"', 1, true)
   end)
 
   it("is told by line and size", function()

@@ -27,7 +27,9 @@ describe("trackers and the profiler on a device", function()
       writer:close()
       accelerator:end_training()
       local lines = {}
-      for line in io.lines(folder .. "/proj/metrics.jsonl") do lines[#lines + 1] = assert(json.decode(line)) end
+      for line in io.lines(folder .. "/proj/metrics.jsonl") do
+        lines[#lines + 1] = assert(json.decode(line))
+      end
       assert.are.equal(0.5, lines[1].config.lr)
       assert.are.equal(0.25, lines[2].loss)
       assert.are.equal(1, #lines[3].images.x)

@@ -1,5 +1,6 @@
---- Attention on tensor cores (kernels/cuda/flash_*.cu): every kind of tile, edge, mask and layout against the CPU in float64, which sees the
---- same rounded inputs; the plain kernel beside it; dropout bit by bit.
+--- Attention on tensor cores (kernels/cuda/flash_*.cu): every kind of tile, edge, mask and layout
+--- against the CPU in float64, which sees the same rounded inputs; the plain kernel beside it;
+--- dropout bit by bit.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
@@ -12,9 +13,11 @@ end
 
 local D = device.name
 
--- |difference| / |expected|, over all elements: results and gradients are rounded to the type, as are probabilities (and their gradients) on
--- their way through the tensor cores, so several times half an ulp: 2^-9 for bfloat16, 2^-12 for float16.  And the largest difference against
--- the largest element, which a wrong element alone would exceed.
+-- |difference| / |expected|, over all elements: results and gradients are rounded to the type, as
+-- are probabilities (and their gradients) on
+-- their way through the tensor cores, so several times half an ulp: 2^-9 for bfloat16, 2^-12 for
+-- float16.  And the largest difference against the largest element, which a wrong element alone
+-- would exceed.
 local OVERALL = { bfloat16 = 6e-3, float16 = 1e-3 }
 local ANYWHERE = { bfloat16 = 3e-2, float16 = 4e-3 }
 local NOTHING = 1e-5 -- where the answer is 0: a query with a single key
@@ -26,8 +29,10 @@ local function close(what, dtype, got, expected)
   local size, largest = expected:norm():item(), expected:abs():max():item()
   local difference = got - expected
   local overall, anywhere = difference:norm():item(), difference:abs():max():item()
-  assert.is_true(overall <= OVERALL[dtype] * size + NOTHING, ("%s: differs by %g of %g"):format(what, overall, size))
-  assert.is_true(anywhere <= ANYWHERE[dtype] * largest + NOTHING, ("%s: one element differs by %g of %g"):format(what, anywhere, largest))
+  assert.is_true(overall <= OVERALL[dtype] * size + NOTHING,
+    ("%s: differs by %g of %g"):format(what, overall, size))
+  assert.is_true(anywhere <= ANYWHERE[dtype] * largest + NOTHING,
+    ("%s: one element differs by %g of %g"):format(what, anywhere, largest))
 end
 
 -- As (B, H, T, D) with adjacent columns; or, for the plain kernel, with columns T apart.
@@ -46,7 +51,8 @@ local function attention(on, dtype, case, given, lay)
     mask = mask:to(on)
   end
   local y = F.scaled_dot_product_attention(used[1], used[2], used[3], mask, {
-    is_causal = case.causal, enable_gqa = case.grouped, scale = case.scale, dropout_p = case.dropout, generator = case.dropout and tensor.Generator(7) or nil,
+    is_causal = case.causal, enable_gqa = case.grouped, scale = case.scale, dropout_p = case.dropout,
+      generator = case.dropout and tensor.Generator(7) or nil,
   })
   y:backward(given.g:to(dtype):to(on))
   return { y, leaves[1].grad, leaves[2].grad, leaves[3].grad }
@@ -67,7 +73,8 @@ local NAMES = { "y", "gradient of query", "gradient of key", "gradient of value"
 local function inputs(case, dtype)
   local b, h, hk, t, s, d, dv = unpack(case)
   dv = dv or d
-  local given = { q = tensor.randn(b, h, t, d):to(dtype), k = tensor.randn(b, hk, s, d):to(dtype), v = tensor.randn(b, hk, s, dv):to(dtype), g = tensor.randn(b, h, t, dv):to(dtype) }
+  local given = { q = tensor.randn(b, h, t, d):to(dtype), k = tensor.randn(b, hk, s, d):to(dtype),
+    v = tensor.randn(b, hk, s, dv):to(dtype), g = tensor.randn(b, h, t, dv):to(dtype) }
   given.mask = case.mask and case.mask(b, h, t, s)
   return given
 end
@@ -107,12 +114,16 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
       end
     end
     for _, d in ipairs { 32, 96, 128 } do
-      for _, size in ipairs { { 100, 129 }, { 129, 64 }, { 200, 200 } } do check({ 1, 1, 1, size[1], size[2], d, causal = true, what = "causal" }, "bfloat16", true) end
+      for _, size in ipairs { { 100, 129 }, { 129, 64 }, { 200, 200 } } do
+        check({ 1, 1, 1, size[1], size[2], d, causal = true, what = "causal" }, "bfloat16", true)
+      end
     end
     -- More work than a device has multiprocessors: blocks of 128 queries.
     for _, d in ipairs { 32, 64, 96, 128 } do
-      check({ device.kind == "cuda" and 60 or 1, 9, 3, 140, 140, d, grouped = true, causal = true, what = "many" }, "bfloat16")
-      check({ device.kind == "cuda" and 60 or 1, 9, 3, 140, 90, d, grouped = true, dropout = 0.2, what = "many, dropout" }, "float16")
+      check({ device.kind == "cuda" and 60 or 1, 9, 3, 140, 140, d, grouped = true, causal = true,
+        what = "many" }, "bfloat16")
+      check({ device.kind == "cuda" and 60 or 1, 9, 3, 140, 90, d, grouped = true, dropout = 0.2,
+        what = "many, dropout" }, "float16")
     end
   end)
 
@@ -137,18 +148,26 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
       local of = hide(...)
       return function(b, h, t, s)
         local hidden = of(b, h, t, s)
-        return (tensor.randn(unpack(hidden.shape)) * 2):masked_fill(hidden:logical_not():logical_and(tensor.rand(unpack(hidden.shape)):gt(0.5)), -math.huge):to(dtype)
+        return (tensor.randn(unpack(hidden.shape)) * 2):masked_fill(
+          hidden:logical_not():logical_and(tensor.rand(unpack(hidden.shape)):gt(0.5)), -math.huge):to(dtype)
       end
     end
-    for _, form in ipairs { { 2, 2, 2, 2 }, { 2, 1, 1, 2 }, { 1, 2, 2, 2 }, { 1, 1, 2, 2 }, { 2, 2, 2, 1 }, { 1, 1, 1, 2 } } do
+    for _, form in ipairs { { 2, 2, 2, 2 }, { 2, 1, 1, 2 }, { 1, 2, 2, 2 }, { 1, 1, 2, 2 }, { 2, 2, 2, 1 },
+      { 1, 1, 1, 2 } } do
       local text = ("%d%d%d%d"):format(unpack(form))
-      check({ 2, 2, 2, 70, 90, 64, mask = hide(unpack(form)), what = "bool mask " .. text }, "bfloat16", text == "2222")
-      check({ 2, 2, 2, 70, 90, 64, mask = add("float32", unpack(form)), what = "mask " .. text, dropout = 0.2 }, "float16", text == "2112")
+      check({ 2, 2, 2, 70, 90, 64, mask = hide(unpack(form)), what = "bool mask " .. text }, "bfloat16",
+        text == "2222")
+      check({ 2, 2, 2, 70, 90, 64, mask = add("float32", unpack(form)), what = "mask " .. text,
+        dropout = 0.2 }, "float16", text == "2112")
     end
     for i, dtype in ipairs { "float16", "bfloat16", "float32" } do
-      check({ 1, 2, 2, 40, 129, ({ 32, 96, 128 })[i], mask = add(dtype, 2, 2, 2, 2), what = dtype .. " mask" }, "bfloat16")
+      check({ 1, 2, 2, 40, 129, ({ 32, 96, 128 })[i], mask = add(dtype, 2, 2, 2, 2), what = dtype ..
+        " mask" }, "bfloat16")
     end
-    check({ 1, 2, 2, 100, 70, 64, mask = function(_, _, t, s) return tensor.rand(s, t):gt(0.3):transpose(1, 2) end, what = "mask with columns apart" }, "bfloat16")
+    check({ 1, 2, 2, 100, 70, 64,
+      mask = function(_, _, t, s)
+        return tensor.rand(s, t):gt(0.3):transpose(1, 2)
+      end, what = "mask with columns apart" }, "bfloat16")
   end)
 
   it("gives 0 for a query that sees no key, and no gradient", function()
@@ -171,28 +190,38 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
   end)
 
   it("scales by any number", function()
-    for _, scale in ipairs { 0.3, 0.01, -0.3, 0 } do check({ 1, 1, 1, 70, 90, 64, scale = scale, causal = true, what = "scale " .. scale }, "bfloat16") end
+    for _, scale in ipairs { 0.3, 0.01, -0.3, 0 } do
+      check({ 1, 1, 1, 70, 90, 64, scale = scale, causal = true, what = "scale " .. scale }, "bfloat16")
+    end
   end)
 
-  -- Equal scores, values of one key each: y shows which (query, key) stayed; g of one query each: so does the gradient of values.
+  -- Equal scores, values of one key each: y shows which (query, key) stayed; g of one query each:
+  -- so does the gradient of values.
   it("drops what the CPU drops", function()
     for _, size in ipairs { { 1, 100, 37 }, { 3, 128, 128 }, { 2, 17, 101 }, { 1, 64, 90 } } do
       local h, t, s = unpack(size)
       local case = { dropout = 0.37 }
-      local function eye(n, columns) return tensor.eye(n, columns):view(1, 1, n, columns):expand(1, h, n, columns):contiguous() end
-      local given = { q = tensor.zeros(1, h, t, 64), k = tensor.zeros(1, h, s, 64), v = eye(s, 128), g = eye(t, 128) }
+      local function eye(n, columns)
+        return tensor.eye(n, columns):view(1, 1, n, columns):expand(1, h, n, columns):contiguous()
+      end
+      local given = { q = tensor.zeros(1, h, t, 64), k = tensor.zeros(1, h, s, 64), v = eye(s, 128),
+        g = eye(t, 128) }
       local here = attention("cpu", "float32", case, given)
       for _, dtype in ipairs { "bfloat16", "float16" } do
         core.kernel_stats { reset = true, device = D }
         local there = attention(D, dtype, case, given)
         if not device.fake then assert.are.same({ tensor = 2, plain = 0 }, ways()) end
-        for _, i in ipairs { 1, 4 } do assert.is_true(tensor.equal(here[i]:ne(0), there[i]:to("cpu"):ne(0)), NAMES[i]) end
+        for _, i in ipairs { 1, 4 } do
+          assert.is_true(tensor.equal(here[i]:ne(0), there[i]:to("cpu"):ne(0)), NAMES[i])
+        end
       end
       local stay = here[1]:ne(0):double():sum():item() / (h * t * s)
       assert.is_true(math.abs(stay - 0.63) < 0.05, "share that stays: " .. stay)
     end
     for _, d in ipairs { 32, 64, 96, 128 } do
-      for _, dtype in ipairs { "bfloat16", "float16" } do check({ 1, 3, 3, 100, 77, d, dropout = 0.25, causal = d == 64, what = "dropout" }, dtype, d == 96) end
+      for _, dtype in ipairs { "bfloat16", "float16" } do
+        check({ 1, 3, 3, 100, 77, d, dropout = 0.25, causal = d == 64, what = "dropout" }, dtype, d == 96)
+      end
     end
     check({ 2, 2, 2, 128, 128, 64, dropout = 0.1, mask = function(b, _, _, s)
       return tensor.arange(s):view(1, 1, 1, s):lt(tensor.tensor({ 128, 70 }):narrow(1, 1, b):view(b, 1, 1, 1))
@@ -241,8 +270,10 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
     assert.are.same({ tensor = 0, plain = 2 }, way(of("bfloat16", 36)))
     assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 136)))
     assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 64, apart)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 64, function(x) -- rows that start 2 bytes beyond
-      local wide = tensor.zeros(x.shape[1], x.shape[2], x.shape[3], x.shape[4] + 8, { dtype = x.dtype, device = x.device })
+    -- rows that start 2 bytes beyond
+    assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 64, function(x)
+      local wide = tensor.zeros(x.shape[1], x.shape[2], x.shape[3], x.shape[4] + 8,
+        { dtype = x.dtype, device = x.device })
       return wide:narrow(4, 2, x.shape[4]):copy_(x)
     end)))
   end)

@@ -1,5 +1,6 @@
---- Automatic casting on the device: every row under its policy (lower, float32, widest, or as it is) gives the CPU's types and, within what half types
---- hold, its numbers; gradients come back in the leaves' type.
+--- Automatic casting on the device: every row under its policy (lower, float32, widest, or as it
+--- is) gives the CPU's types and, within what half types hold, its numbers; gradients come back in
+--- the leaves' type.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local cases = require "spec.support.op_cases"
@@ -7,7 +8,8 @@ local build = require("spec.support.op_inputs").build
 local tensor = require "accelerate.tensor"
 
 if not device.name then
-  describe("automatic casting on the device", function() it("needs one", function() pending(device.reason) end) end)
+  describe("automatic casting on the device",
+    function() it("needs one", function() pending(device.reason) end) end)
   return
 end
 
@@ -25,7 +27,9 @@ local function run(case, lower, on, differentiable)
   local results = on == "cpu" and { call() } or { device.with(call) }
   local total
   for _, r in ipairs(differentiable and results or {}) do
-    if core.is_tensor(r) and r.requires_grad then total = total and total + r:float():sum() or r:float():sum() end
+    if core.is_tensor(r) and r.requires_grad then
+      total = total and total + r:float():sum() or r:float():sum()
+    end
   end
   if total then total:backward() end
   return results, leaves
@@ -54,11 +58,16 @@ describe(("automatic casting on %s (%s)"):format(device.name, device.kind), func
           local fine, got, leaves_got = pcall(run, case, lower, device.name, differentiable)
           assert.are.equal(ok, fine, tostring(ok and got or expected))
           for k, r in ipairs(ok and expected or {}) do
-            if core.is_tensor(r) then compare(("%s, %s, result %d"):format(row.name, lower, k), got[k], r, TOLERANCE[lower]) end
+            if core.is_tensor(r) then
+              compare(("%s, %s, result %d"):format(row.name, lower, k), got[k], r, TOLERANCE[lower])
+            end
           end
           for k, leaf in ipairs(ok and leaves or {}) do
             assert.are.equal(leaf.grad == nil, leaves_got[k].grad == nil)
-            if leaf.grad then compare(("%s, %s, gradient %d"):format(row.name, lower, k), leaves_got[k].grad, leaf.grad, TOLERANCE[lower] * 4) end
+            if leaf.grad then
+              compare(("%s, %s, gradient %d"):format(row.name, lower, k), leaves_got[k].grad, leaf.grad,
+                TOLERANCE[lower] * 4)
+            end
           end
         end
       end)

@@ -1,4 +1,5 @@
---- The benchmarks' scripts on a device, at sizes at which their figures mean nothing: that they run, and say what they measured.
+--- The benchmarks' scripts on a device, at sizes at which their figures mean nothing: that they
+--- run, and say what they measured.
 local device = require "spec.support.device"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
@@ -9,7 +10,8 @@ if not device.name then
 end
 
 local function bench(script, ...)
-  local status, out, err = host.run({ "--num_cpu_threads_per_process", "1", "bench/" .. script .. ".lua", ... }, { seconds = 120 })
+  local status, out, err = host.run({ "--num_cpu_threads_per_process", "1", "bench/" .. script .. ".lua",
+    ... }, { seconds = 120 })
   assert.are.equal(0, status, out .. err)
   local line = assert(json.decode(out:match("{[^\n]*}")))
   assert.are.equal(device.name, line.device)
@@ -44,8 +46,10 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
 
   it("measure single kernels", function()
     if device.kind == "emulated" then return pending("takes too long on the emulated device") end
-    local line = bench("kernels", "--device", "cuda", "--mb", "0.125", "--side", "16", "--launches", "100", "--steps", "1")
-    for _, field in ipairs { "copy_gbs", "gelu_grad_bf16_of_copy", "adamw_of_copy", "mm_bf16_16_tflops", "add_ns", "attention_grad_ms" } do
+    local line = bench("kernels", "--device", "cuda", "--mb", "0.125", "--side", "16", "--launches", "100",
+      "--steps", "1")
+    for _, field in ipairs { "copy_gbs", "gelu_grad_bf16_of_copy", "adamw_of_copy", "mm_bf16_16_tflops",
+      "add_ns", "attention_grad_ms" } do
       assert(line[field] > 0, field)
     end
     if device.kind == "cuda" then assert(line.bare_launch_ns > 0) end
@@ -53,7 +57,8 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
 
   it("make tables of a row, without PyTorch, and name rows that do not exist", function()
     host.in_folder(function(folder)
-      local env = { BENCH_SMOKE = "cuda", BENCH_OUT = folder, ROUNDS = "2", PYTHON = "/nowhere/python", ONLY = "^GPT%-2 124M, T 1024, batch 8, bf16" }
+      local env = { BENCH_SMOKE = "cuda", BENCH_OUT = folder, ROUNDS = "2", PYTHON = "/nowhere/python",
+        ONLY = "^GPT%-2 124M, T 1024, batch 8, bf16" }
       local status, out, err = host.run({ "bench/gpu.lua" }, { env = env, seconds = 120 })
       assert.are.equal(0, status, out .. err)
       assert.is_truthy(out:find("| GPT%-2 124M, T 1024, batch 8, bf16 | %d"), out)

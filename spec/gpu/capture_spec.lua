@@ -1,4 +1,5 @@
---- Captured steps: on a device, against the same steps run eagerly, bit for bit; what they refuse; what they keep.
+--- Captured steps: on a device, against the same steps run eagerly, bit for bit; what they refuse;
+--- what they keep.
 local device = require "spec.support.device"
 local accelerate = require "accelerate"
 local capture = require "accelerate.capture.step".capture
@@ -14,7 +15,10 @@ if not device.name then
   return
 end
 if device.fake then
-  describe("captured steps", function() it("need CUDA, or its emulation", function() pending("the fake device records nothing") end) end)
+  describe("captured steps",
+    function()
+      it("need CUDA, or its emulation", function() pending("the fake device records nothing") end)
+    end)
   return
 end
 
@@ -47,7 +51,8 @@ local function same_state(one, other)
   assert.are.equal(tensor.default_generator():get_state(), one.generator)
 end
 
--- Runs STEPS steps of what `build` makes: { model, optimizer, step, batch = fn(i) -> ... }; all with the same draws.
+-- Runs STEPS steps of what `build` makes: { model, optimizer, step, batch = fn(i) -> ... }; all
+-- with the same draws.
 local function run(build, captured, opts, steps)
   tensor.manual_seed(3)
   local job = build()
@@ -69,7 +74,7 @@ local function agree(build, opts, steps)
   return captured.captured:stats(), captured
 end
 
--- ---- models -----------------------------------------------------------------------------------------------------
+-- ---- models -------------------------------------------------------------------------------------
 
 local function mlp(make_optimizer, make_schedule)
   return function()
@@ -87,7 +92,9 @@ local function mlp(make_optimizer, make_schedule)
       return loss
     end
     return { model = model, optimizer = optimizer, step = step,
-      batch = function() return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D }) end }
+      batch = function()
+        return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D })
+      end }
   end
 end
 
@@ -105,7 +112,8 @@ end
 function Gpt:forward(ids)
   local x = self.tokens(ids)
   local q, k, v = self.qkv(self.norm(x)):split_heads(2)
-  local seen = F.scaled_dot_product_attention(q, k, v, { is_causal = true, dropout_p = self.training and 0.2 or 0 })
+  local seen = F.scaled_dot_product_attention(q, k, v,
+    { is_causal = true, dropout_p = self.training and 0.2 or 0 })
   x = x + self.out(seen:transpose(2, 3):reshape(ids:size(1), ids:size(2), 16))
   return self.head(F.gelu(x))
 end
@@ -115,7 +123,8 @@ local function gpt()
   model:to(D)
   local optimizer = adamw(model:parameters())
   local schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, { T_max = STEPS })
-  return { model = model, optimizer = optimizer, batch = function() return tensor.randint(0, 19, { 2, 8 }, { device = D }) end,
+  return { model = model, optimizer = optimizer,
+    batch = function() return tensor.randint(0, 19, { 2, 8 }, { device = D }) end,
     step = function(ids)
       local logits = model(ids)
       local loss = F.cross_entropy(logits:narrow(2, 1, 7):reshape(-1, 19), ids:narrow(2, 2, 7):reshape(-1))
@@ -128,11 +137,14 @@ local function gpt()
 end
 
 local function cnn()
-  local model = nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 9, 3))
+  local model = nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(),
+    nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 9, 3))
   model:to(D)
   local optimizer = sgd(model:parameters())
   return { model = model, optimizer = optimizer,
-    batch = function() return tensor.randn(4, 2, 6, 6, { device = D }), tensor.randint(0, 3, { 4 }, { device = D }) end,
+    batch = function()
+      return tensor.randn(4, 2, 6, 6, { device = D }), tensor.randint(0, 3, { 4 }, { device = D })
+    end,
     step = function(x, y)
       local loss = F.cross_entropy(model(x), y)
       loss:backward()
@@ -147,13 +159,16 @@ local function prepared(precision, opts)
   opts = opts or {}
   return function()
     state.reset()
-    local accelerator = accelerate.Accelerator { mixed_precision = precision, gradient_accumulation_steps = opts.accumulate or 1,
+    local accelerator = accelerate.Accelerator { mixed_precision = precision,
+      gradient_accumulation_steps = opts.accumulate or 1,
       kwargs_handlers = opts.handlers and opts.handlers() }
     local model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3))
     local optimizer = adamw(model:parameters())
     model, optimizer = accelerator:prepare(model, optimizer)
     local job = { model = model, optimizer = optimizer, accelerator = accelerator,
-      batch = function() return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D }) end }
+      batch = function()
+        return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D })
+      end }
     function job.step(x, y)
       local loss = F.cross_entropy(model(x), y)
       accelerator:backward(loss)
@@ -172,11 +187,13 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
   teardown(function() core.set_default_device(former) end)
 
   it("give the bits of eager ones: a network with dropout, SGD with momentum, clipping", function()
-    assert.are.same({ eager = 3, recorded = 1, replayed = STEPS - 4, verified = 0, keys = 1 }, (agree(mlp(sgd))))
+    assert.are.same({ eager = 3, recorded = 1, replayed = STEPS - 4, verified = 0, keys = 1 },
+      (agree(mlp(sgd))))
   end)
 
   it("AdamW with a schedule, compared on the way", function()
-    local stats = agree(mlp(adamw, function(o) return optim.lr_scheduler.StepLR(o, { step_size = 3, gamma = 0.5 }) end), { verify = 4 })
+    local stats = agree(mlp(adamw,
+      function(o) return optim.lr_scheduler.StepLR(o, { step_size = 3, gamma = 0.5 }) end), { verify = 4 })
     assert.are.equal(4, stats.verified)
   end)
 
@@ -184,7 +201,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     assert.are.equal(1, agree(gpt, { warmup = 2 }).recorded)
   end)
 
-  it("convolutions and the running statistics of batch norm", function() assert.are.equal(1, agree(cnn).recorded) end)
+  it("convolutions and the running statistics of batch norm",
+    function() assert.are.equal(1, agree(cnn).recorded) end)
 
   describe("of prepared models", function()
     after_each(function() state.reset() end)
@@ -195,7 +213,9 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     end)
 
     -- float16 with a scale that overflows at first and grows soon
-    local function scaled() return { accelerate.utils.GradScalerKwargs { init_scale = 2 ^ 24, growth_interval = 3 } } end
+    local function scaled()
+      return { accelerate.utils.GradScalerKwargs { init_scale = 2 ^ 24, growth_interval = 3 } }
+    end
     it("in float16, with a loss scale that falls, steps that are skipped, and counts that are right in the end", function()
       local _, job = agree(prepared("fp16", { handlers = scaled }))
       assert.is_true(job.accelerator.scaler:get_scale() < 2 ^ 24)
@@ -212,7 +232,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
           local x, y = job.batch()
           job.accelerator:accumulate(job.model, function() losses[i] = step(x, y):item() end)
         end
-        job.losses, job.generator, job.captured = losses, tensor.default_generator():get_state(), captured and step
+        job.losses, job.generator, job.captured = losses, tensor.default_generator():get_state(), captured
+          and step
         return job
       end
       local eager, captured = train(false), train(true)
@@ -227,7 +248,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       local function train(captured)
         tensor.manual_seed(5)
         local job, losses = prepared("no")(), {}
-        local schedule = job.accelerator:prepare(optim.lr_scheduler.CosineAnnealingLR(job.optimizer, { T_max = STEPS }))
+        local schedule = job.accelerator:prepare(optim.lr_scheduler.CosineAnnealingLR(job.optimizer,
+          { T_max = STEPS }))
         local function step(x, y)
           return job.accelerator:accumulate(job.model, function()
             local loss = job.step(x, y)
@@ -297,7 +319,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
 
     -- Records fn at the second call; the message, and that all is as before.
     local function refused(pattern, fn, ...)
-      local step = capture(function(x) if core.is_recording() then return fn(x) end return x + 1 end, { warmup = 1 })
+      local step = capture(function(x) if core.is_recording() then return fn(x) end return x + 1 end,
+        { warmup = 1 })
       local x, draws = tensor.ones(3, { device = D }), tensor.default_generator():get_state()
       step(x)
       for _ = 1, 2 do fails(pattern, step, x, ...) end
@@ -308,12 +331,14 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
 
     it("what waits or copies, by the script's line", function()
       refused("capture_spec.lua:", function(x) return x:sum():item() end)
-      refused("item: the host cannot read from cuda:0 while a step is recorded", function(x) return x:sum():item() end)
+      refused("item: the host cannot read from cuda:0 while a step is recorded",
+        function(x) return x:sum():item() end)
       refused("the host cannot read from", function(x) return x:to("cpu") end)
       refused("the host cannot read from", function(x) return x:totable() end)
       refused("synchronize: the host cannot wait for", function(x) core.synchronize(D) return x end)
       refused("empty_cache: cannot be called", function(x) core.empty_cache(D) return x end)
-      refused("tensor: the host cannot send data to", function(x) return x + tensor({ 1, 2, 3 }, { device = D }) end)
+      refused("tensor: the host cannot send data to",
+        function(x) return x + tensor({ 1, 2, 3 }, { device = D }) end)
       refused("computes on cpu while a step is recorded", function(x) return x, tensor.ones(2) + 1 end)
       refused("manual_seed: a generator cannot be set", function(x) tensor.manual_seed(1) return x end)
     end)
@@ -328,10 +353,12 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
 
     it("arguments and results that a replay could not have", function()
       fails("capture: argument 1 must be a tensor, a number", capture(same), print)
-      fails("capture: argument 1.x lies on cpu; the step is captured for " .. D, capture(same, { device = D }), { x = tensor.ones(1) })
+      fails("capture: argument 1.x lies on cpu; the step is captured for " .. D,
+        capture(same, { device = D }), { x = tensor.ones(1) })
       fails("capture: argument 1 requires a gradient", capture(same), w)
       fails("capture: result 1 is 7", capture(function() return 7 end, { device = D }))
-      fails("capture: result 1.y lies on cpu", capture(function() return { y = tensor.ones(1) } end, { device = D }))
+      fails("capture: result 1.y lies on cpu",
+        capture(function() return { y = tensor.ones(1) } end, { device = D }))
       refused("changes argument 1 in place", function(x) return x:add_(1) end)
       fails("capture: expected a function, got nil", capture)
       fails("did you mean 'verify'", capture, same, { verfy = 2 })
@@ -395,7 +422,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     local calls = 0
     local step = capture(function(x)
       calls = calls + 1
-      tensor.no_grad(function() model.weight:add_(calls > 3 and 1 or 0) end) -- a number of Lua's: recorded as it was
+      -- a number of Lua's: recorded as it was
+      tensor.no_grad(function() model.weight:add_(calls > 3 and 1 or 0) end)
       return model(x):detach()
     end, { warmup = 1, verify = 2 })
     local x = tensor.ones(2, 3, { device = D })

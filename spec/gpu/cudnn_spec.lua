@@ -1,5 +1,6 @@
---- Convolutions and attention through cuDNN, against the CPU.  On the emulated device cuDNN is a strict stand-in (spec/support/fake_cudnn.cpp),
---- which can be told to refuse: what it refuses, our own kernels must do.
+--- Convolutions and attention through cuDNN, against the CPU.  On the emulated device cuDNN is a
+--- strict stand-in (spec/support/fake_cudnn.cpp), which can be told to refuse: what it refuses, our
+--- own kernels must do.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local F = require "accelerate.nn.functional"
@@ -17,17 +18,21 @@ local file = stand_in and io.open(stand_in) -- made where the toolkit has cuDNN'
 local emulated = file ~= nil and file ~= false
 if file then file:close() end
 -- Every shape below has a plan, of the stand-in and (make plan-cudnn) of cuDNN 9.19 for an H200.
-local through = emulated or device.kind == "cuda" and core.backend_info(device.name).description:find("; cuDNN %d") ~= nil
+local through = emulated or device.kind == "cuda"
+  and core.backend_info(device.name).description:find("; cuDNN %d") ~= nil
 local TOLERANCE = { float32 = 2e-5, bfloat16 = 2e-2, float16 = 4e-3 }
 
 local function largest(t) return t:double():abs():max():item() end
 local function compare(what, got, expected, tolerance)
   assert.are.equal(expected.dtype, got.dtype, what)
   local off = largest(got:detach():to("cpu"):double() - expected:detach():double())
-  if not (off <= tolerance * math.max(1, largest(expected))) then error(("%s: off by %g of %g"):format(what, off, largest(expected)), 0) end
+  if not (off <= tolerance * math.max(1, largest(expected))) then
+    error(("%s: off by %g of %g"):format(what, off, largest(expected)), 0)
+  end
 end
 
---- Counts of what ran since the last call whose names start with `start` and have `part` in them, and all such names.
+--- Counts of what ran since the last call whose names start with `start` and have `part` in them,
+--- and all such names.
 local function ran(start, part)
   local total, names = 0, {}
   for name, calls in pairs(core.kernel_stats { device = device.name }) do
@@ -56,7 +61,10 @@ local function check(what, dtype, leaves, fn)
   for k, leaf in ipairs(leaves) do leaves[k] = leaf:to(dtype) end
   local expected = run("cpu", leaves, fn)
   local got = run(device.name, leaves, fn)
-  for k = 1, #expected do compare(("%s, %s, %s"):format(what, dtype, k == 1 and "result" or "gradient " .. k - 1), got[k], expected[k], TOLERANCE[dtype]) end
+  for k = 1, #expected do
+    compare(("%s, %s, %s"):format(what, dtype, k == 1 and "result" or "gradient " .. k - 1), got[k],
+      expected[k], TOLERANCE[dtype])
+  end
 end
 
 -- { n, c, h, w }, { o, c / groups, kh, kw }, stride, padding, dilation, groups
@@ -85,7 +93,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   for _, case in ipairs(CONVOLUTIONS) do
     for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
       it(("convolves: %s, %s"):format(case[1], dtype), function()
-        check(case[1], dtype, { core.randn(case[2]), core.randn(case[3]), core.randn { case[3][1] } }, convolution(case))
+        check(case[1], dtype, { core.randn(case[2]), core.randn(case[3]), core.randn { case[3][1] } },
+          convolution(case))
         local calls, names = ran("convolution", "cuDNN engine")
         if through then assert.are.equal(3, calls, names) end -- the result and two gradients
       end)
@@ -93,7 +102,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   end
 
   it("leaves float64 to our own kernels", function()
-    local x, w = core.randn({ 2, 3, 5, 5 }, { dtype = "float64" }), core.randn({ 4, 3, 3, 3 }, { dtype = "float64" })
+    local x, w = core.randn({ 2, 3, 5, 5 }, { dtype = "float64" }), core.randn({ 4, 3, 3, 3 },
+      { dtype = "float64" })
     local y = F.conv2d(x:to(device.name), w:to(device.name))
     assert.is_true(largest(y:to("cpu") - F.conv2d(x, w)) < 1e-12)
     assert.are.equal(0, (ran("convolution", "")))
@@ -107,7 +117,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
 
   it("adds a weight's gradient to the one that is there", function()
     for _, shape in ipairs { { 8, 16, 3, 3 }, { 8, 16, 1, 1 } } do
-      local x, w = core.randn({ 2, 16, 6, 6 }):to(device.name), core.randn(shape):to(device.name):requires_grad_()
+      local x, w = core.randn({ 2, 16, 6, 6 }):to(device.name), core.randn(shape):to(
+        device.name):requires_grad_()
       F.conv2d(x, w):sum():backward()
       local once = w.grad:to("cpu")
       F.conv2d(x, w):sum():backward()
@@ -121,14 +132,21 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
         local x, w = core.randn({ 4, c, 12, 12 }):to(dtype), core.randn({ 16, c, 3, 3 }):to(dtype)
         local function conv(a, b) return F.conv2d(a, b, nil, 1, 1) end
         local first, again = run(device.name, { x, w }, conv), run(device.name, { x, w }, conv)
-        for k = 1, 3 do assert.are.equal(0, largest(first[k]:to("cpu"):double() - again[k]:to("cpu"):double()), dtype .. " of " .. c .. ", " .. k) end
+        for k = 1, 3 do
+          assert.are.equal(0, largest(first[k]:to("cpu"):double() - again[k]:to("cpu"):double()), dtype ..
+            " of " .. c .. ", " .. k)
+        end
       end
     end
     local q = core.randn({ 2, 3, 200, 64 }):to("bfloat16")
     local function attend(a, b, c) return F.scaled_dot_product_attention(a, b, c, { is_causal = true }) end
     if device.kind == "cuda" then
-      local first, again = run(device.name, { q, q:clone(), q:clone() }, attend), run(device.name, { q, q:clone(), q:clone() }, attend)
-      for k = 1, 4 do assert.are.equal(0, largest(first[k]:to("cpu"):double() - again[k]:to("cpu"):double()), "attention, " .. k) end
+      local first, again = run(device.name, { q, q:clone(), q:clone() }, attend), run(device.name,
+        { q, q:clone(), q:clone() }, attend)
+      for k = 1, 4 do
+        assert.are.equal(0, largest(first[k]:to("cpu"):double() - again[k]:to("cpu"):double()),
+          "attention, " .. k)
+      end
     end
   end)
 
@@ -136,7 +154,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   local attentions = {
     { "plain", { 2, 3, 9, 16 }, { 2, 3, 9, 16 } },
     { "causal", { 2, 2, 13, 8 }, { 2, 2, 13, 8 }, { is_causal = true } },
-    { "causal with fewer queries than keys", { 1, 2, 5, 8 }, { 1, 2, 11, 8 }, { is_causal = true, scale = 0.3 } },
+    { "causal with fewer queries than keys", { 1, 2, 5, 8 }, { 1, 2, 11, 8 },
+      { is_causal = true, scale = 0.3 } },
     { "cross", { 2, 2, 4, 24 }, { 2, 2, 17, 24 }, { scale = 0.5 } },
     { "grouped heads", { 2, 6, 7, 8 }, { 2, 2, 7, 8 }, { is_causal = true, enable_gqa = true } },
   }
@@ -146,7 +165,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   for _, case in ipairs(attentions) do
     for _, dtype in ipairs { "bfloat16", "float16" } do
       it(("attends: %s, %s"):format(case[1], dtype), function()
-        check(case[1], dtype, { core.randn(case[2]), core.randn(case[3]), core.randn(case[3]) }, attention(case[4]))
+        check(case[1], dtype, { core.randn(case[2]), core.randn(case[3]), core.randn(case[3]) },
+          attention(case[4]))
         local calls, names = ran("attention", "cuDNN engine")
         if through then assert.are.equal(2, calls, names) end
       end)
@@ -164,7 +184,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
   it("leaves masks, odd heads and float32 to our own attention", function()
     local q, odd = core.randn { 1, 2, 6, 8 }, core.randn { 1, 2, 6, 12 }
     check("masked", "bfloat16", { q, q:clone(), q:clone() }, function(a, b, c)
-      return F.scaled_dot_product_attention(a, b, c, { attn_mask = core.ones({ 6, 6 }, { dtype = "bool", device = a.device }) })
+      return F.scaled_dot_product_attention(a, b, c,
+        { attn_mask = core.ones({ 6, 6 }, { dtype = "bool", device = a.device }) })
     end)
     check("odd", "bfloat16", { odd, odd:clone(), odd:clone() }, attention())
     check("wide", "float32", { q, q:clone(), q:clone() }, attention())
@@ -175,7 +196,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
 
   it("falls back to our own attention when cuDNN refuses it", function()
     for k, stage in ipairs { "operation", "plan", "execute" } do
-      local leaves = { core.randn { 1, 2, 8 + k, 8 }, core.randn { 1, 2, 8 + k, 8 }, core.randn { 1, 2, 8 + k, 8 } }
+      local leaves = { core.randn { 1, 2, 8 + k, 8 }, core.randn { 1, 2, 8 + k, 8 },
+        core.randn { 1, 2, 8 + k, 8 } }
       forget()
       ffi.C.setenv("FAKE_CUDNN_REFUSE", stage, 1)
       local ok, message = pcall(check, stage, "bfloat16", leaves, attention { is_causal = true })
@@ -188,7 +210,9 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
 
   it("takes TF32 for float32 convolutions only when it is on", function()
     local x, w = core.randn { 1, 8, 5, 6 }, core.randn { 8, 8, 1, 1 }
-    local function off() return largest(F.conv2d(x:to(device.name), w:to(device.name)):to("cpu") - F.conv2d(x, w)) end
+    local function off()
+      return largest(F.conv2d(x:to(device.name), w:to(device.name)):to("cpu") - F.conv2d(x, w))
+    end
     local exact = off()
     core.set_float32_matmul_precision("high")
     local ok, rounded = pcall(off)
@@ -204,7 +228,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
       local library = ffi.load(stand_in)
       local case = { "", { 1, 8, 5, 10 + k }, { 8, 8, 3, 3 }, 1, 1 }
       local leaves = { core.randn(case[2]), core.randn(case[3]), core.randn { 8 } }
-      check("before", "float32", { core.randn { 1, 8, 5, 9 }, leaves[2] }, convolution { "", nil, nil, 1, 1 }) -- the handle is there
+      -- the handle is there
+      check("before", "float32", { core.randn { 1, 8, 5, 9 }, leaves[2] }, convolution { "", nil, nil, 1, 1 })
       local living = library.fake_cudnn_living()
       forget()
       ffi.C.setenv("FAKE_CUDNN_REFUSE", stage, 1)
@@ -226,7 +251,8 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
         print(off < 1e-5, next(core.kernel_stats { device = "cuda" }))
       ]]
       local host = require "spec.support.host"
-      local pipe = assert(io.popen(("FAKE_CUDNN_REFUSE=%s '%s' -e '%s' 2>&1"):format(stage, host.path, script)))
+      local pipe = assert(io.popen(("FAKE_CUDNN_REFUSE=%s '%s' -e '%s' 2>&1"):format(stage, host.path,
+        script)))
       local said = pipe:read("*a")
       pipe:close()
       assert.are.equal("true\tnil\n", said)

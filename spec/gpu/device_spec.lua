@@ -21,9 +21,12 @@ describe("a tensor on a device", function()
   it("is made there by every constructor", function()
     local options = { device = D }
     for name, t in pairs {
-      zeros = tensor.zeros(2, options), ones = tensor.ones(2, options), full = tensor.full({ 2 }, 7, options), arange = tensor.arange(3, options),
-      eye = tensor.eye(2, options), linspace = tensor.linspace(0, 1, 3, options), tensor = tensor({ 1, 2 }, options), randn = tensor.randn(3, options),
-      randint = tensor.randint(0, 9, { 3 }, options), randperm = tensor.randperm(5, options), like = tensor.ones_like(tensor.zeros(2, options)),
+      zeros = tensor.zeros(2, options), ones = tensor.ones(2, options), full = tensor.full({ 2 }, 7, options),
+        arange = tensor.arange(3, options),
+      eye = tensor.eye(2, options), linspace = tensor.linspace(0, 1, 3, options),
+        tensor = tensor({ 1, 2 }, options), randn = tensor.randn(3, options),
+      randint = tensor.randint(0, 9, { 3 }, options), randperm = tensor.randperm(5, options),
+        like = tensor.ones_like(tensor.zeros(2, options)),
     } do
       assert.are.equal(D, t.device, name)
       assert.are.equal("cpu", t:to("cpu").device, name)
@@ -86,14 +89,18 @@ describe("a tensor on a device", function()
   end)
 
   it("does not meet tensors of another device", function()
-    fails(("add: tensors lie on different devices: %s and cpu"):format(D), function() return tensor.ones(2, { device = D }) + tensor.ones(2) end)
-    fails("add_: the tensor being changed lies on cpu, an argument on " .. D, function() tensor.ones(2):add_(tensor.ones(2, { device = D })) end)
-    fails("data_ptr: the tensor is on another device", function() tensor.ones(2, { device = D }):data_ptr() end)
+    fails(("add: tensors lie on different devices: %s and cpu"):format(D),
+      function() return tensor.ones(2, { device = D }) + tensor.ones(2) end)
+    fails("add_: the tensor being changed lies on cpu, an argument on " .. D,
+      function() tensor.ones(2):add_(tensor.ones(2, { device = D })) end)
+    fails("data_ptr: the tensor is on another device",
+      function() tensor.ones(2, { device = D }):data_ptr() end)
   end)
 
   it("needs a device that is there", function()
     local n = core.device_count("cuda")
-    fails(("cuda:%d: this process sees %d CUDA device"):format(n, n), tensor.zeros, 2, { device = "cuda:" .. n })
+    fails(("cuda:%d: this process sees %d CUDA device"):format(n, n), tensor.zeros, 2,
+      { device = "cuda:" .. n })
     fails('expected "cpu", "cuda" or "cuda:N", got "cuda:-1"', tensor.zeros, 2, { device = "cuda:-1" })
   end)
 
@@ -125,7 +132,8 @@ describe("without CUDA", function()
       for _ = 1, 2 do print(select(2, pcall(core.zeros, 2, { device = "cuda" }))) end print(core.device_count("cuda"))]]
     local status, out = host.run({ "-e", code }, { env = { ACCEL_CUDA_PLUGIN = "/nowhere/libax_cuda.so" } })
     assert.are.equal(0, status)
-    local _, times = out:gsub("zeros: CUDA cannot be used here:\n  this build has no CUDA backend: there is no /nowhere/libax_cuda.so", "")
+    local _, times = out:gsub(
+      "zeros: CUDA cannot be used here:\n  this build has no CUDA backend: there is no /nowhere/libax_cuda.so", "")
     assert.are.equal(2, times, out)
     assert.is_truthy(out:find("\n0\tCUDA cannot be used here"))
   end)

@@ -1,5 +1,5 @@
---- The examples on a device, as they are: on a GPU until they have learned what spec/examples_spec.lua asks of them on the CPU; on the devices
---- that are none for a few steps.
+--- The examples on a device, as they are: on a GPU until they have learned what
+--- spec/examples_spec.lua asks of them on the CPU; on the devices that are none for a few steps.
 local device = require "spec.support.device"
 local check = require "spec.support.example_checks"
 local host = require "spec.support.host"
@@ -9,15 +9,18 @@ if not device.name then
   return
 end
 
-local FASHION = (os.getenv("FASHION_MNIST_DIR") or "/usr/share/datasets/fashion-mnist") .. "/train-images-idx3-ubyte.gz"
+local FASHION = (os.getenv("FASHION_MNIST_DIR") or "/usr/share/datasets/fashion-mnist") ..
+  "/train-images-idx3-ubyte.gz"
 
 -- A few steps, and what the last line must look like.
 local SHORT = {
   ["augment.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
-  ["char_gpt.lua"] = { { "--max_steps", "2", "--width", "32", "--layers", "1", "--context", "64", "--sample", "3" }, "validation loss %d" },
+  ["char_gpt.lua"] = { { "--max_steps", "2", "--width", "32", "--layers", "1", "--context", "64", "--sample",
+    "3" }, "validation loss %d" },
   ["fashion_mnist.lua"] = { { "--epochs", "1", "--steps", "2" }, "test accuracy %d" },
   ["lenet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
-  ["lstm_copy.lua"] = { { "--max_steps", "1", "--hidden", "8", "--batch_size", "4", "--length", "2" }, "copied %d" },
+  ["lstm_copy.lua"] = { { "--max_steps", "1", "--hidden", "8", "--batch_size", "4", "--length", "2" },
+    "copied %d" },
   ["resnet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
   ["tracking.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
 }
@@ -26,7 +29,8 @@ local EMULATED = { ["lstm_copy.lua"] = true, ["tracking.lua"] = true }
 
 local function run(name)
   return function(ranks, ...)
-    local status, out, err = host.run({ "--num_processes", tostring(ranks), "examples/" .. name, ... }, { seconds = 100 })
+    local status, out, err = host.run({ "--num_processes", tostring(ranks), "examples/" .. name, ... },
+      { seconds = 100 })
     assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
     return out
   end
@@ -40,9 +44,15 @@ describe(("examples on %s (%s)"):format(device.name, device.kind), function()
       local wants_pictures = f:read("*a"):find("FashionMNIST", 1, true)
       f:close()
       f = wants_pictures and io.open(FASHION)
-      if f then f:close() elseif wants_pictures then return pending("needs Fashion-MNIST: there is no " .. FASHION) end
+      if f then
+        f:close()
+      elseif wants_pictures then
+        return pending("needs Fashion-MNIST: there is no " .. FASHION)
+      end
       if device.kind == "cuda" then return check(name, run(name), 1) end
-      if device.kind == "emulated" and not EMULATED[name] then return pending("takes too long on the emulated device") end
+      if device.kind == "emulated" and not EMULATED[name] then
+        return pending("takes too long on the emulated device")
+      end
       local short = assert(SHORT[name], "no short form of " .. name)
       local out = run(name)(1, unpack(short[1]))
       assert(out:match("[^\n]*\n$"):find(short[2]) or out:find(short[2]), out)

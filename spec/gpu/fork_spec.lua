@@ -1,4 +1,5 @@
---- CUDA does not survive a fork: what children of a process that used a device may do, and what they are told.
+--- CUDA does not survive a fork: what children of a process that used a device may do, and what
+--- they are told.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local data = require "accelerate.data"
@@ -44,7 +45,9 @@ local function in_child(fn)
   return table.concat(parts)
 end
 
-local function has(text, piece) assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text)) end
+local function has(text, piece)
+  assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text))
+end
 
 describe("a child of a process that used a device", function()
   local x = tensor.ones(4, { device = D })
@@ -75,12 +78,14 @@ describe("a loader's worker", function()
     end)
     assert.is_false(ok)
     has(message, "a loader's worker process uses no GPU")
-    local counted = { len = function() return 2 end, get = function() return tensor.tensor((core.device_count("cuda"))) end }
+    local counted = { len = function() return 2 end,
+      get = function() return tensor.tensor((core.device_count("cuda"))) end }
     for n in data.DataLoader(counted, { num_workers = 1 }):iter() do assert.are.equal(0, n:item()) end
   end)
 
   it("gives batches of the CPU while its parent uses the device", function()
-    local set, sum = { len = function() return 8 end, get = function(_, i) return tensor.full({ 5 }, i) end }, tensor.zeros(1, { device = D })
+    local set, sum = { len = function() return 8 end,
+      get = function(_, i) return tensor.full({ 5 }, i) end }, tensor.zeros(1, { device = D })
     for x in data.DataLoader(set, { num_workers = 2, batch_size = 2, pin_memory = true }):iter() do
       sum:add_(x:to(D, { non_blocking = true }):sum())
     end

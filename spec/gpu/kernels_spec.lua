@@ -1,5 +1,5 @@
---- Sizes at which the device's kernels take their other ways: long rows, odd lengths, sorts of many elements, sums in chunks; and what a
---- kernel finds wrong in its data.  Against the CPU.
+--- Sizes at which the device's kernels take their other ways: long rows, odd lengths, sorts of many
+--- elements, sums in chunks; and what a kernel finds wrong in its data.  Against the CPU.
 local device = require "spec.support.device"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
@@ -41,18 +41,23 @@ local function against(what, fn, leaves, tolerance)
   local y, grads = run("cpu")
   local there, there_grads = run(D)
   close(what, there, y, tolerance)
-  for k, g in ipairs(grads) do close(("%s, gradient %d"):format(what, k), there_grads[k], g, tolerance * 4) end
+  for k, g in ipairs(grads) do
+    close(("%s, gradient %d"):format(what, k), there_grads[k], g, tolerance * 4)
+  end
 end
 
 describe(("kernels on %s (%s)"):format(D, device.kind), function()
   setup(function() tensor.manual_seed(3) end)
 
   it("softmax of rows of every length, and of columns", function()
-    for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 3, 1501 }, { 5, 1023 }, { 4, 97 }, { 2, 4500 }, { 2, 7, 9 } } do
+    for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 3, 1501 }, { 5, 1023 }, { 4, 97 }, { 2, 4500 },
+      { 2, 7, 9 } } do
       for _, dtype in ipairs { "float32", "bfloat16" } do
         local x = (tensor.randn(unpack(shape)) * 3):to(dtype)
-        against("softmax " .. #shape, function(v) return F.softmax(v, 2) end, { x }, dtype == "float32" and 1e-5 or 2e-2)
-        against("log_softmax", function(v) return F.log_softmax(v, 2) end, { x }, dtype == "float32" and 1e-5 or 2e-2)
+        against("softmax " .. #shape, function(v) return F.softmax(v, 2) end, { x }, dtype == "float32"
+          and 1e-5 or 2e-2)
+        against("log_softmax", function(v) return F.log_softmax(v, 2) end, { x }, dtype == "float32" and 1e-5
+          or 2e-2)
       end
     end
     local hidden = tensor({ { -math.huge, 1, -math.huge }, { -math.huge, -math.huge, -math.huge } })
@@ -66,28 +71,40 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       local x, weight = tensor.randn(6, classes) * 2, tensor.rand(classes) + 0.1
       local target = tensor.randint(0, classes, { 6 })
       target[2] = -100
-      for _, options in ipairs { {}, { label_smoothing = 0.1 }, { weight = weight, label_smoothing = 0.2 }, { weight = weight, reduction = "none" }, { reduction = "sum" } } do
+      for _, options in ipairs { {}, { label_smoothing = 0.1 }, { weight = weight, label_smoothing = 0.2 },
+        { weight = weight, reduction = "none" }, { reduction = "sum" } } do
         against("cross_entropy", function(v)
           local o = {}
-          for k, value in pairs(options) do o[k] = type(value) == "table" and value or type(value) == "userdata" and value:to(v.device) or value end
+          for k, value in pairs(options) do
+            o[k] = type(value) == "table" and value or type(value) == "userdata" and value:to(v.device)
+              or value
+          end
           if o.weight then o.weight = weight:to(v.device) end
           return F.cross_entropy(v, target:to(v.device), o)
         end, { x }, 1e-5)
       end
       against("half", function(v) return F.cross_entropy(v, target:to(v.device)) end, { x:bfloat16() }, 1e-2)
       local soft = F.softmax(tensor.randn(6, classes), 2)
-      against("soft", function(v) return F.cross_entropy(v, soft:to(v.device), { label_smoothing = 0.1 }) end, { x }, 1e-5)
+      against("soft", function(v) return F.cross_entropy(v, soft:to(v.device), { label_smoothing = 0.1 }) end,
+        { x }, 1e-5)
     end
   end)
 
   it("elements in runs and one by one, whatever strides and starts allow", function()
     for _, dtype in ipairs { "float32", "float64", "bfloat16", "uint8" } do
-      local store = dtype == "uint8" and tensor.randint(0, 50, { 4000 }, { dtype = dtype }) or tensor.randn(4000):to(dtype)
+      local store = dtype == "uint8" and tensor.randint(0, 50, { 4000 }, { dtype = dtype })
+        or tensor.randn(4000):to(dtype)
       local there = store:to(D)
       for _, view in ipairs {
-        function(t) return t:narrow(1, 1, 960):view(10, 96) end, function(t) return t:narrow(1, 2, 960):view(10, 96) end,
-        function(t) return t:narrow(1, 1, 970):view(10, 97) end, function(t) return t:narrow(1, 1, 960):view(4, 3, 8, 10):transpose(2, 3) end,
-        function(t) return t:narrow(1, 1, 1024):view(4, 4, 64):transpose(1, 2) end, function(t) return t:narrow(1, 1, 1152):view(12, 96):narrow(2, 9, 80) end,
+        function(t)
+          return t:narrow(1, 1, 960):view(10, 96)
+        end, function(t) return t:narrow(1, 2, 960):view(10, 96) end,
+        function(t)
+          return t:narrow(1, 1, 970):view(10, 97)
+        end, function(t) return t:narrow(1, 1, 960):view(4, 3, 8, 10):transpose(2, 3) end,
+        function(t)
+          return t:narrow(1, 1, 1024):view(4, 4, 64):transpose(1, 2)
+        end, function(t) return t:narrow(1, 1, 1152):view(12, 96):narrow(2, 9, 80) end,
       } do
         local x, y = view(store), view(there)
         local width = x.shape[x:dim()]
@@ -110,7 +127,8 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
 
   it("reductions of rows and columns, in packs, one by one, whole and in chunks", function()
     for _, dtype in ipairs { "float32", "float64", "bfloat16", "int64", "uint8" } do
-      for _, shape in ipairs { { 400, 64 }, { 1200, 6 }, { 3, 40000 }, { 2, 70001 }, { 5, 33 }, { 300, 6, 8 } } do
+      for _, shape in ipairs { { 400, 64 }, { 1200, 6 }, { 3, 40000 }, { 2, 70001 }, { 5, 33 },
+        { 300, 6, 8 } } do
         local x = tensor.randint(0, 9, shape):to(dtype)
         local y = x:to(D)
         for dim = 1, #shape do
@@ -120,11 +138,14 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
           local values_there, indices_there = y:max(dim)
           same("max", values_there, values)
           same("where", indices_there, indices)
-          if dtype:find "float" then close("var", y:var(dim), x:var(dim), dtype == "bfloat16" and 1e-2 or 1e-6) end
+          if dtype:find "float" then
+            close("var", y:var(dim), x:var(dim), dtype == "bfloat16" and 1e-2 or 1e-6)
+          end
         end
         same("sum of all", y:sum(), x:sum())
         same("argmin of all", y:argmin(), x:argmin())
-        same("odd start", y:flatten():narrow(1, 2, y:numel() - 1):sum(), x:flatten():narrow(1, 2, x:numel() - 1):sum())
+        same("odd start", y:flatten():narrow(1, 2, y:numel() - 1):sum(),
+          x:flatten():narrow(1, 2, x:numel() - 1):sum())
         same("columns from an odd start", y:narrow(2, 2, 5):sum(1), x:narrow(2, 2, 5):sum(1))
         if #shape == 3 then same("two dims", y:sum({ 1, 3 }), x:sum({ 1, 3 })) end
       end
@@ -142,14 +163,17 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     for _, shape in ipairs { { 40, 12 }, { 37, 768 }, { 5, 1001 }, { 9, 1024 }, { 3, 5000 }, { 2, 20000 } } do
       local n = shape[2]
       local x, w, b = tensor.randn(unpack(shape)) + 2, tensor.randn(n), tensor.randn(n)
-      against("layer_norm " .. n, function(v, u, c) return F.layer_norm(v, { n }, { weight = u, bias = c }) end, { x, w, b }, 2e-5)
-      against("rms_norm " .. n, function(v, u) return F.rms_norm(v, { n }, { weight = u }) end, { x, w }, 2e-5)
+      against("layer_norm " .. n,
+        function(v, u, c) return F.layer_norm(v, { n }, { weight = u, bias = c }) end, { x, w, b }, 2e-5)
+      against("rms_norm " .. n, function(v, u) return F.rms_norm(v, { n }, { weight = u }) end, { x, w },
+        2e-5)
     end
     for _, n in ipairs { 768, 1536 } do
       against("bfloat16", function(v, u, c) return F.layer_norm(v, { n }, { weight = u, bias = c }) end,
         { tensor.randn(11, n):bfloat16(), tensor.randn(n):bfloat16(), tensor.randn(n):bfloat16() }, 3e-2)
     end
-    against("group_norm", function(v, u, c) return F.group_norm(v, 2, { weight = u, bias = c }) end, { tensor.randn(3, 4, 17, 31), tensor.randn(4), tensor.randn(4) }, 2e-5)
+    against("group_norm", function(v, u, c) return F.group_norm(v, 2, { weight = u, bias = c }) end,
+      { tensor.randn(3, 4, 17, 31), tensor.randn(4), tensor.randn(4) }, 2e-5)
   end)
 
   it("sorts, stably: networks and the radix sort", function()
@@ -179,7 +203,8 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     same("integers", x:to(D):cumsum(2), x:cumsum(2))
     local mask = tensor.rand(7000):gt(0.7)
     same("nonzero", mask:to(D):nonzero(), mask:nonzero())
-    same("masked_select", tensor.arange(7000, { device = D }):masked_select(mask:to(D)), tensor.arange(7000):masked_select(mask))
+    same("masked_select", tensor.arange(7000, { device = D }):masked_select(mask:to(D)),
+      tensor.arange(7000):masked_select(mask))
   end)
 
   it("adds at positions named many times, in their order: the same bits as the CPU", function()
@@ -191,20 +216,27 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       return w.grad
     end
     same("embedding", grad(D), grad("cpu"))
-    same("index_add", tensor.ones(50, 8, { device = D }):index_add(1, index:to(D), g:to(D)), tensor.ones(50, 8):index_add(1, index, g))
-    same("index_copy", tensor.ones(50, 8, { device = D }):index_copy(1, index:to(D), g:to(D)), tensor.ones(50, 8):index_copy(1, index, g))
+    same("index_add", tensor.ones(50, 8, { device = D }):index_add(1, index:to(D), g:to(D)),
+      tensor.ones(50, 8):index_add(1, index, g))
+    same("index_copy", tensor.ones(50, 8, { device = D }):index_copy(1, index:to(D), g:to(D)),
+      tensor.ones(50, 8):index_copy(1, index, g))
     local places, source = tensor.randint(0, 100, { 4000 }), tensor.randn(4000)
-    same("scatter_add, sorted", tensor.zeros(100, { device = D }):scatter_add(1, places:to(D), source:to(D)), tensor.zeros(100):scatter_add(1, places, source))
-    same("scatter, sorted", tensor.zeros(100, { device = D }):scatter(1, places:to(D), source:to(D)), tensor.zeros(100):scatter(1, places, source))
+    same("scatter_add, sorted", tensor.zeros(100, { device = D }):scatter_add(1, places:to(D), source:to(D)),
+      tensor.zeros(100):scatter_add(1, places, source))
+    same("scatter, sorted", tensor.zeros(100, { device = D }):scatter(1, places:to(D), source:to(D)),
+      tensor.zeros(100):scatter(1, places, source))
     places, source = tensor.randint(0, 9, { 20, 9000 }), tensor.randn(20, 9000)
-    same("scatter_add, lines", tensor.zeros(9, 9000, { device = D }):scatter_add(1, places:to(D), source:to(D)), tensor.zeros(9, 9000):scatter_add(1, places, source))
+    same("scatter_add, lines", tensor.zeros(9, 9000, { device = D }):scatter_add(1, places:to(D),
+      source:to(D)), tensor.zeros(9, 9000):scatter_add(1, places, source))
   end)
 
   it("steps by every optimizer, clips and scales, as the CPU does", function()
     local optim = require "accelerate.optim"
     local cases = {
-      { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } }, { "Adam", { amsgrad = true, weight_decay = 0.1 } }, { "AdamW", {} },
-      { "Adamax", {} }, { "NAdam", {} }, { "RAdam", {} }, { "Lion", { weight_decay = 0.1 } }, { "Adagrad", { lr_decay = 0.1 } },
+      { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } },
+        { "Adam", { amsgrad = true, weight_decay = 0.1 } }, { "AdamW", {} },
+      { "Adamax", {} }, { "NAdam", {} }, { "RAdam", {} }, { "Lion", { weight_decay = 0.1 } },
+        { "Adagrad", { lr_decay = 0.1 } },
       { "RMSprop", { centered = true, momentum = 0.5 } }, { "RMSprop", {} }, { "Adafactor", {} },
     }
     local function train(on, name, options, dtype)
@@ -218,7 +250,9 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       local optimizer = optim[name](params, copied)
       local norm
       for step = 1, 3 do
-        for k, p in ipairs(params) do p.grad = (tensor.randn(unpack(p.shape)) * (k + step)):to(dtype):to(on) end
+        for k, p in ipairs(params) do
+          p.grad = (tensor.randn(unpack(p.shape)) * (k + step)):to(dtype):to(on)
+        end
         norm = require("accelerate.core").clip_grad_norm_(params, 5):item()
         if step == 2 then require("accelerate.core").clip_grad_value_(params, 0.01) end
         optimizer:step()
@@ -230,26 +264,35 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
         local here, norm = train("cpu", case[1], case[2], dtype)
         local there, norm_there = train(D, case[1], case[2], dtype)
         assert.is_true(math.abs(norm - norm_there) <= 1e-5 * norm)
-        for k, p in ipairs(here) do close(case[1] .. " " .. dtype, there[k], p, dtype == "float32" and 1e-5 or 1e-9) end
+        for k, p in ipairs(here) do
+          close(case[1] .. " " .. dtype, there[k], p, dtype == "float32" and 1e-5 or 1e-9)
+        end
       end
     end
   end)
 
   it("attention: causal, masks, grouped heads, heads of every size, dropout with the CPU's bits", function()
     local cases = {
-      { "plain", { 2, 2, 70, 40 }, 2, 70 }, { "causal", { 1, 2, 67, 64 }, 2, 67, { is_causal = true } }, { "more keys", { 1, 2, 9, 16 }, 2, 80 },
-      { "grouped", { 2, 4, 33, 32 }, 2, 33, { enable_gqa = true, is_causal = true } }, { "large heads", { 1, 1, 18, 200 }, 1, 18 }, { "96", { 1, 2, 20, 96 }, 2, 35 },
-      { "dropout", { 2, 2, 40, 16 }, 2, 37, { dropout_p = 0.3 } }, { "mask", { 2, 2, 20, 16 }, 2, 45, { mask = "bool" } }, { "added", { 2, 2, 20, 16 }, 2, 45, { mask = "float" } },
+      { "plain", { 2, 2, 70, 40 }, 2, 70 }, { "causal", { 1, 2, 67, 64 }, 2, 67, { is_causal = true } },
+        { "more keys", { 1, 2, 9, 16 }, 2, 80 },
+      { "grouped", { 2, 4, 33, 32 }, 2, 33, { enable_gqa = true, is_causal = true } },
+        { "large heads", { 1, 1, 18, 200 }, 1, 18 }, { "96", { 1, 2, 20, 96 }, 2, 35 },
+      { "dropout", { 2, 2, 40, 16 }, 2, 37, { dropout_p = 0.3 } },
+        { "mask", { 2, 2, 20, 16 }, 2, 45, { mask = "bool" } },
+        { "added", { 2, 2, 20, 16 }, 2, 45, { mask = "float" } },
     }
     for _, case in ipairs(cases) do
       local what, shape, kv_heads, keys, given = case[1], case[2], case[3], case[4], case[5] or {}
       local b, h, t, d = unpack(shape)
-      local q, k, v = tensor.randn(b, h, t, d), tensor.randn(b, kv_heads, keys, d), tensor.randn(b, kv_heads, keys, d)
-      local mask = given.mask == "bool" and tensor.rand(b, h, t, keys):gt(0.4) or given.mask and tensor.randn(b, h, t, keys)
+      local q, k, v = tensor.randn(b, h, t, d), tensor.randn(b, kv_heads, keys, d), tensor.randn(b, kv_heads,
+        keys, d)
+      local mask = given.mask == "bool" and tensor.rand(b, h, t, keys):gt(0.4) or given.mask
+        and tensor.randn(b, h, t, keys)
       if given.mask == "bool" then mask[{ 1, 1, 3 }] = false end -- a query that sees nothing
       for _, dtype in ipairs(what == "causal" and { "float32", "float64", "bfloat16" } or { "float32" }) do
         against(("attention, %s, %s"):format(what, dtype), function(x, y, z)
-          local options = { is_causal = given.is_causal, enable_gqa = given.enable_gqa, dropout_p = given.dropout_p, generator = given.dropout_p and tensor.Generator(4) or nil }
+          local options = { is_causal = given.is_causal, enable_gqa = given.enable_gqa,
+            dropout_p = given.dropout_p, generator = given.dropout_p and tensor.Generator(4) or nil }
           return F.scaled_dot_product_attention(x, y, z, mask and mask:to(x.device) or nil, options)
         end, { q:to(dtype), k:to(dtype), v:to(dtype) }, dtype == "bfloat16" and 3e-2 or 2e-5)
       end
@@ -257,30 +300,44 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
   end)
 
   it("convolutions with several tiles, groups and strides, pooling and batch norm", function()
-    for _, case in ipairs { { 3, 20, 70, 3, 1, 1, 1, 1 }, { 2, 8, 8, 3, 2, 1, 2, 1 }, { 2, 12, 18, 1, 1, 0, 1, 3 }, { 9, 3, 5, 5, 2, 2, 1, 1 } } do
+    for _, case in ipairs { { 3, 20, 70, 3, 1, 1, 1, 1 }, { 2, 8, 8, 3, 2, 1, 2, 1 },
+      { 2, 12, 18, 1, 1, 0, 1, 3 }, { 9, 3, 5, 5, 2, 2, 1, 1 } } do
       local n, c, o, k, stride, padding, dilation, groups = unpack(case)
       local x, w, b = tensor.randn(n, c, 17, 15), tensor.randn(o, c / groups, k, k) * 0.2, tensor.randn(o)
-      against("conv2d", function(v, u, e) return F.conv2d(v, u, e, { stride = stride, padding = padding, dilation = dilation, groups = groups }) end, { x, w, b }, 2e-5)
+      against("conv2d",
+        function(v, u, e)
+          return F.conv2d(v, u, e, { stride = stride, padding = padding, dilation = dilation,
+            groups = groups })
+        end, { x, w, b }, 2e-5)
     end
     local x = tensor.randn(3, 5, 17, 14)
     against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { x }, 0)
-    for _, c in ipairs { 8, 12 } do -- runs of channels, or not, by type; windows that overlap, are spread, reach over the edge, or cover all
+    -- runs of channels, or not, by type; windows that overlap, are spread, reach over the edge, or
+    -- cover all
+    for _, c in ipairs { 8, 12 } do
       local y = tensor.randn(2, c, 9, 8)
       for _, dtype in ipairs { "float32", "bfloat16" } do
         local z = y:to(dtype)
-        against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end, { z }, 0)
-        against("max_pool2d", function(v) return F.max_pool2d(v, { 2, 3 }, { stride = { 2, 1 }, dilation = { 1, 2 }, ceil_mode = true }) end, { z }, 0)
+        against("max_pool2d", function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end,
+          { z }, 0)
+        against("max_pool2d",
+          function(v)
+            return F.max_pool2d(v, { 2, 3 }, { stride = { 2, 1 }, dilation = { 1, 2 }, ceil_mode = true })
+          end, { z }, 0)
         against("adaptive_max_pool2d", function(v) return F.adaptive_max_pool2d(v, { 4, 3 }) end, { z }, 0)
       end
     end
-    against("avg_pool2d", function(v) return F.avg_pool2d(v, 3, { stride = 2, padding = 1, ceil_mode = true }) end, { x }, 1e-5)
+    against("avg_pool2d",
+      function(v) return F.avg_pool2d(v, 3, { stride = 2, padding = 1, ceil_mode = true }) end, { x }, 1e-5)
     against("adaptive_avg_pool2d", function(v) return F.adaptive_avg_pool2d(v, { 5, 3 }) end, { x }, 1e-5)
-    for _, shape in ipairs { { 3, 5, 17, 14 }, { 4, 64, 9, 30 }, { 2, 300, 13, 9 }, { 40, 3, 20, 21 } } do -- one tile of channels, several, many chunks of rows
+    -- one tile of channels, several, many chunks of rows
+    for _, shape in ipairs { { 3, 5, 17, 14 }, { 4, 64, 9, 30 }, { 2, 300, 13, 9 }, { 40, 3, 20, 21 } } do
       local c = shape[2]
       local mean, var = tensor.zeros(c), tensor.ones(c)
       against("batch_norm", function(v, w, b)
         return F.batch_norm(v, mean:to(v.device):clone(), var:to(v.device):clone(), w, b, { training = true })
-      end, { tensor.randn(shape) * 2 + (c == 5 and 30 or 1), tensor.randn(c), tensor.randn(c) }, 2e-5) -- many rows times a rounded mean of 30 tell little
+      -- many rows times a rounded mean of 30 tell little
+      end, { tensor.randn(shape) * 2 + (c == 5 and 30 or 1), tensor.randn(c), tensor.randn(c) }, 2e-5)
     end
   end)
 
@@ -292,9 +349,12 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
     end
     if device.fake then return end
-    told("index_select: index 4 at flat position 1 (from 0) is outside 0..3", function() return x:index_select(1, tensor({ 0, 4 }, { dtype = "int64", device = D })) end)
-    told("cross_entropy: target 5 at position 2 is outside 0..4", function() return F.cross_entropy(x, tensor({ 0, 1, 5, 2 }, { dtype = "int64", device = D })) end)
-    told("scatter: index -1 at", function() return x:scatter(1, tensor({ { -1 } }, { dtype = "int64", device = D }), 1) end)
+    told("index_select: index 4 at flat position 1 (from 0) is outside 0..3",
+      function() return x:index_select(1, tensor({ 0, 4 }, { dtype = "int64", device = D })) end)
+    told("cross_entropy: target 5 at position 2 is outside 0..4",
+      function() return F.cross_entropy(x, tensor({ 0, 1, 5, 2 }, { dtype = "int64", device = D })) end)
+    told("scatter: index -1 at",
+      function() return x:scatter(1, tensor({ { -1 } }, { dtype = "int64", device = D }), 1) end)
     told("an input lies outside 0..1", function() return F.binary_cross_entropy(x + 3, x) end)
     assert.are.equal(4, tensor.ones(4, { device = D }):sum():item())
   end)

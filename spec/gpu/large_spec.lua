@@ -1,5 +1,5 @@
---- Tensors of more than 2^31 elements, where a position no longer fits 32 bits.  On a GPU with little memory, and on the devices that are none,
---- the same with a few thousand.
+--- Tensors of more than 2^31 elements, where a position no longer fits 32 bits.  On a GPU with
+--- little memory, and on the devices that are none, the same with a few thousand.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
@@ -15,12 +15,15 @@ local NEEDED = 40e9
 core.release(tensor.zeros(1, { device = D })) -- so that the device's memory is known
 local large = device.kind == "cuda" and core.memory_stats(D).available_bytes > NEEDED
 local N = large and 2 ^ 31 + 11 or 4107
-local ROWS, COLUMNS = large and 2 ^ 16 + 1 or 33, large and 2 ^ 15 or 40 -- their product is more than 2^31, too
+-- their product is more than 2^31, too
+local ROWS, COLUMNS = large and 2 ^ 16 + 1 or 33, large and 2 ^ 15 or 40
 local bytes, half = { device = D, dtype = "uint8" }, { device = D, dtype = "bfloat16" }
 
 local function small_or_large(name, body)
   it(name, function()
-    if device.kind == "cuda" and not large then print(("(%s: with %d elements, since the GPU has less than %d GB free)"):format(name, N, NEEDED / 1e9)) end
+    if device.kind == "cuda" and not large then
+      print(("(%s: with %d elements, since the GPU has less than %d GB free)"):format(name, N, NEEDED / 1e9))
+    end
     body()
     collectgarbage() collectgarbage()
     core.empty_cache(D)
@@ -74,7 +77,8 @@ describe(("%s elements on %s (%s)"):format(large and "more than 2^31" or "some",
     local last = x:narrow(1, ROWS - 1, 2)
     local function alike(what, got, expected, tolerance)
       local worst = (got:float() - expected:float()):abs():max():item()
-      assert.is_true(worst <= tolerance, ("%s: the last rows differ by %g from those computed alone"):format(what, worst))
+      assert.is_true(worst <= tolerance,
+        ("%s: the last rows differ by %g from those computed alone"):format(what, worst))
     end
     for name, fn in pairs {
       gelu = function(t) return F.gelu(t, "tanh") end, softmax = function(t) return F.softmax(t, 2) end,

@@ -21,7 +21,9 @@ local function under(fn)
   if emulator then emulator.under(SEEDS, fn) else fn(0) end
 end
 
-local function same(a, b) assert.are.equal(0, (a:to("cpu"):double() - b:to("cpu"):double()):abs():max():item()) end
+local function same(a, b)
+  assert.are.equal(0, (a:to("cpu"):double() - b:to("cpu"):double()):abs():max():item())
+end
 
 local function dataset(n)
   tensor.manual_seed(3)
@@ -29,7 +31,8 @@ local function dataset(n)
 end
 
 local function prepared(loader, config)
-  local accelerator = accelerate.Accelerator { dataloader_config = config and accelerate.DataLoaderConfiguration(config) }
+  local accelerator = accelerate.Accelerator { dataloader_config = config
+    and accelerate.DataLoaderConfiguration(config) }
   assert.are.equal(D, accelerator.device)
   return accelerator:prepare(loader), accelerator
 end
@@ -83,7 +86,8 @@ describe("a tensor that is sent ahead", function()
   end)
 
   it("of other layouts and types is what x:to gives", function()
-    for _, x in ipairs { tensor.randn(4, 6):t(), tensor.arange(10):narrow(1, 3, 4), tensor.randn(5):to("bfloat16"), tensor.tensor({ true, false }) } do
+    for _, x in ipairs { tensor.randn(4, 6):t(), tensor.arange(10):narrow(1, 3, 4),
+      tensor.randn(5):to("bfloat16"), tensor.tensor({ true, false }) } do
       local t, ticket = core._send(x, D)
       core._arrive(D, ticket)
       assert.are.same(x:totable(), t:totable())
@@ -104,7 +108,8 @@ describe("pinned memory", function()
     assert.is_true(rawequal(p, p:pin_memory()))
     same(x:t(), p)
     assert.is_true(p:narrow(1, 2, 3):is_pinned())
-    assert.error_matches(function() tensor.ones(2, { device = D }):pin_memory() end, "pin_memory: only tensors of the CPU can be pinned, this one lies on cuda:0", 1, true)
+    assert.error_matches(function() tensor.ones(2, { device = D }):pin_memory() end,
+      "pin_memory: only tensors of the CPU can be pinned, this one lies on cuda:0", 1, true)
   end)
 
   it("is read and written by copies that nobody waits for", function()
@@ -135,8 +140,10 @@ describe("a prepared loader", function()
   it("gives the batches of the CPU's, whatever runs first", function()
     local set = dataset(37)
     under(function()
-      local loader = prepared(data.DataLoader(set, { batch_size = 8, shuffle = true, generator = tensor.Generator(1) }))
-      local plain = data.DataLoader(set, { batch_size = 8, shuffle = true, generator = tensor.Generator(1) }):iter()
+      local loader = prepared(data.DataLoader(set,
+        { batch_size = 8, shuffle = true, generator = tensor.Generator(1) }))
+      local plain = data.DataLoader(set,
+        { batch_size = 8, shuffle = true, generator = tensor.Generator(1) }):iter()
       local n, kept = 0, {}
       for x, y in loader:iter() do
         local px, py = plain()
@@ -151,10 +158,13 @@ describe("a prepared loader", function()
 
   it("does so for nested batches, strings among them", function()
     local set = { len = function() return 6 end,
-      get = function(_, i) return { x = tensor.full({ 300 }, i), more = { id = "n" .. i, y = tensor.tensor(i) } } end }
+      get = function(_, i)
+        return { x = tensor.full({ 300 }, i), more = { id = "n" .. i, y = tensor.tensor(i) } }
+      end }
     under(function()
       local loader, seen = prepared(data.DataLoader(set, { batch_size = 2, collate_fn = function(samples)
-        return { x = tensor.stack { samples[1].x, samples[2].x }, more = { y = samples[2].more.y, ids = { samples[1].more.id, samples[2].more.id } } }
+        return { x = tensor.stack { samples[1].x, samples[2].x },
+          more = { y = samples[2].more.y, ids = { samples[1].more.id, samples[2].more.id } } }
       end })), {}
       for batch in loader:iter() do
         assert.are.equal(D, batch.x.device)
@@ -172,9 +182,12 @@ describe("a prepared loader", function()
   it("pins its batches where it is asked to, and reads them without staging", function()
     under(function()
       local set = dataset(20)
-      for x in data.DataLoader(set, { batch_size = 4, pin_memory = true }):iter() do assert.is_true(x:is_pinned()) end
+      for x in data.DataLoader(set, { batch_size = 4, pin_memory = true }):iter() do
+        assert.is_true(x:is_pinned())
+      end
       local total = 0
-      for x, y in prepared(data.DataLoader(set, { batch_size = 4, pin_memory = true }), { non_blocking = true }):iter() do
+      for x, y in prepared(data.DataLoader(set, { batch_size = 4, pin_memory = true }),
+        { non_blocking = true }):iter() do
         total = total + y:sum():item()
         same(x, set.tensors[1]:narrow(1, y:select(1, 1):item() + 1, 4))
       end
@@ -218,8 +231,10 @@ describe("a prepared loader", function()
 end)
 
 describe("a steady training step", function()
-  local WATCHED = { "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaEventCreateWithFlags", "cudaStreamCreateWithFlags", "cudaStreamSynchronize",
-    "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpyAsync of pageable memory", "cudaMemcpyAsync to pageable memory" }
+  local WATCHED = { "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaEventCreateWithFlags",
+    "cudaStreamCreateWithFlags", "cudaStreamSynchronize",
+    "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpyAsync of pageable memory",
+    "cudaMemcpyAsync to pageable memory" }
 
   it("asks the driver for nothing, and waits for nothing", function()
     if not emulator then return pending("the emulated device counts the runtime's calls") end

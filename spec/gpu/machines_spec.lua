@@ -1,5 +1,6 @@
--- Ranks on GPUs of several machines: the group of the GPUs (kernels/cuda/runtime/nccl.cu) is joined through host/core/dist/tcp.c.  On the emulated device the
--- machines are two launches on this one, and a stand-in joins them; with one real machine there is nothing to join.
+-- Ranks on GPUs of several machines: the group of the GPUs (kernels/cuda/runtime/nccl.cu) is joined
+-- through host/core/dist/tcp.c.  On the emulated device the machines are two launches on this one,
+-- and a stand-in joins them; with one real machine there is nothing to join.
 local device = require "spec.support.device"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
@@ -7,7 +8,8 @@ local ranks = require "spec.support.ranks"
 
 local why
 if device.kind ~= "emulated" or not device.name then why = "machines are emulated together with their devices"
-elseif not pcall(ranks.ok, 1, "core.dist.join_device(0)") then why = "no stand-in for NCCL was built (it needs NVIDIA's header)" end
+elseif not pcall(ranks.ok, 1, "core.dist.join_device(0)") then
+  why = "no stand-in for NCCL was built (it needs NVIDIA's header)" end
 
 local ENV = { ACCEL_EMULATED_DEVICES = "2" }
 local TRAIN = [[
@@ -45,7 +47,8 @@ describe("GPUs of several machines", function()
 
   it("train as those of one", function()
     local one = ranks.ok(2, TRAIN, { env = ENV }):match("%[.-%]")
-    local two = machines.ok(TRAIN, { ranks = 2, env = { ACCEL_EMULATED_DEVICES = "1" }, seconds = 60 }):match("%[.-%]")
+    local two = machines.ok(TRAIN, { ranks = 2, env = { ACCEL_EMULATED_DEVICES = "1" }, seconds = 60 }):match(
+      "%[.-%]")
     assert.is_truthy(one and two and #one > 500)
     assert.are.equal(one, two)
     local four = machines.ok(TRAIN, { ranks = 4, env = ENV, seconds = 60 }):match("%[.-%]")

@@ -1,4 +1,5 @@
---- Memory of a device over a training run: it stays as it is, running out is an error that a script can catch, and what comes after works.
+--- Memory of a device over a training run: it stays as it is, running out is an error that a script
+--- can catch, and what comes after works.
 local device = require "spec.support.device"
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
@@ -19,13 +20,16 @@ local function clean()
 end
 
 describe(("memory of %s (%s)"):format(D, device.kind), function()
-  -- One training step of a model with convolution, norm, attention and dropout, under an Accelerator.
+  -- One training step of a model with convolution, norm, attention and dropout, under an
+  -- Accelerator.
   local function trainer(mixed_precision)
     accelerate.state.reset()
-    local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision, gradient_accumulation_steps = 2 }
+    local accelerator = accelerate.Accelerator { mixed_precision = mixed_precision,
+      gradient_accumulation_steps = 2 }
     local Net = nn.class "Net"
     function Net:init()
-      self.conv, self.norm, self.qkv = nn.Conv2d(1, 8, 3, { padding = 1 }), nn.BatchNorm2d(8), nn.Linear(8, 24)
+      self.conv, self.norm, self.qkv = nn.Conv2d(1, 8, 3, { padding = 1 }), nn.BatchNorm2d(8),
+        nn.Linear(8, 24)
       self.last, self.drop, self.head = nn.LayerNorm(8), nn.Dropout(0.1), nn.Linear(8, 5)
     end
     function Net:forward(x)
@@ -77,13 +81,15 @@ describe(("memory of %s (%s)"):format(D, device.kind), function()
       assert.are.equal(before.live_bytes, after.live_bytes)
       assert.are.equal(before.live_blocks, after.live_blocks)
       assert.are.equal(before.reserved_bytes, after.reserved_bytes)
-      assert.is_true(after.peak_bytes <= peak * 1.05 + 65536, ("the peak rose from %d to %d bytes"):format(peak, after.peak_bytes))
+      assert.is_true(after.peak_bytes <= peak * 1.05 + 65536,
+        ("the peak rose from %d to %d bytes"):format(peak, after.peak_bytes))
       for _, loss in ipairs(losses) do assert.is_true(loss == loss and loss < 50) end
       accelerate.state.reset()
     end)
   end
 
-  it("that is used up is an error which says what is live and where it was made, and the script goes on", function()
+  it("that is used up is an error which says what is live and where it was made, and the script goes on",
+    function()
     if device.fake then return pending(NO_JOINING) end
     clean()
     core.empty_cache(D)
@@ -107,7 +113,8 @@ describe(("memory of %s (%s)"):format(D, device.kind), function()
     list = nil -- luacheck: ignore
     clean()
     assert.are.equal(before, core.memory_stats(D).live_bytes)
-    local again = tensor.empty(chunk * 8, { device = D, dtype = "uint8" }) -- parts that lay apart are one piece again
+    -- parts that lay apart are one piece again
+    local again = tensor.empty(chunk * 8, { device = D, dtype = "uint8" })
     tensor.release(again)
     core.empty_cache(D)
     local losses = trainer "no"(2)
@@ -120,7 +127,8 @@ describe(("memory of %s (%s)"):format(D, device.kind), function()
     clean()
     local limit = core.memory_stats(D).limit_bytes
     local chunk = math.floor(limit / 5)
-    for _ = 1, 40 do local _ = tensor.empty(chunk, { device = D, dtype = "uint8" }) end -- garbage, eight times the memory that there is
+    -- garbage, eight times the memory that there is
+    for _ = 1, 40 do local _ = tensor.empty(chunk, { device = D, dtype = "uint8" }) end
     clean()
     core.empty_cache(D)
   end)
@@ -136,7 +144,8 @@ describe(("memory of %s (%s)"):format(D, device.kind), function()
     w.grad = nil
     clean()
     core.empty_cache(D)
-    -- Fill what is left, then give it back piece by piece, the smallest first: the step gets a little further each time.
+    -- Fill what is left, then give it back piece by piece, the smallest first: the step gets a
+    -- little further each time.
     local filler, size = {}, core.memory_stats(D).limit_bytes / 2
     while size >= 512 do
       local ok, t = pcall(tensor.empty, math.floor(size), { device = D, dtype = "uint8" })

@@ -1,4 +1,5 @@
---- Matrix products on the device: types, layouts, batches and sizes at the edges, against float64 on the CPU; which library or kernel took them.
+--- Matrix products on the device: types, layouts, batches and sizes at the edges, against float64
+--- on the CPU; which library or kernel took them.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
@@ -16,7 +17,8 @@ local TOLERANCE = { float64 = 1e-13, float32 = 3e-6, bfloat16 = 8e-3, float16 = 
 
 local function stats() return core.kernel_stats { device = "cuda" } end
 
--- Is there cuBLASLt?  A GPU always has it; the emulated device where its stand-in could be built; the fake one never.
+-- Is there cuBLASLt?  A GPU always has it; the emulated device where its stand-in could be built;
+-- the fake one never.
 local function library()
   if device.fake then return false end
   core.kernel_stats { device = "cuda", reset = true }
@@ -27,7 +29,8 @@ end
 
 local library_there
 
--- Runs fn and returns its results; all products inside must have gone to cuBLASLt (`n` of them when given), or none with n = 0.
+-- Runs fn and returns its results; all products inside must have gone to cuBLASLt (`n` of them when
+-- given), or none with n = 0.
 local function through(n, fn)
   core.kernel_stats { device = "cuda", reset = true }
   local results = { fn() }
@@ -36,7 +39,8 @@ local function through(n, fn)
   for name, calls in pairs(stats()) do
     assert.is_nil(name:match("refused"), name)
     if name:match("cuBLASLt") then found = found + calls
-    elseif n ~= 0 and name:match("^mm ") then error(("%d calls went elsewhere: %s"):format(calls, name), 0) end
+    elseif n ~= 0 and name:match("^mm ") then
+      error(("%d calls went elsewhere: %s"):format(calls, name), 0) end
   end
   if n then assert.are.equal(n, found) else assert.is_true(found > 0) end
   return unpack(results)
@@ -81,14 +85,16 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
 
   it("mm in every type and layout", function()
     for _, dtype in ipairs(FLOATS) do
-      for _, size in ipairs { { 1, 1, 1 }, { 7, 13, 5 }, { 33, 40, 65 }, { 1, 70, 40 }, { 40, 70, 1 }, { 64, 1, 48 }, { 40, 1030, 33 } } do
+      for _, size in ipairs { { 1, 1, 1 }, { 7, 13, 5 }, { 33, 40, 65 }, { 1, 70, 40 }, { 40, 70, 1 },
+        { 64, 1, 48 }, { 40, 1030, 33 } } do
         local m, k, n = unpack(size)
         local a, b = tensor.randn(m, k):to(dtype), tensor.randn(k, n):to(dtype)
         local expected, there, here = a:double():mm(b:double()), a:to(D), b:to(D)
         for one, left in pairs(LAYOUTS) do
           for other, right in pairs(LAYOUTS) do
             local x, y = left(there), right(here)
-            close(("mm %s %dx%dx%d, %s x %s"):format(dtype, m, k, n, one, other), x:mm(y), expected, TOLERANCE[dtype])
+            close(("mm %s %dx%dx%d, %s x %s"):format(dtype, m, k, n, one, other), x:mm(y), expected,
+              TOLERANCE[dtype])
           end
         end
       end
@@ -112,18 +118,23 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
   it("bmm and matmul of stacks: broadcast, of any strides, and many of them", function()
     for _, dtype in ipairs(FLOATS) do
       for what, shapes in pairs {
-        stack = { { 5, 9, 17 }, { 5, 17, 12 } }, ["one to many"] = { { 4, 9, 17 }, { 17, 12 } }, ["many to one"] = { { 9, 17 }, { 4, 17, 12 } },
-        outer = { { 3, 1, 9, 17 }, { 4, 17, 12 } }, deep = { { 2, 3, 1, 9, 8 }, { 2, 1, 4, 8, 12 } }, single = { { 1, 9, 17 }, { 6, 17, 12 } },
+        stack = { { 5, 9, 17 }, { 5, 17, 12 } }, ["one to many"] = { { 4, 9, 17 }, { 17, 12 } },
+          ["many to one"] = { { 9, 17 }, { 4, 17, 12 } },
+        outer = { { 3, 1, 9, 17 }, { 4, 17, 12 } }, deep = { { 2, 3, 1, 9, 8 }, { 2, 1, 4, 8, 12 } },
+          single = { { 1, 9, 17 }, { 6, 17, 12 } },
         vectors = { { 6, 1, 40 }, { 6, 40, 1 } },
       } do
         local a, b = tensor.randn(unpack(shapes[1])):to(dtype), tensor.randn(unpack(shapes[2])):to(dtype)
         local expected = a:double():matmul(b:double())
         for name, layout in pairs(LAYOUTS) do -- small ones that would have to be packed are our own kernel's
           local function product() return layout(a:to(D)):matmul(b:to(D)) end
-          close(dtype .. " " .. what, name == "every_other" and product() or through(nil, product), expected, TOLERANCE[dtype])
+          close(dtype .. " " .. what, name == "every_other" and product() or through(nil, product), expected,
+            TOLERANCE[dtype])
         end
         local x = a:to(D):expand(unpack(shapes[1]))
-        close(dtype .. " permuted " .. what, x:transpose(1, x:dim() - 1):contiguous():transpose(1, x:dim() - 1):matmul(b:to(D)), expected, TOLERANCE[dtype])
+        close(dtype .. " permuted " .. what,
+          x:transpose(1, x:dim() - 1):contiguous():transpose(1, x:dim() - 1):matmul(b:to(D)), expected,
+          TOLERANCE[dtype])
       end
     end
   end)
@@ -142,10 +153,15 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
       local there, here, bias = flat:to(D), other:to(D), tensor.randn(n + 16):to(dtype)
       for _, at in ipairs { 1, 2, 3, 5, 9 } do
         for _, also in ipairs { 1, 2, 4, 9 } do
-          local function pair(x, y, z) return x:narrow(1, at, m * k):view(m, k), y:narrow(1, also, n * k):view(n, k), z:narrow(1, also, n) end
+          local function pair(x, y, z)
+            return x:narrow(1, at, m * k):view(m, k), y:narrow(1, also, n * k):view(n, k),
+              z:narrow(1, also, n)
+          end
           local x, w, z = pair(flat:double(), other:double(), bias:double())
           local expected = x:mm(w:t()) + z
-          close(("%s from %d and %d"):format(dtype, at, also), through(1, function() return F.linear(pair(there, here, bias:to(D))) end), expected, TOLERANCE[dtype])
+          close(("%s from %d and %d"):format(dtype, at, also),
+            through(1, function() return F.linear(pair(there, here, bias:to(D))) end), expected,
+            TOLERANCE[dtype])
         end
       end
     end
@@ -165,7 +181,8 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
 
   it("a NaN in what is overwritten does not get into the result", function()
     for _, dtype in ipairs(FLOATS) do
-      tensor.release(tensor.full({ 64, 64 }, 0 / 0, { dtype = dtype, device = D })) -- its memory is handed out again
+      -- its memory is handed out again
+      tensor.release(tensor.full({ 64, 64 }, 0 / 0, { dtype = dtype, device = D }))
       local a, b = tensor.ones(64, 16):to(dtype):to(D), tensor.ones(16, 64):to(dtype):to(D)
       close(dtype, a:mm(b), tensor.full({ 64, 64 }, 16):double(), 0)
     end
@@ -174,17 +191,23 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
   it("linear with a bias, in half types with one in float32, and its gradients", function()
     for _, dtype in ipairs(FLOATS) do
       for _, bias_dtype in ipairs(dtype:match("16") and { dtype, "float32" } or { dtype }) do
-        local x, w, b = tensor.randn(3, 7, 24):to(dtype), tensor.randn(16, 24):to(dtype), tensor.randn(16):to(bias_dtype)
+        local x, w, b = tensor.randn(3, 7, 24):to(dtype), tensor.randn(16,
+          24):to(dtype), tensor.randn(16):to(bias_dtype)
         local seed = tensor.randn(3, 7, 16):to(dtype)
         local function run(on, up)
           local leaves = {}
-          for i, t in ipairs { x, w, b } do leaves[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_() end
+          for i, t in ipairs { x, w, b } do
+            leaves[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_()
+          end
           local y = F.linear(unpack(leaves))
           y:backward((up and seed:double() or seed):to(on))
           return y, leaves[1].grad, leaves[2].grad, leaves[3].grad
         end
         local expected, got = { run("cpu", true) }, { through(nil, function() return run(D) end) }
-        for i = 1, 4 do close(("%s with %s, result %d"):format(dtype, bias_dtype, i), got[i], expected[i]:detach(), TOLERANCE[dtype] * 2) end
+        for i = 1, 4 do
+          close(("%s with %s, result %d"):format(dtype, bias_dtype, i), got[i], expected[i]:detach(),
+            TOLERANCE[dtype] * 2)
+        end
       end
     end
   end)
@@ -194,7 +217,8 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     local a, b = tensor.randn(64, 256), tensor.randn(256, 64)
     local expected = a:double():mm(b:double())
     local function worst(dtype)
-      return (a:to(dtype):to(D):mm(b:to(dtype):to(D)):to("cpu"):double() - expected):abs():max():item() / expected:abs():max():item()
+      return (a:to(dtype):to(D):mm(b:to(dtype):to(D)):to(
+        "cpu"):double() - expected):abs():max():item() / expected:abs():max():item()
     end
     assert.are.equal("highest", tensor.get_float32_matmul_precision())
     assert.is_true(worst("float32") < 3e-6)
@@ -211,10 +235,13 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
       'set_float32_matmul_precision: argument 1 (precision): expected "highest", "high" or "medium", got string "low"')
   end)
 
-  -- y = down(gelu(up(x))) of a Sequential, with its gradients; `how` sees the leaves and the hidden result
+  -- y = down(gelu(up(x))) of a Sequential, with its gradients; `how` sees the leaves and the hidden
+  -- result
   local function mlp(on, leaves, up, how)
     local at = {}
-    for i, t in ipairs(leaves) do at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_() end
+    for i, t in ipairs(leaves) do
+      at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_()
+    end
     local h = F.linear_gelu(at[1], at[2], at[3])
     local y = F.linear(h, at[4], at[5])
     if how then y = how(y, h, at) or y end
@@ -226,11 +253,14 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
   end
   local function mlp_leaves(dtype, hidden, features)
     features = features or 24
-    return { tensor.randn(2, 9, features):to(dtype), (tensor.randn(hidden, features) * 0.3):to(dtype), tensor.randn(hidden):to(dtype), (tensor.randn(16, hidden) * 0.3):to(dtype),
+    return { tensor.randn(2, 9, features):to(dtype), (tensor.randn(hidden, features) * 0.3):to(dtype),
+      tensor.randn(hidden):to(dtype), (tensor.randn(16, hidden) * 0.3):to(dtype),
       tensor.randn(16):to(dtype) }
   end
   local function compare(what, dtype, got, expected)
-    for i = 1, #expected do close(("%s %s, result %d"):format(what, dtype, i), got[i], expected[i], TOLERANCE[dtype] * 4) end
+    for i = 1, #expected do
+      close(("%s %s, result %d"):format(what, dtype, i), got[i], expected[i], TOLERANCE[dtype] * 4)
+    end
   end
 
   it("linear, gelu and linear, with the gradients, in epilogues", function()
@@ -252,7 +282,9 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
   end)
 
   it("the same where cuBLASLt has no algorithm for an epilogue, or for any", function()
-    if not library_there or device.kind ~= "emulated" then return pending("needs the stand-in for cuBLASLt") end
+    if not library_there or device.kind ~= "emulated" then
+      return pending("needs the stand-in for cuBLASLt")
+    end
     local ffi = require "ffi" -- the stand-in looks each time it is asked; sizes that no plan is there for yet
     for i, refused in ipairs { 32, 64, 512, 4 + 32 + 64 + 512 } do
       ffi.C.setenv("FAKE_CUBLASLT_REFUSE", tostring(refused), 1)
@@ -264,7 +296,8 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
       end
     end
     ffi.C.setenv("FAKE_CUBLASLT_REFUSE", "0", 1)
-    assert.is_true((stats()["mm float32 -> float32, cuBLASLt + bias + gelu, refused: CUBLAS_STATUS_NOT_SUPPORTED"] or 0) > 0)
+    assert.is_true((stats()["mm float32 -> float32, cuBLASLt + bias + gelu, refused: " ..
+      "CUBLAS_STATUS_NOT_SUPPORTED"] or 0) > 0)
   end)
 
   it("a result of linear_gelu that others see, too: hooks, two readers, tensor.grad, create_graph", function()
@@ -279,7 +312,9 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     local function of_hidden(on, up)
       local x, w, b, w2 = unpack(leaves)
       local at = {}
-      for i, t in ipairs { x, w, b, w2 } do at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_() end
+      for i, t in ipairs { x, w, b, w2 } do
+        at[i] = (up and t:double() or t):detach():to(on):clone():requires_grad_()
+      end
       local h = F.linear_gelu(at[1], at[2], at[3])
       local g, gx = tensor.grad(F.linear(h, at[4]):square():sum(), { h, at[1] }, { create_graph = true })
       gx:square():sum():backward()
@@ -293,8 +328,11 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     for _, precision in ipairs { "no", "bf16" } do
       accelerate.state.AcceleratorState._reset_state(true)
       local accelerator = accelerate.Accelerator { mixed_precision = precision }
-      local model, leaves, inputs = nn.Sequential(nn.Linear(24, 32), nn.GELU("tanh"), nn.Linear(32, 16)), {}, {}
-      for i, p in ipairs(model:parameters()) do leaves[i] = p:detach():to("cpu"):double():clone():requires_grad_() end
+      local model, leaves, inputs = nn.Sequential(nn.Linear(24, 32), nn.GELU("tanh"),
+        nn.Linear(32, 16)), {}, {}
+      for i, p in ipairs(model:parameters()) do
+        leaves[i] = p:detach():to("cpu"):double():clone():requires_grad_()
+      end
       for step = 1, 3 do inputs[step] = tensor.randn(18, 24) end
       model = accelerator:prepare(model)
       core.kernel_stats { device = "cuda", reset = true }
@@ -304,17 +342,21 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
         ;(F.linear(h, leaves[3], leaves[4]) * step):square():mean():backward()
       end
       if library_there and device.kind == "emulated" then
-        assert.are.equal(6, stats()[("mm %s -> float32, cuBLASLt + row sums"):format(precision == "no" and "float32" or "bfloat16")])
+        assert.are.equal(6,
+          stats()[("mm %s -> float32, cuBLASLt + row sums"):format(precision == "no" and "float32"
+          or "bfloat16")])
       end
       for i, p in ipairs(model:parameters()) do
-        close(("%s, parameter %d"):format(precision, i), p.grad, leaves[i].grad, precision == "no" and 1e-5 or 3e-2)
+        close(("%s, parameter %d"):format(precision, i), p.grad, leaves[i].grad, precision == "no" and 1e-5
+          or 3e-2)
       end
     end
   end)
 
   it("the same bits each time, from memory that held something else", function()
     for _, dtype in ipairs(FLOATS) do
-      local a, b = tensor.randn(16, 2048):to(dtype):to(D), tensor.randn(2048, 24):to(dtype):to(D) -- deep: divided along k
+      -- deep: divided along k
+      local a, b = tensor.randn(16, 2048):to(dtype):to(D), tensor.randn(2048, 24):to(dtype):to(D)
       local first = a:mm(b):to("cpu")
       for _ = 1, 3 do
         tensor.release(tensor.randn(1024, 64):to(D))

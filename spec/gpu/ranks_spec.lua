@@ -1,9 +1,11 @@
--- Ranks on GPUs: host/core/dist/device_group.c, dist/ring.c, kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
+-- Ranks on GPUs: host/core/dist/device_group.c, dist/ring.c, kernels/cuda/runtime/nccl.cu; see
+-- support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 
-local why, emulated, most, env, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.env, gpu_ranks.on
+local why, emulated, most, env, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.env,
+  gpu_ranks.on
 
 describe("ranks on GPUs", function()
   if why then
@@ -106,7 +108,8 @@ describe("ranks on GPUs", function()
     end
   end)
 
-  it("compare what they ask for also when one is far ahead, and after any number of collectives of the CPU", function()
+  it("compare what they ask for also when one is far ahead, and after any number of collectives of the CPU",
+    function()
     if most < 2 then return pending("needs 2 GPUs") end
     on(2, [[
       require("ffi").cdef "int usleep(unsigned);"
@@ -127,7 +130,8 @@ describe("ranks on GPUs", function()
       x:sum():item()
     ]], { env = env() })
     assert.are.equal(1, status)
-    assert.matches("ranks disagree in collective #171: rank 0 calls all_reduce%(float32, 4 elements, max, on the GPU%)", err)
+    assert.matches("ranks disagree in collective #171: rank 0 calls all_reduce%(float32, 4 elements, " ..
+      "max, on the GPU%)", err)
   end)
 
   it("are what the state says, and are chosen with their machine's numbers", function()
@@ -185,8 +189,10 @@ describe("ranks on GPUs", function()
         x:sum():item()
       ]]):format(late))
       local line = ranks.prelude_lines + 9
-      assert.matches(("rank 0 calls all_reduce%%(float32, 4 elements, sum, on the GPU%%) at [^\n]*script.lua:%d"):format(line), err)
-      assert.matches(("rank 1 calls all_reduce%%(float32, 3 elements, sum, on the GPU%%) at [^\n]*script.lua:%d"):format(line + 2), err)
+      assert.matches(("rank 0 calls all_reduce%%(float32, 4 elements, sum, on the GPU%%) at " ..
+        "[^\n]*script.lua:%d"):format(line), err)
+      assert.matches(("rank 1 calls all_reduce%%(float32, 3 elements, sum, on the GPU%%) at " ..
+        "[^\n]*script.lua:%d"):format(line + 2), err)
       assert.is_true(processes.now() - began < 15)
     end
     -- one on the GPU, the other on the CPU
@@ -196,7 +202,8 @@ describe("ranks on GPUs", function()
       if rank == 0 then core.dist.barrier() else core.dist.all_reduce(x, "sum") end
       x:sum():item()
     ]])
-    assert.matches("rank 0 calls barrier%(%) at [^\n]+; rank 1 calls all_reduce%(float32, 4 elements, sum, on the GPU%)", err)
+    assert.matches("rank 0 calls barrier%(%) at [^\n]+; rank 1 calls all_reduce%(float32, 4 elements, " ..
+      "sum, on the GPU%)", err)
     -- before they have joined
     err = fails(2, [[
       local x = core.ones(4):to(accelerate.PartialState().device)
@@ -261,7 +268,8 @@ describe("ranks on GPUs", function()
   it("that are more than the GPUs, or want another's, are refused", function()
     local n = most + 1
     local err = fails(n, [[accelerate.Accelerator()]])
-    assert.matches(("%d ranks on this machine, and %d GPUs?[^:]*: a GPU takes one rank; start %d with %%-%%-num_processes"):format(n, most, most), err)
+    assert.matches(("%d ranks on this machine, and %d GPUs?[^:]*: a GPU takes one rank; start %d with " ..
+      "%%-%%-num_processes"):format(n, most, most), err)
     if most < 2 then return end
     err = fails(2, [[core.dist.all_reduce(core.ones(2):to("cuda:0"), "sum")]])
     assert.matches("ranks 0 and 1 use the same GPU %([%x:.]+%); each needs one of its own", err)
@@ -270,13 +278,15 @@ describe("ranks on GPUs", function()
       core.dist.all_reduce(core.ones(2):to("cuda:" .. rank), "sum")
       core.dist.all_reduce(core.ones(2):to("cuda:" .. 1 - rank), "sum")
     ]])
-    assert.matches("the tensor is on cuda:%d, and this rank's collectives run on cuda:%d: a rank has one device", err)
+    assert.matches("the tensor is on cuda:%d, and this rank's collectives run on cuda:%d: a rank has " ..
+      "one device", err)
     err = fails(2, [[accelerate.PartialState { backend = "shm" }]])
     assert.matches("backend = 'shm' with ranks on GPUs", err)
     err = fails(2, [[accelerate.PartialState()]], { env = { ACCELERATE_TORCH_DEVICE = "cuda:1" } })
     assert.matches("ACCELERATE_TORCH_DEVICE=cuda:1 with 2 ranks: each rank has a GPU of its own", err)
     if not emulated then return end
-    err = fails(2, [[core.dist.all_reduce(core.ones(2):to(accelerate.PartialState().device), "sum")]], { env = { ACCEL_CUDA_LIBRARIES = "/nowhere" } })
+    err = fails(2, [[core.dist.all_reduce(core.ones(2):to(accelerate.PartialState().device), "sum")]],
+      { env = { ACCEL_CUDA_LIBRARIES = "/nowhere" } })
     assert.matches("exchanging tensors between GPUs needs a stand%-in for libnccl.so.2", err)
   end)
 end)

@@ -1,4 +1,5 @@
--- Training with ranks on GPUs: lua/accelerate/parallel.lua and comm_hooks.lua over kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
+-- Training with ranks on GPUs: lua/accelerate/parallel.lua and comm_hooks.lua over
+-- kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 
 local why, emulated, most, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.on
@@ -9,7 +10,8 @@ describe("training on GPUs of several ranks", function()
     return
   end
 
-  -- Models by name; each rank takes its part of 8 rows.  Prints the parameters after some steps, with the losses in front.
+  -- Models by name; each rank takes its part of 8 rows.  Prints the parameters after some steps,
+  -- with the losses in front.
   local TRAIN = [[
     local nn, optim, F = require "accelerate.nn", require "accelerate.optim", require "accelerate.nn.functional"
     local parallel, state = require "accelerate.parallel", require "accelerate.state"
@@ -88,12 +90,14 @@ describe("training on GPUs of several ranks", function()
         local there = json.decode(assert(on(n, script)))
         assert.is_true(worst(one, there) <= 2e-5, ("%s on %d GPUs: %g"):format(name, n, worst(one, there)))
         local cpu = json.decode(assert(on(n, script, { launch = { "--cpu" } })))
-        assert.is_true(worst(cpu, there) <= 2e-5, ("%s on %d GPUs and CPUs: %g"):format(name, n, worst(cpu, there)))
+        assert.is_true(worst(cpu, there) <= 2e-5,
+          ("%s on %d GPUs and CPUs: %g"):format(name, n, worst(cpu, there)))
       end
     end
   end)
 
-  -- Small buckets, and a note of what happens in which order: b: a bucket begins to be reduced, g: a gradient is complete, e: backward is over.
+  -- Small buckets, and a note of what happens in which order: b: a bucket begins to be reduced, g:
+  -- a gradient is complete, e: backward is over.
   local NOTED = TRAIN .. [[
     local notes = {}
     local begin = core.dist.all_reduce
@@ -127,7 +131,9 @@ describe("training on GPUs of several ranks", function()
     ]]
     local first = on(2, script)
     if emulated then
-      for _, schedule in ipairs { "1", "3", "9" } do assert.are.equal(first, on(2, script, { env = { ACCEL_EMULATED_SCHEDULE = schedule } })) end
+      for _, schedule in ipairs { "1", "3", "9" } do
+        assert.are.equal(first, on(2, script, { env = { ACCEL_EMULATED_SCHEDULE = schedule } }))
+      end
     end
   end)
 
@@ -258,7 +264,8 @@ describe("training on GPUs of several ranks", function()
     -- half types are rounded at each addition there
     local tolerance = { fp16 = 2e-4, bf16 = 2e-3, bf16_fp16 = 2e-3 }
     for name, got in pairs(results) do
-      assert.is_true(worst(reference[name], got) <= (tolerance[name] or 1e-5), ("%s: differs by %g from PyTorch's"):format(name, worst(reference[name], got)))
+      assert.is_true(worst(reference[name], got) <= (tolerance[name] or 1e-5),
+        ("%s: differs by %g from PyTorch's"):format(name, worst(reference[name], got)))
     end
   end)
 end)

@@ -1,5 +1,6 @@
---- Every row of the op table on the device against the CPU: values, types, gradients; contiguous, strided and broadcast inputs, all
---- floating types.  Without a GPU this runs over memory that the host cannot touch, which finds host code that would.
+--- Every row of the op table on the device against the CPU: values, types, gradients; contiguous,
+--- strided and broadcast inputs, all floating types.  Without a GPU this runs over memory that the
+--- host cannot touch, which finds host code that would.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local cases = require "spec.support.op_cases"
@@ -26,11 +27,18 @@ local function compare(what, got, expected, tolerance)
   assert.are.equal(expected.dtype, got.dtype, what)
   local a, b = flat(got), flat(expected)
   local scale = 1
-  for i = 1, #b do if type(b[i]) == "number" and b[i] == b[i] and math.abs(b[i]) < math.huge then scale = math.max(scale, math.abs(b[i])) end end
+  for i = 1, #b do
+    if type(b[i]) == "number" and b[i] == b[i] and math.abs(b[i]) < math.huge then
+      scale = math.max(scale, math.abs(b[i]))
+    end
+  end
   for i = 1, #b do
     local x, y = a[i], b[i]
-    local same = x == y or (x ~= x and y ~= y) or (type(y) == "number" and math.abs(x - y) <= tolerance * scale)
-    if not same then error(("%s, flat position %d: got %s, the CPU has %s"):format(what, i, tostring(x), tostring(y)), 0) end
+    local same = x == y or (x ~= x and y ~= y)
+      or (type(y) == "number" and math.abs(x - y) <= tolerance * scale)
+    if not same then
+      error(("%s, flat position %d: got %s, the CPU has %s"):format(what, i, tostring(x), tostring(y)), 0)
+    end
   end
 end
 
@@ -74,7 +82,8 @@ describe(("rows on %s (%s)"):format(device.name, device.kind), function()
             local differentiable = (row.differentiable or row.form == "composite") and not case.exact
             local ok, expected, grads = pcall(run, case, layout, dtype, "cpu", differentiable)
             if not ok then -- a type that the row does not take: the device must refuse it, too
-              assert.is_false((pcall(run, case, layout, dtype, device.name, differentiable)), tostring(expected))
+              assert.is_false((pcall(run, case, layout, dtype, device.name, differentiable)),
+                tostring(expected))
               return
             end
             local fine, got, got_grads = pcall(run, case, layout, dtype, device.name, differentiable)
@@ -84,10 +93,14 @@ describe(("rows on %s (%s)"):format(device.name, device.kind), function()
               error(got, 0)
             end
             for k, r in ipairs(expected) do
-              if core.is_tensor(r) then compare(("%s result %d"):format(row.name, k), got[k], r, TOLERANCE[dtype]) end
+              if core.is_tensor(r) then
+                compare(("%s result %d"):format(row.name, k), got[k], r, TOLERANCE[dtype])
+              end
             end
             for k, g in ipairs(grads) do
-              if g then compare(("%s gradient %d"):format(row.name, k), got_grads[k], g, TOLERANCE[dtype] * 4) end
+              if g then
+                compare(("%s gradient %d"):format(row.name, k), got_grads[k], g, TOLERANCE[dtype] * 4)
+              end
             end
           end)
         end

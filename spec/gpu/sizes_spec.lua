@@ -1,4 +1,5 @@
---- Rows of the op table on the device against the CPU where rows_spec does not go: tensors without elements, and integer and boolean inputs.
+--- Rows of the op table on the device against the CPU where rows_spec does not go: tensors without
+--- elements, and integer and boolean inputs.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
@@ -38,8 +39,11 @@ local function agree(what, got, expected)
     if y.dtype:match("^float") or y.dtype == "bfloat16" then
       local a, b = x:double():reshape(-1):totable(), y:double():reshape(-1):totable()
       for i = 1, #b do
-        local same = a[i] == b[i] or (a[i] ~= a[i] and b[i] ~= b[i]) or math.abs(a[i] - b[i]) <= TOLERANCE * math.max(1, math.abs(b[i]))
-        if not same then error(("%s, result %d, flat position %d: got %s, the CPU has %s"):format(what, k, i, a[i], b[i]), 0) end
+        local same = a[i] == b[i] or (a[i] ~= a[i] and b[i] ~= b[i])
+          or math.abs(a[i] - b[i]) <= TOLERANCE * math.max(1, math.abs(b[i]))
+        if not same then
+          error(("%s, result %d, flat position %d: got %s, the CPU has %s"):format(what, k, i, a[i], b[i]), 0)
+        end
       end
     else
       assert.is_true(tensor.equal(x, y), what)
@@ -58,9 +62,13 @@ local function compare(what, case, make)
   end
   local fine, expected = run "cpu"
   local there, got = run(device.name)
-  local quiet, late = pcall(core.synchronize, device.name) -- what a kernel found wrong after the last result was read
+  -- what a kernel found wrong after the last result was read
+  local quiet, late = pcall(core.synchronize, device.name)
   if there and not quiet then there, got = false, late end
-  if fine ~= there then error(("%s: %s"):format(what, fine and got or ("the CPU refuses and the device does not: " .. tostring(expected))), 0) end
+  if fine ~= there then
+    error(("%s: %s"):format(what, fine and got
+      or ("the CPU refuses and the device does not: " .. tostring(expected))), 0)
+  end
   if fine then agree(what, got, expected) end
 end
 
@@ -69,7 +77,8 @@ describe(("sizes and types on %s (%s)"):format(device.name, device.kind), functi
     local case = cases[row.name]
     if case and case.call and row.name ~= "bernoulli" then
       it(row.name .. " of no elements", function()
-        compare(row.name .. " of no elements", case, function(leaf) return leaf:dim() > 0 and leaf:narrow(1, 1, 0):float() or leaf:float() end)
+        compare(row.name .. " of no elements", case,
+          function(leaf) return leaf:dim() > 0 and leaf:narrow(1, 1, 0):float() or leaf:float() end)
       end)
       it(row.name .. " of integers and booleans", function()
         for _, dtype in ipairs { "int64", "int32", "uint8", "bool" } do

@@ -1,4 +1,5 @@
---- Steps on the device: the loss scaler, clipping, optimizers that skip, against the CPU's; and that nobody waits for them.
+--- Steps on the device: the loss scaler, clipping, optimizers that skip, against the CPU's; and
+--- that nobody waits for them.
 local device = require "spec.support.device"
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
@@ -22,7 +23,8 @@ local function close(what, there, here, tolerance)
   assert.is_true(worst <= tolerance, ("%s: off by %g"):format(what, worst))
 end
 
--- Trains some parameters with a loss scaler; a factor of `overflows` makes gradients infinite at some steps.  Returns what can be compared.
+-- Trains some parameters with a loss scaler; a factor of `overflows` makes gradients infinite at
+-- some steps.  Returns what can be compared.
 local function train(on, make, how)
   tensor.manual_seed(5)
   local params, targets, log = {}, {}, {}
@@ -38,7 +40,8 @@ local function train(on, make, how)
       local loss
       for k, p in ipairs(params) do
         local sometimes = how.sometimes and k == 2 and step % 3 ~= 0
-        local part = ((p - targets[k]) ^ 2):sum() * (bad and micro == 1 and (k == 4 or not how.apart) and math.huge or 1)
+        local part = ((p - targets[k]) ^ 2):sum() * (bad and micro == 1 and (k == 4 or not how.apart)
+          and math.huge or 1)
         if not sometimes then loss = loss and loss + part or part end
       end
       scaler:scale(loss):backward()
@@ -58,7 +61,9 @@ local function train(on, make, how)
     if not how.each then scaler:update() end
     for _, optimizer in ipairs(optimizers) do optimizer:zero_grad() end
     log[#log + 1] = scaler:get_scale()
-    if how.look and step == 9 then log[#log + 1] = (optimizers[1]:state_dict().state[0] or {}).step or "none" end
+    if how.look and step == 9 then
+      log[#log + 1] = (optimizers[1]:state_dict().state[0] or {}).step or "none"
+    end
     if how.plain and step == 10 then  -- one without the scaler in between
       ((params[1] - targets[1]) ^ 2):sum():backward()
       optimizers[1]:step()
@@ -86,7 +91,8 @@ local function same(what, make, how, tolerance)
       end
     end
     for j, p in ipairs(optimizer.param_groups[1].params) do
-      local x, y = optimizer.state[p], optimizers_there[i].state[optimizers_there[i].param_groups[1].params[j]]
+      local x, y = optimizer.state[p],
+        optimizers_there[i].state[optimizers_there[i].param_groups[1].params[j]]
       assert.are.equal(x and x.step, y and y.step, what .. ": step")
     end
   end
@@ -102,14 +108,19 @@ end
 
 describe("the loss scaler on the device", function()
   for _, case in ipairs {
-    { "SGD", { lr = 0.01 } }, { "SGD", { lr = 0.01, momentum = 0.9, nesterov = true } }, { "Adam", { lr = 0.01, weight_decay = 0.1 } },
-    { "AdamW", { lr = 0.01, amsgrad = true } }, { "NAdam", { lr = 0.01 } }, { "RAdam", { lr = 0.01 } }, { "Adamax", { lr = 0.01 } },
-    { "Adagrad", { lr = 0.01, lr_decay = 0.1 } }, { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Lion", { lr = 0.001 } },
+    { "SGD", { lr = 0.01 } }, { "SGD", { lr = 0.01, momentum = 0.9, nesterov = true } },
+      { "Adam", { lr = 0.01, weight_decay = 0.1 } },
+    { "AdamW", { lr = 0.01, amsgrad = true } }, { "NAdam", { lr = 0.01 } }, { "RAdam", { lr = 0.01 } },
+      { "Adamax", { lr = 0.01 } },
+    { "Adagrad", { lr = 0.01, lr_decay = 0.1 } },
+      { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Lion", { lr = 0.001 } },
     { "Adafactor", { lr = 0.01 } },
   } do
     -- the stand-in for a device has the CPU's kernels: two show what is the host's
     local wanted = not device.fake or case[1] == "AdamW" or case[1] == "NAdam"
-    if wanted then it("skips, scales and steps as on the CPU: " .. case[1] .. (case[2].amsgrad and ", amsgrad" or case[2].momentum and ", momentum" or ""), function()
+    if wanted then
+      it("skips, scales and steps as on the CPU: " .. case[1] ..
+      (case[2].amsgrad and ", amsgrad" or case[2].momentum and ", momentum" or ""), function()
       same(case[1], one(case[1], case[2]), { look = true })
     end) end
   end
@@ -123,11 +134,13 @@ describe("the loss scaler on the device", function()
     same("sometimes, momentum", one("SGD", { lr = 0.01, momentum = 0.9 }), { sometimes = true, clip = 2 })
   end)
 
-  it("with steps without it in between", function() same("plain", one("Adam", { lr = 0.01 }), { plain = true, look = true }) end)
+  it("with steps without it in between",
+    function() same("plain", one("Adam", { lr = 0.01 }), { plain = true, look = true }) end)
 
   it("with several optimizers, updated once or after each", function()
     local function two(params)
-      return { optim.AdamW({ params[1], params[2], params[3] }, { lr = 0.01 }), optim.SGD({ params[4], params[5] }, { lr = 0.01, momentum = 0.5 }) }
+      return { optim.AdamW({ params[1], params[2], params[3] }, { lr = 0.01 }),
+        optim.SGD({ params[4], params[5] }, { lr = 0.01, momentum = 0.5 }) }
     end
     same("two", two, { apart = true })
     same("two, each updating", two, { apart = true, each = true, clip = 2 })
@@ -136,7 +149,8 @@ describe("the loss scaler on the device", function()
   it("with groups, element types and parameters of their own step counts", function()
     same("groups", function(params)
       params[5] = params[5]:detach():double():requires_grad_()
-      return { optim.Adam({ { params = { params[1], params[2], params[5] } }, { params = { params[3], params[4] }, lr = 0.02 } }, { lr = 0.01 }) }
+      return { optim.Adam({ { params = { params[1], params[2], params[5] } },
+        { params = { params[3], params[4] }, lr = 0.02 } }, { lr = 0.01 }) }
     end, {})
   end)
 
@@ -154,7 +168,8 @@ describe("the loss scaler on the device", function()
 
   it("keeps gradients' scale when it changed since the loss was scaled", function()
     for _, on in ipairs { "cpu", D } do
-      local scaler, p = GradScaler { init_scale = 8, growth_interval = 1 }, tensor.ones(3, { device = on }):requires_grad_()
+      local scaler, p = GradScaler { init_scale = 8, growth_interval = 1 }, tensor.ones(3,
+        { device = on }):requires_grad_()
       local optimizer = optim.SGD({ p }, { lr = 1 })
       local loss = scaler:scale((p * 2):sum())
       scaler:update()
@@ -174,13 +189,21 @@ describe("the loss scaler on the device", function()
     local p = tensor.ones(3, { device = D }):requires_grad_()
     p.grad = tensor.ones(3, { device = D })
     local skip = tensor.zeros(1, { device = D })
-    local hyper = { lr = 1, weight_decay = 0, maximize = false, betas = { 0.9, 0.99 }, eps = 1e-8, momentum_decay = 1, decoupled_weight_decay = false }
-    local state = { step = 0, exp_avg = tensor.zeros(3, { device = D }), exp_avg_sq = tensor.zeros(3, { device = D }), mu_product = 1 }
-    assert.error_matches(function() core.optim_step("nadam", { p }, { state }, hyper, { skip = skip }) end, "nadam keeps mu_product")
+    local hyper = { lr = 1, weight_decay = 0, maximize = false, betas = { 0.9, 0.99 }, eps = 1e-8,
+      momentum_decay = 1, decoupled_weight_decay = false }
+    local state = { step = 0, exp_avg = tensor.zeros(3, { device = D }),
+      exp_avg_sq = tensor.zeros(3, { device = D }), mu_product = 1 }
+    assert.error_matches(function() core.optim_step("nadam", { p }, { state }, hyper, { skip = skip }) end,
+      "nadam keeps mu_product")
     local sgd = { lr = 1, weight_decay = 0, maximize = false, momentum = 0, dampening = 0, nesterov = false }
-    assert.error_matches(function() core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:double() }) end, "skip must be 1 elements of float32")
-    assert.error_matches(function() core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:to("cpu") }) end, "skip lies on cpu")
-    assert.error_matches(function() core.unscale_grads_({ p }, tensor.ones({}), skip) end, "scale lies on cpu")
+    assert.error_matches(function()
+      core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:double() })
+    end, "skip must be 1 elements of float32")
+    assert.error_matches(function()
+      core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:to("cpu") })
+    end, "skip lies on cpu")
+    assert.error_matches(function() core.unscale_grads_({ p }, tensor.ones({}), skip) end,
+      "scale lies on cpu")
   end)
 end)
 
@@ -193,11 +216,13 @@ describe("steps that read the device", function()
       for k = 1, 3 do
         params[k] = tensor.randn(50 * k):to(on):requires_grad_()
         params[k].grad = tensor.randn(50 * k):to(on)
-        states[k] = { step = k == 3 and 4 or 0, exp_avg = tensor.zeros(50 * k, { device = on }), exp_avg_sq = tensor.ones(50 * k, { device = on }) }
+        states[k] = { step = k == 3 and 4 or 0, exp_avg = tensor.zeros(50 * k, { device = on }),
+          exp_avg_sq = tensor.ones(50 * k, { device = on }) }
       end
       return params, states
     end
-    local given = { lr = 0.1, weight_decay = 0.01, maximize = false, betas = { 0.9, 0.99 }, eps = 1e-8, amsgrad = false, decoupled_weight_decay = true }
+    local given = { lr = 0.1, weight_decay = 0.01, maximize = false, betas = { 0.9, 0.99 }, eps = 1e-8,
+      amsgrad = false, decoupled_weight_decay = true }
     local wrong = {}
     for _, name in ipairs(names) do wrong[name] = given[name] end
     wrong.lr, wrong.betas = 7, { 0.5, 0.5 }
@@ -205,16 +230,20 @@ describe("steps that read the device", function()
     for k = 1, 3 do states[k].step = states[k].step + 6 end
     core.optim_step("adam", here, states, given)
     local there, states_there = params_on(D)
-    local ran, skipped = tensor.full({ 1 }, 8, { dtype = "int64" }):to(D), tensor.full({ 1 }, 2, { dtype = "int64" }):to(D)
-    core.optim_step("adam", there, states_there, wrong, { hyper = core.optim_hyper("adam", given):to(D), ran = ran, skipped = skipped })
+    local ran, skipped = tensor.full({ 1 }, 8, { dtype = "int64" }):to(D), tensor.full({ 1 }, 2,
+      { dtype = "int64" }):to(D)
+    core.optim_step("adam", there, states_there, wrong,
+      { hyper = core.optim_hyper("adam", given):to(D), ran = ran, skipped = skipped })
     for k = 1, 3 do close("adam", there[k], here[k], 1e-5) end
     assert.are.equal(2, skipped:item())
-    core.optim_step("adam", there, states_there, wrong, { skipped = skipped, skip = tensor.ones(1, { device = D }) })
+    core.optim_step("adam", there, states_there, wrong,
+      { skipped = skipped, skip = tensor.ones(1, { device = D }) })
     assert.are.equal(3, skipped:item())
     for k = 1, 3 do close("skipped", there[k], here[k], 1e-5) end
   end)
 
-  it("write working copies in either half type, and leave stale ones alone where the step may be skipped", function()
+  it("write working copies in either half type, and leave stale ones alone where the step may be skipped",
+    function()
     for _, lower in ipairs { "bfloat16", "float16" } do
       for _, name in ipairs { "SGD", "AdamW", "Adafactor" } do
         for _, stale in ipairs { false, true } do
@@ -233,7 +262,8 @@ describe("steps that read the device", function()
           local work, current = core.work_of(p)
           assert.are.equal(not stale, current, name)
           if not stale then assert.is_true(tensor.equal(p:detach():to(lower), work)) end
-          local cast = tensor.autocast({ dtype = lower }, function() return tensor.eye(40):to(D):matmul(p) end)
+          local cast = tensor.autocast({ dtype = lower },
+            function() return tensor.eye(40):to(D):matmul(p) end)
           assert.is_true(tensor.equal(p:detach():to(lower), cast))
           assert.are.equal(7, works[820]:item())
         end
@@ -285,12 +315,15 @@ describe("norms on the device", function()
     for _, p in ipairs { 2, 1, 3, 0.5, math.huge, -math.huge } do
       for _, max_norm in ipairs { 0.7, 1e6 } do
         local here, there = gradients("cpu"), gradients(D)
-        local norm, norm_there = nn.utils.clip_grad_norm_(here, max_norm, { norm_type = p }), nn.utils.clip_grad_norm_(there, max_norm, { norm_type = p })
+        local norm, norm_there = nn.utils.clip_grad_norm_(here, max_norm,
+          { norm_type = p }), nn.utils.clip_grad_norm_(there, max_norm, { norm_type = p })
         assert.are.equal(D, norm_there.device)
         assert.are.equal("float64", norm_there.dtype)
         assert.are.same({}, norm_there.shape)
         close("norm " .. p, norm_there, norm, 1e-5)
-        for k, t in ipairs(here) do close(("norm %g, gradient %d"):format(p, k), there[k].grad, t.grad, k == 7 and 1e-2 or 1e-5) end
+        for k, t in ipairs(here) do
+          close(("norm %g, gradient %d"):format(p, k), there[k].grad, t.grad, k == 7 and 1e-2 or 1e-5)
+        end
       end
     end
     local list = gradients(D)
@@ -301,14 +334,16 @@ describe("norms on the device", function()
   it("spread NaN, tell infinity, and are looked at when they are to be finite", function()
     for _, special in ipairs { math.huge, 0 / 0 } do
       local here, there = gradients("cpu", special), gradients(D, special)
-      local norm, norm_there = nn.utils.clip_grad_norm_(here, 1):item(), nn.utils.clip_grad_norm_(there, 1):item()
+      local norm, norm_there = nn.utils.clip_grad_norm_(here, 1):item(), nn.utils.clip_grad_norm_(there,
+        1):item()
       assert.are.equal(tostring(norm):gsub("-", ""), (tostring(norm_there):gsub("-", "")))
       for k, t in ipairs(here) do
         assert.are.equal(t.grad:isnan():sum():item(), there[k].grad:isnan():sum():item())
       end
       there = gradients(D, special)
       local before = there[1].grad:clone()
-      assert.error_matches(function() nn.utils.clip_grad_norm_(there, 1, { error_if_nonfinite = true }) end, "cannot be clipped")
+      assert.error_matches(function() nn.utils.clip_grad_norm_(there, 1, { error_if_nonfinite = true }) end,
+        "cannot be clipped")
       close("untouched", there[1].grad, before:to("cpu"), 0)
     end
   end)
@@ -328,7 +363,8 @@ describe("a step", function()
   local function accelerator_of(precision)
     ffi.C.setenv("ACCELERATE_TORCH_DEVICE", "cuda", 1)
     accelerate.state.reset()
-    local made = accelerate.Accelerator { mixed_precision = precision, kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 64 } } }
+    local made = accelerate.Accelerator { mixed_precision = precision,
+      kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 64 } } }
     ffi.C.unsetenv "ACCELERATE_TORCH_DEVICE"
     assert.are.equal(D, made.device)
     return made
@@ -340,7 +376,8 @@ describe("a step", function()
     return s.waits, s.uploads
   end
 
-  -- What a steady step waits for and sends up, by the stats and, emulated, by the calls of the runtime.
+  -- What a steady step waits for and sends up, by the stats and, emulated, by the calls of the
+  -- runtime.
   local function trained(precision, scheduled, each)
     local accelerator = accelerator_of(precision)
     tensor.manual_seed(3)
@@ -366,7 +403,8 @@ describe("a step", function()
   end
 
   it("in bfloat16 with clipping and a scheduler never waits and sends nothing", function()
-    local waits, uploads, _, scheduler = trained("bf16", true, function(a) assert.is_false(a.optimizer_step_was_skipped) end)
+    local waits, uploads, _, scheduler = trained("bf16", true,
+      function(a) assert.is_false(a.optimizer_step_was_skipped) end)
     assert.are.same({ 0, 0 }, { waits, uploads })
     assert.are.equal(8, scheduler.last_epoch)
   end)
@@ -379,7 +417,8 @@ describe("a step", function()
     local once, none, _, scheduler = trained("fp16", true)
     assert.are.same({ 1, 0 }, { once, none })
     assert.are.equal(8, scheduler.last_epoch)
-    assert.are.equal(2, (trained("fp16", false, function(a, o) return a.optimizer_step_was_skipped, o.step_was_skipped end)))
+    assert.are.equal(2,
+      (trained("fp16", false, function(a, o) return a.optimizer_step_was_skipped, o.step_was_skipped end)))
   end)
 
   it("skips in float16, and a prepared scheduler waits for it", function()
@@ -387,8 +426,12 @@ describe("a step", function()
     local function each(accelerator, optimizer)
       steps = steps + 1
       if optimizer.step_was_skipped then skips = skips + 1 end
-      if steps == 2 or steps == 5 then core.no_grad(function() optimizer.param_groups[1].params[1]:fill_(3e38) end) end
-      if steps == 3 or steps == 6 then core.no_grad(function() optimizer.param_groups[1].params[1]:fill_(0.1) end) end
+      if steps == 2 or steps == 5 then
+        core.no_grad(function() optimizer.param_groups[1].params[1]:fill_(3e38) end)
+      end
+      if steps == 3 or steps == 6 then
+        core.no_grad(function() optimizer.param_groups[1].params[1]:fill_(0.1) end)
+      end
     end
     local _, _, optimizer, scheduler = trained("fp16", true, each)
     assert.are.same({ 8, 2, 6 }, { steps, skips, scheduler.last_epoch })
@@ -401,7 +444,8 @@ describe("a step", function()
     for i = 2, #params do
       local a, b = optimizer.state[params[i]], optimizer.state[params[i - 1]]
       for _, name in ipairs { "exp_avg", "exp_avg_sq" } do
-        assert.are.equal(params[i]:_address() - params[i - 1]:_address(), a[name]:_address() - b[name]:_address())
+        assert.are.equal(params[i]:_address() - params[i - 1]:_address(),
+          a[name]:_address() - b[name]:_address())
       end
     end
   end)

@@ -15,7 +15,8 @@ local VOCABULARY, WIDTH, LENGTH, BATCH = 37, 16, 12, 3
 
 -- A layer of a language model, its parts by name.
 local function language_model()
-  return { tokens = nn.Embedding(VOCABULARY, WIDTH), norm = nn.LayerNorm(WIDTH), qkv = nn.Linear(WIDTH, 3 * WIDTH), out = nn.Linear(WIDTH, WIDTH),
+  return { tokens = nn.Embedding(VOCABULARY, WIDTH), norm = nn.LayerNorm(WIDTH),
+    qkv = nn.Linear(WIDTH, 3 * WIDTH), out = nn.Linear(WIDTH, WIDTH),
            last = nn.RMSNorm(WIDTH), head = nn.Linear(WIDTH, VOCABULARY) }
 end
 
@@ -25,7 +26,8 @@ local function language_loss(m, ids)
   local seen = F.scaled_dot_product_attention(q, k, v, { is_causal = true })
   x = x + m.out(seen:transpose(2, 3):reshape(BATCH, LENGTH, WIDTH))
   local logits = m.head(m.last(F.gelu(x)))
-  return F.cross_entropy(logits:narrow(2, 1, LENGTH - 1):reshape(-1, VOCABULARY), ids:narrow(2, 2, LENGTH - 1):reshape(-1))
+  return F.cross_entropy(logits:narrow(2, 1, LENGTH - 1):reshape(-1, VOCABULARY),
+    ids:narrow(2, 2, LENGTH - 1):reshape(-1))
 end
 
 local function picture_model()
@@ -34,14 +36,21 @@ end
 
 local function picture_loss(m, x)
   local h = F.max_pool2d(F.relu(m.norm(m.conv(x))), 2)
-  return F.cross_entropy(m.head(h:reshape(x:size(1), -1)), (tensor.arange(x:size(1), { device = x.device }) % 5))
+  return F.cross_entropy(m.head(h:reshape(x:size(1), -1)),
+    (tensor.arange(x:size(1), { device = x.device }) % 5))
 end
 
 -- The losses of some steps, with clipping.
 local function train(on, build, loss_of, batch, steps)
   tensor.manual_seed(5)
   local model, params = build(), {}
-  for _, name in ipairs((function() local names = {} for n in pairs(model) do names[#names + 1] = n end table.sort(names) return names end)()) do
+  for _, name in ipairs(
+    (function()
+      local names = {}
+      for n in pairs(model) do names[#names + 1] = n end
+      table.sort(names)
+      return names
+    end)()) do
     model[name]:to(on)
     for _, p in ipairs(model[name]:parameters()) do params[#params + 1] = p end
   end
@@ -62,7 +71,8 @@ describe(("training on %s (%s)"):format(device.name, device.kind), function()
   local function agree(build, loss_of, batch)
     local here, there = train("cpu", build, loss_of, batch, 6), train(device.name, build, loss_of, batch, 6)
     for step, loss in ipairs(here) do
-      assert.is_true(math.abs(loss - there[step]) <= 2e-4 * math.max(1, loss), ("step %d: %g on the device, %g on the CPU"):format(step, there[step], loss))
+      assert.is_true(math.abs(loss - there[step]) <= 2e-4 * math.max(1, loss),
+        ("step %d: %g on the device, %g on the CPU"):format(step, there[step], loss))
     end
     assert.is_true(here[6] < here[1])
   end

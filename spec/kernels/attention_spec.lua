@@ -1,4 +1,5 @@
---- Attention at sizes that cross its blocks, against the same thing from plain rows; dropout; layouts; threads.
+--- Attention at sizes that cross its blocks, against the same thing from plain rows; dropout;
+--- layouts; threads.
 local core = require "accelerate.core"
 
 local sdpa = core.scaled_dot_product_attention
@@ -8,24 +9,30 @@ local function randn(seed, dtype, ...)
 end
 
 local function qkv(dtype, batch, heads, queries, keys, size, value_size, shared)
-  return randn(1, dtype, batch, heads, queries, size):requires_grad_(), randn(2, dtype, batch, shared or heads, keys, size):requires_grad_(),
+  return randn(1, dtype, batch, heads, queries, size):requires_grad_(),
+    randn(2, dtype, batch, shared or heads, keys, size):requires_grad_(),
     randn(3, dtype, batch, shared or heads, keys, value_size or size):requires_grad_()
 end
 
 local function largest(a, b) return (a:double() - b:double()):abs():max():item() end
 
--- Result and gradients of attention both ways: a mask that wants a gradient makes the op take plain rows.
+-- Result and gradients of attention both ways: a mask that wants a gradient makes the op take plain
+-- rows.
 local function both_ways(tolerance, q, k, v, options)
   options = options or {}
   local mask = options.attn_mask
   local hidden = core.zeros({ q.shape[3], k.shape[3] }, { dtype = q.dtype })
-  if options.is_causal then hidden = (core.arange(k.shape[3]):gt(core.arange(q.shape[3]):view(-1, 1))):to("float64"):mul(-1e300):to(q.dtype) end
+  if options.is_causal then
+    hidden = (core.arange(k.shape[3]):gt(core.arange(q.shape[3]):view(-1, 1))):to("float64"):mul(-1e300):to(
+      q.dtype)
+  end
   if mask and mask.dtype == "bool" then
     hidden = hidden + core.zeros(mask.shape, { dtype = q.dtype }):masked_fill(mask:logical_not(), -1 / 0)
   elseif mask then
     hidden = hidden + mask
   end
-  local plain = { attn_mask = hidden:requires_grad_(), scale = options.scale, enable_gqa = options.enable_gqa }
+  local plain = { attn_mask = hidden:requires_grad_(), scale = options.scale,
+    enable_gqa = options.enable_gqa }
   local results = {}
   for way, given in ipairs { options, plain } do
     local y = sdpa(q, k, v, given)
@@ -92,17 +99,20 @@ describe("attention", function()
       local y = sdpa(q, k, v, { is_causal = true })
       assert.are.equal(dtype, y.dtype)
       y:sum():backward()
-      local fq, fk, fv = q:detach():float():requires_grad_(), k:detach():float():requires_grad_(), v:detach():float():requires_grad_()
+      local fq, fk, fv = q:detach():float():requires_grad_(), k:detach():float():requires_grad_(),
+        v:detach():float():requires_grad_()
       local exact = sdpa(fq, fk, fv, { is_causal = true })
       exact:sum():backward()
       assert.is_true(largest(y, exact) < tolerance)
-      assert.is_true(largest(q.grad, fq.grad) < tolerance and largest(k.grad, fk.grad) < 4 * tolerance and largest(v.grad, fv.grad) < 8 * tolerance)
+      assert.is_true(largest(q.grad, fq.grad) < tolerance and largest(k.grad, fk.grad) < 4 * tolerance
+        and largest(v.grad, fv.grad) < 8 * tolerance)
     end
   end)
 
   it("with a mask that wants a gradient rounds no scores of half types", function()
     core.manual_seed(11)
-    local given = { core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8), core.randn(16, 16) }
+    local given = { core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8) * 3, core.randn(1, 2, 16, 8),
+      core.randn(16, 16) }
     for dtype, most in pairs { bfloat16 = 0.01, float16 = 0.002 } do
       local function run(to)
         local t = {}
@@ -119,7 +129,9 @@ describe("attention", function()
       local exact, wide = run("float64")
       assert.are.equal(dtype, y.dtype)
       assert.is_true(far(y, exact) < most)
-      for i = 1, 4 do assert.is_true(far(half[i].grad, wide[i].grad) < most * wide[i].grad:abs():max():item()) end
+      for i = 1, 4 do
+        assert.is_true(far(half[i].grad, wide[i].grad) < most * wide[i].grad:abs():max():item())
+      end
     end
   end)
 
@@ -145,7 +157,8 @@ describe("attention", function()
   it("draws the same dropout forward and backward, and drops what it should", function()
     local T = 150
     local q, k = randn(1, "float64", 1, 2, T, 4), randn(2, "float64", 1, 2, T, 4)
-    local v = core.eye(T, { dtype = "float64" }):expand(1, 2, T, T):contiguous():requires_grad_() -- the result is the dropped weights
+    -- the result is the dropped weights
+    local v = core.eye(T, { dtype = "float64" }):expand(1, 2, T, T):contiguous():requires_grad_()
     local y = sdpa(q, k, v, { dropout_p = 0.25, generator = core.Generator(5) })
     local kept = y:ne(0):double():mean():item()
     assert.is_true(math.abs(kept - 0.75) < 0.01, "kept " .. kept)
@@ -157,7 +170,8 @@ describe("attention", function()
     -- and with respect to the query, by a difference
     local dq = randn(6, "float64", 1, 2, T, 4)
     local function at(step)
-      return (sdpa(q + dq * step, k, v:detach(), { dropout_p = 0.25, generator = core.Generator(5) }) * g):sum():item()
+      return (sdpa(q + dq * step, k, v:detach(),
+        { dropout_p = 0.25, generator = core.Generator(5) }) * g):sum():item()
     end
     local leaf = q:clone():requires_grad_()
     local total = (sdpa(leaf, k, v:detach(), { dropout_p = 0.25, generator = core.Generator(5) }) * g):sum()

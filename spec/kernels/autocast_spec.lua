@@ -1,12 +1,13 @@
---- Every row of the op table under automatic casting: the policies against PyTorch's lists, and results and gradients, from
---- float32 and from mixed inputs, against float64 within what bfloat16 can hold.
+--- Every row of the op table under automatic casting: the policies against PyTorch's lists, and
+--- results and gradients, from float32 and from mixed inputs, against float64 within what bfloat16
+--- can hold.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 local cases = require "spec.support.op_cases"
 local build = require("spec.support.op_inputs").build
 
--- PyTorch's lists for a CPU and for a GPU together, as far as rows of these names are there. Where only one of them names an op,
--- that one counts here.
+-- PyTorch's lists for a CPU and for a GPU together, as far as rows of these names are there. Where
+-- only one of them names an op, that one counts here.
 local LISTS = {
   lower = [[matmul mm bmm baddbmm addmm addbmm addmv addr mv linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
     conv_transpose3d scaled_dot_product_attention prelu]],
@@ -46,7 +47,10 @@ describe("the policy", function()
   it("puts nothing else into a lower type, and into float32 only what is known", function()
     -- recurrent layers and what is put together from products, which run lower wherever they stand
     local known = { lower = {}, float = BEYOND }
-    for name in ("lstm_layer gru_layer rnn_layer linear_gelu dot outer inner tensordot einsum"):gmatch("%S+") do known.lower[name] = true end
+    for name in ("lstm_layer gru_layer rnn_layer linear_gelu dot outer inner tensordot einsum"):gmatch(
+      "%S+") do
+      known.lower[name] = true
+    end
     for name, row in pairs(rows) do
       if not row.hidden and known[row.autocast] then
         assert.is_true(listed[name] or known[row.autocast][name] or false,
@@ -56,10 +60,13 @@ describe("the policy", function()
   end)
 end)
 
--- Rows whose results cannot be compared so: they choose or count, and rounding changes the choice; batch_norm's case has float64
--- buffers of its own, so it has a test below.
+-- Rows whose results cannot be compared so: they choose or count, and rounding changes the choice;
+-- batch_norm's case has float64 buffers of its own, so it has a test below.
 local EXACT = {}
-for name in ([[floor ceil round trunc frac sign remainder fmod floor_divide sort argsort topk kthvalue median batch_norm]]):gmatch("%S+") do EXACT[name] = true end
+for name in (
+  [[floor ceil round trunc frac sign remainder fmod floor_divide sort argsort topk kthvalue median batch_norm]]):gmatch("%S+") do
+  EXACT[name] = true
+end
 
 local function compare(what, got, expected, tolerance)
   if not core.is_tensor(expected) then return end
@@ -73,7 +80,8 @@ end
 describe("under autocast", function()
   for _, row in ipairs(core.ops()) do
     local case = cases[row.name]
-    if case and case.inputs and case.call and not (case.through or case.spec or case.creator or case.exact or EXACT[row.name]) and not row.hidden then
+    if case and case.inputs and case.call and not (case.through or case.spec or case.creator or case.exact
+      or EXACT[row.name]) and not row.hidden then
       for _, how in ipairs { "float32 inputs", "bfloat16 inputs", "a bfloat16 first input" } do
         it(("%s gives what it gives in float64, from %s"):format(row.name, how), function()
           local leaves, inputs = build(case, "contiguous")
@@ -123,10 +131,12 @@ describe("under autocast", function()
     local weight, bias = tensor.rand(5), tensor.rand(5)
     local results, gradients = {}, {}
     for i, half in ipairs { false, true } do
-      local leaf, w, b = x:to("bfloat16"):float():requires_grad_(), weight:clone():requires_grad_(), bias:clone():requires_grad_()
+      local leaf, w, b = x:to(
+        "bfloat16"):float():requires_grad_(), weight:clone():requires_grad_(), bias:clone():requires_grad_()
       local mean, var = tensor.zeros(5), tensor.ones(5)
       local y = tensor.autocast({ enabled = half }, function()
-        return tensor.batch_norm(half and leaf:to("bfloat16") or leaf, { running_mean = mean, running_var = var, weight = w, bias = b, training = true })
+        return tensor.batch_norm(half and leaf:to("bfloat16") or leaf,
+          { running_mean = mean, running_var = var, weight = w, bias = b, training = true })
       end)
       assert.are.equal(half and "bfloat16" or "float32", y.dtype)
       local product = y:float() * x

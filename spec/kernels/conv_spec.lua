@@ -1,15 +1,18 @@
---- Convolutions, pooling and batch norm where the op cases do not reach: every way of computing them against float64, the layout of
---- their results, numbers of threads, processor levels, running statistics, errors.
+--- Convolutions, pooling and batch norm where the op cases do not reach: every way of computing
+--- them against float64, the layout of their results, numbers of threads, processor levels, running
+--- statistics, errors.
 local core = require "accelerate.core"
 local F = require "accelerate.nn.functional"
 local host = require "spec.support.host"
 
 local function largest(t) return t:abs():max():item() end
 
---- The largest difference from float64, relative to the largest value: of the result and the two gradients.
+--- The largest difference from float64, relative to the largest value: of the result and the two
+--- gradients.
 local function errors_of(dtype, shape, weight, options)
   core.manual_seed(3)
-  local x, w, b = core.randn(shape), core.randn(weight), core.randn { options.transposed and weight[2] or weight[1] }
+  local x, w, b = core.randn(shape), core.randn(weight), core.randn { options.transposed and weight[2]
+    or weight[1] }
   local function run(to)
     local lx, lw = x:to(to):detach(), w:to(to):detach()
     lx.requires_grad, lw.requires_grad = true, true
@@ -27,7 +30,8 @@ local function errors_of(dtype, shape, weight, options)
 end
 
 describe("conv2d", function()
-  -- Channels in sixteens, 3 x 3, stride 1: Winograd's transforms. The others: oneDNN, and what it leaves.
+  -- Channels in sixteens, 3 x 3, stride 1: Winograd's transforms. The others: oneDNN, and what it
+  -- leaves.
   for name, case in pairs {
     ["tiles that fit"] = { { 8, 16, 8, 8 }, { 32, 16, 3, 3 }, { padding = 1 } },
     ["tiles cut off"] = { { 3, 32, 14, 13 }, { 16, 32, 3, 3 }, { padding = 1 } },
@@ -41,7 +45,8 @@ describe("conv2d", function()
     ["one channel"] = { { 4, 1, 28, 28 }, { 6, 1, 5, 5 }, { padding = 2 } },
     ["a kernel as large as the input"] = { { 40, 3, 5, 5 }, { 4, 3, 5, 5 }, {} },
     ["an input that the stride leaves over"] = { { 2, 3, 10, 10 }, { 4, 3, 3, 3 }, { stride = 4 } },
-    ["a transposed one"] = { { 2, 16, 5, 6 }, { 16, 8, 3, 3 }, { stride = 2, padding = 1, output_padding = 1, transposed = true } },
+    ["a transposed one"] = { { 2, 16, 5, 6 }, { 16, 8, 3, 3 },
+      { stride = 2, padding = 1, output_padding = 1, transposed = true } },
   } do
     it(name .. " agrees with float64", function()
       assert.is_true(errors_of("float32", unpack(case)) < 3e-5)
@@ -66,7 +71,8 @@ describe("conv2d", function()
     x.requires_grad, w.requires_grad = true, true
     core.kernel_stats { reset = true }
     F.conv2d(x, w, nil, 1, 1):sum():backward()
-    assert.are.equal(3, core.kernel_stats()["convolution bfloat16, Winograd in float32"]) -- the result and two gradients
+    -- the result and two gradients
+    assert.are.equal(3, core.kernel_stats()["convolution bfloat16, Winograd in float32"])
   end)
 
   it("of an empty batch is empty, and its weight's gradient is 0", function()
@@ -82,8 +88,10 @@ describe("conv2d", function()
   it("names what does not fit", function()
     local x, w = core.zeros { 1, 3, 4, 4 }, core.zeros { 2, 3, 5, 5 }
     local function message(...) return select(2, pcall(F.conv2d, ...)) end
-    assert.truthy(message(x, w):find("the kernel [2, 3, 5, 5] does not fit the padded input [1, 3, 4, 4]", 1, true))
-    assert.truthy(message(core.zeros { 1, 4, 8, 8 }, w):find("has 4 channels, weight [2, 3, 5, 5] with 1 group expects 3", 1, true))
+    assert.truthy(message(x, w):find("the kernel [2, 3, 5, 5] does not fit the padded input [1, 3, 4, 4]", 1,
+      true))
+    assert.truthy(message(core.zeros { 1, 4, 8, 8 },
+      w):find("has 4 channels, weight [2, 3, 5, 5] with 1 group expects 3", 1, true))
     assert.truthy(message(x, w, core.zeros { 3 }):find("bias must be [2]", 1, true))
     assert.truthy(message(x, w:double()):find("element types differ", 1, true))
     assert.truthy(message(x, w, nil, 0):find("stride must be at least 1, got 0", 1, true))
@@ -108,18 +116,28 @@ describe("the layout of images", function()
 
   it("stays through pointwise ops, casts, pooling and batch norm", function()
     local function innermost(t) return t:permute(1, 3, 4, 2):is_contiguous() end
-    assert.is_true(innermost(y:relu()) and innermost(y + y:tanh()) and innermost(y * 2) and innermost(y + core.randn { 4, 1, 1 }))
+    assert.is_true(innermost(y:relu()) and innermost(y + y:tanh()) and innermost(y * 2)
+      and innermost(y + core.randn { 4, 1, 1 }))
     assert.is_true(innermost(y:bfloat16()) and innermost(y:double()))
     assert.is_true(innermost(F.max_pool2d(y, 2)) and innermost(F.avg_pool2d(y, 2)))
-    assert.is_true(innermost(F.batch_norm(y, { training = true })) and innermost(F.interpolate(y, { scale_factor = 2 })))
+    assert.is_true(innermost(F.batch_norm(y, { training = true }))
+      and innermost(F.interpolate(y, { scale_factor = 2 })))
   end)
 
   it("does not change what ops compute", function()
     local plain, z = y:contiguous(), core.randn { 2, 4, 6, 5 }
     for _, f in ipairs {
-      function(t) return t + z end, function(t) return z - t end, function(t) return t:sum { dim = { 1, 3 } } end, function(t) return t:mean() end,
-      function(t) return t:max { dim = 2 } end, function(t) return t:softmax(2) end, function(t) return t[2][3] end, function(t) return core.cat({ t, z }, 2) end,
-      function(t) return t:transpose(2, 4) * 3 end, function(t) return t:gt(0) end, function(t) return core.where(t:gt(0), t, z) end,
+      function(t)
+        return t + z
+      end, function(t) return z - t end, function(t) return t:sum { dim = { 1, 3 } } end,
+        function(t) return t:mean() end,
+      function(t)
+        return t:max { dim = 2 }
+      end, function(t) return t:softmax(2) end, function(t) return t[2][3] end,
+        function(t) return core.cat({ t, z }, 2) end,
+      function(t)
+        return t:transpose(2, 4) * 3
+      end, function(t) return t:gt(0) end, function(t) return core.where(t:gt(0), t, z) end,
       function(t) return t:clone() end, function(t) return t:argmax(2) end,
     } do
       local a, b = f(y), f(plain)
@@ -137,9 +155,11 @@ describe("any number of threads", function()
       core.set_num_threads(threads)
       core.manual_seed(5)
       local out = {}
-      for k, case in ipairs { { 16, 32, 3, 1 }, { 16, 24, 3, 2 }, { 6, 16, 5, 1 }, { 16, 32, 1, 1 }, { 16, 32, 3, 1 }, { 16, 24, 3, 2 } } do
+      for k, case in ipairs { { 16, 32, 3, 1 }, { 16, 24, 3, 2 }, { 6, 16, 5, 1 }, { 16, 32, 1, 1 },
+        { 16, 32, 3, 1 }, { 16, 24, 3, 2 } } do
         local dtype = k > 4 and "bfloat16" or "float32"
-        local x, w = core.randn { 20, case[1], 15, 14 }:to(dtype), core.randn { case[2], case[1], case[3], case[3] }:to(dtype)
+        local x, w = core.randn { 20, case[1], 15, 14 }:to(dtype), core.randn { case[2], case[1], case[3],
+          case[3] }:to(dtype)
         x.requires_grad, w.requires_grad = true, true
         local y = F.batch_norm(F.conv2d(x, w, nil, case[4], 1), { training = true, activation = "relu" })
         y = F.max_pool2d(y, 3, 2, 1)
@@ -150,7 +170,9 @@ describe("any number of threads", function()
     end
     local one = run(1)
     for _, threads in ipairs { 2, 3 } do
-      for k, t in ipairs(run(threads)) do assert.is_true(t:eq(one[k]):all():item(), ("tensor %d with %d threads"):format(k, threads)) end
+      for k, t in ipairs(run(threads)) do
+        assert.is_true(t:eq(one[k]):all():item(), ("tensor %d with %d threads"):format(k, threads))
+      end
     end
   end)
 end)
@@ -180,7 +202,8 @@ describe("processor levels", function()
     local v2 = assert(numbers "v2")
     for _, level in ipairs { "v3", "v4" } do
       for i, v in ipairs(numbers(level) or v2) do
-        assert.is_true(math.abs(v - v2[i]) <= 2e-4 * math.max(1, math.abs(v2[i])), ("%s: number %d is %.9g, on v2 %.9g"):format(level, i, v, v2[i]))
+        assert.is_true(math.abs(v - v2[i]) <= 2e-4 * math.max(1, math.abs(v2[i])),
+          ("%s: number %d is %.9g, on v2 %.9g"):format(level, i, v, v2[i]))
       end
     end
   end)
@@ -211,7 +234,9 @@ describe("batch_norm", function()
     local x, m, v = core.randn { 4, 3, 2, 2 }, core.zeros { 3 }, core.ones { 3 }
     for _, residual in ipairs { core.randn { 4, 3, 2, 2 }:to("bfloat16"), core.randn { 4, 3, 2 } } do
       for _, training in ipairs { true, false } do
-        assert.error_matches(function() F.batch_norm(x, m, v, nil, nil, { training = training, residual = residual }) end, "the residual must be float32 %[4, 3, 2, 2%]")
+        assert.error_matches(function()
+          F.batch_norm(x, m, v, nil, nil, { training = training, residual = residual })
+        end, "the residual must be float32 %[4, 3, 2, 2%]")
       end
     end
   end)
@@ -228,7 +253,8 @@ describe("batch_norm", function()
   it("keeps what an earlier forward pass needs, though the running statistics move on", function()
     local x, m, v = core.randn { 4, 3 }, core.zeros { 3 }, core.ones { 3 }
     x.requires_grad = true
-    local first, second = F.batch_norm(x, m, v, { training = true }), F.batch_norm(x * 2, m, v, { training = true })
+    local first, second = F.batch_norm(x, m, v, { training = true }), F.batch_norm(x * 2, m, v,
+      { training = true })
     assert.has_no.errors(function() (first:square():sum() + second:sum()):backward() end)
   end)
 end)

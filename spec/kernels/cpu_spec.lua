@@ -1,5 +1,6 @@
---- What the CPU kernels promise beyond the values of ops_spec: the same bits for any number of threads, the same random bits on every
---- processor level, accuracy of our own functions, the corners of integers, casts and NaN, products of every layout and type.
+--- What the CPU kernels promise beyond the values of ops_spec: the same bits for any number of
+--- threads, the same random bits on every processor level, accuracy of our own functions, the
+--- corners of integers, casts and NaN, products of every layout and type.
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
@@ -52,7 +53,8 @@ describe("threads", function()
     same_for_any_number(function() return tensor.randperm(50001, { generator = tensor.Generator(4) }) end)
   end)
 
-  it("do not change products, not even a small result of many rows, where oneDNN would divide the sum", function()
+  it("do not change products, not even a small result of many rows, where oneDNN would divide the sum",
+    function()
     local x, g = random(5000, 20), random(5000, 12)
     same_for_any_number(function() return core.mm(g:t(), x) end)
     same_for_any_number(function() return core.mm(random(65, 300), random(300, 70)) end)
@@ -61,7 +63,8 @@ describe("threads", function()
 
   it("do not change an optimizer's steps, nor the norm of gradients", function()
     for name, opts in pairs {
-      SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {}, NAdam = {}, RAdam = {}, Adagrad = {},
+      SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {},
+        NAdam = {}, RAdam = {}, Adagrad = {},
       RMSprop = { centered = true, momentum = 0.5 }, Adafactor = {}, Lion = {},
     } do
       same_for_any_number(function()
@@ -116,7 +119,8 @@ describe("processor levels", function()
     for _, level in ipairs { "v3", "v4" } do
       local other = at_level(level, code)
       for i, v in ipairs(other and numbers(other) or {}) do
-        assert.is_true(math.abs(v - v2[i]) <= 1e-6 * math.abs(v2[i]), ("%s: number %d is %.17g, on v2 %.17g"):format(level, i, v, v2[i]))
+        assert.is_true(math.abs(v - v2[i]) <= 1e-6 * math.abs(v2[i]),
+          ("%s: number %d is %.17g, on v2 %.17g"):format(level, i, v, v2[i]))
       end
     end
   end)
@@ -129,10 +133,14 @@ describe("float32 functions", function()
     return math.ldexp(1, math.max(e, -125) - 24)
   end
   local ranges = {
-    exp = { -87, 88, 1.5 }, expm1 = { -20, 88, 2 }, log = { 1e-30, 1e30, 1.5 }, log1p = { -0.99, 1e3, 2 }, tanh = { -12, 12, 2.5 },
-    sigmoid = { -80, 80, 3 }, erf = { -5, 5, 1.5 }, sin = { -3, 3, 2 }, cos = { -1.5, 1.5, 2 }, sqrt = { 0, 1e9, 0.51 },
-    exp2 = { -125, 127, 1.5 }, log2 = { 1e-3, 1e3, 2 }, log10 = { 1e-3, 1e3, 2 }, tan = { -1.5, 1.5, 3 }, asin = { -1, 1, 2.5 }, acos = { -1, 1, 2 },
-    atan = { -50, 50, 2 }, sinh = { -88, 88, 3 }, cosh = { -88, 88, 3 }, asinh = { -1e3, 1e3, 2.5 }, atanh = { -0.999, 0.999, 3 }, erfc = { -3, 9, 6 },
+    exp = { -87, 88, 1.5 }, expm1 = { -20, 88, 2 }, log = { 1e-30, 1e30, 1.5 }, log1p = { -0.99, 1e3, 2 },
+      tanh = { -12, 12, 2.5 },
+    sigmoid = { -80, 80, 3 }, erf = { -5, 5, 1.5 }, sin = { -3, 3, 2 }, cos = { -1.5, 1.5, 2 },
+      sqrt = { 0, 1e9, 0.51 },
+    exp2 = { -125, 127, 1.5 }, log2 = { 1e-3, 1e3, 2 }, log10 = { 1e-3, 1e3, 2 }, tan = { -1.5, 1.5, 3 },
+      asin = { -1, 1, 2.5 }, acos = { -1, 1, 2 },
+    atan = { -50, 50, 2 }, sinh = { -88, 88, 3 }, cosh = { -88, 88, 3 }, asinh = { -1e3, 1e3, 2.5 },
+      atanh = { -0.999, 0.999, 3 }, erfc = { -3, 9, 6 },
     softplus = { -20, 20, 2.5 }, logsigmoid = { -80, 80, 2.5 }, elu = { -20, 20, 2 },
   }
   for name, range in pairs(ranges) do
@@ -154,7 +162,8 @@ describe("float32 functions", function()
     local function is(name, expected)
       local got = x[name](x):totable()
       for i, e in ipairs(expected) do
-        assert.is_true(got[i] == e and 1 / got[i] == 1 / e or (got[i] ~= got[i] and e ~= e), ("%s of element %d: %g"):format(name, i, got[i]))
+        assert.is_true(got[i] == e and 1 / got[i] == 1 / e or (got[i] ~= got[i] and e ~= e),
+          ("%s of element %d: %g"):format(name, i, got[i]))
       end
     end
     is("exp", { inf, 0, nan, 1, 1 })
@@ -175,18 +184,25 @@ describe("float32 functions", function()
 end)
 
 describe("cross-entropy of long rows", function()
-  -- the largest element first, later, infinite, or so large that its product with a constant is off by more than an exponent
+  -- the largest element first, later, infinite, or so large that its product with a constant is off
+  -- by more than an exponent
   local function check(first, rest)
     local x = tensor.randn(1, 300, { generator = tensor.Generator(5) }) + rest
     x[{ {}, { 1, 32 } }]:copy_(x[{ {}, { 1, 32 } }] - rest + first)
     local target = tensor.tensor({ 200 }, { dtype = "int64" })
     local got, want = x:cross_entropy(target):item(), x:double():cross_entropy(target):item()
     local sum = x:softmax(2):sum():item()
-    assert.is_true(math.abs(sum - 1) < 1e-5 or sum ~= sum and want ~= want or math.abs(first) == inf, ("softmax adds up to %g"):format(sum))
-    assert.is_true(got == want or got ~= got and want ~= want or math.abs(got - want) <= 2e-6 * math.max(1, math.abs(want), math.abs(first), math.abs(rest)), ("%g, expected %g"):format(got, want))
+    assert.is_true(math.abs(sum - 1) < 1e-5 or sum ~= sum and want ~= want or math.abs(first) == inf,
+      ("softmax adds up to %g"):format(sum))
+    assert.is_true(got == want or got ~= got and want ~= want
+      or math.abs(got - want) <= 2e-6 * math.max(1, math.abs(want), math.abs(first), math.abs(rest)),
+      ("%g, expected %g"):format(got, want))
   end
   it("is right wherever the largest element stands", function()
-    for _, v in ipairs { { 0, 0 }, { 0, 20 }, { 0, 200 }, { 200, 0 }, { -1000, 1000 }, { -inf, 0 }, { 1e30, 0 }, { inf, 0 }, { nan, 0 } } do check(v[1], v[2]) end
+    for _, v in ipairs { { 0, 0 }, { 0, 20 }, { 0, 200 }, { 200, 0 }, { -1000, 1000 }, { -inf, 0 },
+      { 1e30, 0 }, { inf, 0 }, { nan, 0 } } do
+      check(v[1], v[2])
+    end
   end)
 
   it("takes blocks of -infinity for nothing, a row of them or a NaN for NaN", function()
@@ -204,7 +220,8 @@ describe("cross-entropy of long rows", function()
     local soft, exact = x:softmax(2), x:double():softmax(2)
     for r = 1, 6 do
       local a, b = got[r]:item(), want[r]:item()
-      assert.is_true((a ~= a and b ~= b) or math.abs(a - b) <= 1e-7 * math.max(300, math.abs(b)), ("row %d: %g, expected %g"):format(r, a, b))
+      assert.is_true((a ~= a and b ~= b) or math.abs(a - b) <= 1e-7 * math.max(300, math.abs(b)),
+        ("row %d: %g, expected %g"):format(r, a, b))
       assert.are.equal(r == 4 or r == 5, a ~= a)
       local off = (soft[r]:double() - exact[r]):abs():max():item()
       assert.is_true(r == 4 or r == 5 or off <= 1e-6, ("row %d: softmax is off by %g"):format(r, off))
@@ -291,7 +308,8 @@ describe("products", function()
 
   for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" } do
     it("of " .. dtype .. " in every layout", function()
-      for _, size in ipairs { { 1, 1, 1 }, { 3, 5, 2 }, { 17, 33, 70 }, { 65, 130, 9 }, { 1, 40, 7 }, { 40, 7, 1 } } do
+      for _, size in ipairs { { 1, 1, 1 }, { 3, 5, 2 }, { 17, 33, 70 }, { 65, 130, 9 }, { 1, 40, 7 },
+        { 40, 7, 1 } } do
         local m, k, n = unpack(size)
         local a = tensor.randint(0, 4, { m, k }, { generator = tensor.Generator(m) }):to(dtype)
         local b = tensor.randint(0, 4, { k, n }, { generator = tensor.Generator(n) }):to(dtype)
@@ -311,8 +329,10 @@ describe("products", function()
   end
 
   it("with nothing to add up are zeros, and bool has none", function()
-    assert.are.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } }, core.mm(tensor.zeros(3, 0), tensor.zeros(0, 2)):totable())
-    assert.are.same({ { 1, 2 }, { 1, 2 } }, core.linear(tensor.zeros(2, 0), tensor.zeros(2, 0), tensor.tensor { 1, 2 }):totable())
+    assert.are.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } },
+      core.mm(tensor.zeros(3, 0), tensor.zeros(0, 2)):totable())
+    assert.are.same({ { 1, 2 }, { 1, 2 } },
+      core.linear(tensor.zeros(2, 0), tensor.zeros(2, 0), tensor.tensor { 1, 2 }):totable())
     raises("bool", core.mm, tensor.ones(2, 2, { dtype = "bool" }), tensor.ones(2, 2, { dtype = "bool" }))
   end)
 end)
@@ -330,8 +350,10 @@ describe("copies", function()
   end)
 
   it("round half types to nearest even", function()
-    assert.are.same({ 1, 1.0009765625 + 0.0009765625, inf, 65504 }, tensor.tensor { 1 + 2 ^ -11, 1 + 3 * 2 ^ -11, 65520, 65519 }:to("float16"):double():totable())
-    assert.are.same({ 1, 1 + 2 ^ -6 }, tensor.tensor { 1 + 2 ^ -8, 1 + 3 * 2 ^ -8 }:to("bfloat16"):double():totable())
+    assert.are.same({ 1, 1.0009765625 + 0.0009765625, inf, 65504 },
+      tensor.tensor { 1 + 2 ^ -11, 1 + 3 * 2 ^ -11, 65520, 65519 }:to("float16"):double():totable())
+    assert.are.same({ 1, 1 + 2 ^ -6 },
+      tensor.tensor { 1 + 2 ^ -8, 1 + 3 * 2 ^ -8 }:to("bfloat16"):double():totable())
   end)
 end)
 
@@ -354,7 +376,9 @@ describe("bfloat16", function()
       same(name, x[name](x, y), float)
       same(name .. ", strided", x[name](xt, y), float)
       same(name .. ", broadcast", x[name](x, y[3]), x:float()[name](x:float(), y[3]:float()):to("bfloat16"))
-      if name ~= "maximum" and name ~= "minimum" then same(name .. " of a number", x[name](x, 1.7), x:float()[name](x:float(), 1.7):to("bfloat16")) end
+      if name ~= "maximum" and name ~= "minimum" then
+        same(name .. " of a number", x[name](x, 1.7), x:float()[name](x:float(), 1.7):to("bfloat16"))
+      end
     end
     for _, name in ipairs { "neg", "sign", "square", "relu", "gelu" } do
       local float = x:float()[name](x:float()):to("bfloat16")
@@ -365,9 +389,11 @@ describe("bfloat16", function()
     same("gelu by tanh", half, float:to("bfloat16"))
     same("gelu by tanh, strided", xt:gelu("tanh"), half)
     same("gelu by tanh, short", x[5][{ { 3, 6 } }]:gelu("tanh"), half[5][{ { 3, 6 } }])
-    for i, want in ipairs { 0, 0, inf, nan, nan, 3.3895e38, 0, 0.841192 } do -- of `special` in bfloat16, as PyTorch has it
+    -- of `special` in bfloat16, as PyTorch has it
+    for i, want in ipairs { 0, 0, inf, nan, nan, 3.3895e38, 0, 0.841192 } do
       local got = float[{ i, 1 }]:item()
-      assert.is_true((got ~= got and want ~= want) or got == want or math.abs(got - want) <= 1e-3 * math.abs(want) + 1e-30, ("gelu of %g: %g"):format(special[i], got))
+      assert.is_true((got ~= got and want ~= want) or got == want
+        or math.abs(got - want) <= 1e-3 * math.abs(want) + 1e-30, ("gelu of %g: %g"):format(special[i], got))
     end
     same("add_", x:clone():add_(yt), x:clone():add_(y))
   end)
@@ -390,7 +416,8 @@ describe("results of 16 MB and more, which go past the caches,", function()
       op(function(v) return v:log_softmax(2) end)
       op(function(v) return tensor.layer_norm(v, { n }, w, w) end)
       op(function(v) return tensor.gelu(v, "tanh") end)
-      op(function(v) return tensor.cross_entropy(v, label:narrow(1, from, count), { reduction = "none" }) end, g:narrow(1, from, count):select(2, 1):contiguous())
+      op(function(v) return tensor.cross_entropy(v, label:narrow(1, from, count), { reduction = "none" }) end,
+        g:narrow(1, from, count):select(2, 1):contiguous())
       return out
     end
     local whole = results(1, rows)

@@ -1,4 +1,5 @@
---- Results where formulas break down: infinities, NaN, the origin, negative margins, absurd sizes. Expected values are PyTorch 2's.
+--- Results where formulas break down: infinities, NaN, the origin, negative margins, absurd sizes.
+--- Expected values are PyTorch 2's.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
@@ -30,11 +31,14 @@ describe("functions of two numbers", function()
 
   it("have PyTorch's values and gradients at the ends", function()
     local cases = {
-      { "logaddexp", { inf, inf, -inf, inf, nan, nan, inf, 1, nan, ln2 }, { nan, 1, nan, 0, nan, nan, 0, 0, nan, 0.5 },
+      { "logaddexp", { inf, inf, -inf, inf, nan, nan, inf, 1, nan, ln2 },
+        { nan, 1, nan, 0, nan, nan, 0, 0, nan, 0.5 },
         { nan, 0, nan, 1, nan, nan, 1, 1, nan, 0.5 } },
-      { "hypot", { inf, inf, inf, inf, inf, inf, inf, inf, inf, 0 }, { nan, nan, nan, nan, nan, nan, 0, nan, nan, nan },
+      { "hypot", { inf, inf, inf, inf, inf, inf, inf, inf, inf, 0 },
+        { nan, nan, nan, nan, nan, nan, 0, nan, nan, nan },
         { nan, nan, nan, nan, nan, nan, nan, 0, nan, nan } },
-      { "atan2", { math.pi / 4, math.pi * 3 / 4, -math.pi * 3 / 4, -math.pi / 4, nan, nan, 0, -math.pi / 2, nan, 0 },
+      { "atan2", { math.pi / 4, math.pi * 3 / 4, -math.pi * 3 / 4, -math.pi / 4, nan, nan, 0, -math.pi / 2,
+        nan, 0 },
         { nan, nan, nan, nan, nan, nan, nan, 0, nan, 0 }, { nan, nan, nan, nan, nan, nan, 0, nan, nan, 0 } },
     }
     for _, dtype in ipairs { "float32", "float64" } do
@@ -54,7 +58,8 @@ describe("functions of two numbers", function()
     for _, name in ipairs { "logaddexp", "hypot" } do
       local a, b = core.tensor(A), core.tensor(B)
       local once = core[name](a, b):totable()
-      local many = core[name](a:unsqueeze(1):expand(50, 10):contiguous(), b:unsqueeze(1):expand(50, 10):contiguous())
+      local many = core[name](a:unsqueeze(1):expand(50, 10):contiguous(),
+        b:unsqueeze(1):expand(50, 10):contiguous())
       for row = 1, 50 do same(once, many[row]) end
     end
   end)
@@ -88,10 +93,14 @@ describe("pad", function()
 
   it("with negative margins takes what PyTorch takes", function()
     for _, case in ipairs {
-      { "circular", { -1, 1 }, { 2, 3, 4, 2 } }, { "circular", { 1, -1 }, { 3, 1, 2, 3 } }, { "circular", { -2, 2 }, { 3, 4, 3, 4 } },
-      { "circular", { -1, -1 }, { 2, 3 } }, { "circular", { -3, 1 }, { 4, 4 } }, { "reflect", { -1, 1 }, { 2, 3, 4, 3 } },
-      { "reflect", { -2, 3 }, { 3, 4, 3, 2, 1 } }, { "reflect", { 3, -2 }, { 4, 3, 2, 1, 2 } }, { "replicate", { 3, -2 }, { 1, 1, 1, 1, 2 } },
-      { "replicate", { -4, 1 }, { 4 } }, { "constant", { 3, -2 }, { 0, 0, 0, 1, 2 } }, { "constant", { -4, 1 }, { 0 } },
+      { "circular", { -1, 1 }, { 2, 3, 4, 2 } }, { "circular", { 1, -1 }, { 3, 1, 2, 3 } },
+        { "circular", { -2, 2 }, { 3, 4, 3, 4 } },
+      { "circular", { -1, -1 }, { 2, 3 } }, { "circular", { -3, 1 }, { 4, 4 } },
+        { "reflect", { -1, 1 }, { 2, 3, 4, 3 } },
+      { "reflect", { -2, 3 }, { 3, 4, 3, 2, 1 } }, { "reflect", { 3, -2 }, { 4, 3, 2, 1, 2 } },
+        { "replicate", { 3, -2 }, { 1, 1, 1, 1, 2 } },
+      { "replicate", { -4, 1 }, { 4 } }, { "constant", { 3, -2 }, { 0, 0, 0, 1, 2 } },
+        { "constant", { -4, 1 }, { 0 } },
     } do same(case[3], F.pad(x, case[2], case[1])) end
     same({ 5, 6, 5, 2, 3, 2, 5, 6, 5 }, F.pad(square, { -1, 1, 1, -1 }, "circular"))
     same({ 5, 6, 5, 2, 3, 2, 5, 6, 5 }, F.pad(square, { -1, 1, 1, -1 }, "reflect"))
@@ -133,14 +142,16 @@ describe("absurd sizes", function()
       raises("the factor must be at most 2147483647", core.pixel_shuffle, none, factor)
       raises("the factor must be at most 2147483647", core.pixel_unshuffle, core.zeros(1, 2, 0, 0), factor)
     end
-    raises("makes [1, 0, 2, 17179869184] too large", core.pixel_shuffle, core.zeros(1, 0, 2, 2 ^ 34), 2 ^ 31 - 1)
+    raises("makes [1, 0, 2, 17179869184] too large", core.pixel_shuffle, core.zeros(1, 0, 2, 2 ^ 34),
+      2 ^ 31 - 1)
     assert.are.same({ 1, 0, 131074, 131074 }, core.pixel_shuffle(none, 65537).shape)
   end)
 
   it("without effect leave convolutions what they are", function()
     tensor.manual_seed(5)
     for _, dtype in ipairs { "float32", "bfloat16", "float64" } do
-      local x, point, kernel = core.randn(1, 2, 4, 4):to(dtype), core.randn(3, 2, 1, 1):to(dtype), core.randn(3, 2, 3, 3):to(dtype)
+      local x, point, kernel = core.randn(1, 2, 4, 4):to(dtype), core.randn(3, 2, 1,
+        1):to(dtype), core.randn(3, 2, 3, 3):to(dtype)
       for _, t in ipairs { x, point, kernel } do t.requires_grad = true end
       local function both(a, b) -- results and gradients
         assert.are.same(a:totable(), b:totable())
@@ -154,8 +165,10 @@ describe("absurd sizes", function()
       both(F.conv2d(x, point, { dilation = 2 ^ 31 - 1 }), F.conv2d(x, point))
       both(F.conv2d(x, kernel, { stride = 2 ^ 31 - 1 }), F.conv2d(x, kernel, { stride = 2 }))
       local row, taps = x[{ {}, {}, 1 }], kernel[{ {}, {}, 1 }]
-      same(F.conv1d(row, taps, { stride = 2 }):reshape(-1):totable(), F.conv1d(row, taps, { stride = 2 ^ 31 - 1 }))
-      same(F.conv2d(x, point):totable()[1][1][1], F.conv_transpose2d(F.conv2d(x, point), core.ones(3, 1, 1, 1):to(dtype),
+      same(F.conv1d(row, taps, { stride = 2 }):reshape(-1):totable(),
+        F.conv1d(row, taps, { stride = 2 ^ 31 - 1 }))
+      same(F.conv2d(x, point):totable()[1][1][1],
+        F.conv_transpose2d(F.conv2d(x, point), core.ones(3, 1, 1, 1):to(dtype),
         { groups = 3, dilation = 2 ^ 31 - 1 })[{ 1, 1, 1 }])
       assert.are.same({ 1, 3, 2, 2 }, F.conv2d(x, kernel, { padding = 2 ^ 30 - 1, stride = 2 ^ 30 }).shape)
     end
@@ -166,7 +179,8 @@ describe("absurd sizes", function()
     for _, fn in ipairs { "conv2d", "conv_transpose2d" } do
       for _, option in ipairs { "stride", "dilation", "padding" } do
         for _, value in ipairs { 2 ^ 31, 2 ^ 53 } do
-          assert.matches(("%s: %s must be at most %%d+, got %d"):format(fn, option, value), message(F[fn], x, w, { [option] = value }))
+          assert.matches(("%s: %s must be at most %%d+, got %d"):format(fn, option, value),
+            message(F[fn], x, w, { [option] = value }))
         end
         assert.matches(option .. " must be at least [01], got %-1", message(F[fn], x, w, { [option] = -1 }))
       end

@@ -1,4 +1,5 @@
---- What the cases of the op table do not show of the index and shape families: messages, forms in place, threads, large sizes.
+--- What the cases of the op table do not show of the index and shape families: messages, forms in
+--- place, threads, large sizes.
 local core = require "accelerate.core"
 
 local function int64(v) return core.tensor(v, { dtype = "int64" }) end
@@ -11,10 +12,12 @@ end
 describe("an index out of range", function()
   local x = core.randn(3, 4)
   it("is named with its place and the size", function()
-    raises("gather: index 4 at position [0, 1] (from 0) is outside 0..3, dim 2 has size 4", x.gather, x, 2, int64 { { 0, 4 } })
+    raises("gather: index 4 at position [0, 1] (from 0) is outside 0..3, dim 2 has size 4", x.gather, x, 2,
+      int64 { { 0, 4 } })
     raises("scatter: index -1 at position [1, 0]", x.scatter, x, 1, int64 { { 0, 0 }, { -1, 0 } }, 0)
     raises("scatter_add: index 9", x.scatter_add, x, 1, int64 { { 9 } }, core.ones(1, 1))
-    raises("index_add: index 3 at position [1] (from 0) is outside 0..2, dim 1 has size 3", x.index_add, x, 1, int64 { 0, 3 }, core.ones(2, 4))
+    raises("index_add: index 3 at position [1] (from 0) is outside 0..2, dim 1 has size 3", x.index_add, x, 1,
+      int64 { 0, 3 }, core.ones(2, 4))
     raises("index_copy: index 4", x.index_copy, x, 2, int64 { 4 }, core.ones(3, 1))
     raises("index_fill: index 7", x.index_fill, x, 2, int64 { 7 }, 0)
     raises("index_select: index 3", x.index_select, x, 1, int64 { 3 })
@@ -40,7 +43,8 @@ describe("forms in place", function()
   local list, rows = int64 { 2, 0 }, core.randn(2, 4)
 
   for _, case in ipairs {
-    { "scatter", 1, index, src }, { "scatter", 1, index, 3 }, { "scatter_add", 2, index, src }, { "index_add", 1, list, rows, 2 },
+    { "scatter", 1, index, src }, { "scatter", 1, index, 3 }, { "scatter_add", 2, index, src },
+      { "index_add", 1, list, rows, 2 },
     { "index_copy", 1, list, rows }, { "index_fill", 2, list, 5 }, { "tril", 1 }, { "triu", -1 },
   } do
     local name = case[1]
@@ -69,7 +73,8 @@ describe("forms in place", function()
   end)
 
   it("are recorded", function()
-    local x, s = core.randn(3, { dtype = "float64", requires_grad = true }), core.randn(2, { dtype = "float64", requires_grad = true })
+    local x, s = core.randn(3, { dtype = "float64", requires_grad = true }), core.randn(2,
+      { dtype = "float64", requires_grad = true })
     local y = x * 2
     y:scatter_(1, int64 { 2, 0 }, s);
     (y * core.tensor({ 1, 10, 100 }, { dtype = "float64" })):sum():backward()
@@ -86,7 +91,9 @@ describe("threads", function()
       local one = { f() }
       for n = 2, 3 do
         core.set_num_threads(n)
-        for k, t in ipairs { f() } do assert.is_true(t:eq(one[k]):logical_or(t:isnan()):all():item(), name .. " with " .. n) end
+        for k, t in ipairs { f() } do
+          assert.is_true(t:eq(one[k]):logical_or(t:isnan()):all():item(), name .. " with " .. n)
+        end
       end
       core.set_num_threads(former)
     end)
@@ -96,7 +103,8 @@ describe("threads", function()
   alike("gather", function() return x:gather(1, down), x:gather(2, across) end)
   alike("scatter", function() return x:scatter(1, down, x), x:scatter(2, across, x) end)
   alike("scatter_add", function() return x:scatter_add(1, down, x), x:scatter_add(2, across, x) end)
-  alike("index_add", function() return x:index_add(1, down[1]:narrow(1, 1, 70), x), x:index_add(2, across[1], x) end)
+  alike("index_add",
+    function() return x:index_add(1, down[1]:narrow(1, 1, 70), x), x:index_add(2, across[1], x) end)
   alike("sort", function() return x:sort(1), x:sort(2, true) end)
   alike("topk", function() return x:topk(5), x:topk(200, 2, false) end)
   alike("pad", function() return x:pad({ 600, 0, 3, 3 }, "reflect"), x:pad { 900, 1 } end)
@@ -106,7 +114,8 @@ end)
 
 describe("order", function()
   it("is stable and total over long rows, NaN last, in every type", function()
-    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
       local n = 3000
       local x = core.randint(0, 40, { n }):to(dtype)
       for _, falling in ipairs { false, true } do
@@ -116,7 +125,9 @@ describe("order", function()
           local fine
           if falling then fine = a[i - 1] > a[i] else fine = a[i - 1] < a[i] end
           if a[i] == a[i - 1] then fine = b[i - 1] < b[i] end
-          if not fine then error(("%s: %g at %d, then %g at %d"):format(dtype, a[i - 1], b[i - 1], a[i], b[i])) end
+          if not fine then
+            error(("%s: %g at %d, then %g at %d"):format(dtype, a[i - 1], b[i - 1], a[i], b[i]))
+          end
         end
         local top, top_at = x:topk(100, 1, falling)
         assert.are.same(v:narrow(1, 1, 100):double():totable(), top:double():totable())
@@ -195,17 +206,23 @@ describe("messages of the shape family", function()
     ["movedim: source names dim 1 twice"] = function() x:movedim({ 1, 1 }, { 1, 2 }) end,
     ["movedim: 2 dims and 1 places"] = function() x:movedim({ 1, 2 }, 1) end,
     ["tile: a dim cannot be repeated -1 times"] = function() x:tile(-1) end,
-    ["repeat_interleave: repeats must have one entry, or 2, got [3]"] = function() x:repeat_interleave(int64 { 1, 2, 3 }, 1) end,
+    ["repeat_interleave: repeats must have one entry, or 2, got [3]"] = function()
+      x:repeat_interleave(int64 { 1, 2, 3 }, 1)
+    end,
     ["repeat_interleave: repeats[1] is -2"] = function() x:repeat_interleave(int64 { 1, -2 }, 1) end,
     ["tril: expected matrices, got [3]"] = function() x[1]:tril() end,
     ["diagonal: dim1 and dim2 are both 1"] = function() x:diagonal(0, 1, 1) end,
     ["diag: expected a vector or a matrix, got [1, 2, 3]"] = function() x:view(1, 2, 3):diag() end,
     ["kthvalue: k must be in 1..3"] = function() x:kthvalue(4) end,
     ["topk: k is 4, but dim 2 of shape [2, 3] has 3 elements"] = function() x:topk(4) end,
-    ["scatter: x is float32, but what goes into it is float64"] = function() x:scatter(1, int64 { { 0 } }, core.ones(1, 1):double()) end,
+    ["scatter: x is float32, but what goes into it is float64"] = function()
+      x:scatter(1, int64 { { 0 } }, core.ones(1, 1):double())
+    end,
     ["gather: index must be int64, got float32"] = function() x:gather(1, x) end,
     ["gather: index [1] must have as many dims as [2, 3]"] = function() x:gather(1, int64 { 0 }) end,
-    ["masked_scatter: the mask has 6 true elements, source only 2"] = function() x:masked_scatter(x:gt(0), core.ones(2)) end,
+    ["masked_scatter: the mask has 6 true elements, source only 2"] = function()
+      x:masked_scatter(x:gt(0), core.ones(2))
+    end,
     ["bincount: x holds the negative number -1"] = function() int64({ -1 }):bincount() end,
     ["searchsorted: sequences [2, 3] and values [3] must agree"] = function() core.searchsorted(x, x[1]) end,
   } do

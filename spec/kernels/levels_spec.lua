@@ -1,5 +1,6 @@
---- Every pointwise, reducing and loss row at every processor level that this machine runs (ACCEL_CPU_LEVEL), in every floating type, within
---- the one table of tolerances (spec/support/tolerances.lua); and float64 the same on all levels.
+--- Every pointwise, reducing and loss row at every processor level that this machine runs
+--- (ACCEL_CPU_LEVEL), in every floating type, within the one table of tolerances
+--- (spec/support/tolerances.lua); and float64 the same on all levels.
 local host = require "spec.support.host"
 local tolerances = require "spec.support.tolerances"
 
@@ -10,7 +11,10 @@ local function at_level(level)
   return out
 end
 
-local function number(word) return word:find("nan") and 0 / 0 or word:find("inf") and (word:sub(1, 1) == "-" and -math.huge or math.huge) or tonumber(word) end
+local function number(word)
+  return word:find("nan") and 0 / 0 or word:find("inf")
+    and (word:sub(1, 1) == "-" and -math.huge or math.huge) or tonumber(word)
+end
 
 describe("processor levels", function()
   local first
@@ -40,8 +44,12 @@ describe("processor levels", function()
         for word in first.values[name].list:gmatch("%S+") do b[#b + 1] = number(word) end
         assert.are.equal(#b, #a, name)
         for i = 1, #a do
-          local near = a[i] == b[i] or (a[i] ~= a[i] and b[i] ~= b[i]) or math.abs(a[i] - b[i]) <= tolerances[v.family].float64 * math.max(1, math.abs(b[i]))
-          if not near then error(("%s in float64: element %d is %.17g at %s, %.17g at %s"):format(name, i, a[i], level, b[i], first.level)) end
+          local near = a[i] == b[i] or (a[i] ~= a[i] and b[i] ~= b[i])
+            or math.abs(a[i] - b[i]) <= tolerances[v.family].float64 * math.max(1, math.abs(b[i]))
+          if not near then
+            error(("%s in float64: element %d is %.17g at %s, %.17g at %s"):format(name, i, a[i], level, b[i],
+              first.level))
+          end
         end
       end
     end)

@@ -1,7 +1,9 @@
---- An op without a gradient raises when one is wanted of it; it never gives zeros or leaves a result that looks like a constant.
+--- An op without a gradient raises when one is wanted of it; it never gives zeros or leaves a
+--- result that looks like a constant.
 ---
---- Rows with a rule are compared with finite differences by ops_spec, so a rule that gave zeros for something that is not flat would fail
---- there. This spec walks the others: a result may go without history only if it is not floating.
+--- Rows with a rule are compared with finite differences by ops_spec, so a rule that gave zeros for
+--- something that is not flat would fail there. This spec walks the others: a result may go without
+--- history only if it is not floating.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local cases = require "spec.support.op_cases"
@@ -33,7 +35,9 @@ describe("rows without a gradient", function()
         end
         for k = 2, #results do
           local r = results[k]
-          if floating(r) then assert.is_true(r.requires_grad, ("result %d is %s and has no history"):format(k - 1, r.dtype)) end
+          if floating(r) then
+            assert.is_true(r.requires_grad, ("result %d is %s and has no history"):format(k - 1, r.dtype))
+          end
         end
       end)
     end

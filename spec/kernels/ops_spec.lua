@@ -1,5 +1,5 @@
---- Walks the op table: every row has a case; forward against a plain reference, gradients against finite differences in
---- float64, each contiguous, strided and broadcast.
+--- Walks the op table: every row has a case; forward against a plain reference, gradients against
+--- finite differences in float64, each contiguous, strided and broadcast.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 local cases = require "spec.support.op_cases"
@@ -41,11 +41,14 @@ local function check_forward(name, case, layout)
   local given = { inputs(unpack(leaves)) }
   local results = { case.call(unpack(given)) }
   if case.pointwise then
-    close(name, results[1]:reshape(-1):totable(), pointwise_reference(case.ref, given), case.tolerance or 1e-12)
+    close(name, results[1]:reshape(-1):totable(), pointwise_reference(case.ref, given), case.tolerance
+      or 1e-12)
   elseif case.ref then
     local plain = {}
     for k, t in ipairs(given) do plain[k] = t:totable() end
-    for k, expected in ipairs { case.ref(unpack(plain)) } do close(name .. " result " .. k, value(results[k]), expected, 1e-12) end
+    for k, expected in ipairs { case.ref(unpack(plain)) } do
+      close(name .. " result " .. k, value(results[k]), expected, 1e-12)
+    end
   end
 end
 
@@ -58,27 +61,33 @@ end
 describe("the op table", function()
   for _, row in ipairs(core.ops()) do
     local case = cases[row.name]
-    it(row.name .. " has a case", function() assert.is_table(case, "spec/support/op_cases.lua has no case for " .. row.name) end)
+    it(row.name .. " has a case",
+      function() assert.is_table(case, "spec/support/op_cases.lua has no case for " .. row.name) end)
     if case and case.through then
-      it(row.name .. " is run by the cases of " .. case.through, function() assert.is_table(cases[case.through]) end)
+      it(row.name .. " is run by the cases of " .. case.through,
+        function() assert.is_table(cases[case.through]) end)
     elseif case and case.spec then
       it(row.name .. " is run by " .. case.spec, function() assert(io.open(case.spec)):close() end)
     elseif case and case.creator then
-      it(row.name .. " is run by tensor." .. case.creator, function() assert.is_function(tensor[case.creator]) end)
+      it(row.name .. " is run by tensor." .. case.creator,
+        function() assert.is_function(tensor[case.creator]) end)
     elseif case then
       for _, layout in ipairs { "contiguous", "strided", "broadcast" } do
         it(("%s, %s: forward"):format(row.name, layout), function() check_forward(row.name, case, layout) end)
         local differentiable = row.differentiable or row.form == "composite"
         if differentiable and not case.exact and not case.no_differences then
-          it(("%s, %s: gradient"):format(row.name, layout), function() check_gradient(row.name, case, layout, "first") end)
+          it(("%s, %s: gradient"):format(row.name, layout),
+            function() check_gradient(row.name, case, layout, "first") end)
           if case.once then -- the fused row that raises
             it(("%s, %s: the gradient's gradient is refused by name"):format(row.name, layout), function()
               local ok, err = pcall(check_gradient, row.name, case, layout, "second")
               assert.is_false(ok)
-              assert.truthy(err:find(case.once .. ": its gradient cannot be differentiated again", 1, true), err)
+              assert.truthy(err:find(case.once .. ": its gradient cannot be differentiated again", 1, true),
+                err)
             end)
           else
-            it(("%s, %s: gradient of the gradient"):format(row.name, layout), function() check_gradient(row.name, case, layout, "second") end)
+            it(("%s, %s: gradient of the gradient"):format(row.name, layout),
+              function() check_gradient(row.name, case, layout, "second") end)
           end
         end
         if row.inplace and case.pointwise and not case.no_inplace then
@@ -100,7 +109,8 @@ describe("the op table", function()
             for k, t in ipairs(given) do low[k] = t:float() end
             local exact_low = {}
             for k, t in ipairs(low) do exact_low[k] = t:double() end
-            close(row.name, case.call(unpack(low)):double():reshape(-1):totable(), case.call(unpack(exact_low)):reshape(-1):totable(), 2e-6)
+            close(row.name, case.call(unpack(low)):double():reshape(-1):totable(),
+              case.call(unpack(exact_low)):reshape(-1):totable(), 2e-6)
           end)
         end
       end

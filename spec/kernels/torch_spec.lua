@@ -1,6 +1,8 @@
---- Every row against PyTorch: values and gradients written by spec/support/torch/<family>.py, in float64.
+--- Every row against PyTorch: values and gradients written by spec/support/torch/<family>.py, in
+--- float64.
 local core = require "accelerate.core"
-local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn", F = require "accelerate.nn.functional" }
+local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn",
+  F = require "accelerate.nn.functional" }
 
 local FAMILIES = {
   "attention",
@@ -28,8 +30,11 @@ local function check(what, got, expected, tolerance)
   local values = got:reshape(-1):totable()
   for i, e in ipairs(expected.v) do
     local g = values[i]
-    local same = g == e or (e ~= e and g ~= g) or (type(e) == "number" and math.abs(g - e) <= tolerance * math.max(1, math.abs(e)))
-    if not same then error(("%s, flat position %d: got %s, PyTorch %s"):format(what, i, tostring(g), tostring(e)), 0) end
+    local same = g == e or (e ~= e and g ~= g)
+      or (type(e) == "number" and math.abs(g - e) <= tolerance * math.max(1, math.abs(e)))
+    if not same then
+      error(("%s, flat position %d: got %s, PyTorch %s"):format(what, i, tostring(g), tostring(e)), 0)
+    end
   end
 end
 
@@ -52,7 +57,8 @@ local function run(case)
     names[k], inputs[k] = "x" .. k, make(v)
     if case.grads[k] then inputs[k]:requires_grad_() end
   end
-  local chunk = assert(loadstring(("local %s = ... return %s"):format(#names > 0 and table.concat(names, ", ") or "_", case.call)))
+  local chunk = assert(loadstring(("local %s = ... return %s"):format(#names > 0 and table.concat(names, ", ")
+    or "_", case.call)))
   local results = { setfenv(chunk, setmetatable(env, { __index = _G }))(unpack(inputs)) }
   for k, expected in ipairs(case.outputs) do check("result " .. k, results[k], expected, case.tolerance) end
   local total = total_of(results)

@@ -1,5 +1,6 @@
--- Programs like those that a compiler has got wrong: what a training script does between tensors, in plain Lua. Each takes a number of
--- steps and returns a text that must not depend on the compiler.
+-- Programs like those that a compiler has got wrong: what a training script does between tensors,
+-- in plain Lua. Each takes a number of steps and returns a text that must not depend on the
+-- compiler.
 --
 --   accel-run -e 'print(require("spec.support.compiled_programs").NAME(1000000))'
 local M = {}
@@ -29,7 +30,9 @@ function M.groups_of_parameters(steps)
       for _, value in pairs(parameters) do values = values + value end
       seen = seen + 1
     end
-    if seen ~= 4 or values ~= 24 then error(("step %d: %d of 4 layers, values %d of 24"):format(step, seen, values)) end
+    if seen ~= 4 or values ~= 24 then
+      error(("step %d: %d of 4 layers, values %d of 24"):format(step, seen, values))
+    end
     total = total + values
   end
   return total .. " " .. reported
@@ -65,14 +68,21 @@ function M.state_by_object(steps)
   return ("%d %d"):format(made, sum)
 end
 
---- Hooks added and removed while a loop calls them; an upvalue that is a number, a text, nil or a table in turn.
+--- Hooks added and removed while a loop calls them; an upvalue that is a number, a text, nil or a
+--- table in turn.
 function M.closures_that_change(steps)
   local hooks, log, last = {}, {}, nil
   local function add(weight)
     local calls = 0
     hooks[#hooks + 1] = function(x)
       calls = calls + 1
-      if calls % 3 == 0 then last = calls elseif calls % 3 == 1 then last = "call " .. calls % 7 else last = nil end
+      if calls % 3 == 0 then
+        last = calls
+      elseif calls % 3 == 1 then
+        last = "call " .. calls % 7
+      else
+        last = nil
+      end
       return x * weight % 1009
     end
   end
@@ -120,7 +130,8 @@ function M.finalisers(steps)
   return ("%d %d"):format(made, lists)
 end
 
---- Batches from coroutines inside coroutines; a pass that is left early; an error that goes through one.
+--- Batches from coroutines inside coroutines; a pass that is left early; an error that goes through
+--- one.
 function M.coroutines(steps)
   local function samples(n)
     return coroutine.wrap(function() for i = 1, n do coroutine.yield(i, i % 3 == 0 and "third" or i) end end)
@@ -159,7 +170,8 @@ function M.coroutines(steps)
   return ("%d %d %d %d %d"):format(step, sum, thirds, broken, failed)
 end
 
---- Counts of pairs of labels, which are numbers in one epoch and texts in another, and scores computed of them.
+--- Counts of pairs of labels, which are numbers in one epoch and texts in another, and scores
+--- computed of them.
 function M.counts_of_labels(steps)
   local draw, names, result = generator(3), { "cat", "dog", "owl" }, {}
   local done = 0
@@ -195,11 +207,14 @@ function M.counts_of_labels(steps)
   return ("%d epochs, least %.6f, last %s"):format(#result, low, result[#result])
 end
 
---- Functions found by name through pcall and load, kept in tables by function, and called through those.
+--- Functions found by name through pcall and load, kept in tables by function, and called through
+--- those.
 function M.functions_as_keys(steps)
   local entries, about = {}, {}
-  for _, library in ipairs { "math", "string", "table", "bit", "os", "io", "coroutine", "debug", "nothing" } do
-    for _, name in ipairs { "abs", "floor", "max", "rep", "byte", "upper", "concat", "band", "clock", "missing", "type", "status", "sqrt" } do
+  for _, library in ipairs { "math", "string", "table", "bit", "os", "io", "coroutine", "debug",
+    "nothing" } do
+    for _, name in ipairs { "abs", "floor", "max", "rep", "byte", "upper", "concat", "band", "clock",
+      "missing", "type", "status", "sqrt" } do
       entries[library .. "." .. name] = { name = library .. "." .. name, calls = 0 }
     end
   end
@@ -224,7 +239,8 @@ function M.functions_as_keys(steps)
   return hits .. " " .. misses .. " " .. table.concat(list, " ")
 end
 
---- Classes with inherited methods, attributes looked up by a function, objects that are called, and metamethods of # and pairs.
+--- Classes with inherited methods, attributes looked up by a function, objects that are called, and
+--- metamethods of # and pairs.
 function M.classes(steps)
   local Base = {}
   Base.__index = function(self, key)
@@ -273,7 +289,13 @@ function M.texts_and_varargs(steps)
     local at, kind = key:match("^layer%.(%d+)%.(%a+)$")
     table_of[key] = (table_of[key] or 0) + tonumber(at) + #kind
     local n, sum
-    if step % 3 == 0 then n, sum = pick(step, nil, 2) elseif step % 3 == 1 then n, sum = pick() else n, sum = pick(nil, nil) end
+    if step % 3 == 0 then
+      n, sum = pick(step, nil, 2)
+    elseif step % 3 == 1 then
+      n, sum = pick()
+    else
+      n, sum = pick(nil, nil)
+    end
     total = total + n + sum % 1000
     if step % 128 == 0 then
       local line = table.concat({ key:upper():sub(1, 5), step % 10, ("%.3f"):format(step / 7) }, ",")
@@ -307,7 +329,9 @@ function M.numbers_of_c(steps)
   end
   local text = {}
   for k = 0, 15 do text[#text + 1] = tostring(sums[k]) end
-  for k = 0, 7 do text[#text + 1] = ("%.6f %d %s"):format(rows[k].value, rows[k].count, tostring(rows[k].bits)) end
+  for k = 0, 7 do
+    text[#text + 1] = ("%.6f %d %s"):format(rows[k].value, rows[k].count, tostring(rows[k].bits))
+  end
   return table.concat(text, " ")
 end
 

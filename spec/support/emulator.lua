@@ -1,4 +1,5 @@
---- The emulated device's own knobs and counters (kernels/cuda/emulate/emulate.h); false on other devices.
+--- The emulated device's own knobs and counters (kernels/cuda/emulate/emulate.h); false on other
+--- devices.
 local device = require "spec.support.device"
 local ffi = require "ffi"
 

@@ -1,8 +1,10 @@
 /* A CUDA backend without a GPU, for the specs: two devices whose memory the host cannot touch.
  *
- * Device memory is mapped without any access; a kernel opens it, lets the CPU plugin's kernel of the same row run, and closes it again.
- * Whatever in the host reads or writes a device tensor behind the backend's back therefore ends with SIGSEGV, as it would with a GPU, and
- * what works here is ready for one: moving, recording, casting, printing, optimizers.  ACCEL_CUDA_PLUGIN names the built file. */
+ * Device memory is mapped without any access; a kernel opens it, lets the CPU plugin's kernel of
+ * the same row run, and closes it again.  Whatever in the host reads or writes a device tensor
+ * behind the backend's back therefore ends with SIGSEGV, as it would with a GPU, and what works
+ * here is ready for one: moving, recording, casting, printing, optimizers.  ACCEL_CUDA_PLUGIN names
+ * the built file. */
 #define _GNU_SOURCE
 #include "ax.h"
 
@@ -13,11 +15,20 @@
 enum { DEVICES = 2, PAGE = 4096 };
 static const size_t ARENA = (size_t)1 << 30;
 static char *arena[DEVICES];
-static struct { size_t used; int64_t live, peak, blocks, allocations, waits, uploads; } state[DEVICES];
+static struct {
+  size_t used;
+  int64_t live, peak, blocks, allocations, waits, uploads;
+} state[DEVICES];
 
 /* Freed blocks by size, handed out again first; few sizes occur in a test. */
-typedef struct block { void *data; size_t bytes; } block;
-static struct { block list[4096]; int n; } spare[DEVICES];
+typedef struct block {
+  void *data;
+  size_t bytes;
+} block;
+static struct {
+  block list[4096];
+  int n;
+} spare[DEVICES];
 
 static size_t rounded(size_t bytes) { return bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE; }
 
@@ -25,7 +36,8 @@ static ax_status no_room(int device, size_t bytes)
 {
   char live[1400];
   ax_memory_report((ax_device){ AX_CUDA, (uint8_t)device }, NULL, live, sizeof live);
-  return ax_fail(AX_ENOMEM, "cuda:%d: out of memory: %zu bytes asked for, %lld live of %zu%s", device, bytes, (long long)state[device].live, ARENA, live);
+  return ax_fail(AX_ENOMEM, "cuda:%d: out of memory: %zu bytes asked for, %lld live of %zu%s", device, bytes,
+                 (long long)state[device].live, ARENA, live);
 }
 
 static ax_status fake_alloc(int device, size_t bytes, void **out)
@@ -39,8 +51,7 @@ static ax_status fake_alloc(int device, size_t bytes, void **out)
       spare[device].list[k] = spare[device].list[--spare[device].n];
     }
   if (!*out) {
-    if (size > ARENA - state[device].used)
-      return no_room(device, bytes);
+    if (size > ARENA - state[device].used) return no_room(device, bytes);
     *out = arena[device] + state[device].used;
     state[device].used += size;
   }
@@ -75,7 +86,8 @@ static bool inside(ax_device d, const void *p)
 
 static ax_status fake_copy(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
 {
-  if (!inside(to, dst) || !inside(from, src)) return ax_fail(AX_EINVAL, "fake device: a copy of memory that is not the device's");
+  if (!inside(to, dst) || !inside(from, src))
+    return ax_fail(AX_EINVAL, "fake device: a copy of memory that is not the device's");
   if (from.kind == AX_CUDA && !ax_same_device(from, to)) state[from.index].waits++;
   if (from.kind == AX_CPU) state[to.index].uploads++;
   open_memory();
@@ -84,7 +96,8 @@ static ax_status fake_copy(ax_device to, void *dst, ax_device from, const void *
   return AX_OK;
 }
 
-/* What is sent ahead has arrived at once; a ticket that was never given is an error all the same. */
+/* What is sent ahead has arrived at once; a ticket that was never given is an error all the
+ * same. */
 static uint64_t tickets;
 
 static ax_status fake_send(int device, const void *src, size_t bytes, void **out, uint64_t *ticket)
@@ -99,7 +112,9 @@ static ax_status fake_send(int device, const void *src, size_t bytes, void **out
 
 static ax_status fake_arrive(int device, uint64_t ticket)
 {
-  return ticket <= tickets ? AX_OK : ax_fail(AX_EINVAL, "fake device: nothing was sent with ticket %llu", (unsigned long long)ticket);
+  return ticket <= tickets ? AX_OK
+                           : ax_fail(AX_EINVAL, "fake device: nothing was sent with ticket %llu",
+                                     (unsigned long long)ticket);
 }
 
 static ax_status fake_pinned_new(size_t bytes, void **out)
@@ -113,14 +128,22 @@ static void fake_pinned_free(void *p, size_t bytes) { free(p); }
 static void fake_small(int device, ax_memory_small *out) { *out = (ax_memory_small){ 0 }; }
 
 static int fake_count(void) { return DEVICES; }
-static ax_status fake_synchronize(int device) { state[device].waits++; return AX_OK; }
+static ax_status fake_synchronize(int device)
+{
+  state[device].waits++;
+  return AX_OK;
+}
 static void fake_reset_peak(int device) { state[device].peak = state[device].live; }
-static void fake_empty_cache(int device) { }
+static void fake_empty_cache(int device) {}
 
 static void fake_stats(int device, ax_memory_stats *out)
 {
-  *out = (ax_memory_stats){ .live_bytes = state[device].live, .peak_bytes = state[device].peak, .limit_bytes = (int64_t)ARENA,
-                            .live_blocks = state[device].blocks, .allocations = state[device].allocations, .waits = state[device].waits,
+  *out = (ax_memory_stats){ .live_bytes = state[device].live,
+                            .peak_bytes = state[device].peak,
+                            .limit_bytes = (int64_t)ARENA,
+                            .live_blocks = state[device].blocks,
+                            .allocations = state[device].allocations,
+                            .waits = state[device].waits,
                             .uploads = state[device].uploads };
 }
 
@@ -132,8 +155,11 @@ static ax_kernel kernels[AX_OP_COUNT];
 static ax_status run(const ax_call *call)
 {
   for (int k = 0; k < call->n_in; k++)
-    if (call->in && call->in[k] && (!ax_same_device(call->in[k]->device, call->out[0]->device) || !inside(call->in[k]->device, ax_data(call->in[k]))))
-      return ax_fail(AX_EINVAL, "%s: argument %d reached a kernel on another device", ax_ops[call->op].name, k + 1);
+    if (call->in && call->in[k] &&
+        (!ax_same_device(call->in[k]->device, call->out[0]->device) ||
+         !inside(call->in[k]->device, ax_data(call->in[k]))))
+      return ax_fail(AX_EINVAL, "%s: argument %d reached a kernel on another device", ax_ops[call->op].name,
+                     k + 1);
   open_memory();
   const ax_status st = cpu->kernels[call->op](call);
   close_memory();
@@ -142,10 +168,13 @@ static ax_status run(const ax_call *call)
 
 static int get_threads(void) { return cpu->get_threads(); }
 static void set_threads(int n) { cpu->set_threads(n); }
-static const char *describe(void) { return "no GPU: the CPU's kernels over memory that the host cannot touch"; }
+static const char *describe(void)
+{
+  return "no GPU: the CPU's kernels over memory that the host cannot touch";
+}
 
-static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
-                            const ax_optim_live *live)
+static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                            const ax_hyper *h, const ax_optim_live *live)
 {
   open_memory();
   const ax_status st = cpu->optim(d, kind, dtype, segs, n, h, live);
@@ -177,7 +206,8 @@ static ax_status fake_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs,
   return st;
 }
 
-static ax_status fake_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root, double *out)
+static ax_status fake_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p,
+                                double root, double *out)
 {
   open_memory();
   const ax_status st = cpu->norm_into(d, dtype, segs, n, p, root, out);
@@ -185,7 +215,8 @@ static ax_status fake_norm_into(ax_device d, ax_dtype dtype, const ax_segment *s
   return st;
 }
 
-static ax_status fake_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm, const double *norm)
+static ax_status fake_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm,
+                           const double *norm)
 {
   open_memory();
   const ax_status st = cpu->clip(d, dtype, segs, n, max_norm, norm);
@@ -193,7 +224,8 @@ static ax_status fake_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, 
   return st;
 }
 
-static ax_status fake_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale, float *found)
+static ax_status fake_unscale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
+                              float *found)
 {
   open_memory();
   const ax_status st = cpu->unscale(d, dtype, segs, n, scale, found);
@@ -201,7 +233,8 @@ static ax_status fake_unscale(ax_device d, ax_dtype dtype, const ax_segment *seg
   return st;
 }
 
-static ax_status fake_scale_update(ax_device d, double *s, const float *found, double growth, double backoff, int64_t interval)
+static ax_status fake_scale_update(ax_device d, double *s, const float *found, double growth, double backoff,
+                                   int64_t interval)
 {
   open_memory();
   const ax_status st = cpu->scale_update(d, s, found, growth, backoff, interval);
@@ -213,12 +246,27 @@ AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static const ax_device_memory memory = { fake_count, fake_alloc, fake_release, fake_copy, fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache,
-                                          fake_copy, fake_send, fake_arrive, fake_pinned_new, fake_pinned_free, fake_small };
+  static const ax_device_memory memory = { fake_count,       fake_alloc, fake_release,    fake_copy,
+                                           fake_synchronize, fake_stats, fake_reset_peak, fake_empty_cache,
+                                           fake_copy,        fake_send,  fake_arrive,     fake_pinned_new,
+                                           fake_pinned_free, fake_small };
   static ax_backend backend = {
-    .abi = AX_INTERFACE, .name = "fake", .level = "fake", .kernels = kernels, .optim = fake_optim, .norm = fake_norm, .scale = fake_scale,
-    .clamp = fake_clamp, .norm_into = fake_norm_into, .clip = fake_clip, .unscale = fake_unscale, .scale_update = fake_scale_update,
-    .get_threads = get_threads, .set_threads = set_threads, .describe = describe, .memory = &memory,
+    .abi = AX_INTERFACE,
+    .name = "fake",
+    .level = "fake",
+    .kernels = kernels,
+    .optim = fake_optim,
+    .norm = fake_norm,
+    .scale = fake_scale,
+    .clamp = fake_clamp,
+    .norm_into = fake_norm_into,
+    .clip = fake_clip,
+    .unscale = fake_unscale,
+    .scale_update = fake_scale_update,
+    .get_threads = get_threads,
+    .set_threads = set_threads,
+    .describe = describe,
+    .memory = &memory,
   };
   const char *other = getenv("ACCEL_FAKE_INTERFACE"); /* as if it had been built against another host */
   if (other) backend.abi = (uint32_t)atoi(other);

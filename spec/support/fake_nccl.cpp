@@ -1,12 +1,16 @@
-/* NCCL for the emulated device: its documented contract between real processes, in plain loops over memory that they share.
+/* NCCL for the emulated device: its documented contract between real processes, in plain loops over
+ * memory that they share.
  *
- * It is compiled against NVIDIA's header, where that is.  Strict where NCCL's documentation forbids something: a call while the communicator is
- * in progress, on another device than the communicator's, with memory that is not the device's, with buffers that overlap, or after the end of
- * the communicator, is an error here; so are collectives that differ between ranks, which hang or go wrong in NCCL.  A communicator that does not
- * block puts an operation into its stream only after it was asked a few times whether it is done, as NCCL may.
+ * It is compiled against NVIDIA's header, where that is.  Strict where NCCL's documentation forbids
+ * something: a call while the communicator is in progress, on another device than the
+ * communicator's, with memory that is not the device's, with buffers that overlap, or after the end
+ * of the communicator, is an error here; so are collectives that differ between ranks, which hang
+ * or go wrong in NCCL.  A communicator that does not block puts an operation into its stream only
+ * after it was asked a few times whether it is done, as NCCL may.
  *
- * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn; operation k (from 0, of a communicator) may
- * fill its slot when all ranks are done with operation k - 2. */
+ * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
+ * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation
+ * k - 2. */
 #include "cuda/vendor/vendor.h"
 
 #if __has_include(<nccl.h>)
@@ -35,15 +39,22 @@ static const ax_emulator *emulator;
 SHOWN void ax_emulator_attach(const ax_emulator *e) { emulator = e; }
 
 enum kind { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV };
-static const char *const kind_names[] = { "AllReduce", "Broadcast", "AllGather", "ReduceScatter", "Send", "Recv" };
-struct facts { int kind, type, op, root; size_t count; };
+static const char *const kind_names[] = { "AllReduce",     "Broadcast", "AllGather",
+                                          "ReduceScatter", "Send",      "Recv" };
+struct facts {
+  int kind, type, op, root;
+  size_t count;
+};
 
 struct member {
   std::atomic<int> joined, finalized;
   std::atomic<uint64_t> ready, done; /* operations whose input lies in the slot; that are over */
   facts asked[2];
 };
-struct mailbox { std::atomic<uint64_t> sent, taken; facts what; };
+struct mailbox {
+  std::atomic<uint64_t> sent, taken;
+  facts what;
+};
 struct shared {
   int size;
   member of[MOST_RANKS];
@@ -52,7 +63,13 @@ struct shared {
 static const size_t HEAD = 1 << 20;
 static_assert(sizeof(shared) <= HEAD, "the head has room");
 
-struct operation { facts what; const void *in; void *out; ncclComm *comm; cudaStream_t stream; };
+struct operation {
+  facts what;
+  const void *in;
+  void *out;
+  ncclComm *comm;
+  cudaStream_t stream;
+};
 
 struct ncclComm {
   unsigned magic;
@@ -61,9 +78,10 @@ struct ncclComm {
   bool blocking;
   std::atomic<bool> aborted, wrong;
   std::string error;
-  int looks;                             /* before the state changes */
+  int looks; /* before the state changes */
   bool joining, finalizing;
-  std::vector<std::function<void()>> later; /* what a communicator that does not block has not yet put into streams */
+  /* what a communicator that does not block has not yet put into streams */
+  std::vector<std::function<void()>> later;
   uint64_t issued;
 };
 static const unsigned LIVE = 0x4e43434c;
@@ -75,17 +93,29 @@ static ncclResult_t no(ncclResult_t result, const std::string &why)
   return result;
 }
 
-static char *slot_of(shared *s, int rank, uint64_t k) { return (char *)s + HEAD + ((size_t)rank * 2 + k % 2) * SLOT; }
-static char *mail_of(shared *s, int from, int to) { return (char *)s + HEAD + (size_t)MOST_RANKS * 2 * SLOT + ((size_t)from * MOST_RANKS + (size_t)to) * MAIL; }
+static char *slot_of(shared *s, int rank, uint64_t k)
+{
+  return (char *)s + HEAD + ((size_t)rank * 2 + k % 2) * SLOT;
+}
+static char *mail_of(shared *s, int from, int to)
+{
+  return (char *)s + HEAD + (size_t)MOST_RANKS * 2 * SLOT + ((size_t)from * MOST_RANKS + (size_t)to) * MAIL;
+}
 static const size_t ALL = HEAD + (size_t)MOST_RANKS * 2 * SLOT + (size_t)MOST_RANKS * MOST_RANKS * MAIL;
 
 static size_t size_of(int type)
 {
   switch (type) {
-  case ncclInt8: case ncclUint8: return 1;
-  case ncclFloat16: case ncclBfloat16: return 2;
-  case ncclInt32: case ncclUint32: case ncclFloat32: return 4;
-  case ncclInt64: case ncclUint64: case ncclFloat64: return 8;
+  case ncclInt8:
+  case ncclUint8: return 1;
+  case ncclFloat16:
+  case ncclBfloat16: return 2;
+  case ncclInt32:
+  case ncclUint32:
+  case ncclFloat32: return 4;
+  case ncclInt64:
+  case ncclUint64:
+  case ncclFloat64: return 8;
   default: return 0;
   }
 }
@@ -102,7 +132,9 @@ template <class T> static T combined(int op, T a, T b)
   }
 }
 
-template <class S, class T> static void fold(int op, int n, void *out, const std::vector<const char *> &in, size_t count, T (*up)(S), S (*down)(T))
+template <class S, class T>
+static void fold(int op, int n, void *out, const std::vector<const char *> &in, size_t count, T (*up)(S),
+                 S (*down)(T))
 {
   for (size_t i = 0; i < count; i++) {
     const T share = op == ncclAvg ? (T)1 / (T)n : (T)1;
@@ -123,11 +155,28 @@ static void reduce(int type, int op, int n, void *out, const std::vector<const c
   switch (type) {
   case ncclFloat32: fold<float, float>(op, n, out, in, count, same<float>, same<float>); break;
   case ncclFloat64: fold<double, double>(op, n, out, in, count, same<double>, same<double>); break;
-  case ncclFloat16: fold<uint16_t, float>(op, n, out, in, count, [](uint16_t h) { return ax_half_to_float(h); }, [](float f) { return (uint16_t)ax_float_to_half(f); }); break;
-  case ncclBfloat16: fold<uint16_t, float>(op, n, out, in, count, [](uint16_t h) { return ax_bf16_to_float(h); }, [](float f) { return (uint16_t)ax_float_to_bf16(f); }); break;
-  case ncclInt64: fold<uint64_t, int64_t>(op, n, out, in, count, [](uint64_t v) { return (int64_t)v; }, [](int64_t v) { return (uint64_t)v; }); break;
-  case ncclInt32: fold<uint32_t, int64_t>(op, n, out, in, count, [](uint32_t v) { return (int64_t)(int32_t)v; }, [](int64_t v) { return (uint32_t)v; }); break;
-  default: fold<uint8_t, int64_t>(op, n, out, in, count, [](uint8_t v) { return (int64_t)v; }, [](int64_t v) { return (uint8_t)v; });
+  case ncclFloat16:
+    fold<uint16_t, float>(
+        op, n, out, in, count, [](uint16_t h) { return ax_half_to_float(h); },
+        [](float f) { return (uint16_t)ax_float_to_half(f); });
+    break;
+  case ncclBfloat16:
+    fold<uint16_t, float>(
+        op, n, out, in, count, [](uint16_t h) { return ax_bf16_to_float(h); },
+        [](float f) { return (uint16_t)ax_float_to_bf16(f); });
+    break;
+  case ncclInt64:
+    fold<uint64_t, int64_t>(
+        op, n, out, in, count, [](uint64_t v) { return (int64_t)v; }, [](int64_t v) { return (uint64_t)v; });
+    break;
+  case ncclInt32:
+    fold<uint32_t, int64_t>(
+        op, n, out, in, count, [](uint32_t v) { return (int64_t)(int32_t)v; },
+        [](int64_t v) { return (uint32_t)v; });
+    break;
+  default:
+    fold<uint8_t, int64_t>(
+        op, n, out, in, count, [](uint8_t v) { return (int64_t)v; }, [](int64_t v) { return (uint8_t)v; });
   }
 }
 
@@ -136,7 +185,8 @@ static void reduce(int type, int op, int n, void *out, const std::vector<const c
 static std::string told(const facts &f)
 {
   char text[160];
-  snprintf(text, sizeof text, "nccl%s(count %zu, type %d, op %d, root %d)", kind_names[f.kind], f.count, f.type, f.op, f.root);
+  snprintf(text, sizeof text, "nccl%s(count %zu, type %d, op %d, root %d)", kind_names[f.kind], f.count,
+           f.type, f.op, f.root);
   return text;
 }
 
@@ -164,7 +214,8 @@ struct collective {
       for (int r = 0; r < c->size; r++)
         if (s->of[r].done + 1 < k) return false;
       me.asked[k % 2] = o.what;
-      if (o.what.kind != BROADCAST || o.what.root == c->rank) memcpy(slot_of(s, c->rank, k), o.in, o.what.kind == REDUCE_SCATTER ? bytes * n : bytes);
+      if (o.what.kind != BROADCAST || o.what.root == c->rank)
+        memcpy(slot_of(s, c->rank, k), o.in, o.what.kind == REDUCE_SCATTER ? bytes * n : bytes);
       me.ready = k + 1;
       filled = true;
     }
@@ -172,12 +223,16 @@ struct collective {
       if (s->of[r].ready < k + 1) return false;
     for (int r = 0; r < c->size; r++)
       if (memcmp(&s->of[r].asked[k % 2], &o.what, sizeof o.what) != 0)
-        return spoil(c, "rank " + std::to_string(c->rank) + " calls " + told(o.what) + ", rank " + std::to_string(r) + " calls " + told(s->of[r].asked[k % 2]));
+        return spoil(c, "rank " + std::to_string(c->rank) + " calls " + told(o.what) + ", rank " +
+                            std::to_string(r) + " calls " + told(s->of[r].asked[k % 2]));
     std::vector<const char *> in;
-    for (int r = 0; r < c->size; r++) in.push_back(slot_of(s, r, k) + (o.what.kind == REDUCE_SCATTER ? (size_t)c->rank * bytes : 0));
+    for (int r = 0; r < c->size; r++)
+      in.push_back(slot_of(s, r, k) + (o.what.kind == REDUCE_SCATTER ? (size_t)c->rank * bytes : 0));
     switch (o.what.kind) {
     case BROADCAST: memcpy(o.out, slot_of(s, o.what.root, k), bytes); break;
-    case ALL_GATHER: for (size_t r = 0; r < n; r++) memcpy((char *)o.out + r * bytes, in[r], bytes); break;
+    case ALL_GATHER:
+      for (size_t r = 0; r < n; r++) memcpy((char *)o.out + r * bytes, in[r], bytes);
+      break;
     default: reduce(o.what.type, o.what.op, c->size, o.out, in, o.what.count);
     }
     me.done = k + 1;
@@ -209,7 +264,8 @@ struct letters {
         m.sent++;
       } else {
         if (m.what.count != o.what.count || m.what.type != o.what.type)
-          return spoil(c, "rank " + std::to_string(to) + " calls " + told(o.what) + ", rank " + std::to_string(from) + " calls " + told(m.what));
+          return spoil(c, "rank " + std::to_string(to) + " calls " + told(o.what) + ", rank " +
+                              std::to_string(from) + " calls " + told(m.what));
         memcpy(o.out, mail_of(c->area, from, to), bytes);
         m.taken++;
       }
@@ -219,7 +275,8 @@ struct letters {
   }
 };
 
-/* A communicator that does not block is asked a few times before it has put what it was given into its stream. */
+/* A communicator that does not block is asked a few times before it has put what it was given into
+ * its stream. */
 static ncclResult_t queue(ncclComm *c, std::function<void()> put)
 {
   if (c->blocking) {
@@ -242,7 +299,8 @@ static ncclResult_t start(const std::vector<operation> &list)
     if (o.what.kind == SEND || o.what.kind == RECV) mail->open.push_back(o);
   if (!mail->open.empty()) {
     const cudaStream_t stream = mail->open[0].stream;
-    result = queue(mail->open[0].comm, [mail, stream]() { emulator->poll(stream, [mail]() { return mail->step(); }); });
+    result = queue(mail->open[0].comm,
+                   [mail, stream]() { emulator->poll(stream, [mail]() { return mail->step(); }); });
   }
   for (const operation &o : list) {
     if (o.what.kind == SEND || o.what.kind == RECV) continue;
@@ -256,38 +314,58 @@ static ncclResult_t state_of(ncclComm *c);
 
 static ncclResult_t usable(ncclComm *c)
 {
-  if (!c || c->magic != LIVE) return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
+  if (!c || c->magic != LIVE)
+    return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
   if (c->aborted) return no(ncclInvalidUsage, "fake NCCL: the communicator was aborted");
   if (c->wrong) return no(ncclInvalidUsage, c->error);
   if (c->finalizing) return no(ncclInvalidUsage, "fake NCCL: the communicator was finalized");
   if (c->joining || !c->later.empty())
-    return no(ncclInvalidArgument, "fake NCCL: Attempt to use communicator before the previous operation returned ncclSuccess");
-  if (emulator->device() != c->device) return no(ncclInvalidUsage, "fake NCCL: the current device is not the communicator's");
+    return no(ncclInvalidArgument,
+              "fake NCCL: Attempt to use communicator before the previous operation returned ncclSuccess");
+  if (emulator->device() != c->device)
+    return no(ncclInvalidUsage, "fake NCCL: the current device is not the communicator's");
   return ncclSuccess;
 }
 
-static bool overlap(const void *a, size_t na, const void *b, size_t nb) { return (const char *)a < (const char *)b + nb && (const char *)b < (const char *)a + na; }
+static bool overlap(const void *a, size_t na, const void *b, size_t nb)
+{
+  return (const char *)a < (const char *)b + nb && (const char *)b < (const char *)a + na;
+}
 
 static ncclResult_t take(const facts &what, const void *in, void *out, ncclComm *c, cudaStream_t stream)
 {
   const ncclResult_t st = usable(c);
   const size_t bytes = what.count * size_of(what.type), n = st == ncclSuccess ? (size_t)c->size : 0;
-  const size_t in_bytes = what.kind == REDUCE_SCATTER ? bytes * n : bytes, out_bytes = what.kind == ALL_GATHER ? bytes * n : bytes;
-  const bool reads = what.kind != RECV && !(what.kind == BROADCAST && n && c->rank != what.root), writes = what.kind != SEND;
+  const size_t in_bytes = what.kind == REDUCE_SCATTER ? bytes * n : bytes,
+               out_bytes = what.kind == ALL_GATHER ? bytes * n : bytes;
+  const bool reads = what.kind != RECV && !(what.kind == BROADCAST && n && c->rank != what.root),
+             writes = what.kind != SEND;
 
   if (st != ncclSuccess) return st;
-  if (size_of(what.type) == 0) return no(ncclInvalidArgument, "fake NCCL: invalid type " + std::to_string(what.type));
-  if (what.op < 0 || what.op >= ncclNumOps) return no(ncclInvalidArgument, "fake NCCL: invalid reduction " + std::to_string(what.op));
-  if (what.root < 0 || what.root >= c->size) return no(ncclInvalidArgument, "fake NCCL: invalid root or peer " + std::to_string(what.root));
-  if (in_bytes > SLOT || out_bytes > SLOT || ((what.kind == SEND || what.kind == RECV) && bytes > MAIL)) return no(ncclInternalError, "fake NCCL: too long for the stand-in: " + told(what));
-  if (bytes && reads && !emulator->owns(in, in_bytes)) return no(ncclInvalidArgument, "fake NCCL: the input of " + told(what) + " is no memory of a device");
-  if (bytes && writes && !emulator->owns(out, out_bytes)) return no(ncclInvalidArgument, "fake NCCL: the output of " + told(what) + " is no memory of a device");
+  if (size_of(what.type) == 0)
+    return no(ncclInvalidArgument, "fake NCCL: invalid type " + std::to_string(what.type));
+  if (what.op < 0 || what.op >= ncclNumOps)
+    return no(ncclInvalidArgument, "fake NCCL: invalid reduction " + std::to_string(what.op));
+  if (what.root < 0 || what.root >= c->size)
+    return no(ncclInvalidArgument, "fake NCCL: invalid root or peer " + std::to_string(what.root));
+  if (in_bytes > SLOT || out_bytes > SLOT || ((what.kind == SEND || what.kind == RECV) && bytes > MAIL))
+    return no(ncclInternalError, "fake NCCL: too long for the stand-in: " + told(what));
+  if (bytes && reads && !emulator->owns(in, in_bytes))
+    return no(ncclInvalidArgument, "fake NCCL: the input of " + told(what) + " is no memory of a device");
+  if (bytes && writes && !emulator->owns(out, out_bytes))
+    return no(ncclInvalidArgument, "fake NCCL: the output of " + told(what) + " is no memory of a device");
   if (reads && writes) {
-    const char *place = what.kind == ALL_GATHER ? (const char *)out + (size_t)c->rank * bytes : what.kind == REDUCE_SCATTER ? (const char *)in + (size_t)c->rank * bytes : NULL;
-    const bool in_place = what.kind == ALL_GATHER ? in == place : what.kind == REDUCE_SCATTER ? out == place : in == out;
-    if (!in_place && overlap(in, in_bytes, out, out_bytes)) return no(ncclInvalidArgument, "fake NCCL: the buffers of " + told(what) + " overlap");
+    const char *place = what.kind == ALL_GATHER       ? (const char *)out + (size_t)c->rank * bytes
+                        : what.kind == REDUCE_SCATTER ? (const char *)in + (size_t)c->rank * bytes
+                                                      : NULL;
+    const bool in_place = what.kind == ALL_GATHER       ? in == place
+                          : what.kind == REDUCE_SCATTER ? out == place
+                                                        : in == out;
+    if (!in_place && overlap(in, in_bytes, out, out_bytes))
+      return no(ncclInvalidArgument, "fake NCCL: the buffers of " + told(what) + " overlap");
   }
-  if ((what.kind == SEND || what.kind == RECV) && depth == 0 && what.root == c->rank) return no(ncclInvalidUsage, "fake NCCL: a rank that sends to itself needs a group");
+  if ((what.kind == SEND || what.kind == RECV) && depth == 0 && what.root == c->rank)
+    return no(ncclInvalidUsage, "fake NCCL: a rank that sends to itself needs a group");
   const operation o = { what, in, out, c, stream };
   if (depth > 0) {
     grouped.push_back(o);
@@ -306,13 +384,21 @@ SHOWN ncclResult_t ncclGetVersion(int *version)
 
 SHOWN const char *ncclGetErrorString(ncclResult_t r)
 {
-  static const char *const texts[] = { "no error", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "unhandled system error (run with NCCL_DEBUG=INFO for details)",
-    "internal error - please report this issue to the NCCL developers", "invalid argument (run with NCCL_DEBUG=WARN for details)",
-    "invalid usage (run with NCCL_DEBUG=WARN for details)", "remote process exited or there was a network error", "NCCL operation in progress" };
+  static const char *const texts[] = { "no error",
+                                       "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                       "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                       "internal error - please report this issue to the NCCL developers",
+                                       "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                       "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                       "remote process exited or there was a network error",
+                                       "NCCL operation in progress" };
   return (unsigned)r < 8 ? texts[r] : "unknown result code";
 }
 
-SHOWN const char *ncclGetLastError(ncclComm_t c) { return c && c->magic == LIVE && c->wrong ? c->error.c_str() : last_error.c_str(); }
+SHOWN const char *ncclGetLastError(ncclComm_t c)
+{
+  return c && c->magic == LIVE && c->wrong ? c->error.c_str() : last_error.c_str();
+}
 
 SHOWN ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
@@ -323,14 +409,19 @@ SHOWN ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
   return ncclSuccess;
 }
 
-SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
+                                          ncclConfig_t *config)
 {
   *out = NULL;
-  if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size) return no(ncclInvalidArgument, "fake NCCL: invalid rank or number of ranks");
-  if (config && (config->magic != 0xcafebeef || config->version < 21400 || config->size > sizeof(ncclConfig_t)))
+  if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size)
+    return no(ncclInvalidArgument, "fake NCCL: invalid rank or number of ranks");
+  if (config &&
+      (config->magic != 0xcafebeef || config->version < 21400 || config->size > sizeof(ncclConfig_t)))
     return no(ncclInvalidArgument, "fake NCCL: the configuration was not initialized");
-  if (config && config->blocking != 0 && config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT) return no(ncclInvalidArgument, "fake NCCL: invalid config blocking");
-  if (config && config->size > offsetof(ncclConfig_t, splitShare) && config->splitShare != NCCL_CONFIG_UNDEF_INT && config->splitShare != 0 && config->splitShare != 1)
+  if (config && config->blocking != 0 && config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT)
+    return no(ncclInvalidArgument, "fake NCCL: invalid config blocking");
+  if (config && config->size > offsetof(ncclConfig_t, splitShare) &&
+      config->splitShare != NCCL_CONFIG_UNDEF_INT && config->splitShare != 0 && config->splitShare != 1)
     return no(ncclInvalidArgument, "fake NCCL: invalid config splitShare");
   const int fd = open(id.internal, O_RDWR | O_CLOEXEC);
   if (fd < 0) return no(ncclSystemError, "fake NCCL: the process that made the id is gone");
@@ -372,7 +463,8 @@ static ncclResult_t state_of(ncclComm *c)
 
 SHOWN ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
-  if (!c || c->magic != LIVE) return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
+  if (!c || c->magic != LIVE)
+    return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
   *state = c->aborted ? ncclInvalidUsage : state_of(c);
   return ncclSuccess;
 }
@@ -389,7 +481,8 @@ SHOWN ncclResult_t ncclCommFinalize(ncclComm_t c)
 
 static ncclResult_t end_of(ncclComm *c, bool abort)
 {
-  if (!c || c->magic != LIVE) return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
+  if (!c || c->magic != LIVE)
+    return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
   if (!abort && !c->finalizing) return no(ncclInvalidUsage, "fake NCCL: destroyed before it was finalized");
   if (abort) c->aborted = true; /* what is under way ends */
   c->later.clear();
@@ -399,27 +492,33 @@ static ncclResult_t end_of(ncclComm *c, bool abort)
 SHOWN ncclResult_t ncclCommDestroy(ncclComm_t c) { return end_of(c, false); }
 SHOWN ncclResult_t ncclCommAbort(ncclComm_t c) { return end_of(c, true); }
 
-SHOWN ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t c, cudaStream_t stream)
 {
   return take({ ALL_REDUCE, type, op, 0, count }, in, out, c, stream);
 }
-SHOWN ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+                                 ncclComm_t c, cudaStream_t stream)
 {
   return take({ BROADCAST, type, 0, root, count }, in, out, c, stream);
 }
-SHOWN ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c,
+                                 cudaStream_t stream)
 {
   return take({ ALL_GATHER, type, 0, 0, count }, in, out, c, stream);
 }
-SHOWN ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                                     ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
 {
   return take({ REDUCE_SCATTER, type, op, 0, count }, in, out, c, stream);
 }
-SHOWN ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                            cudaStream_t stream)
 {
   return take({ SEND, type, 0, peer, count }, in, NULL, c, stream);
 }
-SHOWN ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+SHOWN ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                            cudaStream_t stream)
 {
   return take({ RECV, type, 0, peer, count }, NULL, out, c, stream);
 }

@@ -1,10 +1,13 @@
---- The rows of Accelerate's behaviour, group by group (spec/features/*.lua), each with the spec that shows it.
+--- The rows of Accelerate's behaviour, group by group (spec/features/*.lua), each with the spec
+--- that shows it.
 ---
 ---   build/accel-run spec/support/features.lua               prints the rows that no spec shows
----   build/accel-run spec/support/features.lua FEATURES.md   and the rows of that document which the tables lack
+---   build/accel-run spec/support/features.lua FEATURES.md   and the rows of that document which
+---     the tables lack
 ---
---- A row is { name, spec = "accelerate/accelerator_spec: name of a test" or a list of such }, or, for what belongs to an
---- engine that is not there, { name, later = "what the script is told", spec = ... }.
+--- A row is { name, spec = "accelerate/accelerator_spec: name of a test" or a list of such }, or,
+--- for what belongs to an engine that is not there, { name, later = "what the script is told", spec
+--- = ... }.
 local M = {}
 
 M.GROUPS = {
@@ -45,7 +48,9 @@ local function problem(reference)
   local path = "spec/" .. file .. ".lua"
   if texts[path] == nil then texts[path] = read(path) or false end
   if not texts[path] then return path .. " does not exist" end
-  if not texts[path]:find('it("' .. test .. '"', 1, true) then return ("%s has no test \"%s\""):format(path, test) end
+  if not texts[path]:find('it("' .. test .. '"', 1, true) then
+    return ("%s has no test \"%s\""):format(path, test)
+  end
 end
 
 --- Looks at every row.
@@ -99,7 +104,8 @@ if arg and arg[0] and arg[0]:find("features.lua", 1, true) then
   for _, what in ipairs(wrong) do print("wrong      " .. what) end
   local lacking = arg[1] and M.lacking(arg[1]) or {}
   for _, row in ipairs(lacking) do print(("not listed %-2s  %s"):format(row[1], row[2])) end
-  print(("%d rows, %d without a spec, %d wrong references, %d not listed"):format(rows, #missing, #wrong, #lacking))
+  print(("%d rows, %d without a spec, %d wrong references, %d not listed"):format(rows, #missing, #wrong,
+    #lacking))
   os.exit(#missing + #wrong + #lacking == 0 and 0 or 1)
 end
 

@@ -1,6 +1,8 @@
---- Loops that must hold memory flat with no call to collectgarbage: the core counts what tensors hold and drives the collector.
+--- Loops that must hold memory flat with no call to collectgarbage: the core counts what tensors
+--- hold and drives the collector.
 ---
---- ACCEL_LONG=1 runs all the steps that a test names and prints what was measured; without it a part of them, where growth shows as well.
+--- ACCEL_LONG=1 runs all the steps that a test names and prints what was measured; without it a
+--- part of them, where growth shows as well.
 local core = require "accelerate.core"
 
 local M = {}
@@ -20,8 +22,8 @@ if proc then proc:close() end
 --- Why such a test cannot run here, or nil.
 M.cannot = not proc and "needs /proc, to see resident memory" or nil
 
--- Live bytes without garbage, and what is resident then: neither depends on when the last collection
--- came.  Between the steps that are measured only the core collects.
+-- Live bytes without garbage, and what is resident then: neither depends on when the last
+-- collection came.  Between the steps that are measured only the core collects.
 local function left()
   jit.flush() -- a trace holds the objects that it was specialised on
   for _ = 1, 3 do
@@ -33,10 +35,10 @@ local function left()
   return core.memory_stats().live_bytes, M.resident_bytes()
 end
 
---- Runs `step(i)` n times, or `short` times (default: a fifth) where ACCEL_LONG is not set, and compares
---- the second half with the first.  What is left without garbage must not grow (but for the part of a
---- step that happens to be there); the peak may wander by as much garbage as piles up between two
---- collections of the core.
+--- Runs `step(i)` n times, or `short` times (default: a fifth) where ACCEL_LONG is not set, and
+--- compares the second half with the first.  What is left without garbage must not grow (but for
+--- the part of a step that happens to be there); the peak may wander by as much garbage as piles up
+--- between two collections of the core.
 ---@param n integer
 ---@param step fun(i: integer)
 ---@param short? integer
@@ -67,8 +69,10 @@ function M.check(n, step, short)
   grew("resident memory", resident, resident_later, 24e6)
   collections = core.memory_stats().pressure_collections - collections
   if os.getenv("ACCEL_LONG") then
-    io.stderr:write(("%d steps: kept %.1f then %.1f MB, at most %.1f then %.1f MB, resident %.1f then %.1f MB, %d collections\n"):format(n,
-      kept / 1e6, kept_later / 1e6, most / 1e6, most_later / 1e6, resident / 1e6, resident_later / 1e6, collections))
+    io.stderr:write(("%d steps: kept %.1f then %.1f MB, at most %.1f then %.1f MB, resident %.1f then " ..
+      "%.1f MB, %d collections\n"):format(n,
+      kept / 1e6, kept_later / 1e6, most / 1e6, most_later / 1e6, resident / 1e6, resident_later / 1e6,
+      collections))
   end
   return collections, n
 end

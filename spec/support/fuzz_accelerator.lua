@@ -1,6 +1,7 @@
---- Calls every public method and constructor of the Accelerator, the states and the configuration classes with values of each
---- wrong type and with arguments missing.  Each call works, or raises an error that names the argument; it prints those that do
---- neither.  As a script, because what it looks for may crash:  accel-run [--num_processes N] spec/support/fuzz_accelerator.lua
+--- Calls every public method and constructor of the Accelerator, the states and the configuration
+--- classes with values of each wrong type and with arguments missing.  Each call works, or raises
+--- an error that names the argument; it prints those that do neither.  As a script, because what it
+--- looks for may crash:  accel-run [--num_processes N] spec/support/fuzz_accelerator.lua
 local accelerate = require "accelerate"
 require "accelerate.accelerator"
 local core = require "accelerate.core"
@@ -16,16 +17,20 @@ local rank = core.dist.rank()
 local say = print
 rawset(_G, "print", function() end)  -- methods that print are called too
 
--- ---- values ------------------------------------------------------------------------------------------------------
+-- ---- values -------------------------------------------------------------------------------------
 
 --- One of each type, and odd ones of a type; made anew for each call.
 local VALUES = {
-  { "nil", function() return nil end }, { "number", function() return 3 end }, { "fraction", function() return -1.5 end },
-  { "NaN", function() return 0 / 0 end }, { "string", function() return "text" end }, { "boolean", function() return true end },
-  { "empty table", function() return {} end }, { "list", function() return { 1, "two" } end }, { "map", function() return { nonsense = 1 } end },
+  { "nil", function() return nil end }, { "number", function() return 3 end },
+    { "fraction", function() return -1.5 end },
+  { "NaN", function() return 0 / 0 end }, { "string", function() return "text" end },
+    { "boolean", function() return true end },
+  { "empty table", function() return {} end }, { "list", function() return { 1, "two" } end },
+    { "map", function() return { nonsense = 1 } end },
   { "function", function() return function() end end }, { "tensor", function() return core.ones(2, 2) end },
   { "0-d tensor", function() return core.tensor(1) end }, { "userdata", function() return io.stdout end },
-  { "thread", function() return coroutine.create(function() end) end }, { "cdata", function() return require("ffi").new("int64_t", 5) end },
+  { "thread", function() return coroutine.create(function() end) end },
+    { "cdata", function() return require("ffi").new("int64_t", 5) end },
   { "object", function() return setmetatable({}, { __index = function() error "no such field" end }) end },
 }
 
@@ -49,10 +54,10 @@ local function own(name) return function(w) return w[name] end end
 local function always(value) return function() return value end end
 local function opts(...) return { "opt", always(nil), names = { ... } } end
 
--- ---- what methods take -------------------------------------------------------------------------------------------
+-- ---- what methods take --------------------------------------------------------------------------
 
--- Arguments in order: what a message calls it (or "this|that"), and what makes a good one; `opts`: a table with these names.
--- "": any value will do.
+-- Arguments in order: what a message calls it (or "this|that"), and what makes a good one; `opts`:
+-- a table with these names. "": any value will do.
 local ANY = { "", always(5) }
 local FUNCTION = { "function", fn }
 local ACCELERATOR = {
@@ -65,34 +70,42 @@ local ACCELERATOR = {
   backward = { { "loss|the tensor", loss }, opts("weight", "retain_graph", "create_graph", "learning_rate") },
   accumulate = { { "argument 1", model }, FUNCTION }, no_sync = { { "argument 1", model }, FUNCTION },
   trigger_sync_in_backward = { { "argument 1", model }, FUNCTION },
-  join_uneven_inputs = { { "prepared models|joinables", function(w) return { model(w) } end }, opts("even_batches"), FUNCTION },
+  join_uneven_inputs = { { "prepared models|joinables", function(w) return { model(w) } end },
+    opts("even_batches"), FUNCTION },
   autocast = { { "handler|AutocastKwargs", function() return accelerate.AutocastKwargs {} end }, FUNCTION },
   clip_grad_norm_ = { { "parameters|entry", parameters }, { "max_norm", always(1) }, opts("norm_type") },
   clip_grad_value_ = { { "parameters|entry", parameters }, { "clip_value", always(1) } },
   unscale_gradients = { { "optimizer", always(nil) } },
-  gather = { { "tensor|a list", tensor } }, gather_for_metrics = { { "tensor|a list", tensor }, opts("use_gather_object") },
+  gather = { { "tensor|a list", tensor } },
+    gather_for_metrics = { { "tensor|a list", tensor }, opts("use_gather_object") },
   reduce = { { "tensor|a list", tensor }, { "reduction|options", always("sum") }, { "scale", always(1) } },
   pad_across_processes = { { "tensor|a list", tensor }, opts("dim", "pad_index", "pad_first") },
   set_trigger = {}, check_trigger = {}, wait_for_everyone = {}, print = { ANY },
-  save = { { "must be a tensor|tensors by name", function() return { x = tensor() } end }, { "path", always("saved") }, opts("safe_serialization") },
-  save_model = { { "module", model }, { "directory", always("out") }, opts("max_shard_size", "safe_serialization") },
+  save = { { "must be a tensor|tensors by name", function() return { x = tensor() } end },
+    { "path", always("saved") }, opts("safe_serialization") },
+  save_model = { { "module", model }, { "directory", always("out") },
+    opts("max_shard_size", "safe_serialization") },
   get_state_dict = { { "module", model }, opts("unwrap") },
   skip_first_batches = { { "loader", own "loader" }, { "num_batches", always(1) } },
   register_for_checkpointing = { { "object 1", own "model" } },
   register_save_state_pre_hook = { { "hook", fn } }, register_load_state_pre_hook = { { "hook", fn } },
-  split_between_processes = { { "a list, a tensor|a tensor without dims|the map", function() return { 1, 2, 3 } end }, opts("apply_padding"), FUNCTION },
-  profile = { { "ProfileKwargs|profile_handler", function() return accelerate.ProfileKwargs {} end }, FUNCTION },
+  split_between_processes = { { "a list, a tensor|a tensor without dims|the map",
+    function() return { 1, 2, 3 } end }, opts("apply_padding"), FUNCTION },
+  profile = { { "ProfileKwargs|profile_handler", function() return accelerate.ProfileKwargs {} end },
+    FUNCTION },
   main_process_first = { FUNCTION }, local_main_process_first = { FUNCTION },
   on_main_process = { FUNCTION }, on_local_main_process = { FUNCTION }, on_last_process = { FUNCTION },
-  on_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } }, on_local_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } },
+  on_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } },
+    on_local_process = { { "function|process_index|options", fn }, { "process_index|options", always(0) } },
 }
-local STATE = { set_device = {}, destroy_process_group = { { "no argument", always(nil) } }, get_deepspeed_plugin = { { "name|plugin", always("x") } },
+local STATE = { set_device = {}, destroy_process_group = { { "no argument", always(nil) } },
+  get_deepspeed_plugin = { { "name|plugin", always("x") } },
   select_deepspeed_plugin = { { "name|plugin", always("x") } } }
 
 -- Where several ranks run: leaving their group ends the test.
 local LAST = { end_training = true, destroy_process_group = true }
 
--- ---- calls -------------------------------------------------------------------------------------------------------
+-- ---- calls --------------------------------------------------------------------------------------
 
 local calls, problems = 0, 0
 
@@ -110,19 +123,23 @@ local function try(what, words, call, ...)
     return true
   end)
   if ok then return end
-  if type(message) == "table" and getmetatable(message) and getmetatable(message).__tostring then return end  -- what the world did
+  -- what the world did
+  if type(message) == "table" and getmetatable(message) and getmetatable(message).__tostring then return end
   if type(message) ~= "string" then return problem(what, "raises a " .. type(message)) end
   local text = message:gsub("\nstack traceback:.*", "")
   local named = text:find("no such field", 1, true)  -- raised by the odd object itself
   for _, alternatives in ipairs(words) do
-    for word in (alternatives .. "|"):gmatch("(.-)|") do named = named or text:lower():find(word:lower(), 1, true) ~= nil end
+    for word in (alternatives .. "|"):gmatch("(.-)|") do
+      named = named or text:lower():find(word:lower(), 1, true) ~= nil
+    end
   end
   if text:find("attempt to ", 1, true) or text:find("bad argument", 1, true) then problem(what, text)
   elseif not text:find(SOURCE, 1, true) then problem(what, "does not point at the caller: " .. text)
   elseif not named then problem(what, ("does not name %s: %s"):format(table.concat(words, " or "), text)) end
 end
 
---- Every argument of a method with every wrong value, the others good; and with the last ones left out.
+--- Every argument of a method with every wrong value, the others good; and with the last ones left
+--- out.
 local function method(class, name, arguments, object_of)
   local what = ("%s:%s"):format(class, name)
   local function with(at, value, last)
@@ -143,17 +160,25 @@ local function method(class, name, arguments, object_of)
     for _, value in ipairs(VALUES) do
       local words = { argument[1] }
       if argument.names then words = { name, "gather_object:", unpack(argument.names) } end
-      for _, other in ipairs(arguments) do  -- taken for options, a function takes the place of the one after it
-        if argument.names or value[1] == "function" or value[1] == "nil" then words[#words + 1] = other[1] ~= "" and other[1] or name end
+      -- taken for options, a function takes the place of the one after it
+      for _, other in ipairs(arguments) do
+        if argument.names or value[1] == "function" or value[1] == "nil" then
+          words[#words + 1] = other[1] ~= "" and other[1] or name
+        end
       end
-      try(("%s, argument %d (%s) a %s"):format(what, i, argument[1], value[1]), words, with(i, value[2](), #arguments))
+      try(("%s, argument %d (%s) a %s"):format(what, i, argument[1], value[1]), words,
+        with(i, value[2](), #arguments))
       for _, option in ipairs(argument.names or {}) do
-        try(("%s { %s = %s }"):format(what, option, value[1]), { option .. "|gather_object:" }, with(i, { [option] = value[2]() }, #arguments))
+        try(("%s { %s = %s }"):format(what, option, value[1]), { option .. "|gather_object:" },
+          with(i, { [option] = value[2]() }, #arguments))
       end
     end
-    if argument.names then try(what .. " { nonsense = 1 }", { "'nonsense'" }, with(i, { nonsense = 1 }, #arguments)) end
+    if argument.names then
+      try(what .. " { nonsense = 1 }", { "'nonsense'" }, with(i, { nonsense = 1 }, #arguments))
+    end
   end
-  -- One too many is ignored, as Lua has it, or refused; a wrong `self` cannot name an argument, but must not crash.
+  -- One too many is ignored, as Lua has it, or refused; a wrong `self` cannot name an argument, but
+  -- must not crash.
   for _, value in ipairs(VALUES) do
     local w = make_world()
     local fn_ = object_of(w)[name]
@@ -162,7 +187,8 @@ local function method(class, name, arguments, object_of)
   end
 end
 
---- A method that the tables above do not know: three arguments of each type; messages name the method.
+--- A method that the tables above do not know: three arguments of each type; messages name the
+--- method.
 local function unknown_method(class, name, object_of)
   local words = { name .. "|closure|parameter group" }
   for count = 0, 3 do
@@ -170,7 +196,8 @@ local function unknown_method(class, name, object_of)
       local w = make_world()
       local list = {}
       for i = 1, count do list[i] = value[2]() end
-      try(("%s:%s(%d times a %s)"):format(class, name, count, value[1]), words, object_of(w)[name], object_of(w), unpack(list, 1, count))
+      try(("%s:%s(%d times a %s)"):format(class, name, count, value[1]), words, object_of(w)[name],
+        object_of(w), unpack(list, 1, count))
     end
   end
 end
@@ -200,12 +227,14 @@ end
 -- Functions that would change the machine or wait for a terminal.
 local UNTOUCHED = { set_memory_limit = true, tqdm = true }
 
--- What messages call some functions' arguments: a size, a kind of generator, a truth word (whose second argument is its name).
+-- What messages call some functions' arguments: a size, a kind of generator, a truth word (whose
+-- second argument is its name).
 local OTHER_NAMES = "|log_with|DataLoader:|max_shard_size|synchronize_rng_state|expected one of y yes"
 
 --- The functions of a module, as methods without an object.
 local function functions(module, name)
-  for _, member in ipairs(getmetatable(module) and getmetatable(module).__members or ordered.sorted_keys(module)) do
+  for _, member in ipairs(getmetatable(module) and getmetatable(module).__members
+    or ordered.sorted_keys(module)) do
     local found = not UNTOUCHED[member] and module[member]
     local meta = type(found) == "table" and not rawget(found, "_fields") and getmetatable(found)
     if type(found) == "function" or meta and meta.__call and not properties.defined[member] then
@@ -214,7 +243,8 @@ local function functions(module, name)
           state.reset()
           local list = {}
           for i = 1, count do list[i] = value[2]() end
-          try(("%s.%s(%d times a %s)"):format(name, member, count, value[1]), { member .. OTHER_NAMES }, found, unpack(list, 1, count))
+          try(("%s.%s(%d times a %s)"):format(name, member, count, value[1]), { member .. OTHER_NAMES },
+            found, unpack(list, 1, count))
         end
       end
     end
@@ -228,7 +258,8 @@ local function constructor(name, Class, fields)
     try(("%s(%s)"):format(name, value[1]), { name, "nonsense" }, Class, value[2]())
     for _, field in ipairs(fields) do
       state.reset()
-      local words = { field .. "|Configuration:|Plugin:" }  -- a plain table is taken for a configuration's fields
+      -- a plain table is taken for a configuration's fields
+      local words = { field .. "|Configuration:|Plugin:" }
       try(("%s { %s = %s }"):format(name, field, value[1]), words, Class, { [field] = value[2]() })
       try(("%s { %s = { %s } }"):format(name, field, value[1]), words, Class, { [field] = { value[2]() } })
     end
@@ -241,23 +272,30 @@ class_methods("PartialState", PROCESS, function() return state.PartialState() en
 class_methods("AcceleratorState", PROCESS, function(w) return w.accelerator.state end)
 class_methods("GradientState", {}, function() return state.GradientState() end)
 
-wrapper_methods("AcceleratedOptimizer", "step zero_grad add_param_group state_dict load_state_dict train eval",
+wrapper_methods("AcceleratedOptimizer",
+  "step zero_grad add_param_group state_dict load_state_dict train eval",
   function(w) return w.accelerator:prepare(w.optimizer) end)
-wrapper_methods("AcceleratedScheduler", "step get_last_lr state_dict load_state_dict", function(w) return w.accelerator:prepare(w.scheduler) end)
-wrapper_methods("DataLoaderShard", "len iter set_epoch", function(w) return w.accelerator:prepare(w.loader) end)
+wrapper_methods("AcceleratedScheduler", "step get_last_lr state_dict load_state_dict",
+  function(w) return w.accelerator:prepare(w.scheduler) end)
+wrapper_methods("DataLoaderShard", "len iter set_epoch",
+  function(w) return w.accelerator:prepare(w.loader) end)
 wrapper_methods("stateful DataLoaderShard", "iter state_dict load_state_dict", function(w)
   return accelerate.Accelerator({ dataloader_config = { use_stateful_dataloader = true } }):prepare(w.loader)
 end)
 
 functions(accelerate, "accelerate")
-for _, name in ipairs { "utils", "logging", "tracking", "data_loader" } do functions(accelerate[name], "accelerate." .. name) end
+for _, name in ipairs { "utils", "logging", "tracking", "data_loader" } do
+  functions(accelerate[name], "accelerate." .. name)
+end
 
-constructor("Accelerator", accelerate.Accelerator, ordered.sorted_keys(require("accelerate.accelerator.arguments").OPTIONS))
+constructor("Accelerator", accelerate.Accelerator,
+  ordered.sorted_keys(require("accelerate.accelerator.arguments").OPTIONS))
 constructor("PartialState", state.PartialState, { "cpu", "backend", "init_method", "timeout" })
 for _, value in ipairs(VALUES) do
   make_world()
   try(("AcceleratorState(%s)"):format(value[1]), { "AcceleratorState" }, state.AcceleratorState, value[2]())
-  try(("AcceleratorState { cpu = %s }"):format(value[1]), { "cpu" }, state.AcceleratorState, { cpu = value[2]() })
+  try(("AcceleratorState { cpu = %s }"):format(value[1]), { "cpu" }, state.AcceleratorState,
+    { cpu = value[2]() })
   try(("GradientState(%s)"):format(value[1]), { "GradientState" }, state.GradientState, value[2]())
 end
 assert(dataclasses.HANDLERS)  -- loads the handlers
@@ -268,13 +306,15 @@ for _, name in ipairs(ordered.sorted_keys(dataclasses)) do
     for _, field in ipairs(Class._fields) do
       for _, value in ipairs(VALUES) do
         local object = Class {}
-        try(("%s.%s = %s"):format(name, field, value[1]), { field }, function() object[field] = value[2]() end)
+        try(("%s.%s = %s"):format(name, field, value[1]), { field },
+          function() object[field] = value[2]() end)
       end
     end
     for _, member in ipairs(ordered.sorted_keys(properties.defined[name].methods)) do
       for _, value in ipairs(VALUES) do
         local object = Class {}
-        try(("%s:%s(%s)"):format(name, member, value[1]), { member, "project_dir" }, object[member], object, value[2]())
+        try(("%s:%s(%s)"):format(name, member, value[1]), { member, "project_dir" }, object[member], object,
+          value[2]())
       end
     end
   end

@@ -1,5 +1,6 @@
---- Arguments of ops that random values would hardly ever fit: row name -> function(c, x) that returns them.  `c` draws (c:int(n), c:of(list),
---- c:once_in(n)); x is any tensor.  Now and then something does not fit, on purpose.
+--- Arguments of ops that random values would hardly ever fit: row name -> function(c, x) that
+--- returns them.  `c` draws (c:int(n), c:of(list), c:once_in(n)); x is any tensor.  Now and then
+--- something does not fit, on purpose.
 local tensor = require "accelerate.tensor"
 
 local A = {}
@@ -24,7 +25,9 @@ end
 -- An index that picks from x along d, at times shorter than x elsewhere, or expanded.
 local function picks(c, x, d)
   local shape = {}
-  for k = 1, x.ndim do shape[k] = k == d and c:int(6) - 1 or c:once_in(3) and math.min(c:int(4), x.shape[k]) or x.shape[k] end
+  for k = 1, x.ndim do
+    shape[k] = k == d and c:int(6) - 1 or c:once_in(3) and math.min(c:int(4), x.shape[k]) or x.shape[k]
+  end
   if c:once_in(4) and x.ndim > 0 then
     local k = c:int(x.ndim)
     local whole = shape[k]
@@ -85,7 +88,9 @@ function A.index_fill(c, x)
   local d, shown = dim_of(c, x)
   return x, shown, ids(c, size(x, d), { c:int(4) - 1 }), number(c)
 end
-function A.masked_scatter(c, x) return x, tensor.randn(x.shape):gt(0), like(c, x, { x:numel() + c:int(3) - 1 }) end
+function A.masked_scatter(c, x)
+  return x, tensor.randn(x.shape):gt(0), like(c, x, { x:numel() + c:int(3) - 1 })
+end
 
 function A.embedding(c)
   local rows, width = c:int(9), c:int(20)
@@ -115,7 +120,9 @@ end
 function A.split(c, x)
   local d, shown = dim_of(c, x)
   local n = size(x, d)
-  if c:once_in(2) then return x, c:int(math.min(math.max(n, 1), 40)) + (n > 100 and math.floor(n / 40) or 0), shown end
+  if c:once_in(2) then
+    return x, c:int(math.min(math.max(n, 1), 40)) + (n > 100 and math.floor(n / 40) or 0), shown
+  end
   local sizes, left = {}, n
   while left > 0 and #sizes < 12 do
     local s = #sizes == 11 and left or c:int(left + 1) - 1
@@ -228,7 +235,8 @@ end
 -- ---- what is no row
 
 local EQUATIONS = {
-  "ij,jk->ik", "bij,bjk->bik", "bij,bkj->kbi", "ij,ij->i", "i,j->ji", "ij->", "ii->i", "iij->j", "...i,ij->...j", "ij,jk,ki->", "bi,bi->b", "ij->ji", "abc,cd->dba",
+  "ij,jk->ik", "bij,bjk->bik", "bij,bkj->kbi", "ij,ij->i", "i,j->ji", "ij->", "ii->i", "iij->j",
+    "...i,ij->...j", "ij,jk,ki->", "bi,bi->b", "ij->ji", "abc,cd->dba",
 }
 function A._einsum(c)
   local equation = c:of(EQUATIONS)
@@ -277,13 +285,16 @@ for dims = 1, 2 do
       local w = tensor.randn(shape):to(dtype)
       if c:once_in(2) then w.requires_grad = true end
       return image(c, ins, dims, dtype), w, c:once_in(2) and tensor.randn(outs):to(dtype) or nil,
-        { stride = sizes(c, dims, 1, 3), padding = sizes(c, dims, 0, 2), dilation = sizes(c, dims, 1, 2), groups = groups }
+        { stride = sizes(c, dims, 1, 3), padding = sizes(c, dims, 0, 2), dilation = sizes(c, dims, 1, 2),
+        groups = groups }
     end
   end
   for _, kind in ipairs { "max", "avg" } do
     A[("%s_pool%dd"):format(kind, dims)] = function(c)
-      return image(c, c:int(4), dims, c:of(HALVES)), sizes(c, dims, 2, 4), sizes(c, dims, 1, 3), sizes(c, dims, 0, 1),
-        kind == "max" and { dilation = sizes(c, dims, 1, 2), ceil_mode = c:once_in(2) } or { ceil_mode = c:once_in(2), count_include_pad = c:once_in(2) }
+      return image(c, c:int(4), dims, c:of(HALVES)), sizes(c, dims, 2, 4), sizes(c, dims, 1, 3),
+        sizes(c, dims, 0, 1),
+        kind == "max" and { dilation = sizes(c, dims, 1, 2), ceil_mode = c:once_in(2) }
+        or { ceil_mode = c:once_in(2), count_include_pad = c:once_in(2) }
     end
     A[("adaptive_%s_pool%dd"):format(kind, dims)] = function(c)
       return image(c, c:int(4), dims, c:of(HALVES)), sizes(c, dims, 1, 12)
@@ -297,7 +308,8 @@ function A.interpolate(c)
   while x.ndim < dims + 2 do x = x:unsqueeze(1) end
   local to = { c:int(12), dims == 2 and c:int(12) or nil }
   local linear = c:once_in(2)
-  return x, { size = to, mode = linear and (dims == 1 and "linear" or "bilinear") or "nearest", align_corners = linear and c:once_in(2),
+  return x, { size = to, mode = linear and (dims == 1 and "linear" or "bilinear") or "nearest",
+    align_corners = linear and c:once_in(2),
     scale_h = c:once_in(4) and 1.7 or nil }
 end
 

@@ -1,5 +1,6 @@
---- Calls the public functions of tracking, logging and the profiler with values of each wrong type and with arguments missing.  Each
---- call works, or raises a message of ours that names the function or the argument; it prints those that do neither.  As a script:
+--- Calls the public functions of tracking, logging and the profiler with values of each wrong type
+--- and with arguments missing.  Each call works, or raises a message of ours that names the
+--- function or the argument; it prints those that do neither.  As a script:
 ---   accel-run spec/support/fuzz_around.lua FOLDER (an empty one, where trackers may write)
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
@@ -11,13 +12,19 @@ io.stderr = assert(io.open("/dev/null", "w")) -- luacheck: ignore 122
 rawset(_G, "print", function() end)
 
 local VALUES = {
-  { "nil", function() return nil end }, { "number", function() return 3 end }, { "fraction", function() return -1.5 end },
-  { "NaN", function() return 0 / 0 end }, { "string", function() return "text" end }, { "boolean", function() return true end },
-  { "empty table", function() return {} end }, { "list", function() return { 1, "two" } end }, { "map", function() return { nonsense = 1 } end },
-  { "odd keys", function() return { [{}] = 1 } end }, { "nested", function() return { a = { b = { c = print } } } end },
+  { "nil", function() return nil end }, { "number", function() return 3 end },
+    { "fraction", function() return -1.5 end },
+  { "NaN", function() return 0 / 0 end }, { "string", function() return "text" end },
+    { "boolean", function() return true end },
+  { "empty table", function() return {} end }, { "list", function() return { 1, "two" } end },
+    { "map", function() return { nonsense = 1 } end },
+  { "odd keys", function() return { [{}] = 1 } end },
+    { "nested", function() return { a = { b = { c = print } } } end },
   { "function", function() return function() end end }, { "tensor", function() return core.ones(2, 2) end },
-  { "empty tensor", function() return core.zeros(0) end }, { "0-d tensor", function() return core.tensor(1) end },
-  { "userdata", function() return io.stdout end }, { "thread", function() return coroutine.create(function() end) end },
+  { "empty tensor", function() return core.zeros(0) end },
+    { "0-d tensor", function() return core.tensor(1) end },
+  { "userdata", function() return io.stdout end },
+    { "thread", function() return coroutine.create(function() end) end },
   { "cdata", function() return require("ffi").new("int64_t", 5) end },
   { "object", function() return setmetatable({}, { __index = function() error "no such field" end }) end },
 }
@@ -37,7 +44,8 @@ Own.name, Own.requires_logging_directory, Own.tracker = "own", false, {}
 local function tracker(name, where)
   return function()
     local class = tracking[name]
-    local t = where == "dir" and class("run", fresh()) or class("run", { [where:match("%w+_?%w*")] = fresh() })
+    local t = where == "dir" and class("run", fresh())
+      or class("run", { [where:match("%w+_?%w*")] = fresh() })
     t:start()
     return t
   end
@@ -53,7 +61,8 @@ local CALLS = {
   { "register_tracker_class", tracking.register_tracker_class, { always(Own) } },
   { "on_main_process", tracking.on_main_process, { always(function() end) } },
   { "SummaryWriter", tracking.SummaryWriter, { function() return fresh() end, always(nil) } },
-  { "TensorBoardTracker", tracking.TensorBoardTracker, { always "run", function() return fresh() end, always(nil) } },
+  { "TensorBoardTracker", tracking.TensorBoardTracker,
+    { always "run", function() return fresh() end, always(nil) } },
   { "WandBTracker", tracking.WandBTracker, { always "run", always(nil) } },
   { "CometMLTracker", tracking.CometMLTracker, { always "run", always(nil) } },
   { "JSONLTracker", tracking.JSONLTracker, { always "run", function() return fresh() end, always(nil) } },
@@ -74,7 +83,8 @@ end
 method(writer, "add_text", always "tag", always "text", always(1))
 method(writer, "add_scalars", always "tag", always { a = 1 }, always(1))
 method(writer, "add_hparams", always { lr = 1 }, always { loss = 1 }, always(nil))
-for _, t in ipairs { { "TensorBoardTracker", "dir" }, { "JSONLTracker", "dir" }, { "CSVTracker", "dir" }, { "WandBTracker", "dir =" },
+for _, t in ipairs { { "TensorBoardTracker", "dir" }, { "JSONLTracker", "dir" }, { "CSVTracker", "dir" },
+  { "WandBTracker", "dir =" },
   { "CometMLTracker", "offline_directory" } } do
   local make = tracker(t[1], t[2])
   method(make, "store_init_configuration", always { lr = 1 })
@@ -94,7 +104,8 @@ method(prof, "key_averages", always(nil))
 method(prof, "export_chrome_trace", function() return fresh(".json") end)
 method(function() return prof():key_averages() end, "table", always(nil))
 
--- What is made with no folder given, and as a file called "text", goes to the working directory: this script runs in FOLDER.
+-- What is made with no folder given, and as a file called "text", goes to the working directory:
+-- this script runs in FOLDER.
 local wrong, calls = 0, 0
 for _, call in ipairs(CALLS) do
   local name, good = call[1], call[3]
@@ -109,9 +120,14 @@ for _, call in ipairs(CALLS) do
         local fn = call[2] or object[name]
         calls = calls + 1
         local ok, err
-        if object then ok, err = pcall(fn, object, unpack(given, 1, #good)) else ok, err = pcall(fn, unpack(given, 1, #good)) end
+        if object then
+          ok, err = pcall(fn, object, unpack(given, 1, #good))
+        else
+          ok, err = pcall(fn, unpack(given, 1, #good))
+        end
         err = tostring(err)
-        if not ok and (err:find("attempt to", 1, true) or err:find("bad argument", 1, true) or err:find("no such field", 1, true)
+        if not ok and (err:find("attempt to", 1, true) or err:find("bad argument", 1, true)
+          or err:find("no such field", 1, true)
           or err:find("lua/accelerate/", 1, true)) then
           wrong = wrong + 1
           say(("%s, argument %d as %s: %s"):format(name, position, value[1], err))

@@ -1,5 +1,6 @@
--- Damages files and hands them to their readers: each cut, each flipped bit, random bytes.  A reader may raise, with a message that names
--- the file, or give something; it may not crash (a sanitizer's business, too), hold on to memory or take what a false header claims.
+-- Damages files and hands them to their readers: each cut, each flipped bit, random bytes.  A
+-- reader may raise, with a message that names the file, or give something; it may not crash (a
+-- sanitizer's business, too), hold on to memory or take what a false header claims.
 local bit = require "bit"
 local core = require "accelerate.core"
 
@@ -28,7 +29,8 @@ local function numbers(seed)
   end
 end
 
---- Tries `read(path)` on damaged forms of `bytes`. `every`: take each every-th bit and cut of a longer file; `rounds`: random ones.
+--- Tries `read(path)` on damaged forms of `bytes`. `every`: take each every-th bit and cut of a
+--- longer file; `rounds`: random ones.
 ---@return integer failures how many were refused
 function M.damage(path, bytes, read, opts)
   local every, refused = opts and opts.every or 1, 0
@@ -47,7 +49,8 @@ function M.damage(path, bytes, read, opts)
   for n = 0, #bytes - 1, every do try(bytes:sub(1, n)) end
   for at = 1, #bytes * 8, every do
     local byte = math.floor((at - 1) / 8) + 1
-    try(bytes:sub(1, byte - 1) .. string.char(bit.bxor(bytes:byte(byte), 2 ^ ((at - 1) % 8))) .. bytes:sub(byte + 1))
+    try(bytes:sub(1, byte - 1) .. string.char(bit.bxor(bytes:byte(byte), 2 ^ ((at - 1) % 8))) ..
+      bytes:sub(byte + 1))
   end
   local random = numbers(opts and opts.seed or 1)
   for _ = 1, opts and opts.rounds or 200 do
@@ -57,7 +60,8 @@ function M.damage(path, bytes, read, opts)
   end
   local after, structs_after = held()
   jit.on()
-  assert(before == after and structs == structs_after, ("memory is held: %d bytes, %d structures"):format(after - before, structs_after - structs))
+  assert(before == after and structs == structs_after,
+    ("memory is held: %d bytes, %d structures"):format(after - before, structs_after - structs))
   return refused
 end
 

@@ -1,7 +1,8 @@
 --- Random programs over the whole op table: shapes, types, strides, options, valid or not.
 ---
---- Every call must succeed or raise a string that names the op; results must keep the promises of their type; a run depends on its
---- seed alone. The sanitizer builds watch the rest: FUZZ_TRACE=1 prints each step before it is made, so that a crash names its cause.
+--- Every call must succeed or raise a string that names the op; results must keep the promises of
+--- their type; a run depends on its seed alone. The sanitizer builds watch the rest: FUZZ_TRACE=1
+--- prints each step before it is made, so that a crash names its cause.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local ffi = require "ffi"
@@ -13,7 +14,8 @@ local M = {}
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
 local FLOATS = { float32 = true, float64 = true, float16 = true, bfloat16 = true }
 local POOL, MOST = 24, 20000 -- tensors alive; elements of one that may join them
-local SPECIAL = { 0, -0.0, 1, -1, 0 / 0, math.huge, -math.huge, 1e30, -1e30, 1e-40, 65504, 255, -128, 2 ^ 53, -2 ^ 53, 2 ^ 31, 0.5, 2.5 }
+local SPECIAL = { 0, -0.0, 1, -1, 0 / 0, math.huge, -math.huge, 1e30, -1e30, 1e-40, 65504, 255, -128, 2 ^ 53,
+  -2 ^ 53, 2 ^ 31, 0.5, 2.5 }
 
 -- ---- chance: xorshift, so that runs are alike on every machine
 
@@ -63,7 +65,11 @@ local function fill(c, t)
     elseif not FLOATS[t.dtype] then
       if v ~= v or math.abs(v) > 2 ^ 53 then v = 0 end
       v = math.floor(v)
-      if t.dtype == "uint8" then v = v % 256 elseif t.dtype == "int32" and math.abs(v) >= 2 ^ 31 then v = 7 end
+      if t.dtype == "uint8" then
+        v = v % 256
+      elseif t.dtype == "int32" and math.abs(v) >= 2 ^ 31 then
+        v = 7
+      end
     end
     flat[i] = v
   end
@@ -133,7 +139,8 @@ end
 local function text(v)
   if core.is_tensor(v) then
     if core.is_released(v) then return "released" end
-    return ("%s[%s]/[%s]%s"):format(v.dtype, table.concat(v.shape, ","), table.concat(v:stride(), ","), v.requires_grad and "*" or "")
+    return ("%s[%s]/[%s]%s"):format(v.dtype, table.concat(v.shape, ","), table.concat(v:stride(), ","),
+      v.requires_grad and "*" or "")
   elseif type(v) == "table" then
     local parts = {}
     for k, x in pairs(v) do parts[#parts + 1] = (type(k) == "string" and k .. "=" or "") .. text(x) end
@@ -201,7 +208,8 @@ function Program:partner(x, dtype)
 end
 
 local function wrong(c, self)
-  return c:of { "x", true, {}, { 1, "a" }, -1, 2 ^ 60, 0.5, 0 / 0, function() end, self:pick(), { 1, 2, 3, 4, 5, 6, 7, 8, 9 } }
+  return c:of { "x", true, {}, { 1, "a" }, -1, 2 ^ 60, 0.5, 0 / 0, function() end, self:pick(),
+    { 1, 2, 3, 4, 5, 6, 7, 8, 9 } }
 end
 
 local function some_dim(c, x, extra)
@@ -216,7 +224,9 @@ local function some_sizes(self, name, x)
   local sizes = {}
   for d = 1, x.ndim do sizes[d] = x.shape[d] end
   if name == "expand" then
-    for d = 1, #sizes do if sizes[d] == 1 then sizes[d] = c:int(4) elseif c:once_in(3) then sizes[d] = -1 end end
+    for d = 1, #sizes do
+      if sizes[d] == 1 then sizes[d] = c:int(4) elseif c:once_in(3) then sizes[d] = -1 end
+    end
     if c:once_in(3) and #sizes < 8 then table.insert(sizes, 1, c:int(3)) end
   else
     for _ = 1, c:int(3) do
@@ -258,7 +268,8 @@ function Program:factors(name)
     return make(b, m, k), c:once_in(2) and make(b, k, n) or make(n, b, k):permute(2, 3, 1)
   end
   if name == "linear" or name == "linear_gelu" then
-    local x = c:of { function() return make(m, k) end, function() return make(k) end, function() return make(2, m, k) end }()
+    local x = c:of { function() return make(m, k) end, function() return make(k) end,
+      function() return make(2, m, k) end }()
     return x, matrix(n, k), c:once_in(2) and make(n) or nil
   end
   local left = c:of { { m, k }, { k }, { 2, m, k }, { 3, 1, m, k }, { 1, 1, 1, 1, 1, 2, m, k } }
@@ -281,12 +292,14 @@ function Program:arguments(op, x)
     end
   elseif name == "cross_entropy" and not c:once_in(10) then
     local rows, classes = c:int(6) - 1, c:int(40)
-    local logits = tensor.randn(rows, classes):to(c:of { "float32", "float32", "float64", "float16", "bfloat16" })
+    local logits = tensor.randn(rows, classes):to(c:of { "float32", "float32", "float64", "float16",
+      "bfloat16" })
     if c:once_in(3) then logits = tensor.randn(classes, rows):t() end
     logits.requires_grad = c:once_in(2)
     local target = tensor.randint(0, classes, { rows })
     if c:once_in(10) then target = target + 1 end
-    return { logits, target, { ignore_index = c:once_in(3) and c:int(classes) - 1 or nil, reduction = c:of { "mean", "sum", "none" } } }, 3
+    return { logits, target, { ignore_index = c:once_in(3) and c:int(classes) - 1 or nil,
+      reduction = c:of { "mean", "sum", "none" } } }, 3
   end
   local dropped = false
   for param in op.signature:gsub("%->.*", ""):gmatch("%S+") do
@@ -299,8 +312,10 @@ function Program:arguments(op, x)
       v, dropped = nil, optional
     elseif kind == "T" or kind == "TN" then
       if n == 1 then v = x
-      elseif kind == "TN" and c:once_in(3) then v = c:of { 2, -1, 0, 0.5, 3, 1e30, -2, 0 / 0, 300, 2 ^ 53, math.huge, true }
-      elseif pname == "mask" or (pname == "condition") then v = self:partner(x, not c:once_in(10) and "bool" or nil)
+      elseif kind == "TN" and c:once_in(3) then
+        v = c:of { 2, -1, 0, 0.5, 3, 1e30, -2, 0 / 0, 300, 2 ^ 53, math.huge, true }
+      elseif pname == "mask" or (pname == "condition") then
+        v = self:partner(x, not c:once_in(10) and "bool" or nil)
       elseif pname == "index" then v = index_for(self, x, dim)
       else v = self:partner(x) end
       if name == "where" and n == 1 then
@@ -308,7 +323,9 @@ function Program:arguments(op, x)
       end
     elseif kind == "T*" then
       v = { x }
-      for _ = 1, c:int(3) - 1 do v[#v + 1] = c:once_in(6) and self:pick() or c:once_in(3) and self:partner(x) or x end
+      for _ = 1, c:int(3) - 1 do
+        v[#v + 1] = c:once_in(6) and self:pick() or c:once_in(3) and self:partner(x) or x
+      end
       if c:once_in(10) then table.insert(v, c:int(#v), tensor.zeros(0)) end
     elseif kind == "dim" then v = some_dim(c, x) dim = v
     elseif kind == "dim+" then v = some_dim(c, x, 1)
@@ -328,7 +345,9 @@ function Program:arguments(op, x)
       local size = x.ndim > 0 and x.shape[dim > 0 and dim or x.ndim + 1 + dim] or 1
       v = c:once_in(10) and c:of { 0, -1, 1, 2 ^ 53, -2 ^ 53 } or c:int(math.max(size or 1, 1))
     elseif kind == "int" then v = c:once_in(8) and c:of { 0, -1, 2 ^ 53, -100 } or c:int(3) - 1
-    elseif kind == "num" then v = pname == "p" and c:of { 0, 0.5, 0.3, 1, 0.9, 0.5, 2 } or c:of { -1, 0, 0.5, 1, 3, 2.5, -1e30, math.huge, 0 / 0, 1e-8, 300 }
+    elseif kind == "num" then
+      v = pname == "p" and c:of { 0, 0.5, 0.3, 1, 0.9, 0.5, 2 }
+      or c:of { -1, 0, 0.5, 1, 3, 2.5, -1e30, math.huge, 0 / 0, 1e-8, 300 }
     elseif kind == "bool" then v = c:once_in(2)
     elseif kind == "dtype" then v = c:of(DTYPES)
     elseif kind == "gen" then v = tensor.Generator(c:int(100))
@@ -365,11 +384,14 @@ function Program:backward(t)
   if c:once_in(20) then seed = c:of { self:pick(), nil } end
   local options = { retain_graph = c:once_in(3) or nil, create_graph = c:once_in(4) or nil }
   if c:once_in(2) then
-    options.create_graph = nil -- a gradient with history holds its leaf, which holds it: only the script can cut that circle
+    -- a gradient with history holds its leaf, which holds it: only the script can cut that circle
+    options.create_graph = nil
     self:try("backward", names, t.backward, 3, t, seed, options)
     for _, p in pairs(self.pool) do
       if not core.is_released(p) and p.grad then
-        if p.grad.shape[1] ~= p.shape[1] or p.grad:numel() ~= p:numel() then error("a gradient does not fit its leaf: " .. text(p), 0) end
+        if p.grad.shape[1] ~= p.shape[1] or p.grad:numel() ~= p:numel() then
+          error("a gradient does not fit its leaf: " .. text(p), 0)
+        end
         self:digest(p.grad, "gradient")
         p.grad = nil
       end
@@ -377,7 +399,9 @@ function Program:backward(t)
     return
   end
   local inputs = {}
-  for _, p in pairs(self.pool) do if not core.is_released(p) and p.requires_grad and #inputs < 4 then inputs[#inputs + 1] = p end end
+  for _, p in pairs(self.pool) do
+    if not core.is_released(p) and p.requires_grad and #inputs < 4 then inputs[#inputs + 1] = p end
+  end
   if #inputs == 0 then return end
   options.grad_outputs = { seed }
   options.allow_unused = true
@@ -385,7 +409,8 @@ function Program:backward(t)
   for _, g in ipairs(grads) do
     self:digest(g, "grad")
     if options.create_graph and g.requires_grad and c:once_in(2) then
-      local again = flat_result(self:try("grad (second)", names, core.grad, 3, { g }, inputs, { grad_outputs = { tensor.randn(g.shape):to(g.dtype) }, allow_unused = true }))
+      local again = flat_result(self:try("grad (second)", names, core.grad, 3, { g }, inputs,
+        { grad_outputs = { tensor.randn(g.shape):to(g.dtype) }, allow_unused = true }))
       for _, h in ipairs(again) do self:digest(h, "second gradient") end
     end
   end
@@ -400,7 +425,8 @@ local function some_key(self, x)
   local key = {}
   for d = 1, math.min(x.ndim, c:int(4)) do
     local size = x.shape[d]
-    key[d] = c:of { {}, { c:int(size + 1) }, { c:int(size + 1), c:int(size + 1) }, { 1, -1, c:int(3) }, c:int(size + 1), -1, { -2, -1 } }
+    key[d] = c:of { {}, { c:int(size + 1) }, { c:int(size + 1), c:int(size + 1) }, { 1, -1, c:int(3) },
+      c:int(size + 1), -1, { -2, -1 } }
   end
   if c:once_in(30) then key[1] = wrong(c, self) end
   return key
@@ -418,26 +444,31 @@ function Program:other(x)
       if r.requires_grad and c:once_in(2) then self:backward(r) end
     end
   elseif kind == 1 then
-    local r = self:try("index", { "index", "x[", "slice", "select", "position", "mask" }, function(t, k) return t[k] end, 2, x, some_key(self, x))
+    local r = self:try("index", { "index", "x[", "slice", "select", "position", "mask" },
+      function(t, k) return t[k] end, 2, x, some_key(self, x))
     if core.is_tensor(r) then self:digest(r, "index") self:keep(r) end
   elseif kind == 2 or kind == 3 then
     local value = c:once_in(2) and c:of { 1, 0, 2.5, -1, 300, true } or self:partner(x)
-    self:try("assignment", { "index", "copy_", "slice", "select", "masked_fill", "mask", "where" }, function(t, k, v) t[k] = v end, 3, x, some_key(self, x), value)
+    self:try("assignment", { "index", "copy_", "slice", "select", "masked_fill", "mask", "where" },
+      function(t, k, v) t[k] = v end, 3, x, some_key(self, x), value)
     self:digest(x, "assignment")
   elseif kind == 4 then
     self:try("copy_", { "copy_" }, x.copy_, 2, x, c:once_in(3) and relaid(c, x) or self:partner(x))
     self:digest(x, "copy_")
   elseif kind == 5 then
-    self:try("fill_", { "fill_" }, x.fill_, 2, x, c:of { 0, 1, 2.5, -1, 0 / 0, math.huge, 300, true, 1e300, self:pick() })
+    self:try("fill_", { "fill_" }, x.fill_, 2, x, c:of { 0, 1, 2.5, -1, 0 / 0, math.huge, 300, true, 1e300,
+      self:pick() })
   elseif kind == 6 then
     local r = self:try("to", { "to", "cast" }, x.to, 2, x, c:of(DTYPES))
     if r then self:digest(r, "to") self:keep(r) end
   elseif kind == 7 then self:keep(x:detach())
-  elseif kind == 8 then self:try("requires_grad", { "requires_grad" }, function(t, v) t.requires_grad = v end, 2, x, c:once_in(2))
+  elseif kind == 8 then
+    self:try("requires_grad", { "requires_grad" }, function(t, v) t.requires_grad = v end, 2, x, c:once_in(2))
   elseif kind == 9 then
     if c:once_in(3) then core.release(x) end
   elseif kind == 10 and not self.faults then -- (hooks may keep a leaf until memory is short)
-    self:try("register_hook", { "hook" }, x.register_hook, 2, x, function(g) return c:once_in(2) and g * 2 or nil end)
+    self:try("register_hook", { "hook" }, x.register_hook, 2, x,
+      function(g) return c:once_in(2) and g * 2 or nil end)
   elseif kind == 11 then
     self:try("data", { "data" }, function(t, v) t.data = v end, 2, x, self:partner(x, x.dtype))
   else
@@ -469,9 +500,11 @@ end
 
 -- ---- attributes that nobody means: huge, negative, zero, fractional, not a number
 
-local EXTREME = { 0, -1, 0.5, 1e300, math.huge, -math.huge, 0 / 0, 2 ^ 31 - 1, 2 ^ 31, 2 ^ 32, 2 ^ 53, -2 ^ 31, -2 ^ 53, 2 ^ 62, 65537 }
+local EXTREME = { 0, -1, 0.5, 1e300, math.huge, -math.huge, 0 / 0, 2 ^ 31 - 1, 2 ^ 31, 2 ^ 32, 2 ^ 53,
+  -2 ^ 31, -2 ^ 53, 2 ^ 62, 65537 }
 
--- Puts one of them, or a few, in the place of numbers among the arguments: in lists and options too.
+-- Puts one of them, or a few, in the place of numbers among the arguments: in lists and options
+-- too.
 local function perturb(c, args, n)
   local places = {}
   for i = 1, n do
@@ -494,7 +527,8 @@ local function perturb(c, args, n)
   end
 end
 
--- x, at times with a size of 0 in the place of one of its own: factors of a dim divide that one all.
+-- x, at times with a size of 0 in the place of one of its own: factors of a dim divide that one
+-- all.
 local function hollowed(c, x)
   if x.ndim == 0 or not c:once_in(3) then return x end
   local shape = x.shape
@@ -502,14 +536,16 @@ local function hollowed(c, x)
   return tensor.zeros(shape, { dtype = x.dtype })
 end
 
---- Calls every row `rounds` times with such attributes, forward and backward. Tensors may take 256 MB meanwhile. Raises where a
---- promise is broken; a crash or a call that never ends is named by FUZZ_TRACE=1.
+--- Calls every row `rounds` times with such attributes, forward and backward. Tensors may take 256
+--- MB meanwhile. Raises where a promise is broken; a crash or a call that never ends is named by
+--- FUZZ_TRACE=1.
 ---@param seed integer
 ---@param rounds integer
 function M.extremes(seed, rounds)
   core.manual_seed(seed)
   core.set_memory_limit(2 ^ 28)
-  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, trace = os.getenv("FUZZ_TRACE"), log = true }, Program)
+  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0,
+    trace = os.getenv("FUZZ_TRACE"), log = true }, Program)
   p.short = true -- memory may well not suffice
   local ok, message = pcall(function()
     for _, op in ipairs(core.ops()) do
@@ -519,7 +555,8 @@ function M.extremes(seed, rounds)
         if core.is_tensor(args[1]) then args[1] = hollowed(p.c, args[1]) end
         perturb(p.c, args, n)
         for _, r in ipairs(flat_result(p:try(op.name, { op.name }, core[op.name], n, unpack(args, 1, n)))) do
-          if r:numel() <= 4000 and math.max(1, unpack(r.shape)) < 2 ^ 31 then -- (beside a size of 0 another may be huge)
+          -- (beside a size of 0 another may be huge)
+          if r:numel() <= 4000 and math.max(1, unpack(r.shape)) < 2 ^ 31 then
             p:digest(r, op.name)
             if r.requires_grad then p:backward(r) end
           end
@@ -540,7 +577,8 @@ end
 ---@return integer tried
 function M.run(seed, steps, faults)
   core.manual_seed(seed)
-  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, ops = {}, trace = os.getenv("FUZZ_TRACE"), log = true, faults = faults }, Program)
+  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, ops = {},
+    trace = os.getenv("FUZZ_TRACE"), log = true, faults = faults }, Program)
   for _, op in ipairs(core.ops()) do if not op.hidden then p.ops[#p.ops + 1] = op end end
   for _ = 1, steps do
     local ok, message = pcall(function()

@@ -1,12 +1,13 @@
---- Gradients against finite differences, in float64.
---- Central differences with step h err by about h^2 f''' / 6 + eps f / h: at h = 1e-5 and values near 1 that is 1e-10.
+--- Gradients against finite differences, in float64. Central differences with step h err by about
+--- h^2 f''' / 6 + eps f / h: at h = 1e-5 and values near 1 that is 1e-10.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
 local M = {}
 local STEP, TOLERANCE = 1e-5, 1e-6
 
--- Fixed weights that differ from element to element turn any result into one number whose gradient sees every element.
+-- Fixed weights that differ from element to element turn any result into one number whose gradient
+-- sees every element.
 local function weights_like(t, salt)
   local list = {}
   for i = 1, t:numel() do list[i] = math.sin(1.7 * i + salt) + 0.3 end
@@ -49,7 +50,8 @@ local function compare(what, leaves, analytic, scalar_of)
     for i = 1, leaf:numel() do
       local g, e = got[i] or 0, expected[i]
       if not (math.abs(g - e) <= TOLERANCE * math.max(1, math.abs(e))) then
-        error(("%s: gradient of input %d at element %d is %.10g, finite differences give %.10g"):format(what, k, i, g, e), 3)
+        error(("%s: gradient of input %d at element %d is %.10g, finite differences give %.10g"):format(what,
+          k, i, g, e), 3)
       end
     end
   end

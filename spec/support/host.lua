@@ -1,4 +1,5 @@
--- Runs the host under test in a process of its own: for what only shows from outside (exit status, stderr, ranks, crashes).
+-- Runs the host under test in a process of its own: for what only shows from outside (exit status,
+-- stderr, ranks, crashes).
 local M = {}
 
 --- The binary that this very process runs: what is tested is what is started.
@@ -34,8 +35,9 @@ local function first_line(path)
   return line or ""
 end
 
---- How many times longer than on a free machine things may take now: 1 while there is a processor for everything that runs
---- besides this process and the processes `own`; else four times the number of what runs by processor.
+--- How many times longer than on a free machine things may take now: 1 while there is a processor
+--- for everything that runs besides this process and the processes `own`; else four times the
+--- number of what runs by processor.
 ---@param own? integer[] what is waited for: its own use of processors is no excuse
 ---@return number
 function M.stretch(own)
@@ -75,7 +77,8 @@ function M.run(arguments, options)
   local out, err = read(base .. ".out"), read(base .. ".err")
   for _, suffix in ipairs { "", ".in", ".out", ".err" } do os.remove(base .. suffix) end
   if status == 124 then
-    error(("accel-run %s: still running after %g s\nstdout: %s\nstderr: %s"):format(table.concat(arguments, " "), seconds, out, err), 2)
+    error(("accel-run %s: still running after %g s\nstdout: %s\nstderr: %s"):format(table.concat(arguments,
+      " "), seconds, out, err), 2)
   end
   return status, out, err
 end
@@ -85,7 +88,8 @@ function M.in_folder(body)
   local folder = os.tmpname()
   os.remove(folder)
   os.execute("mkdir -p " .. quote(folder))
-  local ok, message = xpcall(body, function(m) return type(m) == "string" and debug.traceback(m, 2) or m end, folder)
+  local ok, message = xpcall(body, function(m) return type(m) == "string" and debug.traceback(m, 2) or m end,
+    folder)
   os.execute("rm -rf " .. quote(folder))
   if not ok then error(message, 0) end
 end

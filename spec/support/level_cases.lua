@@ -1,5 +1,7 @@
--- Runs the cases of the pointwise, reduce and loss rows in every floating type, at this process's processor level, and prints
---   FAR family row dtype what          where a result is farther from float64 than the table of tolerances allows
+-- Runs the cases of the pointwise, reduce and loss rows in every floating type, at this process's
+-- processor level, and prints
+--   FAR family row dtype what          where a result is farther from float64 than the table of
+--                                      tolerances allows
 --   VALUES family row numbers...       the float64 results, for comparing levels
 -- Used by spec/kernels/levels_spec.lua.
 package.path = "./?.lua;" .. package.path
@@ -40,7 +42,9 @@ end
 
 local function run(name, case, shape, salt)
   local inputs = {}
-  for k, spec in ipairs(case.inputs) do inputs[k] = values(spec.lo, spec.hi, shape or spec.shape, salt + k) end
+  for k, spec in ipairs(case.inputs) do
+    inputs[k] = values(spec.lo, spec.hi, shape or spec.shape, salt + k)
+  end
   return inputs
 end
 

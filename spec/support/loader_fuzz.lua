@@ -10,9 +10,12 @@ local M = {}
 ---@param ranks_here integer? default: any
 function M.random_case(draw, ranks_here)
   local case = {
-    n = draw(0, 40), ranks = ranks_here or draw(1, 4), size = draw(1, 9), split = draw(0, 3) == 0, even = draw(0, 3) > 0,
-    drop = draw(0, 3) == 0, shuffle = draw(0, 1) == 0, seedable = draw(0, 3) == 0, stream = draw(0, 2) == 0, own = draw(0, 4) == 0,
-    skip = draw(0, 2) == 0 and draw(0, 5) or 0, dispatch = draw(0, 1) == 0, workers = draw(0, 19) == 0 and 1 or 0,
+    n = draw(0, 40), ranks = ranks_here or draw(1, 4), size = draw(1, 9), split = draw(0, 3) == 0,
+      even = draw(0, 3) > 0,
+    drop = draw(0, 3) == 0, shuffle = draw(0, 1) == 0, seedable = draw(0, 3) == 0, stream = draw(0, 2) == 0,
+      own = draw(0, 4) == 0,
+    skip = draw(0, 2) == 0 and draw(0, 5) or 0, dispatch = draw(0, 1) == 0, workers = draw(0, 19) == 0 and 1
+      or 0,
   }
   if case.split then case.size = case.ranks * draw(1, 4) end
   if case.stream then case.shuffle, case.own, case.even = false, false, true end
@@ -44,7 +47,10 @@ end
 
 --- The loader of a case, not prepared.
 function M.build(case)
-  if case.stream then return data.DataLoader(stream_of(case.n), { batch_size = case.size, drop_last = case.drop, num_workers = case.workers }) end
+  if case.stream then
+    return data.DataLoader(stream_of(case.n),
+      { batch_size = case.size, drop_last = case.drop, num_workers = case.workers })
+  end
   local set = data.TensorDataset(core.arange(case.n))
   if not case.own then return data.DataLoader(set, { batch_size = case.size, drop_last = case.drop,
     shuffle = case.shuffle, num_workers = case.workers }) end
@@ -54,7 +60,8 @@ function M.build(case)
     for i = from, math.min(from + case.size - 1, case.n) do batch[#batch + 1] = i end
     if not case.drop or #batch == case.size then batches[#batches + 1] = batch end
   end
-  return data.DataLoader(set, { batch_sampler = { batch_size = case.size, drop_last = case.drop, len = function() return #batches end,
+  return data.DataLoader(set,
+    { batch_sampler = { batch_size = case.size, drop_last = case.drop, len = function() return #batches end,
     iter = function()
       local k = 0
       return function()
@@ -77,7 +84,8 @@ function M.run(case, rank)
     remainder = loader.remainder
   end
   if not case.stream and not (case.split and not case.even) then
-    assert(loader:len() == #batches, ("%s: %d batches, len() is %d"):format(describe(case), #batches, loader:len()))
+    assert(loader:len() == #batches, ("%s: %d batches, len() is %d"):format(describe(case), #batches,
+      loader:len()))
   end
   return batches, remainder
 end
@@ -111,19 +119,23 @@ function M.check(case, by_rank, remainder)
   if case.even or case.drop then -- ranks are in step
     for _, batches in ipairs(by_rank) do
       assert(#batches == steps, at .. ": ranks have different numbers of batches")
-      for k, batch in ipairs(batches) do assert(#batch == #by_rank[1][k], at .. ": batches of different sizes") end
+      for k, batch in ipairs(batches) do
+        assert(#batch == #by_rank[1][k], at .. ": batches of different sizes")
+      end
     end
   end
   if not case.shuffle then
-    for i, v in ipairs(order) do assert(v == case.n - #order + i - 1 or case.drop and v == case.skip * total + i - 1, at .. ": order") end
+    for i, v in ipairs(order) do
+      assert(v == case.n - #order + i - 1 or case.drop and v == case.skip * total + i - 1, at .. ": order")
+    end
   end
 end
 
 
 local function numbers(list) return table.concat(list, " ") end
 
---- Runs cases on the ranks that there are: what is gathered for metrics must be every item once, also by a loader that goes on where
---- another one was.
+--- Runs cases on the ranks that there are: what is gathered for metrics must be every item once,
+--- also by a loader that goes on where another one was.
 ---@param count integer
 ---@param seed integer
 ---@return integer batches how many were gathered
@@ -136,7 +148,8 @@ function M.on_ranks(count, seed)
     local function prepare()
       core.manual_seed(9)
       local accelerator = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration {
-        split_batches = case.split, dispatch_batches = case.dispatch, use_seedable_sampler = case.seedable, data_seed = 5 } }
+        split_batches = case.split, dispatch_batches = case.dispatch, use_seedable_sampler = case.seedable,
+          data_seed = 5 } }
       return accelerator:prepare(M.build(case)), accelerator
     end
     local loader, accelerator = prepare()
@@ -156,14 +169,15 @@ function M.on_ranks(count, seed)
       local rest = {}
       for x in again:iter() do rest[#rest + 1] = numbers(second:gather_for_metrics(x):totable()) end
       assert(table.concat(rest, "|") == table.concat(parts, "|", stop + 1),
-        ("%s: resumed at %d: %s, expected %s"):format(describe(case), stop, table.concat(rest, "|"), table.concat(parts, "|", stop + 1)))
+        ("%s: resumed at %d: %s, expected %s"):format(describe(case), stop, table.concat(rest, "|"),
+        table.concat(parts, "|", stop + 1)))
     end
   end
   return gathered
 end
 
---- Calls of prepared loaders in any order, the same on all ranks: passes begun, left and gone on with, states saved and loaded, epochs
---- set, beginnings left out.  Raises when one of them does.
+--- Calls of prepared loaders in any order, the same on all ranks: passes begun, left and gone on
+--- with, states saved and loaded, epochs set, beginnings left out.  Raises when one of them does.
 ---@param steps integer
 ---@param seed integer
 function M.any_order(steps, seed)
@@ -172,8 +186,10 @@ function M.any_order(steps, seed)
   local accelerator = accelerate.Accelerator()
   local function make()
     local case = M.random_case(draw, core.dist.world_size())
-    local config = { dispatch_batches = case.dispatch or nil, use_seedable_sampler = case.seedable, split_batches = case.split }
-    return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }:prepare(M.build(case))
+    local config = { dispatch_batches = case.dispatch or nil, use_seedable_sampler = case.seedable,
+      split_batches = case.split }
+    return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }:prepare(
+      M.build(case))
   end
   local loaders, passes, states = { make(), make(), make() }, {}, {}
   local calls = {

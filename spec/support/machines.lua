@@ -1,4 +1,5 @@
--- Several machines on this host: one launch for each, side by side, that meet at a free port of 127.0.0.1.
+-- Several machines on this host: one launch for each, side by side, that meet at a free port of
+-- 127.0.0.1.
 local ffi = require "ffi"
 local processes = require "spec.support.processes"
 
@@ -20,8 +21,10 @@ local M = {}
 function M.listen()
   local fd, address, size = C.socket(2, 1, 0), ffi.new("spec_address"), ffi.new("unsigned[1]", 16)
   address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001
-  assert(fd >= 0 and C.bind(fd, address, 16) == 0 and C.listen(fd, 4) == 0 and C.getsockname(fd, address, size) == 0, "no port")
-  local port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(address.port, 255), 8), bit.rshift(address.port, 8)) or address.port
+  assert(fd >= 0 and C.bind(fd, address, 16) == 0 and C.listen(fd, 4) == 0
+    and C.getsockname(fd, address, size) == 0, "no port")
+  local port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(address.port, 255), 8),
+    bit.rshift(address.port, 8)) or address.port
   return port, function() C.close(fd) end
 end
 
@@ -57,8 +60,10 @@ end
 ---@return table run see processes.start
 function M.start(rank, port, path, opts)
   opts = opts or {}
-  local words = { "--num_machines", tostring(opts.machines or 2), "--machine_rank", tostring(rank), "--main_process_ip", "127.0.0.1",
-    "--main_process_port", tostring(port), "--num_processes", tostring(opts.ranks or 4), "--num_cpu_threads_per_process", "1",
+  local words = { "--num_machines", tostring(opts.machines or 2), "--machine_rank", tostring(rank),
+    "--main_process_ip", "127.0.0.1",
+    "--main_process_port", tostring(port), "--num_processes", tostring(opts.ranks or 4),
+    "--num_cpu_threads_per_process", "1",
     "--timeout", tostring(opts.timeout or 20) }
   for _, word in ipairs(opts.launch or {}) do words[#words + 1] = word end
   words[#words + 1] = path

@@ -1,9 +1,11 @@
---- Inputs for the cases of the op table: values that meet no tie and no kink, in three layouts, float64.
+--- Inputs for the cases of the op table: values that meet no tie and no kink, in three layouts,
+--- float64.
 local tensor = require "accelerate.tensor"
 
 local M = {}
 
--- Values evenly spread over the range in a scrambled order: distinct, so no finite difference crosses a tie or a kink.
+-- Values evenly spread over the range in a scrambled order: distinct, so no finite difference
+-- crosses a tie or a kink.
 local function spread(n, lo, hi, salt)
   local order, values = tensor.randperm(n, { generator = tensor.Generator(salt) }):totable(), {}
   for i = 1, n do values[i] = lo + (hi - lo) * (order[i] + 0.5) / n end
@@ -36,10 +38,16 @@ local layouts = {
   end,
   -- one row repeated with stride 0 (ops of one input); several inputs bring shapes of their own
   broadcast = function(spec, salt, own)
-    if own then return spread(numel(spec.shape), spec.lo, spec.hi, salt):view(spec.shape), function(leaf) return leaf end end
+    if own then
+      return spread(numel(spec.shape), spec.lo, spec.hi, salt):view(spec.shape), function(leaf)
+        return leaf
+      end
+    end
     local row = { unpack(spec.shape) }
     row[1] = 1
-    return spread(numel(row), spec.lo, spec.hi, salt):view(row), function(leaf) return leaf:expand(spec.shape) end
+    return spread(numel(row), spec.lo, spec.hi, salt):view(row), function(leaf)
+      return leaf:expand(spec.shape)
+    end
   end,
 }
 

@@ -1,10 +1,12 @@
 -- Calls the Accelerator's functions in random orders.  Run by the host on one or more ranks:
 --
 --   orders.lua SEED SEQUENCES LENGTH            the same order on every rank
---   orders.lua SEED SEQUENCES LENGTH apart      an order of its own on every rank: something has to raise, nothing may hang
+--   orders.lua SEED SEQUENCES LENGTH apart      an order of its own on every rank: something has to
+--     raise, nothing may hang
 --
--- Every call may work or raise; a message must be text that begins with a line of this file (or, from a forward or a hook, hold one).
--- Prints "N worked, M raised" on rank 0, and each kind of message when ORDERS_SHOW is set.
+-- Every call may work or raise; a message must be text that begins with a line of this file (or,
+-- from a forward or a hook, hold one). Prints "N worked, M raised" on rank 0, and each kind of
+-- message when ORDERS_SHOW is set.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local data, nn, optim, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.utils
@@ -50,9 +52,11 @@ local function stop() error("asked to stop") end
 
 local ACTIONS = {
   { "prepare", function()
-    w.model, w.optimizer, w.loader, w.scheduler = w.accelerator:prepare(w.model, w.optimizer, w.loader, w.scheduler)
+    w.model, w.optimizer, w.loader, w.scheduler = w.accelerator:prepare(w.model, w.optimizer, w.loader,
+      w.scheduler)
   end },
-  { "prepare the other way round", function() w.scheduler, w.loader = w.accelerator:prepare(w.scheduler, w.loader) end },
+  { "prepare the other way round",
+    function() w.scheduler, w.loader = w.accelerator:prepare(w.scheduler, w.loader) end },
   { "prepare the model", function() w.accelerator:prepare(w.model) end },
   { "prepare nothing", function() w.accelerator:prepare() end },
   { "evaluation mode", function() w.accelerator:prepare_model(w.model, { evaluation_mode = true }) end },
@@ -78,9 +82,12 @@ local ACTIONS = {
   end },
   { "accumulate that raises", function() w.accelerator:accumulate(w.model, stop) end },
   { "accumulate inside accumulate", function()
-    w.accelerator:accumulate(w.model, function() w.accelerator:accumulate(w.model, function() w.accelerator:backward(forward()) end) end)
+    w.accelerator:accumulate(w.model,
+      function() w.accelerator:accumulate(w.model, function() w.accelerator:backward(forward()) end) end)
   end },
-  { "no_sync", function() w.accelerator:no_sync(w.model, function() w.accelerator:backward(forward()) end) end },
+  { "no_sync", function()
+    w.accelerator:no_sync(w.model, function() w.accelerator:backward(forward()) end)
+  end },
   { "no_sync that raises", function() w.accelerator:no_sync(w.model, stop) end },
   { "gather in a nested no_sync", function()
     w.accelerator:no_sync(w.model, function()
@@ -132,9 +139,13 @@ local ACTIONS = {
   { "main process first", function() w.accelerator:main_process_first(function() return 1 end) end },
   { "main process first that raises", function() w.accelerator:main_process_first(stop) end },
   { "on the main process", function() w.accelerator:on_main_process(function() return 1 end)() end },
-  { "split", function() w.accelerator:split_between_processes({ 1, 2, 3 }, { apply_padding = true }, function() end) end },
+  { "split", function()
+    w.accelerator:split_between_processes({ 1, 2, 3 }, { apply_padding = true }, function() end)
+  end },
   { "split that raises", function() w.accelerator:split_between_processes({ 1, 2, 3 }, stop) end },
-  { "join", function() w.accelerator:join_uneven_inputs({ w.model }, function() w.accelerator:backward(forward()) end) end },
+  { "join", function()
+    w.accelerator:join_uneven_inputs({ w.model }, function() w.accelerator:backward(forward()) end)
+  end },
   { "steps", function() w.accelerator.gradient_accumulation_steps = draw(3) end },
   { "step number", function() w.accelerator.step = draw(5) end },
   { "sync", function() w.accelerator.sync_gradients = draw(2) == 1 end },
@@ -194,11 +205,13 @@ local function attempt(name, fn)
   end
   raised = raised + 1
   if type(message) ~= "string" then
-    error(("rank %d: '%s' raised a %s after: %s"):format(rank, name, type(message), table.concat(trail, ", ")), 0)
+    error(("rank %d: '%s' raised a %s after: %s"):format(rank, name, type(message),
+      table.concat(trail, ", ")), 0)
   end
   kinds[name .. ": " .. message:match("^[^\n]*")] = true
   if not message:find("orders.lua:%d+") then
-    error(("rank %d: '%s' raised without a line of the script: %s\nafter: %s"):format(rank, name, message, table.concat(trail, ", ")), 0)
+    error(("rank %d: '%s' raised without a line of the script: %s\nafter: %s"):format(rank, name, message,
+      table.concat(trail, ", ")), 0)
   end
 end
 

@@ -1,18 +1,32 @@
-/* Asks cuDNN itself, on a machine without a GPU, which plans it has for our graphs on an H200: `make plan-cudnn`.
+/* Asks cuDNN itself, on a machine without a GPU, which plans it has for our graphs on an H200:
+ * `make plan-cudnn`.
  *
- * cuDNN plans for a device that is only described (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, from 9.8 on).  So the graphs of kernels/cuda/cudnn_*.cu, and
- * the choice among what the heuristics name, are tried on the real library; only the execution is not.  Engines that are compiled at run time
+ * cuDNN plans for a device that is only described (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, from 9.8
+ * on).  So the graphs of kernels/cuda/cudnn_*.cu, and the choice among what the heuristics name,
+ * are tried on the real library; only the execution is not.  Engines that are compiled at run time
  * want a driver to load what they compiled: the second half of this file stands for one.
  *
- *   plan_cudnn FOLDER [PART]     FOLDER has libcudnn.so.9; PART: only cases with this in their names
+ *   plan_cudnn FOLDER [PART]     FOLDER has libcudnn.so.9; PART: only cases with this in their
+ *                                names
  *
  * Prints a line for each case, and ends with 1 when one that training depends on has no plan. */
 #ifdef AS_DRIVER
 
 /* libcuda.so.1: everything works, nothing happens. */
-#define DOES(name) extern "C" __attribute__((visibility("default"))) int name(void) { return 0; }
-#define GIVES(name) extern "C" __attribute__((visibility("default"))) int name(void **out) { *out = (void *)1; return 0; }
-#define SAYS(name, v) extern "C" __attribute__((visibility("default"))) int name(int *out) { *out = v; return 0; }
+#define DOES(name) \
+  extern "C" __attribute__((visibility("default"))) int name(void) { return 0; }
+#define GIVES(name) \
+  extern "C" __attribute__((visibility("default"))) int name(void **out) \
+  { \
+    *out = (void *)1; \
+    return 0; \
+  }
+#define SAYS(name, v) \
+  extern "C" __attribute__((visibility("default"))) int name(int *out) \
+  { \
+    *out = v; \
+    return 0; \
+  }
 /* clang-format off */
 DOES(cuLaunchKernel) DOES(cuLaunchCooperativeKernel) DOES(cuLaunchKernelEx) DOES(cuLinkDestroy)
 DOES(cuLinkComplete) DOES(cuLinkCreate) DOES(cuLinkCreate_v2) DOES(cuLinkAddData)
@@ -28,9 +42,16 @@ GIVES(cuLibraryLoadData) GIVES(cuLibraryLoadFromFile) GIVES(cuLibraryGetKernel)
 GIVES(cuModuleLoadData) GIVES(cuModuleLoadDataEx) GIVES(cuModuleGetFunction)
 SAYS(cuDriverGetVersion, 13000) SAYS(cuKernelGetAttribute, 64) SAYS(cuFuncGetAttribute, 64)
 SAYS(cuOccupancyMaxActiveBlocksPerMultiprocessor, 1)
-/* clang-format on */
-extern "C" __attribute__((visibility("default"))) int cuInit(unsigned) { return 100; } /* no device */
-extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int *n) { *n = 0; return 100; }
+    /* clang-format on */
+    extern "C" __attribute__((visibility("default"))) int cuInit(unsigned)
+{
+  return 100;
+} /* no device */
+extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int *n)
+{
+  *n = 0;
+  return 100;
+}
 
 #else
 
@@ -54,7 +75,10 @@ ax_status ax_fail(ax_status st, const char *fmt, ...)
   return st;
 }
 const char *ax_last_error(void) { return said; }
-const char *ax_dtype_name(ax_dtype d) { return d == AX_BF16 ? "bfloat16" : d == AX_F16 ? "float16" : "float32"; }
+const char *ax_dtype_name(ax_dtype d)
+{
+  return d == AX_BF16 ? "bfloat16" : d == AX_F16 ? "float16" : "float32";
+}
 size_t ax_dtype_size(ax_dtype d) { return d == AX_F32 ? 4 : 2; }
 ax_precision ax_float32_matmul_precision(void) { return AX_PRECISION_HIGHEST; }
 ax_status ax_cuda_library(const char *file, const char *, void **out)
@@ -81,16 +105,22 @@ dim3 gridDim, blockDim, blockIdx, threadIdx;
 /* ---- plans for a device that is only described */
 
 static const char H200[] =
-  "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"isTccDriver\":0,\"l2CacheSize\":62914560,\"maxCtasPerSM\":32,"
-  "\"maxRegistersPerSM\":65536,\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,"
-  "\"memClockRateKHz\":3201000,\"multiProcessorCount\":132,\"pciDeviceId\":0,\"regsPerBlock\":65536,\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,"
-  "\"supportCoopLaunch\":1,\"totalGlobalMem\":150754820096,\"warpSize\":32,\"maxBlockSize\":[1024,1024,64],\"maxGridSize\":[2147483647,65535,65535]}";
+    "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA "
+    "H200\",\"deviceVer\":900,\"driverVer\":13000,\"isTccDriver\":0,\"l2CacheSize\":62914560,"
+    "\"maxCtasPerSM\":32,\"maxRegistersPerSM\":65536,\"maxSharedMemoryPerBlock\":49152,"
+    "\"maxSharedMemoryPerBlockOptin\":232448,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,"
+    "\"memClockRateKHz\":3201000,\"multiProcessorCount\":132,\"pciDeviceId\":0,\"regsPerBlock\":65536,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,\"supportCoopLaunch\":1,"
+    "\"totalGlobalMem\":150754820096,\"warpSize\":32,\"maxBlockSize\":[1024,1024,64],\"maxGridSize\":["
+    "2147483647,65535,65535]}";
 
 static cudnnBackendDescriptor_t described(void)
 {
   cudnnBackendDescriptor_t d = NULL;
   cudnnStatus_t s = dnn.p_cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
-  if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof H200, H200);
+  if (s == CUDNN_STATUS_SUCCESS)
+    s = dnn.p_cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                       sizeof H200, H200);
   if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendFinalize(d);
   if (s == CUDNN_STATUS_SUCCESS) return d;
   printf("this cuDNN does not plan for a described device: %s\n", words(s).c_str());
@@ -107,7 +137,9 @@ static void plan(const char *name, const ax_cudnn_key &key, ax_cudnn_builder bui
   std::string why;
   const clock_t began = clock();
   const bool ok = ax_cudnn_choose(g, build, key, exact, MOST_WORKSPACE, &p, &why);
-  if (ok) printf("%-64s engine %3lld, %8.2f MB, %.1f s\n", name, (long long)p.engine, (double)p.workspace / 1e6, (double)(clock() - began) / CLOCKS_PER_SEC);
+  if (ok)
+    printf("%-64s engine %3lld, %8.2f MB, %.1f s\n", name, (long long)p.engine, (double)p.workspace / 1e6,
+           (double)(clock() - began) / CLOCKS_PER_SEC);
   else printf("%-64s none%s%.600s\n", name, needed ? " (needed)" : "", why.c_str());
   missing += !ok && needed;
   fflush(stdout);
@@ -132,17 +164,21 @@ static void convolution(const char *part, const char *label, ax_conv c)
 }
 
 /* Queries, keys and values as thirds of one projection, as models have them. */
-static void attention(const char *part, const char *label, int64_t batch, int64_t heads, int64_t shared, int64_t queries, int64_t keys, int64_t head, bool needed)
+static void attention(const char *part, const char *label, int64_t batch, int64_t heads, int64_t shared,
+                      int64_t queries, int64_t keys, int64_t head, bool needed)
 {
   for (ax_dtype t : { AX_BF16, AX_F16 })
     for (int k = 0; k < 4; k++) {
       const bool backward = k & 1, causal = k & 2;
-      ax_attention a = { batch, heads, shared, queries, keys, head, head, {}, {}, {}, {}, {}, {}, {}, {}, 0, causal };
-      const int64_t q[4] = { queries * 3 * heads * head, head, 3 * heads * head, 1 }, kv[4] = { keys * 3 * shared * head, head, 3 * shared * head, 1 };
+      ax_attention a = { batch, heads, shared, queries, keys, head, head, {},    {},
+                         {},    {},    {},     {},      {},   {},   0,    causal };
+      const int64_t q[4] = { queries * 3 * heads * head, head, 3 * heads * head, 1 },
+                    kv[4] = { keys * 3 * shared * head, head, 3 * shared * head, 1 };
       const int64_t y[4] = { queries * heads * head, head, heads * head, 1 };
       ax_cudnn_key key = {};
       char name[120];
-      snprintf(name, sizeof name, "attention %s, %s, %s%s", label, ax_dtype_name(t), backward ? "backward" : "forward", causal ? ", causal" : "");
+      snprintf(name, sizeof name, "attention %s, %s, %s%s", label, ax_dtype_name(t),
+               backward ? "backward" : "forward", causal ? ", causal" : "");
       if (!strstr(name, part)) continue;
       for (int64_t *s : { a.q, a.dq }) memcpy(s, q, sizeof q);
       for (int64_t *s : { a.k, a.v, a.dk, a.dv }) memcpy(s, kv, sizeof kv);
@@ -172,10 +208,13 @@ int main(int argc, char **argv)
     convolution(part, label[1], { 256, c, size, size, c, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 });
     convolution(part, label[2], { 256, c, size, size, c * 4, 0, 0, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 });
   }
-  convolution(part, "3x3/2 128-128 56", { 256, 128, 56, 56, 128, 0, 0, 3, 3, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1 });
-  convolution(part, "1x1/2 256-512 56", { 256, 256, 56, 56, 512, 0, 0, 1, 1, { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 });
+  convolution(part, "3x3/2 128-128 56",
+              { 256, 128, 56, 56, 128, 0, 0, 3, 3, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1 });
+  convolution(part, "1x1/2 256-512 56",
+              { 256, 256, 56, 56, 512, 0, 0, 1, 1, { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 });
   /* others */
-  convolution(part, "3x3 in 32 groups", { 64, 128, 28, 28, 128, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 32 });
+  convolution(part, "3x3 in 32 groups",
+              { 64, 128, 28, 28, 128, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 32 });
   convolution(part, "3x3 depthwise", { 64, 96, 28, 28, 96, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 96 });
   convolution(part, "3x3 dilated", { 8, 64, 32, 32, 64, 0, 0, 3, 3, { 1, 1 }, { 2, 2 }, { 2, 2 }, 1 });
   convolution(part, "3x3 5-7", { 8, 5, 32, 32, 7, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 });

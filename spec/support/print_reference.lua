@@ -1,4 +1,5 @@
--- What PyTorch prints (torch 2.15.0), written by gen_print_reference.py: an expression and a text. Names of element types lack "torch.".
+-- What PyTorch prints (torch 2.15.0), written by gen_print_reference.py: an expression and a text.
+-- Names of element types lack "torch.".
 return {
   { "T({1.0,2.0,3.0}, {dtype='float32'})",
     [=[

@@ -30,7 +30,8 @@ end
 
 function M.sleep(seconds) C.usleep(seconds * 1e6) end
 
---- Sends a signal to a process, or (negative) to a group.  Never to everything: -1 is what a failed fork returns.
+--- Sends a signal to a process, or (negative) to a group.  Never to everything: -1 is what a failed
+--- fork returns.
 function M.kill(pid, sig)
   assert(pid > 1 or pid < -1, "no process to signal")
   return C.kill(pid, sig)
@@ -69,7 +70,8 @@ function M.alive(pid)
   return state ~= nil and state ~= "Z" and state ~= "X"
 end
 
---- Starts a clock; what it returns gives the seconds since, as a free machine would have taken them.
+--- Starts a clock; what it returns gives the seconds since, as a free machine would have taken
+--- them.
 ---@return fun(): number
 function M.stopwatch()
   local began, stretch = M.now(), host.stretch()
@@ -131,7 +133,8 @@ function Run:signal(sig) return M.kill(self.pid, sig) end
 
 --- Waits until the run's output has `pattern` in it.
 function Run:expect(pattern, seconds)
-  if not M.wait_until(seconds, function() return self:stdout():find(pattern) or self:stderr():find(pattern) end, self.rank_pids) then
+  if not M.wait_until(seconds,
+    function() return self:stdout():find(pattern) or self:stderr():find(pattern) end, self.rank_pids) then
     self:destroy()
     error(("%q did not appear; stdout: %s\nstderr: %s"):format(pattern, self:stdout(), self:stderr()), 2)
   end
@@ -165,9 +168,11 @@ end
 ---@return string stderr
 function Run:wait(seconds)
   local status = ffi.new("int[1]")
-  if not M.wait_until(seconds, function() return C.waitpid(self.pid, status, WNOHANG) == self.pid end, self.rank_pids) then
+  if not M.wait_until(seconds, function() return C.waitpid(self.pid, status, WNOHANG) == self.pid end,
+    self.rank_pids) then
     self:destroy()
-    error(("still running after %g s\nstdout: %s\nstderr: %s"):format(seconds, self:stdout(), self:stderr()), 2)
+    error(("still running after %g s\nstdout: %s\nstderr: %s"):format(seconds, self:stdout(),
+      self:stderr()), 2)
   end
   local sig = bit.band(status[0], 127)
   return sig ~= 0 and 128 + sig or bit.band(bit.rshift(status[0], 8), 255), self:stdout(), self:stderr()

@@ -1,9 +1,11 @@
--- Runs a script on several ranks of the host under test: what only shows with more than one process.
+-- Runs a script on several ranks of the host under test: what only shows with more than one
+-- process.
 local host = require "spec.support.host"
 
 local M = {}
 
---- Put before each script: `check(condition, message)` raises with the rank, `accelerate` and `core` are there.
+--- Put before each script: `check(condition, message)` raises with the rank, `accelerate` and
+--- `core` are there.
 local PRELUDE = [[
 local accelerate = require "accelerate"
 local core = require "accelerate.core"

@@ -16,7 +16,8 @@ function M.text(batches)
   return table.concat(parts, " ")
 end
 
---- All cases of a kind: { arguments = numbers, fields = the texts after it, name = the line's first field }.
+--- All cases of a kind: { arguments = numbers, fields = the texts after it, name = the line's first
+--- field }.
 function M.cases(kind)
   local list = {}
   for line in io.lines(here .. "sharding_reference.txt") do

@@ -1,7 +1,8 @@
 /* Finding, checking and loading backends.
  *
- * A CPU plugin is built per processor level; the best one that this processor runs is loaded on first use, which is after ranks were
- * forked and after their thread settings were made.  ACCEL_CPU_LEVEL picks another one (tests compare levels). */
+ * A CPU plugin is built per processor level; the best one that this processor runs is loaded on
+ * first use, which is after ranks were forked and after their thread settings were made.
+ * ACCEL_CPU_LEVEL picks another one (tests compare levels). */
 #define _GNU_SOURCE
 #include "core/core.h"
 
@@ -28,9 +29,12 @@ static int usable_levels(const char **levels)
   int n = 0;
 #if defined __x86_64__
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd")) levels[n++] = "v4";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) levels[n++] = "v3";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512cd"))
+    levels[n++] = "v4";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    levels[n++] = "v3";
   levels[n++] = "v2";
 #else
   levels[n++] = "native";
@@ -52,7 +56,10 @@ static const ax_backend *open_plugin(const char *path, char *said, size_t size)
   if (backend && backend->abi == AX_INTERFACE) return backend;
   if (!entry) snprintf(said + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
   else if (!backend) snprintf(said + used, size - used, "\n  %.600s", ax_last_error());
-  else snprintf(said + used, size - used, "\n  %.200s: built for interface %u, this host has %u: build both together", path, backend->abi, AX_INTERFACE);
+  else
+    snprintf(said + used, size - used,
+             "\n  %.200s: built for interface %u, this host has %u: build both together", path, backend->abi,
+             AX_INTERFACE);
   dlclose(lib);
   return NULL;
 }
@@ -66,7 +73,9 @@ static ax_status load_cpu(const ax_backend **out)
   if (wanted && *wanted) {
     bool known = false;
     for (int k = 0; k < n; k++) known |= strcmp(levels[k], wanted) == 0;
-    if (!known) return ax_fail(AX_EINVAL, "ACCEL_CPU_LEVEL=%s: this processor runs %s down to %s", wanted, levels[0], levels[n - 1]);
+    if (!known)
+      return ax_fail(AX_EINVAL, "ACCEL_CPU_LEVEL=%s: this processor runs %s down to %s", wanted, levels[0],
+                     levels[n - 1]);
     levels[0] = wanted;
     n = 1;
   }
@@ -91,11 +100,13 @@ const char *ax_backend_environment(char *path, size_t size)
 
   cuda_path(path, size);
   lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const ax_backend_environment_entry tell = lib ? (ax_backend_environment_entry)dlsym(lib, AX_BACKEND_ENVIRONMENT) : NULL;
+  const ax_backend_environment_entry tell =
+      lib ? (ax_backend_environment_entry)dlsym(lib, AX_BACKEND_ENVIRONMENT) : NULL;
   return tell ? tell() : NULL; /* the library stays: the text is its own */
 }
 
-/* The reason why there is no CUDA does not change while a process lives: it is found once and told each time. */
+/* The reason why there is no CUDA does not change while a process lives: it is found once and told
+ * each time. */
 static ax_status load_cuda(const ax_backend **out)
 {
   static char reason[900];
@@ -103,10 +114,14 @@ static ax_status load_cuda(const ax_backend **out)
 
   if (!*reason) {
     cuda_path(path, sizeof path);
-    if (access(path, F_OK) != 0) snprintf(reason, sizeof reason, "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)", path);
+    if (access(path, F_OK) != 0)
+      snprintf(reason, sizeof reason,
+               "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)",
+               path);
     else *out = open_plugin(path, reason, sizeof reason);
     if (*out && !(*out)->memory) { /* a file that somebody named, and of another kind */
-      snprintf(reason, sizeof reason, "\n  %.300s is the backend '%s', which is for no device", path, (*out)->name);
+      snprintf(reason, sizeof reason, "\n  %.300s is the backend '%s', which is for no device", path,
+               (*out)->name);
       *out = NULL;
     }
   }
@@ -129,7 +144,8 @@ ax_status ax_backend_of(ax_device device, const ax_backend **out)
   if (device.kind == AX_CPU || device.index < (*out)->memory->count()) return AX_OK;
   const int n = (*out)->memory->count();
   *out = NULL;
-  return ax_fail(AX_EINVAL, "cuda:%d: this process sees %d CUDA device%s, numbered from 0", device.index, n, n == 1 ? "" : "s");
+  return ax_fail(AX_EINVAL, "cuda:%d: this process sees %d CUDA device%s, numbered from 0", device.index, n,
+                 n == 1 ? "" : "s");
 }
 
 static ax_precision float32_products;

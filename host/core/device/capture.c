@@ -12,21 +12,24 @@ enum { LIVE_BYTES = 64 << 10 };
 
 /* A leaf that the recording met. */
 typedef struct noted {
-  ax_tensor *t;              /* counted */
-  const void *data;          /* where its elements lay */
-  uint32_t edits, written;   /* its version when it was met; how many edits the recording made */
+  ax_tensor *t;                 /* counted */
+  const void *data;             /* where its elements lay */
+  uint32_t edits, written;      /* its version when it was met; how many edits the recording made */
   bool work_before, work_after; /* was its working copy current? */
-  ax_tensor *before, *after; /* its gradient; counted */
+  ax_tensor *before, *after;    /* its gradient; counted */
 } noted;
 
 typedef struct drawn {
-  ax_generator *g; /* counted */
+  ax_generator *g;       /* counted */
   uint64_t draws, count; /* at the first draw; how many there were */
   size_t at;             /* in the live block */
 } drawn;
 
 /* A set of pointers: a table of 2^bits places, at most half of them taken. */
-typedef struct set { const void **place; int bits, n; } set;
+typedef struct set {
+  const void **place;
+  int bits, n;
+} set;
 
 struct ax_capture {
   ax_device device;
@@ -98,7 +101,10 @@ static ax_status take_live(ax_capture *c, size_t bytes, size_t *at)
 {
   *at = (c->used + 15) / 16 * 16;
   if (*at + bytes > LIVE_BYTES)
-    return ax_fail(AX_ENOMEM, "the recorded step has too many optimizer steps and generators: their numbers take more than %d bytes", LIVE_BYTES);
+    return ax_fail(AX_ENOMEM,
+                   "the recorded step has too many optimizer steps and generators: their numbers take more "
+                   "than %d bytes",
+                   LIVE_BYTES);
   c->used = *at + bytes;
   return AX_OK;
 }
@@ -129,7 +135,10 @@ ax_status ax_capture_begin(ax_device device, ax_capture **out)
   c->backend = backend;
   c->first = ax_next_seq();
   ax_autocast_forget();
-  if (!(c->here = ax_calloc(1, LIVE_BYTES))) { st = AX_ENOMEM; goto out; }
+  if (!(c->here = ax_calloc(1, LIVE_BYTES))) {
+    st = AX_ENOMEM;
+    goto out;
+  }
   AX_TRY(backend->capture->begin(device.index, &c->graph));
   AX_TRY(backend->capture->keep(c->graph, LIVE_BYTES, &c->there));
   *out = ax_recording = c;
@@ -146,7 +155,8 @@ ax_status ax_capture_end(ax_capture *c)
   ax_status st = c->failed;
 
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
-  if (st != AX_OK) return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
+  if (st != AX_OK)
+    return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
   ax_recording = NULL;
   ax_autocast_forget();
   void *graph = c->graph;
@@ -216,7 +226,9 @@ void ax_capture_hold(ax_storage *s)
   bool is_new;
 
   if (!s || s->device.kind == AX_CPU || c->backend->capture->inside(c->graph, s->data)) return;
-  if (put(&c->held, s, &is_new) != AX_OK || (is_new && grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK)) c->failed = AX_ENOMEM;
+  if (put(&c->held, s, &is_new) != AX_OK ||
+      (is_new && grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK))
+    c->failed = AX_ENOMEM;
   else if (is_new) c->storages[c->n_storages++] = ax_storage_retain(s);
 }
 
@@ -225,11 +237,18 @@ void ax_capture_note(ax_tensor *t)
   ax_capture *c = ax_recording;
   bool is_new;
 
-  if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, t->storage->data)) return;
-  if (put(&c->met, t, &is_new) != AX_OK || (is_new && grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK)) c->failed = AX_ENOMEM;
+  if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, t->storage->data))
+    return;
+  if (put(&c->met, t, &is_new) != AX_OK ||
+      (is_new && grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK))
+    c->failed = AX_ENOMEM;
   else if (is_new) {
-    c->leaves[c->n_leaves++] = (noted){ .t = ax_tensor_retain(t), .data = ax_data(t), .edits = t->version->edits, .work_before = work_is_current(t),
-                                        .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
+    c->leaves[c->n_leaves++] =
+        (noted){ .t = ax_tensor_retain(t),
+                 .data = ax_data(t),
+                 .edits = t->version->edits,
+                 .work_before = work_is_current(t),
+                 .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
     ax_capture_hold(t->storage);
     if (t->grad && !c->leaves_gradients) ax_capture_hold(t->grad->storage);
   }
@@ -238,24 +257,33 @@ void ax_capture_note(ax_tensor *t)
 ax_status ax_capture_input(const char *name, ax_tensor *t)
 {
   if (t->grad_fn && t->grad_fn->seq < ax_recording->first && ax_grad_enabled())
-    return ax_fail(AX_EGRAD, "%s: a recorded step is given a tensor with a history from before it, which a replay would not have; detach it, or compute it inside", name);
+    return ax_fail(AX_EGRAD,
+                   "%s: a recorded step is given a tensor with a history from before it, which a replay "
+                   "would not have; detach it, or compute it inside",
+                   name);
   ax_capture_note(t);
   return AX_OK;
 }
 
-ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out)
+ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
+                            ax_tensor *const *out)
 {
   const ax_device d = out[0]->device;
   char here[16], there[16];
 
   if (!ax_same_device(d, ax_recording->device))
-    return ax_fail(AX_EINVAL, "%s: computes on %s while a step is recorded for %s: a replay would not do it again; keep it out of the step", name[0] == '_' ? name + 1 : name,
-                   ax_device_text(d, here, sizeof here), ax_device_text(ax_recording->device, there, sizeof there));
+    return ax_fail(AX_EINVAL,
+                   "%s: computes on %s while a step is recorded for %s: a replay would not do it again; keep "
+                   "it out of the step",
+                   name[0] == '_' ? name + 1 : name, ax_device_text(d, here, sizeof here),
+                   ax_device_text(ax_recording->device, there, sizeof there));
   for (int k = 0; k < n_in; k++)
     if (in[k]) ax_capture_hold(in[k]->storage);
   for (int k = 0; k < n_out; k++)
     if (out[k]) ax_capture_hold(out[k]->storage);
-  return ax_recording->failed == AX_OK ? AX_OK : ax_fail(AX_ENOMEM, "out of memory while a step was recorded: no room for what it refers to");
+  return ax_recording->failed == AX_OK
+             ? AX_OK
+             : ax_fail(AX_ENOMEM, "out of memory while a step was recorded: no room for what it refers to");
 }
 
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
@@ -267,9 +295,12 @@ ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
   while (k < c->n_generators && c->generators[k].g != gen) k++;
   if (k == c->n_generators) {
     size_t at;
-    if ((st = grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK || (st = take_live(c, sizeof(ax_draw_live), &at)) != AX_OK) return st;
+    if ((st = grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK ||
+        (st = take_live(c, sizeof(ax_draw_live), &at)) != AX_OK)
+      return st;
     gen->refs++;
-    c->generators[c->n_generators++] = (drawn){ .g = gen, .draws = gen->draws - 1, .at = at }; /* this draw was counted already */
+    /* this draw was counted already */
+    c->generators[c->n_generators++] = (drawn){ .g = gen, .draws = gen->draws - 1, .at = at };
     ((ax_draw_live *)(c->here + at))->seed = gen->seed;
   }
   c->generators[k].count++;
@@ -284,7 +315,9 @@ ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int6
   size_t at;
   ax_status st;
 
-  if ((st = grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK || (st = take_live(c, sizeof *h + sizeof **ran, &at)) != AX_OK) return st;
+  if ((st = grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK ||
+      (st = take_live(c, sizeof *h + sizeof **ran, &at)) != AX_OK)
+    return st;
   c->optims[c->n_optims++] = at;
   ax_capture_set_optim(c, c->n_optims - 1, h, 0);
   *hyper = (const ax_hyper *)((char *)c->there + at);
@@ -316,8 +349,11 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
     const noted *l = &c->leaves[k];
     if (ax_data(l->t) != l->data) what = "a parameter or buffer was given other memory";
     else if (c->leaves_gradients) continue;
-    else if (!l->t->grad != !l->before) what = l->before ? "a parameter has no gradient where it had one" : "a parameter has a gradient where it had none";
-    else if (l->before && (l->t->grad->dtype != l->before->dtype || l->t->grad->numel != l->before->numel)) what = "a gradient has another shape or type";
+    else if (!l->t->grad != !l->before)
+      what = l->before ? "a parameter has no gradient where it had one"
+                       : "a parameter has a gradient where it had none";
+    else if (l->before && (l->t->grad->dtype != l->before->dtype || l->t->grad->numel != l->before->numel))
+      what = "a gradient has another shape or type";
   }
   if (why) *why = what;
   return !what;
@@ -327,8 +363,10 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
 static ax_status prepare(noted *l)
 {
   ax_status st = AX_OK;
-  if (l->before && ax_data(l->t->grad) != ax_data(l->before)) st = ax_copy(l->before, l->t->grad); /* the kernels read it there */
-  if (st == AX_OK && l->work_before && !work_is_current(l->t) && (st = ax_copy(l->t->work, l->t)) == AX_OK) l->t->work_edits = l->t->version->edits;
+  /* the kernels read it there */
+  if (l->before && ax_data(l->t->grad) != ax_data(l->before)) st = ax_copy(l->before, l->t->grad);
+  if (st == AX_OK && l->work_before && !work_is_current(l->t) && (st = ax_copy(l->t->work, l->t)) == AX_OK)
+    l->t->work_edits = l->t->version->edits;
   return st;
 }
 
@@ -344,7 +382,8 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   const bool recording = ax_grad_set_enabled(false);
   ax_status st = AX_OK;
 
-  if (ax_recording) st = ax_fail(AX_EINVAL, "a recorded step cannot be replayed while another one is recorded");
+  if (ax_recording)
+    st = ax_fail(AX_EINVAL, "a recorded step cannot be replayed while another one is recorded");
   else if (!c->ended) st = ax_fail(AX_EINVAL, "the step was not recorded to its end");
   if (st != AX_OK) goto out;
   for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
@@ -356,7 +395,8 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
     live->offset = now - d->draws;
     d->g->draws = now + d->count;
   }
-  if (c->used) AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
+  if (c->used)
+    AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
   AX_TRY(c->backend->capture->replay(c->graph));
   for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k], c->leaves_gradients);
 out:
@@ -400,8 +440,12 @@ ax_status ax_capture_save(ax_capture *c, ax_saved_state **out)
   st = AX_OK;
   for (; s->n < c->n_storages; s->n++) {
     const ax_storage *from = c->storages[s->n];
-    if (!(s->bytes[s->n] = ax_malloc(from->bytes ? from->bytes : 1))) { st = AX_ENOMEM; goto out; }
-    if (from->bytes) AX_TRY(c->backend->memory->copy(cpu, s->bytes[s->n], from->device, from->data, from->bytes));
+    if (!(s->bytes[s->n] = ax_malloc(from->bytes ? from->bytes : 1))) {
+      st = AX_ENOMEM;
+      goto out;
+    }
+    if (from->bytes)
+      AX_TRY(c->backend->memory->copy(cpu, s->bytes[s->n], from->device, from->data, from->bytes));
   }
   s->n_leaves = c->n_leaves;
   for (int k = 0; k < c->n_leaves; k++) {
@@ -440,7 +484,8 @@ ax_status ax_capture_restore(ax_capture *c, const ax_saved_state *s)
     ax_touch(t);
     if (t->work) t->work_edits = t->version->edits - (s->work[k] ? 0 : 1);
   }
-  for (int k = 0; k < s->n_generators; k++) c->generators[k].g->seed = s->generators[k].seed, c->generators[k].g->draws = s->generators[k].draws;
+  for (int k = 0; k < s->n_generators; k++)
+    c->generators[k].g->seed = s->generators[k].seed, c->generators[k].g->draws = s->generators[k].draws;
 out:
   return st;
 }
@@ -453,7 +498,8 @@ static int64_t first_difference(const char *a, const char *b, size_t n)
   return -1;
 }
 
-bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const ax_saved_state *b, const void **storage, int64_t *byte)
+bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const ax_saved_state *b,
+                           const void **storage, int64_t *byte)
 {
   for (int k = 0; k < c->n_storages; k++) {
     *storage = c->storages[k]->data;
@@ -463,10 +509,13 @@ bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const a
     *storage = c->leaves[k].data;
     *byte = -1;
     if (!a->grads[k] != !b->grads[k]) return true;
-    if (a->values[k] && first_difference(ax_data(a->values[k]), ax_data(b->values[k]), (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0) return true;
+    if (a->values[k] && first_difference(ax_data(a->values[k]), ax_data(b->values[k]),
+                                         (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0)
+      return true;
   }
   *storage = NULL;
   for (int k = 0; k < c->n_generators; k++)
-    if (a->generators[k].draws != b->generators[k].draws || a->generators[k].seed != b->generators[k].seed) return true;
+    if (a->generators[k].draws != b->generators[k].draws || a->generators[k].seed != b->generators[k].seed)
+      return true;
   return false;
 }

@@ -32,8 +32,10 @@ static ax_status move_bytes(ax_tensor *dst, const ax_tensor *src, bool later)
   const ax_backend *backend;
   const ax_status st = ax_backend_of(there, &backend);
   if (st != AX_OK || src->numel == 0) return st;
-  return (later && backend->memory->copy_later ? backend->memory->copy_later : backend->memory->copy)(dst->device, ax_data(dst), src->device, ax_data(src),
-                                                                                                     (size_t)src->numel * ax_itemsize(src));
+  return (later && backend->memory->copy_later
+              ? backend->memory->copy_later
+              : backend->memory->copy)(dst->device, ax_data(dst), src->device, ax_data(src),
+                                       (size_t)src->numel * ax_itemsize(src));
 }
 
 /* The source is cast and made contiguous where it lies; only then do bytes travel. */
@@ -68,7 +70,9 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
   ax_status st;
 
   *out = NULL;
-  if ((st = ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes)) != AX_OK || (st = ax_storage_new_pinned(bytes, &s)) != AX_OK) return st;
+  if ((st = ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes)) != AX_OK ||
+      (st = ax_storage_new_pinned(bytes, &s)) != AX_OK)
+    return st;
   ax_strides_contiguous(ndim, shape, strides);
   st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
   ax_storage_release(s);
@@ -82,12 +86,15 @@ ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out)
 
   *out = NULL;
   if (t->device.kind != AX_CPU)
-    return ax_fail(AX_EINVAL, "pin_memory: only tensors of the CPU can be pinned, this one lies on %s", ax_device_text(t->device, text, sizeof text));
+    return ax_fail(AX_EINVAL, "pin_memory: only tensors of the CPU can be pinned, this one lies on %s",
+                   ax_device_text(t->device, text, sizeof text));
   if (ax_storage_is_pinned(t->storage)) {
     *out = ax_tensor_retain(t);
     return AX_OK;
   }
-  if ((st = ax_tensor_new_pinned((ax_dtype)t->dtype, t->ndim, t->shape, out)) != AX_OK || (st = ax_copy(*out, t)) == AX_OK) return st;
+  if ((st = ax_tensor_new_pinned((ax_dtype)t->dtype, t->ndim, t->shape, out)) != AX_OK ||
+      (st = ax_copy(*out, t)) == AX_OK)
+    return st;
   ax_tensor_release(*out);
   *out = NULL;
   return st;
@@ -102,7 +109,8 @@ ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *
   ax_status st;
 
   *out = NULL;
-  if ((st = ax_backend_of(to, &backend)) != AX_OK || t->device.kind != AX_CPU || to.kind == AX_CPU || !backend->memory->send || t->requires_grad || t->numel == 0)
+  if ((st = ax_backend_of(to, &backend)) != AX_OK || t->device.kind != AX_CPU || to.kind == AX_CPU ||
+      !backend->memory->send || t->requires_grad || t->numel == 0)
     return st;
   if ((st = ax_contiguous(t, &packed)) != AX_OK) return st;
   const size_t bytes = (size_t)packed->numel * ax_itemsize(packed);
@@ -111,7 +119,9 @@ ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *
   else if (st == AX_OK && (st = ax_storage_adopt(to, backend->memory, data, bytes, &s)) == AX_OK) {
     int64_t strides[AX_MAX_DIMS];
     ax_strides_contiguous(packed->ndim, packed->shape, strides);
-    if ((st = ax_tensor_over(s, (ax_dtype)packed->dtype, packed->ndim, packed->shape, strides, 0, out)) == AX_OK) (*out)->device = to;
+    if ((st = ax_tensor_over(s, (ax_dtype)packed->dtype, packed->ndim, packed->shape, strides, 0, out)) ==
+        AX_OK)
+      (*out)->device = to;
     ax_storage_release(s);
   }
   ax_tensor_release(packed);
@@ -122,7 +132,9 @@ ax_status ax_device_arrive(ax_device d, uint64_t ticket)
 {
   const ax_backend *backend;
   const ax_status st = ax_backend_of(d, &backend);
-  return st != AX_OK || !backend->memory || !backend->memory->arrive ? st : backend->memory->arrive(d.index, ticket);
+  return st != AX_OK || !backend->memory || !backend->memory->arrive
+             ? st
+             : backend->memory->arrive(d.index, ticket);
 }
 
 ax_status ax_item(ax_tensor *t, double *out)
@@ -131,13 +143,15 @@ ax_status ax_item(ax_tensor *t, double *out)
   ax_status st = AX_OK;
 
   if (t->numel != 1)
-    return ax_fail(AX_ESHAPE, "item: expected a tensor of one element, got %s", ax_shape_text(t->ndim, t->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT));
+    return ax_fail(AX_ESHAPE, "item: expected a tensor of one element, got %s",
+                   ax_shape_text(t->ndim, t->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT));
   if (t->device.kind == AX_CPU) here = ax_tensor_retain(t);
   else {
     AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, &here));
     AX_TRY(ax_transfer(here, t, false));
   }
-  *out = ax_is_float((ax_dtype)t->dtype) ? ax_load_double((ax_dtype)t->dtype, ax_data(here), 0) : (double)ax_load_int((ax_dtype)t->dtype, ax_data(here), 0);
+  *out = ax_is_float((ax_dtype)t->dtype) ? ax_load_double((ax_dtype)t->dtype, ax_data(here), 0)
+                                         : (double)ax_load_int((ax_dtype)t->dtype, ax_data(here), 0);
 out:
   ax_tensor_release(here);
   return st;

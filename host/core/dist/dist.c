@@ -1,4 +1,5 @@
-/* dist.c: what every transport has in common: names, checks, the group of one, collectives on tensors. */
+/* dist.c: what every transport has in common: names, checks, the group of one, collectives on
+ * tensors. */
 #include "dist.h"
 
 #include <stdio.h>
@@ -7,8 +8,8 @@
 #include "core/core.h"
 
 static const char *const op_names[AX_COLLECTIVES] = {
-  [AX_ALL_REDUCE] = "all_reduce", [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
-  [AX_REDUCE_SCATTER] = "reduce_scatter", [AX_GATHER] = "gather", [AX_BARRIER] = "barrier",
+  [AX_ALL_REDUCE] = "all_reduce",           [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
+  [AX_REDUCE_SCATTER] = "reduce_scatter",   [AX_GATHER] = "gather",       [AX_BARRIER] = "barrier",
   [AX_JOIN] = "joining of the ranks' GPUs",
 };
 static const char *const reduction_names[AX_REDUCTIONS] = {
@@ -16,8 +17,14 @@ static const char *const reduction_names[AX_REDUCTIONS] = {
 };
 static char script_line[128];
 
-const char *ax_collective_name(ax_collective_op op) { return (unsigned)op < AX_COLLECTIVES ? op_names[op] : "?"; }
-const char *ax_reduction_name(ax_reduction r) { return (unsigned)r < AX_REDUCTIONS ? reduction_names[r] : "?"; }
+const char *ax_collective_name(ax_collective_op op)
+{
+  return (unsigned)op < AX_COLLECTIVES ? op_names[op] : "?";
+}
+const char *ax_reduction_name(ax_reduction r)
+{
+  return (unsigned)r < AX_REDUCTIONS ? reduction_names[r] : "?";
+}
 
 ax_status ax_reduction_parse(const char *name, ax_reduction *out)
 {
@@ -37,31 +44,29 @@ static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == A
 
 bool ax_collective_same(const ax_collective *a, const ax_collective *b)
 {
-  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root && a->count == b->count && a->model == b->model &&
-         a->kind == b->kind && a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
+         a->count == b->count && a->model == b->model && a->kind == b->kind && a->ndim == b->ndim &&
+         memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 {
   char extra[48] = "", model[24] = "";
 
-  if (reduces(c->op))
-    snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
+  if (reduces(c->op)) snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
   else if (has_root(c->op))
     snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
-  if (c->op == AX_BARRIER)
-    snprintf(buf, size, "barrier()");
-  else if (c->op == AX_JOIN)
-    snprintf(buf, size, "the %s()", ax_collective_name(c->op));
+  if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()");
+  else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()", ax_collective_name(c->op));
   else
     snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),
-             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count, c->count == 1 ? "" : "s", extra, model,
-             c->kind == AX_CUDA ? ", on the GPU" : "");
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count,
+             c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "");
   return buf;
 }
 
-/* ---- the group of one ---------------------------------------------------------------------------------------------- */
+/* ---- the group of one ------------------------------------------------------------------------ */
 
 static ax_status copy_own(const ax_collective *c)
 {
@@ -70,8 +75,7 @@ static ax_status copy_own(const ax_collective *c)
   const ax_backend *backend;
   ax_status st;
 
-  if (!c->out || c->out == c->in || bytes == 0)
-    return AX_OK;
+  if (!c->out || c->out == c->in || bytes == 0) return AX_OK;
   if (c->kind == AX_CPU) {
     memcpy(c->out, c->in, bytes);
     return AX_OK;
@@ -85,14 +89,13 @@ static ax_status alone_issue(ax_group *g, const ax_collective *c, int n, uint64_
   ax_status st = AX_OK;
 
   *ticket = 0;
-  for (int k = 0; k < n && st == AX_OK; k++)
-    st = copy_own(&c[k]);
+  for (int k = 0; k < n && st == AX_OK; k++) st = copy_own(&c[k]);
   return st;
 }
 static void alone_leave(ax_group *g, bool abort) { (void)g, (void)abort; }
 
-static const ax_transport alone = {.name = "alone", .issue = alone_issue, .leave = alone_leave};
-static ax_group group_of_one = {.transport = &alone, .size = 1, .local_size = 1};
+static const ax_transport alone = { .name = "alone", .issue = alone_issue, .leave = alone_leave };
+static ax_group group_of_one = { .transport = &alone, .size = 1, .local_size = 1 };
 static ax_group *world = &group_of_one;
 
 ax_group *ax_dist_world(void) { return world; }
@@ -105,31 +108,33 @@ void ax_dist_set_world(ax_group *g)
 
 void ax_dist_set_timeout(double seconds)
 {
-  if (world->transport->set_timeout)
-    world->transport->set_timeout(world, seconds);
+  if (world->transport->set_timeout) world->transport->set_timeout(world, seconds);
 }
 
 void ax_dist_leave(void)
 {
-  if (world == &group_of_one || world->closed)
-    return;
+  if (world == &group_of_one || world->closed) return;
   world->closed = true;
   world->transport->leave(world, false);
   ax_dist_leave_device(); /* others that still wait for this rank have been told */
 }
 
-/* ---- running a collective -------------------------------------------------------------------------------------------- */
+/* ---- running a collective -------------------------------------------------------------------- */
 
-/* What does not depend on the other ranks is refused before they are asked, so that the message is about this call alone. */
+/* What does not depend on the other ranks is refused before they are asked, so that the message is
+ * about this call alone. */
 static ax_status check(const ax_group *g, const ax_collective *c)
 {
   if (g->closed)
-    return ax_fail(AX_EINVAL, "this rank has left the process group (end_training or destroy_process_group was called)");
+    return ax_fail(AX_EINVAL,
+                   "this rank has left the process group (end_training or destroy_process_group was called)");
   if (reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
-    return ax_fail(AX_EDTYPE, "%s of bool tensors is not defined: use max (any) or min (all), or convert to int64",
+    return ax_fail(AX_EDTYPE,
+                   "%s of bool tensors is not defined: use max (any) or min (all), or convert to int64",
                    ax_reduction_name(c->reduction));
   if (reduces(c->op) && c->reduction == AX_MEAN && !ax_is_float(c->dtype))
-    return ax_fail(AX_EDTYPE, "mean of %s tensors is not defined: convert to float32 first", ax_dtype_name(c->dtype));
+    return ax_fail(AX_EDTYPE, "mean of %s tensors is not defined: convert to float32 first",
+                   ax_dtype_name(c->dtype));
   if (has_root(c->op) && (c->root < 0 || c->root >= g->size))
     return ax_fail(AX_ERANGE, "rank %d does not exist: ranks are 0 to %d", c->root, g->size - 1);
   if (c->count < 0)
@@ -152,14 +157,13 @@ ax_status ax_dist_run(const ax_collective *c, ax_work **work)
 
   AX_TRY(check(world, c));
   AX_TRY(c->kind == AX_CPU ? issue_in_world(c, &started) : ax_device_issue(world, c, c, 1, &started));
-  if (!work)
-    return ax_work_wait(started);
+  if (!work) return ax_work_wait(started);
 out:
   if (work) *work = started;
   return st;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* A 0-d tensor counts as [1]. */
 static void take_tensor(ax_collective *c, const ax_tensor *t)
@@ -183,10 +187,8 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   take_tensor(c, t);
   c->in = c->out = ax_data(flat);
   AX_TRY(ax_dist_run(c, NULL));
-  if (flat != t)
-    AX_TRY(ax_copy(t, flat)); /* counts the write */
-  else
-    ax_touch(t);
+  if (flat != t) AX_TRY(ax_copy(t, flat)); /* counts the write */
+  else ax_touch(t);
 out:
   ax_tensor_release(flat);
   return st;
@@ -194,13 +196,13 @@ out:
 
 ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model)
 {
-  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r, .model = model};
+  ax_collective c = { .op = AX_ALL_REDUCE, .reduction = r, .model = model };
   return in_place(t, &c);
 }
 
 ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work)
 {
-  ax_collective c = {.op = AX_ALL_REDUCE, .reduction = r, .model = model, .count = t->numel};
+  ax_collective c = { .op = AX_ALL_REDUCE, .reduction = r, .model = model, .count = t->numel };
   ax_status st;
 
   *work = NULL;
@@ -208,35 +210,37 @@ ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_w
     return ax_fail(AX_EINVAL, "all_reduce: a tensor that is reduced without waiting must be contiguous");
   take_tensor(&c, t);
   c.in = c.out = ax_data(t);
-  if ((st = ax_dist_run(&c, work)) == AX_OK)
-    ax_touch(t);
+  if ((st = ax_dist_run(&c, work)) == AX_OK) ax_touch(t);
   return st;
 }
 
 ax_status ax_dist_broadcast(ax_tensor *t, int root)
 {
-  ax_collective c = {.op = AX_BROADCAST, .root = root};
+  ax_collective c = { .op = AX_BROADCAST, .root = root };
   return in_place(t, &c);
 }
 
 ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
 {
-  ax_collective wish = {.op = AX_BROADCAST, .dtype = AX_U8, .root = root}, *all = NULL;
+  ax_collective wish = { .op = AX_BROADCAST, .dtype = AX_U8, .root = root }, *all = NULL;
   ax_work *work = NULL;
   ax_status st = AX_OK;
   bool together = n > 1;
 
   for (int k = 0; k < n; k++)
-    together = together && list[k]->device.kind == AX_CUDA && ax_same_device(list[k]->device, list[0]->device) && ax_tensor_is_contiguous(list[k]);
+    together = together && list[k]->device.kind == AX_CUDA &&
+               ax_same_device(list[k]->device, list[0]->device) && ax_tensor_is_contiguous(list[k]);
   if (!together) {
-    for (int k = 0; k < n && st == AX_OK; k++)
-      st = ax_dist_broadcast(list[k], root);
+    for (int k = 0; k < n && st == AX_OK; k++) st = ax_dist_broadcast(list[k], root);
     return st;
   }
-  if (!(all = ax_calloc((size_t)n, sizeof *all)))
-    return AX_ENOMEM;
+  if (!(all = ax_calloc((size_t)n, sizeof *all))) return AX_ENOMEM;
   for (int k = 0; k < n; k++) {
-    all[k] = (ax_collective){.op = AX_BROADCAST, .root = root, .count = list[k]->numel, .in = ax_data(list[k]), .out = ax_data(list[k])};
+    all[k] = (ax_collective){ .op = AX_BROADCAST,
+                              .root = root,
+                              .count = list[k]->numel,
+                              .in = ax_data(list[k]),
+                              .out = ax_data(list[k]) };
     take_tensor(&all[k], list[k]);
     AX_TRY(check(world, &all[k]));
     wish.count += list[k]->numel * (int64_t)ax_itemsize(list[k]);
@@ -245,24 +249,24 @@ ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
   wish.index = list[0]->device.index;
   AX_TRY(ax_device_issue(world, &wish, all, n, &work));
   AX_TRY(ax_work_wait(work));
-  for (int k = 0; k < n; k++)
-    ax_touch(list[k]);
+  for (int k = 0; k < n; k++) ax_touch(list[k]);
 out:
   ax_mfree(all);
   return st;
 }
 
-/* Runs `c` from t into a fresh tensor with t's shape but `first` as size of dim 0; `wanted` false: there is no result here. */
-static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t count, bool wanted, ax_tensor **out)
+/* Runs `c` from t into a fresh tensor with t's shape but `first` as size of dim 0; `wanted` false:
+ * there is no result here. */
+static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t count, bool wanted,
+                          ax_tensor **out)
 {
   ax_tensor *flat = NULL, *made = NULL;
-  int64_t shape[AX_MAX_DIMS] = {first};
+  int64_t shape[AX_MAX_DIMS] = { first };
   ax_status st;
 
   *out = NULL;
   AX_TRY(ax_contiguous(t, &flat));
-  if (t->ndim > 1)
-    memcpy(shape + 1, t->shape + 1, (size_t)(t->ndim - 1) * sizeof *shape);
+  if (t->ndim > 1) memcpy(shape + 1, t->shape + 1, (size_t)(t->ndim - 1) * sizeof *shape);
   if (wanted)
     AX_TRY(ax_tensor_new_on(t->device, (ax_dtype)t->dtype, t->ndim > 0 ? t->ndim : 1, shape, &made));
   c->count = count;
@@ -280,30 +284,32 @@ out:
 
 ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out)
 {
-  ax_collective c = {.op = AX_ALL_GATHER};
+  ax_collective c = { .op = AX_ALL_GATHER };
   return into_new(t, &c, (t->ndim > 0 ? t->shape[0] : 1) * world->size, t->numel, true, out);
 }
 
 ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out)
 {
-  ax_collective c = {.op = AX_GATHER, .root = root};
+  ax_collective c = { .op = AX_GATHER, .root = root };
   return into_new(t, &c, (t->ndim > 0 ? t->shape[0] : 1) * world->size, t->numel, world->rank == root, out);
 }
 
 ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out)
 {
-  ax_collective c = {.op = AX_REDUCE_SCATTER, .reduction = r};
+  ax_collective c = { .op = AX_REDUCE_SCATTER, .reduction = r };
   char text[AX_SHAPE_TEXT];
 
   *out = NULL;
   if (t->ndim == 0 || t->shape[0] % world->size != 0)
-    return ax_fail(AX_ESHAPE, "reduce_scatter: the first size must be a multiple of the number of ranks (%d); the shape is %s",
-                   world->size, ax_shape_text(t->ndim, t->shape, text, sizeof text));
+    return ax_fail(
+        AX_ESHAPE,
+        "reduce_scatter: the first size must be a multiple of the number of ranks (%d); the shape is %s",
+        world->size, ax_shape_text(t->ndim, t->shape, text, sizeof text));
   return into_new(t, &c, t->shape[0] / world->size, t->numel / world->size, true, out);
 }
 
 ax_status ax_dist_barrier(void)
 {
-  const ax_collective c = {.op = AX_BARRIER};
+  const ax_collective c = { .op = AX_BARRIER };
   return ax_dist_run(&c, NULL);
 }

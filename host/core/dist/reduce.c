@@ -1,8 +1,9 @@
 /* dist/reduce.c: the arithmetic of reducing collectives.
  *
- * It lives in the host, not in the CPU plugin: tensors of any device may be reduced over the CPU group, and a rank that only coordinates
- * needs no kernels.  Each loop is compiled for several processor levels; the loader picks one (ifunc).  Elements go through a tile of
- * accumulators that stays in L1, so that the result may replace an input and narrow types are rounded once. */
+ * It lives in the host, not in the CPU plugin: tensors of any device may be reduced over the CPU
+ * group, and a rank that only coordinates needs no kernels.  Each loop is compiled for several
+ * processor levels; the loader picks one (ifunc).  Elements go through a tile of accumulators that
+ * stays in L1, so that the result may replace an input and narrow types are rounded once. */
 #include "dist.h"
 
 #include <string.h>
@@ -70,16 +71,26 @@ LOOPS(i64, int64_t, int64_t, SAME, SAME, ADD_64, MUL_64)
 LOOPS(i32, int32_t, int32_t, SAME, SAME, ADD_32, MUL_32)
 LOOPS(u8, uint8_t, uint8_t, SAME, SAME, ADD_8, MUL_8)
 
-typedef struct family { size_t accumulator; loop widen, narrow, fold[AX_REDUCTIONS]; } family;
+typedef struct family {
+  size_t accumulator;
+  loop widen, narrow, fold[AX_REDUCTIONS];
+} family;
 
-#define FAMILY(T, A) {sizeof(A), widen_##T, narrow_##T, \
-  {[AX_SUM] = sum_##T, [AX_MEAN] = sum_##T, [AX_MAX] = max_##T, [AX_MIN] = min_##T, [AX_PROD] = prod_##T}}
+#define FAMILY(T, A) \
+  { \
+    sizeof(A), widen_##T, narrow_##T, \
+    { \
+      [AX_SUM] = sum_##T, [AX_MEAN] = sum_##T, [AX_MAX] = max_##T, [AX_MIN] = min_##T, [AX_PROD] = prod_##T \
+    } \
+  }
 static const family families[AX_DTYPE_COUNT] = {
-  [AX_F32] = FAMILY(f32, float), [AX_F64] = FAMILY(f64, double), [AX_F16] = FAMILY(f16, float), [AX_BF16] = FAMILY(bf16, float),
-  [AX_I64] = FAMILY(i64, int64_t), [AX_I32] = FAMILY(i32, int32_t), [AX_U8] = FAMILY(u8, uint8_t), [AX_BOOL] = FAMILY(u8, uint8_t),
+  [AX_F32] = FAMILY(f32, float),   [AX_F64] = FAMILY(f64, double),  [AX_F16] = FAMILY(f16, float),
+  [AX_BF16] = FAMILY(bf16, float), [AX_I64] = FAMILY(i64, int64_t), [AX_I32] = FAMILY(i32, int32_t),
+  [AX_U8] = FAMILY(u8, uint8_t),   [AX_BOOL] = FAMILY(u8, uint8_t),
 };
 
-/* acc / ranks.  For a power of two, multiplying by the reciprocal gives the same bits and is faster. */
+/* acc / ranks.  For a power of two, multiplying by the reciprocal gives the same bits and is
+ * faster. */
 #define SCALE(name, A) \
   LEVELS static void name(A *restrict a, size_t n, int ranks) \
   { \
@@ -92,12 +103,12 @@ static const family families[AX_DTYPE_COUNT] = {
 SCALE(scale_f32, float)
 SCALE(scale_f64, double)
 
-/* The common case, two ranks of floats, in one pass. y may be a or b: each element is read before it is written. */
+/* The common case, two ranks of floats, in one pass. y may be a or b: each element is read before
+ * it is written. */
 #define PAIR(name, E) \
   LEVELS static void name(E *y, const E *a, const E *b, size_t n, E factor) \
   { \
-    _Pragma("GCC ivdep") \
-    for (size_t i = 0; i < n; i++) y[i] = (a[i] + b[i]) * factor; \
+    _Pragma("GCC ivdep") for (size_t i = 0; i < n; i++) y[i] = (a[i] + b[i]) * factor; \
   }
 PAIR(pair_f32, float)
 PAIR(pair_f64, double)
@@ -119,8 +130,7 @@ void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const
   for (size_t at = 0; at < count; at += TILE) {
     const size_t len = count - at < TILE ? count - at : TILE;
     f->widen(acc, (const char *)in[0] + at * item, len);
-    for (int k = 1; k < n; k++)
-      f->fold[r](acc, (const char *)in[k] + at * item, len);
+    for (int k = 1; k < n; k++) f->fold[r](acc, (const char *)in[k] + at * item, len);
     if (r == AX_MEAN) {
       if (dtype == AX_F64) scale_f64((double *)acc, len, n);
       else scale_f32((float *)acc, len, n);

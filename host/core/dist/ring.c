@@ -1,11 +1,15 @@
 /* dist/ring.c: collectives that ranks compare without meeting.
  *
- * A device's collective is queued, and the rank that queued it goes on; nobody may wait only to compare.  So every rank writes what it asks
- * for into a ring of its own in the shared memory, publishes its number, and then looks at the others' rings: of two ranks the one that comes
- * later (or both) sees the other's wish, before it queues its own.  A difference is written down for all ranks: those that have gone on find it
- * when they next wait for their device, or call a collective.
+ * A device's collective is queued, and the rank that queued it goes on; nobody may wait only to
+ * compare.  So every rank writes what it asks for into a ring of its own in the shared memory,
+ * publishes its number, and then looks at the others' rings: of two ranks the one that comes later
+ * (or both) sees the other's wish, before it queues its own.  A difference is written down for all
+ * ranks: those that have gone on find it when they next wait for their device, or call a
+ * collective.
  *
- * A rank's wish is written over AX_RING collectives later.  Before that it waits until all others have compared the one that goes: a rank that is so far ahead would wait for its device just as long. */
+ * A rank's wish is written over AX_RING collectives later.  Before that it waits until all others
+ * have compared the one that goes: a rank that is so far ahead would wait for its device just as
+ * long. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +17,7 @@
 
 #include "core/dist/steps.h"
 
-/* ---- telling ranks' wishes apart ------------------------------------------------------------------------------------------- */
+/* ---- telling ranks' wishes apart ------------------------------------------------------------- */
 
 /* " of shape [2, 3]": told where that is all that differs. */
 static const char *shape_text(const ax_collective *c, bool told, char *buf, size_t size)
@@ -22,7 +26,8 @@ static const char *shape_text(const ax_collective *c, bool told, char *buf, size
 
   buf[0] = '\0';
   for (int d = 0; told && d < c->ndim && n < size; d++)
-    n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d], d == c->ndim - 1 ? "]" : "");
+    n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d],
+                          d == c->ndim - 1 ? "]" : "");
   return buf;
 }
 
@@ -34,8 +39,8 @@ static void describe(int rank, const ax_wish *w, const ax_wish *other, char *buf
   reshaped.ndim = w->facts.ndim;
   memcpy(reshaped.shape, w->facts.shape, sizeof reshaped.shape);
   snprintf(buf, size, "rank %d calls %s%s%s%.*s", rank, ax_collective_text(&w->facts, text, sizeof text),
-           shape_text(&w->facts, ax_collective_same(&w->facts, &reshaped), shape, sizeof shape), w->where[0] ? " at " : "",
-           AX_WHERE_TEXT, w->where);
+           shape_text(&w->facts, ax_collective_same(&w->facts, &reshaped), shape, sizeof shape),
+           w->where[0] ? " at " : "", AX_WHERE_TEXT, w->where);
 }
 
 ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb)
@@ -44,12 +49,16 @@ ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb)
 
   describe(a, wa, wb, left, sizeof left);
   describe(b, wb, wa, right, sizeof right);
-  return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)wa->number, left, right);
+  return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)wa->number,
+                 left, right);
 }
 
-/* ---- the ring ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the ring -------------------------------------------------------------------------------- */
 
-static ax_wish *wish(int rank, uint64_t number) { return &ax_shm.rings[(size_t)rank * AX_RING + number % AX_RING]; }
+static ax_wish *wish(int rank, uint64_t number)
+{
+  return &ax_shm.rings[(size_t)rank * AX_RING + number % AX_RING];
+}
 
 ax_status ax_ring_differs(void)
 {
@@ -73,14 +82,16 @@ static ax_status tell(ax_status st)
   return st;
 }
 
-/* Waits until nobody needs the wish that `number` is written over: the others have posted the one after it, so they have compared it. */
+/* Waits until nobody needs the wish that `number` is written over: the others have posted the one
+ * after it, so they have compared it. */
 static ax_status make_room(uint64_t number)
 {
   const int64_t since = ax_monotonic_ns();
   ax_status st = AX_OK;
 
   for (int r = 0; number > AX_RING && r < ax_shm.size && st == AX_OK; r++)
-    while (r != ax_shm.rank && atomic_load_explicit(&ax_shm.control->rank[r].posted, memory_order_acquire) + AX_RING <= number &&
+    while (r != ax_shm.rank &&
+           atomic_load_explicit(&ax_shm.control->rank[r].posted, memory_order_acquire) + AX_RING <= number &&
            (st = ax_ring_look(NULL, since, AX_OK)) == AX_OK)
       usleep(200);
   return st;
@@ -97,19 +108,22 @@ ax_status ax_ring_post(const ax_collective *c)
   mine->number = number;
   mine->facts = *c;
   memcpy(mine->where, me->where, sizeof mine->where);
-  atomic_store(&me->posted, number); /* sequentially consistent, as the loads below: of two ranks, one sees the other's */
+  /* sequentially consistent, as the loads below: of two ranks, one sees the other's */
+  atomic_store(&me->posted, number);
   for (int r = 0; r < ax_shm.size; r++) {
     const ax_wish *theirs = wish(r, number);
     if (r == ax_shm.rank || atomic_load(&ax_shm.control->rank[r].posted) < number) continue;
     if (!ax_collective_same(&mine->facts, &theirs->facts))
-      return tell(r < ax_shm.rank ? ax_wishes_differ(r, theirs, ax_shm.rank, mine) : ax_wishes_differ(ax_shm.rank, mine, r, theirs));
+      return tell(r < ax_shm.rank ? ax_wishes_differ(r, theirs, ax_shm.rank, mine)
+                                  : ax_wishes_differ(ax_shm.rank, mine, r, theirs));
   }
-  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD) return ax_ring_differs();
+  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+    return ax_ring_differs();
 out:
   return st;
 }
 
-/* ---- waiting for a device ------------------------------------------------------------------------------------------------------ */
+/* ---- waiting for a device -------------------------------------------------------------------- */
 
 /* A rank that will not come to a collective which this one has posted; -1: none. */
 static int gone(void)
@@ -118,7 +132,9 @@ static int gone(void)
 
   for (int r = 0; r < ax_shm.size; r++) {
     ax_rank_record *other = &ax_shm.control->rank[r];
-    if (atomic_load_explicit(&other->state, memory_order_acquire) == AX_RANK_FINISHED && atomic_load(&other->posted) < mine) return r;
+    if (atomic_load_explicit(&other->state, memory_order_acquire) == AX_RANK_FINISHED &&
+        atomic_load(&other->posted) < mine)
+      return r;
   }
   return -1;
 }
@@ -128,7 +144,9 @@ static int slowest(void)
 {
   int least = 0;
   for (int r = 1; r < ax_shm.size; r++)
-    if (atomic_load(&ax_shm.control->rank[r].collectives) < atomic_load(&ax_shm.control->rank[least].collectives)) least = r;
+    if (atomic_load(&ax_shm.control->rank[r].collectives) <
+        atomic_load(&ax_shm.control->rank[least].collectives))
+      least = r;
   return least;
 }
 
@@ -142,21 +160,27 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
   (void)g;
   if (since == 0) {
     atomic_store_explicit(&me->since, now, memory_order_relaxed);
-    atomic_store_explicit(&me->state, result == AX_OK ? AX_RANK_RUNNING : AX_RANK_GIVEN_UP, memory_order_release);
+    atomic_store_explicit(&me->state, result == AX_OK ? AX_RANK_RUNNING : AX_RANK_GIVEN_UP,
+                          memory_order_release);
     return result;
   }
   if (atomic_load_explicit(&me->state, memory_order_relaxed) == AX_RANK_RUNNING) {
     atomic_store_explicit(&me->since, since, memory_order_relaxed);
     atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
   }
-  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) return ax_shm_aborted();
-  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD) return ax_ring_differs();
+  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+    return ax_shm_aborted();
+  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+    return ax_ring_differs();
   if ((r = gone()) >= 0)
-    return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", r, ax_shm_doing(r, text, sizeof text));
+    return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", r,
+                   ax_shm_doing(r, text, sizeof text));
   if (now - since > limit) {
     r = slowest();
-    return ax_fail(AX_ETIMEOUT, "waited %g s for the ranks' devices; rank %d %s (%s sets the limit)", (double)limit * 1e-9, r,
-                   ax_shm_doing(r, text, sizeof text), limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
+    return ax_fail(AX_ETIMEOUT, "waited %g s for the ranks' devices; rank %d %s (%s sets the limit)",
+                   (double)limit * 1e-9, r, ax_shm_doing(r, text, sizeof text),
+                   limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
+                                                                     : "InitProcessGroupKwargs");
   }
   return AX_OK;
 }

@@ -1,8 +1,9 @@
 /* dist/shm.c: collectives between the ranks of one machine, over memory mapped before the fork.
  *
- * Each is a row of steps (dist/steps.h).  A long all_reduce among more than two ranks reduces in two phases: rank r reduces part r of the
- * chunk, publishes `reduced`, and copies the other parts from the ranks that reduced them; the work per rank then does not grow with the
- * number of ranks. */
+ * Each is a row of steps (dist/steps.h).  A long all_reduce among more than two ranks reduces in
+ * two phases: rank r reduces part r of the chunk, publishes `reduced`, and copies the other parts
+ * from the ranks that reduced them; the work per rank then does not grow with the number of
+ * ranks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #define WINDOWS_BYTES ((size_t)32 << 20) /* that all windows together may take, about */
 #define CHUNK_MOST (256 << 10)
 #define CHUNK_LEAST (32 << 10)
-#define ONE_PHASE 4096                   /* bytes up to which an all_reduce among many ranks is done in one phase */
+/* bytes up to which an all_reduce among many ranks is done in one phase */
+#define ONE_PHASE 4096
 
 static ax_group group;
 static bool broken; /* a collective failed half-way: ranks may be at different steps */
@@ -23,7 +25,7 @@ static char why[1200];
 
 static ax_rank_record *own_record(void) { return &ax_shm.control->rank[ax_shm.rank]; }
 
-/* ---- collectives ----------------------------------------------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 /* One chunk of an all_reduce in one phase: every rank reduces all of it. */
 static ax_status reduce_all(const ax_collective *c, const char *in, char *out, size_t len, bool first)
@@ -35,8 +37,7 @@ static ax_status reduce_all(const ax_collective *c, const char *in, char *out, s
 
   ax_step_put(0, in, len * item);
   AX_TRY(ax_step_meet(first, AX_FROM_ALL));
-  for (r = 0; r < ax_shm.size; r++)
-    parts[r] = r == ax_shm.rank ? in : ax_step_slot(r);
+  for (r = 0; r < ax_shm.size; r++) parts[r] = r == ax_shm.rank ? in : ax_step_slot(r);
   ax_dist_reduce(c->dtype, c->reduction, out, parts, ax_shm.size, len);
 out:
   return st;
@@ -57,8 +58,7 @@ static ax_status reduce_parts(const ax_collective *c, const char *in, char *out,
   ax_step_put(0, in, my_at * item);
   ax_step_put((my_at + my_len) * item, in + (my_at + my_len) * item, (len - my_at - my_len) * item);
   AX_TRY(ax_step_meet(first, AX_FROM_ALL));
-  for (r = 0; r < ax_shm.size; r++)
-    parts[r] = (r == ax_shm.rank ? in : ax_step_slot(r)) + my_at * item;
+  for (r = 0; r < ax_shm.size; r++) parts[r] = (r == ax_shm.rank ? in : ax_step_slot(r)) + my_at * item;
   ax_dist_reduce(c->dtype, c->reduction, mine + my_at * item, parts, ax_shm.size, my_len);
   ax_step_reduced();
   for (k = 0; k < ax_shm.size; k++) {
@@ -66,8 +66,7 @@ static ax_status reduce_parts(const ax_collective *c, const char *in, char *out,
     r = (ax_shm.rank + k) % ax_shm.size; /* everybody starts elsewhere */
     at = per * (size_t)r < len ? per * (size_t)r : len;
     part = len - at < per ? len - at : per;
-    if (r != ax_shm.rank)
-      AX_TRY(ax_step_wait_reduced(r));
+    if (r != ax_shm.rank) AX_TRY(ax_step_wait_reduced(r));
     memcpy(out + at * item, ax_step_slot(r) + at * item, part * item);
   }
 out:
@@ -84,9 +83,9 @@ static ax_status all_reduce(const ax_collective *c)
   do {
     len = count - at < most ? count - at : most;
     AX_TRY(ax_step_begin());
-    if (at == 0)
-      ax_step_header(c);
-    AX_TRY((in_parts ? reduce_parts : reduce_all)(c, (const char *)c->in + at * item, (char *)c->out + at * item, len, at == 0));
+    if (at == 0) ax_step_header(c);
+    AX_TRY((in_parts ? reduce_parts : reduce_all)(c, (const char *)c->in + at * item,
+                                                  (char *)c->out + at * item, len, at == 0));
     ax_step_end();
     at += len;
   } while (at < count);
@@ -105,17 +104,14 @@ static ax_status broadcast(const ax_collective *c)
   do {
     len = bytes - at < ax_shm.chunk ? bytes - at : ax_shm.chunk;
     AX_TRY(ax_step_begin());
-    if (at == 0)
-      ax_step_header(c);
+    if (at == 0) ax_step_header(c);
     ax_step_put(0, (const char *)c->in + at, sends ? len : 0);
     AX_TRY(ax_step_meet(at == 0, c->root));
-    if (!sends && len > 0)
-      memcpy((char *)c->out + at, ax_step_slot(c->root), len);
+    if (!sends && len > 0) memcpy((char *)c->out + at, ax_step_slot(c->root), len);
     ax_step_end();
     at += len;
   } while (at < bytes);
-  if (sends && bytes > 0 && c->out != c->in)
-    memcpy(c->out, c->in, bytes);
+  if (sends && bytes > 0 && c->out != c->in) memcpy(c->out, c->in, bytes);
 out:
   return st;
 }
@@ -131,13 +127,13 @@ static ax_status gather(const ax_collective *c, bool reads)
   do {
     len = bytes - at < ax_shm.chunk ? bytes - at : ax_shm.chunk;
     AX_TRY(ax_step_begin());
-    if (at == 0)
-      ax_step_header(c);
+    if (at == 0) ax_step_header(c);
     ax_step_put(0, (const char *)c->in + at, len);
     AX_TRY(ax_step_meet(at == 0, reads ? AX_FROM_ALL : ax_shm.rank));
     for (k = 0; reads && len > 0 && k < ax_shm.size; k++) {
       r = (ax_shm.rank + k) % ax_shm.size;
-      memcpy((char *)c->out + (size_t)r * bytes + at, r == ax_shm.rank ? (const char *)c->in + at : ax_step_slot(r), len);
+      memcpy((char *)c->out + (size_t)r * bytes + at,
+             r == ax_shm.rank ? (const char *)c->in + at : ax_step_slot(r), len);
     }
     ax_step_end();
     at += len;
@@ -159,17 +155,15 @@ static ax_status reduce_scatter(const ax_collective *c)
   do {
     len = count - at < most ? count - at : most;
     AX_TRY(ax_step_begin());
-    if (at == 0)
-      ax_step_header(c);
+    if (at == 0) ax_step_header(c);
     for (r = 0; len > 0 && r < ax_shm.size; r++)
       if (r != ax_shm.rank)
         ax_step_put((size_t)r * room, (const char *)c->in + ((size_t)r * count + at) * item, len * item);
     AX_TRY(ax_step_meet(at == 0, AX_FROM_ALL));
     for (r = 0; r < ax_shm.size; r++)
       parts[r] = r == ax_shm.rank ? (const char *)c->in + ((size_t)r * count + at) * item
-                                 : ax_step_slot(r) + (size_t)ax_shm.rank * room;
-    if (len > 0)
-      ax_dist_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, ax_shm.size, len);
+                                  : ax_step_slot(r) + (size_t)ax_shm.rank * room;
+    if (len > 0) ax_dist_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, ax_shm.size, len);
     ax_step_end();
     at += len;
   } while (at < count);
@@ -177,7 +171,7 @@ out:
   return st;
 }
 
-/* ---- the transport ----------------------------------------------------------------------------------------------------------- */
+/* ---- the transport --------------------------------------------------------------------------- */
 
 /* Order matters to the launcher, which reads at any time: what happens, then that it does. */
 void ax_shm_enter(const ax_collective *c)
@@ -206,16 +200,19 @@ void ax_shm_leave(ax_status st)
 }
 
 /* After a failure ranks may be at different steps. */
-ax_status ax_shm_refuse_broken(void) { return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK; }
+ax_status ax_shm_refuse_broken(void)
+{
+  return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK;
+}
 
 static ax_status shm_post(ax_group *g, const ax_collective *c)
 {
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK)
-    return st;
+  if (st != AX_OK) return st;
   ax_shm_enter(c);
-  st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted() : ax_ring_post(c);
+  st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted()
+                                                                                           : ax_ring_post(c);
   ax_shm_leave(st);
   return st;
 }
@@ -224,8 +221,7 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
 {
   const ax_status st = ax_ring_look(g, since, given);
 
-  if (st != AX_OK)
-    ax_shm_leave(st);
+  if (st != AX_OK) ax_shm_leave(st);
   return st;
 }
 
@@ -241,18 +237,18 @@ static ax_status carry(const ax_group *g, const ax_collective *given)
   ax_collective c = *given;
   ax_status st;
 
-  if ((st = ax_shm_refuse_broken()) != AX_OK)
-    return st;
-  if (c.op == AX_BARRIER)
-    c = (ax_collective){.op = AX_BARRIER};
+  if ((st = ax_shm_refuse_broken()) != AX_OK) return st;
+  if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   ax_shm_enter(&c);
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
     st = ax_shm_aborted();
   } else if (!ax_shm.posts || (st = ax_ring_post(&c)) == AX_OK) {
     switch (c.op) {
     case AX_ALL_REDUCE: st = all_reduce(&c); break;
-    case AX_BROADCAST: case AX_BARRIER: st = broadcast(&c); break;
-    case AX_ALL_GATHER: case AX_JOIN: st = gather(&c, true); break;
+    case AX_BROADCAST:
+    case AX_BARRIER: st = broadcast(&c); break;
+    case AX_ALL_GATHER:
+    case AX_JOIN: st = gather(&c, true); break;
     case AX_GATHER: st = gather(&c, g->rank == c.root); break;
     case AX_REDUCE_SCATTER: st = reduce_scatter(&c); break;
     default: st = ax_fail(AX_ENOIMPL, "the shm group has no collective number %d", (int)c.op);
@@ -267,8 +263,7 @@ static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
   ax_status st = AX_OK;
 
   *ticket = 0; /* they are over before this returns */
-  for (int k = 0; k < n && st == AX_OK; k++)
-    st = carry(g, &c[k]);
+  for (int k = 0; k < n && st == AX_OK; k++) st = carry(g, &c[k]);
   return st;
 }
 
@@ -284,7 +279,12 @@ static void shm_set_timeout(ax_group *g, double seconds)
 }
 
 static const ax_transport shm = {
-  .name = "shm", .issue = shm_issue, .leave = shm_leave, .set_timeout = shm_set_timeout, .post = shm_post, .look = shm_look,
+  .name = "shm",
+  .issue = shm_issue,
+  .leave = shm_leave,
+  .set_timeout = shm_set_timeout,
+  .post = shm_post,
+  .look = shm_look,
   .post_all = shm_post_all,
 };
 
@@ -305,14 +305,14 @@ static size_t rings_bytes(int ranks)
 static size_t chunk_of(int ranks)
 {
   size_t chunk = CHUNK_MOST;
-  while (chunk > CHUNK_LEAST && (size_t)ranks * AX_SLOTS * chunk > WINDOWS_BYTES)
-    chunk /= 2;
+  while (chunk > CHUNK_LEAST && (size_t)ranks * AX_SLOTS * chunk > WINDOWS_BYTES) chunk /= 2;
   return chunk;
 }
 
 ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 {
-  const size_t bytes = records_bytes(ranks) + rings_bytes(ranks) + (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
+  const size_t bytes = records_bytes(ranks) + rings_bytes(ranks) +
+                       (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
   ax_control *c;
 
   *out = NULL;
@@ -332,10 +332,19 @@ ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 ax_status ax_shm_join(ax_control *c, int rank)
 {
   ax_shm = (ax_steps){
-    .control = c, .rings = (ax_wish *)((char *)c + records_bytes(c->ranks)),
-    .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks), .chunk = chunk_of(c->ranks), .rank = rank, .size = c->ranks,
+    .control = c,
+    .rings = (ax_wish *)((char *)c + records_bytes(c->ranks)),
+    .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks),
+    .chunk = chunk_of(c->ranks),
+    .rank = rank,
+    .size = c->ranks,
   };
-  group = (ax_group){.transport = &shm, .state = &ax_shm, .rank = rank, .size = c->ranks, .local_rank = rank, .local_size = c->ranks};
+  group = (ax_group){ .transport = &shm,
+                      .state = &ax_shm,
+                      .rank = rank,
+                      .size = c->ranks,
+                      .local_rank = rank,
+                      .local_size = c->ranks };
   shm_set_timeout(&group, c->timeout);
   c->rank[rank].pid = (int32_t)getpid();
   atomic_store(&c->rank[rank].since, ax_monotonic_ns());
@@ -356,13 +365,11 @@ bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason)
   uint32_t none = AX_ABORT_NONE;
   int r;
 
-  if (!atomic_compare_exchange_strong(&c->abort, &none, AX_ABORT_CLAIMED))
-    return false;
+  if (!atomic_compare_exchange_strong(&c->abort, &none, AX_ABORT_CLAIMED)) return false;
   c->failed_rank = failed_rank;
   snprintf(c->reason, sizeof c->reason, "%s", reason);
   atomic_store(&c->abort, AX_ABORT_TOLD);
-  for (r = 0; r < c->ranks; r++)
-    wake_waiters_of(&c->rank[r]);
+  for (r = 0; r < c->ranks; r++) wake_waiters_of(&c->rank[r]);
   return true;
 }
 

@@ -1,7 +1,8 @@
 /* dist/shm.h: the memory that the launcher and the ranks of one machine share.
  *
- * It is one anonymous mapping, made before the ranks are forked: no name, no file, nothing to clean up, whoever dies.  It holds a
- * control block, a record for each rank (where it is, and how it failed) and a window for each rank (data on its way). */
+ * It is one anonymous mapping, made before the ranks are forked: no name, no file, nothing to clean
+ * up, whoever dies.  It holds a control block, a record for each rank (where it is, and how it
+ * failed) and a window for each rank (data on its way). */
 #ifndef AX_DIST_SHM_H
 #define AX_DIST_SHM_H
 
@@ -20,8 +21,9 @@ typedef enum {
   AX_RANK_FINISHED
 } ax_rank_state;
 
-/* One rank as the others see it.  Only the rank itself writes, except for the last state, which the launcher may write for it.
- * `filled`, `reduced` and `done` count steps of collectives (dist/shm.c); they are futexes. */
+/* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
+ * launcher may write for it.  `filled`, `reduced` and `done` count steps of collectives
+ * (dist/shm.c); they are futexes. */
 typedef struct ax_rank_record {
   _Alignas(64) _Atomic uint32_t filled;
   _Atomic uint32_t reduced, done;
@@ -37,7 +39,7 @@ typedef struct ax_rank_record {
 
   _Atomic uint64_t posted; /* number of the last collective in the ring (dist/ring.c) */
 
-  char failed_at[256];   /* the script line of the error that ended the rank */
+  char failed_at[256];    /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
 } ax_rank_record;
 
@@ -52,8 +54,8 @@ typedef struct ax_control {
   char difference[1200];     /* the error of all of them */
 
   int32_t ranks;
-  double timeout;  /* seconds that a rank waits in one collective, unless it chose a time of its own */
-  bool spin;       /* every thread of every rank has a core of its own: waiting may keep it busy */
+  double timeout; /* seconds that a rank waits in one collective, unless it chose a time of its own */
+  bool spin;      /* every thread of every rank has a core of its own: waiting may keep it busy */
   ax_rank_record rank[];
 } ax_control;
 
@@ -61,7 +63,8 @@ typedef struct ax_control {
 ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out);
 /* In a rank: makes the mapping the world group.  The control block lives as long as the process. */
 ax_status ax_shm_join(ax_control *c, int rank);
-/* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if not, nothing changes. */
+/* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if
+ * not, nothing changes. */
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
 /* Says that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);

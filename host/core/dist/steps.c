@@ -1,7 +1,8 @@
 /* dist/steps.c: how ranks meet over shared memory.  See dist/steps.h.
  *
- * Waits are busy for a moment if every thread has a core of its own, then sleep on a futex in slices, between which they look at the
- * abort flag, at whether the awaited rank has finished, and at the clock. */
+ * Waits are busy for a moment if every thread has a core of its own, then sleep on a futex in
+ * slices, between which they look at the abort flag, at whether the awaited rank has finished, and
+ * at the clock. */
 #define _GNU_SOURCE
 #include "core/dist/steps.h"
 
@@ -18,14 +19,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BULK (32 << 10)             /* bytes from which on the manner of copying matters */
-#define SLOW_WRITES 3.0             /* bytes per ns */
-#define PROBE_EVERY 1023            /* steps, less one */
+#define BULK (32 << 10)  /* bytes from which on the manner of copying matters */
+#define SLOW_WRITES 3.0  /* bytes per ns */
+#define PROBE_EVERY 1023 /* steps, less one */
 #define PROBES 4
-#define BUSY 8000                   /* looks at the counter before a waiting rank offers its core to others: some 200 us */
+/* looks at the counter before a waiting rank offers its core to others: some 200 us */
+#define BUSY 8000
 #define BUSY_LEAST 40
-#define YIELDS 4                    /* offers before it sleeps */
-#define SLICE_NS 100000000          /* how long it sleeps between looks at the flags */
+#define YIELDS 4           /* offers before it sleeps */
+#define SLICE_NS 100000000 /* how long it sleeps between looks at the flags */
 
 typedef ax_wish slot_header;
 _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit in front of its data");
@@ -39,11 +41,11 @@ int64_t ax_monotonic_ns(void)
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
-  const struct timespec t = {ns / 1000000000, ns % 1000000000};
+  const struct timespec t = { ns / 1000000000, ns % 1000000000 };
   syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 }
 
@@ -72,8 +74,7 @@ static void publish(_Atomic uint32_t *word, uint32_t value)
 
   atomic_store_explicit(word, value, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst); /* against the sleeper's: one of the two sees the other */
-  if (atomic_load_explicit(&me->sleepers, memory_order_relaxed) != 0)
-    ax_futex_wake(word);
+  if (atomic_load_explicit(&me->sleepers, memory_order_relaxed) != 0) ax_futex_wake(word);
 }
 
 const char *ax_shm_doing(int rank, char *buf, size_t size)
@@ -82,11 +83,10 @@ const char *ax_shm_doing(int rank, char *buf, size_t size)
   char text[96];
   uint64_t n = atomic_load(&r->collectives);
 
-  if (n == 0)
-    snprintf(buf, size, "has called none yet");
+  if (n == 0) snprintf(buf, size, "has called none yet");
   else
-    snprintf(buf, size, "last called #%llu, %s at %.*s", (unsigned long long)n, ax_collective_text(&r->last, text, sizeof text),
-             AX_WHERE_TEXT, r->where);
+    snprintf(buf, size, "last called #%llu, %s at %.*s", (unsigned long long)n,
+             ax_collective_text(&r->last, text, sizeof text), AX_WHERE_TEXT, r->where);
   return buf;
 }
 
@@ -120,18 +120,18 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
     if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
       return ax_ring_differs();
     finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
-    if (reached(word, want))
-      return AX_OK;
+    if (reached(word, want)) return AX_OK;
     if (finished)
       return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", rank,
                      ax_shm_doing(rank, text, sizeof text));
     if (left <= 0)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)", (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),
-                     limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
+      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)",
+                     (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),
+                     limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
+                                                                       : "InitProcessGroupKwargs");
     atomic_fetch_add(&r->sleepers, 1);
     seen = atomic_load(word);
-    if ((int32_t)(seen - want) < 0)
-      futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);
+    if ((int32_t)(seen - want) < 0) futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);
     atomic_fetch_sub(&r->sleepers, 1);
     now = ax_monotonic_ns();
     /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
@@ -144,11 +144,11 @@ static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
 {
   int i;
 
-  if (reached(word, want))
-    return AX_OK;
-  /* Three manners of waiting, each for as long as it pays: busy, while the answer is a cache line away; giving the core to whoever wants
-   * it, which may be the rank waited for; asleep.  Cores that should be free may be taken by other programs: being busy then only keeps
-   * the others from working, so its share shrinks with every wait that it did not end. */
+  if (reached(word, want)) return AX_OK;
+  /* Three manners of waiting, each for as long as it pays: busy, while the answer is a cache line
+   * away; giving the core to whoever wants it, which may be the rank waited for; asleep.  Cores
+   * that should be free may be taken by other programs: being busy then only keeps the others from
+   * working, so its share shrinks with every wait that it did not end. */
   if (ax_shm.control->spin) {
     for (i = 0; i < ax_shm.busy; i++) {
       relax();
@@ -161,17 +161,17 @@ static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
   }
   for (i = 0; i < YIELDS; i++) {
     sched_yield();
-    if (reached(word, want))
-      return AX_OK;
+    if (reached(word, want)) return AX_OK;
   }
   return sleep_for(rank, word, want);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static slot_header *slot(int rank, uint32_t step)
 {
-  return (slot_header *)(ax_shm.windows + ((size_t)rank * AX_SLOTS + step % AX_SLOTS) * (AX_SLOT_HEADER + ax_shm.chunk));
+  return (slot_header *)(ax_shm.windows +
+                         ((size_t)rank * AX_SLOTS + step % AX_SLOTS) * (AX_SLOT_HEADER + ax_shm.chunk));
 }
 char *ax_step_slot(int rank) { return (char *)slot(rank, ax_shm.step) + AX_SLOT_HEADER; }
 
@@ -181,8 +181,7 @@ ax_status ax_step_begin(void)
   int r;
 
   for (r = 0; r < ax_shm.size; r++)
-    if (r != ax_shm.rank)
-      AX_TRY(wait_for(r, &record(r)->done, ax_shm.step + 1 - AX_SLOTS));
+    if (r != ax_shm.rank) AX_TRY(wait_for(r, &record(r)->done, ax_shm.step + 1 - AX_SLOTS));
 out:
   return st;
 }
@@ -191,7 +190,8 @@ static void step_filled(void) { publish(&record(ax_shm.rank)->filled, ax_shm.ste
 
 void ax_step_end(void)
 {
-  /* The three counters stay level: one that lagged by more than half their range would look like one that is ahead. */
+  /* The three counters stay level: one that lagged by more than half their range would look like
+   * one that is ahead. */
   atomic_store_explicit(&record(ax_shm.rank)->reduced, ax_shm.step + 1, memory_order_release);
   publish(&record(ax_shm.rank)->done, ax_shm.step + 1);
   ax_shm.step++;
@@ -201,16 +201,16 @@ void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step 
 ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
 static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
 
-/* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is the measure, and the first rank that
- * differs from it is named, so that all ranks raise the same message; that is done as soon as those two are here. */
+/* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is
+ * the measure, and the first rank that differs from it is named, so that all ranks raise the same
+ * message; that is done as soon as those two are here. */
 static ax_status agree(void)
 {
   ax_status st = AX_OK;
   int r;
 
   for (r = 0; r < ax_shm.size; r++) {
-    if (r != ax_shm.rank)
-      AX_TRY(wait_filled(r));
+    if (r != ax_shm.rank) AX_TRY(wait_filled(r));
     if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts))
       return ax_wishes_differ(0, slot(0, ax_shm.step), r, slot(r, ax_shm.step));
   }
@@ -224,11 +224,9 @@ ax_status ax_step_meet(bool first, int from)
   int r;
 
   step_filled();
-  if (first)
-    return agree();
+  if (first) return agree();
   for (r = 0; r < ax_shm.size; r++)
-    if (r != ax_shm.rank && (from < 0 || from == r))
-      AX_TRY(wait_filled(r));
+    if (r != ax_shm.rank && (from < 0 || from == r)) AX_TRY(wait_filled(r));
 out:
   return st;
 }
@@ -241,20 +239,24 @@ void ax_step_header(const ax_collective *c)
   memcpy(h->where, record(ax_shm.rank)->where, sizeof h->where);
 }
 
-/* ---- copying ----------------------------------------------------------------------------------------------------------------
+/* ---- copying ------------------------------------------------------------------------------------
  *
- * How fast a core takes back lines that another has read depends on where the two are: 15 GB/s and more within a group of cores that share
- * a third-level cache, 2 GB/s across groups on some processors, where writing around the caches is three times faster.  A virtual
- * machine may be moved from one case to the other at any time.  So every rank rates its bulk writes and changes the manner when they are
- * slow, but for a few steps now and then, which show whether they still are. */
+ * How fast a core takes back lines that another has read depends on where the two are: 15 GB/s and
+ * more within a group of cores that share a third-level cache, 2 GB/s across groups on some
+ * processors, where writing around the caches is three times faster.  A virtual machine may be
+ * moved from one case to the other at any time.  So every rank rates its bulk writes and changes
+ * the manner when they are slow, but for a few steps now and then, which show whether they still
+ * are. */
 
 static void stream(char *to, const char *from, size_t n)
 {
 #if defined(__x86_64__)
   size_t i = 0;
   for (; i + 64 <= n; i += 64) { /* slots begin at cache lines */
-    const __m128i a = _mm_loadu_si128((const __m128i *)(from + i)), b = _mm_loadu_si128((const __m128i *)(from + i + 16));
-    const __m128i c = _mm_loadu_si128((const __m128i *)(from + i + 32)), d = _mm_loadu_si128((const __m128i *)(from + i + 48));
+    const __m128i a = _mm_loadu_si128((const __m128i *)(from + i)),
+                  b = _mm_loadu_si128((const __m128i *)(from + i + 16));
+    const __m128i c = _mm_loadu_si128((const __m128i *)(from + i + 32)),
+                  d = _mm_loadu_si128((const __m128i *)(from + i + 48));
     _mm_prefetch(from + i + 1024, _MM_HINT_T0);
     _mm_stream_si128((__m128i *)(to + i), a);
     _mm_stream_si128((__m128i *)(to + i + 16), b);
@@ -270,10 +272,8 @@ static void stream(char *to, const char *from, size_t n)
 /* The best of a few counts, for a rank may lose its core meanwhile. */
 static void rate(double bytes_per_ns)
 {
-  if (bytes_per_ns > ax_shm.best_rate)
-    ax_shm.best_rate = bytes_per_ns;
-  if (++ax_shm.rated < 4)
-    return;
+  if (bytes_per_ns > ax_shm.best_rate) ax_shm.best_rate = bytes_per_ns;
+  if (++ax_shm.rated < 4) return;
   ax_shm.slow_writes = ax_shm.best_rate < SLOW_WRITES;
   ax_shm.best_rate = 0;
   ax_shm.rated = 0;
@@ -285,8 +285,7 @@ void ax_step_put(size_t at, const void *from, size_t n)
   int64_t began;
 
   if (n < BULK) {
-    if (n > 0)
-      memcpy(to, from, n);
+    if (n > 0) memcpy(to, from, n);
   } else if (ax_shm.slow_writes && at % 64 == 0 && (ax_shm.step & PROBE_EVERY) >= PROBES) {
     stream(to, from, n);
   } else {

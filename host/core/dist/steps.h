@@ -1,13 +1,15 @@
 /* dist/steps.h: how ranks meet over shared memory.
  *
- * Each rank owns a window: a ring of AX_SLOTS slots of `chunk` bytes, small enough to stay in the caches, large enough that a slot has left
- * the reader's own cache when it is filled again (taking lines back from another core is slow).  A collective is a row of steps, and all
- * ranks walk the same steps: fill a slot of the own window, publish `filled`, wait for the others' `filled`, read their slots, publish
- * `done`.  A slot is filled again when everybody's `done` has passed its last use; with several slots that wait is almost always over before
- * it starts, so a step costs one meeting of the ranks.
+ * Each rank owns a window: a ring of AX_SLOTS slots of `chunk` bytes, small enough to stay in the
+ * caches, large enough that a slot has left the reader's own cache when it is filled again (taking
+ * lines back from another core is slow).  A collective is a row of steps, and all ranks walk the
+ * same steps: fill a slot of the own window, publish `filled`, wait for the others' `filled`, read
+ * their slots, publish `done`.  A slot is filled again when everybody's `done` has passed its last
+ * use; with several slots that wait is almost always over before it starts, so a step costs one
+ * meeting of the ranks.
  *
- * The first slot of a collective carries what its owner asked for.  Every rank compares everybody's with rank 0's, so a mismatch is seen by
- * all of them, and before any data is used. */
+ * The first slot of a collective carries what its owner asked for.  Every rank compares everybody's
+ * with rank 0's, so a mismatch is seen by all of them, and before any data is used. */
 #ifndef AX_DIST_STEPS_H
 #define AX_DIST_STEPS_H
 
@@ -22,13 +24,13 @@ typedef struct ax_steps {
   char *windows;
   ax_wish *rings; /* AX_RING for each rank */
   bool posts;     /* every collective goes through the ring */
-  size_t chunk; /* bytes of a slot's data */
+  size_t chunk;   /* bytes of a slot's data */
   int rank, size;
   uint32_t step;    /* walked since the start; the same on all ranks */
   double best_rate; /* of the last few bulk writes, bytes per ns */
   int rated;
   bool slow_writes;
-  int busy;         /* looks that a wait spends now */
+  int busy; /* looks that a wait spends now */
 } ax_steps;
 extern ax_steps ax_shm;
 
@@ -40,8 +42,9 @@ ax_status ax_step_begin(void);
 void ax_step_header(const ax_collective *c);
 /* Copies into the own slot, `at` bytes behind its beginning. */
 void ax_step_put(size_t at, const void *from, size_t n);
-/* Publishes the filled slot and waits for the slots that this rank is going to read: of AX_FROM_ALL or of one rank (the own one: of none).
- * In the first step of a collective it waits for everybody, and fails with EMISMATCH when they want different things. */
+/* Publishes the filled slot and waits for the slots that this rank is going to read: of AX_FROM_ALL
+ * or of one rank (the own one: of none).  In the first step of a collective it waits for everybody,
+ * and fails with EMISMATCH when they want different things. */
 ax_status ax_step_meet(bool first, int from);
 /* The second phase of a step that has two. */
 void ax_step_reduced(void);
@@ -52,8 +55,8 @@ void ax_step_end(void);
 const char *ax_shm_doing(int rank, char *buf, size_t size);
 /* EABORTED with the reason why the run is being ended. */
 ax_status ax_shm_aborted(void);
-/* Around a collective: what this rank does, for the launcher's reports.  After one that failed ranks may be at different steps, and the next
- * is refused. */
+/* Around a collective: what this rank does, for the launcher's reports.  After one that failed
+ * ranks may be at different steps, and the next is refused. */
 void ax_shm_enter(const ax_collective *c);
 void ax_shm_leave(ax_status st);
 ax_status ax_shm_refuse_broken(void);

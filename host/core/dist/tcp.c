@@ -1,12 +1,14 @@
 /* dist/tcp.c: collectives between ranks of several machines.
  *
- * They form a star.  Each rank tells rank 0 what it asks for; rank 0 compares that with its own wish, rank by rank, and answers all: go on, or the
- * error that is then everybody's.  Only then data moves, in pieces and in an order that all know, so that nobody sends what nobody reads: rank 0
- * gathers, reduces in rank order (the same bits as over shared memory) and sends back.  Made to be right and never silent, not to be fast:
- * the gradients of GPUs go through NCCL.
+ * They form a star.  Each rank tells rank 0 what it asks for; rank 0 compares that with its own
+ * wish, rank by rank, and answers all: go on, or the error that is then everybody's.  Only then
+ * data moves, in pieces and in an order that all know, so that nobody sends what nobody reads: rank
+ * 0 gathers, reduces in rank order (the same bits as over shared memory) and sends back.  Made to
+ * be right and never silent, not to be fast: the gradients of GPUs go through NCCL.
  *
- * Sockets do not block.  A wait sleeps in slices, between which it looks at the machine's abort flag and the clock.  After an error in the
- * middle of data a rank closes its connections: the others see that, wait a moment for the launchers' word on what happened, and fail. */
+ * Sockets do not block.  A wait sleeps in slices, between which it looks at the machine's abort
+ * flag and the clock.  After an error in the middle of data a rank closes its connections: the
+ * others see that, wait a moment for the launchers' word on what happened, and fail. */
 #define _GNU_SOURCE
 #include "core/dist/tcp.h"
 
@@ -20,14 +22,23 @@
 #include "core/core.h"
 #include "core/dist/steps.h"
 
-#define PIECE ((size_t)256 << 10)     /* bytes of a rank that are under way at a time */
-#define SLICE_MS 100                  /* how long a wait sleeps between looks at the abort flag */
-#define GRACE_NS ((int64_t)1000000000) /* how much longer the others wait for rank 0 than it for them: it knows whom to name */
+#define PIECE ((size_t)256 << 10) /* bytes of a rank that are under way at a time */
+#define SLICE_MS 100              /* how long a wait sleeps between looks at the abort flag */
+/* how much longer the others wait for rank 0 than it for them: it knows whom to name */
+#define GRACE_NS ((int64_t)1000000000)
 #define WORD_NS ((int64_t)3000000000) /* how long a closed connection may wait for its explanation */
 
 typedef enum { TCP_WISH = 0x61780001, TCP_GO, TCP_ERROR, TCP_FINISHED } tcp_kind;
-typedef struct tcp_ask { uint32_t kind; ax_wish wish; } tcp_ask;              /* a rank to rank 0 */
-typedef struct tcp_answer { uint32_t kind; int32_t status; uint32_t length; } tcp_answer; /* back; `length` bytes of text follow */
+typedef struct tcp_ask {
+  uint32_t kind;
+  ax_wish wish;
+} tcp_ask; /* a rank to rank 0 */
+/* back; `length` bytes of text follow */
+typedef struct tcp_answer {
+  uint32_t kind;
+  int32_t status;
+  uint32_t length;
+} tcp_answer;
 
 static struct {
   int rank, size, per_machine;
@@ -44,9 +55,15 @@ const char *ax_tcp_rank_name(int rank, int local_size, char *buf, size_t size)
   return buf;
 }
 
-static const char *name_of(int rank, char *buf, size_t size) { return ax_tcp_rank_name(rank, tcp.per_machine, buf, size); }
+static const char *name_of(int rank, char *buf, size_t size)
+{
+  return ax_tcp_rank_name(rank, tcp.per_machine, buf, size);
+}
 
-static bool aborted(void) { return atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE; }
+static bool aborted(void)
+{
+  return atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE;
+}
 
 /* What rank 0 knows of another; elsewhere nothing is known. */
 static const char *doing(int rank, char *buf, size_t size)
@@ -56,35 +73,35 @@ static const char *doing(int rank, char *buf, size_t size)
 
   if (tcp.rank != 0)
     snprintf(buf, size, "through which all ranks meet: it, or one that it waits for, has not come");
-  else if (w->number == 0)
-    snprintf(buf, size, "which has called none yet");
+  else if (w->number == 0) snprintf(buf, size, "which has called none yet");
   else
-    snprintf(buf, size, "which last called #%llu, %s at %.*s", (unsigned long long)w->number, ax_collective_text(&w->facts, text, sizeof text),
-             AX_WHERE_TEXT, w->where);
+    snprintf(buf, size, "which last called #%llu, %s at %.*s", (unsigned long long)w->number,
+             ax_collective_text(&w->facts, text, sizeof text), AX_WHERE_TEXT, w->where);
   return buf;
 }
 
-/* ---- bytes -------------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* The connection to `rank` has ended.  Why that is the launchers tell each other, and it may take a moment. */
+/* The connection to `rank` has ended.  Why that is the launchers tell each other, and it may take a
+ * moment. */
 static ax_status lost(int rank, int error)
 {
   const int64_t since = ax_monotonic_ns();
   char name[48];
 
-  while (!aborted() && ax_monotonic_ns() - since < WORD_NS)
-    usleep(10000);
-  if (aborted())
-    return ax_shm_aborted();
-  return ax_fail(AX_EABORTED, "the connection to %s has ended%s%s: that rank has ended, or left a collective half-way", name_of(rank, name, sizeof name),
-                 error ? ": " : "", error ? strerror(error) : "");
+  while (!aborted() && ax_monotonic_ns() - since < WORD_NS) usleep(10000);
+  if (aborted()) return ax_shm_aborted();
+  return ax_fail(AX_EABORTED,
+                 "the connection to %s has ended%s%s: that rank has ended, or left a collective half-way",
+                 name_of(rank, name, sizeof name), error ? ": " : "", error ? strerror(error) : "");
 }
 
 /* Sends or receives exactly n bytes.  The group's timeout bounds the time without any progress. */
 static ax_status move(int rank, void *buf, size_t n, bool sends)
 {
-  const int64_t given = atomic_load(&ax_shm.control->rank[ax_shm.rank].timeout), limit = given + (tcp.rank != 0 ? GRACE_NS : 0);
-  struct pollfd p = {.fd = tcp.fd[rank], .events = sends ? POLLOUT : POLLIN};
+  const int64_t given = atomic_load(&ax_shm.control->rank[ax_shm.rank].timeout),
+                limit = given + (tcp.rank != 0 ? GRACE_NS : 0);
+  struct pollfd p = { .fd = tcp.fd[rank], .events = sends ? POLLOUT : POLLIN };
   int64_t waited = 0, before = ax_monotonic_ns(), now;
   char *at = buf, name[48], text[400];
 
@@ -99,13 +116,15 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
     }
     if (k == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
       return lost(rank, k == 0 ? 0 : errno);
-    if (aborted())
-      return ax_shm_aborted();
+    if (aborted()) return ax_shm_aborted();
     if (waited >= limit)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for %s, %s (%s sets the limit%s)", (double)limit * 1e-9, name_of(rank, name, sizeof name),
-                     doing(rank, text, sizeof text), given == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs",
+      return ax_fail(AX_ETIMEOUT, "waited %g s for %s, %s (%s sets the limit%s)", (double)limit * 1e-9,
+                     name_of(rank, name, sizeof name), doing(rank, text, sizeof text),
+                     given == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
+                                                                       : "InitProcessGroupKwargs",
                      tcp.rank != 0 ? "; 1 s more is for that rank's word" : "");
-    poll(&p, 1, limit - waited < SLICE_MS * (int64_t)1000000 ? (int)((limit - waited) / 1000000) + 1 : SLICE_MS);
+    poll(&p, 1,
+         limit - waited < SLICE_MS * (int64_t)1000000 ? (int)((limit - waited) / 1000000) + 1 : SLICE_MS);
     now = ax_monotonic_ns();
     /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
     waited += now - before < 2 * SLICE_MS * (int64_t)1000000 ? now - before : SLICE_MS * (int64_t)1000000;
@@ -114,10 +133,13 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
   return AX_OK;
 }
 
-static ax_status put(int rank, const void *from, size_t n) { return move(rank, (void *)(uintptr_t)from, n, true); }
+static ax_status put(int rank, const void *from, size_t n)
+{
+  return move(rank, (void *)(uintptr_t)from, n, true);
+}
 static ax_status get(int rank, void *to, size_t n) { return move(rank, to, n, false); }
 
-/* ---- the meeting -------------------------------------------------------------------------------------------------------------- */
+/* ---- the meeting ----------------------------------------------------------------------------- */
 
 /* Makes rank 0's error that of all others; those that have ended cannot be told. */
 static ax_status tell_all(ax_status st)
@@ -126,18 +148,19 @@ static ax_status tell_all(ax_status st)
 
   snprintf(text, sizeof text, "%s", ax_last_error());
   for (int r = 1; r < tcp.size && !aborted(); r++) {
-    const tcp_answer a = {TCP_ERROR, (int32_t)st, (uint32_t)strlen(text)};
+    const tcp_answer a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text) };
     char whole[sizeof a + sizeof text];
     memcpy(whole, &a, sizeof a);
     memcpy(whole + sizeof a, text, a.length);
-    (void)!send(tcp.fd[r], whole, sizeof a + a.length, MSG_NOSIGNAL); /* answers are short: the socket has room for one */
+    /* answers are short: the socket has room for one */
+    (void)!send(tcp.fd[r], whole, sizeof a + a.length, MSG_NOSIGNAL);
   }
   return ax_fail(st, "%s", text);
 }
 
 static ax_status meet_all(const ax_wish *mine)
 {
-  const tcp_answer go = {TCP_GO, AX_OK, 0};
+  const tcp_answer go = { TCP_GO, AX_OK, 0 };
   ax_status st = AX_OK;
   char name[48], text[400];
 
@@ -146,11 +169,15 @@ static ax_status meet_all(const ax_wish *mine)
     tcp_ask ask;
     AX_TRY(get(r, &ask, sizeof ask));
     if (ask.kind == TCP_FINISHED) {
-      st = ax_fail(AX_EABORTED, "%s, %s, has finished and will not take part in this", name_of(r, name, sizeof name), doing(r, text, sizeof text));
+      st = ax_fail(AX_EABORTED, "%s, %s, has finished and will not take part in this",
+                   name_of(r, name, sizeof name), doing(r, text, sizeof text));
       goto out;
     }
-    if (ask.kind != TCP_WISH || (unsigned)ask.wish.facts.op >= AX_COLLECTIVES || ask.wish.facts.ndim < 0 || ask.wish.facts.ndim > AX_MAX_DIMS) {
-      st = ax_fail(AX_EABORTED, "%s sent what is no collective: two runs, or two versions of accel-run, on one connection", name_of(r, name, sizeof name));
+    if (ask.kind != TCP_WISH || (unsigned)ask.wish.facts.op >= AX_COLLECTIVES || ask.wish.facts.ndim < 0 ||
+        ask.wish.facts.ndim > AX_MAX_DIMS) {
+      st = ax_fail(AX_EABORTED,
+                   "%s sent what is no collective: two runs, or two versions of accel-run, on one connection",
+                   name_of(r, name, sizeof name));
       goto out;
     }
     tcp.last[r] = ask.wish;
@@ -160,8 +187,7 @@ static ax_status meet_all(const ax_wish *mine)
     }
   }
   for (int r = 1; r < tcp.size; r++)
-    if ((st = put(r, &go, sizeof go)) != AX_OK)
-      return st;
+    if ((st = put(r, &go, sizeof go)) != AX_OK) return st;
 out:
   return st == AX_OK ? AX_OK : tell_all(st);
 }
@@ -178,51 +204,51 @@ static ax_status meet_root(const ax_wish *mine)
   ask.kind = TCP_WISH;
   ask.wish = *mine;
   ask.wish.facts.in = ask.wish.facts.out = NULL;
-  /* Where rank 0 has gone, its last word may lie here still: it says more than the failure to send. */
+  /* Where rank 0 has gone, its last word may lie here still: it says more than the failure to
+   * send. */
   k = send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
   if (k >= 0 || errno == EAGAIN || errno == EINTR)
     AX_TRY(put(0, (char *)&ask + (k > 0 ? k : 0), sizeof ask - (size_t)(k > 0 ? k : 0)));
   AX_TRY(get(0, &a, sizeof a));
-  if (a.kind == TCP_GO && a.length == 0)
-    return AX_OK;
+  if (a.kind == TCP_GO && a.length == 0) return AX_OK;
   if (a.kind == TCP_FINISHED)
     return ax_fail(AX_EABORTED, "rank 0 (machine 0) has finished and will not take part in this");
   if (a.kind != TCP_ERROR || a.length >= sizeof text)
-    return ax_fail(AX_EABORTED, "rank 0 (machine 0) sent what is no answer: two runs, or two versions of accel-run, on one connection");
+    return ax_fail(AX_EABORTED, "rank 0 (machine 0) sent what is no answer: two runs, or two versions of "
+                                "accel-run, on one connection");
   AX_TRY(get(0, text, a.length));
-  return ax_fail(a.status == AX_EMISMATCH || a.status == AX_ETIMEOUT ? (ax_status)a.status : AX_EABORTED, "%s", text);
+  return ax_fail(a.status == AX_EMISMATCH || a.status == AX_ETIMEOUT ? (ax_status)a.status : AX_EABORTED,
+                 "%s", text);
 out:
   return st;
 }
 
-/* ---- data ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 /* Rank r's piece, in rank 0; r == size: the result. */
 static char *piece_of(int r) { return tcp.room + (size_t)r * PIECE; }
 
-/* Reduces in[at .. at + len - 1] of all ranks in rank 0; what it makes is sent to `to`, or to all others (-1). */
+/* Reduces in[at .. at + len - 1] of all ranks in rank 0; what it makes is sent to `to`, or to all
+ * others (-1). */
 static ax_status reduce_piece(const ax_collective *c, const char *in, char *out, size_t len, int to)
 {
   const size_t bytes = len * ax_dtype_size(c->dtype);
-  const void *parts[AX_MAX_RANKS] = {in};
+  const void *parts[AX_MAX_RANKS] = { in };
   ax_status st = AX_OK;
 
   if (tcp.rank != 0) {
     AX_TRY(put(0, in, bytes));
-    if (to < 0 || to == tcp.rank)
-      AX_TRY(get(0, out, bytes));
+    if (to < 0 || to == tcp.rank) AX_TRY(get(0, out, bytes));
     return AX_OK;
   }
   for (int r = 1; r < tcp.size; r++) {
     AX_TRY(get(r, piece_of(r), bytes));
     parts[r] = piece_of(r);
   }
-  if (to > 0)
-    out = piece_of(tcp.size);
+  if (to > 0) out = piece_of(tcp.size);
   ax_dist_reduce(c->dtype, c->reduction, out, parts, tcp.size, len);
   for (int r = 1; r < tcp.size; r++)
-    if (to < 0 || to == r)
-      AX_TRY(put(r, out, bytes));
+    if (to < 0 || to == r) AX_TRY(put(r, out, bytes));
 out:
   return st;
 }
@@ -255,17 +281,13 @@ static ax_status broadcast(const ax_collective *c)
   const size_t bytes = (size_t)c->count * ax_dtype_size(c->dtype);
   ax_status st = AX_OK;
 
-  if (tcp.rank == c->root && c->out != c->in && bytes > 0)
-    memcpy(c->out, c->in, bytes);
-  if (tcp.rank != 0)
-    return tcp.rank == c->root ? put(0, c->in, bytes) : get(0, c->out, bytes);
+  if (tcp.rank == c->root && c->out != c->in && bytes > 0) memcpy(c->out, c->in, bytes);
+  if (tcp.rank != 0) return tcp.rank == c->root ? put(0, c->in, bytes) : get(0, c->out, bytes);
   for (size_t at = 0; at < bytes; at += PIECE) {
     const size_t len = bytes - at < PIECE ? bytes - at : PIECE;
-    if (c->root != 0)
-      AX_TRY(get(c->root, (char *)c->out + at, len));
+    if (c->root != 0) AX_TRY(get(c->root, (char *)c->out + at, len));
     for (int r = 1; r < tcp.size; r++)
-      if (r != c->root)
-        AX_TRY(put(r, (const char *)c->out + at, len));
+      if (r != c->root) AX_TRY(put(r, (const char *)c->out + at, len));
   }
 out:
   return st;
@@ -280,12 +302,9 @@ static ax_status all_gather(const ax_collective *c)
     AX_TRY(put(0, c->in, bytes));
     return get(0, c->out, bytes * (size_t)tcp.size);
   }
-  if (bytes > 0)
-    memmove(c->out, c->in, bytes);
-  for (int r = 1; r < tcp.size; r++)
-    AX_TRY(get(r, (char *)c->out + (size_t)r * bytes, bytes));
-  for (int r = 1; r < tcp.size; r++)
-    AX_TRY(put(r, c->out, bytes * (size_t)tcp.size));
+  if (bytes > 0) memmove(c->out, c->in, bytes);
+  for (int r = 1; r < tcp.size; r++) AX_TRY(get(r, (char *)c->out + (size_t)r * bytes, bytes));
+  for (int r = 1; r < tcp.size; r++) AX_TRY(put(r, c->out, bytes * (size_t)tcp.size));
 out:
   return st;
 }
@@ -297,13 +316,10 @@ static ax_status gather(const ax_collective *c)
   char *out = c->out;
   ax_status st = AX_OK;
 
-  if (tcp.rank == c->root && bytes > 0)
-    memmove(out + (size_t)tcp.rank * bytes, c->in, bytes);
-  if (tcp.rank != 0 && tcp.rank != c->root)
-    return put(0, c->in, bytes);
+  if (tcp.rank == c->root && bytes > 0) memmove(out + (size_t)tcp.rank * bytes, c->in, bytes);
+  if (tcp.rank != 0 && tcp.rank != c->root) return put(0, c->in, bytes);
   for (int r = 0; r < tcp.size; r++) {
-    if (r == c->root)
-      continue;
+    if (r == c->root) continue;
     if (tcp.rank == c->root) { /* from rank 0, or from the rank itself when this is rank 0 */
       AX_TRY(get(tcp.rank == 0 ? r : 0, out + (size_t)r * bytes, bytes));
       continue;
@@ -311,8 +327,7 @@ static ax_status gather(const ax_collective *c)
     for (size_t at = 0; at < bytes; at += PIECE) {
       const size_t len = bytes - at < PIECE ? bytes - at : PIECE;
       const char *from = r == 0 ? (const char *)c->in + at : piece_of(r);
-      if (r != 0)
-        AX_TRY(get(r, piece_of(r), len));
+      if (r != 0) AX_TRY(get(r, piece_of(r), len));
       AX_TRY(put(c->root, from, len));
     }
   }
@@ -325,7 +340,8 @@ static ax_status carry(const ax_collective *c)
   switch (c->op) {
   case AX_ALL_REDUCE: return reduce(c, c->in, c->out, -1);
   case AX_BROADCAST: return broadcast(c);
-  case AX_ALL_GATHER: case AX_JOIN: return all_gather(c);
+  case AX_ALL_GATHER:
+  case AX_JOIN: return all_gather(c);
   case AX_GATHER: return gather(c);
   case AX_REDUCE_SCATTER: return reduce_scatter(c);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
@@ -333,23 +349,21 @@ static ax_status carry(const ax_collective *c)
   }
 }
 
-/* ---- the transport ------------------------------------------------------------------------------------------------------------- */
+/* ---- the transport --------------------------------------------------------------------------- */
 
 static ax_status run(const ax_collective *c)
 {
   const ax_rank_record *me = &ax_shm.control->rank[ax_shm.rank];
-  ax_wish mine = {.number = atomic_load(&me->collectives), .facts = *c};
+  ax_wish mine = { .number = atomic_load(&me->collectives), .facts = *c };
   ax_status st;
 
   memcpy(mine.where, me->where, sizeof mine.where);
   if (tcp.rank == 0 && !tcp.room && !(tcp.room = ax_malloc((size_t)(tcp.size + 1) * PIECE)))
     return tell_all(AX_ENOMEM);
-  if ((st = tcp.rank == 0 ? meet_all(&mine) : meet_root(&mine)) != AX_OK)
-    return st;
+  if ((st = tcp.rank == 0 ? meet_all(&mine) : meet_root(&mine)) != AX_OK) return st;
   if ((st = carry(c)) != AX_OK)
     for (int r = 0; r < tcp.size; r++)
-      if (tcp.fd[r] >= 0)
-        shutdown(tcp.fd[r], SHUT_RDWR); /* the others wait for data that will not come */
+      if (tcp.fd[r] >= 0) shutdown(tcp.fd[r], SHUT_RDWR); /* the others wait for data that will not come */
   return st;
 }
 
@@ -358,10 +372,8 @@ static ax_status enter_and_run(const ax_collective *given)
   ax_collective c = *given;
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK)
-    return st;
-  if (c.op == AX_BARRIER)
-    c = (ax_collective){.op = AX_BARRIER};
+  if (st != AX_OK) return st;
+  if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   ax_shm_enter(&c);
   st = aborted() ? ax_shm_aborted() : run(&c);
   ax_shm_leave(st);
@@ -373,8 +385,7 @@ static ax_status tcp_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
   ax_status st = AX_OK;
 
   *ticket = 0; /* they are over before this returns */
-  for (int k = 0; k < n && st == AX_OK; k++)
-    st = enter_and_run(&c[k]);
+  for (int k = 0; k < n && st == AX_OK; k++) st = enter_and_run(&c[k]);
   return st;
 }
 
@@ -383,13 +394,13 @@ static void tcp_set_timeout(ax_group *g, double seconds)
   atomic_store(&ax_shm.control->rank[g->local_rank].timeout, (int64_t)(seconds * 1e9));
 }
 
-/* Devices' collectives are written down for the launcher's reports.  They are not compared: that needs one memory. */
+/* Devices' collectives are written down for the launcher's reports.  They are not compared: that
+ * needs one memory. */
 static ax_status tcp_post(ax_group *g, const ax_collective *c)
 {
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK)
-    return st;
+  if (st != AX_OK) return st;
   ax_shm_enter(c);
   st = aborted() ? ax_shm_aborted() : AX_OK;
   ax_shm_leave(st);
@@ -406,13 +417,12 @@ static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
     atomic_store_explicit(&me->since, since, memory_order_relaxed);
     atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
   }
-  if (since != 0 && aborted())
-    st = ax_shm_aborted();
+  if (since != 0 && aborted()) st = ax_shm_aborted();
   else if (since != 0 && ax_monotonic_ns() - since > limit)
-    st = ax_fail(AX_ETIMEOUT, "waited %g s for the devices of the ranks of %d machines (%s sets the limit)", (double)limit * 1e-9, g->size / g->local_size,
+    st = ax_fail(AX_ETIMEOUT, "waited %g s for the devices of the ranks of %d machines (%s sets the limit)",
+                 (double)limit * 1e-9, g->size / g->local_size,
                  limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
-  if (since == 0 || st != AX_OK)
-    ax_shm_leave(st);
+  if (since == 0 || st != AX_OK) ax_shm_leave(st);
   return st;
 }
 
@@ -420,18 +430,15 @@ static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
 void ax_tcp_finished(void)
 {
   tcp_ask ask;
-  const tcp_answer a = {TCP_FINISHED, 0, 0};
+  const tcp_answer a = { TCP_FINISHED, 0, 0 };
 
-  if (tcp.size == 0 || tcp.said_finished)
-    return;
+  if (tcp.size == 0 || tcp.said_finished) return;
   tcp.said_finished = true;
   memset(&ask, 0, sizeof ask);
   ask.kind = TCP_FINISHED;
-  if (tcp.rank != 0)
-    (void)!send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
+  if (tcp.rank != 0) (void)!send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
   else
-    for (int r = 1; r < tcp.size; r++)
-      (void)!send(tcp.fd[r], &a, sizeof a, MSG_NOSIGNAL);
+    for (int r = 1; r < tcp.size; r++) (void)!send(tcp.fd[r], &a, sizeof a, MSG_NOSIGNAL);
 }
 
 static void tcp_leave(ax_group *g, bool abort)
@@ -442,7 +449,12 @@ static void tcp_leave(ax_group *g, bool abort)
 }
 
 static const ax_transport transport = {
-  .name = "tcp", .issue = tcp_issue, .leave = tcp_leave, .set_timeout = tcp_set_timeout, .post = tcp_post, .look = tcp_look,
+  .name = "tcp",
+  .issue = tcp_issue,
+  .leave = tcp_leave,
+  .set_timeout = tcp_set_timeout,
+  .post = tcp_post,
+  .look = tcp_look,
 };
 
 void ax_tcp_join(int rank, int size, int local_size, const int *fd)
@@ -450,11 +462,15 @@ void ax_tcp_join(int rank, int size, int local_size, const int *fd)
   tcp.rank = rank;
   tcp.size = size;
   tcp.per_machine = local_size;
-  for (int r = 0; r < size; r++)
-    tcp.fd[r] = rank == 0 || r == 0 ? fd[r] : -1;
+  for (int r = 0; r < size; r++) tcp.fd[r] = rank == 0 || r == 0 ? fd[r] : -1;
   tcp.fd[rank] = -1;
   group = (ax_group){
-    .transport = &transport, .state = &tcp, .rank = rank, .size = size, .local_rank = rank % local_size, .local_size = local_size,
+    .transport = &transport,
+    .state = &tcp,
+    .rank = rank,
+    .size = size,
+    .local_rank = rank % local_size,
+    .local_size = local_size,
   };
   ax_dist_set_world(&group);
 }

@@ -18,14 +18,14 @@ struct ax_gather {
   uint32_t edits[AX_GATHER_MAX];
   const char *from[AX_GATHER_MAX];
   char *to[AX_GATHER_MAX];
-  size_t row[AX_GATHER_MAX];          /* bytes */
-  int64_t at_once[AX_GATHER_MAX];     /* rows of a unit */
-  int64_t first[AX_GATHER_MAX + 1];   /* the first unit of each source; the last: how many there are */
+  size_t row[AX_GATHER_MAX];        /* bytes */
+  int64_t at_once[AX_GATHER_MAX];   /* rows of a unit */
+  int64_t first[AX_GATHER_MAX + 1]; /* the first unit of each source; the last: how many there are */
   int64_t *positions, count, room;
   _Atomic int64_t next_unit;
   bool started;
-  bool helped;                        /* the thread works on it; with the lock held */
-  bool queued;                        /* likewise */
+  bool helped; /* the thread works on it; with the lock held */
+  bool queued; /* likewise */
   ax_gather *next;
 };
 
@@ -50,8 +50,8 @@ static void copy_rows(const ax_gather *g, int k, int64_t lo, int64_t hi)
   for (int64_t i = lo; i < hi; i++) memcpy(to + (size_t)i * row, from + (size_t)g->positions[i] * row, row);
 }
 
-/* Copies units until none is left.  The thread and, when it takes the batch, the caller do this side by side: a thread that got no core
- * costs no waiting. */
+/* Copies units until none is left.  The thread and, when it takes the batch, the caller do this
+ * side by side: a thread that got no core costs no waiting. */
 static void copy_units(ax_gather *g)
 {
   int64_t unit;
@@ -94,7 +94,8 @@ static void *work(void *unused)
   return NULL;
 }
 
-/* Lets the thread do what is queued and end.  Also called before each fork: a child has no threads but the caller's. */
+/* Lets the thread do what is queued and end.  Also called before each fork: a child has no threads
+ * but the caller's. */
 static void stop_thread(void)
 {
   if (!running) return;
@@ -128,7 +129,8 @@ ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out)
   ax_gather *g;
 
   *out = NULL;
-  if (n < 1 || n > AX_GATHER_MAX) return ax_fail(AX_EINVAL, "expected 1 to %d tensors, got %d", AX_GATHER_MAX, n);
+  if (n < 1 || n > AX_GATHER_MAX)
+    return ax_fail(AX_EINVAL, "expected 1 to %d tensors, got %d", AX_GATHER_MAX, n);
   for (int k = 0; k < n; k++) {
     const ax_tensor *t = sources[k];
     if (t->ndim == 0 || t->shape[0] != sources[0]->shape[0])
@@ -199,7 +201,8 @@ static ax_status check_positions(const ax_gather *g)
     const int64_t rows = g->source[k]->ndim ? g->source[k]->shape[0] : 0;
     for (int64_t i = 0; i < g->count; i++)
       if (g->positions[i] < 0 || g->positions[i] >= rows)
-        return ax_fail(AX_ERANGE, "expected a position from 1 to %lld, got %lld", (long long)rows, (long long)g->positions[i] + 1);
+        return ax_fail(AX_ERANGE, "expected a position from 1 to %lld, got %lld", (long long)rows,
+                       (long long)g->positions[i] + 1);
   }
   return AX_OK;
 }

@@ -23,8 +23,8 @@
 enum { SLOTS = 1024, PAGE = 4096 };
 #define LOOK 0.25 /* seconds of a wait between looks at whether the worker is stopped */
 
-/* Shared by both processes.  The child fills a slot while it is not busy; the parent sets busy back when nothing of its own lies in
- * it any more. */
+/* Shared by both processes.  The child fills a slot while it is not busy; the parent sets busy back
+ * when nothing of its own lies in it any more. */
 typedef struct control {
   _Atomic uint32_t busy[SLOTS];
 } control;
@@ -32,26 +32,27 @@ typedef struct control {
 typedef struct slot_map {
   struct ax_worker *worker;
   int index;
-  int32_t refs;             /* atomic: the note until it is dropped, and each storage */
-  char *data;               /* the parent's mapping, kept from one use to the next */
+  int32_t refs; /* atomic: the note until it is dropped, and each storage */
+  char *data;   /* the parent's mapping, kept from one use to the next */
   uint64_t offset, capacity;
-  int64_t counted;          /* bytes that the memory statistics count now */
+  int64_t counted; /* bytes that the memory statistics count now */
 } slot_map;
 
 struct ax_worker {
-  int32_t refs;             /* atomic: the owner, and each busy slot */
+  int32_t refs; /* atomic: the owner, and each busy slot */
   pid_t pid, parent;
-  int fd, memory;           /* the socket, the memory file */
+  int fd, memory; /* the socket, the memory file */
   bool child;
-  int stop_looks;           /* parent: how often in a row it was found stopped */
+  int stop_looks; /* parent: how often in a row it was found stopped */
   control *control;
-  ax_worker *next;          /* parent: the live ones */
-  int n_slots;              /* child: made so far */
-  uint64_t end;             /* child: of the memory file */
-  slot_map slots[SLOTS];    /* child: offset, capacity and mapping are its own */
+  ax_worker *next;       /* parent: the live ones */
+  int n_slots;           /* child: made so far */
+  uint64_t end;          /* child: of the memory file */
+  slot_map slots[SLOTS]; /* child: offset, capacity and mapping are its own */
   char *request;
   size_t room;
-  char *unsent;             /* parent: what the socket did not take yet of requests, sent on in the next send or wait */
+  /* parent: what the socket did not take yet of requests, sent on in the next send or wait */
+  char *unsent;
   size_t unsent_at, unsent_n, unsent_room;
 };
 
@@ -69,7 +70,7 @@ static double now(void)
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void free_worker(ax_worker *w)
 {
@@ -92,7 +93,8 @@ static ax_status refuse_collective(ax_group *g, const ax_collective *c, int n, u
 {
   (void)g, (void)n;
   *ticket = 0;
-  return ax_fail(AX_EINVAL, "%s in a loader's worker process: only the ranks themselves take part in collectives",
+  return ax_fail(AX_EINVAL,
+                 "%s in a loader's worker process: only the ranks themselves take part in collectives",
                  c->op == AX_BARRIER ? "barrier" : "a collective");
 }
 static void leave_nothing(ax_group *g, bool abort) { (void)g, (void)abort; }
@@ -102,7 +104,9 @@ static void keep_going(int sig) { (void)sig; }
 /* What makes a worker of a fresh fork. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective, .leave = leave_nothing };
+  static const ax_transport refusing = { .name = "worker",
+                                         .issue = refuse_collective,
+                                         .leave = leave_nothing };
   static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;
@@ -111,8 +115,9 @@ static void become_worker(ax_worker *w, pid_t parent)
   if (getppid() != parent) _exit(128 + SIGKILL); /* it died before the line above */
   prctl(PR_SET_NAME, "accel-worker");
   inside = true;
-  ax_backend_refuse_devices("a loader's worker process uses no GPU (CUDA does not survive the fork that made it): a data set and its transforms give tensors "
-                            "of the CPU, and the loader moves the batches");
+  ax_backend_refuse_devices(
+      "a loader's worker process uses no GPU (CUDA does not survive the fork that made it): a data set and "
+      "its transforms give tensors of the CPU, and the loader moves the batches");
   ax_profiling = false;
   sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all; the parent decides */
   signal(SIGTERM, SIG_DFL);
@@ -194,7 +199,8 @@ void ax_worker_close(ax_worker *w, double seconds)
   const double deadline = now() + seconds;
   int status;
 
-  if (w->parent != getpid()) return; /* a copy of the parent's, in a worker or another fork: the process is not its own */
+  /* a copy of the parent's, in a worker or another fork: the process is not its own */
+  if (w->parent != getpid()) return;
   for (ax_worker **p = &live; *p; p = &(*p)->next)
     if (*p == w) {
       *p = w->next;
@@ -204,7 +210,7 @@ void ax_worker_close(ax_worker *w, double seconds)
   while (w->pid > 0 && waitpid(w->pid, &status, WNOHANG) == 0) {
     if (now() >= deadline) {
       kill(w->pid, SIGKILL);
-      while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR) { }
+      while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR) {}
       break;
     }
     nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
@@ -215,11 +221,11 @@ void ax_worker_close(ax_worker *w, double seconds)
   release(w);
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static bool write_all(int fd, const void *from, size_t n)
 {
-  for (size_t at = 0; at < n; ) {
+  for (size_t at = 0; at < n;) {
     const ssize_t k = send(fd, (const char *)from + at, n - at, MSG_NOSIGNAL);
     if (k > 0) at += (size_t)k;
     else if (errno != EINTR) return false;
@@ -242,7 +248,7 @@ static size_t read_all(int fd, void *to, size_t n)
 /* Sends as much as the socket takes now; false when the worker is gone. */
 static bool write_some(int fd, const char *from, size_t n, size_t *sent)
 {
-  for (*sent = 0; *sent < n; ) {
+  for (*sent = 0; *sent < n;) {
     const ssize_t k = send(fd, from + *sent, n - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (k > 0) *sent += (size_t)k;
     else if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
@@ -277,7 +283,8 @@ static ax_status keep_unsent(ax_worker *w, const char *bytes, size_t n)
   return AX_OK;
 }
 
-/* A worker may be at work, or waiting for nothing but its next request: the rank does not wait for it to read a long one. */
+/* A worker may be at work, or waiting for nothing but its next request: the rank does not wait for
+ * it to read a long one. */
 static ax_status send_part(ax_worker *w, const void *bytes, size_t n)
 {
   size_t sent = 0;
@@ -289,7 +296,8 @@ static ax_status send_part(ax_worker *w, const void *bytes, size_t n)
 ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n)
 {
   const uint64_t length = n;
-  if (w->fd < 0) return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(EPIPE));
+  if (w->fd < 0)
+    return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(EPIPE));
   const ax_status st = send_part(w, &length, sizeof length);
   return st == AX_OK ? send_part(w, bytes, n) : st;
 }
@@ -302,7 +310,8 @@ ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
   if (read_all(w->fd, &length, sizeof length) < sizeof length) return AX_OK;
   if (length > w->room) {
     char *grown = realloc(w->request, length);
-    if (!grown) return ax_fail(AX_ENOMEM, "no memory for a request of %llu bytes", (unsigned long long)length);
+    if (!grown)
+      return ax_fail(AX_ENOMEM, "no memory for a request of %llu bytes", (unsigned long long)length);
     w->request = grown;
     w->room = length;
   }
@@ -312,7 +321,7 @@ ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
   return AX_OK;
 }
 
-/* ---- slots, in the child ------------------------------------------------------------------------------------------------------ */
+/* ---- slots, in the child --------------------------------------------------------------------- */
 
 /* A free slot: the smallest that is large enough, else any, else a new one.  -1: all are in use. */
 static int choose_slot(ax_worker *w, size_t bytes)
@@ -321,7 +330,8 @@ static int choose_slot(ax_worker *w, size_t bytes)
   for (int i = 0; i < w->n_slots; i++) {
     if (atomic_load_explicit(&w->control->busy[i], memory_order_acquire)) continue;
     any = i;
-    if (w->slots[i].capacity >= bytes && (best < 0 || w->slots[i].capacity < w->slots[best].capacity)) best = i;
+    if (w->slots[i].capacity >= bytes && (best < 0 || w->slots[i].capacity < w->slots[best].capacity))
+      best = i;
   }
   if (best >= 0) return best;
   if (any >= 0) return any;
@@ -342,10 +352,14 @@ static ax_status move_slot(ax_worker *w, slot_map *s, size_t bytes)
     s->capacity = 0;
   }
   /* takes the pages now: running out is an error here and not a signal at the first write */
-  while ((error = posix_fallocate(w->memory, (off_t)w->end, (off_t)wanted)) == EINTR) { }
-  if (error) return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted, strerror(error));
+  while ((error = posix_fallocate(w->memory, (off_t)w->end, (off_t)wanted)) == EINTR) {}
+  if (error)
+    return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted,
+                   strerror(error));
   data = mmap(NULL, wanted, PROT_READ | PROT_WRITE, MAP_SHARED, w->memory, (off_t)w->end);
-  if (data == MAP_FAILED) return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted, strerror(errno));
+  if (data == MAP_FAILED)
+    return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted,
+                   strerror(errno));
   s->data = data;
   s->offset = w->end;
   s->capacity = wanted;
@@ -376,7 +390,7 @@ ax_status ax_worker_reply(ax_worker *w, const ax_note *note)
   return AX_OK;
 }
 
-/* ---- slots, in the parent ----------------------------------------------------------------------------------------------------- */
+/* ---- slots, in the parent -------------------------------------------------------------------- */
 
 ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
 {
@@ -387,10 +401,12 @@ ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
     s->data = NULL;
   }
   if (!s->data) {
-    char *p = mmap(NULL, note->capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memory, (off_t)note->offset);
+    char *p = mmap(NULL, note->capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memory,
+                   (off_t)note->offset);
     if (p == MAP_FAILED) {
       atomic_store_explicit(&w->control->busy[note->slot], 0, memory_order_release);
-      return ax_fail(AX_EIO, "%llu bytes of a batch could not be mapped: %s", (unsigned long long)note->capacity, strerror(errno));
+      return ax_fail(AX_EIO, "%llu bytes of a batch could not be mapped: %s",
+                     (unsigned long long)note->capacity, strerror(errno));
     }
     s->data = p;
     s->offset = note->offset;
@@ -435,7 +451,7 @@ int ax_worker_held(const ax_worker *w)
   return n;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Writes how the worker ended. */
 static void describe_end(ax_worker *w)
@@ -456,19 +472,20 @@ static void describe_end(ax_worker *w)
             WTERMSIG(status) == SIGKILL ? " (by hand, or because memory ran out)" : "");
   } else if (got == w->pid)
     ax_fail(AX_EIO, "process %d exited with status %d", (int)w->pid, WEXITSTATUS(status));
-  else
-    ax_fail(AX_EIO, "process %d is gone", (int)w->pid);
+  else ax_fail(AX_EIO, "process %d is gone", (int)w->pid);
   if (got != 0) w->pid = 0; /* reaped: the number may be another process's soon */
 }
 
-/* Whether a worker that is waited for has just been found stopped for the second time in a row, and by what.  Both sides of a Ctrl-Z are
- * stopped and go on together: the first look after that may come too early. */
+/* Whether a worker that is waited for has just been found stopped for the second time in a row, and
+ * by what.  Both sides of a Ctrl-Z are stopped and go on together: the first look after that may
+ * come too early. */
 static bool newly_stopped(ax_worker *w)
 {
   siginfo_t info = { .si_pid = 0 };
   const char *name;
 
-  if (w->pid == 0 || waitid(P_PID, (id_t)w->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+  if (w->pid == 0 || waitid(P_PID, (id_t)w->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0) {
     w->stop_looks = 0;
     return false;
   }
@@ -490,7 +507,10 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
       if (list[i]->unsent_n) fds[i].events |= POLLOUT;
     }
     const double left = seconds < 0 ? LOOK : deadline - now();
-    const int ready = poll(fds, (nfds_t)n, left <= 0 ? 0 : left < LOOK ? (int)(left * 1000) + 1 : (int)(LOOK * 1000));
+    const int ready = poll(fds, (nfds_t)n,
+                           left <= 0     ? 0
+                           : left < LOOK ? (int)(left * 1000) + 1
+                                         : (int)(LOOK * 1000));
     if (ready < 0 && errno == EINTR) return AX_WAIT_INTERRUPTED;
     if (fds[at].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) {
       if (read_all(list[at]->fd, note, sizeof *note) == sizeof *note) return AX_WAIT_NOTE;

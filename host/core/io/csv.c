@@ -1,7 +1,8 @@
 /* csv.c: text files of rows and columns.
  *
- * Fields are divided by one character; a quoted one may hold it, line ends, and quotes doubled.  Lines end with LF or CR LF.  The file is
- * taken into memory, quotes are removed where they stand, and each field ends with a NUL, so that numbers can be read in place. */
+ * Fields are divided by one character; a quoted one may hold it, line ends, and quotes doubled.
+ * Lines end with LF or CR LF.  The file is taken into memory, quotes are removed where they stand,
+ * and each field ends with a NUL, so that numbers can be read in place. */
 #include "io.h"
 
 #include <errno.h>
@@ -14,11 +15,14 @@
 #define FN "read_csv"
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, FN, path, fmt, ##__VA_ARGS__)
 
-typedef struct field { char *at; size_t n; } field;
+typedef struct field {
+  char *at;
+  size_t n;
+} field;
 
 struct ax_csv {
   char *path, *text;
-  field *fields; /* [rows][columns] */
+  field *fields;  /* [rows][columns] */
   int64_t *lines; /* where each row begins, from 1 */
   int64_t rows, columns;
 };
@@ -48,7 +52,10 @@ static ax_status add_field(cutter *c, char *at, size_t n)
   return AX_OK;
 }
 
-static bool at_line_end(const cutter *c) { return c->at >= c->end || *c->at == '\n' || (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n')); }
+static bool at_line_end(const cutter *c)
+{
+  return c->at >= c->end || *c->at == '\n' || (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n'));
+}
 
 /* Reads a quoted field; its text moves forward over the quotes that go. */
 static ax_status read_quoted(cutter *c)
@@ -117,8 +124,8 @@ static ax_status cut(cutter *c, int64_t skip)
     end_line(c);
     if (csv->rows == 0) csv->columns = c->n_fields;
     else if (c->n_fields - before != csv->columns)
-      return FAIL(AX_EIO, "line %lld has %lld fields, line %lld has %lld", (long long)line, (long long)(c->n_fields - before),
-                  (long long)csv->lines[0], (long long)csv->columns);
+      return FAIL(AX_EIO, "line %lld has %lld fields, line %lld has %lld", (long long)line,
+                  (long long)(c->n_fields - before), (long long)csv->lines[0], (long long)csv->columns);
     if (csv->rows == c->row_room) {
       const int64_t room = c->row_room * 2 + 64;
       int64_t *grown = realloc(csv->lines, (size_t)room * sizeof *grown);
@@ -141,14 +148,21 @@ ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out)
 
   *out = NULL;
   if ((st = ax_file_read(FN, path, (size_t)1 << 40, &file)) != AX_OK) return st;
-  if (!(csv = ax_calloc(1, sizeof *csv)) || !(csv->path = strdup(path)) || !(csv->text = malloc(file.n + 1))) {
+  if (!(csv = ax_calloc(1, sizeof *csv)) || !(csv->path = strdup(path)) ||
+      !(csv->text = malloc(file.n + 1))) {
     ax_csv_free(csv);
     ax_bytes_free(&file);
     return FAIL(AX_ENOMEM, "no memory for its %zu bytes", file.n);
   }
   if (file.n) memcpy(csv->text, file.data, file.n);
   csv->text[file.n] = '\0';
-  cutter c = { .path = path, .at = csv->text, .end = csv->text + file.n, .delimiter = o->delimiter, .quote = o->quote, .line = 1, .csv = csv };
+  cutter c = { .path = path,
+               .at = csv->text,
+               .end = csv->text + file.n,
+               .delimiter = o->delimiter,
+               .quote = o->quote,
+               .line = 1,
+               .csv = csv };
   st = ax_bytes_check(FN, path, &file);
   ax_bytes_free(&file);
   if (c.end - c.at >= 3 && memcmp(c.at, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* some programs mark UTF-8 so */
@@ -184,7 +198,11 @@ const char *ax_csv_field(const ax_csv *c, int64_t row, int64_t column, size_t *n
 
 typedef enum { INTEGER, NUMBER, MISSING, TEXT } kind;
 
-static const char *skip_space(const char *s) { while (*s == ' ' || *s == '\t') s++; return s; }
+static const char *skip_space(const char *s)
+{
+  while (*s == ' ' || *s == '\t') s++;
+  return s;
+}
 
 static kind kind_of(const field *f, int64_t *i, double *d)
 {
@@ -206,7 +224,8 @@ static kind kind_of(const field *f, int64_t *i, double *d)
 
 static bool bool_of(const char *s, double *out)
 {
-  static const char *const words[] = { "0", "false", "False", "FALSE", "no", "1", "true", "True", "TRUE", "yes" };
+  static const char *const words[] = { "0", "false", "False", "FALSE", "no",
+                                       "1", "true",  "True",  "TRUE",  "yes" };
   for (int i = 0; i < 10; i++)
     if (strcmp(skip_space(s), words[i]) == 0) {
       *out = i >= 5;
@@ -231,14 +250,16 @@ static ax_status fill(const ax_csv *c, int64_t first, int64_t column, const char
     if (k == MISSING && ax_is_float(dtype)) d = NAN;
     else if (k == TEXT || k == MISSING || (!ax_is_float(dtype) && dtype != AX_BOOL && k != INTEGER) ||
              (dtype == AX_U8 && (i < 0 || i > 255)) || (dtype == AX_I32 && (i < INT32_MIN || i > INT32_MAX)))
-      return FAIL(AX_EIO, "line %lld, column '%s': '%.40s' is no %s", (long long)c->lines[row], name, f->at, ax_dtype_name(dtype));
+      return FAIL(AX_EIO, "line %lld, column '%s': '%.40s' is no %s", (long long)c->lines[row], name, f->at,
+                  ax_dtype_name(dtype));
     if (ax_is_float(dtype) || dtype == AX_BOOL) ax_store_double(dtype, ax_data(t), row - first, d);
     else ax_store_int(dtype, ax_data(t), row - first, i);
   }
   return AX_OK;
 }
 
-ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const char *name, ax_csv_kind wanted, ax_dtype dtype, ax_tensor **out)
+ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const char *name, ax_csv_kind wanted,
+                        ax_dtype dtype, ax_tensor **out)
 {
   int64_t rows = c->rows - first, numbers = 0;
   bool integral = true;

@@ -23,9 +23,11 @@ static ax_status open_regular(const char *fn, const char *path, int *fd, struct 
 {
   ax_status st = AX_OK;
 
-  *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not wait for its writer, only to be refused */
+  /* a pipe must not wait for its writer, only to be refused */
+  *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (*fd < 0 || fstat(*fd, info) != 0)
-    st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno)) : ax_fail(AX_EIO, "%s: %s", path, strerror(errno));
+    st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno))
+            : ax_fail(AX_EIO, "%s: %s", path, strerror(errno));
   else if (!S_ISREG(info->st_mode))
     st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "not a regular file but %s", kind_of(info->st_mode))
             : ax_fail(AX_EIO, "%s: not a regular file but %s", path, kind_of(info->st_mode));
@@ -38,7 +40,7 @@ static ax_status open_regular(const char *fn, const char *path, int *fd, struct 
 
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size)
 {
-  struct stat info = {0};
+  struct stat info = { 0 };
   const ax_status st = open_regular(fn, path, fd, &info);
   *size = (size_t)info.st_size;
   return st;
@@ -51,7 +53,7 @@ ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out)
   ax_status st;
   int fd;
 
-  *out = (ax_bytes){0};
+  *out = (ax_bytes){ 0 };
   if ((st = open_regular(fn, path, &fd, &info)) != AX_OK) return st;
   if (info.st_size > 0) {
     st = ax_mapping_new(fd, &info, &out->mapping, &data);
@@ -66,8 +68,10 @@ ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out)
 ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b)
 {
   if (!b->mapping || ax_mapping_whole(b->mapping, path)) return AX_OK;
-  return AX_FILE_FAIL(AX_EIO, fn, path, "it had %zu bytes when it was opened and can no longer be read to its end: another program has "
-                      "truncated it, or its disk fails", b->n);
+  return AX_FILE_FAIL(AX_EIO, fn, path,
+                      "it had %zu bytes when it was opened and can no longer be read to its end: another "
+                      "program has truncated it, or its disk fails",
+                      b->n);
 }
 
 /* Appends what the stream holds to out. */
@@ -98,7 +102,9 @@ static ax_status unpack(gzFile gz, const char *fn, const char *path, size_t most
   }
   gzerror(gz, &code);
   if (n < 0 || code == Z_BUF_ERROR) {
-    const char *text = code == Z_ERRNO ? strerror(errno) : code == Z_BUF_ERROR ? "the compressed data ends too early" : gzerror(gz, &code);
+    const char *text = code == Z_ERRNO       ? strerror(errno)
+                       : code == Z_BUF_ERROR ? "the compressed data ends too early"
+                                             : gzerror(gz, &code);
     ax_status st = AX_FILE_FAIL(AX_EIO, fn, path, "damaged after %zu bytes: %s", out->n, text);
     free(data);
     out->data = NULL;
@@ -109,14 +115,15 @@ static ax_status unpack(gzFile gz, const char *fn, const char *path, size_t most
 
 ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *out)
 {
-  uint8_t magic[2] = {0};
+  uint8_t magic[2] = { 0 };
   size_t size;
   ax_status st;
   gzFile gz;
   int fd;
 
-  *out = (ax_bytes){0};
-  if ((st = ax_file_open(fn, path, &fd, &size)) != AX_OK || pread(fd, magic, 2, 0) < 2 || magic[0] != 0x1f || magic[1] != 0x8b) {
+  *out = (ax_bytes){ 0 };
+  if ((st = ax_file_open(fn, path, &fd, &size)) != AX_OK || pread(fd, magic, 2, 0) < 2 || magic[0] != 0x1f ||
+      magic[1] != 0x8b) {
     if (fd >= 0) close(fd);
     return st == AX_OK ? ax_file_map(fn, path, out) : st;
   }
@@ -166,5 +173,5 @@ void ax_bytes_free(ax_bytes *b)
 {
   if (b->mapping) ax_mapping_free(b->mapping);
   else free((void *)b->data);
-  *b = (ax_bytes){0};
+  *b = (ax_bytes){ 0 };
 }

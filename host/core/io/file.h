@@ -1,4 +1,5 @@
-/* file.h: what readers of data files share: the whole of a file, plain or gzip, and an error that names it. */
+/* file.h: what readers of data files share: the whole of a file, plain or gzip, and an error that
+ * names it. */
 #ifndef AX_FILE_H
 #define AX_FILE_H
 
@@ -11,21 +12,23 @@ typedef struct ax_bytes {
   struct ax_mapping *mapping; /* NULL: not mapped */
 } ax_bytes;
 
-/* Maps a regular file.  EIO; an empty file is fine.
- * Another program may truncate the file meanwhile.  What is gone then reads as zeros: whoever has read calls ax_bytes_check before
+/* Maps a regular file.  EIO; an empty file is fine.  Another program may truncate the file
+ * meanwhile.  What is gone then reads as zeros: whoever has read calls ax_bytes_check before
  * believing what was read. */
 ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out);
 /* EIO when the file is shorter now than the memory, or could not be read. */
 ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b);
-/* Reads a file, unpacking gzip; what comes out may be at most `most` bytes.  ax_bytes_check as above. */
+/* Reads a file, unpacking gzip; what comes out may be at most `most` bytes.  ax_bytes_check as
+ * above. */
 ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *out);
 void ax_bytes_free(ax_bytes *b);
 
-/* Opens a regular file to read; anything else (a pipe, a device) is refused without waiting for it.  EIO.  *fd is the caller's to close, or
- * -1.  fn NULL: the message begins with the path. */
+/* Opens a regular file to read; anything else (a pipe, a device) is refused without waiting for it.
+ * EIO.  *fd is the caller's to close, or -1.  fn NULL: the message begins with the path. */
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 
-/* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced and renamed; what was there before stays
+/* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced
+ * and renamed; what was there before stays
  * until then. */
 typedef struct ax_replacement {
   const char *fn, *path; /* borrowed */
@@ -36,7 +39,8 @@ typedef struct ax_replacement {
 /* fn NULL: messages are "cannot write PATH: why". */
 ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r);
 ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes);
-/* Puts the file in its place where `st` is AX_OK and all went well, else removes what was written.  The first error, or AX_OK. */
+/* Puts the file in its place where `st` is AX_OK and all went well, else removes what was written.
+ * The first error, or AX_OK. */
 ax_status ax_replace_end(ax_replacement *r, ax_status st);
 
 /* mapping.c: a mapped file whose pages may vanish */

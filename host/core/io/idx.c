@@ -1,10 +1,12 @@
 /* idx.c: the reader of IDX files.
  *
- * An IDX file is two zero bytes, a type byte, the number of dims, each dim as a big-endian uint32, then the elements,
- * big-endian, the last dim fastest.  zlib's gz layer reads plain and compressed files alike.
+ * An IDX file is two zero bytes, a type byte, the number of dims, each dim as a big-endian uint32,
+ * then the elements, big-endian, the last dim fastest.  zlib's gz layer reads plain and compressed
+ * files alike.
  *
- * A header is a claim.  Before memory is taken for it, it is compared with the file: a plain file must have exactly the
- * claimed size; a compressed one must be able to hold that much, and deflate packs at most 1032 bytes into one. */
+ * A header is a claim.  Before memory is taken for it, it is compared with the file: a plain file
+ * must have exactly the claimed size; a compressed one must be able to hold that much, and deflate
+ * packs at most 1032 bytes into one. */
 #include "io.h"
 
 #include <errno.h>
@@ -26,7 +28,8 @@ typedef struct idx_header {
   int64_t header_bytes, data_bytes;
 } idx_header;
 
-/* What zlib says about the last read: damaged data, an end in the middle of the stream, or the system's error. */
+/* What zlib says about the last read: damaged data, an end in the middle of the stream, or the
+ * system's error. */
 static const char *gz_reason(gzFile gz)
 {
   int code = Z_OK;
@@ -36,7 +39,8 @@ static const char *gz_reason(gzFile gz)
   return code == Z_OK ? NULL : text;
 }
 
-/* Reads up to `want` bytes; *got says how many there were.  Fails when the stream is damaged or cut. */
+/* Reads up to `want` bytes; *got says how many there were.  Fails when the stream is damaged or
+ * cut. */
 static ax_status read_up_to(gzFile gz, const char *path, void *to, int64_t want, int64_t *got)
 {
   *got = 0;
@@ -47,7 +51,8 @@ static ax_status read_up_to(gzFile gz, const char *path, void *to, int64_t want,
     const char *reason = gz_reason(gz);
     if (n > 0) *got += n;
     if (n < 0 || reason)
-      return FAIL(AX_EIO, "damaged after %lld bytes: %s", (long long)gztell(gz), reason ? reason : "read error");
+      return FAIL(AX_EIO, "damaged after %lld bytes: %s", (long long)gztell(gz),
+                  reason ? reason : "read error");
     if (n == 0) break;
   }
   return AX_OK;
@@ -56,16 +61,19 @@ static ax_status read_up_to(gzFile gz, const char *path, void *to, int64_t want,
 static ax_status element_type(const char *path, unsigned byte, ax_dtype *out)
 {
   switch (byte) {
-    case 0x08: *out = AX_U8; return AX_OK;
-    case 0x0C: *out = AX_I32; return AX_OK;
-    case 0x0D: *out = AX_F32; return AX_OK;
-    case 0x0E: *out = AX_F64; return AX_OK;
-    case 0x09: case 0x0B:
-      return FAIL(AX_EDTYPE, "the elements are %s, which tensors do not have; expected uint8, int32, float32 or float64",
-                  byte == 0x09 ? "int8" : "int16");
-    default:
-      return FAIL(AX_EIO, "element type 0x%02x; expected 0x08 (uint8), 0x0c (int32), 0x0d (float32) or 0x0e (float64)",
-                  byte);
+  case 0x08: *out = AX_U8; return AX_OK;
+  case 0x0C: *out = AX_I32; return AX_OK;
+  case 0x0D: *out = AX_F32; return AX_OK;
+  case 0x0E: *out = AX_F64; return AX_OK;
+  case 0x09:
+  case 0x0B:
+    return FAIL(AX_EDTYPE,
+                "the elements are %s, which tensors do not have; expected uint8, int32, float32 or float64",
+                byte == 0x09 ? "int8" : "int16");
+  default:
+    return FAIL(AX_EIO,
+                "element type 0x%02x; expected 0x08 (uint8), 0x0c (int32), 0x0d (float32) or 0x0e (float64)",
+                byte);
   }
 }
 
@@ -78,8 +86,10 @@ static ax_status read_header(gzFile gz, const char *path, idx_header *h)
   if ((st = read_up_to(gz, path, b, 4, &got)) != AX_OK) return st;
   if (got < 4) return FAIL(AX_EIO, "ends after %lld bytes; expected an IDX header", (long long)got);
   if (b[0] != 0 || b[1] != 0)
-    return FAIL(AX_EIO, "not an IDX file, plain or gzip: it starts with %02x %02x %02x %02x; expected 00 00, a type byte and "
-                "the number of dims", b[0], b[1], b[2], b[3]);
+    return FAIL(AX_EIO,
+                "not an IDX file, plain or gzip: it starts with %02x %02x %02x %02x; expected 00 00, a type "
+                "byte and the number of dims",
+                b[0], b[1], b[2], b[3]);
   if ((st = element_type(path, b[2], &h->dtype)) != AX_OK) return st;
   h->ndim = b[3];
   if (h->ndim < 1 || h->ndim > AX_MAX_DIMS)
@@ -87,7 +97,8 @@ static ax_status read_header(gzFile gz, const char *path, idx_header *h)
 
   if ((st = read_up_to(gz, path, b + 4, 4 * h->ndim, &got)) != AX_OK) return st;
   if (got < 4 * h->ndim)
-    return FAIL(AX_EIO, "ends inside its header: %lld bytes; expected %d", (long long)(4 + got), 4 + 4 * h->ndim);
+    return FAIL(AX_EIO, "ends inside its header: %lld bytes; expected %d", (long long)(4 + got),
+                4 + 4 * h->ndim);
   bytes = (int64_t)ax_dtype_size(h->dtype);
   for (int d = 0; d < h->ndim; d++) {
     const uint8_t *p = b + 4 + 4 * d;
@@ -106,10 +117,12 @@ static ax_status check_size(const char *path, const idx_header *h, bool plain, i
   char shape[128];
   ax_shape_text(h->ndim, h->shape, shape, sizeof shape);
   if (plain && file_bytes - h->header_bytes != h->data_bytes)
-    return FAIL(AX_EIO, "says it holds %s %s, which is %lld bytes after the header; found %lld", ax_dtype_name(h->dtype), shape,
-                (long long)h->data_bytes, (long long)(file_bytes - h->header_bytes));
+    return FAIL(AX_EIO, "says it holds %s %s, which is %lld bytes after the header; found %lld",
+                ax_dtype_name(h->dtype), shape, (long long)h->data_bytes,
+                (long long)(file_bytes - h->header_bytes));
   if (!plain && h->data_bytes / DEFLATE_MAX_RATIO > file_bytes)
-    return FAIL(AX_EIO, "says it holds %s %s, which is %lld bytes; %lld compressed bytes cannot hold that much",
+    return FAIL(AX_EIO,
+                "says it holds %s %s, which is %lld bytes; %lld compressed bytes cannot hold that much",
                 ax_dtype_name(h->dtype), shape, (long long)h->data_bytes, (long long)file_bytes);
   return AX_OK;
 }
@@ -147,10 +160,13 @@ ax_status ax_idx_read(const char *path, ax_tensor **out)
   AX_TRY(ax_tensor_new(h.dtype, h.ndim, h.shape, &t));
   AX_TRY(read_up_to(gz, path, ax_data(t), h.data_bytes, &got));
   if (got < h.data_bytes)
-    AX_TRY(FAIL(AX_EIO, "ends after %lld bytes of data; its header says %lld", (long long)got, (long long)h.data_bytes));
-  AX_TRY(read_up_to(gz, path, &extra, 1, &got)); /* the end of the stream is where zlib compares the checksum */
+    AX_TRY(FAIL(AX_EIO, "ends after %lld bytes of data; its header says %lld", (long long)got,
+                (long long)h.data_bytes));
+  /* the end of the stream is where zlib compares the checksum */
+  AX_TRY(read_up_to(gz, path, &extra, 1, &got));
   if (got != 0)
-    AX_TRY(FAIL(AX_EIO, "goes on after the %lld bytes of data that its header says", (long long)h.data_bytes));
+    AX_TRY(
+        FAIL(AX_EIO, "goes on after the %lld bytes of data that its header says", (long long)h.data_bytes));
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
   swap_bytes(ax_data(t), t->numel, ax_dtype_size(h.dtype));
 #endif

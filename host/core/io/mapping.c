@@ -1,8 +1,10 @@
 /* mapping.c: files mapped into memory, which another program may truncate.
  *
- * Reading a page that the file no longer has is a SIGBUS, in whichever thread reads.  The handler here puts zeros in the place of the lost
- * part and notes that the mapping is cut; the reader goes on, and finds the note when it checks what it has read.  So no reader needs to be
- * prepared for a jump, and reading costs what reading memory costs.  A SIGBUS elsewhere is left to whoever handled it before. */
+ * Reading a page that the file no longer has is a SIGBUS, in whichever thread reads.  The handler
+ * here puts zeros in the place of the lost part and notes that the mapping is cut; the reader goes
+ * on, and finds the note when it checks what it has read.  So no reader needs to be prepared for a
+ * jump, and reading costs what reading memory costs.  A SIGBUS elsewhere is left to whoever handled
+ * it before. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -44,9 +46,11 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
       const uintptr_t begin = atomic_load(&m->begin);
       if (!begin || at < begin || at >= begin + m->n) continue;
       atomic_store(&m->cut, true);
-      if (mmap((void *)page, begin + m->n - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) return;
+      if (mmap((void *)page, begin + m->n - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+               0) != MAP_FAILED)
+        return;
     }
-  sigaction(sig, &former, NULL); /* not ours: the access is tried again, and meets the former handler */
+  sigaction(sig, &former, NULL);      /* not ours: the access is tried again, and meets the former handler */
   if (info->si_code <= 0) raise(sig); /* nothing was accessed: another process sent it */
 }
 
@@ -111,6 +115,7 @@ bool ax_mapping_whole(const struct ax_mapping *m, const char *path)
   struct stat info;
 
   if (atomic_load(&m->cut)) return false;
-  if (stat(path, &info) != 0 || info.st_dev != m->device || info.st_ino != m->inode) return true; /* moved: it is still whole */
+  /* moved: it is still whole */
+  if (stat(path, &info) != 0 || info.st_dev != m->device || info.st_ino != m->inode) return true;
   return (size_t)info.st_size >= m->n;
 }

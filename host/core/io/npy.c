@@ -1,10 +1,11 @@
 /* npy.c: NumPy's files.
  *
- * .npy: "\x93NUMPY", version, length of the header, a Python dict literal { 'descr', 'fortran_order', 'shape' }, the elements.  .npz: a
- * zip archive of such files, stored or deflated.
+ * .npy: "\x93NUMPY", version, length of the header, a Python dict literal { 'descr',
+ * 'fortran_order', 'shape' }, the elements.  .npz: a zip archive of such files, stored or deflated.
  *
- * Types that tensors lack become the next wider one that they have: int8, int16, uint16 -> int32; uint32 -> int64; uint64 -> int64 when
- * every value fits.  Sizes are checked against the file before memory is taken. */
+ * Types that tensors lack become the next wider one that they have: int8, int16, uint16 -> int32;
+ * uint32 -> int64; uint64 -> int64 when every value fits.  Sizes are checked against the file
+ * before memory is taken. */
 #include "io.h"
 
 #include <limits.h>
@@ -22,20 +23,25 @@ typedef struct source {
 } source;
 
 typedef struct header {
-  char kind;        /* f i u b, or B: bfloat16 */
-  int item;         /* bytes */
+  char kind; /* f i u b, or B: bfloat16 */
+  int item;  /* bytes */
   bool big, fortran;
   int ndim;
   int64_t shape[AX_MAX_DIMS], numel;
-  size_t at;        /* where the elements begin */
-  ax_dtype dtype;   /* of the tensor */
+  size_t at;      /* where the elements begin */
+  ax_dtype dtype; /* of the tensor */
 } header;
 
 /* ---- the header: a small part of Python's syntax */
 
-typedef struct text { const char *at, *end; } text;
+typedef struct text {
+  const char *at, *end;
+} text;
 
-static void skip_space(text *t) { while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\t')) t->at++; }
+static void skip_space(text *t)
+{
+  while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\t')) t->at++;
+}
 
 static bool accept(text *t, const char *word)
 {
@@ -77,9 +83,13 @@ static bool read_size(text *t, int64_t *out)
 /* "<f4": byte order, kind, bytes */
 static ax_status read_descr(const source *s, const char *descr, header *h)
 {
-  static const struct { const char *name; ax_dtype dtype; } types[] = {
-    { "f4", AX_F32 }, { "f8", AX_F64 }, { "f2", AX_F16 }, { "i8", AX_I64 }, { "i4", AX_I32 }, { "u1", AX_U8 }, { "b1", AX_BOOL },
-    { "i1", AX_I32 }, { "i2", AX_I32 }, { "u2", AX_I32 }, { "u4", AX_I64 }, { "u8", AX_I64 },
+  static const struct {
+    const char *name;
+    ax_dtype dtype;
+  } types[] = {
+    { "f4", AX_F32 }, { "f8", AX_F64 }, { "f2", AX_F16 },  { "i8", AX_I64 },
+    { "i4", AX_I32 }, { "u1", AX_U8 },  { "b1", AX_BOOL }, { "i1", AX_I32 },
+    { "i2", AX_I32 }, { "u2", AX_I32 }, { "u4", AX_I64 },  { "u8", AX_I64 },
   };
   const char order = descr[0], *name = strchr("<>=|", order) && order ? descr + 1 : descr;
 
@@ -98,7 +108,9 @@ static ax_status read_descr(const source *s, const char *descr, header *h)
       h->dtype = types[i].dtype;
       return AX_OK;
     }
-  return FAIL(AX_EDTYPE, "the elements are '%.40s', which tensors do not have; expected floats, integers or booleans", descr);
+  return FAIL(AX_EDTYPE,
+              "the elements are '%.40s', which tensors do not have; expected floats, integers or booleans",
+              descr);
 }
 
 static ax_status read_shape(const source *s, text *t, header *h)
@@ -111,7 +123,8 @@ static ax_status read_shape(const source *s, text *t, header *h)
     if (!read_size(t, &size)) return FAIL(AX_EIO, "the shape in its header cannot be read");
     if (h->ndim == AX_MAX_DIMS) return FAIL(AX_EIO, "more than %d dims", AX_MAX_DIMS);
     h->shape[h->ndim++] = size;
-    if (__builtin_mul_overflow(h->numel, size, &h->numel)) return FAIL(AX_EIO, "the sizes in its header are too large to be true");
+    if (__builtin_mul_overflow(h->numel, size, &h->numel))
+      return FAIL(AX_EIO, "the sizes in its header are too large to be true");
     if (!accept(t, ",")) {
       if (accept(t, ")")) break;
       return FAIL(AX_EIO, "the shape in its header cannot be read");
@@ -130,7 +143,8 @@ static ax_status read_dict(const source *s, text t, header *h)
 
   if (!accept(&t, "{")) return FAIL(AX_EIO, "its header is no dict");
   while (!accept(&t, "}")) {
-    if (!read_string(&t, key, sizeof key) || !accept(&t, ":")) return FAIL(AX_EIO, "its header cannot be read");
+    if (!read_string(&t, key, sizeof key) || !accept(&t, ":"))
+      return FAIL(AX_EIO, "its header cannot be read");
     if (strcmp(key, "descr") == 0) {
       if (accept(&t, "[")) return FAIL(AX_EDTYPE, "it holds records; expected numbers");
       if (!read_string(&t, value, sizeof value)) return FAIL(AX_EIO, "'descr' in its header cannot be read");
@@ -138,7 +152,8 @@ static ax_status read_dict(const source *s, text t, header *h)
       descr = true;
     } else if (strcmp(key, "fortran_order") == 0) {
       h->fortran = accept(&t, "True");
-      if (!h->fortran && !accept(&t, "False")) return FAIL(AX_EIO, "'fortran_order' in its header is neither True nor False");
+      if (!h->fortran && !accept(&t, "False"))
+        return FAIL(AX_EIO, "'fortran_order' in its header is neither True nor False");
       fortran = true;
     } else if (strcmp(key, "shape") == 0) {
       if ((st = read_shape(s, &t, h)) != AX_OK) return st;
@@ -162,22 +177,30 @@ static ax_status read_header(const source *s, const uint8_t *p, size_t n, header
 
   if (n < 10) return FAIL(AX_EIO, "ends after %zu bytes; expected a NumPy header", n);
   if (memcmp(p, "\x93NUMPY", 6) != 0)
-    return FAIL(AX_EIO, "not a NumPy file: it starts with %02x %02x %02x %02x; expected 93 4e 55 4d", p[0], p[1], p[2], p[3]);
-  if (p[6] < 1 || p[6] > 3) return FAIL(AX_EIO, "version %d.%d of the format; expected 1.0 to 3.0", p[6], p[7]);
+    return FAIL(AX_EIO, "not a NumPy file: it starts with %02x %02x %02x %02x; expected 93 4e 55 4d", p[0],
+                p[1], p[2], p[3]);
+  if (p[6] < 1 || p[6] > 3)
+    return FAIL(AX_EIO, "version %d.%d of the format; expected 1.0 to 3.0", p[6], p[7]);
   start = p[6] == 1 ? 10 : 12;
   if (n < start) return FAIL(AX_EIO, "ends after %zu bytes; expected a NumPy header", n);
-  length = p[6] == 1 ? (size_t)p[8] | (size_t)p[9] << 8 : (size_t)p[8] | (size_t)p[9] << 8 | (size_t)p[10] << 16 | (size_t)p[11] << 24;
-  if (length > n - start) return FAIL(AX_EIO, "ends inside its header: %zu bytes; expected %zu", n, start + length);
-  if ((st = read_dict(s, (text){ (const char *)p + start, (const char *)p + start + length }, h)) != AX_OK) return st;
+  length = p[6] == 1 ? (size_t)p[8] | (size_t)p[9] << 8
+                     : (size_t)p[8] | (size_t)p[9] << 8 | (size_t)p[10] << 16 | (size_t)p[11] << 24;
+  if (length > n - start)
+    return FAIL(AX_EIO, "ends inside its header: %zu bytes; expected %zu", n, start + length);
+  if ((st = read_dict(s, (text){ (const char *)p + start, (const char *)p + start + length }, h)) != AX_OK)
+    return st;
   h->at = start + length;
   if (__builtin_mul_overflow(h->numel, (int64_t)h->item, &bytes) || (uint64_t)bytes != n - h->at)
-    return FAIL(AX_EIO, "its header says %lld elements of %d bytes; found %zu bytes", (long long)h->numel, h->item, n - h->at);
+    return FAIL(AX_EIO, "its header says %lld elements of %d bytes; found %zu bytes", (long long)h->numel,
+                h->item, n - h->at);
   return AX_OK;
 }
 
 /* ---- the elements */
 
-#define WIDEN(S, D) for (int64_t i = 0; i < n; i++) ((D *)to)[i] = ((const S *)from)[i]; break
+#define WIDEN(S, D) \
+  for (int64_t i = 0; i < n; i++) ((D *)to)[i] = ((const S *)from)[i]; \
+  break
 
 /* From the file's type, in this machine's byte order, to the tensor's. */
 static ax_status convert(const source *s, const header *h, const void *from, void *to)
@@ -191,7 +214,8 @@ static ax_status convert(const source *s, const header *h, const void *from, voi
   case 'u' * 16 + 8:
     for (int64_t i = 0; i < n; i++) {
       const uint64_t v = ((const uint64_t *)from)[i];
-      if (v > INT64_MAX) return FAIL(AX_EDTYPE, "the uint64 element %llu does not fit into int64", (unsigned long long)v);
+      if (v > INT64_MAX)
+        return FAIL(AX_EDTYPE, "the uint64 element %llu does not fit into int64", (unsigned long long)v);
       ((int64_t *)to)[i] = (int64_t)v;
     }
     break;
@@ -221,14 +245,15 @@ static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor
   ax_tensor *t = NULL, *view = NULL;
   ax_status st = AX_OK;
   void *copy = NULL;
-  header h = {0};
+  header h = { 0 };
 
   *out = NULL;
   AX_TRY(read_header(s, p, n, &h));
   for (int d = 0; d < h.ndim; d++) shape[d] = h.fortran ? h.shape[h.ndim - 1 - d] : h.shape[d];
   AX_TRY(ax_tensor_new(h.dtype, h.ndim, shape, &t));
   if (h.numel > 0) {
-    if (!(copy = malloc((size_t)h.numel * (size_t)h.item))) AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));
+    if (!(copy = malloc((size_t)h.numel * (size_t)h.item)))
+      AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));
     copy_ordered(copy, p + h.at, h.numel, h.item, h.big);
     AX_TRY(convert(s, &h, copy, ax_data(t)));
   }
@@ -274,7 +299,8 @@ ax_status ax_npy_read(const char *path, ax_tensor **out)
   return st;
 }
 
-/* ---- zip.  The central directory at the end says what there is; sizes beyond 4 GB are in an extra field. */
+/* ---- zip.  The central directory at the end says what there is; sizes beyond 4 GB are in an extra
+ * field. */
 
 typedef struct entry {
   const char *name;
@@ -292,19 +318,22 @@ static uint64_t le(const uint8_t *p, int bytes)
 }
 
 /* Where the central directory lies and how many entries it has. */
-static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uint64_t *at, uint64_t *size, uint64_t *count)
+static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uint64_t *at, uint64_t *size,
+                                uint64_t *count)
 {
   const size_t least = 22, most = n < least + 65535 ? n : least + 65535;
   size_t k;
 
   for (k = least; k <= most; k++)
     if (memcmp(p + n - k, "PK\5\6", 4) == 0 && le(p + n - k + 20, 2) == k - least) break;
-  if (n < least || k > most) return FAIL(AX_EIO, "not a zip archive, or cut off: it has no directory at its end");
+  if (n < least || k > most)
+    return FAIL(AX_EIO, "not a zip archive, or cut off: it has no directory at its end");
   p += n - k;
   *count = le(p + 10, 2);
   *size = le(p + 12, 4);
   *at = le(p + 16, 4);
-  if ((*at == UINT32_MAX || *count == UINT16_MAX || *size == UINT32_MAX) && n - k >= 20 && memcmp(p - 20, "PK\6\7", 4) == 0) {
+  if ((*at == UINT32_MAX || *count == UINT16_MAX || *size == UINT32_MAX) && n - k >= 20 &&
+      memcmp(p - 20, "PK\6\7", 4) == 0) {
     const uint64_t where = le(p - 20 + 8, 8);
     const uint8_t *start = p - (n - k);
     if (where > n - k - 20 || n - k - 20 - where < 56 || memcmp(start + where, "PK\6\6", 4) != 0)
@@ -328,10 +357,15 @@ static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, 
   extra = le(p + 30, 2);
   comment = le(p + 32, 2);
   if (end - *at - 46 < name + extra + comment) return FAIL(AX_EIO, "its directory is damaged");
-  *e = (entry){ .name = (const char *)p + 46, .name_length = name, .method = (int)le(p + 10, 2), .crc = (uint32_t)le(p + 16, 4),
-    .packed = le(p + 20, 4), .size = le(p + 24, 4), .at = le(p + 42, 4) };
+  *e = (entry){ .name = (const char *)p + 46,
+                .name_length = name,
+                .method = (int)le(p + 10, 2),
+                .crc = (uint32_t)le(p + 16, 4),
+                .packed = le(p + 20, 4),
+                .size = le(p + 24, 4),
+                .at = le(p + 42, 4) };
   if (le(p + 8, 2) & 1) return FAIL(AX_EIO, "'%.*s' in it is encrypted", (int)name, e->name);
-  for (const uint8_t *x = p + 46 + name, *stop = x + extra; stop - x >= 4; ) {
+  for (const uint8_t *x = p + 46 + name, *stop = x + extra; stop - x >= 4;) {
     const size_t length = le(x + 2, 2);
     if ((size_t)(stop - x) - 4 < length) break;
     if (le(x, 2) == 1) { /* zip64: those of the three that did not fit, in this order */
@@ -349,26 +383,29 @@ static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, 
   return AX_OK;
 }
 
-/* The bytes of an entry; *owned is to be freed, and NULL where the archive itself holds them plain. */
-static ax_status open_entry(const source *s, const uint8_t *file, size_t n, const entry *e, const uint8_t **data, void **owned)
+/* The bytes of an entry; *owned is to be freed, and NULL where the archive itself holds them
+ * plain. */
+static ax_status open_entry(const source *s, const uint8_t *file, size_t n, const entry *e,
+                            const uint8_t **data, void **owned)
 {
   const int length = (int)e->name_length;
   uint64_t start;
-  z_stream z = {0};
+  z_stream z = { 0 };
   int code = Z_OK;
 
   *owned = NULL;
   if (e->at > n || n - e->at < 30 || memcmp(file + e->at, "PK\3\4", 4) != 0)
     return FAIL(AX_EIO, "'%.*s' in it does not lie where its directory says", length, e->name);
   start = e->at + 30 + le(file + e->at + 26, 2) + le(file + e->at + 28, 2);
-  if (start > n || e->packed > n - start) return FAIL(AX_EIO, "'%.*s' in it goes on after the end of the file", length, e->name);
+  if (start > n || e->packed > n - start)
+    return FAIL(AX_EIO, "'%.*s' in it goes on after the end of the file", length, e->name);
   if (e->method == 0) {
     if (e->packed != e->size) return FAIL(AX_EIO, "'%.*s' in it has two sizes", length, e->name);
     *data = file + start;
   } else if (e->method == 8) {
     if (e->size / 1032 > e->packed + 1)
-      return FAIL(AX_EIO, "'%.*s' in it says %llu bytes, which %llu packed bytes cannot hold", length, e->name,
-                  (unsigned long long)e->size, (unsigned long long)e->packed);
+      return FAIL(AX_EIO, "'%.*s' in it says %llu bytes, which %llu packed bytes cannot hold", length,
+                  e->name, (unsigned long long)e->size, (unsigned long long)e->packed);
     if (!(*owned = malloc(e->size ? e->size : 1)) || inflateInit2(&z, -15) != Z_OK) {
       free(*owned);
       *owned = NULL;
@@ -376,8 +413,9 @@ static ax_status open_entry(const source *s, const uint8_t *file, size_t n, cons
     }
     z.next_in = (uint8_t *)(file + start);
     z.next_out = *owned;
-    for (uint64_t in = e->packed, out = e->size; code == Z_OK; ) { /* zlib counts in 32 bits */
-      const unsigned give = in > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)in, take = out > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)out;
+    for (uint64_t in = e->packed, out = e->size; code == Z_OK;) { /* zlib counts in 32 bits */
+      const unsigned give = in > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)in,
+                     take = out > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)out;
       z.avail_in = give;
       z.avail_out = take;
       code = inflate(&z, Z_NO_FLUSH);
@@ -393,14 +431,17 @@ static ax_status open_entry(const source *s, const uint8_t *file, size_t n, cons
       *owned = NULL;
       return FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", length, e->name);
     }
-  } else return FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", length, e->name, e->method);
+  } else
+    return FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", length,
+                e->name, e->method);
   uint32_t crc = (uint32_t)crc32(0, NULL, 0);
   for (uint64_t at = 0; at < e->size; at += 1 << 30)
     crc = (uint32_t)crc32(crc, *data + at, (unsigned)(e->size - at < 1 << 30 ? e->size - at : 1 << 30));
   if (crc != e->crc) {
     free(*owned);
     *owned = NULL;
-    return FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", length, e->name, crc, e->crc);
+    return FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", length, e->name, crc,
+                e->crc);
   }
   return AX_OK;
 }
@@ -420,7 +461,8 @@ ax_status ax_npz_read(const char *path, ax_tensor_file **out)
   end = at + size;
   if (count > size / 46) AX_TRY(FAIL(AX_EIO, "its directory is damaged"));
   if (!(f = ax_calloc(1, sizeof *f)) || !(f->names = ax_calloc(count + 1, sizeof *f->names)) ||
-      !(f->tensors = ax_calloc(count + 1, sizeof *f->tensors))) AX_TRY(AX_ENOMEM);
+      !(f->tensors = ax_calloc(count + 1, sizeof *f->tensors)))
+    AX_TRY(AX_ENOMEM);
   for (uint64_t i = 0; i < count; i++) {
     const uint8_t *data = NULL;
     void *owned = NULL;
@@ -428,8 +470,10 @@ ax_status ax_npz_read(const char *path, ax_tensor_file **out)
     entry e;
 
     AX_TRY(read_entry(s, file.data, &at, end, &e));
-    length = e.name_length > 4 && memcmp(e.name + e.name_length - 4, ".npy", 4) == 0 ? e.name_length - 4 : e.name_length;
-    if (length > 2048 || memchr(e.name, 0, length)) AX_TRY(FAIL(AX_EIO, "the name of entry %d is none", (int)i + 1));
+    length = e.name_length > 4 && memcmp(e.name + e.name_length - 4, ".npy", 4) == 0 ? e.name_length - 4
+                                                                                     : e.name_length;
+    if (length > 2048 || memchr(e.name, 0, length))
+      AX_TRY(FAIL(AX_EIO, "the name of entry %d is none", (int)i + 1));
     AX_TRY(open_entry(s, file.data, file.n, &e, &data, &owned));
     snprintf(inside, sizeof inside, "%.1800s: %.*s", path, (int)length, e.name);
     st = read_npy(&(source){ s->fn, inside }, data, e.size, &f->tensors[f->n]);

@@ -24,8 +24,10 @@ static ax_status find_plugin(const ax_image_plugin **out)
   if (plugin) return AX_OK;
   snprintf(path, sizeof path, "%s/libax_image.so", ax_backend_dir());
   if (!(lib = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
-    return ax_fail(AX_ENOIMPL, "pictures need the plugin libax_image.so, which is built when libjpeg and libpng are there: install "
-                   "libjpeg-dev and libpng-dev (Debian, Ubuntu) and run make again (%s)", dlerror());
+    return ax_fail(AX_ENOIMPL,
+                   "pictures need the plugin libax_image.so, which is built when libjpeg and libpng are "
+                   "there: install libjpeg-dev and libpng-dev (Debian, Ubuntu) and run make again (%s)",
+                   dlerror());
   const ax_image_entry entry = (ax_image_entry)dlsym(lib, AX_IMAGE_ENTRY);
   const ax_image_plugin *found = entry ? entry() : NULL;
   if (!found || found->abi != AX_IMAGE_ABI) {
@@ -39,7 +41,8 @@ static ax_status find_plugin(const ax_image_plugin **out)
 /* [h][w][c] to [c][h][w] */
 static ax_status to_planes(const ax_image *image, ax_tensor **out)
 {
-  const int64_t shape[3] = { image->channels, image->height, image->width }, pixels = image->height * image->width;
+  const int64_t shape[3] = { image->channels, image->height, image->width },
+                pixels = image->height * image->width;
   const ax_status st = ax_tensor_new(AX_U8, 3, shape, out);
   const int n = image->channels;
   uint8_t *to;
@@ -59,16 +62,19 @@ ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int cha
   const ax_image_plugin *plugin;
   const uint8_t *p = bytes;
   char why[300] = "";
-  ax_image image = {0};
+  ax_image image = { 0 };
   ax_status st;
   int bad;
 
   *out = NULL;
   if (!name) name = "(bytes)";
-  const bool jpeg = n >= 3 && p[0] == 0xff && p[1] == 0xd8 && p[2] == 0xff, png = n >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0;
-  if (!jpeg && !png && n < 4) return AX_FILE_FAIL(AX_EIO, fn, name, "%zu bytes; expected a JPEG or PNG file", n);
+  const bool jpeg = n >= 3 && p[0] == 0xff && p[1] == 0xd8 && p[2] == 0xff,
+             png = n >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0;
+  if (!jpeg && !png && n < 4)
+    return AX_FILE_FAIL(AX_EIO, fn, name, "%zu bytes; expected a JPEG or PNG file", n);
   if (!jpeg && !png)
-    return AX_FILE_FAIL(AX_EIO, fn, name, "neither JPEG nor PNG: it starts with %02x %02x %02x %02x", p[0], p[1], p[2], p[3]);
+    return AX_FILE_FAIL(AX_EIO, fn, name, "neither JPEG nor PNG: it starts with %02x %02x %02x %02x", p[0],
+                        p[1], p[2], p[3]);
   if ((st = find_plugin(&plugin)) != AX_OK) return st;
   bad = (jpeg ? plugin->jpeg : plugin->png)(bytes, n, channels, &image, why, sizeof why);
   if (bad) return AX_FILE_FAIL(AX_EIO, fn, name, "damaged %s: %s", jpeg ? "JPEG" : "PNG", why);
@@ -94,19 +100,26 @@ ax_status ax_image_read(const char *path, int channels, ax_tensor **out)
   return st;
 }
 
-/* ---- resizing.  Each new pixel is a weighted mean of a run of old ones, first along rows, then along columns. */
+/* ---- resizing.  Each new pixel is a weighted mean of a run of old ones, first along rows, then
+ * along columns. */
 
-typedef struct taps { int64_t first; int n; float *w; } taps;
+typedef struct taps {
+  int64_t first;
+  int n;
+  float *w;
+} taps;
 
 static ax_status check_picture(const char *fn, const ax_tensor *t)
 {
   if (t->device.kind == AX_CPU && t->ndim == 3 && (t->dtype == AX_U8 || t->dtype == AX_F32)) return AX_OK;
   char shape[AX_SHAPE_TEXT];
-  return ax_fail(AX_ESHAPE, "%s: expected a picture, uint8 or float32 [channels, height, width], got %s %s", fn,
-                 ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
+  return ax_fail(AX_ESHAPE, "%s: expected a picture, uint8 or float32 [channels, height, width], got %s %s",
+                 fn, ax_dtype_name((ax_dtype)t->dtype),
+                 ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
 }
 
-/* The weights of a triangle that is as wide as a new pixel, but at least as an old one.  One block of memory. */
+/* The weights of a triangle that is as wide as a new pixel, but at least as an old one.  One block
+ * of memory. */
 static taps *make_taps(int64_t from, int64_t to, bool antialias)
 {
   const double scale = (double)from / (double)to, reach = antialias && scale > 1 ? scale : 1;
@@ -134,8 +147,8 @@ static taps *make_taps(int64_t from, int64_t to, bool antialias)
 }
 
 /* One channel through both passes; `rows` holds h x width floats. */
-static void resize_plane(const float *in, int64_t h, int64_t w, float *rows, float *out, const taps *ty, int64_t height, const taps *tx,
-                         int64_t width)
+static void resize_plane(const float *in, int64_t h, int64_t w, float *rows, float *out, const taps *ty,
+                         int64_t height, const taps *tx, int64_t width)
 {
   for (int64_t y = 0; y < h; y++)
     for (int64_t x = 0; x < width; x++) {
@@ -161,10 +174,12 @@ ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool 
 
   *out = NULL;
   AX_TRY(check_picture("resize", image));
-  const int64_t c = image->shape[0], h = image->shape[1], w = image->shape[2], shape[3] = { c, height, width };
-  if (h < 1 || w < 1 || height < 1 || width < 1 || height > AX_IMAGE_MOST / width || h > AX_IMAGE_MOST / width)
-    AX_TRY(ax_fail(AX_ESHAPE, "resize: from %lld x %lld to %lld x %lld pixels cannot be done", (long long)h, (long long)w, (long long)height,
-                   (long long)width));
+  const int64_t c = image->shape[0], h = image->shape[1], w = image->shape[2],
+                shape[3] = { c, height, width };
+  if (h < 1 || w < 1 || height < 1 || width < 1 || height > AX_IMAGE_MOST / width ||
+      h > AX_IMAGE_MOST / width)
+    AX_TRY(ax_fail(AX_ESHAPE, "resize: from %lld x %lld to %lld x %lld pixels cannot be done", (long long)h,
+                   (long long)w, (long long)height, (long long)width));
   AX_TRY(ax_contiguous(image, &whole));
   AX_TRY(ax_tensor_new((ax_dtype)image->dtype, 3, shape, &result));
   ty = make_taps(h, height, antialias);
@@ -172,10 +187,12 @@ ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool 
   in = malloc((size_t)(h * w) * sizeof *in);
   rows = malloc((size_t)(h * width) * sizeof *rows);
   plane = malloc((size_t)(height * width) * sizeof *plane);
-  if (!ty || !tx || !in || !rows || !plane) AX_TRY(ax_fail(AX_ENOMEM, "resize: no memory for %lld x %lld pixels", (long long)h, (long long)width));
+  if (!ty || !tx || !in || !rows || !plane)
+    AX_TRY(ax_fail(AX_ENOMEM, "resize: no memory for %lld x %lld pixels", (long long)h, (long long)width));
   for (int64_t k = 0; k < c; k++) {
     if (image->dtype == AX_F32) {
-      resize_plane((const float *)ax_data(whole) + k * h * w, h, w, rows, (float *)ax_data(result) + k * height * width, ty, height, tx, width);
+      resize_plane((const float *)ax_data(whole) + k * h * w, h, w, rows,
+                   (float *)ax_data(result) + k * height * width, ty, height, tx, width);
       continue;
     }
     const uint8_t *from = (const uint8_t *)ax_data(whole) + k * h * w;
@@ -202,7 +219,8 @@ out:
 
 /* ---- cropping */
 
-#define CROP(T) do { \
+#define CROP(T) \
+  do { \
     const T *from = (const T *)ax_data(whole) + k * h * w; \
     T *to = (T *)ax_data(*out) + k * height * width, around = (T)fill; \
     for (int64_t y = 0; y < height; y++) \
@@ -212,18 +230,21 @@ out:
       } \
   } while (0)
 
-ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width, bool flip, double fill, ax_tensor **out)
+ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width, bool flip,
+                        double fill, ax_tensor **out)
 {
   ax_tensor *whole = NULL;
   ax_status st;
 
   *out = NULL;
   if ((st = check_picture("crop", image)) != AX_OK) return st;
-  const int64_t c = image->shape[0], h = image->shape[1], w = image->shape[2], shape[3] = { c, height, width };
+  const int64_t c = image->shape[0], h = image->shape[1], w = image->shape[2],
+                shape[3] = { c, height, width };
   const int64_t far = AX_IMAGE_MOST;
-  if (height < 1 || width < 1 || height > AX_IMAGE_MOST / width || top < -far || top > far || left < -far || left > far)
-    return ax_fail(AX_ESHAPE, "crop: %lld x %lld pixels at (%lld, %lld) cannot be had", (long long)height, (long long)width, (long long)top,
-                   (long long)left);
+  if (height < 1 || width < 1 || height > AX_IMAGE_MOST / width || top < -far || top > far || left < -far ||
+      left > far)
+    return ax_fail(AX_ESHAPE, "crop: %lld x %lld pixels at (%lld, %lld) cannot be had", (long long)height,
+                   (long long)width, (long long)top, (long long)left);
   if ((st = ax_contiguous(image, &whole)) != AX_OK) return st;
   if ((st = ax_tensor_new((ax_dtype)image->dtype, 3, shape, out)) == AX_OK)
     for (int64_t k = 0; k < c; k++) {

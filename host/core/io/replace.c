@@ -36,7 +36,8 @@ ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
   int64_t done = 0;
   while (done < bytes) {
     const int64_t rest = bytes - done;
-    const ssize_t n = write(r->fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
+    const ssize_t n =
+        write(r->fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed(r, "write");
     done += n;
@@ -44,7 +45,8 @@ ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
   return AX_OK;
 }
 
-/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then there is nothing more to do. */
+/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then
+ * there is nothing more to do. */
 static void sync_folder_of(char *path)
 {
   char *slash = strrchr(path, '/');

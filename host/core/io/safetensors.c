@@ -1,8 +1,10 @@
-/* safetensors.c: the reader of the safetensors format (safetensors.h shows it; safetensors_write.c is the writer).
+/* safetensors.c: the reader of the safetensors format (safetensors.h shows it; safetensors_write.c
+ * is the writer).
  *
- * The whole header is checked against the size of the file before a tensor is allocated: a damaged or hostile file
- * costs an error message.  The JSON parser is cJSON, which bounds its recursion; what it lets pass and the format does
- * not (NUL and control characters, bytes that are not UTF-8, repeated names) is checked here. */
+ * The whole header is checked against the size of the file before a tensor is allocated: a damaged
+ * or hostile file costs an error message.  The JSON parser is cJSON, which bounds its recursion;
+ * what it lets pass and the format does not (NUL and control characters, bytes that are not UTF-8,
+ * repeated names) is checked here. */
 #include "safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -35,8 +37,8 @@ typedef struct reader {
   char *header;
   cJSON *json;
   int n;
-  entry *entries;        /* [n], in the header's order */
-  const entry **sorted;  /* [n], for the two checks that need an order */
+  entry *entries;       /* [n], in the header's order */
+  const entry **sorted; /* [n], for the two checks that need an order */
 } reader;
 
 static ax_status read_at(const reader *r, void *to, int64_t bytes, int64_t at)
@@ -44,7 +46,8 @@ static ax_status read_at(const reader *r, void *to, int64_t bytes, int64_t at)
   int64_t done = 0;
   while (done < bytes) {
     const int64_t rest = bytes - done;
-    const ssize_t n = pread(r->fd, (char *)to + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest, at + done);
+    const ssize_t n =
+        pread(r->fd, (char *)to + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest, at + done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FAIL(AX_EIO, "cannot be read: %s", strerror(errno));
     if (n == 0) return FAIL(AX_EIO, "the file became shorter while it was read");
@@ -61,22 +64,25 @@ static ax_status open_file(reader *r)
   ax_status st;
 
   if ((st = ax_file_open("safetensors", r->path, &r->fd, &bytes)) != AX_OK) return st;
-  if (bytes < 8) return FAIL(AX_EIO, "the file has %zu bytes; expected at least the 8 of the header's size", bytes);
+  if (bytes < 8)
+    return FAIL(AX_EIO, "the file has %zu bytes; expected at least the 8 of the header's size", bytes);
   if ((st = read_at(r, b, 8, 0)) != AX_OK) return st;
   for (int i = 7; i >= 0; i--) size = size << 8 | b[i];
   if (size > AX_SAFETENSORS_HEADER_LIMIT)
-    return FAIL(AX_EIO, "the file says its header has %llu bytes; at most %d are allowed (is it a safetensors file?)",
+    return FAIL(AX_EIO,
+                "the file says its header has %llu bytes; at most %d are allowed (is it a safetensors file?)",
                 (unsigned long long)size, AX_SAFETENSORS_HEADER_LIMIT);
   if (size > bytes - 8)
-    return FAIL(AX_EIO, "the file says its header has %llu bytes, but only %zu follow (is the file truncated?)",
+    return FAIL(AX_EIO,
+                "the file says its header has %llu bytes, but only %zu follow (is the file truncated?)",
                 (unsigned long long)size, bytes - 8);
   r->header_bytes = (int64_t)size;
   r->data_bytes = (int64_t)(bytes - 8 - size);
   return AX_OK;
 }
 
-/* What cJSON would take for text, cut or pass on: control characters (NUL ends its strings), NUL written as an escape,
- * bytes that are not UTF-8. */
+/* What cJSON would take for text, cut or pass on: control characters (NUL ends its strings), NUL
+ * written as an escape, bytes that are not UTF-8. */
 static ax_status check_text(const reader *r)
 {
   const unsigned char *s = (const unsigned char *)r->header;
@@ -109,7 +115,8 @@ static ax_status parse_header(reader *r)
   if ((st = check_text(r)) != AX_OK) return st;
   r->json = cJSON_ParseWithLengthOpts(r->header, (size_t)r->header_bytes, &end, 0);
   if (!r->json)
-    return FAIL(AX_EIO, "the header is not valid JSON (near byte %lld)", (long long)(end ? end - r->header : 0));
+    return FAIL(AX_EIO, "the header is not valid JSON (near byte %lld)",
+                (long long)(end ? end - r->header : 0));
   for (; end < r->header + r->header_bytes; end++)
     if (*end != ' ' && *end != '\n' && *end != '\r' && *end != '\t')
       return FAIL(AX_EIO, "the header goes on after its JSON (at byte %lld)", (long long)(end - r->header));
@@ -132,8 +139,8 @@ static ax_status parse_dtype(const reader *r, const cJSON *item, const char *nam
       *out = (ax_dtype)d;
       return AX_OK;
     }
-  return FAIL(AX_EDTYPE, "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL", name,
-              item->valuestring);
+  return FAIL(AX_EDTYPE, "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL",
+              name, item->valuestring);
 }
 
 static ax_status parse_entry(const reader *r, const cJSON *item, entry *e)
@@ -147,11 +154,13 @@ static ax_status parse_entry(const reader *r, const cJSON *item, entry *e)
 
   e->name = name;
   if (!cJSON_IsObject(item)) return FAIL(AX_EIO, "the entry of tensor '%.100s' is not an object", name);
-  if ((st = parse_dtype(r, cJSON_GetObjectItemCaseSensitive(item, "dtype"), name, &e->dtype)) != AX_OK) return st;
+  if ((st = parse_dtype(r, cJSON_GetObjectItemCaseSensitive(item, "dtype"), name, &e->dtype)) != AX_OK)
+    return st;
 
   if (!cJSON_IsArray(shape)) return FAIL(AX_EIO, "tensor '%.100s' has no \"shape\"", name);
   bytes = (int64_t)ax_dtype_size(e->dtype);
-  cJSON_ArrayForEach(size, shape) {
+  cJSON_ArrayForEach(size, shape)
+  {
     if (e->ndim == AX_MAX_DIMS)
       return FAIL(AX_ESHAPE, "tensor '%.100s' has more than %d dims", name, AX_MAX_DIMS);
     if (!get_size(size, &e->shape[e->ndim]))
@@ -161,16 +170,19 @@ static ax_status parse_entry(const reader *r, const cJSON *item, entry *e)
     e->ndim++;
   }
 
-  if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !get_size(cJSON_GetArrayItem(offsets, 0), &e->begin) ||
+  if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
+      !get_size(cJSON_GetArrayItem(offsets, 0), &e->begin) ||
       !get_size(cJSON_GetArrayItem(offsets, 1), &e->end))
     return FAIL(AX_EIO, "tensor '%.100s' has no \"data_offsets\" of two whole numbers", name);
   if (e->begin > e->end || e->end > r->data_bytes)
-    return FAIL(AX_EIO, "tensor '%.100s' lies at bytes %lld to %lld of the data, which has %lld (is the file truncated?)",
-                name, (long long)e->begin, (long long)e->end, (long long)r->data_bytes);
+    return FAIL(
+        AX_EIO,
+        "tensor '%.100s' lies at bytes %lld to %lld of the data, which has %lld (is the file truncated?)",
+        name, (long long)e->begin, (long long)e->end, (long long)r->data_bytes);
   if (e->end - e->begin != bytes)
     return FAIL(AX_EIO, "tensor '%.100s' is %s %s, which takes %lld bytes; its offsets give it %lld", name,
-                ax_dtype_name(e->dtype), ax_shape_text(e->ndim, e->shape, text, sizeof text), (long long)bytes,
-                (long long)(e->end - e->begin));
+                ax_dtype_name(e->dtype), ax_shape_text(e->ndim, e->shape, text, sizeof text),
+                (long long)bytes, (long long)(e->end - e->begin));
   return AX_OK;
 }
 
@@ -198,12 +210,14 @@ static ax_status check_entries(const reader *r)
   qsort(r->sorted, (size_t)r->n, sizeof *r->sorted, by_place);
   for (int i = 0; i < r->n; i++) {
     if (r->sorted[i]->begin != at)
-      return FAIL(AX_EIO, "tensor '%.100s' begins at byte %lld of the data; expected %lld (%s)", r->sorted[i]->name,
-                  (long long)r->sorted[i]->begin, (long long)at, r->sorted[i]->begin < at ? "tensors overlap" : "a hole");
+      return FAIL(AX_EIO, "tensor '%.100s' begins at byte %lld of the data; expected %lld (%s)",
+                  r->sorted[i]->name, (long long)r->sorted[i]->begin, (long long)at,
+                  r->sorted[i]->begin < at ? "tensors overlap" : "a hole");
     at = r->sorted[i]->end;
   }
   if (at != r->data_bytes)
-    return FAIL(AX_EIO, "the file has %lld bytes of data; its tensors take %lld", (long long)r->data_bytes, (long long)at);
+    return FAIL(AX_EIO, "the file has %lld bytes of data; its tensors take %lld", (long long)r->data_bytes,
+                (long long)at);
   return AX_OK;
 }
 
@@ -219,7 +233,8 @@ static ax_status parse_entries(reader *r)
   r->entries = ax_calloc((size_t)r->n, sizeof *r->entries);
   r->sorted = ax_calloc((size_t)r->n, sizeof *r->sorted);
   if (!r->entries || !r->sorted) return AX_ENOMEM;
-  cJSON_ArrayForEach(item, r->json) {
+  cJSON_ArrayForEach(item, r->json)
+  {
     if (is_metadata(item)) continue;
     r->sorted[k] = &r->entries[k];
     if ((st = parse_entry(r, item, &r->entries[k++])) != AX_OK) return st;
@@ -240,7 +255,8 @@ static ax_status read_metadata(const reader *r, ax_tensor_file *f)
 {
   const cJSON *item, *map = NULL;
 
-  cJSON_ArrayForEach(item, r->json) {
+  cJSON_ArrayForEach(item, r->json)
+  {
     if (!is_metadata(item)) continue;
     if (map) return FAIL(AX_EIO, "the file has \"__metadata__\" twice");
     map = item;
@@ -249,10 +265,12 @@ static ax_status read_metadata(const reader *r, ax_tensor_file *f)
   if (!cJSON_IsObject(map)) return FAIL(AX_EIO, "\"__metadata__\" is not an object");
   f->meta = ax_calloc(2 * (size_t)cJSON_GetArraySize(map), sizeof *f->meta);
   if (!f->meta) return AX_ENOMEM;
-  cJSON_ArrayForEach(item, map) {
+  cJSON_ArrayForEach(item, map)
+  {
     if (!cJSON_IsString(item)) return FAIL(AX_EIO, "the metadata '%.100s' is not a text", item->string);
     const int at = 2 * f->n_meta++; /* counted first, so that a failure below frees the one that was made */
-    if (!(f->meta[at] = copy_text(item->string)) || !(f->meta[at + 1] = copy_text(item->valuestring))) return AX_ENOMEM;
+    if (!(f->meta[at] = copy_text(item->string)) || !(f->meta[at + 1] = copy_text(item->valuestring)))
+      return AX_ENOMEM;
   }
   return AX_OK;
 }
@@ -276,7 +294,8 @@ static ax_status read_tensors(const reader *r, ax_tensor_file *f)
     f->n = i + 1;
     if (!(f->names[i] = copy_text(e->name))) return AX_ENOMEM;
     if ((st = ax_tensor_new(e->dtype, e->ndim, e->shape, &f->tensors[i])) != AX_OK) return st;
-    if ((st = read_at(r, ax_data(f->tensors[i]), e->end - e->begin, 8 + r->header_bytes + e->begin)) != AX_OK) return st;
+    if ((st = read_at(r, ax_data(f->tensors[i]), e->end - e->begin, 8 + r->header_bytes + e->begin)) != AX_OK)
+      return st;
     if (e->dtype == AX_BOOL) normalise_bools(f->tensors[i]);
   }
   return AX_OK;
@@ -292,7 +311,10 @@ ax_status ax_safetensors_read(const char *path, ax_tensor_file **out)
   AX_TRY(open_file(&r));
   AX_TRY(parse_header(&r));
   AX_TRY(parse_entries(&r));
-  if (!(f = ax_calloc(1, sizeof *f))) { st = AX_ENOMEM; goto out; }
+  if (!(f = ax_calloc(1, sizeof *f))) {
+    st = AX_ENOMEM;
+    goto out;
+  }
   AX_TRY(read_metadata(&r, f));
   AX_TRY(read_tensors(&r, f));
   *out = f;

@@ -3,7 +3,8 @@
  *   8 bytes  N, little-endian: the size of the header
  *   N bytes  JSON: { "__metadata__": { key: text },
  *                    name: { "dtype": "F32", "shape": [..], "data_offsets": [begin, end] }, .. }
- *   the rest the elements, little-endian, row-major; the offsets count from here and cover it without holes or overlap */
+ *   the rest the elements, little-endian, row-major; the offsets count from here and cover it
+ *   without holes or overlap */
 #ifndef AX_SAFETENSORS_H
 #define AX_SAFETENSORS_H
 
@@ -21,7 +22,8 @@ static const char *const ax_safetensors_types[AX_DTYPE_COUNT] = {
   [AX_I64] = "I64", [AX_I32] = "I32", [AX_U8] = "U8",   [AX_BOOL] = "BOOL",
 };
 
-/* Bytes of the UTF-8 character at s (at most n), or 0 when there is none (overlong forms and surrogates are none: RFC 3629). */
+/* Bytes of the UTF-8 character at s (at most n), or 0 when there is none (overlong forms and
+ * surrogates are none: RFC 3629). */
 static inline size_t ax_utf8_length(const unsigned char *s, size_t n)
 {
   const unsigned char c = s[0];

@@ -21,7 +21,10 @@ static bool is_utf8(const char *s)
   return true;
 }
 
-static int compare_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_text(const void *a, const void *b)
+{
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static ax_status check_names(const char *path, int n, const char *const *names, ax_tensor *const *tensors)
 {
@@ -63,10 +66,12 @@ static void print_entry(FILE *to, const char *name, const ax_tensor *t, int64_t 
   print_quoted(to, name);
   fprintf(to, ":{\"dtype\":\"%s\",\"shape\":[", ax_safetensors_types[t->dtype]);
   for (int d = 0; d < t->ndim; d++) fprintf(to, d ? ",%lld" : "%lld", (long long)t->shape[d]);
-  fprintf(to, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)(begin + t->numel * (int64_t)ax_itemsize(t)));
+  fprintf(to, "],\"data_offsets\":[%lld,%lld]}", (long long)begin,
+          (long long)(begin + t->numel * (int64_t)ax_itemsize(t)));
 }
 
-/* places[i]: where tensor i begins in the data; wider types first, so that each is aligned to its elements. */
+/* places[i]: where tensor i begins in the data; wider types first, so that each is aligned to its
+ * elements. */
 static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
 {
   int64_t at = 0;
@@ -79,8 +84,9 @@ static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
 }
 
 /* *text: the size and the JSON, padded with spaces so that the data begins aligned; free it. */
-static ax_status make_header(int n, const char *const *names, ax_tensor *const *tensors, const int64_t *places, int n_meta,
-                             const char *const *meta, char **text, size_t *bytes)
+static ax_status make_header(int n, const char *const *names, ax_tensor *const *tensors,
+                             const int64_t *places, int n_meta, const char *const *meta, char **text,
+                             size_t *bytes)
 {
   FILE *to = open_memstream(text, bytes);
   const char *comma = "";
@@ -110,8 +116,8 @@ static ax_status make_header(int n, const char *const *names, ax_tensor *const *
   bad = ferror(to);
   if (fclose(to) != 0 || bad) return ax_fail(AX_ENOMEM, "safetensors: no memory for a header");
   if (*bytes - 8 > AX_SAFETENSORS_HEADER_LIMIT)
-    return ax_fail(AX_EINVAL, "safetensors: the header would have %zu bytes; at most %d are allowed", *bytes - 8,
-                   AX_SAFETENSORS_HEADER_LIMIT);
+    return ax_fail(AX_EINVAL, "safetensors: the header would have %zu bytes; at most %d are allowed",
+                   *bytes - 8, AX_SAFETENSORS_HEADER_LIMIT);
   for (int i = 0; i < 8; i++) (*text)[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
   return AX_OK;
 }
@@ -131,10 +137,10 @@ static ax_status write_data(ax_replacement *to, int n, ax_tensor *const *tensors
   return st;
 }
 
-ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors, int n_meta,
-                               const char *const *meta)
+ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors,
+                               int n_meta, const char *const *meta)
 {
-  ax_replacement to = {0};
+  ax_replacement to = { 0 };
   ax_status st;
   int64_t *places = NULL;
   char *header = NULL;
@@ -143,7 +149,10 @@ ax_status ax_safetensors_write(const char *path, int n, const char *const *names
   AX_TRY(check_names(path, n, names, tensors));
   for (int i = 0; i < 2 * n_meta; i++)
     if (!is_utf8(meta[i])) AX_TRY(FAIL(AX_EINVAL, "entry %d of the metadata is not UTF-8", i / 2 + 1));
-  if (!(places = ax_malloc((size_t)n * sizeof *places))) { st = AX_ENOMEM; goto out; }
+  if (!(places = ax_malloc((size_t)n * sizeof *places))) {
+    st = AX_ENOMEM;
+    goto out;
+  }
   place_tensors(n, tensors, places);
   AX_TRY(make_header(n, names, tensors, places, n_meta, meta, &header, &header_bytes));
 

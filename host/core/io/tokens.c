@@ -1,7 +1,9 @@
-/* tokens.c: shards of token ids, as trainers of language models write them: uint16 or uint32 numbers in a row, little-endian, with or
- * without a header.  A file is mapped, so that opening one of many gigabytes costs nothing and processes share its pages.
+/* tokens.c: shards of token ids, as trainers of language models write them: uint16 or uint32
+ * numbers in a row, little-endian, with or without a header.  A file is mapped, so that opening one
+ * of many gigabytes costs nothing and processes share its pages.
  *
- * llm.c's header is 256 int32: 20240520 (uint16, version 1) or 20240801 (uint32, version 7), the version, the number of tokens. */
+ * llm.c's header is 256 int32: 20240520 (uint16, version 1) or 20240801 (uint32, version 7), the
+ * version, the number of tokens. */
 #include "io.h"
 
 #include <stdlib.h>
@@ -37,19 +39,22 @@ static ax_status look(ax_tokens *t, const char *path, int item, int64_t header)
 
   if (header < 0) {
     header = 0;
-    if (n >= LLMC_HEADER && ((word(p, 0) == LLMC_16 && word(p, 1) == 1) || (word(p, 0) == LLMC_32 && word(p, 1) == 7))) {
+    if (n >= LLMC_HEADER &&
+        ((word(p, 0) == LLMC_16 && word(p, 1) == 1) || (word(p, 0) == LLMC_32 && word(p, 1) == 7))) {
       const int wide = word(p, 0) == LLMC_16 ? 2 : 4;
-      if (item && item != wide) return FAIL(AX_EIO, "its header says uint%d tokens; uint%d were asked for", 8 * wide, 8 * item);
+      if (item && item != wide)
+        return FAIL(AX_EIO, "its header says uint%d tokens; uint%d were asked for", 8 * wide, 8 * item);
       item = wide;
       header = LLMC_HEADER;
       said = word(p, 2);
     }
   }
   t->item = item ? item : 2;
-  if ((uint64_t)header > n) return FAIL(AX_EIO, "%zu bytes, fewer than the %lld of its header", n, (long long)header);
+  if ((uint64_t)header > n)
+    return FAIL(AX_EIO, "%zu bytes, fewer than the %lld of its header", n, (long long)header);
   if ((n - (size_t)header) % (size_t)t->item != 0)
-    return FAIL(AX_EIO, "%zu bytes after %lld of header are no whole number of uint%d tokens", n - (size_t)header, (long long)header,
-                8 * t->item);
+    return FAIL(AX_EIO, "%zu bytes after %lld of header are no whole number of uint%d tokens",
+                n - (size_t)header, (long long)header, 8 * t->item);
   t->count = (int64_t)((n - (size_t)header) / (size_t)t->item);
   if (said >= 0 && said != t->count)
     return FAIL(AX_EIO, "its header says %lld tokens; found %lld", (long long)said, (long long)t->count);
@@ -104,7 +109,8 @@ static void widen(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
   }
 }
 
-/* A window that reaches beyond the end of a truncated file ends in zeros.  Only then is it worth asking. */
+/* A window that reaches beyond the end of a truncated file ends in zeros.  Only then is it worth
+ * asking. */
 ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
 {
   widen(t, at, n, to);

@@ -1,9 +1,10 @@
 /* The caching CPU allocator.
  *
- * Blocks are rounded up to size classes (four to a power of two, so at most a quarter is wasted) and kept on a free list per class
- * when freed: after the first step a training loop allocates without a system call or a page fault.  Blocks of a megabyte and more come from
- * mmap, so that the cache can really give them back.  A limit turns running out of memory into an error: before that the cache is emptied and the
- * host's hook may collect Lua garbage.
+ * Blocks are rounded up to size classes (four to a power of two, so at most a quarter is wasted)
+ * and kept on a free list per class when freed: after the first step a training loop allocates
+ * without a system call or a page fault.  Blocks of a megabyte and more come from mmap, so that the
+ * cache can really give them back.  A limit turns running out of memory into an error: before that
+ * the cache is emptied and the host's hook may collect Lua garbage.
  *
  * One lock guards the lists; it is never contended while one thread runs a rank. */
 #define _GNU_SOURCE
@@ -17,14 +18,16 @@
 #include <unistd.h>
 
 enum {
-  MIN_SHIFT = 6,                       /* the smallest class is 64 bytes */
+  MIN_SHIFT = 6, /* the smallest class is 64 bytes */
   CLASSES = (63 - MIN_SHIFT) * 4,
-  MAP_FROM = 1 << 20,                  /* from here on blocks are mapped */
+  MAP_FROM = 1 << 20, /* from here on blocks are mapped */
   PAGE = 4096,
 };
-#define MARGIN ((int64_t)256 << 20)    /* left for code, stacks and Lua when the limit is found out */
+#define MARGIN ((int64_t)256 << 20) /* left for code, stacks and Lua when the limit is found out */
 
-typedef struct block { struct block *next; } block;
+typedef struct block {
+  struct block *next;
+} block;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[CLASSES];
@@ -102,9 +105,10 @@ static bool injected_failure(void) { return fail_in > 0 && --fail_in == 0; }
 
 /* ---- blocks; all of these with the lock held */
 
-/* Mapped blocks start on page boundaries, and kernels that walk several of them side by side (an optimizer: four) would meet in the same
- * cache sets.  Each new block therefore begins a few cache lines further into its first page: AdamW over half a million parameters
- * takes 134 us in place of 157 on Zen 4. */
+/* Mapped blocks start on page boundaries, and kernels that walk several of them side by side (an
+ * optimizer: four) would meet in the same cache sets.  Each new block therefore begins a few cache
+ * lines further into its first page: AdamW over half a million parameters takes 134 us in place of
+ * 157 on Zen 4. */
 static void *system_block(size_t rounded)
 {
   static unsigned turn;
@@ -125,7 +129,8 @@ static void return_to_system(void *p, size_t rounded)
 static size_t class_bytes(int class)
 {
   if (class == 0) return (size_t)1 << MIN_SHIFT;
-  return ((size_t)1 << (class / 4 + MIN_SHIFT)) + (size_t)(class % 4) * ((size_t)1 << (class / 4 + MIN_SHIFT)) / 4;
+  return ((size_t)1 << (class / 4 + MIN_SHIFT)) +
+         (size_t)(class % 4) * ((size_t)1 << (class / 4 + MIN_SHIFT)) / 4;
 }
 
 static void empty_cache(void)
@@ -172,7 +177,8 @@ void ax_memory_small_get(ax_memory_small *out)
   pthread_mutex_lock(&lock);
   for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TRACKED; c++) {
     ax_memory_small one = { 0 };
-    if (live_of[c]) ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TRACKED ? class_bytes(c) : AX_MEMORY_TRACKED - 1);
+    if (live_of[c])
+      ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TRACKED ? class_bytes(c) : AX_MEMORY_TRACKED - 1);
     for (int k = 0; k < AX_SMALL_CLASSES; k++) {
       out->blocks[k] += one.blocks[k] * live_of[c];
       out->bytes[k] += one.bytes[k] * live_of[c];
@@ -188,8 +194,8 @@ static ax_status out_of_memory(size_t bytes)
 
   ax_memory_small_get(&small);
   ax_memory_report((ax_device){ AX_CPU, 0 }, &small, live, sizeof live);
-  return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB%s", (double)bytes / 1e6, (double)stats.live_bytes / 1e6,
-                 (double)stats.limit_bytes / 1e6, live);
+  return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB%s",
+                 (double)bytes / 1e6, (double)stats.live_bytes / 1e6, (double)stats.limit_bytes / 1e6, live);
 }
 
 ax_status ax_alloc(size_t bytes, void **out)
@@ -199,7 +205,8 @@ ax_status ax_alloc(size_t bytes, void **out)
   void *p;
 
   *out = NULL;
-  if (injected_failure()) return ax_fail(AX_ENOMEM, "out of memory (a failure asked for by a test): %zu bytes", bytes);
+  if (injected_failure())
+    return ax_fail(AX_ENOMEM, "out of memory (a failure asked for by a test): %zu bytes", bytes);
   if (bytes > (size_t)1 << 46) return ax_fail(AX_ENOMEM, "out of memory: %zu bytes asked for at once", bytes);
   class = class_of(bytes, &rounded);
   if (!stats.limit_bytes) ax_memory_set_limit(0);
@@ -271,10 +278,13 @@ void ax_memory_count_foreign(int64_t bytes)
   pthread_mutex_unlock(&lock);
 }
 
-/* A structure (a tensor, a node with its arrays) is some 300 bytes that the tensors' own count does not show. */
+/* A structure (a tensor, a node with its arrays) is some 300 bytes that the tensors' own count does
+ * not show. */
 int64_t ax_memory_pressure(void)
 {
-  return __atomic_load_n(&stats.live_bytes, __ATOMIC_RELAXED) + __atomic_load_n(&device_bytes, __ATOMIC_RELAXED) + 300 * __atomic_load_n(&stats.structs, __ATOMIC_RELAXED);
+  return __atomic_load_n(&stats.live_bytes, __ATOMIC_RELAXED) +
+         __atomic_load_n(&device_bytes, __ATOMIC_RELAXED) +
+         300 * __atomic_load_n(&stats.structs, __ATOMIC_RELAXED);
 }
 
 /* ---- structures */

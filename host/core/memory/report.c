@@ -1,7 +1,9 @@
-/* What tensors hold, by size and script line: for the message of an allocation that fails, and for memory_summary.
+/* What tensors hold, by size and script line: for the message of an allocation that fails, and for
+ * memory_summary.
  *
- * Only storages of a megabyte and more are tracked, so that finding the line costs nothing beside what the memory is for.  A group is a device, a
- * size and a line; a storage keeps its group's number.  Groups are never removed: a script has few lines, and sizes that change at every step
+ * Only storages of a megabyte and more are tracked, so that finding the line costs nothing beside
+ * what the memory is for.  A group is a device, a size and a line; a storage keeps its group's
+ * number.  Groups are never removed: a script has few lines, and sizes that change at every step
  * share one group of their line once the table is half full. */
 #include "core/core.h"
 
@@ -12,7 +14,11 @@
 #include <string.h>
 
 enum { GROUPS = 4096, TEXT = 96, SHOWN = 8 };
-typedef struct group { ax_device device; int64_t bytes, live, total; char where[TEXT]; } group;
+typedef struct group {
+  ax_device device;
+  int64_t bytes, live, total;
+  char where[TEXT];
+} group;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static group *groups; /* [GROUPS]; 0 is never used */
@@ -28,7 +34,8 @@ const char *ax_memory_where(void)
 
 static uint32_t hash_of(ax_device d, int64_t bytes, const char *where)
 {
-  uint32_t h = 2166136261u ^ d.kind ^ (uint32_t)d.index << 8 ^ (uint32_t)((uint64_t)bytes * 0x9E3779B97F4A7C15u >> 32);
+  uint32_t h =
+      2166136261u ^ d.kind ^ (uint32_t)d.index << 8 ^ (uint32_t)((uint64_t)bytes * 0x9E3779B97F4A7C15u >> 32);
   for (; *where; where++) h = (h ^ (uint8_t)*where) * 16777619u;
   return h;
 }
@@ -84,7 +91,8 @@ void ax_memory_untrack(ax_storage *s)
   s->group = 0;
 }
 
-/* Larger first; of equals the one whose line comes first, so that messages do not depend on the table. */
+/* Larger first; of equals the one whose line comes first, so that messages do not depend on the
+ * table. */
 static bool before(const group *a, const group *b)
 {
   if (a->total != b->total) return a->total > b->total;
@@ -126,7 +134,10 @@ int ax_memory_groups(ax_device d, ax_memory_group *out, int most)
   }
   pthread_mutex_lock(&lock);
   n = largest(d, list, most, &rest, &rest_count);
-  for (int k = 0; k < n; k++) out[k] = (ax_memory_group){ d, list[k]->where, list[k]->bytes ? list[k]->bytes : list[k]->total / list[k]->live, list[k]->live };
+  for (int k = 0; k < n; k++)
+    out[k] =
+        (ax_memory_group){ d, list[k]->where,
+                           list[k]->bytes ? list[k]->bytes : list[k]->total / list[k]->live, list[k]->live };
   pthread_mutex_unlock(&lock);
   free(list);
   return n;
@@ -155,15 +166,22 @@ void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size
   n = largest(d, list, SHOWN, &rest, &rest_count);
   if (n > 0) used = say(buf, size, used, "\n  live, largest first:");
   for (int k = 0; k < n; k++) {
-    if (list[k]->bytes) used = say(buf, size, used, "\n    %lld x %.1f MB at %s", (long long)list[k]->live, (double)list[k]->bytes / 1e6, list[k]->where);
-    else used = say(buf, size, used, "\n    %lld of several sizes, %.1f MB in all, at %s", (long long)list[k]->live, (double)list[k]->total / 1e6, list[k]->where);
+    if (list[k]->bytes)
+      used = say(buf, size, used, "\n    %lld x %.1f MB at %s", (long long)list[k]->live,
+                 (double)list[k]->bytes / 1e6, list[k]->where);
+    else
+      used = say(buf, size, used, "\n    %lld of several sizes, %.1f MB in all, at %s",
+                 (long long)list[k]->live, (double)list[k]->total / 1e6, list[k]->where);
   }
-  if (rest_count) used = say(buf, size, used, "\n    %lld more, %.1f MB in all", (long long)rest_count, (double)rest / 1e6);
+  if (rest_count)
+    used = say(buf, size, used, "\n    %lld more, %.1f MB in all", (long long)rest_count, (double)rest / 1e6);
   pthread_mutex_unlock(&lock);
   bool any = false;
   for (int k = 0; small && k < AX_SMALL_CLASSES; k++) {
     if (!small->blocks[k]) continue;
-    used = say(buf, size, used, "%s %lld up to %s (%.1f MB)", any ? "," : "\n    smaller ones:", (long long)small->blocks[k], upto[k], (double)small->bytes[k] / 1e6);
+    used = say(buf, size, used, "%s %lld up to %s (%.1f MB)",
+               any ? "," : "\n    smaller ones:", (long long)small->blocks[k], upto[k],
+               (double)small->bytes[k] / 1e6);
     any = true;
   }
 }

@@ -1,16 +1,21 @@
 /* Gradients of the activations of pointwise.def, and those activations that other rows make up.
  *
- * The gradient of f is one fused row, g f'(x).  That row is linear in g, so its gradient with respect to g is itself; with respect to x it
- * is G g f''(x), written in op rows here, so that differentiating goes on as far as one likes. */
+ * The gradient of f is one fused row, g f'(x).  That row is linear in g, so its gradient with
+ * respect to g is itself; with respect to x it is G g f''(x), written in op rows here, so that
+ * differentiating goes on as far as one likes. */
 #include "core/ops/rule.h"
 
-static ax_arg back(ax_grad *c, ax_op op, ax_arg g, ax_arg x, const ax_attrs *a) { return call(c, op, 2, (ax_arg[]){ g, x }, a); }
+static ax_arg back(ax_grad *c, ax_op op, ax_arg g, ax_arg x, const ax_attrs *a)
+{
+  return call(c, op, 2, (ax_arg[]){ g, x }, a);
+}
 static ax_arg add(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_ADD, a, b); }
 static ax_arg sigmoid(ax_grad *c, ax_arg x) { return un(c, AX_OP_SIGMOID, x); }
 static ax_arg slope_of_sigmoid(ax_grad *c, ax_arg s) { return mul(c, s, sub(c, NUM(1), s)); }
 
 /* f: g f'(x) through its row */
-#define ACTIVATION(name, ID) RULE(name) { give(c, 0, back(c, AX_OP_##ID##_BACKWARD, G, IN(0), A)); }
+#define ACTIVATION(name, ID) \
+  RULE(name) { give(c, 0, back(c, AX_OP_##ID##_BACKWARD, G, IN(0), A)); }
 ACTIVATION(gelu, GELU)
 ACTIVATION(silu, SILU)
 ACTIVATION(mish, MISH)
@@ -25,12 +30,17 @@ ACTIVATION(threshold, THRESHOLD)
 
 static void grad_elu(ax_grad *c, double alpha, double scale, double input_scale)
 {
-  give(c, 0, back(c, AX_OP_ELU_BACKWARD, G, IN(0), &(ax_attrs){ .f = { alpha, scale, input_scale }, .n_list = -1 }));
+  give(c, 0,
+       back(c, AX_OP_ELU_BACKWARD, G, IN(0),
+            &(ax_attrs){ .f = { alpha, scale, input_scale }, .n_list = -1 }));
 }
 RULE(elu) { grad_elu(c, A->f[0], 1, 1); }
 RULE(selu) { grad_elu(c, 1.6732632423543772848, 1.0507009873554804934, 1); }
 RULE(celu) { grad_elu(c, A->f[0], 1, 1 / A->f[0]); }
-RULE(relu6) { give(c, 0, back(c, AX_OP_HARDTANH_BACKWARD, G, IN(0), &(ax_attrs){ .f = { 0, 6 }, .n_list = -1 })); }
+RULE(relu6)
+{
+  give(c, 0, back(c, AX_OP_HARDTANH_BACKWARD, G, IN(0), &(ax_attrs){ .f = { 0, 6 }, .n_list = -1 }));
+}
 
 /* g f'(x) for f' that is constant between kinks */
 #define FLAT(name, ID) \
@@ -78,10 +88,13 @@ static ax_arg silu_second(ax_grad *c, ax_arg x)
 }
 CURVED(silu, SILU, silu_second(c, x))
 
-/* with w = tanh(softplus x) and s = sigmoid x: w' = s (1 - w^2), w'' = w' (1 - s) - 2 w w' s; f'' = 2 w' + x w'' */
+/* with w = tanh(softplus x) and s = sigmoid x: w' = s (1 - w^2), w'' = w' (1 - s) - 2 w w' s; f'' =
+ * 2 w' + x w'' */
 static ax_arg mish_second(ax_grad *c, ax_arg x)
 {
-  const ax_arg w = un(c, AX_OP_TANH, call(c, AX_OP_SOFTPLUS, 1, &x, &(ax_attrs){ .f = { 1, 20 }, .n_list = -1 })), s = sigmoid(c, x);
+  const ax_arg w = un(c, AX_OP_TANH,
+                      call(c, AX_OP_SOFTPLUS, 1, &x, &(ax_attrs){ .f = { 1, 20 }, .n_list = -1 })),
+               s = sigmoid(c, x);
   const ax_arg first = mul(c, s, sub(c, NUM(1), un(c, AX_OP_SQUARE, w)));
   const ax_arg bend = sub(c, sub(c, NUM(1), s), mul(c, mul(c, w, s), NUM(2)));
   return mul(c, first, add(c, mul(c, x, bend), NUM(2)));
@@ -93,7 +106,8 @@ static ax_arg elu_second(ax_grad *c, ax_arg x)
 {
   const double by = A->f[2], all = A->f[0] * A->f[1] * by * by;
   const ax_arg below = call(c, AX_OP_CLAMP, 1, &x, &(ax_attrs){ .f = { -INFINITY, 0 }, .n_list = -1 });
-  return where(c, bin(c, AX_OP_GT, x, NUM(0)), NUM(0), mul(c, un(c, AX_OP_EXP, mul(c, below, NUM(by))), NUM(all)));
+  return where(c, bin(c, AX_OP_GT, x, NUM(0)), NUM(0),
+               mul(c, un(c, AX_OP_EXP, mul(c, below, NUM(by))), NUM(all)));
 }
 CURVED(elu, ELU, elu_second(c, x))
 
@@ -143,12 +157,16 @@ ax_status ax_infer_prelu(ax_infer *q)
 
   if ((st = need_float(q, x)) != AX_OK) return st;
   if (weight->numel != 1 && (weight->ndim != 1 || weight->numel != channels))
-    return ax_fail(AX_ESHAPE, "prelu: weight must have 1 element or %lld, the size of dim 2, got %s for x %s", (long long)channels, TEXT(weight), TEXT(x));
+    return ax_fail(AX_ESHAPE, "prelu: weight must have 1 element or %lld, the size of dim 2, got %s for x %s",
+                   (long long)channels, TEXT(weight), TEXT(x));
   for (int d = 0; d < x->ndim; d++) shape[d] = d == 1 && weight->numel != 1 ? channels : 1;
   AX_TRY(run_list(AX_OP_RESHAPE, weight, x->ndim, shape, &shaped));
   AX_TRY(ax_run2(AX_OP_MUL, INPUT(0), shaped, &scaled));
   AX_TRY(ax_run_num(AX_OP_GT, INPUT(0), 0, &positive));
-  st = ax_run(AX_OP_WHERE, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ positive, INPUT(0), scaled }, .a = { .n_list = -1 } }, results);
+  st = ax_run(AX_OP_WHERE,
+              &(ax_args){
+                  .n_in = 3, .in = (ax_tensor *[]){ positive, INPUT(0), scaled }, .a = { .n_list = -1 } },
+              results);
   q->result[0] = results[0];
 out:
   ax_tensor_release(shaped);
@@ -163,7 +181,8 @@ ax_status ax_infer_glu(ax_infer *q)
   const int64_t dim = q->a.i[0];
   ax_status st;
 
-  if (x->ndim == 0 || x->shape[dim] % 2) return ax_fail(AX_ESHAPE, "glu: dim %lld must have an even size, got %s", (long long)dim + 1, TEXT(x));
+  if (x->ndim == 0 || x->shape[dim] % 2)
+    return ax_fail(AX_ESHAPE, "glu: dim %lld must have an even size, got %s", (long long)dim + 1, TEXT(x));
   const int64_t half = x->shape[dim] / 2;
   AX_TRY(run_ints(AX_OP_NARROW, x, dim, 0, half, 0, &left));
   AX_TRY(run_ints(AX_OP_NARROW, x, dim, half, half, 0, &right));

@@ -1,10 +1,13 @@
 /* Rules and gradients of attention.
  *
- * scaled_dot_product_attention brings its arguments to (B, H, T, D) views and runs the fused row _attention, whose result lies as (B, T, H, D), so
- * that the transpose and reshape that follow in every model are views.  The gradients of three views of one projection (split_heads) are written
- * into one tensor of the projection's own layout, and the gradient of split_heads is then a view of it.
+ * scaled_dot_product_attention brings its arguments to (B, H, T, D) views and runs the fused row
+ * _attention, whose result lies as (B, T, H, D), so that the transpose and reshape that follow in
+ * every model are views.  The gradients of three views of one projection (split_heads) are written
+ * into one tensor of the projection's own layout, and the gradient of split_heads is then a view of
+ * it.
  *
- * Where the fused row cannot serve (the mask wants a gradient), and under create_graph, the same is computed from plain rows. */
+ * Where the fused row cannot serve (the mask wants a gradient), and under create_graph, the same is
+ * computed from plain rows. */
 #include "core/ops/rule.h"
 
 /* ---- split_heads */
@@ -17,14 +20,17 @@ ax_status ax_infer_split_heads(ax_infer *q)
   ax_status st = AX_OK;
 
   if (n < 2 || n + 1 > AX_MAX_DIMS || heads < 1 || x->shape[n - 1] % (3 * heads) != 0)
-    return ax_fail(AX_ESHAPE, "split_heads: expected (.., T, 3 H D) with H = %lld heads, got %s", (long long)heads, TEXT(x));
+    return ax_fail(AX_ESHAPE, "split_heads: expected (.., T, 3 H D) with H = %lld heads, got %s",
+                   (long long)heads, TEXT(x));
   const int64_t size = x->shape[n - 1] / (3 * heads);
   memcpy(shape, x->shape, sizeof shape);
   memcpy(strides, x->strides, sizeof strides);
   shape[n - 2] = heads, shape[n - 1] = x->shape[n - 2], shape[n] = size;
-  strides[n - 2] = size * x->strides[n - 1], strides[n - 1] = x->strides[n - 2], strides[n] = x->strides[n - 1];
+  strides[n - 2] = size * x->strides[n - 1], strides[n - 1] = x->strides[n - 2],
+              strides[n] = x->strides[n - 1];
   for (int k = 0; k < 3 && st == AX_OK; k++)
-    st = ax_tensor_view(x, (int)n + 1, shape, strides, x->offset + k * heads * size * x->strides[n - 1], &q->result[k]);
+    st = ax_tensor_view(x, (int)n + 1, shape, strides, x->offset + k * heads * size * x->strides[n - 1],
+                        &q->result[k]);
   return st;
 }
 
@@ -37,7 +43,8 @@ static ax_tensor *joined(ax_grad *c, const ax_meta *m)
   const int64_t third = m->shape[n - 1] / 3, size = third / A->i[0];
 
   for (int k = 0; k < 3; k++)
-    if (!c->g[k] || c->g[k]->storage != c->g[0]->storage || c->g[k]->offset != c->g[0]->offset + k * third) return NULL;
+    if (!c->g[k] || c->g[k]->storage != c->g[0]->storage || c->g[k]->offset != c->g[0]->offset + k * third)
+      return NULL;
   ax_strides_contiguous(n, m->shape, strides);
   for (int k = 0; k < 3; k++) {
     const int64_t *s = c->g[k]->strides;
@@ -67,7 +74,10 @@ RULE(split_heads)
   memcpy(shape, m->shape, sizeof shape);
   shape[n - 1] /= 3;
   for (int k = 0; k < 3; k++)
-    if (c->g[k]) part[k] = with_list(c, AX_OP_RESHAPE, with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = c->g[k] }, n - 2, n - 1, 0, 0), n, shape, 0);
+    if (c->g[k])
+      part[k] =
+          with_list(c, AX_OP_RESHAPE,
+                    with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = c->g[k] }, n - 2, n - 1, 0, 0), n, shape, 0);
     else if (zeros.t || c->st != AX_OK) part[k] = zeros;
     else {
       const ax_tensor *some = c->g[0] ? c->g[0] : c->g[1] ? c->g[1] : c->g[2];
@@ -93,23 +103,33 @@ ax_status ax_infer_attention(ax_infer *q)
   ax_status st;
 
   AX_TRY(need_float(q, a));
-  if (a->ndim != 4 || k->ndim != 4 || v->ndim != 4 || a->shape[3] != k->shape[3] || k->shape[2] != v->shape[2] || k->shape[1] != v->shape[1] ||
-      k->shape[0] != a->shape[0] || v->shape[0] != a->shape[0] || (k->shape[1] ? a->shape[1] % k->shape[1] : a->shape[1]))
-    return ax_fail(AX_ESHAPE, "%s: query %s, key %s and value %s do not fit", q->name, TEXT(a), TEXT(k), TEXT(v));
+  if (a->ndim != 4 || k->ndim != 4 || v->ndim != 4 || a->shape[3] != k->shape[3] ||
+      k->shape[2] != v->shape[2] || k->shape[1] != v->shape[1] || k->shape[0] != a->shape[0] ||
+      v->shape[0] != a->shape[0] || (k->shape[1] ? a->shape[1] % k->shape[1] : a->shape[1]))
+    return ax_fail(AX_ESHAPE, "%s: query %s, key %s and value %s do not fit", q->name, TEXT(a), TEXT(k),
+                   TEXT(v));
   if (mask && !ax_same_shape(mask, 4, (int64_t[]){ a->shape[0], a->shape[1], a->shape[2], k->shape[2] }))
-    return ax_fail(AX_ESHAPE, "%s: mask %s does not fit query %s and key %s", q->name, TEXT(mask), TEXT(a), TEXT(k));
+    return ax_fail(AX_ESHAPE, "%s: mask %s does not fit query %s and key %s", q->name, TEXT(mask), TEXT(a),
+                   TEXT(k));
   out_like(q, 0, (ax_dtype)a->dtype, 4, (int64_t[]){ a->shape[0], a->shape[2], a->shape[1], v->shape[3] });
-  out_like(q, 1, a->dtype == AX_F64 ? AX_F64 : AX_F32, 3, (int64_t[]){ a->shape[0], a->shape[1], a->shape[2] });
+  out_like(q, 1, a->dtype == AX_F64 ? AX_F64 : AX_F32, 3,
+           (int64_t[]){ a->shape[0], a->shape[1], a->shape[2] });
 out:
   return st;
 }
 
-ax_status ax_infer_attention_backward(ax_infer *q) { return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name); }
+ax_status ax_infer_attention_backward(ax_infer *q)
+{
+  return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name);
+}
 
 /* ---- scaled_dot_product_attention */
 
 /* Everything that the plain and the fused way have in common. */
-typedef struct setting { double p, scale; bool causal, gqa; } setting;
+typedef struct setting {
+  double p, scale;
+  bool causal, gqa;
+} setting;
 
 /* t as (B, H, T, D): leading dims joined, missing ones added.  New reference. */
 static ax_status four_dims(ax_tensor *t, ax_tensor **out)
@@ -126,7 +146,8 @@ static ax_status four_dims(ax_tensor *t, ax_tensor **out)
   return run_list(AX_OP_RESHAPE, t, 4, shape, out);
 }
 
-/* The joint leading dims of query, key and value (without the head dim when grouped), and t expanded to them.  New reference. */
+/* The joint leading dims of query, key and value (without the head dim when grouped), and t
+ * expanded to them.  New reference. */
 static ax_status expanded(ax_tensor *t, int n, const int64_t *lead, int64_t heads, ax_tensor **out)
 {
   int64_t shape[AX_MAX_DIMS];
@@ -160,7 +181,8 @@ out:
   return st;
 }
 
-/* A bool tensor (queries, keys), true above the diagonal: what a causal mask hides.  New reference. */
+/* A bool tensor (queries, keys), true above the diagonal: what a causal mask hides.  New
+ * reference. */
 static ax_status above_diagonal(ax_device device, int64_t queries, int64_t keys, ax_tensor **out)
 {
   ax_status st = ax_tensor_new_on(device, AX_BOOL, 2, (int64_t[]){ queries, keys }, out);
@@ -175,15 +197,20 @@ static ax_status above_diagonal(ax_device device, int64_t queries, int64_t keys,
 static ax_status run_fill(ax_tensor *x, ax_tensor *mask, double value, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  const ax_status st = ax_run(AX_OP_MASKED_FILL, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, mask }, .a = { .f = { value }, .n_list = -1 } }, results);
+  const ax_status st =
+      ax_run(AX_OP_MASKED_FILL,
+             &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, mask }, .a = { .f = { value }, .n_list = -1 } },
+             results);
   *out = results[0];
   return st;
 }
 
 /* softmax(q k^T scale + mask) over four dims, q and k of as many heads.  New reference. */
-static ax_status plain_weights(ax_tensor *q, ax_tensor *k, ax_tensor *mask, bool causal, double scale, ax_tensor **out)
+static ax_status plain_weights(ax_tensor *q, ax_tensor *k, ax_tensor *mask, bool causal, double scale,
+                               ax_tensor **out)
 {
-  ax_tensor *kt = NULL, *s = NULL, *scaled = NULL, *hidden = NULL, *masked = NULL, *upper = NULL, *last = NULL;
+  ax_tensor *kt = NULL, *s = NULL, *scaled = NULL, *hidden = NULL, *masked = NULL, *upper = NULL,
+            *last = NULL;
   ax_status st;
   AX_TRY(run_ints(AX_OP_TRANSPOSE, k, 2, 3, 0, 0, &kt));
   AX_TRY(ax_run2(AX_OP_MATMUL, q, kt, &s));
@@ -198,7 +225,8 @@ static ax_status plain_weights(ax_tensor *q, ax_tensor *k, ax_tensor *mask, bool
   }
   st = run_ints(AX_OP_SOFTMAX, last ? last : masked ? masked : scaled, 3, 0, 0, 0, out);
 out:
-  ax_tensor_release(kt), ax_tensor_release(s), ax_tensor_release(scaled), ax_tensor_release(hidden), ax_tensor_release(masked);
+  ax_tensor_release(kt), ax_tensor_release(s), ax_tensor_release(scaled), ax_tensor_release(hidden),
+      ax_tensor_release(masked);
   ax_tensor_release(upper), ax_tensor_release(last);
   return st;
 }
@@ -212,7 +240,8 @@ static ax_status in_type(ax_tensor *t, ax_dtype d, ax_tensor **out)
 }
 
 /* The whole of it from plain rows, as (B, H, T, D), in the type of its arguments. */
-static ax_status plain_rows(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
+static ax_status plain_rows(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask,
+                            const setting *s, ax_tensor **out)
 {
   ax_tensor *rk = NULL, *rv = NULL, *w = NULL, *kept = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
@@ -220,7 +249,11 @@ static ax_status plain_rows(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *
   AX_TRY(repeated(v, a->shape[1], &rv));
   AX_TRY(plain_weights(a, rk, mask, s->causal, s->scale, &w));
   if (s->p > 0) {
-    AX_TRY(ax_run(AX_OP_DROPOUT, &(ax_args){ .n_in = 1, .in = &w, .a = { .i = { 1 }, .f = { s->p }, .n_list = -1, .gen = q->a.gen } }, results));
+    AX_TRY(ax_run(AX_OP_DROPOUT,
+                  &(ax_args){ .n_in = 1,
+                              .in = &w,
+                              .a = { .i = { 1 }, .f = { s->p }, .n_list = -1, .gen = q->a.gen } },
+                  results));
     kept = results[0];
   }
   st = ax_run2(AX_OP_MATMUL, kept ? kept : w, rv, out);
@@ -229,8 +262,10 @@ out:
   return st;
 }
 
-/* For masks that want a gradient.  Half types compute in float32, as the fused row does: rounded scores would cost digits. */
-static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
+/* For masks that want a gradient.  Half types compute in float32, as the fused row does: rounded
+ * scores would cost digits. */
+static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask,
+                                 const setting *s, ax_tensor **out)
 {
   const bool autocast = ax_autocast_now.enabled;
   const ax_dtype d = ax_is_half((ax_dtype)a->dtype) ? AX_F32 : (ax_dtype)a->dtype;
@@ -249,10 +284,13 @@ out:
   return st;
 }
 
-static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask, const setting *s, ax_tensor **out)
+static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask,
+                                 const setting *s, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 }, *in[4] = { a, k, v, mask };
-  ax_args args = { .n_in = mask ? 4 : 3, .in = in, .a = { .i = { s->causal }, .f = { s->p, s->scale }, .n_list = -1 } };
+  ax_args args = { .n_in = mask ? 4 : 3,
+                   .in = in,
+                   .a = { .i = { s->causal }, .f = { s->p, s->scale }, .n_list = -1 } };
   ax_status st;
   if (s->p > 0) ax_random_draw(q->a.gen, true, &args.a);
   if ((st = ax_run(AX_OP_ATTENTION, &args, results)) != AX_OK) return st;
@@ -263,32 +301,42 @@ static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_ten
   return st;
 }
 
-static ax_status check_sdpa(const ax_infer *q, const ax_tensor *a, const ax_tensor *k, const ax_tensor *v, const ax_tensor *mask, const setting *s)
+static ax_status check_sdpa(const ax_infer *q, const ax_tensor *a, const ax_tensor *k, const ax_tensor *v,
+                            const ax_tensor *mask, const setting *s)
 {
   ax_status st;
   AX_TRY(need_float(q, a));
   AX_TRY(same_kind(q, a, k, "key"));
   AX_TRY(same_kind(q, a, v, "value"));
   if (a->ndim < 2 || k->ndim < 2 || v->ndim < 2)
-    return ax_fail(AX_ESHAPE, "%s: expected (.., T, D), got query %s, key %s, value %s", q->name, TEXT(a), TEXT(k), TEXT(v));
+    return ax_fail(AX_ESHAPE, "%s: expected (.., T, D), got query %s, key %s, value %s", q->name, TEXT(a),
+                   TEXT(k), TEXT(v));
   if (a->shape[a->ndim - 1] != k->shape[k->ndim - 1])
     return ax_fail(AX_ESHAPE, "%s: the last dims of query %s and key %s differ", q->name, TEXT(a), TEXT(k));
   if (k->shape[k->ndim - 2] != v->shape[v->ndim - 2])
     return ax_fail(AX_ESHAPE, "%s: key %s and value %s differ in length", q->name, TEXT(k), TEXT(v));
-  if (!(s->p >= 0 && s->p <= 1)) return ax_fail(AX_ERANGE, "%s: dropout_p must be within 0..1, got %g", q->name, s->p);
+  if (!(s->p >= 0 && s->p <= 1))
+    return ax_fail(AX_ERANGE, "%s: dropout_p must be within 0..1, got %g", q->name, s->p);
   if (mask && s->causal) return ax_fail(AX_EINVAL, "%s: give attn_mask or is_causal, not both", q->name);
   if (mask && mask->dtype != AX_BOOL && !ax_is_float((ax_dtype)mask->dtype))
-    return ax_fail(AX_EDTYPE, "%s: attn_mask must be bool (true: look) or floating (added to the scores), got %s", q->name, TYPE(mask));
-  if (s->gqa && (a->ndim < 3 || k->ndim < 3 || v->ndim != k->ndim || k->shape[k->ndim - 3] != v->shape[v->ndim - 3] || k->shape[k->ndim - 3] < 1 ||
-                 a->shape[a->ndim - 3] % k->shape[k->ndim - 3] != 0))
-    return ax_fail(AX_ESHAPE, "%s: enable_gqa needs query heads that are a multiple of the key and value heads, got query %s, key %s, value %s", q->name,
-                   TEXT(a), TEXT(k), TEXT(v));
+    return ax_fail(AX_EDTYPE,
+                   "%s: attn_mask must be bool (true: look) or floating (added to the scores), got %s",
+                   q->name, TYPE(mask));
+  if (s->gqa &&
+      (a->ndim < 3 || k->ndim < 3 || v->ndim != k->ndim || k->shape[k->ndim - 3] != v->shape[v->ndim - 3] ||
+       k->shape[k->ndim - 3] < 1 || a->shape[a->ndim - 3] % k->shape[k->ndim - 3] != 0))
+    return ax_fail(AX_ESHAPE,
+                   "%s: enable_gqa needs query heads that are a multiple of the key and value heads, got "
+                   "query %s, key %s, value %s",
+                   q->name, TEXT(a), TEXT(k), TEXT(v));
 out:
   return st;
 }
 
-/* The joint leading dims; with grouped heads those before the head dim, with the query's heads at the end. */
-static ax_status leading(ax_infer *q, const ax_tensor *a, const ax_tensor *k, const ax_tensor *v, bool gqa, int *n, int64_t *lead)
+/* The joint leading dims; with grouped heads those before the head dim, with the query's heads at
+ * the end. */
+static ax_status leading(ax_infer *q, const ax_tensor *a, const ax_tensor *k, const ax_tensor *v, bool gqa,
+                         int *n, int64_t *lead)
 {
   const int less = gqa ? 3 : 2;
   ax_status st = ax_shape_broadcast(q->name, a->ndim - less, a->shape, k->ndim - less, k->shape, n, lead);
@@ -320,7 +368,8 @@ ax_status ax_infer_sdpa(ax_infer *q)
   }
   for (int i = 0; i < 4; i++)
     if (wide[i]) AX_TRY(four_dims(wide[i], &four[i]));
-  if (mask && mask->requires_grad && ax_grad_enabled()) AX_TRY(plain_attention(q, four[0], four[1], four[2], four[3], &s, &y));
+  if (mask && mask->requires_grad && ax_grad_enabled())
+    AX_TRY(plain_attention(q, four[0], four[1], four[2], four[3], &s, &y));
   else AX_TRY(fused_attention(q, four[0], four[1], four[2], four[3], &s, &y));
   if (n == 2) {
     q->result[0] = y;
@@ -342,24 +391,30 @@ out:
 static bool of_one(const ax_tensor *q, const ax_tensor *k, const ax_tensor *v)
 {
   const int64_t *z = q->shape, third = z[1] * z[3];
-  if (k->storage != q->storage || v->storage != q->storage || k->offset != q->offset + third || v->offset != k->offset + third) return false;
+  if (k->storage != q->storage || v->storage != q->storage || k->offset != q->offset + third ||
+      v->offset != k->offset + third)
+    return false;
   if (!ax_same_shape(k, 4, z) || !ax_same_shape(v, 4, z)) return false;
   for (int i = 0; i < 3; i++) {
     const int64_t *s = (i == 0 ? q : i == 1 ? k : v)->strides;
-    if (s[3] != 1 || s[1] != z[3] || s[2] != 3 * third || (s[0] != 3 * third * z[2] && z[0] > 1)) return false;
+    if (s[3] != 1 || s[1] != z[3] || s[2] != 3 * third || (s[0] != 3 * third * z[2] && z[0] > 1))
+      return false;
   }
   return true;
 }
 
-/* A new tensor of t's shape that lies as t does when its elements are dense, head by head within a row otherwise. */
+/* A new tensor of t's shape that lies as t does when its elements are dense, head by head within a
+ * row otherwise. */
 static ax_status lying_as(const ax_tensor *t, ax_tensor **out)
 {
   const int64_t *z = t->shape, *s = t->strides;
   ax_tensor *base = NULL;
   ax_status st;
-  if (s[3] == 1 && s[2] == z[3] && s[1] == z[2] * z[3]) return ax_tensor_new_on(t->device, (ax_dtype)t->dtype, 4, z, out);
+  if (s[3] == 1 && s[2] == z[3] && s[1] == z[2] * z[3])
+    return ax_tensor_new_on(t->device, (ax_dtype)t->dtype, 4, z, out);
   AX_TRY(ax_tensor_new_on(t->device, (ax_dtype)t->dtype, 4, (int64_t[]){ z[0], z[2], z[1], z[3] }, &base));
-  st = ax_tensor_view(base, 4, z, (int64_t[]){ base->strides[0], base->strides[2], base->strides[1], 1 }, 0, out);
+  st = ax_tensor_view(base, 4, z, (int64_t[]){ base->strides[0], base->strides[2], base->strides[1], 1 }, 0,
+                      out);
 out:
   ax_tensor_release(base);
   return st;
@@ -376,10 +431,14 @@ static void fused_gradient(ax_grad *c)
     const int64_t *z = q->shape, third = z[1] * z[3];
     AX_TRY(ax_tensor_new_on(q->device, (ax_dtype)q->dtype, 3, (int64_t[]){ z[0], z[2], 3 * third }, &whole));
     for (int i = 0; i < 3; i++)
-      AX_TRY(ax_tensor_view(whole, 4, z, (int64_t[]){ whole->strides[0], z[3], whole->strides[1], 1 }, i * third, &d[i]));
+      AX_TRY(ax_tensor_view(whole, 4, z, (int64_t[]){ whole->strides[0], z[3], whole->strides[1], 1 },
+                            i * third, &d[i]));
   } else
     for (int i = 0; i < 3; i++) AX_TRY(lying_as(i == 0 ? q : i == 1 ? k : v, &d[i]));
-  AX_TRY(ax_kernel_call(AX_OP_ATTENTION_BACKWARD, a, 7, (ax_tensor *[]){ c->g[0], q, k, v, c->node->n_in > 3 ? c->in[3] : NULL, OUT(0).t, OUT(1).t }, 3, d, NULL));
+  AX_TRY(ax_kernel_call(AX_OP_ATTENTION_BACKWARD, a, 7,
+                        (ax_tensor *[]){ c->g[0], q, k, v, c->node->n_in > 3 ? c->in[3] : NULL, OUT(0).t,
+                                         OUT(1).t },
+                        3, d, NULL));
   for (int i = 0; i < 3; i++)
     if (WANTS(i)) give(c, i, (ax_arg){ .t = d[i] });
 out:
@@ -394,7 +453,8 @@ static ax_arg in_float(ax_grad *c, ax_arg x)
   return x.t && ax_is_half((ax_dtype)x.t->dtype) ? with_ints(c, AX_OP_CAST, x, AX_F32, 0, 0, 0) : x;
 }
 
-/* From plain rows, to be differentiated again: dV = P^T g, dS = softmax' (g V^T), dQ = dS K scale, dK = dS^T Q scale. */
+/* From plain rows, to be differentiated again: dV = P^T g, dS = softmax' (g V^T), dQ = dS K scale,
+ * dK = dS^T Q scale. */
 static void plain_gradient(ax_grad *c)
 {
   const ax_arg q = in_float(c, IN(0)), k = in_float(c, IN(1)), v = in_float(c, IN(2));
@@ -402,7 +462,9 @@ static void plain_gradient(ax_grad *c)
   ax_tensor *rk = NULL, *rv = NULL, *weights = NULL;
   ax_status st;
 
-  if (A->f[0] > 0) c->st = ax_fail(AX_EGRAD, "scaled_dot_product_attention: its gradient cannot be differentiated again with dropout");
+  if (A->f[0] > 0)
+    c->st = ax_fail(AX_EGRAD,
+                    "scaled_dot_product_attention: its gradient cannot be differentiated again with dropout");
   if (c->st != AX_OK) return;
   const int64_t heads = q.t->shape[1], shared = k.t->shape[1];
   st = repeated(k.t, heads, &rk);
@@ -412,11 +474,14 @@ static void plain_gradient(ax_grad *c)
   st = plain_weights(q.t, rk, mask.t, A->i[0], A->f[1], &weights);
   const ax_arg p = keep(c, st, weights), g = in_float(c, with_ints(c, AX_OP_TRANSPOSE, G, 1, 2, 0, 0));
   const ax_arg dp = bin(c, AX_OP_MATMUL, g, with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = rv }, 2, 3, 0, 0));
-  const ax_arg ds = mul(c, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ dp, p }, &(ax_attrs){ .i = { 3 }, .n_list = -1 }), NUM(A->f[1]));
+  const ax_arg ds =
+      mul(c, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ dp, p }, &(ax_attrs){ .i = { 3 }, .n_list = -1 }),
+          NUM(A->f[1]));
   if (WANTS(0)) give(c, 0, bin(c, AX_OP_MATMUL, ds, (ax_arg){ .t = rk }));
   for (int i = 1; i <= 2; i++) {
     if (!WANTS(i)) continue;
-    ax_arg d = bin(c, AX_OP_MATMUL, with_ints(c, AX_OP_TRANSPOSE, i == 1 ? ds : p, 2, 3, 0, 0), i == 1 ? q : g);
+    ax_arg d =
+        bin(c, AX_OP_MATMUL, with_ints(c, AX_OP_TRANSPOSE, i == 1 ? ds : p, 2, 3, 0, 0), i == 1 ? q : g);
     if (heads != shared) { /* sum over the queries' heads of a group */
       const int64_t *z = META(i)->shape;
       d = with_list(c, AX_OP_RESHAPE, d, 5, (int64_t[]){ z[0], shared, heads / shared, z[2], z[3] }, 0);

@@ -1,8 +1,9 @@
 /* Automatic casting: what ax_run does with an op's inputs while it is on.
  *
- * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast once.  Where the leaf has a working
- * copy (ax_tensor_set_work), which optimizers write together with the leaf, there is nothing to cast at all: the copy gets a place in the graph.
- * Versions tell whether either is still what the leaf holds. */
+ * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast
+ * once.  Where the leaf has a working copy (ax_tensor_set_work), which optimizers write together
+ * with the leaf, there is nothing to cast at all: the copy gets a place in the graph.  Versions
+ * tell whether either is still what the leaf holds. */
 #include "capture.h"
 #include "core/ops/infer.h"
 #include "core/ops/rules.h"
@@ -19,7 +20,10 @@ typedef struct kept {
 } kept;
 
 /* A hash table of 2^bits places, at most half of them taken. */
-static _Thread_local struct { kept *place; int bits, n; } cache;
+static _Thread_local struct {
+  kept *place;
+  int bits, n;
+} cache;
 static _Thread_local int depth; /* of regions */
 
 static kept *find(kept *place, int bits, const ax_tensor *leaf)
@@ -59,11 +63,13 @@ static void forget_all(void)
 
 void ax_autocast_forget(void) { forget_all(); }
 
-/* Is it what casting the leaf would give now?  What was cast without a history serves no recording. */
+/* Is it what casting the leaf would give now?  What was cast without a history serves no
+ * recording. */
 static bool current(const kept *k, ax_dtype to)
 {
   ax_tensor *leaf = k->leaf;
-  return k->edits == leaf->version->edits && k->cast->dtype == to && k->cast->requires_grad == ax_would_record(1, &leaf);
+  return k->edits == leaf->version->edits && k->cast->dtype == to &&
+         k->cast->requires_grad == ax_would_record(1, &leaf);
 }
 
 /* ---- regions */
@@ -99,7 +105,9 @@ static ax_status from_work(ax_tensor *t, ax_tensor **out)
   }
   AX_TRY(ax_tensor_alias(t->work, out));
   if (ax_would_record(1, &t))
-    st = ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { t->work->dtype }, .n_list = -1 } }, 1, out, 0);
+    st = ax_record(AX_OP_CAST,
+                   &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { t->work->dtype }, .n_list = -1 } }, 1, out,
+                   0);
 out:
   if (st != AX_OK) {
     ax_tensor_release(*out);
@@ -116,7 +124,8 @@ static ax_status cast_now(ax_tensor *t, ax_dtype to, ax_tensor **out)
 /* New reference to t in the type `to`. */
 static ax_status cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
-  const bool keeps = ax_autocast_now.cache && depth > 0 && t->requires_grad && !t->grad_fn && t->dtype == AX_F32 && ax_is_half(to);
+  const bool keeps = ax_autocast_now.cache && depth > 0 && t->requires_grad && !t->grad_fn &&
+                     t->dtype == AX_F32 && ax_is_half(to);
   kept *k;
   ax_status st = AX_OK;
 
@@ -143,7 +152,10 @@ out:
 /* ---- one op */
 
 /* What autocast may touch: float64 it leaves alone, as PyTorch does. */
-static bool eligible(const ax_tensor *t) { return t && ax_is_float((ax_dtype)t->dtype) && t->dtype != AX_F64; }
+static bool eligible(const ax_tensor *t)
+{
+  return t && ax_is_float((ax_dtype)t->dtype) && t->dtype != AX_F64;
+}
 
 /* The widest type among the eligible inputs. */
 static ax_dtype widest(const ax_args *args)
@@ -159,18 +171,27 @@ static ax_dtype widest(const ax_args *args)
 }
 
 /* Rows that find the widest type themselves: promotion is that. */
-static bool promotes(ax_op op) { return ax_ops[op].form == AX_FORM_POINTWISE || op == AX_OP_CAT || op == AX_OP_STACK; }
+static bool promotes(ax_op op)
+{
+  return ax_ops[op].form == AX_FORM_POINTWISE || op == AX_OP_CAT || op == AX_OP_STACK;
+}
 
-/* Rows that take half inputs as they are and give float32: the cast happens inside their kernels. */
+/* Rows that take half inputs as they are and give float32: the cast happens inside their
+ * kernels. */
 static bool widens(ax_op op)
 {
   const ax_infer_fn rule = ax_op_impls[op].infer;
-  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY_ROWS;
+  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN ||
+         op == AX_OP_CROSS_ENTROPY_ROWS;
 }
 
-/* Inputs that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes a bias in the type of the result alone; there the working
- * copy, which the optimizer writes, saves a cast in each call.) */
-static bool stays(ax_op op, int k, const ax_tensor *t) { return (op == AX_OP_LINEAR || op == AX_OP_LINEAR_GELU) && k == 2 && t->device.kind == AX_CPU; }
+/* Inputs that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes a bias in
+ * the type of the result alone; there the working copy, which the optimizer writes, saves a cast in
+ * each call.) */
+static bool stays(ax_op op, int k, const ax_tensor *t)
+{
+  return (op == AX_OP_LINEAR || op == AX_OP_LINEAR_GELU) && k == 2 && t->device.kind == AX_CPU;
+}
 
 ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 {
@@ -181,8 +202,11 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
   ax_status st = AX_OK;
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
-  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && promotes(op))) return ax_run_plain(op, args, out);
-  const ax_dtype to = policy == AX_CAST_LOWER ? ax_autocast_now.dtype : policy == AX_CAST_FLOAT ? AX_F32 : widest(args);
+  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && promotes(op)))
+    return ax_run_plain(op, args, out);
+  const ax_dtype to = policy == AX_CAST_LOWER   ? ax_autocast_now.dtype
+                      : policy == AX_CAST_FLOAT ? AX_F32
+                                                : widest(args);
   const bool inside = policy == AX_CAST_FLOAT && widens(op);
 
   for (int k = 0; k < args->n_in; k++) {

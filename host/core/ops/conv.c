@@ -1,14 +1,18 @@
 /* Rules and gradients of convolutions.
  *
- * One row computes, _convolution over (n, c, h, w); conv1d has a height of 1.  Its two gradients are rows of their own, and the three are each
- * other's gradients: y = conv(x, w), dx = input(g, w) and dw = weight(x, g) are the three ways of summing the same products x g w.  A transposed
+ * One row computes, _convolution over (n, c, h, w); conv1d has a height of 1.  Its two gradients
+ * are rows of their own, and the three are each other's gradients: y = conv(x, w), dx = input(g, w)
+ * and dw = weight(x, g) are the three ways of summing the same products x g w.  A transposed
  * convolution is `input` called from outside. */
 #include "core/ops/rule.h"
 
 /* Slots of the rows that compute. */
 enum { STRIDE = 0, PADDING = 2, DILATION = 4, GROUPS = 6 };
 
-static const char *shown(const ax_infer *q) { return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_'); }
+static const char *shown(const ax_infer *q)
+{
+  return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_');
+}
 
 static ax_status check_numbers(const ax_infer *q, const int64_t *i, const ax_tensor *w)
 {
@@ -28,7 +32,8 @@ static ax_status check_types(const ax_infer *q, const ax_tensor *a, const ax_ten
 {
   const ax_status st = need_float(q, a);
   if (st != AX_OK || a->dtype == b->dtype) return st;
-  return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", shown(q), TYPE(a), TEXT(a), TYPE(b), TEXT(b));
+  return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", shown(q), TYPE(a), TEXT(a), TYPE(b),
+                 TEXT(b));
 }
 
 /* How many windows fit along dim d. */
@@ -38,8 +43,8 @@ static int64_t windows(const int64_t *i, int d, int64_t size, int64_t kernel)
   return room < 0 ? 0 : room / i[STRIDE + d] + 1;
 }
 
-/* Numbers that have no effect become small ones: a stride beyond the last window, a dilation of a single element.  Libraries
- * multiply them as int. */
+/* Numbers that have no effect become small ones: a stride beyond the last window, a dilation of a
+ * single element.  Libraries multiply them as int. */
 static void settle_numbers(int64_t *i, const int64_t *input, const int64_t *kernel)
 {
   for (int d = 0; d < 2; d++) {
@@ -58,24 +63,32 @@ ax_status ax_infer_convolution(ax_infer *q)
 
   if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, i, w)) != AX_OK) return st;
   if (x->ndim != 4 || w->ndim != 4)
-    return ax_fail(AX_ESHAPE, "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s", shown(q), TEXT(x), TEXT(w));
+    return ax_fail(AX_ESHAPE,
+                   "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s",
+                   shown(q), TEXT(x), TEXT(w));
   if (w->numel == 0) return ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", shown(q), TEXT(w));
   if (w->shape[0] % i[GROUPS] != 0)
-    return ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld output channels of weight %s", shown(q), (long long)i[GROUPS], (long long)w->shape[0], TEXT(w));
+    return ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld output channels of weight %s", shown(q),
+                   (long long)i[GROUPS], (long long)w->shape[0], TEXT(w));
   if (x->shape[1] != w->shape[1] * i[GROUPS])
-    return ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s with %lld group%s expects %lld", shown(q), TEXT(x), (long long)x->shape[1], TEXT(w),
-                   (long long)i[GROUPS], i[GROUPS] == 1 ? "" : "s", (long long)(w->shape[1] * i[GROUPS]));
+    return ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s with %lld group%s expects %lld",
+                   shown(q), TEXT(x), (long long)x->shape[1], TEXT(w), (long long)i[GROUPS],
+                   i[GROUPS] == 1 ? "" : "s", (long long)(w->shape[1] * i[GROUPS]));
   if (b) {
     if ((st = check_types(q, x, b)) != AX_OK) return st;
     if (b->ndim != 1 || b->shape[0] != w->shape[0])
-      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", shown(q), (long long)w->shape[0], TEXT(w), TEXT(b));
+      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", shown(q),
+                     (long long)w->shape[0], TEXT(w), TEXT(b));
   }
   shape[0] = x->shape[0];
   shape[1] = w->shape[0];
   for (int d = 0; d < 2; d++)
     if ((shape[2 + d] = windows(i, d, x->shape[2 + d], w->shape[2 + d])) == 0)
-      return ax_fail(AX_ESHAPE, "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the kernel spans %lld", shown(q), TEXT(w), TEXT(x), d + 3,
-                     (long long)(x->shape[2 + d] + 2 * i[PADDING + d]), (long long)(i[DILATION + d] * (w->shape[2 + d] - 1) + 1));
+      return ax_fail(AX_ESHAPE,
+                     "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the "
+                     "kernel spans %lld",
+                     shown(q), TEXT(w), TEXT(x), d + 3, (long long)(x->shape[2 + d] + 2 * i[PADDING + d]),
+                     (long long)(i[DILATION + d] * (w->shape[2 + d] - 1) + 1));
   settle_numbers(q->a.i, x->shape + 2, w->shape + 2);
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 1 << 8;
@@ -89,11 +102,13 @@ ax_status ax_infer_convolution_input(ax_infer *q)
   const int64_t *i = q->a.i, *shape = q->a.list;
   const ax_status st = check_types(q, g, w);
   if (st != AX_OK) return st;
-  if (g->ndim != 4 || w->ndim != 4 || q->a.n_list != 4 || g->shape[1] != w->shape[0] || shape[1] != w->shape[1] * i[GROUPS])
+  if (g->ndim != 4 || w->ndim != 4 || q->a.n_list != 4 || g->shape[1] != w->shape[0] ||
+      shape[1] != w->shape[1] * i[GROUPS])
     return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not fit each other", shown(q), TEXT(g), TEXT(w));
   for (int d = 0; d < 2; d++)
     if (windows(i, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
-      return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q), TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
+      return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q),
+                     TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
   settle_numbers(q->a.i, shape + 2, w->shape + 2);
   q->contiguous = 2;
   q->channels_last = 1 | 1 << 8;
@@ -107,8 +122,10 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
   const int64_t *shape = q->a.list;
   const ax_status st = check_types(q, x, g);
   if (st != AX_OK) return st;
-  if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] || x->shape[0] != g->shape[0])
-    return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x), TEXT(g));
+  if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] ||
+      x->shape[0] != g->shape[0])
+    return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x),
+                   TEXT(g));
   settle_numbers(q->a.i, x->shape + 2, shape + 2);
   q->channels_last = 1 | 2;
   out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, 4, shape);
@@ -117,7 +134,8 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
 
 /* ---- the user's rows: dims added and taken away, then _convolution */
 
-static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const int64_t *i, const int64_t *shape, ax_tensor **out)
+static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const int64_t *i, const int64_t *shape,
+                         ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_args args = { .n_in = n, .in = in, .a = { .n_list = shape ? 4 : -1 } };
@@ -128,13 +146,15 @@ static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const int64_t *i
   return st;
 }
 
-/* Makes x (c, ..) or (n, c, ..) with `dims` sizes after the channels 4-d: a batch of one, a height of one. */
+/* Makes x (c, ..) or (n, c, ..) with `dims` sizes after the channels 4-d: a batch of one, a height
+ * of one. */
 static ax_status widen(const ax_infer *q, ax_tensor *x, int dims, ax_tensor **out)
 {
   ax_tensor *tall = NULL;
   ax_status st;
   if (x->ndim != dims + 1 && x->ndim != dims + 2)
-    return ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name, dims + 2, dims + 1, TEXT(x));
+    return ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,
+                   dims + 2, dims + 1, TEXT(x));
   if (dims == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, x->ndim - 1, 0, 0, 0, &tall));
   else tall = ax_tensor_retain(x);
   if (tall->ndim == 3) st = run_ints(AX_OP_UNSQUEEZE, tall, 0, 0, 0, 0, out);
@@ -173,7 +193,8 @@ out:
 static ax_status weight_of(const ax_infer *q, int dims, ax_tensor **out)
 {
   ax_tensor *w = INPUT(1);
-  if (w->ndim != dims + 2) return ax_fail(AX_ESHAPE, "%s: expected a weight of %d dims, got %s", q->name, dims + 2, TEXT(w));
+  if (w->ndim != dims + 2)
+    return ax_fail(AX_ESHAPE, "%s: expected a weight of %d dims, got %s", q->name, dims + 2, TEXT(w));
   if (dims == 1) return run_ints(AX_OP_UNSQUEEZE, w, 2, 0, 0, 0, out);
   *out = ax_tensor_retain(w);
   return AX_OK;
@@ -202,7 +223,8 @@ ax_status ax_infer_conv1d(ax_infer *q)
 
 static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64_t *extra)
 {
-  ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL, *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
+  ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL,
+            *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
   int64_t shape[4];
   ax_status st;
 
@@ -212,22 +234,30 @@ static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64
   AX_TRY(check_numbers(q, i, w));
   if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
   if (x->shape[1] != w->shape[0])
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name, TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name,
+                   TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));
   if (w->shape[0] % i[GROUPS] != 0)
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name, (long long)i[GROUPS], (long long)w->shape[0]));
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name,
+                   (long long)i[GROUPS], (long long)w->shape[0]));
   shape[0] = x->shape[0];
   shape[1] = w->shape[1] * i[GROUPS];
   if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1], TEXT(INPUT(1)), TEXT(bias)));
+    AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1],
+                   TEXT(INPUT(1)), TEXT(bias)));
   for (int d = 0; d < 2; d++) {
     if (extra[d] < 0 || (extra[d] >= i[STRIDE + d] && extra[d] >= i[DILATION + d]))
-      AX_TRY(ax_fail(AX_ERANGE, "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld", q->name,
-                     (long long)i[STRIDE + d], (long long)i[DILATION + d], (long long)extra[d]));
-    shape[2 + d] = (x->shape[2 + d] - 1) * i[STRIDE + d] - 2 * i[PADDING + d] + i[DILATION + d] * (w->shape[2 + d] - 1) + extra[d] + 1;
+      AX_TRY(ax_fail(AX_ERANGE,
+                     "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld",
+                     q->name, (long long)i[STRIDE + d], (long long)i[DILATION + d], (long long)extra[d]));
+    shape[2 + d] = (x->shape[2 + d] - 1) * i[STRIDE + d] - 2 * i[PADDING + d] +
+                   i[DILATION + d] * (w->shape[2 + d] - 1) + extra[d] + 1;
     if (x->shape[2 + d] < 1 || shape[2 + d] < 1)
-      AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name, TEXT(INPUT(0)), TEXT(INPUT(1)), d + 3, (long long)shape[2 + d]));
-    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d]) /* a stride below the dilation: more windows would fit */
-      AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name, (long long)extra[d], (long long)i[STRIDE + d]));
+      AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
+                     TEXT(INPUT(0)), TEXT(INPUT(1)), d + 3, (long long)shape[2 + d]));
+    /* a stride below the dilation: more windows would fit */
+    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d])
+      AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name,
+                     (long long)extra[d], (long long)i[STRIDE + d]));
   }
   AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, i, shape, &y));
   if (bias) {
@@ -278,17 +308,19 @@ static ax_arg plain(ax_grad *c, ax_arg x, ax_arg w)
   return call(c, AX_OP_CONVOLUTION, 2, (ax_arg[]){ x, w }, &a);
 }
 
-/* d(input k) = the weight's gradient, straight into the leaf's slot of the flat gradient when there is one. */
+/* d(input k) = the weight's gradient, straight into the leaf's slot of the flat gradient when there
+ * is one. */
 static void give_weight(ax_grad *c, int k, ax_arg x, ax_arg g)
 {
   bool accumulate;
   ax_attrs a = shaped_as(A, META(k));
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
-  if (slot && (slot->dtype == x.t->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)x.t->dtype))) && slot->ndim == 4 && x.t->storage != slot->storage &&
-      g.t->storage != slot->storage) {
+  if (slot && (slot->dtype == x.t->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)x.t->dtype))) &&
+      slot->ndim == 4 && x.t->storage != slot->storage && g.t->storage != slot->storage) {
     a.accumulate = accumulate;
     a.wide = slot->dtype != x.t->dtype;
-    c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x.t, g.t }, .a = a }, slot);
+    c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT,
+                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x.t, g.t }, .a = a }, slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, call(c, AX_OP_CONVOLUTION_WEIGHT, 2, (ax_arg[]){ x, g }, &a));
 }

@@ -1,7 +1,8 @@
 /* Rules of copies. */
 #include "core/ops/rule.h"
 
-/* copy_ and fill_: the result is the destination's; the dispatcher only needs the source's shape. */
+/* copy_ and fill_: the result is the destination's; the dispatcher only needs the source's
+ * shape. */
 ax_status ax_infer_copy(ax_infer *q)
 {
   const ax_tensor *s = INPUT(0);
@@ -23,15 +24,17 @@ ax_status ax_infer_cast(ax_infer *q)
   return AX_OK;
 }
 
-/* Integers 2 and 3 say where x lay, for the way back; 4 is not 0 where the copy may still be under way when the call returns, as far as the
- * CPU's side of it is pinned: what goes down is put into pinned memory for that. */
+/* Integers 2 and 3 say where x lay, for the way back; 4 is not 0 where the copy may still be under
+ * way when the call returns, as far as the CPU's side of it is pinned: what goes down is put into
+ * pinned memory for that. */
 ax_status ax_infer_to_device(ax_infer *q)
 {
   ax_tensor *x = INPUT(0);
   const ax_device to = { (uint8_t)q->a.i[0], (uint8_t)q->a.i[1] };
   const bool later = q->a.i[4] != 0;
   ax_status st = AX_OK;
-  if (later && to.kind == AX_CPU && x->device.kind != AX_CPU) st = ax_tensor_new_pinned((ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
+  if (later && to.kind == AX_CPU && x->device.kind != AX_CPU)
+    st = ax_tensor_new_pinned((ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
   else st = ax_tensor_new_on(to, (ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
   q->a.i[2] = x->device.kind;
   q->a.i[3] = x->device.index;

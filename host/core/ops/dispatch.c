@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* IS(NONE_, gradient) is 1 where the table says NONE, and 0 elsewhere: a macro that exists expands to two arguments, and the second one is
- * taken.  It keeps the rows constants. */
+/* IS(NONE_, gradient) is 1 where the table says NONE, and 0 elsewhere: a macro that exists expands
+ * to two arguments, and the second one is taken.  It keeps the rows constants. */
 #define SECOND(a, b, ...) b
 #define PICK(...) SECOND(__VA_ARGS__, 0, 0)
 #define IS(prefix, word) PICK(prefix##word)
@@ -28,14 +28,17 @@
 #define INPLACE_bits ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
-  [AX_OP_##ID] = { #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) },
+  [AX_OP_##ID] = { \
+    #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) \
+  },
 #include "core/ops/ops.def"
 #undef OP
 };
 
 #define ax_grad_NONE NULL
 const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
-#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
+  [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
 #include "core/ops/ops.def"
 #undef OP
 };
@@ -43,17 +46,20 @@ const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
 
 /* ---- kernels */
 
-ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out, const ax_iter *it)
+ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out,
+                         ax_tensor *const *out, const ax_iter *it)
 {
   const ax_backend *backend;
   const ax_status st = ax_backend_of(out[0]->device, &backend);
   if (st != AX_OK) return st;
-  if (!backend->kernels[op]) return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
+  if (!backend->kernels[op])
+    return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
   if (__builtin_expect(ax_recording != NULL, 0)) {
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
-  return backend->kernels[op](&(ax_call){ .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it });
+  return backend->kernels[op](
+      &(ax_call){ .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it });
 }
 
 /* Copy with cast between equal shapes or broadcast; no recording. */
@@ -73,12 +79,17 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
   for (int k = 0; k < q->args->n_in; k++) {
     ax_tensor *t = in[k] = q->args->in[k];
     if (!t) continue;
-    const bool cast = q->cast >> k & 1 && t->dtype != q->compute && !(widens && ax_is_half((ax_dtype)t->dtype));
-    const bool spread = q->channels_last >> k & 1 && !ax_strides_are_channels_last(t->ndim, t->shape, t->strides);
+    const bool cast =
+        q->cast >> k & 1 && t->dtype != q->compute && !(widens && ax_is_half((ax_dtype)t->dtype));
+    const bool spread =
+        q->channels_last >> k & 1 && !ax_strides_are_channels_last(t->ndim, t->shape, t->strides);
     if (!cast && !spread && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
-    ax_status st = ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
-    if (st == AX_OK && q->channels_last >> k & 1) ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
-    else if (st == AX_OK && !(q->contiguous >> k & 1) && ax_strides_are_dense(t->ndim, t->shape, t->strides)) memcpy(own[k]->strides, t->strides, sizeof own[k]->strides);
+    ax_status st =
+        ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
+    if (st == AX_OK && q->channels_last >> k & 1)
+      ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
+    else if (st == AX_OK && !(q->contiguous >> k & 1) && ax_strides_are_dense(t->ndim, t->shape, t->strides))
+      memcpy(own[k]->strides, t->strides, sizeof own[k]->strides);
     if (st == AX_OK) st = raw_copy(own[k], t);
     if (st != AX_OK) return st;
     in[k] = own[k];
@@ -86,11 +97,13 @@ static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **o
   return AX_OK;
 }
 
-/* The type in which a kernel gets numbers.  Arithmetic on half types runs in float32, so their numbers need not be rounded: 65536, which
- * no half holds, is a fine factor.  Where bits are moved (where) or compared, they are of the type itself. */
+/* The type in which a kernel gets numbers.  Arithmetic on half types runs in float32, so their
+ * numbers need not be rounded: 65536, which no half holds, is a fine factor.  Where bits are moved
+ * (where) or compared, they are of the type itself. */
 static ax_dtype number_dtype(const ax_infer *q)
 {
-  return ax_is_half(q->compute) && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32 : q->compute;
+  return ax_is_half(q->compute) && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32
+                                                                                         : q->compute;
 }
 
 static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
@@ -113,8 +126,7 @@ static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
     ax_iter_reduce(&it, out[0], in[0], q->axes);
     st = ax_kernel_call(q->op, &q->a, 1, in, q->n_out, out, &it);
     break;
-  default:
-    st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, q->n_out, out, NULL);
+  default: st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, q->n_out, out, NULL);
   }
 out:
   for (int k = 0; k < q->args->n_in; k++) ax_tensor_release(own[k]);
@@ -137,12 +149,14 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
   const bool list = ax_ops[op].form == AX_FORM_HOST || ax_ops[op].form == AX_FORM_COMPOSITE;
   const ax_device device = device_of(args);
 
-  if (args->n_in > AX_MAX_INPUTS && !list) return ax_fail(AX_EINVAL, "%s: got %d tensors", ax_ops[op].name, args->n_in);
+  if (args->n_in > AX_MAX_INPUTS && !list)
+    return ax_fail(AX_EINVAL, "%s: got %d tensors", ax_ops[op].name, args->n_in);
   for (int k = 0; k < args->n_in; k++) {
     ax_tensor *t = args->in[k];
     if (!t) continue;
     if (!ax_same_device(t->device, device))
-      return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name, DEVICE(device), DEVICE(t->device));
+      return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name,
+                     DEVICE(device), DEVICE(t->device));
     ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
     if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
     if (st != AX_OK) return st;
@@ -155,21 +169,26 @@ static bool recordable(ax_op op, const ax_args *args)
   return ax_op_impls[op].gradient && ax_would_record(args->n_in, args->in);
 }
 
-/* A floating result without a gradient rule, of inputs that want one: refused here, since backward would find nothing to complain of. */
+/* A floating result without a gradient rule, of inputs that want one: refused here, since backward
+ * would find nothing to complain of. */
 static ax_status check_gradient(const ax_infer *q)
 {
-  if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_is_float(q->out[0].dtype) || !ax_would_record(q->args->n_in, q->args->in)) return AX_OK;
+  if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_is_float(q->out[0].dtype) ||
+      !ax_would_record(q->args->n_in, q->args->in))
+    return AX_OK;
   return ax_fail(AX_EGRAD, "%s: has no gradient; call it inside tensor.no_grad, or on x:detach()", q->name);
 }
 
 static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
 
-/* Where a result's elements lie.  A pointwise one keeps the order of dims of the first input that has its shape and fills its memory, so
- * that a network whose convolutions work with channels innermost stays so throughout; others are contiguous unless their rule says. */
+/* Where a result's elements lie.  A pointwise one keeps the order of dims of the first input that
+ * has its shape and fills its memory, so that a network whose convolutions work with channels
+ * innermost stays so throughout; others are contiguous unless their rule says. */
 static void choose_strides(const ax_infer *q, ax_tensor **out)
 {
   for (int k = 0; k < q->n_out; k++)
-    if (q->channels_last >> (8 + k) & 1) ax_strides_channels_last(out[k]->ndim, out[k]->shape, out[k]->strides);
+    if (q->channels_last >> (8 + k) & 1)
+      ax_strides_channels_last(out[k]->ndim, out[k]->shape, out[k]->strides);
   if (out[0]->ndim < 2 || (ax_ops[q->op].form != AX_FORM_POINTWISE && q->op != AX_OP_CAST)) return;
   for (int k = 0; k < q->args->n_in; k++) {
     const ax_tensor *t = q->args->in[k];
@@ -185,7 +204,8 @@ static void choose_strides(const ax_infer *q, ax_tensor **out)
 
 static ax_status run_as_set(ax_op op, const ax_args *args, ax_tensor **out)
 {
-  if (__builtin_expect(ax_autocast_now.enabled, 0) && ax_ops[op].autocast != AX_CAST_KEEP) return ax_run_cast(op, args, out);
+  if (__builtin_expect(ax_autocast_now.enabled, 0) && ax_ops[op].autocast != AX_CAST_KEEP)
+    return ax_run_cast(op, args, out);
   return ax_run_plain(op, args, out);
 }
 
@@ -246,18 +266,21 @@ out:
   return st;
 }
 
-/* Do writes to dst reach what a still unread input shows?  The very same elements are fine: each is read before it is written. */
+/* Do writes to dst reach what a still unread input shows?  The very same elements are fine: each is
+ * read before it is written. */
 static bool overlaps(const ax_tensor *dst, const ax_tensor *t)
 {
   if (!t || t->storage != dst->storage) return false;
   if (t->offset == dst->offset && t->dtype == dst->dtype && ax_same_shape(t, dst->ndim, dst->shape) &&
-      memcmp(t->strides, dst->strides, sizeof *t->strides * (size_t)t->ndim) == 0) return false;
+      memcmp(t->strides, dst->strides, sizeof *t->strides * (size_t)t->ndim) == 0)
+    return false;
   int64_t lo[2], hi[2];
   const ax_tensor *both[2] = { dst, t };
   for (int k = 0; k < 2; k++) {
     lo[k] = hi[k] = both[k]->offset * (int64_t)ax_itemsize(both[k]);
     for (int d = 0; d < both[k]->ndim; d++)
-      if (both[k]->shape[d] > 0) hi[k] += (both[k]->shape[d] - 1) * both[k]->strides[d] * (int64_t)ax_itemsize(both[k]);
+      if (both[k]->shape[d] > 0)
+        hi[k] += (both[k]->shape[d] - 1) * both[k]->strides[d] * (int64_t)ax_itemsize(both[k]);
     hi[k] += (int64_t)ax_itemsize(both[k]);
   }
   return lo[0] < hi[1] && lo[1] < hi[0];
@@ -274,22 +297,37 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
 
   if (st != AX_OK) return st;
   if (!ax_same_shape(dst, ndim, shape))
-    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s", name,
-                   ax_shape_text(m->ndim, m->shape, a, sizeof a), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s",
+                   name, ax_shape_text(m->ndim, m->shape, a, sizeof a),
+                   ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
   if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
-    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name, ax_dtype_name(m->dtype),
-                   ax_dtype_name((ax_dtype)dst->dtype));
+    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name,
+                   ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
   for (int d = 0; d < dst->ndim; d++)
     if (dst->strides[d] == 0 && dst->shape[d] > 1)
-      return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor being changed is expanded: several positions share an element; clone it first", name, d + 1);
+      return ax_fail(AX_EINVAL,
+                     "%s_: dim %d of the tensor being changed is expanded: several positions share an "
+                     "element; clone it first",
+                     name, d + 1);
   if (ax_grad_enabled() && dst->requires_grad && !dst->grad_fn)
-    return ax_fail(AX_EGRAD, "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
+    return ax_fail(
+        AX_EGRAD,
+        "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
   if (recording && dst->base && dst->base->requires_grad && !dst->base->grad_fn)
-    return ax_fail(AX_EGRAD, "%s_: a view of a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
+    return ax_fail(AX_EGRAD,
+                   "%s_: a view of a leaf that requires a gradient cannot be changed in place; do it inside "
+                   "tensor.no_grad",
+                   name);
   if (recording && dst->view == AX_VIEW_UNRECORDED)
-    return ax_fail(AX_EGRAD, "%s_: the view was made inside no_grad, so changing it in place cannot be recorded for the tensor it shows; make the view again, or stay inside no_grad", name);
+    return ax_fail(AX_EGRAD,
+                   "%s_: the view was made inside no_grad, so changing it in place cannot be recorded for "
+                   "the tensor it shows; make the view again, or stay inside no_grad",
+                   name);
   if (recording && dst->view == AX_VIEW_CUSTOM)
-    return ax_fail(AX_EGRAD, "%s_: a custom function returned this as a view of one of its arguments: changing it in place cannot be recorded; clone it first", name);
+    return ax_fail(AX_EGRAD,
+                   "%s_: a custom function returned this as a view of one of its arguments: changing it in "
+                   "place cannot be recorded; clone it first",
+                   name);
   return AX_OK;
 }
 
@@ -319,11 +357,13 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   ax_rewrite rewrite = { 0 };
   ax_status st;
 
-  if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace) return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
+  if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace)
+    return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
       if (op == AX_OP_COPY) return copy_across(args, dst);
-      return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name, DEVICE(dst->device), DEVICE(args->in[k]->device));
+      return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name,
+                     DEVICE(dst->device), DEVICE(args->in[k]->device));
     }
   AX_TRY(check_inputs(op, args));
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
@@ -346,7 +386,8 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
   else { /* other kernels write dense results, and read their further inputs in an order of their own */
     direct = direct && ax_tensor_is_contiguous(dst);
-    for (int k = 1; direct && k < args->n_in; k++) direct = !args->in[k] || args->in[k]->storage != dst->storage;
+    for (int k = 1; direct && k < args->n_in; k++)
+      direct = !args->in[k] || args->in[k]->storage != dst->storage;
   }
   if (direct) AX_TRY(run_kernel(&q, &dst));
   else {
@@ -391,16 +432,18 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
     if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
     q.n_out = 1;
     q.contiguous = ~0u;
-    if (!ax_tensor_is_contiguous(dst)) AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
+    if (!ax_tensor_is_contiguous(dst))
+      AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
     ax_tensor *target = temp ? temp : dst;
     AX_TRY(run_kernel(&q, &target));
     if (temp) AX_TRY(raw_copy(dst, temp));
   } else {
     AX_TRY(impl->infer(&q));
-    if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape) || !ax_tensor_is_contiguous(dst))
-      return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name, ax_dtype_name(q.out[0].dtype),
-                     ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a), ax_dtype_name((ax_dtype)dst->dtype),
-                     ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+    if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape) ||
+        !ax_tensor_is_contiguous(dst))
+      return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name,
+                     ax_dtype_name(q.out[0].dtype), ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a),
+                     ax_dtype_name((ax_dtype)dst->dtype), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
     AX_TRY(run_kernel(&q, &dst));
   }
   dst->version->edits++;
@@ -428,7 +471,8 @@ ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out)
 ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT];
-  const ax_status st = ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = { .n_list = -1 } }, results);
+  const ax_status st =
+      ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = { .n_list = -1 } }, results);
   *out = results[0];
   return st;
 }
@@ -436,8 +480,12 @@ ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out)
 ax_status ax_run_num(ax_op op, ax_tensor *a, double number, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT];
-  const ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ a, NULL }, .scalars = 2, .integral = fabs(number) < 0x1p63 && number == floor(number) ? 2 : 0,
-                         .num = { 0, number }, .a = { .n_list = -1 } };
+  const ax_args args = { .n_in = 2,
+                         .in = (ax_tensor *[]){ a, NULL },
+                         .scalars = 2,
+                         .integral = fabs(number) < 0x1p63 && number == floor(number) ? 2 : 0,
+                         .num = { 0, number },
+                         .a = { .n_list = -1 } };
   const ax_status st = ax_run(op, &args, results);
   *out = results[0];
   return st;
@@ -450,7 +498,8 @@ ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out)
     *out = ax_tensor_retain(t);
     return AX_OK;
   }
-  const ax_status st = ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { dtype }, .n_list = -1 } }, results);
+  const ax_status st =
+      ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { dtype }, .n_list = -1 } }, results);
   *out = results[0];
   return st;
 }
@@ -460,7 +509,8 @@ ax_status ax_contiguous(ax_tensor *t, ax_tensor **out) { return ax_run1(AX_OP_CO
 ax_status ax_copy(ax_tensor *dst, ax_tensor *src)
 {
   const bool former = ax_grad_set_enabled(false);
-  const ax_status st = ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = &src, .a = { .n_list = -1 } }, dst);
+  const ax_status st =
+      ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = &src, .a = { .n_list = -1 } }, dst);
   ax_grad_set_enabled(former);
   return st;
 }

@@ -1,8 +1,9 @@
-/* Einstein's sum, put together from rows: diagonals for labels repeated in one operand, sums for labels that nobody needs any more, and a
- * matrix product (or, with nothing to sum over, a product of elements) for each further operand, from left to right.
+/* Einstein's sum, put together from rows: diagonals for labels repeated in one operand, sums for
+ * labels that nobody needs any more, and a matrix product (or, with nothing to sum over, a product
+ * of elements) for each further operand, from left to right.
  *
- * Labels: 0..25 are A..Z, 26..51 a..z, and 52.. the dims that "..." stands for, the last of them always the highest: so those of all operands
- * line up from the right, as in broadcasting. */
+ * Labels: 0..25 are A..Z, 26..51 a..z, and 52.. the dims that "..." stands for, the last of them
+ * always the highest: so those of all operands line up from the right, as in broadcasting. */
 #include "core/ops/infer.h"
 
 #include <string.h>
@@ -59,7 +60,10 @@ static void drop_label(term *x, int at)
 
 enum { DOTS = -1 };
 
-typedef struct part { int n, dots; int label[LONGEST]; } part; /* dots: where "..." stands, or -1 */
+typedef struct part {
+  int n, dots;
+  int label[LONGEST];
+} part; /* dots: where "..." stands, or -1 */
 
 static ax_status bad(const char *equation, const char *what)
 {
@@ -93,7 +97,8 @@ static ax_status label_dims(const char *equation, int k, const part *p, term *x)
   const int named = p->n - (p->dots >= 0), rest = x->t->ndim - named;
   char text[AX_SHAPE_TEXT];
   if (rest < 0 || (rest > 0 && p->dots < 0))
-    return ax_fail(AX_ESHAPE, "einsum: \"%s\": operand %d has %d label%s, but its shape is %s", equation, k + 1, named, named == 1 ? "" : "s",
+    return ax_fail(AX_ESHAPE, "einsum: \"%s\": operand %d has %d label%s, but its shape is %s", equation,
+                   k + 1, named, named == 1 ? "" : "s",
                    ax_shape_text(x->t->ndim, x->t->shape, text, sizeof text));
   for (int j = 0; j < p->n; j++) {
     if (p->label[j] != DOTS) x->label[x->n++] = p->label[j];
@@ -116,8 +121,8 @@ static ax_status check_sizes(const char *equation, int n, const term *x)
       const int l = x[k].label[d];
       const int64_t s = x[k].t->shape[d];
       if (size[l] >= 0 && size[l] != 1 && s != 1 && s != size[l])
-        return ax_fail(AX_ESHAPE, "einsum: \"%s\": %s is %lld in operand %d and %lld in operand %d", equation, label_text(l, text), (long long)size[l],
-                       from[l] + 1, (long long)s, k + 1);
+        return ax_fail(AX_ESHAPE, "einsum: \"%s\": %s is %lld in operand %d and %lld in operand %d", equation,
+                       label_text(l, text), (long long)size[l], from[l] + 1, (long long)s, k + 1);
       if (size[l] < 0 || size[l] == 1) {
         size[l] = s;
         from[l] = k;
@@ -126,7 +131,8 @@ static ax_status check_sizes(const char *equation, int n, const term *x)
   return AX_OK;
 }
 
-/* Without an arrow: the dims of "...", then the letters that stand once in all, in the order of the alphabet. */
+/* Without an arrow: the dims of "...", then the letters that stand once in all, in the order of the
+ * alphabet. */
 static void implied_output(int n, const term *x, term *out)
 {
   int count[LABELS] = { 0 };
@@ -148,8 +154,12 @@ static ax_status told_output(const char *equation, const part *p, uint64_t known
         if (known & BIT(l)) out->label[out->n++] = l;
       continue;
     }
-    if (seen & BIT(p->label[j])) return ax_fail(AX_EINVAL, "einsum: \"%s\": the result names %s twice", equation, label_text(p->label[j], text));
-    if (!(known & BIT(p->label[j]))) return ax_fail(AX_EINVAL, "einsum: \"%s\": no operand has the result's %s", equation, label_text(p->label[j], text));
+    if (seen & BIT(p->label[j]))
+      return ax_fail(AX_EINVAL, "einsum: \"%s\": the result names %s twice", equation,
+                     label_text(p->label[j], text));
+    if (!(known & BIT(p->label[j])))
+      return ax_fail(AX_EINVAL, "einsum: \"%s\": no operand has the result's %s", equation,
+                     label_text(p->label[j], text));
     seen |= BIT(p->label[j]);
     out->label[out->n++] = p->label[j];
   }
@@ -172,7 +182,8 @@ static ax_status read_equation(const char *equation, int n, ax_tensor *const *in
     if ((st = read_part(equation, &at, &p)) != AX_OK) return st;
     if (k < n) {
       if (in[k]->dtype != in[0]->dtype)
-        return ax_fail(AX_EDTYPE, "einsum: operand %d is %s, the first one %s", k + 1, ax_dtype_name((ax_dtype)in[k]->dtype), ax_dtype_name((ax_dtype)in[0]->dtype));
+        return ax_fail(AX_EDTYPE, "einsum: operand %d is %s, the first one %s", k + 1,
+                       ax_dtype_name((ax_dtype)in[k]->dtype), ax_dtype_name((ax_dtype)in[0]->dtype));
       x[k].t = ax_tensor_retain(in[k]);
       if ((st = label_dims(equation, k, &p, &x[k])) != AX_OK) return st;
       known |= set_of(&x[k]);
@@ -204,8 +215,8 @@ static ax_status take_diagonals(const char *equation, term *x)
       const int label = x->label[i];
       if (x->label[j] != label) continue;
       if (x->t->shape[i] != x->t->shape[j])
-        return ax_fail(AX_ESHAPE, "einsum: \"%s\": %s is %lld and %lld in one operand", equation, label_text(label, text), (long long)x->t->shape[i],
-                       (long long)x->t->shape[j]);
+        return ax_fail(AX_ESHAPE, "einsum: \"%s\": %s is %lld and %lld in one operand", equation,
+                       label_text(label, text), (long long)x->t->shape[i], (long long)x->t->shape[j]);
       const ax_status st = become(x, AX_OP_DIAGONAL, &(ax_attrs){ .i = { 0, i, j }, .n_list = -1 });
       if (st != AX_OK) return st;
       drop_label(x, j);
@@ -229,7 +240,8 @@ static ax_status sum_out(term *x, uint64_t needed)
   return a.n_list ? become(x, AX_OP_SUM, &a) : AX_OK;
 }
 
-/* Dims in the order of the labels; those that x does not have come as size 1 (at most AX_MAX_DIMS in all). */
+/* Dims in the order of the labels; those that x does not have come as size 1 (at most AX_MAX_DIMS
+ * in all). */
 static ax_status arrange(term *x, int n, const int *label)
 {
   ax_attrs order = { .n_list = 0 };
@@ -265,7 +277,8 @@ static ax_status drop_ones(term *x, const term *other)
   return AX_OK;
 }
 
-/* The labels of x that are in `set`, those with long steps first: then they can be merged without a copy if they can at all. */
+/* The labels of x that are in `set`, those with long steps first: then they can be merged without a
+ * copy if they can at all. */
 static int by_stride(const term *x, uint64_t set, int *out)
 {
   int n = 0;
@@ -287,7 +300,9 @@ static ax_status multiply(term *a, term *b, uint64_t all)
   memcpy(label, a->label, sizeof label);
   for (int d = 0; d < b->n; d++)
     if (place_of(a, b->label[d]) < 0) label[n++] = b->label[d];
-  if (n > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "einsum: a product on the way has %d dims, at most %d are there", __builtin_popcountll(all), AX_MAX_DIMS);
+  if (n > AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "einsum: a product on the way has %d dims, at most %d are there",
+                   __builtin_popcountll(all), AX_MAX_DIMS);
   if ((st = arrange(a, n, label)) != AX_OK || (st = arrange(b, n, label)) != AX_OK) return st;
   if ((st = ax_run2(AX_OP_MUL, a->t, b->t, &product)) != AX_OK) return st;
   ax_tensor_release(a->t);
@@ -295,8 +310,10 @@ static ax_status multiply(term *a, term *b, uint64_t all)
   return AX_OK;
 }
 
-/* (batch .., rows, inner) or (batch .., inner, columns): the two last groups become one dim each. */
-static ax_status as_matrices(term *x, int n_batch, const int *batch, int n1, const int *first, int n2, const int *second)
+/* (batch .., rows, inner) or (batch .., inner, columns): the two last groups become one dim
+ * each. */
+static ax_status as_matrices(term *x, int n_batch, const int *batch, int n1, const int *first, int n2,
+                             const int *second)
 {
   int label[LABELS];
   ax_attrs shape = { .n_list = n_batch + 2 };
@@ -320,13 +337,15 @@ static ax_status contract(term *a, term *b, uint64_t needed)
   ax_status st;
 
   if ((st = drop_ones(a, b)) != AX_OK || (st = drop_ones(b, a)) != AX_OK) return st;
-  if ((st = sum_out(a, needed | set_of(b))) != AX_OK || (st = sum_out(b, needed | set_of(a))) != AX_OK) return st;
+  if ((st = sum_out(a, needed | set_of(b))) != AX_OK || (st = sum_out(b, needed | set_of(a))) != AX_OK)
+    return st;
   const uint64_t sa = set_of(a), sb = set_of(b), shared = sa & sb;
   if (!(shared & ~needed)) return multiply(a, b, sa | sb);
   const int n_batch = by_stride(a, shared & needed, batch), n_inner = by_stride(a, shared & ~needed, inner);
   const int n_rows = by_stride(a, sa & ~shared, rows), n_cols = by_stride(b, sb & ~shared, cols);
   if (n_batch + 2 > AX_MAX_DIMS || n_batch + n_rows + n_cols > AX_MAX_DIMS)
-    return ax_fail(AX_ESHAPE, "einsum: a product on the way has %d dims, at most %d are there", n_batch + n_rows + n_cols, AX_MAX_DIMS);
+    return ax_fail(AX_ESHAPE, "einsum: a product on the way has %d dims, at most %d are there",
+                   n_batch + n_rows + n_cols, AX_MAX_DIMS);
   for (int k = 0; k < n_batch; k++) shape.list[shape.n_list++] = a->t->shape[place_of(a, batch[k])];
   for (int k = 0; k < n_rows; k++) shape.list[shape.n_list++] = a->t->shape[place_of(a, rows[k])];
   for (int k = 0; k < n_cols; k++) shape.list[shape.n_list++] = b->t->shape[place_of(b, cols[k])];
@@ -360,7 +379,8 @@ ax_status ax_einsum(const char *equation, int n, ax_tensor *const *in, ax_tensor
   AX_TRY(arrange(&x[0], result->n, result->label));
   *out = x[0].t;
   x[0].t = NULL;
-  bool fresh = true; /* does nobody else see these elements?  Then they may be changed in place under autograd */
+  /* does nobody else see these elements?  Then they may be changed in place under autograd */
+  bool fresh = true;
   for (int k = 0; k < n; k++) fresh = fresh && (*out)->storage != in[k]->storage;
   if (fresh) ax_view_own((*out));
 out:

@@ -1,4 +1,5 @@
-/* Generators.  The numbers themselves are made by kernels from (seed, stream, draw, index): see kernels/philox.h. */
+/* Generators.  The numbers themselves are made by kernels from (seed, stream, draw, index): see
+ * kernels/philox.h. */
 #include "capture.h"
 #include "core/ops/infer.h"
 

@@ -9,7 +9,8 @@ ax_status ax_infer_index_select(ax_infer *q)
   int64_t shape[AX_MAX_DIMS];
   const ax_status st = need_dtype(q, index, AX_I64, "index");
   if (st != AX_OK) return st;
-  if (index->ndim != 1) return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
+  if (index->ndim != 1)
+    return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
   if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: a 0-d tensor has no positions to select", q->name);
   memcpy(shape, x->shape, sizeof shape);
   shape[q->a.i[0]] = index->shape[0];
@@ -35,14 +36,16 @@ ax_status ax_infer_index_select_backward(ax_infer *q)
 
 ax_status ax_infer_masked_select(ax_infer *q)
 {
-  ax_tensor *mask = q->args->in[1], *count = NULL, *wide_mask = NULL, *flat_mask = NULL, *wide = NULL, *flat = NULL, *index = NULL;
+  ax_tensor *mask = q->args->in[1], *count = NULL, *wide_mask = NULL, *flat_mask = NULL, *wide = NULL,
+            *flat = NULL, *index = NULL;
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   int64_t shape[AX_MAX_DIMS], n;
   int ndim;
   ax_status st;
 
   if (mask->dtype != AX_BOOL)
-    return ax_fail(AX_EDTYPE, "masked_select: mask must be bool, got %s", ax_dtype_name((ax_dtype)mask->dtype));
+    return ax_fail(AX_EDTYPE, "masked_select: mask must be bool, got %s",
+                   ax_dtype_name((ax_dtype)mask->dtype));
   AX_TRY(ax_shape_broadcast(q->name, X->ndim, X->shape, mask->ndim, mask->shape, &ndim, shape));
   AX_TRY(run_list(AX_OP_EXPAND, X, ndim, shape, &wide));
   AX_TRY(run_list(AX_OP_EXPAND, mask, ndim, shape, &wide_mask));
@@ -53,8 +56,11 @@ ax_status ax_infer_masked_select(ax_infer *q)
   AX_TRY(ax_item(count, &trues));
   n = (int64_t)trues;
   AX_TRY(ax_tensor_new_on(X->device, AX_I64, 1, &n, &index));
-  AX_TRY(ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat_mask, .a = { .n_list = -1 } }, index));
-  AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ flat, index }, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat_mask, .a = { .n_list = -1 } },
+                     index));
+  AX_TRY(ax_run(AX_OP_INDEX_SELECT,
+                &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ flat, index }, .a = { .n_list = -1 } },
+                results));
   q->result[0] = results[0];
 out:
   ax_tensor_release(count), ax_tensor_release(wide_mask), ax_tensor_release(flat_mask);
@@ -64,10 +70,13 @@ out:
 
 RULE(index_select)
 {
-  give(c, 0, call(c, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_arg[]){ G, IN(1) }, &(ax_attrs){ .i = { A->i[0], META(0)->shape[A->i[0]] }, .n_list = -1 }));
+  give(c, 0,
+       call(c, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_arg[]){ G, IN(1) },
+            &(ax_attrs){ .i = { A->i[0], META(0)->shape[A->i[0]] }, .n_list = -1 }));
 }
 
 RULE(index_select_backward)
 {
-  give(c, 0, call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ G, IN(1) }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
+  give(c, 0,
+       call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ G, IN(1) }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
 }

@@ -8,14 +8,15 @@ typedef struct ax_infer {
   ax_op op;
   const char *name;
   const ax_args *args;
-  ax_attrs a;          /* a copy that the rule may complete; the kernel and the tape get this one */
+  ax_attrs a; /* a copy that the rule may complete; the kernel and the tape get this one */
   /* kernels */
   int n_out;
-  ax_dtype compute;    /* inputs with a bit in `cast` are cast to this first */
+  ax_dtype compute; /* inputs with a bit in `cast` are cast to this first */
   uint32_t cast;
   uint32_t contiguous; /* inputs made contiguous first */
-  uint32_t channels_last; /* inputs (from bit 0) and results (from bit 8) laid out with the channels, dim 1, innermost */
-  uint32_t axes;       /* REDUCE: bit d set: dim d is reduced */
+  /* inputs (from bit 0) and results (from bit 8) laid out with the channels, dim 1, innermost */
+  uint32_t channels_last;
+  uint32_t axes; /* REDUCE: bit d set: dim d is reduced */
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
   ax_meta out[AX_MAX_OUT]; /* last: not cleared beforehand; a rule fills those that it uses */
@@ -31,9 +32,12 @@ typedef struct ax_op_impl {
 extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
 
 /* ---- iter.c */
-typedef struct ax_number { int64_t bits; } ax_number; /* room for one element of any type */
+typedef struct ax_number {
+  int64_t bits;
+} ax_number; /* room for one element of any type */
 /* Loop nest over dst and n inputs (NULL: the number in `numbers`), broadcast to dst's shape. */
-void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype number_dtype);
+void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers,
+                       ax_dtype number_dtype);
 /* Loop nest over x's dims, dst standing still in the reduced ones (bits of `axes`). */
 void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
 
@@ -42,15 +46,18 @@ void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
 ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape);
 
 /* ---- ops/scatter.c */
-/* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones, AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
+/* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones,
+ * AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
 ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out);
 
 /* ---- ops/generator.c */
-/* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this rank's own. */
+/* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this
+ * rank's own. */
 void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a);
 
 /* ---- ops/dispatch.c */
 /* Runs a row's kernel, nothing else. */
-ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out, const ax_iter *it);
+ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out,
+                         ax_tensor *const *out, const ax_iter *it);
 
 #endif

@@ -21,20 +21,27 @@ ax_status ax_infer_interpolate(ax_infer *q)
 {
   const int mode = (int)q->a.i[0], dims = X->ndim - 2;
   ax_tensor *x = NULL, *less = NULL, *results[AX_MAX_OUT] = { 0 };
-  ax_args args = { .n_in = 1, .in = &x, .a = { .n_list = 2, .i = { mode > 0, q->a.i[1] }, .f = { q->a.f[0], q->a.f[1] } } };
+  ax_args args = { .n_in = 1,
+                   .in = &x,
+                   .a = { .n_list = 2, .i = { mode > 0, q->a.i[1] }, .f = { q->a.f[0], q->a.f[1] } } };
   char text[AX_SHAPE_TEXT];
   ax_status st;
 
   AX_TRY(need_float(q, X));
-  if (dims != 1 && dims != 2) AX_TRY(ax_fail(AX_ESHAPE, "interpolate: expected (n, c, h, w) or (n, c, l), got %s", TEXT(X)));
+  if (dims != 1 && dims != 2)
+    AX_TRY(ax_fail(AX_ESHAPE, "interpolate: expected (n, c, h, w) or (n, c, l), got %s", TEXT(X)));
   if ((mode == 1 && dims != 1) || (mode == 2 && dims != 2))
-    AX_TRY(ax_fail(AX_ESHAPE, "interpolate: mode \"%s\" is for inputs of %d dims, got %s", mode == 1 ? "linear" : "bilinear", mode + 2, TEXT(X)));
+    AX_TRY(ax_fail(AX_ESHAPE, "interpolate: mode \"%s\" is for inputs of %d dims, got %s",
+                   mode == 1 ? "linear" : "bilinear", mode + 2, TEXT(X)));
   if (q->a.n_list != dims)
-    AX_TRY(ax_fail(AX_EINVAL, "interpolate: size needs %d number%s for an input %s, got %d", dims, dims == 1 ? "" : "s", TEXT(X), q->a.n_list < 0 ? 0 : q->a.n_list));
-  if (mode == 0 && q->a.i[1]) AX_TRY(ax_fail(AX_EINVAL, "interpolate: align_corners goes with the linear modes, not with \"nearest\""));
+    AX_TRY(ax_fail(AX_EINVAL, "interpolate: size needs %d number%s for an input %s, got %d", dims,
+                   dims == 1 ? "" : "s", TEXT(X), q->a.n_list < 0 ? 0 : q->a.n_list));
+  if (mode == 0 && q->a.i[1])
+    AX_TRY(ax_fail(AX_EINVAL, "interpolate: align_corners goes with the linear modes, not with \"nearest\""));
   for (int d = 0; d < dims; d++)
     if (q->a.list[d] < 1 || X->shape[2 + d] < 1)
-      AX_TRY(ax_fail(AX_ESHAPE, "interpolate: cannot go from %s to size %s", TEXT(X), ax_shape_text(dims, q->a.list, text, sizeof text)));
+      AX_TRY(ax_fail(AX_ESHAPE, "interpolate: cannot go from %s to size %s", TEXT(X),
+                     ax_shape_text(dims, q->a.list, text, sizeof text)));
   if (dims == 1) {
     AX_TRY(run_ints(AX_OP_UNSQUEEZE, X, 2, 0, 0, 0, &x));
     args.a.list[0] = 1;
@@ -62,7 +69,8 @@ out:
 /* ---- pixels and channels */
 
 /* x seen as `seen` (n dims), its dims reordered, then folded to `shape`. */
-static ax_status rearrange(ax_infer *q, int n, const int64_t *seen, const int64_t *order, const int64_t *shape)
+static ax_status rearrange(ax_infer *q, int n, const int64_t *seen, const int64_t *order,
+                           const int64_t *shape)
 {
   ax_tensor *wide = NULL, *turned = NULL;
   ax_status st;
@@ -80,7 +88,9 @@ static ax_status shuffle(ax_infer *q, bool up)
   const int lead = X->ndim - 3;
   int64_t seen[AX_MAX_DIMS], order[AX_MAX_DIMS], shape[AX_MAX_DIMS];
 
-  if (lead < 0 || lead + 5 > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "%s: expected (.., c, h, w) of at most %d dims, got %s", q->name, AX_MAX_DIMS - 2, TEXT(X));
+  if (lead < 0 || lead + 5 > AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "%s: expected (.., c, h, w) of at most %d dims, got %s", q->name,
+                   AX_MAX_DIMS - 2, TEXT(X));
   const ax_status st = need_within(q->name, "the factor", r, 1, INT32_MAX); /* its square has to fit */
   if (st != AX_OK) return st;
   if (up ? s[lead] % r || s[lead] / r % r : s[lead + 1] % r || s[lead + 2] % r)

@@ -1,4 +1,5 @@
-/* Loop nests: broadcasting and merging dims, so that kernels see as few and as long loops as there can be. */
+/* Loop nests: broadcasting and merging dims, so that kernels see as few and as long loops as there
+ * can be. */
 #include "core/ops/infer.h"
 
 #include <string.h>
@@ -10,8 +11,7 @@ static void merge(ax_iter *it, int ndim, const int64_t *shape)
   for (int d = 0; d < ndim; d++) {
     if (shape[d] == 1) continue;
     bool joins = last >= 0;
-    for (int k = 0; joins && k < it->n; k++)
-      joins = it->op[k].stride[last] == it->op[k].stride[d] * shape[d];
+    for (int k = 0; joins && k < it->n; k++) joins = it->op[k].stride[last] == it->op[k].stride[d] * shape[d];
     if (joins) it->shape[last] *= shape[d];
     else it->shape[++last] = shape[d];
     for (int k = 0; k < it->n; k++) it->op[k].stride[last] = it->op[k].stride[d];
@@ -30,7 +30,8 @@ static void set_operand(ax_operand *o, const ax_tensor *t, int ndim, const int64
     o->stride[d] = d < lead || (t->shape[d - lead] == 1 && shape[d] != 1) ? 0 : t->strides[d - lead] * item;
 }
 
-void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers, ax_dtype number_dtype)
+void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers,
+                       ax_dtype number_dtype)
 {
   bool flat = ax_strides_are_dense(dst->ndim, dst->shape, dst->strides);
 
@@ -38,16 +39,21 @@ void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in,
   it->numel = dst->numel;
   for (int k = 0; flat && k < n; k++)
     flat = !in[k] || (in[k]->numel == 1 && dst->numel != 1) ||
-           (ax_same_shape(in[k], dst->ndim, dst->shape) && ax_strides_equal(dst->ndim, dst->shape, dst->strides, in[k]->strides));
+           (ax_same_shape(in[k], dst->ndim, dst->shape) &&
+            ax_strides_equal(dst->ndim, dst->shape, dst->strides, in[k]->strides));
   if (flat) { /* the common case: one loop */
     it->ndim = dst->numel == 1 ? 0 : 1;
     it->shape[0] = dst->numel;
-    it->op[0] = (ax_operand){ .data = ax_data(dst), .dtype = (ax_dtype)dst->dtype, .stride = { (int64_t)ax_itemsize(dst) } };
+    it->op[0] = (ax_operand){ .data = ax_data(dst),
+                              .dtype = (ax_dtype)dst->dtype,
+                              .stride = { (int64_t)ax_itemsize(dst) } };
     for (int k = 0; k < n; k++) {
       ax_operand *o = &it->op[k + 1];
       if (!in[k]) *o = (ax_operand){ .data = (char *)&numbers[k], .dtype = number_dtype };
-      else *o = (ax_operand){ .data = ax_data(in[k]), .dtype = (ax_dtype)in[k]->dtype,
-                              .stride = { in[k]->numel == 1 ? 0 : (int64_t)ax_itemsize(in[k]) } };
+      else
+        *o = (ax_operand){ .data = ax_data(in[k]),
+                           .dtype = (ax_dtype)in[k]->dtype,
+                           .stride = { in[k]->numel == 1 ? 0 : (int64_t)ax_itemsize(in[k]) } };
     }
     return;
   }

@@ -7,7 +7,8 @@ static ax_status same_dtype(const ax_infer *q, const ax_tensor *a, const ax_tens
 {
   if (a->dtype == b->dtype && a->dtype != AX_BOOL) return AX_OK;
   if (a->dtype == b->dtype) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
-  return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s x %s %s", q->name, TYPE(a), TEXT(a), TYPE(b), TEXT(b));
+  return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s x %s %s", q->name, TYPE(a), TEXT(a), TYPE(b),
+                 TEXT(b));
 }
 
 ax_status ax_infer_mm(ax_infer *q)
@@ -15,9 +16,11 @@ ax_status ax_infer_mm(ax_infer *q)
   const ax_tensor *a = INPUT(0), *b = INPUT(1);
   ax_status st;
   if (a->ndim != 2 || b->ndim != 2)
-    return ax_fail(AX_ESHAPE, "mm: expected two matrices, got %s x %s; matmul takes stacks of them", TEXT(a), TEXT(b));
+    return ax_fail(AX_ESHAPE, "mm: expected two matrices, got %s x %s; matmul takes stacks of them", TEXT(a),
+                   TEXT(b));
   if ((st = same_dtype(q, a, b)) != AX_OK) return st;
-  if (a->shape[1] != b->shape[0]) return ax_fail(AX_ESHAPE, "mm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
+  if (a->shape[1] != b->shape[0])
+    return ax_fail(AX_ESHAPE, "mm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
   out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), 2, (int64_t[]){ a->shape[0], b->shape[1] });
   return AX_OK;
 }
@@ -26,11 +29,15 @@ ax_status ax_infer_bmm(ax_infer *q)
 {
   const ax_tensor *a = INPUT(0), *b = INPUT(1);
   ax_status st;
-  if (a->ndim != 3 || b->ndim != 3) return ax_fail(AX_ESHAPE, "bmm: expected two stacks of matrices, got %s x %s", TEXT(a), TEXT(b));
+  if (a->ndim != 3 || b->ndim != 3)
+    return ax_fail(AX_ESHAPE, "bmm: expected two stacks of matrices, got %s x %s", TEXT(a), TEXT(b));
   if ((st = same_dtype(q, a, b)) != AX_OK) return st;
-  if (a->shape[0] != b->shape[0]) return ax_fail(AX_ESHAPE, "bmm: stacks differ in length: %s x %s", TEXT(a), TEXT(b));
-  if (a->shape[2] != b->shape[1]) return ax_fail(AX_ESHAPE, "bmm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
-  out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), 3, (int64_t[]){ a->shape[0], a->shape[1], b->shape[2] });
+  if (a->shape[0] != b->shape[0])
+    return ax_fail(AX_ESHAPE, "bmm: stacks differ in length: %s x %s", TEXT(a), TEXT(b));
+  if (a->shape[2] != b->shape[1])
+    return ax_fail(AX_ESHAPE, "bmm: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
+  out_like(q, 0, result_dtype(q, (ax_dtype)a->dtype), 3,
+           (int64_t[]){ a->shape[0], a->shape[1], b->shape[2] });
   return AX_OK;
 }
 
@@ -47,8 +54,10 @@ ax_status ax_infer_linear(ax_infer *q)
   if ((st = same_dtype(q, x, w)) != AX_OK) return st;
   if (b) {
     if (b->ndim != 1 || b->shape[0] != w->shape[0])
-      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)w->shape[0], TEXT(w), TEXT(b));
-    const bool mixed = b->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype); /* added before the result is rounded */
+      return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name,
+                     (long long)w->shape[0], TEXT(w), TEXT(b));
+    /* added before the result is rounded */
+    const bool mixed = b->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype);
     if (!mixed && (st = same_dtype(q, x, b)) != AX_OK) return st;
   }
   memcpy(shape, x->shape, sizeof shape);
@@ -79,8 +88,10 @@ ax_status ax_infer_mm_dgelu(ax_infer *q)
   if (st != AX_OK) return st;
   const ax_status fits = ax_infer_mm(q);
   if (fits != AX_OK) return fits;
-  if (x->dtype != INPUT(0)->dtype || x->ndim != 2 || x->shape[0] != q->out[0].shape[0] || x->shape[1] != q->out[0].shape[1])
-    return ax_fail(AX_ESHAPE, "%s: x must be of the product's type and shape, got %s %s", q->name, TYPE(x), TEXT(x));
+  if (x->dtype != INPUT(0)->dtype || x->ndim != 2 || x->shape[0] != q->out[0].shape[0] ||
+      x->shape[1] != q->out[0].shape[1])
+    return ax_fail(AX_ESHAPE, "%s: x must be of the product's type and shape, got %s %s", q->name, TYPE(x),
+                   TEXT(x));
   q->contiguous = 4;
   return AX_OK;
 }
@@ -95,10 +106,13 @@ ax_status ax_infer_matmul_stacks(ax_infer *q)
   int n;
   ax_status st;
 
-  if (a->ndim < 2 || b->ndim < 2) return ax_fail(AX_ESHAPE, "matmul: expected two stacks of matrices, got %s x %s", TEXT(a), TEXT(b));
+  if (a->ndim < 2 || b->ndim < 2)
+    return ax_fail(AX_ESHAPE, "matmul: expected two stacks of matrices, got %s x %s", TEXT(a), TEXT(b));
   if ((st = same_dtype(q, a, b)) != AX_OK) return st;
-  if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2]) return ax_fail(AX_ESHAPE, "matmul: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
-  if ((st = ax_shape_broadcast("matmul", a->ndim - 2, a->shape, b->ndim - 2, b->shape, &n, shape)) != AX_OK) return st;
+  if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2])
+    return ax_fail(AX_ESHAPE, "matmul: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
+  if ((st = ax_shape_broadcast("matmul", a->ndim - 2, a->shape, b->ndim - 2, b->shape, &n, shape)) != AX_OK)
+    return st;
   shape[n] = a->shape[a->ndim - 2];
   shape[n + 1] = b->shape[b->ndim - 1];
   if ((st = ax_shape_checked_bytes(n + 2, shape, ax_itemsize(a), &numel, &bytes)) != AX_OK) return st;
@@ -115,8 +129,11 @@ static ax_status matmul_tall(ax_tensor *a, ax_tensor *b, ax_tensor **out)
 
   memcpy(shape, a->shape, sizeof shape);
   shape[a->ndim - 1] = b->shape[1];
-  AX_TRY(run_list(AX_OP_RESHAPE, a, 2, (int64_t[]){ a->shape[a->ndim - 1] ? a->numel / a->shape[a->ndim - 1] : ax_shape_numel(a->ndim - 1, a->shape),
-                                                    a->shape[a->ndim - 1] }, &rows));
+  AX_TRY(run_list(AX_OP_RESHAPE, a, 2,
+                  (int64_t[]){ a->shape[a->ndim - 1] ? a->numel / a->shape[a->ndim - 1]
+                                                     : ax_shape_numel(a->ndim - 1, a->shape),
+                               a->shape[a->ndim - 1] },
+                  &rows));
   AX_TRY(ax_run2(AX_OP_MM, rows, b, &product));
   st = run_list(AX_OP_VIEW, product, a->ndim, shape, out);
 out:
@@ -129,10 +146,12 @@ ax_status ax_infer_matmul(ax_infer *q)
   ax_tensor *a = INPUT(0), *b = INPUT(1), *wide_a = NULL, *wide_b = NULL, *product = NULL, *less = NULL;
   ax_status st = AX_OK;
 
-  if (a->ndim == 0 || b->ndim == 0) return ax_fail(AX_ESHAPE, "matmul: expected at least one dim on both sides, got %s x %s", TEXT(a), TEXT(b));
+  if (a->ndim == 0 || b->ndim == 0)
+    return ax_fail(AX_ESHAPE, "matmul: expected at least one dim on both sides, got %s x %s", TEXT(a),
+                   TEXT(b));
   if (a->dtype != b->dtype)
-    return ax_fail(AX_EDTYPE, "matmul: element types differ: %s %s x %s %s", ax_dtype_name((ax_dtype)a->dtype), TEXT(a),
-                   ax_dtype_name((ax_dtype)b->dtype), TEXT(b));
+    return ax_fail(AX_EDTYPE, "matmul: element types differ: %s %s x %s %s",
+                   ax_dtype_name((ax_dtype)a->dtype), TEXT(a), ax_dtype_name((ax_dtype)b->dtype), TEXT(b));
   if (a->shape[a->ndim - 1] != b->shape[b->ndim == 1 ? 0 : b->ndim - 2])
     return ax_fail(AX_ESHAPE, "matmul: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
   if (a->ndim == 2 && b->ndim == 2) return ax_run2(AX_OP_MM, a, b, &q->result[0]);
@@ -142,7 +161,10 @@ ax_status ax_infer_matmul(ax_infer *q)
   if (wide_a) a = wide_a;
   if (wide_b) b = wide_b;
   if (b->ndim == 2) AX_TRY(matmul_tall(a, b, &product));
-  else AX_TRY(ax_run2(a->ndim == 3 && b->ndim == 3 && a->shape[0] == b->shape[0] ? AX_OP_BMM : AX_OP_MATMUL_STACKS, a, b, &product));
+  else
+    AX_TRY(
+        ax_run2(a->ndim == 3 && b->ndim == 3 && a->shape[0] == b->shape[0] ? AX_OP_BMM : AX_OP_MATMUL_STACKS,
+                a, b, &product));
   if (wide_b) {
     AX_TRY(run_list(AX_OP_SQUEEZE, product, 1, (int64_t[]){ product->ndim - 1 }, &less));
     ax_tensor_release(product);
@@ -165,7 +187,14 @@ out:
 /* ---- gradients */
 
 static ax_arg t(ax_grad *c, ax_arg x) { return with_ints(c, AX_OP_TRANSPOSE, x, 0, 1, 0, 0); }
-static ax_arg flat_rows(ax_grad *c, ax_arg x) { return x.t && x.t->ndim == 2 ? x : with_list(c, AX_OP_RESHAPE, x, 2, (int64_t[]){ x.t ? ax_shape_numel(x.t->ndim - 1, x.t->shape) : 0, x.t ? x.t->shape[x.t->ndim - 1] : 0 }, 0); }
+static ax_arg flat_rows(ax_grad *c, ax_arg x)
+{
+  return x.t && x.t->ndim == 2 ? x
+                               : with_list(c, AX_OP_RESHAPE, x, 2,
+                                           (int64_t[]){ x.t ? ax_shape_numel(x.t->ndim - 1, x.t->shape) : 0,
+                                                        x.t ? x.t->shape[x.t->ndim - 1] : 0 },
+                                           0);
+}
 
 RULE(mm)
 {
@@ -192,8 +221,10 @@ RULE(matmul_stacks) /* sums over broadcast stacks are the engine's */
   if (WANTS(1)) give(c, 1, bin(c, AX_OP_MATMUL_STACKS, turned(c, IN(0)), G));
 }
 
-/* Where the gradient of input k goes: the leaf's slot, or a new tensor of the type that the separate rows would give. */
-static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, const ax_tensor *x, bool wide, bool *in_slot, int64_t *add)
+/* Where the gradient of input k goes: the leaf's slot, or a new tensor of the type that the
+ * separate rows would give. */
+static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, const ax_tensor *x, bool wide,
+                           bool *in_slot, int64_t *add)
 {
   bool accumulate = false;
   ax_tensor *slot, *t = NULL;
@@ -202,14 +233,18 @@ static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, const ax_tenso
   *add = 0;
   if (c->st != AX_OK) return NULL;
   slot = ax_sink(c, k, &accumulate);
-  if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) && slot->storage != g->storage && slot->storage != x->storage &&
+  if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) &&
+      slot->storage != g->storage && slot->storage != x->storage &&
       ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot)) {
     *in_slot = true;
     *add = accumulate;
     return slot;
   }
-  const ax_status st = ax_tensor_new_on(g->device, wide && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype) ? AX_F32 : (ax_dtype)g->dtype, META(k)->ndim,
-                                        META(k)->shape, &t);
+  const ax_status st = ax_tensor_new_on(g->device,
+                                        wide && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype)
+                                            ? AX_F32
+                                            : (ax_dtype)g->dtype,
+                                        META(k)->ndim, META(k)->shape, &t);
   return keep(c, st, t).t;
 }
 
@@ -228,9 +263,12 @@ static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
   bool slot[2];
   ax_tensor *const g = in_order(c, g_rows), *const x = in_order(c, x_rows);
 
-  ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.i[0]), *const db = place_of(c, 2, g, x, true, &slot[1], &a.i[1]);
+  ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.i[0]), *const db =
+                                                                            place_of(c, 2, g, x, true,
+                                                                                     &slot[1], &a.i[1]);
   if (c->st != AX_OK) return;
-  c->st = ax_kernel_call(AX_OP_LINEAR_BACKWARD, &a, 2, (ax_tensor *[]){ g, x }, 2, (ax_tensor *[]){ dw, db }, NULL);
+  c->st = ax_kernel_call(AX_OP_LINEAR_BACKWARD, &a, 2, (ax_tensor *[]){ g, x }, 2, (ax_tensor *[]){ dw, db },
+                         NULL);
   for (int k = 1; k <= 2 && c->st == AX_OK; k++) {
     ax_tensor *const t = k == 1 ? dw : db;
     if (slot[k - 1]) {
@@ -249,7 +287,8 @@ static void linear_gradients(ax_grad *c, ax_arg y)
   if (WANTS(0)) {
     ax_tensor *const pre = device ? ax_before_gelu(c, 0) : NULL;
     ax_arg dx;
-    if (pre && g.t->dtype == pre->dtype) dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);
+    if (pre && g.t->dtype == pre->dtype)
+      dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);
     else dx = bin(c, AX_OP_MM, g, IN(1));
     give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape, 0));
     if (pre && g.t->dtype == pre->dtype) c->hidden |= 1;
@@ -264,12 +303,14 @@ static void linear_gradients(ax_grad *c, ax_arg y)
 
 RULE(linear) { linear_gradients(c, G); }
 
-/* The gradient of gelu's input comes from that of its result, or, where the next layer went through gelu already, as the second one. */
+/* The gradient of gelu's input comes from that of its result, or, where the next layer went through
+ * gelu already, as the second one. */
 RULE(linear_gelu)
 {
   ax_arg g = { .t = c->g[1] };
   if (c->g[0]) {
-    const ax_arg through = call(c, AX_OP_GELU_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &(ax_attrs){ .i = { 1 }, .n_list = -1 });
+    const ax_arg through =
+        call(c, AX_OP_GELU_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &(ax_attrs){ .i = { 1 }, .n_list = -1 });
     g = g.t ? bin(c, AX_OP_ADD, g, through) : through;
   }
   linear_gradients(c, g);

@@ -12,7 +12,8 @@ ax_status ax_infer_softmax(ax_infer *q)
 ax_status ax_infer_softmax_backward(ax_infer *q)
 {
   if (INPUT(0)->dtype != INPUT(1)->dtype || !ax_same_shape(INPUT(0), INPUT(1)->ndim, INPUT(1)->shape))
-    return ax_fail(AX_ESHAPE, "%s: gradient %s %s against result %s %s", q->name, TYPE(INPUT(0)), TEXT(INPUT(0)), TYPE(INPUT(1)), TEXT(INPUT(1)));
+    return ax_fail(AX_ESHAPE, "%s: gradient %s %s against result %s %s", q->name, TYPE(INPUT(0)),
+                   TEXT(INPUT(0)), TYPE(INPUT(1)), TEXT(INPUT(1)));
   return ax_infer_softmax(q);
 }
 
@@ -24,7 +25,8 @@ static ax_status check_rows(ax_infer *q, const ax_tensor *x)
 {
   const ax_status st = need_float(q, x);
   if (st != AX_OK) return st;
-  if (x->ndim < 1 || x->ndim > 2) return ax_fail(AX_ESHAPE, "%s: input must be (N, C) or (C), got %s", q->name, TEXT(x));
+  if (x->ndim < 1 || x->ndim > 2)
+    return ax_fail(AX_ESHAPE, "%s: input must be (N, C) or (C), got %s", q->name, TEXT(x));
   if (x->shape[x->ndim - 1] == 0) return ax_fail(AX_ESHAPE, "%s: input %s has no classes", q->name, TEXT(x));
   q->contiguous = ~0u;
   q->compute = x->dtype == AX_F64 ? AX_F64 : AX_F32; /* of the sums and weights */
@@ -38,17 +40,22 @@ static ax_status check_classes(ax_infer *q, const ax_tensor *x, const ax_tensor 
   if ((st = need_dtype(q, target, AX_I64, "target (0-based class indices)")) != AX_OK) return st;
   if (target->ndim != x->ndim - 1 || (x->ndim == 2 && target->shape[0] != x->shape[0]))
     return ax_fail(AX_ESHAPE, "%s: target must have shape %s for input %s, got %s", q->name,
-                   ax_shape_text(x->ndim - 1, x->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), TEXT(x), TEXT(target));
+                   ax_shape_text(x->ndim - 1, x->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), TEXT(x),
+                   TEXT(target));
   return AX_OK;
 }
 
-/* Input k holds one weight for each of the classes, or is not there; the kernel gets it in the type computed in. */
+/* Input k holds one weight for each of the classes, or is not there; the kernel gets it in the type
+ * computed in. */
 static ax_status check_weight(ax_infer *q, int k, int64_t classes)
 {
   const ax_tensor *w = q->args->n_in > k ? INPUT(k) : NULL;
   if (!w) return AX_OK;
   if (!ax_is_float((ax_dtype)w->dtype) || w->ndim != 1 || w->shape[0] != classes)
-    return ax_fail(AX_ESHAPE, "%s: weight must be a floating-point tensor of shape [%lld], one for each class, got %s %s", q->name, (long long)classes, TYPE(w), TEXT(w));
+    return ax_fail(
+        AX_ESHAPE,
+        "%s: weight must be a floating-point tensor of shape [%lld], one for each class, got %s %s", q->name,
+        (long long)classes, TYPE(w), TEXT(w));
   q->cast |= 1u << k;
   return AX_OK;
 }
@@ -67,7 +74,8 @@ ax_status ax_infer_cross_entropy(ax_infer *q)
   return AX_OK;
 }
 
-/* A gradient of the result's type: that of the input, or float32 for a half input under autocast. */
+/* A gradient of the result's type: that of the input, or float32 for a half input under
+ * autocast. */
 static bool gradient_fits(const ax_tensor *g, const ax_tensor *x, int64_t reduction)
 {
   const bool typed = g->dtype == x->dtype || (g->dtype == AX_F32 && ax_is_half((ax_dtype)x->dtype));
@@ -81,7 +89,8 @@ ax_status ax_infer_cross_entropy_backward(ax_infer *q)
   if (st == AX_OK) st = check_weight(q, 4, classes_of(x));
   if (st != AX_OK) return st;
   if (!gradient_fits(g, x, q->a.i[1]) || lse->numel != target->numel + 1)
-    return ax_fail(AX_ESHAPE, "%s: gradient %s %s and sums %s do not fit input %s", q->name, TYPE(g), TEXT(g), TEXT(lse), TEXT(x));
+    return ax_fail(AX_ESHAPE, "%s: gradient %s %s and sums %s do not fit input %s", q->name, TYPE(g), TEXT(g),
+                   TEXT(lse), TEXT(x));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
   return AX_OK;
 }
@@ -92,7 +101,8 @@ ax_status ax_infer_cross_entropy_soft(ax_infer *q)
   ax_status st = check_rows(q, x);
   if (st == AX_OK) st = check_weight(q, 2, classes_of(x));
   if (st == AX_OK && (target->dtype != x->dtype || !ax_same_shape(x, target->ndim, target->shape)))
-    st = ax_fail(AX_ESHAPE, "%s: class probabilities %s %s do not fit input %s %s", q->name, TYPE(target), TEXT(target), TYPE(x), TEXT(x));
+    st = ax_fail(AX_ESHAPE, "%s: class probabilities %s %s do not fit input %s %s", q->name, TYPE(target),
+                 TEXT(target), TYPE(x), TEXT(x));
   if (st != AX_OK) return st;
   out_like(q, 0, (ax_dtype)x->dtype, q->a.i[0] == NONE ? x->ndim - 1 : 0, x->shape);
   out_like(q, 1, q->compute, 1, (int64_t[]){ 2 * rows_of(x) });
@@ -104,7 +114,8 @@ ax_status ax_infer_cross_entropy_soft_backward(ax_infer *q)
   const ax_tensor *g = INPUT(0), *x = INPUT(1);
   ax_status st = check_rows(q, x);
   if (st == AX_OK) st = check_weight(q, 4, classes_of(x));
-  if (st == AX_OK && !gradient_fits(g, x, q->a.i[0])) st = ax_fail(AX_ESHAPE, "%s: gradient %s %s does not fit input %s", q->name, TYPE(g), TEXT(g), TEXT(x));
+  if (st == AX_OK && !gradient_fits(g, x, q->a.i[0]))
+    st = ax_fail(AX_ESHAPE, "%s: gradient %s %s does not fit input %s", q->name, TYPE(g), TEXT(g), TEXT(x));
   if (st != AX_OK) return st;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
   return AX_OK;
@@ -131,7 +142,8 @@ ax_status ax_infer_nll_loss_backward(ax_infer *q)
   q->contiguous = ~0u;
   if (st == AX_OK) st = check_weight(q, 2, classes);
   if (st != AX_OK) return st;
-  if (g->numel != (q->a.i[1] == NONE ? target->numel : 1)) return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit target %s", q->name, TEXT(g), TEXT(target));
+  if (g->numel != (q->a.i[1] == NONE ? target->numel : 1))
+    return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit target %s", q->name, TEXT(g), TEXT(target));
   out_like(q, 0, (ax_dtype)g->dtype, 1 + target->ndim, target->ndim ? shape : shape + 1);
   return AX_OK;
 }
@@ -151,16 +163,20 @@ static ax_status as_rows(ax_tensor *x, ax_tensor **out)
   for (int d = 1; d + 1 < x->ndim; d++) order[d] = d + 1;
   order[x->ndim - 1] = 1;
   AX_TRY(run_list(AX_OP_PERMUTE, x, x->ndim, order, &moved));
-  st = run_list(AX_OP_RESHAPE, moved, 2, (int64_t[]){ x->shape[1] ? x->numel / x->shape[1] : 0, x->shape[1] }, out);
+  st = run_list(AX_OP_RESHAPE, moved, 2, (int64_t[]){ x->shape[1] ? x->numel / x->shape[1] : 0, x->shape[1] },
+                out);
 out:
   ax_tensor_release(moved);
   return st;
 }
 
-/* Calls op(rows of input, target, weight) and gives a `none` result the target's shape back.  a: its attributes. */
-static ax_status by_rows(ax_infer *q, ax_op op, ax_tensor *x, ax_tensor *target, bool soft, const ax_attrs *a, bool each)
+/* Calls op(rows of input, target, weight) and gives a `none` result the target's shape back.  a:
+ * its attributes. */
+static ax_status by_rows(ax_infer *q, ax_op op, ax_tensor *x, ax_tensor *target, bool soft, const ax_attrs *a,
+                         bool each)
 {
-  ax_tensor *weight = q->args->n_in > 2 ? INPUT(2) : NULL, *in[3] = { NULL, NULL, weight }, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *weight = q->args->n_in > 2 ? INPUT(2) : NULL, *in[3] = { NULL, NULL, weight },
+            *results[AX_MAX_OUT] = { 0 };
   int64_t shape[AX_MAX_DIMS] = { 0 };
   ax_status st;
 
@@ -189,8 +205,10 @@ static ax_status check_target_shape(const ax_infer *q, const ax_tensor *x, const
   for (int d = 0; d < x->ndim; d++)
     if (d != (x->ndim > 1)) shape[n++] = x->shape[d];
   if (x->ndim >= 1 && ax_same_shape(target, n, shape)) return AX_OK;
-  if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: input must be (N, C, ..) or (C), got a 0-d tensor", q->name);
-  return ax_fail(AX_ESHAPE, "%s: target must have shape %s for input %s, got %s", q->name, ax_shape_text(n, shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), TEXT(x), TEXT(target));
+  if (x->ndim == 0)
+    return ax_fail(AX_ESHAPE, "%s: input must be (N, C, ..) or (C), got a 0-d tensor", q->name);
+  return ax_fail(AX_ESHAPE, "%s: target must have shape %s for input %s, got %s", q->name,
+                 ax_shape_text(n, shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), TEXT(x), TEXT(target));
 }
 
 ax_status ax_infer_cross_entropy_of(ax_infer *q)
@@ -200,18 +218,25 @@ ax_status ax_infer_cross_entropy_of(ax_infer *q)
   const int64_t ignore = q->a.i[0], reduction = q->a.i[1];
   ax_status st;
 
-  if (!(smoothing >= 0 && smoothing <= 1)) return ax_fail(AX_EINVAL, "cross_entropy: label_smoothing must lie in 0..1, got %g", smoothing);
+  if (!(smoothing >= 0 && smoothing <= 1))
+    return ax_fail(AX_EINVAL, "cross_entropy: label_smoothing must lie in 0..1, got %g", smoothing);
   if ((st = need_float(q, x)) != AX_OK) return st;
   if (ax_is_float((ax_dtype)target->dtype) && x->ndim >= 1 && ax_same_shape(x, target->ndim, target->shape)) {
     ax_tensor *cast = NULL;
-    if (ignore != -100) return ax_fail(AX_EINVAL, "cross_entropy: ignore_index does not go with class probabilities");
+    if (ignore != -100)
+      return ax_fail(AX_EINVAL, "cross_entropy: ignore_index does not go with class probabilities");
     if ((st = ax_cast(target, (ax_dtype)x->dtype, &cast)) != AX_OK) return st;
-    st = by_rows(q, AX_OP_CROSS_ENTROPY_SOFT, x, cast, true, &(ax_attrs){ .i = { reduction }, .f = { smoothing }, .n_list = -1 }, reduction == NONE);
+    st = by_rows(q, AX_OP_CROSS_ENTROPY_SOFT, x, cast, true,
+                 &(ax_attrs){ .i = { reduction }, .f = { smoothing }, .n_list = -1 }, reduction == NONE);
     ax_tensor_release(cast);
     return st;
   }
-  if ((st = check_target_shape(q, x, target)) != AX_OK || (st = need_dtype(q, target, AX_I64, "target (0-based class indices)")) != AX_OK) return st;
-  return by_rows(q, AX_OP_CROSS_ENTROPY_ROWS, x, target, false, &(ax_attrs){ .i = { ignore, reduction }, .f = { smoothing }, .n_list = -1 }, reduction == NONE);
+  if ((st = check_target_shape(q, x, target)) != AX_OK ||
+      (st = need_dtype(q, target, AX_I64, "target (0-based class indices)")) != AX_OK)
+    return st;
+  return by_rows(q, AX_OP_CROSS_ENTROPY_ROWS, x, target, false,
+                 &(ax_attrs){ .i = { ignore, reduction }, .f = { smoothing }, .n_list = -1 },
+                 reduction == NONE);
 }
 
 ax_status ax_infer_nll_loss_of(ax_infer *q)
@@ -219,7 +244,8 @@ ax_status ax_infer_nll_loss_of(ax_infer *q)
   ax_tensor *x = INPUT(0), *target = INPUT(1);
   const ax_status st = check_target_shape(q, x, target);
   if (st != AX_OK) return st;
-  return by_rows(q, AX_OP_NLL_LOSS_ROWS, x, target, false, &(ax_attrs){ .i = { q->a.i[0], q->a.i[1] }, .n_list = -1 }, q->a.i[1] == NONE);
+  return by_rows(q, AX_OP_NLL_LOSS_ROWS, x, target, false,
+                 &(ax_attrs){ .i = { q->a.i[0], q->a.i[1] }, .n_list = -1 }, q->a.i[1] == NONE);
 }
 
 /* ---- gradients */
@@ -250,7 +276,10 @@ RULE(log_softmax_backward) /* r = g - exp(y) sum(g) */
 }
 
 /* Saved input k, or nothing where it was not given. */
-static ax_arg optional(const ax_grad *c, int k) { return (ax_arg){ .t = c->node->n_in > k ? c->in[k] : NULL }; }
+static ax_arg optional(const ax_grad *c, int k)
+{
+  return (ax_arg){ .t = c->node->n_in > k ? c->in[k] : NULL };
+}
 
 /* op(v[0 .. n-1]) where entries may be missing. */
 static ax_arg call_some(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax_attrs *a)
@@ -268,7 +297,8 @@ static ax_arg call_some(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax_a
 static void no_weight_gradient(ax_grad *c, int k)
 {
   if (c->node->n_in > k && WANTS(k) && c->st == AX_OK)
-    c->st = ax_fail(AX_EGRAD, "%s: weight has no gradient; pass weight:detach()", ax_ops[c->node->op].name + 1);
+    c->st =
+        ax_fail(AX_EGRAD, "%s: weight has no gradient; pass weight:detach()", ax_ops[c->node->op].name + 1);
 }
 
 #define NUMBERS_OF_CALL (&(ax_attrs){ .i = { A->i[0], A->i[1] }, .f = { A->f[0] }, .n_list = -1 })
@@ -276,11 +306,17 @@ static void no_weight_gradient(ax_grad *c, int k)
 RULE(cross_entropy)
 {
   no_weight_gradient(c, 2);
-  if (WANTS(0)) give(c, 0, call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5, (ax_arg[]){ G, IN(0), IN(1), OUT(1), optional(c, 2) }, NUMBERS_OF_CALL));
+  if (WANTS(0))
+    give(c, 0,
+         call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5, (ax_arg[]){ G, IN(0), IN(1), OUT(1), optional(c, 2) },
+                   NUMBERS_OF_CALL));
 }
 
 /* One number for each row as a column beside (N, C); of a single row (C) as it is. */
-static ax_arg column(ax_grad *c, ax_arg v, int ndim) { return ndim > 1 && v.t && v.t->ndim ? with_ints(c, AX_OP_UNSQUEEZE, v, 1, 0, 0, 0) : v; }
+static ax_arg column(ax_grad *c, ax_arg v, int ndim)
+{
+  return ndim > 1 && v.t && v.t->ndim ? with_ints(c, AX_OP_UNSQUEEZE, v, 1, 0, 0, 0) : v;
+}
 
 /* The part [from, from + rows) of a 1-d tensor, in the shape of the targets. */
 static ax_arg part(ax_grad *c, ax_arg v, int64_t from, int64_t rows, int ndim)
@@ -290,16 +326,22 @@ static ax_arg part(ax_grad *c, ax_arg v, int64_t from, int64_t rows, int ndim)
 }
 
 static ax_arg total(ax_grad *c, ax_arg v) { return with_list(c, AX_OP_SUM, v, -1, NULL, 0); }
-static ax_arg over_classes(ax_grad *c, ax_arg v, int64_t dim) { return with_list(c, AX_OP_SUM, v, 1, &dim, 0); }
+static ax_arg over_classes(ax_grad *c, ax_arg v, int64_t dim)
+{
+  return with_list(c, AX_OP_SUM, v, 1, &dim, 0);
+}
 
-/* r = s (a softmax(x) - constants): s is g over what mean divides by, or g, and 0 in ignored rows; a is 1, or made of the weights */
+/* r = s (a softmax(x) - constants): s is g over what mean divides by, or g, and 0 in ignored rows;
+ * a is 1, or made of the weights */
 RULE(cross_entropy_backward)
 {
   const ax_arg x = IN(1), target = IN(2), lse = IN(3), weight = optional(c, 4);
   const int ndim = META(1)->ndim;
   const int64_t classes = ndim - 1, rows = ndim > 1 ? META(1)->shape[0] : 1;
   if (WANTS(0)) {
-    const ax_arg per = mul(c, G, call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5, (ax_arg[]){ filled(c, 0, 1), x, target, lse, weight }, NUMBERS_OF_CALL));
+    const ax_arg per = mul(c, G,
+                           call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5,
+                                     (ax_arg[]){ filled(c, 0, 1), x, target, lse, weight }, NUMBERS_OF_CALL));
     give(c, 0, META(0)->ndim == 0 ? total(c, per) : over_classes(c, per, classes));
   }
   if (WANTS(1)) {
@@ -307,8 +349,10 @@ RULE(cross_entropy_backward)
     ax_arg s = where(c, counts, IN(0), NUM(0));
     if (A->i[1] == MEAN) s = over(c, s, with_ints(c, AX_OP_SELECT, lse, 0, rows, 0, 0));
     if (weight.t) {
-      const ax_arg label = with_list(c, AX_OP_RESHAPE, where(c, counts, target, NUM(0)), 1, (int64_t[]){ rows }, 0);
-      const ax_arg own = call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ weight, label }, &(ax_attrs){ .i = { 0 }, .n_list = -1 });
+      const ax_arg label =
+          with_list(c, AX_OP_RESHAPE, where(c, counts, target, NUM(0)), 1, (int64_t[]){ rows }, 0);
+      const ax_arg own = call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ weight, label },
+                              &(ax_attrs){ .i = { 0 }, .n_list = -1 });
       const ax_arg spread = mul(c, total(c, weight), NUM(A->f[0] / (double)META(1)->shape[classes]));
       const ax_arg all = bin(c, AX_OP_ADD, mul(c, own, NUM(1 - A->f[0])), spread);
       s = mul(c, s, ndim > 1 ? all : with_list(c, AX_OP_RESHAPE, all, 0, NULL, 0));
@@ -331,7 +375,10 @@ RULE(cross_entropy_soft)
   const ax_arg x = IN(0), weight = optional(c, 2);
   const int ndim = META(0)->ndim;
   no_weight_gradient(c, 2);
-  if (WANTS(0)) give(c, 0, call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5, (ax_arg[]){ G, x, IN(1), OUT(1), weight }, NUMBERS_OF_CALL));
+  if (WANTS(0))
+    give(c, 0,
+         call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5, (ax_arg[]){ G, x, IN(1), OUT(1), weight },
+                   NUMBERS_OF_CALL));
   if (WANTS(1)) {
     ax_arg s = mul(c, scale_of(c, G, ndim, ndim > 1 ? META(0)->shape[0] : 1), NUM(A->f[0] - 1));
     if (weight.t) s = mul(c, s, weight);
@@ -347,7 +394,10 @@ RULE(cross_entropy_soft_backward)
   const int64_t classes = ndim - 1, rows = ndim > 1 ? META(1)->shape[0] : 1;
   const ax_attrs along = { .i = { classes }, .n_list = -1 };
   if (WANTS(0)) {
-    const ax_arg per = mul(c, G, call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5, (ax_arg[]){ filled(c, 0, 1), x, target, sums, weight }, NUMBERS_OF_CALL));
+    const ax_arg per =
+        mul(c, G,
+            call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5,
+                      (ax_arg[]){ filled(c, 0, 1), x, target, sums, weight }, NUMBERS_OF_CALL));
     give(c, 0, META(0)->ndim == 0 ? total(c, per) : over_classes(c, per, classes));
   }
   if (!WANTS(1) && !WANTS(2)) return;
@@ -378,5 +428,7 @@ RULE(nll_loss)
 /* Linear in g: nll_loss of the incoming gradient. */
 RULE(nll_loss_backward)
 {
-  give(c, 0, call_some(c, AX_OP_NLL_LOSS_ROWS, 3, (ax_arg[]){ G, IN(1), optional(c, 2) }, &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 }));
+  give(c, 0,
+       call_some(c, AX_OP_NLL_LOSS_ROWS, 3, (ax_arg[]){ G, IN(1), optional(c, 2) },
+                 &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 }));
 }

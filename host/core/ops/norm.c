@@ -1,8 +1,9 @@
 /* Rules and gradients of normalisation.
  *
- * The gradient is one fused pass over the rows that gives the gradients of input, weight and bias together; those of the parameters go
- * straight into their slots of the flat gradient where there is one.  Under create_graph it is built from plain rows instead, which can be
- * differentiated again; they compute the statistics anew, since the hidden results have no history. */
+ * The gradient is one fused pass over the rows that gives the gradients of input, weight and bias
+ * together; those of the parameters go straight into their slots of the flat gradient where there
+ * is one.  Under create_graph it is built from plain rows instead, which can be differentiated
+ * again; they compute the statistics anew, since the hidden results have no history. */
 #include "core/ops/rule.h"
 
 #include <float.h>
@@ -29,7 +30,8 @@ static ax_status check_affine(ax_infer *q, int k, const char *what, int ndim, co
   char text[AX_SHAPE_TEXT];
   if (!t) return AX_OK;
   if (!ax_same_shape(t, ndim, shape))
-    return ax_fail(AX_ESHAPE, "%s: %s must have shape %s, got %s", q->name, what, ax_shape_text(ndim, shape, text, sizeof text), TEXT(t));
+    return ax_fail(AX_ESHAPE, "%s: %s must have shape %s, got %s", q->name, what,
+                   ax_shape_text(ndim, shape, text, sizeof text), TEXT(t));
   q->cast |= 1u << k;
   return need_float(q, t);
 }
@@ -47,7 +49,8 @@ static ax_status last_dims(ax_infer *q)
   AX_TRY(check_affine(q, 1, "weight", q->a.n_list, q->a.list));
   if (q->op == AX_OP_LAYER_NORM) AX_TRY(check_affine(q, 2, "bias", q->a.n_list, q->a.list));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
-  for (int k = 1; k <= 1 + (q->op == AX_OP_LAYER_NORM); k++) out_like(q, k, sums_of(x), x->ndim - q->a.n_list, x->shape);
+  for (int k = 1; k <= 1 + (q->op == AX_OP_LAYER_NORM); k++)
+    out_like(q, k, sums_of(x), x->ndim - q->a.n_list, x->shape);
 out:
   return st;
 }
@@ -56,7 +59,9 @@ ax_status ax_infer_layer_norm(ax_infer *q) { return last_dims(q); }
 
 ax_status ax_infer_rms_norm(ax_infer *q)
 {
-  static const double epsilon[] = { [AX_F64] = DBL_EPSILON, [AX_F32] = FLT_EPSILON, [AX_F16] = 0x1p-10, [AX_BF16] = 0x1p-7 };
+  static const double epsilon[] = {
+    [AX_F64] = DBL_EPSILON, [AX_F32] = FLT_EPSILON, [AX_F16] = 0x1p-10, [AX_BF16] = 0x1p-7
+  };
   if (isnan(q->a.f[0]) && ax_is_float((ax_dtype)INPUT(0)->dtype)) q->a.f[0] = epsilon[INPUT(0)->dtype];
   return last_dims(q);
 }
@@ -70,7 +75,8 @@ ax_status ax_infer_group_norm(ax_infer *q)
   AX_TRY(need_float(q, x));
   if (x->ndim < 2) return ax_fail(AX_ESHAPE, "group_norm: input must be (N, C, ..), got %s", TEXT(x));
   if (groups < 1 || x->shape[1] % groups != 0)
-    return ax_fail(AX_ESHAPE, "group_norm: %lld channels (input %s) do not divide into %lld groups", (long long)x->shape[1], TEXT(x), (long long)groups);
+    return ax_fail(AX_ESHAPE, "group_norm: %lld channels (input %s) do not divide into %lld groups",
+                   (long long)x->shape[1], TEXT(x), (long long)groups);
   q->compute = (ax_dtype)x->dtype;
   q->contiguous = ~0u;
   AX_TRY(check_affine(q, 1, "weight", 1, &x->shape[1]));
@@ -86,7 +92,6 @@ ax_status ax_infer_norm_backward(ax_infer *q) /* only the rules below call these
   return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name);
 }
 
-
 /* ---- the fused gradient */
 
 /* Where the gradient of parameter k goes: its slot of the flat gradient, or a new tensor. */
@@ -99,13 +104,14 @@ static ax_tensor *parameter_place(ax_grad *c, int k, bool *in_slot, int64_t *add
   *add = 0;
   if (c->st != AX_OK || k >= c->node->n_in || !WANTS(k)) return NULL;
   slot = ax_sink(c, k, &accumulate);
-  if (slot && slot->dtype == META(k)->dtype && ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot) &&
-      slot->dtype == c->g[0]->dtype) {
+  if (slot && slot->dtype == META(k)->dtype && ax_same_shape(slot, META(k)->ndim, META(k)->shape) &&
+      ax_tensor_is_contiguous(slot) && slot->dtype == c->g[0]->dtype) {
     *in_slot = true;
     *add = accumulate;
     return slot;
   }
-  const ax_status st = ax_tensor_new_on(c->g[0]->device, (ax_dtype)c->g[0]->dtype, META(k)->ndim, META(k)->shape, &t);
+  const ax_status st =
+      ax_tensor_new_on(c->g[0]->device, (ax_dtype)c->g[0]->dtype, META(k)->ndim, META(k)->shape, &t);
   return keep(c, st, t).t;
 }
 
@@ -133,9 +139,11 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
   if (c->st != AX_OK) return;
   const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
   if (!keep(c, st, dx).t) return;
-  ax_tensor *dw = parameter_place(c, 1, &slot[1], &add[0]), *db = op == AX_OP_RMS_NORM_BACKWARD ? NULL : parameter_place(c, 2, &slot[2], &add[1]);
+  ax_tensor *dw = parameter_place(c, 1, &slot[1], &add[0]),
+            *db = op == AX_OP_RMS_NORM_BACKWARD ? NULL : parameter_place(c, 2, &slot[2], &add[1]);
   if (c->st != AX_OK) return;
-  c->st = ax_kernel_call(op, &a, 5, (ax_tensor *[]){ g, x, mean, rstd, w }, 3, (ax_tensor *[]){ dx, dw, db }, NULL);
+  c->st = ax_kernel_call(op, &a, 5, (ax_tensor *[]){ g, x, mean, rstd, w }, 3, (ax_tensor *[]){ dx, dw, db },
+                         NULL);
   if (WANTS(0)) give(c, 0, (ax_arg){ .t = dx });
   for (int k = 1; k <= 2 && c->st == AX_OK; k++) {
     ax_tensor *t = k == 1 ? dw : db;
@@ -149,10 +157,14 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
 
 /* ---- from plain rows: for create_graph */
 
-static ax_arg mean_over(ax_grad *c, ax_arg x, int n, const int64_t *dims) { return with_list(c, AX_OP_MEAN, x, n, dims, 1); }
+static ax_arg mean_over(ax_grad *c, ax_arg x, int n, const int64_t *dims)
+{
+  return with_list(c, AX_OP_MEAN, x, n, dims, 1);
+}
 
 /* xhat and rstd over `dims` of x; centred or not. */
-static ax_arg normalised(ax_grad *c, ax_arg x, int n, const int64_t *dims, double eps, bool centred, ax_arg *rstd)
+static ax_arg normalised(ax_grad *c, ax_arg x, int n, const int64_t *dims, double eps, bool centred,
+                         ax_arg *rstd)
 {
   if (centred) x = sub(c, x, mean_over(c, x, n, dims));
   *rstd = un(c, AX_OP_RSQRT, bin(c, AX_OP_ADD, mean_over(c, un(c, AX_OP_SQUARE, x), n, dims), NUM(eps)));
@@ -160,7 +172,8 @@ static ax_arg normalised(ax_grad *c, ax_arg x, int n, const int64_t *dims, doubl
 }
 
 /* rstd (g - mean(g) - xhat mean(g xhat)); what is not centred has no mean(g). */
-static ax_arg input_gradient(ax_grad *c, ax_arg g, ax_arg xhat, ax_arg rstd, int n, const int64_t *dims, bool centred)
+static ax_arg input_gradient(ax_grad *c, ax_arg g, ax_arg xhat, ax_arg rstd, int n, const int64_t *dims,
+                             bool centred)
 {
   ax_arg r = sub(c, g, mul(c, xhat, mean_over(c, mul(c, g, xhat), n, dims)));
   if (centred) r = sub(c, r, mean_over(c, g, n, dims));
@@ -180,7 +193,10 @@ static void by_rows(ax_grad *c, bool centred)
   if (c->node->n_in > 2 && WANTS(2)) give(c, 2, G);
 }
 
-static ax_arg reshaped(ax_grad *c, ax_arg x, int n, const int64_t *shape) { return with_list(c, AX_OP_RESHAPE, x, n, shape, 0); }
+static ax_arg reshaped(ax_grad *c, ax_arg x, int n, const int64_t *shape)
+{
+  return with_list(c, AX_OP_RESHAPE, x, n, shape, 0);
+}
 
 static void groups_by_rows(ax_grad *c)
 {
@@ -195,10 +211,13 @@ static void groups_by_rows(ax_grad *c)
 
   if (WANTS(0)) {
     const ax_arg gw = c->in[1] ? mul(c, g, reshaped(c, IN(1), 2, (int64_t[]){ channels, 1 })) : g;
-    give(c, 0, reshaped(c, input_gradient(c, reshaped(c, gw, 4, split), xhat, rstd, 2, dims, true), m->ndim, m->shape));
+    give(c, 0,
+         reshaped(c, input_gradient(c, reshaped(c, gw, 4, split), xhat, rstd, 2, dims, true), m->ndim,
+                  m->shape));
   }
   const int64_t around[] = { 0, 2 };
-  if (c->node->n_in > 1 && WANTS(1)) give(c, 1, with_list(c, AX_OP_SUM, mul(c, g, reshaped(c, xhat, 3, by_channel)), 2, around, 0));
+  if (c->node->n_in > 1 && WANTS(1))
+    give(c, 1, with_list(c, AX_OP_SUM, mul(c, g, reshaped(c, xhat, 3, by_channel)), 2, around, 0));
   if (c->node->n_in > 2 && WANTS(2)) give(c, 2, with_list(c, AX_OP_SUM, g, 2, around, 0));
 }
 

@@ -1,7 +1,8 @@
 /* Rules and gradients of batch normalisation.
  *
- * Training is one kernel forward and one backward over (n, channels, ..) with the channels innermost.  A gradient that is to be differentiated again
- * is built from pointwise rows and sums instead.  With running statistics it is one scale and one shift for each channel. */
+ * Training is one kernel forward and one backward over (n, channels, ..) with the channels
+ * innermost.  A gradient that is to be differentiated again is built from pointwise rows and sums
+ * instead.  With running statistics it is one scale and one shift for each channel. */
 #include "core/ops/rule.h"
 
 #define X INPUT(0)
@@ -10,7 +11,8 @@ static ax_status check_param(const ax_infer *q, const ax_tensor *x, const ax_ten
 {
   if (!t) return AX_OK;
   if (t->ndim != 1 || t->shape[0] != x->shape[1])
-    return ax_fail(AX_ESHAPE, "batch_norm: %s must be [%lld] for an input %s, got %s", what, (long long)x->shape[1], TEXT(x), TEXT(t));
+    return ax_fail(AX_ESHAPE, "batch_norm: %s must be [%lld] for an input %s, got %s", what,
+                   (long long)x->shape[1], TEXT(x), TEXT(t));
   const bool half = x->dtype == AX_F16 || x->dtype == AX_BF16;
   if (t->dtype == x->dtype || (half && t->dtype == AX_F32)) return AX_OK;
   return ax_fail(AX_EDTYPE, "batch_norm: %s is %s for an input of %s", what, TYPE(t), TYPE(x));
@@ -21,7 +23,8 @@ static ax_dtype stats_type(const ax_tensor *x) { return x->dtype == AX_F64 ? AX_
 static ax_status check_residual(const ax_infer *q, const ax_tensor *t)
 {
   if (t->dtype == X->dtype && ax_same_shape(t, X->ndim, X->shape)) return AX_OK;
-  return ax_fail(AX_ESHAPE, "batch_norm: the residual must be %s %s as the input, got %s %s", TYPE(X), TEXT(X), TYPE(t), TEXT(t));
+  return ax_fail(AX_ESHAPE, "batch_norm: the residual must be %s %s as the input, got %s %s", TYPE(X),
+                 TEXT(X), TYPE(t), TEXT(t));
 }
 
 ax_status ax_infer_batch_norm_train(ax_infer *q)
@@ -35,10 +38,12 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
     if ((st = check_param(q, X, in[k], names[k])) != AX_OK) return st;
   if (n > 5 && (st = check_residual(q, in[5])) != AX_OK) return st;
   if (X->numel == X->shape[1])
-    return ax_fail(AX_ESHAPE, "batch_norm: in training more than one value for each channel is needed, got %s", TEXT(X));
+    return ax_fail(AX_ESHAPE,
+                   "batch_norm: in training more than one value for each channel is needed, got %s", TEXT(X));
   for (int k = 3; k < n && k < 5; k++) /* written by the kernel */
     if (in[k]) {
-      if (!ax_tensor_is_contiguous(in[k])) return ax_fail(AX_EINVAL, "batch_norm: %s must be contiguous", names[k]);
+      if (!ax_tensor_is_contiguous(in[k]))
+        return ax_fail(AX_EINVAL, "batch_norm: %s must be contiguous", names[k]);
       ax_touch(in[k]);
     }
   q->contiguous = 2 | 4;
@@ -53,7 +58,8 @@ ax_status ax_infer_batch_norm_backward(ax_infer *q)
 {
   const ax_tensor *x = INPUT(1), *w = INPUT(2), *b = INPUT(3), *g = INPUT(0);
   if (g->dtype != x->dtype || !ax_same_shape(g, x->ndim, x->shape))
-    return ax_fail(AX_ESHAPE, "batch_norm: the gradient must be %s %s as the result, got %s %s", TYPE(x), TEXT(x), TYPE(g), TEXT(g));
+    return ax_fail(AX_ESHAPE, "batch_norm: the gradient must be %s %s as the result, got %s %s", TYPE(x),
+                   TEXT(x), TYPE(g), TEXT(g));
   q->contiguous = 4 | 8;
   q->channels_last = 3 | 1 << 8;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
@@ -79,10 +85,12 @@ ax_status ax_infer_scale_shift(ax_infer *q)
 static ax_status with_running(ax_infer *q, ax_tensor *const *in)
 {
   const double eps = q->a.f[1];
-  ax_tensor *mean = NULL, *var = NULL, *sum = NULL, *scale = NULL, *weighted = NULL, *shift = NULL, *biased = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *mean = NULL, *var = NULL, *sum = NULL, *scale = NULL, *weighted = NULL, *shift = NULL,
+            *biased = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
 
-  AX_TRY(ax_cast(in[1], stats_type(X), &mean)); /* numbers of one for each channel: exact enough to be worth their own type */
+  /* numbers of one for each channel: exact enough to be worth their own type */
+  AX_TRY(ax_cast(in[1], stats_type(X), &mean));
   AX_TRY(ax_cast(in[2], stats_type(X), &var));
   AX_TRY(ax_run_num(AX_OP_ADD, var, eps, &sum));
   AX_TRY(ax_run1(AX_OP_RSQRT, sum, &scale));
@@ -91,7 +99,11 @@ static ax_status with_running(ax_infer *q, ax_tensor *const *in)
   AX_TRY(ax_run2(AX_OP_MUL, mean, weighted, &shift));
   if (in[4]) AX_TRY(ax_run2(AX_OP_SUB, in[4], shift, &biased));
   else AX_TRY(ax_run1(AX_OP_NEG, shift, &biased));
-  AX_TRY(ax_run(AX_OP_SCALE_SHIFT, &(ax_args){ .n_in = in[5] ? 4 : 3, .in = (ax_tensor *[]){ X, weighted, biased, in[5] }, .a = { .i = { q->a.i[1] }, .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_SCALE_SHIFT,
+                &(ax_args){ .n_in = in[5] ? 4 : 3,
+                            .in = (ax_tensor *[]){ X, weighted, biased, in[5] },
+                            .a = { .i = { q->a.i[1] }, .n_list = -1 } },
+                results));
   q->result[0] = results[0];
 out:
   ax_tensor_release(mean), ax_tensor_release(var), ax_tensor_release(sum), ax_tensor_release(scale);
@@ -108,14 +120,23 @@ ax_status ax_infer_batch_norm(ax_infer *q)
 
   if (st != AX_OK) return st;
   for (int k = 0; k < q->args->n_in; k++) in[k] = q->args->in[k];
-  if (X->ndim < 2 || X->ndim > 5) return ax_fail(AX_ESHAPE, "batch_norm: expected an input of 2 to 5 dims, (n, channels, ..), got %s", TEXT(X));
+  if (X->ndim < 2 || X->ndim > 5)
+    return ax_fail(AX_ESHAPE, "batch_norm: expected an input of 2 to 5 dims, (n, channels, ..), got %s",
+                   TEXT(X));
   for (int k = 1; k < 5; k++)
     if ((st = check_param(q, X, in[k], names[k])) != AX_OK) return st;
   if (!training) {
-    if (!in[1] || !in[2]) return ax_fail(AX_EINVAL, "batch_norm: running_mean and running_var are needed when training is false");
+    if (!in[1] || !in[2])
+      return ax_fail(AX_EINVAL, "batch_norm: running_mean and running_var are needed when training is false");
     return with_running(q, in);
   }
-  const ax_args args = { .n_in = in[5] ? 6 : in[2] ? 5 : in[1] ? 4 : in[4] ? 3 : in[3] ? 2 : 1, .in = (ax_tensor *[]){ X, in[3], in[4], in[1], in[2], in[5] },
+  const ax_args args = { .n_in = in[5]   ? 6
+                                 : in[2] ? 5
+                                 : in[1] ? 4
+                                 : in[4] ? 3
+                                 : in[3] ? 2
+                                         : 1,
+                         .in = (ax_tensor *[]){ X, in[3], in[4], in[1], in[2], in[5] },
                          .a = { .i = { q->a.i[1] }, .f = { q->a.f[0], q->a.f[1] }, .n_list = -1 } };
   st = ax_run(in[5] ? AX_OP_BATCH_NORM_RESIDUAL : AX_OP_BATCH_NORM_TRAIN, &args, results);
   q->result[0] = results[0];
@@ -145,7 +166,8 @@ static ax_arg over_channels(ax_grad *c, ax_op op, ax_arg v, bool keep)
 
 static ax_arg given(ax_grad *c, int k) { return c->node->n_in > k && c->in[k] ? IN(k) : (ax_arg){ 0 }; }
 
-/* In steps that can be differentiated again.  relu: the result is recomputed, so that its sign masks g. */
+/* In steps that can be differentiated again.  relu: the result is recomputed, so that its sign
+ * masks g. */
 static void in_steps(ax_grad *c, ax_arg g, bool relu)
 {
   const ax_arg x = IN(0), w = given(c, 1), b = given(c, 2);
@@ -163,7 +185,8 @@ static void in_steps(ax_grad *c, ax_arg g, bool relu)
   if (w.t && WANTS(1)) give(c, 1, over_channels(c, AX_OP_SUM, product, false));
   if (b.t && WANTS(2)) give(c, 2, over_channels(c, AX_OP_SUM, g, false));
   if (!WANTS(0)) return;
-  const ax_arg rest = sub(c, sub(c, g, over_channels(c, AX_OP_MEAN, g, true)), mul(c, hat, over_channels(c, AX_OP_MEAN, product, true)));
+  const ax_arg rest = sub(c, sub(c, g, over_channels(c, AX_OP_MEAN, g, true)),
+                          mul(c, hat, over_channels(c, AX_OP_MEAN, product, true)));
   give(c, 0, mul(c, rest, w.t ? mul(c, invstd, spread(c, w)) : invstd));
 }
 
@@ -172,9 +195,11 @@ static void in_one_pass(ax_grad *c, ax_arg g, bool relu)
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_tensor *const in[] = { g.t, IN(0).t, given(c, 1).t, given(c, 2).t, OUT(1).t, OUT(2).t };
   if (c->st != AX_OK) return;
-  c->st = ax_run(AX_OP_BATCH_NORM_BACKWARD, &(ax_args){ .n_in = 6, .in = in, .a = { .i = { relu }, .n_list = -1 } }, results);
+  c->st = ax_run(AX_OP_BATCH_NORM_BACKWARD,
+                 &(ax_args){ .n_in = 6, .in = in, .a = { .i = { relu }, .n_list = -1 } }, results);
   for (int k = 0; k < 3; k++) {
-    if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k)) give(c, k, (ax_arg){ .t = results[k] });
+    if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k))
+      give(c, k, (ax_arg){ .t = results[k] });
     ax_tensor_release(results[k]);
   }
 }

@@ -1,4 +1,5 @@
-/* Rules and gradients of rows that turn, repeat, cut or surround elements (the rest of shape.def). */
+/* Rules and gradients of rows that turn, repeat, cut or surround elements (the rest of
+ * shape.def). */
 #include "core/ops/rule.h"
 
 #define X INPUT(0)
@@ -15,7 +16,9 @@ ax_status ax_infer_unflatten(ax_infer *q)
 
   if (X->ndim == 0) return ax_fail(AX_ESHAPE, "unflatten: a 0-d tensor has no dim to divide");
   if (n < 1) return ax_fail(AX_EINVAL, "unflatten: expected the sizes of the new dims");
-  if (X->ndim - 1 + n > AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "unflatten: the result would have %d dims, at most %d are there", X->ndim - 1 + n, AX_MAX_DIMS);
+  if (X->ndim - 1 + n > AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "unflatten: the result would have %d dims, at most %d are there",
+                   X->ndim - 1 + n, AX_MAX_DIMS);
   for (int d = 0; d < X->ndim; d++) {
     if (d != dim) {
       shape[at++] = X->shape[d];
@@ -34,8 +37,9 @@ ax_status ax_infer_unflatten(ax_infer *q)
   } else if (known != X->shape[dim]) goto misfit;
   return run_list(AX_OP_VIEW, X, at, shape, &q->result[0]);
 misfit:
-  return ax_fail(AX_ESHAPE, "unflatten: sizes %s do not make up dim %lld of size %lld (shape %s)", ax_shape_text(n, q->a.list, text, sizeof text),
-                 (long long)dim + 1, (long long)X->shape[dim], TEXT(X));
+  return ax_fail(AX_ESHAPE, "unflatten: sizes %s do not make up dim %lld of size %lld (shape %s)",
+                 ax_shape_text(n, q->a.list, text, sizeof text), (long long)dim + 1, (long long)X->shape[dim],
+                 TEXT(X));
 }
 
 ax_status ax_infer_movedim(ax_infer *q)
@@ -45,10 +49,13 @@ ax_status ax_infer_movedim(ax_infer *q)
   int64_t order[AX_MAX_DIMS];
   uint32_t taken = 0, moved = 0;
 
-  if (n != q->a.i[0]) return ax_fail(AX_EINVAL, "movedim: %d dims and %lld places for them", n, (long long)q->a.i[0]);
+  if (n != q->a.i[0])
+    return ax_fail(AX_EINVAL, "movedim: %d dims and %lld places for them", n, (long long)q->a.i[0]);
   for (int k = 0; k < n; k++) {
-    if (moved >> q->a.list[k] & 1) return ax_fail(AX_EINVAL, "movedim: source names dim %lld twice", (long long)q->a.list[k] + 1);
-    if (taken >> to[k] & 1) return ax_fail(AX_EINVAL, "movedim: destination names dim %lld twice", (long long)to[k] + 1);
+    if (moved >> q->a.list[k] & 1)
+      return ax_fail(AX_EINVAL, "movedim: source names dim %lld twice", (long long)q->a.list[k] + 1);
+    if (taken >> to[k] & 1)
+      return ax_fail(AX_EINVAL, "movedim: destination names dim %lld twice", (long long)to[k] + 1);
     moved |= 1u << q->a.list[k];
     taken |= 1u << to[k];
     order[to[k]] = q->a.list[k];
@@ -64,7 +71,9 @@ ax_status ax_infer_movedim(ax_infer *q)
 ax_status ax_infer_as_other(ax_infer *q)
 {
   const ax_tensor *other = INPUT(1);
-  const ax_op op = q->op == AX_OP_EXPAND_AS ? AX_OP_EXPAND : q->op == AX_OP_VIEW_AS ? AX_OP_VIEW : AX_OP_RESHAPE;
+  const ax_op op = q->op == AX_OP_EXPAND_AS ? AX_OP_EXPAND
+                   : q->op == AX_OP_VIEW_AS ? AX_OP_VIEW
+                                            : AX_OP_RESHAPE;
   return run_list(op, X, other->ndim, other->shape, &q->result[0]);
 }
 
@@ -75,7 +84,8 @@ static ax_status on_diagonal(ax_infer *q, ax_tensor *x, int64_t offset, int64_t 
   ax_args args = { .n_in = 1, .in = &x, .a = { .i = { offset, d1, d2 }, .n_list = x->ndim + 1 } };
   int from = 0;
 
-  if (x->ndim == AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "%s: shape %s has all the %d dims there can be", q->name, TEXT(x), AX_MAX_DIMS);
+  if (x->ndim == AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "%s: shape %s has all the %d dims there can be", q->name, TEXT(x), AX_MAX_DIMS);
   if (d1 == d2) return ax_fail(AX_EINVAL, "%s: dim1 and dim2 are both %lld", q->name, (long long)d1 + 1);
   for (int d = 0; d <= x->ndim; d++) args.a.list[d] = d == d1 || d == d2 ? side : x->shape[from++];
   return ax_run(AX_OP_DIAGONAL_BACKWARD, &args, q->result);
@@ -135,7 +145,8 @@ static int64_t modulo(int64_t v, int64_t n)
   return r < 0 ? r + n : r;
 }
 
-/* Copies the block of x that dims `d` .. of which have `shift` move to: each shifted dim falls into two parts. */
+/* Copies the block of x that dims `d` .. of which have `shift` move to: each shifted dim falls into
+ * two parts. */
 static ax_status roll_parts(ax_tensor *out, ax_tensor *x, const int64_t *shift)
 {
   int cut[AX_MAX_DIMS], cuts = 0;
@@ -150,7 +161,8 @@ static ax_status roll_parts(ax_tensor *out, ax_tensor *x, const int64_t *shift)
     for (int k = 0; k < cuts; k++) {
       const int d = cut[k];
       const int64_t s = shift[d], n = x->shape[d];
-      shape[d] = part >> k & 1 ? s : n - s; /* 0: the first n - s positions move up by s; 1: the last s come to the start */
+      /* 0: the first n - s positions move up by s; 1: the last s come to the start */
+      shape[d] = part >> k & 1 ? s : n - s;
       at_x += part >> k & 1 ? (n - s) * x->strides[d] : 0;
       at_out += part >> k & 1 ? 0 : s * out->strides[d];
     }
@@ -184,7 +196,8 @@ ax_status ax_infer_roll(ax_infer *q)
     shift[0] = modulo(q->a.list[0], x->numel);
     AX_TRY(roll_parts(flat, x, shift));
   } else {
-    for (int k = 0; k < n_dims; k++) shift[dims[k]] = modulo(shift[dims[k]] + modulo(q->a.list[k], X->shape[dims[k]]), X->shape[dims[k]]);
+    for (int k = 0; k < n_dims; k++)
+      shift[dims[k]] = modulo(shift[dims[k]] + modulo(q->a.list[k], X->shape[dims[k]]), X->shape[dims[k]]);
     AX_TRY(roll_parts(out, X, shift));
   }
 done:
@@ -213,9 +226,14 @@ ax_status ax_infer_tile(ax_infer *q)
   char text[AX_SHAPE_TEXT];
 
   for (int d = 0; d < ndim; d++) { /* as many repeats as dims, for the kernel */
-    const int64_t r = d < ndim - n ? 1 : q->args->a.list[d - (ndim - n)], s = d < lead ? 1 : X->shape[d - lead];
-    if (r < 0) return ax_fail(AX_ERANGE, "tile: a dim cannot be repeated %lld times (repeats %s)", (long long)r, ax_shape_text(n, q->args->a.list, text, sizeof text));
-    if (__builtin_mul_overflow(s, r, &shape[d])) return ax_fail(AX_ESHAPE, "tile: %s times %s is too much to count", TEXT(X), ax_shape_text(n, q->args->a.list, text, sizeof text));
+    const int64_t r = d < ndim - n ? 1 : q->args->a.list[d - (ndim - n)],
+                  s = d < lead ? 1 : X->shape[d - lead];
+    if (r < 0)
+      return ax_fail(AX_ERANGE, "tile: a dim cannot be repeated %lld times (repeats %s)", (long long)r,
+                     ax_shape_text(n, q->args->a.list, text, sizeof text));
+    if (__builtin_mul_overflow(s, r, &shape[d]))
+      return ax_fail(AX_ESHAPE, "tile: %s times %s is too much to count", TEXT(X),
+                     ax_shape_text(n, q->args->a.list, text, sizeof text));
     whole[d] = r;
   }
   const ax_status st = ax_shape_checked_bytes(ndim, shape, ax_itemsize(X), &numel, &bytes);
@@ -248,20 +266,26 @@ RULE(tile)
 }
 
 /* repeats[k] times k, as int64, on the CPU. */
-static ax_status repeated_positions(const ax_infer *q, const ax_tensor *repeats, int64_t size, ax_tensor **out)
+static ax_status repeated_positions(const ax_infer *q, const ax_tensor *repeats, int64_t size,
+                                    ax_tensor **out)
 {
   const int64_t n = repeats->numel, step = repeats->ndim && n > 1 ? repeats->strides[0] : 0;
   const void *data = ax_data(repeats);
   const ax_dtype d = (ax_dtype)repeats->dtype;
   int64_t total = 0, at = 0;
 
-  if (d != AX_I64 && d != AX_I32) return ax_fail(AX_EDTYPE, "repeat_interleave: repeats must be int64 or int32, got %s", TYPE(repeats));
+  if (d != AX_I64 && d != AX_I32)
+    return ax_fail(AX_EDTYPE, "repeat_interleave: repeats must be int64 or int32, got %s", TYPE(repeats));
   if (repeats->ndim > 1 || (n != size && n != 1))
-    return ax_fail(AX_ESHAPE, "repeat_interleave: repeats must have one entry, or %lld, got %s", (long long)size, TEXT(repeats));
+    return ax_fail(AX_ESHAPE, "repeat_interleave: repeats must have one entry, or %lld, got %s",
+                   (long long)size, TEXT(repeats));
   for (int64_t k = 0; k < size; k++) {
     const int64_t r = ax_load_int(d, data, k * step);
-    if (r < 0) return ax_fail(AX_ERANGE, "repeat_interleave: repeats[%lld] is %lld (counted from 0)", (long long)k, (long long)r);
-    if (__builtin_add_overflow(total, r, &total)) return ax_fail(AX_ESHAPE, "repeat_interleave: the repeats are too many to count");
+    if (r < 0)
+      return ax_fail(AX_ERANGE, "repeat_interleave: repeats[%lld] is %lld (counted from 0)", (long long)k,
+                     (long long)r);
+    if (__builtin_add_overflow(total, r, &total))
+      return ax_fail(AX_ESHAPE, "repeat_interleave: the repeats are too many to count");
   }
   const ax_status st = ax_tensor_new(AX_I64, 1, &total, out);
   if (st != AX_OK) return st;
@@ -271,7 +295,8 @@ static ax_status repeated_positions(const ax_infer *q, const ax_tensor *repeats,
   return AX_OK;
 }
 
-static ax_status repeat_by_index(const ax_infer *q, ax_tensor *x, int64_t dim, ax_tensor *repeats, ax_tensor **out)
+static ax_status repeat_by_index(const ax_infer *q, ax_tensor *x, int64_t dim, ax_tensor *repeats,
+                                 ax_tensor **out)
 {
   ax_tensor *here = NULL, *index = NULL, *there = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
@@ -279,7 +304,10 @@ static ax_status repeat_by_index(const ax_infer *q, ax_tensor *x, int64_t dim, a
   AX_TRY(bring(repeats, (ax_device){ AX_CPU, 0 }, &here));
   AX_TRY(repeated_positions(q, here, x->shape[dim], &index));
   AX_TRY(bring(index, x->device, &there));
-  AX_TRY(ax_run(AX_OP_INDEX_SELECT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, there }, .a = { .i = { dim }, .n_list = -1 } }, results));
+  AX_TRY(
+      ax_run(AX_OP_INDEX_SELECT,
+             &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, there }, .a = { .i = { dim }, .n_list = -1 } },
+             results));
   *out = results[0];
 out:
   ax_tensor_release(here), ax_tensor_release(index), ax_tensor_release(there);
@@ -347,7 +375,11 @@ RULE(triangle) { give(c, 0, with_ints(c, c->node->op, G, A->i[0], 0, 0, 0)); }
 
 ax_status ax_infer_parts(ax_infer *q)
 {
-  return ax_fail(AX_EINVAL, "%s: has any number of results; C calls ax_split_into or ax_unbind_into", q->name);
+  return ax_fail(AX_EINVAL, "%s: has any number of results; C calls ax_split_into or ax_unbind_into",
+                 q->name);
 }
 
-ax_status ax_infer_meshgrid(ax_infer *q) { return ax_fail(AX_EINVAL, "meshgrid: has any number of results; expand each tensor"); }
+ax_status ax_infer_meshgrid(ax_infer *q)
+{
+  return ax_fail(AX_EINVAL, "meshgrid: has any number of results; expand each tensor");
+}

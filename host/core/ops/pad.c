@@ -1,4 +1,5 @@
-/* Rules and gradients of pad.  Sizes of margins come as {before, after} of the last dim, then of the one before it, and so on. */
+/* Rules and gradients of pad.  Sizes of margins come as {before, after} of the last dim, then of
+ * the one before it, and so on. */
 #include "core/ops/rule.h"
 
 #define X INPUT(0)
@@ -12,12 +13,15 @@ static ax_status padded_shape(const ax_infer *q, const ax_tensor *x, int sign, i
 
   if (n < 0) return ax_fail(AX_EINVAL, "pad: expected the sizes of the margins");
   if (n % 2) return ax_fail(AX_EINVAL, "pad: margins come in pairs, before and after a dim; got %d sizes", n);
-  if (n / 2 > x->ndim) return ax_fail(AX_EINVAL, "pad: margins for %d dims, but shape %s has %d", n / 2, TEXT(x), x->ndim);
+  if (n / 2 > x->ndim)
+    return ax_fail(AX_EINVAL, "pad: margins for %d dims, but shape %s has %d", n / 2, TEXT(x), x->ndim);
   memcpy(shape, x->shape, sizeof *shape * AX_MAX_DIMS);
   for (int k = 0; k < n / 2; k++) {
     int64_t *size = &shape[x->ndim - 1 - k];
-    if (__builtin_add_overflow(*size, sign * pad[2 * k], size) || __builtin_add_overflow(*size, sign * pad[2 * k + 1], size) || *size < 0)
-      return ax_fail(AX_ERANGE, "pad: margins %s leave nothing of dim %d of shape %s", ax_shape_text(n, pad, text, sizeof text), x->ndim - k, TEXT(x));
+    if (__builtin_add_overflow(*size, sign * pad[2 * k], size) ||
+        __builtin_add_overflow(*size, sign * pad[2 * k + 1], size) || *size < 0)
+      return ax_fail(AX_ERANGE, "pad: margins %s leave nothing of dim %d of shape %s",
+                     ax_shape_text(n, pad, text, sizeof text), x->ndim - k, TEXT(x));
   }
   return AX_OK;
 }
@@ -56,7 +60,8 @@ out:
   return st;
 }
 
-/* What negative margins cut off does not come round again: the rest is what wraps, as in PyTorch. */
+/* What negative margins cut off does not come round again: the rest is what wraps, as in
+ * PyTorch. */
 static ax_status pad_circular(ax_infer *q, ax_attrs a)
 {
   ax_tensor *rest = NULL;
@@ -81,7 +86,8 @@ ax_status ax_infer_pad(ax_infer *q)
     if (mode != CIRCULAR) return ax_run(AX_OP_PAD_MODE, &args, q->result);
     return pad_circular(q, args.a);
   }
-  if (!ax_is_float((ax_dtype)X->dtype) && v != floor(v)) return ax_fail(AX_EDTYPE, "pad: the value %g does not fit a tensor of %s", v, TYPE(X));
+  if (!ax_is_float((ax_dtype)X->dtype) && v != floor(v))
+    return ax_fail(AX_EDTYPE, "pad: the value %g does not fit a tensor of %s", v, TYPE(X));
   return ax_run(AX_OP_PAD_CONSTANT, &args, q->result);
 }
 
@@ -104,7 +110,8 @@ ax_status ax_infer_pad_constant(ax_infer *q)
       if (wide <= 0) continue;
       memcpy(strip_shape, shape, sizeof strip_shape);
       strip_shape[d] = wide;
-      AX_TRY(ax_tensor_view(whole, X->ndim, strip_shape, whole->strides, end ? (shape[d] - wide) * whole->strides[d] : 0, &strip));
+      AX_TRY(ax_tensor_view(whole, X->ndim, strip_shape, whole->strides,
+                            end ? (shape[d] - wide) * whole->strides[d] : 0, &strip));
       AX_TRY(ax_fill(strip, q->a.f[0]));
       ax_tensor_release(strip);
       strip = NULL;
@@ -140,10 +147,16 @@ ax_status ax_infer_pad_mode(ax_infer *q)
   if (st != AX_OK) return st;
   for (int k = 0; k < q->a.n_list; k++) {
     const int d = X->ndim - 1 - k / 2;
-    const int64_t size = X->shape[d], most = mode == REFLECT ? size - 1 : mode == CIRCULAR ? size : size > 0 ? INT64_MAX : 0;
+    const int64_t size = X->shape[d], most = mode == REFLECT    ? size - 1
+                                             : mode == CIRCULAR ? size
+                                             : size > 0         ? INT64_MAX
+                                                                : 0;
     if (q->a.list[k] > most && q->a.list[k] > 0)
-      return ax_fail(AX_ERANGE, "pad: a margin of %lld is more than dim %d of shape %s can fill (mode %s)", (long long)q->a.list[k], d + 1, TEXT(X),
-                     mode == REFLECT ? "reflect" : mode == REPLICATE ? "replicate" : "circular");
+      return ax_fail(AX_ERANGE, "pad: a margin of %lld is more than dim %d of shape %s can fill (mode %s)",
+                     (long long)q->a.list[k], d + 1, TEXT(X),
+                     mode == REFLECT     ? "reflect"
+                     : mode == REPLICATE ? "replicate"
+                                         : "circular");
   }
   q->contiguous = 1;
   out_like(q, 0, (ax_dtype)X->dtype, X->ndim, shape);

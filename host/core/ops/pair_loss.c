@@ -1,5 +1,6 @@
-/* Rules and gradients of losses of two tensors of one shape (mse_loss .. kl_div).  One row gives the gradient with respect to the input for
- * all of them; that with respect to the target, and their derivatives, are written in op rows. */
+/* Rules and gradients of losses of two tensors of one shape (mse_loss .. kl_div).  One row gives
+ * the gradient with respect to the input for all of them; that with respect to the target, and
+ * their derivatives, are written in op rows. */
 #include "core/ops/rule.h"
 
 enum { MSE, L1, SMOOTH_L1, HUBER, BCE, BCE_LOGITS, KL, KL_LOG }; /* as the kernels number them */
@@ -8,10 +9,13 @@ enum { MEAN, SUM, NONE, BATCHMEAN };
 static ax_status two_alike(ax_infer *q, int k)
 {
   const ax_tensor *x = INPUT(k), *t = INPUT(k + 1);
-  if (!ax_same_shape(x, t->ndim, t->shape)) /* broadcasting here is nearly always a mistake, and gives a number that looks right */
+  /* broadcasting here is nearly always a mistake, and gives a number that looks right */
+  if (!ax_same_shape(x, t->ndim, t->shape))
     return ax_fail(AX_ESHAPE, "%s: input %s and target %s differ in shape", q->name, TEXT(x), TEXT(t));
   q->compute = promoted(q, k);
-  if (!ax_is_float(q->compute)) return ax_fail(AX_EDTYPE, "%s: expected floating-point tensors, got %s and %s", q->name, TYPE(x), TYPE(t));
+  if (!ax_is_float(q->compute))
+    return ax_fail(AX_EDTYPE, "%s: expected floating-point tensors, got %s and %s", q->name, TYPE(x),
+                   TYPE(t));
   q->cast = q->contiguous = ~0u;
   return AX_OK;
 }
@@ -21,8 +25,10 @@ ax_status ax_infer_pair_loss(ax_infer *q)
   const ax_tensor *x = INPUT(0);
   const ax_status st = two_alike(q, 0);
   if (st != AX_OK) return st;
-  if (q->op == AX_OP_SMOOTH_L1_LOSS && !(q->a.f[0] >= 0)) return ax_fail(AX_EINVAL, "smooth_l1_loss: beta must not be negative, got %g", q->a.f[0]);
-  if (q->op == AX_OP_HUBER_LOSS && !(q->a.f[0] > 0)) return ax_fail(AX_EINVAL, "huber_loss: delta must be positive, got %g", q->a.f[0]);
+  if (q->op == AX_OP_SMOOTH_L1_LOSS && !(q->a.f[0] >= 0))
+    return ax_fail(AX_EINVAL, "smooth_l1_loss: beta must not be negative, got %g", q->a.f[0]);
+  if (q->op == AX_OP_HUBER_LOSS && !(q->a.f[0] > 0))
+    return ax_fail(AX_EINVAL, "huber_loss: delta must be positive, got %g", q->a.f[0]);
   out_like(q, 0, q->compute, q->a.i[0] == NONE ? x->ndim : 0, x->shape);
   return AX_OK;
 }
@@ -32,7 +38,8 @@ ax_status ax_infer_pair_loss_backward(ax_infer *q)
   const ax_tensor *g = INPUT(0), *x = INPUT(1);
   const ax_status st = two_alike(q, 1);
   if (st != AX_OK) return st;
-  if (g->numel != (q->a.i[1] == NONE ? x->numel : 1)) return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(x));
+  if (g->numel != (q->a.i[1] == NONE ? x->numel : 1))
+    return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(x));
   out_like(q, 0, q->compute, x->ndim, x->shape);
   return AX_OK;
 }
@@ -43,14 +50,17 @@ static ax_arg neg(ax_grad *c, ax_arg v) { return un(c, AX_OP_NEG, v); }
 static ax_arg add(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_ADD, a, b); }
 static ax_arg call_back(ax_grad *c, ax_arg g, ax_arg x, ax_arg t, int kind, int64_t reduction, double p)
 {
-  return call(c, AX_OP_PAIR_LOSS_BACKWARD, 3, (ax_arg[]){ g, x, t }, &(ax_attrs){ .i = { kind, reduction }, .f = { p }, .n_list = -1 });
+  return call(c, AX_OP_PAIR_LOSS_BACKWARD, 3, (ax_arg[]){ g, x, t },
+              &(ax_attrs){ .i = { kind, reduction }, .f = { p }, .n_list = -1 });
 }
 
 /* What each term's gradient is multiplied by; x is input `k` of the node. */
 static ax_arg per_term(ax_grad *c, ax_arg g, int64_t reduction, int k)
 {
   const ax_meta *x = META(k);
-  const double n = reduction == MEAN ? (double)ax_shape_numel(x->ndim, x->shape) : reduction == BATCHMEAN ? (double)(x->ndim ? x->shape[0] : 1) : 1;
+  const double n = reduction == MEAN        ? (double)ax_shape_numel(x->ndim, x->shape)
+                   : reduction == BATCHMEAN ? (double)(x->ndim ? x->shape[0] : 1)
+                                            : 1;
   return n == 1 ? g : mul(c, g, NUM(1 / n));
 }
 
@@ -73,9 +83,14 @@ static void grad_pair(ax_grad *c, int kind, double p)
     return;
   }
   const ax_arg g = per_term(c, G, reduction, 0);
-  if (kind == BCE) give(c, 1, mul(c, g, sub(c, floored_log(c, AX_OP_LOG1P, neg(c, x)), floored_log(c, AX_OP_LOG, x))));
+  if (kind == BCE)
+    give(c, 1, mul(c, g, sub(c, floored_log(c, AX_OP_LOG1P, neg(c, x)), floored_log(c, AX_OP_LOG, x))));
   else if (kind == BCE_LOGITS) give(c, 1, mul(c, g, neg(c, x)));
-  else if (kind == KL) give(c, 1, mul(c, g, where(c, bin(c, AX_OP_EQ, t, NUM(0)), neg(c, x), sub(c, add(c, un(c, AX_OP_LOG, t), NUM(1)), x))));
+  else if (kind == KL)
+    give(c, 1,
+         mul(c, g,
+             where(c, bin(c, AX_OP_EQ, t, NUM(0)), neg(c, x),
+                   sub(c, add(c, un(c, AX_OP_LOG, t), NUM(1)), x))));
   else give(c, 1, mul(c, g, mul(c, un(c, AX_OP_EXP, t), add(c, sub(c, t, x), NUM(1)))));
 }
 RULE(mse_loss) { grad_pair(c, MSE, 0); }
@@ -90,8 +105,10 @@ RULE(kl_div) { grad_pair(c, A->i[1] ? KL_LOG : KL, 0); }
 static ax_arg bend(ax_grad *c, int kind, ax_arg x, ax_arg t, double p)
 {
   if (kind == MSE) return NUM(2);
-  if (kind == SMOOTH_L1 && p > 0) return where(c, bin(c, AX_OP_LT, un(c, AX_OP_ABS, sub(c, x, t)), NUM(p)), NUM(1 / p), NUM(0));
-  if (kind == HUBER) return where(c, bin(c, AX_OP_LE, un(c, AX_OP_ABS, sub(c, x, t)), NUM(p)), NUM(1), NUM(0));
+  if (kind == SMOOTH_L1 && p > 0)
+    return where(c, bin(c, AX_OP_LT, un(c, AX_OP_ABS, sub(c, x, t)), NUM(p)), NUM(1 / p), NUM(0));
+  if (kind == HUBER)
+    return where(c, bin(c, AX_OP_LE, un(c, AX_OP_ABS, sub(c, x, t)), NUM(p)), NUM(1), NUM(0));
   if (kind == BCE) { /* (x - t) / (x (1 - x)) */
     const ax_arg w = mul(c, x, sub(c, NUM(1), x)), slope = over(c, sub(c, x, t), w);
     return over(c, sub(c, NUM(1), mul(c, slope, sub(c, NUM(1), mul(c, x, NUM(2))))), w);
@@ -135,7 +152,11 @@ RULE(pair_loss_backward) /* r = s slope(x, t), s being g over the number of term
 /* ---- with weights: made up of other rows */
 
 /* What a rule made on its way to a result; released together. */
-typedef struct steps { ax_status st; ax_tensor *made[12]; int n; } steps;
+typedef struct steps {
+  ax_status st;
+  ax_tensor *made[12];
+  int n;
+} steps;
 
 static ax_tensor *made(steps *s, ax_status st, ax_tensor *t)
 {
@@ -178,7 +199,11 @@ static ax_status finish(steps *s, ax_tensor *terms, ax_tensor *weight, int64_t r
 static ax_status run_pair(ax_op op, ax_tensor *x, ax_tensor *t, int64_t reduction, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  const ax_status st = ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, t }, .a = { .i = { reduction }, .n_list = -1 } }, results);
+  const ax_status st =
+      ax_run(op,
+             &(ax_args){
+                 .n_in = 2, .in = (ax_tensor *[]){ x, t }, .a = { .i = { reduction }, .n_list = -1 } },
+             results);
   *out = results[0];
   return st;
 }
@@ -203,7 +228,8 @@ ax_status ax_infer_bce_logits(ax_infer *q)
   ax_status st;
 
   if (!weight && !positive) return run_pair(AX_OP_BCE_LOGITS_LOSS, x, t, q->a.i[0], &q->result[0]);
-  if (!ax_same_shape(x, t->ndim, t->shape)) return ax_fail(AX_ESHAPE, "%s: input %s and target %s differ in shape", q->name, TEXT(x), TEXT(t));
+  if (!ax_same_shape(x, t->ndim, t->shape))
+    return ax_fail(AX_ESHAPE, "%s: input %s and target %s differ in shape", q->name, TEXT(x), TEXT(t));
   if ((st = need_float(q, x)) != AX_OK) return st;
   if (!positive) {
     s.st = run_pair(AX_OP_BCE_LOGITS_LOSS, x, t, NONE, &terms);
@@ -213,7 +239,8 @@ ax_status ax_infer_bce_logits(ax_infer *q)
     ax_tensor *missed = two(&s, AX_OP_MUL, factor, one(&s, AX_OP_LOGSIGMOID, x));
     terms = two(&s, AX_OP_SUB, two(&s, AX_OP_SUB, x, two(&s, AX_OP_MUL, t, x)), missed);
     if (s.st == AX_OK && !ax_same_shape(x, terms->ndim, terms->shape))
-      s.st = ax_fail(AX_ESHAPE, "%s: pos_weight %s does not broadcast to input %s", q->name, TEXT(positive), TEXT(x));
+      s.st = ax_fail(AX_ESHAPE, "%s: pos_weight %s does not broadcast to input %s", q->name, TEXT(positive),
+                     TEXT(x));
   }
   return finish(&s, terms, weight, q->a.i[0], &q->result[0]);
 }

@@ -36,14 +36,17 @@ ax_status ax_infer_addc(ax_infer *q)
 {
   const ax_dtype d = promoted(q, 0);
   if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
-  if (!ax_is_float(d) && q->a.f[0] != floor(q->a.f[0])) return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.f[0], ax_dtype_name(d));
+  if (!ax_is_float(d) && q->a.f[0] != floor(q->a.f[0]))
+    return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.f[0],
+                   ax_dtype_name(d));
   return elementwise(q, d, d);
 }
 
 ax_status ax_infer_bits(ax_infer *q)
 {
   const ax_dtype d = promoted(q, 0);
-  if (ax_is_float(d)) return ax_fail(AX_EDTYPE, "%s: expected integers or bool, got %s", q->name, ax_dtype_name(d));
+  if (ax_is_float(d))
+    return ax_fail(AX_EDTYPE, "%s: expected integers or bool, got %s", q->name, ax_dtype_name(d));
   return elementwise(q, d, d);
 }
 
@@ -51,7 +54,10 @@ ax_status ax_infer_bits(ax_infer *q)
 ax_status ax_infer_nan_to_num(ax_infer *q)
 {
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
-  const double most = d == AX_F64 ? 0x1.fffffffffffffp1023 : d == AX_F32 ? 0x1.fffffep127 : d == AX_BF16 ? 0x1.fep127 : 65504;
+  const double most = d == AX_F64    ? 0x1.fffffffffffffp1023
+                      : d == AX_F32  ? 0x1.fffffep127
+                      : d == AX_BF16 ? 0x1.fep127
+                                     : 65504;
   if (isnan(q->a.f[1])) q->a.f[1] = most;
   if (isnan(q->a.f[2])) q->a.f[2] = -most;
   return elementwise(q, d, d);
@@ -105,7 +111,8 @@ ax_status ax_infer_where(ax_infer *q)
   return AX_OK;
 }
 
-/* Can an element of the type hold v without losing more than digits?  A bool takes any number: is it not 0? */
+/* Can an element of the type hold v without losing more than digits?  A bool takes any number: is
+ * it not 0? */
 static bool number_fits(ax_dtype d, double v)
 {
   if (ax_is_float(d) || d == AX_BOOL) return true;
@@ -123,7 +130,8 @@ ax_status ax_infer_masked_fill(ax_infer *q)
   if ((st = need_dtype(q, mask, AX_BOOL, "mask")) != AX_OK) return st;
   if (!number_fits((ax_dtype)x->dtype, q->a.f[0]))
     return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.f[0], TYPE(x));
-  if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK) return st;
+  if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK)
+    return st;
   q->compute = (ax_dtype)x->dtype;
   out_like(q, 0, (ax_dtype)x->dtype, ndim, shape);
   return AX_OK;
@@ -131,8 +139,16 @@ ax_status ax_infer_masked_fill(ax_infer *q)
 
 /* ---- arithmetic */
 
-RULE(add) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, G); }
-RULE(sub) { if (WANTS(0)) give(c, 0, G); if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, G)); }
+RULE(add)
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, G);
+}
+RULE(sub)
+{
+  if (WANTS(0)) give(c, 0, G);
+  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, G));
+}
 RULE(neg) { give(c, 0, un(c, AX_OP_NEG, G)); }
 RULE(identity) { give(c, 0, G); }
 RULE(zero) { give(c, 0, filled(c, 0, 0)); }
@@ -173,12 +189,16 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
     const ax_arg d = mul(c, mul(c, G, OUT(0)), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
     const bool flat = !a.t && a.num != 0; /* no zero to look out for */
     const ax_arg grows = flat ? NUM(0) : bin(c, AX_OP_GE, b, NUM(0));
-    give(c, 1, flat ? d : where(c, a.t ? bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_EQ, a, NUM(0)), grows) : grows, NUM(0), d));
+    give(c, 1,
+         flat ? d
+              : where(c, a.t ? bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_EQ, a, NUM(0)), grows) : grows, NUM(0),
+                      d));
   }
 }
 
-/* A quotient that will be rounded to a whole number: in float32 where the operands are halves, since rounding it before would move the
- * whole number.  Its own gradient is 0, so nothing is recorded. */
+/* A quotient that will be rounded to a whole number: in float32 where the operands are halves,
+ * since rounding it before would move the whole number.  Its own gradient is 0, so nothing is
+ * recorded. */
 static ax_arg quotient(ax_grad *c, ax_op op, ax_arg a, ax_arg b)
 {
   const bool former = ax_grad_set_enabled(false);
@@ -196,7 +216,8 @@ RULE(remainder) /* a - b floor(a / b) */
 RULE(fmod) /* a - b trunc(a / b) */
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, quotient(c, AX_OP_DIV, IN(0), IN(1))))));
+  if (WANTS(1))
+    give(c, 1, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_TRUNC, quotient(c, AX_OP_DIV, IN(0), IN(1))))));
 }
 
 static ax_arg scaled(ax_grad *c, ax_arg x, double by) { return by == 1 ? x : mul(c, x, NUM(by)); }
@@ -224,7 +245,8 @@ RULE(lerp)
 
 RULE(nan_to_num) { give(c, 0, where(c, un(c, AX_OP_ISFINITE, IN(0)), G, NUM(0))); }
 
-/* The larger (smaller) one gets g; equal ones half each; where one is NaN, both get it: as in PyTorch. */
+/* The larger (smaller) one gets g; equal ones half each; where one is NaN, both get it: as in
+ * PyTorch. */
 static void grad_choice(ax_grad *c, ax_op loses)
 {
   for (int k = 0; k < 2; k++) {
@@ -267,7 +289,10 @@ RULE(cosh) { give(c, 0, mul(c, G, un(c, AX_OP_SINH, IN(0)))); }
 
 /* 1 - x^2, or x^2 + add */
 static ax_arg one_less_square(ax_grad *c, ax_arg x) { return sub(c, NUM(1), un(c, AX_OP_SQUARE, x)); }
-static ax_arg square_and(ax_grad *c, ax_arg x, double add) { return bin(c, AX_OP_ADD, un(c, AX_OP_SQUARE, x), NUM(add)); }
+static ax_arg square_and(ax_grad *c, ax_arg x, double add)
+{
+  return bin(c, AX_OP_ADD, un(c, AX_OP_SQUARE, x), NUM(add));
+}
 
 RULE(asin) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0))))); }
 RULE(acos) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0)))))); }
@@ -280,7 +305,8 @@ static ax_arg squared(ax_grad *c, ax_arg x) { return x.t ? un(c, AX_OP_SQUARE, x
 
 RULE(atan2) /* b / (a^2 + b^2), -a / (a^2 + b^2); both 0 at the origin */
 {
-  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1)), square = bin(c, AX_OP_ADD, squared(c, a), squared(c, b));
+  const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1)),
+               square = bin(c, AX_OP_ADD, squared(c, a), squared(c, b));
   const ax_arg inverse = where(c, bin(c, AX_OP_EQ, square, NUM(0)), NUM(0), un(c, AX_OP_RECIPROCAL, square));
   const ax_arg part = mul(c, G, inverse);
   if (WANTS(0)) give(c, 0, mul(c, part, b));
@@ -298,7 +324,8 @@ RULE(xlogy) /* log b, 0 where a is 0 and b has no logarithm;  a / b */
 {
   const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
   if (WANTS(0)) {
-    const ax_arg none = bin(c, AX_OP_EQ, a, NUM(0)), flat = b.t ? bin(c, AX_OP_LOGICAL_AND, none, bin(c, AX_OP_LE, b, NUM(0))) : none;
+    const ax_arg none = bin(c, AX_OP_EQ, a, NUM(0)),
+                 flat = b.t ? bin(c, AX_OP_LOGICAL_AND, none, bin(c, AX_OP_LE, b, NUM(0))) : none;
     const ax_arg log_b = b.t ? un(c, AX_OP_LOG, b) : NUM(log(b.num));
     give(c, 0, b.t || b.num <= 0 ? where(c, flat, NUM(0), mul(c, G, log_b)) : mul(c, G, log_b));
   }

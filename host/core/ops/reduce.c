@@ -25,7 +25,8 @@ static ax_status listed_axes(const ax_infer *q, uint32_t *axes)
   for (int k = 0; k < q->a.n_list; k++) {
     const int64_t d = q->a.list[k];
     if (x->ndim == 0 && d == 0) continue; /* a 0-d tensor takes dim 1, as in PyTorch */
-    if (d < 0 || d >= x->ndim) return ax_fail(AX_ERANGE, "%s: dim %lld is outside 1..%d", q->name, (long long)d + 1, x->ndim);
+    if (d < 0 || d >= x->ndim)
+      return ax_fail(AX_ERANGE, "%s: dim %lld is outside 1..%d", q->name, (long long)d + 1, x->ndim);
     if (*axes >> d & 1) return ax_fail(AX_EINVAL, "%s: dim %lld is listed twice", q->name, (long long)d + 1);
     *axes |= 1u << d;
   }
@@ -37,7 +38,9 @@ ax_status ax_infer_sum(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], ax_is_float((ax_dtype)INPUT(0)->dtype) ? result_dtype(q, (ax_dtype)INPUT(0)->dtype) : AX_I64, 0);
+  return reduced(q, axes, q->a.i[0],
+                 ax_is_float((ax_dtype)INPUT(0)->dtype) ? result_dtype(q, (ax_dtype)INPUT(0)->dtype) : AX_I64,
+                 0);
 }
 
 ax_status ax_infer_mean(ax_infer *q)
@@ -45,7 +48,9 @@ ax_status ax_infer_mean(ax_infer *q)
   uint32_t axes;
   ax_status st;
   if (!ax_is_float((ax_dtype)INPUT(0)->dtype))
-    return ax_fail(AX_EDTYPE, "%s: expected a floating-point tensor, got %s; cast it first, as in x:float():%s()", q->name, TYPE(INPUT(0)), q->name);
+    return ax_fail(AX_EDTYPE,
+                   "%s: expected a floating-point tensor, got %s; cast it first, as in x:float():%s()",
+                   q->name, TYPE(INPUT(0)), q->name);
   if ((st = listed_axes(q, &axes)) != AX_OK) return st;
   return reduced(q, axes, q->a.i[0], result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
@@ -64,12 +69,14 @@ static ax_status one_axis(const ax_infer *q, uint32_t *axes)
   const int64_t d = q->a.i[0];
   if (d == AX_NO_DIM) {
     *axes = (1u << x->ndim) - 1;
-    if (x->numel == 0) return ax_fail(AX_ESHAPE, "%s: a tensor of shape %s has no elements to choose from", q->name, TEXT(x));
+    if (x->numel == 0)
+      return ax_fail(AX_ESHAPE, "%s: a tensor of shape %s has no elements to choose from", q->name, TEXT(x));
     return AX_OK;
   }
   *axes = x->ndim ? 1u << d : 0;
   if (x->ndim && x->shape[d] == 0)
-    return ax_fail(AX_ESHAPE, "%s: dim %lld of shape %s has size 0: nothing to choose from", q->name, (long long)d + 1, TEXT(x));
+    return ax_fail(AX_ESHAPE, "%s: dim %lld of shape %s has size 0: nothing to choose from", q->name,
+                   (long long)d + 1, TEXT(x));
   return AX_OK;
 }
 
@@ -113,7 +120,9 @@ ax_status ax_infer_extreme_over(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  if (group_size(INPUT(0), axes) == 0) return ax_fail(AX_ESHAPE, "%s: nothing to choose from over these dims of shape %s", q->name, TEXT(INPUT(0)));
+  if (group_size(INPUT(0), axes) == 0)
+    return ax_fail(AX_ESHAPE, "%s: nothing to choose from over these dims of shape %s", q->name,
+                   TEXT(INPUT(0)));
   return reduced(q, axes, q->a.i[0], (ax_dtype)INPUT(0)->dtype, 0);
 }
 
@@ -123,7 +132,9 @@ ax_status ax_infer_norm(ax_infer *q)
   if (st != AX_OK) return st;
   if (isnan(q->a.f[0])) return ax_fail(AX_EINVAL, "norm: p is not a number");
   if (isinf(q->a.f[0]) && group_size(INPUT(0), q->axes) == 0)
-    return ax_fail(AX_ESHAPE, "norm: p is infinite and there is nothing to choose from over these dims of shape %s", TEXT(INPUT(0)));
+    return ax_fail(AX_ESHAPE,
+                   "norm: p is infinite and there is nothing to choose from over these dims of shape %s",
+                   TEXT(INPUT(0)));
   return AX_OK;
 }
 
@@ -150,14 +161,19 @@ static ax_status step_list(ax_op op, ax_tensor **t, int n, const int64_t *list, 
   return st;
 }
 
-static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_tensor **out) { return run_ints(AX_OP_NARROW, x, dim, from, n, 0, out); }
+static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_tensor **out)
+{
+  return run_ints(AX_OP_NARROW, x, dim, from, n, 0, out);
+}
 
-/* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is right where elements are 0, since no step
- * divides. */
+/* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is
+ * right where elements are 0, since no step divides. */
 ax_status ax_infer_prod(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *now = NULL, *left = NULL, *right = NULL, *both = NULL, *rest = NULL;
-  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32
+                                                : ax_is_float(own)              ? own
+                                                                                : AX_I64;
   int64_t shape[AX_MAX_DIMS];
   int n = 0;
   uint32_t axes;
@@ -184,7 +200,8 @@ ax_status ax_infer_prod(ax_infer *q)
       if (size % 2) {
         AX_TRY(part_of(now, d, size - 1, 1, &rest));
         ax_tensor *list[2] = { both, rest }, *results[AX_MAX_OUT];
-        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = { .i = { d }, .n_list = -1 } }, results));
+        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = { .i = { d }, .n_list = -1 } },
+                      results));
         ax_tensor_release(both);
         both = results[0];
       }
@@ -211,11 +228,14 @@ out:
   return st;
 }
 
-/* Every element times the one 1, 2, 4 .. positions before it: right where elements are 0, as prod. */
+/* Every element times the one 1, 2, 4 .. positions before it: right where elements are 0, as
+ * prod. */
 ax_status ax_infer_cumprod(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *now = NULL, *head = NULL, *tail = NULL, *body = NULL, *product = NULL;
-  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32
+                                                : ax_is_float(own)              ? own
+                                                                                : AX_I64;
   const int64_t dim = q->a.i[0], size = x->ndim ? x->shape[dim] : 1;
   ax_status st;
 
@@ -226,7 +246,11 @@ ax_status ax_infer_cumprod(ax_infer *q)
     AX_TRY(part_of(now, dim, by, size - by, &tail));
     AX_TRY(part_of(now, dim, 0, size - by, &body));
     AX_TRY(ax_run2(AX_OP_MUL, tail, body, &product));
-    AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ head, product }, .a = { .i = { dim }, .n_list = -1 } }, results));
+    AX_TRY(ax_run(AX_OP_CAT,
+                  &(ax_args){ .n_in = 2,
+                              .in = (ax_tensor *[]){ head, product },
+                              .a = { .i = { dim }, .n_list = -1 } },
+                  results));
     ax_tensor_release(now);
     ax_tensor_release(head);
     ax_tensor_release(tail);
@@ -254,7 +278,8 @@ ax_status ax_infer_nansum(ax_infer *q)
   ax_status st;
 
   AX_TRY(ax_run1(AX_OP_ISNAN, x, &nan));
-  AX_TRY(ax_run(AX_OP_MASKED_FILL, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, nan }, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_MASKED_FILL,
+                &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, nan }, .a = { .n_list = -1 } }, results));
   filled = results[0];
   st = ax_run(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &filled, .a = a }, results);
   q->result[0] = results[0];
@@ -289,12 +314,15 @@ RULE(sum) { give(c, 0, spread(c, G, A->n_list, A->list, 1)); }
 
 RULE(mean)
 {
-  const double kept = c->node->out_meta[0].ndim ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape) : 1;
+  const double kept = c->node->out_meta[0].ndim
+                          ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape)
+                          : 1;
   const double all = (double)ax_shape_numel(META(0)->ndim, META(0)->shape);
   give(c, 0, spread(c, G, A->n_list, A->list, kept / all));
 }
 
-/* max and min: with a dim, g goes to the chosen position; without, it is shared by all equal elements, as in PyTorch. */
+/* max and min: with a dim, g goes to the chosen position; without, it is shared by all equal
+ * elements, as in PyTorch. */
 RULE(select_extreme)
 {
   const ax_meta *m = META(0);
@@ -331,13 +359,18 @@ RULE(extreme_over)
 /* g 2 (x - mean) / (n - correction) */
 static void grad_var(ax_grad *c, ax_arg g)
 {
-  const double kept_n = c->node->out_meta[0].ndim ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape) : 1;
+  const double kept_n = c->node->out_meta[0].ndim
+                            ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape)
+                            : 1;
   const double n = (double)ax_shape_numel(META(0)->ndim, META(0)->shape) / kept_n - A->f[0];
   const ax_arg off = sub(c, IN(0), kept(c, AX_OP_MEAN, IN(0)));
   give(c, 0, mul(c, spread_like(c, mul(c, g, NUM(2 / (n > 0 ? n : 0)))), off));
 }
 RULE(var) { grad_var(c, G); }
-RULE(std) { grad_var(c, where(c, bin(c, AX_OP_EQ, OUT(0), NUM(0)), NUM(0), over(c, G, mul(c, OUT(0), NUM(2))))); }
+RULE(std)
+{
+  grad_var(c, where(c, bin(c, AX_OP_EQ, OUT(0), NUM(0)), NUM(0), over(c, G, mul(c, OUT(0), NUM(2)))));
+}
 
 RULE(vector_norm) /* g x |x|^(p-2) / y^(p-1); 0 where that is 0 / 0 */
 {

@@ -1,8 +1,9 @@
 /* Rules and gradients of recurrent cells and layers.
  *
- * A layer's row does the recurrent part of all steps: one product and one pointwise loop for each step, in C.  What does not depend on the
- * step before is left to rows around it: the input's part of the gates is one linear over all steps, and so are the gradients of both weights
- * one product each over all steps. */
+ * A layer's row does the recurrent part of all steps: one product and one pointwise loop for each
+ * step, in C.  What does not depend on the step before is left to rows around it: the input's part
+ * of the gates is one linear over all steps, and so are the gradients of both weights one product
+ * each over all steps. */
 #include "core/ops/rule.h"
 
 #define LL(x) ((long long)(x))
@@ -10,21 +11,25 @@
 /* ---- cells */
 
 /* An LSTM's h may be narrower than its c: then the caller projects what comes out. */
-static ax_status check_cell(const ax_infer *q, int gates, int w_ih, const ax_tensor *x, const ax_tensor *h, const ax_tensor *c)
+static ax_status check_cell(const ax_infer *q, int gates, int w_ih, const ax_tensor *x, const ax_tensor *h,
+                            const ax_tensor *c)
 {
   const ax_tensor *a = INPUT(w_ih), *b = INPUT(w_ih + 1);
 
-  if (a->ndim != 2 || b->ndim != 2 || a->shape[0] != b->shape[0] || (c ? b->shape[0] % gates != 0 : b->shape[0] != gates * b->shape[1]))
-    return ax_fail(AX_ESHAPE, "%s: w_ih must be (%dH, I) and w_hh (%dH, H), got %s and %s", q->name, gates, gates, TEXT(a), TEXT(b));
+  if (a->ndim != 2 || b->ndim != 2 || a->shape[0] != b->shape[0] ||
+      (c ? b->shape[0] % gates != 0 : b->shape[0] != gates * b->shape[1]))
+    return ax_fail(AX_ESHAPE, "%s: w_ih must be (%dH, I) and w_hh (%dH, H), got %s and %s", q->name, gates,
+                   gates, TEXT(a), TEXT(b));
   if (x->ndim < 1 || x->ndim > 2 || x->shape[x->ndim - 1] != a->shape[1])
-    return ax_fail(AX_ESHAPE, "%s: x must be (B, %lld) or (%lld), got %s", q->name, LL(a->shape[1]), LL(a->shape[1]), TEXT(x));
+    return ax_fail(AX_ESHAPE, "%s: x must be (B, %lld) or (%lld), got %s", q->name, LL(a->shape[1]),
+                   LL(a->shape[1]), TEXT(x));
   for (int k = 0; k < 2; k++) {
     const ax_tensor *s = k ? c : h;
     if (!s) continue;
     const int64_t width = k ? b->shape[0] / gates : b->shape[1];
     if (s->ndim != x->ndim || s->shape[s->ndim - 1] != width || (s->ndim == 2 && s->shape[0] != x->shape[0]))
-      return ax_fail(AX_ESHAPE, "%s: for x %s and w_hh %s, %s must be (%s%lld), got %s", q->name, TEXT(x), TEXT(b), k ? "c" : "h",
-                     x->ndim == 2 ? "B, " : "", LL(width), TEXT(s));
+      return ax_fail(AX_ESHAPE, "%s: for x %s and w_hh %s, %s must be (%s%lld), got %s", q->name, TEXT(x),
+                     TEXT(b), k ? "c" : "h", x->ndim == 2 ? "B, " : "", LL(width), TEXT(s));
   }
   return AX_OK;
 }
@@ -38,9 +43,11 @@ static ax_status cell_products(ax_infer *q, int w_ih, ax_tensor **gx, ax_tensor 
   ax_tensor *of_h[3] = { INPUT(1), INPUT(w_ih + 1), a->n_in > w_ih + 3 ? INPUT(w_ih + 3) : NULL };
   ax_status st;
 
-  AX_TRY(ax_run(AX_OP_LINEAR, &(ax_args){ .n_in = of_x[2] ? 3 : 2, .in = of_x, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_LINEAR, &(ax_args){ .n_in = of_x[2] ? 3 : 2, .in = of_x, .a = { .n_list = -1 } },
+                results));
   *gx = results[0];
-  AX_TRY(ax_run(AX_OP_LINEAR, &(ax_args){ .n_in = of_h[2] ? 3 : 2, .in = of_h, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_LINEAR, &(ax_args){ .n_in = of_h[2] ? 3 : 2, .in = of_h, .a = { .n_list = -1 } },
+                results));
   *gh = results[0];
 out:
   return st;
@@ -53,7 +60,8 @@ static ax_status cell(ax_infer *q, int gates, ax_op pointwise, int w_ih, ax_tens
 
   AX_TRY(check_cell(q, gates, w_ih, INPUT(0), INPUT(1), w_ih == 3 ? state : NULL));
   AX_TRY(cell_products(q, w_ih, &gx, &gh));
-  AX_TRY(ax_run(pointwise, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ gx, gh, state }, .a = { .n_list = -1 } }, out));
+  AX_TRY(ax_run(pointwise,
+                &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ gx, gh, state }, .a = { .n_list = -1 } }, out));
   q->result[0] = out[0];
   if (w_ih == 3) q->result[1] = out[1];
   else ax_tensor_release(out[1]);
@@ -81,16 +89,21 @@ out:
 }
 
 /* The pointwise parts: two tensors of gates and a state of the same leading dims. */
-static ax_status check_gates(ax_infer *q, int gates, const ax_tensor *gx, const ax_tensor *gh, const ax_tensor *state)
+static ax_status check_gates(ax_infer *q, int gates, const ax_tensor *gx, const ax_tensor *gh,
+                             const ax_tensor *state)
 {
   const int last = state->ndim - 1;
-  bool fits = state->ndim >= 1 && gx->ndim == state->ndim && ax_same_shape(gh, gx->ndim, gx->shape) && gx->shape[last] == gates * state->shape[last];
+  bool fits = state->ndim >= 1 && gx->ndim == state->ndim && ax_same_shape(gh, gx->ndim, gx->shape) &&
+              gx->shape[last] == gates * state->shape[last];
   ax_status st;
 
   for (int d = 0; fits && d < last; d++) fits = gx->shape[d] == state->shape[d];
-  if (!fits) return ax_fail(AX_ESHAPE, "%s: gates %s and %s do not fit the state %s", q->name, TEXT(gx), TEXT(gh), TEXT(state));
+  if (!fits)
+    return ax_fail(AX_ESHAPE, "%s: gates %s and %s do not fit the state %s", q->name, TEXT(gx), TEXT(gh),
+                   TEXT(state));
   if ((st = need_float(q, gx)) != AX_OK) return st;
-  q->compute = ax_dtype_promote(ax_dtype_promote((ax_dtype)gx->dtype, (ax_dtype)gh->dtype), (ax_dtype)state->dtype);
+  q->compute =
+      ax_dtype_promote(ax_dtype_promote((ax_dtype)gx->dtype, (ax_dtype)gh->dtype), (ax_dtype)state->dtype);
   q->cast = q->contiguous = ~0u;
   return AX_OK;
 }
@@ -145,7 +158,8 @@ ax_status ax_infer_gru_gates_backward(ax_infer *q)
 
 /* ---- layers */
 
-static ax_status check_layer(ax_infer *q, int gates, const ax_tensor *gx, const ax_tensor *w, const ax_tensor *h, const ax_tensor *c, const ax_tensor *sizes)
+static ax_status check_layer(ax_infer *q, int gates, const ax_tensor *gx, const ax_tensor *w,
+                             const ax_tensor *h, const ax_tensor *c, const ax_tensor *sizes)
 {
   const int dims = sizes ? 2 : 3;
   const char *lead = sizes ? "N" : "T, B";
@@ -155,21 +169,28 @@ static ax_status check_layer(ax_infer *q, int gates, const ax_tensor *gx, const 
   if (w->ndim != 2 || w->shape[0] != gates * w->shape[1])
     return ax_fail(AX_ESHAPE, "%s: w_hh must be (%dH, H), got %s", q->name, gates, TEXT(w));
   if (gx->ndim != dims || gx->shape[dims - 1] != w->shape[0])
-    return ax_fail(AX_ESHAPE, "%s: gx must be (%s, %lld) for w_hh %s, got %s", q->name, lead, LL(w->shape[0]), TEXT(w), TEXT(gx));
+    return ax_fail(AX_ESHAPE, "%s: gx must be (%s, %lld) for w_hh %s, got %s", q->name, lead, LL(w->shape[0]),
+                   TEXT(w), TEXT(gx));
   if (gx->shape[0] == 0) return ax_fail(AX_ESHAPE, "%s: gx %s has no step", q->name, TEXT(gx));
   for (int k = 0; k < 2; k++) {
     const ax_tensor *s = k ? c : h;
     if (s && (s->ndim != 2 || s->shape[1] != w->shape[1] || (!sizes && s->shape[0] != gx->shape[1])))
-      return ax_fail(AX_ESHAPE, "%s: %s must be (B, %lld) for gx %s, got %s", q->name, k ? "c" : "h", LL(w->shape[1]), TEXT(gx), TEXT(s));
+      return ax_fail(AX_ESHAPE, "%s: %s must be (B, %lld) for gx %s, got %s", q->name, k ? "c" : "h",
+                     LL(w->shape[1]), TEXT(gx), TEXT(s));
   }
   if (sizes) {
     if ((st = need_dtype(q, sizes, AX_I64, "batch_sizes")) != AX_OK) return st;
-    if (sizes->ndim != 1) return ax_fail(AX_ESHAPE, "%s: batch_sizes must have one dim, got %s", q->name, TEXT(sizes));
+    if (sizes->ndim != 1)
+      return ax_fail(AX_ESHAPE, "%s: batch_sizes must have one dim, got %s", q->name, TEXT(sizes));
   }
   const ax_tensor *same[3] = { w, h, c };
   for (int k = 0; k < 3; k++)
     if (same[k] && same[k]->dtype != gx->dtype)
-      return ax_fail(AX_EDTYPE, "%s: element types differ: gx is %s, %s is %s", q->name, TYPE(gx), k == 0 ? "w_hh" : k == 1 ? "h" : "c", TYPE(same[k]));
+      return ax_fail(AX_EDTYPE, "%s: element types differ: gx is %s, %s is %s", q->name, TYPE(gx),
+                     k == 0   ? "w_hh"
+                     : k == 1 ? "h"
+                              : "c",
+                     TYPE(same[k]));
   q->contiguous = ~0u;
   return AX_OK;
 }
@@ -206,7 +227,8 @@ ax_status ax_infer_gru_layer(ax_infer *q)
   const ax_status st = check_layer(q, 3, gx, w, INPUT(3), NULL, optional(q, 4));
   if (st != AX_OK) return st;
   if (b && (b->ndim != 1 || b->shape[0] != w->shape[0] || b->dtype != gx->dtype))
-    return ax_fail(AX_ESHAPE, "%s: b_hh must be %s [%lld] for w_hh %s, got %s %s", q->name, TYPE(gx), LL(w->shape[0]), TEXT(w), TYPE(b), TEXT(b));
+    return ax_fail(AX_ESHAPE, "%s: b_hh must be %s [%lld] for w_hh %s, got %s %s", q->name, TYPE(gx),
+                   LL(w->shape[0]), TEXT(w), TYPE(b), TEXT(b));
   with_last(q, 0, (ax_dtype)gx->dtype, gx, w->shape[1]);
   with_last(q, 1, work_dtype(gx), gx, 4 * w->shape[1]);
   return AX_OK;
@@ -250,7 +272,8 @@ ax_status ax_infer_rnn_before(ax_infer *q)
 /* ---- gradients */
 
 /* op(in[0..n)) with all its results; entries of `in` may be NULL. */
-static void call_all(ax_grad *c, ax_op op, int n, ax_tensor *const *in, const ax_attrs *a, int results, ax_arg *out)
+static void call_all(ax_grad *c, ax_op op, int n, ax_tensor *const *in, const ax_attrs *a, int results,
+                     ax_arg *out)
 {
   ax_tensor *made[AX_MAX_OUT] = { 0 };
   ax_status st = c->st;
@@ -273,14 +296,18 @@ static ax_arg part(ax_grad *c, ax_arg x, int k, const ax_meta *like)
   return with_ints(c, AX_OP_NARROW, x, like->ndim - 1, k * width, width, 0);
 }
 
-static ax_arg joined(ax_grad *c, int n, const ax_arg *parts, int dim) { return call(c, AX_OP_CAT, n, parts, &(ax_attrs){ .i = { dim }, .n_list = -1 }); }
+static ax_arg joined(ax_grad *c, int n, const ax_arg *parts, int dim)
+{
+  return call(c, AX_OP_CAT, n, parts, &(ax_attrs){ .i = { dim }, .n_list = -1 });
+}
 
 /* Out of rows, so that it can be differentiated again.  c1 = f c0 + i g, h = o tanh(c1). */
 static void lstm_gates_by_rows(ax_grad *c)
 {
   const ax_meta *m = META(2);
   const ax_arg gates = OUT(2), gh = { .t = c->g[0] };
-  const ax_arg i = part(c, gates, 0, m), f = part(c, gates, 1, m), g = part(c, gates, 2, m), o = part(c, gates, 3, m);
+  const ax_arg i = part(c, gates, 0, m), f = part(c, gates, 1, m), g = part(c, gates, 2, m),
+               o = part(c, gates, 3, m);
   const ax_arg t = un(c, AX_OP_TANH, OUT(1));
   ax_arg dc = { .t = c->g[1] }, d[4];
 
@@ -310,7 +337,8 @@ RULE(lstm_gates)
     lstm_gates_by_rows(c);
     return;
   }
-  call_all(c, AX_OP_LSTM_GATES_BACKWARD, 5, (ax_tensor *[]){ c->g[0], c->g[1], OUT(2).t, IN(2).t, OUT(1).t }, NULL, 2, d);
+  call_all(c, AX_OP_LSTM_GATES_BACKWARD, 5, (ax_tensor *[]){ c->g[0], c->g[1], OUT(2).t, IN(2).t, OUT(1).t },
+           NULL, 2, d);
   give(c, 0, d[0]);
   give(c, 1, d[0]);
   if (WANTS(2)) give(c, 2, d[1]);
@@ -321,7 +349,8 @@ static void gru_gates_by_rows(ax_grad *c)
 {
   const ax_meta *m = META(2);
   const ax_arg gates = OUT(1), h = IN(2);
-  const ax_arg r = part(c, gates, 0, m), z = part(c, gates, 1, m), n = part(c, gates, 2, m), ghn = part(c, gates, 3, m);
+  const ax_arg r = part(c, gates, 0, m), z = part(c, gates, 1, m), n = part(c, gates, 2, m),
+               ghn = part(c, gates, 3, m);
   ax_arg dr = { 0 }, dz = { 0 }, dn = { 0 }, extra = { 0 };
 
   if (c->g[0]) {
@@ -356,12 +385,14 @@ RULE(gru_gates)
   if (WANTS(2)) give(c, 2, d[2]);
 }
 
-/* d w_hh = (gradient of the gates)^T (h before each step): one product over all steps.  `before` is made ahead of the fused row, whose name
- * a second gradient then meets first. */
+/* d w_hh = (gradient of the gates)^T (h before each step): one product over all steps.  `before` is
+ * made ahead of the fused row, whose name a second gradient then meets first. */
 static ax_arg states_before(ax_grad *c, ax_tensor *y, ax_tensor *h, ax_tensor *sizes, int64_t reverse)
 {
   ax_arg before = { 0 };
-  if (WANTS(1)) call_all(c, AX_OP_RNN_BEFORE, 3, (ax_tensor *[]){ y, h, sizes }, &(ax_attrs){ .i = { reverse }, .n_list = -1 }, 1, &before);
+  if (WANTS(1))
+    call_all(c, AX_OP_RNN_BEFORE, 3, (ax_tensor *[]){ y, h, sizes },
+             &(ax_attrs){ .i = { reverse }, .n_list = -1 }, 1, &before);
   return before;
 }
 
@@ -374,7 +405,8 @@ static ax_arg as_rows(ax_grad *c, ax_arg x)
 static void give_recurrent_weight(ax_grad *c, ax_arg dg, ax_arg before)
 {
   if (!before.t || c->st != AX_OK) return;
-  const ax_arg columns = with_ints(c, AX_OP_TRANSPOSE, as_rows(c, dg), 0, 1, 0, 0), states = as_rows(c, before);
+  const ax_arg columns = with_ints(c, AX_OP_TRANSPOSE, as_rows(c, dg), 0, 1, 0, 0),
+               states = as_rows(c, before);
   if (c->st == AX_OK) give_product(c, 1, columns, states);
 }
 
@@ -386,7 +418,9 @@ RULE(lstm_layer)
   const ax_arg before = states_before(c, OUT(0).t, IN(2).t, sizes, A->i[0]);
   ax_arg d[3];
 
-  call_all(c, AX_OP_LSTM_LAYER_BACKWARD, 6, (ax_tensor *[]){ c->g[0], c->g[1], OUT(2).t, IN(3).t, IN(1).t, sizes }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
+  call_all(c, AX_OP_LSTM_LAYER_BACKWARD, 6,
+           (ax_tensor *[]){ c->g[0], c->g[1], OUT(2).t, IN(3).t, IN(1).t, sizes },
+           &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
   give(c, 0, d[0]);
   give_recurrent_weight(c, d[0], before);
   if (WANTS(2)) give(c, 2, d[1]);
@@ -399,11 +433,12 @@ RULE(gru_layer)
   const ax_arg before = states_before(c, OUT(0).t, IN(3).t, sizes, A->i[0]);
   ax_arg d[3];
 
-  call_all(c, AX_OP_GRU_LAYER_BACKWARD, 6, (ax_tensor *[]){ c->g[0], OUT(1).t, OUT(0).t, IN(3).t, IN(1).t, sizes }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
+  call_all(c, AX_OP_GRU_LAYER_BACKWARD, 6,
+           (ax_tensor *[]){ c->g[0], OUT(1).t, OUT(0).t, IN(3).t, IN(1).t, sizes },
+           &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
   give(c, 0, d[0]);
   give_recurrent_weight(c, d[1], before);
-  if (c->st == AX_OK && WANTS(2))
-    give_row_sum(c, 2, as_rows(c, d[1]));
+  if (c->st == AX_OK && WANTS(2)) give_row_sum(c, 2, as_rows(c, d[1]));
   if (WANTS(3)) give(c, 3, d[2]);
 }
 

@@ -6,24 +6,32 @@ RULE(once)
 {
   const char *name = ax_ops[c->node->op].name;
   if (c->st == AX_OK)
-    c->st = ax_fail(AX_EGRAD, "%s: its gradient cannot be differentiated again; it comes from a fused kernel", name);
+    c->st = ax_fail(AX_EGRAD, "%s: its gradient cannot be differentiated again; it comes from a fused kernel",
+                    name);
 }
 
-/* May a kernel write g-like values into the slot?  In its type, or in float32 while they are halves: then the sums are never rounded. */
+/* May a kernel write g-like values into the slot?  In its type, or in float32 while they are
+ * halves: then the sums are never rounded. */
 static bool fits(const ax_tensor *slot, int ndim, const ax_tensor *g)
 {
   return slot->ndim == ndim && g->storage != slot->storage &&
          (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype)));
 }
 
-/* d(input k) = a b, straight into the leaf's slot of the flat gradient when there is one: no temporary, no second pass. */
+/* d(input k) = a b, straight into the leaf's slot of the flat gradient when there is one: no
+ * temporary, no second pass. */
 void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
   if (slot && fits(slot, 2, a.t) && fits(slot, 2, b.t)) {
-    c->st = ax_run_into(AX_OP_MM, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a.t, b.t },
-                                              .a = { .n_list = -1, .accumulate = accumulate, .wide = slot->dtype != a.t->dtype } }, slot);
+    c->st =
+        ax_run_into(AX_OP_MM,
+                    &(ax_args){
+                        .n_in = 2,
+                        .in = (ax_tensor *[]){ a.t, b.t },
+                        .a = { .n_list = -1, .accumulate = accumulate, .wide = slot->dtype != a.t->dtype } },
+                    slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, bin(c, AX_OP_MM, a, b));
 }
@@ -34,13 +42,20 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
   ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
   const bool wide = c->st == AX_OK && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g.t->dtype);
   if (slot && fits(slot, 1, g.t)) {
-    c->st = ax_run_into(AX_OP_SUM, &(ax_args){ .n_in = 1, .in = &g.t,
-                                               .a = { .n_list = 1, .list = { 0 }, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } }, slot);
+    c->st = ax_run_into(AX_OP_SUM,
+                        &(ax_args){ .n_in = 1,
+                                    .in = &g.t,
+                                    .a = { .n_list = 1,
+                                           .list = { 0 },
+                                           .accumulate = accumulate,
+                                           .wide = slot->dtype != g.t->dtype } },
+                        slot);
     if (c->st == AX_OK) ax_sunk(c, k);
   } else give(c, k, call(c, AX_OP_SUM, 1, &g, &(ax_attrs){ .n_list = 1, .list = { 0 }, .wide = wide }));
 }
 
-/* The same for (n, channels, ..): the sum over all dims but the channels, taken in the order of memory where they lie innermost. */
+/* The same for (n, channels, ..): the sum over all dims but the channels, taken in the order of
+ * memory where they lie innermost. */
 void give_channel_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;
@@ -50,7 +65,9 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
   for (int d = 0; d < n; d++) order[d] = d == n - 1 ? 1 : d == 0 ? 0 : d + 1;
   const ax_arg rows = n > 2 ? with_list(c, AX_OP_PERMUTE, g, n, order, 0) : g;
   if (slot && fits(slot, 1, g.t) && c->st == AX_OK) {
-    ax_args args = { .n_in = 1, .in = &rows.t, .a = { .n_list = n - 1, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } };
+    ax_args args = { .n_in = 1,
+                     .in = &rows.t,
+                     .a = { .n_list = n - 1, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } };
     memcpy(args.a.list, dims, sizeof dims);
     c->st = ax_run_into(AX_OP_SUM, &args, slot);
     if (c->st == AX_OK) ax_sunk(c, k);

@@ -1,12 +1,16 @@
-/* What rules are written with: one file of rules for each family of rows, beside its part of the op table.
+/* What rules are written with: one file of rules for each family of rows, beside its part of the op
+ * table.
  *
- * A rule `ax_infer_<name>` answers: do the arguments fit, what shape and type has the result, which inputs must be cast or made contiguous?
- * Messages start with the op's name and show the shapes.  VIEW rules make the view; HOST and COMPOSITE rules do the work.
+ * A rule `ax_infer_<name>` answers: do the arguments fit, what shape and type has the result, which
+ * inputs must be cast or made contiguous?  Messages start with the op's name and show the shapes.
+ * VIEW rules make the view; HOST and COMPOSITE rules do the work.
  *
- * A gradient `ax_grad_<name>` is built from op rows, so that it can itself be differentiated, and reads as its formula: G is the gradient of
- * the (first) result, IN(k) and OUT(k) are what the forward pass saved or the number it was called with, NUM(v) is a constant.  Each helper
- * returns a tensor that the rule need not release; after a failure they do nothing, and the engine reports the first one.  Sums over
- * broadcast dims and casts back to an input's type are the engine's work, not the rules'. */
+ * A gradient `ax_grad_<name>` is built from op rows, so that it can itself be differentiated, and
+ * reads as its formula: G is the gradient of the (first) result, IN(k) and OUT(k) are what the
+ * forward pass saved or the number it was called with, NUM(v) is a constant.  Each helper returns a
+ * tensor that the rule need not release; after a failure they do nothing, and the engine reports
+ * the first one.  Sums over broadcast dims and casts back to an input's type are the engine's work,
+ * not the rules'. */
 #ifndef AX_RULE_H
 #define AX_RULE_H
 
@@ -30,7 +34,8 @@ static inline void out_like(ax_infer *q, int k, ax_dtype dtype, int ndim, const 
   if (q->n_out <= k) q->n_out = k + 1;
 }
 
-/* PyTorch's promotion: tensors with dims come first, then 0-d tensors, then numbers; a later kind only counts when its category is higher. */
+/* PyTorch's promotion: tensors with dims come first, then 0-d tensors, then numbers; a later kind
+ * only counts when its category is higher. */
 static inline ax_dtype promoted(const ax_infer *q, int from)
 {
   int best[3] = { -1, -1, -1 }; /* with dims, 0-d, numbers */
@@ -48,13 +53,18 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
   for (int kind = 0; kind < 3; kind++) {
     if (best[kind] < 0) continue;
     if (result < 0) result = best[kind];
-    else if (ax_dtype_category((ax_dtype)best[kind]) > ax_dtype_category((ax_dtype)result)) result = best[kind];
+    else if (ax_dtype_category((ax_dtype)best[kind]) > ax_dtype_category((ax_dtype)result))
+      result = best[kind];
   }
   return (ax_dtype)result;
 }
 
-/* The type of the result for inputs of type d: float32 where halves are asked for it (see ax_attrs.wide). */
-static inline ax_dtype result_dtype(const ax_infer *q, ax_dtype d) { return q->a.wide && ax_is_half(d) ? AX_F32 : d; }
+/* The type of the result for inputs of type d: float32 where halves are asked for it (see
+ * ax_attrs.wide). */
+static inline ax_dtype result_dtype(const ax_infer *q, ax_dtype d)
+{
+  return q->a.wide && ax_is_half(d) ? AX_F32 : d;
+}
 
 /* Joint shape of the operands from `from` on (numbers have none). */
 static inline ax_status joint_shape(ax_infer *q, int from, int *ndim, int64_t *shape)
@@ -68,7 +78,8 @@ static inline ax_status joint_shape(ax_infer *q, int from, int *ndim, int64_t *s
       *ndim = t->ndim;
       memcpy(shape, t->shape, sizeof *shape * (size_t)t->ndim);
       any = true;
-    } else if ((st = ax_shape_broadcast(q->name, *ndim, shape, t->ndim, t->shape, ndim, shape)) != AX_OK) break;
+    } else if ((st = ax_shape_broadcast(q->name, *ndim, shape, t->ndim, t->shape, ndim, shape)) != AX_OK)
+      break;
   }
   return st;
 }
@@ -97,11 +108,16 @@ static inline ax_status need_float(const ax_infer *q, const ax_tensor *t)
   return ax_fail(AX_EDTYPE, "%s: expected a floating-point tensor, got %s %s", q->name, TYPE(t), TEXT(t));
 }
 
-/* A count or size that the user gives: within lo..hi.  Kernels and libraries multiply such numbers, some of them as int. */
+/* A count or size that the user gives: within lo..hi.  Kernels and libraries multiply such numbers,
+ * some of them as int. */
 static inline ax_status need_within(const char *name, const char *what, int64_t v, int64_t lo, int64_t hi)
 {
-  if (v < lo) return ax_fail(AX_ERANGE, "%s: %s must be at least %lld, got %lld", name, what, (long long)lo, (long long)v);
-  if (v > hi) return ax_fail(AX_ERANGE, "%s: %s must be at most %lld, got %lld", name, what, (long long)hi, (long long)v);
+  if (v < lo)
+    return ax_fail(AX_ERANGE, "%s: %s must be at least %lld, got %lld", name, what, (long long)lo,
+                   (long long)v);
+  if (v > hi)
+    return ax_fail(AX_ERANGE, "%s: %s must be at most %lld, got %lld", name, what, (long long)hi,
+                   (long long)v);
   return AX_OK;
 }
 
@@ -118,7 +134,8 @@ static inline ax_status run_list(ax_op op, ax_tensor *x, int n, const int64_t *l
   return st;
 }
 
-static inline ax_status run_ints(ax_op op, ax_tensor *x, int64_t i0, int64_t i1, int64_t i2, int64_t i3, ax_tensor **out)
+static inline ax_status run_ints(ax_op op, ax_tensor *x, int64_t i0, int64_t i1, int64_t i2, int64_t i3,
+                                 ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   const ax_args args = { .n_in = 1, .in = &x, .a = { .i = { i0, i1, i2, i3 }, .n_list = -1 } };
@@ -142,11 +159,15 @@ static inline ax_status bring(ax_tensor *x, ax_device d, ax_tensor **out)
 #define NUM(v) number(v)
 #define WANTS(k) ax_wants(c, k)
 
-static inline ax_arg number(double v) { return (ax_arg){ .num = v, .integral = isfinite(v) && v == floor(v) }; }
+static inline ax_arg number(double v)
+{
+  return (ax_arg){ .num = v, .integral = isfinite(v) && v == floor(v) };
+}
 
 static inline ax_arg keep(ax_grad *c, ax_status st, ax_tensor *t)
 {
-  if (st == AX_OK && c->n_temps == AX_RULE_TEMPS) st = ax_fail(AX_EGRAD, "gradient of %s: too many steps in its rule", ax_ops[c->node->op].name);
+  if (st == AX_OK && c->n_temps == AX_RULE_TEMPS)
+    st = ax_fail(AX_EGRAD, "gradient of %s: too many steps in its rule", ax_ops[c->node->op].name);
   if (st != AX_OK) {
     ax_tensor_release(t);
     c->st = st;
@@ -156,7 +177,8 @@ static inline ax_arg keep(ax_grad *c, ax_status st, ax_tensor *t)
   return (ax_arg){ .t = t };
 }
 
-/* op(operands) with attributes.  An operand that is neither a tensor nor meant as a number cannot occur: rules ask for what rows save. */
+/* op(operands) with attributes.  An operand that is neither a tensor nor meant as a number cannot
+ * occur: rules ask for what rows save. */
 static inline ax_arg call(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax_attrs *a)
 {
   ax_tensor *in[AX_MAX_INPUTS], *results[AX_MAX_OUT] = { 0 };
@@ -177,11 +199,17 @@ static inline ax_arg call(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax
 }
 
 static inline ax_arg un(ax_grad *c, ax_op op, ax_arg x) { return call(c, op, 1, &x, NULL); }
-static inline ax_arg bin(ax_grad *c, ax_op op, ax_arg a, ax_arg b) { return call(c, op, 2, (ax_arg[]){ a, b }, NULL); }
+static inline ax_arg bin(ax_grad *c, ax_op op, ax_arg a, ax_arg b)
+{
+  return call(c, op, 2, (ax_arg[]){ a, b }, NULL);
+}
 static inline ax_arg mul(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_MUL, a, b); }
 static inline ax_arg sub(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_SUB, a, b); }
 static inline ax_arg over(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_DIV, a, b); }
-static inline ax_arg where(ax_grad *c, ax_arg cond, ax_arg a, ax_arg b) { return call(c, AX_OP_WHERE, 3, (ax_arg[]){ cond, a, b }, NULL); }
+static inline ax_arg where(ax_grad *c, ax_arg cond, ax_arg a, ax_arg b)
+{
+  return call(c, AX_OP_WHERE, 3, (ax_arg[]){ cond, a, b }, NULL);
+}
 
 static inline ax_arg with_list(ax_grad *c, ax_op op, ax_arg x, int n, const int64_t *list, int64_t i0)
 {
@@ -195,20 +223,25 @@ static inline ax_arg with_ints(ax_grad *c, ax_op op, ax_arg x, int64_t i0, int64
   return call(c, op, 1, &x, &(ax_attrs){ .i = { i0, i1, i2, i3 }, .n_list = -1 });
 }
 
-static inline ax_arg sum_dim(ax_grad *c, ax_arg x, int64_t dim) { return with_list(c, AX_OP_SUM, x, 1, &dim, 1); }
+static inline ax_arg sum_dim(ax_grad *c, ax_arg x, int64_t dim)
+{
+  return with_list(c, AX_OP_SUM, x, 1, &dim, 1);
+}
 
 /* A saved input, or the number that stood in its place. */
 static inline ax_arg saved_in(ax_grad *c, int k)
 {
   const ax_args *args = &c->node->args;
   if (args->scalars >> k & 1) return (ax_arg){ .num = args->num[k], .integral = args->integral >> k & 1 };
-  if (!c->in[k] && c->st == AX_OK) c->st = ax_fail(AX_EGRAD, "gradient of %s: argument %d was not saved", ax_ops[c->node->op].name, k + 1);
+  if (!c->in[k] && c->st == AX_OK)
+    c->st = ax_fail(AX_EGRAD, "gradient of %s: argument %d was not saved", ax_ops[c->node->op].name, k + 1);
   return (ax_arg){ .t = c->in[k] };
 }
 
 static inline ax_arg saved_out(ax_grad *c, int k)
 {
-  if (!c->out[k] && c->st == AX_OK) c->st = ax_fail(AX_EGRAD, "gradient of %s: result %d was not saved", ax_ops[c->node->op].name, k + 1);
+  if (!c->out[k] && c->st == AX_OK)
+    c->st = ax_fail(AX_EGRAD, "gradient of %s: result %d was not saved", ax_ops[c->node->op].name, k + 1);
   return (ax_arg){ .t = c->out[k] };
 }
 
@@ -222,7 +255,8 @@ static inline void give(ax_grad *c, int k, ax_arg v)
   if (c->st == AX_OK && v.t) c->d[k] = ax_tensor_retain(v.t);
 }
 
-/* rule.c: d(input k) = a b, and d(input k) = the sum of g's rows: straight into the leaf's slot of the flat gradient where there is one. */
+/* rule.c: d(input k) = a b, and d(input k) = the sum of g's rows: straight into the leaf's slot of
+ * the flat gradient where there is one. */
 void give_product(ax_grad *c, int k, ax_arg a, ax_arg b);
 void give_row_sum(ax_grad *c, int k, ax_arg g);
 void give_channel_sum(ax_grad *c, int k, ax_arg g); /* over all dims but the second */

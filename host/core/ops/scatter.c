@@ -15,7 +15,9 @@ static ax_status check_picks(const ax_infer *q, const ax_tensor *x, const ax_ten
   if (index->numel == 0) return AX_OK; /* nothing to pick, whatever the shape */
   for (int d = 0; fits && d < index->ndim; d++) fits = d == dim || index->shape[d] <= size_of(x, d);
   if (fits) return AX_OK;
-  return ax_fail(AX_ESHAPE, "%s: index %s must have as many dims as %s, and be no longer than it but in dim %lld", q->name, TEXT(index), TEXT(x), (long long)dim + 1);
+  return ax_fail(AX_ESHAPE,
+                 "%s: index %s must have as many dims as %s, and be no longer than it but in dim %lld",
+                 q->name, TEXT(index), TEXT(x), (long long)dim + 1);
 }
 
 ax_status ax_infer_gather(ax_infer *q)
@@ -39,13 +41,17 @@ ax_status ax_infer_gather_backward(ax_infer *q)
   const ax_tensor *index = INPUT(1);
   const ax_status st = need_dtype(q, index, AX_I64, "index");
   if (st != AX_OK) return st;
-  if (!ax_same_shape(X, index->ndim, index->shape)) return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit index %s", q->name, TEXT(X), TEXT(index));
+  if (!ax_same_shape(X, index->ndim, index->shape))
+    return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit index %s", q->name, TEXT(X), TEXT(index));
   sum_in_float(q, (ax_dtype)X->dtype);
   out_like(q, 0, q->compute, q->a.n_list, q->a.list);
   return AX_OK;
 }
 
-static ax_arg gather(ax_grad *c, ax_arg x, int64_t dim, ax_arg index) { return call(c, AX_OP_GATHER, 2, (ax_arg[]){ x, index }, &(ax_attrs){ .i = { dim }, .n_list = -1 }); }
+static ax_arg gather(ax_grad *c, ax_arg x, int64_t dim, ax_arg index)
+{
+  return call(c, AX_OP_GATHER, 2, (ax_arg[]){ x, index }, &(ax_attrs){ .i = { dim }, .n_list = -1 });
+}
 
 static ax_arg gather_backward(ax_grad *c, ax_arg g, int64_t dim, ax_arg index)
 {
@@ -59,7 +65,8 @@ RULE(gather_backward) { give(c, 0, gather(c, G, A->i[0], IN(1))); }
 
 ax_status ax_infer_take_along_dim(ax_infer *q)
 {
-  ax_tensor *x = X, *index = INPUT(1), *flat_x = NULL, *flat_index = NULL, *wide_x = NULL, *wide_index = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *x = X, *index = INPUT(1), *flat_x = NULL, *flat_index = NULL, *wide_x = NULL, *wide_index = NULL,
+            *results[AX_MAX_OUT] = { 0 };
   int64_t dim = q->a.i[0], sx[AX_MAX_DIMS], si[AX_MAX_DIMS];
   ax_status st = AX_OK;
 
@@ -77,7 +84,8 @@ ax_status ax_infer_take_along_dim(ax_infer *q)
   for (int d = 0; d < x->ndim; d++) {
     const int64_t a = x->shape[d], b = index->shape[d];
     if (d != dim && a != b && a != 1 && b != 1) {
-      st = ax_fail(AX_ESHAPE, "take_along_dim: %s and index %s do not broadcast outside dim %lld", TEXT(x), TEXT(index), (long long)dim + 1);
+      st = ax_fail(AX_ESHAPE, "take_along_dim: %s and index %s do not broadcast outside dim %lld", TEXT(x),
+                   TEXT(index), (long long)dim + 1);
       goto out;
     }
     sx[d] = d == dim || b == 1 ? a : b;
@@ -85,10 +93,15 @@ ax_status ax_infer_take_along_dim(ax_infer *q)
   }
   AX_TRY(run_list(AX_OP_EXPAND, x, x->ndim, sx, &wide_x));
   AX_TRY(run_list(AX_OP_EXPAND, index, x->ndim, si, &wide_index));
-  AX_TRY(ax_run(AX_OP_GATHER, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ wide_x, wide_index }, .a = { .i = { dim }, .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_GATHER,
+                &(ax_args){ .n_in = 2,
+                            .in = (ax_tensor *[]){ wide_x, wide_index },
+                            .a = { .i = { dim }, .n_list = -1 } },
+                results));
   q->result[0] = results[0];
 out:
-  ax_tensor_release(flat_x), ax_tensor_release(flat_index), ax_tensor_release(wide_x), ax_tensor_release(wide_index);
+  ax_tensor_release(flat_x), ax_tensor_release(flat_index), ax_tensor_release(wide_x),
+      ax_tensor_release(wide_index);
   return st;
 }
 
@@ -103,7 +116,8 @@ static ax_status like_x(ax_infer *q)
 static ax_status same_type(const ax_infer *q, const ax_tensor *src)
 {
   if (src->dtype == X->dtype) return AX_OK;
-  return ax_fail(AX_EDTYPE, "%s: x is %s, but what goes into it is %s; cast it first", q->name, TYPE(X), TYPE(src));
+  return ax_fail(AX_EDTYPE, "%s: x is %s, but what goes into it is %s; cast it first", q->name, TYPE(X),
+                 TYPE(src));
 }
 
 static ax_status check_number(const ax_infer *q, double v)
@@ -126,7 +140,9 @@ ax_status ax_infer_scatter(ax_infer *q)
   if ((st = same_type(q, src)) != AX_OK) return st;
   bool fits = (src->ndim ? src->ndim : 1) == (index->ndim ? index->ndim : 1);
   for (int d = 0; fits && index->numel && d < index->ndim; d++) fits = index->shape[d] <= size_of(src, d);
-  if (!fits && index->numel) return ax_fail(AX_ESHAPE, "%s: index %s must have as many dims as src %s, and be no longer than it", q->name, TEXT(index), TEXT(src));
+  if (!fits && index->numel)
+    return ax_fail(AX_ESHAPE, "%s: index %s must have as many dims as src %s, and be no longer than it",
+                   q->name, TEXT(index), TEXT(src));
   return like_x(q);
 }
 
@@ -152,7 +168,10 @@ static ax_arg grown(ax_grad *c, ax_arg g, int k)
 
 RULE(scatter)
 {
-  if (WANTS(0)) give(c, 0, call(c, AX_OP_SCATTER, 3, (ax_arg[]){ G, IN(1), NUM(0) }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
+  if (WANTS(0))
+    give(c, 0,
+         call(c, AX_OP_SCATTER, 3, (ax_arg[]){ G, IN(1), NUM(0) },
+              &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
   if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->i[0], IN(1)), 2));
 }
 
@@ -176,7 +195,8 @@ static ax_status check_slices(const ax_infer *q, const ax_tensor *source)
   bool fits = source->ndim == X->ndim && size_of(source, dim) == index->numel;
   for (int d = 0; fits && d < X->ndim; d++) fits = d == dim || source->shape[d] == X->shape[d];
   if (fits) return AX_OK;
-  return ax_fail(AX_ESHAPE, "%s: source %s does not fit dim %lld of %s and index %s", q->name, TEXT(source), (long long)dim + 1, TEXT(X), TEXT(index));
+  return ax_fail(AX_ESHAPE, "%s: source %s does not fit dim %lld of %s and index %s", q->name, TEXT(source),
+                 (long long)dim + 1, TEXT(X), TEXT(index));
 }
 
 ax_status ax_infer_index_add(ax_infer *q)
@@ -184,7 +204,8 @@ ax_status ax_infer_index_add(ax_infer *q)
   const ax_status st = check_slices(q, INPUT(2));
   if (st != AX_OK) return st;
   if (X->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "index_add: not defined for bool");
-  if (!ax_is_float((ax_dtype)X->dtype) && q->a.f[0] != floor(q->a.f[0])) return ax_fail(AX_EDTYPE, "index_add: alpha %g does not fit a tensor of %s", q->a.f[0], TYPE(X));
+  if (!ax_is_float((ax_dtype)X->dtype) && q->a.f[0] != floor(q->a.f[0]))
+    return ax_fail(AX_EDTYPE, "index_add: alpha %g does not fit a tensor of %s", q->a.f[0], TYPE(X));
   return like_x(q);
 }
 
@@ -205,10 +226,16 @@ static ax_arg picked(ax_grad *c, ax_arg g)
 {
   const ax_meta *m = META(2);
   const ax_arg index = with_list(c, AX_OP_RESHAPE, IN(1), 1, (int64_t[]){ -1 }, 0);
-  if (m->ndim) return call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ g, index }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 });
+  if (m->ndim)
+    return call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ g, index },
+                &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 });
   return gather(c, g, 0, IN(1)); /* 0-d */
 }
-static ax_arg without(ax_grad *c, ax_arg g) { return call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, IN(1) }, &(ax_attrs){ .i = { A->i[0] }, .f = { 0 }, .n_list = -1 }); }
+static ax_arg without(ax_grad *c, ax_arg g)
+{
+  return call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, IN(1) },
+              &(ax_attrs){ .i = { A->i[0] }, .f = { 0 }, .n_list = -1 });
+}
 
 RULE(index_add)
 {
@@ -235,10 +262,12 @@ ax_status ax_infer_embedding(ax_infer *q)
   const ax_status st = need_dtype(q, X, AX_I64, "input");
   if (st != AX_OK) return st;
   if (w->ndim != 2) return ax_fail(AX_ESHAPE, "embedding: weight must be (count, size), got %s", TEXT(w));
-  if (X->ndim == AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "embedding: input %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
+  if (X->ndim == AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "embedding: input %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
   if (q->a.i[0] != AX_NO_DIM) {
     if (q->a.i[0] < -w->shape[0] || q->a.i[0] >= w->shape[0])
-      return ax_fail(AX_ERANGE, "embedding: padding_idx %lld is outside the %lld rows of weight", (long long)q->a.i[0], (long long)w->shape[0]);
+      return ax_fail(AX_ERANGE, "embedding: padding_idx %lld is outside the %lld rows of weight",
+                     (long long)q->a.i[0], (long long)w->shape[0]);
     if (q->a.i[0] < 0) q->a.i[0] += w->shape[0];
   }
   memcpy(shape, X->shape, sizeof shape);
@@ -253,14 +282,16 @@ ax_status ax_infer_embedding_backward(ax_infer *q)
   const ax_tensor *g = X, *input = INPUT(1);
   const ax_status st = need_dtype(q, input, AX_I64, "input");
   if (st != AX_OK) return st;
-  if (g->ndim != input->ndim + 1) return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(input));
+  if (g->ndim != input->ndim + 1)
+    return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(input));
   sum_in_float(q, (ax_dtype)g->dtype);
   q->contiguous = 1 | 2;
   out_like(q, 0, q->compute, 2, (int64_t[]){ q->a.i[0], g->shape[g->ndim - 1] });
   return AX_OK;
 }
 
-/* Into the leaf's slot of the flat gradient when there is one, on top of what another use of the weight has left there. */
+/* Into the leaf's slot of the flat gradient when there is one, on top of what another use of the
+ * weight has left there. */
 RULE(embedding)
 {
   bool accumulate;
@@ -269,9 +300,11 @@ RULE(embedding)
   const ax_arg in = IN(0);
 
   if (slot && slot->ndim == 2 && slot->storage != c->g[0]->storage && in.t &&
-      (slot->dtype == c->g[0]->dtype ? !ax_is_half((ax_dtype)slot->dtype) : slot->dtype == AX_F32 && ax_is_half((ax_dtype)c->g[0]->dtype))) {
+      (slot->dtype == c->g[0]->dtype ? !ax_is_half((ax_dtype)slot->dtype)
+                                     : slot->dtype == AX_F32 && ax_is_half((ax_dtype)c->g[0]->dtype))) {
     a.accumulate = accumulate;
-    c->st = ax_run_into(AX_OP_EMBEDDING_BACKWARD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ c->g[0], in.t }, .a = a }, slot);
+    c->st = ax_run_into(AX_OP_EMBEDDING_BACKWARD,
+                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ c->g[0], in.t }, .a = a }, slot);
     if (c->st == AX_OK) ax_sunk(c, 1);
   } else give(c, 1, call(c, AX_OP_EMBEDDING_BACKWARD, 2, (ax_arg[]){ G, in }, &a));
 }
@@ -286,9 +319,11 @@ RULE(embedding_backward) /* rows of padding_idx were left out */
     if (c->st == AX_OK) c->st = bring(row, c->g[0]->device, &there);
     ax_tensor_release(row);
     const ax_arg at = keep(c, c->st, there);
-    g = call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, at }, &(ax_attrs){ .i = { 0 }, .f = { 0 }, .n_list = -1 });
+    g = call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, at },
+             &(ax_attrs){ .i = { 0 }, .f = { 0 }, .n_list = -1 });
   }
-  give(c, 0, call(c, AX_OP_EMBEDDING, 2, (ax_arg[]){ IN(1), g }, &(ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
+  give(c, 0,
+       call(c, AX_OP_EMBEDDING, 2, (ax_arg[]){ IN(1), g }, &(ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
 }
 
 ax_status ax_infer_one_hot_of(ax_infer *q)
@@ -305,7 +340,8 @@ ax_status ax_infer_one_hot_of(ax_infer *q)
 static ax_status extreme_of(ax_op op, ax_tensor *x, double *v)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  ax_status st = ax_run(op, &(ax_args){ .n_in = 1, .in = &x, .a = { .i = { AX_NO_DIM }, .n_list = -1 } }, results);
+  ax_status st =
+      ax_run(op, &(ax_args){ .n_in = 1, .in = &x, .a = { .i = { AX_NO_DIM }, .n_list = -1 } }, results);
   if (st == AX_OK) st = ax_item(results[0], v);
   ax_tensor_release(results[0]);
   return st;
@@ -317,14 +353,19 @@ ax_status ax_infer_one_hot(ax_infer *q)
   ax_status st = need_dtype(q, X, AX_I64, "x");
 
   if (st != AX_OK) return st;
-  if (X->ndim == AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "one_hot: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
+  if (X->ndim == AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "one_hot: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
   if (classes == -1) {
     double most;
-    if (X->numel == 0) return ax_fail(AX_EINVAL, "one_hot: num_classes must be given for a tensor without elements, %s", TEXT(X));
+    if (X->numel == 0)
+      return ax_fail(AX_EINVAL, "one_hot: num_classes must be given for a tensor without elements, %s",
+                     TEXT(X));
     if ((st = extreme_of(AX_OP_MAX, X, &most)) != AX_OK) return st;
     classes = most < 0 ? 0 : (int64_t)most + 1;
   }
-  if (classes < (X->numel > 0)) return ax_fail(AX_ERANGE, "one_hot: num_classes must be at least 1 (or -1), got %lld", (long long)classes);
+  if (classes < (X->numel > 0))
+    return ax_fail(AX_ERANGE, "one_hot: num_classes must be at least 1 (or -1), got %lld",
+                   (long long)classes);
   return run_ints(AX_OP_ONE_HOT_OF, X, classes, 0, 0, 0, &q->result[0]);
 }
 
@@ -340,7 +381,8 @@ ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out
   AX_TRY(ax_contiguous(mask, &whole));
   AX_TRY(run_list(AX_OP_SUM, whole, -1, NULL, &count));
   AX_TRY(ax_item(count, &trues));
-  AX_TRY(ax_tensor_new_on(mask->device, AX_I64, op == AX_OP_NONZERO_INTO ? 2 : 1, (int64_t[]){ (int64_t)trues, ndim }, out));
+  AX_TRY(ax_tensor_new_on(mask->device, AX_I64, op == AX_OP_NONZERO_INTO ? 2 : 1,
+                          (int64_t[]){ (int64_t)trues, ndim }, out));
   if ((*out)->numel) st = ax_run_into(op, &(ax_args){ .n_in = 1, .in = &whole, .a = { .n_list = -1 } }, *out);
   if (st != AX_OK) {
     ax_tensor_release(*out);
@@ -365,27 +407,34 @@ ax_status ax_infer_nonzero(ax_infer *q)
 
 ax_status ax_infer_masked_scatter(ax_infer *q)
 {
-  ax_tensor *mask = INPUT(1), *source = INPUT(2), *wide = NULL, *wide_mask = NULL, *flat = NULL, *at = NULL, *row = NULL, *some = NULL;
+  ax_tensor *mask = INPUT(1), *source = INPUT(2), *wide = NULL, *wide_mask = NULL, *flat = NULL, *at = NULL,
+            *row = NULL, *some = NULL;
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   int64_t shape[AX_MAX_DIMS], numel;
   int ndim;
   ax_status st;
 
-  if (mask->dtype != AX_BOOL) return ax_fail(AX_EDTYPE, "masked_scatter: mask must be bool, got %s", TYPE(mask));
-  if (source->dtype != X->dtype) return ax_fail(AX_EDTYPE, "masked_scatter: x is %s, source is %s; cast it first", TYPE(X), TYPE(source));
+  if (mask->dtype != AX_BOOL)
+    return ax_fail(AX_EDTYPE, "masked_scatter: mask must be bool, got %s", TYPE(mask));
+  if (source->dtype != X->dtype)
+    return ax_fail(AX_EDTYPE, "masked_scatter: x is %s, source is %s; cast it first", TYPE(X), TYPE(source));
   AX_TRY(ax_shape_broadcast(q->name, X->ndim, X->shape, mask->ndim, mask->shape, &ndim, shape));
   AX_TRY(run_list(AX_OP_EXPAND, X, ndim, shape, &wide));
   AX_TRY(run_list(AX_OP_EXPAND, mask, ndim, shape, &wide_mask));
   AX_TRY(ax_true_positions(wide_mask, AX_OP_MASK_INDICES, 1, &at));
   if (at->numel > source->numel) {
-    st = ax_fail(AX_ESHAPE, "masked_scatter: the mask has %lld true elements, source only %lld", (long long)at->numel, (long long)source->numel);
+    st = ax_fail(AX_ESHAPE, "masked_scatter: the mask has %lld true elements, source only %lld",
+                 (long long)at->numel, (long long)source->numel);
     goto out;
   }
   numel = wide->numel;
   AX_TRY(run_list(AX_OP_RESHAPE, wide, 1, &numel, &flat));
   AX_TRY(run_list(AX_OP_RESHAPE, source, 1, &source->numel, &row));
   AX_TRY(run_ints(AX_OP_NARROW, row, 0, 0, at->numel, 0, &some));
-  AX_TRY(ax_run(AX_OP_INDEX_COPY, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ flat, at, some }, .a = { .i = { 0 }, .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_INDEX_COPY,
+                &(ax_args){
+                    .n_in = 3, .in = (ax_tensor *[]){ flat, at, some }, .a = { .i = { 0 }, .n_list = -1 } },
+                results));
   AX_TRY(run_list(AX_OP_VIEW, results[0], ndim, shape, &q->result[0]));
   ax_view_own(q->result[0]); /* nobody else sees what it is a view of */
 out:
@@ -396,14 +445,16 @@ out:
 
 ax_status ax_infer_bincount(ax_infer *q)
 {
-  ax_tensor *weights = q->args->n_in > 1 ? INPUT(1) : NULL, *own = NULL, *index = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *weights = q->args->n_in > 1 ? INPUT(1) : NULL, *own = NULL, *index = NULL,
+            *results[AX_MAX_OUT] = { 0 };
   int64_t size = q->a.i[0];
   double least = 0, most = -1;
   ax_status st = AX_OK;
 
   if (X->ndim != 1 || ax_is_float((ax_dtype)X->dtype) || X->dtype == AX_BOOL)
     return ax_fail(AX_ESHAPE, "bincount: expected integers in one dim, got %s %s", TYPE(X), TEXT(X));
-  if (size < 0) return ax_fail(AX_ERANGE, "bincount: minlength must not be negative, got %lld", (long long)size);
+  if (size < 0)
+    return ax_fail(AX_ERANGE, "bincount: minlength must not be negative, got %lld", (long long)size);
   if (weights && (weights->ndim != 1 || weights->numel != X->numel))
     return ax_fail(AX_ESHAPE, "bincount: weights %s must have the shape of x, %s", TEXT(weights), TEXT(X));
   if (X->numel) {
@@ -421,7 +472,10 @@ ax_status ax_infer_bincount(ax_infer *q)
     AX_TRY(ax_tensor_new_on(X->device, AX_I64, 1, X->shape, &own));
     AX_TRY(ax_fill(own, 1));
   }
-  AX_TRY(ax_run(AX_OP_INDEX_SELECT_BACKWARD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ own, index }, .a = { .i = { 0, size }, .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_INDEX_SELECT_BACKWARD,
+                &(ax_args){
+                    .n_in = 2, .in = (ax_tensor *[]){ own, index }, .a = { .i = { 0, size }, .n_list = -1 } },
+                results));
   q->result[0] = results[0];
 out:
   ax_tensor_release(own), ax_tensor_release(index);

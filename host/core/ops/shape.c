@@ -28,7 +28,8 @@ ax_status ax_infer_flatten(ax_infer *q)
 
   if (X->ndim == 0) return run_list(AX_OP_VIEW, X, 1, (int64_t[]){ 1 }, &q->result[0]);
   if (first > last)
-    return ax_fail(AX_EINVAL, "flatten: start_dim %lld comes after end_dim %lld", (long long)first + 1, (long long)last + 1);
+    return ax_fail(AX_EINVAL, "flatten: start_dim %lld comes after end_dim %lld", (long long)first + 1,
+                   (long long)last + 1);
   for (int d = 0; d < X->ndim; d++) {
     if (d < first || d > last) shape[n++] = X->shape[d];
     else joined *= X->shape[d];
@@ -46,7 +47,8 @@ ax_status ax_infer_contiguous(ax_infer *q)
 
 ax_status ax_infer_t(ax_infer *q)
 {
-  if (X->ndim > 2) return ax_fail(AX_ESHAPE, "t: expected a matrix, got %s; use transpose(dim0, dim1)", TEXT(X));
+  if (X->ndim > 2)
+    return ax_fail(AX_ESHAPE, "t: expected a matrix, got %s; use transpose(dim0, dim1)", TEXT(X));
   return run_ints(AX_OP_TRANSPOSE, X, 0, X->ndim - 1 < 0 ? 0 : X->ndim - 1, 0, 0, &q->result[0]);
 }
 
@@ -66,20 +68,25 @@ ax_status ax_infer_cat(ax_infer *q)
   for (int k = 0; k < n; k++) {
     const ax_tensor *t = q->args->in[k];
     dtype = k ? ax_dtype_promote(dtype, (ax_dtype)t->dtype) : (ax_dtype)t->dtype;
-    if (t->ndim == 0) return ax_fail(AX_ESHAPE, "cat: tensor %d is 0-d and cannot be joined; use stack", k + 1);
+    if (t->ndim == 0)
+      return ax_fail(AX_ESHAPE, "cat: tensor %d is 0-d and cannot be joined; use stack", k + 1);
     if (t->ndim == 1 && t->numel == 0) continue; /* an empty list joins with anything, as in PyTorch */
     if (!first) {
       first = t;
-      if (dim >= t->ndim) return ax_fail(AX_ERANGE, "cat: dim %lld is outside 1..%d", (long long)dim + 1, t->ndim);
+      if (dim >= t->ndim)
+        return ax_fail(AX_ERANGE, "cat: dim %lld is outside 1..%d", (long long)dim + 1, t->ndim);
     }
     bool fits = t->ndim == first->ndim;
     for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || t->shape[d] == first->shape[d];
     if (!fits)
-      return ax_fail(AX_ESHAPE, "cat: tensor %d of shape %s does not join shape %s along dim %lld", k + 1, TEXT(t), TEXT(first), (long long)dim + 1);
-    if (__builtin_add_overflow(total, t->shape[dim], &total)) return ax_fail(AX_ESHAPE, "cat: the tensors are too long together to count");
+      return ax_fail(AX_ESHAPE, "cat: tensor %d of shape %s does not join shape %s along dim %lld", k + 1,
+                     TEXT(t), TEXT(first), (long long)dim + 1);
+    if (__builtin_add_overflow(total, t->shape[dim], &total))
+      return ax_fail(AX_ESHAPE, "cat: the tensors are too long together to count");
   }
   if (!first) first = q->args->in[0];
-  if (dim >= first->ndim) return ax_fail(AX_ERANGE, "cat: dim %lld is outside 1..%d", (long long)dim + 1, first->ndim);
+  if (dim >= first->ndim)
+    return ax_fail(AX_ERANGE, "cat: dim %lld is outside 1..%d", (long long)dim + 1, first->ndim);
   memcpy(shape, first->shape, sizeof shape);
   shape[dim] = total;
   AX_TRY(ax_tensor_new_on(first->device, dtype, first->ndim, shape, &joined));
@@ -138,7 +145,8 @@ RULE(cat)
     if (empty) continue;
     if (WANTS(k)) {
       give(c, k, with_ints(c, AX_OP_NARROW, G, dim, at, m->shape[dim], 0));
-      if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]); /* there may be more inputs than places for temporaries */
+      /* there may be more inputs than places for temporaries */
+      if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]);
     }
     at += m->shape[dim];
   }

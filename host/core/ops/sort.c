@@ -28,7 +28,9 @@ ax_status ax_infer_topk(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS];
   const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
-  if (k < 0 || k > size) return ax_fail(AX_ERANGE, "topk: k is %lld, but dim %lld of shape %s has %lld elements", (long long)k, (long long)dim + 1, TEXT(X), (long long)size);
+  if (k < 0 || k > size)
+    return ax_fail(AX_ERANGE, "topk: k is %lld, but dim %lld of shape %s has %lld elements", (long long)k,
+                   (long long)dim + 1, TEXT(X), (long long)size);
   memcpy(shape, X->shape, sizeof shape);
   if (X->ndim) shape[dim] = k;
   else if (k != 1) return ax_fail(AX_ERANGE, "topk: a 0-d tensor has 1 element, k is %lld", (long long)k);
@@ -49,14 +51,17 @@ ax_status ax_infer_kthvalue(ax_infer *q)
 {
   const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
   if (k < 1 || k > size)
-    return ax_fail(AX_ERANGE, "kthvalue: k must be in 1..%lld for dim %lld of shape %s, got %lld", (long long)size, (long long)dim + 1, TEXT(X), (long long)k);
+    return ax_fail(AX_ERANGE, "kthvalue: k must be in 1..%lld for dim %lld of shape %s, got %lld",
+                   (long long)size, (long long)dim + 1, TEXT(X), (long long)k);
   return one_of(q, dim, q->a.i[2]);
 }
 
 ax_status ax_infer_median_of(ax_infer *q)
 {
   const int64_t dim = q->a.i[0];
-  if (X->ndim && X->shape[dim] == 0) return ax_fail(AX_ESHAPE, "median: dim %lld of shape %s has no elements to choose from", (long long)dim + 1, TEXT(X));
+  if (X->ndim && X->shape[dim] == 0)
+    return ax_fail(AX_ESHAPE, "median: dim %lld of shape %s has no elements to choose from",
+                   (long long)dim + 1, TEXT(X));
   return one_of(q, dim, q->a.i[1]);
 }
 
@@ -65,7 +70,8 @@ ax_status ax_infer_median(ax_infer *q)
   ax_tensor *flat = NULL;
   ax_status st;
 
-  if (q->a.i[0] != AX_NO_DIM) return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
+  if (q->a.i[0] != AX_NO_DIM)
+    return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
   AX_TRY(run_list(AX_OP_RESHAPE, X, 1, &X->numel, &flat));
   AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, q->result));
   ax_tensor_release(q->result[1]);
@@ -83,7 +89,10 @@ static void give_back(ax_grad *c, ax_arg g, ax_arg index, int64_t dim)
   give(c, 0, call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ g, index }, &a));
 }
 
-RULE(sorted) { if (c->g[0]) give_back(c, G, OUT(1), c->node->op == AX_OP_TOPK ? A->i[1] : A->i[0]); }
+RULE(sorted)
+{
+  if (c->g[0]) give_back(c, G, OUT(1), c->node->op == AX_OP_TOPK ? A->i[1] : A->i[0]);
+}
 
 RULE(kthvalue)
 {
@@ -91,7 +100,9 @@ RULE(kthvalue)
   const int64_t dim = A->i[!median], keepdim = A->i[median ? 1 : 2];
   if (!c->g[0]) return;
   if (keepdim || META(0)->ndim == 0) give_back(c, G, OUT(1), dim);
-  else give_back(c, with_ints(c, AX_OP_UNSQUEEZE, G, dim, 0, 0, 0), with_ints(c, AX_OP_UNSQUEEZE, OUT(1), dim, 0, 0, 0), dim);
+  else
+    give_back(c, with_ints(c, AX_OP_UNSQUEEZE, G, dim, 0, 0, 0),
+              with_ints(c, AX_OP_UNSQUEEZE, OUT(1), dim, 0, 0, 0), dim);
 }
 
 /* ---- search */
@@ -101,17 +112,21 @@ ax_status ax_infer_searchsorted(ax_infer *q)
   const ax_tensor *s = X, *v = INPUT(1);
 
   if (s->ndim == 0) return ax_fail(AX_ESHAPE, "%s: the sequence must have at least one dim", q->name);
-  if (!v && s->ndim > 1) return ax_fail(AX_ESHAPE, "%s: a number is looked for in one sequence, got %s", q->name, TEXT(s));
+  if (!v && s->ndim > 1)
+    return ax_fail(AX_ESHAPE, "%s: a number is looked for in one sequence, got %s", q->name, TEXT(s));
   if (v && s->ndim > 1) {
     bool fits = s->ndim == v->ndim;
     for (int d = 0; fits && d < s->ndim - 1; d++) fits = s->shape[d] == v->shape[d];
-    if (!fits) return ax_fail(AX_ESHAPE, "%s: sequences %s and values %s must agree in all dims but the last", q->name, TEXT(s), TEXT(v));
+    if (!fits)
+      return ax_fail(AX_ESHAPE, "%s: sequences %s and values %s must agree in all dims but the last", q->name,
+                     TEXT(s), TEXT(v));
   }
   q->compute = promoted(q, 0);
   if (ax_is_half(q->compute)) q->compute = AX_F32;
   if (q->compute == AX_BOOL) q->compute = AX_U8;
   if (!v) q->a.f[0] = q->args->num[1];
-  if (!v && !ax_is_float(q->compute) && !(fabs(q->a.f[0]) <= 0x1p53)) return ax_fail(AX_ERANGE, "%s: %g is no integer that a double holds exactly", q->name, q->a.f[0]);
+  if (!v && !ax_is_float(q->compute) && !(fabs(q->a.f[0]) <= 0x1p53))
+    return ax_fail(AX_ERANGE, "%s: %g is no integer that a double holds exactly", q->name, q->a.f[0]);
   q->cast = q->contiguous = 1 | 2;
   out_like(q, 0, AX_I64, v ? v->ndim : 0, v ? v->shape : NULL);
   return AX_OK;
@@ -120,7 +135,8 @@ ax_status ax_infer_searchsorted(ax_infer *q)
 ax_status ax_infer_bucketize(ax_infer *q)
 {
   ax_tensor *in[2] = { INPUT(1), INPUT(0) };
-  if (in[0]->ndim != 1) return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
+  if (in[0]->ndim != 1)
+    return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
   return ax_run(AX_OP_SEARCHSORTED, &(ax_args){ .n_in = 2, .in = in, .a = q->a }, q->result);
 }
 
@@ -129,7 +145,8 @@ ax_status ax_infer_bucketize(ax_infer *q)
 static ax_status two(ax_op op, ax_tensor *a, ax_tensor *b, const ax_attrs *attrs, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  const ax_status st = ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = *attrs }, results);
+  const ax_status st =
+      ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = *attrs }, results);
   *out = results[0];
   return st;
 }
@@ -152,7 +169,8 @@ out:
 static ax_status beginnings(ax_tensor *sorted, ax_tensor **out)
 {
   const int64_t n = sorted->numel;
-  ax_tensor *earlier = NULL, *later = NULL, *differs = NULL, *first = NULL, *mask = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *earlier = NULL, *later = NULL, *differs = NULL, *first = NULL, *mask = NULL,
+            *results[AX_MAX_OUT] = { 0 };
   ax_status st;
 
   AX_TRY(run_ints(AX_OP_NARROW, sorted, 0, 0, n ? n - 1 : 0, 0, &earlier));
@@ -160,11 +178,14 @@ static ax_status beginnings(ax_tensor *sorted, ax_tensor **out)
   AX_TRY(ax_run2(AX_OP_NE, earlier, later, &differs));
   AX_TRY(ax_tensor_new_on(sorted->device, AX_BOOL, 1, (int64_t[]){ n > 0 }, &first));
   AX_TRY(ax_fill(first, 1));
-  AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ first, differs }, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_CAT,
+                &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ first, differs }, .a = { .n_list = -1 } },
+                results));
   mask = results[0];
   st = ax_true_positions(mask, AX_OP_MASK_INDICES, 1, out);
 out:
-  ax_tensor_release(earlier), ax_tensor_release(later), ax_tensor_release(differs), ax_tensor_release(first), ax_tensor_release(mask);
+  ax_tensor_release(earlier), ax_tensor_release(later), ax_tensor_release(differs), ax_tensor_release(first),
+      ax_tensor_release(mask);
   return st;
 }
 
@@ -178,7 +199,8 @@ static ax_status lengths(ax_tensor *begin, int64_t n, ax_tensor **out)
   AX_TRY(run_ints(AX_OP_NARROW, begin, 0, u > 0, u ? u - 1 : 0, 0, &next));
   AX_TRY(ax_tensor_new_on(begin->device, AX_I64, 1, (int64_t[]){ u > 0 }, &end));
   AX_TRY(ax_fill(end, (double)n));
-  AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ next, end }, .a = { .n_list = -1 } }, results));
+  AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ next, end }, .a = { .n_list = -1 } },
+                results));
   both = results[0];
   st = ax_run2(AX_OP_SUB, both, begin, out);
 out:
@@ -186,7 +208,8 @@ out:
   return st;
 }
 
-/* For each element of x the number of its value: the last beginning not behind its place in the sorted row. */
+/* For each element of x the number of its value: the last beginning not behind its place in the
+ * sorted row. */
 static ax_status numbers_of(ax_tensor *x, ax_tensor *order, ax_tensor *begin, ax_tensor **out)
 {
   ax_tensor *places = NULL, *behind = NULL, *number = NULL, *flat = NULL;
@@ -198,7 +221,10 @@ static ax_status numbers_of(ax_tensor *x, ax_tensor *order, ax_tensor *begin, ax
   AX_TRY(ax_run_num(AX_OP_SUB, behind, 1, &number));
   {
     ax_tensor *results[AX_MAX_OUT] = { 0 };
-    AX_TRY(ax_run(AX_OP_SCATTER, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ places, order, number }, .a = { .n_list = -1 } }, results));
+    AX_TRY(
+        ax_run(AX_OP_SCATTER,
+               &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ places, order, number }, .a = { .n_list = -1 } },
+               results));
     flat = results[0];
   }
   st = run_list(AX_OP_VIEW, flat, x->ndim, x->shape, out);
@@ -244,7 +270,8 @@ ax_status ax_infer_isin(ax_infer *q)
   AX_TRY(ax_run2(AX_OP_EQ, x, x, &itself)); /* NaN is in nothing */
   st = ax_run2(AX_OP_LOGICAL_AND, among, itself, &q->result[0]);
 out:
-  ax_tensor_release(x), ax_tensor_release(test), ax_tensor_release(sorted), ax_tensor_release(low), ax_tensor_release(high);
+  ax_tensor_release(x), ax_tensor_release(test), ax_tensor_release(sorted), ax_tensor_release(low),
+      ax_tensor_release(high);
   ax_tensor_release(among), ax_tensor_release(itself);
   return st;
 }

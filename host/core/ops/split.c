@@ -1,5 +1,6 @@
-/* split and unbind: ops with as many results as the caller likes.  The tape sees them as a function of its own kind, because an op of the table
- * has at most AX_MAX_OUT results, and a view for each of k parts would cost k gradients of the whole. */
+/* split and unbind: ops with as many results as the caller likes.  The tape sees them as a function
+ * of its own kind, because an op of the table has at most AX_MAX_OUT results, and a view for each
+ * of k parts would cost k gradients of the whole. */
 #include "core/ops/infer.h"
 
 #include <string.h>
@@ -26,7 +27,8 @@ static ax_status place_one(const parts *p, int64_t start, ax_tensor *g, ax_tenso
 
   memcpy(args.a.list, p->shape, sizeof args.a.list);
   if (p->unbound) {
-    AX_TRY(ax_run(AX_OP_UNSQUEEZE, &(ax_args){ .n_in = 1, .in = &g, .a = { .i = { p->dim }, .n_list = -1 } }, wide));
+    AX_TRY(ax_run(AX_OP_UNSQUEEZE, &(ax_args){ .n_in = 1, .in = &g, .a = { .i = { p->dim }, .n_list = -1 } },
+                  wide));
     args.in = wide;
   }
   AX_TRY(ax_run(AX_OP_SLICE_BACKWARD, &args, results));
@@ -67,7 +69,8 @@ static ax_status join(void *ud, int n, ax_tensor *const *grads, int n_in, ax_ten
     if (grads[k]) list[k] = ax_tensor_retain(grads[k]);
     else AX_TRY(zeros_for(p, k, &list[k]));
   }
-  AX_TRY(ax_run(p->unbound ? AX_OP_STACK : AX_OP_CAT, &(ax_args){ .n_in = n, .in = list, .a = { .i = { p->dim }, .n_list = -1 } }, results));
+  AX_TRY(ax_run(p->unbound ? AX_OP_STACK : AX_OP_CAT,
+                &(ax_args){ .n_in = n, .in = list, .a = { .i = { p->dim }, .n_list = -1 } }, results));
   result[0] = results[0];
 out:
   for (int k = 0; k < n; k++) ax_tensor_release(list[k]);
@@ -101,7 +104,9 @@ static ax_status take_apart(ax_tensor *x, int dim, int n, const int64_t *sizes, 
     st = AX_ENOMEM;
     goto out;
   }
-  *p = (parts){ .dim = dim, .unbound = !sizes, .dtype = (ax_dtype)x->dtype, .device = x->device, .ndim = x->ndim };
+  *p = (parts){
+    .dim = dim, .unbound = !sizes, .dtype = (ax_dtype)x->dtype, .device = x->device, .ndim = x->ndim
+  };
   memcpy(p->shape, x->shape, sizeof p->shape);
   for (int k = 0; k < n; k++) p->sizes[k] = sizes ? sizes[k] : 1;
   AX_TRY(ax_custom_record(sizes ? "split" : "unbind", 1, &x, n, out, join, drop, p));
@@ -120,8 +125,9 @@ static ax_status check(const char *name, ax_tensor *x, int dim, int64_t total)
   char text[AX_SHAPE_TEXT];
   if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: a 0-d tensor has no dim to take apart", name);
   if (total != x->shape[dim])
-    return ax_fail(AX_ESHAPE, "%s: the sizes add up to %lld, but dim %d of shape %s has %lld positions", name, (long long)total, dim + 1,
-                   ax_shape_text(x->ndim, x->shape, text, sizeof text), (long long)x->shape[dim]);
+    return ax_fail(AX_ESHAPE, "%s: the sizes add up to %lld, but dim %d of shape %s has %lld positions", name,
+                   (long long)total, dim + 1, ax_shape_text(x->ndim, x->shape, text, sizeof text),
+                   (long long)x->shape[dim]);
   return ax_grad_enabled() ? ax_history(x) : AX_OK;
 }
 
@@ -138,7 +144,8 @@ static ax_status in_groups(ax_tensor *x, int dim, int n, const int64_t *sizes, a
   for (int j = 0; j < n; j++) wide[j / MOST] += sizes ? sizes[j] : 1;
   AX_TRY((groups > MOST ? in_groups : take_apart)(x, dim, groups, wide, group));
   for (; k < groups; k++)
-    AX_TRY(take_apart(group[k], dim, k + 1 < groups ? MOST : n - k * MOST, sizes ? sizes + k * MOST : NULL, out + k * MOST));
+    AX_TRY(take_apart(group[k], dim, k + 1 < groups ? MOST : n - k * MOST, sizes ? sizes + k * MOST : NULL,
+                      out + k * MOST));
 out:
   if (st != AX_OK)
     for (int j = 0; j < k * MOST; j++) {
@@ -161,7 +168,8 @@ ax_status ax_split_into(ax_tensor *x, int dim, int n, const int64_t *sizes, ax_t
     if (sizes[k] < 0 || __builtin_add_overflow(total, sizes[k], &total))
       return ax_fail(AX_ERANGE, "split: size %d is %lld", k + 1, (long long)sizes[k]);
   if ((st = check("split", x, dim, total)) != AX_OK) return st;
-  return n == 0 ? AX_OK : (n > MOST && ax_would_record(1, &x) ? in_groups : take_apart)(x, dim, n, sizes, out);
+  return n == 0 ? AX_OK
+                : (n > MOST && ax_would_record(1, &x) ? in_groups : take_apart)(x, dim, n, sizes, out);
 }
 
 ax_status ax_unbind_into(ax_tensor *x, int dim, int n, ax_tensor **out)

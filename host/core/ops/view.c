@@ -3,7 +3,10 @@
 
 #define X INPUT(0)
 
-static const char *list_text(const ax_infer *q, char *buf) { return ax_shape_text(q->a.n_list, q->a.list, buf, AX_SHAPE_TEXT); }
+static const char *list_text(const ax_infer *q, char *buf)
+{
+  return ax_shape_text(q->a.n_list, q->a.list, buf, AX_SHAPE_TEXT);
+}
 
 /* Shape from a list in which one size may be -1. */
 ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape)
@@ -17,7 +20,9 @@ ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const in
   for (int d = 0; d < n; d++) {
     shape[d] = list[d];
     if (list[d] == -1) {
-      if (unknown >= 0) return ax_fail(AX_EINVAL, "%s: only one size can be -1, got %s", name, ax_shape_text(n, list, text, sizeof text));
+      if (unknown >= 0)
+        return ax_fail(AX_EINVAL, "%s: only one size can be -1, got %s", name,
+                       ax_shape_text(n, list, text, sizeof text));
       unknown = d;
     } else if (list[d] < 0 || __builtin_mul_overflow(known, list[d], &known))
       return ax_fail(AX_ERANGE, "%s: %s is not a shape", name, ax_shape_text(n, list, text, sizeof text));
@@ -28,15 +33,17 @@ ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const in
   } else if (known != x->numel) goto misfit;
   return ax_shape_checked_bytes(n, shape, ax_itemsize(x), &numel, &bytes);
 misfit:
-  return ax_fail(AX_ESHAPE, "%s: shape %s has %lld elements and does not fit %s", name, TEXT(x), (long long)x->numel,
-                 ax_shape_text(n, list, text, sizeof text));
+  return ax_fail(AX_ESHAPE, "%s: shape %s has %lld elements and does not fit %s", name, TEXT(x),
+                 (long long)x->numel, ax_shape_text(n, list, text, sizeof text));
 }
 
-/* The order of dims in a result's memory is ours to choose: convolutions and what follows them have their channels innermost.  Scripts that were
- * written for contiguous results say y:view(n, -1): as long as nobody else sees the memory, y can be laid out anew, and the view is one. */
+/* The order of dims in a result's memory is ours to choose: convolutions and what follows them have
+ * their channels innermost.  Scripts that were written for contiguous results say y:view(n, -1): as
+ * long as nobody else sees the memory, y can be laid out anew, and the view is one. */
 static bool own_layout(const ax_tensor *t)
 {
-  return !t->shared && t->view == AX_NO_VIEW && t->version == &t->storage->version && ax_strides_are_dense(t->ndim, t->shape, t->strides);
+  return !t->shared && t->view == AX_NO_VIEW && t->version == &t->storage->version &&
+         ax_strides_are_dense(t->ndim, t->shape, t->strides);
 }
 
 ax_status ax_infer_view(ax_infer *q)
@@ -47,8 +54,11 @@ ax_status ax_infer_view(ax_infer *q)
   if (st != AX_OK) return st;
   if (!ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides)) {
     if (!own_layout(X))
-      return ax_fail(AX_ESHAPE, "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape", TEXT(X),
-                     ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), list_text(q, text));
+      return ax_fail(
+          AX_ESHAPE,
+          "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape",
+          TEXT(X), ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT),
+          list_text(q, text));
     if ((st = ax_tensor_relay(X)) != AX_OK) return st;
     ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides);
   }
@@ -60,10 +70,12 @@ ax_status ax_infer_permute(ax_infer *q)
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   uint32_t seen = 0;
   if (q->a.n_list != X->ndim)
-    return ax_fail(AX_EINVAL, "permute: shape %s needs %d dims in their new order, got %d", TEXT(X), X->ndim, q->a.n_list < 0 ? 0 : q->a.n_list);
+    return ax_fail(AX_EINVAL, "permute: shape %s needs %d dims in their new order, got %d", TEXT(X), X->ndim,
+                   q->a.n_list < 0 ? 0 : q->a.n_list);
   for (int d = 0; d < X->ndim; d++) {
     const int64_t from = q->a.list[d];
-    if (from < 0 || from >= X->ndim) return ax_fail(AX_ERANGE, "permute: dim %lld is outside 1..%d", (long long)from + 1, X->ndim);
+    if (from < 0 || from >= X->ndim)
+      return ax_fail(AX_ERANGE, "permute: dim %lld is outside 1..%d", (long long)from + 1, X->ndim);
     if (seen >> from & 1) return ax_fail(AX_EINVAL, "permute: dim %lld is listed twice", (long long)from + 1);
     seen |= 1u << from;
     shape[d] = X->shape[from];
@@ -93,7 +105,9 @@ ax_status ax_infer_expand(ax_infer *q)
   size_t bytes;
   ax_status st;
 
-  if (lead < 0) return ax_fail(AX_ESHAPE, "expand: %s has fewer dims than shape %s", n < 0 ? "nothing" : list_text(q, text), TEXT(X));
+  if (lead < 0)
+    return ax_fail(AX_ESHAPE, "expand: %s has fewer dims than shape %s",
+                   n < 0 ? "nothing" : list_text(q, text), TEXT(X));
   for (int d = 0; d < n; d++) {
     const int64_t want = q->a.list[d], have = d < lead ? 1 : X->shape[d - lead];
     if ((want < 0 && !(want == -1 && d >= lead)) || (want >= 0 && have != want && have != 1))
@@ -112,7 +126,8 @@ ax_status ax_infer_squeeze(ax_infer *q)
   int n = 0;
   for (int k = 0; k < q->a.n_list; k++) {
     const int64_t d = q->a.list[k];
-    if (d < 0 || d >= (X->ndim ? X->ndim : 1)) return ax_fail(AX_ERANGE, "squeeze: dim %lld is outside 1..%d", (long long)d + 1, X->ndim);
+    if (d < 0 || d >= (X->ndim ? X->ndim : 1))
+      return ax_fail(AX_ERANGE, "squeeze: dim %lld is outside 1..%d", (long long)d + 1, X->ndim);
     if (seen >> d & 1) return ax_fail(AX_EINVAL, "squeeze: dim %lld is listed twice", (long long)d + 1);
     seen |= 1u << d;
   }
@@ -130,7 +145,8 @@ ax_status ax_infer_unsqueeze(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   const int at = (int)q->a.i[0];
-  if (X->ndim == AX_MAX_DIMS) return ax_fail(AX_ESHAPE, "unsqueeze: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
+  if (X->ndim == AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "unsqueeze: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
   for (int d = 0, from = 0; d <= X->ndim; d++) {
     shape[d] = d == at ? 1 : X->shape[from];
     strides[d] = d == at ? (from < X->ndim ? X->strides[from] * X->shape[from] : 1) : X->strides[from];
@@ -143,8 +159,8 @@ static ax_status check_position(const ax_infer *q, int64_t dim, int64_t at)
 {
   if (X->ndim == 0) return ax_fail(AX_ERANGE, "%s: a 0-d tensor has no positions", q->name);
   if (at < 0 || at >= X->shape[dim])
-    return ax_fail(AX_ERANGE, "%s: position %lld of dim %lld is outside 1..%lld (shape %s)", q->name, (long long)at + 1, (long long)dim + 1,
-                   (long long)X->shape[dim], TEXT(X));
+    return ax_fail(AX_ERANGE, "%s: position %lld of dim %lld is outside 1..%lld (shape %s)", q->name,
+                   (long long)at + 1, (long long)dim + 1, (long long)X->shape[dim], TEXT(X));
   return AX_OK;
 }
 
@@ -171,30 +187,37 @@ static ax_status stepped(ax_infer *q, int64_t step)
 
   if (X->ndim == 0) return ax_fail(AX_ERANGE, "%s: a 0-d tensor has no positions", q->name);
   if (step < 1) return ax_fail(AX_ERANGE, "%s: step must be at least 1, got %lld", q->name, (long long)step);
-  if (length < 0) return ax_fail(AX_ERANGE, "%s: length must not be negative, got %lld", q->name, (long long)length);
+  if (length < 0)
+    return ax_fail(AX_ERANGE, "%s: length must not be negative, got %lld", q->name, (long long)length);
   if (start < 0 || start > X->shape[dim] ||
       (length > 0 && (__builtin_mul_overflow(length - 1, step, &last) || last >= X->shape[dim] - start)))
-    return ax_fail(AX_ERANGE, "%s: %lld positions from %lld on do not fit dim %lld of size %lld (shape %s)", q->name, (long long)length,
-                   (long long)start + 1, (long long)dim + 1, (long long)X->shape[dim], TEXT(X));
+    return ax_fail(AX_ERANGE, "%s: %lld positions from %lld on do not fit dim %lld of size %lld (shape %s)",
+                   q->name, (long long)length, (long long)start + 1, (long long)dim + 1,
+                   (long long)X->shape[dim], TEXT(X));
   memcpy(shape, X->shape, sizeof shape);
   memcpy(strides, X->strides, sizeof strides);
   shape[dim] = length;
-  if (length > 1) strides[dim] *= step; /* else a step of any size goes nowhere, and the product might overflow */
-  return ax_tensor_view(X, X->ndim, shape, strides, X->offset + (length ? start * X->strides[dim] : 0), &q->result[0]);
+  /* else a step of any size goes nowhere, and the product might overflow */
+  if (length > 1) strides[dim] *= step;
+  return ax_tensor_view(X, X->ndim, shape, strides, X->offset + (length ? start * X->strides[dim] : 0),
+                        &q->result[0]);
 }
 
 ax_status ax_infer_narrow(ax_infer *q) { return stepped(q, 1); }
 ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.i[3]); }
 
-/* Of the diagonal of `offset` over dims d1 and d2: its length, and the element where it starts.  ESHAPE, ERANGE where there is none. */
-static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_t *a, int64_t *length, int64_t *start)
+/* Of the diagonal of `offset` over dims d1 and d2: its length, and the element where it starts.
+ * ESHAPE, ERANGE where there is none. */
+static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_t *a, int64_t *length,
+                             int64_t *start)
 {
   const int64_t offset = a[0], d1 = a[1], d2 = a[2];
   if (x->ndim < 2 || d1 >= x->ndim || d2 >= x->ndim)
-    return ax_fail(AX_ESHAPE, "%s: expected at least two dims, and dims %lld and %lld among them, got %s", q->name, (long long)d1 + 1,
-                   (long long)d2 + 1, TEXT(x));
+    return ax_fail(AX_ESHAPE, "%s: expected at least two dims, and dims %lld and %lld among them, got %s",
+                   q->name, (long long)d1 + 1, (long long)d2 + 1, TEXT(x));
   if (d1 == d2) return ax_fail(AX_EINVAL, "%s: dim1 and dim2 are both %lld", q->name, (long long)d1 + 1);
-  const int64_t rows = x->shape[d1] + (offset < 0 ? offset : 0), cols = x->shape[d2] - (offset > 0 ? offset : 0);
+  const int64_t rows = x->shape[d1] + (offset < 0 ? offset : 0),
+                cols = x->shape[d2] - (offset > 0 ? offset : 0);
   *length = rows < cols ? rows : cols;
   if (*length <= 0) *length = *start = 0;
   else *start = offset < 0 ? -offset * x->strides[d1] : offset * x->strides[d2];
@@ -250,7 +273,8 @@ static ax_status slice_strides(const ax_tensor *whole, const ax_infer *q, int64_
   return AX_OK;
 }
 
-static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
+static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides,
+                                  int64_t *offset)
 {
   const ax_tensor *g = q->args->in[0];
   int64_t length;
@@ -260,7 +284,8 @@ static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int
   for (int d = 0; d < whole->ndim; d++)
     if (d != q->a.i[1] && d != q->a.i[2]) strides[n++] = whole->strides[d];
   strides[n++] = whole->strides[q->a.i[1]] + whole->strides[q->a.i[2]];
-  if (g->ndim != n || g->shape[n - 1] != length) return ax_fail(AX_ESHAPE, "%s: %s does not fit a diagonal of %s", q->name, TEXT(g), TEXT(whole));
+  if (g->ndim != n || g->shape[n - 1] != length)
+    return ax_fail(AX_ESHAPE, "%s: %s does not fit a diagonal of %s", q->name, TEXT(g), TEXT(whole));
   return AX_OK;
 }
 
@@ -284,9 +309,15 @@ static ax_arg into_zeros(ax_grad *c, ax_arg g, int64_t dim, int64_t start, int64
   return call(c, AX_OP_SLICE_BACKWARD, 1, &g, &a);
 }
 
-RULE(select) { give(c, 0, into_zeros(c, with_ints(c, AX_OP_UNSQUEEZE, G, A->i[0], 0, 0, 0), A->i[0], A->i[1], 1)); }
+RULE(select)
+{
+  give(c, 0, into_zeros(c, with_ints(c, AX_OP_UNSQUEEZE, G, A->i[0], 0, 0, 0), A->i[0], A->i[1], 1));
+}
 RULE(narrow) { give(c, 0, into_zeros(c, G, A->i[0], A->i[1], c->node->op == AX_OP_SLICE ? A->i[3] : 1)); }
-RULE(slice_backward) { give(c, 0, with_ints(c, AX_OP_SLICE, G, A->i[0], A->i[1], META(0)->shape[A->i[0]], A->i[2])); }
+RULE(slice_backward)
+{
+  give(c, 0, with_ints(c, AX_OP_SLICE, G, A->i[0], A->i[1], META(0)->shape[A->i[0]], A->i[2]));
+}
 
 RULE(diagonal)
 {

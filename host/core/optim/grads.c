@@ -1,12 +1,15 @@
-/* Norms of many gradients at once, and what is done with them: scaling, clamping, clipping, taking the loss scale out. */
+/* Norms of many gradients at once, and what is done with them: scaling, clamping, clipping, taking
+ * the loss scale out. */
 #include "capture.h"
 #include "ax.h"
 
 #include <math.h>
 
-static const ax_dtype dtypes[] = { AX_F32, AX_F64 }; /* what the kernels take; other types go by a copy or by ops */
+/* what the kernels take; other types go by a copy or by ops */
+static const ax_dtype dtypes[] = { AX_F32, AX_F64 };
 
-/* The device of the first tensor from *at on that none before it lies on, with *at behind that tensor; false at the end. */
+/* The device of the first tensor from *at on that none before it lies on, with *at behind that
+ * tensor; false at the end. */
 static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
 {
   while (*at < n) {
@@ -23,13 +26,14 @@ static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
   return false;
 }
 
-/* What of a list can go through one kernel call: contiguous tensors of `dtype` on `d`.  Not merged where they touch: a norm must not depend
- * on where tensors lie. */
+/* What of a list can go through one kernel call: contiguous tensors of `dtype` on `d`.  Not merged
+ * where they touch: a norm must not depend on where tensors lie. */
 static int segments_of(ax_device d, ax_dtype dtype, int n, ax_tensor *const *list, ax_segment *segs)
 {
   int m = 0;
   for (int k = 0; k < n; k++)
-    if (list[k] && list[k]->dtype == dtype && ax_same_device(list[k]->device, d) && ax_tensor_is_contiguous(list[k])) {
+    if (list[k] && list[k]->dtype == dtype && ax_same_device(list[k]->device, d) &&
+        ax_tensor_is_contiguous(list[k])) {
       if (ax_recording) ax_capture_hold(list[k]->storage);
       segs[m++] = (ax_segment){ .grad = ax_data(list[k]), .n = list[k]->numel };
     }
@@ -42,13 +46,17 @@ static ax_status new_segments(int n, ax_segment **out)
   return *out ? AX_OK : AX_ENOMEM;
 }
 
-static bool stands_alone(const ax_tensor *t) { return t && ((t->dtype != AX_F32 && t->dtype != AX_F64) || !ax_tensor_is_contiguous(t)); }
+static bool stands_alone(const ax_tensor *t)
+{
+  return t && ((t->dtype != AX_F32 && t->dtype != AX_F64) || !ax_tensor_is_contiguous(t));
+}
 
 static ax_status check_all_float(const char *what, int n, ax_tensor *const *list)
 {
   for (int k = 0; k < n; k++)
     if (list[k] && !ax_is_float((ax_dtype)list[k]->dtype))
-      return ax_fail(AX_EDTYPE, "%s: tensor %d is %s; all must be of a floating-point type", what, k + 1, ax_dtype_name((ax_dtype)list[k]->dtype));
+      return ax_fail(AX_EDTYPE, "%s: tensor %d is %s; all must be of a floating-point type", what, k + 1,
+                     ax_dtype_name((ax_dtype)list[k]->dtype));
   return AX_OK;
 }
 
@@ -72,7 +80,8 @@ static ax_status add_norm_of(ax_tensor *t, double p, double *sum)
   AX_TRY(ax_backend_of(t->device, &backend));
   AX_TRY(ax_cast(t, dtype, &cast));
   AX_TRY(ax_contiguous(cast, &flat));
-  AX_TRY(backend->norm(t->device, dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
+  AX_TRY(
+      backend->norm(t->device, dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
   *sum = joined(p, *sum, part);
 out:
   ax_tensor_release(flat);
@@ -156,8 +165,14 @@ out:
   return st;
 }
 
-ax_status ax_scale_all(int n, ax_tensor *const *list, double factor) { return rewrite_all("scale", n, list, factor, false); }
-ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit) { return rewrite_all("clamp", n, list, limit, true); }
+ax_status ax_scale_all(int n, ax_tensor *const *list, double factor)
+{
+  return rewrite_all("scale", n, list, factor, false);
+}
+ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit)
+{
+  return rewrite_all("clamp", n, list, limit, true);
+}
 
 /* ---- without a wait: the numbers stay on the tensors' device */
 
@@ -172,8 +187,9 @@ static ax_status one_device(const char *what, int n, ax_tensor *const *list, ax_
     if (!list[k]) continue;
     if (!first) first = list[k];
     if (!ax_same_device(first->device, list[k]->device))
-      return ax_fail(AX_EINVAL, "%s: tensor %d lies on %s and others on %s; all must lie on one device", what, k + 1,
-                     ax_device_text(list[k]->device, a, sizeof a), ax_device_text(first->device, b, sizeof b));
+      return ax_fail(AX_EINVAL, "%s: tensor %d lies on %s and others on %s; all must lie on one device", what,
+                     k + 1, ax_device_text(list[k]->device, a, sizeof a),
+                     ax_device_text(first->device, b, sizeof b));
   }
   if (first) *d = first->device;
   return check_all_float(what, n, list);
@@ -192,7 +208,8 @@ static ax_status plain_copy(ax_tensor *t, ax_tensor **out)
 ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **out)
 {
   const bool recording = ax_grad_set_enabled(false);
-  const double root = isinf(p) ? 1 : p, join = isinf(p) ? p : 1; /* parts add up, or the extreme of extremes is taken */
+  /* parts add up, or the extreme of extremes is taken */
+  const double root = isinf(p) ? 1 : p, join = isinf(p) ? p : 1;
   const ax_backend *backend;
   ax_tensor *total = NULL, *parts = NULL, *plain = NULL;
   ax_segment *segs = NULL;
@@ -202,7 +219,10 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   ax_status st;
 
   *out = NULL;
-  if (p == 0 || p != p) { st = ax_fail(AX_ERANGE, "norm: norm_type must be a number other than 0, got %g", p); goto out; }
+  if (p == 0 || p != p) {
+    st = ax_fail(AX_ERANGE, "norm: norm_type must be a number other than 0, got %g", p);
+    goto out;
+  }
   AX_TRY(one_device("norm", n, list, &device));
   AX_TRY(ax_backend_of(device, &backend));
   AX_TRY(new_segments(n, &segs));
@@ -214,22 +234,27 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   for (int d = 0; d < 2; d++) m[d] = segments_of(device, dtypes[d], n, list, segs);
   const int64_t count = (m[0] > 0) + (m[1] > 0) + alone;
   if (elements == 0) AX_TRY(ax_fill(total, 0));
-  else if (count == 1 && !alone) { /* nearly always */
-    const ax_dtype dtype = m[0] ? AX_F32 : AX_F64;
-    AX_TRY(backend->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p, root, ax_data(total)));
+  else if (count == 1 && !alone) { /* nearly always */ const ax_dtype dtype = m[0] ? AX_F32 : AX_F64;
+    AX_TRY(backend->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p, root,
+                              ax_data(total)));
   } else {
     AX_TRY(ax_tensor_new_on(device, AX_F64, 1, &count, &parts));
     double *at = ax_data(parts);
     for (int d = 0; d < 2; d++)
-      if (m[d]) AX_TRY(backend->norm_into(device, dtypes[d], segs, segments_of(device, dtypes[d], n, list, segs), p, 1, at + done++));
+      if (m[d])
+        AX_TRY(backend->norm_into(device, dtypes[d], segs, segments_of(device, dtypes[d], n, list, segs), p,
+                                  1, at + done++));
     for (int k = 0; k < n; k++) {
       if (!stands_alone(list[k])) continue;
       AX_TRY(plain_copy(list[k], &plain));
-      AX_TRY(backend->norm_into(device, (ax_dtype)plain->dtype, &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1, at + done++));
+      AX_TRY(backend->norm_into(device, (ax_dtype)plain->dtype,
+                                &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1,
+                                at + done++));
       ax_tensor_release(plain);
       plain = NULL;
     }
-    AX_TRY(backend->norm_into(device, AX_F64, &(ax_segment){ .grad = at, .n = count }, 1, join, root, ax_data(total)));
+    AX_TRY(backend->norm_into(device, AX_F64, &(ax_segment){ .grad = at, .n = count }, 1, join, root,
+                              ax_data(total)));
   }
   *out = total;
   total = NULL;
@@ -242,8 +267,10 @@ out:
   return st;
 }
 
-/* Runs `change` over all of a list, with a copy in between where the kernels do not take the tensor as it is. */
-typedef ax_status (*changer)(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const void *ud);
+/* Runs `change` over all of a list, with a copy in between where the kernels do not take the tensor
+ * as it is. */
+typedef ax_status (*changer)(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                             const void *ud);
 
 static ax_status change_all(const char *what, int n, ax_tensor *const *list, changer change, const void *ud)
 {
@@ -266,7 +293,8 @@ static ax_status change_all(const char *what, int n, ax_tensor *const *list, cha
   for (int k = 0; k < n; k++) {
     if (!stands_alone(list[k])) continue;
     AX_TRY(plain_copy(list[k], &plain));
-    AX_TRY(change(backend, device, (ax_dtype)plain->dtype, &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, ud));
+    AX_TRY(change(backend, device, (ax_dtype)plain->dtype,
+                  &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, ud));
     AX_TRY(ax_copy(list[k], plain));
     ax_tensor_release(plain);
     plain = NULL;
@@ -279,21 +307,29 @@ out:
 }
 
 /* Is `t` one number of type `dtype` on the device of the first tensor of the list? */
-static ax_status check_number(const char *what, const char *name, const ax_tensor *t, ax_dtype dtype, int n, ax_tensor *const *list)
+static ax_status check_number(const char *what, const char *name, const ax_tensor *t, ax_dtype dtype, int n,
+                              ax_tensor *const *list)
 {
   char a[16], b[16];
   int k = 0;
 
   while (k < n && !list[k]) k++;
   if (ax_recording) ax_capture_hold(t->storage);
-  if (t->dtype != dtype || t->numel != 1) return ax_fail(AX_EDTYPE, "%s: %s must be one %s, got %lld of %s", what, name, ax_dtype_name(dtype), (long long)t->numel, ax_dtype_name((ax_dtype)t->dtype));
+  if (t->dtype != dtype || t->numel != 1)
+    return ax_fail(AX_EDTYPE, "%s: %s must be one %s, got %lld of %s", what, name, ax_dtype_name(dtype),
+                   (long long)t->numel, ax_dtype_name((ax_dtype)t->dtype));
   if (k < n && !ax_same_device(t->device, list[k]->device))
-    return ax_fail(AX_EINVAL, "%s: %s lies on %s and the tensors on %s", what, name, ax_device_text(t->device, a, sizeof a), ax_device_text(list[k]->device, b, sizeof b));
+    return ax_fail(AX_EINVAL, "%s: %s lies on %s and the tensors on %s", what, name,
+                   ax_device_text(t->device, a, sizeof a), ax_device_text(list[k]->device, b, sizeof b));
   return AX_OK;
 }
 
-struct clip_numbers { double max_norm; const double *norm; };
-static ax_status clip(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const void *ud)
+struct clip_numbers {
+  double max_norm;
+  const double *norm;
+};
+static ax_status clip(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                      const void *ud)
 {
   const struct clip_numbers *c = ud;
   return b->clip(d, dtype, segs, n, c->max_norm, c->norm);
@@ -302,11 +338,16 @@ static ax_status clip(const ax_backend *b, ax_device d, ax_dtype dtype, const ax
 ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_tensor *norm)
 {
   const ax_status st = check_number("clip", "norm", norm, AX_F64, n, list);
-  return st != AX_OK ? st : change_all("clip", n, list, clip, &(struct clip_numbers){ max_norm, ax_data(norm) });
+  return st != AX_OK ? st
+                     : change_all("clip", n, list, clip, &(struct clip_numbers){ max_norm, ax_data(norm) });
 }
 
-struct scale_numbers { const float *scale; float *found; };
-static ax_status unscale(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const void *ud)
+struct scale_numbers {
+  const float *scale;
+  float *found;
+};
+static ax_status unscale(const ax_backend *b, ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
+                         const void *ud)
 {
   const struct scale_numbers *s = ud;
   return b->unscale(d, dtype, segs, n, s->scale, s->found);
@@ -328,7 +369,8 @@ ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, dou
 
   if (st != AX_OK) return st;
   if (state->dtype != AX_F64 || state->numel != 2 || !ax_tensor_is_contiguous(state))
-    return ax_fail(AX_EDTYPE, "scale update: state must be two float64 numbers, got %lld of %s", (long long)state->numel, ax_dtype_name((ax_dtype)state->dtype));
+    return ax_fail(AX_EDTYPE, "scale update: state must be two float64 numbers, got %lld of %s",
+                   (long long)state->numel, ax_dtype_name((ax_dtype)state->dtype));
   if ((st = ax_backend_of(state->device, &backend)) != AX_OK) return st;
   if (ax_recording) ax_capture_hold(state->storage);
   ax_touch(state);

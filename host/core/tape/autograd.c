@@ -1,5 +1,6 @@
-/* The tape: what is recorded, and who holds whom.  Walking it backward is backward.c, hooks are hooks.c.  Releasing does not recurse along the
- * graph: a chain of a million nodes takes no stack. */
+/* The tape: what is recorded, and who holds whom.  Walking it backward is backward.c, hooks are
+ * hooks.c.  Releasing does not recurse along the graph: a chain of a million nodes takes no
+ * stack. */
 #include "capture.h"
 #include "core/ops/infer.h"
 #include "profile.h"
@@ -37,16 +38,21 @@ const char *ax_grad_fn_name(const ax_tensor *t)
 
 /* ---- nodes */
 
-/* As for tensors and storages: short lists of free nodes, by size, a thread's own.  malloc would go its slow way for most of them. */
+/* As for tensors and storages: short lists of free nodes, by size, a thread's own.  malloc would go
+ * its slow way for most of them. */
 enum { NODE_STEP = 128, NODE_SIZES = 12, NODE_SPARE = 64 };
-static _Thread_local struct { ax_node *list[NODE_SPARE]; int n; } spare_nodes[NODE_SIZES];
+static _Thread_local struct {
+  ax_node *list[NODE_SPARE];
+  int n;
+} spare_nodes[NODE_SIZES];
 
 static ax_node *take_node(size_t bytes)
 {
   const size_t size = (bytes + NODE_STEP - 1) / NODE_STEP;
   ax_node *n;
 
-  if (size >= NODE_SIZES || spare_nodes[size].n == 0 || ax_alloc_injecting()) n = ax_calloc(1, size * NODE_STEP);
+  if (size >= NODE_SIZES || spare_nodes[size].n == 0 || ax_alloc_injecting())
+    n = ax_calloc(1, size * NODE_STEP);
   else {
     n = memset(spare_nodes[size].list[--spare_nodes[size].n], 0, bytes);
     ax_structs_add(1);
@@ -91,10 +97,15 @@ ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out)
   return AX_OK;
 }
 
-/* The list turns the recursion node -> saved tensor -> node into a loop: the outermost call works it off. */
-static _Thread_local struct { ax_node *first; bool working; } dead;
+/* The list turns the recursion node -> saved tensor -> node into a loop: the outermost call works
+ * it off. */
+static _Thread_local struct {
+  ax_node *first;
+  bool working;
+} dead;
 
-/* Frees what the gradient rule needed, and lets go of the nodes before this one.  Saved tensors may hold the last reference to other nodes; those go to the list of the dead. */
+/* Frees what the gradient rule needed, and lets go of the nodes before this one.  Saved tensors may
+ * hold the last reference to other nodes; those go to the list of the dead. */
 void ax_node_release_saved(ax_node *n)
 {
   for (int k = 0; k < n->n_in; k++) {
@@ -188,8 +199,9 @@ static ax_status link_inputs(ax_node *n, int n_in, ax_tensor *const *in)
   return AX_OK;
 }
 
-/* Saves an alias, so that what the user does to the tensor object later (x.data, in-place ops that give it another history) does not
- * matter; a leaf is saved itself, because its gradient goes to that very object. */
+/* Saves an alias, so that what the user does to the tensor object later (x.data, in-place ops that
+ * give it another history) does not matter; a leaf is saved itself, because its gradient goes to
+ * that very object. */
 static ax_status save(ax_saved *s, ax_tensor *t, bool result)
 {
   ax_status st;
@@ -217,7 +229,8 @@ static bool saves_input(const ax_node *n, int k, uint32_t saves)
   return false;
 }
 
-ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves, const ax_tensor *overwritten, ax_node **out)
+ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves,
+                         const ax_tensor *overwritten, ax_node **out)
 {
   ax_node *n = NULL;
   ax_status st;
@@ -232,7 +245,8 @@ ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t save
   for (int k = 0; k < args->n_in && k < AX_MAX_INPUTS; k++)
     if (args->in[k] && saves_input(n, k, saves)) {
       if (args->in[k] != overwritten) AX_TRY(save(&n->in[k], args->in[k], false));
-      else AX_TRY(ax_run1(AX_OP_CLONE, args->in[k], &n->in[k].t)); /* the gradient needs what the op is about to overwrite */
+      /* the gradient needs what the op is about to overwrite */
+      else AX_TRY(ax_run1(AX_OP_CLONE, args->in[k], &n->in[k].t));
     }
   *out = n;
   n = NULL;
@@ -260,7 +274,10 @@ ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
   return AX_OK;
 }
 
-ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves) { return saves & O0 ? save(&n->out[0], dst, true) : AX_OK; }
+ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves)
+{
+  return saves & O0 ? save(&n->out[0], dst, true) : AX_OK;
+}
 
 ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves)
 {
@@ -272,13 +289,14 @@ ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, u
   return st;
 }
 
-ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out, ax_tensor *const *outputs,
-                           ax_custom_fn backward, void (*drop)(void *), void *ud)
+ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out,
+                           ax_tensor *const *outputs, ax_custom_fn backward, void (*drop)(void *), void *ud)
 {
   ax_node *n = NULL;
   ax_status st;
 
-  if (n_out < 1 || n_out > 255) return ax_fail(AX_EINVAL, "%s: a function has 1 to 255 results, got %d", name, n_out);
+  if (n_out < 1 || n_out > 255)
+    return ax_fail(AX_EINVAL, "%s: a function has 1 to 255 results, got %d", name, n_out);
   AX_TRY(ax_node_new(AX_NODE_CUSTOM, n_in, n_out, &n));
   n->name = name;
   AX_TRY(link_inputs(n, n_in, inputs));
@@ -311,9 +329,12 @@ void ax_tensor_join(ax_tensor *t, ax_node *n, int out)
 ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 {
   if (on && !ax_is_float((ax_dtype)t->dtype))
-    return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s", ax_dtype_name((ax_dtype)t->dtype));
+    return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s",
+                   ax_dtype_name((ax_dtype)t->dtype));
   if (!on && t->grad_fn)
-    return ax_fail(AX_EGRAD, "requires_grad: the tensor is the result of %s; use detach() to get one without history", ax_grad_fn_name(t));
+    return ax_fail(AX_EGRAD,
+                   "requires_grad: the tensor is the result of %s; use detach() to get one without history",
+                   ax_grad_fn_name(t));
   if (on && !t->requires_grad) ax_view_forget(t); /* a leaf from now on, whatever history its base may get */
   t->requires_grad = on || t->grad_fn;
   return AX_OK;

@@ -1,4 +1,5 @@
-/* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing recurses along the graph. */
+/* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing
+ * recurses along the graph. */
 #include "capture.h"
 #include "core/ops/infer.h"
 #include "profile.h"
@@ -13,20 +14,22 @@ typedef struct run {
   ax_node **heap; /* largest sequence number first */
   int n, size;
   bool retain, create_graph;
-  bool collect;   /* gradients of given inputs are wanted, leaves are left alone */
+  bool collect; /* gradients of given inputs are wanted, leaves are left alone */
   int n_wanted;
   const ax_edge *wanted;
   ax_tensor **found;
   uint64_t oldest; /* nodes made before this cannot lead to a wanted input */
-  const struct run *outer; /* the run from inside which this one was started, by a hook or a custom gradient */
-  const ax_node *current;  /* being visited */
+  /* the run from inside which this one was started, by a hook or a custom gradient */
+  const struct run *outer;
+  const ax_node *current; /* being visited */
   struct stash *stashed;
 } run;
 static _Thread_local const run *innermost;
 
 bool ax_backward_collects(void) { return innermost && innermost->collect; }
 
-/* What an outer run had at a node that this one came to as well: it is put away until this one is through. */
+/* What an outer run had at a node that this one came to as well: it is put away until this one is
+ * through. */
 typedef struct stash {
   struct stash *next;
   ax_node *node;
@@ -40,7 +43,8 @@ static ax_status put_away(run *r, ax_node *n)
   stash *s;
   for (const run *o = r->outer; o; o = o->outer)
     if (o->current == n)
-      return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very op or leaf whose gradient is being worked out");
+      return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very "
+                               "op or leaf whose gradient is being worked out");
   if (!(s = ax_malloc(sizeof *s + sizeof *s->grads * (size_t)n->n_out))) return AX_ENOMEM;
   *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .sunk = n->sunk };
   memcpy(s->grads, n->grads, sizeof *s->grads * (size_t)n->n_out);
@@ -118,7 +122,8 @@ static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
   ax_status st = AX_OK;
 
   if (!broadcast_from(g, m))
-    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for an argument of shape %s", ax_shape_text(g->ndim, g->shape, a, sizeof a),
+    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for an argument of shape %s",
+                   ax_shape_text(g->ndim, g->shape, a, sizeof a),
                    ax_shape_text(m->ndim, m->shape, b, sizeof b));
   ax_tensor_retain(g);
   if (!ax_same_shape(g, m->ndim, m->shape)) {
@@ -156,9 +161,11 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
     *at = g;
     return AX_OK;
   }
-  const bool ours = (*at)->refs == 1 && (*at)->storage->refs == 1 && !(*at)->grad_fn && ax_tensor_is_contiguous(*at);
+  const bool ours =
+      (*at)->refs == 1 && (*at)->storage->refs == 1 && !(*at)->grad_fn && ax_tensor_is_contiguous(*at);
   if (ours && !r->create_graph) {
-    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
+    st = ax_run_inplace(AX_OP_ADD,
+                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
   } else if ((st = ax_run2(AX_OP_ADD, *at, g, &sum)) == AX_OK) {
     ax_tensor_release(*at);
     *at = sum;
@@ -176,32 +183,42 @@ static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
   ax_status st = AX_OK;
 
   if (ax_recording) ax_capture_note(leaf);
-  if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape)) /* the script set x.data in between */
-    return ax_fail(AX_ESHAPE, "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
-                   ax_shape_text(g->ndim, g->shape, a, sizeof a), ax_shape_text(leaf->ndim, leaf->shape, b, sizeof b));
+  /* the script set x.data in between */
+  if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape))
+    return ax_fail(AX_ESHAPE,
+                   "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
+                   ax_shape_text(g->ndim, g->shape, a, sizeof a),
+                   ax_shape_text(leaf->ndim, leaf->shape, b, sizeof b));
   if (leaf->grad && r->create_graph) {
     if ((st = ax_run2(AX_OP_ADD, leaf->grad, g, &sum)) != AX_OK) return st;
     ax_tensor_release(leaf->grad);
     leaf->grad = sum;
   } else if (leaf->grad) {
-    st = ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } }, leaf->grad);
+    st =
+        ax_run_inplace(AX_OP_ADD,
+                       &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } },
+                       leaf->grad);
   } else if (leaf->grad_slot && !r->create_graph) {
     if ((st = ax_copy(leaf->grad_slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(leaf->grad_slot);
   } else if (g->dtype != leaf->dtype) {
     st = ax_cast(g, (ax_dtype)leaf->dtype, &leaf->grad);
-  } else if (!r->create_graph && g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g)) {
+  } else if (!r->create_graph && g->refs == 1 && g->storage->refs == 1 && !g->grad_fn &&
+             ax_tensor_is_contiguous(g)) {
     leaf->grad = ax_tensor_retain(g);
   } else st = ax_run1(AX_OP_CLONE, g, &leaf->grad);
   return st;
 }
 
-/* The script may have frozen a leaf since the forward pass, or made it the result of an in-place op: then it has no gradient any more. */
+/* The script may have frozen a leaf since the forward pass, or made it the result of an in-place
+ * op: then it has no gradient any more. */
 static bool still_leaf(const ax_tensor *t) { return t->requires_grad && !t->grad_fn; }
 
-/* Is it the cast of a leaf?  It saves nothing, and autocast lets the graphs of several losses share one: a backward pass does not use it up. */
+/* Is it the cast of a leaf?  It saves nothing, and autocast lets the graphs of several losses share
+ * one: a backward pass does not use it up. */
 static bool casts_leaf(const ax_node *n)
 {
-  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node && n->edges[0].node->kind == AX_NODE_ACCUMULATE;
+  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node &&
+         n->edges[0].node->kind == AX_NODE_ACCUMULATE;
 }
 
 static ax_status run_leaf(run *r, ax_node *n)
@@ -232,8 +249,9 @@ bool ax_wants(const ax_grad *c, int k)
   return to && to->seq >= c->oldest;
 }
 
-/* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a leaf, through which a rule may add in the
- * leaf's type.  NULL where there is none, or where a hook is to see what comes by. */
+/* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a
+ * leaf, through which a rule may add in the leaf's type.  NULL where there is none, or where a hook
+ * is to see what comes by. */
 static ax_node *leaf_node(ax_node *to)
 {
   if (to && casts_leaf(to) && !to->hooks) to = to->edges[0].node;
@@ -265,7 +283,9 @@ ax_tensor *ax_before_gelu(const ax_grad *c, int k)
 {
   const ax_edge *e = &c->node->edges[k];
   const ax_node *n = e->node;
-  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released || c->create_graph || !c->sunk) return NULL;
+  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
+      c->create_graph || !c->sunk)
+    return NULL;
   const ax_saved *s = &n->out[1];
   return s->t && s->t->version->edits == s->edits ? s->t : NULL;
 }
@@ -280,11 +300,15 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
     const int at = result ? k - n->n_in : k;
     const ax_saved *s = result ? &n->out[at] : &n->in[at];
     if (!s->t) continue;
-    /* While a step is recorded nothing runs: the graph of a forward pass that was recorded before is gone through again after its replays have written its
-     * inputs.  In an ordinary step the eager calls before have had this error. */
+    /* While a step is recorded nothing runs: the graph of a forward pass that was recorded before
+     * is gone through again after its replays have written its inputs.  In an ordinary step the
+     * eager calls before have had this error. */
     if (s->t->version->edits != s->edits && !ax_recording)
-      return ax_fail(AX_EGRAD, "backward: %s %d of %s, needed for its gradient, was changed in place after the forward pass (version %u, expected %u)",
-                     result ? "result" : "argument", at + 1, ax_ops[n->op].name, s->t->version->edits, s->edits);
+      return ax_fail(AX_EGRAD,
+                     "backward: %s %d of %s, needed for its gradient, was changed in place after the forward "
+                     "pass (version %u, expected %u)",
+                     result ? "result" : "argument", at + 1, ax_ops[n->op].name, s->t->version->edits,
+                     s->edits);
     if (!result) c->in[at] = s->t;
     else if (!c->create_graph) c->out[at] = s->t;
     else { /* with its history, so that the gradient can be differentiated */
@@ -302,8 +326,14 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
 static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
-  ax_grad c = { .node = n, .g = n->grads, .d = d, .sunk = r->collect ? NULL : sunk, .create_graph = r->create_graph, .oldest = r->oldest };
-  ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK; /* cat saves nothing and may have any number of inputs */
+  ax_grad c = { .node = n,
+                .g = n->grads,
+                .d = d,
+                .sunk = r->collect ? NULL : sunk,
+                .create_graph = r->create_graph,
+                .oldest = r->oldest };
+  /* cat saves nothing and may have any number of inputs */
+  ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK;
 
   if (st == AX_OK) {
     ax_op_impls[n->op].gradient(&c);
@@ -324,7 +354,9 @@ static ax_status run_node(run *r, ax_node *n)
   ax_status st = AX_OK;
 
   if (n->released)
-    return ax_fail(AX_EGRAD, "backward: the graph through %s was released by an earlier backward pass; pass { retain_graph = true } to that one to go through it again",
+    return ax_fail(AX_EGRAD,
+                   "backward: the graph through %s was released by an earlier backward pass; pass { "
+                   "retain_graph = true } to that one to go through it again",
                    n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
   if (n->n_in > FEW) {
     d = ax_calloc((size_t)n->n_in, sizeof *d + sizeof *sunk);
@@ -334,7 +366,8 @@ static ax_status run_node(run *r, ax_node *n)
   if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
   else st = run_op(r, n, d, sunk, &hidden);
   for (int k = 0; st == AX_OK && k < n->n_in; k++) {
-    const ax_edge own = n->edges[k], turned = { own.node, 1 }, *e = k < 32 && hidden >> k & 1 ? &turned : &own;
+    const ax_edge own = n->edges[k], turned = { own.node, 1 },
+                  *e = k < 32 && hidden >> k & 1 ? &turned : &own;
     ax_tensor *fitted = NULL;
     if (!e->node || e->node->seq < r->oldest) continue;
     if (sunk[k]) st = push(r, leaf_node(e->node));
@@ -349,7 +382,8 @@ static ax_status run_node(run *r, ax_node *n)
   if (d != few) ax_mfree(d);
   if (st == AX_OK && !r->retain && !casts_leaf(n)) {
     ax_node_release_saved(n);
-    ax_hooks_end(&n->hooks); /* no gradient comes this way again; a hook may capture the very result that it is on */
+    /* no gradient comes this way again; a hook may capture the very result that it is on */
+    ax_hooks_end(&n->hooks);
   }
   return st;
 }
@@ -365,7 +399,8 @@ static ax_status visit(run *r, ax_node *n)
     bool wanted = false;
     for (int w = 0; w < r->n_wanted; w++) wanted |= r->wanted[w].node == n && r->wanted[w].out == k;
     if (n->kind != AX_NODE_ACCUMULATE) st = ax_hooks_run(&n->hooks, false, k, &n->grads[k]);
-    else st = wanted && n->leaf ? ax_hooks_run(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK; /* run_leaf does the others */
+    /* run_leaf does the others */
+    else st = wanted && n->leaf ? ax_hooks_run(&n->leaf->hooks, false, 0, &n->grads[k]) : AX_OK;
     if (st != AX_OK) return st;
     for (int w = 0; w < r->n_wanted; w++)
       if (r->wanted[w].node == n && r->wanted[w].out == k) {
@@ -386,8 +421,12 @@ static ax_status visit_profiled(run *r, ax_node *n)
   ax_profile_mark m;
   ax_status st;
 
-  snprintf(name, sizeof name, "%.48s_backward", n->kind == AX_NODE_ACCUMULATE ? "leaf" : n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
-  m = ax_profile_begin(n->kind == AX_NODE_ACCUMULATE ? "accumulate_grad" : name, AX_PROFILE_BACKWARD, n->place);
+  snprintf(name, sizeof name, "%.48s_backward",
+           n->kind == AX_NODE_ACCUMULATE ? "leaf"
+           : n->kind == AX_NODE_CUSTOM   ? n->name
+                                         : ax_ops[n->op].name);
+  m = ax_profile_begin(n->kind == AX_NODE_ACCUMULATE ? "accumulate_grad" : name, AX_PROFILE_BACKWARD,
+                       n->place);
   st = visit(r, n);
   ax_profile_end(m);
   return st;
@@ -413,13 +452,17 @@ static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
 
   AX_TRY(ax_history(root));
   if (!root->requires_grad)
-    return ax_fail(AX_EGRAD, "backward: the tensor %s does not require a gradient and has no history: no input of it had requires_grad set, or it was made inside no_grad or by detach",
+    return ax_fail(AX_EGRAD,
+                   "backward: the tensor %s does not require a gradient and has no history: no input of it "
+                   "had requires_grad set, or it was made inside no_grad or by detach",
                    ax_shape_text(root->ndim, root->shape, a, sizeof a));
   if (!seed && root->numel != 1)
-    return ax_fail(AX_EGRAD, "backward: a gradient must be given for a tensor of shape %s; only a scalar starts with 1",
+    return ax_fail(AX_EGRAD,
+                   "backward: a gradient must be given for a tensor of shape %s; only a scalar starts with 1",
                    ax_shape_text(root->ndim, root->shape, a, sizeof a));
   if (seed && !ax_same_shape(seed, root->ndim, root->shape))
-    return ax_fail(AX_ESHAPE, "backward: gradient of shape %s for a tensor of shape %s", ax_shape_text(seed->ndim, seed->shape, a, sizeof a),
+    return ax_fail(AX_ESHAPE, "backward: gradient of shape %s for a tensor of shape %s",
+                   ax_shape_text(seed->ndim, seed->shape, a, sizeof a),
                    ax_shape_text(root->ndim, root->shape, b, sizeof b));
   AX_TRY(ax_edge_of(root, &e));
   if (seed) AX_TRY(ax_cast(seed, (ax_dtype)root->dtype, &g));
@@ -462,17 +505,24 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
   return st;
 }
 
-ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph, bool create_graph)
+ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph,
+                      bool create_graph)
 {
   run r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
   return walk(&r, n, roots, seeds);
 }
 
-ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in, ax_tensor *const *inputs, bool retain_graph,
-                     bool create_graph, bool allow_unused, ax_tensor **out)
+ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in,
+                     ax_tensor *const *inputs, bool retain_graph, bool create_graph, bool allow_unused,
+                     ax_tensor **out)
 {
   ax_edge *wanted = ax_calloc((size_t)(n_in ? n_in : 1), sizeof *wanted);
-  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph, .collect = true, .n_wanted = n_in, .wanted = wanted, .found = out,
+  run r = { .retain = retain_graph || create_graph,
+            .create_graph = create_graph,
+            .collect = true,
+            .n_wanted = n_in,
+            .wanted = wanted,
+            .found = out,
             .oldest = UINT64_MAX };
   ax_status st = AX_OK;
 
@@ -490,7 +540,10 @@ ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, in
   AX_TRY(walk(&r, n, roots, seeds));
   for (int k = 0; k < n_in && !allow_unused; k++)
     if (!out[k]) {
-      st = ax_fail(AX_EGRAD, "grad: the result does not depend on input %d; pass { allow_unused = true } to get nil for it", k + 1);
+      st = ax_fail(
+          AX_EGRAD,
+          "grad: the result does not depend on input %d; pass { allow_unused = true } to get nil for it",
+          k + 1);
       goto out;
     }
 out:

@@ -1,8 +1,9 @@
 /* The tape's inside: nodes, what they save, and what a gradient rule sees.
  *
- * A node stands for one recorded op.  It holds (counted) the nodes that made its inputs, so a result keeps its history alive and nothing
- * else does.  Sequence numbers rise with creation, and a node is made after the nodes it points to: walking backward in falling order of
- * sequence number is a topological order, with no counting of dependencies beforehand. */
+ * A node stands for one recorded op.  It holds (counted) the nodes that made its inputs, so a
+ * result keeps its history alive and nothing else does.  Sequence numbers rise with creation, and a
+ * node is made after the nodes it points to: walking backward in falling order of sequence number
+ * is a topological order, with no counting of dependencies beforehand. */
 #ifndef AX_GRAPH_H
 #define AX_GRAPH_H
 
@@ -43,10 +44,10 @@ struct ax_node {
   int32_t refs;
   ax_node_kind kind;
   ax_op op;
-  bool released;     /* backward ran and freed what was saved */
+  bool released; /* backward ran and freed what was saved */
   uint64_t seq;
-  ax_args args;      /* attributes and number operands of the call; its `in` is not used */
-  uint32_t size;     /* of its block, for the list of free ones */
+  ax_args args;  /* attributes and number operands of the call; its `in` is not used */
+  uint32_t size; /* of its block, for the list of free ones */
   int n_in, n_out;
   ax_edge *edges;    /* [n_in] */
   ax_meta *in_meta;  /* [n_in] */
@@ -55,20 +56,21 @@ struct ax_node {
   ax_saved *out;     /* [n_out] */
   ax_tensor **grads; /* [n_out] what has arrived during a backward run */
   ax_hook *hooks;
-  ax_tensor *leaf;   /* ACCUMULATE: counted; the leaf points back weakly; NULL once it is a leaf no more */
-  const char *name;  /* CUSTOM */
+  ax_tensor *leaf;  /* ACCUMULATE: counted; the leaf points back weakly; NULL once it is a leaf no more */
+  const char *name; /* CUSTOM */
   ax_custom_fn custom;
   void (*drop)(void *); /* CUSTOM: of what the function keeps; ACCUMULATE: of what the leaf's hooks need */
   void *ud;
-  const void *run;   /* the backward run that has it queued, or NULL */
-  int32_t place;     /* where in the script it was made, for the profiler; 0: not known */
-  bool sunk;         /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
+  const void *run;    /* the backward run that has it queued, or NULL */
+  int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
+  bool sunk;          /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
   ax_node *next_dead; /* list of ax_node_release */
 };
 
 void ax_node_release(ax_node *n);
 void ax_hooks_drop(ax_hook **list);
-/* No hook in the list runs again; those of a list that is being run stay in memory until it is through. */
+/* No hook in the list runs again; those of a list that is being run stay in memory until it is
+ * through. */
 void ax_hooks_end(ax_hook **list);
 /* Runs the hooks of one result; *g may be replaced. */
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
@@ -76,27 +78,41 @@ ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
 ax_status ax_leaf_hold(ax_node *n);
 /* Where the gradient of `t` goes: the node that made it, or a leaf's node, made now if need be. */
 ax_status ax_edge_of(ax_tensor *t, ax_edge *e);
-/* `t`, which was a leaf, gets a history: the node that added into its gradient lets go of it, since its new history may lead there. */
+/* `t`, which was a leaf, gets a history: the node that added into its gradient lets go of it, since
+ * its new history may lead there. */
 void ax_leaf_ends(ax_tensor *t);
 /* Frees what the gradient rule needed, and lets go of the nodes before this one. */
 void ax_node_release_saved(ax_node *n);
 
 /* Bits of a row's `saves`. */
 enum {
-  I0 = 1, I1 = 2, I2 = 4, I3 = 8, I4 = 16, I5 = 32, I6 = 64, /* always */
-  X0 = 1 << 16, X1 = 1 << 17,     /* if the other one of the first two wants a gradient */
-  S0 = 1 << 20, S1 = 1 << 21,     /* if it wants one itself */
-  O0 = 1 << 8, O1 = 1 << 9, O2 = 1 << 10,
-  HIDDEN = 1 << 24,               /* results after the first are for the gradient alone: none flows into them */
+  I0 = 1,
+  I1 = 2,
+  I2 = 4,
+  I3 = 8,
+  I4 = 16,
+  I5 = 32,
+  I6 = 64, /* always */
+  X0 = 1 << 16,
+  X1 = 1 << 17, /* if the other one of the first two wants a gradient */
+  S0 = 1 << 20,
+  S1 = 1 << 21, /* if it wants one itself */
+  O0 = 1 << 8,
+  O1 = 1 << 9,
+  O2 = 1 << 10,
+  /* results after the first are for the gradient alone: none flows into them */
+  HIDDEN = 1 << 24,
 };
 
 /* Records a call whose results are `out`.  saves: as in ops.def. */
 ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves);
-/* The two halves of ax_record, for in-place ops: make the node (saving inputs, `overwritten` as a copy) before the kernel, attach the results
- * after it. */
-ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves, const ax_tensor *overwritten, ax_node **out);
+/* The two halves of ax_record, for in-place ops: make the node (saving inputs, `overwritten` as a
+ * copy) before the kernel, attach the results after it. */
+ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves,
+                         const ax_tensor *overwritten, ax_node **out);
 ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves);
-/* Makes room for what the gradient needs of the result, so that ax_node_attach to `dst` cannot fail. */
+/* Makes room for what the gradient needs of the result, so that ax_node_attach to `dst` cannot
+ * fail. */
 ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves);
 
 /* A node with nothing filled in but its kind, its number and its arrays. */
@@ -108,15 +124,19 @@ uint64_t ax_next_seq(void);
 
 /* `view` shows elements of x. */
 void ax_view_of(ax_tensor *view, ax_tensor *x);
-/* It counts as a tensor of its own from now on, with the history that it has.  _own: nobody else ever saw what it was a view of. */
+/* It counts as a tensor of its own from now on, with the history that it has.  _own: nobody else
+ * ever saw what it was a view of. */
 void ax_view_forget(ax_tensor *t);
 void ax_view_own(ax_tensor *t);
-/* Likewise where the base was given other memory (x.data = y, a move into a flat buffer): t keeps its history, and no longer shares anything. */
+/* Likewise where the base was given other memory (x.data = y, a move into a flat buffer): t keeps
+ * its history, and no longer shares anything. */
 void ax_view_check(ax_tensor *t);
 
-/* A recorded in-place op on a view: begin makes all there is to make, before a byte is written; finish hangs it in and cannot fail; drop lets
- * go of what finish did not use. */
-typedef struct ax_rewrite { ax_node *base, *view; } ax_rewrite;
+/* A recorded in-place op on a view: begin makes all there is to make, before a byte is written;
+ * finish hangs it in and cannot fail; drop lets go of what finish did not use. */
+typedef struct ax_rewrite {
+  ax_node *base, *view;
+} ax_rewrite;
 ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_rewrite *r);
 void ax_rewrite_finish(ax_rewrite *r, ax_tensor *view);
 void ax_rewrite_drop(ax_rewrite *r);
@@ -124,30 +144,38 @@ void ax_rewrite_drop(ax_rewrite *r);
 /* ---- what a gradient rule works with (grad.c) */
 
 /* A tensor or a number; what rules compute with. */
-typedef struct ax_arg { ax_tensor *t; double num; bool integral; } ax_arg;
+typedef struct ax_arg {
+  ax_tensor *t;
+  double num;
+  bool integral;
+} ax_arg;
 
 enum { AX_RULE_TEMPS = 40 };
 typedef struct ax_grad {
-  ax_status st;         /* first failure; later steps do nothing */
+  ax_status st; /* first failure; later steps do nothing */
   ax_node *node;
-  ax_tensor *const *g;  /* gradient of each result; NULL: none arrived */
+  ax_tensor *const *g;                            /* gradient of each result; NULL: none arrived */
   ax_tensor *in[AX_MAX_INPUTS], *out[AX_MAX_OUT]; /* saved tensors, borrowed; NULL where not saved */
-  ax_tensor **d;        /* gradient of each input: the rule gives new references */
-  bool *sunk;           /* [n_in] set where the rule wrote into the leaf's slot itself */
+  ax_tensor **d;                                  /* gradient of each input: the rule gives new references */
+  bool *sunk; /* [n_in] set where the rule wrote into the leaf's slot itself */
   bool create_graph;
-  uint64_t oldest;      /* inputs made before this sequence number are not wanted */
-  uint32_t hidden;      /* bit k: what is given for input k is the gradient of the hidden result of the row that made it (ax_before_gelu) */
+  uint64_t oldest; /* inputs made before this sequence number are not wanted */
+  /* bit k: what is given for input k is the gradient of the hidden result of the row that made it
+   * (ax_before_gelu) */
+  uint32_t hidden;
   ax_tensor *temps[AX_RULE_TEMPS];
   int n_temps;
 } ax_grad;
 
 typedef void (*ax_rule)(ax_grad *c);
 bool ax_wants(const ax_grad *c, int input);
-/* The leaf slot that the gradient of `input` may be written into directly, or NULL.  *accumulate: it holds a gradient already. */
+/* The leaf slot that the gradient of `input` may be written into directly, or NULL.  *accumulate:
+ * it holds a gradient already. */
 ax_tensor *ax_sink(ax_grad *c, int input, bool *accumulate);
 void ax_sunk(ax_grad *c, int input); /* the rule has written there */
-/* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The rule may then go through gelu itself, give the
- * gradient of that, and set the input's bit in c->hidden.  NULL: it may not. */
+/* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
+ * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
+ * c->hidden.  NULL: it may not. */
 ax_tensor *ax_before_gelu(const ax_grad *c, int input);
 
 #endif

@@ -8,7 +8,10 @@ static _Thread_local ax_leaf_holder leaf_holder;
 
 void ax_leaf_set_holder(ax_leaf_holder hold) { leaf_holder = hold; }
 
-ax_status ax_leaf_hold(ax_node *n) { return leaf_holder && !n->drop ? leaf_holder(n->leaf, &n->drop, &n->ud) : AX_OK; }
+ax_status ax_leaf_hold(ax_node *n)
+{
+  return leaf_holder && !n->drop ? leaf_holder(n->leaf, &n->drop, &n->ud) : AX_OK;
+}
 
 static void drop_hook(ax_hook *h)
 {
@@ -32,9 +35,13 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   ax_status st = ax_history(t);
 
   if (st != AX_OK) return st;
-  if (!t->requires_grad) return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
-  if (post && t->grad_fn) return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s", ax_grad_fn_name(t));
-  if (t->grad_fn && t->grad_fn->released) { /* as if it had been added before the backward pass that released the graph */
+  if (!t->requires_grad)
+    return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
+  if (post && t->grad_fn)
+    return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s",
+                   ax_grad_fn_name(t));
+  /* as if it had been added before the backward pass that released the graph */
+  if (t->grad_fn && t->grad_fn->released) {
     *id = next_hook++;
     drop(ud);
     return AX_OK;
@@ -42,8 +49,15 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   if (!t->grad_fn && t->accumulate && (st = ax_leaf_hold(t->accumulate)) != AX_OK) return st;
   if (!(h = ax_malloc(sizeof *h))) return AX_ENOMEM;
   at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
-  *h = (ax_hook){ .home = at, .id = next_hook++, .post = post, .out = t->out_index, .call = call, .drop = drop, .ud = ud,
-                  .next_live = live_hooks, .from_live = &live_hooks };
+  *h = (ax_hook){ .home = at,
+                  .id = next_hook++,
+                  .post = post,
+                  .out = t->out_index,
+                  .call = call,
+                  .drop = drop,
+                  .ud = ud,
+                  .next_live = live_hooks,
+                  .from_live = &live_hooks };
   if (live_hooks) live_hooks->from_live = &h->next_live;
   live_hooks = h;
   while (*at) at = &(*at)->next; /* hooks run in the order in which they were added */
@@ -52,9 +66,12 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   return AX_OK;
 }
 
-/* The lists whose hooks are being run, the innermost first.  A hook may remove itself or others: what goes from one of these
- * lists stays in memory until the list is through. */
-typedef struct running { ax_hook **list; struct running *outer; } running;
+/* The lists whose hooks are being run, the innermost first.  A hook may remove itself or others:
+ * what goes from one of these lists stays in memory until the list is through. */
+typedef struct running {
+  ax_hook **list;
+  struct running *outer;
+} running;
 static _Thread_local running *now_running;
 
 static bool is_running(ax_hook *const *list)
@@ -70,7 +87,9 @@ void ax_hook_remove(ax_tensor *t, uint64_t id)
   const ax_hook *found = *list;
 
   while (found && found->id != id) found = found->next;
-  if (!found) { /* t has got another history since, from an in-place op or detach_: the hook stays with the one that it was added to */
+  /* t has got another history since, from an in-place op or detach_: the hook stays with the one
+   * that it was added to */
+  if (!found) {
     for (found = live_hooks; found && found->id != id; found = found->next_live) continue;
     if (!found) return;
     list = found->home;
@@ -108,7 +127,8 @@ static void sweep_hooks(ax_hook **list)
   }
 }
 
-/* What a hook returned (taken) instead of *g: of its shape, and cast to its type, on which the rules rely. */
+/* What a hook returned (taken) instead of *g: of its shape, and cast to its type, on which the
+ * rules rely. */
 static ax_status replace(ax_tensor **g, ax_tensor *with)
 {
   ax_tensor *cast = NULL;
@@ -116,7 +136,8 @@ static ax_status replace(ax_tensor **g, ax_tensor *with)
   ax_status st;
 
   if (!ax_same_shape(with, (*g)->ndim, (*g)->shape))
-    st = ax_fail(AX_ESHAPE, "hook: returned a gradient of shape %s in place of %s", ax_shape_text(with->ndim, with->shape, a, sizeof a),
+    st = ax_fail(AX_ESHAPE, "hook: returned a gradient of shape %s in place of %s",
+                 ax_shape_text(with->ndim, with->shape, a, sizeof a),
                  ax_shape_text((*g)->ndim, (*g)->shape, b, sizeof b));
   else if ((st = ax_cast(with, (ax_dtype)(*g)->dtype, &cast)) == AX_OK) {
     ax_tensor_release(*g);

@@ -1,15 +1,17 @@
-/* Views under autograd.  A view knows its base: the tensor whose elements it shows, which is no view itself.  A recorded in-place op on a view
- * is an op on the base,
+/* Views under autograd.  A view knows its base: the tensor whose elements it shows, which is no
+ * view itself.  A recorded in-place op on a view is an op on the base,
  *
  *     base' = base with op(view) in the view's place
  *
- * and so the base gets a new history: a node with two inputs, the base as it was and the op's result.  The view itself is from then on a view
- * of base'.  So are all other views of the base, which learn it when they are next used (ax_history): they compare their count of rewrites
- * with the base's.  Nobody keeps a list of views.
+ * and so the base gets a new history: a node with two inputs, the base as it was and the op's
+ * result.  The view itself is from then on a view of base'.  So are all other views of the base,
+ * which learn it when they are next used (ax_history): they compare their count of rewrites with
+ * the base's.  Nobody keeps a list of views.
  *
- * Two nodes carry this, and each one's gradient is made of what the other one does: "copy_slices" (base', from base and result) and
- * "as_strided" (a view, from base').  Where a view lies is told by sizes, strides and an offset within the base's memory; gradients are laid
- * out in memory as the base was.  Gradients are computed by ops that are recorded when create_graph asks for it. */
+ * Two nodes carry this, and each one's gradient is made of what the other one does: "copy_slices"
+ * (base', from base and result) and "as_strided" (a view, from base').  Where a view lies is told
+ * by sizes, strides and an offset within the base's memory; gradients are laid out in memory as the
+ * base was.  Gradients are computed by ops that are recorded when create_graph asks for it. */
 #include "core/ops/infer.h"
 
 #include <string.h>
@@ -72,10 +74,16 @@ static ax_status place_of(const ax_tensor *view, place **out)
   place *p;
 
   *out = NULL;
-  if (offset < 0 || offset + span(view->ndim, view->shape, view->strides) > span(base->ndim, base->shape, base->strides))
-    return ax_fail(AX_EGRAD, "a view of a tensor that has other bounds since x.data was set: make the view again");
+  if (offset < 0 ||
+      offset + span(view->ndim, view->shape, view->strides) > span(base->ndim, base->shape, base->strides))
+    return ax_fail(AX_EGRAD,
+                   "a view of a tensor that has other bounds since x.data was set: make the view again");
   if (!(p = ax_malloc(sizeof *p))) return AX_ENOMEM;
-  *p = (place){ .dtype = (ax_dtype)view->dtype, .device = view->device, .base_ndim = base->ndim, .ndim = view->ndim, .offset = offset };
+  *p = (place){ .dtype = (ax_dtype)view->dtype,
+                .device = view->device,
+                .base_ndim = base->ndim,
+                .ndim = view->ndim,
+                .offset = offset };
   memcpy(p->base_shape, base->shape, sizeof p->base_shape);
   memcpy(p->base_strides, base->strides, sizeof p->base_strides);
   memcpy(p->shape, view->shape, sizeof p->shape);
@@ -88,10 +96,13 @@ static void drop_place(void *ud) { ax_mfree(ud); }
 
 /* ---- the nodes */
 
-static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result);
-static ax_status copy_slices_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result);
+static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in,
+                                     ax_tensor **result);
+static ax_status copy_slices_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in,
+                                      ax_tensor **result);
 
-static ax_status new_node(const char *name, int n_in, ax_custom_fn backward, const ax_tensor *view, ax_node **out)
+static ax_status new_node(const char *name, int n_in, ax_custom_fn backward, const ax_tensor *view,
+                          ax_node **out)
 {
   ax_status st;
   place *p = NULL;
@@ -154,7 +165,9 @@ ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_re
 
   for (int d = 0; d < base->ndim; d++)
     if (base->strides[d] == 0 && base->shape[d] > 1)
-      return ax_fail(AX_EINVAL, "%s_: dim %d of the tensor that this is a view of is expanded: several positions share an element; clone it first",
+      return ax_fail(AX_EINVAL,
+                     "%s_: dim %d of the tensor that this is a view of is expanded: several positions share "
+                     "an element; clone it first",
                      name + (name[0] == '_'), d + 1);
   AX_TRY(new_node("copy_slices", 2, copy_slices_backward, view, &r->base));
   AX_TRY(ax_edge_of(view->base, &r->base->edges[0]));
@@ -196,7 +209,10 @@ static ax_status copy_into(ax_tensor *dst, ax_tensor *src)
 static ax_status fill(ax_tensor *dst, double v)
 {
   ax_tensor *none = NULL;
-  return ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = &none, .scalars = 1, .num = { v }, .a = { .n_list = -1 } }, dst);
+  return ax_run_inplace(AX_OP_COPY,
+                        &(ax_args){
+                            .n_in = 1, .in = &none, .scalars = 1, .num = { v }, .a = { .n_list = -1 } },
+                        dst);
 }
 
 /* A tensor that lies in memory as the base did. */
@@ -223,7 +239,8 @@ static ax_status show(const place *p, ax_tensor *whole, ax_tensor **out)
   return st;
 }
 
-static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result)
+static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in,
+                                     ax_tensor **result)
 {
   const place *p = ud;
   ax_tensor *whole = NULL, *part = NULL;
@@ -242,14 +259,16 @@ out:
   return st;
 }
 
-/* Does nobody else hold the gradient, and does it lie as the base did?  Then it can be cut up where it is. */
+/* Does nobody else hold the gradient, and does it lie as the base did?  Then it can be cut up where
+ * it is. */
 static bool usable(const place *p, const ax_tensor *g)
 {
   return !ax_grad_enabled() && g->refs == 1 && g->storage->refs == 1 && g->dtype == p->dtype &&
          ax_strides_equal(p->base_ndim, p->base_shape, g->strides, p->base_strides);
 }
 
-static ax_status copy_slices_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in, ax_tensor **result)
+static ax_status copy_slices_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in,
+                                      ax_tensor **result)
 {
   const place *p = ud;
   ax_tensor *whole = NULL, *part = NULL;

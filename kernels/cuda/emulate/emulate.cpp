@@ -15,10 +15,19 @@ enum { MOST_THREADS = 1024, STACK = 256 << 10 };
 /* ---- fibers */
 
 enum state { READY, AT_BARRIER, AT_WARP, DONE };
-/* swapcontext asks the system for the signal mask each time; a fiber that has begun is left and entered by longjmp, which does not.  (Not under
- * AddressSanitizer, which takes a longjmp for the end of frames.) */
-struct place { ucontext_t context; jmp_buf buffer; bool begun; };
-struct fiber { place here; state at; char lane[16]; };
+/* swapcontext asks the system for the signal mask each time; a fiber that has begun is left and
+ * entered by longjmp, which does not.  (Not under AddressSanitizer, which takes a longjmp for the
+ * end of frames.) */
+struct place {
+  ucontext_t context;
+  jmp_buf buffer;
+  bool begun;
+};
+struct fiber {
+  place here;
+  state at;
+  char lane[16];
+};
 static fiber *fibers;
 static char *stacks;
 static place scheduler;
@@ -64,13 +73,15 @@ void ax_emulate_wrong(const char *what)
 {
   if (wrong_told) return;
   wrong_told = true;
-  snprintf(trouble, sizeof trouble, "block (%u, %u, %u), thread %d: %s", blockIdx.x, blockIdx.y, blockIdx.z, current, what);
+  snprintf(trouble, sizeof trouble, "block (%u, %u, %u), thread %d: %s", blockIdx.x, blockIdx.y, blockIdx.z,
+           current, what);
 }
 
 static void set_thread(int t)
 {
   current = t;
-  threadIdx = dim3((unsigned)t % blockDim.x, (unsigned)t / blockDim.x % blockDim.y, (unsigned)t / blockDim.x / blockDim.y);
+  threadIdx = dim3((unsigned)t % blockDim.x, (unsigned)t / blockDim.x % blockDim.y,
+                   (unsigned)t / blockDim.x / blockDim.y);
 }
 
 /* Lets those of [lo, hi) go on that wait at `s`, when all do that have not ended. */
@@ -115,7 +126,9 @@ static const char *run_block(void)
     for (int lo = 0; lo < count; lo += 32) moved |= release(lo, lo + 32 < count ? lo + 32 : count, AT_WARP);
     if (!moved) moved = release(0, count, AT_BARRIER);
     if (!moved && !ran) {
-      snprintf(trouble, sizeof trouble, "block (%u, %u, %u): some threads wait at a barrier that others never reach", blockIdx.x, blockIdx.y, blockIdx.z);
+      snprintf(trouble, sizeof trouble,
+               "block (%u, %u, %u): some threads wait at a barrier that others never reach", blockIdx.x,
+               blockIdx.y, blockIdx.z);
       return trouble;
     }
   }
@@ -128,7 +141,8 @@ const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()>
   count = (int)(block.x * block.y * block.z);
   if (!fibers) {
     fibers = (fiber *)calloc(MOST_THREADS, sizeof *fibers);
-    stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!fibers || stacks == (char *)MAP_FAILED) return "no memory for an emulated block";
   }
   gridDim = grid;

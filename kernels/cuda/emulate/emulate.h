@@ -1,11 +1,14 @@
-/* CUDA without a GPU: the kernels of this folder compiled as plain C++, a block's threads run one after the other on the host.
+/* CUDA without a GPU: the kernels of this folder compiled as plain C++, a block's threads run one
+ * after the other on the host.
  *
- * This is for tests alone (libax_cuda_emulated.so): index arithmetic, edges, reductions and their synchronisation are executed and checked
- * on machines that have no GPU, under sanitizers too.  What it cannot show is speed, memory models and the hardware's own maths.
+ * This is for tests alone (libax_cuda_emulated.so): index arithmetic, edges, reductions and their
+ * synchronisation are executed and checked on machines that have no GPU, under sanitizers too.
+ * What it cannot show is speed, memory models and the hardware's own maths.
  *
- * Threads of a block are fibers.  A fiber runs until it meets __syncthreads or a warp function, where it waits for the others of its
- * block (warp); then the next one runs.  A kernel that lets some threads of a block skip a barrier ends with an error instead of
- * undefined behaviour.  Blocks run one after the other, so __shared__ is a static variable. */
+ * Threads of a block are fibers.  A fiber runs until it meets __syncthreads or a warp function,
+ * where it waits for the others of its block (warp); then the next one runs.  A kernel that lets
+ * some threads of a block skip a barrier ends with an error instead of undefined behaviour.  Blocks
+ * run one after the other, so __shared__ is a static variable. */
 #ifndef AX_EMULATE_H
 #define AX_EMULATE_H
 
@@ -27,8 +30,12 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 
 extern dim3 gridDim, blockDim, blockIdx, threadIdx;
 static const int warpSize = 32;
@@ -36,13 +43,14 @@ static const int warpSize = 32;
 /* Runs a kernel's threads now; NULL, or what went wrong.  (emulate.cpp) */
 const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
 /* Puts a kernel into a stream: NULL, or what is wrong with the launch.  (emulate/runtime.cpp) */
-const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block, std::function<void()> kernel);
-void ax_emulate_barrier(void);      /* of the block */
-void ax_emulate_warp_barrier(void); /* of the warp */
-void *ax_emulate_lane(int lane);    /* 16 bytes that lane `lane` of this warp shows to the others */
-int ax_emulate_here(void);          /* this thread's lane */
-int ax_emulate_lanes(void);         /* threads in this warp */
-uint64_t ax_emulate_block(void);    /* a number that no other block has, of any launch; from 1 */
+const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block,
+                       std::function<void()> kernel);
+void ax_emulate_barrier(void);           /* of the block */
+void ax_emulate_warp_barrier(void);      /* of the warp */
+void *ax_emulate_lane(int lane);         /* 16 bytes that lane `lane` of this warp shows to the others */
+int ax_emulate_here(void);               /* this thread's lane */
+int ax_emulate_lanes(void);              /* threads in this warp */
+uint64_t ax_emulate_block(void);         /* a number that no other block has, of any launch; from 1 */
 void ax_emulate_wrong(const char *what); /* the launch fails, with the first of these */
 
 static inline void __syncthreads(void) { ax_emulate_barrier(); }
@@ -59,10 +67,22 @@ template <class T> static inline T ax_emulate_from(T v, int lane)
   ax_emulate_warp_barrier();
   return other;
 }
-template <class T> static inline T __shfl_sync(unsigned, T v, int lane, int = 32) { return ax_emulate_from(v, lane); }
-template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask, int = 32) { return ax_emulate_from(v, ax_emulate_here() ^ mask); }
-template <class T> static inline T __shfl_down_sync(unsigned, T v, int by, int = 32) { return ax_emulate_from(v, ax_emulate_here() + by); }
-template <class T> static inline T __shfl_up_sync(unsigned, T v, int by, int = 32) { return ax_emulate_from(v, ax_emulate_here() - by); }
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane, int = 32)
+{
+  return ax_emulate_from(v, lane);
+}
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask, int = 32)
+{
+  return ax_emulate_from(v, ax_emulate_here() ^ mask);
+}
+template <class T> static inline T __shfl_down_sync(unsigned, T v, int by, int = 32)
+{
+  return ax_emulate_from(v, ax_emulate_here() + by);
+}
+template <class T> static inline T __shfl_up_sync(unsigned, T v, int by, int = 32)
+{
+  return ax_emulate_from(v, ax_emulate_here() - by);
+}
 static inline unsigned __ballot_sync(unsigned, int predicate)
 {
   unsigned bits = 0;
@@ -82,45 +102,96 @@ template <class T> static inline unsigned __match_any_sync(unsigned, T v)
   unsigned bits = 0;
   memcpy(ax_emulate_lane(ax_emulate_here()), &v, sizeof v);
   ax_emulate_warp_barrier();
-  for (int lane = 0; lane < ax_emulate_lanes(); lane++) bits |= (unsigned)(memcmp(ax_emulate_lane(lane), &v, sizeof v) == 0) << lane;
+  for (int lane = 0; lane < ax_emulate_lanes(); lane++)
+    bits |= (unsigned)(memcmp(ax_emulate_lane(lane), &v, sizeof v) == 0) << lane;
   ax_emulate_warp_barrier();
   return bits;
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
-template <class T> static inline T atomicOr(T *at, T v) { const T old = *at; *at |= v; return old; }
-template <class T> static inline T atomicCAS(T *at, T expected, T v) { const T old = *at; if (old == expected) *at = v; return old; }
-template <class T> static inline T atomicAdd(T *at, T v) { const T old = *at; *at += v; return old; }
-template <class T> static inline T atomicMin(T *at, T v) { const T old = *at; if (v < old) *at = v; return old; }
-template <class T> static inline T atomicMax(T *at, T v) { const T old = *at; if (v > old) *at = v; return old; }
+template <class T> static inline T atomicOr(T *at, T v)
+{
+  const T old = *at;
+  *at |= v;
+  return old;
+}
+template <class T> static inline T atomicCAS(T *at, T expected, T v)
+{
+  const T old = *at;
+  if (old == expected) *at = v;
+  return old;
+}
+template <class T> static inline T atomicAdd(T *at, T v)
+{
+  const T old = *at;
+  *at += v;
+  return old;
+}
+template <class T> static inline T atomicMin(T *at, T v)
+{
+  const T old = *at;
+  if (v < old) *at = v;
+  return old;
+}
+template <class T> static inline T atomicMax(T *at, T v)
+{
+  const T old = *at;
+  if (v > old) *at = v;
+  return old;
+}
 
-/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch outside kernels and copies
+/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch
+ * outside kernels and copies
  *
- * A stream is a queue.  What is asked of it runs when something forces it (a wait of the host, an event that another stream waits for), or
- * sooner: when, is chosen by ax_emulated_schedule, so that a missing event shows as wrong numbers in a spec:
+ * A stream is a queue.  What is asked of it runs when something forces it (a wait of the host, an
+ * event that another stream waits for), or sooner: when, is chosen by ax_emulated_schedule, so that
+ * a missing event shows as wrong numbers in a spec:
  *   0  at once (the default)            1  never before it is forced
  *   2  the first stream of a device at once, the others when forced    3  the other way round
  *   n > 3  at places drawn from the seed n
- * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the call returns, one to pageable memory is
- * complete; pinned memory is read and written when the copy runs.  In a forked child every call fails, as with a GPU.
+ * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the
+ * call returns, one to pageable memory is complete; pinned memory is read and written when the copy
+ * runs.  In a forked child every call fails, as with a GPU.
  *
  * There are $ACCEL_EMULATED_DEVICES devices (2), of which $CUDA_VISIBLE_DEVICES chooses as usual.
- * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none); CUDA_VISIBLE_DEVICES="": no device is visible. */
+ * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);
+ * CUDA_VISIBLE_DEVICES="": no device is visible. */
 
 typedef int cudaError_t;
 typedef struct ax_emulated_stream *cudaStream_t;
 typedef struct ax_emulated_event *cudaEvent_t;
 typedef struct ax_emulated_graph *cudaGraph_t;
 enum {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3, cudaErrorInsufficientDriver = 35,
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInitializationError = 3,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
-  cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719,
-  cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorStreamCaptureMerge = 902, cudaErrorStreamCaptureUnmatched = 903,
-  cudaErrorStreamCaptureUnjoined = 904, cudaErrorStreamCaptureIsolation = 905, cudaErrorCapturedEvent = 907
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907
 };
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  size_t totalGlobalMem;
+};
 enum { cudaEventDisableTiming = 2 };
 enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 
@@ -134,7 +205,8 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
@@ -151,18 +223,28 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
 
-/* ---- graphs (emulate/graph.cpp): what a stream is asked for while it is captured is kept, its arguments by value, and runs when the graph is launched */
+/* ---- graphs (emulate/graph.cpp): what a stream is asked for while it is captured is kept, its
+ * arguments by value, and runs when the graph is launched */
 
 typedef struct ax_emulated_exec *cudaGraphExec_t;
 typedef struct ax_emulated_node *cudaGraphNode_t;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone,
+  cudaStreamCaptureStatusActive,
+  cudaStreamCaptureStatusInvalidated
+};
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0);
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n); /* their number alone: nodes NULL */
+/* their number alone: nodes NULL */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
@@ -170,39 +252,53 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 /* Between emulate/runtime.cpp and emulate/graph.cpp. */
 bool ax_emulate_capturing(cudaStream_t s);
-void ax_emulate_captured(cudaStream_t s, std::function<void()> work); /* keeps work of a stream that is being captured */
-cudaError_t ax_emulate_refused(cudaStream_t s); /* what may not be asked of a captured stream: the error, and the capture is spoilt */
+/* keeps work of a stream that is being captured */
+void ax_emulate_captured(cudaStream_t s, std::function<void()> work);
+/* what may not be asked of a captured stream: the error, and the capture is spoilt */
+cudaError_t ax_emulate_refused(cudaStream_t s);
 cudaError_t ax_emulate_spoiled(cudaStream_t s); /* cudaErrorStreamCaptureInvalidated for a spoilt one */
-cudaError_t ax_emulate_unsafe(bool always);     /* calls that may wait for the whole device, while anything is captured; always: in the relaxed mode, too */
+/* calls that may wait for the whole device, while anything is captured; always: in the relaxed
+ * mode, too */
+cudaError_t ax_emulate_unsafe(bool always);
 bool ax_emulate_event_recorded(cudaEvent_t e, cudaStream_t s); /* whether in a capture */
-bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result); /* whether a capture had to do with it */
+/* whether a capture had to do with it */
+bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result);
 cudaError_t ax_emulate_event_asked(cudaEvent_t e); /* queried or waited for by the host */
 void ax_emulate_event_gone(cudaEvent_t e);
 
 /* ---- for the specs, through LuaJIT's ffi.load of the plugin's file */
 
 extern "C" {
-void ax_emulated_schedule(unsigned seed);           /* what is queued runs first */
-long ax_emulated_calls(const char *name);           /* how often this function of the runtime was called, "cudaMalloc"; "launch": kernels */
-void ax_emulated_refuse_memory(long from, long n);  /* of the calls of cudaMalloc from now on, counted from 1: `from` and the n - 1 after it fail */
+void ax_emulated_schedule(unsigned seed); /* what is queued runs first */
+/* how often this function of the runtime was called, "cudaMalloc"; "launch": kernels */
+long ax_emulated_calls(const char *name);
+/* of the calls of cudaMalloc from now on, counted from 1: `from` and the n - 1 after it fail */
+void ax_emulated_refuse_memory(long from, long n);
 }
 
 /* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
  *
- * A stand-in computes on device memory, which is closed to it but for the work it queues here.  It exports
- *     extern "C" __attribute__((visibility("default"))) void ax_emulator_attach(const ax_emulator *e);
- * which ax_cuda_library calls once, when it has opened it; that is also how the plugin knows a stand-in from NVIDIA's own library. */
+ * A stand-in computes on device memory, which is closed to it but for the work it queues here.  It
+ * exports
+ *     extern "C" __attribute__((visibility("default"))) void ax_emulator_attach(const ax_emulator
+ *     *e);
+ * which ax_cuda_library calls once, when it has opened it; that is also how the plugin knows a
+ * stand-in from NVIDIA's own library. */
 struct ax_emulator {
-  /* Queues `work` in its place on `stream`: behind the kernels and copies that are there, ahead of those to come; into the graph when the
-   * stream is being captured, which then runs it at each replay.  So it holds its arguments by value, and copies of what a library reads on
-   * the host when it is called (alpha, descriptors).  It runs on any thread, once per launch, and may read and write device memory. */
+  /* Queues `work` in its place on `stream`: behind the kernels and copies that are there, ahead of
+   * those to come; into the graph when the stream is being captured, which then runs it at each
+   * replay.  So it holds its arguments by value, and copies of what a library reads on the host
+   * when it is called (alpha, descriptors).  It runs on any thread, once per launch, and may read
+   * and write device memory. */
   cudaError_t (*work)(cudaStream_t stream, std::function<void()> work);
-  /* Does [p, p + bytes) lie in memory that cudaMalloc gave (of any device)?  Device pointers are checked with it when a call is made. */
+  /* Does [p, p + bytes) lie in memory that cudaMalloc gave (of any device)?  Device pointers are
+   * checked with it when a call is made. */
   bool (*owns)(const void *p, size_t bytes);
   /* The calling thread's device. */
   int (*device)(void);
-  /* As `work`, of work that waits for other processes: called, from any thread, until it returns true; the stream waits for that.  It must not
-   * block.  Not for streams that are being captured. */
+  /* As `work`, of work that waits for other processes: called, from any thread, until it returns
+   * true; the stream waits for that.  It must not block.  Not for streams that are being
+   * captured. */
   cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);

@@ -1,24 +1,34 @@
 /* The emulated device's graphs: capturing streams, and launching what was captured.  See emulate.h.
  *
- * Captured work is kept in the order in which it was asked for, which is one of the orders that the events allow.  What CUDA forbids while a stream
- * is captured is refused as its documentation says, and spoils the capture: every later call on it, and its end, then fail. */
+ * Captured work is kept in the order in which it was asked for, which is one of the orders that the
+ * events allow.  What CUDA forbids while a stream is captured is refused as its documentation says,
+ * and spoils the capture: every later call on it, and its end, then fail. */
 #include "emulate.h"
 
 #include <map>
 #include <memory>
 #include <vector>
 
-struct ax_emulated_graph { std::vector<std::function<void()>> work; };
-struct ax_emulated_exec { std::shared_ptr<const std::vector<std::function<void()>>> work; };
+struct ax_emulated_graph {
+  std::vector<std::function<void()>> work;
+};
+struct ax_emulated_exec {
+  std::shared_ptr<const std::vector<std::function<void()>>> work;
+};
 
 struct capture {
   ax_emulated_graph *graph;
   cudaStream_t origin;
   cudaStreamCaptureMode mode;
   bool spoiled;
-  std::map<cudaStream_t, std::pair<size_t, size_t>> streams; /* work captured of each, and how much of it the origin has waited for */
+  /* work captured of each, and how much of it the origin has waited for */
+  std::map<cudaStream_t, std::pair<size_t, size_t>> streams;
 };
-struct mark { capture *of; cudaStream_t stream; size_t at; };
+struct mark {
+  capture *of;
+  cudaStream_t stream;
+  size_t at;
+};
 
 static std::map<cudaStream_t, capture *> capturing;
 static std::map<cudaEvent_t, mark> marks; /* events recorded in a stream that was being captured */
@@ -50,7 +60,9 @@ void ax_emulate_captured(cudaStream_t s, std::function<void()> work)
 cudaError_t ax_emulate_refused(cudaStream_t s)
 {
   capture *c = capture_of(s);
-  return !c ? cudaSuccess : c->spoiled ? cudaErrorStreamCaptureInvalidated : spoil(c, cudaErrorStreamCaptureUnsupported);
+  return !c           ? cudaSuccess
+         : c->spoiled ? cudaErrorStreamCaptureInvalidated
+                      : spoil(c, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t ax_emulate_spoiled(cudaStream_t s)
@@ -62,7 +74,8 @@ cudaError_t ax_emulate_spoiled(cudaStream_t s)
 cudaError_t ax_emulate_unsafe(bool always)
 {
   for (auto &each : capturing)
-    if (always || each.second->mode != cudaStreamCaptureModeRelaxed) return spoil(each.second, cudaErrorStreamCaptureUnsupported);
+    if (always || each.second->mode != cudaStreamCaptureModeRelaxed)
+      return spoil(each.second, cudaErrorStreamCaptureUnsupported);
   return cudaSuccess;
 }
 
@@ -85,10 +98,10 @@ bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded,
     return c != NULL;
   }
   const mark m = found->second;
-  if (!m.of) *result = c ? spoil(c, cudaErrorStreamCaptureIsolation) : (cudaError_t)cudaErrorCapturedEvent; /* of a capture that has ended */
+  /* of a capture that has ended */
+  if (!m.of) *result = c ? spoil(c, cudaErrorStreamCaptureIsolation) : (cudaError_t)cudaErrorCapturedEvent;
   else if (c && c != m.of) *result = spoil(c, cudaErrorStreamCaptureMerge);
-  else if (!c) { /* the stream joins the capture */
-    capturing[s] = m.of;
+  else if (!c) { /* the stream joins the capture */ capturing[s] = m.of;
     m.of->streams[s];
   } else if (s == c->origin && c->streams[m.stream].second < m.at) c->streams[m.stream].second = m.at;
   return true;
@@ -119,7 +132,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status)
 {
   const capture *c = capture_of(s);
-  *status = !c ? cudaStreamCaptureStatusNone : c->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  *status = !c           ? cudaStreamCaptureStatusNone
+            : c->spoiled ? cudaStreamCaptureStatusInvalidated
+                         : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 
@@ -166,7 +181,8 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t s) { return ax_emulate
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
-  const cudaError_t refused = ax_emulate_refused(s); /* CUDA would take it as a child graph; nothing here launches one there */
+  /* CUDA would take it as a child graph; nothing here launches one there */
+  const cudaError_t refused = ax_emulate_refused(s);
   if (refused) return refused;
   const auto work = exec->work; /* the graph may be destroyed before its launch has run */
   return ax_the_emulator.work(s, [work]() {

@@ -1,10 +1,12 @@
-/* Tensor cores, ldmatrix, cp.async and dynamic shared memory of the emulated device: written from the PTX ISA documentation ("Matrix fragments
- * for mma.m16n8k16", "ldmatrix", "cp.async"), not from what our kernels do with them.
+/* Tensor cores, ldmatrix, cp.async and dynamic shared memory of the emulated device: written from
+ * the PTX ISA documentation ("Matrix fragments for mma.m16n8k16", "ldmatrix", "cp.async"), not from
+ * what our kernels do with them.
  *
- * It is strict where the hardware is not.  The target of a cp.async holds NaNs from the copy's issue on and its data only from the issuing
- * thread's wait on, so that a missing wait, a missing barrier behind it, and a copy into a buffer that others still read all show.  Dynamic
- * shared memory holds NaNs when a block starts, and a kernel that writes past its end fails.  What PTX leaves undefined (addresses that are
- * not aligned) fails too. */
+ * It is strict where the hardware is not.  The target of a cp.async holds NaNs from the copy's
+ * issue on and its data only from the issuing thread's wait on, so that a missing wait, a missing
+ * barrier behind it, and a copy into a buffer that others still read all show.  Dynamic shared
+ * memory holds NaNs when a block starts, and a kernel that writes past its end fails.  What PTX
+ * leaves undefined (addresses that are not aligned) fails too. */
 #ifndef AX_EMULATE_MMA_H
 #define AX_EMULATE_MMA_H
 
@@ -13,13 +15,19 @@
 
 #include "half.h"
 
-/* ---- what the lanes of a warp show each other.  Two places in turn: a lane can be one operation ahead of its warp, never two. */
+/* ---- what the lanes of a warp show each other.  Two places in turn: a lane can be one operation
+ * ahead of its warp, never two. */
 
 struct ax_emulated_lane {
   uint64_t block = 0;
   unsigned turn = 0;
   uint32_t shown[2][8];
-  struct copy { char *to; const char *from; int bytes; bool in; };
+  struct copy {
+    char *to;
+    const char *from;
+    int bytes;
+    bool in;
+  };
   std::vector<std::vector<copy>> groups; /* committed, the oldest first */
   std::vector<copy> open;                /* not committed */
 };
@@ -28,7 +36,8 @@ inline ax_emulated_lane ax_emulated_lanes[1024];
 /* The thread's own, fresh in each block. */
 static inline ax_emulated_lane &ax_emulated_thread(void)
 {
-  ax_emulated_lane &l = ax_emulated_lanes[(threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x];
+  ax_emulated_lane &l =
+      ax_emulated_lanes[(threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x];
   if (l.block != ax_emulate_block()) {
     l.block = ax_emulate_block();
     l.turn = 0;
@@ -49,9 +58,10 @@ static inline const ax_emulated_lane *ax_emulated_show(const uint32_t *words, in
 }
 
 /* ---- mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32: d = a b + d.
- * a (16 x 16): four words of two elements; element i of 0..7 of a lane is row lane / 4 (+ 8 for i of {2, 3, 6, 7}), column 2 (lane % 4) + i % 2
- * (+ 8 for i >= 4).  b (16 x 8): element i of 0..3 is row 2 (lane % 4) + i % 2 (+ 8 for i >= 2), column lane / 4.  c, d (16 x 8): element i is row
- * lane / 4 (+ 8 for i >= 2), column 2 (lane % 4) + i % 2. */
+ * a (16 x 16): four words of two elements; element i of 0..7 of a lane is row lane / 4 (+ 8 for i
+ * of {2, 3, 6, 7}), column 2 (lane % 4) + i % 2 (+ 8 for i >= 4).  b (16 x 8): element i of 0..3 is
+ * row 2 (lane % 4) + i % 2 (+ 8 for i >= 2), column lane / 4.  c, d (16 x 8): element i is row lane
+ * / 4 (+ 8 for i >= 2), column 2 (lane % 4) + i % 2. */
 static inline float ax_emulated_half(uint32_t word, int which, bool bf16)
 {
   const uint16_t bits = (uint16_t)(word >> 16 * which);
@@ -76,7 +86,8 @@ static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32
   }
 }
 
-/* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r names row r of matrix m, of eight elements; a lane gets elements 2 (lane % 4)
+/* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r names row r of matrix m, of
+ * eight elements; a lane gets elements 2 (lane % 4)
  * and the next of row lane / 4 of each matrix, with .trans of its transpose. */
 template <int N> static inline void ax_emulated_ldmatrix(uint32_t (&r)[N], const void *row, bool trans)
 {
@@ -101,7 +112,8 @@ template <int N> static inline void ax_emulated_ldmatrix(uint32_t (&r)[N], const
 
 static inline void ax_emulated_copy(void *to, const void *from, int bytes, bool in)
 {
-  if ((uintptr_t)to % (unsigned)bytes || (uintptr_t)from % (unsigned)bytes) ax_emulate_wrong("cp.async: an address that is not aligned to the copy's size");
+  if ((uintptr_t)to % (unsigned)bytes || (uintptr_t)from % (unsigned)bytes)
+    ax_emulate_wrong("cp.async: an address that is not aligned to the copy's size");
   memset(to, 0xff, (size_t)bytes);
   ax_emulated_thread().open.push_back({ (char *)to, (const char *)from, bytes, in });
 }

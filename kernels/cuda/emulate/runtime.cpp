@@ -21,7 +21,8 @@ static int device;
 static cudaError_t lasting; /* a kernel went wrong after its launch: every later call says so */
 static std::string trouble;
 
-/* ---- counting, and the rule about forks: the child of a process that used the device cannot use it */
+/* ---- counting, and the rule about forks: the child of a process that used the device cannot use
+ * it */
 
 static std::map<std::string, long> &counts(void)
 {
@@ -33,7 +34,8 @@ static bool forked(void)
   static const pid_t owner = getpid();
   return getpid() != owner;
 }
-/* Held while anything runs or is asked for: work that waits for another process goes on from a thread of its own. */
+/* Held while anything runs or is asked for: work that waits for another process goes on from a
+ * thread of its own. */
 static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> holding;
 
@@ -77,7 +79,9 @@ static void with_memory(const std::function<void()> &work)
 static bool on_device(const void *p)
 {
   for (int d = 0; d < DEVICES; d++)
-    if (memories[d].arena && (const char *)p >= memories[d].arena && (const char *)p < memories[d].arena + ARENA) return true;
+    if (memories[d].arena && (const char *)p >= memories[d].arena &&
+        (const char *)p < memories[d].arena + ARENA)
+      return true;
   return false;
 }
 
@@ -105,7 +109,10 @@ struct ax_emulated_stream {
   std::deque<step> queue;
   uint64_t last_poll; /* number of the last step that polls, counted from 1 */
 };
-struct ax_emulated_event { ax_emulated_stream *stream; uint64_t at; };
+struct ax_emulated_event {
+  ax_emulated_stream *stream;
+  uint64_t at;
+};
 
 static std::vector<ax_emulated_stream *> streams;
 static unsigned schedule = ~0u;
@@ -130,7 +137,8 @@ static unsigned draw(unsigned n) /* 0 .. n - 1 */
 static bool advance(ax_emulated_stream *s, uint64_t until)
 {
   while (s->done < until) {
-    step &next = s->queue.front(); /* stays there until it is over: references to others of a deque outlive a push */
+    /* stays there until it is over: references to others of a deque outlive a push */
+    step &next = s->queue.front();
     bool over = true;
     if (next.other) over = advance(next.other, next.until);
     else if (next.poll) with_memory([&]() { over = next.poll(); });
@@ -162,7 +170,8 @@ static void run_all(void)
   for (size_t k = 0; k < streams.size(); k++) run_until(streams[k], streams[k]->asked);
 }
 
-/* As a device does, it works while the host is elsewhere: another process may wait for what is queued here. */
+/* As a device does, it works while the host is elsewhere: another process may wait for what is
+ * queued here. */
 static struct progress {
   std::thread thread;
   bool started, stop;
@@ -239,9 +248,11 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
   ++*calls;
   if (lasting) return trouble.c_str();
   if (threads < 1 || threads > MOST_THREADS || block.z > 64) return "a block has 1 to 1024 threads";
-  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) return "invalid configuration argument";
+  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
+    return "invalid configuration argument";
   if (ax_emulate_spoiled(stream)) return "the capture of its stream was invalidated";
-  if (seed_of_schedule() == 0 && !ax_emulate_capturing(stream) && (stream ? stream : default_stream())->queue.empty()) {
+  if (seed_of_schedule() == 0 && !ax_emulate_capturing(stream) &&
+      (stream ? stream : default_stream())->queue.empty()) {
     wrong = NULL;
     ax_emulate_enqueue(stream, [&]() { wrong = ax_emulate_blocks(grid, block, kernel); });
     return wrong;
@@ -314,7 +325,8 @@ static int driver_version(void)
   return text && *text ? atoi(text) : 13000;
 }
 
-/* $ACCEL_EMULATED_DEVICES of them, else 2; of these the ones that $CUDA_VISIBLE_DEVICES lists, up to the first that is not there. */
+/* $ACCEL_EMULATED_DEVICES of them, else 2; of these the ones that $CUDA_VISIBLE_DEVICES lists, up
+ * to the first that is not there. */
 static int device_count(void)
 {
   const char *text = getenv("ACCEL_EMULATED_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -322,7 +334,9 @@ static int device_count(void)
 
   if (all > DEVICES) all = DEVICES;
   if (!visible) return all;
-  for (const char *p = visible; *p >= '0' && *p <= '9' && atoi(p) < all && n < all; p += strspn(p, "0123456789"), p += *p == ',') n++;
+  for (const char *p = visible; *p >= '0' && *p <= '9' && atoi(p) < all && n < all;
+       p += strspn(p, "0123456789"), p += *p == ',')
+    n++;
   return n;
 }
 
@@ -369,7 +383,8 @@ const char *cudaGetErrorString(cudaError_t e)
   case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
   case cudaErrorStreamCaptureUnjoined: return "capturing stream has unjoined work";
   case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
-  case cudaErrorCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
+  case cudaErrorCapturedEvent:
+    return "operation not permitted on an event last recorded in a capturing stream";
   default: return "unknown error";
   }
 }
@@ -510,7 +525,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t s) /* what is queued runs; events may still name it, so its record stays */
+/* what is queued runs; events may still name it, so its record stays */
+cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
   CALLED();
   if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
@@ -542,7 +558,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
   CALLED();
   cudaError_t captured;
   if (ax_emulate_event_waited(s, e, !e->stream, &captured)) return captured;
-  if (e->stream && e->stream->done < e->at && e->stream != s) ask(s, step{ nullptr, e->stream, e->at, nullptr });
+  if (e->stream && e->stream->done < e->at && e->stream != s)
+    ask(s, step{ nullptr, e->stream, e->at, nullptr });
   return lasting;
 }
 
@@ -611,5 +628,13 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int d)
   return cudaSuccess;
 }
 
-cudaError_t cudaRuntimeGetVersion(int *v) { *v = 13000; return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *v) { *v = driver_version(); return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *v)
+{
+  *v = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int *v)
+{
+  *v = driver_version();
+  return cudaSuccess;
+}

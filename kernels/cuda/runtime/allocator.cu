@@ -1,21 +1,26 @@
 /* The caching allocator of device memory.
  *
- * It takes segments from the driver and cuts them into blocks; a freed block joins its free neighbours.  Requests below 1 MB share segments of
- * 2 MB; larger ones get segments of 20 MB or, above 10 MB, of their own size.  The smallest free block that fits is taken; a request below
- * 20 MB leaves a block of 256 MB and more whole while the driver has memory, for cutting it would cost the next large request a segment.
+ * It takes segments from the driver and cuts them into blocks; a freed block joins its free
+ * neighbours.  Requests below 1 MB share segments of 2 MB; larger ones get segments of 20 MB or,
+ * above 10 MB, of their own size.  The smallest free block that fits is taken; a request below 20
+ * MB leaves a block of 256 MB and more whole while the driver has memory, for cutting it would cost
+ * the next large request a segment.
  *
- * Memory is ordered by stream.  What the main pool hands out is used in the computing stream, so a block that was given back may be handed
- * out again at once: whoever used it before is ahead in the stream.  The sending pool is written by the copy stream, see device.h.
+ * Memory is ordered by stream.  What the main pool hands out is used in the computing stream, so a
+ * block that was given back may be handed out again at once: whoever used it before is ahead in the
+ * stream.  The sending pool is written by the copy stream, see device.h.
  *
- * A request that finds no room runs the Lua collector and gives unused segments back to the driver, does both once more without LuaJIT's traces,
- * which hold tensors too, and then fails with a list of what is live. */
+ * A request that finds no room runs the Lua collector and gives unused segments back to the driver,
+ * does both once more without LuaJIT's traces, which hold tensors too, and then fails with a list
+ * of what is live. */
 #include "device.h"
 #include "watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static const size_t ALIGN = 512, SMALL = (size_t)1 << 20, SMALL_SEGMENT = (size_t)2 << 20, LARGE_SEGMENT = (size_t)20 << 20, OWN_SEGMENT = (size_t)10 << 20,
+static const size_t ALIGN = 512, SMALL = (size_t)1 << 20, SMALL_SEGMENT = (size_t)2 << 20,
+                    LARGE_SEGMENT = (size_t)20 << 20, OWN_SEGMENT = (size_t)10 << 20,
                     HUGE_BLOCK = (size_t)256 << 20;
 
 static int bin_of(size_t bytes)
@@ -25,7 +30,10 @@ static int bin_of(size_t bytes)
   return bin < AX_BINS ? bin : AX_BINS - 1;
 }
 
-static ax_block **bucket_of(ax_cuda_device *dev, const void *p) { return &dev->used[(uintptr_t)p / 512 % AX_BUCKETS]; }
+static ax_block **bucket_of(ax_cuda_device *dev, const void *p)
+{
+  return &dev->used[(uintptr_t)p / 512 % AX_BUCKETS];
+}
 
 static void push(ax_block **list, ax_block *b)
 {
@@ -69,7 +77,9 @@ static ax_block *new_block(ax_pool *pool, char *data, size_t bytes, bool small)
 static ax_status grow(ax_cuda_device *dev, ax_pool *pool, size_t bytes, bool small, ax_block **out)
 {
   const size_t two = (size_t)2 << 20;
-  const size_t size = small ? SMALL_SEGMENT : bytes < OWN_SEGMENT ? LARGE_SEGMENT : (bytes + two - 1) / two * two;
+  const size_t size = small                 ? SMALL_SEGMENT
+                      : bytes < OWN_SEGMENT ? LARGE_SEGMENT
+                                            : (bytes + two - 1) / two * two;
   void *data = NULL;
   const cudaError_t e = cudaMalloc(&data, size);
 
@@ -85,7 +95,8 @@ static ax_status grow(ax_cuda_device *dev, ax_pool *pool, size_t bytes, bool sma
   }
   dev->stats.segments++;
   dev->stats.reserved_bytes += (int64_t)size;
-  if (dev->stats.reserved_bytes > dev->stats.peak_reserved_bytes) dev->stats.peak_reserved_bytes = dev->stats.reserved_bytes;
+  if (dev->stats.reserved_bytes > dev->stats.peak_reserved_bytes)
+    dev->stats.peak_reserved_bytes = dev->stats.reserved_bytes;
   push(free_list(*out), *out);
   return AX_OK;
 }
@@ -112,7 +123,8 @@ static void empty_pool(ax_cuda_device *dev, ax_pool *pool)
       }
 }
 
-/* Gives segments that are free as a whole back to the driver.  A graph's pool keeps its own: its kernels know the addresses. */
+/* Gives segments that are free as a whole back to the driver.  A graph's pool keeps its own: its
+ * kernels know the addresses. */
 static void empty_cache(ax_cuda_device *dev)
 {
   if (!dev->stream || dev->recording) return; /* while a graph is recorded nothing may wait */
@@ -131,13 +143,15 @@ static ax_status take(ax_cuda_device *dev, ax_pool *pool, size_t bytes, ax_block
 
   *out = NULL;
   if (b) dev->stats.cache_hits++;
-  else if ((st = grow(dev, pool, bytes, small, &b)) != AX_OK || (!b && !(b = find(pool, bytes, small, true)))) return st;
+  else if ((st = grow(dev, pool, bytes, small, &b)) != AX_OK || (!b && !(b = find(pool, bytes, small, true))))
+    return st;
   if (b->ready) { /* the copy stream waits, on the device, and from then on all of the block is free to it */
     if ((st = ax_cuda_status("send", cudaStreamWaitEvent(dev->copies, b->ready, 0))) != AX_OK) return st;
     forget_event(dev, b);
   }
   unlink_from(free_list(b), b);
-  if (b->bytes - bytes >= (small ? ALIGN : SMALL) && (rest = new_block(pool, b->data + bytes, b->bytes - bytes, small))) {
+  if (b->bytes - bytes >= (small ? ALIGN : SMALL) &&
+      (rest = new_block(pool, b->data + bytes, b->bytes - bytes, small))) {
     rest->before = b;
     rest->after = b->after;
     if (b->after) b->after->before = rest;
@@ -163,7 +177,8 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
   dev->stats.retries++;
   for (int attempt = 0; more; attempt++) {
     pthread_mutex_unlock(&ax_cuda_lock);
-    more = ax_memory_relieve(bytes, attempt); /* finalisers give blocks back; they may have used another device */
+    /* finalisers give blocks back; they may have used another device */
+    more = ax_memory_relieve(bytes, attempt);
     st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
     pthread_mutex_lock(&ax_cuda_lock);
     if (st != AX_OK || (st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
@@ -202,9 +217,12 @@ static ax_status out_of_memory(ax_cuda_device *dev, int index, size_t bytes)
   cudaMemGetInfo(&available, &total);
   small_live(dev, &small);
   ax_memory_report((ax_device){ AX_CUDA, (uint8_t)index }, &small, live, sizeof live);
-  return ax_fail(AX_ENOMEM, "cuda:%d: out of memory: %.1f MB asked for, %.1f MB in live tensors, %.1f MB cached, %.1f of the device's %.1f MB free%s", index,
-                 (double)bytes / 1e6, (double)dev->stats.live_bytes / 1e6, (double)(dev->stats.reserved_bytes - dev->stats.live_bytes) / 1e6,
-                 (double)available / 1e6, (double)total / 1e6, live);
+  return ax_fail(AX_ENOMEM,
+                 "cuda:%d: out of memory: %.1f MB asked for, %.1f MB in live tensors, %.1f MB cached, %.1f "
+                 "of the device's %.1f MB free%s",
+                 index, (double)bytes / 1e6, (double)dev->stats.live_bytes / 1e6,
+                 (double)(dev->stats.reserved_bytes - dev->stats.live_bytes) / 1e6, (double)available / 1e6,
+                 (double)total / 1e6, live);
 }
 
 ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
@@ -236,10 +254,12 @@ ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
   st = take(dev, &dev->pools[AX_POOL_SENDING], bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN, &b);
   if (st == AX_OK && b) count(dev, b, bytes, out);
   pthread_mutex_unlock(&ax_cuda_lock);
-  return st == AX_OK && !b ? ax_fail(AX_ENOMEM, "cuda:%d: no room to send %zu bytes ahead", index, bytes) : st;
+  return st == AX_OK && !b ? ax_fail(AX_ENOMEM, "cuda:%d: no room to send %zu bytes ahead", index, bytes)
+                           : st;
 }
 
-/* Joins b with a free neighbour; b is in no list.  Of two events of one stream the later one says it all. */
+/* Joins b with a free neighbour; b is in no list.  Of two events of one stream the later one says
+ * it all. */
 static ax_block *join(ax_cuda_device *dev, ax_block *b, ax_block *other)
 {
   if (!other || other->used) return b;
@@ -259,8 +279,8 @@ static ax_block *join(ax_cuda_device *dev, ax_block *b, ax_block *other)
   return first;
 }
 
-/* The computing stream may still be asked to read what was sent: the event says when it is done with that.  Where there is none to be had
- * the stream is waited for. */
+/* The computing stream may still be asked to read what was sent: the event says when it is done
+ * with that.  Where there is none to be had the stream is waited for. */
 static void mark_ready(ax_cuda_device *dev, ax_block *b)
 {
   if (ax_cuda_forked()) return;
@@ -303,7 +323,10 @@ void ax_cuda_release(int index, void *data, size_t bytes)
 }
 
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out) { return ax_cuda_alloc(d.index, bytes, out); }
-void ax_cuda_give(ax_device d, void *p, size_t bytes) { if (p) ax_cuda_release(d.index, p, bytes); }
+void ax_cuda_give(ax_device d, void *p, size_t bytes)
+{
+  if (p) ax_cuda_release(d.index, p, bytes);
+}
 
 /* ---- pools of graphs */
 
@@ -316,8 +339,10 @@ ax_status ax_cuda_pool_begin(ax_device d, uint64_t *id)
   ax_pool *pool = dev->privates;
   while (pool && pool->id != *id) pool = pool->next;
   if (dev->recording) st = ax_fail(AX_EINVAL, "cuda:%d: a graph is being recorded already", d.index);
-  else if (*id && !pool) st = ax_fail(AX_EINVAL, "cuda:%d: there is no pool %llu of a graph", d.index, (unsigned long long)*id);
-  else if (!pool && !(pool = (ax_pool *)calloc(1, sizeof *pool))) st = ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
+  else if (*id && !pool)
+    st = ax_fail(AX_EINVAL, "cuda:%d: there is no pool %llu of a graph", d.index, (unsigned long long)*id);
+  else if (!pool && !(pool = (ax_pool *)calloc(1, sizeof *pool)))
+    st = ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
   else {
     if (!*id) {
       pool->kind = AX_POOL_PRIVATE;
@@ -385,7 +410,8 @@ void ax_cuda_pool_release(ax_device d, uint64_t id)
 
 /* ---- statistics */
 
-/* A device that this process has not used stays untouched: a context of it would take some hundred megabytes. */
+/* A device that this process has not used stays untouched: a context of it would take some hundred
+ * megabytes. */
 void ax_cuda_memory_stats(int index, ax_memory_stats *out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
@@ -400,7 +426,8 @@ void ax_cuda_memory_stats(int index, ax_memory_stats *out)
   if (ax_cuda_forked()) return;
   if (!dev->multiprocessors) {
     if (cudaGetDeviceProperties(&p, index) == cudaSuccess) out->limit_bytes = (int64_t)p.totalGlobalMem;
-  } else if (ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK && cudaMemGetInfo(&available, &total) == cudaSuccess) {
+  } else if (ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK &&
+             cudaMemGetInfo(&available, &total) == cudaSuccess) {
     out->limit_bytes = (int64_t)total;
     out->available_bytes = (int64_t)available;
   }
@@ -423,7 +450,9 @@ void ax_cuda_reset_peak(int index)
 void ax_cuda_empty_cache(int index)
 {
   cudaStream_t stream;
-  if (!ax_cuda_devices[index].multiprocessors || ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK) return;
+  if (!ax_cuda_devices[index].multiprocessors ||
+      ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK)
+    return;
   pthread_mutex_lock(&ax_cuda_lock);
   empty_cache(&ax_cuda_devices[index]);
   ax_cuda_pinned_empty();

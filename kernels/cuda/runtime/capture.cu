@@ -1,11 +1,14 @@
 /* Recorded steps as CUDA graphs.
  *
- * The device's stream is captured in the relaxed mode: the others forbid this thread (or all threads) calls such as cudaMalloc, which the pool needs
- * and libraries make when they load a kernel late.  What must not happen is known here and refused before CUDA is asked (device.cu: waits, copies from
- * and to the host), so that a script is told its line and the capture can be ended in order.
+ * The device's stream is captured in the relaxed mode: the others forbid this thread (or all
+ * threads) calls such as cudaMalloc, which the pool needs and libraries make when they load a
+ * kernel late.  What must not happen is known here and refused before CUDA is asked (device.cu:
+ * waits, copies from and to the host), so that a script is told its line and the capture can be
+ * ended in order.
  *
- * Host memory that a copy in the graph reads would have to keep its contents for as long as the graph lives.  There are no such copies: tables of pointers
- * are sent once, when the capture ends, to places outside of the pool that stay theirs. */
+ * Host memory that a copy in the graph reads would have to keep its contents for as long as the
+ * graph lives.  There are no such copies: tables of pointers are sent once, when the capture ends,
+ * to places outside of the pool that stay theirs. */
 #include "device.h"
 
 extern "C" {
@@ -16,8 +19,17 @@ extern "C" {
 
 namespace {
 
-struct table { table *next; void *there; size_t bytes; char here[]; };
-struct kept { kept *next; void *data; size_t bytes; };
+struct table {
+  table *next;
+  void *there;
+  size_t bytes;
+  char here[];
+};
+struct kept {
+  kept *next;
+  void *data;
+  size_t bytes;
+};
 
 struct graph {
   ax_device device;
@@ -25,7 +37,7 @@ struct graph {
   bool recording;
   uint64_t pool; /* 0: none */
   table *tables; /* those to be sent; their places stay taken */
-  kept *places; /* memory that is the graph's alone: the tables' and the core's */
+  kept *places;  /* memory that is the graph's alone: the tables' and the core's */
   cudaGraphExec_t exec;
 };
 
@@ -40,8 +52,8 @@ ax_status remember(graph *g, void *data, size_t bytes)
   return AX_OK;
 }
 
-/* Ordinary memory.  A place in the pool would not do for what is written once: what lay there before, in the recording, is written there again at
- * every replay. */
+/* Ordinary memory.  A place in the pool would not do for what is written once: what lay there
+ * before, in the recording, is written there again at every replay. */
 ax_status take_outside(graph *g, size_t bytes, void **out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[g->device.index];
@@ -94,7 +106,8 @@ void release(void *p)
     (void)stop(g, &made);
     if (made) cudaGraphDestroy(made);
   }
-  if (g->exec) cudaGraphExecDestroy(g->exec); /* a launch under way ends before its resources go; memory is handed on in the stream's order */
+  /* a launch under way ends before its resources go; memory is handed on in the stream's order */
+  if (g->exec) cudaGraphExecDestroy(g->exec);
   free_tables(g);
   give_places(g);
   if (g->pool) ax_cuda_pool_release(g->device, g->pool);
@@ -113,12 +126,15 @@ ax_status begin(int device, void **out)
     free(g);
     return st;
   }
-  ax_cuda_empty_cache(device); /* what is cached would be out of the recording's reach: nothing can be given to the driver while it lasts */
+  /* what is cached would be out of the recording's reach: nothing can be given to the driver while
+   * it lasts */
+  ax_cuda_empty_cache(device);
   if ((st = ax_cuda_pool_begin(g->device, &g->pool)) != AX_OK) {
     free(g);
     return st;
   }
-  if ((st = ax_cuda_status("recording a step", cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeRelaxed))) != AX_OK) {
+  if ((st = ax_cuda_status("recording a step",
+                           cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeRelaxed))) != AX_OK) {
     ax_cuda_pool_end(g->device);
     release(g);
     return st;
@@ -137,7 +153,8 @@ ax_status end(void *p)
 
   if (st == AX_OK) st = ax_cuda_status("recording a step", cudaGraphInstantiate(&g->exec, made, 0));
   if (made) cudaGraphDestroy(made); /* the executable graph stands by itself */
-  for (table *t = g->tables; t && st == AX_OK; t = t->next) st = ax_cuda_memory.copy(g->device, t->there, ax_device{ AX_CPU, 0 }, t->here, t->bytes);
+  for (table *t = g->tables; t && st == AX_OK; t = t->next)
+    st = ax_cuda_memory.copy(g->device, t->there, ax_device{ AX_CPU, 0 }, t->here, t->bytes);
   free_tables(g);
   if (st == AX_OK) st = ax_cuda_status("recording a step", cudaGraphUpload(g->exec, g->stream));
   if (st != AX_OK) {
@@ -155,10 +172,7 @@ ax_status replay(void *p)
   return st != AX_OK ? st : ax_cuda_status("replaying a step", cudaGraphLaunch(g->exec, stream));
 }
 
-ax_status keep(void *p, size_t bytes, void **out)
-{
-  return take_outside((graph *)p, bytes, out);
-}
+ax_status keep(void *p, size_t bytes, void **out) { return take_outside((graph *)p, bytes, out); }
 
 bool inside(const void *p, const void *data)
 {

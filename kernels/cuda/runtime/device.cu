@@ -15,10 +15,12 @@ ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t ev
 ax_status ax_cuda_status(const char *what, cudaError_t e)
 {
   if (e == cudaSuccess) return AX_OK;
-  return ax_fail(e == cudaErrorMemoryAllocation ? AX_ENOMEM : AX_ENOIMPL, "%s: CUDA: %s", what, cudaGetErrorString(e));
+  return ax_fail(e == cudaErrorMemoryAllocation ? AX_ENOMEM : AX_ENOIMPL, "%s: CUDA: %s", what,
+                 cudaGetErrorString(e));
 }
 
-/* ---- forks: CUDA does not survive them.  A child may end, and let go of tensors; whatever needs the device is refused. */
+/* ---- forks: CUDA does not survive them.  A child may end, and let go of tensors; whatever needs
+ * the device is refused. */
 
 static bool in_child;
 static int first_pid;
@@ -29,8 +31,10 @@ bool ax_cuda_forked(void) { return in_child; }
 
 static ax_status refuse_child(void)
 {
-  return ax_fail(AX_ENOIMPL, "CUDA cannot be used in this process (pid %d): it is a fork of process %d, which had used CUDA before%s%s, and CUDA does not survive "
-                 "that; fork first, or keep the device out of what the child does (a data set gives tensors of the CPU, the loader moves them)",
+  return ax_fail(AX_ENOIMPL,
+                 "CUDA cannot be used in this process (pid %d): it is a fork of process %d, which had used "
+                 "CUDA before%s%s, and CUDA does not survive that; fork first, or keep the device out of "
+                 "what the child does (a data set gives tensors of the CPU, the loader moves them)",
                  (int)getpid(), first_pid, *first_line ? ", first at " : "", first_line);
 }
 
@@ -42,7 +46,9 @@ static ax_status first_use(ax_cuda_device *dev, int index)
   ax_status st = ax_cuda_status("cudaGetDeviceProperties", cudaGetDeviceProperties(&p, index));
 
   if (st != AX_OK || (st = ax_cuda_arch_built(index, p.name, p.major, p.minor)) != AX_OK) return st;
-  if ((st = ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) != AX_OK) return st;
+  if ((st = ax_cuda_status("cudaStreamCreate",
+                           cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) != AX_OK)
+    return st;
   dev->pools[AX_POOL_SENDING].kind = AX_POOL_SENDING;
   dev->multiprocessors = p.multiProcessorCount;
   return AX_OK;
@@ -66,7 +72,9 @@ ax_status ax_cuda_use(ax_device d, cudaStream_t *stream)
 int ax_cuda_multiprocessors(int index)
 {
   cudaStream_t stream;
-  return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK ? ax_cuda_devices[index].multiprocessors : 1;
+  return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK
+             ? ax_cuda_devices[index].multiprocessors
+             : 1;
 }
 
 ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out)
@@ -87,7 +95,8 @@ ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out)
 void ax_cuda_event_back(ax_cuda_device *dev, cudaEvent_t e)
 {
   if (dev->n_events == dev->room_for_events) {
-    cudaEvent_t *more = (cudaEvent_t *)realloc(dev->events, (size_t)(2 * dev->room_for_events + 64) * sizeof *more);
+    cudaEvent_t *more =
+        (cudaEvent_t *)realloc(dev->events, (size_t)(2 * dev->room_for_events + 64) * sizeof *more);
     if (!more) {
       cudaEventDestroy(e);
       return;
@@ -113,7 +122,9 @@ ax_fault *ax_cuda_fault_place(ax_device d)
   void *p = NULL;
 
   if (dev->fault) return dev->fault;
-  if (ax_cuda_use(d, &stream) != AX_OK || ax_cuda_status("cudaHostAlloc", cudaHostAlloc(&p, sizeof(ax_fault), cudaHostAllocMapped | cudaHostAllocPortable)) != AX_OK)
+  if (ax_cuda_use(d, &stream) != AX_OK ||
+      ax_cuda_status("cudaHostAlloc", cudaHostAlloc(&p, sizeof(ax_fault),
+                                                    cudaHostAllocMapped | cudaHostAllocPortable)) != AX_OK)
     return NULL;
   memset(p, 0, sizeof(ax_fault));
   return dev->fault = (ax_fault *)p;
@@ -124,7 +135,8 @@ bool ax_cuda_recording(int index) { return ax_cuda_devices[index].recording != N
 ax_status ax_cuda_refuse_recording(int index, const char *what)
 {
   if (!ax_cuda_recording(index)) return AX_OK;
-  return ax_fail(AX_EINVAL, "the host cannot %s cuda:%d while a step is recorded: do it outside the step", what, index);
+  return ax_fail(AX_EINVAL, "the host cannot %s cuda:%d while a step is recorded: do it outside the step",
+                 what, index);
 }
 
 ax_status ax_cuda_wait(int index, const char *what)
@@ -142,10 +154,25 @@ ax_status ax_cuda_wait(int index, const char *what)
   dev->fault->code = AX_FAULT_NONE;
   if (name[0] == '_') name++;
   switch (f.code) {
-  case AX_FAULT_INDEX: return ax_fail(AX_ERANGE, "%s: index %lld at flat position %lld (from 0) is outside 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
-  case AX_FAULT_TARGET: return ax_fail(AX_ERANGE, "%s: target %lld at position %lld is outside 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
-  case AX_FAULT_CLASS: return ax_fail(AX_ERANGE, "%s: %lld at flat position %lld (from 0) is no class of 0..%lld (found on cuda:%d after the call)", name, f.value, f.at, f.count - 1, index);
-  default: return ax_fail(AX_ERANGE, "%s: an input lies outside 0..1; apply sigmoid first, or use binary_cross_entropy_with_logits (found on cuda:%d after the call)", name, index);
+  case AX_FAULT_INDEX:
+    return ax_fail(
+        AX_ERANGE,
+        "%s: index %lld at flat position %lld (from 0) is outside 0..%lld (found on cuda:%d after the call)",
+        name, f.value, f.at, f.count - 1, index);
+  case AX_FAULT_TARGET:
+    return ax_fail(AX_ERANGE,
+                   "%s: target %lld at position %lld is outside 0..%lld (found on cuda:%d after the call)",
+                   name, f.value, f.at, f.count - 1, index);
+  case AX_FAULT_CLASS:
+    return ax_fail(
+        AX_ERANGE,
+        "%s: %lld at flat position %lld (from 0) is no class of 0..%lld (found on cuda:%d after the call)",
+        name, f.value, f.at, f.count - 1, index);
+  default:
+    return ax_fail(AX_ERANGE,
+                   "%s: an input lies outside 0..1; apply sigmoid first, or use "
+                   "binary_cross_entropy_with_logits (found on cuda:%d after the call)",
+                   name, index);
   }
 }
 
@@ -163,10 +190,20 @@ static ax_status synchronize(int index)
 
 static int count(void) { return n_devices; }
 
-extern "C" const ax_device_memory ax_cuda_memory = {
-  count, ax_cuda_alloc, ax_cuda_release, ax_cuda_copy, synchronize, ax_cuda_memory_stats, ax_cuda_reset_peak, ax_cuda_empty_cache,
-  ax_cuda_copy_later, ax_cuda_send, ax_cuda_arrive, ax_cuda_pinned_new, ax_cuda_pinned_free, ax_cuda_memory_small
-};
+extern "C" const ax_device_memory ax_cuda_memory = { count,
+                                                     ax_cuda_alloc,
+                                                     ax_cuda_release,
+                                                     ax_cuda_copy,
+                                                     synchronize,
+                                                     ax_cuda_memory_stats,
+                                                     ax_cuda_reset_peak,
+                                                     ax_cuda_empty_cache,
+                                                     ax_cuda_copy_later,
+                                                     ax_cuda_send,
+                                                     ax_cuda_arrive,
+                                                     ax_cuda_pinned_new,
+                                                     ax_cuda_pinned_free,
+                                                     ax_cuda_memory_small };
 
 /* ---- is there a device at all? */
 
@@ -174,7 +211,8 @@ extern "C" const ax_device_memory ax_cuda_memory = {
 #define TEXT(x) TEXT_OF(x)
 const char *const ax_cuda_archs = TEXT(AX_CUDA_ARCHS); /* "sm_80:sm_90:compute_100" */
 
-/* Machine code (sm_90) runs on devices of its own major number and the same minor one or a later; PTX (compute_90) on all later ones. */
+/* Machine code (sm_90) runs on devices of its own major number and the same minor one or a later;
+ * PTX (compute_90) on all later ones. */
 ax_status ax_cuda_arch_built(int index, const char *name, int major, int minor)
 {
   for (const char *p = ax_cuda_archs; *p; p += strcspn(p, ":"), p += *p == ':') {
@@ -182,10 +220,15 @@ ax_status ax_cuda_arch_built(int index, const char *name, int major, int minor)
     const char *const digits = p + (ptx ? 8 : 3);
     const int arch = atoi(digits);
     const bool alone = digits[strspn(digits, "0123456789")] == 'a'; /* sm_90a runs on 9.0 and nothing else */
-    if (alone ? arch == 10 * major + minor : ptx ? arch <= 10 * major + minor : arch / 10 == major && arch % 10 <= minor) return AX_OK;
+    if (alone ? arch == 10 * major + minor
+        : ptx ? arch <= 10 * major + minor
+              : arch / 10 == major && arch % 10 <= minor)
+      return AX_OK;
   }
-  return ax_fail(AX_ENOIMPL, "cuda:%d (%.100s) is of architecture sm_%d%d, and this build is for %s: build it with make cuda CUDA_ARCH=sm_%d%d", index, name, major, minor,
-                 ax_cuda_archs, major, minor);
+  return ax_fail(AX_ENOIMPL,
+                 "cuda:%d (%.100s) is of architecture sm_%d%d, and this build is for %s: build it with make "
+                 "cuda CUDA_ARCH=sm_%d%d",
+                 index, name, major, minor, ax_cuda_archs, major, minor);
 }
 
 extern "C" ax_status ax_cuda_find_devices(void)
@@ -207,9 +250,11 @@ extern "C" ax_status ax_cuda_find_devices(void)
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) return ax_fail(AX_ENOIMPL, "no NVIDIA driver was found (libcuda.so.1)");
   if (e == cudaErrorInsufficientDriver)
-    return ax_fail(AX_ENOIMPL, "the NVIDIA driver supports CUDA up to %d.%d, this build needs %d.%d: update the driver", driver / 1000, driver % 1000 / 10,
-                   runtime / 1000, runtime % 1000 / 10);
-  if (visible && (e == cudaSuccess || e == cudaErrorNoDevice)) return ax_fail(AX_ENOIMPL, "CUDA_VISIBLE_DEVICES=\"%.100s\" leaves no device visible", visible);
+    return ax_fail(AX_ENOIMPL,
+                   "the NVIDIA driver supports CUDA up to %d.%d, this build needs %d.%d: update the driver",
+                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  if (visible && (e == cudaSuccess || e == cudaErrorNoDevice))
+    return ax_fail(AX_ENOIMPL, "CUDA_VISIBLE_DEVICES=\"%.100s\" leaves no device visible", visible);
   return ax_fail(AX_ENOIMPL, "the driver reports no CUDA device (%s)", cudaGetErrorString(e));
 }
 
@@ -223,7 +268,8 @@ extern "C" const char *ax_cuda_describe(void)
   if (cudaGetDeviceProperties(&p, current < 0 ? 0 : current) != cudaSuccess) return "no device";
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  snprintf(text, sizeof text, "%.200s, sm_%d%d, CUDA %d.%d, driver for %d.%d; %.600s", p.name, p.major, p.minor, runtime / 1000, runtime % 1000 / 10, driver / 1000,
-           driver % 1000 / 10, ax_cudnn_describe());
+  snprintf(text, sizeof text, "%.200s, sm_%d%d, CUDA %d.%d, driver for %d.%d; %.600s", p.name, p.major,
+           p.minor, runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10,
+           ax_cudnn_describe());
   return text;
 }

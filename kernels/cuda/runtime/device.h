@@ -1,9 +1,11 @@
 /* What device.cu, allocator.cu, pinned.cu and transfer.cu share: the record of a device.
  *
- * A device has two streams.  The computing stream takes all kernels, in the order in which the host asks for them.  The copy stream takes
- * batches that a loader sends ahead (transfer.cu), beside the computation.  They meet in events alone:
- *   - a batch is used after ax_device_arrive, which makes the computing stream wait for its copy;
- *   - memory that a batch lay in is written again when what the computing stream had been asked for by the time it was given back is done.
+ * A device has two streams.  The computing stream takes all kernels, in the order in which the host
+ * asks for them.  The copy stream takes batches that a loader sends ahead (transfer.cu), beside the
+ * computation.  They meet in events alone:
+ *   - a batch is used after ax_device_arrive, which makes the computing stream wait for its copy; -
+ *   memory that a batch lay in is written again when what the computing stream had been asked for
+ *   by the time it was given back is done.
  * No host waits for either. */
 #ifndef AX_CUDA_DEVICE_H
 #define AX_CUDA_DEVICE_H
@@ -20,14 +22,16 @@ struct ax_block {
   size_t bytes, asked;
   bool used, small;
   ax_pool *pool;
-  cudaEvent_t ready; /* of free blocks of the sending pool: what the computing stream does with it before; NULL: nothing */
-  uint64_t at;       /* when that was recorded */
+  /* of free blocks of the sending pool: what the computing stream does with it before; NULL:
+   * nothing */
+  cudaEvent_t ready;
+  uint64_t at;              /* when that was recorded */
   ax_block *before, *after; /* neighbours in the segment */
   ax_block *prev, *next;    /* in the list of free blocks of its bin, or of used ones of its bucket */
 };
 
-/* Blocks of one pool are cut from segments of its own, and come back to it.  `kind`: MAIN, what kernels use; SENDING, what the copy stream
- * writes; PRIVATE, of a graph. */
+/* Blocks of one pool are cut from segments of its own, and come back to it.  `kind`: MAIN, what
+ * kernels use; SENDING, what the copy stream writes; PRIVATE, of a graph. */
 enum ax_pool_kind { AX_POOL_MAIN, AX_POOL_SENDING, AX_POOL_PRIVATE };
 struct ax_pool {
   ax_pool_kind kind;
@@ -36,29 +40,37 @@ struct ax_pool {
   ax_pool *next;
 };
 
-struct ax_sent { uint64_t ticket; cudaEvent_t done; };
-struct ax_stage { char *data; size_t used; cudaEvent_t done; bool busy; };
+struct ax_sent {
+  uint64_t ticket;
+  cudaEvent_t done;
+};
+struct ax_stage {
+  char *data;
+  size_t used;
+  cudaEvent_t done;
+  bool busy;
+};
 enum { AX_STAGES = 4 };
 
 struct ax_cuda_device {
   cudaStream_t stream, copies; /* copies: NULL until the first batch is sent */
   int multiprocessors;
   char name[64];
-  ax_fault *fault;          /* pinned memory of the host that kernels write */
+  ax_fault *fault; /* pinned memory of the host that kernels write */
 
-  ax_pool pools[2];         /* MAIN, SENDING */
-  ax_pool *privates;        /* of graphs that live */
-  ax_pool *recording;       /* the one that allocations go to now; NULL: MAIN */
-  ax_block *waiting;        /* of the sending pool, given back while a graph was recorded */
+  ax_pool pools[2];   /* MAIN, SENDING */
+  ax_pool *privates;  /* of graphs that live */
+  ax_pool *recording; /* the one that allocations go to now; NULL: MAIN */
+  ax_block *waiting;  /* of the sending pool, given back while a graph was recorded */
   uint64_t last_pool;
   ax_block *used[AX_BUCKETS]; /* by address */
   ax_memory_stats stats;
 
-  cudaEvent_t *events;      /* spare ones */
+  cudaEvent_t *events; /* spare ones */
   int n_events, room_for_events;
-  uint64_t recorded;        /* events recorded in `stream` for the sending pool */
+  uint64_t recorded; /* events recorded in `stream` for the sending pool */
 
-  ax_sent *sent;            /* on their way, oldest first */
+  ax_sent *sent; /* on their way, oldest first */
   int n_sent, room_for_sent;
   uint64_t last_ticket, arrived;
 
@@ -66,11 +78,14 @@ struct ax_cuda_device {
   int next_stage;
 };
 extern ax_cuda_device ax_cuda_devices[AX_MOST_DEVICES];
-extern pthread_mutex_t ax_cuda_lock; /* of pools, events, tickets and pinned memory; never held while the collector runs */
+/* of pools, events, tickets and pinned memory; never held while the collector runs */
+extern pthread_mutex_t ax_cuda_lock;
 
-/* What the host cannot do while a step is recorded, since nothing runs: "wait for", "read from", "send data to" the device.  EINVAL then. */
+/* What the host cannot do while a step is recorded, since nothing runs: "wait for", "read from",
+ * "send data to" the device.  EINVAL then. */
 ax_status ax_cuda_refuse_recording(int index, const char *what);
-/* Waits for the computing stream; what a kernel found wrong since the last time is this call's error. */
+/* Waits for the computing stream; what a kernel found wrong since the last time is this call's
+ * error. */
 ax_status ax_cuda_wait(int index, const char *what);
 /* An event of the device (timing off) out of its spare ones, and back.  With the lock held. */
 ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out);
@@ -83,7 +98,8 @@ bool ax_cuda_forked(void); /* is this the child of a process that used CUDA? */
 /* ---- allocator.cu */
 
 ax_status ax_cuda_alloc(int index, size_t bytes, void **out);
-/* The same from the pool that the copy stream writes, which waits on the device until the memory is free.  ENOMEM: no room; ask ax_cuda_alloc. */
+/* The same from the pool that the copy stream writes, which waits on the device until the memory is
+ * free.  ENOMEM: no room; ask ax_cuda_alloc. */
 ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out);
 void ax_cuda_release(int index, void *data, size_t bytes);
 void ax_cuda_memory_stats(int index, ax_memory_stats *out);
@@ -91,15 +107,19 @@ void ax_cuda_memory_small(int index, ax_memory_small *out);
 void ax_cuda_reset_peak(int index);
 void ax_cuda_empty_cache(int index);
 
-/* Memory of a CUDA graph.  Between begin and end all that is allocated on `d` comes from a pool of its own, so that nobody else writes where the
- * graph's kernels read and write at each replay; what is given back inside may be used again inside.  Blocks that outlive the recording
- * (results) belong to whoever holds them and come back to that pool, which hands nothing out any more.  `id`: 0 makes a pool, else one that is
- * there goes on (several graphs that never run at once).  release: no graph of this pool will run again; its memory becomes ordinary cache, in
- * stream order.  No waits and no cudaMalloc that capturing would forbid: the caller puts the thread into relaxed mode around what may allocate. */
+/* Memory of a CUDA graph.  Between begin and end all that is allocated on `d` comes from a pool of
+ * its own, so that nobody else writes where the graph's kernels read and write at each replay; what
+ * is given back inside may be used again inside.  Blocks that outlive the recording (results)
+ * belong to whoever holds them and come back to that pool, which hands nothing out any more.  `id`:
+ * 0 makes a pool, else one that is there goes on (several graphs that never run at once).  release:
+ * no graph of this pool will run again; its memory becomes ordinary cache, in stream order.  No
+ * waits and no cudaMalloc that capturing would forbid: the caller puts the thread into relaxed mode
+ * around what may allocate. */
 ax_status ax_cuda_pool_begin(ax_device d, uint64_t *id);
 void ax_cuda_pool_end(ax_device d);
 void ax_cuda_pool_release(ax_device d, uint64_t id);
-bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data); /* does a block that begins there belong to it? */
+/* does a block that begins there belong to it? */
+bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data);
 
 /* ---- pinned.cu: memory of the host that devices read and write by themselves */
 

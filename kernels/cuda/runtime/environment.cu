@@ -1,5 +1,5 @@
-/* What `accel-run env` prints about CUDA: the driver, the devices, NVIDIA's libraries.  One symbol of the plugin, which also works where no device
- * can be used and ax_backend_get says so. */
+/* What `accel-run env` prints about CUDA: the driver, the devices, NVIDIA's libraries.  One symbol
+ * of the plugin, which also works where no device can be used and ax_backend_get says so. */
 #include "device.h"
 #include "library.h"
 
@@ -43,7 +43,7 @@ static void tell_library(const char *name, const char *file, const char *version
   if (at && strcmp(name, "NCCL") == 0) {
     int v = 0;
     if (((int (*)(int *))at)(&v) == 0) say_version((size_t)v);
-  } else if (at) say_version(((size_t (*)(void))at)());
+  } else if (at) say_version(((size_t(*)(void))at)());
   say("\t\n");
 }
 
@@ -51,7 +51,8 @@ extern "C" AX_API const char *ax_cuda_environment(void);
 
 /* Lines of fields divided by tabs:
  *   build ARCHS            runtime 13.0            driver 13.0 (0.0: there is none)
- *   device N NAME sm_90 BYTES MULTIPROCESSORS REASON      REASON: why this build cannot use it, or nothing
+ *   device N NAME sm_90 BYTES MULTIPROCESSORS REASON      REASON: why this build cannot use it, or
+ *     nothing
  *   library NAME FILE PATH VERSION PROBLEM */
 extern "C" const char *ax_cuda_environment(void)
 {
@@ -60,14 +61,16 @@ extern "C" const char *ax_cuda_environment(void)
   text[0] = '\0';
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  say("build\t%s\nruntime\t%d.%d\ndriver\t%d.%d\n", ax_cuda_archs, runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+  say("build\t%s\nruntime\t%d.%d\ndriver\t%d.%d\n", ax_cuda_archs, runtime / 1000, runtime % 1000 / 10,
+      driver / 1000, driver % 1000 / 10);
   if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
   cudaGetLastError();
   for (int k = 0; k < n; k++) {
     cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, k) != cudaSuccess) continue;
     const bool built = ax_cuda_arch_built(k, p.name, p.major, p.minor) == AX_OK;
-    say("device\t%d\t%.200s\tsm_%d%d\t%zu\t%d\t%s\n", k, p.name, p.major, p.minor, p.totalGlobalMem, p.multiProcessorCount, built ? "" : ax_last_error());
+    say("device\t%d\t%.200s\tsm_%d%d\t%zu\t%d\t%s\n", k, p.name, p.major, p.minor, p.totalGlobalMem,
+        p.multiProcessorCount, built ? "" : ax_last_error());
   }
   tell_library("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion");
   tell_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");

@@ -23,7 +23,8 @@ static void *open_in(const char *folder, size_t n, const char *file, char *tried
 
 #include "cuda/emulate/emulate.h"
 
-/* Stand-ins lie where the specs say.  NVIDIA's own library, which the loader would find, looks for a GPU and finds none. */
+/* Stand-ins lie where the specs say.  NVIDIA's own library, which the loader would find, looks for
+ * a GPU and finds none. */
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 {
   const char *list = getenv("ACCEL_CUDA_LIBRARIES");
@@ -35,17 +36,20 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
     ax_emulator_attach_fn attach;
     if (!library) continue;
     if (!(attach = (ax_emulator_attach_fn)dlsym(library, "ax_emulator_attach")))
-      return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: the one in %.*s has no ax_emulator_attach", needed_for, file, (int)strcspn(p, ":"), p);
+      return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: the one in %.*s has no ax_emulator_attach",
+                     needed_for, file, (int)strcspn(p, ":"), p);
     attach(&ax_the_emulator);
     *out = library;
     return AX_OK;
   }
-  return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: none lies in ACCEL_CUDA_LIBRARIES (%s)", needed_for, file, list ? list : "not set");
+  return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: none lies in ACCEL_CUDA_LIBRARIES (%s)", needed_for,
+                 file, list ? list : "not set");
 }
 
 #else
 
-/* Wheels for CUDA 13 lay their libraries into nvidia/cu13/lib; cuDNN and NCCL into folders of their own beside it. */
+/* Wheels for CUDA 13 lay their libraries into nvidia/cu13/lib; cuDNN and NCCL into folders of their
+ * own beside it. */
 static void *open_below(const char *folder, const char *packages, const char *file, char *tried, size_t size)
 {
   char pattern[4400];
@@ -56,7 +60,8 @@ static void *open_below(const char *folder, const char *packages, const char *fi
   snprintf(pattern, sizeof pattern, "%s%s/nvidia/*/lib/%s", folder, packages, file);
   if (glob(pattern, GLOB_BRACE, NULL, &found) == 0)
     for (size_t k = 0; k < found.gl_pathc && !library; k++)
-      library = open_in(found.gl_pathv[k], (size_t)(strrchr(found.gl_pathv[k], '/') - found.gl_pathv[k]), file, tried, size);
+      library = open_in(found.gl_pathv[k], (size_t)(strrchr(found.gl_pathv[k], '/') - found.gl_pathv[k]),
+                        file, tried, size);
   else {
     const size_t used = strlen(tried);
     snprintf(tried + used, size - used, " %s%s/nvidia/*/lib", folder, packages);
@@ -68,16 +73,19 @@ static void *open_below(const char *folder, const char *packages, const char *fi
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 {
   char tried[700] = "", folder[1100];
-  const char *list = getenv("ACCEL_CUDA_LIBRARIES"), *home = getenv("CUDA_HOME"), *site = getenv("ACCEL_PYTHON_SITE");
+  const char *list = getenv("ACCEL_CUDA_LIBRARIES"), *home = getenv("CUDA_HOME"),
+             *site = getenv("ACCEL_PYTHON_SITE");
 
   *out = NULL;
-  for (const char *p = list; !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') *out = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
+  for (const char *p = list; !*out && p && *p; p += strcspn(p, ":"), p += *p == ':')
+    *out = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
   if (!*out) *out = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!*out && home) {
     snprintf(folder, sizeof folder, "%.1000s/lib64", home);
     *out = open_in(folder, strlen(folder), file, tried, sizeof tried);
   }
-  if (!*out) *out = open_in("/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"), file, tried, sizeof tried);
+  if (!*out)
+    *out = open_in("/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"), file, tried, sizeof tried);
   if (!*out && site) *out = open_below(site, "", file, tried, sizeof tried);
   for (const char *p = getenv("PATH"); !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') {
     char python[4200];
@@ -85,11 +93,14 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
     if (n == 0 || n > 3900) continue;
     snprintf(python, sizeof python, "%.*s/python3", (int)n, p);
     if (access(python, X_OK) != 0) continue;
-    snprintf(python, sizeof python, "%.*s/..", (int)n, p); /* bin/python3 of an environment, or of the system */
+    /* bin/python3 of an environment, or of the system */
+    snprintf(python, sizeof python, "%.*s/..", (int)n, p);
     *out = open_below(python, "/{lib,local/lib}/python3*/{site,dist}-packages", file, tried, sizeof tried);
   }
   if (*out) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "%s needs %s, which was not found: the loader does not know it, nor do these folders have it:%s (ACCEL_CUDA_LIBRARIES names more)",
+  return ax_fail(AX_ENOIMPL,
+                 "%s needs %s, which was not found: the loader does not know it, nor do these folders have "
+                 "it:%s (ACCEL_CUDA_LIBRARIES names more)",
                  needed_for, file, tried);
 }
 

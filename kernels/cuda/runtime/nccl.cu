@@ -1,19 +1,22 @@
-/* Collectives between the GPUs of several ranks, through NCCL, which is opened when the first rank joins.
+/* Collectives between the GPUs of several ranks, through NCCL, which is opened when the first rank
+ * joins.
  *
- * They run on a stream of their own.  An event takes each behind the work that was asked of the device before it; the computing stream comes
- * behind a collective only when somebody asks for its end (order), which the host does not wait for.  So gradients are reduced while backward
- * goes on.
+ * They run on a stream of their own.  An event takes each behind the work that was asked of the
+ * device before it; the computing stream comes behind a collective only when somebody asks for its
+ * end (order), which the host does not wait for.  So gradients are reduced while backward goes on.
  *
- * The communicator does not block: every call is followed until NCCL says that it is done, and every wait of the host looks at the other ranks
- * (ax_dist_look): when one has failed the communicator is aborted, which ends the kernels that wait for it, and the wait ends with that rank's
- * error.
+ * The communicator does not block: every call is followed until NCCL says that it is done, and
+ * every wait of the host looks at the other ranks (ax_dist_look): when one has failed the
+ * communicator is aborted, which ends the kernels that wait for it, and the wait ends with that
+ * rank's error.
  *
- * Sums are the same in every run: the algorithm follows from sizes and topology, and the one that adds in the switch, in an order that nobody
- * fixes (NVLS), stays off unless NCCL_NVLS_ENABLE or NCCL_ALGO was set by hand.  As NCCL has it, half types are rounded at each addition, the
- * mean multiplies by 1 / ranks, and in max and min a number wins over a NaN; on the CPU it is the NaN.
+ * Sums are the same in every run: the algorithm follows from sizes and topology, and the one that
+ * adds in the switch, in an order that nobody fixes (NVLS), stays off unless NCCL_NVLS_ENABLE or
+ * NCCL_ALGO was set by hand.  As NCCL has it, half types are rounded at each addition, the mean
+ * multiplies by 1 / ranks, and in max and min a number wins over a NaN; on the CPU it is the NaN.
  *
- * NCCL's header is not part of CUDA's toolkit: what is used of it stands here, as version 2.17 and all later ones have it.  The fake one of the
- * specs is compiled against NVIDIA's. */
+ * NCCL's header is not part of CUDA's toolkit: what is used of it stands here, as version 2.17 and
+ * all later ones have it.  The fake one of the specs is compiled against NVIDIA's. */
 #include "device.h"
 #include "library.h"
 #include "watch.h"
@@ -28,11 +31,22 @@ extern "C" {
 /* ---- NCCL's interface */
 
 typedef struct nccl_communicator *nccl_comm;
-struct nccl_id { char internal[AX_GROUP_ID]; };
+struct nccl_id {
+  char internal[AX_GROUP_ID];
+};
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG };
-enum { NCCL_UINT8 = 1, NCCL_INT32 = 2, NCCL_INT64 = 4, NCCL_FLOAT16 = 6, NCCL_FLOAT32 = 7, NCCL_FLOAT64 = 8, NCCL_BFLOAT16 = 9 };
-/* NCCL reads as much as `size` says, and takes its own defaults for what came with later versions. */
+enum {
+  NCCL_UINT8 = 1,
+  NCCL_INT32 = 2,
+  NCCL_INT64 = 4,
+  NCCL_FLOAT16 = 6,
+  NCCL_FLOAT32 = 7,
+  NCCL_FLOAT64 = 8,
+  NCCL_BFLOAT16 = 9
+};
+/* NCCL reads as much as `size` says, and takes its own defaults for what came with later
+ * versions. */
 struct nccl_config {
   size_t size;
   unsigned magic, version;
@@ -61,7 +75,7 @@ static const int UNDEFINED = INT32_MIN;
   F(GroupEnd, (void))
 static struct {
   void *library;
-#define F(name, parameters) int (*name) parameters;
+#define F(name, parameters) int(*name) parameters;
   NCCL_FUNCTIONS(F)
 #undef F
   const char *(*GetErrorString)(int);
@@ -85,8 +99,11 @@ static ax_status open_library(void)
   F(GetLastError, )
 #undef F
   if (nccl.GetVersion(&nccl.version) != NCCL_OK || nccl.version < (int)CONFIG_VERSION)
-    return ax_fail(AX_ENOIMPL, "%s is version %d.%d; 2.17 or later is needed (ACCEL_CUDA_LIBRARIES names the folder of another)", FILE_NAME,
-                   nccl.version / (nccl.version < 10000 ? 1000 : 10000), nccl.version / 100 % (nccl.version < 10000 ? 10 : 100));
+    return ax_fail(
+        AX_ENOIMPL,
+        "%s is version %d.%d; 2.17 or later is needed (ACCEL_CUDA_LIBRARIES names the folder of another)",
+        FILE_NAME, nccl.version / (nccl.version < 10000 ? 1000 : 10000),
+        nccl.version / 100 % (nccl.version < 10000 ? 10 : 100));
   nccl.library = library;
 out:
   return st;
@@ -99,7 +116,8 @@ struct communicator {
   nccl_comm comm;
   int device, rank, size;
   cudaStream_t stream;
-  cudaEvent_t ready[EVENTS], done[EVENTS]; /* of the last EVENTS collectives: behind what they began, and when they ended */
+  /* of the last EVENTS collectives: behind what they began, and when they ended */
+  cudaEvent_t ready[EVENTS], done[EVENTS];
   uint64_t issued;
 };
 static communicator *the_group; /* a rank has one */
@@ -107,7 +125,8 @@ static communicator *the_group; /* a rank has one */
 static ax_status failed(const char *what, nccl_comm comm, int result)
 {
   const char *last = nccl.GetLastError(comm);
-  return ax_fail(AX_EABORTED, "%s: NCCL: %s%s%s", what, nccl.GetErrorString(result), last && *last ? ": " : "", last && *last ? last : "");
+  return ax_fail(AX_EABORTED, "%s: NCCL: %s%s%s", what, nccl.GetErrorString(result),
+                 last && *last ? ": " : "", last && *last ? last : "");
 }
 
 /* Sleeps longer the longer a wait lasts: at first not at all. */
@@ -127,14 +146,16 @@ static ax_status settle(const char *what, nccl_comm comm, int result)
     result = nccl.CommGetAsyncError(comm, &async);
     if (result != NCCL_OK) async = result;
     if (async != NCCL_IN_PROGRESS) break;
-    if (looks % 64 == 0 && (st = ax_dist_look(since, AX_OK)) != AX_OK) return st; /* the communicator is gone */
+    /* the communicator is gone */
+    if (looks % 64 == 0 && (st = ax_dist_look(since, AX_OK)) != AX_OK) return st;
     rest(looks);
   }
   if (async != NCCL_OK) return ax_dist_look(0, failed(what, comm, async));
   return ax_dist_look(0, AX_OK);
 }
 
-/* Waits for `event` or, when it is NULL, for all that `stream` was asked for, as long as the other ranks are there. */
+/* Waits for `event` or, when it is NULL, for all that `stream` was asked for, as long as the other
+ * ranks are there. */
 static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
 {
   cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -142,11 +163,13 @@ static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t
   ax_status st = AX_OK;
 
   if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
-  for (int64_t looks = 1; (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady; looks++) {
+  for (int64_t looks = 1; (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
+       looks++) {
     int async = NCCL_OK;
     if (looks % 64 == 0) {
       if ((st = ax_dist_look(since, AX_OK)) != AX_OK) return st;
-      if (the_group && nccl.CommGetAsyncError(the_group->comm, &async) == NCCL_OK && async != NCCL_OK && async != NCCL_IN_PROGRESS)
+      if (the_group && nccl.CommGetAsyncError(the_group->comm, &async) == NCCL_OK && async != NCCL_OK &&
+          async != NCCL_IN_PROGRESS)
         return ax_dist_look(0, failed(what, the_group->comm, async));
     }
     rest(looks);
@@ -173,7 +196,8 @@ static ax_status identity(int device, char name[AX_DEVICE_NAME])
 
   if (st != AX_OK) return st;
   AX_TRY(ax_cuda_status("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(bus, sizeof bus, device)));
-  snprintf(name, AX_DEVICE_NAME, "%s, NCCL %d.%d.%d", bus, nccl.version / 10000, nccl.version / 100 % 100, nccl.version % 100);
+  snprintf(name, AX_DEVICE_NAME, "%s, NCCL %d.%d.%d", bus, nccl.version / 10000, nccl.version / 100 % 100,
+           nccl.version % 100);
 out:
   return st;
 }
@@ -194,7 +218,8 @@ static communicator *of(ax_group *g) { return (communicator *)g->state; }
 
 static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
 {
-  nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 0, UNDEFINED, UNDEFINED, UNDEFINED, NULL, UNDEFINED };
+  nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 0,        UNDEFINED,
+                         UNDEFINED,     UNDEFINED,    NULL,           UNDEFINED };
   communicator *g = (communicator *)calloc(1, sizeof *g);
   cudaStream_t computing;
   nccl_id shared;
@@ -231,7 +256,8 @@ out:
   return st;
 }
 
-/* Finalizing tells the others that nothing more comes, and waits for what they still read; it is given a few seconds. */
+/* Finalizing tells the others that nothing more comes, and waits for what they still read; it is
+ * given a few seconds. */
 static void leave(ax_group *group, bool abort)
 {
   communicator *g = of(group);
@@ -250,7 +276,8 @@ static void leave(ax_group *group, bool abort)
     cudaGetLastError();
     if (!abort) async = nccl.CommFinalize(g->comm);
     while (!abort && async == NCCL_IN_PROGRESS) {
-      if (nccl.CommGetAsyncError(g->comm, &async) != NCCL_OK || ax_dist_now() - since > patience) abort = true;
+      if (nccl.CommGetAsyncError(g->comm, &async) != NCCL_OK || ax_dist_now() - since > patience)
+        abort = true;
       else if (async == NCCL_IN_PROGRESS) usleep(100);
     }
     abort = abort || async != NCCL_OK;
@@ -271,12 +298,15 @@ static int dtype_of(ax_dtype d)
   case AX_BF16: return NCCL_BFLOAT16;
   case AX_I64: return NCCL_INT64;
   case AX_I32: return NCCL_INT32;
-  case AX_U8: case AX_BOOL: return NCCL_UINT8; /* a bool is 0 or 1: max is any, min is all, nothing else is let through */
+  /* a bool is 0 or 1: max is any, min is all, nothing else is let through */
+  case AX_U8:
+  case AX_BOOL: return NCCL_UINT8;
   default: return -1;
   }
 }
 
-static const int reductions[AX_REDUCTIONS] = { NCCL_SUM, NCCL_AVG, NCCL_MAX, NCCL_MIN, NCCL_PROD }; /* in the order of ax_reduction */
+/* in the order of ax_reduction */
+static const int reductions[AX_REDUCTIONS] = { NCCL_SUM, NCCL_AVG, NCCL_MAX, NCCL_MIN, NCCL_PROD };
 
 static int start(communicator *g, const ax_collective *c, int type)
 {
@@ -284,15 +314,19 @@ static int start(communicator *g, const ax_collective *c, int type)
   int result = NCCL_OK;
 
   switch (c->op) {
-  case AX_ALL_REDUCE: return nccl.AllReduce(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
-  case AX_REDUCE_SCATTER: return nccl.ReduceScatter(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
+  case AX_ALL_REDUCE:
+    return nccl.AllReduce(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
+  case AX_REDUCE_SCATTER:
+    return nccl.ReduceScatter(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
   case AX_BROADCAST: return nccl.Broadcast(c->in, c->out, n, type, c->root, g->comm, g->stream);
   case AX_ALL_GATHER: return nccl.AllGather(c->in, c->out, n, type, g->comm, g->stream);
   case AX_GATHER:
     if ((result = nccl.GroupStart()) != NCCL_OK) return result;
-    for (int r = 0; g->rank == c->root && r < g->size && (result == NCCL_OK || result == NCCL_IN_PROGRESS); r++)
+    for (int r = 0; g->rank == c->root && r < g->size && (result == NCCL_OK || result == NCCL_IN_PROGRESS);
+         r++)
       result = nccl.Recv((char *)c->out + (size_t)r * bytes, n, type, r, g->comm, g->stream);
-    if (result == NCCL_OK || result == NCCL_IN_PROGRESS) result = nccl.Send(c->in, n, type, c->root, g->comm, g->stream);
+    if (result == NCCL_OK || result == NCCL_IN_PROGRESS)
+      result = nccl.Send(c->in, n, type, c->root, g->comm, g->stream);
     {
       const int ended = nccl.GroupEnd();
       return result == NCCL_OK || result == NCCL_IN_PROGRESS ? ended : result;
@@ -304,7 +338,8 @@ static int start(communicator *g, const ax_collective *c, int type)
 static ax_status ready(ax_group *group)
 {
   if (!ax_cuda_devices[group->device].recording) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "a collective inside a captured step: ranks could not be compared when it is replayed; call it outside of the captured function");
+  return ax_fail(AX_ENOIMPL, "a collective inside a captured step: ranks could not be compared when it is "
+                             "replayed; call it outside of the captured function");
 }
 
 static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t *ticket)
@@ -317,7 +352,8 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
   ax_status st;
 
   for (int i = 0; i < n; i++)
-    if (dtype_of(c[i].dtype) < 0) return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
+    if (dtype_of(c[i].dtype) < 0)
+      return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->ready[k], computing)));
   AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, g->ready[k], 0)));
@@ -329,7 +365,8 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
     if (result == NCCL_OK || result == NCCL_IN_PROGRESS) result = ended;
   }
   if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
-  if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result)); /* only now is it in the stream, ahead of the event */
+  /* only now is it in the stream, ahead of the event */
+  if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
   *ticket = ++g->issued;
 out:
@@ -342,7 +379,10 @@ static ax_status order(ax_group *group, uint64_t ticket)
   communicator *g = of(group);
   cudaStream_t computing;
   const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
-  return st != AX_OK ? st : ax_cuda_status("collective", cudaStreamWaitEvent(computing, g->done[(ticket - 1) % EVENTS], 0));
+  return st != AX_OK ? st
+                     : ax_cuda_status("collective",
+                                      cudaStreamWaitEvent(computing, g->done[(ticket - 1) % EVENTS], 0));
 }
 
-extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue, order, leave, NULL, NULL, NULL, NULL };
+extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue,
+                                               order,  leave,    NULL,    NULL, NULL,  NULL };

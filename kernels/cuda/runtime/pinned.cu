@@ -1,14 +1,26 @@
-/* Pinned memory: pages of the host that stay where they are, so that a device reads and writes them by itself.
+/* Pinned memory: pages of the host that stay where they are, so that a device reads and writes them
+ * by itself.
  *
- * Pinning costs milliseconds, so blocks are kept for the next request of their size (four sizes to a power of two).  A block that was given back
- * may still be in use by copies under way: each copy leaves an event with it, and it is handed out again when they have all happened, which
- * is asked, not waited for. */
+ * Pinning costs milliseconds, so blocks are kept for the next request of their size (four sizes to
+ * a power of two).  A block that was given back may still be in use by copies under way: each copy
+ * leaves an event with it, and it is handed out again when they have all happened, which is asked,
+ * not waited for. */
 #include "device.h"
 
 #include <stdlib.h>
 
-struct use { cudaEvent_t done; int device; cudaStream_t stream; use *next; };
-struct pinned { char *data; size_t bytes; bool used; use *uses; };
+struct use {
+  cudaEvent_t done;
+  int device;
+  cudaStream_t stream;
+  use *next;
+};
+struct pinned {
+  char *data;
+  size_t bytes;
+  bool used;
+  use *uses;
+};
 
 static pinned **blocks; /* by address */
 static int n_blocks, room;
@@ -67,11 +79,13 @@ static ax_status add_block(size_t bytes, pinned **out)
     blocks = more;
     room = 2 * room + 64;
   }
-  if (!(b = (pinned *)calloc(1, sizeof *b))) return ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
+  if (!(b = (pinned *)calloc(1, sizeof *b)))
+    return ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
   if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable) != cudaSuccess) {
     cudaGetLastError(); /* it would be reported again by the next launch */
     free(b);
-    return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %.1f MB of the host's memory", (double)bytes / 1e6);
+    return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %.1f MB of the host's memory",
+                   (double)bytes / 1e6);
   }
   b->data = (char *)p;
   b->bytes = bytes;

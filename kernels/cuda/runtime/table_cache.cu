@@ -1,19 +1,25 @@
-/* Tables that calls send again and again: where parameters and gradients lie.  A steady step asks for the tables of the step before, so they stay on the
- * device and are found by their contents; what is not asked for any more makes room.
+/* Tables that calls send again and again: where parameters and gradients lie.  A steady step asks
+ * for the tables of the step before, so they stay on the device and are found by their contents;
+ * what is not asked for any more makes room.
  *
- * Their memory is taken once and cut into slots, outside of the allocator whose blocks belong to tensors.  Everything that reads or writes a slot is in
- * the device's one stream, so a slot that gets other contents is still read with the old ones by whoever is ahead. */
+ * Their memory is taken once and cut into slots, outside of the allocator whose blocks belong to
+ * tensors.  Everything that reads or writes a slot is in the device's one stream, so a slot that
+ * gets other contents is still read with the old ones by whoever is ahead. */
 #include "cuda/segments.cuh"
 
 enum { SLOTS = 128, DEVICES = 64 };
-static const size_t SLOT = 4096; /* larger tables (of hundreds of parameters that do not touch) lie in a block of their own size */
+/* larger tables (of hundreds of parameters that do not touch) lie in a block of their own size */
+static const size_t SLOT = 4096;
 
 struct slot {
   uint64_t hash, used; /* used: the call that last asked for it; 0: free */
   size_t bytes, room;
   char *here, *there;
 };
-static struct { slot slots[SLOTS]; uint64_t calls; } kept[DEVICES];
+static struct {
+  slot slots[SLOTS];
+  uint64_t calls;
+} kept[DEVICES];
 
 static uint64_t hash_of(const void *p, size_t bytes)
 {
@@ -54,7 +60,8 @@ ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const vo
   slot *oldest = &mine.slots[0];
   ax_status st;
 
-  if (ax_cuda_recording(d.index)) { /* a replay would find the slot with other contents; the recording has a copy of its own */
+  /* a replay would find the slot with other contents; the recording has a copy of its own */
+  if (ax_cuda_recording(d.index)) {
     void *own;
     st = ax_cuda_table(d, here, bytes, &own);
     *there = own;

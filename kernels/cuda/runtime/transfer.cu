@@ -1,19 +1,22 @@
 /* Copies between the host and devices, and what is sent ahead.
  *
- * A copy up takes its place in the computing stream: its source is staged in pinned memory, so the call waits for nothing.  A copy down is
- * waited for, unless it goes to pinned memory and its caller says that it will wait itself.  What is sent ahead (a loader's next batch) travels
- * in the copy stream, beside the computation, into memory of the sending pool; `arrive` makes the computing stream wait for it. */
+ * A copy up takes its place in the computing stream: its source is staged in pinned memory, so the
+ * call waits for nothing.  A copy down is waited for, unless it goes to pinned memory and its
+ * caller says that it will wait itself.  What is sent ahead (a loader's next batch) travels in the
+ * copy stream, beside the computation, into memory of the sending pool; `arrive` makes the
+ * computing stream wait for it. */
 #include "device.h"
 #include "watch.h"
 
 #include <stdlib.h>
 
-/* What goes up waits in pinned memory of the host: pieces of STAGE bytes in turn, each filled one copy after the other, and used again when
- * the last copy out of it is done. */
+/* What goes up waits in pinned memory of the host: pieces of STAGE bytes in turn, each filled one
+ * copy after the other, and used again when the last copy out of it is done. */
 static const size_t STAGE = (size_t)4 << 20;
 static const size_t PIECE = (size_t)32 << 20; /* of what is sent ahead: at most so much is pinned at a time */
 
-/* All pieces at once, so that none is made in the middle of a run.  False: the host has no pinned memory to give. */
+/* All pieces at once, so that none is made in the middle of a run.  False: the host has no pinned
+ * memory to give. */
 static bool make_stages(ax_cuda_device *dev)
 {
   void *p = NULL;
@@ -23,7 +26,9 @@ static bool make_stages(ax_cuda_device *dev)
     cudaGetLastError(); /* it would be reported again by the next launch */
     return false;
   }
-  while (made < AX_STAGES && cudaEventCreateWithFlags(&dev->stages[made].done, cudaEventDisableTiming) == cudaSuccess) made++;
+  while (made < AX_STAGES &&
+         cudaEventCreateWithFlags(&dev->stages[made].done, cudaEventDisableTiming) == cudaSuccess)
+    made++;
   if (made < AX_STAGES) {
     while (made > 0) cudaEventDestroy(dev->stages[--made].done);
     cudaFreeHost(p);
@@ -56,7 +61,8 @@ static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_stage **out)
   return AX_OK;
 }
 
-/* Host to device: `src` has been read when the call returns, the copy itself takes its place in the stream. */
+/* Host to device: `src` has been read when the call returns, the copy itself takes its place in the
+ * stream. */
 static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, const void *src, size_t bytes)
 {
   ax_status st = AX_OK;
@@ -65,7 +71,10 @@ static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, co
     const size_t n = bytes - at < STAGE ? bytes - at : STAGE;
     ax_stage *s;
     if ((st = stage_for(dev, n, &s)) != AX_OK) return st;
-    if (!s) return ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, (const char *)src + at, bytes - at, cudaMemcpyHostToDevice, stream)); /* staged by the driver */
+    /* staged by the driver */
+    if (!s)
+      return ax_cuda_status("copy", cudaMemcpyAsync((char *)dst + at, (const char *)src + at, bytes - at,
+                                                    cudaMemcpyHostToDevice, stream));
     char *const from = s->data + s->used;
     memcpy(from, (const char *)src + at, n);
     s->used += (n + 255) / 256 * 256;
@@ -77,33 +86,39 @@ static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, co
   return st;
 }
 
-/* `waiting` goes on, on its device, when what `stream` of `index` was asked for until now is done. */
+/* `waiting` goes on, on its device, when what `stream` of `index` was asked for until now is
+ * done. */
 static ax_status wait_for_stream(const char *what, cudaStream_t waiting, int index, cudaStream_t stream)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
   cudaStream_t own;
   cudaEvent_t e;
-  ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &own); /* events belong to the device of their stream */
+  /* events belong to the device of their stream */
+  ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &own);
 
   if (st != AX_OK) return st;
   pthread_mutex_lock(&ax_cuda_lock);
   if ((st = ax_cuda_event(dev, &e)) == AX_OK) {
     st = ax_cuda_status(what, cudaEventRecord(e, stream));
     if (st == AX_OK) st = ax_cuda_status(what, cudaStreamWaitEvent(waiting, e, 0));
-    ax_cuda_event_back(dev, e); /* the wait is for what was recorded; recording again later does not change it */
+    /* the wait is for what was recorded; recording again later does not change it */
+    ax_cuda_event_back(dev, e);
   }
   pthread_mutex_unlock(&ax_cuda_lock);
   return st;
 }
 
-/* Between two devices, in the stream of the one that receives; both streams then know of it, and no host waits. */
+/* Between two devices, in the stream of the one that receives; both streams then know of it, and no
+ * host waits. */
 static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
 {
   cudaStream_t here, there;
   ax_status st;
 
-  if ((st = ax_cuda_use(from, &there)) != AX_OK || (st = ax_cuda_use(to, &here)) != AX_OK || (st = wait_for_stream("copy", here, from.index, there)) != AX_OK ||
-      (st = ax_cuda_use(to, &here)) != AX_OK || (st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
+  if ((st = ax_cuda_use(from, &there)) != AX_OK || (st = ax_cuda_use(to, &here)) != AX_OK ||
+      (st = wait_for_stream("copy", here, from.index, there)) != AX_OK ||
+      (st = ax_cuda_use(to, &here)) != AX_OK ||
+      (st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
     return st;
   return wait_for_stream("copy", there, to.index, here); /* what is written into `src` next comes behind */
 }
@@ -115,15 +130,23 @@ ax_status ax_cuda_copy(ax_device to, void *dst, ax_device from, const void *src,
 
   if (!ax_same_device(to, from)) {
     const ax_device d = from.kind == AX_CUDA ? from : to, other = to.kind == AX_CUDA ? to : from;
-    const char *const what = to.kind == AX_CPU ? "read from" : from.kind == AX_CPU ? "send data to" : "copy from or to";
-    if ((st = ax_cuda_refuse_recording(d.index, what)) != AX_OK || (st = ax_cuda_refuse_recording(other.index, what)) != AX_OK) return st;
+    const char *const what = to.kind == AX_CPU     ? "read from"
+                             : from.kind == AX_CPU ? "send data to"
+                                                   : "copy from or to";
+    if ((st = ax_cuda_refuse_recording(d.index, what)) != AX_OK ||
+        (st = ax_cuda_refuse_recording(other.index, what)) != AX_OK)
+      return st;
   }
-  if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index) return copy_over(to, dst, from, src, bytes);
+  if (to.kind == AX_CUDA && from.kind == AX_CUDA && to.index != from.index)
+    return copy_over(to, dst, from, src, bytes);
   if ((st = ax_cuda_use(from.kind == AX_CUDA ? from : to, &stream)) != AX_OK) return st;
-  if (from.kind == AX_CPU && to.kind == AX_CUDA) return copy_up(&ax_cuda_devices[to.index], stream, dst, src, bytes);
+  if (from.kind == AX_CPU && to.kind == AX_CUDA)
+    return copy_up(&ax_cuda_devices[to.index], stream, dst, src, bytes);
   /* The driver waits inside a copy to pageable memory, without looking at other ranks. */
   if (to.kind == AX_CPU && ax_cuda_watch && (st = ax_cuda_watch("copy", stream, NULL)) != AX_OK) return st;
-  st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, to.kind == AX_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyDefault, stream));
+  st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes,
+                                              to.kind == AX_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyDefault,
+                                              stream));
   return st == AX_OK && to.kind == AX_CPU ? ax_cuda_wait(from.index, "copy") : st;
 }
 
@@ -134,15 +157,20 @@ ax_status ax_cuda_copy_later(ax_device to, void *dst, ax_device from, const void
   cudaStream_t stream;
   ax_status st;
 
-  if ((from.kind == AX_CUDA && to.kind == AX_CUDA) || !ax_cuda_is_pinned(host) || ax_cuda_recording(d.index)) return ax_cuda_copy(to, dst, from, src, bytes);
+  if ((from.kind == AX_CUDA && to.kind == AX_CUDA) || !ax_cuda_is_pinned(host) || ax_cuda_recording(d.index))
+    return ax_cuda_copy(to, dst, from, src, bytes);
   if ((st = ax_cuda_use(d, &stream)) != AX_OK) return st;
-  st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, from.kind == AX_CPU ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
+  st = ax_cuda_status("copy",
+                      cudaMemcpyAsync(dst, src, bytes,
+                                      from.kind == AX_CPU ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                      stream));
   return st == AX_OK ? ax_cuda_pinned_used(host, d.index, stream) : st;
 }
 
 /* ---- ahead of time */
 
-/* `src` has been read when the call returns: it is copied into pinned memory, unless it lies in such memory itself. */
+/* `src` has been read when the call returns: it is copied into pinned memory, unless it lies in
+ * such memory itself. */
 static ax_status copy_ahead(ax_cuda_device *dev, int index, char *dst, const char *src, size_t bytes)
 {
   const bool direct = ax_cuda_is_pinned(src);
@@ -173,7 +201,10 @@ ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uin
 
   *out = NULL;
   if ((st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream)) != AX_OK) return st;
-  if (!dev->copies && (st = ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&dev->copies, cudaStreamNonBlocking))) != AX_OK) return st;
+  if (!dev->copies &&
+      (st = ax_cuda_status("cudaStreamCreate",
+                           cudaStreamCreateWithFlags(&dev->copies, cudaStreamNonBlocking))) != AX_OK)
+    return st;
   if ((st = ax_cuda_alloc_sending(index, bytes, out)) != AX_OK) return st;
   st = copy_ahead(dev, index, (char *)*out, (const char *)src, bytes);
   pthread_mutex_lock(&ax_cuda_lock);
@@ -184,7 +215,8 @@ ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uin
       dev->room_for_sent = 2 * dev->room_for_sent + 16;
     } else st = ax_fail(AX_ENOMEM, "send: no room for the records of what is on its way");
   }
-  if (st == AX_OK && (st = ax_cuda_event(dev, &sent.done)) == AX_OK && (st = ax_cuda_status("send", cudaEventRecord(sent.done, dev->copies))) != AX_OK)
+  if (st == AX_OK && (st = ax_cuda_event(dev, &sent.done)) == AX_OK &&
+      (st = ax_cuda_status("send", cudaEventRecord(sent.done, dev->copies))) != AX_OK)
     ax_cuda_event_back(dev, sent.done);
   if (st == AX_OK) {
     *ticket = sent.ticket = ++dev->last_ticket;
@@ -206,7 +238,10 @@ ax_status ax_cuda_arrive(int index, uint64_t ticket)
   ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
   int n = 0;
 
-  if (st != AX_OK || (ticket > dev->arrived && (st = ax_cuda_refuse_recording(index, "use a batch that is still on its way to")) != AX_OK)) return st;
+  if (st != AX_OK ||
+      (ticket > dev->arrived &&
+       (st = ax_cuda_refuse_recording(index, "use a batch that is still on its way to")) != AX_OK))
+    return st;
   pthread_mutex_lock(&ax_cuda_lock);
   if (ticket > dev->arrived) {
     while (n < dev->n_sent && dev->sent[n].ticket <= ticket) n++;

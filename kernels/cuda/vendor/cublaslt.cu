@@ -1,8 +1,9 @@
 /* Matrix products through cuBLASLt, a plan for each shape.
  *
- * cuBLASLt counts in columns: our c (m, n) with adjacent columns is its (n, m), and c = a b becomes c' = b' a'.  The algorithm is what its
- * heuristic names first, never what a stopwatch says, and no algorithm is allowed that adds parts of a result in the type of the result or in
- * place: a shape is always computed the same way on one model of GPU, and half results are rounded once. */
+ * cuBLASLt counts in columns: our c (m, n) with adjacent columns is its (n, m), and c = a b becomes
+ * c' = b' a'.  The algorithm is what its heuristic names first, never what a stopwatch says, and no
+ * algorithm is allowed that adds parts of a result in the type of the result or in place: a shape
+ * is always computed the same way on one model of GPU, and half results are rounded once. */
 #include "cuda/gemm.cuh"
 #include "stacks.h"
 
@@ -28,7 +29,8 @@ ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const ax_gemm_data *, boo
 #include "cuda/runtime/stats.h"
 
 static const char FILE_NAME[] = "libcublasLt.so.13";
-/* What an algorithm may ask for: NVIDIA's advice for Hopper.  A call takes what its own algorithm needs, most of them nothing. */
+/* What an algorithm may ask for: NVIDIA's advice for Hopper.  A call takes what its own algorithm
+ * needs, most of them nothing. */
 static const size_t WORKSPACE = (size_t)32 << 20;
 
 /* ---- the functions, found when first needed */
@@ -66,7 +68,8 @@ static ax_status open_library(void)
 
   if (opened) return AX_OK;
   if ((st = ax_cuda_library(FILE_NAME, "matrix products", &library)) != AX_OK) return st;
-#define X(name) if ((st = ax_cuda_symbol(library, FILE_NAME, #name, (void **)&lt.p_##name)) != AX_OK) return st;
+#define X(name) \
+  if ((st = ax_cuda_symbol(library, FILE_NAME, #name, (void **)&lt.p_##name)) != AX_OK) return st;
   FUNCTIONS(X)
 #undef X
   opened = true;
@@ -91,12 +94,16 @@ static ax_status ready(ax_device d, bool *usable)
 #endif
   const cublasStatus_t s = lt.p_cublasLtCreate(&handles[d.index]);
   if (s == CUBLAS_STATUS_SUCCESS) return AX_OK;
-  return ax_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? AX_ENOMEM : AX_ENOIMPL, "matrix product on cuda:%d: cublasLtCreate: %s", d.index, lt.p_cublasLtGetStatusString(s));
+  return ax_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? AX_ENOMEM : AX_ENOIMPL,
+                 "matrix product on cuda:%d: cublasLtCreate: %s", d.index, lt.p_cublasLtGetStatusString(s));
 }
 
 /* ---- plans */
 
-struct key { ax_gemm g; int64_t device, tf32, aligned; };
+struct key {
+  ax_gemm g;
+  int64_t device, tf32, aligned;
+};
 
 struct plan {
   key k;
@@ -147,7 +154,8 @@ static cudaDataType_t type_of(int64_t d)
   return d == AX_F64 ? CUDA_R_64F : d == AX_F16 ? CUDA_R_16F : d == AX_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* How well an address is aligned, for the heuristic: 16 bytes allow the fastest kernels.  NULL: no matter. */
+/* How well an address is aligned, for the heuristic: 16 bytes allow the fastest kernels.  NULL: no
+ * matter. */
 static uint32_t alignment(const void *p)
 {
   const uintptr_t bits = (uintptr_t)p | 256;
@@ -155,10 +163,14 @@ static uint32_t alignment(const void *p)
 }
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-#define LT(name, ...) do { if ((s = lt.p_##name(__VA_ARGS__)) != CUBLAS_STATUS_SUCCESS) return s; } while (0)
+#define LT(name, ...) \
+  do { \
+    if ((s = lt.p_##name(__VA_ARGS__)) != CUBLAS_STATUS_SUCCESS) return s; \
+  } while (0)
 
 /* A matrix of ours as cuBLASLt sees it: transposed when our columns are adjacent. */
-static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t cols, const int64_t *step, bool adjacent, cublasLtMatrixLayout_t *out)
+static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t cols, const int64_t *step,
+                             bool adjacent, cublasLtMatrixLayout_t *out)
 {
   const int64_t r = adjacent ? cols : rows, c = adjacent ? rows : cols, ld = adjacent ? step[1] : step[2];
   const int32_t batch = (int32_t)g->batch;
@@ -166,7 +178,8 @@ static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t 
   LT(cublasLtMatrixLayoutCreate, out, type_of(d), (uint64_t)r, (uint64_t)c, ld < r ? r : ld);
   if (batch > 1) {
     LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
-    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step[0], sizeof step[0]);
+    LT(cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step[0],
+       sizeof step[0]);
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -187,17 +200,24 @@ static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, con
   const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const uint64_t most = WORKSPACE;
   /* a bias or aux that is aligned worse than c is met by kernels that do not expect more of c */
-  const uint32_t align_c = least(alignment(data->c), least(alignment(data->bias), alignment(data->aux))), align[4] = { alignment(data->b), alignment(data->a), align_c, align_c };
-  const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
+  const uint32_t align_c = least(alignment(data->c), least(alignment(data->bias), alignment(data->aux))),
+                 align[4] = { alignment(data->b), alignment(data->a), align_c, align_c };
+  const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
   cublasLtMatmulHeuristicResult_t result;
   int n = 0;
   cublasStatus_t s;
 
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
-  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
-  for (int i = 0; i < 4; i++) LT(cublasLtMatmulPreferenceSetAttribute, preference, which[i], &align[i], sizeof align[i]);
-  LT(cublasLtMatmulAlgoGetHeuristic, handles[p->k.device], p->op, p->b, p->a, p->c, p->c, preference, 1, &result, &n);
+  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+     sizeof most);
+  LT(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+     sizeof schemes);
+  for (int i = 0; i < 4; i++)
+    LT(cublasLtMatmulPreferenceSetAttribute, preference, which[i], &align[i], sizeof align[i]);
+  LT(cublasLtMatmulAlgoGetHeuristic, handles[p->k.device], p->op, p->b, p->a, p->c, p->c, preference, 1,
+     &result, &n);
   if (n < 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (result.state != CUBLAS_STATUS_SUCCESS) return result.state;
   p->algorithm = result.algo;
@@ -208,9 +228,13 @@ static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, con
 static cublasStatus_t point_to(plan *p, const ax_gemm_data *data)
 {
   cublasStatus_t s;
-  if (data->bias != p->bias) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias, sizeof data->bias);
+  if (data->bias != p->bias)
+    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias,
+       sizeof data->bias);
   p->bias = data->bias;
-  if (data->aux != p->aux) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &data->aux, sizeof data->aux);
+  if (data->aux != p->aux)
+    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &data->aux,
+       sizeof data->aux);
   p->aux = data->aux;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -219,7 +243,9 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
 {
   const ax_gemm *g = &p->k.g;
   const bool wide = g->dtype == AX_F64;
-  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->k.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  const cublasComputeType_t compute = wide        ? CUBLAS_COMPUTE_64F
+                                      : p->k.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F;
   /* ours a x b is theirs b' x a': the first operand of theirs is our b */
   const int32_t op_b = b_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T, op_a = a_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T;
   const int64_t c_step[3] = { g->c[0], g->c[1], 1 }, aux_ld = g->c[1] < g->n ? g->n : g->c[1];
@@ -231,7 +257,8 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof op_b);
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof op_a);
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-  if (data->aux) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
+  if (data->aux)
+    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
   if ((s = point_to(p, data)) != CUBLAS_STATUS_SUCCESS) return s; /* the search looks at their alignment */
   if ((s = layout(g, g->dtype, g->m, g->k, g->a, a_adjacent, &p->a)) != CUBLAS_STATUS_SUCCESS) return s;
   if ((s = layout(g, g->dtype, g->k, g->n, g->b, b_adjacent, &p->b)) != CUBLAS_STATUS_SUCCESS) return s;
@@ -248,13 +275,16 @@ static int64_t *counter_of(const key *k, cublasStatus_t s)
   static const char *const names[] = { "", " + gelu", " x gelu'", " + row sums" };
   const ax_gemm *g = &k->g;
   char name[96];
-  snprintf(name, sizeof name, "mm %s -> %s, cuBLASLt%s%s%s%s%s", ax_dtype_name((ax_dtype)g->dtype), ax_dtype_name((ax_dtype)g->out), k->tf32 ? " tf32" : "",
-           g->bias && g->epilogue != AX_GEMM_ROW_SUMS ? " + bias" : "", names[g->epilogue], s != CUBLAS_STATUS_SUCCESS ? ", refused: " : "",
+  snprintf(name, sizeof name, "mm %s -> %s, cuBLASLt%s%s%s%s%s", ax_dtype_name((ax_dtype)g->dtype),
+           ax_dtype_name((ax_dtype)g->out), k->tf32 ? " tf32" : "",
+           g->bias && g->epilogue != AX_GEMM_ROW_SUMS ? " + bias" : "", names[g->epilogue],
+           s != CUBLAS_STATUS_SUCCESS ? ", refused: " : "",
            s != CUBLAS_STATUS_SUCCESS ? lt.p_cublasLtGetStatusName(s) : "");
   return ax_cuda_counter(name);
 }
 
-static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data, plan **out)
+static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data,
+                          plan **out)
 {
   const size_t at = bucket_of(k);
   for (plan *p = buckets[at]; p; p = p->next)
@@ -294,7 +324,9 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data
   ax_status st;
 
   *done = false;
-  if (!ax_is_float((ax_dtype)asked->dtype) || !small(asked->m) || !small(asked->n) || !small(asked->k) || !small(asked->batch)) return AX_OK;
+  if (!ax_is_float((ax_dtype)asked->dtype) || !small(asked->m) || !small(asked->n) || !small(asked->k) ||
+      !small(asked->batch))
+    return AX_OK;
   k.g = *asked;
   ax_gemm *g = &k.g;
   ax_tidy_steps(g->m, g->k, g->a);
@@ -305,11 +337,14 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data
   if ((st = ax_cuda_use(d, &stream)) != AX_OK) return st;
   k.device = d.index;
   k.tf32 = g->dtype == AX_F32 && ax_float32_matmul_precision() != AX_PRECISION_HIGHEST;
-  k.aligned = (int64_t)alignment(data->a) | (int64_t)alignment(data->b) << 10 | (int64_t)alignment(data->c) << 20 | (int64_t)alignment(data->bias) << 30 |
+  k.aligned = (int64_t)alignment(data->a) | (int64_t)alignment(data->b) << 10 |
+              (int64_t)alignment(data->c) << 20 | (int64_t)alignment(data->bias) << 30 |
               (int64_t)alignment(data->aux) << 40;
   std::lock_guard<std::mutex> hold(lock);
   if ((st = ready(d, &usable)) != AX_OK || !usable) return st;
-  if ((st = plan_for(&k, g->a[2] == 1 && g->a[1] >= g->k, g->b[2] == 1 && g->b[1] >= g->n, data, &p)) != AX_OK) return st;
+  if ((st = plan_for(&k, g->a[2] == 1 && g->a[1] >= g->k, g->b[2] == 1 && g->b[1] >= g->n, data, &p)) !=
+      AX_OK)
+    return st;
   ++*p->calls;
   if (!p->found) return AX_OK;
   cublasStatus_t s = point_to(p, data);
@@ -318,14 +353,16 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data
     const bool wide = g->dtype == AX_F64;
     const void *alpha = wide ? (const void *)&one : &one_f;
     const void *beta = g->accumulate ? alpha : wide ? (const void *)&zero : &zero_f;
-    s = lt.p_cublasLtMatmul(handles[d.index], p->op, alpha, data->b, p->b, data->a, p->a, beta, data->c, p->c, data->c, p->c, &p->algorithm, workspace,
-                            p->workspace, stream);
+    s = lt.p_cublasLtMatmul(handles[d.index], p->op, alpha, data->b, p->b, data->a, p->a, beta, data->c, p->c,
+                            data->c, p->c, &p->algorithm, workspace, p->workspace, stream);
     if (workspace) ax_cuda_give(d, workspace, p->workspace);
   }
   *done = s == CUBLAS_STATUS_SUCCESS;
   if (*done) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "matrix product of %lld x (%lld, %lld) x (%lld, %lld) in %s on cuda:%d: cublasLtMatmul: %s", (long long)g->batch, (long long)g->m,
-                 (long long)g->k, (long long)g->k, (long long)g->n, ax_dtype_name((ax_dtype)g->dtype), d.index, lt.p_cublasLtGetStatusString(s));
+  return ax_fail(AX_ENOIMPL,
+                 "matrix product of %lld x (%lld, %lld) x (%lld, %lld) in %s on cuda:%d: cublasLtMatmul: %s",
+                 (long long)g->batch, (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
+                 ax_dtype_name((ax_dtype)g->dtype), d.index, lt.p_cublasLtGetStatusString(s));
 }
 
 #endif

@@ -67,7 +67,8 @@ ax_status ax_cudnn_open(void)
     library.tried = true;
     if (wanted && strcmp(wanted, "0") == 0) st = ax_fail(AX_ENOIMPL, "ACCEL_CUDNN=0");
     else st = ax_cuda_library(FILE_NAME, "cuDNN", &file);
-#define X(name) if (st == AX_OK) st = ax_cuda_symbol(file, FILE_NAME, #name, (void **)&dnn.p_##name);
+#define X(name) \
+  if (st == AX_OK) st = ax_cuda_symbol(file, FILE_NAME, #name, (void **)&dnn.p_##name);
     FUNCTIONS(X)
 #undef X
     library.opened = st == AX_OK;
@@ -80,7 +81,8 @@ const char *ax_cudnn_describe(void)
 {
   static thread_local char text[600];
   std::lock_guard<std::mutex> hold(lock);
-  if (ax_cudnn_open() != AX_OK || !library.reason.empty()) snprintf(text, sizeof text, "cuDNN is not used: %s", library.reason.c_str());
+  if (ax_cudnn_open() != AX_OK || !library.reason.empty())
+    snprintf(text, sizeof text, "cuDNN is not used: %s", library.reason.c_str());
   else {
     const size_t v = dnn.p_cudnnGetVersion();
     snprintf(text, sizeof text, "cuDNN %d.%d.%d", (int)(v / 10000), (int)(v / 100 % 100), (int)(v % 100));
@@ -90,7 +92,10 @@ const char *ax_cudnn_describe(void)
 
 cudnnDataType_t ax_cudnn_type(ax_dtype d)
 {
-  return d == AX_F64 ? CUDNN_DATA_DOUBLE : d == AX_F16 ? CUDNN_DATA_HALF : d == AX_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+  return d == AX_F64    ? CUDNN_DATA_DOUBLE
+         : d == AX_F16  ? CUDNN_DATA_HALF
+         : d == AX_BF16 ? CUDNN_DATA_BFLOAT16
+                        : CUDNN_DATA_FLOAT;
 }
 
 int64_t ax_cudnn_alignment(const void *p)
@@ -144,26 +149,40 @@ cudnnBackendDescriptor_t ax_cudnn_graph::make(cudnnBackendDescriptorType_t type,
   return d;
 }
 
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, int64_t count, const void *values)
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute,
+                         cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
   if (!ok()) return;
-  if (!check(dnn.p_cudnnBackendSetAttribute(d, attribute, type, count, values), "setting", d)) message += " (attribute " + std::to_string((int)attribute) + ")";
+  if (!check(dnn.p_cudnnBackendSetAttribute(d, attribute, type, count, values), "setting", d))
+    message += " (attribute " + std::to_string((int)attribute) + ")";
 }
 
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnBackendDescriptor_t value)
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute,
+                         cudnnBackendDescriptor_t value)
 {
   set(d, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnDataType_t value) { set(d, attribute, CUDNN_TYPE_DATA_TYPE, 1, &value); }
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, int64_t value) { set(d, attribute, CUDNN_TYPE_INT64, 1, &value); }
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, double value) { set(d, attribute, CUDNN_TYPE_DOUBLE, 1, &value); }
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute,
+                         cudnnDataType_t value)
+{
+  set(d, attribute, CUDNN_TYPE_DATA_TYPE, 1, &value);
+}
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, int64_t value)
+{
+  set(d, attribute, CUDNN_TYPE_INT64, 1, &value);
+}
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, double value)
+{
+  set(d, attribute, CUDNN_TYPE_DOUBLE, 1, &value);
+}
 
 void ax_cudnn_graph::finish(cudnnBackendDescriptor_t d)
 {
   if (ok()) check(dnn.p_cudnnBackendFinalize(d), "finishing", d);
 }
 
-cudnnBackendDescriptor_t ax_cudnn_graph::tensor(int64_t uid, cudnnDataType_t type, int n, const int64_t *size, const int64_t *stride, int64_t alignment, bool between)
+cudnnBackendDescriptor_t ax_cudnn_graph::tensor(int64_t uid, cudnnDataType_t type, int n, const int64_t *size,
+                                                const int64_t *stride, int64_t alignment, bool between)
 {
   const cudnnBackendDescriptor_t t = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
   set(t, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
@@ -194,7 +213,8 @@ cudnnBackendDescriptor_t ax_cudnn_graph::number(int64_t uid, cudnnDataType_t typ
 cudnnBackendDescriptor_t ax_cudnn_graph::close(void)
 {
   const cudnnBackendDescriptor_t g = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
-  set(g, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)operations.size(), operations.data());
+  set(g, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)operations.size(),
+      operations.data());
   if (target.handle) set(g, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
   finish(g);
   return g;
@@ -205,15 +225,27 @@ cudnnBackendDescriptor_t ax_cudnn_graph::close(void)
 /* Descriptors that no graph owns, until release() hands one on. */
 struct holder {
   cudnnBackendDescriptor_t d = NULL;
-  cudnnStatus_t make(cudnnBackendDescriptorType_t type) { return dnn.p_cudnnBackendCreateDescriptor(type, &d); }
-  cudnnBackendDescriptor_t release(void) { cudnnBackendDescriptor_t r = d; d = NULL; return r; }
+  cudnnStatus_t make(cudnnBackendDescriptorType_t type)
+  {
+    return dnn.p_cudnnBackendCreateDescriptor(type, &d);
+  }
+  cudnnBackendDescriptor_t release(void)
+  {
+    cudnnBackendDescriptor_t r = d;
+    d = NULL;
+    return r;
+  }
   holder() {}
   holder(holder &&other) : d(other.release()) {}
   holder(const holder &) = delete;
-  ~holder() { if (d) dnn.p_cudnnBackendDestroyDescriptor(d); }
+  ~holder()
+  {
+    if (d) dnn.p_cudnnBackendDestroyDescriptor(d);
+  }
 };
 
-static bool get(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
+static bool get(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute,
+                cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
 {
   return dnn.p_cudnnBackendGetAttribute(d, attribute, type, most, count, values) == CUDNN_STATUS_SUCCESS;
 }
@@ -227,12 +259,13 @@ static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index,
   holder engine;
   *why = "its engine cannot be read";
   if (engine.make(CUDNN_BACKEND_ENGINE_DESCRIPTOR) != CUDNN_STATUS_SUCCESS) return false;
-  if (!get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine.d)) return false;
+  if (!get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine.d))
+    return false;
   if (!get(engine.d, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, index)) return false;
-  if (!get(engine.d, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, most, &n, notes)) return false;
+  if (!get(engine.d, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, most, &n, notes))
+    return false;
   *why = NULL;
-  for (int64_t k = 0; k < n && k < most; k++)
-    switch (notes[k]) {
+  for (int64_t k = 0; k < n && k < most; k++) switch (notes[k]) {
     case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: *why = "not deterministic"; break;
     case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: *why = "sums in a narrower type"; break;
     case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
@@ -245,21 +278,28 @@ static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index,
 }
 
 /* The plan of one configuration; takes it over when that works. */
-static bool build_plan(const ax_cudnn_target &target, holder &config, int64_t most_workspace, ax_cudnn_plan *out, std::string *why)
+static bool build_plan(const ax_cudnn_target &target, holder &config, int64_t most_workspace,
+                       ax_cudnn_plan *out, std::string *why)
 {
   holder plan;
   int64_t n = 0, workspace = 0;
   cudnnStatus_t s = plan.make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  if (s == CUDNN_STATUS_SUCCESS && target.handle) s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
+  if (s == CUDNN_STATUS_SUCCESS && target.handle)
+    s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                       &target.handle);
   if (s == CUDNN_STATUS_SUCCESS && target.description)
-    s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.description);
-  if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config.d);
+    s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.description);
+  if (s == CUDNN_STATUS_SUCCESS)
+    s = dnn.p_cudnnBackendSetAttribute(plan.d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config.d);
   if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendFinalize(plan.d);
   if (s != CUDNN_STATUS_SUCCESS) {
     *why = words(s);
     return false;
   }
-  if (!get(plan.d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &workspace) || workspace < 0 || workspace > most_workspace) {
+  if (!get(plan.d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &workspace) ||
+      workspace < 0 || workspace > most_workspace) {
     *why = "needs " + std::to_string(workspace) + " bytes of workspace";
     return false;
   }
@@ -270,18 +310,26 @@ static bool build_plan(const ax_cudnn_target &target, holder &config, int64_t mo
 }
 
 /* Goes through what one mode of the heuristics names, best first. */
-static bool choose_by(cudnnBackendHeurMode_t mode, const ax_cudnn_target &target, cudnnBackendDescriptor_t graph, bool exact, int64_t most_workspace, ax_cudnn_plan *out,
+static bool choose_by(cudnnBackendHeurMode_t mode, const ax_cudnn_target &target,
+                      cudnnBackendDescriptor_t graph, bool exact, int64_t most_workspace, ax_cudnn_plan *out,
                       std::string *why)
 {
   holder heuristics;
   int64_t n = 0;
   cudnnStatus_t s = heuristics.make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
-  if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (s == CUDNN_STATUS_SUCCESS)
+    s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+  if (s == CUDNN_STATUS_SUCCESS)
+    s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1,
+                                       &mode);
   if (s == CUDNN_STATUS_SUCCESS && target.description)
-    s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.description);
+    s = dnn.p_cudnnBackendSetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.description);
   if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendFinalize(heuristics.d);
-  if (s == CUDNN_STATUS_SUCCESS) s = dnn.p_cudnnBackendGetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL);
+  if (s == CUDNN_STATUS_SUCCESS)
+    s = dnn.p_cudnnBackendGetAttribute(heuristics.d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL);
   if (s != CUDNN_STATUS_SUCCESS) {
     *why += std::string("; heuristics ") + std::to_string((int)mode) + ": " + words(s);
     return false;
@@ -296,12 +344,15 @@ static bool choose_by(cudnnBackendHeurMode_t mode, const ax_cudnn_target &target
     raw.push_back(config.d);
     configs.push_back(std::move(config));
   }
-  if (raw.empty() || !get(heuristics.d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)raw.size(), &n, raw.data())) return false;
+  if (raw.empty() || !get(heuristics.d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                          (int64_t)raw.size(), &n, raw.data()))
+    return false;
   for (int64_t k = 0; k < n && k < (int64_t)configs.size(); k++) {
     const char *not_allowed = NULL;
     std::string refusal;
     int64_t index = -1;
-    if (allowed(configs[(size_t)k].d, exact, &index, &not_allowed) && build_plan(target, configs[(size_t)k], most_workspace, out, &refusal)) {
+    if (allowed(configs[(size_t)k].d, exact, &index, &not_allowed) &&
+        build_plan(target, configs[(size_t)k], most_workspace, out, &refusal)) {
       out->engine = index;
       return true;
     }
@@ -310,7 +361,8 @@ static bool choose_by(cudnnBackendHeurMode_t mode, const ax_cudnn_target &target
   return false;
 }
 
-bool ax_cudnn_choose(ax_cudnn_graph &g, ax_cudnn_builder build, const ax_cudnn_key &key, bool exact, int64_t most_workspace, ax_cudnn_plan *out, std::string *why)
+bool ax_cudnn_choose(ax_cudnn_graph &g, ax_cudnn_builder build, const ax_cudnn_key &key, bool exact,
+                     int64_t most_workspace, ax_cudnn_plan *out, std::string *why)
 {
   build(g, key);
   const cudnnBackendDescriptor_t graph = g.close();
@@ -322,7 +374,10 @@ bool ax_cudnn_choose(ax_cudnn_graph &g, ax_cudnn_builder build, const ax_cudnn_k
 
 /* ---- the cache */
 
-struct cache_key { ax_cudnn_key k; int64_t device, exact; };
+struct cache_key {
+  ax_cudnn_key k;
+  int64_t device, exact;
+};
 struct hash_key {
   size_t operator()(const cache_key &k) const
   {
@@ -332,7 +387,9 @@ struct hash_key {
     return (size_t)h;
   }
 };
-struct same_key { bool operator()(const cache_key &a, const cache_key &b) const { return memcmp(&a, &b, sizeof a) == 0; } };
+struct same_key {
+  bool operator()(const cache_key &a, const cache_key &b) const { return memcmp(&a, &b, sizeof a) == 0; }
+};
 typedef std::unordered_map<cache_key, std::shared_ptr<ax_cudnn_plan>, hash_key, same_key> cache;
 /* Never destroyed: when a process ends, the library may be gone before it. */
 static cache &plans(void)
@@ -361,7 +418,8 @@ static ax_status handle_of(ax_device d, device_state **out)
   if (s->failed || ax_cudnn_open() != AX_OK) return AX_OK;
   const bool fresh = !s->handle;
   if (fresh) e = dnn.p_cudnnCreate(&s->handle);
-  if (e == CUDNN_STATUS_SUCCESS && (fresh || s->stream != stream)) e = dnn.p_cudnnSetStream(s->handle, stream);
+  if (e == CUDNN_STATUS_SUCCESS && (fresh || s->stream != stream))
+    e = dnn.p_cudnnSetStream(s->handle, stream);
   if (e != CUDNN_STATUS_SUCCESS) {
     s->failed = true;
     library.reason = std::string(s->handle ? "cudnnSetStream: " : "cudnnCreate: ") + words(e);
@@ -372,7 +430,10 @@ static ax_status handle_of(ax_device d, device_state **out)
   s->stream = stream;
   if (fresh) {
     size_t available = 0, total = 0;
-    s->most_workspace = cudaMemGetInfo(&available, &total) == cudaSuccess && (int64_t)(total / 8) < MOST_WORKSPACE ? (int64_t)(total / 8) : MOST_WORKSPACE;
+    s->most_workspace =
+        cudaMemGetInfo(&available, &total) == cudaSuccess && (int64_t)(total / 8) < MOST_WORKSPACE
+            ? (int64_t)(total / 8)
+            : MOST_WORKSPACE;
   }
   *out = s;
   return AX_OK;
@@ -382,10 +443,12 @@ static ax_status handle_of(ax_device d, device_state **out)
 static std::string ours(const std::string &what, const std::string &why)
 {
   const size_t last = why.rfind("; ");
-  return what.substr(0, what.find(',')) + ", ours (" + (last == std::string::npos ? why : why.substr(last + 2)) + ")";
+  return what.substr(0, what.find(',')) + ", ours (" +
+         (last == std::string::npos ? why : why.substr(last + 2)) + ")";
 }
 
-static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build, bool exact, std::shared_ptr<ax_cudnn_plan> *out)
+static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build,
+                      bool exact, std::shared_ptr<ax_cudnn_plan> *out)
 {
   std::lock_guard<std::mutex> hold(lock);
   device_state *s;
@@ -402,7 +465,8 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
     auto fresh = std::make_shared<ax_cudnn_plan>();
     std::string why;
     ax_cudnn_graph g(ax_cudnn_target{ s->handle, NULL });
-    if (ax_cudnn_choose(g, build, key, exact, s->most_workspace, fresh.get(), &why)) fresh->name = std::string(what) + ", cuDNN engine " + std::to_string(fresh->engine);
+    if (ax_cudnn_choose(g, build, key, exact, s->most_workspace, fresh.get(), &why))
+      fresh->name = std::string(what) + ", cuDNN engine " + std::to_string(fresh->engine);
     else fresh->name = ours(what, why);
     if (plans().size() >= MOST_PLANS) plans().clear(); /* a script whose shapes never come back */
     at = plans().emplace(k, fresh).first;
@@ -412,7 +476,8 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
   return AX_OK;
 }
 
-ax_status ax_cudnn_find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build, bool exact, std::shared_ptr<ax_cudnn_plan> *out)
+ax_status ax_cudnn_find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build,
+                        bool exact, std::shared_ptr<ax_cudnn_plan> *out)
 {
   out->reset();
   try {
@@ -422,7 +487,8 @@ ax_status ax_cudnn_find(ax_device d, const char *what, const ax_cudnn_key &key, 
   }
 }
 
-static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uids, void *const *data, bool *done)
+static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uids, void *const *data,
+                     bool *done)
 {
   std::lock_guard<std::mutex> hold(lock);
   device_state *s;
@@ -433,9 +499,14 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   if (st != AX_OK || !s || !plan->plan) return st;
   if (plan->workspace > 0 && (st = ax_cuda_take(d, (size_t)plan->workspace, &workspace)) != AX_OK) return st;
   cudnnStatus_t e = pack.make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data);
-  if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uids);
-  if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  if (e == CUDNN_STATUS_SUCCESS)
+    e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n,
+                                       data);
+  if (e == CUDNN_STATUS_SUCCESS)
+    e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uids);
+  if (e == CUDNN_STATUS_SUCCESS)
+    e = dnn.p_cudnnBackendSetAttribute(pack.d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                                       &workspace);
   if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendFinalize(pack.d);
   if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendExecute(s->handle, plan->plan, pack.d);
   *done = e == CUDNN_STATUS_SUCCESS;
@@ -448,7 +519,8 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   return AX_OK;
 }
 
-ax_status ax_cudnn_run(ax_device d, const std::shared_ptr<ax_cudnn_plan> &plan, int n, const int64_t *uids, void *const *data, bool *done)
+ax_status ax_cudnn_run(ax_device d, const std::shared_ptr<ax_cudnn_plan> &plan, int n, const int64_t *uids,
+                       void *const *data, bool *done)
 {
   *done = false;
   try {

@@ -1,17 +1,22 @@
-/* Attention through cuDNN: a graph of products, softmax and mask in the pattern that its fused engines recognise, so that scores are never stored.
+/* Attention through cuDNN: a graph of products, softmax and mask in the pattern that its fused
+ * engines recognise, so that scores are never stored.
  *
- * Keys come as (batch, heads, head, keys), and backward values, too: a transpose by strides.  The forward graph gives the log-sum-exp (natural
- * logarithm, float32), from which the gradient works the scores out anew.  In the gradient's graph, dq as the direct result of its product is
- * the deterministic way (through a workspace of batch heads queries keys half numbers, so long sequences are left to our own kernels); sums in a
- * float32 dq that blocks add to would be the other one.
+ * Keys come as (batch, heads, head, keys), and backward values, too: a transpose by strides.  The
+ * forward graph gives the log-sum-exp (natural logarithm, float32), from which the gradient works
+ * the scores out anew.  In the gradient's graph, dq as the direct result of its product is the
+ * deterministic way (through a workspace of batch heads queries keys half numbers, so long
+ * sequences are left to our own kernels); sums in a float32 dq that blocks add to would be the
+ * other one.
  *
- * Its engines are compiled for each shape when that is first met, some half a second each way; so calls of less than LEAST_WORK, which our own
- * kernel does in microseconds, stay there.  Which way a call goes follows from its sizes, never from what ran before. */
+ * Its engines are compiled for each shape when that is first met, some half a second each way; so
+ * calls of less than LEAST_WORK, which our own kernel does in microseconds, stay there.  Which way
+ * a call goes follows from its sizes, never from what ran before. */
 #include "cudnn.h"
 
 #ifndef AX_CUDNN
 
-ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, const ax_attention_data *, bool *done)
+ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, const ax_attention_data *,
+                             bool *done)
 {
   *done = false;
   return AX_OK;
@@ -27,7 +32,8 @@ ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, co
 namespace {
 
 enum { Q = 1, K, V, O, G, STATS, DQ, DK, DV, DELTA, SCALE, LOWEST, ONE, TENSORS }; /* numbers of tensors */
-enum { BACKWARD, ELEMENT, ALIGN, CALL = ALIGN + TENSORS }; /* words of a key; then the ax_attention, whose scale is not part of the graph */
+/* words of a key; then the ax_attention, whose scale is not part of the graph */
+enum { BACKWARD, ELEMENT, ALIGN, CALL = ALIGN + TENSORS };
 static_assert(CALL * 8 + sizeof(ax_attention) <= sizeof(ax_cudnn_key), "a call fits a key");
 
 typedef cudnnBackendDescriptor_t tensor;
@@ -43,7 +49,8 @@ struct builder {
   {
     memcpy(&a, key.word + CALL, sizeof a);
     type = (cudnnDataType_t)key.word[ELEMENT];
-    const int64_t s[4] = { a.batch, a.heads, a.queries, a.keys }, c[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, a.keys, 1 };
+    const int64_t s[4] = { a.batch, a.heads, a.queries, a.keys },
+                  c[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, a.keys, 1 };
     const int64_t one[4] = { a.batch, a.heads, a.queries, 1 };
     memcpy(scores, s, sizeof s);
     memcpy(columns, c, sizeof c);
@@ -51,10 +58,12 @@ struct builder {
   }
 
   /* The caller's (batch, heads, rows, width), or with the last two dims swapped. */
-  tensor given(int uid, int64_t heads, int64_t rows, int64_t width, const int64_t *stride, bool swapped = false)
+  tensor given(int uid, int64_t heads, int64_t rows, int64_t width, const int64_t *stride,
+               bool swapped = false)
   {
     const int64_t size[4] = { a.batch, heads, swapped ? width : rows, swapped ? rows : width };
-    const int64_t step[4] = { stride[0], stride[1], swapped ? stride[3] : stride[2], swapped ? stride[2] : stride[3] };
+    const int64_t step[4] = { stride[0], stride[1], swapped ? stride[3] : stride[2],
+                              swapped ? stride[2] : stride[3] };
     return g.tensor(uid, type, 4, size, step, key.word[ALIGN + uid]);
   }
   /* (batch, heads, queries, 1) in float32, of the caller's or between operations. */
@@ -63,12 +72,17 @@ struct builder {
     const int64_t step[4] = { a.heads * a.queries, a.queries, 1, 1 };
     return g.tensor(uid, CUDNN_DATA_FLOAT, 4, sums, step, uid ? key.word[ALIGN + uid] : 16, uid == 0);
   }
-  tensor between(const int64_t *size, const int64_t *stride, cudnnDataType_t t) { return g.tensor(0, t, 4, size, stride, 16, true); }
+  tensor between(const int64_t *size, const int64_t *stride, cudnnDataType_t t)
+  {
+    return g.tensor(0, t, 4, size, stride, 16, true);
+  }
   tensor between_scores(cudnnDataType_t t = CUDNN_DATA_FLOAT) { return between(scores, columns, t); }
 
-  tensor pointwise(cudnnPointwiseMode_t mode, tensor x, tensor b, tensor t, tensor y, cudnnDataType_t precision = CUDNN_DATA_FLOAT, int64_t axis = -1)
+  tensor pointwise(cudnnPointwiseMode_t mode, tensor x, tensor b, tensor t, tensor y,
+                   cudnnDataType_t precision = CUDNN_DATA_FLOAT, int64_t axis = -1)
   {
-    const tensor d = g.make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a pointwise function"), op = g.make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a pointwise operation");
+    const tensor d = g.make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a pointwise function"),
+                 op = g.make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a pointwise operation");
     g.set(d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     g.set(d, CUDNN_ATTR_POINTWISE_MATH_PREC, precision);
     if (axis >= 0) g.set(d, CUDNN_ATTR_POINTWISE_AXIS, axis);
@@ -84,7 +98,8 @@ struct builder {
   }
   tensor reduce(cudnnReduceTensorOp_t how, tensor x, tensor y)
   {
-    const tensor d = g.make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a reduction"), op = g.make(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction's operation");
+    const tensor d = g.make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a reduction"),
+                 op = g.make(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction's operation");
     g.set(d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
     g.set(d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
     g.finish(d);
@@ -97,7 +112,8 @@ struct builder {
   }
   tensor matmul(tensor x, tensor y, tensor z)
   {
-    const tensor d = g.make(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"), op = g.make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product's operation");
+    const tensor d = g.make(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"),
+                 op = g.make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product's operation");
     g.set(d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
     g.finish(d);
     g.set(op, CUDNN_ATTR_OPERATION_MATMUL_DESC, d);
@@ -121,15 +137,20 @@ struct builder {
   tensor masked(tensor s)
   {
     if (!a.causal) return s;
-    const tensor rows = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, NULL, NULL, between_scores(CUDNN_DATA_INT32), CUDNN_DATA_FLOAT, 2);
-    const tensor cols = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, NULL, NULL, between_scores(CUDNN_DATA_INT32), CUDNN_DATA_FLOAT, 3);
-    const tensor seen = pointwise(CUDNN_POINTWISE_CMP_GE, rows, cols, NULL, between_scores(CUDNN_DATA_BOOLEAN), CUDNN_DATA_BOOLEAN);
-    return pointwise(CUDNN_POINTWISE_BINARY_SELECT, s, g.number(LOWEST, CUDNN_DATA_FLOAT, 4), seen, between_scores());
+    const tensor rows = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, NULL, NULL, between_scores(CUDNN_DATA_INT32),
+                                  CUDNN_DATA_FLOAT, 2);
+    const tensor cols = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, NULL, NULL, between_scores(CUDNN_DATA_INT32),
+                                  CUDNN_DATA_FLOAT, 3);
+    const tensor seen = pointwise(CUDNN_POINTWISE_CMP_GE, rows, cols, NULL,
+                                  between_scores(CUDNN_DATA_BOOLEAN), CUDNN_DATA_BOOLEAN);
+    return pointwise(CUDNN_POINTWISE_BINARY_SELECT, s, g.number(LOWEST, CUDNN_DATA_FLOAT, 4), seen,
+                     between_scores());
   }
   /* scores or their gradients, transposed: (b, h, keys, queries) */
   tensor transposed(tensor s)
   {
-    const int64_t size[4] = { a.batch, a.heads, a.keys, a.queries }, step[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, 1, a.keys };
+    const int64_t size[4] = { a.batch, a.heads, a.keys, a.queries },
+                  step[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, 1, a.keys };
     return reshape(s, between(size, step, type));
   }
   /* x y into a gradient of shared heads: straight, or summed over the heads that share one */
@@ -140,37 +161,48 @@ struct builder {
       matmul(x, y, to);
       return;
     }
-    const int64_t size[4] = { a.batch, a.heads, a.keys, width }, step[4] = { a.heads * a.keys * width, a.keys * width, width, 1 };
+    const int64_t size[4] = { a.batch, a.heads, a.keys, width },
+                  step[4] = { a.heads * a.keys * width, a.keys * width, width, 1 };
     reduce(CUDNN_REDUCE_TENSOR_ADD, matmul(x, y, between(size, step, type)), to);
   }
 
   void forward(void)
   {
-    const tensor q = given(Q, a.heads, a.queries, a.head, a.q), k = given(K, a.shared_heads, a.keys, a.head, a.k, true);
+    const tensor q = given(Q, a.heads, a.queries, a.head, a.q),
+                 k = given(K, a.shared_heads, a.keys, a.head, a.k, true);
     tensor s = matmul(q, k, between_scores());
     s = pointwise(CUDNN_POINTWISE_MUL, s, g.number(SCALE, CUDNN_DATA_FLOAT, 4), NULL, between_scores());
     s = masked(s);
     const tensor top = reduce(CUDNN_REDUCE_TENSOR_MAX, s, row_numbers(0));
-    const tensor e = pointwise(CUDNN_POINTWISE_EXP, pointwise(CUDNN_POINTWISE_SUB, s, top, NULL, between_scores()), NULL, NULL, between_scores());
+    const tensor e =
+        pointwise(CUDNN_POINTWISE_EXP, pointwise(CUDNN_POINTWISE_SUB, s, top, NULL, between_scores()), NULL,
+                  NULL, between_scores());
     const tensor sum = reduce(CUDNN_REDUCE_TENSOR_ADD, e, row_numbers(0));
-    pointwise(CUDNN_POINTWISE_ADD, top, pointwise(CUDNN_POINTWISE_LOG, sum, NULL, NULL, row_numbers(0)), NULL, row_numbers(STATS));
+    pointwise(CUDNN_POINTWISE_ADD, top, pointwise(CUDNN_POINTWISE_LOG, sum, NULL, NULL, row_numbers(0)), NULL,
+              row_numbers(STATS));
     const tensor p = pointwise(CUDNN_POINTWISE_DIV, e, sum, NULL, between_scores(type));
-    const tensor v = given(V, a.shared_heads, a.keys, a.value_head, a.v), o = given(O, a.heads, a.queries, a.value_head, a.y);
+    const tensor v = given(V, a.shared_heads, a.keys, a.value_head, a.v),
+                 o = given(O, a.heads, a.queries, a.value_head, a.y);
     matmul(p, v, o);
   }
 
   void backward(void)
   {
-    const tensor q = given(Q, a.heads, a.queries, a.head, a.q), k = given(K, a.shared_heads, a.keys, a.head, a.k, true);
-    const tensor v = given(V, a.shared_heads, a.keys, a.value_head, a.v, true), o = given(O, a.heads, a.queries, a.value_head, a.y);
+    const tensor q = given(Q, a.heads, a.queries, a.head, a.q),
+                 k = given(K, a.shared_heads, a.keys, a.head, a.k, true);
+    const tensor v = given(V, a.shared_heads, a.keys, a.value_head, a.v, true),
+                 o = given(O, a.heads, a.queries, a.value_head, a.y);
     const tensor dy = given(G, a.heads, a.queries, a.value_head, a.g), stats = row_numbers(STATS);
     const tensor scale = g.number(SCALE, CUDNN_DATA_FLOAT, 4);
     const int64_t size[4] = { a.batch, a.heads, a.queries, a.value_head };
     const int64_t step[4] = { a.heads * a.queries * a.value_head, a.queries * a.value_head, a.value_head, 1 };
 
     /* delta = sum of dy o, in memory of the call */
-    const tensor products = pointwise(CUDNN_POINTWISE_MUL, dy, o, NULL, between(size, step, CUDNN_DATA_FLOAT));
-    const tensor delta = pointwise(CUDNN_POINTWISE_MUL, reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_numbers(0)), g.number(ONE, CUDNN_DATA_FLOAT, 4), NULL, row_numbers(DELTA));
+    const tensor products =
+        pointwise(CUDNN_POINTWISE_MUL, dy, o, NULL, between(size, step, CUDNN_DATA_FLOAT));
+    const tensor delta =
+        pointwise(CUDNN_POINTWISE_MUL, reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_numbers(0)),
+                  g.number(ONE, CUDNN_DATA_FLOAT, 4), NULL, row_numbers(DELTA));
     /* p = exp(scale q k' - stats), dv = p' dy */
     tensor s = pointwise(CUDNN_POINTWISE_MUL, matmul(q, k, between_scores()), scale, NULL, between_scores());
     s = masked(pointwise(CUDNN_POINTWISE_SUB, s, stats, NULL, between_scores()));
@@ -182,7 +214,8 @@ struct builder {
     ds = pointwise(CUDNN_POINTWISE_MUL, ds, p, NULL, between_scores());
     ds = pointwise(CUDNN_POINTWISE_MUL, ds, scale, NULL, between_scores(type));
     shared_product(transposed(ds), q, DK, a.head, a.dk);
-    const int64_t rows[4] = { a.batch, a.shared_heads, a.keys, a.head }, row_step[4] = { a.k[0], a.k[1], a.k[2], a.k[3] };
+    const int64_t rows[4] = { a.batch, a.shared_heads, a.keys, a.head },
+                  row_step[4] = { a.k[0], a.k[1], a.k[2], a.k[3] };
     matmul(ds, reshape(k, between(rows, row_step, type)), given(DQ, a.heads, a.queries, a.head, a.dq));
   }
 };
@@ -203,12 +236,18 @@ double least_work(void)
   return !wanted || !*wanted ? LEAST_WORK : strcmp(wanted, "0") == 0 ? INFINITY : 0;
 }
 
-/* Columns lie side by side and the other strides are steps of 16 bytes, as its engines want them. */
-bool fits(const int64_t *stride) { return stride[3] == 1 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0 && stride[0] > 0 && stride[1] > 0 && stride[2] > 0; }
+/* Columns lie side by side and the other strides are steps of 16 bytes, as its engines want
+ * them. */
+bool fits(const int64_t *stride)
+{
+  return stride[3] == 1 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0 && stride[0] > 0 &&
+         stride[1] > 0 && stride[2] > 0;
+}
 
 } // namespace
 
-ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, ax_dtype dtype, const ax_attention_data *data, bool *done)
+ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, ax_dtype dtype,
+                             const ax_attention_data *data, bool *done)
 {
   const float scale = (float)a->scale, lowest = -INFINITY, one = 1;
   const size_t bytes = (size_t)(a->batch * a->heads * a->queries) * sizeof(float);
@@ -220,15 +259,19 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, 
 
   *done = false;
   if (dtype != AX_F16 && dtype != AX_BF16) return AX_OK;
-  if (a->head % 8 || a->value_head % 8 || a->head > 256 || a->value_head > 256 || a->queries < 1 || a->keys < 1) return AX_OK;
-  const double work = 2.0 * (double)(a->batch * a->heads * a->queries) * (double)a->keys * (double)(a->head + a->value_head) / (a->causal ? 2 : 1);
+  if (a->head % 8 || a->value_head % 8 || a->head > 256 || a->value_head > 256 || a->queries < 1 ||
+      a->keys < 1)
+    return AX_OK;
+  const double work = 2.0 * (double)(a->batch * a->heads * a->queries) * (double)a->keys *
+                      (double)(a->head + a->value_head) / (a->causal ? 2 : 1);
   if (work < least_work()) return AX_OK;
   if (!fits(a->q) || !fits(a->k) || !fits(a->v) || !fits(a->y)) return AX_OK;
   if (backward && (!fits(a->g) || !fits(a->dq) || !fits(a->dk) || !fits(a->dv))) return AX_OK;
   if (a->batch * a->heads * a->queries > INT32_MAX || a->batch * a->heads * a->keys > INT32_MAX) return AX_OK;
 
   void *list[TENSORS] = { NULL };
-  list[Q] = (void *)data->q, list[K] = (void *)data->k, list[V] = (void *)data->v, list[O] = data->y, list[STATS] = data->lse;
+  list[Q] = (void *)data->q, list[K] = (void *)data->k, list[V] = (void *)data->v, list[O] = data->y,
+  list[STATS] = data->lse;
   if (backward) list[G] = (void *)data->g, list[DQ] = data->dq, list[DK] = data->dk, list[DV] = data->dv;
   memset(&key, 0, sizeof key);
   key.word[BACKWARD] = backward;

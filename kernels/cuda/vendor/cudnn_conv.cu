@@ -1,16 +1,20 @@
 /* Convolutions through cuDNN.
  *
- * Its fast kernels want channels innermost in weights, too, (o, kh, kw, c / groups); ours are (o, c / groups, kh, kw), the same for windows of one
- * position.  Other weights are turned at each call into memory of the call: 2 bytes read and written for each weight of a half type, which for
- * ResNet-50's 11 million such weights is 45 MB, some 10 us of a step, forward and again for each gradient.
+ * Its fast kernels want channels innermost in weights, too, (o, kh, kw, c / groups); ours are (o, c
+ * / groups, kh, kw), the same for windows of one position.  Other weights are turned at each call
+ * into memory of the call: 2 bytes read and written for each weight of a half type, which for
+ * ResNet-50's 11 million such weights is 45 MB, some 10 us of a step, forward and again for each
+ * gradient.
  *
- * A weight's gradient out of half images comes in their type (no engine of cuDNN 9.19 gives float32), and is then widened or added where the row
- * asks for that: one rounding for each call, as in PyTorch. */
+ * A weight's gradient out of half images comes in their type (no engine of cuDNN 9.19 gives
+ * float32), and is then widened or added where the row asks for that: one rounding for each call,
+ * as in PyTorch. */
 #include "cudnn.h"
 
 #ifndef AX_CUDNN
 
-ax_status ax_cudnn_convolve(ax_device, ax_conv_kind, const ax_conv *, ax_dtype, ax_dtype, void *, void *, const void *, void *, bool, bool *done)
+ax_status ax_cudnn_convolve(ax_device, ax_conv_kind, const ax_conv *, ax_dtype, ax_dtype, void *, void *,
+                            const void *, void *, bool, bool *done)
 {
   *done = false;
   return AX_OK;
@@ -24,7 +28,8 @@ ax_status ax_cudnn_convolve(ax_device, ax_conv_kind, const ax_conv *, ax_dtype, 
 /* All counts are below 2^31: 32-bit division is several times faster. */
 
 /* (o, c, taps) to (o, taps, c) */
-template <class S> static __global__ void turn(uint32_t count, uint32_t c, uint32_t taps, const S *from, S *to)
+template <class S>
+static __global__ void turn(uint32_t count, uint32_t c, uint32_t taps, const S *from, S *to)
 {
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const uint32_t p = (uint32_t)i, channel = p % c, row = p / c, tap = row % taps, o = row / taps;
@@ -33,7 +38,8 @@ template <class S> static __global__ void turn(uint32_t count, uint32_t c, uint3
 }
 
 /* (o, taps, c) to (o, c, taps), in another type or added to what is there. */
-template <class S, class D> static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool add, const S *from, D *to)
+template <class S, class D>
+static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool add, const S *from, D *to)
 {
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const uint32_t p = (uint32_t)i, tap = p % taps, row = p / taps, channel = row % c, o = row / c;
@@ -45,7 +51,9 @@ template <class S, class D> static __global__ void turn_back(uint32_t count, uin
 /* N neighbouring channels at a time: N divides o, and y is aligned for that many. */
 template <class S, int N> static __global__ void add_bias(uint32_t count, uint32_t o, const S *bias, S *y)
 {
-  struct alignas(sizeof(S) * N) few { S of[N]; };
+  struct alignas(sizeof(S) * N) few {
+    S of[N];
+  };
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const uint32_t channel = (uint32_t)i % (o / N) * N;
     few v = ((const few *)y)[i];
@@ -56,11 +64,13 @@ template <class S, int N> static __global__ void add_bias(uint32_t count, uint32
 
 /* ---- the graph */
 
-enum { X = 1, W = 2, Y = 3 }; /* numbers of its tensors */
+enum { X = 1, W = 2, Y = 3 };                         /* numbers of its tensors */
 enum { KIND, TYPE, X_ALIGN, W_ALIGN, Y_ALIGN, CONV }; /* words of a key; then the ax_conv */
-static_assert(sizeof(ax_conv) % 8 == 0 && CONV * 8 + sizeof(ax_conv) <= sizeof(ax_cudnn_key), "a convolution fits a key");
+static_assert(sizeof(ax_conv) % 8 == 0 && CONV * 8 + sizeof(ax_conv) <= sizeof(ax_cudnn_key),
+              "a convolution fits a key");
 
-static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t n, int64_t c, int64_t h, int64_t w, int64_t align)
+static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t n,
+                                      int64_t c, int64_t h, int64_t w, int64_t align)
 {
   const int64_t size[4] = { n, c, h, w }, stride[4] = { h * w * c, 1, w * c, c };
   return g.tensor(uid, type, 4, size, stride, align);
@@ -90,7 +100,8 @@ static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
   g.finish(c);
 
 #define OPERATION(KIND_OF, NAME, X_OF, Y_OF, W_OF) \
-  const cudnnBackendDescriptor_t op = g.make(CUDNN_BACKEND_OPERATION_CONVOLUTION_##KIND_OF##_DESCRIPTOR, NAME); \
+  const cudnnBackendDescriptor_t op = \
+      g.make(CUDNN_BACKEND_OPERATION_CONVOLUTION_##KIND_OF##_DESCRIPTOR, NAME); \
   g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##X_OF, x); \
   g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##W_OF, w); \
   g.set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##Y_OF, y);
@@ -122,13 +133,16 @@ template <class F> static ax_status with_type(ax_dtype d, F f)
   return d == AX_F16 ? f(ax_type<ax_f16>()) : d == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<float>());
 }
 
-ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax_dtype dtype, ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
+ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax_dtype dtype,
+                            ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
                             bool *done)
 {
-  static const char *const kinds[] = { "convolution", "convolution's input gradient", "convolution's weight gradient" };
+  static const char *const kinds[] = { "convolution", "convolution's input gradient",
+                                       "convolution's weight gradient" };
   const int64_t taps = s->kh * s->kw, cg = s->c / s->groups, weights = s->o * cg * taps, most = INT32_MAX;
   const bool turned = taps > 1 && cg > 1;
-  const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype); /* into memory of the call, then to the weight */
+  /* into memory of the call, then to the weight */
+  const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype);
   const size_t bytes = (size_t)weights * ax_dtype_size(dtype);
   const unsigned blocks = ax_blocks(weights, 256, d.index);
   std::shared_ptr<ax_cudnn_plan> plan;
@@ -140,8 +154,11 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
   *done = false;
   if (dtype != AX_F32 && dtype != AX_F16 && dtype != AX_BF16) return AX_OK;
   /* sizes that cuDNN counts in 32 bits */
-  if (s->n * s->c * s->h * s->w > most || s->n * s->o * s->oh * s->ow > most || weights > most || s->padding[0] > 4096 || s->padding[1] > 4096) return AX_OK;
-  if (s->stride[0] > 4096 || s->stride[1] > 4096 || s->dilation[0] > 4096 || s->dilation[1] > 4096) return AX_OK;
+  if (s->n * s->c * s->h * s->w > most || s->n * s->o * s->oh * s->ow > most || weights > most ||
+      s->padding[0] > 4096 || s->padding[1] > 4096)
+    return AX_OK;
+  if (s->stride[0] > 4096 || s->stride[1] > 4096 || s->dilation[0] > 4096 || s->dilation[1] > 4096)
+    return AX_OK;
 
   memset(&key, 0, sizeof key);
   key.word[KIND] = kind;
@@ -151,12 +168,17 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
   key.word[Y_ALIGN] = ax_cudnn_alignment(y);
   memcpy(key.word + CONV, s, sizeof *s);
   snprintf(what, sizeof what, "%s %s", kinds[kind], ax_dtype_name(dtype));
-  if ((st = ax_cudnn_find(d, what, key, build, dtype == AX_F32 && ax_float32_matmul_precision() == AX_PRECISION_HIGHEST, &plan)) != AX_OK || !plan) return st;
+  if ((st = ax_cudnn_find(d, what, key, build,
+                          dtype == AX_F32 && ax_float32_matmul_precision() == AX_PRECISION_HIGHEST, &plan)) !=
+          AX_OK ||
+      !plan)
+    return st;
   if ((turned || through) && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
   if (turned && kind != AX_CONV_WEIGHT)
     st = with_type(dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps, (const S *)w, (S *)own);
+      return ax_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps,
+                       (const S *)w, (S *)own);
     });
   if (st == AX_OK) {
     const int64_t uids[3] = { X, W, Y };
@@ -168,7 +190,8 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
       typedef AX_TYPE_OF(from) S;
       return with_type(w_dtype, [&](auto to) {
         typedef AX_TYPE_OF(to) D;
-        return ax_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps, add, (const S *)own, (D *)w);
+        return ax_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg,
+                         (uint32_t)taps, add, (const S *)own, (D *)w);
       });
     });
   if (*done && bias && kind == AX_CONV_FORWARD)
@@ -176,8 +199,11 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
       typedef AX_TYPE_OF(tag) S;
       constexpr int N = 16 / sizeof(S);
       const uint32_t count = (uint32_t)(s->n * s->oh * s->ow * s->o), o = (uint32_t)s->o;
-      if (o % N == 0 && (uintptr_t)y % 16 == 0) return ax_launch("conv2d", d, ax_blocks(count / N, 256, d.index), 256, add_bias<S, N>, count / N, o, (const S *)bias, (S *)y);
-      return ax_launch("conv2d", d, ax_blocks(count, 256, d.index), 256, add_bias<S, 1>, count, o, (const S *)bias, (S *)y);
+      if (o % N == 0 && (uintptr_t)y % 16 == 0)
+        return ax_launch("conv2d", d, ax_blocks(count / N, 256, d.index), 256, add_bias<S, N>, count / N, o,
+                         (const S *)bias, (S *)y);
+      return ax_launch("conv2d", d, ax_blocks(count, 256, d.index), 256, add_bias<S, 1>, count, o,
+                       (const S *)bias, (S *)y);
     });
   ax_cuda_give(d, own, bytes);
   return st;

@@ -1,7 +1,8 @@
 /* Before the header of one of NVIDIA's libraries (cublasLt.h, cudnn_graph.h, nccl.h).
  *
- * The emulated build calls the same libraries as the real one, as fakes that the specs bring along (spec/support/fake_*).  There the headers
- * must not bring CUDA's own runtime in, which emulate.h stands for: what they need of it is here, and their includes of it are shut off. */
+ * The emulated build calls the same libraries as the real one, as fakes that the specs bring along
+ * (spec/support/fake_*).  There the headers must not bring CUDA's own runtime in, which emulate.h
+ * stands for: what they need of it is here, and their includes of it are shut off. */
 #ifndef AX_CUDA_VENDOR_H
 #define AX_CUDA_VENDOR_H
 
@@ -20,13 +21,25 @@
 #define CUDARTAPI
 #endif
 
-struct __half { uint16_t bits; };
-struct __nv_bfloat16 { uint16_t bits; };
-struct __nv_fp8_e4m3 { uint8_t bits; };
-struct __nv_fp8_e5m2 { uint8_t bits; };
+struct __half {
+  uint16_t bits;
+};
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct __nv_fp8_e4m3 {
+  uint8_t bits;
+};
+struct __nv_fp8_e5m2 {
+  uint8_t bits;
+};
 typedef __half half;
-struct cuComplex { float x, y; };
-struct cuDoubleComplex { double x, y; };
+struct cuComplex {
+  float x, y;
+};
+struct cuDoubleComplex {
+  double x, y;
+};
 
 #endif
 #endif

@@ -1,5 +1,5 @@
---- Reads the constructor arguments of Accelerator: which there are, which go together, and which engines are not there
---- yet.
+--- Reads the constructor arguments of Accelerator: which there are, which go together, and which
+--- engines are not there yet.
 local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
@@ -51,23 +51,30 @@ local ENGINES = {
 }
 
 local function refuse_engines(o)
-  for _, pair in ipairs { { "deepspeed_plugin", "deepspeed_plugins" }, { "dynamo_plugin", "dynamo_backend" } } do
-    if o[pair[1]] ~= nil and o[pair[2]] ~= nil then fail("Accelerator: give %s or %s, not both", pair[1], pair[2]) end
+  for _, pair in ipairs { { "deepspeed_plugin", "deepspeed_plugins" },
+    { "dynamo_plugin", "dynamo_backend" } } do
+    if o[pair[1]] ~= nil and o[pair[2]] ~= nil then
+      fail("Accelerator: give %s or %s, not both", pair[1], pair[2])
+    end
   end
   for _, engine in ipairs(ENGINES) do
     local name, what, variable = unpack(engine)
     if o[name] ~= nil then fail("Accelerator: %s: %s is not there yet; leave the option out", name, what) end
-    if variable and env.flag(variable, false) then fail("Accelerator: %s is set, but %s is not there yet", variable, what) end
+    if variable and env.flag(variable, false) then
+      fail("Accelerator: %s is set, but %s is not there yet", variable, what)
+    end
   end
   local backend = o.dynamo_backend or env.text("ACCELERATE_DYNAMO_BACKEND", "no")
   if backend:lower() ~= "no" then
     local from = o.dynamo_backend and "dynamo_backend" or "ACCELERATE_DYNAMO_BACKEND"
     if not rawget(dataclasses.DynamoBackend, backend:upper()) then
       local near = options.nearest(backend, ordered.sorted_keys(dataclasses.DynamoBackend))
-      fail("Accelerator: %s = '%s' is not a graph compiler%s; use 'cudagraphs' or 'no'", from, backend, near and (", did you mean '" .. near:lower() .. "'?") or "")
+      fail("Accelerator: %s = '%s' is not a graph compiler%s; use 'cudagraphs' or 'no'", from, backend, near
+        and (", did you mean '" .. near:lower() .. "'?") or "")
     end
     if backend:lower() ~= "cudagraphs" then
-      fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no' or 'cudagraphs'", from, backend)
+      fail("Accelerator: %s = '%s': graph compilation is not there yet; use 'no' or 'cudagraphs'", from,
+        backend)
     end
   end
   return backend:lower()
@@ -82,24 +89,29 @@ local function handlers(list)
       if dataclasses.is(handler, row[1]) then field = row[2] end
     end
     if not field then
-      fail("Accelerator: kwargs_handlers: entry %d must be a handler such as AutocastKwargs, got %s%s", i, options.show(handler),
-        dataclasses.is(handler, dataclasses.GradientAccumulationPlugin) and " (give it as gradient_accumulation_plugin)" or "")
+      fail("Accelerator: kwargs_handlers: entry %d must be a handler such as AutocastKwargs, got %s%s", i,
+        options.show(handler),
+        dataclasses.is(handler, dataclasses.GradientAccumulationPlugin)
+        and " (give it as gradient_accumulation_plugin)" or "")
     end
     if found[field] then
-      fail("Accelerator: kwargs_handlers: entry %d: only one %s can be given", i, getmetatable(handler).__name)
+      fail("Accelerator: kwargs_handlers: entry %d: only one %s can be given", i,
+        getmetatable(handler).__name)
     end
     found[field] = handler
   end
   return found
 end
 
---- The trackers that can be used of those wished for; tracking says which there are, and is loaded only when one is wanted.
+--- The trackers that can be used of those wished for; tracking says which there are, and is loaded
+--- only when one is wanted.
 local function log_with(o, project)
   if o.log_with == nil then return {} end
   return require("accelerate.tracking").filter_trackers(o.log_with, project.logging_dir)
 end
 
---- A configuration object: the one given, which must be of the class, or one from a plain table of its fields.
+--- A configuration object: the one given, which must be of the class, or one from a plain table of
+--- its fields.
 local function object(name, given, class)
   if given == nil then return class {} end
   if dataclasses.is(given, class) then return given end
@@ -109,13 +121,15 @@ end
 
 local MOVED = { "split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler" }
 
---- The loader configuration.  Arguments that moved into it are honoured in both places; given in both, they must agree.
+--- The loader configuration.  Arguments that moved into it are honoured in both places; given in
+--- both, they must agree.
 local function loader_config(o)
   local config = object("dataloader_config", o.dataloader_config, dataclasses.DataLoaderConfiguration)
   for _, name in ipairs(MOVED) do
     if o[name] ~= nil then
       if config._given[name] and config[name] ~= o[name] then
-        fail("Accelerator: %s = %s here, but %s in dataloader_config; give it once", name, tostring(o[name]), tostring(config[name]))
+        fail("Accelerator: %s = %s here, but %s in dataloader_config; give it once", name, tostring(o[name]),
+          tostring(config[name]))
       end
       config[name] = o[name]
     end
@@ -144,7 +158,8 @@ end
 
 --- What an Accelerator is made of, from the arguments as the script gave them.
 ---@param given table?
----@return table parts fields of the Accelerator, without the `_` that their names begin with; absent handlers are nil
+---@return table parts fields of the Accelerator, without the `_` that their names begin with;
+---  absent handlers are nil
 function M.read(given)
   local o = options.check("Accelerator", given, M.OPTIONS)
   local dynamo_backend = refuse_engines(o)
@@ -159,7 +174,8 @@ function M.read(given)
   for _, kind in ipairs(parts.rng_types) do random.check_rng_type(kind) end
   local plugin = accumulation_plugin(o)
   local group = parts.init_handler and parts.init_handler:to_kwargs() or {}
-  if parts.init_handler and not parts.init_handler._given.timeout then group.timeout = nil end  -- the launcher's --timeout holds
+  -- the launcher's --timeout holds
+  if parts.init_handler and not parts.init_handler._given.timeout then group.timeout = nil end
   parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu, group = group }
   state.GradientState(plugin)
   system.check_os_kernel()

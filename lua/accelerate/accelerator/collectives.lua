@@ -1,4 +1,5 @@
---- What an Accelerator exchanges between ranks: gather, reduce, padding, triggers.  Methods of accelerate.Accelerator.
+--- What an Accelerator exchanges between ranks: gather, reduce, padding, triggers.  Methods of
+--- accelerate.Accelerator.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local operations = require "accelerate.collectives.operations"
@@ -12,7 +13,8 @@ local gradient_state = state.GradientState()
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
---- Joins tensors of all ranks along dim 1, in rank order, on every rank; see utils.gather.  One process: `data` itself.
+--- Joins tensors of all ranks along dim 1, in rank order, on every rank; see utils.gather.  One
+--- process: `data` itself.
 ---@generic T
 ---@param data T nested tensors; a leaf of another kind is an error that names its place
 ---@return T
@@ -26,11 +28,14 @@ local function tell_unknown()
     "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last batch yourself")
 end
 
---- Gathers, and on a loader's last batch (only there) cuts what was added to fill it, so that every sample counts once.
---- Values that are no tensors are gathered as objects, into one flat list.  Where a loader's length is not known
---- (GradientState().remainder is -1) nothing is cut, and ACCELERATE_LOG_LEVEL=info says so.
----@param data any nested tensors, or a list of booleans, numbers, strings, tensors and tables of them
----@param opts { use_gather_object: boolean? }? use_gather_object: gather tensors as objects too, which may differ in shape
+--- Gathers, and on a loader's last batch (only there) cuts what was added to fill it, so that every
+--- sample counts once. Values that are no tensors are gathered as objects, into one flat list.
+--- Where a loader's length is not known (GradientState().remainder is -1) nothing is cut, and
+--- ACCELERATE_LOG_LEVEL=info says so.
+---@param data any nested tensors, or a list of booleans, numbers, strings, tensors and tables of
+---  them
+---@param opts { use_gather_object: boolean? }? use_gather_object: gather tensors as objects too,
+---  which may differ in shape
 ---@return any
 function Accelerator:gather_for_metrics(data, opts)
   opts = options.check("gather_for_metrics", opts, METRICS)
@@ -39,7 +44,8 @@ function Accelerator:gather_for_metrics(data, opts)
     local wanted, got = "nested tensors, or one list of objects", options.show(data)
     if opts.use_gather_object then wanted = "one list of objects, which use_gather_object = true asks for" end
     if nested.is_container(data) then
-      got = (opts.use_gather_object and "a map" or "a map with other values than tensors in it") .. "; gather each of its entries by itself"
+      got = (opts.use_gather_object and "a map" or "a map with other values than tensors in it") ..
+        "; gather each of its entries by itself"
     end
     fail("gather_for_metrics: expected %s, got %s", wanted, got)
   end
@@ -62,7 +68,8 @@ end
 --- Combines tensors of all ranks; the input is left alone.
 ---@generic T
 ---@param data T nested tensors
----@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })? default "sum"
+---@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })?
+---  default "sum"
 ---@param scale number? factor for the result (default 1)
 ---@return T
 function Accelerator:reduce(data, reduction, scale)
@@ -84,8 +91,8 @@ function Accelerator:pad_across_processes(data, opts) return operations.pad_acro
 --- Raises this rank's flag; `check_trigger` on all ranks sees it.
 function Accelerator:set_trigger() self._trigger = true end
 
---- True on every rank when any rank called set_trigger since the last check, and lowers the flags.  All ranks must call
---- it; nothing else has to wait for them.
+--- True on every rank when any rank called set_trigger since the last check, and lowers the flags.
+--- All ranks must call it; nothing else has to wait for them.
 ---@return boolean
 function Accelerator:check_trigger()
   local raised = core.tensor({ self._trigger and 1 or 0 }, { dtype = "int64" })

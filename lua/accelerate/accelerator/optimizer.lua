@@ -1,4 +1,5 @@
---- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are synchronised.
+--- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are
+--- synchronised.
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
@@ -12,8 +13,9 @@ local gradient_state = state.GradientState()
 
 ---@class accelerate.AcceleratedOptimizer
 ---@field optimizer table the optimizer that it wraps; every other field and method is that one's
----@field step_was_skipped boolean whether the last real step was skipped for overflow; always false without a loss scaler;
----  after a step whose gradients lie on a device, reading it waits for the device
+---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false
+---  without a loss scaler; after a step whose gradients lie on a device, reading it waits for the
+---  device
 local Accelerated = {}
 
 -- A closure that reduces what it computes: it may call loss:backward() itself.
@@ -32,12 +34,15 @@ local function apply(self, inner, scaler, closure)
   if type(stepped) == "boolean" then stepped = not stepped end
   local former = rawget(self, "_skipped")
   rawset(self, "_skipped", stepped)  -- or what the device found
-  if recording.active then recording.tell(function() rawset(self, "_skipped", stepped) end, function() rawset(self, "_skipped", former) end) end
+  if recording.active then
+    recording.tell(function() rawset(self, "_skipped", stepped) end,
+      function() rawset(self, "_skipped", former) end)
+  end
   return result
 end
 
---- Applies the gradients; nothing while they are being accumulated.  With a loss scaler the step is skipped when a gradient is
---- infinite or NaN.
+--- Applies the gradients; nothing while they are being accumulated.  With a loss scaler the step is
+--- skipped when a gradient is infinite or NaN.
 ---@param closure function? as the inner optimizer's
 function Accelerated:step(closure)
   if not gradient_state.sync_gradients then return end
@@ -45,7 +50,9 @@ function Accelerated:step(closure)
   if not owner then return inner:step(closure) end
   owner:_before_step()
   if closure ~= nil then
-    if type(closure) ~= "function" then fail("step: argument 1 (closure) must be a function, got %s", options.show(closure)) end
+    if type(closure) ~= "function" then
+      fail("step: argument 1 (closure) must be a function, got %s", options.show(closure))
+    end
     closure = reduced(closure, owner)
   end
   local result = apply(self, inner, owner._scaler, closure)
@@ -53,7 +60,8 @@ function Accelerated:step(closure)
   return result
 end
 
---- Clears the gradients; nothing while they are being accumulated, so that a script may call it for every batch.
+--- Clears the gradients; nothing while they are being accumulated, so that a script may call it for
+--- every batch.
 ---@param set_to_none boolean? default true
 function Accelerated:zero_grad(set_to_none)
   if not gradient_state.sync_gradients then return end
@@ -96,11 +104,15 @@ function meta.__index(self, key)
 end
 
 function meta.__newindex(self, key, value)
-  if Accelerated[key] or key == "step_was_skipped" then fail("AcceleratedOptimizer: '%s' cannot be assigned", tostring(key)) end
+  if Accelerated[key] or key == "step_was_skipped" then
+    fail("AcceleratedOptimizer: '%s' cannot be assigned", tostring(key))
+  end
   rawget(self, "optimizer")[key] = value
 end
 
-function meta.__tostring(self) return ("AcceleratedOptimizer(%s)"):format(tostring(rawget(self, "optimizer"))) end
+function meta.__tostring(self)
+  return ("AcceleratedOptimizer(%s)"):format(tostring(rawget(self, "optimizer")))
+end
 
 --- Wraps `optimizer`.  `owner` (an Accelerator) is told before and after each real step.
 function M.AcceleratedOptimizer(optimizer, owner)

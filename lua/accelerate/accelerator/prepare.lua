@@ -1,4 +1,5 @@
---- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model, free_memory.  Methods of accelerate.Accelerator.
+--- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model,
+--- free_memory.  Methods of accelerate.Accelerator.
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
 local flat = require "accelerate.flat"
@@ -25,11 +26,14 @@ local function enlist(list, object)
   return object
 end
 
---- Whether a model, or a module inside it, was spread over several devices: its hf_device_map has more than one entry.
+--- Whether a model, or a module inside it, was spread over several devices: its hf_device_map has
+--- more than one entry.
 ---@param model accelerate.nn.Module
 ---@return boolean
 function Accelerator:verify_device_map(model)
-  if not kinds.is_model(model) then fail("verify_device_map: expected a module, got %s", options.show(model)) end
+  if not kinds.is_model(model) then
+    fail("verify_device_map: expected a module, got %s", options.show(model))
+  end
   for _, module in model:named_modules() do
     local map = rawget(module, "_values").hf_device_map
     if type(map) == "table" then
@@ -40,25 +44,31 @@ function Accelerator:verify_device_map(model)
   return false
 end
 
---- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With mixed precision its
---- forward runs under casting and gives float32 (every float16 and bfloat16 tensor in what it returns is converted), and
---- its parameters get working copies in the lower type, which optimizers write.  The same object is returned.
+--- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With
+--- mixed precision its forward runs under casting and gives float32 (every float16 and bfloat16
+--- tensor in what it returns is converted), and its parameters get working copies in the lower
+--- type, which optimizers write.  The same object is returned.
 ---@param model accelerate.nn.Module
----@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a model that is not trained here:
----  ranks keep their own values of it, and nothing is reduced
+---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a
+---  model that is not trained here: ranks keep their own values of it, and nothing is reduced
 ---@return accelerate.nn.Module model
 function Accelerator:prepare_model(model, opts)
   opts = options.check("prepare_model", opts,
-    { device_placement = { "boolean", default = self._device_placement }, evaluation_mode = { "boolean", default = false } })
+    { device_placement = { "boolean", default = self._device_placement },
+      evaluation_mode = { "boolean", default = false } })
   if not kinds.is_model(model) then fail("prepare_model: expected a module, got %s", options.show(model)) end
-  if self.use_distributed and self:verify_device_map(model) and not environment.flag("ACCELERATE_BYPASS_DEVICE_MAP", false) then
-    fail("prepare_model: the model is spread over several devices (its hf_device_map has more than one entry) and cannot be trained on "
+  if self.use_distributed and self:verify_device_map(model)
+    and not environment.flag("ACCELERATE_BYPASS_DEVICE_MAP", false) then
+    fail("prepare_model: the model is spread over several devices (its hf_device_map has more than one " ..
+      "entry) and cannot be trained on "
       .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
   end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
-  if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then require("accelerate.capture.model").wrap(model, self.device) end
+  if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
+    require("accelerate.capture.model").wrap(model, self.device)
+  end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 
@@ -69,7 +79,8 @@ local function fuse(self, optimizer)
   if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end
 end
 
--- State that an optimizer has from before lies where, and on the device where, the parameters lay then.
+-- State that an optimizer has from before lies where, and on the device where, the parameters lay
+-- then.
 local function move_state(inner)
   if inner._relayout and next(inner.state) ~= nil then inner:_relayout() end
 end
@@ -79,21 +90,28 @@ local function wrap_optimizer(self, optimizer, placed)
     if rawget(known, "optimizer") == optimizer then return known end
   end
   if optimizer.fuses_backward and self._scaler then
-    fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for overflow; use mixed_precision = 'bf16'",
+    fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for " ..
+      "overflow; use mixed_precision = 'bf16'",
       optimizer.__name)
   end
   if placed then move_state(optimizer) end
   return optimizers.AcceleratedOptimizer(optimizer, self)
 end
 
---- Wraps an optimizer so that it steps only when gradients are synchronised, and brings its state to where the parameters are.
+--- Wraps an optimizer so that it steps only when gradients are synchronised, and brings its state
+--- to where the parameters are.
 ---@param optimizer accelerate.optim.Optimizer|accelerate.AcceleratedOptimizer
 ---@param opts { device_placement: boolean? }?
 ---@return accelerate.AcceleratedOptimizer
 function Accelerator:prepare_optimizer(optimizer, opts)
-  opts = options.check("prepare_optimizer", opts, { device_placement = { "boolean", default = self._device_placement } })
-  if not kinds.is_optimizer(optimizer) then fail("prepare_optimizer: expected an optimizer, got %s", options.show(optimizer)) end
-  if not optimizers.is_accelerated(optimizer) then optimizer = wrap_optimizer(self, optimizer, opts.device_placement) end
+  opts = options.check("prepare_optimizer", opts,
+    { device_placement = { "boolean", default = self._device_placement } })
+  if not kinds.is_optimizer(optimizer) then
+    fail("prepare_optimizer: expected an optimizer, got %s", options.show(optimizer))
+  end
+  if not optimizers.is_accelerated(optimizer) then
+    optimizer = wrap_optimizer(self, optimizer, opts.device_placement)
+  end
   local inner = rawget(optimizer, "optimizer")
   if inner.fuses_backward then fuse(self, inner) end
   return enlist(self._optimizers, optimizer)
@@ -104,11 +122,13 @@ end
 ---@return accelerate.DataLoaderShard
 function Accelerator:prepare_data_loader(loader, opts)
   opts = options.check("prepare_data_loader", opts,
-    { device_placement = { "boolean", default = self._device_placement }, slice_fn_for_dispatch = { "function", optional = true } })
+    { device_placement = { "boolean", default = self._device_placement },
+      slice_fn_for_dispatch = { "function", optional = true } })
   local prepared = data_loader.is_prepared(loader) and loader or self._prepared_loaders[loader]
   if not prepared then
     prepared = data_loader.prepare_data_loader(loader, {
-      device = self.device, put_on_device = opts.device_placement, rng_types = self._rng_types, config = self._dataloader_config,
+      device = self.device, put_on_device = opts.device_placement, rng_types = self._rng_types,
+        config = self._dataloader_config,
       slice_fn_for_dispatch = opts.slice_fn_for_dispatch,
     })
     self._prepared_loaders[loader] = prepared
@@ -116,21 +136,27 @@ function Accelerator:prepare_data_loader(loader, opts)
   return enlist(self._dataloaders, prepared)
 end
 
---- Wraps a scheduler so that it moves with the optimizer that it was made for (else with all prepared ones).
+--- Wraps a scheduler so that it moves with the optimizer that it was made for (else with all
+--- prepared ones).
 ---@param scheduler table
 ---@return accelerate.AcceleratedScheduler
 function Accelerator:prepare_scheduler(scheduler)
-  if not kinds.is_scheduler(scheduler) then fail("prepare_scheduler: expected a scheduler, got %s", options.show(scheduler)) end
+  if not kinds.is_scheduler(scheduler) then
+    fail("prepare_scheduler: expected a scheduler, got %s", options.show(scheduler))
+  end
   if schedulers.is_accelerated(scheduler) then return enlist(self._schedulers, scheduler) end
   for _, known in ipairs(self._schedulers) do
     if rawget(known, "scheduler") == scheduler then return known end
   end
   local followed = self._optimizers
   for _, optimizer in ipairs(self._optimizers) do
-    if scheduler.optimizer == optimizer or scheduler.optimizer == rawget(optimizer, "optimizer") then followed = { optimizer } end
+    if scheduler.optimizer == optimizer or scheduler.optimizer == rawget(optimizer, "optimizer") then
+      followed = { optimizer }
+    end
   end
   local config = self._dataloader_config
-  return enlist(self._schedulers, schedulers.AcceleratedScheduler(scheduler, followed, self._step_scheduler_with_optimizer,
+  return enlist(self._schedulers,
+    schedulers.AcceleratedScheduler(scheduler, followed, self._step_scheduler_with_optimizer,
     function() return config.split_batches end))
 end
 
@@ -148,9 +174,10 @@ end
 
 local PREPARE = { device_placement = { "list" } }
 
---- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns them in that order.
---- Objects of other kinds pass through untouched.
----@param ... any objects; last, if need be, { device_placement = { true, false, ... } } with one entry for each object
+--- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns
+--- them in that order. Objects of other kinds pass through untouched.
+---@param ... any objects; last, if need be, { device_placement = { true, false, ... } } with one
+---  entry for each object
 ---@return any ...
 function Accelerator:prepare(...)
   local objects, n = { ... }, select("#", ...)
@@ -164,12 +191,14 @@ function Accelerator:prepare(...)
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
-  for _, optimizer in ipairs(flat.layouts > layouts and self._optimizers or {}) do move_state(rawget(optimizer, "optimizer")) end
+  for _, optimizer in ipairs(flat.layouts > layouts and self._optimizers or {}) do
+    move_state(rawget(optimizer, "optimizer"))
+  end
   return unpack(objects, 1, n)
 end
 
---- The model that a prepared one stands for: here the same object, for prepare does not wrap models.  With
---- keep_fp32_wrapper = false its forward is again what it was before mixed precision.
+--- The model that a prepared one stands for: here the same object, for prepare does not wrap
+--- models.  With keep_fp32_wrapper = false its forward is again what it was before mixed precision.
 ---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean? }? both true by default
 function Accelerator:unwrap_model(model, opts)
   opts = options.check("unwrap_model", opts,
@@ -179,10 +208,13 @@ function Accelerator:unwrap_model(model, opts)
   return model
 end
 
---- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the allocator's cache.  Returns
---- one nil for each argument: `model, optimizer = accelerator:free_memory(model, optimizer)`.
+--- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the
+--- allocator's cache.  Returns one nil for each argument: `model, optimizer =
+--- accelerator:free_memory(model, optimizer)`.
 function Accelerator:free_memory(...)
-  for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do self[name] = {} end
+  for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do
+    self[name] = {}
+  end
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
   self._step, self._window, self._has_lomo_optimizer = 0, nil, false
   require("accelerate.utils.memory").clear_device_cache { garbage_collection = true }

@@ -16,7 +16,8 @@ local function writes(self)
   return self.is_main_process
 end
 
---- Writes a table of tensors as a safetensors file, on the main process (of every machine with save_on_each_node).
+--- Writes a table of tensors as a safetensors file, on the main process (of every machine with
+--- save_on_each_node).
 ---@param object table<string, accelerate.Tensor>
 ---@param path string
 function Accelerator:save(object, path, opts)
@@ -24,10 +25,12 @@ function Accelerator:save(object, path, opts)
   if writes(self) then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
---- Writes the model's weights: model.safetensors, or shards with an index when they are larger than max_shard_size.
+--- Writes the model's weights: model.safetensors, or shards with an index when they are larger than
+--- max_shard_size.
 ---@param model accelerate.nn.Module
 ---@param directory string made if need be
----@param opts { max_shard_size: integer|string?, safe_serialization: boolean? }? default "10GB"; units are decimal
+---@param opts { max_shard_size: integer|string?, safe_serialization: boolean? }? default "10GB";
+---  units are decimal
 function Accelerator:save_model(model, directory, opts)
   opts = options.check("save_model", opts, {
     max_shard_size = { "number|string", default = "10GB" }, safe_serialization = SAVE.safe_serialization,
@@ -48,12 +51,16 @@ function Accelerator:get_state_dict(model, opts)
 end
 
 --- A loader without the first `num_batches` batches of this rank; the original is left alone.
-function Accelerator:skip_first_batches(loader, num_batches) return data_loader.skip_first_batches(loader, num_batches) end
+function Accelerator:skip_first_batches(loader, num_batches)
+  return data_loader.skip_first_batches(loader, num_batches)
+end
 
 --- How messages show an object: by its class where it has one.
 local function pretty_name(object)
   local meta = type(object) == "table" and getmetatable(object)
-  if type(meta) == "table" and type(rawget(meta, "__name")) == "string" then return "a " .. rawget(meta, "__name") end
+  if type(meta) == "table" and type(rawget(meta, "__name")) == "string" then
+    return "a " .. rawget(meta, "__name")
+  end
   return options.show(object)
 end
 
@@ -69,12 +76,14 @@ function Accelerator:register_for_checkpointing(...)
   local wrong = {}
   for i = 1, select("#", ...) do
     local object = (select(i, ...))
-    if type(object) == "string" or not (method(object, "state_dict") and method(object, "load_state_dict")) then
+    if type(object) == "string"
+      or not (method(object, "state_dict") and method(object, "load_state_dict")) then
       wrong[#wrong + 1] = ("\n  - object %d, %s"):format(i, pretty_name(object))
     end
   end
   if #wrong > 0 then
-    fail("register_for_checkpointing: all objects must have the methods state_dict and load_state_dict; these have not:%s", table.concat(wrong))
+    fail("register_for_checkpointing: all objects must have the methods state_dict and load_state_dict; " ..
+      "these have not:%s", table.concat(wrong))
   end
   for i = 1, select("#", ...) do self._custom_objects[#self._custom_objects + 1] = (select(i, ...)) end
 end
@@ -93,14 +102,16 @@ local function add_hook(self, list, name, hook)
   }
 end
 
---- Registers what runs before save_state writes; it may empty the list of weights to write them itself.
+--- Registers what runs before save_state writes; it may empty the list of weights to write them
+--- itself.
 ---@param hook fun(models: accelerate.nn.Module[], weights: table[], output_dir: string)
 ---@return { remove: fun() } handle
 function Accelerator:register_save_state_pre_hook(hook)
   return add_hook(self, "_save_state_pre_hooks", "register_save_state_pre_hook", hook)
 end
 
---- Registers what runs before load_state reads; it may take models out of the list to load them itself.
+--- Registers what runs before load_state reads; it may take models out of the list to load them
+--- itself.
 ---@param hook fun(models: accelerate.nn.Module[], input_dir: string)
 ---@return { remove: fun() } handle
 function Accelerator:register_load_state_pre_hook(hook)

@@ -16,8 +16,10 @@ local function announce(moves)
   if announced then return end
   announced = true
   if not state.PartialState().is_main_process then return end
-  io.stderr:write(("accelerate: a prepared scheduler moves %d times at each optimizer step, because each of the %d processes takes a whole "
-    .. "batch.  step_scheduler_with_optimizer = false or split_batches = true changes that.\n"):format(moves, moves))
+  io.stderr:write(("accelerate: a prepared scheduler moves %d times at each optimizer step, because each " ..
+    "of the %d processes takes a whole "
+    .. "batch.  step_scheduler_with_optimizer = false or split_batches = true changes that.\n"):format(moves,
+      moves))
 end
 
 ---@class accelerate.AcceleratedScheduler
@@ -32,7 +34,8 @@ local function move(self, ...)
   for _, optimizer in ipairs(rawget(self, "optimizers")) do
     local owner = rawget(optimizer, "_owner")
     if recording.active and owner and owner._scaler then
-      recording.refuse("a prepared scheduler with float16's loss scaler", "whether it moves is known only when the host has waited; call it after the step")
+      recording.refuse("a prepared scheduler with float16's loss scaler",
+        "whether it moves is known only when the host has waited; call it after the step")
     end
     if optimizer.step_was_skipped then return end
   end
@@ -46,8 +49,9 @@ local function move(self, ...)
   end
 end
 
---- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once under split_batches and
---- num_processes times otherwise.  With step_scheduler_with_optimizer = false: always once.
+--- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once
+--- under split_batches and num_processes times otherwise.  With step_scheduler_with_optimizer =
+--- false: always once.
 function Accelerated:step(...) return recording.schedule(self, move, ...) end
 
 function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
@@ -77,7 +81,8 @@ end
 ---@param split_batches fun(): boolean asked at each step: the configuration may change
 function M.AcceleratedScheduler(scheduler, optimizers, step_with_optimizer, split_batches)
   return setmetatable({
-    scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer, split_batches = split_batches,
+    scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer,
+      split_batches = split_batches,
   }, meta)
 end
 

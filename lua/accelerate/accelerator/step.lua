@@ -1,4 +1,5 @@
---- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.  Methods of accelerate.Accelerator.
+--- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.
+--- Methods of accelerate.Accelerator.
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
 local kinds = require "accelerate.accelerator.types"
@@ -24,22 +25,32 @@ local BACKWARD = {
 --- Plain and weighted calls cannot share a window: their gradients are not in the same units.
 local function enter_window(self, kind)
   if self._window and self._window ~= kind and parallel.any_gradient(self._models) then
-    fail("backward: called %s weight after a call %s weight in the same window; give one to all calls or to none",
+    fail("backward: called %s weight after a call %s weight in the same window; give one to all calls or " ..
+      "to none",
       kind == "weighted" and "with a" or "without a", kind == "weighted" and "without a" or "with a")
   end
   local former = self._window
   self._window = kind
   if not recording.active then return end
-  if kind == "weighted" then recording.refuse("backward with a weight", "the weights of a window are summed on the host; scale the loss instead") end
-  if self._ranks > 1 then recording.refuse("backward on several ranks", "the reduction of gradients is not recorded yet") end
+  if kind == "weighted" then
+    recording.refuse("backward with a weight",
+      "the weights of a window are summed on the host; scale the loss instead")
+  end
+  if self._ranks > 1 then
+    recording.refuse("backward on several ranks", "the reduction of gradients is not recorded yet")
+  end
   recording.tell(function() self._window = kind end, function() self._window = former end)
 end
 
 --- The optimizers' own backward, which moves their parameters.
 local function run_fused(self, where, loss, rate, weight, graph)
   recording.refuse("backward with LOMO", "it moves the parameters one by one, from Lua")
-  if weight then fail("%s: weight is for updates after backward, and a prepared LOMO optimizer updates inside it", where) end
-  if graph and graph.create_graph then fail("%s: create_graph: an update inside backward leaves no gradient to differentiate", where) end
+  if weight then
+    fail("%s: weight is for updates after backward, and a prepared LOMO optimizer updates inside it", where)
+  end
+  if graph and graph.create_graph then
+    fail("%s: create_graph: an update inside backward leaves no gradient to differentiate", where)
+  end
   local inner = {}
   for _, optimizer in ipairs(self._optimizers) do
     local own = rawget(optimizer, "optimizer")
@@ -67,34 +78,47 @@ local function run_backward(self, where, loss, rate, weight, graph)
   end
 end
 
---- Runs backward from `loss`, not divided by anything, with prepared LOMO optimizers updating their parameters inside it.
+--- Runs backward from `loss`, not divided by anything, with prepared LOMO optimizers updating their
+--- parameters inside it.
 ---@param loss accelerate.Tensor
 ---@param learning_rate number
 function Accelerator:lomo_backward(loss, learning_rate)
-  if not core.is_tensor(loss) then fail("lomo_backward: expected the loss as a tensor, got %s", options.show(loss)) end
-  if learning_rate == nil then fail("lomo_backward: learning_rate is missing: a learning rate must be given for LOMO's backward") end
+  if not core.is_tensor(loss) then
+    fail("lomo_backward: expected the loss as a tensor, got %s", options.show(loss))
+  end
+  if learning_rate == nil then
+    fail("lomo_backward: learning_rate is missing: a learning rate must be given for LOMO's backward")
+  end
   options.value("lomo_backward", "learning_rate", learning_rate, { "number", min = 0 })
-  if not self._has_lomo_optimizer then fail("lomo_backward: no LOMO or AdaLOMO optimizer was given to prepare") end
+  if not self._has_lomo_optimizer then
+    fail("lomo_backward: no LOMO or AdaLOMO optimizer was given to prepare")
+  end
   run_backward(self, "lomo_backward", loss, learning_rate)
 end
 
---- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients over all ranks when they
---- are to be synchronised.  With `weight` (how many items the loss is a sum of) nothing is divided here: at the sync,
---- gradients are the sum over the window and all ranks, divided by the sum of the weights, however the items were split.
+--- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients
+--- over all ranks when they are to be synchronised.  With `weight` (how many items the loss is a
+--- sum of) nothing is divided here: at the sync, gradients are the sum over the window and all
+--- ranks, divided by the sum of the weights, however the items were split.
 ---
---- With an optimizer prepared that updates inside backward (LOMO, AdaLOMO), its parameters are averaged over the ranks and
---- moved as their gradients come, in every call: by `learning_rate`, or by the groups' own lr where none is given.
+--- With an optimizer prepared that updates inside backward (LOMO, AdaLOMO), its parameters are
+--- averaged over the ranks and moved as their gradients come, in every call: by `learning_rate`, or
+--- by the groups' own lr where none is given.
 ---@param loss accelerate.Tensor
----@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean?, learning_rate: number? }?
+---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean?, learning_rate:
+---  number? }?
 function Accelerator:backward(loss, opts)
-  if not core.is_tensor(loss) then fail("backward: expected the loss as a tensor, got %s", options.show(loss)) end
+  if not core.is_tensor(loss) then
+    fail("backward: expected the loss as a tensor, got %s", options.show(loss))
+  end
   local weight, graph, rate
   if opts ~= nil then
     opts = options.check("backward", opts, BACKWARD)
     weight, rate = opts.weight, opts.learning_rate
     graph = { retain_graph = opts.retain_graph, create_graph = opts.create_graph }
     if rate and not self._has_lomo_optimizer then
-      fail("backward: learning_rate is for optimizers that update inside backward, and no LOMO or AdaLOMO optimizer was prepared")
+      fail("backward: learning_rate is for optimizers that update inside backward, and no LOMO or " ..
+        "AdaLOMO optimizer was prepared")
     end
   end
   enter_window(self, weight and "weighted" or "plain")
@@ -118,10 +142,13 @@ function Accelerator:_after_step(optimizer)
   local former = self._window
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
   self._window = nil
-  if recording.active then recording.tell(function() self._window = nil end, function() self._window = former end) end
+  if recording.active then
+    recording.tell(function() self._window = nil end, function() self._window = former end)
+  end
 end
 
---- Told by a prepared optimizer that got more parameters: those of prepared models join the flat buffers.
+--- Told by a prepared optimizer that got more parameters: those of prepared models join the flat
+--- buffers.
 function Accelerator:_adopt_parameters()
   for _, model in ipairs(self._models) do parallel.prepare(model) end
 end
@@ -130,17 +157,23 @@ end
 local function models_and_body(what, ...)
   local models = { ... }
   local body = table.remove(models)
-  if type(body) ~= "function" then fail("%s: expected a function as the last argument, got %s", what, options.show(body)) end
+  if type(body) ~= "function" then
+    fail("%s: expected a function as the last argument, got %s", what, options.show(body))
+  end
   for i, model in ipairs(models) do
-    if not kinds.is_model(model) then fail("%s: argument %d must be a module, got %s", what, i, options.show(model)) end
+    if not kinds.is_model(model) then
+      fail("%s: argument %d must be a module, got %s", what, i, options.show(model))
+    end
   end
   return models, body
 end
 
--- accumulate inside a captured step, where it counts at each replay.  A window of several batches cannot be there: its batches do different things.
+-- accumulate inside a captured step, where it counts at each replay.  A window of several batches
+-- cannot be there: its batches do different things.
 local function count_recorded(self)
   if gradient_state.num_steps > 1 then
-    recording.refuse("accumulate with gradient_accumulation_steps > 1", "its batches do different things; call the captured step inside accumulate")
+    recording.refuse("accumulate with gradient_accumulation_steps > 1",
+      "its batches do different things; call the captured step inside accumulate")
   end
   local step, sync = self._step, gradient_state.sync_gradients
   recording.tell(function()
@@ -150,8 +183,8 @@ local function count_recorded(self)
 end
 
 --- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every
---- gradient_accumulation_steps-th batch and on the last one of the loader; on the others, reductions are put off and
---- prepared optimizers and schedulers do nothing.
+--- gradient_accumulation_steps-th batch and on the last one of the loader; on the others,
+--- reductions are put off and prepared optimizers and schedulers do nothing.
 ---@param ... any the models whose gradients accumulate, then the function
 function Accelerator:accumulate(...)
   local models, body = models_and_body("accumulate", ...)
@@ -163,7 +196,9 @@ function Accelerator:accumulate(...)
     self._step = self._step + 1
     gradient_state.sync_gradients = self._step % gradient_state.num_steps == 0
   end
-  if self._ranks == 1 or gradient_state.sync_gradients or gradient_state.sync_each_batch then return body() end
+  if self._ranks == 1 or gradient_state.sync_gradients or gradient_state.sync_each_batch then
+    return body()
+  end
   for _, model in ipairs(models) do
     local inner = body
     body = function() return parallel.no_sync(model, inner) end
@@ -171,7 +206,8 @@ function Accelerator:accumulate(...)
   return body()
 end
 
---- Runs `fn` with gradients kept on each rank: they add up, and the next backward pass outside takes them along.
+--- Runs `fn` with gradients kept on each rank: they add up, and the next backward pass outside
+--- takes them along.
 ---@param ... any the model (default: all prepared ones), then the function
 function Accelerator:no_sync(...)
   local models, body = models_and_body("no_sync", ...)
@@ -190,36 +226,43 @@ function Accelerator:trigger_sync_in_backward(model, fn)
   return parallel.with_sync(models[1], body)
 end
 
---- Runs `fn` with ranks that may have different numbers of batches, and returns what it returns.  Joining is on exactly when
---- even_batches is false: a rank that is done with `fn` then takes part in the gradient reductions of the others, with zeros (means
---- are over all ranks, as before), until all are done, and ends with the parameters, and the state of prepared optimizers and
---- schedulers, of a rank that was not done first.  Other collectives inside `fn` must be the same on all ranks.
+--- Runs `fn` with ranks that may have different numbers of batches, and returns what it returns.
+--- Joining is on exactly when even_batches is false: a rank that is done with `fn` then takes part
+--- in the gradient reductions of the others, with zeros (means are over all ranks, as before),
+--- until all are done, and ends with the parameters, and the state of prepared optimizers and
+--- schedulers, of a rank that was not done first.  Other collectives inside `fn` must be the same
+--- on all ranks.
 ---
---- even_batches: for all prepared loaders that read a data set with get(i) by ranks, until `fn` is done; dispatched ones cannot have
---- it, which is said once.  Default: as they are.  On one process `fn` is called, nothing else.
----@param joinables accelerate.nn.Module[]|accelerate.nn.Module the prepared models whose gradients are reduced inside
+--- even_batches: for all prepared loaders that read a data set with get(i) by ranks, until `fn` is
+--- done; dispatched ones cannot have it, which is said once.  Default: as they are.  On one process
+--- `fn` is called, nothing else.
+---@param joinables accelerate.nn.Module[]|accelerate.nn.Module the prepared models whose gradients
+---  are reduced inside
 ---@param opts { even_batches: boolean? }?
 ---@param fn function
 function Accelerator:join_uneven_inputs(joinables, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   opts = options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
-  if type(fn) ~= "function" then fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn)) end
+  if type(fn) ~= "function" then
+    fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn))
+  end
   if self._ranks == 1 then return fn() end
   return require("accelerate.joining").join(self, joinables, opts.even_batches, fn)
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }
 
---- Runs fn(...) under automatic casting as mixed_precision says; with "no" it just calls.  For what runs outside a
---- prepared model, such as a loss, which is computed in float32 otherwise.
----@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain table is taken for its
----  fields, as in { enabled = false }, or for { autocast_handler = handler }
+--- Runs fn(...) under automatic casting as mixed_precision says; with "no" it just calls.  For what
+--- runs outside a prepared model, such as a loss, which is computed in float32 otherwise.
+---@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain
+---  table is taken for its fields, as in { enabled = false }, or for { autocast_handler = handler }
 ---@param fn function
 ---@return any ... what fn returns
 function Accelerator:autocast(handler, fn, ...)
   if type(handler) == "function" then return self:autocast(nil, handler, fn, ...) end
   if type(handler) == "table" and getmetatable(handler) == nil then
-    if handler.autocast_handler ~= nil then handler = options.check("autocast", handler, AUTOCAST).autocast_handler
+    if handler.autocast_handler ~= nil then
+      handler = options.check("autocast", handler, AUTOCAST).autocast_handler
     else handler = dataclasses.AutocastKwargs(handler) end
   end
   if handler ~= nil and not dataclasses.is(handler, dataclasses.AutocastKwargs) then
@@ -233,10 +276,13 @@ end
 local function ready_gradients(self)
   self:_before_step()
   if not self._scaler then return end
-  for _, optimizer in ipairs(self._optimizers) do self._scaler:unscale_once_(rawget(optimizer, "optimizer")) end
+  for _, optimizer in ipairs(self._optimizers) do
+    self._scaler:unscale_once_(rawget(optimizer, "optimizer"))
+  end
 end
 
---- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when `sync_gradients` is true.
+--- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when
+--- `sync_gradients` is true.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
 ---@param opts { norm_type: number? }|number? norm_type: default 2; math.huge: the largest element
@@ -255,20 +301,25 @@ function Accelerator:clip_grad_value_(parameters, clip_value)
   return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value)
 end
 
---- Takes the loss scale out of gradients, so that a script can look at them or change them before the step.  Nothing without
---- fp16's loss scaler.  Once for each optimizer before its step; clipping does it, too, where it has not been done.
+--- Takes the loss scale out of gradients, so that a script can look at them or change them before
+--- the step.  Nothing without fp16's loss scaler.  Once for each optimizer before its step;
+--- clipping does it, too, where it has not been done.
 ---@param optimizer table|table[]|nil a prepared optimizer or a list of them; nil: all
 function Accelerator:unscale_gradients(optimizer)
   local list = self._optimizers
   if optimizer ~= nil then list = kinds.is_optimizer(optimizer) and { optimizer } or optimizer end
-  if type(list) ~= "table" then fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s", options.show(optimizer)) end
+  if type(list) ~= "table" then
+    fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s",
+      options.show(optimizer))
+  end
   for i, one in ipairs(list) do
     if not kinds.is_optimizer(one) then
       fail("unscale_gradients: entry %d of the list must be an optimizer, got %s", i, options.show(one))
     end
   end
   if optimizer ~= nil and #list == 0 and not kinds.is_optimizer(optimizer) then
-    fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s", options.show(optimizer))
+    fail("unscale_gradients: expected a prepared optimizer, a list of them, or nothing, got %s",
+      options.show(optimizer))
   end
   if not self._scaler then return end
   self:_before_step()

@@ -1,7 +1,9 @@
---- An Accelerator's trackers: starting them, logging to them, ending them.  Methods of accelerate.Accelerator.
+--- An Accelerator's trackers: starting them, logging to them, ending them.  Methods of
+--- accelerate.Accelerator.
 ---
---- Whatever goes wrong inside a tracker never stops training: it is said once on stderr, and the tracker is left out from then on.
---- Mistakes in a call (a misspelt option, values that are no table) raise.
+--- Whatever goes wrong inside a tracker never stops training: it is said once on stderr, and the
+--- tracker is left out from then on. Mistakes in a call (a misspelt option, values that are no
+--- table) raise.
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -20,7 +22,8 @@ local function attempt(self, entry, method, ...)
   if ok then return end
   entry.failed = true
   local where = self._ranks > 1 and (" of rank %d"):format(self.process_index) or ""
-  require("accelerate.tracking.telling").warn("tracker '%s'%s failed in %s and is left out from here on; training goes on: %s",
+  require("accelerate.tracking.telling").warn(
+    "tracker '%s'%s failed in %s and is left out from here on; training goes on: %s",
     tostring(entry.tracker.name), where, method, tostring(err))
 end
 
@@ -33,7 +36,8 @@ local function by_tracker(self, where, given)
     local known = false
     for _, one in ipairs(names) do known = known or one == name end
     if not known then
-      fail("%s: '%s' is none of this Accelerator's trackers (log_with)%s", where, tostring(name), options.hint(name, names))
+      fail("%s: '%s' is none of this Accelerator's trackers (log_with)%s", where, tostring(name),
+        options.hint(name, names))
     end
     if type(given[name]) ~= "table" then
       fail("%s: the options of tracker '%s' must be a table, got %s", where, name, options.show(given[name]))
@@ -58,16 +62,20 @@ end
 
 local INIT = { config = { "table", optional = true }, init_kwargs = { "table", optional = true } }
 
---- Starts a run with every tracker of log_with, and keeps the run's settings with each.  Names become objects on the main process;
---- objects that the script made are used as they are, on every process when their main_process_only is false.
+--- Starts a run with every tracker of log_with, and keeps the run's settings with each.  Names
+--- become objects on the main process; objects that the script made are used as they are, on every
+--- process when their main_process_only is false.
 ---@param project_name string the folder, or the project, that trackers write to
----@param opts { config: table<string, any>?, init_kwargs: table<string, table>? }? config: settings to keep; init_kwargs: options of
----  trackers by their names, as in { tensorboard = { flush_secs = 60 } }
+---@param opts { config: table<string, any>?, init_kwargs: table<string, table>? }? config: settings
+---  to keep; init_kwargs: options of trackers by their names, as in { tensorboard = { flush_secs =
+---  60 } }
 function Accelerator:init_trackers(project_name, opts)
   options.value("init_trackers", "project_name", project_name, { "string" })
   if project_name == "" then fail("init_trackers: project_name must not be empty") end
   opts = options.check("init_trackers", opts, INIT)
-  if opts.config ~= nil then require("accelerate.tracking.builtin").settings("init_trackers: config", opts.config) end
+  if opts.config ~= nil then
+    require("accelerate.tracking.builtin").settings("init_trackers: config", opts.config)
+  end
   local given = by_tracker(self, "init_trackers: init_kwargs", opts.init_kwargs)
   local fresh = {}
   for _, wanted in ipairs(self._log_with) do
@@ -84,17 +92,20 @@ function Accelerator:init_trackers(project_name, opts)
     attempt(self, entry, "start")
   end
   if opts.config ~= nil then
-    for _, entry in ipairs(self._trackers) do attempt(self, entry, "store_init_configuration", opts.config) end
+    for _, entry in ipairs(self._trackers) do
+      attempt(self, entry, "store_init_configuration", opts.config)
+    end
   end
 end
 
 local LOG = { step = { "integer", optional = true }, log_kwargs = { "table", optional = true } }
 
---- Hands values to every tracker.  Numbers, texts, maps of numbers and tensors of one element can be kept; what a tracker cannot keep
---- it leaves out, and says so once.  Nothing on processes without trackers.
+--- Hands values to every tracker.  Numbers, texts, maps of numbers and tensors of one element can
+--- be kept; what a tracker cannot keep it leaves out, and says so once.  Nothing on processes
+--- without trackers.
 ---@param values table<string, any>
----@param opts { step: integer?, log_kwargs: table<string, table>? }|integer|nil step: default none; log_kwargs: options of trackers'
----  `log` by their names.  A number stands for the step.
+---@param opts { step: integer?, log_kwargs: table<string, table>? }|integer|nil step: default none;
+---  log_kwargs: options of trackers' `log` by their names.  A number stands for the step.
 function Accelerator:log(values, opts, more)
   if type(opts) == "number" then
     opts = { step = opts, log_kwargs = more }
@@ -106,16 +117,20 @@ function Accelerator:log(values, opts, more)
   local given = by_tracker(self, "log: log_kwargs", opts.log_kwargs)
   for _, entry in ipairs(self._trackers) do
     local own = { step = opts.step }
-    for key, value in next, given[entry.tracker.name] or {} do own[key] = value end  -- order does not matter: keys are distinct
-    if entry.tracker.options_of and not entry.failed then entry.tracker.options_of("log", own) end  -- a misspelt option raises
+    -- order does not matter: keys are distinct
+    for key, value in next, given[entry.tracker.name] or {} do own[key] = value end
+    -- a misspelt option raises
+    if entry.tracker.options_of and not entry.failed then entry.tracker.options_of("log", own) end
     attempt(self, entry, "log", values, own)
   end
 end
 
---- A tracker by its name.  On processes that have none, before init_trackers, and for one that failed, a blank one whose methods all
---- do nothing.  A name that is none of log_with's is an error.
+--- A tracker by its name.  On processes that have none, before init_trackers, and for one that
+--- failed, a blank one whose methods all do nothing.  A name that is none of log_with's is an
+--- error.
 ---@param name string
----@param opts { unwrap: boolean? }? unwrap: what does the tracking inside it (its `tracker`), such as TensorBoard's SummaryWriter
+---@param opts { unwrap: boolean? }? unwrap: what does the tracking inside it (its `tracker`), such
+---  as TensorBoard's SummaryWriter
 ---@return accelerate.GeneralTracker
 function Accelerator:get_tracker(name, opts)
   options.value("get_tracker", "name", name, { "string" })
@@ -137,8 +152,8 @@ function Accelerator:get_tracker(name, opts)
   return trackers().blank
 end
 
---- Ends the run: finishes every tracker, and leaves the process group, so that no rank waits for this one any more.  Values logged
---- afterwards go nowhere, and collectives raise.
+--- Ends the run: finishes every tracker, and leaves the process group, so that no rank waits for
+--- this one any more.  Values logged afterwards go nowhere, and collectives raise.
 function Accelerator:end_training()
   local list = self._trackers
   self._trackers = {}

@@ -17,7 +17,8 @@ function M.is_optimizer(value)
 end
 
 function M.is_scheduler(value)
-  return schedulers.is_accelerated(value) or class.is(value, require("accelerate.optim").lr_scheduler.LRScheduler)
+  return schedulers.is_accelerated(value)
+    or class.is(value, require("accelerate.optim").lr_scheduler.LRScheduler)
 end
 
 return M

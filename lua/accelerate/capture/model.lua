@@ -1,10 +1,14 @@
---- Accelerator{ dynamo_backend = "cudagraphs" }: a prepared model's forward and backward as two recordings for each set of shapes and modes, behind
---- one op of the tape, so that an ordinary loop replays them (as torch.cuda.make_graphed_callables does it).
+--- Accelerator{ dynamo_backend = "cudagraphs" }: a prepared model's forward and backward as two
+--- recordings for each set of shapes and modes, behind one op of the tape, so that an ordinary loop
+--- replays them (as torch.cuda.make_graphed_callables does it).
 ---
---- The optimizer, the loss and everything else of the script run as ever; accelerate.utils.capture takes all of a step.
+--- The optimizer, the loss and everything else of the script run as ever; accelerate.utils.capture
+--- takes all of a step.
 ---
---- On one rank the recorded backward adds into the parameters' gradients itself, as the eager one does, bit for bit; there is one recording for parameters
---- without gradients and one for those that have some.  On several ranks the tape adds what it gives, so that the hooks of the reduction see it.
+--- On one rank the recorded backward adds into the parameters' gradients itself, as the eager one
+--- does, bit for bit; there is one recording for parameters without gradients and one for those
+--- that have some.  On several ranks the tape adds what it gives, so that the hooks of the
+--- reduction see it.
 local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
@@ -18,9 +22,10 @@ local M = {}
 
 local WARMUP, MOST = 3, 32
 
--- ---- nested values --------------------------------------------------------------------------------------------------
+-- ---- nested values ------------------------------------------------------------------------------
 
--- The tensors of `value` into `list`; false where there is something that is neither a tensor nor plain.
+-- The tensors of `value` into `list`; false where there is something that is neither a tensor nor
+-- plain.
 local function flatten(value, list, words)
   if core.is_tensor(value) then
     list[#list + 1] = value
@@ -58,12 +63,13 @@ local function rebuild_all(values, list)
   return copies
 end
 
--- ---- recording ------------------------------------------------------------------------------------------------------
+-- ---- recording ----------------------------------------------------------------------------------
 
 local traced = require "accelerate.utils.scope".traced
 local function pack(...) return { n = select("#", ...), ... } end
 
--- Records fn(...) on `device`; a list of what it returns.  apart: it has nothing to do with gradients of leaves.
+-- Records fn(...) on `device`; a list of what it returns.  apart: it has nothing to do with
+-- gradients of leaves.
 local function record(device, apart, fn, ...)
   collectgarbage()
   collectgarbage()
@@ -74,7 +80,10 @@ local function record(device, apart, fn, ...)
   local results = pack(xpcall(fn, traced, ...))
   recording.active = nil
   local ok, message = results[1], results[2]
-  if ok and #active.again > 0 then ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer or a schedule" end
+  if ok and #active.again > 0 then
+    ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer " ..
+      "or a schedule"
+  end
   if ok then ok, message = pcall(core.capture_end, capture) end
   if not ok then
     core.capture_free(capture)
@@ -94,7 +103,8 @@ local function wanted(list)
   return found
 end
 
--- The recordings for arguments like these: `forward`, and `backwards`, made when they are first needed.
+-- The recordings for arguments like these: `forward`, and `backwards`, made when they are first
+-- needed.
 local function make(self, args, tensors)
   local inputs, outputs, words = {}, {}, {}
   core.no_grad(function()
@@ -108,25 +118,32 @@ local function make(self, args, tensors)
   for i = 1, results.n do
     if not flatten(results[i], outputs, words) then
       core.capture_free(forward)
-      fail("dynamo_backend = 'cudagraphs': result %d of the model's forward must be a tensor, or a table of tensors and plain values, got %s", i,
+      fail("dynamo_backend = 'cudagraphs': result %d of the model's forward must be a tensor, or a table " ..
+        "of tensors and plain values, got %s", i,
         options.show(results[i]))
     end
   end
-  local pair = { device = self.device, forward = forward, inputs = inputs, outputs = {}, seeded = {}, shape = results, params = wanted(self.model:parameters()),
-    direct = require("accelerate.state").PartialState().num_processes == 1, first = true, roots = wanted(outputs), leaves = wanted(inputs), seeds = {}, backwards = {} }
+  local pair = { device = self.device, forward = forward, inputs = inputs, outputs = {}, seeded = {},
+    shape = results, params = wanted(self.model:parameters()),
+    direct = require("accelerate.state").PartialState().num_processes == 1, first = true,
+    roots = wanted(outputs), leaves = wanted(inputs), seeds = {}, backwards = {} }
   core.no_grad(function()
-    for i, t in ipairs(pair.roots) do pair.seeds[i] = core.zeros(t.shape, { dtype = t.dtype, device = t.device }) end
+    for i, t in ipairs(pair.roots) do
+      pair.seeds[i] = core.zeros(t.shape, { dtype = t.dtype, device = t.device })
+    end
   end)
   for i, t in ipairs(outputs) do pair.outputs[i], pair.seeded[i] = t:detach(), t.requires_grad end
   return pair
 end
 
--- One more recording of the backward pass, of the graph that the recorded forward left.  grads: for the inputs, and the parameters if not `direct`.
+-- One more recording of the backward pass, of the graph that the recorded forward left.  grads: for
+-- the inputs, and the parameters if not `direct`.
 local function make_backward(pair)
   local targets = { unpack(pair.leaves) }
   if not pair.direct then
     for _, p in ipairs(pair.params) do targets[#targets + 1] = p end
-    local capture, grads = record(pair.device, true, core.grad, pair.roots, targets, { grad_outputs = pair.seeds, allow_unused = true, retain_graph = true })
+    local capture, grads = record(pair.device, true, core.grad, pair.roots, targets,
+      { grad_outputs = pair.seeds, allow_unused = true, retain_graph = true })
     return { capture = capture, grads = grads, first = true }
   end
   local capture = record(pair.device, false, core._backward, pair.roots, pair.seeds, true)
@@ -153,11 +170,12 @@ local function replay_backward(pair)
   return found.grads
 end
 
--- ---- the op on the tape ---------------------------------------------------------------------------------------------
+-- ---- the op on the tape -------------------------------------------------------------------------
 
 local op = core.Function {
   name = "graphed",
-  -- (pair, tensors..., parameters...) -> the tensors of the results.  Where the recording adds into gradients itself one parameter stands for all.
+  -- (pair, tensors..., parameters...) -> the tensors of the results.  Where the recording adds into
+  -- gradients itself one parameter stands for all.
   forward = function(ctx, pair, ...)
     ctx.pair, ctx.needs = pair, {}
     for i, input in ipairs(pair.inputs) do
@@ -175,7 +193,8 @@ local op = core.Function {
   backward = function(ctx, ...)
     local pair, n = ctx.pair, 0
     if not pair.pending or pair.pending[1] ~= ctx then
-      fail("backward: dynamo_backend = 'cudagraphs': the model was called again since, and its activations were overwritten; call backward once for each call")
+      fail("backward: dynamo_backend = 'cudagraphs': the model was called again since, and its " ..
+        "activations were overwritten; call backward once for each call")
     end
     for i, seeded in ipairs(pair.seeded) do
       if seeded then
@@ -197,7 +216,7 @@ local op = core.Function {
   end,
 }
 
--- ---- calls ----------------------------------------------------------------------------------------------------------
+-- ---- calls --------------------------------------------------------------------------------------
 
 local function key_of(self, words)
   local letters = {}
@@ -226,7 +245,8 @@ local function call(self, ...)
   local entry = self.entries[key]
   if not entry then
     if self.n >= MOST then
-      fail("dynamo_backend = 'cudagraphs': the model was called with %d different sets of shapes and modes, each of which is recorded by itself; pad to fewer "
+      fail("dynamo_backend = 'cudagraphs': the model was called with %d different sets of shapes and " ..
+        "modes, each of which is recorded by itself; pad to fewer "
         .. "shapes, or use dynamo_backend = 'no'", self.n + 1)
     end
     entry = { calls = 0 }
@@ -248,7 +268,9 @@ local function call(self, ...)
   elseif pair.pending and pair.pending[1] then
     return self.forward(...) -- a backward pass is still to come for the activations of the call before
   end
-  for i = 1, pair.direct and math.min(1, #pair.params) or #pair.params do tensors[#tensors + 1] = pair.params[i] end
+  for i = 1, pair.direct and math.min(1, #pair.params) or #pair.params do
+    tensors[#tensors + 1] = pair.params[i]
+  end
   local outputs = { op(pair, unpack(tensors)) }
   self.replayed = self.replayed + 1
   local results = rebuild_all(pair.shape, outputs)
@@ -262,7 +284,8 @@ local wrapped = setmetatable({}, { __mode = "k" })
 ---@param device string where it is; on the CPU nothing changes
 function M.wrap(model, device)
   if wrapped[model] or device == "cpu" then return end
-  local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {}, recorded = 0, replayed = 0 }
+  local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {},
+    recorded = 0, replayed = 0 }
   for _, module in ipairs(model:modules()) do self.modules[#self.modules + 1] = module end
   wrapped[model] = self
   model.forward = function(...) return call(self, ...) end

@@ -1,5 +1,6 @@
---- Optimizers' steps in captured ones (accelerate.utils.capture): the device repeats what the kernels do, and this what the host does: it
---- counts, and sends the numbers of the groups as they are at each replay.
+--- Optimizers' steps in captured ones (accelerate.utils.capture): the device repeats what the
+--- kernels do, and this what the host does: it counts, and sends the numbers of the groups as they
+--- are at each replay.
 local core = require "accelerate.core"
 local recording = require "accelerate.capture.recording"
 
@@ -30,7 +31,9 @@ local function misfit(counted, moved)
     for name, t in next, c.tensors do
       if c.state[name] ~= t then return "the optimizer's state was given other memory" end
     end
-    if c.state.step - c.step ~= ran then return "the parameters' counts of steps were given other memory: they no longer go together" end
+    if c.state.step - c.step ~= ran then
+      return "the parameters' counts of steps were given other memory: they no longer go together"
+    end
   end
   return moved()
 end
@@ -40,7 +43,8 @@ end
 ---@param group table
 ---@param plan table the one that was stepped; another one in its place does not fit
 ---@param counted table[] from before()
----@param number integer? the place of its numbers in the recording; nil: the step is only to be undone
+---@param number integer? the place of its numbers in the recording; nil: the step is only to be
+---  undone
 ---@param unsettle function? for steps that the device may skip: says that the counts are not sure
 function M.after(optimizer, group, plan, counted, number, unsettle)
   local active = recording.active
@@ -67,7 +71,9 @@ function M.after(optimizer, group, plan, counted, number, unsettle)
     return misfit(counted, function()
       optimizer:_hyper(group, hyper)
       if optimizer:_needs(hyper) ~= needs then return "an option of the optimizer asks for other states" end
-      if plan.count ~= #group.params or optimizer._plans[group] ~= plan then return "the optimizer's parameters or state were given other memory" end
+      if plan.count ~= #group.params or optimizer._plans[group] ~= plan then
+        return "the optimizer's parameters or state were given other memory"
+      end
     end)
   end
 end

@@ -1,7 +1,9 @@
---- What a recorded step (accelerate.utils.capture) has to know of what happens on the host: optimizers count their steps, schedules move.
+--- What a recorded step (accelerate.utils.capture) has to know of what happens on the host:
+--- optimizers count their steps, schedules move.
 ---
---- Who changes such a thing asks `recording.active` first, which is nil nearly always.  While a step is recorded, or run to be compared
---- with its replay, it tells how to do the same again and how to undo it; what cannot be done again it refuses.
+--- Who changes such a thing asks `recording.active` first, which is nil nearly always.  While a
+--- step is recorded, or run to be compared with its replay, it tells how to do the same again and
+--- how to undo it; what cannot be done again it refuses.
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -13,12 +15,14 @@ local M = {}
 ---@field again function[] what a replay does on the host, in order; each gets the recording in C
 ---@field fits fun(): (string?)[] each says why a replay would be wrong now, or nil
 ---@field undo function[] in order of doing
----@field inside boolean within an action that tells by itself: what it calls does not tell once more
+---@field inside boolean within an action that tells by itself: what it calls does not tell once
+---  more
 
 ---@type accelerate.Recording?
 M.active = nil
 
----@type table? modules that were called, in order, and their mode: { module, ..., [module] = training }
+---@type table? modules that were called, in order, and their mode: { module, ..., [module] =
+---  training }
 M.modules = nil
 
 ---@type table? optimizers that stepped, as keys
@@ -77,7 +81,8 @@ function M.schedule(self, step, ...)
   local state, rates, n, given = self:state_dict(), options_of(groups), select("#", ...), { ... }
   for i = 1, n do
     if type(given[i]) ~= "number" and given[i] ~= nil then
-      fail("%s: step: a captured step cannot move a schedule by a tensor's value; call it outside the step", self.__name or "scheduler")
+      fail("%s: step: a captured step cannot move a schedule by a tensor's value; call it outside the step",
+        self.__name or "scheduler")
     end
   end
   active.inside = true

@@ -1,4 +1,5 @@
---- Captured steps: a training step that is recorded once and then replayed on the device, with one call and without the script's Lua.
+--- Captured steps: a training step that is recorded once and then replayed on the device, with one
+--- call and without the script's Lua.
 ---
 ---   local step = accelerate.utils.capture(function(x, y)
 ---     local loss = loss_fn(model(x), y)
@@ -29,7 +30,7 @@ local OPTIONS = {
 
 local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
 
--- ---- arguments and results -----------------------------------------------------------------------------------------
+-- ---- arguments and results ----------------------------------------------------------------------
 
 -- Appends what identifies `value` to `words`, and its tensors to `tensors`.
 local function describe(value, path, words, tensors)
@@ -47,7 +48,8 @@ local function describe(value, path, words, tensors)
     end
     words[#words + 1] = "}"
   else
-    fail("capture: %s must be a tensor, a number, a string, a boolean, or a table of these, got %s", path, options.show(value))
+    fail("capture: %s must be a tensor, a number, a string, a boolean, or a table of these, got %s", path,
+      options.show(value))
   end
 end
 
@@ -63,15 +65,21 @@ end
 -- Results as they are handed out: without history, since a replay makes none.
 local function check_result(value, path, device)
   if core.is_tensor(value) then
-    if value.device ~= device then fail("capture: %s lies on %s: a captured step for %s returns tensors of that device", path, value.device, device) end
+    if value.device ~= device then
+      fail("capture: %s lies on %s: a captured step for %s returns tensors of that device", path,
+        value.device, device)
+    end
     return value.grad_fn and value:detach() or value
   end
   if value == nil then return nil end
   if not nested.is_container(value) then
-    fail("capture: %s is %s: a replay would return the same one for ever; return tensors, or tables of tensors", path, options.show(value))
+    fail("capture: %s is %s: a replay would return the same one for ever; return tensors, or tables of " ..
+      "tensors", path, options.show(value))
   end
   local copy = getmetatable(value) and ordered.new() or {}
-  for key, inner in ordered.pairs(value) do copy[key] = check_result(inner, nested.extend(path, key), device) end
+  for key, inner in ordered.pairs(value) do
+    copy[key] = check_result(inner, nested.extend(path, key), device)
+  end
   return copy
 end
 
@@ -89,7 +97,7 @@ local function hand_out(list)
   return unpack(copy, 1, list.n)
 end
 
--- ---- keys -----------------------------------------------------------------------------------------------------------
+-- ---- keys ---------------------------------------------------------------------------------------
 
 local function device_of(self, tensors)
   if self.device then return self.device end
@@ -115,18 +123,21 @@ end
 local function check_tensors(tensors, device)
   for _, entry in ipairs(tensors) do
     local t, path = entry[1], entry[2]
-    if t.device ~= device then fail("capture: %s lies on %s; the step is captured for %s", path, t.device, device) end
+    if t.device ~= device then
+      fail("capture: %s lies on %s; the step is captured for %s", path, t.device, device)
+    end
     if t.requires_grad and core.is_grad_enabled() then
       fail("capture: %s requires a gradient, which a captured step does not pass on: give it detached", path)
     end
   end
 end
 
--- ---- running eagerly ------------------------------------------------------------------------------------------------
+-- ---- running eagerly ----------------------------------------------------------------------------
 
 local function pack(...) return { n = select("#", ...), ... } end
 
--- Runs the function, taking note of the modules that it calls, and, where `active` is given, of what it does on the host.
+-- Runs the function, taking note of the modules that it calls, and, where `active` is given, of
+-- what it does on the host.
 local function run(self, active, args)
   local former = recording.active
   recording.active, recording.modules, recording.optimizers = active or former, self.modules, self.optimizers
@@ -145,7 +156,7 @@ local function eager(self, args, device)
   return check_results(results, device)
 end
 
--- ---- recording ------------------------------------------------------------------------------------------------------
+-- ---- recording ----------------------------------------------------------------------------------
 
 -- The arguments as the recorded kernels read them.
 local function static_inputs(args)
@@ -184,7 +195,8 @@ local function record(self, args, device)
     core.capture_end(capture)
     for _, input in ipairs(inputs) do
       if core.capture_writes(capture, input[1]) then
-        fail("capture: the step changes %s in place, which its caller would not see; clone it in the step", input[2])
+        fail("capture: the step changes %s in place, which its caller would not see; clone it in the step",
+          input[2])
       end
     end
   end)
@@ -192,10 +204,11 @@ local function record(self, args, device)
   ok, message = pcall(core.capture_replay, capture, true)
   if not ok then abandon(active, capture, message) end
   self.counts.recorded = self.counts.recorded + 1
-  return { capture = capture, inputs = inputs, results = results, again = active.again, fits = active.fits, replays = 0 }
+  return { capture = capture, inputs = inputs, results = results, again = active.again, fits = active.fits,
+    replays = 0 }
 end
 
--- ---- replaying ------------------------------------------------------------------------------------------------------
+-- ---- replaying ----------------------------------------------------------------------------------
 
 -- Why this recording cannot be replayed now; nil: it can.
 local function misfit(variant)
@@ -241,18 +254,25 @@ local function name_of(self, address, byte)
       for i, p in ipairs(group.params) do
         look(("parameter %d of group %d"):format(i, g), p)
         local state = optimizer.state[p] or {}
-        for _, key in ipairs(ordered.sorted_keys(state)) do look(("%s of parameter %d of group %d"):format(key, i, g), state[key]) end
+        for _, key in ipairs(ordered.sorted_keys(state)) do
+          look(("%s of parameter %d of group %d"):format(key, i, g), state[key])
+        end
       end
     end
   end
-  return found or ("a tensor of the step that is no parameter, buffer or optimizer state (byte %d of its storage)"):format(byte)
+  return found or ("a tensor of the step that is no parameter, buffer or optimizer state (byte %d of its " ..
+    "storage)"):format(byte)
 end
 
 local function compare_results(eagerly, replayed)
   local function compare(a, b, path)
-    if core.is_tensor(a) ~= core.is_tensor(b) then fail("capture: verify: %s is %s eagerly and %s in the replay", path, options.show(a), options.show(b)) end
+    if core.is_tensor(a) ~= core.is_tensor(b) then
+      fail("capture: verify: %s is %s eagerly and %s in the replay", path, options.show(a), options.show(b))
+    end
     if core.is_tensor(a) then
-      if not core.same_bits(a, b) then fail("capture: verify: %s differs between the replay and the eager step", path) end
+      if not core.same_bits(a, b) then
+        fail("capture: verify: %s differs between the replay and the eager step", path)
+      end
     elseif type(a) == "table" and type(b) == "table" then
       for key, inner in ordered.pairs(a) do compare(inner, b[key], nested.extend(path, key)) end
     end
@@ -279,16 +299,18 @@ local function verified(self, variant, args, tensors, device)
   compare_results(results, variant.results)
   local address, byte = core.capture_differ(capture, eagerly, core.capture_save(capture))
   if address then
-    fail("capture: verify: %s differs between the replay and the eager step, in replay %d of this recording", name_of(self, address, byte), variant.replays)
+    fail("capture: verify: %s differs between the replay and the eager step, in replay %d of this recording",
+      name_of(self, address, byte), variant.replays)
   end
   self.counts.verified = self.counts.verified + 1
 end
 
--- ---- calls ----------------------------------------------------------------------------------------------------------
+-- ---- calls --------------------------------------------------------------------------------------
 
 local MOST_VARIANTS = 8
 
--- The recording of this entry that fits now, or nil and why the last one does not.  Those that never will again go.
+-- The recording of this entry that fits now, or nil and why the last one does not.  Those that
+-- never will again go.
 local function fitting(self, entry)
   local why
   for i = #entry.variants, 1, -1 do
@@ -298,7 +320,8 @@ local function fitting(self, entry)
     if why:find "given other memory" then
       table.remove(entry.variants, i)
       core.capture_free(variant.capture)
-      entry.calls = math.min(entry.calls, self.warmup - 1)  -- one eager call: what is new may have to be made on the host first
+      -- one eager call: what is new may have to be made on the host first
+      entry.calls = math.min(entry.calls, self.warmup - 1)
     end
   end
   return nil, why
@@ -308,7 +331,8 @@ local function entry_of(self, key)
   local entry = self.entries[key]
   if entry then return entry end
   if self.n_entries >= self.max_graphs then
-    fail("capture: the step was called with %d different sets of shapes, types and modes, each of which is recorded by itself and keeps its memory; "
+    fail("capture: the step was called with %d different sets of shapes, types and modes, each of which " ..
+      "is recorded by itself and keeps its memory; "
       .. "pad to fewer shapes, or raise max_graphs", self.n_entries + 1)
   end
   entry = { calls = 0, variants = {} }
@@ -339,20 +363,22 @@ local function call(self, ...)
     return hand_out(results)
   end
   if variant then
-    if self.verify and (variant.replays + 1) % self.verify == 0 then verified(self, variant, args, tensors, device)
+    if self.verify and (variant.replays + 1) % self.verify == 0 then
+      verified(self, variant, args, tensors, device)
     else replay(variant, tensors) end
     self.counts.replayed = self.counts.replayed + 1
     return hand_out(variant.results)
   end
   if #entry.variants >= MOST_VARIANTS then
-    fail("capture: the step was recorded %d times for the same arguments, since %s; clear gradients at the same place in each step", #entry.variants, why)
+    fail("capture: the step was recorded %d times for the same arguments, since %s; clear gradients at " ..
+      "the same place in each step", #entry.variants, why)
   end
   variant = record(self, args, device)
   table.insert(entry.variants, variant)
   return hand_out(variant.results)
 end
 
--- ---- what scripts see -----------------------------------------------------------------------------------------------
+-- ---- what scripts see ---------------------------------------------------------------------------
 
 ---@class accelerate.CapturedStep
 ---@overload fun(...): ...
@@ -366,40 +392,52 @@ function Step:reset()
   self.entries, self.n_entries = {}, 0
 end
 
---- How often the step was run eagerly, recorded, replayed, and compared so far; and for how many sets of arguments.
+--- How often the step was run eagerly, recorded, replayed, and compared so far; and for how many
+--- sets of arguments.
 ---@return { eager: integer, recorded: integer, replayed: integer, verified: integer, keys: integer }
 function Step:stats()
   local counts = self.counts
-  return { eager = counts.eager, recorded = counts.recorded, replayed = counts.replayed, verified = counts.verified, keys = self.n_entries }
+  return { eager = counts.eager, recorded = counts.recorded, replayed = counts.replayed,
+    verified = counts.verified, keys = self.n_entries }
 end
 
 local meta = { __name = "CapturedStep", __index = Step, __call = call }
-function meta.__tostring(self) return ("CapturedStep(%d recorded, %d replayed)"):format(self.counts.recorded, self.counts.replayed) end
+function meta.__tostring(self)
+  return ("CapturedStep(%d recorded, %d replayed)"):format(self.counts.recorded, self.counts.replayed)
+end
 
---- Makes a step that runs as one recording on a GPU.  The first calls for each set of shapes, types and modes run as they are, the next one is
---- recorded, and from then on the recording is replayed: the same kernels, with the same bits as the function would give, in one launch.
---- Tensor arguments are copied to where the recording reads them; numbers, strings and booleans are part of what it is recorded for.
---- Results are tensors without history, which the next replay of the same recording overwrites: clone what is to stay.
+--- Makes a step that runs as one recording on a GPU.  The first calls for each set of shapes, types
+--- and modes run as they are, the next one is recorded, and from then on the recording is replayed:
+--- the same kernels, with the same bits as the function would give, in one launch.  Tensor
+--- arguments are copied to where the recording reads them; numbers, strings and booleans are part
+--- of what it is recorded for.  Results are tensors without history, which the next replay of the
+--- same recording overwrites: clone what is to stay.
 ---
---- Repeated at each replay: optimizer:step() with the groups' numbers as they are then, schedulers, gradients that are there or not,
---- random draws, the Accelerator's counters.  Not repeated: everything else that the function does in Lua.  A copy to or from the host,
---- item() and whatever waits raise while it is recorded, naming the script's line; then nothing has changed.
+--- Repeated at each replay: optimizer:step() with the groups' numbers as they are then, schedulers,
+--- gradients that are there or not, random draws, the Accelerator's counters.  Not repeated:
+--- everything else that the function does in Lua.  A copy to or from the host, item() and whatever
+--- waits raise while it is recorded, naming the script's line; then nothing has changed.
 ---
 --- On the CPU every call runs the function, with the same checks of arguments and results.
 ---@param fn function takes and returns tensors, or nested tables of them
----@param opts { verify: integer?, warmup: integer?, device: string?, max_graphs: integer? }? verify: compares every n-th replay of a recording,
----  bit for bit, with the eager step from the same state, and raises with what differs; such a call takes an eager step and copies all
----  parameters, states and gradients to the host three times.  warmup: eager calls before each recording, 3.  device: of the
----  arguments; default: the first one's.  max_graphs: how many sets of shapes, types and modes there may be, 32
+---@param opts { verify: integer?, warmup: integer?, device: string?, max_graphs: integer? }?
+---  verify: compares every n-th replay of a recording, bit for bit, with the eager step from the
+---  same state, and raises with what differs; such a call takes an eager step and copies all
+---  parameters, states and gradients to the host three times.  warmup: eager calls before each
+---  recording, 3.  device: of the arguments; default: the first one's.  max_graphs: how many sets
+---  of shapes, types and modes there may be, 32
 ---@return accelerate.CapturedStep
 function M.capture(fn, opts)
-  if type(fn) ~= "function" and not (type(fn) == "table" and type((getmetatable(fn) or {}).__call) == "function") then
+  if type(fn) ~= "function"
+    and not (type(fn) == "table" and type((getmetatable(fn) or {}).__call) == "function") then
     fail("capture: expected a function, got %s", options.show(fn))
   end
   opts = options.check("capture", opts, OPTIONS)
   return setmetatable({
-    fn = fn, verify = opts.verify, warmup = opts.warmup, device = opts.device, max_graphs = opts.max_graphs, entries = {}, n_entries = 0,
-    modules = {}, optimizers = setmetatable({}, { __mode = "k" }), counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 },
+    fn = fn, verify = opts.verify, warmup = opts.warmup, device = opts.device, max_graphs = opts.max_graphs,
+      entries = {}, n_entries = 0,
+    modules = {}, optimizers = setmetatable({}, { __mode = "k" }),
+      counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 },
   }, meta)
 end
 

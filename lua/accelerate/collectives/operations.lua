@@ -1,7 +1,9 @@
---- Collectives over nested values (see utils.nested for what those are; its functions are here as well).
+--- Collectives over nested values (see utils.nested for what those are; its functions are here as
+--- well).
 ---
---- What every rank asks for (operation, element type, count, root, reduction) is compared before data moves, always.  With
---- ACCELERATE_DEBUG_MODE set, the shapes of all ranks are compared as well, before the operation starts.
+--- What every rank asks for (operation, element type, count, root, reduction) is compared before
+--- data moves, always.  With ACCELERATE_DEBUG_MODE set, the shapes of all ranks are compared as
+--- well, before the operation starts.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
@@ -16,10 +18,11 @@ for name, member in pairs(nested) do M[name] = member end
 
 local function at(path) return path == "" and "" or " at " .. path end
 
--- ---- objects as bytes: data, never code ----------------------------------------------------------------------------
+-- ---- objects as bytes: data, never code ---------------------------------------------------------
 
---- A nested value of booleans, numbers, strings and tensors as bytes; the same bytes on every rank for equal values.
---- Raises for functions, objects, tables that hold themselves, and names the place.
+--- A nested value of booleans, numbers, strings and tensors as bytes; the same bytes on every rank
+--- for equal values. Raises for functions, objects, tables that hold themselves, and names the
+--- place.
 ---@param value any
 ---@param name string? what messages call the value
 ---@return string
@@ -29,7 +32,8 @@ function M.serialize(value, name)
   return bytes
 end
 
---- The value that `serialize` made `bytes` of.  Raises for bytes that are damaged; nothing in them is ever run.
+--- The value that `serialize` made `bytes` of.  Raises for bytes that are damaged; nothing in them
+--- is ever run.
 ---@param bytes string
 ---@return any
 function M.deserialize(bytes)
@@ -38,7 +42,7 @@ function M.deserialize(bytes)
   return value
 end
 
--- ---- shapes of all ranks, in debug mode ----------------------------------------------------------------------------
+-- ---- shapes of all ranks, in debug mode ---------------------------------------------------------
 
 local function lines_of(all)
   local lines = {}
@@ -51,8 +55,8 @@ local function mismatch(what, all)
   fail("DistributedOperationException: %s: shapes differ between processes:\n%s", what, lines_of(all))
 end
 
---- In debug mode: are the tensors on the run's kind of device, and does every rank bring the same shapes?  `shape_text`
---- says what of a shape has to agree.
+--- In debug mode: are the tensors on the run's kind of device, and does every rank bring the same
+--- shapes?  `shape_text` says what of a shape has to agree.
 local function verify(what, data, shape_text)
   local here = state.PartialState()
   if not here.debug or here.num_processes == 1 then return end
@@ -65,7 +69,8 @@ local function verify(what, data, shape_text)
   -- One that raised before the comparison would leave the others waiting in it.
   local all = core.dist.all_gather_bytes(table.concat(shapes, " ") .. (astray and " on " .. astray or ""))
   if astray then
-    fail("DistributedOperationException: %s: a tensor lies on %s, but this run's processes are on %s; move it there first", what,
+    fail("DistributedOperationException: %s: a tensor lies on %s, but this run's processes are on %s; " ..
+      "move it there first", what,
       astray, here.device)
   end
   for rank = 2, #all do
@@ -73,7 +78,7 @@ local function verify(what, data, shape_text)
   end
 end
 
--- ---- arguments -----------------------------------------------------------------------------------------------------
+-- ---- arguments ----------------------------------------------------------------------------------
 
 --- A rank, as a number or as { from_process = number }.
 local function rank_of(what, from)
@@ -98,7 +103,7 @@ local function check_list(what, list)
   end
 end
 
--- ---- collectives ---------------------------------------------------------------------------------------------------
+-- ---- collectives --------------------------------------------------------------------------------
 
 local function gather_one(t)
   t = t:detach()
@@ -106,8 +111,8 @@ local function gather_one(t)
   return core.dist.all_gather(t:contiguous())
 end
 
---- Joins every tensor of all ranks along dim 1, in rank order, on every rank.  A 0-d tensor counts as one of one
---- element.  One process: `data` itself.
+--- Joins every tensor of all ranks along dim 1, in rank order, on every rank.  A 0-d tensor counts
+--- as one of one element.  One process: `data` itself.
 ---@generic T
 ---@param data T nested tensors; shapes must agree between ranks
 ---@return T
@@ -120,7 +125,8 @@ function M.gather(data)
   return recursively_apply(gather_one, data, nil, "gather")
 end
 
---- Each rank passes a list; the result is one flat list in rank order.  Lengths may differ.  One process: the list itself.
+--- Each rank passes a list; the result is one flat list in rank order.  Lengths may differ.  One
+--- process: the list itself.
 ---@param list any[] booleans, numbers, strings, tensors, and tables of them
 ---@return any[]
 function M.gather_object(list)
@@ -148,10 +154,12 @@ local function check_reduction(name)
     "; there are " .. table.concat(REDUCTIONS, ", "))
 end
 
---- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines nothing and gives a copy.
+--- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines
+--- nothing and gives a copy.
 ---@generic T
 ---@param data T nested tensors
----@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })? default "mean"
+---@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })?
+---  default "mean"
 ---@param scale number? factor for the result (default 1)
 ---@return T
 function M.reduce(data, reduction, scale)
@@ -164,10 +172,12 @@ function M.reduce(data, reduction, scale)
   local alone = state.PartialState().num_processes == 1
   recursively_apply(function(t, path)
     if reduction == "mean" and not t.dtype:find("float") then
-      fail("reduce: the mean of %s tensors is not defined; use \"sum\", or convert them with :float()%s", t.dtype,
+      fail("reduce: the mean of %s tensors is not defined; use \"sum\", or convert them with :float()%s",
+        t.dtype,
         path == "" and "" or " (at " .. path .. ")")
     elseif t.dtype == "bool" and (reduction == "sum" or reduction == "prod") then
-      fail("reduce: the %s of bool tensors is not defined; use \"max\" for any and \"min\" for all%s", reduction,
+      fail("reduce: the %s of bool tensors is not defined; use \"max\" for any and \"min\" for all%s",
+        reduction,
         path == "" and "" or " (at " .. path .. ")")
     end
   end, data, nil, "reduce")
@@ -194,7 +204,8 @@ function M.broadcast(data, from_process)
   return data
 end
 
---- Replaces the entries of `list` by those of one rank, and returns it.  That rank's own list is left as it is.
+--- Replaces the entries of `list` by those of one rank, and returns it.  That rank's own list is
+--- left as it is.
 ---@param list any[] on the other ranks its length does not matter
 ---@param from_process integer|{ from_process: integer }|nil a rank; default 0
 ---@return any[] list
@@ -211,7 +222,8 @@ function M.broadcast_object_list(list, from_process)
   return list
 end
 
---- Gives every rank a copy of the tensor that one of them has; the others pass nothing and need not know its shape.
+--- Gives every rank a copy of the tensor that one of them has; the others pass nothing and need not
+--- know its shape.
 ---@param tensor accelerate.Tensor?
 ---@return accelerate.Tensor a copy, also on the rank that had it
 function M.copy_tensor_to_devices(tensor)
@@ -219,17 +231,20 @@ function M.copy_tensor_to_devices(tensor)
   local here = state.PartialState()
   local mine = tensor and { shape = tensor.shape, dtype = tensor.dtype } or nil
   local owner, count, ranks = nil, 0, {}
-  local all = here.num_processes == 1 and { M.serialize(mine) } or core.dist.all_gather_bytes(M.serialize(mine))
+  local all = here.num_processes == 1 and { M.serialize(mine) }
+    or core.dist.all_gather_bytes(M.serialize(mine))
   for rank, bytes in ipairs(all) do
     local info = M.deserialize(bytes)
     if info then owner, count, ranks[#ranks + 1] = { rank = rank - 1, info = info }, count + 1, rank - 1 end
   end
   if count == 0 then fail("copy_tensor_to_devices: no rank has a tensor; exactly one must pass it") end
   if count > 1 then
-    fail("copy_tensor_to_devices: ranks %s each have a tensor; exactly one may pass it", table.concat(ranks, " and "))
+    fail("copy_tensor_to_devices: ranks %s each have a tensor; exactly one may pass it",
+      table.concat(ranks, " and "))
   end
   local info = owner.info
-  local copy = tensor and tensor:detach():clone() or core.empty(info.shape, { dtype = info.dtype, device = here.device })
+  local copy = tensor and tensor:detach():clone()
+    or core.empty(info.shape, { dtype = info.dtype, device = here.device })
   if here.num_processes > 1 then core.dist.broadcast(copy, owner.rank) end
   return copy
 end
@@ -240,12 +255,13 @@ local PAD = {
   pad_first = { "boolean", default = false },
 }
 
---- Pads tensors to the size that the longest rank has, so that they can be gathered.  A tensor without such a dim stays
---- as it is.
+--- Pads tensors to the size that the longest rank has, so that they can be gathered.  A tensor
+--- without such a dim stays as it is.
 ---@generic T
 ---@param data T nested tensors
----@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }? `dim` counts from 1, -1 is the last;
----  default 1.  pad_index: the value that fills; default 0.  pad_first: fill before instead of after
+---@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }? `dim` counts
+---  from 1, -1 is the last; default 1.  pad_index: the value that fills; default 0.  pad_first:
+---  fill before instead of after
 ---@return T
 function M.pad_across_processes(data, opts)
   opts = options.check("pad_across_processes", opts, PAD)
@@ -269,7 +285,9 @@ function M.pad_across_processes(data, opts)
     if longest == size then return t end
     shape[dim] = longest
     local padded = core.full(shape, opts.pad_index, { dtype = t.dtype, device = t.device })
-    if size > 0 then padded:narrow(dim, opts.pad_first and longest - size + 1 or 1, size):copy_(t:detach()) end
+    if size > 0 then
+      padded:narrow(dim, opts.pad_first and longest - size + 1 or 1, size):copy_(t:detach())
+    end
     return padded
   end, data)
 end

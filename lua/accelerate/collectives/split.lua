@@ -13,12 +13,15 @@ local function is_dataset(value)
   return type(value) == "table" and type(value.get) == "function" and type(value.len) == "function"
 end
 
---- What kinds of values can be split: how long one is, and its part from..to, filled with its last item up to `padded`.
+--- What kinds of values can be split: how long one is, and its part from..to, filled with its last
+--- item up to `padded`.
 local KINDS = {
   {
     test = core.is_tensor,
     length = function(value, where)
-      if value:dim() == 0 then fail("split_between_processes: a tensor without dims%s cannot be split", where) end
+      if value:dim() == 0 then
+        fail("split_between_processes: a tensor without dims%s cannot be split", where)
+      end
       return value:size(1)
     end,
     part = function(value, from, count, padded, length)
@@ -56,7 +59,8 @@ local function kind_of(value, where)
   for _, kind in ipairs(KINDS) do
     if kind.test(value) then return kind end
   end
-  fail("split_between_processes: expected a list, a tensor, a data set, or a map of them, got %s%s", options.show(value), where)
+  fail("split_between_processes: expected a list, a tensor, a data set, or a map of them, got %s%s",
+    options.show(value), where)
 end
 
 local OPTIONS = { apply_padding = { "boolean", default = false } }
@@ -65,13 +69,15 @@ local OPTIONS = { apply_padding = { "boolean", default = false } }
 local function arguments(inputs, opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   if inputs == nil then
-    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map of them)")
+    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map " ..
+      "of them)")
   end
   options.value("split_between_processes", "fn", fn, { "function" })
   return options.check("split_between_processes", opts, OPTIONS), fn
 end
 
---- Calls `fn` with this rank's part of `inputs` and returns what it returns; see PartialState:split_between_processes.
+--- Calls `fn` with this rank's part of `inputs` and returns what it returns; see
+--- PartialState:split_between_processes.
 ---@param rank integer from 0
 ---@param ranks integer
 function M.split(rank, ranks, inputs, opts, fn)
@@ -84,7 +90,8 @@ function M.split(rank, ranks, inputs, opts, fn)
     kinds[key] = kind_of(value, where)
     local own = kinds[key].length(value, where)
     if length and own ~= length then
-      fail("split_between_processes: all values of the map must have the same length: '%s' has %d, '%s' has %d", tostring(first),
+      fail("split_between_processes: all values of the map must have the same length: '%s' has %d, " ..
+        "'%s' has %d", tostring(first),
         length, tostring(key), own)
     end
     length, first = own, first or key
@@ -94,7 +101,9 @@ function M.split(rank, ranks, inputs, opts, fn)
   local from, count = rank * each + math.min(rank, extra) + 1, each + (rank < extra and 1 or 0)
   local padded = opts.apply_padding and length > 0 and each + (extra > 0 and 1 or 0) or 0
   local parts = nested.honor_type(map and inputs or {}, {})
-  for key, value in ordered.pairs(values) do parts[key] = kinds[key].part(value, from, count, padded, length) end
+  for key, value in ordered.pairs(values) do
+    parts[key] = kinds[key].part(value, from, count, padded, length)
+  end
   return fn(map and parts or parts[1])
 end
 

@@ -1,4 +1,5 @@
---- `accel-run env`: what there is on this machine, for reports and for finding out why a GPU is not used.
+--- `accel-run env`: what there is on this machine, for reports and for finding out why a GPU is not
+--- used.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 
@@ -29,7 +30,7 @@ end
 
 local function gigabytes(bytes) return ("%.2f GB"):format(bytes / 1e9) end
 
--- ---- this machine ------------------------------------------------------------------------------------------------
+-- ---- this machine -------------------------------------------------------------------------------
 
 local function executable()
   local path = ffi.new("char[4097]")
@@ -38,7 +39,9 @@ end
 
 local function platform()
   local parts = {}
-  for _, name in ipairs { "ostype", "osrelease", "arch" } do parts[#parts + 1] = first_line("/proc/sys/kernel/" .. name) end
+  for _, name in ipairs { "ostype", "osrelease", "arch" } do
+    parts[#parts + 1] = first_line("/proc/sys/kernel/" .. name)
+  end
   parts[#parts + 1] = parts[3] == nil and jit.arch or nil
   local libc = field_of("/etc/os-release", '^PRETTY_NAME="?([^"]*)')
   return table.concat(parts, "-") .. (libc and (" (%s)"):format(libc) or "")
@@ -47,10 +50,14 @@ end
 local function memory()
   local lines, total = {}, tonumber(field_of("/proc/meminfo", "^MemTotal:%s*(%d+)"))
   local available = tonumber(field_of("/proc/meminfo", "^MemAvailable:%s*(%d+)"))
-  lines[#lines + 1] = { "System memory", total and ("%s, %s available"):format(gigabytes(total * 1024), gigabytes((available or 0) * 1024)) or "unknown" }
-  local limit = first_line("/sys/fs/cgroup/memory.max") or first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+  lines[#lines + 1] = { "System memory", total and ("%s, %s available"):format(gigabytes(total * 1024),
+    gigabytes((available or 0) * 1024)) or "unknown" }
+  local limit = first_line("/sys/fs/cgroup/memory.max")
+    or first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes")
   local bytes = limit and tonumber(limit)
-  if bytes and bytes < 2 ^ 60 then lines[#lines + 1] = { "Control group's memory limit", gigabytes(bytes) } end
+  if bytes and bytes < 2 ^ 60 then
+    lines[#lines + 1] = { "Control group's memory limit", gigabytes(bytes) }
+  end
   lines[#lines + 1] = { "Memory for tensors of a process", gigabytes(core.memory_stats().limit_bytes) }
   return lines
 end
@@ -68,7 +75,7 @@ local function cpu()
   return lines
 end
 
--- ---- CUDA --------------------------------------------------------------------------------------------------------
+-- ---- CUDA ---------------------------------------------------------------------------------------
 
 local function split(line)
   local fields = {}
@@ -76,7 +83,8 @@ local function split(line)
   return fields
 end
 
---- What the CUDA plugin says of this machine, and its file; nil where there is none, or it is too old to say anything.
+--- What the CUDA plugin says of this machine, and its file; nil where there is none, or it is too
+--- old to say anything.
 local function plugin_report()
   local path, report = core._cuda_environment()
   if not report then return nil end
@@ -94,7 +102,8 @@ local function cuda()
   local count, reason = core.device_count("cuda")
   local report, lines = plugin_report(), {}
   local function add(name, value) lines[#lines + 1] = { name, value } end
-  add("CUDA", count > 0 and ("%d device%s"):format(count, count == 1 and "" or "s") or "not used: " .. indented(reason))
+  add("CUDA", count > 0 and ("%d device%s"):format(count, count == 1 and "" or "s") or "not used: " ..
+    indented(reason))
   local visible = os.getenv("CUDA_VISIBLE_DEVICES")
   if visible then add("CUDA_VISIBLE_DEVICES", ('"%s"'):format(visible)) end
   if not report then return lines end
@@ -105,27 +114,31 @@ local function cuda()
     return version and (" (driver %s)"):format(version) or ""
   end)())
   for _, d in ipairs(report.device) do
-    add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], gigabytes(tonumber(d[5])), d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
+    add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], gigabytes(tonumber(d[5])),
+      d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
   end
   for _, l in ipairs(report.library) do
-    add(l[2], l[6] ~= "" and "not found: " .. l[6] or ("%s, %s"):format(l[5] ~= "" and l[5] or "version unknown", l[4]))
+    add(l[2], l[6] ~= "" and "not found: " .. l[6]
+      or ("%s, %s"):format(l[5] ~= "" and l[5] or "version unknown", l[4]))
   end
   return lines
 end
 
--- ---- all of it ---------------------------------------------------------------------------------------------------
+-- ---- all of it ----------------------------------------------------------------------------------
 
 local function configuration()
   local path = require("accelerate.utils.machine").default_config_file()
   local f = io.open(path)
   if not f then return { { "Default config", "not found: " .. path } } end
-  local lines = { { "Default config", path .. " (not read: accel-run --explain shows the settings and where they come from)" } }
+  local lines = { { "Default config", path ..
+    " (not read: accel-run --explain shows the settings and where they come from)" } }
   for line in f:lines() do lines[#lines + 1] = { nil, "  " .. line } end
   f:close()
   return lines
 end
 
---- What `accel-run env` prints, as a list of { name, value }; a line without a name belongs to the one before.
+--- What `accel-run env` prints, as a list of { name, value }; a line without a name belongs to the
+--- one before.
 ---@return { [1]: string?, [2]: string }[]
 function M.collect()
   local lines = {

@@ -1,6 +1,7 @@
 --- Configuration objects: plain records with checked names and values.
 ---
----   local plugin = accelerate.GradientAccumulationPlugin{ num_steps = 4, sync_with_dataloader = false }
+---   local plugin = accelerate.GradientAccumulationPlugin{ num_steps = 4, sync_with_dataloader =
+---     false }
 ---   local accelerator = accelerate.Accelerator{ gradient_accumulation_plugin = plugin }
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -10,7 +11,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- records -----------------------------------------------------------------------------------------------------
+-- ---- records ------------------------------------------------------------------------------------
 
 local function equal(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
@@ -31,10 +32,11 @@ local function checked(name, spec, field, value)
   return value
 end
 
---- Makes a record class.  An object's fields can be read and assigned; a name that there is no field of raises, and so
---- does a value that does not fit.
----@param spec { fields: table, checks: table<string, fun(value: any): any>?, init: fun(self: table)?, methods: table? }
----  fields: a schema of utils.options; checks: what the schema cannot say; init: what depends on several fields
+--- Makes a record class.  An object's fields can be read and assigned; a name that there is no
+--- field of raises, and so does a value that does not fit.
+---@param spec { fields: table, checks: table<string, fun(value: any): any>?, init: fun(self:
+---  table)?, methods: table? } fields: a schema of utils.options; checks: what the schema cannot
+---  say; init: what depends on several fields
 local function record(name, spec)
   local get, set = {}, {}
   local names = ordered.sorted_keys(spec.fields)
@@ -99,17 +101,21 @@ local function handler(name, spec)
   return class
 end
 
--- ---- configurations ----------------------------------------------------------------------------------------------
+-- ---- configurations -----------------------------------------------------------------------------
 
 --- How prepared loaders behave.
 M.DataLoaderConfiguration = record("DataLoaderConfiguration", { fields = {
   split_batches = { "boolean", default = false },  -- a loader's batch is cut into one piece for each rank
-  dispatch_batches = { "boolean", optional = true },  -- rank 0 reads and hands out; nil: for iterable data sets
+  -- rank 0 reads and hands out; nil: for iterable data sets
+  dispatch_batches = { "boolean", optional = true },
   even_batches = { "boolean", default = true },  -- all ranks get equally many batches, filled from the start
-  use_seedable_sampler = { "boolean", default = false },  -- a RandomSampler's order is of data_seed and the pass alone
+  -- a RandomSampler's order is of data_seed and the pass alone
+  use_seedable_sampler = { "boolean", default = false },
   data_seed = { "integer", optional = true },  -- nil: the default generator's seed
-  non_blocking = { "boolean", default = false },  -- pinned batches are read when the copy runs: do not change them; no effect on a CPU
-  use_stateful_dataloader = { "boolean", default = false },  -- for scripts that ask: prepared loaders have state_dict() anyhow
+  -- pinned batches are read when the copy runs: do not change them; no effect on a CPU
+  non_blocking = { "boolean", default = false },
+  -- for scripts that ask: prepared loaders have state_dict() anyhow
+  use_stateful_dataloader = { "boolean", default = false },
 } })
 
 --- Where a run keeps its files.
@@ -133,12 +139,14 @@ M.ProjectConfiguration = record("ProjectConfiguration", {
   init = function(self) self:set_directories(self.project_dir) end,
 })
 
---- How gradients are accumulated.  adjust_scheduler is Accelerate's; it changes nothing there either.
+--- How gradients are accumulated.  adjust_scheduler is Accelerate's; it changes nothing there
+--- either.
 M.GradientAccumulationPlugin = handler("GradientAccumulationPlugin", { fields = {
   num_steps = { "integer", min = 1, optional = true },  -- nil: 1
   adjust_scheduler = { "boolean", default = true },
   sync_with_dataloader = { "boolean", default = true },  -- a loader's last batch ends the window
-  sync_each_batch = { "boolean", default = false },  -- reduce after every batch, though steps wait for the window's end
+  -- reduce after every batch, though steps wait for the window's end
+  sync_each_batch = { "boolean", default = false },
 } })
 
 --- For kwargs_handlers.lua: a class with `to_kwargs`.

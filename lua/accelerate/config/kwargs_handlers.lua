@@ -20,28 +20,33 @@ M.AutocastKwargs = dataclasses._handler("AutocastKwargs", { fields = {
 } })
 
 --- Words for DistributedDataParallelKwargs' comm_hook.
-M.DDPCommunicationHookType = properties.enum("DDPCommunicationHookType", { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" })
+M.DDPCommunicationHookType = properties.enum("DDPCommunicationHookType",
+  { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" })
 
 --- How gradients are reduced.
---- `check_reduction` and `gradient_as_bucket_view` ask for what is always so here: reductions are compared between ranks
+--- `check_reduction` and `gradient_as_bucket_view` ask for what is always so here: reductions are
+--- compared between ranks
 --- before they run, and gradients lie in the buffers that are reduced.
 M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelKwargs", {
   fields = {
     dim = { "integer", default = 1 },
-    broadcast_buffers = { "boolean", default = true },  -- rank 0's buffers go to all before a forward that is to be synchronised
+    -- rank 0's buffers go to all before a forward that is to be synchronised
+    broadcast_buffers = { "boolean", default = true },
     bucket_cap_mb = { "number", default = 25, above = 0 },
     find_unused_parameters = { "boolean", default = false },
     check_reduction = { "boolean", default = false },
     gradient_as_bucket_view = { "boolean", default = false },
     static_graph = { "boolean", default = false },
-    comm_hook = { "string", default = "no", one_of = { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" } },
+    comm_hook = { "string", default = "no",
+      one_of = { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" } },
     comm_wrapper = { "string", default = "no", one_of = { "no", "fp16", "bf16" } },
     comm_state_option = { "table", default = {} },
   },
   checks = {
     dim = function(dim)
       if dim ~= 1 then
-        fail("DistributedDataParallelKwargs: dim = %d: one process feeds one device, so batches are not cut; leave it at 1", dim)
+        fail("DistributedDataParallelKwargs: dim = %d: one process feeds one device, so batches are not " ..
+          "cut; leave it at 1", dim)
       end
       return dim
     end,
@@ -49,10 +54,12 @@ M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelK
   left_out = { comm_hook = true, comm_wrapper = true, comm_state_option = true },
   init = function(self)
     if self.comm_wrapper ~= "no" and self.comm_hook == "no" then
-      fail("DistributedDataParallelKwargs: comm_wrapper = '%s' wraps a comm_hook, and comm_hook is 'no'", self.comm_wrapper)
+      fail("DistributedDataParallelKwargs: comm_wrapper = '%s' wraps a comm_hook, and comm_hook is 'no'",
+        self.comm_wrapper)
     end
     if self.comm_hook ~= "no" or next(self.comm_state_option) ~= nil then
-      require("accelerate.comm_hooks").make(self)  -- here for its errors: each prepared model gets a hook of its own
+      -- here for its errors: each prepared model gets a hook of its own
+      require("accelerate.comm_hooks").make(self)
     end
   end,
 })
@@ -66,8 +73,8 @@ M.GradScalerKwargs = dataclasses._handler("GradScalerKwargs", { fields = {
   enabled = { "boolean", default = true },
 } })
 
---- How ranks are connected.  backend: "nccl", the default, stands for the one that fits the device.  timeout: seconds that
---- a rank waits in one collective; not given, the launcher's --timeout holds.
+--- How ranks are connected.  backend: "nccl", the default, stands for the one that fits the device.
+--- timeout: seconds that a rank waits in one collective; not given, the launcher's --timeout holds.
 M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
   fields = {
     backend = { "string", default = "nccl", one_of = { "nccl", "shm", "tcp", "gloo", "mpi" } },
@@ -77,7 +84,8 @@ M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
   checks = {
     init_method = function(method)
       if method ~= "env://" then
-        fail("InitProcessGroupKwargs: init_method = '%s': ranks are connected by their launcher; leave it out, or 'env://'", method)
+        fail("InitProcessGroupKwargs: init_method = '%s': ranks are connected by their launcher; leave " ..
+          "it out, or 'env://'", method)
       end
       return method
     end,
@@ -88,7 +96,8 @@ M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
 })
 
 local SCHEDULE = {
-  wait = { "integer", default = 0, min = 0 }, warmup = { "integer", default = 0, min = 0 }, active = { "integer", min = 1 },
+  wait = { "integer", default = 0, min = 0 }, warmup = { "integer", default = 0, min = 0 },
+    active = { "integer", min = 1 },
   ["repeat"] = { "integer", default = 0, min = 0 }, skip_first = { "integer", default = 0, min = 0 },
 }
 
@@ -96,7 +105,8 @@ local SCHEDULE = {
 M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
   fields = {
     activities = { "list", optional = true },  -- nil: those of the devices in use
-    schedule_option = { "table", optional = true },  -- { wait=, warmup=, active=, ["repeat"]=, skip_first= } in steps
+    -- { wait=, warmup=, active=, ["repeat"]=, skip_first= } in steps
+    schedule_option = { "table", optional = true },
     on_trace_ready = { "function", optional = true },
     record_shapes = { "boolean", default = false },
     profile_memory = { "boolean", default = false },
@@ -113,31 +123,38 @@ M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
       end
       return list
     end,
-    schedule_option = function(schedule) return options.check("ProfileKwargs: schedule_option", schedule, SCHEDULE) end,
+    schedule_option = function(schedule)
+      return options.check("ProfileKwargs: schedule_option", schedule, SCHEDULE)
+    end,
   },
 })
 
 --- The handlers that an Accelerator takes: the class, and the field that the Accelerator keeps it in.
 M.HANDLERS = {
-  { M.AutocastKwargs, "autocast_handler" }, { M.DistributedDataParallelKwargs, "ddp_handler" }, { M.GradScalerKwargs, "scaler_handler" },
+  { M.AutocastKwargs, "autocast_handler" }, { M.DistributedDataParallelKwargs, "ddp_handler" },
+    { M.GradScalerKwargs, "scaler_handler" },
   { M.InitProcessGroupKwargs, "init_handler" }, { M.ProfileKwargs, "profile_handler" },
 }
 
 -- FP8: what there is upstream wraps Python libraries for GPUs.
-for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine", MSAMPRecipeKwargs = "ms-amp",
+for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine",
+  MSAMPRecipeKwargs = "ms-amp",
   FP8RecipeKwargs = "transformer-engine or ms-amp" } do
   --- Not there yet: raises.
   M[name] = properties.callable(name, function()
-    fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision = 'bf16'", name, library)
+    fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision " ..
+      "= 'bf16'", name, library)
   end)
 end
 
--- ---- words -------------------------------------------------------------------------------------------------------
+-- ---- words --------------------------------------------------------------------------------------
 
 --- Words for Accelerator's mixed_precision.
 M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16" })
 --- Words for Accelerator's dynamo_backend; of these, NO and CUDAGRAPHS are here.
-M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER",
-  "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM", "HPU_BACKEND", "NEURON" })
+M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER",
+  "NVPRIMS_NVFUSER",
+  "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE",
+    "TVM", "HPU_BACKEND", "NEURON" })
 
 return M

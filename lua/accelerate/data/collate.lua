@@ -4,10 +4,12 @@
 ---   numbers                a tensor: int64 when all are integral, else float32
 ---   booleans               a bool tensor
 ---   strings                a list, as they are
----   tables                 lists (keys 1 to n) and maps, collated key by key in sorted order; all samples need the same keys
+---   tables                 lists (keys 1 to n) and maps, collated key by key in sorted order; all
+---                          samples need the same keys
 ---
---- A loader remembers the kind of each field. One that changes between batches (numbers that happen to be integral in one
---- of them, say) is an error: a model that sees int64 now and float32 then would be worse.
+--- A loader remembers the kind of each field. One that changes between batches (numbers that happen
+--- to be integral in one of them, say) is an error: a model that sees int64 now and float32 then
+--- would be worse.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
@@ -21,15 +23,16 @@ local M = {}
 local EXACT = 2 ^ 53
 local int64 = ffi.typeof("int64_t")
 
--- A field is a place in the samples: its path for messages, the kind it had in the batches before, the fields inside
--- it. The root's path is "", so that messages speak of the sample.
+-- A field is a place in the samples: its path for messages, the kind it had in the batches before,
+-- the fields inside it. The root's path is "", so that messages speak of the sample.
 local function new_field(path) return { path = path, inner = {} } end
 
 local function inner_field(field, key)
   local inner = field.inner[key]
   if not inner then
     local name = type(key) == "number" and ("[%d]"):format(key) or tostring(key)
-    inner = new_field((field.path == "" or type(key) == "number") and field.path .. name or field.path .. "." .. name)
+    inner = new_field((field.path == "" or type(key) == "number") and field.path .. name or field.path ..
+      "." .. name)
     field.inner[key] = inner
   end
   return inner
@@ -52,10 +55,13 @@ local function check_kind(field, kind, positions)
   if before == kind then return end
   field.kind = before or kind
   if before then
-    fail("DataLoader: %s was %s in the batches before and is %s in the one of %s%s; give one kind, for example "
+    fail("DataLoader: %s was %s in the batches before and is %s in the one of %s%s; give one kind, for " ..
+      "example "
       .. "tensor(value, { dtype = '%s' }) in the dataset's get, or use a collate_fn",
-      field.path == "" and "the sample" or "'" .. field.path .. "'", before, kind, name_of(new_field(""), 1, positions),
-      ADVICE[kind] and ADVICE[before] and " (" .. ADVICE[kind] .. ")" or "", before == "int64" and "float32" or before)
+      field.path == "" and "the sample" or "'" .. field.path .. "'", before, kind,
+        name_of(new_field(""), 1, positions),
+      ADVICE[kind] and ADVICE[before] and " (" .. ADVICE[kind] .. ")" or "", before == "int64" and "float32"
+        or before)
   end
 end
 
@@ -77,8 +83,10 @@ local function stack(values, field, positions)
     local same = #shape == #first
     for d = 1, #first do same = same and shape[d] == first[d] end
     if not same then
-      fail("DataLoader: tensors of one batch must have one shape; %s is [%s], %s is [%s]; make them equal in the "
-        .. "dataset's get, or use a collate_fn that pads", name_of(field, 1, positions), table.concat(first, ", "),
+      fail("DataLoader: tensors of one batch must have one shape; %s is [%s], %s is [%s]; make them " ..
+        "equal in the "
+        .. "dataset's get, or use a collate_fn that pads", name_of(field, 1, positions),
+          table.concat(first, ", "),
         name_of(field, j, positions), table.concat(shape, ", "))
     end
   end
@@ -90,7 +98,8 @@ local function numbers(values)
   for j = 1, #values do
     local v = tonumber(values[j])
     values[j] = v
-    if v % 1 ~= 0 or v > EXACT or v < -EXACT then integral = false end -- infinities and NaN fail the first test
+    -- infinities and NaN fail the first test
+    if v % 1 ~= 0 or v > EXACT or v < -EXACT then integral = false end
   end
   local batch = core.empty(#values, { dtype = integral and "int64" or "float32" })
   local p = batch:data_ptr()
@@ -106,12 +115,14 @@ local function tables(values, field, positions)
     local n = ordered.count(values[j])
     for _, key in ipairs(keys) do
       if values[j][key] == nil then
-        fail("DataLoader: %s has no '%s', but %s has; tables of one batch must have the same keys, or use a collate_fn",
+        fail("DataLoader: %s has no '%s', but %s has; tables of one batch must have the same keys, or " ..
+          "use a collate_fn",
           name_of(field, j, positions), tostring(key), name_of(field, 1, positions))
       end
     end
     if n ~= #keys then
-      fail("DataLoader: %s has %d keys, %s has %d; tables of one batch must have the same keys, or use a collate_fn",
+      fail("DataLoader: %s has %d keys, %s has %d; tables of one batch must have the same keys, or use a " ..
+        "collate_fn",
         name_of(field, j, positions), n, name_of(field, 1, positions), #keys)
     end
   end
@@ -151,7 +162,8 @@ function collate(values, field, positions)
     check_kind(field, "table", positions)
     batch = tables(values, field, positions)
   else
-    fail("DataLoader: %s is %s, which cannot be put into a batch (tensors, numbers, booleans, strings and plain tables can); "
+    fail("DataLoader: %s is %s, which cannot be put into a batch (tensors, numbers, booleans, strings " ..
+      "and plain tables can); "
       .. "use a collate_fn", name_of(field, 1, positions), show(values[1]))
   end
   return batch
@@ -184,7 +196,8 @@ function M.parts(samples, n, fields, positions)
   return unpack(batch, 1, n)
 end
 
---- What a loader does without a collate_fn, for use inside one. Samples of several parts come, and go, as lists.
+--- What a loader does without a collate_fn, for use inside one. Samples of several parts come, and
+--- go, as lists.
 ---@param samples any[] at least one
 ---@return any batch
 function M.default_collate(samples)
@@ -196,7 +209,8 @@ function M.default_collate(samples)
   return collate(copy, new_field(""))
 end
 
---- A collate_fn that pads lists of numbers to the longest of the batch; see data.DataCollatorWithPadding.
+--- A collate_fn that pads lists of numbers to the longest of the batch; see
+--- data.DataCollatorWithPadding.
 ---@param opts? table
 ---@return accelerate.DataCollatorWithPadding
 function M.pad(opts) return require("accelerate.data.padding").DataCollatorWithPadding(opts) end

@@ -63,7 +63,8 @@ M.ChainDataset = ChainDataset
 
 ---@param datasets table[] with iter()
 function ChainDataset:init(datasets)
-  check_list("ChainDataset", datasets, function(part) return type(part) == "table" and type(part.iter) == "function" end,
+  check_list("ChainDataset", datasets,
+    function(part) return type(part) == "table" and type(part.iter) == "function" end,
     "a stream with iter()")
   self.datasets, self.num_shards = datasets, #datasets
 end
@@ -71,12 +72,14 @@ end
 local SHARD = { num_shards = { "integer", min = 1 }, index = { "integer", min = 0 } }
 
 --- Part `index` (from 0) of num_shards parts: every num_shards-th stream, whole.
----@param opts { num_shards: integer, index: integer } num_shards: at most as many as there are streams
+---@param opts { num_shards: integer, index: integer } num_shards: at most as many as there are
+---  streams
 ---@return accelerate.ChainDataset
 function ChainDataset:shard(opts)
   local o = options.check("ChainDataset:shard", opts, SHARD)
   if o.index >= o.num_shards or o.num_shards > #self.datasets then
-    fail("ChainDataset:shard: part %d of %d cannot be had of %d streams", o.index, o.num_shards, #self.datasets)
+    fail("ChainDataset:shard: part %d of %d cannot be had of %d streams", o.index, o.num_shards,
+      #self.datasets)
   end
   local part = {}
   for i = o.index + 1, #self.datasets, o.num_shards do part[#part + 1] = self.datasets[i] end

@@ -1,8 +1,10 @@
 --- Datasets: what a loader reads samples from.
 ---
---- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives their number. A
---- dataset may also have `get_batch(positions)`, which takes a list of positions and gives the parts of the whole
---- batch, collated; the loader then calls it instead of `get`, unless it was given a collate_fn.
+--- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives
+--- their number. A
+--- dataset may also have `get_batch(positions)`, which takes a list of positions and gives the
+--- parts of the whole batch, collated; the loader then calls it instead of `get`, unless it was
+--- given a collate_fn.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -12,10 +14,12 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
---- Base class of datasets: `dataset[1]` is sample 1 (a list of its parts when it has several), `#dataset` their number, and
---- `for i, x, y in ipairs(dataset) do` walks them. A loader needs none of what it adds: any table with `get` and `len` will do. What it adds are
---- Hugging Face's ways to make one dataset of another (transforms_of.lua), and constructors: from_list, from_table, from_csv,
---- from_json, from_generator.
+--- Base class of datasets: `dataset[1]` is sample 1 (a list of its parts when it has several),
+--- `#dataset` their number, and
+--- `for i, x, y in ipairs(dataset) do` walks them. A loader needs none of what it adds: any table
+--- with `get` and `len` will do. What it adds are
+--- Hugging Face's ways to make one dataset of another (transforms_of.lua), and constructors:
+--- from_list, from_table, from_csv, from_json, from_generator.
 ---@class accelerate.Dataset
 ---@field get fun(self, i: integer): any, ...
 ---@field len fun(self): integer
@@ -23,7 +27,8 @@ local Dataset = class("Dataset")
 enumerable.of_get(Dataset)
 M.Dataset = Dataset
 
-local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split", "with_transform" }
+local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split",
+  "with_transform" }
 for _, name in ipairs(METHODS) do
   Dataset[name] = function(...) return require("accelerate.data.dataset_methods")[name](...) end
 end
@@ -33,8 +38,8 @@ end
 --- A TableDataset of columns given as { name = list }.
 Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
---- Base class of streams, which `for i, x, y in ipairs(stream) do` walks too: `iter()` returns an iterator over samples (several values each, or one table), `len()` may be
---- missing.
+--- Base class of streams, which `for i, x, y in ipairs(stream) do` walks too: `iter()` returns an
+--- iterator over samples (several values each, or one table), `len()` may be missing.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
 local IterableDataset = class("IterableDataset")
@@ -99,7 +104,9 @@ function TensorDataset:init(...)
   for k = 1, n do
     local t = self.tensors[k]
     if not core.is_tensor(t) then fail("TensorDataset: argument %d must be a tensor, got %s", k, show(t)) end
-    if t.ndim == 0 then fail("TensorDataset: argument %d has no dims; its dim 1 must count the samples", k) end
+    if t.ndim == 0 then
+      fail("TensorDataset: argument %d has no dims; its dim 1 must count the samples", k)
+    end
     if t:size(1) ~= self.tensors[1]:size(1) then
       fail("TensorDataset: sizes of dim 1 must agree; argument 1 has %d, argument %d has %d",
         self.tensors[1]:size(1), k, t:size(1))
@@ -142,7 +149,9 @@ M.Subset = Subset
 ---@param dataset table
 ---@param indices integer[] positions, counted from 1; may repeat
 function Subset:init(dataset, indices)
-  if not M.is_map(dataset) then fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset)) end
+  if not M.is_map(dataset) then
+    fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset))
+  end
   if type(indices) ~= "table" or getmetatable(indices) then
     fail("Subset: expected a list of positions, got %s", show(indices))
   end
@@ -170,32 +179,37 @@ end
 
 function Subset:get_batch(positions) return self.dataset:get_batch(self:_mapped(positions)) end
 
---- The dataset's get_batch when it stands for its get: a class made from ours that overrides get alone must not be read
---- around it.
+--- The dataset's get_batch when it stands for its get: a class made from ours that overrides get
+--- alone must not be read around it.
 ---@return function? get_batch
 function M.batch_reader(dataset)
   local get_batch = dataset.get_batch
   if type(get_batch) ~= "function" then return nil end
   if type(dataset.can_get_batch) == "function" and not dataset:can_get_batch() then return nil end
   if get_batch == TensorDataset.get_batch and dataset.get ~= TensorDataset.get then return nil end
-  if get_batch == Subset.get_batch and (dataset.get ~= Subset.get or not M.batch_reader(dataset.dataset)) then return nil end
+  if get_batch == Subset.get_batch and (dataset.get ~= Subset.get or not M.batch_reader(dataset.dataset)) then
+    return nil
+  end
   return get_batch
 end
 
---- Where a dataset's batches are nothing but rows of tensors: those tensors, and what makes rows (positions in the tensors,
---- from 1) of positions. nil otherwise.
+--- Where a dataset's batches are nothing but rows of tensors: those tensors, and what makes rows
+--- (positions in the tensors, from 1) of positions. nil otherwise.
 ---@return accelerate.Tensor[]? tensors
 ---@return (fun(positions: integer[]): integer[])? to_rows
 function M.rows_of(dataset)
   local get_batch = M.batch_reader(dataset)
-  if get_batch == TensorDataset.get_batch then return dataset.tensors, function(positions) return positions end end
+  if get_batch == TensorDataset.get_batch then
+    return dataset.tensors, function(positions) return positions end
+  end
   if get_batch ~= Subset.get_batch then return nil end
   local tensors, inner = M.rows_of(dataset.dataset)
   if not tensors then return nil end
   return tensors, function(positions) return inner(dataset:_mapped(positions)) end
 end
 
--- Lengths as counts: fractions (below 1, together 1) are shares, rounded down, and what is left goes to the first ones.
+-- Lengths as counts: fractions (below 1, together 1) are shares, rounded down, and what is left
+-- goes to the first ones.
 local function to_counts(lengths, n)
   local sum = 0
   for k, length in ipairs(lengths) do
@@ -226,7 +240,9 @@ end
 ---@return accelerate.Subset ... one for each length
 function M.random_split(dataset, lengths, opts)
   opts = options.check("random_split", opts, { generator = { "Generator", optional = true } })
-  if not M.is_map(dataset) then fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset)) end
+  if not M.is_map(dataset) then
+    fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset))
+  end
   if type(lengths) ~= "table" or #lengths == 0 then
     fail("random_split: expected a list of lengths, got %s", show(lengths))
   end
@@ -235,7 +251,9 @@ function M.random_split(dataset, lengths, opts)
   local order = core.randperm(n, { generator = opts.generator }):totable()
   local parts, at = {}, 0
   for k, count in ipairs(counts) do
-    if count % 1 ~= 0 then fail("random_split: length %d must be a whole number or a fraction, got %g", k, count) end
+    if count % 1 ~= 0 then
+      fail("random_split: length %d must be a whole number or a fraction, got %g", k, count)
+    end
     local indices = {}
     for j = 1, count do indices[j] = order[at + j] + 1 end
     at = at + count

@@ -8,19 +8,23 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
---- Datasets by name: `dict.train`, `dict["test"]`. map, filter, shuffle, remove_columns, rename_column, rename_columns,
---- select_columns, with_format, with_transform and set_format work on all of them.
+--- Datasets by name: `dict.train`, `dict["test"]`. map, filter, shuffle, remove_columns,
+--- rename_column, rename_columns, select_columns, with_format, with_transform and set_format work
+--- on all of them.
 ---@class accelerate.DatasetDict
 local DatasetDict = class("DatasetDict")
 M.DatasetDict = DatasetDict
 
-for _, name in ipairs { "map", "filter", "shuffle", "remove_columns", "rename_column", "rename_columns", "select_columns",
+for _, name in ipairs { "map", "filter", "shuffle", "remove_columns", "rename_column", "rename_columns",
+  "select_columns",
   "with_format", "with_transform" } do
   --- Does so to every one of the datasets; see TableDataset.
   DatasetDict[name] = function(self, ...)
     local made = {}
     for _, split in ipairs(self:splits()) do
-      if type(self[split][name]) ~= "function" then fail("%s: dataset '%s' (%s) has no %s", name, split, show(self[split]), name) end
+      if type(self[split][name]) ~= "function" then
+        fail("%s: dataset '%s' (%s) has no %s", name, split, show(self[split]), name)
+      end
       made[split] = self[split][name](self[split], ...)
     end
     return DatasetDict(made)
@@ -33,7 +37,9 @@ function DatasetDict:init(datasets)
     fail("DatasetDict: expected a table of datasets by name, got %s", show(datasets))
   end
   for name, value in pairs(datasets) do
-    if type(name) ~= "string" or DatasetDict[name] ~= nil then fail("DatasetDict: %s cannot name a dataset", show(name)) end
+    if type(name) ~= "string" or DatasetDict[name] ~= nil then
+      fail("DatasetDict: %s cannot name a dataset", show(name))
+    end
     if not dataset.is_map(value) and not dataset.is_stream(value) then
       fail("DatasetDict: '%s' must be a dataset, got %s", name, show(value))
     end
@@ -63,12 +69,14 @@ end
 
 function DatasetDict:__tostring()
   local lines = { "DatasetDict(" }
-  for _, split in ipairs(self:splits()) do lines[#lines + 1] = ("  %s: %s"):format(split, tostring(self[split])) end
+  for _, split in ipairs(self:splits()) do
+    lines[#lines + 1] = ("  %s: %s"):format(split, tostring(self[split]))
+  end
   lines[#lines + 1] = ")"
   return table.concat(lines, "\n")
 end
 
--- ---- files ---------------------------------------------------------------------------------------------------------
+-- ---- files --------------------------------------------------------------------------------------
 
 local READERS = {
   csv = function(path, given) return dataset.Dataset.from_csv(path, given) end,
@@ -81,7 +89,9 @@ local READERS = {
 
 local function read_files(kind, files, given)
   if type(files) == "string" then files = { files } end
-  if type(files) ~= "table" or #files == 0 then fail("load_dataset: data_files must be paths, got %s", show(files)) end
+  if type(files) ~= "table" or #files == 0 then
+    fail("load_dataset: data_files must be paths, got %s", show(files))
+  end
   local parts = {}
   for k, path in ipairs(files) do
     local own = {}
@@ -94,14 +104,17 @@ end
 
 --- Reads a dataset from files of this machine: nothing is downloaded.
 ---
----   data.load_dataset("csv", { data_files = { train = "train.csv", test = "test.csv" } })   -- a DatasetDict
----   data.load_dataset("csv", { data_files = "all.csv", split = "train" })                   -- one dataset
+---   data.load_dataset("csv", { data_files = { train = "train.csv", test = "test.csv" } })   -- a
+---     DatasetDict
+---   data.load_dataset("csv", { data_files = "all.csv", split = "train" })                   -- one
+---     dataset
 ---   data.load_dataset("imagefolder", { data_dir = "pictures" })
 ---
---- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (its folders train, test, … where there are such). Further options
---- go to the reader.
+--- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (its folders train, test, … where
+--- there are such). Further options go to the reader.
 ---@param kind "csv"|"tsv"|"json"|"imagefolder"
----@param opts { data_files: string|string[]|table<string, string|string[]>|nil, data_dir: string?, split: string? }
+---@param opts { data_files: string|string[]|table<string, string|string[]>|nil, data_dir: string?,
+---  split: string? }
 ---@return accelerate.DatasetDict|table
 function M.load_dataset(kind, opts)
   local given = {}
@@ -115,17 +128,22 @@ function M.load_dataset(kind, opts)
     if files == nil then fail("load_dataset: '%s' needs data_files", kind) end
     found = {}
     if type(files) == "table" and #files == 0 then
-      for _, name in ipairs(ordered.sorted_keys(files)) do found[name] = read_files(kind, files[name], given) end
+      for _, name in ipairs(ordered.sorted_keys(files)) do
+        found[name] = read_files(kind, files[name], given)
+      end
     else
       found.train = read_files(kind, files, given)
     end
   else
-    fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: save the dataset as files, and name their kind)",
+    fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: save the dataset as " ..
+      "files, and name their kind)",
       show(kind), options.hint(kind, { "csv", "tsv", "json", "imagefolder" }))
   end
   local dict = DatasetDict(found)
   if not split then return dict end
-  if not found[split] then fail("load_dataset: there is no split %s; there are: %s", show(split), table.concat(dict:splits(), ", ")) end
+  if not found[split] then
+    fail("load_dataset: there is no split %s; there are: %s", show(split), table.concat(dict:splits(), ", "))
+  end
   return found[split]
 end
 

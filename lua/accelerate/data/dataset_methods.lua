@@ -1,4 +1,5 @@
---- What every dataset with get(i) and len() can be made into, under Hugging Face's names. Tables (data.TableDataset) have their own
+--- What every dataset with get(i) and len() can be made into, under Hugging Face's names. Tables
+--- (data.TableDataset) have their own
 --- `map`, which knows columns.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -42,8 +43,9 @@ end
 
 local WITH_INDICES = { with_indices = { "boolean", default = false } }
 
---- The samples as fn(sample…) makes them, worked out now, once. With with_indices, fn gets the position as its last argument.
---- For work that is to be done anew at each reading (augmentation) use with_transform.
+--- The samples as fn(sample…) makes them, worked out now, once. With with_indices, fn gets the
+--- position as its last argument. For work that is to be done anew at each reading (augmentation)
+--- use with_transform.
 ---@param fn function gets the parts of a sample and gives those of the new one
 ---@param opts? { with_indices: boolean? }
 function M.map(self, fn, opts)
@@ -57,13 +59,15 @@ function M.map(self, fn, opts)
       sample[sample.n] = i
     end
     samples[i] = packed(fn(unpack(sample, 1, sample.n)))
-    if samples[i].n == 0 or samples[i][1] == nil then fail("map: the function gave nothing for sample %d", i) end
+    if samples[i].n == 0 or samples[i][1] == nil then
+      fail("map: the function gave nothing for sample %d", i)
+    end
   end
   return ListDataset(samples)
 end
 
---- Calls fn for each sample when it is read; fn gives the sample's new parts. It runs in the worker processes where there are
---- any, and the random numbers that it draws depend on the batch alone.
+--- Calls fn for each sample when it is read; fn gives the sample's new parts. It runs in the worker
+--- processes where there are any, and the random numbers that it draws depend on the batch alone.
 ---@param fn function
 function M.with_transform(self, fn) return Transformed(self, check_function("with_transform", fn)) end
 
@@ -96,7 +100,8 @@ local SHUFFLE = { seed = { "integer", optional = true }, generator = { "Generato
 function M.permutation(where, n, opts)
   local o = options.check(where, opts, SHUFFLE)
   if o.seed and o.generator then fail("%s: give a generator or a seed, not both", where) end
-  local order = core.randperm(n, { generator = o.generator or o.seed and core.Generator(o.seed) or nil }):totable()
+  local order = core.randperm(n, { generator = o.generator or o.seed and core.Generator(o.seed)
+    or nil }):totable()
   for j = 1, #order do order[j] = order[j] + 1 end
   return order
 end
@@ -120,14 +125,18 @@ function M.take(self, n) return self:select(range(1, math.min(check_count("take"
 function M.skip(self, n) return self:select(range(check_count("skip", n) + 1, self:len())) end
 
 local SHARD = {
-  num_shards = { "integer", min = 1 }, index = { "integer", min = 0 }, contiguous = { "boolean", default = true },
+  num_shards = { "integer", min = 1 }, index = { "integer", min = 0 },
+    contiguous = { "boolean", default = true },
 }
 
---- Part `index` (from 0) of num_shards parts: a run of samples, or with contiguous = false every num_shards-th.
+--- Part `index` (from 0) of num_shards parts: a run of samples, or with contiguous = false every
+--- num_shards-th.
 ---@param opts { num_shards: integer, index: integer, contiguous: boolean? }
 function M.shard(self, opts)
   local o = options.check("shard", opts, SHARD)
-  if o.index >= o.num_shards then fail("shard: option 'index' must be 0 to %d, got %d", o.num_shards - 1, o.index) end
+  if o.index >= o.num_shards then
+    fail("shard: option 'index' must be 0 to %d, got %d", o.num_shards - 1, o.index)
+  end
   local n, list = self:len(), {}
   if o.contiguous then
     local least, more = math.floor(n / o.num_shards), n % o.num_shards
@@ -140,21 +149,24 @@ end
 
 local SPLIT = {
   test_size = { "number", optional = true, above = 0 }, train_size = { "number", optional = true, above = 0 },
-  shuffle = { "boolean", default = true }, seed = { "integer", optional = true }, generator = { "Generator", optional = true },
+  shuffle = { "boolean", default = true }, seed = { "integer", optional = true },
+    generator = { "Generator", optional = true },
 }
 
 -- A share below 1, or a number of samples.
 local function to_count(name, size, n, round)
   if size < 1 then return round(size * n) end
   if size % 1 ~= 0 or size > n then
-    fail("train_test_split: option '%s' must be a share below 1 or a number of samples, at most %d, got %g", name, n, size)
+    fail("train_test_split: option '%s' must be a share below 1 or a number of samples, at most %d, got %g",
+      name, n, size)
   end
   return size
 end
 
---- Two parts: { train = …, test = … }, a DatasetDict. Sizes are shares below 1 or numbers of samples; default: a quarter to test
---- with. The test part gets what is rounded.
----@param opts? { test_size: number?, train_size: number?, shuffle: boolean?, seed: integer?, generator: accelerate.Generator? }
+--- Two parts: { train = …, test = … }, a DatasetDict. Sizes are shares below 1 or numbers of
+--- samples; default: a quarter to test with. The test part gets what is rounded.
+---@param opts? { test_size: number?, train_size: number?, shuffle: boolean?, seed: integer?,
+---  generator: accelerate.Generator? }
 ---@return accelerate.DatasetDict
 function M.train_test_split(self, opts)
   local o = options.check("train_test_split", opts, SPLIT)
@@ -166,7 +178,8 @@ function M.train_test_split(self, opts)
   if test + train > n or test < 1 or train < 1 then
     fail("train_test_split: %d samples to train on and %d to test with cannot be had from %d", train, test, n)
   end
-  local order = o.shuffle and M.permutation("train_test_split", n, { seed = o.seed, generator = o.generator }) or range(1, n)
+  local order = o.shuffle and M.permutation("train_test_split", n, { seed = o.seed, generator = o.generator })
+    or range(1, n)
   -- shuffled: the test part first, as scikit-learn; in order: the end of the data
   local at = o.shuffle and { test + 1, test + train, 1, test } or { 1, train, train + 1, train + test }
   local function part(from, to)
@@ -174,7 +187,8 @@ function M.train_test_split(self, opts)
     for j = from, to do list[#list + 1] = order[j] end
     return self:select(list)
   end
-  return require("accelerate.data.dataset_dict").DatasetDict { train = part(at[1], at[2]), test = part(at[3], at[4]) }
+  return require("accelerate.data.dataset_dict").DatasetDict { train = part(at[1], at[2]),
+    test = part(at[3], at[4]) }
 end
 
 M.show, M.check_function = show, check_function

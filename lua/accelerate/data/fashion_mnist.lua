@@ -15,8 +15,8 @@ local OPTIONS = {
   std = { "number", default = 1, above = 0 },
 }
 
---- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels int64 from 0 to 9. `tensors` holds
---- them all.
+--- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels int64 from 0 to
+--- 9. `tensors` holds them all.
 ---@class accelerate.FashionMNIST: accelerate.TensorDataset
 ---@field split "train"|"test"
 ---@field classes string[] classes[label + 1] names a label
@@ -36,7 +36,8 @@ end
 local function folders(root)
   local env = os.getenv("FASHION_MNIST_DIR")
   local list = {}
-  for _, base in ipairs(root and { root } or env and env ~= "" and { env, PACKAGE_FOLDER } or { PACKAGE_FOLDER }) do
+  for _, base in ipairs(root and { root } or env and env ~= "" and { env, PACKAGE_FOLDER }
+    or { PACKAGE_FOLDER }) do
     list[#list + 1] = base
     list[#list + 1] = base .. "/FashionMNIST/raw"
   end
@@ -51,7 +52,8 @@ local function find(name, root)
       if readable(path) then return path end
     end
   end
-  fail("FashionMNIST: no %s (or .gz) in %s; install the package dataset-fashion-mnist, or say where it is with root = or "
+  fail("FashionMNIST: no %s (or .gz) in %s; install the package dataset-fashion-mnist, or say where it " ..
+    "is with root = or "
     .. "FASHION_MNIST_DIR", name, table.concat(tried, ", "))
 end
 
@@ -64,9 +66,11 @@ local function check(path, t, dims, what)
   end
 end
 
---- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else where the Debian package puts them.
---- Raises when they are not there, naming every folder, or damaged. Downloads nothing.
----@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number? } default: train, 0, 1
+--- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else where the Debian
+--- package puts them. Raises when they are not there, naming every folder, or damaged. Downloads
+--- nothing.
+---@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number? } default:
+---  train, 0, 1
 function FashionMNIST:init(opts)
   opts = options.check("FashionMNIST", opts, OPTIONS)
   local images_path = find(PREFIX[opts.split] .. "-images-idx3-ubyte", opts.root)
@@ -75,7 +79,8 @@ function FashionMNIST:init(opts)
   check(images_path, bytes, { 0, 28, 28 }, "uint8 images [n, 28, 28]")
   check(labels_path, classes, { 0 }, "uint8 labels [n]")
   if bytes:size(1) ~= classes:size(1) then
-    fail("FashionMNIST: '%s' has %d images, '%s' has %d labels", images_path, bytes:size(1), labels_path, classes:size(1))
+    fail("FashionMNIST: '%s' has %d images, '%s' has %d labels", images_path, bytes:size(1), labels_path,
+      classes:size(1))
   end
   if #classes > 0 and classes:max():item() > 9 then
     fail("FashionMNIST: '%s' has a label %d; expected 0 to 9", labels_path, classes:max():item())

@@ -15,7 +15,8 @@ local OPTIONS = {
 local ENDINGS = { jpg = true, jpeg = true, png = true }
 local CHANNELS = { RGB = 3, GRAY = 1, UNCHANGED = 0 }
 
---- root/dog/1.png, root/dog/more/2.jpg, root/cat/3.jpeg: sample i is a picture, uint8 [channels, height, width], or what
+--- root/dog/1.png, root/dog/more/2.jpg, root/cat/3.jpeg: sample i is a picture, uint8 [channels,
+--- height, width], or what
 --- `transform` makes of it, and the number of its class, from 0 in the order of the folders' names.
 ---@class accelerate.ImageFolder: accelerate.Dataset
 ---@field classes string[] classes[label + 1] names a label
@@ -39,7 +40,8 @@ end
 
 --- Looks at names only; pictures are read, and checked, when they are asked for.
 ---@param root string
----@param opts? { transform: function?, target_transform: function?, mode: "RGB"|"GRAY"|"UNCHANGED"|nil }
+---@param opts? { transform: function?, target_transform: function?, mode:
+---  "RGB"|"GRAY"|"UNCHANGED"|nil }
 function ImageFolder:init(root, opts)
   local o = options.check("ImageFolder", opts, OPTIONS)
   options.value("ImageFolder", "root", root, { "string" })
@@ -53,7 +55,9 @@ function ImageFolder:init(root, opts)
       local before, label = #self.samples, #self.classes
       self.classes[label + 1], self.class_to_idx[name] = name, label
       find(folder, label, self.samples)
-      if #self.samples == before then fail("ImageFolder: %s has no pictures (.jpg, .jpeg, .png) in it", folder) end
+      if #self.samples == before then
+        fail("ImageFolder: %s has no pictures (.jpg, .jpeg, .png) in it", folder)
+      end
     end
   end
   if #self.classes == 0 then fail("ImageFolder: %s has no folders; expected one for each class", root) end
@@ -71,7 +75,8 @@ function ImageFolder:get(i)
   return image, label
 end
 
---- For load_dataset: the folders train, test, valid(ation) as datasets; without them all is "train".
+--- For load_dataset: the folders train, test, valid(ation) as datasets; without them all is
+--- "train".
 function ImageFolder.load(dir, opts)
   if type(dir) ~= "string" then fail("load_dataset: 'imagefolder' needs data_dir") end
   local found = {}

@@ -21,7 +21,8 @@ local OPTIONS = {
   collate_fn = { "function", optional = true },
   generator = { "Generator", optional = true },
   num_workers = { "integer", default = 0, min = 0, max = 128 },
-  prefetch_factor = { "integer", optional = true, min = 1, max = 64 }, -- unread notes of so many batches fit into a socket
+  -- unread notes of so many batches fit into a socket
+  prefetch_factor = { "integer", optional = true, min = 1, max = 64 },
   persistent_workers = { "boolean", optional = true },
   worker_init_fn = { "function", optional = true },
   timeout = { "number", default = 0, min = 0 },
@@ -29,11 +30,14 @@ local OPTIONS = {
   pin_memory = { "boolean", default = false },
 }
 -- What a loader made of another one takes over beside the dataset and the order.
-local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout", "background",
+local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn",
+  "timeout", "background",
   "pin_memory" }
 
---- Passes are independent of each other: the same loader may be walked inside its own loop, and a pass that was left by
---- `break` needs no closing. The fields may be read by whoever makes another loader of this one; they are not to be set.
+--- Passes are independent of each other: the same loader may be walked inside its own loop, and a
+--- pass that was left by
+--- `break` needs no closing. The fields may be read by whoever makes another loader of this one;
+--- they are not to be set.
 ---@class accelerate.DataLoader
 ---@field dataset table
 ---@field batch_size integer|false|nil false: no batches; nil: the batch sampler decides
@@ -88,21 +92,24 @@ local function choose_samplers(self, o)
   end
 end
 
---- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler, drop_last (leave
---- out the short last batch), collate_fn, generator (of the shuffling). collate_fn gets a list of samples (a sample of
---- several parts is a list of them) and may return several values.
+--- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler,
+--- drop_last (leave out the short last batch), collate_fn, generator (of the shuffling). collate_fn
+--- gets a list of samples (a sample of several parts is a list of them) and may return several
+--- values.
 ---
---- num_workers: processes that read batches ahead (each prefetch_factor of them, default 2); they come in the same order
---- and are the same for any number of workers. They are forked when a pass starts and end with it, or with the loader when
---- persistent_workers. worker_init_fn(id) runs in each, id from 0; timeout: the seconds after which a batch that does
---- not come is an error. data.get_worker_info() tells code which worker it runs in.
+--- num_workers: processes that read batches ahead (each prefetch_factor of them, default 2); they
+--- come in the same order and are the same for any number of workers. They are forked when a pass
+--- starts and end with it, or with the loader when persistent_workers. worker_init_fn(id) runs in
+--- each, id from 0; timeout: the seconds after which a batch that does not come is an error.
+--- data.get_worker_info() tells code which worker it runs in.
 ---
---- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a TensorDataset (and parts
---- of one) without collate_fn. Default: when a core is free and timing the first batches shows that it gains.
+--- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a
+--- TensorDataset (and parts of one) without collate_fn. Default: when a core is free and timing the
+--- first batches shows that it gains.
 ---
---- pin_memory: the tensors of a batch (at any depth) lie in memory that a GPU reads by itself: x:to("cuda", { non_blocking = true })
---- then waits for nothing. Where there is no GPU it has no effect, as in PyTorch. A prepared loader sends its batches ahead with or
---- without it.
+--- pin_memory: the tensors of a batch (at any depth) lie in memory that a GPU reads by itself:
+--- x:to("cuda", { non_blocking = true }) then waits for nothing. Where there is no GPU it has no
+--- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -120,7 +127,8 @@ function DataLoader:init(dataset, opts)
     end
     if o.timeout > 0 then fail("DataLoader: option 'timeout' is about worker processes; num_workers is 0") end
   elseif o.background then
-    fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d", o.num_workers)
+    fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d",
+      o.num_workers)
   end
   self.dataset = dataset
   self.generator = o.generator
@@ -138,7 +146,8 @@ function DataLoader:init(dataset, opts)
     choose_samplers(self, o)
     if not self.collate_fn then
       self._read_batch = dataset_module.batch_reader(dataset)
-      self._pure = self._read_batch ~= nil and dataset_module.rows_of(dataset) ~= nil -- copies rows, draws no numbers
+      -- copies rows, draws no numbers
+      self._pure = self._read_batch ~= nil and dataset_module.rows_of(dataset) ~= nil
     end
   elseif dataset_module.is_stream(dataset) then
     refuse(o, { "shuffle", "sampler", "batch_sampler" },
@@ -147,12 +156,14 @@ function DataLoader:init(dataset, opts)
     fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s", show(dataset))
   end
   if o.background and (o.collate_fn or not self.batch_sampler or not dataset_module.rows_of(dataset)) then
-    fail("DataLoader: option 'background' needs a TensorDataset, or parts of one, read in batches and without a collate_fn")
+    fail("DataLoader: option 'background' needs a TensorDataset, or parts of one, read in batches and " ..
+      "without a collate_fn")
   end
   self._fields = collate.new_fields()
 end
 
--- Puts the parts of a sample at samples[j]: one value as it is, several as a list. Returns their number.
+-- Puts the parts of a sample at samples[j]: one value as it is, several as a list. Returns their
+-- number.
 local function keep(samples, j, where, ...)
   local n = select("#", ...)
   if n == 1 then
@@ -162,7 +173,8 @@ local function keep(samples, j, where, ...)
   end
   for k = 1, n do
     if (select(k, ...)) == nil then
-      fail("DataLoader: part %d of sample %s is nil; expected a tensor, number, boolean, string or table, or one that collate_fn takes", k, tostring(where))
+      fail("DataLoader: part %d of sample %s is nil; expected a tensor, number, boolean, string or " ..
+        "table, or one that collate_fn takes", k, tostring(where))
     end
   end
   if n == 0 then fail("DataLoader: the dataset gave nothing for sample %s", tostring(where)) end
@@ -183,7 +195,8 @@ local function read_samples(dataset, positions, samples)
     reading = positions[j]
     local n = keep(samples, j, reading, dataset:get(reading))
     if n ~= (parts or n) then
-      fail("DataLoader: sample %s has %d parts, sample %s has %d", tostring(positions[1]), parts, tostring(reading), n)
+      fail("DataLoader: sample %s has %d parts, sample %s has %d", tostring(positions[1]), parts,
+        tostring(reading), n)
     end
     parts = n
   end
@@ -217,11 +230,14 @@ function DataLoader:read(positions)
   return assemble(self, samples, parts, positions)
 end
 
---- Reads what one task asks for: a list of positions; or, when there are no batches, what the sampler gave, which is one position, or
---- a list of them where the sampler is a batch sampler: the data set then gives a batch by itself.
+--- Reads what one task asks for: a list of positions; or, when there are no batches, what the
+--- sampler gave, which is one position, or a list of them where the sampler is a batch sampler: the
+--- data set then gives a batch by itself.
 function DataLoader:_fetch(task)
   if self.batch_sampler then return self:read(task) end
-  if type(task) == "table" and self._read_batch then return self._read_batch(self.dataset, check_task(task)) end
+  if type(task) == "table" and self._read_batch then
+    return self._read_batch(self.dataset, check_task(task))
+  end
   return self.dataset:get(task)
 end
 
@@ -264,8 +280,8 @@ end
 
 local TRIAL, AGAIN = 16, 4096 -- batches of each way that are timed; batches until they are timed again
 
--- Whether it pays to have the thread copy is found by timing: it does not on a machine whose cores are all busy. `always`: it
--- was asked for. The batches are the same either way.
+-- Whether it pays to have the thread copy is found by timing: it does not on a machine whose cores
+-- are all busy. `always`: it was asked for. The batches are the same either way.
 local function stopwatch(always)
   if always then return function() return true end, function() end end
   local ahead, plain, seen, pays = 0, 0, 0, true
@@ -286,7 +302,8 @@ local function stopwatch(always)
   end
 end
 
--- The thread copies the next batch while this one is in use. An error of the next one waits for its turn.
+-- The thread copies the next batch while this one is in use. An error of the next one waits for its
+-- turn.
 local function background_reader(tasks, gatherer, to_rows, always)
   local state = "idle" -- or "started", "failed", "over"
   local problem
@@ -319,22 +336,29 @@ end
 
 local SMALL_BATCH = 64 * 1024 -- bytes; waking the thread for less costs what the copying does
 
--- Whether a thread of its own for copying would have a core, and something worth while to do. Samplers of users may want to
--- see a step's outcome before they say which samples come next: only ours are asked one batch early.
+-- Whether a thread of its own for copying would have a core, and something worth while to do.
+-- Samplers of users may want to see a step's outcome before they say which samples come next: only
+-- ours are asked one batch early.
 local function background_pays(self, source, tensors)
   if not source.seekable or not self.batch_size then return false end
   local bytes = 0
-  for _, t in ipairs(tensors) do bytes = bytes + t:numel() / math.max(1, t:size(1)) * t:element_size() * self.batch_size end
+  for _, t in ipairs(tensors) do
+    bytes = bytes + t:numel() / math.max(1, t:size(1)) * t:element_size() * self.batch_size
+  end
   return bytes >= SMALL_BATCH and core._cores() > core.get_num_threads() * core.dist.local_world_size()
 end
 
 local function gatherer_for(self, source)
-  if self.background == false or self.collate_fn or not self.batch_sampler or core._worker_inside() then return nil end
+  if self.background == false or self.collate_fn or not self.batch_sampler or core._worker_inside() then
+    return nil
+  end
   local tensors, to_rows = dataset_module.rows_of(self.dataset)
   if not tensors then return nil end
   if self.background == nil and not background_pays(self, source, tensors) then return nil end
   local gatherer, why = core._gather(tensors)
-  if not gatherer and self.background then fail("DataLoader: option 'background' cannot be had for this dataset: %s", why) end
+  if not gatherer and self.background then
+    fail("DataLoader: option 'background' cannot be had for this dataset: %s", why)
+  end
   return gatherer, to_rows
 end
 
@@ -344,7 +368,8 @@ local function take(samples, j, where, ...)
   return (...), keep(samples, j, where, ...)
 end
 
---- Batch after batch of the stream: a function that gives the parts of the next batch, and nothing at the end.
+--- Batch after batch of the stream: a function that gives the parts of the next batch, and nothing
+--- at the end.
 function DataLoader:_stream()
   local nexts, state, control = options.iterator("DataLoader: the dataset", self.dataset:iter())
   if self.batch_size == false then
@@ -394,13 +419,18 @@ local function stream_reader(self, seed, skip)
   end
 end
 
---- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at the end.
----@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer?, seed: integer? } source: what to read instead of
----  the own (batch) sampler's positions; skip: batches to leave out; epoch: the number of the pass; seed: of its random numbers
+--- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at
+--- the end.
+---@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer?, seed: integer? }
+---  source: what to read instead of the own (batch) sampler's positions; skip: batches to leave
+---  out; epoch: the number of the pass; seed: of its random numbers
 ---@return fun(): table?
----@return fun()? close ends the pass, and its worker processes, before its time; nil where there is nothing to end
+---@return fun()? close ends the pass, and its worker processes, before its time; nil where there is
+---  nothing to end
 function DataLoader:_start(opts)
-  if not self.pin_memory or core._worker_inside() or core.device_count("cuda") == 0 then return self:_start_reading(opts) end
+  if not self.pin_memory or core._worker_inside() or core.device_count("cuda") == 0 then
+    return self:_start_reading(opts)
+  end
   local next_batch, close = self:_start_reading(opts)
   local pin = require("accelerate.data_loader.transfer").pin
   return function()
@@ -424,10 +454,13 @@ function DataLoader:_start_reading(opts)
     return stream_reader(self, seed, skip)
   end
   local before = skip + (self._skipped or 0) -- batches of the pass that come before the first one read here
-  if self.num_workers > 0 then return workers.read(self, tasks_of(source, skip), seed, epoch, before, announced) end
+  if self.num_workers > 0 then
+    return workers.read(self, tasks_of(source, skip), seed, epoch, before, announced)
+  end
   local gatherer, to_rows = gatherer_for(self, source)
   if gatherer then
-    return background_reader(tasks_of(source, skip), gatherer, function(task) return to_rows(check_task(task)) end, self.background)
+    return background_reader(tasks_of(source, skip), gatherer,
+      function(task) return to_rows(check_task(task)) end, self.background)
   end
   return plain_reader(self, tasks_of(source, skip), seed, before)
 end
@@ -441,13 +474,15 @@ function DataLoader:_carried()
   return opts
 end
 
--- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the main process.
+-- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the
+-- main process.
 local function warn_empty(self)
   if self._warned or not self.drop_last or type(self.sampler.len) ~= "function" then return end
   local n = self.sampler:len()
   if n > 0 and n < self.batch_size and core.dist.rank() == 0 then
     self._warned = true
-    io.stderr:write(("DataLoader: there are %d samples, fewer than batch_size %d, and drop_last leaves no batch of them\n"):format(
+    io.stderr:write(("DataLoader: there are %d samples, fewer than batch_size %d, and drop_last leaves " ..
+      "no batch of them\n"):format(
       n, self.batch_size))
   end
 end
@@ -457,8 +492,10 @@ function DataLoader:__call()
   fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", class.of(self).__name)
 end
 
---- Starts a pass: `for images, labels in loader:iter() do … end`, or, counting batches from 1, as Python's enumerate does:
---- `for i, images, labels in ipairs(loader) do … end`. Gives the batch's parts as several values, or one
+--- Starts a pass: `for images, labels in loader:iter() do … end`, or, counting batches from 1, as
+--- Python's enumerate does:
+--- `for i, images, labels in ipairs(loader) do … end`. Gives the batch's parts as several values,
+--- or one
 --- table when the samples are tables. Warns when there are samples, but drop_last leaves not one
 --- batch of them.
 ---@return function
@@ -471,11 +508,12 @@ function DataLoader:iter()
   end
 end
 
---- Ends the worker processes at once, also those of passes that were left by break (which otherwise end when the
---- collector finds them). The loader can still be used.
+--- Ends the worker processes at once, also those of passes that were left by break (which otherwise
+--- end when the collector finds them). The loader can still be used.
 function DataLoader:close() workers.close(self) end
 
---- The number of batches of a pass, which `#loader` gives too. Raises when it is not known: a sampler or a stream without len().
+--- The number of batches of a pass, which `#loader` gives too. Raises when it is not known: a
+--- sampler or a stream without len().
 ---@return integer
 function DataLoader:len()
   local counted = self.batch_sampler or self.sampler or self.dataset
@@ -488,7 +526,8 @@ function DataLoader:len()
   return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
---- Says that the next pass is epoch `epoch`, to the batch sampler, the sampler and the dataset, as far as they want to know.
+--- Says that the next pass is epoch `epoch`, to the batch sampler, the sampler and the dataset, as
+--- far as they want to know.
 ---@param epoch integer from 0
 function DataLoader:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then

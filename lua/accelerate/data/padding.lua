@@ -12,7 +12,8 @@ local M = {}
 -- A sequence is a list of numbers, or a tensor whose dim 1 is its length.
 local function is_sequence(value)
   if core.is_tensor(value) then return value.ndim > 0 end
-  return type(value) == "table" and not getmetatable(value) and (value[1] == nil and next(value) == nil or type(value[1]) == "number")
+  return type(value) == "table" and not getmetatable(value)
+    and (value[1] == nil and next(value) == nil or type(value[1]) == "number")
 end
 
 local function length_of(value) return core.is_tensor(value) and value:size(1) or #value end
@@ -52,7 +53,8 @@ local function pad_tensors(list, longest, value, left)
     local same = #other == #shape and list[j].dtype == first.dtype
     for d = 2, #shape do same = same and other[d] == shape[d] end
     if not same then
-      fail("pad: sequences must agree in dtype and in all sizes but that of dim 1; the first is %s, sequence %d is %s", show(first), j,
+      fail("pad: sequences must agree in dtype and in all sizes but that of dim 1; the first is %s, " ..
+        "sequence %d is %s", show(first), j,
         show(list[j]))
     end
   end
@@ -66,15 +68,16 @@ local function pad_tensors(list, longest, value, left)
   return out
 end
 
---- One tensor of sequences that differ in length: [n, longest, …]. Lists of numbers become int64 when all are integral, else
---- float32.
+--- One tensor of sequences that differ in length: [n, longest, …]. Lists of numbers become int64
+--- when all are integral, else float32.
 ---@param sequences any[] lists of numbers, or tensors that differ in dim 1 only
----@param opts? { padding_value: number?, padding_side: "right"|"left"|nil, batch_first: boolean?, length: integer? } default: 0,
----  right, true; length: pad to this and not to the longest
+---@param opts? { padding_value: number?, padding_side: "right"|"left"|nil, batch_first: boolean?,
+---  length: integer? } default: 0, right, true; length: pad to this and not to the longest
 ---@return accelerate.Tensor
 function M.pad_sequence(sequences, opts)
   local o = options.check("pad_sequence", opts, {
-    padding_value = { "number", default = 0 }, padding_side = { "string", default = "right", one_of = { "right", "left" } },
+    padding_value = { "number", default = 0 },
+      padding_side = { "string", default = "right", one_of = { "right", "left" } },
     batch_first = { "boolean", default = true }, length = { "integer", optional = true, min = 0 },
   })
   if type(sequences) ~= "table" or getmetatable(sequences) or #sequences == 0 then
@@ -83,14 +86,18 @@ function M.pad_sequence(sequences, opts)
   local longest, tensors = o.length or 0, core.is_tensor(sequences[1])
   for j, sequence in ipairs(sequences) do
     if not is_sequence(sequence) or core.is_tensor(sequence) ~= tensors then
-      fail("pad_sequence: sequence %d must be a %s, got %s", j, tensors and "tensor with at least one dim" or "list of numbers",
+      fail("pad_sequence: sequence %d must be a %s, got %s", j, tensors and "tensor with at least one dim"
+        or "list of numbers",
         show(sequence))
     end
     local n = length_of(sequence)
-    if o.length and n > o.length then fail("pad_sequence: sequence %d has %d entries, more than length = %d", j, n, o.length) end
+    if o.length and n > o.length then
+      fail("pad_sequence: sequence %d has %d entries, more than length = %d", j, n, o.length)
+    end
     longest = math.max(longest, n)
   end
-  local out = (tensors and pad_tensors or pad_lists)(sequences, longest, o.padding_value, o.padding_side == "left")
+  local out = (tensors and pad_tensors or pad_lists)(sequences, longest, o.padding_value,
+    o.padding_side == "left")
   return o.batch_first and out or out:transpose(1, 2):contiguous()
 end
 
@@ -108,42 +115,52 @@ local COLLATOR = {
 local function sequence_fields(sample, wanted)
   local names = {}
   for _, name in ipairs(wanted or ordered.sorted_keys(sample)) do
-    if sample[name] == nil then fail("DataCollatorWithPadding: the samples have no field '%s'", tostring(name)) end
+    if sample[name] == nil then
+      fail("DataCollatorWithPadding: the samples have no field '%s'", tostring(name))
+    end
     if is_sequence(sample[name]) then names[#names + 1] = name end
   end
   return names
 end
 
---- A collate_fn that pads: `DataLoader(set, { collate_fn = data.DataCollatorWithPadding{ padding_value = 0 } })`.
+--- A collate_fn that pads: `DataLoader(set, { collate_fn = data.DataCollatorWithPadding{
+--- padding_value = 0 } })`.
 ---
---- The samples are tables. Fields that hold lists of numbers (or tensors that differ in dim 1) are padded to the longest of the
---- batch; the others are collated as always. `attention_mask` is added, 1 where a field's own entries are and 0 where it was
---- filled, of the field input_ids if there is one, else of the first padded field; one that the samples bring is padded with 0.
---- `labels` are padded with -100, which cross_entropy leaves out, unless padding_values says otherwise.
+--- The samples are tables. Fields that hold lists of numbers (or tensors that differ in dim 1) are
+--- padded to the longest of the batch; the others are collated as always. `attention_mask` is
+--- added, 1 where a field's own entries are and 0 where it was filled, of the field input_ids if
+--- there is one, else of the first padded field; one that the samples bring is padded with 0.
+--- `labels` are padded with -100, which cross_entropy leaves out, unless padding_values says
+--- otherwise.
 ---@class accelerate.DataCollatorWithPadding
----@overload fun(opts?: { padding_value: number?, padding_values: table<string, number>?, padding_side: "right"|"left"|nil,
----  max_length: integer?, pad_to_multiple_of: integer?, attention_mask: boolean?, fields: string[]? }): accelerate.DataCollatorWithPadding
+---@overload fun(opts?: { padding_value: number?, padding_values: table<string, number>?,
+---  padding_side: "right"|"left"|nil, max_length: integer?, pad_to_multiple_of: integer?,
+---  attention_mask: boolean?, fields: string[]? }): accelerate.DataCollatorWithPadding
 local Collator = class("DataCollatorWithPadding")
 M.DataCollatorWithPadding = Collator
 
---- max_length: pad to this length always, and refuse longer ones; fields: those to pad (default: all that are sequences).
+--- max_length: pad to this length always, and refuse longer ones; fields: those to pad (default:
+--- all that are sequences).
 function Collator:init(opts)
   self.options = options.check("DataCollatorWithPadding", opts, COLLATOR)
   self.values = { labels = -100, label_ids = -100, attention_mask = 0, token_type_ids = 0 }
   for name, value in pairs(self.options.padding_values or {}) do
-    options.value("DataCollatorWithPadding", ("padding_values '%s'"):format(tostring(name)), value, { "number" })
+    options.value("DataCollatorWithPadding", ("padding_values '%s'"):format(tostring(name)), value,
+      { "number" })
     self.values[name] = value
   end
   self.kinds = collate.new_fields()
 end
 
---- The length that the samples of a batch are padded to: the longest one, rounded up to pad_to_multiple_of.
+--- The length that the samples of a batch are padded to: the longest one, rounded up to
+--- pad_to_multiple_of.
 function Collator:length(samples, name)
   local o, longest = self.options, 0
   for _, sample in ipairs(samples) do longest = math.max(longest, length_of(sample[name])) end
   if o.max_length then
     if longest > o.max_length then
-      fail("DataCollatorWithPadding: '%s' has a sequence of %d entries, more than max_length = %d", tostring(name), longest, o.max_length)
+      fail("DataCollatorWithPadding: '%s' has a sequence of %d entries, more than max_length = %d",
+        tostring(name), longest, o.max_length)
     end
     longest = o.max_length
   end
@@ -176,11 +193,13 @@ function Collator:__call(samples)
     for j, sample in ipairs(samples) do
       column[j] = sample[name]
       if not is_sequence(column[j]) then
-        fail("DataCollatorWithPadding: '%s' of sample %d must be a list of numbers or a tensor, got %s", tostring(name), j, show(column[j]))
+        fail("DataCollatorWithPadding: '%s' of sample %d must be a list of numbers or a tensor, got %s",
+          tostring(name), j, show(column[j]))
       end
     end
     batch[name] = M.pad_sequence(column, {
-      padding_value = self.values[name] or o.padding_value, padding_side = o.padding_side, length = self:length(samples, name),
+      padding_value = self.values[name] or o.padding_value, padding_side = o.padding_side,
+        length = self:length(samples, name),
     })
   end
   for j, sample in ipairs(samples) do

@@ -1,4 +1,5 @@
---- Readers of files: CSV and TSV, JSON, NumPy's, pictures. Each checks what it reads and names the file and what is wrong with it.
+--- Readers of files: CSV and TSV, JSON, NumPy's, pictures. Each checks what it reads and names the
+--- file and what is wrong with it.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -38,7 +39,9 @@ local function names_of(path, file, o)
   local rows, columns = file:size()
   local names, first = o.column_names, 1
   if o.header then
-    if rows == 0 then fail("read_csv: '%s': is empty; expected a line with the names of the columns", path) end
+    if rows == 0 then
+      fail("read_csv: '%s': is empty; expected a line with the names of the columns", path)
+    end
     names, first = names or file:row(1), 2
   end
   if not names then
@@ -50,13 +53,16 @@ local function names_of(path, file, o)
   end
   local seen = {}
   for k, name in ipairs(names) do
-    if seen[name] then fail("read_csv: '%s': columns %d and %d are both called '%s'", path, seen[name], k, name) end
+    if seen[name] then
+      fail("read_csv: '%s': columns %d and %d are both called '%s'", path, seen[name], k, name)
+    end
     seen[name] = k
   end
   return names, first, seen
 end
 
---- The columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of strings; and the names in order.
+--- The columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of strings;
+--- and the names in order.
 ---@param path string
 ---@param opts? table see read_csv
 ---@return table<string, accelerate.Tensor|string[]> columns
@@ -65,28 +71,35 @@ function M.read_columns(path, opts)
   local o = options.check("read_csv", opts, CSV)
   if type(path) ~= "string" then fail("read_csv: expected a path, got %s", show(path)) end
   if o.quote == true then fail("read_csv: option 'quote' must be a character or false") end
-  local file = core._csv(path, delimiter_of(path, o.delimiter), o.quote and one_byte("read_csv", "quote", o.quote) or "", o.skip_lines)
+  local file = core._csv(path, delimiter_of(path, o.delimiter), o.quote
+    and one_byte("read_csv", "quote", o.quote) or "", o.skip_lines)
   local names, first, place = names_of(path, file, o)
   for name, kind in pairs(o.types or {}) do
-    if not place[name] then fail("read_csv: '%s': there is no column '%s'%s", path, tostring(name), options.hint(name, names)) end
+    if not place[name] then
+      fail("read_csv: '%s': there is no column '%s'%s", path, tostring(name), options.hint(name, names))
+    end
     options.value("read_csv", ("the type of column '%s'"):format(name), kind, { "string", one_of = TYPES })
   end
   local wanted, columns = o.columns or names, {}
   for _, name in ipairs(wanted) do
-    if not place[name] then fail("read_csv: '%s': there is no column '%s'%s", path, tostring(name), options.hint(name, names)) end
+    if not place[name] then
+      fail("read_csv: '%s': there is no column '%s'%s", path, tostring(name), options.hint(name, names))
+    end
     local kind = o.types and o.types[name]
     columns[name] = select(1, file:size()) == 0 and {}
-      or file:column(place[name], first, name, kind == "string" and "text" or kind and "typed" or "guess", kind ~= "string" and kind or o.float)
+      or file:column(place[name], first, name, kind == "string" and "text" or kind and "typed" or "guess",
+      kind ~= "string" and kind or o.float)
   end
   return columns, wanted
 end
 
---- A CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64, one of numbers float32 (`float`), where
---- empty fields are NaN; all others are strings.
+--- A CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64, one of
+--- numbers float32 (`float`), where empty fields are NaN; all others are strings.
 ---
---- delimiter (default: a tab for .tsv, else a comma), quote (default '"'; false: none), header (default true: the first line
---- names the columns), column_names, types = { name = "string"|"int64"|"int32"|"uint8"|"float32"|"float64"|"bool" }, float,
---- skip_lines (at the beginning), columns (only these).
+--- delimiter (default: a tab for .tsv, else a comma), quote (default '"'; false: none), header
+--- (default true: the first line names the columns), column_names, types = { name =
+--- "string"|"int64"|"int32"|"uint8"|"float32"|"float64"|"bool" }, float, skip_lines (at the
+--- beginning), columns (only these).
 ---@param path string
 ---@param opts? table
 ---@return accelerate.TableDataset
@@ -101,7 +114,9 @@ function M.read_json(path)
   local function decode(part, where)
     local ok, value = pcall(json.decode, part)
     if not ok then fail("read_json: '%s': %s%s", path, where, tostring(value):gsub("^.-:%d+: ", "")) end
-    if type(value) ~= "table" then fail("read_json: '%s': %sexpected an object, got %s", path, where, show(value)) end
+    if type(value) ~= "table" then
+      fail("read_json: '%s': %sexpected an object, got %s", path, where, show(value))
+    end
     return value
   end
   if text:match("^%s*%[") then return decode(text, "") end
@@ -130,11 +145,13 @@ M.read_idx = core.read_idx
 local MODES = { RGB = 3, GRAY = 1, UNCHANGED = 0 }
 
 local function channels_of(where, mode)
-  mode = options.value(where, "the mode", mode, { "string", default = "RGB", one_of = { "RGB", "GRAY", "UNCHANGED" } })
+  mode = options.value(where, "the mode", mode,
+    { "string", default = "RGB", one_of = { "RGB", "GRAY", "UNCHANGED" } })
   return MODES[mode]
 end
 
---- A JPEG or PNG file as uint8 [channels, height, width]. Transparency is left out; 16 bits a channel become 8.
+--- A JPEG or PNG file as uint8 [channels, height, width]. Transparency is left out; 16 bits a
+--- channel become 8.
 ---@param path string
 ---@param mode? "RGB"|"GRAY"|"UNCHANGED" default RGB
 ---@return accelerate.Tensor

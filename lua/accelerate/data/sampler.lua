@@ -1,13 +1,15 @@
 --- Samplers: the order in which a loader reads a dataset.
 ---
---- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them. `#sampler` is its len(), and
+--- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them.
+--- `#sampler` is its len(), and
 --- `for i, position in ipairs(sampler) do` counts what iter() gives. Those below also take
 --- `iter(skip)`, which starts `skip` positions (batches) later without looking at the ones before.
 ---
---- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at draw number `epoch` of
---- a generator with that seed. Each pass uses up one draw of the sampler's generator, so that, from a fresh one, passes
---- are epochs 0, 1, 2 …; set_epoch(e) says that the next pass is epoch e whatever was drawn before. Ranks that agree on
---- the generator's state (16 bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
+--- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at
+--- draw number `epoch` of a generator with that seed. Each pass uses up one draw of the sampler's
+--- generator, so that, from a fresh one, passes are epochs 0, 1, 2 …; set_epoch(e) says that the
+--- next pass is epoch e whatever was drawn before. Ranks that agree on the generator's state (16
+--- bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -45,11 +47,13 @@ function SequentialSampler:init(source) self.data_source = check_source("Sequent
 
 function SequentialSampler:len() return count(self.data_source) end
 
--- What a pass is made of, by its iter method: a function that makes `at(i)`, item i (from 1) of the pass that begins now, or nil
--- behind its end. A class that has an iter of its own is not found here, and is read from the start.
+-- What a pass is made of, by its iter method: a function that makes `at(i)`, item i (from 1) of the
+-- pass that begins now, or nil behind its end. A class that has an iter of its own is not found
+-- here, and is read from the start.
 local access_of = {}
 
---- Item by item of the pass of `sampler` that begins now, in any order; nil when it can only be walked.
+--- Item by item of the pass of `sampler` that begins now, in any order; nil when it can only be
+--- walked.
 ---@param sampler table
 ---@return (fun(i: integer): any)?
 function M.access(sampler)
@@ -74,7 +78,9 @@ local function sequence(self)
   return function(i) return i <= n and i or nil end
 end
 
-function SequentialSampler:iter(skip) return walk(sequence(self), check_skip("SequentialSampler:iter", skip)) end
+function SequentialSampler:iter(skip)
+  return walk(sequence(self), check_skip("SequentialSampler:iter", skip))
+end
 access_of[SequentialSampler.iter] = sequence
 
 local function check_epoch(epoch)
@@ -103,10 +109,11 @@ local function draw_number(generator)
   return draw
 end
 
-local FURTHER = 2 ^ 40 -- where a pass that needs more draws than one finds them: far behind those of other passes
+-- where a pass that needs more draws than one finds them: far behind those of other passes
+local FURTHER = 2 ^ 40
 
---- Base of the samplers that draw an order for each pass. A class made from it says `_order(generator)`: an int64 tensor of
---- positions, counted from 0, by one draw of the generator.
+--- Base of the samplers that draw an order for each pass. A class made from it says
+--- `_order(generator)`: an int64 tensor of positions, counted from 0, by one draw of the generator.
 ---@class accelerate.DrawnSampler
 ---@field generator accelerate.Generator always there; what ranks have to agree on
 ---@field epoch integer? of the next pass, once set_epoch was called
@@ -170,11 +177,13 @@ local RANDOM_OPTIONS = {
   replacement = { "boolean", default = false }, num_samples = { "integer", optional = true, min = 1 },
 }
 
---- Without generator and seed it gets a generator of its own, seeded by a draw from the default one (`tensor.manual_seed`).
---- replacement: every position is drawn from all of them. num_samples: how many positions a pass has (default: all); more than
---- there are are several orders one after the other.
+--- Without generator and seed it gets a generator of its own, seeded by a draw from the default one
+--- (`tensor.manual_seed`). replacement: every position is drawn from all of them. num_samples: how
+--- many positions a pass has (default: all); more than there are are several orders one after the
+--- other.
 ---@param source table|integer a dataset, or how many positions there are
----@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?, num_samples: integer? }
+---@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?,
+---  num_samples: integer? }
 function RandomSampler:init(source, opts)
   opts = options.check("RandomSampler", opts, RANDOM_OPTIONS)
   self.data_source = check_source("RandomSampler", source)
@@ -195,7 +204,8 @@ function RandomSampler:_order(generator)
   local order = core.empty({ wanted }, { dtype = "int64" })
   local p, at, k = order:data_ptr(), 0, 0
   while at < wanted do
-    local part = core.randperm(n, { generator = k == 0 and generator or wound(generator, first + k * FURTHER) })
+    local part = core.randperm(n,
+      { generator = k == 0 and generator or wound(generator, first + k * FURTHER) })
     local q = part:data_ptr()
     for i = 0, math.min(n, wanted - at) - 1 do p[at + i] = q[i] end
     at, k = at + n, k + 1
@@ -203,8 +213,9 @@ function RandomSampler:_order(generator)
   return order
 end
 
---- A RandomSampler whose order is a function of a seed and the epoch alone, whatever was drawn before. The epoch goes up with each
---- pass that is walked to its end; set_epoch says it. What Accelerator makes of a RandomSampler with use_seedable_sampler.
+--- A RandomSampler whose order is a function of a seed and the epoch alone, whatever was drawn
+--- before. The epoch goes up with each pass that is walked to its end; set_epoch says it. What
+--- Accelerator makes of a RandomSampler with use_seedable_sampler.
 ---@class accelerate.SeedableRandomSampler: accelerate.RandomSampler
 ---@field initial_seed integer
 ---@field epoch integer of the next pass
@@ -216,10 +227,11 @@ local SEEDABLE_OPTIONS = {
   num_samples = { "integer", optional = true, min = 1 }, generator = { "Generator", optional = true },
 }
 
---- data_seed: default the seed of the default generator (`tensor.manual_seed`). A generator is taken for the sampler's own: its
---- seed becomes data_seed.
+--- data_seed: default the seed of the default generator (`tensor.manual_seed`). A generator is
+--- taken for the sampler's own: its seed becomes data_seed.
 ---@param source table|integer a dataset, or how many positions there are
----@param opts? { data_seed: integer?, replacement: boolean?, num_samples: integer?, generator: accelerate.Generator? }
+---@param opts? { data_seed: integer?, replacement: boolean?, num_samples: integer?, generator:
+---  accelerate.Generator? }
 function SeedableRandomSampler:init(source, opts)
   opts = options.check("SeedableRandomSampler", opts, SEEDABLE_OPTIONS)
   self.initial_seed = opts.data_seed or core.default_generator():initial_seed()
@@ -251,7 +263,9 @@ access_of[SeedableRandomSampler.iter] = seeded
 -- Weights as a list of numbers.
 local function read_weights(weights)
   if core.is_tensor(weights) then
-    if weights.ndim ~= 1 then fail("WeightedRandomSampler: expected weights with one dim, got %s", show(weights)) end
+    if weights.ndim ~= 1 then
+      fail("WeightedRandomSampler: expected weights with one dim, got %s", show(weights))
+    end
     weights = weights:to("float64"):totable()
   elseif type(weights) ~= "table" or getmetatable(weights) then
     fail("WeightedRandomSampler: expected a list of weights or a tensor, got %s", show(weights))
@@ -279,23 +293,26 @@ local WeightedRandomSampler = class("WeightedRandomSampler", DrawnSampler)
 M.WeightedRandomSampler = WeightedRandomSampler
 
 local WEIGHTED_OPTIONS = {
-  generator = { "Generator", optional = true }, seed = { "integer", optional = true }, replacement = { "boolean", default = true },
+  generator = { "Generator", optional = true }, seed = { "integer", optional = true },
+    replacement = { "boolean", default = true },
 }
 
 ---@param weights number[]|accelerate.Tensor one for each sample, 0 or more, in any unit
 ---@param num_samples integer how many positions a pass has
----@param opts? { replacement: boolean?, generator: accelerate.Generator?, seed: integer? } replacement: default true; false: no
----  position comes twice
+---@param opts? { replacement: boolean?, generator: accelerate.Generator?, seed: integer? }
+---  replacement: default true; false: no position comes twice
 function WeightedRandomSampler:init(weights, num_samples, opts)
   opts = options.check("WeightedRandomSampler", opts, WEIGHTED_OPTIONS)
   self.weights = read_weights(weights)
-  self.num_samples = options.value("WeightedRandomSampler", "num_samples", num_samples, { "integer", min = 1 })
+  self.num_samples = options.value("WeightedRandomSampler", "num_samples", num_samples,
+    { "integer", min = 1 })
   self.replacement = opts.replacement
   if not self.replacement then
     local positive = 0
     for _, w in ipairs(self.weights) do positive = positive + (w > 0 and 1 or 0) end
     if positive < num_samples then
-      fail("WeightedRandomSampler: %d samples without replacement, but only %d weights are above 0", num_samples, positive)
+      fail("WeightedRandomSampler: %d samples without replacement, but only %d weights are above 0",
+        num_samples, positive)
     end
   end
   take_generator(self, "WeightedRandomSampler", opts)
@@ -323,7 +340,8 @@ local function with_replacement(weights, n, generator)
   return order
 end
 
--- The n smallest of exponential times with these rates come in the order of draws without replacement.
+-- The n smallest of exponential times with these rates come in the order of draws without
+-- replacement.
 local function without_replacement(weights, n, generator)
   local uniform = core.rand({ #weights }, { dtype = "float64", generator = generator })
   local u, times, positions = uniform:data_ptr(), {}, {}
@@ -344,7 +362,8 @@ local function without_replacement(weights, n, generator)
 end
 
 function WeightedRandomSampler:_order(generator)
-  return (self.replacement and with_replacement or without_replacement)(self.weights, self.num_samples, generator)
+  return (self.replacement and with_replacement or without_replacement)(self.weights, self.num_samples,
+    generator)
 end
 
 --- Given positions in random order.
@@ -375,8 +394,9 @@ function SubsetRandomSampler:_order(generator)
   return order
 end
 
---- One rank's share of the positions, for scripts that do not prepare their loaders (prepared ones are shared out already). All ranks
---- get equally many: the last ones are filled from the start, or dropped with drop_last.
+--- One rank's share of the positions, for scripts that do not prepare their loaders (prepared ones
+--- are shared out already). All ranks get equally many: the last ones are filled from the start, or
+--- dropped with drop_last.
 ---@class accelerate.DistributedSampler
 ---@field epoch integer of all passes until set_epoch is called again
 local DistributedSampler = class("DistributedSampler")
@@ -386,12 +406,13 @@ M.DistributedSampler = DistributedSampler
 
 local DISTRIBUTED_OPTIONS = {
   num_replicas = { "integer", optional = true, min = 1 }, rank = { "integer", optional = true, min = 0 },
-  shuffle = { "boolean", default = true }, seed = { "integer", default = 0 }, drop_last = { "boolean", default = false },
+  shuffle = { "boolean", default = true }, seed = { "integer", default = 0 },
+    drop_last = { "boolean", default = false },
 }
 
 ---@param source table|integer a dataset, or how many positions there are
----@param opts? { num_replicas: integer?, rank: integer?, shuffle: boolean?, seed: integer?, drop_last: boolean? } default: the ranks
----  that there are, this one, true, 0, false
+---@param opts? { num_replicas: integer?, rank: integer?, shuffle: boolean?, seed: integer?,
+---  drop_last: boolean? } default: the ranks that there are, this one, true, 0, false
 function DistributedSampler:init(source, opts)
   local o = options.check("DistributedSampler", opts, DISTRIBUTED_OPTIONS)
   self.data_source = check_source("DistributedSampler", source)
@@ -410,7 +431,8 @@ function DistributedSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
 
 local function share_of(self)
   local n, share = count(self.data_source), self:len()
-  local order = self.shuffle and { core.randperm(n, { generator = wound(core.Generator(self.seed), self.epoch) }) } or {}
+  local order = self.shuffle
+    and { core.randperm(n, { generator = wound(core.Generator(self.seed), self.epoch) }) } or {}
   local p = order[1] and n > 0 and order[1]:data_ptr()
   return function(i)
     if i > share then return nil end
@@ -419,7 +441,9 @@ local function share_of(self)
   end
 end
 
-function DistributedSampler:iter(skip) return walk(share_of(self), check_skip("DistributedSampler:iter", skip)) end
+function DistributedSampler:iter(skip)
+  return walk(share_of(self), check_skip("DistributedSampler:iter", skip))
+end
 access_of[DistributedSampler.iter] = share_of
 
 --- Lists of `batch_size` positions from a sampler; the last one may be shorter, unless drop_last.

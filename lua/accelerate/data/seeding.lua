@@ -1,11 +1,13 @@
 --- The random numbers that reading a batch draws: transforms, augmentation, a stream's own choices.
 ---
---- While batch number b of a pass is read, the default generator (`tensor.rand`, `tensor.randint`, data.transforms) stands at a
---- place that depends on nothing but the seed (`tensor.manual_seed`), the rank, the pass and b. So the batches are the same for
---- any number of worker processes, with none, and after a resume that skips to b; and reading ahead does not touch the
---- numbers that the step itself draws (dropout).
+--- While batch number b of a pass is read, the default generator (`tensor.rand`, `tensor.randint`,
+--- data.transforms) stands at a place that depends on nothing but the seed (`tensor.manual_seed`),
+--- the rank, the pass and b. So the batches are the same for any number of worker processes, with
+--- none, and after a resume that skips to b; and reading ahead does not touch the numbers that the
+--- step itself draws (dropout).
 ---
---- `math.random` is seeded in the same way in worker processes; in the main process it is left alone, because its state cannot
+--- `math.random` is seeded in the same way in worker processes; in the main process it is left
+--- alone, because its state cannot
 --- be put back.
 local core = require "accelerate.core"
 
@@ -29,7 +31,8 @@ end
 function M.pass(epoch, rank)
   local mixer = core.Generator()
   local seed = core.default_generator():get_state():sub(1, 8)
-  mixer:set_state(seed .. little_endian(epoch % MANY, 4) .. little_endian(rank, 3) .. "\255") -- a draw that nobody else makes
+  -- a draw that nobody else makes
+  mixer:set_state(seed .. little_endian(epoch % MANY, 4) .. little_endian(rank, 3) .. "\255")
   local drawn = core.randint(0, 2 ^ 53, { 1 }, { generator = mixer })
   local value = drawn:item()
   core.release(drawn)
@@ -37,7 +40,9 @@ function M.pass(epoch, rank)
 end
 
 -- The generator's state at the start of batch `number`: 2^32 draws for each.
-local function state_at(seed, number) return little_endian(seed, 8) .. "\0\0\0\0" .. little_endian(number % MANY, 4) end
+local function state_at(seed, number)
+  return little_endian(seed, 8) .. "\0\0\0\0" .. little_endian(number % MANY, 4)
+end
 
 local function finish(generator, state, ok, ...)
   generator:set_state(state)
@@ -45,7 +50,8 @@ local function finish(generator, state, ok, ...)
   return ...
 end
 
---- Calls fn(...) with the default generator at its place for batch `number`, and puts it back afterwards.
+--- Calls fn(...) with the default generator at its place for batch `number`, and puts it back
+--- afterwards.
 ---@param seed integer of the pass
 ---@param number integer
 ---@return any ... what fn returns

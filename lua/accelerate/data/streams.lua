@@ -98,10 +98,12 @@ function M.skip(self, n)
   end), self, function(length) return math.max(0, length - n) end)
 end
 
-local SHUFFLE = { buffer_size = { "integer", default = 1000, min = 1 }, seed = { "integer", optional = true } }
+local SHUFFLE = { buffer_size = { "integer", default = 1000, min = 1 },
+  seed = { "integer", optional = true } }
 
---- Shuffles within a buffer: each sample given is drawn from the next buffer_size ones. With a seed the order is a function of it and
---- of the epoch (set_epoch, or the number of passes so far); without one the numbers come from the default generator.
+--- Shuffles within a buffer: each sample given is drawn from the next buffer_size ones. With a seed
+--- the order is a function of it and of the epoch (set_epoch, or the number of passes so far);
+--- without one the numbers come from the default generator.
 ---@param opts? { buffer_size: integer?, seed: integer? } default 1000
 function M.shuffle(self, opts)
   local o = options.check("shuffle", opts, SHUFFLE)

@@ -1,13 +1,15 @@
 --- Tables: datasets of named columns, with the methods of Hugging Face's `Dataset`.
 ---
 ---   local set = data.Dataset.from_table{ text = { "good", "bad" }, label = { 1, 0 } }
----   set = set:map(function(batch) return { input_ids = tokenize(batch.text) } end, { batched = true })
+---   set = set:map(function(batch) return { input_ids = tokenize(batch.text) } end, { batched =
+---     true })
 ---   set = set:shuffle{ seed = 42 }:remove_columns { "text" }
 ---   set:set_format "torch"
 ---
---- A sample is a table: column name -> value. Without a format values are as they were given; with "torch" numbers and lists of
---- numbers come as tensors (int64 when the whole column is integral, else float32). Methods give a new dataset that shares the
---- columns; only set_format changes the one it is called on.
+--- A sample is a table: column name -> value. Without a format values are as they were given; with
+--- "torch" numbers and lists of numbers come as tensors (int64 when the whole column is integral,
+--- else float32). Methods give a new dataset that shares the columns; only set_format changes the
+--- one it is called on.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -24,9 +26,9 @@ local fail, show = options.fail, options.show
 ---@field format "torch"|nil
 local Table = class("TableDataset", dataset.Dataset)
 
--- ---- columns -----------------------------------------------------------------------------------------------------
--- A column is a list of values or a tensor whose dim 1 counts the rows. `_rows` maps rows to places in the columns; nil: they
--- are the same.
+-- ---- columns ------------------------------------------------------------------------------------
+-- A column is a list of values or a tensor whose dim 1 counts the rows. `_rows` maps rows to places
+-- in the columns; nil: they are the same.
 
 local function rows_in(values)
   if core.is_tensor(values) then return values.ndim > 0 and values:size(1) or nil end
@@ -42,7 +44,8 @@ local function value_at(values, place)
   return value
 end
 
--- The shape of a nested list of numbers, or nil when it is ragged or holds something else; second: are all integral?
+-- The shape of a nested list of numbers, or nil when it is ragged or holds something else; second:
+-- are all integral?
 local function number_shape(value)
   if type(value) == "number" then return {}, value % 1 == 0 and math.abs(value) <= 2 ^ 53 end
   if core.is_tensor(value) or type(value) ~= "table" or getmetatable(value) then return nil end
@@ -81,8 +84,8 @@ local function integral_column(values)
   return integral
 end
 
--- How a column looks in format "torch": { tensor = all of it } where that is one tensor, else { dtype = of each row } or {} where rows
--- stay as they are.
+-- How a column looks in format "torch": { tensor = all of it } where that is one tensor, else {
+-- dtype = of each row } or {} where rows stay as they are.
 local function torch_column(values)
   if core.is_tensor(values) then return { tensor = values } end
   if #values == 0 then return {} end
@@ -102,7 +105,7 @@ local function torch_column(values)
   return { dtype = integral and "int64" or "float32" }
 end
 
--- ---- making one --------------------------------------------------------------------------------------------------
+-- ---- making one ---------------------------------------------------------------------------------
 
 local function check_columns(where, columns, names)
   if #names == 0 then fail("%s: expected at least one column", where) end
@@ -110,7 +113,9 @@ local function check_columns(where, columns, names)
   for _, name in ipairs(names) do
     if type(name) ~= "string" then fail("%s: columns are named by strings, got %s", where, show(name)) end
     local rows = rows_in(columns[name])
-    if not rows then fail("%s: column '%s' must be a list of values or a tensor, got %s", where, name, show(columns[name])) end
+    if not rows then
+      fail("%s: column '%s' must be a list of values or a tensor, got %s", where, name, show(columns[name]))
+    end
     if rows ~= (n or rows) then
       fail("%s: columns must be equally long; '%s' has %d rows, '%s' has %d", where, names[1], n, name, rows)
     end
@@ -125,7 +130,9 @@ local function make(columns, names, count, rows, like)
   self._columns, self._rows = columns, rows
   self.column_names, self.num_rows, self.num_columns = names, rows and #rows or count, #names
   if like then
-    for _, name in ipairs { "format", "_formatted", "_shown", "_wanted", "_shared" } do self[name] = like[name] end
+    for _, name in ipairs { "format", "_formatted", "_shown", "_wanted", "_shared" } do
+      self[name] = like[name]
+    end
   end
   self._shared = self._shared or {}
   return self
@@ -137,7 +144,9 @@ end
 ---@return accelerate.TableDataset
 function Table.from_table(columns, opts)
   local o = options.check("from_table", opts, { column_names = { "list", optional = true } })
-  if type(columns) ~= "table" or getmetatable(columns) then fail("from_table: expected a table of columns, got %s", show(columns)) end
+  if type(columns) ~= "table" or getmetatable(columns) then
+    fail("from_table: expected a table of columns, got %s", show(columns))
+  end
   local names = o.column_names or ordered.sorted_keys(columns)
   return make(columns, names, check_columns("from_table", columns, names))
 end
@@ -162,12 +171,15 @@ function Table.from_list(rows)
       if row[name] == nil then fail("from_list: row %d has no '%s', but row 1 has", i, tostring(name)) end
       columns[name][i] = row[name]
     end
-    if ordered.count(row) ~= #names then fail("from_list: row %d has %d fields, row 1 has %d", i, ordered.count(row), #names) end
+    if ordered.count(row) ~= #names then
+      fail("from_list: row %d has %d fields, row 1 has %d", i, ordered.count(row), #names)
+    end
   end
   return make(columns, names, check_columns("from_list", columns, names))
 end
 
---- A dataset of the rows that fn's iterator gives: `from_generator(function() return coroutine.wrap(…) end)`.
+--- A dataset of the rows that fn's iterator gives: `from_generator(function() return
+--- coroutine.wrap(…) end)`.
 ---@param fn fun(): function gives an iterator over rows
 function Table.from_generator(fn)
   local rows = {}
@@ -192,14 +204,19 @@ function Table.from_json(path) return Table.from_list(require("accelerate.data.r
 ---@param datasets accelerate.TableDataset[]
 ---@return accelerate.TableDataset
 function Table.concatenate(datasets)
-  if type(datasets) ~= "table" or #datasets == 0 then fail("concatenate_datasets: expected a list of datasets, got %s", show(datasets)) end
+  if type(datasets) ~= "table" or #datasets == 0 then
+    fail("concatenate_datasets: expected a list of datasets, got %s", show(datasets))
+  end
   local first = datasets[1]
   for k, set in ipairs(datasets) do
-    if not class.is(set, Table) then fail("concatenate_datasets: entry %d must be a dataset with columns, got %s", k, show(set)) end
+    if not class.is(set, Table) then
+      fail("concatenate_datasets: entry %d must be a dataset with columns, got %s", k, show(set))
+    end
     local same = #set.column_names == #first.column_names
     for _, name in ipairs(first.column_names) do same = same and set._columns[name] ~= nil end
     if not same then
-      fail("concatenate_datasets: all must have the same columns; the first has %s, number %d has %s", table.concat(first.column_names, ", "),
+      fail("concatenate_datasets: all must have the same columns; the first has %s, number %d has %s",
+        table.concat(first.column_names, ", "),
         k, table.concat(set.column_names, ", "))
     end
   end
@@ -214,7 +231,7 @@ function Table.concatenate(datasets)
   return make(columns, { unpack(first.column_names) }, count, nil, { format = first.format })
 end
 
--- ---- reading -----------------------------------------------------------------------------------------------------
+-- ---- reading ------------------------------------------------------------------------------------
 
 function Table:len() return self.num_rows end
 
@@ -266,7 +283,8 @@ function Table:get(i)
   return row
 end
 
---- Whether batches can be had without reading row by row: in format "torch", when every column is one tensor or a list of strings.
+--- Whether batches can be had without reading row by row: in format "torch", when every column is
+--- one tensor or a list of strings.
 function Table:can_get_batch()
   if not self.format or self.get ~= Table.get then return false end
   for _, name in ipairs(self:_names()) do
@@ -345,12 +363,14 @@ function Table:__tostring()
   return ("Dataset(columns: %s; rows: %d)"):format(table.concat(self.column_names, ", "), self.num_rows)
 end
 
--- ---- making others -----------------------------------------------------------------------------------------------
+-- ---- making others ------------------------------------------------------------------------------
 
 --- The rows at these positions, in this order.
 ---@param indices integer[] counted from 1
 function Table:select(indices)
-  if type(indices) ~= "table" or getmetatable(indices) then fail("select: expected a list of positions, got %s", show(indices)) end
+  if type(indices) ~= "table" or getmetatable(indices) then
+    fail("select: expected a list of positions, got %s", show(indices))
+  end
   local rows = {}
   for j = 1, #indices do
     dataset.check_position(("select: entry %d of the list"):format(j), indices[j], self.num_rows)
@@ -361,7 +381,9 @@ end
 
 local function as_list(where, names)
   if type(names) == "string" then return { names } end
-  if type(names) ~= "table" or getmetatable(names) then fail("%s: expected a name or a list of names, got %s", where, show(names)) end
+  if type(names) ~= "table" or getmetatable(names) then
+    fail("%s: expected a name or a list of names, got %s", where, show(names))
+  end
   return names
 end
 
@@ -424,7 +446,9 @@ function Table:rename_column(old, new) return self:rename_columns { [old] = new 
 ---@param values any[]|accelerate.Tensor
 function Table:add_column(name, values)
   local n = rows_in(values)
-  if n ~= self.num_rows then fail("add_column: there are %d rows, got %s", self.num_rows, n and n .. " values" or show(values)) end
+  if n ~= self.num_rows then
+    fail("add_column: there are %d rows, got %s", self.num_rows, n and n .. " values" or show(values))
+  end
   for _, known in ipairs(self.column_names) do
     if known == name then fail("add_column: there is a column '%s' already", name) end
   end
@@ -451,7 +475,8 @@ function Table:sort(name, opts)
   local o = options.check("sort", opts, { reverse = { "boolean", default = false } })
   local values, order = self:column(name), {}
   for i = 1, #values do
-    if type(values[i]) ~= type(values[1]) or (type(values[i]) ~= "number" and type(values[i]) ~= "string") then
+    if type(values[i]) ~= type(values[1])
+      or (type(values[i]) ~= "number" and type(values[i]) ~= "string") then
       fail("sort: column '%s' must hold numbers or strings, got %s in row %d", name, show(values[i]), i)
     end
     order[i] = i
@@ -464,9 +489,10 @@ function Table:sort(name, opts)
   return self:select(order)
 end
 
-require("accelerate.data.table_map")(Table, { make = make, rows_in = rows_in, value_at = value_at, as_list = as_list })
+require("accelerate.data.table_map")(Table,
+  { make = make, rows_in = rows_in, value_at = value_at, as_list = as_list })
 
--- ---- format ------------------------------------------------------------------------------------------------------
+-- ---- format -------------------------------------------------------------------------------------
 
 local FORMAT = { columns = { "list", optional = true }, output_all_columns = { "boolean", default = false } }
 
@@ -484,9 +510,11 @@ function Table:_show(opts)
   end
 end
 
---- Says, for this dataset, in what form samples come: "torch" (numbers as tensors) or nil (as they are).
+--- Says, for this dataset, in what form samples come: "torch" (numbers as tensors) or nil (as they
+--- are).
 ---@param kind "torch"|nil
----@param opts? { columns: string[]?, output_all_columns: boolean? } columns: only these come, unless output_all_columns
+---@param opts? { columns: string[]?, output_all_columns: boolean? } columns: only these come,
+---  unless output_all_columns
 function Table:set_format(kind, opts)
   options.value("set_format", "the format", kind, { "string", optional = true, one_of = { "torch" } })
   local o = options.check("set_format", opts, FORMAT)

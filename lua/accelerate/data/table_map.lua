@@ -31,7 +31,8 @@ return function(Table, parts)
     return list
   end
 
-  --- The rows for which fn(row) is true; batched: fn gets a table of lists and gives a list of booleans.
+  --- The rows for which fn(row) is true; batched: fn gets a table of lists and gives a list of
+  --- booleans.
   ---@param fn function
   ---@param opts? { with_indices: boolean?, batched: boolean?, batch_size: integer? }
   function Table:filter(fn, opts)
@@ -45,9 +46,11 @@ return function(Table, parts)
     end
     for from = 1, self.num_rows, o.batch_size do
       local to = math.min(from + o.batch_size - 1, self.num_rows)
-      local keep = fn(self:_rows_of(from, to, self.column_names), o.with_indices and positions(from, to) or nil)
+      local keep = fn(self:_rows_of(from, to, self.column_names), o.with_indices and positions(from, to)
+        or nil)
       if type(keep) ~= "table" or #keep ~= to - from + 1 then
-        fail("filter: the function must give a list of %d booleans, got %s", to - from + 1, type(keep) == "table" and #keep .. " values" or
+        fail("filter: the function must give a list of %d booleans, got %s", to - from + 1,
+          type(keep) == "table" and #keep .. " values" or
           show(keep))
       end
       for j = 1, #keep do
@@ -75,12 +78,14 @@ return function(Table, parts)
     return names
   end
 
-  --- New and changed columns from what fn gives. fn gets a row and gives a table of values; batched: it gets a table of lists, for
-  --- batch_size rows at a time, and gives a table of lists or tensors, which may have another number of rows when all former
-  --- columns are removed or given anew. What fn does not name stays. nil: nothing changes (fn looked at the data).
+  --- New and changed columns from what fn gives. fn gets a row and gives a table of values;
+  --- batched: it gets a table of lists, for batch_size rows at a time, and gives a table of lists
+  --- or tensors, which may have another number of rows when all former columns are removed or given
+  --- anew. What fn does not name stays. nil: nothing changes (fn looked at the data).
   ---@param fn function
-  ---@param opts? { batched: boolean?, batch_size: integer?, with_indices: boolean?, remove_columns: string[]|string|nil,
-  ---  input_columns: string[]|string|nil } input_columns: what fn gets: the values of these, in order, and no table
+  ---@param opts? { batched: boolean?, batch_size: integer?, with_indices: boolean?, remove_columns:
+  ---  string[]|string|nil, input_columns: string[]|string|nil } input_columns: what fn gets: the
+  ---  values of these, in order, and no table
   ---@return accelerate.TableDataset
   function Table:map(fn, opts)
     derive.check_function("map", fn)
@@ -109,8 +114,10 @@ return function(Table, parts)
         fail("map: the function must give a table of columns, or nil, got %s for row %d", show(result), from)
       end
       local names = result and ordered.sorted_keys(result)
-      if given and names and table.concat(names, "\0") ~= table.concat(given, "\0") or (given == false) ~= (names == nil) and from > 1 then
-        fail("map: the function gave the columns %s for row %d, and %s before", names and table.concat(names, ", ") or "none", from,
+      if given and names and table.concat(names, "\0") ~= table.concat(given, "\0")
+        or (given == false) ~= (names == nil) and from > 1 then
+        fail("map: the function gave the columns %s for row %d, and %s before", names
+          and table.concat(names, ", ") or "none", from,
           given and table.concat(given, ", ") or "none")
       end
       given = names or false
@@ -120,7 +127,8 @@ return function(Table, parts)
     return make(made, new_names(kept, given), count, nil, { format = self.format })
   end
 
-  -- Adds what map's function gave for rows from..to to the columns in `made`; how many rows that are.
+  -- Adds what map's function gave for rows from..to to the columns in `made`; how many rows that
+  -- are.
   function Table:_append(made, result, names, kept, from, to, batched)
     local rows = to - from + 1
     if not batched then
@@ -132,20 +140,31 @@ return function(Table, parts)
     for _, name in ipairs(names) do
       if type(name) ~= "string" then fail("map: columns are named by strings, got %s", show(name)) end
       local n = rows_in(result[name])
-      if not n then fail("map: with batched = true column '%s' must be a list or a tensor, got %s", name, show(result[name])) end
-      if n ~= (count or n) then fail("map: the columns of one batch must be equally long; '%s' has %d rows, another one %d", name, n, count) end
+      if not n then
+        fail("map: with batched = true column '%s' must be a list or a tensor, got %s", name,
+          show(result[name]))
+      end
+      if n ~= (count or n) then
+        fail("map: the columns of one batch must be equally long; '%s' has %d rows, another one %d", name, n,
+          count)
+      end
       count = n
     end
     for _, name in ipairs(kept) do
       if result[name] == nil and count ~= rows then
-        fail("map: the function gave %d rows for %d, but column '%s' stays; remove it (remove_columns) or give it anew", count, rows, name)
+        fail("map: the function gave %d rows for %d, but column '%s' stays; remove it (remove_columns) " ..
+          "or give it anew", count, rows, name)
       end
     end
     for _, name in ipairs(new_names(kept, names)) do
       local column, values = made[name] or {}, result[name]
       made[name] = column
       for j = 1, count do
-        if values then column[#column + 1] = value_at(values, j) else column[#column + 1] = value_at(self._columns[name], self:_place(from + j - 1)) end
+        if values then
+          column[#column + 1] = value_at(values, j)
+        else
+          column[#column + 1] = value_at(self._columns[name], self:_place(from + j - 1))
+        end
       end
     end
     return count

@@ -13,18 +13,21 @@ local OPTIONS = {
   header_bytes = { "integer", optional = true, min = 0 },
 }
 
---- Windows of block_size tokens: sample i is x and y, int64 [block_size], where y is x one token later. Windows begin stride
---- tokens apart (default block_size: each token is predicted once) and lie within one file.
+--- Windows of block_size tokens: sample i is x and y, int64 [block_size], where y is x one token
+--- later. Windows begin stride tokens apart (default block_size: each token is predicted once) and
+--- lie within one file.
 ---@class accelerate.TokenDataset: accelerate.Dataset
 ---@field block_size integer
 ---@field stride integer
 ---@field num_tokens integer
 local TokenDataset = class("TokenDataset", dataset.Dataset)
 
---- The files hold uint16 (default) or uint32 ids, little-endian, one after the other: what numpy's tofile writes. llm.c's header
---- is known and left out; header_bytes: leave out so many bytes instead (0: none).
+--- The files hold uint16 (default) or uint32 ids, little-endian, one after the other: what numpy's
+--- tofile writes. llm.c's header is known and left out; header_bytes: leave out so many bytes
+--- instead (0: none).
 ---@param paths string|string[]
----@param opts { block_size: integer, stride: integer?, dtype: "uint16"|"uint32"|nil, header_bytes: integer? }
+---@param opts { block_size: integer, stride: integer?, dtype: "uint16"|"uint32"|nil, header_bytes:
+---  integer? }
 function TokenDataset:init(paths, opts)
   local o = options.check("TokenDataset", opts, OPTIONS)
   if type(paths) == "string" then paths = { paths } end

@@ -1,12 +1,13 @@
---- What is done to pictures before they are batched. A transform is called with a picture, uint8 or float32 [channels, height,
---- width], and gives another; the names are torchvision's.
+--- What is done to pictures before they are batched. A transform is called with a picture, uint8 or
+--- float32 [channels, height, width], and gives another; the names are torchvision's.
 ---
 ---   local T = data.transforms
----   local set = data.ImageFolder(root, { transform = T.Compose { T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor(),
+---   local set = data.ImageFolder(root, { transform = T.Compose { T.RandomResizedCrop(64),
+---     T.RandomHorizontalFlip(), T.ToTensor(),
 ---     T.Normalize({ 0.48, 0.46, 0.41 }, { 0.23, 0.22, 0.23 }) } })
 ---
---- Random ones draw from the default generator, which stands at a place of its own for each batch while a loader reads: what they do
---- does not depend on the number of workers.
+--- Random ones draw from the default generator, which stands at a place of its own for each batch
+--- while a loader reads: what they do does not depend on the number of workers.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -41,8 +42,12 @@ end
 -- One number, or { height, width }.
 local function read_size(where, size)
   if type(size) == "number" then size = { size, size } end
-  if type(size) ~= "table" or #size ~= 2 then fail("%s: expected a size or { height, width }, got %s", where, show(size)) end
-  for k = 1, 2 do options.value(where, k == 1 and "the height" or "the width", size[k], { "integer", min = 1 }) end
+  if type(size) ~= "table" or #size ~= 2 then
+    fail("%s: expected a size or { height, width }, got %s", where, show(size))
+  end
+  for k = 1, 2 do
+    options.value(where, k == 1 and "the height" or "the width", size[k], { "integer", min = 1 })
+  end
   return size[1], size[2]
 end
 
@@ -51,7 +56,9 @@ end
 local Compose = class("Compose")
 M.Compose = Compose
 function Compose:init(list)
-  if type(list) ~= "table" or getmetatable(list) then fail("Compose: expected a list of transforms, got %s", show(list)) end
+  if type(list) ~= "table" or getmetatable(list) then
+    fail("Compose: expected a list of transforms, got %s", show(list))
+  end
   for k, fn in ipairs(list) do options.value("Compose", ("entry %d"):format(k), fn, { "function" }) end
   self.transforms = list
 end
@@ -78,9 +85,12 @@ M.Normalize = Normalize
 function Normalize:init(mean, std)
   for name, value in pairs { mean = mean, std = std } do
     local list = type(value) == "number" and { value } or value
-    if type(list) ~= "table" or getmetatable(list) or #list == 0 then fail("Normalize: %s must be a number or a list, got %s", name, show(value)) end
+    if type(list) ~= "table" or getmetatable(list) or #list == 0 then
+      fail("Normalize: %s must be a number or a list, got %s", name, show(value))
+    end
     for k, v in ipairs(list) do
-      options.value("Normalize", ("%s[%d]"):format(name, k), v, { "number", above = name == "std" and 0 or nil })
+      options.value("Normalize", ("%s[%d]"):format(name, k), v,
+        { "number", above = name == "std" and 0 or nil })
     end
     self[name] = core.tensor(list):view(#list, 1, 1)
   end
@@ -88,10 +98,14 @@ function Normalize:init(mean, std)
 end
 function Normalize:__call(image)
   check_image("Normalize", image)
-  if image.dtype == "uint8" then fail("Normalize: expected a picture of floats, got uint8: use ToTensor before it") end
+  if image.dtype == "uint8" then
+    fail("Normalize: expected a picture of floats, got uint8: use ToTensor before it")
+  end
   for _, name in ipairs { "mean", "std" } do
     local n = self[name]:size(1)
-    if n ~= 1 and n ~= image:size(1) then fail("Normalize: %s has %d entries, the picture %d channels", name, n, image:size(1)) end
+    if n ~= 1 and n ~= image:size(1) then
+      fail("Normalize: %s has %d entries, the picture %d channels", name, n, image:size(1))
+    end
   end
   return image:sub(self.mean):div_(self.std)
 end
@@ -125,7 +139,8 @@ function CenterCrop:init(size) self.height, self.width = read_size("CenterCrop",
 function CenterCrop:__call(image)
   check_image("CenterCrop", image)
   local function margin(n) return n % 2 == 1 and math.floor(n / 2 + 0.25) or n / 2 end
-  return core._image_crop(image, margin(image:size(2) - self.height), margin(image:size(3) - self.width), self.height, self.width)
+  return core._image_crop(image, margin(image:size(2) - self.height), margin(image:size(3) - self.width),
+    self.height, self.width)
 end
 
 --- A window somewhere in the picture, which may first be padded on all sides.
@@ -135,7 +150,8 @@ local RandomCrop = class("RandomCrop")
 M.RandomCrop = RandomCrop
 function RandomCrop:init(size, opts)
   local o = options.check("RandomCrop", opts, {
-    padding = { "integer", default = 0, min = 0 }, fill = { "number", default = 0 }, pad_if_needed = { "boolean", default = false },
+    padding = { "integer", default = 0, min = 0 }, fill = { "number", default = 0 },
+      pad_if_needed = { "boolean", default = false },
   })
   self.height, self.width = read_size("RandomCrop", size)
   self.padding, self.fill, self.pad_if_needed = o.padding, o.fill, o.pad_if_needed
@@ -146,13 +162,15 @@ function RandomCrop:__call(image)
     local pad = self.padding
     if n + 2 * pad < wanted and self.pad_if_needed then pad = math.ceil((wanted - n) / 2) end
     if n + 2 * pad < wanted then
-      fail("RandomCrop: a picture of %d x %d pixels, padded by %d, is smaller than %d x %d", image:size(2), image:size(3), self.padding,
+      fail("RandomCrop: a picture of %d x %d pixels, padded by %d, is smaller than %d x %d", image:size(2),
+        image:size(3), self.padding,
         self.height, self.width)
     end
     return below(n + 2 * pad - wanted + 1) - pad
   end
   local top = place(image:size(2), self.height)
-  return core._image_crop(image, top, place(image:size(3), self.width), self.height, self.width, false, self.fill)
+  return core._image_crop(image, top, place(image:size(3), self.width), self.height, self.width, false,
+    self.fill)
 end
 
 --- Mirrors left and right with probability p.
@@ -170,8 +188,8 @@ end
 
 --- A window of random size and proportion, resized.
 ---@param size integer|{ [1]: integer, [2]: integer }
----@param opts? { scale: number[]?, ratio: number[]? } shares of the area, proportions of width to height: default { 0.08, 1 } and
----  { 3 / 4, 4 / 3 }
+---@param opts? { scale: number[]?, ratio: number[]? } shares of the area, proportions of width to
+---  height: default { 0.08, 1 } and { 3 / 4, 4 / 3 }
 local RandomResizedCrop = class("RandomResizedCrop")
 M.RandomResizedCrop = RandomResizedCrop
 function RandomResizedCrop:init(size, opts)
@@ -180,7 +198,8 @@ function RandomResizedCrop:init(size, opts)
   })
   self.height, self.width = read_size("RandomResizedCrop", size)
   for name, pair in pairs(o) do
-    if #pair ~= 2 or type(pair[1]) ~= "number" or type(pair[2]) ~= "number" or not (pair[1] > 0 and pair[1] <= pair[2]) then
+    if #pair ~= 2 or type(pair[1]) ~= "number" or type(pair[2]) ~= "number"
+      or not (pair[1] > 0 and pair[1] <= pair[2]) then
       fail("RandomResizedCrop: option '%s' must be two numbers above 0, the smaller first", name)
     end
     self[name] = pair

@@ -1,8 +1,9 @@
 --- Worker processes: forks that read batches for a loader.
 ---
---- Batch k of a pass is read by worker k mod n and comes back in that order, whoever is done first. Each worker has a few
---- requests ahead of it (prefetch_factor). What a batch is depends on its positions and its number alone (see seeding.lua), so
---- requests can be sent again: to new workers, or after another pass used the same ones.
+--- Batch k of a pass is read by worker k mod n and comes back in that order, whoever is done first.
+--- Each worker has a few requests ahead of it (prefetch_factor). What a batch is depends on its
+--- positions and its number alone (see seeding.lua), so requests can be sent again: to new workers,
+--- or after another pass used the same ones.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
@@ -13,12 +14,12 @@ local M = {}
 local BATCH, FAILED, OVER = 0, 1, 2 -- what a reply is
 local NOTICE = 60 -- seconds without a batch after which it is said that there is none
 
--- ---- in a worker -------------------------------------------------------------------------------------------------
+-- ---- in a worker --------------------------------------------------------------------------------
 
 local info -- of this process, when it is a worker
 
---- Which worker this code runs in: { id (from 0), num_workers, seed, dataset }, or nil in the main process. A stream looks at
---- it to give each worker a part of its own.
+--- Which worker this code runs in: { id (from 0), num_workers, seed, dataset }, or nil in the main
+--- process. A stream looks at it to give each worker a part of its own.
 ---@return { id: integer, num_workers: integer, seed: integer, dataset: table }?
 function M.get_worker_info() return info end
 
@@ -36,7 +37,8 @@ local function answer(loader, state, number, task)
   end
   return (function(...)
     if (...) == nil then return OVER end
-    -- what a share of a stream (sharding.lua) knows of its last round: the rank asks its own object for it
+    -- what a share of a stream (sharding.lua) knows of its last round: the rank asks its own object
+    -- for it
     return BATCH, loader.dataset.real_items or false, ...
   end)(state.stream())
 end
@@ -76,17 +78,19 @@ local function serve(loader, id, count, channel)
   end
 end
 
--- ---- in the main process -----------------------------------------------------------------------------------------
+-- ---- in the main process ------------------------------------------------------------------------
 
 --- The processes of one pass, or of a loader that keeps them.
 local Pool = {}
 Pool.__index = Pool
 
--- Pools that have processes, of all loaders; and how many of them were in use when that was last looked at.
+-- Pools that have processes, of all loaders; and how many of them were in use when that was last
+-- looked at.
 local pools, in_use = setmetatable({}, { __mode = "k" }), 0
 
--- Ends the processes of passes that were left by break. That nobody can go on with a pass is known to the collector alone, so it runs
--- when there are more pools than were found in use the last time: a new one is then the first of a pass that is still going on.
+-- Ends the processes of passes that were left by break. That nobody can go on with a pass is known
+-- to the collector alone, so it runs when there are more pools than were found in use the last
+-- time: a new one is then the first of a pass that is still going on.
 local function end_abandoned()
   local function live()
     local count = 0
@@ -103,7 +107,9 @@ local function new_pool(loader)
   pools[pool] = true
   core.get_num_threads() -- loads the kernels once, here, and not in each worker
   for id = 0, loader.num_workers - 1 do
-    pool.list[id + 1] = core._worker_start(function(channel) serve(loader, id, loader.num_workers, channel) end)
+    pool.list[id + 1] = core._worker_start(function(channel)
+      serve(loader, id, loader.num_workers, channel)
+    end)
   end
   loader._pools = loader._pools or setmetatable({}, { __mode = "k" })
   loader._pools[pool] = true
@@ -131,12 +137,14 @@ end
 local Pass = {}
 Pass.__index = Pass
 
--- Makes the pool this pass's own: workers learn of its seed, and what it had asked for is asked again.
+-- Makes the pool this pass's own: workers learn of its seed, and what it had asked for is asked
+-- again.
 function Pass:claim()
   local loader, pool = self.loader, self.pool
   if self.stream and self.issued > 0 then
     self.done = true
-    options.fail("DataLoader: this pass over a stream cannot go on: its worker processes were ended or serve another pass")
+    options.fail("DataLoader: this pass over a stream cannot go on: its worker processes were ended or " ..
+      "serve another pass")
   end
   if not pool or pool.closed then
     pool = loader.persistent_workers and loader._pool or nil
@@ -252,7 +260,8 @@ end
 
 --- Starts a pass; see DataLoader:_start.
 ---@param tasks (fun(): any)? nil: the loader's dataset is a stream
----@param skip integer how many batches were left out before the first task (of a stream: are to be left out)
+---@param skip integer how many batches were left out before the first task (of a stream: are to be
+---  left out)
 ---@param announced boolean whether the data set is told the number of the pass
 ---@return fun(): table? next_batch
 ---@return fun() close ends the pass before its time
@@ -261,8 +270,9 @@ function M.read(loader, tasks, seed, epoch, skip, announced)
     loader = loader, tasks = tasks, stream = not tasks, seed = seed, epoch = epoch, announced = announced,
     first = tasks and skip or 0, issued = 0, taken = 0, turn = 0, queue = {}, ended = {},
   }, Pass)
-  -- Earlier passes of this loader give their processes up: most were left by break, and one that goes on starts new ones. A stream
-  -- cannot be read from its middle: its processes stay until nobody can ask for more.
+  -- Earlier passes of this loader give their processes up: most were left by break, and one that
+  -- goes on starts new ones. A stream cannot be read from its middle: its processes stay until
+  -- nobody can ask for more.
   for pool in pairs(not loader.persistent_workers and loader._pools or {}) do
     if not (pool.owner and pool.owner.stream) then pool:close() end
   end

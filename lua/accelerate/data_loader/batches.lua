@@ -1,8 +1,9 @@
 --- Batches of any form, joined and cut: what the dispatching loader does with what rank 0 reads.
 ---
---- A batch is a list of parts, { n = count, ... }, as the loader gives them. Items lie in dim 1 of tensors, and in columns:
---- lists without tensors whose length is the number of items (strings, numbers, tables). The number of items is dim 1 of the
---- first tensor that has dims; without tensors the length of the outermost first list.
+--- A batch is a list of parts, { n = count, ... }, as the loader gives them. Items lie in dim 1 of
+--- tensors, and in columns: lists without tensors whose length is the number of items (strings,
+--- numbers, tables). The number of items is dim 1 of the first tensor that has dims; without
+--- tensors the length of the outermost first list.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -12,7 +13,8 @@ local is_tensor = core.is_tensor
 
 local M = {}
 
-local ADVICE = "; pass dispatch_batches = false, so that every process reads its own batches, or split_batches = true, so that one "
+local ADVICE = "; pass dispatch_batches = false, so that every process reads its own batches, or " ..
+  "split_batches = true, so that one "
   .. "batch is read and cut for all"
 
 local function is_container(value) return type(value) == "table" and getmetatable(value) == nil end
@@ -84,14 +86,20 @@ end
 local function join_tensors(list, counts, path)
   if #list == 1 then return list[1] end
   for i, t in ipairs(list) do
-    if not is_tensor(t) then fail("dispatch_batches: %s is a tensor in one batch and %s in another%s", path, options.show(t), ADVICE) end
+    if not is_tensor(t) then
+      fail("dispatch_batches: %s is a tensor in one batch and %s in another%s", path, options.show(t), ADVICE)
+    end
     if t:dim() == 0 or t:size(1) ~= counts[i] then
-      fail("dispatch_batches: %s of shape [%s] cannot be joined with that of another batch: its dim 1 must count the %d items%s", path,
+      fail("dispatch_batches: %s of shape [%s] cannot be joined with that of another batch: its dim 1 " ..
+        "must count the %d items%s", path,
         table.concat(t.shape, ", "), counts[i], ADVICE)
     end
   end
   local ok, joined = pcall(core.cat, list, 1)
-  if not ok then fail("dispatch_batches: batches of different sizes cannot be joined: %s has %s%s", path, shapes_of(list), ADVICE) end
+  if not ok then
+    fail("dispatch_batches: batches of different sizes cannot be joined: %s has %s%s", path, shapes_of(list),
+      ADVICE)
+  end
   return joined
 end
 
@@ -102,7 +110,8 @@ local function join(list, counts, path)
   if not is_container(first) then
     for i = 2, #list do
       if list[i] ~= first then
-        fail("dispatch_batches: %s is %s in one batch and %s in another: what is no tensor and no list of items cannot be joined%s", path,
+        fail("dispatch_batches: %s is %s in one batch and %s in another: what is no tensor and no list " ..
+          "of items cannot be joined%s", path,
           options.show(first), options.show(list[i]), ADVICE)
       end
     end
@@ -126,14 +135,17 @@ local function join(list, counts, path)
     local items = {}
     for i, value in ipairs(list) do
       items[i] = value[key]
-      if items[i] == nil then fail("dispatch_batches: %s is not in every batch, they cannot be joined%s", extend(path, key), ADVICE) end
+      if items[i] == nil then
+        fail("dispatch_batches: %s is not in every batch, they cannot be joined%s", extend(path, key), ADVICE)
+      end
     end
     joined[key] = join(items, counts, extend(path, key))
   end
   return joined
 end
 
---- Joins values of one form: tensors along dim 1, columns one after the other; other leaves must be equal.
+--- Joins values of one form: tensors along dim 1, columns one after the other; other leaves must be
+--- equal.
 ---@param list any[] at least one
 ---@param counts integer[] the items of each
 function M.join(list, counts) return join(list, counts, "the batch") end
@@ -155,11 +167,12 @@ function M.slice(value, first, last, count)
     for i = first, last do part[#part + 1] = value[i] end
     return part
   end
-  for key, item in pairs(value) do part[key] = M.slice(item, first, last, count) end -- every key by itself: the order does not matter
+  -- every key by itself: the order does not matter
+  for key, item in pairs(value) do part[key] = M.slice(item, first, last, count) end
   return part
 end
 
--- ---- over the ranks ----------------------------------------------------------------------------------------------
+-- ---- over the ranks -----------------------------------------------------------------------------
 
 --- Takes the tensors out of a value.
 ---@return any skeleton with an empty tensor in the place of each

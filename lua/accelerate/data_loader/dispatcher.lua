@@ -1,9 +1,9 @@
 --- The loader that reads on rank 0 for all ranks: DataLoaderDispatcher.
 ---
---- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the last one, and sends what
---- there is: first, in one message, how it looks, then tensor by tensor. Every rank takes its slice. Rank 0 reads one step
---- ahead before it sends, so that a message says whether it is the last one. What goes wrong on rank 0 is in the message,
---- too: all ranks raise it.
+--- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the
+--- last one, and sends what there is: first, in one message, how it looks, then tensor by tensor.
+--- Every rank takes its slice. Rank 0 reads one step ahead before it sends, so that a message says
+--- whether it is the last one. What goes wrong on rank 0 is in the message, too: all ranks raise it.
 local batches = require "accelerate.data_loader.batches"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -19,7 +19,8 @@ local gradient_state = state.GradientState()
 
 local M = {}
 
---- Gives this rank its slice of what rank 0 reads.  Its fields and its other methods are DataLoaderShard's.
+--- Gives this rank its slice of what rank 0 reads.  Its fields and its other methods are
+--- DataLoaderShard's.
 ---@class accelerate.DataLoaderDispatcher: accelerate.PreparedLoader
 local Dispatcher = {}
 
@@ -28,7 +29,7 @@ function Dispatcher:_first_remainder() return -1 end
 --- How many batches of the loader below make a step.
 local function batches_in_step(self) return self._split_batches and 1 or self._num_processes end
 
--- ---- rank 0 ------------------------------------------------------------------------------------------------------
+-- ---- rank 0 -------------------------------------------------------------------------------------
 
 ---@class accelerate.DispatchedStep
 ---@field value any all items
@@ -45,7 +46,8 @@ local function joined(self, list)
     counts[i] = batches.count(values[i], n)
     if not counts[i] then
       if self._num_processes == 1 then return { value = values[1], n = n, items = 1 } end
-      fail("dispatch_batches: the batch has no tensor with dims and no list, so there are no items to share out; "
+      fail("dispatch_batches: the batch has no tensor with dims and no list, so there are no items to " ..
+        "share out; "
         .. "pass dispatch_batches = false, so that every process reads its own")
     end
   end
@@ -82,7 +84,8 @@ local function reader(self, pass)
     if #list == 0 or self._drop_last and #list < per_step then return nil end
     local made = joined(self, list)
     if not first and not self._drop_last then
-      first = { value = batches.slice(made.value, 1, math.min(self._num_processes, made.items), made.items), n = made.n,
+      first = { value = batches.slice(made.value, 1, math.min(self._num_processes, made.items), made.items),
+        n = made.n,
         items = math.min(self._num_processes, made.items) }
     end
     return made
@@ -95,10 +98,13 @@ local function reader(self, pass)
   end
   return step, function()
     if first and (not head or skip == 0) then return first end
-    local list = {} -- the pass began in the middle: the items of its beginning are read now, with the numbers that they had
+    -- the pass began in the middle: the items of its beginning are read now, with the numbers that
+    -- they had
+    local list = {}
     for i, task in ipairs(head) do
       local number = i + (base._skipped or 0)
-      list[i] = (function(...) return { n = select("#", ...), ... } end)(seeding.run(seed, number, base._fetch, base, task))
+      list[i] = (function(...) return { n = select("#", ...), ... } end)(seeding.run(seed, number,
+        base._fetch, base, task))
     end
     local made = joined(self, list)
     local count = math.min(self._num_processes, made.items)
@@ -106,8 +112,8 @@ local function reader(self, pass)
   end
 end
 
---- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes, else the first items of the
---- pass come again.
+--- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes,
+--- else the first items of the pass come again.
 ---@return accelerate.DispatchedStep
 local function evened(self, step, first_items)
   local ranks = self._num_processes
@@ -127,7 +133,8 @@ local function evened(self, step, first_items)
   return { value = batches.join(values, counts), n = step.n, items = step.items + missing }
 end
 
---- What rank 0 does in a pass: a function that gives message after message, and the tensors that go with each.
+--- What rank 0 does in a pass: a function that gives message after message, and the tensors that go
+--- with each.
 local function producer(self, pass)
   local ranks = self._num_processes
   local next_step, first_items, ahead, number
@@ -143,18 +150,20 @@ local function producer(self, pass)
     if is_last then
       step = evened(self, step, first_items)
     elseif items % ranks ~= 0 then
-      fail("dispatch_batches: step %d has %d items for %d processes, and only the last step may be uneven; use batches of one size%s",
+      fail("dispatch_batches: step %d has %d items for %d processes, and only the last step may be " ..
+        "uneven; use batches of one size%s",
         number, items, ranks, self._split_batches and "" or ", or pass dispatch_batches = false")
     end
     if step.items == 0 then return { over = true }, {} end
     local skeleton, tensors = batches.unpack_tensors(step.value)
     local forms = {}
     for i, t in ipairs(tensors) do forms[i] = { t.dtype, t.shape } end
-    return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton, forms = forms }, tensors
+    return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton,
+      forms = forms }, tensors
   end
 end
 
--- ---- all ranks ---------------------------------------------------------------------------------------------------
+-- ---- all ranks ----------------------------------------------------------------------------------
 
 --- The next message on every rank, with its tensors; raises what rank 0 could not do.
 local function exchange(self, produce)
@@ -197,7 +206,8 @@ local function part_of(self, message, tensors)
   return batches.parts(value, message.n)
 end
 
---- Starts a pass: `for x, y in loader:iter() do ... end`.  All ranks must walk it, for each step is sent to all.
+--- Starts a pass: `for x, y in loader:iter() do ... end`.  All ranks must walk it, for each step is
+--- sent to all.
 ---@return function
 function Dispatcher:iter()
   local pass = self:_start_pass()
@@ -209,10 +219,11 @@ function Dispatcher:iter()
   local over, ended, ahead = false, false, nil
   local function fetch()
     local message, tensors = exchange(self, produce)
-    return { message = message, batch = not message.over and self:_sent(part_of(self, message, tensors)) or nil }
+    return { message = message, batch = not message.over and self:_sent(part_of(self, message, tensors))
+      or nil }
   end
-  -- Where steps go to a GPU, the next one is exchanged and sent before this one is given, at the same point on all ranks. What goes wrong
-  -- there waits for its turn.
+  -- Where steps go to a GPU, the next one is exchanged and sent before this one is given, at the
+  -- same point on all ranks. What goes wrong there waits for its turn.
   local travels = self._device and self._device ~= "cpu"
   local function take()
     local step = ahead

@@ -22,9 +22,11 @@ function M.is_prepared(value) return shard.is(value) or M.is_dispatched(value) e
 
 --- Whether `value` is a loader, prepared or not.
 ---@return boolean
-function M.is_loader(value) return M.is_prepared(value) or class.is(value, require("accelerate.data").DataLoader) end
+function M.is_loader(value)
+  return M.is_prepared(value) or class.is(value, require("accelerate.data").DataLoader)
+end
 
--- ---- preparing ---------------------------------------------------------------------------------------------------
+-- ---- preparing ----------------------------------------------------------------------------------
 
 local PREPARE = {
   device = { "string", optional = true },
@@ -57,36 +59,47 @@ end
 local function check_split(loader, ranks)
   local batch_size_of = require("accelerate.data_loader.prepared").batch_size_of
   local size = loader.batch_size or batch_size_of(loader.batch_sampler or loader.sampler)
-  if not size then fail("prepare: split_batches needs a loader, or a batch sampler, that has a batch_size") end
+  if not size then
+    fail("prepare: split_batches needs a loader, or a batch sampler, that has a batch_size")
+  end
   if size > 1 and size % ranks ~= 0 then
-    fail("prepare: split_batches needs a batch size that is a multiple of the %d processes, got %d", ranks, size)
+    fail("prepare: split_batches needs a batch size that is a multiple of the %d processes, got %d", ranks,
+      size)
   end
 end
 
---- Whether rank 0 is to read for all: as asked for, else for streams whose batches are placed on the device.
+--- Whether rank 0 is to read for all: as asked for, else for streams whose batches are placed on
+--- the device.
 local function dispatches(loader, o)
   local asked = o.config.dispatch_batches
   if asked == nil then return o.put_on_device and not loader.sampler and not loader.batch_sampler end
   if asked and not o.put_on_device then
-    fail("prepare: dispatch_batches = true places batches on the device; it cannot be had with device placement off")
+    fail("prepare: dispatch_batches = true places batches on the device; it cannot be had with device " ..
+      "placement off")
   end
   return asked
 end
 
 --- Makes a prepared loader: a DataLoaderShard, or a DataLoaderDispatcher.
 ---@param loader accelerate.DataLoader
----@param opts { device: string?, put_on_device: boolean?, rng_types: string[]?, config: table?, num_processes: integer?,
----  process_index: integer?, slice_fn_for_dispatch: function?, split_batches: boolean?, dispatch_batches: boolean?,
---- even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking: boolean?,
---- use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of the ones from split_batches on;
---- default of  put_on_device false, of num_processes and process_index those that there are. slice_fn_for_dispatch(batch, {
---- first, last },  process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank 0 read
+---@param opts { device: string?, put_on_device: boolean?, rng_types: string[]?, config: table?,
+---  num_processes: integer?, process_index: integer?, slice_fn_for_dispatch: function?,
+---  split_batches: boolean?, dispatch_batches: boolean?,
+--- even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking:
+--- boolean?, use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of
+--- the ones from split_batches on; default of  put_on_device false, of num_processes and
+--- process_index those that there are. slice_fn_for_dispatch(batch, { first, last },
+--- process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank
+--- 0 read
 function M.prepare_data_loader(loader, opts)
   local o = options.check("prepare_data_loader", opts, PREPARE)
-  if not M.is_loader(loader) then fail("prepare_data_loader: expected a loader, got %s", options.show(loader)) end
+  if not M.is_loader(loader) then
+    fail("prepare_data_loader: expected a loader, got %s", options.show(loader))
+  end
   if M.is_prepared(loader) then return loader end
   if o.torch_device_mesh ~= nil then
-    fail("prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not there yet; leave the option out")
+    fail("prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not there " ..
+      "yet; leave the option out")
   end
   local here = state.PartialState()
   o.config = configuration(o)
@@ -94,12 +107,14 @@ function M.prepare_data_loader(loader, opts)
   o.process_index = o.process_index or here.process_index
   o.rng_types = o.rng_types or { "generator" }
   if o.process_index >= o.num_processes then
-    fail("prepare_data_loader: option 'process_index' must be 0 to %d, got %d", o.num_processes - 1, o.process_index)
+    fail("prepare_data_loader: option 'process_index' must be 0 to %d, got %d", o.num_processes - 1,
+      o.process_index)
   end
   if o.config.split_batches then check_split(loader, o.num_processes) end
   if not dispatches(loader, o) then return shard.make(loader, o) end
   if o.num_processes ~= here.num_processes then
-    fail("prepare_data_loader: dispatch_batches needs all %d processes that there are, got option 'num_processes' = %d",
+    fail("prepare_data_loader: dispatch_batches needs all %d processes that there are, got option " ..
+      "'num_processes' = %d",
       here.num_processes, o.num_processes)
   end
   return dispatcher().make(loader, o)
@@ -115,23 +130,27 @@ local function made_by(name, dispatch)
     if dispatch and (opts == nil or opts.put_on_device == nil) then given.put_on_device = true end
     local made = M.prepare_data_loader(loader, given)
     if M.is_dispatched(made) ~= dispatch then
-      fail("%s: the config has dispatch_batches = %s", name, tostring(given.config and given.config.dispatch_batches))
+      fail("%s: the config has dispatch_batches = %s", name,
+        tostring(given.config and given.config.dispatch_batches))
     end
     return made
   end)
 end
 
---- A loader that reads this rank's share, by itself: prepare_data_loader with dispatch_batches = false.
+--- A loader that reads this rank's share, by itself: prepare_data_loader with dispatch_batches =
+--- false.
 ---@param loader accelerate.DataLoader
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderShard = made_by("DataLoaderShard", false)
 
---- A loader whose rank 0 reads for all, by itself: prepare_data_loader with dispatch_batches = true.
+--- A loader whose rank 0 reads for all, by itself: prepare_data_loader with dispatch_batches =
+--- true.
 ---@param loader accelerate.DataLoader
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderDispatcher = made_by("DataLoaderDispatcher", true)
 
---- Makes even_batches of these loaders another one, where they read a data set with get(i) by ranks.
+--- Makes even_batches of these loaders another one, where they read a data set with get(i) by
+--- ranks.
 ---@param loaders table[] prepared ones
 ---@param even boolean
 ---@return fun() undo
@@ -150,16 +169,19 @@ function M.override_even_batches(loaders, even)
   end, refused
 end
 
---- A loader without the first `num_batches` batches (of this rank) of its passes; the original is left alone, and keeps its
---- own count of passes. No sample of a data set with get(i) is read for it; a stream is read and thrown away. When the
---- original has just loaded a state, the copy skips from the beginning of that pass, and the original's next pass starts at
---- its beginning.
+--- A loader without the first `num_batches` batches (of this rank) of its passes; the original is
+--- left alone, and keeps its own count of passes. No sample of a data set with get(i) is read for
+--- it; a stream is read and thrown away. When the original has just loaded a state, the copy skips
+--- from the beginning of that pass, and the original's next pass starts at its beginning.
 ---@param loader table
 ---@param num_batches integer? default 0
 function M.skip_first_batches(loader, num_batches)
-  num_batches = options.value("skip_first_batches", "num_batches", num_batches, { "integer", default = 0, min = 0 })
+  num_batches = options.value("skip_first_batches", "num_batches", num_batches,
+    { "integer", default = 0, min = 0 })
   if M.is_prepared(loader) then return loader:_without(num_batches) end
-  if not M.is_loader(loader) then fail("skip_first_batches: expected a loader, got %s", options.show(loader)) end
+  if not M.is_loader(loader) then
+    fail("skip_first_batches: expected a loader, got %s", options.show(loader))
+  end
   return require("accelerate.data_loader.skip").without_beginning(loader, num_batches)
 end
 

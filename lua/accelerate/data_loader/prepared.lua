@@ -1,4 +1,5 @@
---- What the loaders that `prepare` makes have in common: their fields, where a pass stands, and its state for resuming.
+--- What the loaders that `prepare` makes have in common: their fields, where a pass stands, and its
+--- state for resuming.
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -25,14 +26,15 @@ function M.length_of(object)
 end
 local length_of = M.length_of
 
--- ---- for loaders of a script's own -------------------------------------------------------------------------------
+-- ---- for loaders of a script's own --------------------------------------------------------------
 
---- What an object must have to count as the loader whose batch is in use: `class("Mine", DataLoaderStateMixin)`, whose iter
---- calls self:begin() at the start of a pass and self["end"](self) at its end, and sets end_of_dataloader before it gives
---- the last batch.
+--- What an object must have to count as the loader whose batch is in use: `class("Mine",
+--- DataLoaderStateMixin)`, whose iter calls self:begin() at the start of a pass and
+--- self["end"](self) at its end, and sets end_of_dataloader before it gives the last batch.
 ---@class accelerate.DataLoaderStateMixin
 ---@field end_of_dataloader boolean true while the last batch is in use
----@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
+---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1:
+---  unknown
 local Mixin = class("DataLoaderStateMixin")
 Mixin.end_of_dataloader, Mixin.remainder = false, -1
 M.DataLoaderStateMixin = Mixin
@@ -40,8 +42,8 @@ M.DataLoaderStateMixin = Mixin
 --- As before the first pass.
 function Mixin:reset() self.end_of_dataloader, self.remainder = false, -1 end
 
---- A pass begins: this is the active loader. The remainder comes of total_dataset_length (or dataset:len()) and
---- total_batch_size, where there are both and no drop_last.
+--- A pass begins: this is the active loader. The remainder comes of total_dataset_length (or
+--- dataset:len()) and total_batch_size, where there are both and no drop_last.
 function Mixin:begin()
   self:reset()
   local length, total = self.total_dataset_length or length_of(self.dataset), self.total_batch_size
@@ -52,10 +54,12 @@ end
 --- A pass is over: the loader around it is the active one again.
 Mixin["end"] = function(self) gradient_state:_leave(self) end
 
--- ---- what decides the order --------------------------------------------------------------------------------------
+-- ---- what decides the order ---------------------------------------------------------------------
 
 local function hex(bytes) return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
-local function unhex(text) return (text:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end)) end
+local function unhex(text)
+  return (text:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end))
+end
 
 -- The batch sampler below those that leave something out or share something out.
 local function innermost(batch_sampler)
@@ -68,7 +72,8 @@ end
 local PARTS = { "batch_sampler", "sampler", "dataset" } -- in the order in which they are told and asked
 
 local function parts_of(self)
-  return { batch_sampler = innermost(self._batch_sampler), sampler = innermost(self._sampler), dataset = self._base.dataset }
+  return { batch_sampler = innermost(self._batch_sampler), sampler = innermost(self._sampler),
+    dataset = self._base.dataset }
 end
 
 local function copied(value)
@@ -79,11 +84,15 @@ local function copied(value)
 end
 
 local function has_state(part)
-  return type(part) == "table" and type(part.state_dict) == "function" and type(part.load_state_dict) == "function"
+  return type(part) == "table" and type(part.state_dict) == "function"
+    and type(part.load_state_dict) == "function"
 end
-local function has_generator(part) return type(part) == "table" and random.is_generator(rawget(part, "generator")) end
+local function has_generator(part)
+  return type(part) == "table" and random.is_generator(rawget(part, "generator"))
+end
 
---- Where the samplers and the data set stand: the state of their generators, or what their own state_dict says.
+--- Where the samplers and the data set stand: the state of their generators, or what their own
+--- state_dict says.
 local function capture(self)
   local found = {}
   local parts = parts_of(self)
@@ -99,11 +108,13 @@ local function capture(self)
   return found
 end
 
--- Sets the samplers and the data set to what `found` says; entries of parts that this loader lacks are left out.
+-- Sets the samplers and the data set to what `found` says; entries of parts that this loader lacks
+-- are left out.
 local function restore(self, found)
   for name, entry in pairs(found) do
     local generator = type(entry) == "table" and entry.generator
-    if type(entry) ~= "table" or generator and not (type(generator) == "string" and generator:match("^%x+$") and #generator == 32) then
+    if type(entry) ~= "table" or generator and not (type(generator) == "string" and generator:match("^%x+$")
+      and #generator == 32) then
       fail("load_state_dict: what the state says of '%s' is damaged", tostring(name))
     end
   end
@@ -127,8 +138,8 @@ local function generator_of(self)
   end
 end
 
---- Parts of a loader that want to hear of each pass: not our own samplers, which count by themselves, unless their order is
---- to be a function of the pass number.
+--- Parts of a loader that want to hear of each pass: not our own samplers, which count by
+--- themselves, unless their order is to be a function of the pass number.
 local function parts_with_epochs(self)
   local ours, parts = data(), {}
   for _, name in ipairs(PARTS) do
@@ -141,13 +152,14 @@ local function parts_with_epochs(self)
   return parts
 end
 
---- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler, ones whose order is a
---- function of the seed and the pass number alone.
+--- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler,
+--- ones whose order is a function of the seed and the pass number alone.
 local function choose_samplers(self, loader, config)
   local ours = data()
   self._batch_sampler, self._sampler = loader.batch_sampler, loader.sampler
   local inner = self._sampler
-  if not config.use_seedable_sampler or not class.is(inner, ours.RandomSampler) or class.is(inner, ours.SeedableRandomSampler) then
+  if not config.use_seedable_sampler or not class.is(inner, ours.RandomSampler)
+    or class.is(inner, ours.SeedableRandomSampler) then
     return
   end
   local seedable = ours.SeedableRandomSampler(inner.data_source, {
@@ -156,13 +168,14 @@ local function choose_samplers(self, loader, config)
   local batches = self._batch_sampler
   self._sampler = seedable
   if class.of(batches) == ours.BatchSampler then
-    self._batch_sampler = ours.BatchSampler(seedable, { batch_size = batches.batch_size, drop_last = batches.drop_last })
+    self._batch_sampler = ours.BatchSampler(seedable,
+      { batch_size = batches.batch_size, drop_last = batches.drop_last })
   elseif batches then -- a batch sampler of the script's own: it keeps its way of making batches
     innermost(batches).sampler = seedable
   end
 end
 
--- ---- a loader ----------------------------------------------------------------------------------------------------
+-- ---- a loader -----------------------------------------------------------------------------------
 
 ---@class accelerate.PreparedLoader
 local Loader = {}
@@ -180,7 +193,8 @@ function M.fill(self, loader, o)
   self._device = o.put_on_device and o.device or nil
   self._rng_types = o.rng_types
   self._end, self._remainder = false, -1
-  self._drop_last = loader.drop_last or (loader.batch_sampler ~= nil and loader.batch_sampler.drop_last) or false
+  self._drop_last = loader.drop_last or (loader.batch_sampler ~= nil and loader.batch_sampler.drop_last)
+    or false
   choose_samplers(self, loader, config)
   self._epoch_parts = parts_with_epochs(self)
   self._generator = generator_of(self)
@@ -193,8 +207,8 @@ function Loader:_without(more)
   for name, value in next, self do rawset(copy, name, value) end
   copy._skip = self._skip + more
   copy._end, copy._remainder, copy._pass = false, -1, nil
-  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the original starts at its
-  -- beginning.
+  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the
+  -- original starts at its beginning.
   copy._resume, self._resume = nil, nil
   return copy
 end
@@ -219,8 +233,8 @@ Loader["end"] = function(self) gradient_state:_leave(self) end
 ---@field resumed integer? the seed of a pass that goes on
 ---@field seed integer? of the numbers that reading draws
 
---- What is common to the starts of passes: generators are made equal, the number of the pass is told, and where it stands is
---- kept for state_dict.
+--- What is common to the starts of passes: generators are made equal, the number of the pass is
+--- told, and where it stands is kept for state_dict.
 ---@return accelerate.LoaderPass
 function Loader:_start_pass()
   local resume = self._resume
@@ -231,9 +245,11 @@ function Loader:_start_pass()
       if kind ~= "generator" or self._generator then random.synchronize_rng_state(kind, self._generator) end
     end
   end
-  -- Ours draw a new order for each pass by themselves, so that a pass that was left by break is not repeated.
+  -- Ours draw a new order for each pass by themselves, so that a pass that was left by break is not
+  -- repeated.
   for _, part in ipairs(self._epoch_parts) do part:set_epoch(self._iteration) end
-  self._pass = { iteration = self._iteration, snapshot = capture(self), taken = self._skip + (resume and resume.batches or 0),
+  self._pass = { iteration = self._iteration, snapshot = capture(self),
+    taken = self._skip + (resume and resume.batches or 0),
     resumed = resume and resume.seed }
   return self._pass
 end
@@ -270,7 +286,8 @@ end
 --- The batch's parts, on the device.
 function Loader:_placed(batch) return sending.finish(batch, self._device, self._non_blocking) end
 
---- Says which pass comes next, to the batch sampler, the sampler and the data set, as far as they want to know.
+--- Says which pass comes next, to the batch sampler, the sampler and the data set, as far as they
+--- want to know.
 ---@param epoch integer from 0
 function Loader:set_epoch(epoch)
   options.value("set_epoch", "epoch", epoch, { "integer", min = 0 })
@@ -282,20 +299,22 @@ function Loader:set_epoch(epoch)
   end
 end
 
--- ---- state -------------------------------------------------------------------------------------------------------
+-- ---- state --------------------------------------------------------------------------------------
 
---- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader that loads this goes on
---- with batch k + 1; while the last one is in use, with the next pass. A plain table of strings, numbers and what the
---- samplers' and the data set's own state_dict() gave, so that it can be saved. The order is not in it, only what it is
---- computed from.
+--- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader
+--- that loads this goes on with batch k + 1; while the last one is in use, with the next pass. A
+--- plain table of strings, numbers and what the samplers' and the data set's own state_dict() gave,
+--- so that it can be saved. The order is not in it, only what it is computed from.
 ---@return table
 function Loader:state_dict()
   if self._resume then return copied(self._resume.whole) end
-  local found = { iteration = self._iteration, batches = 0, num_processes = self._num_processes, process_index = self._process_index,
+  local found = { iteration = self._iteration, batches = 0, num_processes = self._num_processes,
+    process_index = self._process_index,
     total_batch_size = self.total_batch_size }
   local pass = self._pass
   if pass and not self._end then
-    found.iteration, found.batches, found.seed, found.parts = pass.iteration, pass.taken, pass.seed, copied(pass.snapshot)
+    found.iteration, found.batches, found.seed, found.parts = pass.iteration, pass.taken, pass.seed,
+      copied(pass.snapshot)
   else
     if pass then found.iteration = pass.iteration + 1 end -- its last batch is in use
     found.parts = capture(self)
@@ -309,23 +328,29 @@ local STATE = {
   total_batch_size = { "integer", min = 1, optional = true }, seed = { "number", optional = true },
 }
 
--- How many batches of this loader are those of a loader that may have had another batch size, or other ranks.
+-- How many batches of this loader are those of a loader that may have had another batch size, or
+-- other ranks.
 local function batches_here(self, found)
   local mine, theirs = self.total_batch_size, found.total_batch_size
   if not mine or not theirs or mine == theirs then return found.batches end
   local items = found.batches * theirs
   if items % mine ~= 0 then
-    fail("load_state_dict: the state is that of a loader with %d items in a batch over all ranks, %d of whose batches were read; this "
-      .. "loader has %d in a batch, and %d items are no whole number of them", theirs, found.batches, mine, items)
+    fail("load_state_dict: the state is that of a loader with %d items in a batch over all ranks, %d of " ..
+      "whose batches were read; this "
+      .. "loader has %d in a batch, and %d items are no whole number of them", theirs, found.batches, mine,
+        items)
   end
   return items / mine
 end
 
---- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it start at their beginning.
---- Samples that come before are not read where the data set has get(i); a stream is read and thrown away.
+--- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it
+--- start at their beginning. Samples that come before are not read where the data set has get(i); a
+--- stream is read and thrown away.
 ---@param found table
 function Loader:load_state_dict(found)
-  if type(found) ~= "table" then fail("load_state_dict: expected what state_dict() gave, got %s", options.show(found)) end
+  if type(found) ~= "table" then
+    fail("load_state_dict: expected what state_dict() gave, got %s", options.show(found))
+  end
   local checked = options.check("load_state_dict", found, STATE)
   local batches = batches_here(self, checked)
   restore(self, checked.parts)
@@ -338,7 +363,7 @@ function Loader:load_state_dict(found)
     whole = copied(found) }
 end
 
--- ---- fields ------------------------------------------------------------------------------------------------------
+-- ---- fields -------------------------------------------------------------------------------------
 
 local GET = {
   --- True while the last batch of the pass is in use.
@@ -368,7 +393,8 @@ local GET = {
   rng_types = function(self) return self._rng_types end,
   synchronized_generator = function(self) return self._generator end,
 }
-for _, name in ipairs { "dataset", "batch_size", "drop_last", "collate_fn", "generator", "num_workers", "prefetch_factor",
+for _, name in ipairs { "dataset", "batch_size", "drop_last", "collate_fn", "generator", "num_workers",
+  "prefetch_factor",
   "persistent_workers", "worker_init_fn", "timeout", "pin_memory" } do
   GET[name] = function(self) return self._base[name] end
 end
@@ -384,15 +410,19 @@ end
 ---@param methods table
 function M.define(name, methods)
   local Class = properties.define(name, { get = GET, methods = properties.merge(Loader, methods),
-    call = function() fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", name) end })
+    call = function()
+      fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", name)
+    end })
   enumerable.of_iter(Class)
   return Class
 end
 
---- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it is not known.
+--- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it
+--- is not known.
 function M.remainder_of(self)
   if self._drop_last then return -1 end
-  local length, total, batches = length_of(self._sampler) or self.total_dataset_length, self.total_batch_size, self._batch_sampler
+  local length, total, batches = length_of(self._sampler)
+    or self.total_dataset_length, self.total_batch_size, self._batch_sampler
   if not length or not total then return -1 end
   local left_out = batches and batches.skip_batches and batches.skip_batches * (batches.batch_size or 0) or 0
   return math.max(0, length - left_out) % total

@@ -9,16 +9,18 @@ local M = {}
 
 local function data() return require "accelerate.data" end
 
---- This rank's batches, on this rank's device, read one ahead, so that the last one is known while it is in use; its copy to a GPU runs
---- beside the step before.
+--- This rank's batches, on this rank's device, read one ahead, so that the last one is known while
+--- it is in use; its copy to a GPU runs beside the step before.
 ---@class accelerate.DataLoaderShard: accelerate.PreparedLoader
 ---@field end_of_dataloader boolean true while the last batch of the pass is in use
----@field remainder integer how many items of the last round over all ranks are real; 0: all, -1: unknown
+---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1:
+---  unknown
 ---@field total_batch_size integer? the batch over all ranks; nil when batches have no fixed size
 ---@field total_dataset_length integer? items of the whole data set; nil when that is not known
 ---@field base_dataloader accelerate.DataLoader the loader that was prepared
 ---@field dataset table
----@field batch_sampler table? what this rank's batches come from; a BatchSamplerShard on several ranks
+---@field batch_sampler table? what this rank's batches come from; a BatchSamplerShard on several
+---  ranks
 ---@field sampler table?
 ---@field batch_size integer|false|nil of one rank, or with split_batches of all
 ---@field drop_last boolean
@@ -34,7 +36,8 @@ local function data() return require "accelerate.data" end
 ---@field non_blocking boolean
 ---@field split_batches boolean
 ---@field rng_types string[]
----@field synchronized_generator accelerate.Generator? that decides the order, and is made equal on all ranks in each pass
+---@field synchronized_generator accelerate.Generator? that decides the order, and is made equal on
+---  all ranks in each pass
 ---@field iteration integer the number of the next pass, from 0
 ---@field skip_batches integer left out at the start of each pass
 ---@field gradient_state accelerate.GradientState
@@ -60,7 +63,8 @@ local function last_remainder(self)
   if self._drop_last or not self._shard and not self._items then return self._remainder end
   local real, total = (self._shard or self._items).real_items, self.total_batch_size
   if real then return total and real % total or real end
-  if self._shard and not total and self._shard.even_batches then return 0 end -- whole lists, and no list is missing
+  -- whole lists, and no list is missing
+  if self._shard and not total and self._shard.even_batches then return 0 end
   return self._remainder
 end
 
@@ -100,7 +104,8 @@ function Shard:len()
   local whole
   local items = self._items and prepared.length_of(self._items.dataset)
   if items then
-    local round = self._split_batches and self._items.batch_size or self._items.batch_size * self._num_processes
+    local round = self._split_batches and self._items.batch_size
+      or self._items.batch_size * self._num_processes
     whole = (self._drop_last and math.floor or math.ceil)(items / round)
   elseif self._stream then
     whole = self._stream:len()
@@ -114,7 +119,7 @@ end
 
 M.Class = prepared.define("DataLoaderShard", Shard)
 
--- ---- making one --------------------------------------------------------------------------------------------------
+-- ---- making one ---------------------------------------------------------------------------------
 
 -- What a loader reads when a stream's own first items are to be left out.
 local function without_beginning(loader)
@@ -130,7 +135,8 @@ local function shards_of(dataset)
   return type(count) == "number" and count or nil
 end
 
---- A loader over this rank's part of a stream: whole shards of it, where it has enough of them, or a slice of each round.
+--- A loader over this rank's part of a stream: whole shards of it, where it has enough of them, or
+--- a slice of each round.
 local function shard_stream(self, loader)
   local size, split, ranks = loader.batch_size, self._split_batches, self._num_processes
   local opts = loader:_carried()
@@ -139,12 +145,15 @@ local function shard_stream(self, loader)
   if shards and shards >= ranks and (loader.skip_batches or 0) == 0 then
     self._natively_sharded = true
     opts.batch_size = size
-    self._stream = data().DataLoader(loader.dataset:shard { num_shards = ranks, index = self._process_index }, opts)
+    self._stream = data().DataLoader(loader.dataset:shard { num_shards = ranks, index = self._process_index },
+      opts)
     return
   end
   self._shares_seed = true
-  self._items = sharding.IterableDatasetShard(without_beginning(loader), { -- without batches, what the stream gives goes round as it is
-    batch_size = size or 1, drop_last = loader.drop_last, num_processes = ranks, process_index = self._process_index,
+  -- without batches, what the stream gives goes round as it is
+  self._items = sharding.IterableDatasetShard(without_beginning(loader), {
+    batch_size = size or 1, drop_last = loader.drop_last, num_processes = ranks,
+      process_index = self._process_index,
     split_batches = split,
   })
   opts.batch_size = size and split and math.max(1, size / ranks) or size
@@ -164,13 +173,15 @@ function M.make(loader, o)
     return self
   end
   self._shard = sharding.BatchSamplerShard(source, {
-    num_processes = self._num_processes, process_index = self._process_index, split_batches = self._split_batches,
+    num_processes = self._num_processes, process_index = self._process_index,
+      split_batches = self._split_batches,
     even_batches = function() return config.even_batches end,
   })
   return self
 end
 
---- Makes the even_batches of a prepared loader another one, until the function that is returned is called.
+--- Makes the even_batches of a prepared loader another one, until the function that is returned is
+--- called.
 ---@return fun() undo
 function M.override_even_batches(loader, even)
   local shard = loader._shard

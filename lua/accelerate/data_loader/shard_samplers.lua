@@ -1,4 +1,5 @@
---- Which rank gets which samples: pure arithmetic over batch samplers and streams, as in Accelerate.
+--- Which rank gets which samples: pure arithmetic over batch samplers and streams, as in
+--- Accelerate.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
@@ -26,7 +27,8 @@ end
 ---@param skip integer
 ---@param head_size integer how many of the first items are wanted, too
 ---@return fun(): any next_item
----@return any[]? head the first items; nil when nothing was left out, for then they are still to come
+---@return any[]? head the first items; nil when nothing was left out, for then they are still to
+---  come
 local function start(inner, skip, head_size)
   if skip == 0 then return stepper(inner), nil end
   local at = require("accelerate.data.sampler").access(inner)
@@ -79,16 +81,16 @@ local function repeated(list, count)
   return long
 end
 
--- ---- batches of a map-style data set -----------------------------------------------------------------------------
+-- ---- batches of a map-style data set ------------------------------------------------------------
 
 --- The batches of one rank.
 ---
---- Whole batches go round the ranks.  A last round that is not full is filled with samples from the START of the sampler,
---- so that all ranks get equally many full batches; with even_batches = false nothing is filled, with drop_last the round
---- is dropped.
+--- Whole batches go round the ranks.  A last round that is not full is filled with samples from the
+--- START of the sampler, so that all ranks get equally many full batches; with even_batches = false
+--- nothing is filled, with drop_last the round is dropped.
 ---
---- With split_batches every batch is cut into as many pieces as there are ranks instead, and a short last batch is filled
---- from the first one.
+--- With split_batches every batch is cut into as many pieces as there are ranks instead, and a
+--- short last batch is filled from the first one.
 ---@class accelerate.BatchSamplerShard
 ---@field batch_sampler table with iter(), giving lists of indices, and len()
 ---@field batch_size integer? nil: lists of any length, which go round whole
@@ -97,7 +99,8 @@ end
 ---@field process_index integer
 ---@field split_batches boolean
 ---@field even_batches boolean may be assigned
----@field real_items integer? how many items the last round had before it was filled; nil until a pass has filled one
+---@field real_items integer? how many items the last round had before it was filled; nil until a
+---  pass has filled one
 local Shard = class("BatchSamplerShard")
 enumerable.of_iter(Shard)
 Shard.seekable = true  -- iter takes a number of batches to leave out
@@ -110,7 +113,8 @@ local SHARD = {
 }
 
 ---@param batch_sampler table
----@param opts? { num_processes: integer?, process_index: integer?, split_batches: boolean?, even_batches: (boolean|fun(): boolean)? }
+---@param opts? { num_processes: integer?, process_index: integer?, split_batches: boolean?,
+---  even_batches: (boolean|fun(): boolean)? }
 function Shard:init(batch_sampler, opts)
   check_iter("BatchSamplerShard", "a batch sampler", batch_sampler)
   local o = options.check("BatchSamplerShard", opts, SHARD)
@@ -124,7 +128,8 @@ function Shard:init(batch_sampler, opts)
   self.num_processes, self.process_index = o.num_processes, o.process_index
   self.split_batches, self.even_batches = o.split_batches, o.even_batches
   if self.split_batches and (not self.batch_size or self.batch_size % self.num_processes ~= 0) then
-    fail("BatchSamplerShard: split_batches needs a batch size that is a multiple of the %d processes, got %s", self.num_processes,
+    fail("BatchSamplerShard: split_batches needs a batch size that is a multiple of the %d processes, got %s",
+      self.num_processes,
       tostring(self.batch_size))
   end
 end
@@ -137,7 +142,9 @@ function Shard.__index(self, key)
   return even
 end
 
-function Shard.__newindex(self, key, value) rawset(self, key == "even_batches" and "_even_batches" or key, value) end
+function Shard.__newindex(self, key, value)
+  rawset(self, key == "even_batches" and "_even_batches" or key, value)
+end
 
 -- Whether a last round that is not full gets samples from the start.
 function Shard:_fills() return not self.drop_last and self.even_batches end
@@ -259,7 +266,8 @@ function Shard:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
 
 M.BatchSamplerShard = Shard
 
---- Tells `object`, or the sampler that it draws from, the number of the pass; objects that do not care are left alone.
+--- Tells `object`, or the sampler that it draws from, the number of the pass; objects that do not
+--- care are left alone.
 function M.set_epoch(object, epoch)
   while type(object) == "table" do
     if type(object.set_epoch) == "function" then return object:set_epoch(epoch) end
@@ -267,10 +275,11 @@ function M.set_epoch(object, epoch)
   end
 end
 
--- ---- streams -----------------------------------------------------------------------------------------------------
+-- ---- streams ------------------------------------------------------------------------------------
 
---- One rank's items of a data set that can only be read through.  Every rank reads all of it and keeps its slice of each
---- round; a last round that is not full is completed from the first one, or dropped with drop_last.
+--- One rank's items of a data set that can only be read through.  Every rank reads all of it and
+--- keeps its slice of each round; a last round that is not full is completed from the first one, or
+--- dropped with drop_last.
 ---@class accelerate.IterableDatasetShard
 local Stream = class("IterableDatasetShard")
 enumerable.of_iter(Stream)
@@ -284,7 +293,8 @@ local STREAM = {
 }
 
 ---@param dataset table with iter()
----@param opts? { batch_size: integer?, drop_last: boolean?, num_processes: integer?, process_index: integer?, split_batches: boolean? }
+---@param opts? { batch_size: integer?, drop_last: boolean?, num_processes: integer?, process_index:
+---  integer?, split_batches: boolean? }
 function Stream:init(dataset, opts)
   check_iter("IterableDatasetShard", "a data set", dataset)
   local o = options.check("IterableDatasetShard", opts, STREAM)
@@ -292,7 +302,8 @@ function Stream:init(dataset, opts)
   self.dataset = dataset
   for name, value in pairs(o) do self[name] = value end
   if o.split_batches and o.batch_size > 1 and o.batch_size % o.num_processes ~= 0 then
-    fail("IterableDatasetShard: split_batches needs a batch size that is a multiple of the %d processes, got %d", o.num_processes,
+    fail("IterableDatasetShard: split_batches needs a batch size that is a multiple of the %d " ..
+      "processes, got %d", o.num_processes,
       o.batch_size)
   end
 end
@@ -301,7 +312,8 @@ end
 ---@param epoch integer from 0
 function Stream:set_epoch(epoch) M.set_epoch(self.dataset, epoch) end
 
---- How many items this rank gets: whole rounds of all ranks' batches (as in Accelerate, also with split_batches).
+--- How many items this rank gets: whole rounds of all ranks' batches (as in Accelerate, also with
+--- split_batches).
 ---@return integer
 function Stream:len()
   local count = length_of(self.dataset)
@@ -361,7 +373,7 @@ end
 
 M.IterableDatasetShard = Stream
 
--- ---- leaving out the beginning -----------------------------------------------------------------------------------
+-- ---- leaving out the beginning ------------------------------------------------------------------
 
 --- A batch sampler without its first `skip_batches` batches.
 ---@class accelerate.SkipBatchSampler
@@ -376,7 +388,8 @@ Skip.seekable = true
 function Skip:init(batch_sampler, skip_batches)
   check_iter("SkipBatchSampler", "a batch sampler", batch_sampler)
   self.batch_sampler = batch_sampler
-  self.skip_batches = options.value("SkipBatchSampler", "skip_batches", skip_batches, { "integer", default = 0, min = 0 })
+  self.skip_batches = options.value("SkipBatchSampler", "skip_batches", skip_batches,
+    { "integer", default = 0, min = 0 })
   self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
   self.split_batches, self.num_processes = batch_sampler.split_batches, batch_sampler.num_processes
   self.total_length = length_of(batch_sampler) -- nil where it is not known

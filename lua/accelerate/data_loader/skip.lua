@@ -6,8 +6,9 @@ local sharding = require "accelerate.data_loader.shard_samplers"
 
 local M = {}
 
---- A loader without the first skip_batches batches of its passes. Nothing is read of them where the data set has get(i); a
---- stream is read and thrown away. Its length is that of the whole less those.
+--- A loader without the first skip_batches batches of its passes. Nothing is read of them where the
+--- data set has get(i); a stream is read and thrown away. Its length is that of the whole less
+--- those.
 ---@class accelerate.SkipDataLoader: accelerate.DataLoader
 ---@field skip_batches integer
 local SkipDataLoader = class("SkipDataLoader", DataLoader)
@@ -20,7 +21,8 @@ function SkipDataLoader:init(dataset, opts)
   local rest, skip = {}, 0
   if type(opts) == "table" then
     for key, value in next, opts do rest[key] = value end
-    skip = options.value("SkipDataLoader", "option 'skip_batches'", opts.skip_batches, { "integer", default = 0, min = 0 })
+    skip = options.value("SkipDataLoader", "option 'skip_batches'", opts.skip_batches,
+      { "integer", default = 0, min = 0 })
     rest.skip_batches = nil
   end
   DataLoader.init(self, dataset, opts and rest)
@@ -51,7 +53,8 @@ end
 --- A loader like `loader`, without its first batches.
 function M.without_beginning(loader, num_batches)
   local opts = loader:_carried()
-  opts.skip_batches = num_batches + (not (loader.sampler or loader.batch_sampler) and loader.skip_batches or 0)
+  opts.skip_batches = num_batches + (not (loader.sampler or loader.batch_sampler) and loader.skip_batches
+    or 0)
   if loader.batch_sampler then
     opts.batch_sampler = loader.batch_sampler
   else

@@ -1,6 +1,8 @@
---- Batches on their way to the device: the copy of the next one runs beside the step that uses this one.
+--- Batches on their way to the device: the copy of the next one runs beside the step that uses this
+--- one.
 ---
---- `start` gives a batch whose tensors travel in the device's copy stream, and its ticket; `finish` makes what the device is
+--- `start` gives a batch whose tensors travel in the device's copy stream, and its ticket; `finish`
+--- makes what the device is
 --- asked for from then on wait for them, on the device: the script never does.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
@@ -9,11 +11,12 @@ local M = {}
 
 local is_tensor = core.is_tensor
 
---- Starts moving the tensors of a batch. What cannot travel ahead (a device that has no copy stream, no room, a tensor with a
---- gradient) stays where it is, for `finish`.
+--- Starts moving the tensors of a batch. What cannot travel ahead (a device that has no copy
+--- stream, no room, a tensor with a gradient) stays where it is, for `finish`.
 ---@param batch table { n = count, ... }; its parts are replaced
 ---@param device string? nil, "cpu": nothing is moved
----@param direct boolean whether pinned tensors are read when the copy runs; else they stay for `finish`, which reads them at once
+---@param direct boolean whether pinned tensors are read when the copy runs; else they stay for
+---  `finish`, which reads them at once
 ---@return table batch
 function M.start(batch, device, direct)
   if not device or device == "cpu" then return batch end
@@ -25,7 +28,8 @@ function M.start(batch, device, direct)
       last = ticket or last
       return moved or value
     end
-    if not nested.is_container(value) or depth > 200 then return value end -- `finish` tells who nests that deep
+    -- `finish` tells who nests that deep
+    if not nested.is_container(value) or depth > 200 then return value end
     local result
     for key, item in pairs(value) do -- no collective in here: the order does not matter
       local moved = walk(item, depth + 1)
@@ -41,7 +45,8 @@ function M.start(batch, device, direct)
   return batch
 end
 
---- The batch as it can be used: what was sent has arrived by the time the device reads it, and what was not sent is moved.
+--- The batch as it can be used: what was sent has arrived by the time the device reads it, and what
+--- was not sent is moved.
 ---@param batch table
 ---@param device string?
 ---@param non_blocking boolean
@@ -49,7 +54,9 @@ end
 function M.finish(batch, device, non_blocking)
   if not device or device == "cpu" then return batch end
   if batch.ticket then core._arrive(device, batch.ticket) end
-  for i = 1, batch.n do batch[i] = nested.send_to_device(batch[i], device, { non_blocking = non_blocking }) end
+  for i = 1, batch.n do
+    batch[i] = nested.send_to_device(batch[i], device, { non_blocking = non_blocking })
+  end
   return batch
 end
 
@@ -58,7 +65,8 @@ end
 ---@return table batch
 function M.pin(batch)
   for i = 1, batch.n do
-    batch[i] = nested.recursively_apply(function(t) return t.device == "cpu" and t:pin_memory() or t end, batch[i])
+    batch[i] = nested.recursively_apply(function(t) return t.device == "cpu" and t:pin_memory() or t end,
+      batch[i])
   end
   return batch
 end

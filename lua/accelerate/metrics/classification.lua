@@ -1,5 +1,6 @@
---- Metrics over pairs of a predicted and a true label. What they keep is how often each pair came, so that memory does not grow with
---- the data. Values are those of scikit-learn, whose options they take.
+--- Metrics over pairs of a predicted and a true label. What they keep is how often each pair came,
+--- so that memory does not grow with the data. Values are those of scikit-learn, whose options they
+--- take.
 local class = require "accelerate.utils.class"
 local Metric = require "accelerate.metrics.metric"
 local options = require "accelerate.utils.options"
@@ -82,7 +83,7 @@ function Accuracy:_compute(o)
   return { accuracy = o.normalize and right / self._total or right }
 end
 
--- ---- precision, recall, F1 -------------------------------------------------------------------------------------------
+-- ---- precision, recall, F1 ----------------------------------------------------------------------
 
 local AVERAGED = {
   average = { "string", default = "binary", one_of = { "binary", "micro", "macro", "weighted", "none" } },
@@ -106,10 +107,12 @@ local function check_binary(self, labels, o)
   local known = false
   for _, label in ipairs(labels) do known = known or label == o.pos_label end
   if #labels > 2 then
-    fail("%s: there are %d labels; average = 'binary' is for two: choose macro, micro, weighted or none", self.name, #labels)
+    fail("%s: there are %d labels; average = 'binary' is for two: choose macro, micro, weighted or none",
+      self.name, #labels)
   end
   if not known and #labels == 2 then
-    fail("%s: pos_label %s is none of the labels %s and %s", self.name, show(o.pos_label), show(labels[1]), show(labels[2]))
+    fail("%s: pos_label %s is none of the labels %s and %s", self.name, show(o.pos_label), show(labels[1]),
+      show(labels[2]))
   end
 end
 
@@ -141,23 +144,25 @@ local function averaged_metric(title, name)
   M[name] = Class
 end
 
---- How many of those predicted to be of a class are: { precision = }.  average: "binary" (of pos_label, the default), "micro",
---- "macro", "weighted", or "none" for one value for each label.
+--- How many of those predicted to be of a class are: { precision = }.  average: "binary" (of
+--- pos_label, the default), "micro", "macro", "weighted", or "none" for one value for each label.
 averaged_metric("Precision", "precision")
 --- How many of those of a class were predicted to be: { recall = }.  Options as Precision's.
 averaged_metric("Recall", "recall")
 --- The harmonic mean of precision and recall: { f1 = }.  Options as Precision's.
 averaged_metric("F1", "f1")
 
--- ---- tables ----------------------------------------------------------------------------------------------------------
+-- ---- tables -------------------------------------------------------------------------------------
 
---- How often label i was predicted as label j: { confusion_matrix = list of rows, labels = what rows and columns stand for }.
---- normalize: shares of the true labels ("true"), of the predicted ones ("pred") or of all ("all").
+--- How often label i was predicted as label j: { confusion_matrix = list of rows, labels = what
+--- rows and columns stand for }. normalize: shares of the true labels ("true"), of the predicted
+--- ones ("pred") or of all ("all").
 ---@class accelerate.ConfusionMatrix: accelerate.Metric
 local Confusion = class("ConfusionMatrix", Pairs)
 Confusion.name = "confusion_matrix"
 Confusion.OPTIONS = {
-  labels = { "list", optional = true }, normalize = { "string", optional = true, one_of = { "true", "pred", "all" } },
+  labels = { "list", optional = true },
+    normalize = { "string", optional = true, one_of = { "true", "pred", "all" } },
 }
 M.confusion_matrix = Confusion
 
@@ -175,7 +180,8 @@ function Confusion:_compute(o)
   if o.normalize then
     for i = 1, #labels do
       for j = 1, #labels do
-        matrix[i][j] = ratio(matrix[i][j], o.normalize == "true" and rows[i] or o.normalize == "pred" and columns[j] or all, 0)
+        matrix[i][j] = ratio(matrix[i][j], o.normalize == "true" and rows[i] or o.normalize == "pred"
+          and columns[j] or all, 0)
       end
     end
   end

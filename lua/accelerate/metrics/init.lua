@@ -1,15 +1,17 @@
 --- Metrics, under the names of Hugging Face's `evaluate`.
 ---
 ---   local metrics = require "accelerate.metrics"
----   local metric = metrics.load "accuracy"                       -- or metrics.load("glue", "mrpc"): accuracy and f1
+---   local metric = metrics.load "accuracy"                       -- or metrics.load("glue",
+---     "mrpc"): accuracy and f1
 ---   for x, y in loader:iter() do
----     local predictions, references = unpack(accelerator:gather_for_metrics { model(x):argmax(2), y })
+---     local predictions, references = unpack(accelerator:gather_for_metrics { model(x):argmax(2),
+---       y })
 ---     metric:add_batch(predictions, references)
 ---   end
 ---   print(metric:compute().accuracy)
 ---
---- A metric takes tensors, lists or single values, and keeps counts and sums only. With several ranks give it what gather_for_metrics
---- returns: every rank then computes the same.
+--- A metric takes tensors, lists or single values, and keeps counts and sums only. With several
+--- ranks give it what gather_for_metrics returns: every rank then computes the same.
 local class = require "accelerate.utils.class"
 local classification = require "accelerate.metrics.classification"
 local Metric = require "accelerate.metrics.metric"
@@ -24,15 +26,19 @@ local M = { Metric = Metric }
 local BY_NAME = {}
 for _, family in ipairs { classification, regression } do
   for name, Class in pairs(family) do
-    if type(Class) == "table" and class.derives(Class, Metric) and rawget(Class, "name") then BY_NAME[name] = Class end
+    if type(Class) == "table" and class.derives(Class, Metric) and rawget(Class, "name") then
+      BY_NAME[name] = Class
+    end
   end
 end
 for name, Class in pairs(BY_NAME) do M[name], M[Class.__name] = Class, Class end -- metrics.f1, metrics.F1
 
 -- What each task of GLUE is measured by.
 local GLUE = {
-  cola = { "matthews_correlation" }, mrpc = { "accuracy", "f1" }, qqp = { "accuracy", "f1" }, sst2 = { "accuracy" },
-  mnli = { "accuracy" }, mnli_matched = { "accuracy" }, mnli_mismatched = { "accuracy" }, qnli = { "accuracy" }, rte = { "accuracy" },
+  cola = { "matthews_correlation" }, mrpc = { "accuracy", "f1" }, qqp = { "accuracy", "f1" },
+    sst2 = { "accuracy" },
+  mnli = { "accuracy" }, mnli_matched = { "accuracy" }, mnli_mismatched = { "accuracy" },
+    qnli = { "accuracy" }, rte = { "accuracy" },
   wnli = { "accuracy" }, hans = { "accuracy" },
 }
 
@@ -70,21 +76,28 @@ end
 --- Several metrics as one: `metrics.combine { "accuracy", "f1" }`.
 ---@param list (string|accelerate.Metric)[]
 function M.combine(list)
-  if type(list) ~= "table" or #list == 0 then fail("combine: expected a list of metrics, got %s", show(list)) end
+  if type(list) ~= "table" or #list == 0 then
+    fail("combine: expected a list of metrics, got %s", show(list))
+  end
   return Combined(list)
 end
 
---- The metric of this name: accuracy, precision, recall, f1, confusion_matrix, matthews_correlation, mean, perplexity, mse, mae,
---- pearsonr; or those of a task of GLUE: `load("glue", "mrpc")`.
+--- The metric of this name: accuracy, precision, recall, f1, confusion_matrix,
+--- matthews_correlation, mean, perplexity, mse, mae, pearsonr; or those of a task of GLUE:
+--- `load("glue", "mrpc")`.
 ---@param name string
 ---@param config? string|table the task of glue; else options of the metric, which compute takes too
 function M.load(name, config)
   if name == "glue" then
-    if not GLUE[config] then fail("load: glue has no task %s%s", show(config), options.hint(config, ordered.sorted_keys(GLUE))) end
+    if not GLUE[config] then
+      fail("load: glue has no task %s%s", show(config), options.hint(config, ordered.sorted_keys(GLUE)))
+    end
     return Combined(GLUE[config])
   end
   local Class = BY_NAME[name]
-  if not Class then fail("load: there is no metric %s%s", show(name), options.hint(name, ordered.sorted_keys(BY_NAME))) end
+  if not Class then
+    fail("load: there is no metric %s%s", show(name), options.hint(name, ordered.sorted_keys(BY_NAME)))
+  end
   return Class(config)
 end
 

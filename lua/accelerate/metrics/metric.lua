@@ -1,12 +1,13 @@
---- What all metrics share: values are added, one or a batch at a time, and compute() gives a table of numbers and starts again.
+--- What all metrics share: values are added, one or a batch at a time, and compute() gives a table
+--- of numbers and starts again.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
 local fail, show = options.fail, options.show
 
---- Base class. A metric says `_reset()`, `_add(...)` for one value of each of its inputs, and `_compute(opts)`; `inputs` names the
---- inputs, in the order in which they are given by position.
+--- Base class. A metric says `_reset()`, `_add(...)` for one value of each of its inputs, and
+--- `_compute(opts)`; `inputs` names the inputs, in the order in which they are given by position.
 ---@class accelerate.Metric
 ---@field name string
 ---@field inputs string[]
@@ -39,11 +40,13 @@ local function flat(where, what, value)
   return list
 end
 
--- The inputs: by position, or in one table by name (singular names are fine: prediction, reference).
+-- The inputs: by position, or in one table by name (singular names are fine: prediction,
+-- reference).
 local function read_inputs(self, where, ...)
   local names, given = self.inputs, { ... }
   local first = given[1]
-  if select("#", ...) == 1 and type(first) == "table" and not getmetatable(first) and next(first) ~= nil and #first == 0 then
+  if select("#", ...) == 1 and type(first) == "table" and not getmetatable(first) and next(first) ~= nil
+    and #first == 0 then
     given = {}
     local known = {}
     for k, name in ipairs(names) do
@@ -52,7 +55,9 @@ local function read_inputs(self, where, ...)
       known[name], known[(name:gsub("s$", ""))] = true, true
     end
     for name in pairs(first) do
-      if not known[name] then fail("%s: unknown input '%s'%s", where, tostring(name), options.hint(name, names)) end
+      if not known[name] then
+        fail("%s: unknown input '%s'%s", where, tostring(name), options.hint(name, names))
+      end
     end
   elseif select("#", ...) > #names then
     fail("%s: expected %s, got %d values", where, table.concat(names, ", "), select("#", ...))
@@ -60,8 +65,10 @@ local function read_inputs(self, where, ...)
   return given
 end
 
---- Adds a batch: tensors or lists, by position or by name: `metric:add_batch(predictions, references)`,
---- `metric:add_batch{ predictions = p, references = r }`. Under several ranks give what gather_for_metrics returned, on every rank.
+--- Adds a batch: tensors or lists, by position or by name: `metric:add_batch(predictions,
+--- references)`,
+--- `metric:add_batch{ predictions = p, references = r }`. Under several ranks give what
+--- gather_for_metrics returned, on every rank.
 function Metric:add_batch(...)
   local where = self.name .. ":add_batch"
   local given, lists = read_inputs(self, where, ...), {}

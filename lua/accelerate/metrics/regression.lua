@@ -1,5 +1,5 @@
---- Metrics over numbers: means, errors, perplexity. Sums are kept in doubles with a correction, so that the order and number of
---- batches hardly matter.
+--- Metrics over numbers: means, errors, perplexity. Sums are kept in doubles with a correction, so
+--- that the order and number of batches hardly matter.
 local class = require "accelerate.utils.class"
 local Metric = require "accelerate.metrics.metric"
 local options = require "accelerate.utils.options"
@@ -52,12 +52,13 @@ function Mean:_mean()
   return value(self._sum) / value(self._weight)
 end
 
---- The mean of numbers, weighted where weights are given: { mean = }. `metric:add(loss, batch_size)`.
+--- The mean of numbers, weighted where weights are given: { mean = }. `metric:add(loss,
+--- batch_size)`.
 function Mean:_add(x, weight) self:_put(check_number(self, x), weight) end
 function Mean:_compute() return { mean = self:_mean() } end
 
---- exp of the mean loss in nats (cross_entropy's): { perplexity =, loss = }. `metric:add(loss, number_of_tokens)`: batches of
---- different size count as they should.
+--- exp of the mean loss in nats (cross_entropy's): { perplexity =, loss = }. `metric:add(loss,
+--- number_of_tokens)`: batches of different size count as they should.
 ---@class accelerate.Perplexity: accelerate.Metric
 local Perplexity = class("Perplexity", Mean)
 Perplexity.name, Perplexity.inputs = "perplexity", { "losses", "weights" }
@@ -69,7 +70,8 @@ end
 
 local function errors(title, name, measure, opts, finish)
   local Class = class(title, Mean)
-  Class.name, Class.inputs, Class.optional_inputs, Class.OPTIONS = name, { "predictions", "references" }, 0, opts
+  Class.name, Class.inputs, Class.optional_inputs, Class.OPTIONS = name, { "predictions", "references" }, 0,
+    opts
   function Class:_add(prediction, reference)
     self:_put(measure(check_number(self, prediction) - check_number(self, reference)))
   end

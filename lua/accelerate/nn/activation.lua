@@ -52,11 +52,13 @@ local function shown(v)
   return v == math.floor(v) and ("%.1f"):format(v) or ("%.14g"):format(v)
 end
 
---- A module class over the row `name` with numbers (or words) that the constructor takes by position or by name.
+--- A module class over the row `name` with numbers (or words) that the constructor takes by
+--- position or by name.
 ---@param title string the class's name
 ---@param name string the row; with `inplace`, its in-place form
 ---@param order string[] options in the order of positions
----@param schema table what options.check wants of them; with `inplace` when the row may rewrite its input
+---@param schema table what options.check wants of them; with `inplace` when the row may rewrite its
+---  input
 ---@param bare? boolean print values without their names
 local function activation(title, name, order, schema, bare)
   local op, op_ = core[name], nil
@@ -68,7 +70,9 @@ local function activation(title, name, order, schema, bare)
     if type(first) ~= "table" then
       given = {}
       for k, value in ipairs { first, ... } do
-        if not order[k] then options.fail("%s: %d arguments given, at most %d expected", title, select("#", ...) + 1, #order) end
+        if not order[k] then
+          options.fail("%s: %d arguments given, at most %d expected", title, select("#", ...) + 1, #order)
+        end
         given[order[k]] = value
       end
     end
@@ -86,7 +90,10 @@ local function activation(title, name, order, schema, bare)
   end
   function Class:extra_repr()
     local parts = {}
-    for _, key in ipairs(order) do parts[#parts + 1] = (bare and "" or key .. "=") .. (schema[key][1] == "integer" and tostring(self[key]) or shown(self[key])) end
+    for _, key in ipairs(order) do
+      parts[#parts + 1] = (bare and "" or key .. "=") ..
+        (schema[key][1] == "integer" and tostring(self[key]) or shown(self[key]))
+    end
     if rawget(self, "_values").inplace then parts[#parts + 1] = "inplace=True" end
     return table.concat(parts, ", ")
   end
@@ -96,9 +103,11 @@ end
 local function num(default) return { "number", default = default } end
 local INPLACE = { "boolean", default = false }
 
--- Each takes its numbers by position or by name: nn.LeakyReLU(0.2), nn.LeakyReLU { negative_slope = 0.2, inplace = true }.
+-- Each takes its numbers by position or by name: nn.LeakyReLU(0.2), nn.LeakyReLU { negative_slope =
+-- 0.2, inplace = true }.
 --- x times the normal distribution function of x; approximate = "tanh" takes the tanh form.
-activation("GELU", "gelu", { "approximate" }, { approximate = { "string", default = "none", one_of = { "none", "tanh" } } })
+activation("GELU", "gelu", { "approximate" },
+  { approximate = { "string", default = "none", one_of = { "none", "tanh" } } })
 --- x * sigmoid(x), also called swish.
 activation("SiLU", "silu", {}, { inplace = INPLACE })
 --- x * tanh(softplus(x)).
@@ -118,7 +127,8 @@ activation("LogSigmoid", "logsigmoid", {}, {})
 --- min(max(x, 0), 6).
 activation("ReLU6", "relu6", {}, { inplace = INPLACE })
 --- x kept within min_val .. max_val (-1, 1).
-activation("Hardtanh", "hardtanh", { "min_val", "max_val" }, { min_val = num(-1), max_val = num(1), inplace = INPLACE })
+activation("Hardtanh", "hardtanh", { "min_val", "max_val" },
+  { min_val = num(-1), max_val = num(1), inplace = INPLACE })
 --- min(max(x / 6 + 1 / 2, 0), 1).
 activation("Hardsigmoid", "hardsigmoid", {}, { inplace = INPLACE })
 --- x * hardsigmoid(x).
@@ -128,7 +138,8 @@ activation("Softshrink", "softshrink", { "lambd" }, { lambd = { "number", defaul
 --- 0 where |x| <= lambd (0.5), else x.
 activation("Hardshrink", "hardshrink", { "lambd" }, { lambd = num(0.5) }, true)
 --- x where it is above threshold, else value.
-activation("Threshold", "threshold", { "threshold", "value" }, { threshold = { "number" }, value = { "number" }, inplace = INPLACE })
+activation("Threshold", "threshold", { "threshold", "value" },
+  { threshold = { "number" }, value = { "number" }, inplace = INPLACE })
 --- x / (1 + |x|).
 activation("Softsign", "softsign", {}, {})
 --- x - tanh(x).
@@ -144,8 +155,10 @@ PReLU._builtin = true
 ---@param num_parameters? integer|{ num_parameters: integer, init: number } default 1
 ---@param init? number default 0.25
 function PReLU:init(num_parameters, init)
-  local o = type(num_parameters) == "table" and num_parameters or { num_parameters = num_parameters, init = init }
-  o = options.check("PReLU", o, { num_parameters = { "integer", default = 1, min = 1 }, init = { "number", default = 0.25 } })
+  local o = type(num_parameters) == "table" and num_parameters
+    or { num_parameters = num_parameters, init = init }
+  o = options.check("PReLU", o, { num_parameters = { "integer", default = 1, min = 1 },
+    init = { "number", default = 0.25 } })
   self.num_parameters = o.num_parameters
   self.weight = parameter.new(core.full({ o.num_parameters }, o.init))
 end

@@ -11,8 +11,10 @@ local Linear = require("accelerate.nn.linear").Linear
 local linear, sdpa = core.linear, core.scaled_dot_product_attention
 
 ---@class accelerate.nn.MultiheadAttention : accelerate.nn.Module
----@field in_proj_weight accelerate.Tensor? (3 embed_dim, embed_dim): query, key, value; absent when kdim or vdim differ
----@field q_proj_weight accelerate.Tensor? (embed_dim, embed_dim), k_proj_weight (.., kdim) and v_proj_weight (.., vdim) then
+---@field in_proj_weight accelerate.Tensor? (3 embed_dim, embed_dim): query, key, value; absent when
+---  kdim or vdim differ
+---@field q_proj_weight accelerate.Tensor? (embed_dim, embed_dim), k_proj_weight (.., kdim) and
+---  v_proj_weight (.., vdim) then
 ---@field in_proj_bias accelerate.Tensor? (3 embed_dim)
 ---@field out_proj accelerate.nn.Linear
 local MultiheadAttention = class("MultiheadAttention", Module)
@@ -31,16 +33,19 @@ local OPTIONS = {
   device = { "string", optional = true },
 }
 
---- Attention with several heads: projections of query, key and value, scaled_dot_product_attention, a projection of the result.
+--- Attention with several heads: projections of query, key and value, scaled_dot_product_attention,
+--- a projection of the result.
 ---@param embed_dim integer of query and result; a multiple of num_heads
 ---@param num_heads integer
----@param opts? { dropout: number, bias: boolean, add_bias_kv: boolean, add_zero_attn: boolean, kdim: integer, vdim: integer, batch_first: boolean, dtype: string, device: string }
+---@param opts? { dropout: number, bias: boolean, add_bias_kv: boolean, add_zero_attn: boolean,
+---  kdim: integer, vdim: integer, batch_first: boolean, dtype: string, device: string }
 function MultiheadAttention:init(embed_dim, num_heads, opts)
   local o = options.check("MultiheadAttention", opts, OPTIONS)
   self.embed_dim = options.value("MultiheadAttention", "embed_dim", embed_dim, SIZE)
   self.num_heads = options.value("MultiheadAttention", "num_heads", num_heads, SIZE)
   if embed_dim % num_heads ~= 0 then
-    options.fail("MultiheadAttention: embed_dim must be a multiple of num_heads, got %d and %d", embed_dim, num_heads)
+    options.fail("MultiheadAttention: embed_dim must be a multiple of num_heads, got %d and %d", embed_dim,
+      num_heads)
   end
   self.head_dim = embed_dim / num_heads
   self.kdim, self.vdim = o.kdim or embed_dim, o.vdim or embed_dim
@@ -78,13 +83,14 @@ function MultiheadAttention:_reset_parameters()
   end
 end
 
--- ---- masks: in these, true (or -inf) hides a key ------------------------------------------------------------------
+-- ---- masks: in these, true (or -inf) hides a key ------------------------------------------------
 
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check_mask(name, mask)
   if not core.is_tensor(mask) or not (mask.dtype == "bool" or mask.dtype:find("float", 1, true)) then
-    error(("%s must be a bool tensor (true: hidden) or a floating one (added to the scores), got %s"):format(name, options.show(mask)), 0)
+    error(("%s must be a bool tensor (true: hidden) or a floating one (added to the scores), got %s"):format(
+      name, options.show(mask)), 0)
   end
 end
 
@@ -102,7 +108,8 @@ local function additive(mask, dtype)
   return core.zeros(mask.shape, { dtype = dtype, device = mask.device }):masked_fill(mask, -math.huge)
 end
 
--- Both masks as one that broadcasts over (N, H, L, S): bool when both are, else added; nil when there is none.
+-- Both masks as one that broadcasts over (N, H, L, S): bool when both are, else added; nil when
+-- there is none.
 local function joined(padding, attention, dtype)
   if not (padding and attention) then return padding or attention end
   if padding.dtype == "bool" and attention.dtype == "bool" then return core.logical_or(padding, attention) end
@@ -123,7 +130,7 @@ local function widened(mask, extra)
   return core.cat({ mask, core.zeros(shape, { dtype = mask.dtype, device = mask.device }) }, -1)
 end
 
--- ---- forward ------------------------------------------------------------------------------------------------------
+-- ---- forward ------------------------------------------------------------------------------------
 
 -- (N, L, E) -> (N, H, L, D)
 local function heads(x, count)
@@ -138,21 +145,27 @@ local function part(bias, at, size) return bias and bias:narrow(1, at * size + 1
 local function projected(v, query, key, value)
   local size, weight, bias = v.embed_dim, v.in_proj_weight, v.in_proj_bias
   if not weight then
-    return linear(query, v.q_proj_weight, part(bias, 0, size)), linear(key, v.k_proj_weight, part(bias, 1, size)),
+    return linear(query, v.q_proj_weight, part(bias, 0, size)),
+      linear(key, v.k_proj_weight, part(bias, 1, size)),
       linear(value, v.v_proj_weight, part(bias, 2, size))
   end
   if rawequal(key, value) then
-    local both = linear(key, weight:narrow(1, size + 1, 2 * size), bias and bias:narrow(1, size + 1, 2 * size))
-    return linear(query, weight:narrow(1, 1, size), part(bias, 0, size)), both:narrow(3, 1, size), both:narrow(3, size + 1, size)
+    local both = linear(key, weight:narrow(1, size + 1, 2 * size), bias
+      and bias:narrow(1, size + 1, 2 * size))
+    return linear(query, weight:narrow(1, 1, size), part(bias, 0, size)), both:narrow(3, 1, size),
+      both:narrow(3, size + 1, size)
   end
-  return linear(query, weight:narrow(1, 1, size), part(bias, 0, size)), linear(key, weight:narrow(1, size + 1, size), part(bias, 1, size)),
+  return linear(query, weight:narrow(1, 1, size), part(bias, 0, size)),
+    linear(key, weight:narrow(1, size + 1, size), part(bias, 1, size)),
     linear(value, weight:narrow(1, 2 * size + 1, size), part(bias, 2, size))
 end
 
 -- With the weights: softmax(q k^T / sqrt(D) + mask), dropped out, and their product with v.
 local function with_weights(q, k, v, hidden, dropout)
   local scores = (q * q.shape[4] ^ -0.5):matmul(k:transpose(3, 4))
-  if hidden then scores = hidden.dtype == "bool" and scores:masked_fill(hidden, -math.huge) or scores + hidden end
+  if hidden then
+    scores = hidden.dtype == "bool" and scores:masked_fill(hidden, -math.huge) or scores + hidden
+  end
   local weights = core.dropout(scores:softmax(-1), dropout, dropout > 0)
   return weights:matmul(v), weights
 end
@@ -173,7 +186,8 @@ local function forward(self, query, key, value, o)
   local single = query:dim() == 2
   local expected = single and 2 or 3
   if query:dim() ~= expected or key:dim() ~= expected or value:dim() ~= expected then
-    error(("query, key and value must all be (L, E), or all with a batch, got %s, %s, %s"):format(shape_text(query), shape_text(key),
+    error(("query, key and value must all be (L, E), or all with a batch, got %s, %s, %s"):format(
+      shape_text(query), shape_text(key),
       shape_text(value)), 0)
   end
   local alike = rawequal(key, value)
@@ -202,7 +216,8 @@ local function forward(self, query, key, value, o)
     if attention:dim() == 3 then attention = attention:reshape(N, v.num_heads, L, S) end
   end
   local more = (v.bias_k and 1 or 0) + (v.add_zero_attn and 1 or 0)
-  -- is_causal says that attn_mask is the causal one; that mask itself is then only needed beside others
+  -- is_causal says that attn_mask is the causal one; that mask itself is then only needed beside
+  -- others
   if causal and (padding or o.need_weights or more > 0) then
     attention, causal = attention or above_diagonal(L, S, query.device), false
   elseif causal then
@@ -245,13 +260,15 @@ local function forward(self, query, key, value, o)
   return v.batch_first and out or out:transpose(1, 2), weights
 end
 
---- Inputs are (L, N, E) and (S, N, ..), or (N, L, E) with batch_first, or without N. In masks true (or -inf) hides a key. The
---- second result is the weights, (N, L, S) or (N, H, L, S) unless averaged over heads; need_weights = false leaves them out and is
---- much faster. is_causal = true stands for a causal mask, given or not.
+--- Inputs are (L, N, E) and (S, N, ..), or (N, L, E) with batch_first, or without N. In masks true
+--- (or -inf) hides a key. The second result is the weights, (N, L, S) or (N, H, L, S) unless
+--- averaged over heads; need_weights = false leaves them out and is much faster. is_causal = true
+--- stands for a causal mask, given or not.
 ---@param query accelerate.Tensor
 ---@param key accelerate.Tensor
 ---@param value accelerate.Tensor
----@param opts? { key_padding_mask: accelerate.Tensor, need_weights: boolean, attn_mask: accelerate.Tensor, average_attn_weights: boolean, is_causal: boolean }
+---@param opts? { key_padding_mask: accelerate.Tensor, need_weights: boolean, attn_mask:
+---  accelerate.Tensor, average_attn_weights: boolean, is_causal: boolean }
 ---@return accelerate.Tensor output
 ---@return accelerate.Tensor? weights
 function MultiheadAttention:forward(query, key, value, opts)

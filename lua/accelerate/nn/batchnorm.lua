@@ -29,7 +29,9 @@ local function define(name, least, most)
 
   function BatchNorm:init(num_features, opts)
     local o = options.check(name, opts, OPTIONS)
-    if o.momentum == true then options.fail("%s: momentum: expected a number, or false for a cumulative average", name) end
+    if o.momentum == true then
+      options.fail("%s: momentum: expected a number, or false for a cumulative average", name)
+    end
     self.activation = o.activation
     running_stats.fill(self, name, num_features, o)
   end
@@ -39,7 +41,8 @@ local function define(name, least, most)
     local v = rawget(self, "_values")
     local training, momentum = self.training, v.momentum
     if core.is_tensor(x) and (x:dim() < least or x:dim() > most) then
-      options.fail("%s: expected an input of %s dims, got [%s] (in %s)", name, least == most and tostring(least) or least .. " or " .. most,
+      options.fail("%s: expected an input of %s dims, got [%s] (in %s)", name, least == most
+        and tostring(least) or least .. " or " .. most,
         table.concat(x.shape, ", "), self:_brief())
     end
     if training and v.track_running_stats then
@@ -47,20 +50,25 @@ local function define(name, least, most)
       count:add_(1)
       if momentum == false then momentum = 1 / count:item() end
     end
-    return self:_run(batch_norm, x, v.running_mean, v.running_var, v.weight, v.bias, training or not v.track_running_stats, momentum or 0, v.eps, residual,
+    return self:_run(batch_norm, x, v.running_mean, v.running_var, v.weight, v.bias, training
+      or not v.track_running_stats, momentum or 0, v.eps, residual,
       v.activation)
   end
 
   function BatchNorm:extra_repr()
-    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s%s"):format(self.num_features, self.eps,
-      self.momentum and Module._show(self.momentum) or "None", Module._show(self.affine), Module._show(self.bias ~= nil), Module._show(self.track_running_stats), self.activation ~= "none" and ", activation=" .. self.activation or "")
+    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s%s"):format(self.num_features,
+      self.eps,
+      self.momentum and Module._show(self.momentum) or "None", Module._show(self.affine),
+      Module._show(self.bias ~= nil), Module._show(self.track_running_stats), self.activation ~= "none"
+      and ", activation=" .. self.activation or "")
   end
   M[name] = BatchNorm
 end
 
---- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, activation = "none" })` over
---- (n, c, h, w). momentum = false: a cumulative average. activation = "relu" applies it in the same pass; called as bn(x, residual),
---- the residual is added before it.
+--- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats =
+--- true, activation = "none" })` over
+--- (n, c, h, w). momentum = false: a cumulative average. activation = "relu" applies it in the same
+--- pass; called as bn(x, residual), the residual is added before it.
 ---@class accelerate.nn.BatchNorm2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_features)
 ---@field bias accelerate.Tensor? (num_features)

@@ -1,4 +1,5 @@
---- Modules that hold modules: Sequential, ModuleList, ModuleDict; and parameters: ParameterList, ParameterDict.
+--- Modules that hold modules: Sequential, ModuleList, ModuleDict; and parameters: ParameterList,
+--- ParameterDict.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -23,7 +24,8 @@ end
 
 local function not_a_module(where, at, value)
   if class.derives(value, Module) then
-    fail("%s: entry %s is the class %s; make a module of it: nn.%s(...)", where, at, value.__name, value.__name)
+    fail("%s: entry %s is the class %s; make a module of it: nn.%s(...)", where, at, value.__name,
+      value.__name)
   end
   fail("%s: entry %s must be a module, got %s", where, at, options.show(value))
 end
@@ -41,7 +43,8 @@ local function position(self, i)
   local n = #list_of(self)
   local at = i < 0 and n + 1 + i or i
   if at < 1 or at > n or at % 1 ~= 0 then
-    fail("%s: position %s is out of range: it has %d module%s", self.__name, tostring(i), n, n == 1 and "" or "s")
+    fail("%s: position %s is out of range: it has %d module%s", self.__name, tostring(i), n, n == 1 and ""
+      or "s")
   end
   return at
 end
@@ -62,7 +65,8 @@ end
 
 local function len(self) return #list_of(self) end
 
--- Gives the container these modules, under "0", "1", … (a Sequential with names of its own loses them).
+-- Gives the container these modules, under "0", "1", … (a Sequential with names of its own loses
+-- them).
 local function renumber(self, list)
   for _, item in ipairs(self:_own("module")) do self[item[1]] = nil end
   for i, module in ipairs(list) do self[tostring(i - 1)] = module end
@@ -147,23 +151,27 @@ local function add_methods(Class)
   Class.pop = pop
   --- `for i, module in list:iter() do`
   Class.iter = iter
-  --- A container of the same kind with the modules first..last (negative positions count from the end).
+  --- A container of the same kind with the modules first..last (negative positions count from the
+  --- end).
   Class.slice = slice
   --- How many modules there are; `#list` gives it too.
   ---@return integer
   Class.len = len
 end
 
--- ---- Sequential ------------------------------------------------------------------------------------------------
+-- ---- Sequential ---------------------------------------------------------------------------------
 
 ---@class accelerate.nn.Sequential : accelerate.nn.Module
 local Sequential = class("Sequential", Module)
 Sequential.__index, Sequential.__newindex = index, newindex
 
---- `nn.Sequential(a, b, c)`, or with names: `nn.Sequential({ { "conv", a }, { "act", b } })`. model[1] is the first module.
+--- `nn.Sequential(a, b, c)`, or with names: `nn.Sequential({ { "conv", a }, { "act", b } })`.
+--- model[1] is the first module.
 function Sequential:init(...)
   local given, n = { ... }, select("#", ...)
-  if n == 1 and type(given[1]) == "table" and getmetatable(given[1]) == nil then given, n = given[1], #given[1] end
+  if n == 1 and type(given[1]) == "table" and getmetatable(given[1]) == nil then
+    given, n = given[1], #given[1]
+  end
   for i = 1, n do
     local item = given[i]
     if type(item) == "table" and getmetatable(item) == nil and type(item[1]) == "string" then
@@ -185,12 +193,13 @@ end
 
 local linear_gelu = core.linear_gelu
 local function is_tanh_gelu(layer)
-  return layer ~= nil and getmetatable(layer) == GELU and is_plain(layer) and rawget(layer, "_values").approximate == "tanh"
+  return layer ~= nil and getmetatable(layer) == GELU and is_plain(layer)
+    and rawget(layer, "_values").approximate == "tanh"
 end
 
---- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it needs, and a dead handle
---- that waits for the collector would keep the rest.
---- A Linear and the GELU("tanh") behind it are one op, which GPUs do in one kernel.
+--- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it
+--- needs, and a dead handle that waits for the collector would keep the rest. A Linear and the
+--- GELU("tanh") behind it are one op, which GPUs do in one kernel.
 function Sequential:forward(x)
   local list = list_of(self)
   local ours = false  -- x was made by a plain layer in this loop, so nobody else has it
@@ -218,14 +227,14 @@ function Sequential:forward(x)
   return x
 end
 
--- ---- ModuleList ------------------------------------------------------------------------------------------------
+-- ---- ModuleList ---------------------------------------------------------------------------------
 
 ---@class accelerate.nn.ModuleList : accelerate.nn.Module
 local ModuleList = class("ModuleList", Module)
 ModuleList.__index, ModuleList.__newindex = index, newindex
 
---- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i, layer in ipairs(self.layers) do x =
---- layer(x) end`; `#self.layers`, `self.layers[1]`, `self.layers[-1]`.
+--- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i, layer in
+--- ipairs(self.layers) do x = layer(x) end`; `#self.layers`, `self.layers[1]`, `self.layers[-1]`.
 ---@param modules? accelerate.nn.Module[]
 function ModuleList:init(modules)
   if modules == nil then return end
@@ -257,26 +266,32 @@ function ModuleList:forward()
   fail("ModuleList is a list and cannot be called; call its modules: list[1](x)")
 end
 
--- ---- by name ---------------------------------------------------------------------------------------------------
+-- ---- by name ------------------------------------------------------------------------------------
 
--- What ModuleDict and ParameterDict share. `kind`: what they hold; read(self, name, value) -> the value to register.
+-- What ModuleDict and ParameterDict share. `kind`: what they hold; read(self, name, value) -> the
+-- value to register.
 local function make_dict(name, kind, read)
   local Class = class(name, Module)
 
   local function check(self, key)
-    if type(key) == "string" and rawget(Class, key) ~= nil then fail("%s: '%s' is the name of a method; call the entry something else", name, key) end
+    if type(key) == "string" and rawget(Class, key) ~= nil then
+      fail("%s: '%s' is the name of a method; call the entry something else", name, key)
+    end
     return self
   end
 
   local function set(self, key, value) check(self, key)[key] = read(self, key, value) end
 
-  --- Adds what a table (walked in sorted order), a list of { name, value } pairs or another dictionary holds.
+  --- Adds what a table (walked in sorted order), a list of { name, value } pairs or another
+  --- dictionary holds.
   function Class:update(entries)
     if class.is(entries, Class) then
       for key, value in entries:items() do set(self, key, value) end
       return self
     end
-    if type(entries) ~= "table" then fail("%s: expected a table by name, got %s", name, options.show(entries)) end
+    if type(entries) ~= "table" then
+      fail("%s: expected a table by name, got %s", name, options.show(entries))
+    end
     if type(entries[1]) == "table" and getmetatable(entries[1]) == nil then
       for _, item in ipairs(entries) do set(self, item[1], item[2]) end
       return self
@@ -313,7 +328,8 @@ local function make_dict(name, kind, read)
     end
   end
 
-  -- `for name, value in pairs(dict) do`, in order of registration; ipairs counts the values in that order.
+  -- `for name, value in pairs(dict) do`, in order of registration; ipairs counts the values in that
+  -- order.
   Class.__pairs = Class.items
   function Class:__ipairs() return ipairs(self:values()) end
 
@@ -328,7 +344,9 @@ local function make_dict(name, kind, read)
 
   --- Takes an entry out and returns it. Raises when there is none of that name.
   function Class:pop(key)
-    if not self:contains(key) then fail("%s: there is no '%s'%s", name, tostring(key), options.hint(tostring(key), self:keys())) end
+    if not self:contains(key) then
+      fail("%s: there is no '%s'%s", name, tostring(key), options.hint(tostring(key), self:keys()))
+    end
     local value = self[key]
     self[key] = nil
     return value
@@ -339,13 +357,17 @@ local function make_dict(name, kind, read)
     for _, key in ipairs(self:keys()) do self[key] = nil end
   end
 
-  function Class:forward() fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x)", name) end
+  function Class:forward()
+    fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x)", name)
+  end
 
   return Class
 end
 
---- Modules by name: `self.heads = nn.ModuleDict({ cat = nn.Linear(8, 2), dog = nn.Linear(8, 3) })`; `self.heads.cat(x)`,
---- `self.heads[name](x)`. A table's entries are registered in sorted order; a list of pairs keeps its own: { { "a", m }, { "b", n } }.
+--- Modules by name: `self.heads = nn.ModuleDict({ cat = nn.Linear(8, 2), dog = nn.Linear(8, 3) })`;
+--- `self.heads.cat(x)`,
+--- `self.heads[name](x)`. A table's entries are registered in sorted order; a list of pairs keeps
+--- its own: { { "a", m }, { "b", n } }.
 ---@class accelerate.nn.ModuleDict : accelerate.nn.Module
 local ModuleDict = make_dict("ModuleDict", "module", function(self, key, value)
   if not is_module(value) then not_a_module(self.__name, "'" .. tostring(key) .. "'", value) end
@@ -355,14 +377,18 @@ end)
 -- A tensor becomes a parameter.
 local function as_parameter(self, at, value)
   if parameter.is(value) then return value end
-  if not core.is_tensor(value) then fail("%s: entry %s must be a parameter or a tensor, got %s", self.__name, tostring(at), options.show(value)) end
+  if not core.is_tensor(value) then
+    fail("%s: entry %s must be a parameter or a tensor, got %s", self.__name, tostring(at),
+      options.show(value))
+  end
   return parameter.new(value, { requires_grad = value.dtype:find("float", 1, true) ~= nil })
 end
 
 local function parameter_lines(self)
   local lines = {}
   for i, item in ipairs(self:_own("parameter")) do
-    lines[i] = ("  (%s): Parameter containing: [%s of size %s]"):format(item[1], item[2].dtype, table.concat(item[2].shape, "x"))
+    lines[i] = ("  (%s): Parameter containing: [%s of size %s]"):format(item[1], item[2].dtype,
+      table.concat(item[2].shape, "x"))
   end
   return lines
 end
@@ -381,7 +407,8 @@ ParameterDict.__tostring = parameters_text
 ---@class accelerate.nn.ParameterList : accelerate.nn.Module
 local ParameterList = class("ParameterList", Module)
 
---- A list of parameters: `self.scales = nn.ParameterList({ tensor.ones(3), tensor.ones(4) })`; `self.scales[1]`. Tensors become parameters.
+--- A list of parameters: `self.scales = nn.ParameterList({ tensor.ones(3), tensor.ones(4) })`;
+--- `self.scales[1]`. Tensors become parameters.
 ---@param values? accelerate.Tensor[]
 function ParameterList:init(values)
   if values ~= nil then self:extend(values) end
@@ -404,7 +431,9 @@ end
 ---@return accelerate.nn.ParameterList self
 function ParameterList:extend(values)
   if class.is(values, ParameterList) then values = values:values() end
-  if type(values) ~= "table" or getmetatable(values) ~= nil then fail("ParameterList: expected a list of tensors, got %s", options.show(values)) end
+  if type(values) ~= "table" or getmetatable(values) ~= nil then
+    fail("ParameterList: expected a list of tensors, got %s", options.show(values))
+  end
   for i = 1, #values do self:append(values[i]) end
   return self
 end
@@ -432,7 +461,9 @@ function ParameterList.__newindex(self, key, value)
     self:append(value)
     return
   end
-  if key % 1 ~= 0 or key < 1 or key > n then fail("ParameterList: position %s is out of range: it has %d parameters", tostring(key), n) end
+  if key % 1 ~= 0 or key < 1 or key > n then
+    fail("ParameterList: position %s is out of range: it has %d parameters", tostring(key), n)
+  end
   self[tostring(key - 1)] = as_parameter(self, key, value)
 end
 
@@ -440,4 +471,5 @@ function ParameterList:forward() fail("ParameterList is a list and cannot be cal
 
 ParameterList.__tostring = parameters_text
 
-return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict, ParameterList = ParameterList, ParameterDict = ParameterDict }
+return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict,
+  ParameterList = ParameterList, ParameterDict = ParameterDict }

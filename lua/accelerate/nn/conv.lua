@@ -31,7 +31,8 @@ local ORDER = { "stride", "padding", "dilation", "groups", "bias" }
 local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation" }
 
 local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
-  local o = options.check(where, options.gather(where, transposed and ORDER_TRANSPOSED or ORDER, ...), transposed and TRANSPOSED or COMMON)
+  local o = options.check(where, options.gather(where, transposed and ORDER_TRANSPOSED or ORDER, ...),
+    transposed and TRANSPOSED or COMMON)
   self.in_channels = options.value(where, "in_channels", in_channels, POSITIVE)
   self.out_channels = options.value(where, "out_channels", out_channels, POSITIVE)
   self.kernel_size = tuple(where, "kernel_size", kernel_size, dims, 1)
@@ -40,7 +41,8 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
   self.groups = o.groups
   if type(o.padding) == "string" then
     if transposed or (o.padding ~= "same" and o.padding ~= "valid") then
-      options.fail("%s: padding: expected an integer%s, got %s", where, transposed and "" or ", \"same\" or \"valid\"", options.show(o.padding))
+      options.fail("%s: padding: expected an integer%s, got %s", where, transposed and ""
+        or ", \"same\" or \"valid\"", options.show(o.padding))
     end
     self.padding = o.padding
   else
@@ -48,14 +50,16 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
   end
   if transposed then self.output_padding = tuple(where, "output_padding", o.output_padding, dims, 0) end
   if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
-    options.fail("%s: groups = %d must divide in_channels (%d) and out_channels (%d)", where, o.groups, in_channels, out_channels)
+    options.fail("%s: groups = %d must divide in_channels (%d) and out_channels (%d)", where, o.groups,
+      in_channels, out_channels)
   end
   if o.padding == "same" then
     for d = 1, dims do
       if self.stride[d] ~= 1 then options.fail("%s: padding = \"same\" goes with a stride of 1", where) end
     end
   end
-  local shape = transposed and { in_channels, out_channels / o.groups } or { out_channels, in_channels / o.groups }
+  local shape = transposed and { in_channels, out_channels / o.groups }
+    or { out_channels, in_channels / o.groups }
   for d = 1, dims do shape[d + 2] = self.kernel_size[d] end
   local place = { dtype = o.dtype, device = o.device }
   self.weight = parameter.new(core.empty(shape, place))
@@ -74,7 +78,8 @@ local function reset_parameters(self)
 end
 
 local function extra_repr(self)
-  local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels, Module._tuple(self.kernel_size),
+  local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
+    Module._tuple(self.kernel_size),
     Module._tuple(self.stride)) }
   local function add(name, value, default)
     value = type(value) == "table" and Module._tuple(value) or tostring(value)
@@ -102,7 +107,10 @@ local function define(name, dims, transposed, op)
   if transposed then
     function Class:forward(x)
       local v = rawget(self, "_values")
-      if dims == 1 then return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], v.output_padding[1], v.groups, v.dilation[1]) end
+      if dims == 1 then
+        return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], v.output_padding[1], v.groups,
+          v.dilation[1])
+      end
       return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, v.output_padding, v.groups, v.dilation)
     end
   else
@@ -110,7 +118,8 @@ local function define(name, dims, transposed, op)
       local v = rawget(self, "_values")
       if dims == 1 then
         local padding = v.padding
-        return self:_run(op, x, v.weight, v.bias, v.stride[1], type(padding) == "table" and padding[1] or padding, v.dilation[1], v.groups)
+        return self:_run(op, x, v.weight, v.bias, v.stride[1], type(padding) == "table" and padding[1]
+          or padding, v.dilation[1], v.groups)
       end
       return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, v.dilation, v.groups)
     end
@@ -118,8 +127,10 @@ local function define(name, dims, transposed, op)
   M[name] = Class
 end
 
---- `nn.Conv2d(in_channels, out_channels, kernel_size, stride?, padding?, dilation?, groups?, bias?)`, or a table of options after
---- kernel_size: (n, in, h, w) -> (n, out, h', w'). Sizes are integers or lists of two; padding may be "same" or "valid".
+--- `nn.Conv2d(in_channels, out_channels, kernel_size, stride?, padding?, dilation?, groups?,
+--- bias?)`, or a table of options after
+--- kernel_size: (n, in, h, w) -> (n, out, h', w'). Sizes are integers or lists of two; padding may
+--- be "same" or "valid".
 ---@class accelerate.nn.Conv2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor (out_channels, in_channels / groups, kh, kw)
 ---@field bias accelerate.Tensor? (out_channels)
@@ -129,7 +140,8 @@ define("Conv2d", 2, false, F.conv2d)
 ---@class accelerate.nn.Conv1d : accelerate.nn.Module
 define("Conv1d", 1, false, F.conv1d)
 
---- `nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride?, padding?, output_padding?, groups?, bias?, dilation?)`, or a
+--- `nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride?, padding?, output_padding?,
+--- groups?, bias?, dilation?)`, or a
 --- table of options after kernel_size: the transpose of Conv2d as a linear map.
 ---@class accelerate.nn.ConvTranspose2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor (in_channels, out_channels / groups, kh, kw)

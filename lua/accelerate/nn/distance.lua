@@ -14,11 +14,14 @@ local CosineSimilarity = class("CosineSimilarity", Module)
 --- The cosine of the angle between two tensors along a dim.
 ---@param opts? { dim: integer, eps: number } 2, 1e-8
 function CosineSimilarity:init(opts)
-  local o = options.check("CosineSimilarity", opts, { dim = { "integer", default = 2 }, eps = { "number", default = 1e-8 } })
+  local o = options.check("CosineSimilarity", opts,
+    { dim = { "integer", default = 2 }, eps = { "number", default = 1e-8 } })
   self.dim, self.eps = o.dim, o.eps
 end
 
-function CosineSimilarity:forward(x1, x2) return self:_run(distance.cosine_similarity, x1, x2, { dim = self.dim, eps = self.eps }) end
+function CosineSimilarity:forward(x1, x2)
+  return self:_run(distance.cosine_similarity, x1, x2, { dim = self.dim, eps = self.eps })
+end
 
 ---@class accelerate.nn.PairwiseDistance : accelerate.nn.Module
 local PairwiseDistance = class("PairwiseDistance", Module)
@@ -27,7 +30,8 @@ local PairwiseDistance = class("PairwiseDistance", Module)
 ---@param opts? { p: number, eps: number, keepdim: boolean } 2, 1e-6, false
 function PairwiseDistance:init(opts)
   local o = options.check("PairwiseDistance", opts,
-    { p = { "number", default = 2 }, eps = { "number", default = 1e-6 }, keepdim = { "boolean", default = false } })
+    { p = { "number", default = 2 }, eps = { "number", default = 1e-6 },
+    keepdim = { "boolean", default = false } })
   self.p, self.eps, self.keepdim = o.p, o.eps, o.keepdim
 end
 
@@ -49,7 +53,8 @@ local SIZE = { "integer", min = 1 }
 ---@param opts? { bias: boolean, dtype: string, device: string }
 function Bilinear:init(in1_features, in2_features, out_features, opts)
   local o = options.check("Bilinear", opts,
-    { bias = { "boolean", default = true }, dtype = { "string", optional = true }, device = { "string", optional = true } })
+    { bias = { "boolean", default = true }, dtype = { "string", optional = true },
+    device = { "string", optional = true } })
   self.in1_features = options.value("Bilinear", "in1_features", in1_features, SIZE)
   self.in2_features = options.value("Bilinear", "in2_features", in2_features, SIZE)
   self.out_features = options.value("Bilinear", "out_features", out_features, SIZE)
@@ -68,7 +73,8 @@ end
 function Bilinear:forward(x1, x2) return self:_run(distance.bilinear, x1, x2, self.weight, self.bias) end
 
 function Bilinear:extra_repr()
-  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features, self.out_features,
+  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features,
+    self.in2_features, self.out_features,
     Module._show(self.bias ~= nil))
 end
 

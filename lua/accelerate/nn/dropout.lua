@@ -11,11 +11,14 @@ local Dropout = class("Dropout", Module)
 Dropout._builtin = true
 
 local ORDER = { "p", "inplace" }
-local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, inplace = { "boolean", default = false }, generator = { "Generator", optional = true } }
+local OPTIONS = { p = { "number", default = 0.5, min = 0, max = 1 }, inplace = { "boolean", default = false },
+  generator = { "Generator", optional = true } }
 
---- In training, zeroes each element with probability p and scales the others by 1 / (1 - p); otherwise returns its input.
---- Each rank draws its own numbers; which they are depends on the seed alone.
----@param p? number|{ p: number, inplace: boolean, generator: accelerate.Generator } default 0.5; inplace: the input's memory takes the result
+--- In training, zeroes each element with probability p and scales the others by 1 / (1 - p);
+--- otherwise returns its input. Each rank draws its own numbers; which they are depends on the seed
+--- alone.
+---@param p? number|{ p: number, inplace: boolean, generator: accelerate.Generator } default 0.5;
+---  inplace: the input's memory takes the result
 ---@param inplace? boolean
 function Dropout:init(p, inplace, ...)
   local o = options.check("Dropout", options.gather("Dropout", ORDER, p, inplace, ...), OPTIONS)
@@ -35,7 +38,9 @@ function Dropout:forward(x)
   return self:_run(dropout, x, p, true, self.generator)
 end
 
-function Dropout:extra_repr() return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace)) end
+function Dropout:extra_repr()
+  return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace))
+end
 
 -- What the others take.
 local CHANNELS = { p = OPTIONS.p, generator = OPTIONS.generator }
@@ -44,7 +49,8 @@ local CHANNELS = { p = OPTIONS.p, generator = OPTIONS.generator }
 local AlphaDropout = class("AlphaDropout", Module)
 AlphaDropout._builtin = true
 
---- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes SELU's lowest value.
+--- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes
+--- SELU's lowest value.
 ---@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
 function AlphaDropout:init(p, ...)
   local o = options.check("AlphaDropout", options.gather("AlphaDropout", { "p" }, p, ...), CHANNELS)
@@ -78,7 +84,8 @@ local function define_dropout(name, op)
   M[name] = Class
 end
 
---- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales the others by 1 / (1 - p).
+--- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales
+--- the others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout2d : accelerate.nn.Module
 define_dropout("Dropout2d", F.dropout2d)
 --- The same over (n, c, l).

@@ -33,16 +33,19 @@ local function checked_padding(index, count)
   return index < 0 and index + count or index
 end
 
---- A table of rows: numbers (int64, from 0) of any shape -> that shape with embedding_dim behind it. Numbers outside the table raise.
+--- A table of rows: numbers (int64, from 0) of any shape -> that shape with embedding_dim behind
+--- it. Numbers outside the table raise.
 ---@param num_embeddings integer rows
 ---@param embedding_dim integer their size
----@param opts? { padding_idx: integer, dtype: string, device: string } padding_idx: this row starts as zeros and gets no gradient
+---@param opts? { padding_idx: integer, dtype: string, device: string } padding_idx: this row starts
+---  as zeros and gets no gradient
 function Embedding:init(num_embeddings, embedding_dim, opts)
   local o = options.check("Embedding", opts, OPTIONS)
   self.num_embeddings = options.value("Embedding", "num_embeddings", num_embeddings, SIZE)
   self.embedding_dim = options.value("Embedding", "embedding_dim", embedding_dim, SIZE)
   self.padding_idx = checked_padding(o.padding_idx, num_embeddings)
-  self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim }, { dtype = o.dtype, device = o.device }))
+  self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim },
+    { dtype = o.dtype, device = o.device }))
   self:reset_parameters()
 end
 
@@ -56,15 +59,18 @@ end
 local FROM = { freeze = { "boolean", default = true }, padding_idx = { "integer", optional = true } }
 
 --- An Embedding over rows that there are already.
----@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a copy
----@param opts? { freeze: boolean, padding_idx: integer } freeze (default true): the rows are not trained
+---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
+---  copy
+---@param opts? { freeze: boolean, padding_idx: integer } freeze (default true): the rows are not
+---  trained
 ---@return accelerate.nn.Embedding
 function Embedding.from_pretrained(embeddings, opts)
   local o = options.check("Embedding.from_pretrained", opts, FROM)
   if not core.is_tensor(embeddings) or embeddings:dim() ~= 2 then
     options.fail("Embedding.from_pretrained: expected a tensor of two dims, got %s", options.show(embeddings))
   end
-  local made = Embedding(embeddings.shape[1], embeddings.shape[2], { padding_idx = o.padding_idx, dtype = embeddings.dtype, device = embeddings.device })
+  local made = Embedding(embeddings.shape[1], embeddings.shape[2],
+    { padding_idx = o.padding_idx, dtype = embeddings.dtype, device = embeddings.device })
   made.weight = parameter.new(embeddings, { requires_grad = not o.freeze })
   return made
 end

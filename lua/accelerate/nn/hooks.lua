@@ -1,7 +1,9 @@
---- Hooks of modules: functions that run before and after forward, and when gradients have passed through a module.
+--- Hooks of modules: functions that run before and after forward, and when gradients have passed
+--- through a module.
 ---
---- Lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks, _backward_pre_hooks, _backward_hooks), there only while a
---- hook is. A list is never changed, but replaced: a hook may remove itself while the list is walked.
+--- Lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks,
+--- _backward_pre_hooks, _backward_hooks), there only while a hook is. A list is never changed, but
+--- replaced: a hook may remove itself while the list is walked.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -19,10 +21,11 @@ local function replaced(values, ...)
   return values
 end
 
--- ---- gradients -------------------------------------------------------------------------------------------------
+-- ---- gradients ----------------------------------------------------------------------------------
 --
--- Two functions that pass their tensors through stand around forward: the outer one sees the gradients of the results as they come, the
--- inner one those of the arguments when they are complete.
+-- Two functions that pass their tensors through stand around forward: the outer one sees the
+-- gradients of the results as they come, the inner one those of the arguments when they are
+-- complete.
 
 local function place(where, given, grads)
   if given == nil then return grads end
@@ -97,13 +100,16 @@ local function through(fn, state, values)
   return out, true
 end
 
--- ---- calling ---------------------------------------------------------------------------------------------------
+-- ---- calling ------------------------------------------------------------------------------------
 
 --- forward with all that stands around it.
 function M.call(self, ...)
   local args = packed(...)
-  for _, handle in ipairs(rawget(self, "_forward_pre_hooks") or {}) do args = replaced(args, handle.hook(self, args)) end
-  local watched = core.is_grad_enabled() and (rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks"))
+  for _, handle in ipairs(rawget(self, "_forward_pre_hooks") or {}) do
+    args = replaced(args, handle.hook(self, args))
+  end
+  local watched = core.is_grad_enabled()
+    and (rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks"))
   local state = watched and { module = self }
   if watched then args, state.entered = through(enter, state, args) end
   local out = packed(self:forward(unpack(args, 1, args.n)))
@@ -114,7 +120,7 @@ function M.call(self, ...)
   return unpack(out, 1, out.n)
 end
 
--- ---- handles ---------------------------------------------------------------------------------------------------
+-- ---- handles ------------------------------------------------------------------------------------
 
 local Handle = class("RemovableHandle")
 
@@ -157,26 +163,31 @@ end
 
 --- Adds the methods to nn.Module.
 function M.install(Module)
-  --- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them), which it may edit; what it
+  --- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them),
+  --- which it may edit; what it
   --- returns, if anything, takes their place.
   ---@param hook fun(module: accelerate.nn.Module, args: table): ...
   ---@return table handle with handle:remove()
   function Module:register_forward_pre_hook(hook) return M.add(self, "_forward_pre_hooks", hook) end
 
-  --- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the results' place.
+  --- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the
+  --- results' place.
   ---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
   ---@return table handle with handle:remove()
   function Module:register_forward_hook(hook) return M.add(self, "_forward_hooks", hook) end
 
-  --- `hook(module, grad_input, grad_output)` runs in backward when the gradients of the module's arguments are there: lists of
-  --- gradients (n of them) of its floating arguments and results, in order, nil where there is none; grad_input is empty when no argument
-  --- wants a gradient. A list that it returns takes grad_input's place. Only tensors that are arguments or results themselves count, not
-  --- those inside tables. Arguments reach forward as other objects than they were.
+  --- `hook(module, grad_input, grad_output)` runs in backward when the gradients of the module's
+  --- arguments are there: lists of
+  --- gradients (n of them) of its floating arguments and results, in order, nil where there is
+  --- none; grad_input is empty when no argument wants a gradient. A list that it returns takes
+  --- grad_input's place. Only tensors that are arguments or results themselves count, not those
+  --- inside tables. Arguments reach forward as other objects than they were.
   ---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table?
   ---@return table handle with handle:remove()
   function Module:register_full_backward_hook(hook) return M.add(self, "_backward_hooks", hook) end
 
-  --- `hook(module, grad_output)` runs in backward before gradients pass through the module; a list that it returns takes their place.
+  --- `hook(module, grad_output)` runs in backward before gradients pass through the module; a list
+  --- that it returns takes their place.
   ---@param hook fun(module: accelerate.nn.Module, grad_output: table): table?
   ---@return table handle with handle:remove()
   function Module:register_full_backward_pre_hook(hook) return M.add(self, "_backward_pre_hooks", hook) end

@@ -7,7 +7,8 @@ local Module = require "accelerate.nn.module"
 local Identity = class("Identity", Module)
 Identity._builtin = true
 
---- Returns what it is given; arguments are taken and not used, so that it can stand in for any module.
+--- Returns what it is given; arguments are taken and not used, so that it can stand in for any
+--- module.
 function Identity:init() end
 
 function Identity:forward(...) return ... end

@@ -39,14 +39,16 @@ for _, file in ipairs {
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
 
---- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward` are the user's to
---- define. Assign modules and parameters one at a time: in `self.a, self.b = X(), Y()` Lua assigns b first, so that b would come before a in
---- parameters() and in files.
+--- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward`
+--- are the user's to define. Assign modules and parameters one at a time: in `self.a, self.b = X(),
+--- Y()` Lua assigns b first, so that b would come before a in parameters() and in files.
 ---@param name string what print and messages call it
 ---@param base? table a module class; default nn.Module
 ---@return table Class
 function nn.class(name, base)
-  if type(name) ~= "string" or name == "" then options.fail("nn.class: expected a name, got %s", options.show(name)) end
+  if type(name) ~= "string" or name == "" then
+    options.fail("nn.class: expected a name, got %s", options.show(name))
+  end
   if base ~= nil and not class.derives(base, Module) then
     options.fail("nn.class: the base of '%s' must be a module class, got %s", name, options.show(base))
   end

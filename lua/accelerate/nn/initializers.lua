@@ -1,5 +1,6 @@
---- nn.init: fills tensors in place. Nothing here is recorded for gradients. Draws come from the default generator, or from
---- { generator = tensor.Generator(seed) }; the same seed gives the same values on every device, rank and number of threads.
+--- nn.init: fills tensors in place. Nothing here is recorded for gradients. Draws come from the
+--- default generator, or from { generator = tensor.Generator(seed) }; the same seed gives the same
+--- values on every device, rank and number of threads.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -111,7 +112,8 @@ local function fans(where, t)
   floating(where, t)
   local shape = t.shape
   if #shape < 2 then
-    fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where, table.concat(shape, ", "))
+    fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where,
+      table.concat(shape, ", "))
   end
   local field = 1
   for i = 3, #shape do field = field * shape[i] end
@@ -119,10 +121,12 @@ local function fans(where, t)
 end
 
 local GAINS = {
-  linear = 1, sigmoid = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1, conv_transpose3d = 1,
+  linear = 1, sigmoid = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1,
+    conv_transpose3d = 1,
   tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
 }
-local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "tanh",
+local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+  "conv_transpose2d", "conv_transpose3d", "tanh",
   "relu", "leaky_relu", "selu" }
 
 --- The factor that keeps a signal's scale through a nonlinearity.
@@ -136,7 +140,8 @@ function init.calculate_gain(nonlinearity, param)
   end
   local gain = GAINS[nonlinearity]
   if not gain then
-    fail("calculate_gain: unknown nonlinearity %s%s", options.show(nonlinearity), options.hint(nonlinearity, GAIN_NAMES))
+    fail("calculate_gain: unknown nonlinearity %s%s", options.show(nonlinearity),
+      options.hint(nonlinearity, GAIN_NAMES))
   end
   return gain
 end
@@ -155,7 +160,8 @@ end
 
 --- Uniform in +-gain * sqrt(3 / fan).
 ---@param t accelerate.Tensor
----@param opts? { a: number, mode: "fan_in"|"fan_out", nonlinearity: string, generator: accelerate.Generator }
+---@param opts? { a: number, mode: "fan_in"|"fan_out", nonlinearity: string, generator:
+---  accelerate.Generator }
 ---@return accelerate.Tensor t
 function init.kaiming_uniform_(t, opts)
   local o = options.check("kaiming_uniform_", opts, KAIMING)
@@ -197,8 +203,10 @@ end
 -- ---- truncated normal
 
 -- erf^-1 by Giles' polynomials (4e-7 relative), then one step of Newton's method on erf itself.
-local CENTRE = { 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941 }
-local TAIL = { -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682 }
+local CENTRE = { 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+  -0.00125372503, -0.00417768164, 0.246640727, 1.50140941 }
+local TAIL = { -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+  0.00943887047, 1.00167406, 2.83297682 }
 
 local function erfinv(x)
   local square = x:square():neg_()
@@ -214,7 +222,8 @@ local function erfinv(x)
   return y:sub_(y:erf():sub_(x):div_(slope))
 end
 
--- 1/2 erfc(-x / sqrt 2), by a continued fraction far out and the series near 0: what decides between limits need not be fast.
+-- 1/2 erfc(-x / sqrt 2), by a continued fraction far out and the series near 0: what decides
+-- between limits need not be fast.
 local function normal_cdf(x)
   if x == math.huge then return 1 elseif x == -math.huge then return 0 end
   local z = math.abs(x) / math.sqrt(2)
@@ -237,8 +246,8 @@ end
 
 local TRUNC = { a = { "number", default = -2 }, b = { "number", default = 2 }, generator = DRAW.generator }
 
---- Normal, with values outside a..b drawn out: uniform over what the distribution function gives between them. The limits are values, not
---- numbers of standard deviations.
+--- Normal, with values outside a..b drawn out: uniform over what the distribution function gives
+--- between them. The limits are values, not numbers of standard deviations.
 ---@param t accelerate.Tensor
 ---@param mean? number default 0
 ---@param std? number default 1
@@ -249,7 +258,8 @@ local TRUNC = { a = { "number", default = -2 }, b = { "number", default = 2 }, g
 function init.trunc_normal_(t, mean, std, a, b, opts)
   floating("trunc_normal_", t)
   mean, std = number("trunc_normal_", "mean", mean, 0), number("trunc_normal_", "std", std, 1)
-  local given = type(a) == "table" and a or { a = a, b = b, generator = opts and options.check("trunc_normal_", opts, DRAW).generator }
+  local given = type(a) == "table" and a
+    or { a = a, b = b, generator = opts and options.check("trunc_normal_", opts, DRAW).generator }
   local o = options.check("trunc_normal_", given, TRUNC)
   if std <= 0 then fail("trunc_normal_: std must be above 0, got %g", std) end
   if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
@@ -263,7 +273,8 @@ end
 
 -- ---- structured
 
--- Rows of `m` (r, n), r <= n, made orthonormal one after the other, twice each: as a QR decomposition with a positive diagonal does.
+-- Rows of `m` (r, n), r <= n, made orthonormal one after the other, twice each: as a QR
+-- decomposition with a positive diagonal does.
 local function orthonormal(m)
   for i = 1, m:size(1) do
     local row = m[i]
@@ -285,7 +296,9 @@ local ORTHOGONAL = { gain = { "number", default = 1 }, generator = DRAW.generato
 function init.orthogonal_(t, gain)
   floating("orthogonal_", t)
   local o = options.check("orthogonal_", type(gain) == "table" and gain or { gain = gain }, ORTHOGONAL)
-  if t:dim() < 2 then fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", ")) end
+  if t:dim() < 2 then
+    fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
+  end
   if t:numel() == 0 then return t end
   return write(t, function()
     local rows = t:size(1)
@@ -307,7 +320,9 @@ function init.sparse_(t, sparsity, opts)
   floating("sparse_", t)
   options.value("sparse_", "sparsity", sparsity, { "number", min = 0, max = 1 })
   local o = options.check("sparse_", opts, SPARSE)
-  if t:dim() ~= 2 then fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", ")) end
+  if t:dim() ~= 2 then
+    fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
+  end
   normal(t, 0, o.std, o.generator)
   return write(t, function()
     local rows, columns = t:size(1), t:size(2)
@@ -319,7 +334,8 @@ function init.sparse_(t, sparsity, opts)
   end)
 end
 
---- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its input channels through.
+--- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its
+--- input channels through.
 ---@param t accelerate.Tensor 3, 4 or 5 dims
 ---@param groups? integer default 1
 ---@return accelerate.Tensor t
@@ -327,8 +343,12 @@ function init.dirac_(t, groups)
   check("dirac_", t)
   groups = options.value("dirac_", "groups", groups, { "integer", default = 1, min = 1 })
   local shape = t.shape
-  if #shape < 3 or #shape > 5 then fail("dirac_: expected 3, 4 or 5 dims, got a tensor of shape [%s]", table.concat(shape, ", ")) end
-  if shape[1] % groups ~= 0 then fail("dirac_: %d output channels cannot be cut into %d groups", shape[1], groups) end
+  if #shape < 3 or #shape > 5 then
+    fail("dirac_: expected 3, 4 or 5 dims, got a tensor of shape [%s]", table.concat(shape, ", "))
+  end
+  if shape[1] % groups ~= 0 then
+    fail("dirac_: %d output channels cannot be cut into %d groups", shape[1], groups)
+  end
   local per = shape[1] / groups
   return write(t, function()
     t:zero_()

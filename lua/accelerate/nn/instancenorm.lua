@@ -39,21 +39,26 @@ local function define(name, dims)
     end
     if single then x = x:unsqueeze(1) end
     if x.shape[2] ~= v.num_features then
-      options.fail("%s: expected %d channels, got an input of shape %s (in %s)", name, v.num_features, Module._tuple(x.shape), self:_brief())
+      options.fail("%s: expected %d channels, got an input of shape %s (in %s)", name, v.num_features,
+        Module._tuple(x.shape), self:_brief())
     end
-    local y = instance_norm(x, v.running_mean, v.running_var, v.weight, v.bias, self.training or not v.track_running_stats, v.momentum, v.eps)
+    local y = instance_norm(x, v.running_mean, v.running_var, v.weight, v.bias, self.training
+      or not v.track_running_stats, v.momentum, v.eps)
     return single and y:squeeze(1) or y
   end
 
   function InstanceNorm:extra_repr()
-    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features, self.eps, Module._show(self.momentum),
+    return ("%d, eps=%g, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features,
+      self.eps, Module._show(self.momentum),
       Module._show(self.affine), Module._show(self.bias ~= nil), Module._show(self.track_running_stats))
   end
   M[name] = InstanceNorm
 end
 
---- `nn.InstanceNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = false, track_running_stats = false })` normalises each channel of each
---- sample of (n, c, h, w), or of one sample (c, h, w). Running statistics, where they are kept, are used in evaluation.
+--- `nn.InstanceNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = false,
+--- track_running_stats = false })` normalises each channel of each
+--- sample of (n, c, h, w), or of one sample (c, h, w). Running statistics, where they are kept, are
+--- used in evaluation.
 ---@class accelerate.nn.InstanceNorm2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_features)
 ---@field bias accelerate.Tensor? (num_features)

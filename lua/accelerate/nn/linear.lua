@@ -51,7 +51,8 @@ function Linear:forward(x)
 end
 
 function Linear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features, Module._show(self.bias ~= nil))
+  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
+    Module._show(self.bias ~= nil))
 end
 
 return { Linear = Linear }

@@ -1,4 +1,5 @@
---- Losses as modules. Each is called with input and target; `reduction` is "mean" (the default), "sum" or "none".
+--- Losses as modules. Each is called with input and target; `reduction` is "mean" (the default),
+--- "sum" or "none".
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -39,17 +40,23 @@ local function loss(title, fn, order, schema, extra)
   M[title] = Class
 end
 
---- -log softmax(input)[target]: input (N, C, ..) or (C); target int64 class labels (counted from 0) of shape (N, ..), or class
---- probabilities of input's shape. Labels equal to ignore_index add nothing, and mean divides by the weights of the others.
---- Options: weight (one for each class), ignore_index = -100, label_smoothing = 0.
+--- -log softmax(input)[target]: input (N, C, ..) or (C); target int64 class labels (counted from 0)
+---  of shape (N, ..), or class
+--- probabilities of input's shape. Labels equal to ignore_index add nothing, and mean divides by
+--- the weights of the others. Options: weight (one for each class), ignore_index = -100,
+--- label_smoothing = 0.
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
 loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "label_smoothing", "weight" }, {
-  weight = WEIGHT, ignore_index = { "integer", default = -100 }, label_smoothing = { "number", default = 0, min = 0, max = 1 },
-}, function(self) return self.ignore_index == -100 and "" or ("ignore_index=%d"):format(self.ignore_index) end)
+  weight = WEIGHT, ignore_index = { "integer", default = -100 },
+    label_smoothing = { "number", default = 0, min = 0, max = 1 },
+}, function(self) return self.ignore_index == -100 and ""
+  or ("ignore_index=%d"):format(self.ignore_index) end)
 
---- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index = -100.
+--- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index =
+---  -100.
 ---@class accelerate.nn.NLLLoss : accelerate.nn.Module
-loss("NLLLoss", core.nll_loss, { "ignore_index", "reduction", "weight" }, { weight = WEIGHT, ignore_index = { "integer", default = -100 } })
+loss("NLLLoss", core.nll_loss, { "ignore_index", "reduction", "weight" },
+  { weight = WEIGHT, ignore_index = { "integer", default = -100 } })
 
 --- (input - target)^2; the shapes must be the same.
 ---@class accelerate.nn.MSELoss : accelerate.nn.Module
@@ -59,9 +66,11 @@ loss("MSELoss", core.mse_loss, { "reduction" }, {})
 ---@class accelerate.nn.L1Loss : accelerate.nn.Module
 loss("L1Loss", core.l1_loss, { "reduction" }, {})
 
---- Square near 0, straight from beta on: (x - t)^2 / (2 beta), else |x - t| - beta / 2. Options: beta = 1.
+--- Square near 0, straight from beta on: (x - t)^2 / (2 beta), else |x - t| - beta / 2. Options:
+--- beta = 1.
 ---@class accelerate.nn.SmoothL1Loss : accelerate.nn.Module
-loss("SmoothL1Loss", core.smooth_l1_loss, { "reduction", "beta" }, { beta = { "number", default = 1, min = 0 } })
+loss("SmoothL1Loss", core.smooth_l1_loss, { "reduction", "beta" },
+  { beta = { "number", default = 1, min = 0 } })
 
 --- delta times SmoothL1Loss with beta = delta. Options: delta = 1.
 ---@class accelerate.nn.HuberLoss : accelerate.nn.Module
@@ -71,18 +80,22 @@ loss("HuberLoss", core.huber_loss, { "reduction", "delta" }, { delta = { "number
 ---@class accelerate.nn.BCELoss : accelerate.nn.Module
 loss("BCELoss", core.binary_cross_entropy, { "weight", "reduction" }, { weight = WEIGHT })
 
---- The same of sigmoid(input), computed safely. Options: weight; pos_weight, a factor for positive targets; both broadcast.
+--- The same of sigmoid(input), computed safely. Options: weight; pos_weight, a factor for positive
+--- targets; both broadcast.
 ---@class accelerate.nn.BCEWithLogitsLoss : accelerate.nn.Module
-loss("BCEWithLogitsLoss", core.binary_cross_entropy_with_logits, { "weight", "reduction", "pos_weight" }, { weight = WEIGHT, pos_weight = WEIGHT })
+loss("BCEWithLogitsLoss", core.binary_cross_entropy_with_logits, { "weight", "reduction", "pos_weight" },
+  { weight = WEIGHT, pos_weight = WEIGHT })
 
---- target (log target - input) of log-probabilities. "mean" is over elements; "batchmean" over the first dim, the true divergence.
---- Options: log_target = false.
+--- target (log target - input) of log-probabilities. "mean" is over elements; "batchmean" over the
+--- first dim, the true divergence. Options: log_target = false.
 ---@class accelerate.nn.KLDivLoss : accelerate.nn.Module
 loss("KLDivLoss", core.kl_div, { "reduction", "log_target" }, {
-  log_target = { "boolean", default = false }, reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
+  log_target = { "boolean", default = false },
+    reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
 })
 
---- Modules over losses of two inputs and labels of 1 or -1, or of three inputs: functions of nn.functional.
+--- Modules over losses of two inputs and labels of 1 or -1, or of three inputs: functions of
+--- nn.functional.
 local function of_functional(title, name, schema, inputs)
   local Class = class(title, Module)
   Class._builtin = true
@@ -104,15 +117,22 @@ local function num(default) return { "number", default = default } end
 of_functional("HingeEmbeddingLoss", "hinge_embedding_loss", { margin = num(1) }, 2)
 --- log(1 + exp(-target * input)), targets 1 or -1.
 of_functional("SoftMarginLoss", "soft_margin_loss", {}, 2)
---- max(0, -target * (input1 - input2) + margin): called with input1, input2 and targets of 1 or -1; margin = 0.
+--- max(0, -target * (input1 - input2) + margin): called with input1, input2 and targets of 1 or -1;
+--- margin = 0.
 of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, 3)
---- 1 - cosine(input1, input2) where the target is 1, max(0, cosine - margin) where it is -1; margin = 0.
+--- 1 - cosine(input1, input2) where the target is 1, max(0, cosine - margin) where it is -1; margin
+--- = 0.
 of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, 3)
---- max(0, d(anchor, positive) - d(anchor, negative) + margin) with the p-norm of the difference as d; margin = 1, p = 2.
+--- max(0, d(anchor, positive) - d(anchor, negative) + margin) with the p-norm of the difference as
+--- d; margin = 1, p = 2.
 of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6) }, 3)
---- exp(input) - target * input, or input - target * log(input + eps) with log_input = false; full = true adds Stirling's term.
-of_functional("PoissonNLLLoss", "poisson_nll_loss", { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) }, 2)
---- (log(max(var, eps)) + (input - target)^2 / max(var, eps)) / 2: called with input, target and var; full = true adds log(2 pi) / 2.
-of_functional("GaussianNLLLoss", "gaussian_nll_loss", { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
+--- exp(input) - target * input, or input - target * log(input + eps) with log_input = false; full =
+--- true adds Stirling's term.
+of_functional("PoissonNLLLoss", "poisson_nll_loss",
+  { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) }, 2)
+--- (log(max(var, eps)) + (input - target)^2 / max(var, eps)) / 2: called with input, target and
+--- var; full = true adds log(2 pi) / 2.
+of_functional("GaussianNLLLoss", "gaussian_nll_loss",
+  { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
 
 return M

@@ -1,17 +1,20 @@
---- nn.Module: parameters, buffers and submodules registered by assignment, in the order of assignment.
+--- nn.Module: parameters, buffers and submodules registered by assignment, in the order of
+--- assignment.
 ---
 ---   local Net = nn.class("Net")
 ---   function Net:init(width) self.fc = nn.Linear(width, 10) end
 ---   function Net:forward(x) return self.fc(x) end
 ---   local net = Net(64)
 ---
---- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every assignment comes by
---- here. Own fields of the instance: training, _values, _kinds (name -> "parameter" | "buffer" | "module"), _order
---- (registered names), _transient (names of buffers that are not saved), _listed (what parameters() found last), and, once
---- there is one, lists of hooks (see nn/hooks.lua) and _hooked.
+--- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every
+--- assignment comes by here. Own fields of the instance: training, _values, _kinds (name ->
+--- "parameter" | "buffer" | "module"), _order (registered names), _transient (names of buffers that
+--- are not saved), _listed (what parameters() found last), and, once there is one, lists of hooks
+--- (see nn/hooks.lua) and _hooked.
 ---
---- Lua does not say in which order `self.a, self.b = X(), Y()` assigns (LuaJIT: the last first), and the order of registration is that of
---- parameters, files and optimizer state: assign modules and parameters one by one.
+--- Lua does not say in which order `self.a, self.b = X(), Y()` assigns (LuaJIT: the last first),
+--- and the order of registration is that of parameters, files and optimizer state: assign modules
+--- and parameters one by one.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -26,7 +29,7 @@ local fail, is_parameter = options.fail, parameter.is
 ---@field training boolean
 local Module = class("Module")
 
--- ---- attributes ----------------------------------------------------------------------------------------------
+-- ---- attributes ---------------------------------------------------------------------------------
 
 function Module.__new(Class)
   return setmetatable({ training = true, _values = {}, _kinds = {}, _order = {}, _transient = {} }, Class)
@@ -49,7 +52,8 @@ end
 
 local function check_name(self, key, kind)
   if type(key) ~= "string" or key == "" or key:find(".", 1, true) then
-    fail("%s: a %s's name must be a string without dots that is not empty, got %s", self.__name, kind, options.show(key))
+    fail("%s: a %s's name must be a string without dots that is not empty, got %s", self.__name, kind,
+      options.show(key))
   end
   if Module[key] ~= nil or rawget(self, key) ~= nil then
     fail("%s: '%s' is a name of nn.Module's own; call the %s something else", self.__name, key, kind)
@@ -99,8 +103,10 @@ function Module.__newindex(self, key, value)
   elseif former == "buffer" and core.is_tensor(value) then
     rawget(self, "_values")[key] = value
   else
-    local wanted = former == "parameter" and "an nn.Parameter" or former == "buffer" and "a tensor" or "a module"
-    fail("%s: '%s' is a %s and can be set to %s or nil, got %s", self.__name, key, former, wanted, options.show(value))
+    local wanted = former == "parameter" and "an nn.Parameter" or former == "buffer" and "a tensor"
+      or "a module"
+    fail("%s: '%s' is a %s and can be set to %s or nil, got %s", self.__name, key, former, wanted,
+      options.show(value))
   end
 end
 
@@ -109,7 +115,8 @@ end
 ---@param value accelerate.Tensor?
 function Module:register_parameter(name, value)
   if value ~= nil and not is_parameter(value) then
-    fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name), options.show(value))
+    fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name),
+      options.show(value))
   end
   self[name] = value
 end
@@ -127,8 +134,8 @@ Module.register_module = Module.add_module
 
 local BUFFER = { persistent = { "boolean", default = true } }
 
---- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent = false) and follows
---- to().
+--- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent
+--- = false) and follows to().
 ---@param name string
 ---@param value accelerate.Tensor?
 ---@param opts? { persistent: boolean }
@@ -145,11 +152,12 @@ function Module:register_buffer(name, value, opts)
   rawget(self, "_transient")[name] = not o.persistent or nil
 end
 
--- ---- calling -------------------------------------------------------------------------------------------------
+-- ---- calling ------------------------------------------------------------------------------------
 
 local function pass(...) return ... end
 
---- Calling a module runs its pre-hooks, forward and its hooks. Not a tail call: errors find their layer by this frame.
+--- Calling a module runs its pre-hooks, forward and its hooks. Not a tail call: errors find their
+--- layer by this frame.
 function Module.__call(self, ...)
   local seen = recording.modules
   if seen and not seen[self] then seen[#seen + 1], seen[self] = self, true end
@@ -164,7 +172,7 @@ end
 
 hooks.install(Module)
 
--- ---- walking -------------------------------------------------------------------------------------------------
+-- ---- walking ------------------------------------------------------------------------------------
 
 local function own(self, kind, list)
   local kinds, values = rawget(self, "_kinds"), rawget(self, "_values")
@@ -202,7 +210,9 @@ local function collect_modules(self, prefix, seen, list)
   if seen[self] then return list end
   seen[self] = true
   list[#list + 1] = { prefix, self }
-  for _, child in ipairs(own(self, "module", {})) do collect_modules(child[2], joined(prefix, child[1]), seen, list) end
+  for _, child in ipairs(own(self, "module", {})) do
+    collect_modules(child[2], joined(prefix, child[1]), seen, list)
+  end
   return list
 end
 
@@ -233,7 +243,8 @@ local WEAK = { __mode = "v" }
 ---@param opts? { recurse: boolean }
 ---@return accelerate.Tensor[] a fresh list
 function Module:parameters(opts)
-  if opts == nil then  -- every step asks, for clipping: the walk is done again only after a registration anywhere
+  -- every step asks, for clipping: the walk is done again only after a registration anywhere
+  if opts == nil then
     local listed = rawget(self, "_listed")
     if not listed or listed.registrations ~= registrations then
       listed = setmetatable(values_of(collect(self, "parameter", EVERYTHING)), WEAK)
@@ -309,7 +320,8 @@ function Module:get_submodule(path)
     if rawget(at, "_kinds")[name] ~= "module" then
       local names = {}
       for _, child in ipairs(own(at, "module", {})) do names[#names + 1] = child[1] end
-      fail("get_submodule: %s has no submodule '%s'%s", done[1] and "'" .. table.concat(done, ".") .. "'" or at.__name, name,
+      fail("get_submodule: %s has no submodule '%s'%s", done[1] and "'" .. table.concat(done, ".") .. "'"
+        or at.__name, name,
         options.hint(name, names))
     end
     at = rawget(at, "_values")[name]
@@ -348,7 +360,9 @@ function Module:get_buffer(path) return get(self, "get_buffer", path, "buffer") 
 ---@param module accelerate.nn.Module
 function Module:set_submodule(path, module)
   local at, name = owner(self, "set_submodule", path)
-  if not is_module(module) then fail("set_submodule: '%s' must be a module, got %s", path, options.show(module)) end
+  if not is_module(module) then
+    fail("set_submodule: '%s' must be a module, got %s", path, options.show(module))
+  end
   at:get_submodule(name)
   at[name] = module
 end
@@ -365,7 +379,7 @@ function Module:num_parameters(opts)
   return n
 end
 
--- ---- modes, gradients, placement -----------------------------------------------------------------------------
+-- ---- modes, gradients, placement ----------------------------------------------------------------
 
 --- Puts the module and everything below it into training mode (dropout on), or out of it.
 ---@param mode? boolean default true
@@ -381,7 +395,8 @@ end
 ---@return accelerate.nn.Module self
 function Module:eval() return self:train(false) end
 
---- Calls fn(module) for everything below the module, children first, and last for the module itself.
+--- Calls fn(module) for everything below the module, children first, and last for the module
+--- itself.
 ---@param fn fun(module: accelerate.nn.Module)
 ---@return accelerate.nn.Module self
 function Module:apply(fn)
@@ -406,8 +421,8 @@ function Module:zero_grad(set_to_none)
   parameter.zero_grad(self:parameters(), set_to_none)
 end
 
---- Converts parameters and buffers of floating type to a type, and moves all to a device. The tensors stay the same
---- objects, so ties and optimizers hold.
+--- Converts parameters and buffers of floating type to a type, and moves all to a device. The
+--- tensors stay the same objects, so ties and optimizers hold.
 ---@param where string|{ dtype: string, device: string } a dtype, a device, or both by name
 ---@return accelerate.nn.Module self
 function Module:to(where, more)
@@ -438,7 +453,7 @@ function Module:cuda() return self:to({ device = "cuda" }) end
 ---@param dtype accelerate.DType
 function Module:type(dtype) return self:to({ dtype = dtype }) end
 
--- ---- printing ------------------------------------------------------------------------------------------------
+-- ---- printing -----------------------------------------------------------------------------------
 
 --- What print shows between the parentheses: "in_features=20, out_features=10".
 ---@return string
@@ -483,7 +498,7 @@ function Module.__tostring(self)
   return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
 end
 
--- ---- errors of built-in layers -------------------------------------------------------------------------------
+-- ---- errors of built-in layers ------------------------------------------------------------------
 
 local function name_in(parent, module)
   for _, item in ipairs(collect_modules(parent, "", {}, {})) do
@@ -491,7 +506,8 @@ local function name_in(parent, module)
   end
 end
 
--- Where `self` sits in the modules whose calls are under way: "net.0", or nil when it was called on its own.
+-- Where `self` sits in the modules whose calls are under way: "net.0", or nil when it was called on
+-- its own.
 local function path_of(self)
   local path, at = {}, self
   for level = 2, 250 do
@@ -522,7 +538,8 @@ end
 --- One line that tells the layer.
 function Module:_brief() return ("%s(%s)"):format(self.__name, self:extra_repr()) end
 
---- Calls op(...); an error is raised again with the layer and its path in the message and the script's position before it.
+--- Calls op(...); an error is raised again with the layer and its path in the message and the
+--- script's position before it.
 function Module:_run(op, ...) return finish(self, pcall(op, ...)) end
 
 Module._is_module, Module._indented = is_module, indented

@@ -22,7 +22,9 @@ local function sizes(where, given)
   if type(given) == "number" then given = { given } end
   options.value(where, "normalized_shape", given, { "list" })
   local list = {}
-  for i, size in ipairs(given) do list[i] = options.value(where, ("normalized_shape[%d]"):format(i), size, SIZE) end
+  for i, size in ipairs(given) do
+    list[i] = options.value(where, ("normalized_shape[%d]"):format(i), size, SIZE)
+  end
   if #list == 0 then options.fail("%s: normalized_shape must have at least one size", where) end
   return list
 end
@@ -34,7 +36,7 @@ local function reset(self)
   if self.bias then init.zeros_(self.bias) end
 end
 
--- ---- over the last dims ----------------------------------------------------------------------------------------
+-- ---- over the last dims -------------------------------------------------------------------------
 
 ---@class accelerate.nn.LayerNorm : accelerate.nn.Module
 ---@field weight accelerate.Tensor? of normalized_shape
@@ -50,7 +52,8 @@ local LAYER = with_place {
 
 --- (x - mean) / sqrt(var + eps) * weight + bias over the last dims.
 ---@param normalized_shape integer|integer[] the sizes of those dims
----@param opts? { eps: number, elementwise_affine: boolean, bias: boolean, dtype: string, device: string }
+---@param opts? { eps: number, elementwise_affine: boolean, bias: boolean, dtype: string, device:
+---  string }
 function LayerNorm:init(normalized_shape, opts)
   local o = options.check("LayerNorm", opts, LAYER)
   self.normalized_shape = sizes("LayerNorm", normalized_shape)
@@ -83,11 +86,13 @@ end
 local RMSNorm = class("RMSNorm", Module)
 RMSNorm._builtin = true
 
-local RMS = with_place { eps = { "number", optional = true, min = 0 }, elementwise_affine = { "boolean", default = true } }
+local RMS = with_place { eps = { "number", optional = true, min = 0 },
+  elementwise_affine = { "boolean", default = true } }
 
 --- x / sqrt(mean(x^2) + eps) * weight over the last dims.
 ---@param normalized_shape integer|integer[] the sizes of those dims
----@param opts? { eps: number, elementwise_affine: boolean, dtype: string, device: string } eps defaults to the input type's epsilon
+---@param opts? { eps: number, elementwise_affine: boolean, dtype: string, device: string } eps
+---  defaults to the input type's epsilon
 function RMSNorm:init(normalized_shape, opts)
   local o = options.check("RMSNorm", opts, RMS)
   self.normalized_shape = sizes("RMSNorm", normalized_shape)
@@ -109,11 +114,12 @@ function RMSNorm:forward(x)
 end
 
 function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(shape_text(self.normalized_shape), self.eps and ("%g"):format(self.eps) or "None",
+  return ("%s, eps=%s, elementwise_affine=%s"):format(shape_text(self.normalized_shape), self.eps
+    and ("%g"):format(self.eps) or "None",
     Module._show(self.elementwise_affine))
 end
 
--- ---- over groups of channels -----------------------------------------------------------------------------------
+-- ---- over groups of channels --------------------------------------------------------------------
 
 ---@class accelerate.nn.GroupNorm : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_channels)
@@ -121,9 +127,11 @@ end
 local GroupNorm = class("GroupNorm", Module)
 GroupNorm._builtin = true
 
-local GROUP = with_place { eps = { "number", default = 1e-5, min = 0 }, affine = { "boolean", default = true } }
+local GROUP = with_place { eps = { "number", default = 1e-5, min = 0 },
+  affine = { "boolean", default = true } }
 
---- Normalises (N, C, ..) over each group of C / num_groups channels, then scales and shifts each channel.
+--- Normalises (N, C, ..) over each group of C / num_groups channels, then scales and shifts each
+--- channel.
 ---@param num_groups integer
 ---@param num_channels integer a multiple of num_groups
 ---@param opts? { eps: number, affine: boolean, dtype: string, device: string }
@@ -132,7 +140,8 @@ function GroupNorm:init(num_groups, num_channels, opts)
   self.num_groups = options.value("GroupNorm", "num_groups", num_groups, SIZE)
   self.num_channels = options.value("GroupNorm", "num_channels", num_channels, SIZE)
   if num_channels % num_groups ~= 0 then
-    options.fail("GroupNorm: num_channels must be a multiple of num_groups, got %d and %d", num_channels, num_groups)
+    options.fail("GroupNorm: num_channels must be a multiple of num_groups, got %d and %d", num_channels,
+      num_groups)
   end
   self.eps, self.affine = o.eps, o.affine
   if o.affine then
@@ -154,7 +163,8 @@ function GroupNorm:forward(x)
 end
 
 function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%g, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, self.eps, Module._show(self.affine),
+  return ("%d, %d, eps=%g, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, self.eps,
+    Module._show(self.affine),
     Module._show(self.bias ~= nil))
 end
 

@@ -1,4 +1,5 @@
---- Modules that surround their input, and nn.Unflatten: ConstantPad1d .. 3d, ZeroPad, ReflectionPad, ReplicationPad, CircularPad.
+--- Modules that surround their input, and nn.Unflatten: ConstantPad1d .. 3d, ZeroPad,
+--- ReflectionPad, ReplicationPad, CircularPad.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -15,7 +16,8 @@ local function margins(name, padding, dims)
     padding = all
   end
   if type(padding) ~= "table" or #padding ~= 2 * dims then
-    options.fail("%s: padding must be an integer or a list of %d, got %s", name, 2 * dims, options.show(padding))
+    options.fail("%s: padding must be an integer or a list of %d, got %s", name, 2 * dims,
+      options.show(padding))
   end
   local list = {}
   for k = 1, 2 * dims do list[k] = options.value(name, "padding", padding[k], { "integer" }) end
@@ -51,8 +53,9 @@ local function padding_module(kind, mode, dims, takes_value)
 end
 
 for dims = 1, 3 do
-  --- Surrounds with `value`: `nn.ConstantPad2d(padding, value)`.  padding: one size for all sides, or { before, after } of the last dim,
-  --- then of the one before it, and so on; so it is for all of these.
+  --- Surrounds with `value`: `nn.ConstantPad2d(padding, value)`.  padding: one size for all sides,
+  --- or { before, after } of the last dim, then of the one before it, and so on; so it is for all
+  --- of these.
   padding_module("ConstantPad", "constant", dims, true)
   --- Surrounds with zeros.
   padding_module("ZeroPad", "constant", dims)
@@ -73,7 +76,9 @@ Unflatten._builtin = true
 ---@param sizes integer[] of the new dims; one may be -1
 function Unflatten:init(dim, sizes)
   self.dim = options.value("Unflatten", "dim", dim, { "integer" })
-  if type(sizes) ~= "table" or #sizes == 0 then options.fail("Unflatten: sizes must be a list of integers, got %s", options.show(sizes)) end
+  if type(sizes) ~= "table" or #sizes == 0 then
+    options.fail("Unflatten: sizes must be a list of integers, got %s", options.show(sizes))
+  end
   self.sizes = { unpack(sizes) }
 end
 
@@ -84,7 +89,9 @@ function Unflatten:forward(x)
   return self:_run(unflatten, x, values.dim, values.sizes)
 end
 
-function Unflatten:extra_repr() return ("dim=%d, unflattened_size=(%s)"):format(self.dim, table.concat(self.sizes, ", ")) end
+function Unflatten:extra_repr()
+  return ("dim=%d, unflattened_size=(%s)"):format(self.dim, table.concat(self.sizes, ", "))
+end
 
 M.Unflatten = Unflatten
 

@@ -5,7 +5,8 @@ local options = require "accelerate.utils.options"
 
 local parameter = {}
 
--- The tensors made by nn.Parameter. A mark and not a type: they are ordinary tensors everywhere else.
+-- The tensors made by nn.Parameter. A mark and not a type: they are ordinary tensors everywhere
+-- else.
 local marked = setmetatable({}, { __mode = "k" })
 
 --- Whether `value` was made by nn.Parameter.
@@ -17,15 +18,19 @@ end
 
 local OPTIONS = { requires_grad = { "boolean", default = true } }
 
---- A leaf with the elements of `data` (shared with it) that becomes a parameter of the module it is assigned to.
+--- A leaf with the elements of `data` (shared with it) that becomes a parameter of the module it is
+--- assigned to.
 ---@param data accelerate.Tensor
 ---@param opts? { requires_grad: boolean } default true
 ---@return accelerate.Tensor
 function parameter.new(data, opts)
   local o = options.check("Parameter", opts, OPTIONS)
-  if not core.is_tensor(data) then options.fail("Parameter: expected a tensor, got %s", options.show(data)) end
+  if not core.is_tensor(data) then
+    options.fail("Parameter: expected a tensor, got %s", options.show(data))
+  end
   if o.requires_grad and not data.dtype:find("float", 1, true) then
-    options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass requires_grad = false", data.dtype)
+    options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass " ..
+      "requires_grad = false", data.dtype)
   end
   local p = data:detach()
   if o.requires_grad then p.requires_grad = true end
@@ -62,9 +67,11 @@ end
 
 local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
 local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true } }
-local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
+local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+  "bool" }
 
---- Reads the arguments of Module:to: a dtype, a device, both in either order, or { dtype =, device = }.
+--- Reads the arguments of Module:to: a dtype, a device, both in either order, or { dtype =, device
+--- = }.
 ---@return string? dtype
 ---@return string? device
 function parameter.destination(where, ...)
@@ -78,7 +85,9 @@ function parameter.destination(where, ...)
   for i = 1, 2 do
     local word = given[i]
     if word == nil then break end
-    if type(word) ~= "string" then options.fail("%s:to: expected a dtype or a device, got %s", where, options.show(word)) end
+    if type(word) ~= "string" then
+      options.fail("%s:to: expected a dtype or a device, got %s", where, options.show(word))
+    end
     if FLOATS[word] then
       dtype = word
     elseif word:match("^cpu$") or word:match("^cuda") then
@@ -86,7 +95,8 @@ function parameter.destination(where, ...)
     else
       for _, known in ipairs(DTYPES) do
         if word == known then
-          options.fail("%s:to: parameters can only become float32, float64, float16 or bfloat16, got '%s'", where, word)
+          options.fail("%s:to: parameters can only become float32, float64, float16 or bfloat16, got '%s'",
+            where, word)
         end
       end
       options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
@@ -97,7 +107,8 @@ function parameter.destination(where, ...)
   return dtype, device
 end
 
---- Converts a tensor and its gradient; the object stays the same. Tensors that are not of floating type keep their type.
+--- Converts a tensor and its gradient; the object stays the same. Tensors that are not of floating
+--- type keep their type.
 ---@param t accelerate.Tensor
 ---@param dtype string?
 ---@param device string?

@@ -22,7 +22,8 @@ local function define_max(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(kernel_size, ...)
-    local o = options.check(name, options.gather(name, { "stride", "padding", "dilation", "ceil_mode" }, ...), MAX)
+    local o = options.check(name, options.gather(name, { "stride", "padding", "dilation", "ceil_mode" }, ...),
+      MAX)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
@@ -31,11 +32,14 @@ local function define_max(name, dims, op)
   end
   function Class:forward(x)
     local v = rawget(self, "_values")
-    return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation), v.ceil_mode)
+    return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation),
+      v.ceil_mode)
   end
   function Class:extra_repr()
-    return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(Module._tuple(self.kernel_size, true),
-      Module._tuple(self.stride, true), Module._tuple(self.padding, true), Module._tuple(self.dilation, true), Module._show(self.ceil_mode))
+    return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(
+      Module._tuple(self.kernel_size, true),
+      Module._tuple(self.stride, true), Module._tuple(self.padding, true), Module._tuple(self.dilation, true),
+      Module._show(self.ceil_mode))
   end
   M[name] = Class
 end
@@ -58,15 +62,20 @@ local function define_avg(name, dims, op)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
-    self.ceil_mode, self.count_include_pad, self.divisor_override = o.ceil_mode, o.count_include_pad, o.divisor_override
+    self.ceil_mode, self.count_include_pad, self.divisor_override = o.ceil_mode, o.count_include_pad,
+      o.divisor_override
   end
   function Class:forward(x)
     local v = rawget(self, "_values")
-    if dims == 1 then return self:_run(op, x, v.kernel_size[1], v.stride[1], v.padding[1], v.ceil_mode, v.count_include_pad) end
-    return self:_run(op, x, v.kernel_size, v.stride, v.padding, v.ceil_mode, v.count_include_pad, v.divisor_override)
+    if dims == 1 then
+      return self:_run(op, x, v.kernel_size[1], v.stride[1], v.padding[1], v.ceil_mode, v.count_include_pad)
+    end
+    return self:_run(op, x, v.kernel_size, v.stride, v.padding, v.ceil_mode, v.count_include_pad,
+      v.divisor_override)
   end
   function Class:extra_repr()
-    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size, dims == 2), Module._tuple(self.stride, dims == 2),
+    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size, dims == 2),
+      Module._tuple(self.stride, dims == 2),
       Module._tuple(self.padding, dims == 2))
   end
   M[name] = Class
@@ -86,14 +95,16 @@ local function define_adaptive(name, dims, op)
   M[name] = Class
 end
 
---- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)`; a table of options may take the place of any that
+--- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)`; a table of options may
+--- take the place of any that
 --- follow kernel_size: `nn.MaxPool2d(3, 2, { padding = 1 })`.
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
 define_max("MaxPool2d", 2, F.max_pool2d)
 --- The same over (n, c, l).
 ---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
 define_max("MaxPool1d", 1, F.max_pool1d)
---- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`; a table of options (also divisor_override) may
+--- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`; a table of
+--- options (also divisor_override) may
 --- take the place of any that follow kernel_size.
 ---@class accelerate.nn.AvgPool2d : accelerate.nn.Module
 define_avg("AvgPool2d", 2, F.avg_pool2d)
@@ -118,7 +129,8 @@ local Upsample = class("Upsample", Module)
 Upsample._builtin = true
 
 --- Resamples its input: nn.Upsample { scale_factor = 2, mode = "bilinear" }.
----@param opts { size: integer|integer[], scale_factor: number|number[], mode: "nearest"|"linear"|"bilinear", align_corners: boolean }
+---@param opts { size: integer|integer[], scale_factor: number|number[], mode:
+---  "nearest"|"linear"|"bilinear", align_corners: boolean }
 function Upsample:init(opts)
   self.options = options.check("Upsample", opts, {
     size = { "integer|table", optional = true },
@@ -126,7 +138,9 @@ function Upsample:init(opts)
     mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear" } },
     align_corners = { "boolean", default = false },
   })
-  if (self.options.size == nil) == (self.options.scale_factor == nil) then options.fail("Upsample: give either size or scale_factor") end
+  if (self.options.size == nil) == (self.options.scale_factor == nil) then
+    options.fail("Upsample: give either size or scale_factor")
+  end
 end
 
 function Upsample:forward(x) return self:_run(F.interpolate, x, rawget(self, "_values").options) end
@@ -134,7 +148,9 @@ function Upsample:forward(x) return self:_run(F.interpolate, x, rawget(self, "_v
 function Upsample:extra_repr()
   local o = self.options
   local by = o.size or o.scale_factor
-  local function shown(v) return o.size and Module._show(v) or v % 1 == 0 and ("%d.0"):format(v) or Module._show(v) end
+  local function shown(v)
+    return o.size and Module._show(v) or v % 1 == 0 and ("%d.0"):format(v) or Module._show(v)
+  end
   if type(by) == "table" then
     local words = {}
     for i, v in ipairs(by) do words[i] = shown(v) end

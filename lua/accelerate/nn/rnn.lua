@@ -1,11 +1,13 @@
---- Recurrent layers: RNN, LSTM, GRU, and their cells. Names of parameters, their order and their first values are PyTorch's.
+--- Recurrent layers: RNN, LSTM, GRU, and their cells. Names of parameters, their order and their
+--- first values are PyTorch's.
 ---
 ---   local lstm = nn.LSTM(10, 20, { num_layers = 2 })
----   local y, state = lstm(x)                       -- x (T, B, 10) -> y (T, B, 20); state is { h, c }, each (2, B, 20)
+---   local y, state = lstm(x)                       -- x (T, B, 10) -> y (T, B, 20); state is { h,
+---     c }, each (2, B, 20)
 ---   y, state = lstm(more, state)
 ---
---- A layer is two rows: one linear over all steps for the input's part of the gates, and lstm_layer (gru_layer, rnn_layer) for what goes from
---- step to step.
+--- A layer is two rows: one linear over all steps for the input's part of the gates, and lstm_layer
+--- (gru_layer, rnn_layer) for what goes from step to step.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -32,7 +34,9 @@ end
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check_tensor(where, what, value, expected)
-  if not core.is_tensor(value) then fail("%s: %s must be %s, got %s", where, what, expected, options.show(value)) end
+  if not core.is_tensor(value) then
+    fail("%s: %s must be %s, got %s", where, what, expected, options.show(value))
+  end
 end
 
 local function reset(self)
@@ -40,14 +44,15 @@ local function reset(self)
   for _, p in ipairs(self:parameters { recurse = false }) do init.uniform_(p, -bound, bound) end
 end
 
--- ---- layers ----------------------------------------------------------------------------------------------------
+-- ---- layers -------------------------------------------------------------------------------------
 
 local GATES = { RNN = 1, GRU = 3, LSTM = 4 }
 
 local RNNBase = class("RNNBase", Module)
 
 local LAYER = {
-  num_layers = { "integer", default = 1, min = 1, max = sizes.LAYERS.max }, bias = BIAS, batch_first = { "boolean", default = false },
+  num_layers = { "integer", default = 1, min = 1, max = sizes.LAYERS.max }, bias = BIAS,
+    batch_first = { "boolean", default = false },
   dropout = { "number", default = 0, min = 0, max = 1 }, bidirectional = { "boolean", default = false },
 }
 
@@ -70,13 +75,16 @@ local function setup(self, mode, input_size, hidden_size, opts, allowed)
   self.mode = mode
   self.input_size = options.value(mode, "input_size", input_size, SIZE)
   self.hidden_size = options.value(mode, "hidden_size", hidden_size, SIZE)
-  for _, name in ipairs { "num_layers", "bias", "batch_first", "dropout", "bidirectional" } do self[name] = o[name] end
+  for _, name in ipairs { "num_layers", "bias", "batch_first", "dropout", "bidirectional" } do
+    self[name] = o[name]
+  end
   self.proj_size = o.proj_size or 0
   if self.proj_size >= hidden_size then
     fail("LSTM: proj_size must be below hidden_size, got %d and %d", self.proj_size, hidden_size)
   end
   if self.dropout > 0 and self.num_layers == 1 then
-    io.stderr:write(("accelerate: %s: dropout=%g acts between layers, and there is one\n"):format(mode, self.dropout))
+    io.stderr:write(("accelerate: %s: dropout=%g acts between layers, and there is one\n"):format(mode,
+      self.dropout))
   end
   self.nonlinearity = o.nonlinearity
   self._place = { dtype = o.dtype, device = o.device }
@@ -128,7 +136,8 @@ end
 function run.LSTM(values, at, x, h, c, packed, reverse)
   local bias = sum_of_biases(values, at)
   local gx = linear(x, values["weight_ih" .. at], bias)
-  local y, c_last = core.lstm_layer(gx, values["weight_hh" .. at], h, c, packed and packed.batch_sizes or nil, reverse and not packed)
+  local y, c_last = core.lstm_layer(gx, values["weight_hh" .. at], h, c, packed and packed.batch_sizes or nil,
+    reverse and not packed)
   release(gx)
   if bias then release(bias) end
   return y, last_state(y, packed, reverse), c_last
@@ -136,7 +145,8 @@ end
 
 function run.GRU(values, at, x, h, _, packed, reverse)
   local gx = linear(x, values["weight_ih" .. at], values["bias_ih" .. at])
-  local y = core.gru_layer(gx, values["weight_hh" .. at], values["bias_hh" .. at], h, packed and packed.batch_sizes or nil, reverse and not packed)
+  local y = core.gru_layer(gx, values["weight_hh" .. at], values["bias_hh" .. at], h, packed
+    and packed.batch_sizes or nil, reverse and not packed)
   release(gx)
   return y, last_state(y, packed, reverse)
 end
@@ -144,7 +154,8 @@ end
 function run.RNN(values, at, x, h, _, packed, reverse)
   local bias = sum_of_biases(values, at)
   local gx = linear(x, values["weight_ih" .. at], bias)
-  local y = core.rnn_layer(gx, values["weight_hh" .. at], h, packed and packed.batch_sizes or nil, values.nonlinearity, reverse and not packed)
+  local y = core.rnn_layer(gx, values["weight_hh" .. at], h, packed and packed.batch_sizes or nil,
+    values.nonlinearity, reverse and not packed)
   release(gx)
   if bias then release(bias) end
   return y, last_state(y, packed, reverse)
@@ -157,7 +168,8 @@ local function run_projected(values, at, x, h, c, packed, reverse)
   for i = 1, steps do
     local t = reverse and steps + 1 - i or i
     local raw
-    raw, c = core.lstm_cell(x:select(1, t), h, c, values["weight_ih" .. at], values["weight_hh" .. at], values["bias_ih" .. at], values["bias_hh" .. at])
+    raw, c = core.lstm_cell(x:select(1, t), h, c, values["weight_ih" .. at], values["weight_hh" .. at],
+      values["bias_ih" .. at], values["bias_hh" .. at])
     h = linear(raw, values["weight_hr" .. at])
     ys[t] = h
   end
@@ -182,7 +194,8 @@ local function all_layers(self, x, h0, c0, packed)
       local n, reverse = (layer - 1) * directions + d, d == 2
       local input = x
       if reverse and packed then input = x:index_select(1, packed:_turned()) end
-      local y, h, c = step(values, ("_l%d%s"):format(layer - 1, reverse and "_reverse" or ""), input, h0[n], c0 and c0[n], packed, reverse)
+      local y, h, c = step(values, ("_l%d%s"):format(layer - 1, reverse and "_reverse" or ""), input, h0[n],
+        c0 and c0[n], packed, reverse)
       if reverse and packed then
         release(input)
         local turned = y
@@ -208,7 +221,8 @@ local function all_layers(self, x, h0, c0, packed)
   return x, stacked(hs), c0 and stacked(cs)
 end
 
--- The first states as lists with one (B, H) for each layer and direction. `given`: (L * D, B, H) or nil.
+-- The first states as lists with one (B, H) for each layer and direction. `given`: (L * D, B, H) or
+-- nil.
 local function first_states(self, what, given, batch, width, like, packed, batched)
   local n = self.num_layers * (self.bidirectional and 2 or 1)
   local list = {}
@@ -221,7 +235,8 @@ local function first_states(self, what, given, batch, width, like, packed, batch
   if not batched and given:dim() == 2 then given = given:unsqueeze(2) end
   local s = given.shape
   if #s ~= 3 or s[1] ~= n or s[2] ~= batch or s[3] ~= width then
-    fail("%s: %s must be [%d, %s%d] for this input, got %s", self.mode, what, n, batched and batch .. ", " or "", width, shape_text(given))
+    fail("%s: %s must be [%d, %s%d] for this input, got %s", self.mode, what, n, batched and batch .. ", "
+      or "", width, shape_text(given))
   end
   if packed and packed.sorted_indices then given = given:index_select(2, packed.sorted_indices) end
   for k = 1, n do list[k] = given:select(1, k) end
@@ -237,10 +252,12 @@ local function forward(self, x, h, c)
   local batched = packed or dims == 3
   if not packed and dims ~= 2 and dims ~= 3 then
     fail("%s: the input must be %s or unbatched (T, %d), got %s", self.mode,
-      self.batch_first and ("(B, T, %d)"):format(self.input_size) or ("(T, B, %d)"):format(self.input_size), self.input_size, shape_text(data))
+      self.batch_first and ("(B, T, %d)"):format(self.input_size) or ("(T, B, %d)"):format(self.input_size),
+      self.input_size, shape_text(data))
   end
   if data:size(-1) ~= self.input_size then
-    fail("%s: the input %s has %d features, the layer expects %d", self.mode, shape_text(data), data:size(-1), self.input_size)
+    fail("%s: the input %s has %d features, the layer expects %d", self.mode, shape_text(data), data:size(-1),
+      self.input_size)
   end
   if not packed then
     if not batched then data = data:unsqueeze(2)
@@ -248,8 +265,10 @@ local function forward(self, x, h, c)
   end
   local batch = packed and packed:_batch() or data:size(2)
   local real = self.proj_size > 0 and self.proj_size or self.hidden_size
-  local h0 = first_states(self, self.mode == "LSTM" and "the first h" or "the first state", h, batch, real, data, packed, batched)
-  local c0 = self.mode == "LSTM" and first_states(self, "the first c", c, batch, self.hidden_size, data, packed, batched) or nil
+  local h0 = first_states(self, self.mode == "LSTM" and "the first h" or "the first state", h, batch, real,
+    data, packed, batched)
+  local c0 = self.mode == "LSTM" and first_states(self, "the first c", c, batch, self.hidden_size, data,
+    packed, batched) or nil
   local y, hn, cn = all_layers(self, data, h0, c0, packed)
   if packed then
     if packed.unsorted_indices then
@@ -269,12 +288,16 @@ local RNN_OPTIONS = { nonlinearity = NONLINEARITY }
 for name, entry in next, LAYER do RNN_OPTIONS[name] = entry end
 schema(RNN_OPTIONS)
 
---- h_t = tanh(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh), in layers. `y, h = rnn(x, h0)`: x (T, B, input_size), or (B, T, input_size)
---- with batch_first, or (T, input_size), or a packed sequence; h0 and h (layers * directions, B, hidden_size); h0 is zero when left out.
+--- h_t = tanh(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh), in layers. `y, h = rnn(x, h0)`: x (T, B,
+--- input_size), or (B, T, input_size) with batch_first, or (T, input_size), or a packed sequence;
+--- h0 and h (layers * directions, B, hidden_size); h0 is zero when left out.
 ---@param input_size integer
 ---@param hidden_size integer
----@param opts? { num_layers: integer, nonlinearity: "tanh"|"relu", bias: boolean, batch_first: boolean, dropout: number, bidirectional: boolean, dtype: string, device: string }
-function RNN:init(input_size, hidden_size, opts) setup(self, "RNN", input_size, hidden_size, opts, RNN_OPTIONS) end
+---@param opts? { num_layers: integer, nonlinearity: "tanh"|"relu", bias: boolean, batch_first:
+---  boolean, dropout: number, bidirectional: boolean, dtype: string, device: string }
+function RNN:init(input_size, hidden_size, opts)
+  setup(self, "RNN", input_size, hidden_size, opts, RNN_OPTIONS)
+end
 
 function RNN:forward(x, h)
   local y, hn = self:_run(forward, self, x, h)
@@ -291,8 +314,11 @@ schema(GRU_OPTIONS)
 --- Gated recurrent units. `y, h = gru(x, h0)`, with shapes as for nn.RNN.
 ---@param input_size integer
 ---@param hidden_size integer
----@param opts? { num_layers: integer, bias: boolean, batch_first: boolean, dropout: number, bidirectional: boolean, dtype: string, device: string }
-function GRU:init(input_size, hidden_size, opts) setup(self, "GRU", input_size, hidden_size, opts, GRU_OPTIONS) end
+---@param opts? { num_layers: integer, bias: boolean, batch_first: boolean, dropout: number,
+---  bidirectional: boolean, dtype: string, device: string }
+function GRU:init(input_size, hidden_size, opts)
+  setup(self, "GRU", input_size, hidden_size, opts, GRU_OPTIONS)
+end
 
 GRU.forward = RNN.forward
 
@@ -303,12 +329,16 @@ local LSTM_OPTIONS = { proj_size = { "integer", default = 0, min = 0 } }
 for name, entry in next, LAYER do LSTM_OPTIONS[name] = entry end
 schema(LSTM_OPTIONS)
 
---- Long short-term memory. `y, state = lstm(x, state)` with state = { h, c }, each (layers * directions, B, hidden_size) (h: proj_size wide
---- where that is given); zeros when left out. Shapes of x and y as for nn.RNN.
+--- Long short-term memory. `y, state = lstm(x, state)` with state = { h, c }, each (layers *
+--- directions, B, hidden_size) (h: proj_size wide where that is given); zeros when left out. Shapes
+--- of x and y as for nn.RNN.
 ---@param input_size integer
 ---@param hidden_size integer
----@param opts? { num_layers: integer, bias: boolean, batch_first: boolean, dropout: number, bidirectional: boolean, proj_size: integer, dtype: string, device: string }
-function LSTM:init(input_size, hidden_size, opts) setup(self, "LSTM", input_size, hidden_size, opts, LSTM_OPTIONS) end
+---@param opts? { num_layers: integer, bias: boolean, batch_first: boolean, dropout: number,
+---  bidirectional: boolean, proj_size: integer, dtype: string, device: string }
+function LSTM:init(input_size, hidden_size, opts)
+  setup(self, "LSTM", input_size, hidden_size, opts, LSTM_OPTIONS)
+end
 
 local function pair(where, state, example)
   if state == nil then return nil, nil end
@@ -324,7 +354,7 @@ function LSTM:forward(x, state)
   return y, { hn, cn }
 end
 
--- ---- cells -----------------------------------------------------------------------------------------------------
+-- ---- cells --------------------------------------------------------------------------------------
 
 local RNNCellBase = class("RNNCellBase", Module)
 
@@ -347,7 +377,9 @@ function RNNCellBase:reset_parameters() reset(self) end
 function RNNCellBase:extra_repr()
   local text = ("%d, %d"):format(self.input_size, self.hidden_size)
   if not self.bias then text = text .. ", bias=False" end
-  if self.nonlinearity and self.nonlinearity ~= "tanh" then text = text .. ", nonlinearity=" .. self.nonlinearity end
+  if self.nonlinearity and self.nonlinearity ~= "tanh" then
+    text = text .. ", nonlinearity=" .. self.nonlinearity
+  end
   return text
 end
 
@@ -364,11 +396,14 @@ local CELL = schema { bias = BIAS }
 ---@class accelerate.nn.LSTMCell : accelerate.nn.Module
 local LSTMCell = class("LSTMCell", RNNCellBase)
 
---- One step of an LSTM: `h, c = cell(x, { h, c })`, x (B, input_size) or (input_size); the state is zero when left out.
+--- One step of an LSTM: `h, c = cell(x, { h, c })`, x (B, input_size) or (input_size); the state is
+--- zero when left out.
 ---@param input_size integer
 ---@param hidden_size integer
 ---@param opts? { bias: boolean, dtype: string, device: string }
-function LSTMCell:init(input_size, hidden_size, opts) setup_cell(self, "LSTMCell", 4, input_size, hidden_size, options.check("LSTMCell", opts, CELL)) end
+function LSTMCell:init(input_size, hidden_size, opts)
+  setup_cell(self, "LSTMCell", 4, input_size, hidden_size, options.check("LSTMCell", opts, CELL))
+end
 
 function LSTMCell:forward(x, state)
   local h, c = pair("LSTMCell", state, "{ h, c }")
@@ -387,7 +422,9 @@ local GRUCell = class("GRUCell", RNNCellBase)
 ---@param input_size integer
 ---@param hidden_size integer
 ---@param opts? { bias: boolean, dtype: string, device: string }
-function GRUCell:init(input_size, hidden_size, opts) setup_cell(self, "GRUCell", 3, input_size, hidden_size, options.check("GRUCell", opts, CELL)) end
+function GRUCell:init(input_size, hidden_size, opts)
+  setup_cell(self, "GRUCell", 3, input_size, hidden_size, options.check("GRUCell", opts, CELL))
+end
 
 function GRUCell:forward(x, h)
   local v = rawget(self, "_values")
@@ -411,7 +448,8 @@ end
 
 function RNNCell:forward(x, h)
   local v = rawget(self, "_values")
-  return self:_run(core.rnn_cell, x, h or zero_state(self, x), v.weight_ih, v.weight_hh, v.bias_ih, v.bias_hh, v.nonlinearity)
+  return self:_run(core.rnn_cell, x, h or zero_state(self, x), v.weight_ih, v.weight_hh, v.bias_ih, v.bias_hh,
+    v.nonlinearity)
 end
 
 return { RNN = RNN, LSTM = LSTM, GRU = GRU, RNNCell = RNNCell, LSTMCell = LSTMCell, GRUCell = GRUCell }

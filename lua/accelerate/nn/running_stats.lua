@@ -1,4 +1,5 @@
---- What BatchNorm and InstanceNorm have in common: a weight and a bias for each channel, and running statistics.
+--- What BatchNorm and InstanceNorm have in common: a weight and a bias for each channel, and
+--- running statistics.
 
 local core = require "accelerate.core"
 local init = require "accelerate.nn.initializers"
@@ -7,12 +8,15 @@ local parameter = require "accelerate.nn.parameter"
 
 local M = {}
 
---- Fills a module: num_features and, as `o` says, weight and bias, and the buffers of the statistics.
+--- Fills a module: num_features and, as `o` says, weight and bias, and the buffers of the
+--- statistics.
 ---@param name string the class's, for messages
----@param o { eps: number, momentum: number|boolean, affine: boolean, track_running_stats: boolean, dtype: string?, device: string? }
+---@param o { eps: number, momentum: number|boolean, affine: boolean, track_running_stats: boolean,
+---  dtype: string?, device: string? }
 function M.fill(self, name, num_features, o)
   self.num_features = options.value(name, "num_features", num_features, { "integer", min = 1 })
-  self.eps, self.momentum, self.affine, self.track_running_stats = o.eps, o.momentum, o.affine, o.track_running_stats
+  self.eps, self.momentum, self.affine, self.track_running_stats = o.eps, o.momentum, o.affine,
+    o.track_running_stats
   local place = { dtype = o.dtype, device = o.device }
   if o.affine then
     self.weight = parameter.new(core.empty({ num_features }, place))

@@ -4,7 +4,8 @@ local options = require "accelerate.utils.options"
 
 local sizes = {}
 
--- What a schema says of sizes, which kernels and libraries multiply as integers of 32 bits, and of how many modules are made.
+-- What a schema says of sizes, which kernels and libraries multiply as integers of 32 bits, and of
+-- how many modules are made.
 sizes.MOST = 2 ^ 31 - 1
 sizes.LAYERS = { "integer", min = 1, max = 65536 }
 
@@ -21,15 +22,20 @@ function sizes.tuple(where, name, value, dims, min)
     for d = 1, dims do list[d] = value end
   end
   if #list ~= dims then
-    options.fail("%s: %s: expected an integer%s, got %s", where, name, dims > 1 and " or a list of " .. dims or "", options.show(value))
+    options.fail("%s: %s: expected an integer%s, got %s", where, name, dims > 1 and " or a list of " .. dims
+      or "", options.show(value))
   end
   local checked = {}
-  for d = 1, dims do checked[d] = options.value(where, name, list[d], { "integer", min = min, max = sizes.MOST }) end
+  for d = 1, dims do
+    checked[d] = options.value(where, name, list[d], { "integer", min = min, max = sizes.MOST })
+  end
   return checked
 end
 
 ---@param list integer[]
 ---@return string "3" or "{3, 5}"
-function sizes.text(list) return #list == 1 and tostring(list[1]) or "{" .. table.concat(list, ", ") .. "}" end
+function sizes.text(list)
+  return #list == 1 and tostring(list[1]) or "{" .. table.concat(list, ", ") .. "}"
+end
 
 return sizes

@@ -8,7 +8,8 @@ local Module = require "accelerate.nn.module"
 
 local fail = options.fail
 
--- Calls visit(name, tensor) for every parameter and saved buffer under every name it has, in order of registration.
+-- Calls visit(name, tensor) for every parameter and saved buffer under every name it has, in order
+-- of registration.
 local function walk(self, prefix, above, visit)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
@@ -23,9 +24,11 @@ end
 
 local OPTIONS = { prefix = { "string", default = "" }, keep_vars = { "boolean", default = false } }
 
---- Parameters and buffers by name ("fc.weight"), sharing memory with the module. The table remembers its order:
+--- Parameters and buffers by name ("fc.weight"), sharing memory with the module. The table
+--- remembers its order:
 --- `for name, t in ordered.pairs(sd)` (accelerate.utils.ordered) walks it in order of registration.
----@param opts? { prefix: string, keep_vars: boolean } keep_vars: the tensors themselves, not detached ones
+---@param opts? { prefix: string, keep_vars: boolean } keep_vars: the tensors themselves, not
+---  detached ones
 ---@return table<string, accelerate.Tensor>
 function Module:state_dict(opts)
   local o = options.check("state_dict", opts, OPTIONS)
@@ -56,7 +59,8 @@ local function compare(self, dict)
   for _, name in ipairs(names) do
     local value, t = dict[name], mine[name]
     if value == nil then
-      if not satisfied[t] then missing[#missing + 1] = name end  -- files may hold tied weights under one of their names only
+      -- files may hold tied weights under one of their names only
+      if not satisfied[t] then missing[#missing + 1] = name end
     elseif not core.is_tensor(value) then
       wrong[#wrong + 1] = ("'%s' must be a tensor, got %s"):format(name, options.show(value))
     elseif not same_shape(value, t) then
@@ -72,7 +76,8 @@ end
 
 local LOAD = { strict = { "boolean", default = true }, assign = { "boolean", default = false } }
 
--- Makes a module's tensor show the elements of `value`, with its type and device; the object stays, and so do ties.
+-- Makes a module's tensor show the elements of `value`, with its type and device; the object stays,
+-- and so do ties.
 local function adopt(t, value)
   if t.requires_grad and not value.dtype:find("float", 1, true) then
     fail("load_state_dict: assign: a parameter cannot become %s", value.dtype)
@@ -82,11 +87,12 @@ local function adopt(t, value)
   t.data = value:detach()
 end
 
---- Copies values into the module's parameters and buffers, cast to their types. With strict, names that are missing or
---- unknown raise; wrong shapes always do. All faults come in one message, and then nothing was changed.
+--- Copies values into the module's parameters and buffers, cast to their types. With strict, names
+--- that are missing or unknown raise; wrong shapes always do. All faults come in one message, and
+--- then nothing was changed.
 ---@param dict table<string, accelerate.Tensor>
----@param opts? { strict: boolean, assign: boolean } assign: the module's tensors take the values' memory, type and device instead of a copy;
----  do it before prepare
+---@param opts? { strict: boolean, assign: boolean } assign: the module's tensors take the values'
+---  memory, type and device instead of a copy; do it before prepare
 ---@return { missing_keys: string[], unexpected_keys: string[] }
 function Module:load_state_dict(dict, opts)
   local o = options.check("load_state_dict", opts, LOAD)
@@ -96,10 +102,13 @@ function Module:load_state_dict(dict, opts)
   local mine, names, missing, unexpected, wrong = compare(self, dict)
   local faults = {}
   if o.strict and #missing > 0 then faults[1] = "missing keys: " .. table.concat(missing, ", ") end
-  if o.strict and #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
+  if o.strict and #unexpected > 0 then
+    faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ")
+  end
   for _, text in ipairs(wrong) do faults[#faults + 1] = text end
   if #faults > 0 then
-    fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name, table.concat(faults, "\n  ")))
+    fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name,
+      table.concat(faults, "\n  ")))
   end
   core.no_grad(function()
     for _, name in ipairs(names) do

@@ -1,4 +1,5 @@
---- Transformer layers and stacks of them, with PyTorch's parameter names, defaults and initialisation.
+--- Transformer layers and stacks of them, with PyTorch's parameter names, defaults and
+--- initialisation.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -32,7 +33,8 @@ local LAYER = {
   device = { "string", optional = true },
 }
 
--- What both layers share: checks options, makes attention, the two linear layers, norms and dropouts.
+-- What both layers share: checks options, makes attention, the two linear layers, norms and
+-- dropouts.
 local function build(self, where, d_model, nhead, opts, attentions)
   local o = options.check(where, opts, LAYER)
   options.value(where, "d_model", d_model, SIZE)
@@ -51,7 +53,8 @@ local function build(self, where, d_model, nhead, opts, attentions)
   self.dropout = Dropout(o.dropout)
   self.linear2 = Linear(o.dim_feedforward, d_model, place)
   for i = 1, #attentions + 1 do
-    self["norm" .. i] = LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device })
+    self["norm" .. i] = LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype,
+      device = o.device })
   end
   for i = 1, #attentions + 1 do self["dropout" .. i] = Dropout(o.dropout) end
 end
@@ -61,7 +64,8 @@ local function plain(module)
   return module._builtin and not rawget(module, "_forward_hooks") and not rawget(module, "_forward_pre_hooks")
 end
 
--- May what lies between the parts of a layer be let go of at once?  Not when a hook or a function of the user's gets to see it.
+-- May what lies between the parts of a layer be let go of at once?  Not when a hook or a function
+-- of the user's gets to see it.
 local function private(self)
   for _, module in ipairs(self:children()) do
     if not plain(module) then return false end
@@ -102,16 +106,19 @@ local function sublayer(self, free, x, ours, norm, dropout, fn)
   return instead(free and ours, x, y)
 end
 
--- ---- encoder ---------------------------------------------------------------------------------------------------
+-- ---- encoder ------------------------------------------------------------------------------------
 
 ---@class accelerate.nn.TransformerEncoderLayer : accelerate.nn.Module
 local EncoderLayer = class("TransformerEncoderLayer", Module)
 EncoderLayer._builtin = true
 
---- Self-attention and a feed-forward network, each with dropout, a residual connection and LayerNorm.
+--- Self-attention and a feed-forward network, each with dropout, a residual connection and
+--- LayerNorm.
 ---@param d_model integer
 ---@param nhead integer
----@param opts? { dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function, layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype: string, device: string }
+---@param opts? { dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function,
+---  layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype:
+---  string, device: string }
 function EncoderLayer:init(d_model, nhead, opts)
   build(self, "TransformerEncoderLayer", d_model, nhead, opts, { "self_attn" })
 end
@@ -123,17 +130,21 @@ local ENCODE = {
 }
 
 ---@param src accelerate.Tensor (T, N, E), or (N, T, E) with batch_first, or (T, E)
----@param opts? { src_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal: boolean } in masks true hides
+---@param opts? { src_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal:
+---  boolean } in masks true hides
 ---@return accelerate.Tensor
 function EncoderLayer:forward(src, opts)
   local o = options.check("TransformerEncoderLayer", opts, ENCODE)
-  local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal, need_weights = false }
+  local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal,
+    need_weights = false }
   local free = private(self)
-  local x = sublayer(self, free, src, false, self.norm1, self.dropout1, function(h) return (self.self_attn(h, h, h, how)) end)
-  return sublayer(self, free, x, true, self.norm2, self.dropout2, function(h) return feed_forward(self, free, h) end)
+  local x = sublayer(self, free, src, false, self.norm1, self.dropout1,
+    function(h) return (self.self_attn(h, h, h, how)) end)
+  return sublayer(self, free, x, true, self.norm2, self.dropout2,
+    function(h) return feed_forward(self, free, h) end)
 end
 
--- ---- decoder ---------------------------------------------------------------------------------------------------
+-- ---- decoder ------------------------------------------------------------------------------------
 
 ---@class accelerate.nn.TransformerDecoderLayer : accelerate.nn.Module
 local DecoderLayer = class("TransformerDecoderLayer", Module)
@@ -158,19 +169,26 @@ local DECODE = {
 
 ---@param tgt accelerate.Tensor
 ---@param memory accelerate.Tensor the encoder's result
----@param opts? { tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, tgt_key_padding_mask: accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, tgt_is_causal: boolean, memory_is_causal: boolean }
+---@param opts? { tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, tgt_key_padding_mask:
+---  accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, tgt_is_causal: boolean,
+---  memory_is_causal: boolean }
 ---@return accelerate.Tensor
 function DecoderLayer:forward(tgt, memory, opts)
   local o = options.check("TransformerDecoderLayer", opts, DECODE)
-  local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask, is_causal = o.tgt_is_causal, need_weights = false }
-  local other = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask, is_causal = o.memory_is_causal, need_weights = false }
+  local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask,
+    is_causal = o.tgt_is_causal, need_weights = false }
+  local other = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask,
+    is_causal = o.memory_is_causal, need_weights = false }
   local free = private(self)
-  local x = sublayer(self, free, tgt, false, self.norm1, self.dropout1, function(h) return (self.self_attn(h, h, h, own)) end)
-  x = sublayer(self, free, x, true, self.norm2, self.dropout2, function(h) return (self.multihead_attn(h, memory, memory, other)) end)
-  return sublayer(self, free, x, true, self.norm3, self.dropout3, function(h) return feed_forward(self, free, h) end)
+  local x = sublayer(self, free, tgt, false, self.norm1, self.dropout1,
+    function(h) return (self.self_attn(h, h, h, own)) end)
+  x = sublayer(self, free, x, true, self.norm2, self.dropout2,
+    function(h) return (self.multihead_attn(h, memory, memory, other)) end)
+  return sublayer(self, free, x, true, self.norm3, self.dropout3,
+    function(h) return feed_forward(self, free, h) end)
 end
 
--- ---- stacks ----------------------------------------------------------------------------------------------------
+-- ---- stacks -------------------------------------------------------------------------------------
 
 -- A module with parameters and buffers of its own, which start with the same values.
 local function copied(module)
@@ -179,8 +197,10 @@ local function copied(module)
   for _, name in ipairs(rawget(module, "_order")) do
     local kind, value = kinds[name], values[name]
     if kind == "module" then twin[name] = copied(value)
-    elseif kind == "parameter" then twin[name] = parameter.new(value:detach():clone(), { requires_grad = value.requires_grad })
-    else twin:register_buffer(name, value:detach():clone(), { persistent = not rawget(module, "_transient")[name] }) end
+    elseif kind == "parameter" then
+      twin[name] = parameter.new(value:detach():clone(), { requires_grad = value.requires_grad })
+    else twin:register_buffer(name, value:detach():clone(),
+      { persistent = not rawget(module, "_transient")[name] }) end
   end
   for name, value in next, values do
     if not kinds[name] then rawget(twin, "_values")[name] = value end
@@ -190,7 +210,9 @@ local function copied(module)
 end
 
 local function stack(self, where, layer, count, norm)
-  if not Module._is_module(layer) then options.fail("%s: expected a layer, got %s", where, options.show(layer)) end
+  if not Module._is_module(layer) then
+    options.fail("%s: expected a layer, got %s", where, options.show(layer))
+  end
   options.value(where, "num_layers", count, sizes.LAYERS)
   local list = {}
   for i = 1, count do list[i] = copied(layer) end
@@ -229,7 +251,8 @@ Encoder._builtin = true
 ---@param num_layers integer
 ---@param opts? { norm: accelerate.nn.Module }
 function Encoder:init(encoder_layer, num_layers, opts)
-  stack(self, "TransformerEncoder", encoder_layer, num_layers, options.check("TransformerEncoder", opts, STACK).norm)
+  stack(self, "TransformerEncoder", encoder_layer, num_layers,
+    options.check("TransformerEncoder", opts, STACK).norm)
 end
 
 local ENCODE_ALL = {
@@ -239,7 +262,8 @@ local ENCODE_ALL = {
 }
 
 ---@param src accelerate.Tensor
----@param opts? { mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal: boolean } is_causal: found out when not given
+---@param opts? { mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal:
+---  boolean } is_causal: found out when not given
 ---@return accelerate.Tensor
 function Encoder:forward(src, opts)
   local o = options.check("TransformerEncoder", opts, ENCODE_ALL)
@@ -257,7 +281,8 @@ Decoder._builtin = true
 ---@param num_layers integer
 ---@param opts? { norm: accelerate.nn.Module }
 function Decoder:init(decoder_layer, num_layers, opts)
-  stack(self, "TransformerDecoder", decoder_layer, num_layers, options.check("TransformerDecoder", opts, STACK).norm)
+  stack(self, "TransformerDecoder", decoder_layer, num_layers,
+    options.check("TransformerDecoder", opts, STACK).norm)
 end
 
 local DECODE_ALL = {}
@@ -274,7 +299,7 @@ function Decoder:forward(tgt, memory, opts)
   return run(self, tgt, function(layer, x) return layer(x, memory, o) end)
 end
 
--- ---- both ------------------------------------------------------------------------------------------------------
+-- ---- both ---------------------------------------------------------------------------------------
 
 ---@class accelerate.nn.Transformer : accelerate.nn.Module
 local Transformer = class("Transformer", Module)
@@ -289,12 +314,17 @@ local BOTH = {
 for name, entry in next, LAYER do BOTH[name] = entry end
 
 --- An encoder and a decoder, each with a LayerNorm at its end; matrices start Xavier uniform.
----@param opts? { d_model: integer, nhead: integer, num_encoder_layers: integer, num_decoder_layers: integer, dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function, layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype: string, device: string }
+---@param opts? { d_model: integer, nhead: integer, num_encoder_layers: integer, num_decoder_layers:
+---  integer, dim_feedforward: integer, dropout: number, activation: "relu"|"gelu"|function,
+---  layer_norm_eps: number, batch_first: boolean, norm_first: boolean, bias: boolean, dtype:
+---  string, device: string }
 function Transformer:init(opts)
   local o = options.check("Transformer", opts, BOTH)
   local layer = {}
   for name in next, LAYER do layer[name] = o[name] end
-  local function norm() return LayerNorm(o.d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device }) end
+  local function norm()
+    return LayerNorm(o.d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device })
+  end
   self.encoder = Encoder(EncoderLayer(o.d_model, o.nhead, layer), o.num_encoder_layers, { norm = norm() })
   self.decoder = Decoder(DecoderLayer(o.d_model, o.nhead, layer), o.num_decoder_layers, { norm = norm() })
   self.d_model, self.nhead, self.batch_first = o.d_model, o.nhead, o.batch_first
@@ -317,14 +347,19 @@ local TRANSLATE = {
 
 ---@param src accelerate.Tensor
 ---@param tgt accelerate.Tensor
----@param opts? { src_mask: accelerate.Tensor, tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, tgt_key_padding_mask: accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, src_is_causal: boolean, tgt_is_causal: boolean, memory_is_causal: boolean }
+---@param opts? { src_mask: accelerate.Tensor, tgt_mask: accelerate.Tensor, memory_mask:
+---  accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, tgt_key_padding_mask:
+---  accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, src_is_causal: boolean,
+---  tgt_is_causal: boolean, memory_is_causal: boolean }
 ---@return accelerate.Tensor
 function Transformer:forward(src, tgt, opts)
   local o = options.check("Transformer", opts, TRANSLATE)
-  local memory = self.encoder(src, { mask = o.src_mask, src_key_padding_mask = o.src_key_padding_mask, is_causal = o.src_is_causal })
+  local memory = self.encoder(src, { mask = o.src_mask, src_key_padding_mask = o.src_key_padding_mask,
+    is_causal = o.src_is_causal })
   return self.decoder(tgt, memory, {
     tgt_mask = o.tgt_mask, memory_mask = o.memory_mask, tgt_key_padding_mask = o.tgt_key_padding_mask,
-    memory_key_padding_mask = o.memory_key_padding_mask, tgt_is_causal = o.tgt_is_causal, memory_is_causal = o.memory_is_causal,
+    memory_key_padding_mask = o.memory_key_padding_mask, tgt_is_causal = o.tgt_is_causal,
+      memory_is_causal = o.memory_is_causal,
   })
 end
 

@@ -9,7 +9,8 @@ local checkpointing = require "accelerate.nn.utils.checkpoint"
 
 ---@class accelerate.nn.utils
 local M = {
-  rnn = require "accelerate.nn.utils.rnn", checkpoint = checkpointing.checkpoint, checkpoint_with = checkpointing.with,
+  rnn = require "accelerate.nn.utils.rnn", checkpoint = checkpointing.checkpoint,
+    checkpoint_with = checkpointing.with,
   checkpoint_sequential = checkpointing.sequential,
 }
 
@@ -29,11 +30,12 @@ end
 local NORM_TYPE = { "number", default = 2 }
 local CLIP = { norm_type = NORM_TYPE, error_if_nonfinite = { "boolean", default = false } }
 
---- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm + 1e-6) when that is below 1.
---- Parameters without a gradient are passed over.
+--- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm +
+--- 1e-6) when that is below 1. Parameters without a gradient are passed over.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number at least 0
----@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: any but 0, default 2; math.huge is the largest element
+---@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: any but 0, default 2;
+---  math.huge is the largest element
 ---@return accelerate.Tensor norm 0-d, before clipping
 function M.clip_grad_norm_(params, max_norm, opts)
   local o = options.check("clip_grad_norm_", opts, CLIP)
@@ -41,7 +43,8 @@ function M.clip_grad_norm_(params, max_norm, opts)
   return core.clip_grad_norm_(list_of("clip_grad_norm_", params), max_norm, o)
 end
 
---- The second half of clip_grad_norm_: scales gradients by max_norm / (total_norm + 1e-6) when that is below 1.
+--- The second half of clip_grad_norm_: scales gradients by max_norm / (total_norm + 1e-6) when that
+--- is below 1.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number at least 0
 ---@param total_norm accelerate.Tensor|number
@@ -77,7 +80,9 @@ end
 function M.get_total_norm(tensors, opts)
   local o = options.check("get_total_norm", opts, CLIP)
   local norm = core.total_norm(list_of("get_total_norm", tensors), o.norm_type)
-  if o.error_if_nonfinite and not (norm:item() < math.huge) then fail("get_total_norm: the norm is %g", norm:item()) end
+  if o.error_if_nonfinite and not (norm:item() < math.huge) then
+    fail("get_total_norm: the norm is %g", norm:item())
+  end
   return norm
 end
 
@@ -91,7 +96,8 @@ function M.parameters_to_vector(params)
   return core.cat(parts)
 end
 
---- Copies the elements of a vector into the parameters, in order. Unlike PyTorch's, these keep their own memory.
+--- Copies the elements of a vector into the parameters, in order. Unlike PyTorch's, these keep
+--- their own memory.
 ---@param vector accelerate.Tensor 1-d, with as many elements as the parameters together
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 function M.vector_to_parameters(vector, params)
@@ -100,7 +106,8 @@ function M.vector_to_parameters(vector, params)
   local count, at = 0, 1
   for _, p in ipairs(params) do count = count + p:numel() end
   if vector:dim() ~= 1 or vector:numel() ~= count then
-    fail("vector_to_parameters: the parameters have %d elements, the vector has shape [%s]", count, table.concat(vector.shape, ", "))
+    fail("vector_to_parameters: the parameters have %d elements, the vector has shape [%s]", count,
+      table.concat(vector.shape, ", "))
   end
   core.no_grad(function()
     for _, p in ipairs(params) do

@@ -4,12 +4,14 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Adam without a mean gradient, and with the mean of squares kept as one number for each row and each column of a matrix (the
---- last two dims), so that the state is next to nothing: `optim.Adafactor(model:parameters(), { lr = 0.01 })`.
+--- Adam without a mean gradient, and with the mean of squares kept as one number for each row and
+--- each column of a matrix (the last two dims), so that the state is next to nothing:
+--- `optim.Adafactor(model:parameters(), { lr = 0.01 })`.
 ---
---- A step is rho * max(eps[2], rms(p)) * u / max(1, rms(u) / d), where u is the gradient over the root of the mean of squares,
---- rho the lesser of lr and 1 / sqrt(t), and rms the root mean square. The mean of squares moves by t ^ beta2_decay. eps[1] is the
---- least root; false: the epsilon of the parameter's type.
+--- A step is rho * max(eps[2], rms(p)) * u / max(1, rms(u) / d), where u is the gradient over the
+--- root of the mean of squares, rho the lesser of lr and 1 / sqrt(t), and rms the root mean square.
+--- The mean of squares moves by t ^ beta2_decay. eps[1] is the least root; false: the epsilon of
+--- the parameter's type.
 ---@class accelerate.optim.Adafactor : accelerate.optim.Optimizer
 local Adafactor = class("Adafactor", Optimizer)
 

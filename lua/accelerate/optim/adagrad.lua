@@ -3,8 +3,9 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Divides the gradient by the root of the sum of all its squares: `optim.Adagrad(model:parameters(), { lr = 0.01 })`. The
---- learning rate of step t is lr / (1 + (t - 1) * lr_decay); the sums begin at initial_accumulator_value.
+--- Divides the gradient by the root of the sum of all its squares:
+--- `optim.Adagrad(model:parameters(), { lr = 0.01 })`. The learning rate of step t is lr / (1 + (t
+--- - 1) * lr_decay); the sums begin at initial_accumulator_value.
 ---@class accelerate.optim.Adagrad : accelerate.optim.Optimizer
 local Adagrad = class("Adagrad", Optimizer)
 

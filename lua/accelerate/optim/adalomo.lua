@@ -1,4 +1,5 @@
---- optim.AdaLOMO, as in "AdaLomo: Low-memory Optimization with Adaptive Learning Rate" (Lv et al., arXiv 2310.10195).
+--- optim.AdaLOMO, as in "AdaLomo: Low-memory Optimization with Adaptive Learning Rate" (Lv et al.,
+--- arXiv 2310.10195).
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -6,17 +7,19 @@ local LOMO = require "accelerate.optim.lomo"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- LOMO with a step size for each element: `optim.AdaLOMO(model, { lr = 1e-3 })`.  The mean of squared gradients is kept as in
---- Adafactor: one number for each row and each column of a matrix (the last two dims), and one for each element of a vector;
---- it moves by t ^ decay_rate.  With u the gradient over the root of that mean, a parameter moves by
---- lr * max(eps[2], rms(p)) * u / max(1, rms(u) / clip_threshold).
+--- LOMO with a step size for each element: `optim.AdaLOMO(model, { lr = 1e-3 })`.  The mean of
+--- squared gradients is kept as in Adafactor: one number for each row and each column of a matrix
+--- (the last two dims), and one for each element of a vector; it moves by t ^ decay_rate.  With u
+--- the gradient over the root of that mean, a parameter moves by lr * max(eps[2], rms(p)) * u /
+--- max(1, rms(u) / clip_threshold).
 ---@class accelerate.optim.AdaLOMO : accelerate.optim.LOMO
 local AdaLOMO = class("AdaLOMO", LOMO)
 
 AdaLOMO._kind = "adalomo"
 AdaLOMO._row = {
   hyper = {},
-  states = { { name = "exp_avg_sq_row", form = "rows" }, { name = "exp_avg_sq_col", form = "cols" }, { name = "exp_avg_sq", form = "small" } },
+  states = { { name = "exp_avg_sq_row", form = "rows" }, { name = "exp_avg_sq_col", form = "cols" },
+    { name = "exp_avg_sq", form = "small" } },
 }
 AdaLOMO._schema = {
   lr = { "number", default = 1e-3, min = 0 },
@@ -38,7 +41,8 @@ function AdaLOMO:_checked(given, schema)
   return o
 end
 
--- One count for all parameters, as the authors have it: what the mean of squares moves by depends on the pass.
+-- One count for all parameters, as the authors have it: what the mean of squares moves by depends
+-- on the pass.
 function AdaLOMO:_began()
   if not self._count then
     self._count = 0
@@ -60,12 +64,15 @@ local function moved(mean, beta, by) return mean:mul_(beta):add_(by:mul_(1 - bet
 local function normalized(state, grad, eps, beta)
   local square = (grad * grad):add_(eps)
   if grad:dim() < 2 then
-    state.exp_avg_sq = state.exp_avg_sq or core.keep(core.zeros(grad.shape, { dtype = grad.dtype, device = grad.device }))
+    state.exp_avg_sq = state.exp_avg_sq
+      or core.keep(core.zeros(grad.shape, { dtype = grad.dtype, device = grad.device }))
     return moved(state.exp_avg_sq, beta, square):rsqrt():mul_(grad)
   end
   local row, col = square:mean { dim = -1, keepdim = true }, square:mean { dim = -2, keepdim = true }
-  state.exp_avg_sq_row = state.exp_avg_sq_row or core.keep(core.zeros(row.shape, { dtype = grad.dtype, device = grad.device }))
-  state.exp_avg_sq_col = state.exp_avg_sq_col or core.keep(core.zeros(col.shape, { dtype = grad.dtype, device = grad.device }))
+  state.exp_avg_sq_row = state.exp_avg_sq_row
+    or core.keep(core.zeros(row.shape, { dtype = grad.dtype, device = grad.device }))
+  state.exp_avg_sq_col = state.exp_avg_sq_col
+    or core.keep(core.zeros(col.shape, { dtype = grad.dtype, device = grad.device }))
   row, col = moved(state.exp_avg_sq_row, beta, row), moved(state.exp_avg_sq_col, beta, col)
   row = (row / row:mean { dim = -2, keepdim = true }):rsqrt_()
   return (row * col:rsqrt()):mul_(grad)

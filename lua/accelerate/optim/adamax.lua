@@ -3,8 +3,8 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Adam with the infinity norm: `optim.Adamax(model:parameters(), { lr = 2e-3 })`. In place of the root of a mean of squares
---- stands u = max(beta2 * u, |g| + eps).
+--- Adam with the infinity norm: `optim.Adamax(model:parameters(), { lr = 2e-3 })`. In place of the
+--- root of a mean of squares stands u = max(beta2 * u, |g| + eps).
 ---@class accelerate.optim.Adamax : accelerate.optim.Optimizer
 local Adamax = class("Adamax", Optimizer)
 

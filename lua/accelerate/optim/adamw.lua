@@ -3,8 +3,8 @@
 local class = require "accelerate.utils.class"
 local Adam = require "accelerate.optim.adam"
 
---- Adam with decoupled weight decay: `optim.AdamW(model:parameters(), { lr = 2e-3 })`. A step first shrinks p by lr *
---- weight_decay of itself, then moves it as Adam does without a weight decay.
+--- Adam with decoupled weight decay: `optim.AdamW(model:parameters(), { lr = 2e-3 })`. A step first
+--- shrinks p by lr * weight_decay of itself, then moves it as Adam does without a weight decay.
 ---@class accelerate.optim.AdamW : accelerate.optim.Adam
 local AdamW = class("AdamW", Adam)
 

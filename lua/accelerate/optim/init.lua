@@ -1,5 +1,5 @@
---- accelerate.optim: optimizers and learning rate schedules. `local optim = require "accelerate.optim"`.
---- Each is loaded at its first use.
+--- accelerate.optim: optimizers and learning rate schedules. `local optim = require
+--- "accelerate.optim"`. Each is loaded at its first use.
 local properties = require "accelerate.utils.properties"
 
 ---@class accelerate.optim

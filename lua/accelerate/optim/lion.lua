@@ -3,9 +3,10 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Steps by the sign of a mean gradient: `optim.Lion(model:parameters(), { lr = 1e-4, weight_decay = 0.1 })`. p shrinks by lr *
---- weight_decay of itself and loses lr * sign(beta1 * m + (1 - beta1) * g); then m = beta2 * m + (1 - beta2) * g. Its authors
---- take a learning rate 3 to 10 times below AdamW's and a weight decay as many times above. One state tensor.
+--- Steps by the sign of a mean gradient: `optim.Lion(model:parameters(), { lr = 1e-4, weight_decay
+--- = 0.1 })`. p shrinks by lr * weight_decay of itself and loses lr * sign(beta1 * m + (1 - beta1)
+--- * g); then m = beta2 * m + (1 - beta2) * g. Its authors take a learning rate 3 to 10 times below
+--- AdamW's and a weight decay as many times above. One state tensor.
 ---@class accelerate.optim.Lion : accelerate.optim.Optimizer
 local Lion = class("Lion", Optimizer)
 

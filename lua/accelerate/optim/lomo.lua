@@ -1,10 +1,13 @@
---- optim.LOMO, as in "Full Parameter Fine-tuning for Large Language Models with Limited Resources" (Lv et al., arXiv 2306.09782).
+--- optim.LOMO, as in "Full Parameter Fine-tuning for Large Language Models with Limited Resources"
+--- (Lv et al., arXiv 2306.09782).
 ---
---- The update happens inside the backward pass: as soon as a parameter's gradient is whole, the parameter moves and the
---- gradient's memory is free again, so that there is hardly more than one parameter's gradient at any time.
+--- The update happens inside the backward pass: as soon as a parameter's gradient is whole, the
+--- parameter moves and the gradient's memory is free again, so that there is hardly more than one
+--- parameter's gradient at any time.
 ---
 ---   local optimizer = optim.LOMO(model, { lr = 1e-3 })
----   optimizer:fused_backward(loss, 1e-3)           -- backward and update; or accelerator:backward(loss, { learning_rate = 1e-3 })
+---   optimizer:fused_backward(loss, 1e-3)           -- backward and update; or
+---     accelerator:backward(loss, { learning_rate = 1e-3 })
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -15,7 +18,8 @@ local scope = require "accelerate.utils.scope"
 local fail = options.fail
 
 ---@class accelerate.optim.LOMO : accelerate.optim.Optimizer
---- Plain gradient descent, p = (1 - lr * weight_decay) * p - lr * g, applied parameter by parameter inside backward.
+--- Plain gradient descent, p = (1 - lr * weight_decay) * p - lr * g, applied parameter by parameter
+--- inside backward.
 local LOMO = class("LOMO", Optimizer)
 
 LOMO._kind = "lomo"
@@ -32,10 +36,12 @@ LOMO.fuses_backward = true
 
 function LOMO:_needs() return 0 end
 
----@param model accelerate.nn.Module|accelerate.Tensor[]|table[] the model, its parameters, or parameter groups
----@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value: number? }? lr: used where a
----  backward pass names none; clip_grad_norm: the joint norm that gradients are scaled down to, which takes a backward pass
----  of its own (grad_norm); clip_grad_value: limits each element
+---@param model accelerate.nn.Module|accelerate.Tensor[]|table[] the model, its parameters, or
+---  parameter groups
+---@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value:
+---  number? }? lr: used where a backward pass names none; clip_grad_norm: the joint norm that
+---  gradients are scaled down to, which takes a backward pass of its own (grad_norm);
+---  clip_grad_value: limits each element
 function LOMO:init(model, opts)
   if type(model) == "table" and type(model.parameters) == "function" then
     local list = {}
@@ -51,8 +57,8 @@ end
 --- As any optimizer's.
 function LOMO:add_param_group(group)
   Optimizer.add_param_group(self, group)
-  -- Gradients get ready in about the reverse order of registration.  All ranks must go through them in one order, so this is
-  -- the order, whatever a rank's graph looks like.
+  -- Gradients get ready in about the reverse order of registration.  All ranks must go through them
+  -- in one order, so this is the order, whatever a rank's graph looks like.
   self._order, self._place = {}, {}
   for g = #self.param_groups, 1, -1 do
     local params = self.param_groups[g].params
@@ -77,10 +83,10 @@ function LOMO:_hook(p)
   end)
 end
 
--- ---- one pass ------------------------------------------------------------------------------------------------------
+-- ---- one pass -----------------------------------------------------------------------------------
 
--- On ranks: the mean over all of them, of a parameter that any of them has a gradient for; else nil.  Ranks without one
--- count as zeros.
+-- On ranks: the mean over all of them, of a parameter that any of them has a gradient for; else
+-- nil.  Ranks without one count as zeros.
 local function averaged(self, p)
   if not self._reduce then return p.grad end
   return self._reduce(p)
@@ -105,10 +111,12 @@ local function take(self, at)
   else
     core.no_grad(core.scope, move, self, p, grad, entry.group, pass)
   end
-  if pass.here then core.release(grad) end  -- inside backward, where nobody else has got hold of it: not only when it is collected
+  -- inside backward, where nobody else has got hold of it: not only when it is collected
+  if pass.here then core.release(grad) end
 end
 
--- Alone, a gradient is taken when it is whole.  On ranks it is taken in the order that all ranks share.
+-- Alone, a gradient is taken when it is whole.  On ranks it is taken in the order that all ranks
+-- share.
 function LOMO:_arrived(p)
   local pass, place = self._pass, self._place[p]
   if not self._reduce then return take(self, place) end
@@ -119,8 +127,8 @@ function LOMO:_arrived(p)
   end
 end
 
--- What is left at the end: gradients that were there before; on ranks, parameters that this one's loss did not reach and what
--- waited behind them.
+-- What is left at the end: gradients that were there before; on ranks, parameters that this one's
+-- loss did not reach and what waited behind them.
 local function rest(self)
   local pass = self._pass
   if not self._reduce then
@@ -135,13 +143,15 @@ local function rest(self)
   end
 end
 
--- Runs backward with the optimizers' hooks at work.  Gradients of an earlier loss:backward() are taken along.
+-- Runs backward with the optimizers' hooks at work.  Gradients of an earlier loss:backward() are
+-- taken along.
 local function run(optimizers, passes, loss, graph)
   return scope.run(function()
     for i, optimizer in ipairs(optimizers) do
       passes[i].here, passes[i].next = {}, 1
       optimizer._pass = passes[i]
-      for _, entry in ipairs(optimizer._order) do optimizer:_hook(entry.param) end  -- some may have been unfrozen since
+      -- some may have been unfrozen since
+      for _, entry in ipairs(optimizer._order) do optimizer:_hook(entry.param) end
     end
   end, function()
     for _, optimizer in ipairs(optimizers) do optimizer._pass = nil end
@@ -152,11 +162,13 @@ local function run(optimizers, passes, loss, graph)
 end
 
 local function check_loss(where, loss)
-  if not core.is_tensor(loss) then fail("%s: expected the loss as a tensor, got %s", where, options.show(loss)) end
+  if not core.is_tensor(loss) then
+    fail("%s: expected the loss as a tensor, got %s", where, options.show(loss))
+  end
 end
 
---- The joint norm of the gradients, by a backward pass that keeps the graph and no gradient.  The next fused_backward of
---- the same loss scales by it.
+--- The joint norm of the gradients, by a backward pass that keeps the graph and no gradient.  The
+--- next fused_backward of the same loss scales by it.
 ---@param loss accelerate.Tensor
 ---@return accelerate.Tensor norm 0-d
 function LOMO:grad_norm(loss)
@@ -188,13 +200,16 @@ local GRAPH = { retain_graph = { "boolean", default = false } }
 function LOMO.backward_all(optimizers, loss, lr, opts)
   local graph = options.check("fused_backward", opts, GRAPH)
   local passes = {}
-  for i, optimizer in ipairs(optimizers) do passes[i] = { coefficient = coefficient(optimizer, loss), lr = lr } end
+  for i, optimizer in ipairs(optimizers) do
+    passes[i] = { coefficient = coefficient(optimizer, loss), lr = lr }
+  end
   for _, optimizer in ipairs(optimizers) do optimizer:_began() end
   run(optimizers, passes, loss, graph)
   for _, optimizer in ipairs(optimizers) do optimizer._applied = true end
 end
 
---- Runs backward from `loss` and updates each parameter when its gradient is whole; no gradient is left.
+--- Runs backward from `loss` and updates each parameter when its gradient is whole; no gradient is
+--- left.
 ---@param loss accelerate.Tensor
 ---@param lr number? in place of the groups' own
 function LOMO:fused_backward(loss, lr)
@@ -203,7 +218,8 @@ function LOMO:fused_backward(loss, lr)
   LOMO.backward_all({ self }, loss, lr)
 end
 
---- Applies the gradients that a plain loss:backward() has left; nothing after a fused one, which leaves none.
+--- Applies the gradients that a plain loss:backward() has left; nothing after a fused one, which
+--- leaves none.
 ---@param closure? fun(): any as other optimizers'
 ---@return any
 function LOMO:step(closure)
@@ -221,7 +237,7 @@ function LOMO:step(closure)
   return result
 end
 
--- ---- the rule ------------------------------------------------------------------------------------------------------
+-- ---- the rule -----------------------------------------------------------------------------------
 
 --- A pass that updates begins.
 function LOMO:_began() end

@@ -3,8 +3,9 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Adam with Nesterov momentum: `optim.NAdam(model:parameters(), { lr = 2e-3 })`. The momentum of step t is beta1 * (1 -
---- 0.96 ^ (t * momentum_decay) / 2); the product of those so far is part of the state.
+--- Adam with Nesterov momentum: `optim.NAdam(model:parameters(), { lr = 2e-3 })`. The momentum of
+--- step t is beta1 * (1 - 0.96 ^ (t * momentum_decay) / 2); the product of those so far is part of
+--- the state.
 ---@class accelerate.optim.NAdam : accelerate.optim.Optimizer
 local NAdam = class("NAdam", Optimizer)
 

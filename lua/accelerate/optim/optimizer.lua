@@ -1,10 +1,11 @@
 --- The base of optimizers: parameter groups, their state, and how both are saved.
 ---
---- A subclass gives `_kind`, its row in host/core/optim.def, which says what numbers a step takes and what state it keeps,
---- and `_schema`, the options of a group with their defaults.
+--- A subclass gives `_kind`, its row in host/core/optim.def, which says what numbers a step takes
+--- and what state it keeps, and `_schema`, the options of a group with their defaults.
 ---
---- State lies as the parameters lie. Where parameters are neighbours in one flat buffer (accelerator:prepare makes it
---- so), their state tensors are neighbours at the same distances, and the C side walks a whole run as one.
+--- State lies as the parameters lie. Where parameters are neighbours in one flat buffer
+--- (accelerator:prepare makes it so), their state tensors are neighbours at the same distances, and
+--- the C side walks a whole run as one.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -17,13 +18,14 @@ local recording = require "accelerate.capture.recording"
 local fail = options.fail
 
 ---@class accelerate.optim.Optimizer
----@field param_groups table[] each { params = list, lr = …, … }; the numbers may be changed between steps
+---@field param_groups table[] each { params = list, lr = …, … }; the numbers may be changed
+---  between steps
 ---@field state table<accelerate.Tensor, table> by parameter: step and the state tensors
 ---@field defaults table
 local Optimizer = class("Optimizer")
 
--- Steps that the device may skip leave the counts in `state` too high by as many as it skipped.  They are put right when somebody looks: `state` is
--- not there meanwhile, and asking for it settles it.
+-- Steps that the device may skip leave the counts in `state` too high by as many as it skipped.
+-- They are put right when somebody looks: `state` is not there meanwhile, and asking for it settles it.
 function Optimizer.__index(self, key)
   local value = getmetatable(self)[key]
   if value == nil and key == "state" then
@@ -38,7 +40,7 @@ local function state_of(self) return rawget(self, "state") or rawget(self, "_hid
 local SLOT_BYTES = 256  -- what every tensor of a flat buffer is padded to
 local KINDS = core.optim_kinds()
 
--- ---- groups --------------------------------------------------------------------------------------------------
+-- ---- groups -------------------------------------------------------------------------------------
 
 local function check_param(self, p, where)
   if not core.is_tensor(p) then
@@ -46,17 +48,20 @@ local function check_param(self, p, where)
     fail("%s: %s must be a tensor, got %s%s", self.__name, where, options.show(p), hint)
   end
   if not p.is_leaf then
-    fail("%s: %s is the result of '%s' and not a leaf; only leaves can be optimized", self.__name, where, tostring(p.grad_fn))
+    fail("%s: %s is the result of '%s' and not a leaf; only leaves can be optimized", self.__name, where,
+      tostring(p.grad_fn))
   end
   if self._owned[p] then
-    fail("%s: %s is already in parameter group %d; a parameter can be optimized only once", self.__name, where, self._owned[p])
+    fail("%s: %s is already in parameter group %d; a parameter can be optimized only once", self.__name,
+      where, self._owned[p])
   end
 end
 
 local function list_of_params(self, params, where)
   if core.is_tensor(params) then return { params } end
   if type(params) ~= "table" or getmetatable(params) ~= nil then
-    local hint = type(params) == "table" and type(params.parameters) == "function" and "; give model:parameters()" or ""
+    local hint = type(params) == "table" and type(params.parameters) == "function"
+      and "; give model:parameters()" or ""
     fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params), hint)
   end
   local list = {}
@@ -69,14 +74,15 @@ end
 local function group_schema(self)
   local number = { "number", optional = true }
   local schema = {
-    initial_lr = number, max_lr = number, min_lr = number, max_momentum = number, base_momentum = number, name = { "string", optional = true },
+    initial_lr = number, max_lr = number, min_lr = number, max_momentum = number, base_momentum = number,
+      name = { "string", optional = true },
   }
   for name, entry in next, self._schema do schema[name] = entry end
   return schema
 end
 
---- Adds a group: { params = list, lr = …, … }. Options that it does not give are the optimizer's defaults. A parameter
---- may be in one group only.
+--- Adds a group: { params = list, lr = …, … }. Options that it does not give are the
+--- optimizer's defaults. A parameter may be in one group only.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
@@ -107,16 +113,21 @@ function Optimizer:_checked(given, schema)
   local o = options.check(self.__name, given, schema)
   if o.betas then
     if #o.betas ~= 2 then fail("%s: betas must be two numbers, got %d", self.__name, #o.betas) end
-    for i = 1, 2 do options.value(self.__name, ("betas[%d]"):format(i), o.betas[i], { "number", min = 0, below = 1 }) end
+    for i = 1, 2 do
+      options.value(self.__name, ("betas[%d]"):format(i), o.betas[i], { "number", min = 0, below = 1 })
+    end
     o.betas = { o.betas[1], o.betas[2] }
   end
   return o
 end
 
----@param params accelerate.Tensor[]|table[] model:parameters(), or a list of groups { params = list, lr = …, … }
+---@param params accelerate.Tensor[]|table[] model:parameters(), or a list of groups { params =
+---  list, lr = …, … }
 ---@param opts? table
 function Optimizer:init(params, opts)
-  if not self._kind then fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance") end
+  if not self._kind then
+    fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance")
+  end
   self._row = self._row or KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
   self.param_groups, self.state = {}, {}
@@ -133,14 +144,16 @@ function Optimizer:init(params, opts)
   end
 end
 
--- ---- state ---------------------------------------------------------------------------------------------------
+-- ---- state --------------------------------------------------------------------------------------
 
--- The address of the first element of the storage that p lies in: the same for all views of one buffer.
+-- The address of the first element of the storage that p lies in: the same for all views of one
+-- buffer.
 local function storage_address(p)
   return p:_address() - p:storage_offset() * p:element_size()
 end
 
--- Cuts params into runs whose members follow each other in one storage, with no more than padding between them.
+-- Cuts params into runs whose members follow each other in one storage, with no more than padding
+-- between them.
 local function runs_of(params)
   local items, runs = {}, {}
   for i, p in ipairs(params) do
@@ -159,7 +172,8 @@ local function runs_of(params)
     local joins = run and run.home == item.home and run.dtype == item.p.dtype and item.offset >= tail
       and item.offset <= run.first + math.ceil((tail - run.first) / unit) * unit
     if not joins then
-      run = { home = item.home, dtype = item.p.dtype, device = item.p.device, first = item.offset, items = {} }
+      run = { home = item.home, dtype = item.p.dtype, device = item.p.device, first = item.offset,
+        items = {} }
       runs[#runs + 1] = run
     end
     run.items[#run.items + 1] = item
@@ -189,10 +203,13 @@ local function state_shape(p, form)
   return shape
 end
 
--- A zero tensor for a state of p; shaped as p, it has the place of run's buffer for `name` that corresponds to p's.
+-- A zero tensor for a state of p; shaped as p, it has the place of run's buffer for `name` that
+-- corresponds to p's.
 local function new_state(places, p, name, form)
   local place = places[p]
-  if form ~= "each" or not place then return core.zeros(state_shape(p, form), { dtype = p.dtype, device = p.device }) end
+  if form ~= "each" or not place then
+    return core.zeros(state_shape(p, form), { dtype = p.dtype, device = p.device })
+  end
   local run = place.run
   run.flats = run.flats or {}
   local flat = run.flats[name]
@@ -212,8 +229,8 @@ local function kept_states(self, needs)
   return list
 end
 
--- How a group is stepped. batches: its parameters by element type, each { params, states, pending }; pending are
--- the places in the batch whose parameter has had no gradient yet, or lacks a state.
+-- How a group is stepped. batches: its parameters by element type, each { params, states, pending
+-- }; pending are the places in the batch whose parameter has had no gradient yet, or lacks a state.
 local function plan_of(self, group)
   local plan = self._plans[group]
   if plan and plan.count == #group.params then return plan end
@@ -249,7 +266,8 @@ local function fill_state(self, group, plan, batch)
           state[row.name] = 1
         elseif missing and state_shape(p, row.form) then
           if core.is_recording() then
-            fail("%s:step: the state of a parameter is made in its first step, which cannot be the recorded one: a replay would make it anew; let "
+            fail("%s:step: the state of a parameter is made in its first step, which cannot be the " ..
+              "recorded one: a replay would make it anew; let "
               .. "the captured step run eagerly before (warmup)", self.__name)
           end
           plan.places = plan.places or layout_of(group.params)
@@ -287,8 +305,9 @@ local function unsettle(self, batch, present)
   rawset(self, "state", nil)
 end
 
--- What a batch is stepped with: whether to skip it (float32 on the batch's device), and how often it was.  Counts of different parameters are
--- put right together, so the same ones must have been stepped ever since they were right.
+-- What a batch is stepped with: whether to skip it (float32 on the batch's device), and how often
+-- it was.  Counts of different parameters are put right together, so the same ones must have been
+-- stepped ever since they were right.
 local function live_of(self, batch, skip)
   if not skip and not batch.unsettled then return nil end
   local present, device = core.gradients(batch.params)
@@ -335,7 +354,8 @@ function Optimizer:_settle()
   rawset(self, "_hidden", nil)
 end
 
---- Whether `step_unless` can be used: steps are taken by the core alone, with no number that the host would have to reckon on.
+--- Whether `step_unless` can be used: steps are taken by the core alone, with no number that the
+--- host would have to reckon on.
 ---@return boolean
 function Optimizer:_skips_on_device()
   if self.step ~= Optimizer.step then return false end
@@ -364,7 +384,8 @@ local function step_all(self, skip)
       local place = core.optim_step(self._kind, batch.params, batch.states, plan.hyper, live)
       if counted and counted[1] then
         local present = batch.present
-        recorded.after(self, group, plan, counted, place, live and skip and function() unsettle(self, batch, present) end)
+        recorded.after(self, group, plan, counted, place, live and skip
+          and function() unsettle(self, batch, present) end)
       end
     end
   end
@@ -383,12 +404,14 @@ function Optimizer:step(closure)
   return result
 end
 
---- step(), unless `skip` is not 0 when the device comes to it; the host does not wait to see.  Where `_skips_on_device` says so.
+--- step(), unless `skip` is not 0 when the device comes to it; the host does not wait to see.
+--- Where `_skips_on_device` says so.
 ---@param skip accelerate.Tensor float32, one element, on the gradients' device
 function Optimizer:_step_unless(skip) step_all(self, skip) end
 
---- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were moved into flat
---- buffers, or were converted to another type; the state stays right without it, too, unless the type changed.
+--- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were
+--- moved into flat buffers, or were converted to another type; the state stays right without it,
+--- too, unless the type changed.
 function Optimizer:_relayout()
   self:_settle()
   for _, group in ipairs(self.param_groups) do
@@ -418,7 +441,7 @@ function Optimizer:zero_grad(set_to_none)
   for _, group in ipairs(self.param_groups) do parameter.zero_grad(group.params, set_to_none) end
 end
 
--- ---- saving --------------------------------------------------------------------------------------------------
+-- ---- saving -------------------------------------------------------------------------------------
 
 local function copied(value)
   if type(value) ~= "table" then return value end
@@ -427,8 +450,8 @@ local function copied(value)
   return copy
 end
 
---- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups, whose params are these
---- numbers. The tensors are the optimizer's own.
+--- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups,
+--- whose params are these numbers. The tensors are the optimizer's own.
 ---@return { state: table<integer, table>, param_groups: table[] }
 function Optimizer:state_dict()
   local dict, number = { state = {}, param_groups = {} }, 0
@@ -470,7 +493,8 @@ end
 
 local function check_groups(self, dict)
   if type(dict) ~= "table" or type(dict.param_groups) ~= "table" or type(dict.state) ~= "table" then
-    fail("%s:load_state_dict: expected a table with state and param_groups, got %s", self.__name, options.show(dict))
+    fail("%s:load_state_dict: expected a table with state and param_groups, got %s", self.__name,
+      options.show(dict))
   end
   if #dict.param_groups ~= #self.param_groups then
     fail("%s:load_state_dict: the state dict has %d parameter group(s), the optimizer has %d", self.__name,
@@ -500,15 +524,19 @@ local function check_entry(self, entry, p, number)
     local shape = row and state_shape(p, row.form)
     if name == "step" or (row and row.form == "number") then
       if type(as_number(value)) ~= "number" then
-        fail("%s:load_state_dict: %s of parameter %d must be a number, got %s", self.__name, name, number, options.show(value))
+        fail("%s:load_state_dict: %s of parameter %d must be a number, got %s", self.__name, name, number,
+          options.show(value))
       end
     elseif not shape then
-      fail("%s:load_state_dict: parameter %d has the state '%s', which %s does not keep", self.__name, number, tostring(name),
+      fail("%s:load_state_dict: parameter %d has the state '%s', which %s does not keep", self.__name, number,
+        tostring(name),
         self.__name)
     elseif not core.is_tensor(value) then
-      fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number, options.show(value))
+      fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
+        options.show(value))
     elseif not same_shape(value.shape, shape) then
-      fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name, name, number,
+      fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
+        name, number,
         table.concat(value.shape, ", "), table.concat(p.shape, ", "),
         row.form == "each" and "" or (", so [%s] was expected"):format(table.concat(shape, ", ")))
     end
@@ -519,13 +547,15 @@ end
 function Optimizer:_check_saved(entry, p, number, kept)
   local missing = entry.step == nil and "step"
   for _, row in ipairs(kept) do
-    if not missing and entry[row.name] == nil and (row.form == "number" or state_shape(p, row.form)) then missing = row.name end
+    if not missing and entry[row.name] == nil and (row.form == "number" or state_shape(p, row.form)) then
+      missing = row.name
+    end
   end
   if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
 end
 
---- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the parameters' types.
---- Raises, with nothing changed, when groups, counts or shapes differ.
+--- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the
+--- parameters' types. Raises, with nothing changed, when groups, counts or shapes differ.
 ---@param dict { state: table, param_groups: table[] }
 function Optimizer:load_state_dict(dict)
   check_groups(self, dict)
@@ -578,10 +608,11 @@ end
 function Optimizer:_restored() end
 
 -- Options of PyTorch's optimizers that say how, and not what, is computed.
-local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = true, fused = true, decoupled_weight_decay = true }
+local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = true, fused = true,
+  decoupled_weight_decay = true }
 
---- A saved group's options over the group's own, checked. Options that only PyTorch has are passed over when they change
---- nothing.
+--- A saved group's options over the group's own, checked. Options that only PyTorch has are passed
+--- over when they change nothing.
 function Optimizer:_merged(group, saved, g)
   local given, schema = {}, group_schema(self)
   for name in next, schema do given[name] = group[name] end
@@ -590,7 +621,8 @@ function Optimizer:_merged(group, saved, g)
     if schema[name] then
       given[name] = copied(core.is_tensor(value) and value:item() or value)
     elseif name ~= "params" and value and not IMPLEMENTATION[name] then
-      fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g, tostring(name),
+      fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g,
+        tostring(name),
         options.show(value), self.__name)
     end
   end

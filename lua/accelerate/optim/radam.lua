@@ -3,8 +3,9 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Rectified Adam: `optim.RAdam(model:parameters(), { lr = 1e-3 })`. While the mean of squares covers too few steps for its
---- variance to be known, a step is lr times the mean gradient; after that, Adam's with a factor that makes up for it.
+--- Rectified Adam: `optim.RAdam(model:parameters(), { lr = 1e-3 })`. While the mean of squares
+--- covers too few steps for its variance to be known, a step is lr times the mean gradient; after
+--- that, Adam's with a factor that makes up for it.
 ---@class accelerate.optim.RAdam : accelerate.optim.Optimizer
 local RAdam = class("RAdam", Optimizer)
 

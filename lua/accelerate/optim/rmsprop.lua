@@ -3,9 +3,10 @@
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Divides the gradient by the root of the running mean of its squares (alpha): `optim.RMSprop(model:parameters(), { lr = 0.01,
---- momentum = 0.9 })`. With centered, the square of the mean gradient is taken from that mean first. With momentum the quotients
---- are summed up in a buffer, which shrinks by momentum at each step, and p loses lr times the buffer.
+--- Divides the gradient by the root of the running mean of its squares (alpha):
+--- `optim.RMSprop(model:parameters(), { lr = 0.01, momentum = 0.9 })`. With centered, the square of
+--- the mean gradient is taken from that mean first. With momentum the quotients are summed up in a
+--- buffer, which shrinks by momentum at each step, and p loses lr times the buffer.
 ---@class accelerate.optim.RMSprop : accelerate.optim.Optimizer
 local RMSprop = class("RMSprop", Optimizer)
 

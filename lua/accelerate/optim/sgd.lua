@@ -4,9 +4,9 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 
---- Stochastic gradient descent: `optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })`. With g the gradient (plus
---- weight_decay * p), the buffer is b = momentum * b + (1 - dampening) * g (the first time b = g), and p loses lr * b, or
---- lr * (g + momentum * b) with nesterov.
+--- Stochastic gradient descent: `optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })`. With
+--- g the gradient (plus weight_decay * p), the buffer is b = momentum * b + (1 - dampening) * g
+--- (the first time b = g), and p loses lr * b, or lr * (g + momentum * b) with nesterov.
 ---@class accelerate.optim.SGD : accelerate.optim.Optimizer
 local SGD = class("SGD", Optimizer)
 

@@ -1,8 +1,10 @@
---- Dynamic loss scaling, as torch.amp.GradScaler: small float16 gradients are kept from becoming 0 by a factor on the loss, which
---- falls when gradients overflow and grows again when they have not for a while.
+--- Dynamic loss scaling, as torch.amp.GradScaler: small float16 gradients are kept from becoming 0
+--- by a factor on the loss, which falls when gradients overflow and grows again when they have not
+--- for a while.
 ---
---- Of a loss on a device the scale lives there, and so does what is found out about gradients: the optimizer's kernels read it, the scale
---- follows it, and the host waits only where it is asked for one of them.  On the CPU, or where that cannot be (an optimizer with a
+--- Of a loss on a device the scale lives there, and so does what is found out about gradients: the
+--- optimizer's kernels read it, the scale follows it, and the host waits only where it is asked for
+--- one of them.  On the CPU, or where that cannot be (an optimizer with a
 --- `step` of its own, gradients on several devices), the same rules are the host's.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -34,7 +36,8 @@ local function params_of(optimizer)
   return list
 end
 
--- ---- the scale, on the host (_scale, _growth_tracker) or on a device (_live: { scale, clean steps }, float64)
+-- ---- the scale, on the host (_scale, _growth_tracker) or on a device (_live: { scale, clean steps
+--      }, float64)
 
 -- Brings the numbers to the host; they stay the device's.
 local function pull(self)
@@ -49,7 +52,8 @@ end
 local function to_device(self, device)
   if self._live and self._live.device == device then return end
   to_host(self)
-  self._live = core.keep(core.tensor({ self._scale, self._growth_tracker }, { dtype = "float64", device = device }))
+  self._live = core.keep(core.tensor({ self._scale, self._growth_tracker },
+    { dtype = "float64", device = device }))
 end
 
 -- A copy of the scale: what is to be taken out again, whatever the scale is by then.
@@ -63,7 +67,8 @@ local function expect(self, live)
   end
 end
 
--- What is known of an optimizer since its last step: whether its gradients were unscaled, and whether they overflowed.
+-- What is known of an optimizer since its last step: whether its gradients were unscaled, and
+-- whether they overflowed.
 local function stage_of(self, optimizer)
   local stage = self._stages[optimizer]
   if not stage then
@@ -89,13 +94,16 @@ function methods:scale(loss)
     end
     return loss * self._used
   end
-  if type(loss) ~= "table" then fail("GradScaler: scale: expected a tensor or a list of them, got %s", options.show(loss)) end
+  if type(loss) ~= "table" then
+    fail("GradScaler: scale: expected a tensor or a list of them, got %s", options.show(loss))
+  end
   local list = {}
   for i, one in ipairs(loss) do list[i] = self:scale(one) end
   return list
 end
 
--- Divides gradients by the scale and says whether one is infinite or NaN: those of the CPU, or of several devices.
+-- Divides gradients by the scale and says whether one is infinite or NaN: those of the CPU, or of
+-- several devices.
 local function divide(params, scale)
   core.scale_grads_(params, 1 / scale)
   return not (core.grad_norm(params, math.huge) < math.huge)
@@ -128,25 +136,33 @@ function methods:unscale_(optimizer)
   if not self._enabled then return end
   local stage = stage_of(self, optimizer)
   if stage.unscaled then
-    fail("GradScaler: unscale_: the gradients of this %s were unscaled already since its last step", optimizer.__name or "optimizer")
+    fail("GradScaler: unscale_: the gradients of this %s were unscaled already since its last step",
+      optimizer.__name or "optimizer")
   end
   unscale(self, optimizer, stage)
 end
 
 --- The same where that has not been done yet.
 function methods:unscale_once_(optimizer)
-  if self._enabled and not stage_of(self, optimizer).unscaled then unscale(self, optimizer, stage_of(self, optimizer)) end
+  if self._enabled and not stage_of(self, optimizer).unscaled then
+    unscale(self, optimizer, stage_of(self, optimizer))
+  end
 end
 
---- optimizer:step(), unless a gradient is infinite or NaN.  Unscales first where that was not done.  On a device the optimizer's
---- kernels see to it, and nobody waits; with a `step` of its own (or NAdam's, whose momenta the host multiplies) the host waits and looks.
+--- optimizer:step(), unless a gradient is infinite or NaN.  Unscales first where that was not done.
+--- On a device the optimizer's kernels see to it, and nobody waits; with a `step` of its own (or
+--- NAdam's, whose momenta the host multiplies) the host waits and looks.
 ---@param optimizer accelerate.optim.Optimizer
 ---@param closure function? refused: gradients that it computes would not be scaled
 ---@return any result of the optimizer's step
----@return boolean|accelerate.Tensor stepped true or false where the host knows; else the device's float32 that is not 0 if the step is skipped
+---@return boolean|accelerate.Tensor stepped true or false where the host knows; else the device's
+---  float32 that is not 0 if the step is skipped
 function methods:step(optimizer, closure)
   if not self._enabled then return optimizer:step(closure), true end
-  if closure ~= nil then fail("GradScaler: step: a closure cannot be used with loss scaling; compute the loss and run backward before") end
+  if closure ~= nil then
+    fail("GradScaler: step: a closure cannot be used with loss scaling; compute the loss and run " ..
+      "backward before")
+  end
   self:unscale_once_(optimizer)
   local stage = stage_of(self, optimizer)
   self._stages[optimizer] = nil
@@ -179,7 +195,8 @@ local function follows(self)
 end
 
 local function follow(self)
-  core.scale_update_(self._live, any_of(self._found, self._live.device), self._growth_factor, self._backoff_factor, self._growth_interval)
+  core.scale_update_(self._live, any_of(self._found, self._live.device), self._growth_factor,
+    self._backoff_factor, self._growth_interval)
 end
 
 local function update_here(self)
@@ -199,7 +216,8 @@ local function update_here(self)
   end
 end
 
---- After the steps: a smaller scale when one was skipped, a larger one after growth_interval updates without that.
+--- After the steps: a smaller scale when one was skipped, a larger one after growth_interval
+--- updates without that.
 ---@param new_scale number? instead
 function methods:update(new_scale)
   if not self._enabled then return end
@@ -226,11 +244,14 @@ for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } d
   --- The factor by which the scale grows or shrinks, or how many clean steps it takes to grow.
   methods["get_" .. name] = function(self) return self["_" .. name] end
   --- Sets it for the steps to come.
-  methods["set_" .. name] = function(self, value) self["_" .. name] = options.value("GradScaler: set_" .. name, "value", value, entry) end
+  methods["set_" .. name] = function(self, value)
+    self["_" .. name] = options.value("GradScaler: set_" .. name, "value", value, entry)
+  end
 end
 
 --- What a checkpoint keeps; empty when scaling is off.
----@return { scale: number, growth_factor: number, backoff_factor: number, growth_interval: integer, _growth_tracker: integer }|table
+---@return { scale: number, growth_factor: number, backoff_factor: number, growth_interval: integer,
+---  _growth_tracker: integer }|table
 function methods:state_dict()
   if not self._enabled then return {} end
   pull(self)
@@ -239,15 +260,20 @@ function methods:state_dict()
 end
 
 local STATE = {
-  scale = { "number", above = 0 }, growth_factor = OPTIONS.growth_factor, backoff_factor = OPTIONS.backoff_factor,
+  scale = { "number", above = 0 }, growth_factor = OPTIONS.growth_factor,
+    backoff_factor = OPTIONS.backoff_factor,
   growth_interval = OPTIONS.growth_interval, _growth_tracker = { "integer", min = 0 },
 }
 
 ---@param dict table from state_dict
 function methods:load_state_dict(dict)
   if not self._enabled then return end
-  if type(dict) ~= "table" then fail("GradScaler: load_state_dict: expected a table, got %s", options.show(dict)) end
-  if next(dict) == nil then fail("GradScaler: load_state_dict: the state is empty: it was saved with scaling off") end
+  if type(dict) ~= "table" then
+    fail("GradScaler: load_state_dict: expected a table, got %s", options.show(dict))
+  end
+  if next(dict) == nil then
+    fail("GradScaler: load_state_dict: the state is empty: it was saved with scaling off")
+  end
   local state = options.check("GradScaler: load_state_dict", dict, STATE)
   self._live = nil
   for name, value in pairs(state) do self[name:sub(1, 1) == "_" and name or "_" .. name] = value end
@@ -255,8 +281,8 @@ end
 
 local Class = properties.define("GradScaler", { methods = methods })
 
----@param given { init_scale: number?, growth_factor: number?, backoff_factor: number?, growth_interval: integer?, enabled: boolean? }?
----  65536, 2, 0.5, 2000, true
+---@param given { init_scale: number?, growth_factor: number?, backoff_factor: number?,
+---  growth_interval: integer?, enabled: boolean? }? 65536, 2, 0.5, 2000, true
 ---@return accelerate.GradScaler
 M.GradScaler = properties.callable("GradScaler", function(given)
   local o = options.check("GradScaler", given, OPTIONS)

@@ -1,4 +1,5 @@
---- Where gradient accumulation stands (GradientState): one object, shared by everything in the process.
+--- Where gradient accumulation stands (GradientState): one object, shared by everything in the
+--- process.
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -9,8 +10,10 @@ local M = {}
 
 local PLUGIN = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }
 
--- loaders[1 .. count]: passes that are going on, the innermost last.  Weak: a loader that is dropped is out of it.
-local gradient = { sync = true, xla_synced = false, plugin = properties.merge(PLUGIN, {}), loaders = setmetatable({}, { __mode = "v" }), count = 0 }
+-- loaders[1 .. count]: passes that are going on, the innermost last.  Weak: a loader that is
+-- dropped is out of it.
+local gradient = { sync = true, xla_synced = false, plugin = properties.merge(PLUGIN, {}),
+  loaders = setmetatable({}, { __mode = "v" }), count = 0 }
 
 local function active_loader()
   while gradient.count > 0 do
@@ -57,7 +60,8 @@ end
 ---@field dataloader_references table[] all that are being iterated over, the innermost last
 ---@field in_dataloader boolean whether there is one
 ---@field end_of_dataloader boolean true while the active loader's last batch is in use
----@field remainder integer how many items of the active loader's last round are real; 0: all of them, -1: unknown
+---@field remainder integer how many items of the active loader's last round are real; 0: all of
+---  them, -1: unknown
 ---@field plugin_kwargs table what differs from the defaults of GradientAccumulationPlugin
 ---@field is_xla_gradients_synced boolean kept for scripts that set it
 ---@field initialized boolean always true
@@ -85,7 +89,9 @@ local Gradient = properties.define("GradientState", {
   },
   set = {
     sync_gradients = function(_, value)
-      if type(value) ~= "boolean" then fail("sync_gradients: expected a boolean, got %s", options.show(value)) end
+      if type(value) ~= "boolean" then
+        fail("sync_gradients: expected a boolean, got %s", options.show(value))
+      end
       gradient.sync = value
     end,
     is_xla_gradients_synced = function(_, value)
@@ -95,7 +101,8 @@ local Gradient = properties.define("GradientState", {
   methods = {
     _set_num_steps = function(_, steps)
       if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 1 then
-        fail("gradient_accumulation_steps: expected a whole number of at least 1, got %s", options.show(steps))
+        fail("gradient_accumulation_steps: expected a whole number of at least 1, got %s",
+          options.show(steps))
       end
       gradient.plugin.num_steps = steps
     end,
@@ -124,13 +131,16 @@ local Gradient = properties.define("GradientState", {
     end,
   },
   tostring = function(self)
-    return ("Sync Gradients: %s\nAt end of current dataloader: %s\nExtra samples added: %d\nGradient accumulation plugin: %s\n"):format(
-      tostring(self.sync_gradients), tostring(self.end_of_dataloader), self.remainder, list_of(plugin_kwargs()))
+    return ("Sync Gradients: %s\nAt end of current dataloader: %s\nExtra samples added: %d\nGradient " ..
+      "accumulation plugin: %s\n"):format(
+      tostring(self.sync_gradients), tostring(self.end_of_dataloader), self.remainder,
+      list_of(plugin_kwargs()))
   end,
 })
 local gradient_state = Gradient.new()
 
---- Where gradient accumulation stands; shared by all accelerators, optimizers, schedulers and loaders.
+--- Where gradient accumulation stands; shared by all accelerators, optimizers, schedulers and
+--- loaders.
 ---@param plugin accelerate.GradientAccumulationPlugin? what windows are like from now on
 ---@return accelerate.GradientState
 M.GradientState = properties.callable("GradientState", function(plugin)

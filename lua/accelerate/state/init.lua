@@ -1,5 +1,5 @@
---- Who am I: ranks and device (PartialState), and what the run was set up with (AcceleratorState).  Each is shared by
---- everything in the process: calling the class gives the one object.
+--- Who am I: ranks and device (PartialState), and what the run was set up with (AcceleratorState).
+--- Each is shared by everything in the process: calling the class gives the one object.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
@@ -12,11 +12,12 @@ local M = {}
 
 --- How the run is distributed.  `NO` for one process.
 M.DistributedType = properties.enum("DistributedType", {
-  "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU", "MULTI_NEURON",
+  "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
+    "MULTI_HPU", "MULTI_NEURON",
   "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM",
 })
 
--- ---- PartialState ------------------------------------------------------------------------------------------------
+-- ---- PartialState -------------------------------------------------------------------------------
 
 local process = {}  -- methods that an Accelerator and the states have in common
 
@@ -41,9 +42,12 @@ end
 --- Runs `fn` on the main process before the others start it.
 ---@param fn fun(...): ...
 ---@return any ... what `fn` returns
-function process:main_process_first(fn, ...) return first_of(self, "main_process_first", self.is_main_process, fn, ...) end
+function process:main_process_first(fn, ...)
+  return first_of(self, "main_process_first", self.is_main_process, fn, ...)
+end
 
---- Runs `fn` on each machine's main process before the others start it.  The others, of all machines, wait at one barrier.
+--- Runs `fn` on each machine's main process before the others start it.  The others, of all
+--- machines, wait at one barrier.
 ---@param fn fun(...): ...
 ---@return any ... what `fn` returns
 function process:local_main_process_first(fn, ...)
@@ -62,7 +66,8 @@ end
 --- Returns a function that calls `fn` on the main process and returns nothing elsewhere.
 process.on_main_process = only_where("on_main_process", function(self) return self.is_main_process end)
 --- The same for each machine's main process.
-process.on_local_main_process = only_where("on_local_main_process", function(self) return self.is_local_main_process end)
+process.on_local_main_process = only_where("on_local_main_process",
+  function(self) return self.is_local_main_process end)
 --- The same for the process of the highest rank.
 process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
@@ -71,7 +76,9 @@ local function chosen(name, key, rank_of)
   return function(self, first, second)
     local fn, index = first, second
     if type(first) ~= "function" then fn, index = second, first end
-    if type(index) == "table" then index = options.check(name, index, { [key] = { "integer", min = 0 } })[key] end
+    if type(index) == "table" then
+      index = options.check(name, index, { [key] = { "integer", min = 0 } })[key]
+    end
     if type(fn) ~= "function" then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
     options.value(name, key, index, { "integer", min = 0 })
     return function(...)
@@ -80,20 +87,24 @@ local function chosen(name, key, rank_of)
   end
 end
 
---- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index = 2 })`.  One process
---- always calls.
+--- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index =
+--- 2 })`.  One process always calls.
 process.on_process = chosen("on_process", "process_index", function(self) return self.process_index end)
 --- The same by the rank on the machine: `on_local_process(fn, { local_process_index = 1 })`.
-process.on_local_process = chosen("on_local_process", "local_process_index", function(self) return self.local_process_index end)
+process.on_local_process = chosen("on_local_process", "local_process_index",
+  function(self) return self.local_process_index end)
 
---- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod num_processes) ranks
---- get one more; a rank for which nothing is left gets an empty part.  One process: `inputs` itself.
----@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor (dim 1 is split), a data set,
----  or a map of equally long ones
----@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input until all parts are equally long
+--- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod
+--- num_processes) ranks get one more; a rank for which nothing is left gets an empty part.  One
+--- process: `inputs` itself.
+---@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor (dim
+---  1 is split), a data set, or a map of equally long ones
+---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input
+---  until all parts are equally long
 ---@param fn fun(part: any): ...
 function process:split_between_processes(inputs, opts, fn)
-  return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, opts, fn)
+  return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, opts,
+    fn)
 end
 
 M.process_methods = process
@@ -104,7 +115,8 @@ local shared  -- PartialState's facts: nil before the first call and after a res
 ---@return boolean
 function M.initialized() return shared ~= nil end
 
-local FACTS = { "device", "backend", "distributed_type", "debug", "num_processes", "process_index", "local_process_index", "fork_launched" }
+local FACTS = { "device", "backend", "distributed_type", "debug", "num_processes", "process_index",
+  "local_process_index", "fork_launched" }
 
 -- What follows from the facts, for all objects that have them.
 local DERIVED = {
@@ -125,10 +137,13 @@ end
 
 local function default_device() return core.device_count("cuda") > 0 and "cuda" or "cpu" end
 
---- Leaves the process group: no collective after it.  Nothing on one process, and in ranks that were forked by code
---- (FORK_LAUNCHED).
+--- Leaves the process group: no collective after it.  Nothing on one process, and in ranks that
+--- were forked by code (FORK_LAUNCHED).
 local function destroy_process_group(self, group)
-  if group ~= nil then fail("destroy_process_group: there is one group, of all ranks; expected no argument, got %s", options.show(group)) end
+  if group ~= nil then
+    fail("destroy_process_group: there is one group, of all ranks; expected no argument, got %s",
+      options.show(group))
+  end
   if not self.fork_launched then core.dist.leave() end
 end
 
@@ -149,7 +164,8 @@ end
 ---@field initialized boolean false after a reset
 local Partial = properties.define("PartialState", {
   get = properties.merge(facts(function() return shared end, function(name)
-    fail("PartialState has no '%s' any more: it was reset (PartialState._reset_state); call PartialState() to set it up again", name)
+    fail("PartialState has no '%s' any more: it was reset (PartialState._reset_state); call " ..
+      "PartialState() to set it up again", name)
   end), {
     default_device = default_device,
     initialized = function() return shared ~= nil end,
@@ -157,15 +173,20 @@ local Partial = properties.define("PartialState", {
   methods = properties.merge(process, {
     _reset_state = function() shared = nil end,
     destroy_process_group = destroy_process_group,
-    --- Chooses the device of this process, where none was chosen; PartialState() has done so already.
+    --- Chooses the device of this process, where none was chosen; PartialState() has done so
+    --- already.
     set_device = function(self)
-      if shared == nil then fail("set_device: %s was reset; call PartialState() to set it up again", tostring(self)) end
+      if shared == nil then
+        fail("set_device: %s was reset; call PartialState() to set it up again", tostring(self))
+      end
     end,
   }),
   tostring = function(self)
     if not shared then return "PartialState, reset" end
-    return ("Distributed environment: %s%s\nNum processes: %d\nProcess index: %d\nLocal process index: %d\nDevice: %s\n"):format(
-      self.distributed_type, self.backend and "  Backend: " .. self.backend or "", self.num_processes, self.process_index,
+    return ("Distributed environment: %s%s\nNum processes: %d\nProcess index: %d\nLocal process index: " ..
+      "%d\nDevice: %s\n"):format(
+      self.distributed_type, self.backend and "  Backend: " .. self.backend or "", self.num_processes,
+      self.process_index,
       self.local_process_index, self.device)
   end,
 })
@@ -181,15 +202,20 @@ local function device_asked_for(local_rank)
   if text ~= "cuda" and not index then fail("%s: expected cpu, cuda or cuda:N, got '%s'", VARIABLE, text) end
   local count, why = core.device_count("cuda")
   index = tonumber(index) or count > 0 and local_rank % count or 0
-  if index >= count then fail("%s=%s: there is no such device here: %s", VARIABLE, text, why or ("CUDA devices are 0 to %d"):format(count - 1)) end
+  if index >= count then
+    fail("%s=%s: there is no such device here: %s", VARIABLE, text, why
+      or ("CUDA devices are 0 to %d"):format(count - 1))
+  end
   return ("cuda:%d"):format(index)
 end
 
---- The device of this process: as the environment says, else the GPU of its rank on the machine, else the CPU.
+--- The device of this process: as the environment says, else the GPU of its rank on the machine,
+--- else the CPU.
 local function choose_device(cpu, ranks, local_rank)
   local asked = device_asked_for(local_rank)
   if ranks > 1 and (env.text(VARIABLE) or ""):match(":") then
-    fail("%s=%s with %d ranks: each rank has a GPU of its own, by its number on the machine; set it to cuda or cpu, and choose GPUs with --gpu_ids",
+    fail("%s=%s with %d ranks: each rank has a GPU of its own, by its number on the machine; set it to " ..
+      "cuda or cpu, and choose GPUs with --gpu_ids",
       VARIABLE, env.text(VARIABLE), ranks)
   end
   if asked == "cpu" or cpu and not asked then return "cpu" end
@@ -201,21 +227,25 @@ local function choose_device(cpu, ranks, local_rank)
   end
   if here > count then
     local visible = env.text("CUDA_VISIBLE_DEVICES")
-    fail("%d ranks on this machine, and %d GPU%s%s: a GPU takes one rank; start %d with --num_processes, or run them on the CPU with --cpu", here,
-      count, count == 1 and "" or "s", visible and (" (CUDA_VISIBLE_DEVICES=%s)"):format(visible) or "", count)
+    fail("%d ranks on this machine, and %d GPU%s%s: a GPU takes one rank; start %d with --num_processes, " ..
+      "or run them on the CPU with --cpu", here,
+      count, count == 1 and "" or "s", visible and (" (CUDA_VISIBLE_DEVICES=%s)"):format(visible) or "",
+      count)
   end
   return asked or ("cuda:%d"):format(local_rank % count)
 end
 
 local ELSEWHERE = { "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE" }
 
---- Raises in a rank that another launcher started: on its own, each would train the whole, silently.
+--- Raises in a rank that another launcher started: on its own, each would train the whole,
+--- silently.
 local function refuse_other_launchers()
   if core.dist.world_size() > 1 or env.text("ACCEL_RUN_RANK") then return end
   for _, name in ipairs(ELSEWHERE) do
     local size = tonumber(env.text(name, "1"))
     if size and size > 1 then
-      fail("%s=%d: this process seems to be one of %d ranks that another program started, and joining them is not there yet; start " ..
+      fail("%s=%d: this process seems to be one of %d ranks that another program started, and joining " ..
+        "them is not there yet; start " ..
         "them with `accel-run --num_processes %d`, or unset %s", name, size, size, size, name)
     end
   end
@@ -229,8 +259,9 @@ local PARTIAL = {
 }
 
 --- The process group and the device of this process; shared.  The first call settles them.
----@param opts { cpu: boolean?, backend: "shm"|"tcp"|"nccl"|nil, init_method: "env://"?, timeout: number? }? cpu: ignore every accelerator;
----  timeout: seconds that this rank waits in a collective (default: the launcher's --timeout)
+---@param opts { cpu: boolean?, backend: "shm"|"tcp"|"nccl"|nil, init_method: "env://"?, timeout:
+---  number? }? cpu: ignore every accelerator; timeout: seconds that this rank waits in a collective
+---  (default: the launcher's --timeout)
 ---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
   if opts ~= nil then opts = options.check("PartialState", opts, PARTIAL) end
@@ -240,38 +271,46 @@ M.PartialState = properties.callable("PartialState", function(opts)
     local size, local_rank = core.dist.world_size(), core.dist.local_rank()
     local on_cpu = core.dist.local_world_size() < size and "tcp" or "shm"
     if opts.backend and opts.backend ~= on_cpu and opts.backend ~= "nccl" then
-      fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and '%s' on the CPU%s", opts.backend, on_cpu,
+      fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and '%s' on the CPU%s",
+        opts.backend, on_cpu,
         on_cpu == "tcp" and " of several machines" or "")
     end
     local debug_mode = env.flag("ACCELERATE_DEBUG_MODE", false)
     local device = choose_device(opts.cpu or env.flag("ACCELERATE_USE_CPU", false), size, local_rank)
     local gpu = tonumber(device:match("^cuda:(%d+)$"))
     if opts.backend == on_cpu and gpu and size > 1 then
-      fail("PartialState: backend = '%s' with ranks on GPUs: it carries the CPU's memory; leave it out (nccl), or start them with --cpu", on_cpu)
+      fail("PartialState: backend = '%s' with ranks on GPUs: it carries the CPU's memory; leave it out " ..
+        "(nccl), or start them with --cpu", on_cpu)
     elseif opts.backend == "nccl" and not gpu then
-      fail("PartialState: backend = 'nccl' is for GPUs, and this process is on the CPU%s", opts.cpu and " (cpu = true)" or "")
+      fail("PartialState: backend = 'nccl' is for GPUs, and this process is on the CPU%s", opts.cpu
+        and " (cpu = true)" or "")
     end
     if opts.timeout then core.dist.set_timeout(opts.timeout) end
-    if opts.backend == "nccl" and size == 1 then core.dist.join_device(gpu) end  -- several ranks join at their first collective
+    -- several ranks join at their first collective
+    if opts.backend == "nccl" and size == 1 then core.dist.join_device(gpu) end
     shared = {
       num_processes = size, process_index = core.dist.rank(), local_process_index = local_rank,
-      distributed_type = size == 1 and M.DistributedType.NO or gpu and M.DistributedType.MULTI_GPU or M.DistributedType.MULTI_CPU,
+      distributed_type = size == 1 and M.DistributedType.NO or gpu and M.DistributedType.MULTI_GPU
+        or M.DistributedType.MULTI_CPU,
       backend = gpu and (size > 1 or opts.backend) and "nccl" or size > 1 and on_cpu or nil,
       device = device, debug = debug_mode, fork_launched = env.flag("FORK_LAUNCHED", false),
     }
-    if env.flag("ACCELERATE_CPU_AFFINITY", false) then require("accelerate.utils.system").set_numa_affinity(local_rank) end
+    if env.flag("ACCELERATE_CPU_AFFINITY", false) then
+      require("accelerate.utils.system").set_numa_affinity(local_rank)
+    end
   end
   return partial
 end, { _reset_state = function() shared = nil end })
 
--- ---- AcceleratorState --------------------------------------------------------------------------------------------
+-- ---- AcceleratorState ---------------------------------------------------------------------------
 
 local settings  -- what the first Accelerator was made with, and PartialState's facts as they were then
 
 local PRECISIONS = { "no", "fp16", "bf16", "fp8" }
 
 local function state_gone(name)
-  fail("AcceleratorState has no '%s' any more: it was reset (AcceleratorState._reset_state); make an Accelerator to set it up again", name)
+  fail("AcceleratorState has no '%s' any more: it was reset (AcceleratorState._reset_state); make an " ..
+    "Accelerator to set it up again", name)
 end
 
 local function setting(name)
@@ -293,7 +332,8 @@ end
 
 -- Upstream's engines, none of which is there.
 local ENGINES = {}
-for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "dynamo_plugin", "torch_tp_plugin",
+for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin",
+  "dynamo_plugin", "torch_tp_plugin",
   "parallelism_config", "device_mesh" } do
   ENGINES[name] = function() return nil end
 end
@@ -303,7 +343,8 @@ end
 ---@field initialized boolean false after a reset
 ---@field is_fsdp2 boolean false: there is no sharded data parallel
 local State = properties.define("AcceleratorState", {
-  get = properties.merge(properties.merge(facts(function() return settings and settings.facts end, state_gone), ENGINES), {
+  get = properties.merge(properties.merge(facts(function() return settings and settings.facts end,
+    state_gone), ENGINES), {
     mixed_precision = setting "mixed_precision",
     initialized = function() return settings ~= nil end,
     is_fsdp2 = function() return false end,
@@ -324,19 +365,23 @@ local accelerator_state = State.new()
 --- Raises when what is asked for is not what the first Accelerator settled.
 local function check_settled(mixed_precision, cpu)
   if cpu and settings.facts.device ~= "cpu" then
-    fail("cpu = true: the first Accelerator of this process was made on %s, and the state is shared; give cpu to the first one",
+    fail("cpu = true: the first Accelerator of this process was made on %s, and the state is shared; " ..
+      "give cpu to the first one",
       settings.facts.device)
   end
   if mixed_precision and mixed_precision ~= settings.mixed_precision then
-    fail("mixed_precision = '%s': the first Accelerator of this process was made with '%s', and the state is shared; " ..
+    fail("mixed_precision = '%s': the first Accelerator of this process was made with '%s', and the " ..
+      "state is shared; " ..
       "give the same value or none", mixed_precision, settings.mixed_precision)
   end
 end
 
-local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIONS }, cpu = { "boolean", default = false } }
+local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIONS },
+  cpu = { "boolean", default = false } }
 
 --- What the first Accelerator was made with, and all of PartialState.  Only an Accelerator may make it.
----@param opts { mixed_precision: string?, cpu: boolean? }? raises when they are not what it was made with
+---@param opts { mixed_precision: string?, cpu: boolean? }? raises when they are not what it was
+---  made with
 ---@return accelerate.AcceleratorState
 M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
   opts = options.check("AcceleratorState", opts, STATE)
@@ -350,9 +395,11 @@ end, { _reset_state = reset_state })
 --- Raises where a mode cannot be had on this device, and tells where it means something else.
 local function check_precision(from, mode, device)
   if mode == "fp8" then
-    fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries for Python); use 'bf16'", from)
+    fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries " ..
+      "for Python); use 'bf16'", from)
   elseif mode == "fp16" and device == "cpu" then
-    require("accelerate.utils.system").tell_once(("%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here")
+    require("accelerate.utils.system").tell_once(
+      ("%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here")
       :format(from))
   end
 end
@@ -366,7 +413,8 @@ function M.lower_type()
 end
 
 --- For Accelerator: joins or sets up the shared state.
----@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's options but cpu
+---@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's
+---  options but cpu
 ---@return accelerate.AcceleratorState
 function M.set_up(wanted)
   local given, from = wanted.mixed_precision, "mixed_precision"
@@ -377,7 +425,8 @@ function M.set_up(wanted)
   for _, name in ipairs(PRECISIONS) do known = known or name == given end
   if not known then
     local near = options.nearest(tostring(given), PRECISIONS)
-    fail("%s: unknown mode '%s'%s; choose between %s", from, tostring(given), near and (", did you mean '" .. near .. "'?") or "",
+    fail("%s: unknown mode '%s'%s; choose between %s", from, tostring(given), near
+      and (", did you mean '" .. near .. "'?") or "",
       table.concat(PRECISIONS, ", "))
   end
   if settings then

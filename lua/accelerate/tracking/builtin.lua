@@ -1,6 +1,7 @@
---- What the built-in trackers have in common: their methods run on the main process only (unless main_process_only is false), and a
---- failure of the world (no room on the disk, a directory that someone removed) is told once and turns the tracker off.  A mistake
---- of the script is raised as an error.
+--- What the built-in trackers have in common: their methods run on the main process only (unless
+--- main_process_only is false), and a failure of the world (no room on the disk, a directory that
+--- someone removed) is told once and turns the tracker off.  A mistake of the script is raised as
+--- an error.
 local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -27,8 +28,9 @@ end
 
 local STEP = { step = { "integer", optional = true } }
 
---- Makes a class of built-in trackers.  `methods`: start, log and so on, which are guarded.  `accepts`: schemas (utils.options) of what
---- the methods take besides `step`, by the method's name, and of `init`.
+--- Makes a class of built-in trackers.  `methods`: start, log and so on, which are guarded.
+--- `accepts`: schemas (utils.options) of what the methods take besides `step`, by the method's
+--- name, and of `init`.
 ---@param label string the class' name
 ---@param fields { name: string, requires_logging_directory: boolean, main_process_only: boolean? }
 ---@param accepts table<string, table>
@@ -66,7 +68,9 @@ end
 
 --- The values of a log call: a map with names, or an error.
 function M.values(where, given)
-  if type(given) ~= "table" then options.fail("%s: values must be a table of values by name, got %s", where, options.show(given)) end
+  if type(given) ~= "table" then
+    options.fail("%s: values must be a table of values by name, got %s", where, options.show(given))
+  end
   for key in next, given do
     if type(key) ~= "string" and type(key) ~= "number" then
       options.fail("%s: the names of values must be texts, got %s as one", where, options.show(key))
@@ -77,7 +81,8 @@ end
 
 --- Settings of a run as plain nested values: a map with names, or an error.
 function M.settings(where, config)
-  if type(config) ~= "table" or getmetatable(config) ~= nil and not ordered.is_ordered(config) or #config > 0 then
+  if type(config) ~= "table" or getmetatable(config) ~= nil and not ordered.is_ordered(config)
+    or #config > 0 then
     options.fail("%s: expected a table of settings by name, got %s", where, options.show(config))
   end
   return values.settings(M.values(where, config))
@@ -87,11 +92,14 @@ end
 function M.table_of(where, name, opts)
   options.value(where, "name", name, { "string" })
   for i, column in ipairs(opts.columns) do
-    if type(column) ~= "string" then options.fail("%s: columns: entry %d must be a text, got %s", where, i, options.show(column)) end
+    if type(column) ~= "string" then
+      options.fail("%s: columns: entry %d must be a text, got %s", where, i, options.show(column))
+    end
   end
   for i, row in ipairs(opts.data) do
     if type(row) ~= "table" or #row ~= #opts.columns then
-      options.fail("%s: data: row %d must be a list of %d values, one for each column, got %s", where, i, #opts.columns,
+      options.fail("%s: data: row %d must be a list of %d values, one for each column, got %s", where, i,
+        #opts.columns,
         type(row) == "table" and ("%d values"):format(#row) or options.show(row))
     end
   end

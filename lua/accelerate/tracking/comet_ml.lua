@@ -1,9 +1,12 @@
---- `log_with = "comet_ml"`: an experiment of Comet in its offline form, which `comet upload <key>.zip` uploads later from wherever there
+--- `log_with = "comet_ml"`: an experiment of Comet in its offline form, which `comet upload
+--- <key>.zip` uploads later from wherever there
 --- is a network.  Nothing is sent from here.
 ---
---- While the run lasts its files lie in <offline_directory>/<key>; end_training packs them into <offline_directory>/<key>.zip.  A run
---- that was killed leaves the folder: `cd <key> && zip ../<key>.zip *` makes what is lacking (stop_time is then the start).  In it are experiment.json and
---- messages.json, one message a line (comet_ml/schemas/offline-*.schema.json), and the files that messages name.
+--- While the run lasts its files lie in <offline_directory>/<key>; end_training packs them into
+--- <offline_directory>/<key>.zip.  A run that was killed leaves the folder: `cd <key> && zip
+--- ../<key>.zip *` makes what is lacking (stop_time is then the start).  In it are experiment.json
+--- and messages.json, one message a line (comet_ml/schemas/offline-*.schema.json), and the files
+--- that messages name.
 local builtin = require "accelerate.tracking.builtin"
 local env = require "accelerate.utils.environment"
 local file = require "accelerate.tracking.file"
@@ -45,13 +48,15 @@ local function other(self, key, value) message(self, "log_other", { key = key, v
 local function metric(self, name, value, opts)
   if type(value) == "boolean" then value = value and 1 or 0 end
   message(self, "metric_msg", { local_timestamp = milliseconds(),
-    metric = { metricName = name, metricValue = value, step = opts.step or NULL, epoch = opts.epoch or NULL } })
+    metric = { metricName = name, metricValue = value, step = opts.step or NULL, epoch = opts.epoch
+    or NULL } })
 end
 
 local function parameter(self, name, value)
   local list = type(value) == "table"
   message(self, "parameter_msg", { local_timestamp = milliseconds(),
-    [list and "params" or "param"] = { paramName = name, paramValue = value, step = NULL, source = "manual" } })
+    [list and "params" or "param"] = { paramName = name, paramValue = value, step = NULL,
+    source = "manual" } })
 end
 
 --- Settings by names such as "optimizer|lr"; lists of plain values stay lists.
@@ -74,7 +79,8 @@ local function upload(self, kind, extension, bytes, more)
   file.save(self.tracker.dir .. "/" .. name, bytes)
   more.context, more.extension, more.overwrite, more.runId = NULL, extension, false, NULL
   more.step = more.step or NULL
-  message(self, "file_upload", { additional_params = more, clean = true, file_path = name, local_timestamp = milliseconds(), metadata = {},
+  message(self, "file_upload", { additional_params = more, clean = true, file_path = name,
+    local_timestamp = milliseconds(), metadata = {},
     upload_type = kind })
   local names = self.tracker.files
   names[#names + 1] = name
@@ -83,8 +89,10 @@ end
 local function describe(self)
   local experiment, o = self.tracker, self.init_kwargs
   file.save(experiment.dir .. "/experiment.json", encode {
-    offline_id = experiment.key, project_name = self.run_name, workspace = o.workspace or env.text("COMET_WORKSPACE", NULL),
-    start_time = experiment.start, stop_time = milliseconds(), tags = o.tags and #o.tags > 0 and o.tags or "\1list\1",
+    offline_id = experiment.key, project_name = self.run_name, workspace = o.workspace
+      or env.text("COMET_WORKSPACE", NULL),
+    start_time = experiment.start, stop_time = milliseconds(), tags = o.tags and #o.tags > 0 and o.tags
+      or "\1list\1",
     resume_strategy = "create", customer_error_reported = false, customer_error_message = NULL,
     user_provided_experiment_key = o.experiment_key ~= nil, comet_start_sourced = false,
   }:gsub('"\\u0001list\\u0001"', "[]") .. "\n")
@@ -92,7 +100,8 @@ end
 
 Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_directory = false }, {
   init = {
-    workspace = { "string", optional = true }, experiment_name = { "string", optional = true }, experiment_key = { "string", optional = true },
+    workspace = { "string", optional = true }, experiment_name = { "string", optional = true },
+      experiment_key = { "string", optional = true },
     offline_directory = { "string", optional = true }, tags = { "list", optional = true },
   },
   log = { epoch = { "integer", optional = true } },
@@ -130,8 +139,10 @@ Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_di
   log_images = function(self, given, opts)
     opts = Class.options_of("log_images", opts)
     for _, name in ipairs(ordered.keys(builtin.values("CometMLTracker:log_images", given))) do
-      for i, bytes in ipairs((png.files("CometMLTracker:log_images: " .. name, given[name], opts.dataformats))) do
-        upload(self, "visualization", "png", bytes, { figName = name, figCounter = i - 1, imageId = file.random_hex(16), step = opts.step })
+      for i, bytes in ipairs((png.files("CometMLTracker:log_images: " .. name, given[name],
+        opts.dataformats))) do
+        upload(self, "visualization", "png", bytes,
+          { figName = name, figCounter = i - 1, imageId = file.random_hex(16), step = opts.step })
       end
     end
   end,
@@ -139,7 +150,8 @@ Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_di
     opts = Class.options_of("log_table", opts)
     local columns, data = builtin.table_of("CometMLTracker:log_table", name, opts)
     upload(self, "asset", "csv", require("accelerate.tracking.csv").text(columns, data),
-      { assetId = file.random_hex(16), fileName = name:find("%.csv$") and name or name .. ".csv", step = opts.step })
+      { assetId = file.random_hex(16), fileName = name:find("%.csv$") and name or name .. ".csv",
+      step = opts.step })
   end,
   finish = function(self)
     local experiment = self.tracker

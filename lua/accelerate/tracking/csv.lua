@@ -1,8 +1,10 @@
---- `log_with = "csv"`: a row for each call of log, in <logging_dir>/<project>/metrics.csv (RFC 4180), which is added to when it exists.
+--- `log_with = "csv"`: a row for each call of log, in <logging_dir>/<project>/metrics.csv (RFC
+--- 4180), which is added to when it exists.
 ---
---- The columns are `step`, `time` (seconds since 1970) and the names of the values; maps give a column for each entry, `name/entry`.
---- When a new name comes up, the file is written again with one column more, and rows from before leave it empty.  Settings go to
---- config.json beside it, and each table to a file of its own.
+--- The columns are `step`, `time` (seconds since 1970) and the names of the values; maps give a
+--- column for each entry, `name/entry`. When a new name comes up, the file is written again with
+--- one column more, and rows from before leave it empty.  Settings go to config.json beside it, and
+--- each table to a file of its own.
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local fs = require "accelerate.utils.fs"
@@ -63,7 +65,8 @@ local function widen(self, fresh)
     if not whole then file.fail("%s", why) end
     local commas, quoted, out = (","):rep(#fresh), false, {}
     for line in whole:gmatch("[^\n]*\n") do
-      if select(2, line:gsub('"', "")) % 2 == 1 then quoted = not quoted end  -- a text with a line break in it goes on
+      -- a text with a line break in it goes on
+      if select(2, line:gsub('"', "")) % 2 == 1 then quoted = not quoted end
       out[#out + 1] = quoted and line or line:sub(1, -2) .. commas .. "\n"
     end
     local first, open = 0, false
@@ -117,7 +120,8 @@ Class = builtin.class("CSVTracker", { name = "csv", requires_logging_directory =
   log_table = function(self, name, opts)
     opts = Class.options_of("log_table", opts)
     local columns, data = builtin.table_of("CSVTracker:log_table", name, opts)
-    file.save(("%s/%s%s.csv"):format(self.logging_dir, file.safe_name(name), opts.step and "_" .. opts.step or ""), Class.text(columns, data))
+    file.save(("%s/%s%s.csv"):format(self.logging_dir, file.safe_name(name), opts.step and "_" .. opts.step
+      or ""), Class.text(columns, data))
   end,
   finish = function(self)
     if self.tracker then self.tracker:close() end

@@ -1,5 +1,6 @@
---- Files that trackers write.  What is written goes to the system at once, so that a killed run loses nothing of it and a forked process
---- has nothing to write twice.  Failures of the world (no room, a directory that is gone) are raised as objects that
+--- Files that trackers write.  What is written goes to the system at once, so that a killed run
+--- loses nothing of it and a forked process has nothing to write twice.  Failures of the world (no
+--- room, a directory that is gone) are raised as objects that
 --- `failure` tells from mistakes.
 local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
@@ -52,7 +53,8 @@ function M.open(path, how)
   return setmetatable({ path = path, _held = held }, Out)
 end
 
---- Writes all of `text`.  A file that someone removed would take it and keep nothing: that is a failure as well.
+--- Writes all of `text`.  A file that someone removed would take it and keep nothing: that is a
+--- failure as well.
 function Out:write(text)
   local fd = self._held[0]
   if fd < 0 then fail("%s is closed", self.path) end
@@ -103,7 +105,8 @@ end
 
 function M.pid() return C.getpid() end
 
---- `n` random bytes in hexadecimal, for names that must differ between runs (nothing that a seed should fix).
+--- `n` random bytes in hexadecimal, for names that must differ between runs (nothing that a seed
+--- should fix).
 ---@param n integer
 function M.random_hex(n)
   local source = io.open("/dev/urandom", "rb")

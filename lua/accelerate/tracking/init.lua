@@ -1,11 +1,13 @@
 --- Trackers of experiments: where `accelerator:log` writes to.
 ---
----   local accelerator = accelerate.Accelerator{ log_with = { "tensorboard", "jsonl" }, project_dir = "runs" }
+---   local accelerator = accelerate.Accelerator{ log_with = { "tensorboard", "jsonl" }, project_dir
+---     = "runs" }
 ---   accelerator:init_trackers("my_project", { config = { lr = 1e-3 } })
 ---   accelerator:log({ loss = loss }, { step = 1 })
 ---   accelerator:end_training()
 ---
---- Built in are tensorboard, jsonl, csv, and wandb and comet_ml in the offline forms that their own tools upload later.
+--- Built in are tensorboard, jsonl, csv, and wandb and comet_ml in the offline forms that their own
+--- tools upload later.
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -14,10 +16,13 @@ local tracker = require "accelerate.tracking.tracker"
 
 local fail = options.fail
 
--- Names that log_with knows, Accelerate's and ours, and the modules of those that are there, in the order of "all".
-local NAMES = { "tensorboard", "wandb", "comet_ml", "jsonl", "csv", "trackio", "aim", "mlflow", "clearml", "dvclive", "swanlab" }
+-- Names that log_with knows, Accelerate's and ours, and the modules of those that are there, in the
+-- order of "all".
+local NAMES = { "tensorboard", "wandb", "comet_ml", "jsonl", "csv", "trackio", "aim", "mlflow", "clearml",
+  "dvclive", "swanlab" }
 local MODULES = {
-  tensorboard = "accelerate.tracking.tensorboard", wandb = "accelerate.tracking.wandb", comet_ml = "accelerate.tracking.comet_ml",
+  tensorboard = "accelerate.tracking.tensorboard", wandb = "accelerate.tracking.wandb",
+    comet_ml = "accelerate.tracking.comet_ml",
   jsonl = "accelerate.tracking.jsonl", csv = "accelerate.tracking.csv",
 }
 local AVAILABLE = {}
@@ -50,9 +55,9 @@ end
 --- Whether the class of that name is the script's own.
 function M.is_registered(name) return registered[name] ~= nil end
 
---- Makes a class known by its `name`, for log_with.  Call it before the Accelerator that uses it is made.  The class is called with
---- the project's name, the logging directory where it requires one, and its options of init_kwargs.  A name that is there already is
---- replaced, with a warning.
+--- Makes a class known by its `name`, for log_with.  Call it before the Accelerator that uses it is
+--- made.  The class is called with the project's name, the logging directory where it requires one,
+--- and its options of init_kwargs.  A name that is there already is replaced, with a warning.
 ---@param class table derived from GeneralTracker, with `name` and `requires_logging_directory`
 function M.register_tracker_class(class)
   if not require("accelerate.utils.class").derives(class, tracker.GeneralTracker) then
@@ -61,15 +66,21 @@ function M.register_tracker_class(class)
   end
   local name = class.name
   if type(name) ~= "string" or name == "" then
-    fail("register_tracker_class: %s.name must be a text that is not empty, got %s", class.__name, options.show(name))
+    fail("register_tracker_class: %s.name must be a text that is not empty, got %s", class.__name,
+      options.show(name))
   end
   if type(class.requires_logging_directory) ~= "boolean" then
     fail("register_tracker_class: %s.requires_logging_directory must be true or false, got %s", class.__name,
       options.show(class.requires_logging_directory))
   end
-  if name == "all" then fail("register_tracker_class: the name 'all' stands for all trackers; call %s something else", class.__name) end
+  if name == "all" then
+    fail("register_tracker_class: the name 'all' stands for all trackers; call %s something else",
+      class.__name)
+  end
   local former = registered[name] or M.class_of(name)
-  if former and former ~= class then telling.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name) end
+  if former and former ~= class then
+    telling.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name)
+  end
   registered[name] = class
 end
 
@@ -87,13 +98,15 @@ local function check_name(name)
     if name == known then return end
   end
   local near = options.nearest(name, names)
-  fail("log_with: there is no tracker '%s'%s; choose between %s, or give an object of a class derived from GeneralTracker", name,
+  fail("log_with: there is no tracker '%s'%s; choose between %s, or give an object of a class derived " ..
+    "from GeneralTracker", name,
     near and (", did you mean '%s'?"):format(near) or "", table.concat(names, ", "))
 end
 
---- What of `log_with` can be used: names that are there, once each, and objects as they are.  "all" stands for every name that
---- is there.  An unknown name is an error, and so is a tracker that needs a directory where there is none; a name that is known but not
---- there is left out with a warning.
+--- What of `log_with` can be used: names that are there, once each, and objects as they are.  "all"
+--- stands for every name that is there.  An unknown name is an error, and so is a tracker that
+--- needs a directory where there is none; a name that is known but not there is left out with a
+--- warning.
 ---@param log_with string|accelerate.GeneralTracker|(string|accelerate.GeneralTracker)[]|nil
 ---@param logging_dir string?
 ---@return (string|accelerate.GeneralTracker)[]
@@ -113,7 +126,8 @@ function M.filter_trackers(log_with, logging_dir)
       tracker.check(entry)
     else
       fail("log_with: entry %d must be a name or a tracker%s, got %s", i,
-        type(entry) == "table" and rawget(entry, "__name") and " (call the class to make one)" or "", options.show(entry))
+        type(entry) == "table" and rawget(entry, "__name") and " (call the class to make one)" or "",
+        options.show(entry))
     end
   end
   local function take(entry)
@@ -122,11 +136,13 @@ function M.filter_trackers(log_with, logging_dir)
     if type(entry) == "string" then
       local class = M.class_of(entry)
       if not class then
-        telling.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry, table.concat(AVAILABLE, ", "))
+        telling.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry,
+          table.concat(AVAILABLE, ", "))
         return
       end
       if class.requires_logging_directory and logging_dir == nil then
-        fail("log_with: the tracker '%s' writes files and needs a place for them: give Accelerator a project_dir, or a project_config " ..
+        fail("log_with: the tracker '%s' writes files and needs a place for them: give Accelerator a " ..
+          "project_dir, or a project_config " ..
           "with a logging_dir", entry)
       end
     end
@@ -147,16 +163,20 @@ end
 
 -- Classes of the trackers that are there, loaded when they are named.
 local LAZY = {
-  TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml", JSONLTracker = "jsonl", CSVTracker = "csv",
+  TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml",
+    JSONLTracker = "jsonl", CSVTracker = "csv",
   SummaryWriter = "summary_writer",
 }
-local MEMBERS = { "GeneralTracker", "LoggerType", "class", "filter_trackers", "get_available_trackers", "on_main_process",
+local MEMBERS = { "GeneralTracker", "LoggerType", "class", "filter_trackers", "get_available_trackers",
+  "on_main_process",
   "register_tracker_class", unpack(ordered.sorted_keys(LAZY)) }
 
 return setmetatable(M, {
   __members = MEMBERS,
   __index = function(self, key)
-    if not LAZY[key] then error(("accelerate.tracking has no '%s'%s"):format(tostring(key), options.hint(key, MEMBERS)), 2) end
+    if not LAZY[key] then
+      error(("accelerate.tracking has no '%s'%s"):format(tostring(key), options.hint(key, MEMBERS)), 2)
+    end
     local value = require("accelerate.tracking." .. LAZY[key])
     rawset(self, key, value)
     return value

@@ -1,12 +1,14 @@
---- `log_with = "jsonl"`: one JSON object a line, in <logging_dir>/<project>/metrics.jsonl, which is added to when it exists.
+--- `log_with = "jsonl"`: one JSON object a line, in <logging_dir>/<project>/metrics.jsonl, which is
+--- added to when it exists.
 ---
 ---   {"loss": 0.5, "step": 1, "time": 1700000000.25}            log
 ---   {"config": {"lr": 0.001}, "time": ...}                     store_init_configuration
 ---   {"images": {"digits": ["images/digits_1_1.png"]}, ...}     log_images
 ---   {"table": "rows", "columns": [...], "data": [...], ...}    log_table
 ---
---- Values that are themselves called `step` or `time` keep their names; ours are `_step` and `_time` on such a line.  NaN and the
---- infinities, which JSON lacks, are the texts "NaN", "Infinity", "-Infinity".
+--- Values that are themselves called `step` or `time` keep their names; ours are `_step` and
+--- `_time` on such a line.  NaN and the infinities, which JSON lacks, are the texts "NaN",
+--- "Infinity", "-Infinity".
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local png = require "accelerate.tracking.png"
@@ -36,18 +38,23 @@ Class = builtin.class("JSONLTracker", { name = "jsonl", requires_logging_directo
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
     local line = {}
-    for _, entry in ipairs(values.read("jsonl", builtin.values("JSONLTracker:log", given))) do line[entry[1]] = entry[2] end
+    for _, entry in ipairs(values.read("jsonl", builtin.values("JSONLTracker:log", given))) do
+      line[entry[1]] = entry[2]
+    end
     if next(line) ~= nil then put(self, line, opts.step) end
   end,
   log_images = function(self, given, opts)
     opts = Class.options_of("log_images", opts)
     local paths = {}
     file.make_dirs(self.logging_dir .. "/images")
-    for _, name in ipairs(require("accelerate.utils.ordered").keys(builtin.values("JSONLTracker:log_images", given))) do
+    for _, name in ipairs(require("accelerate.utils.ordered").keys(builtin.values("JSONLTracker:log_images",
+      given))) do
       paths[name] = {}
-      for i, bytes in ipairs((png.files("JSONLTracker:log_images: " .. name, given[name], opts.dataformats))) do
+      for i, bytes in ipairs((png.files("JSONLTracker:log_images: " .. name, given[name],
+        opts.dataformats))) do
         self._pictures = (self._pictures or 0) + 1
-        paths[name][i] = ("images/%s_%s_%d.png"):format(file.safe_name(name), opts.step or "x", self._pictures)
+        paths[name][i] = ("images/%s_%s_%d.png"):format(file.safe_name(name), opts.step or "x",
+          self._pictures)
         file.save(self.logging_dir .. "/" .. paths[name][i], bytes)
       end
     end

@@ -14,7 +14,8 @@ local fail = options.fail
 local M = {}
 
 local function big_endian(n)
-  return string.char(math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)
+  return string.char(math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256,
+    n % 256)
 end
 
 local function chunk(kind, data)
@@ -24,25 +25,29 @@ end
 local function deflate(bytes, n)
   local size = ffi.new("unsigned long[1]", ffi.C.compressBound(n))
   local room = ffi.new("char[?]", size[0])
-  if ffi.C.compress2(room, size, bytes, n, 6) ~= 0 then error("png: zlib could not compress the picture", 0) end
+  if ffi.C.compress2(room, size, bytes, n, 6) ~= 0 then
+    error("png: zlib could not compress the picture", 0)
+  end
   return ffi.string(room, size[0])
 end
 
---- Which positions hold height, width, channels and the picture's number, by letters: "CHW", "NHWC", "HW".
+--- Which positions hold height, width, channels and the picture's number, by letters: "CHW",
+--- "NHWC", "HW".
 local function by_letters(where, x, formats)
   local at = {}
   for i = 1, #formats do at[formats:sub(i, i)] = i end
   local ok = at.H and at.W and #formats == x:dim()
   for letter in pairs(at) do ok = ok and ("NCHW"):find(letter, 1, true) end
   if not ok then
-    fail("%s: dataformats must name the dims of a tensor of shape [%s] with H, W and, where there are, C and N; got '%s'", where,
+    fail("%s: dataformats must name the dims of a tensor of shape [%s] with H, W and, where there are, C " ..
+      "and N; got '%s'", where,
       table.concat(x.shape, ", "), formats)
   end
   return at
 end
 
---- Pictures of a tensor, each as a contiguous uint8 tensor [H, W, C].  Floating-point values go from 0 to 1; they are cut there, and
---- NaN shows as black.
+--- Pictures of a tensor, each as a contiguous uint8 tensor [H, W, C].  Floating-point values go
+--- from 0 to 1; they are cut there, and NaN shows as black.
 ---@param where string what messages begin with
 ---@param x accelerate.Tensor
 ---@param formats string? the meaning of the dims; default: HW, CHW or NCHW by their number
@@ -52,14 +57,16 @@ function M.pictures(where, x, formats)
   if not formats then
     formats = ({ nil, "HW", "CHW", "NCHW" })[dims]
     if not formats then
-      fail("%s: a picture has 2 dims (H, W), 3 (C, H, W) or, for several, 4 (N, C, H, W); got a tensor of shape [%s]", where,
+      fail("%s: a picture has 2 dims (H, W), 3 (C, H, W) or, for several, 4 (N, C, H, W); got a tensor " ..
+        "of shape [%s]", where,
         table.concat(x.shape, ", "))
     end
   end
   local at = by_letters(where, x, formats)
   x = x:detach():to("cpu")
   if x.dtype == "bool" then x = x:to("uint8") * 255
-  elseif x.dtype:find("float", 1, true) then x = ((x:to("float32")):nan_to_num(0):clamp(0, 1) * 255):round():to("uint8")
+  elseif x.dtype:find("float", 1, true) then
+    x = ((x:to("float32")):nan_to_num(0):clamp(0, 1) * 255):round():to("uint8")
   else x = x:clamp(0, 255):to("uint8") end
   local order = {}
   for _, letter in ipairs { "N", "H", "W", "C" } do
@@ -70,9 +77,12 @@ function M.pictures(where, x, formats)
   if not at.N then x = x:unsqueeze(1) end
   local channels = x:size(4)
   if channels < 1 or channels > 4 then
-    fail("%s: a picture has 1 to 4 channels, got %d in a tensor of shape [%s] as %s", where, channels, table.concat(x.shape, ", "), formats)
+    fail("%s: a picture has 1 to 4 channels, got %d in a tensor of shape [%s] as %s", where, channels,
+      table.concat(x.shape, ", "), formats)
   end
-  if x:numel() == 0 then fail("%s: a picture without pixels: shape [%s]", where, table.concat(x.shape, ", ")) end
+  if x:numel() == 0 then
+    fail("%s: a picture without pixels: shape [%s]", where, table.concat(x.shape, ", "))
+  end
   local list = {}
   for i = 1, x:size(1) do list[i] = x[i]:contiguous() end
   return list
@@ -110,7 +120,9 @@ function M.files(where, value, formats)
     fail("%s: expected a tensor or a list of tensors, got %s", where, options.show(value))
   end
   for i, x in ipairs(list) do
-    if not core.is_tensor(x) then fail("%s: entry %d of the list must be a tensor, got %s", where, i, options.show(x)) end
+    if not core.is_tensor(x) then
+      fail("%s: entry %d of the list must be a tensor, got %s", where, i, options.show(x))
+    end
     for _, picture in ipairs(M.pictures(where, x, formats)) do
       local bytes, height, width, channels = M.encode(picture)
       files[#files + 1], sizes[#sizes + 1] = bytes, { height, width, channels }

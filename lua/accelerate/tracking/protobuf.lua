@@ -1,5 +1,6 @@
---- Protocol Buffers' wire format (protobuf.dev/programming-guides/encoding), written by hand: fields as strings of bytes, to be
---- joined into messages.  And the two checksums that the files of trackers carry.
+--- Protocol Buffers' wire format (protobuf.dev/programming-guides/encoding), written by hand:
+--- fields as strings of bytes, to be joined into messages.  And the two checksums that the files of
+--- trackers carry.
 local bit = require "bit"
 local ffi = require "ffi"
 
@@ -11,7 +12,8 @@ local char, floor = string.char, math.floor
 
 local M = {}
 
---- A whole number as a varint: seven bits a byte, the lowest first.  A negative one is that of its 64 bits.
+--- A whole number as a varint: seven bits a byte, the lowest first.  A negative one is that of its
+--- 64 bits.
 ---@param n number integral, -2^63 .. 2^63
 ---@return string
 function M.varint(n)
@@ -117,8 +119,9 @@ function M.crc32c(text)
   return bit.bnot(crc) % 4294967296
 end
 
---- The checksum of TFRecord files: rotated right by 15 bits, plus a constant (tensorflow/core/lib/hash/crc32c.h), so that the checksum of
---- data that holds checksums stays one.
+--- The checksum of TFRecord files: rotated right by 15 bits, plus a constant
+--- (tensorflow/core/lib/hash/crc32c.h), so that the checksum of data that holds checksums stays
+--- one.
 function M.masked_crc32c(text)
   local crc = bit.tobit(M.crc32c(text))
   return (bit.ror(crc, 15) % 4294967296 + 0xA282EAD8) % 4294967296

@@ -5,9 +5,10 @@
 ---   writer:add_histogram("weights", model.weight, { global_step = 1 })
 ---   writer:close()
 ---
---- A file is a row of records (tensorflow/core/lib/io/record_writer.h): the length in 8 bytes, its masked CRC-32C, the data, its masked
---- CRC-32C.  The data is an Event (tensorboard/compat/proto/event.proto, summary.proto), of which the fields used here are numbered where
---- they are written.
+--- A file is a row of records (tensorflow/core/lib/io/record_writer.h): the length in 8 bytes, its
+--- masked CRC-32C, the data, its masked CRC-32C.  The data is an Event
+--- (tensorboard/compat/proto/event.proto, summary.proto), of which the fields used here are
+--- numbered where they are written.
 local builtin = require "accelerate.tracking.builtin"
 local core = require "accelerate.core"
 local ffi = require "ffi"
@@ -26,7 +27,8 @@ local SummaryWriter = class("SummaryWriter")
 
 local function record(data)
   local length = pb.uint64_bytes(#data)
-  return length .. pb.uint32_bytes(pb.masked_crc32c(length)) .. data .. pb.uint32_bytes(pb.masked_crc32c(data))
+  return length .. pb.uint32_bytes(pb.masked_crc32c(length)) .. data ..
+    pb.uint32_bytes(pb.masked_crc32c(data))
 end
 
 -- Event: wall_time 1, step 2, file_version 3, summary 5.
@@ -52,9 +54,10 @@ local OPTIONS = {
 
 --- Makes `log_dir`, where it is not there yet, and a new event file in it.
 ---@param log_dir string
----@param opts { filename_suffix: string?, flush_secs: number?, max_queue: integer?, purge_step: integer? }? flush_secs and max_queue:
----  how long, and how many events, may wait before they are written (flush writes them at once); purge_step: a run that starts again at
----  that step; TensorBoard leaves out what an earlier one logged from there on
+---@param opts { filename_suffix: string?, flush_secs: number?, max_queue: integer?, purge_step:
+---  integer? }? flush_secs and max_queue: how long, and how many events, may wait before they are
+---  written (flush writes them at once); purge_step: a run that starts again at that step;
+---  TensorBoard leaves out what an earlier one logged from there on
 function SummaryWriter:init(log_dir, opts)
   options.value("SummaryWriter", "log_dir", log_dir, { "string" })
   self._opts = options.check("SummaryWriter", opts, OPTIONS)
@@ -63,10 +66,12 @@ function SummaryWriter:init(log_dir, opts)
   file.make_dirs(self.log_dir)
   files = files + 1
   local now = file.now()
-  self._file = file.open(("%s/events.out.tfevents.%d.%s.%d.%d%s"):format(self.log_dir, now, file.hostname(), file.pid(), files - 1,
+  self._file = file.open(("%s/events.out.tfevents.%d.%s.%d.%d%s"):format(self.log_dir, now, file.hostname(),
+    file.pid(), files - 1,
     self._opts.filename_suffix), { new = true })
   self:_put(event(now, nil, pb.bytes(3, "brain.Event:2")))
-  if self._opts.purge_step then self:_put(event(now, self._opts.purge_step, pb.bytes(7, pb.int(1, 1)))) end  -- SessionLog: START
+  -- SessionLog: START
+  if self._opts.purge_step then self:_put(event(now, self._opts.purge_step, pb.bytes(7, pb.int(1, 1)))) end
   self:flush()
 end
 
@@ -132,7 +137,8 @@ function SummaryWriter:add_scalar(tag, value, opts)
   self:_add(read("add_scalar", tag, opts), tag, pb.float(2, number_of("add_scalar", value)))
 end
 
---- Adds numbers to curves of one chart: each has an event file of its own, in a folder named after the chart and the curve.
+--- Adds numbers to curves of one chart: each has an event file of its own, in a folder named after
+--- the chart and the curve.
 ---@param main_tag string
 ---@param map table<string, number|accelerate.Tensor>
 function SummaryWriter:add_scalars(main_tag, map, opts)
@@ -140,8 +146,10 @@ function SummaryWriter:add_scalars(main_tag, map, opts)
   builtin.values("SummaryWriter:add_scalars", map)
   for _, key in ipairs(ordered.keys(map)) do
     local dir = ("%s/%s_%s"):format(self.log_dir, (main_tag:gsub("/", "_")), tostring(key))
-    self._others[dir] = self._others[dir] or SummaryWriter(dir, { flush_secs = self._opts.flush_secs, max_queue = self._opts.max_queue })
-    self._others[dir]:add_scalar(main_tag, map[key], { global_step = opts.global_step, walltime = opts.walltime })
+    self._others[dir] = self._others[dir]
+      or SummaryWriter(dir, { flush_secs = self._opts.flush_secs, max_queue = self._opts.max_queue })
+    self._others[dir]:add_scalar(main_tag, map[key],
+      { global_step = opts.global_step, walltime = opts.walltime })
   end
 end
 
@@ -156,7 +164,8 @@ function SummaryWriter:add_text(tag, text, opts)
   self:_add(opts, tag .. "/text_summary", content .. metadata("text"))
 end
 
--- Image: height 1, width 2, colorspace 3 (1 grey, 2 grey and alpha, 3 RGB, 4 RGBA), encoded_image_string 4.
+-- Image: height 1, width 2, colorspace 3 (1 grey, 2 grey and alpha, 3 RGB, 4 RGBA),
+-- encoded_image_string 4.
 local function image(bytes, size)
   return pb.bytes(4, pb.int(1, size[1]) .. pb.int(2, size[2]) .. pb.int(3, size[3]) .. pb.bytes(4, bytes))
 end
@@ -170,23 +179,29 @@ local IMAGE = { dataformats = { "string", optional = true } }
 function SummaryWriter:add_image(tag, picture, opts)
   opts = read("add_image", tag, opts, IMAGE)
   local bytes, sizes = png.files("SummaryWriter:add_image", picture, opts.dataformats)
-  if #bytes ~= 1 then fail("SummaryWriter:add_image: %d pictures were given; add_images takes several", #bytes) end
+  if #bytes ~= 1 then
+    fail("SummaryWriter:add_image: %d pictures were given; add_images takes several", #bytes)
+  end
   self:_add(opts, tag, image(bytes[1], sizes[1]))
 end
 
 --- Adds several pictures, under `tag/1` and so on where there is more than one.
 ---@param tag string
----@param pictures accelerate.Tensor|accelerate.Tensor[] [N, C, H, W], or as dataformats says, or a list of pictures
+---@param pictures accelerate.Tensor|accelerate.Tensor[] [N, C, H, W], or as dataformats says, or a
+---  list of pictures
 ---@param opts { global_step: integer?, walltime: number?, dataformats: string? }|integer|nil
 function SummaryWriter:add_images(tag, pictures, opts)
   opts = read("add_images", tag, opts, IMAGE)
   local bytes, sizes = png.files("SummaryWriter:add_images", pictures, opts.dataformats)
-  for i = 1, #bytes do self:_add(opts, #bytes > 1 and ("%s/%d"):format(tag, i) or tag, image(bytes[i], sizes[i])) end
+  for i = 1, #bytes do
+    self:_add(opts, #bytes > 1 and ("%s/%d"):format(tag, i) or tag, image(bytes[i], sizes[i]))
+  end
 end
 
 -- ---- histograms
 
-local limits  -- TensorFlow's: from 1e-12 on, each 1.1 times the one before, both signs, and the largest double
+-- TensorFlow's: from 1e-12 on, each 1.1 times the one before, both signs, and the largest double
+local limits
 
 local function make_limits()
   local up, v = {}, 1e-12
@@ -212,7 +227,8 @@ local function bucket_of(x)
   return low
 end
 
--- Sums and counts; `data` is a const double pointer.  NaN and the infinities have no bucket: they are counted apart.
+-- Sums and counts; `data` is a const double pointer.  NaN and the infinities have no bucket: they
+-- are counted apart.
 local function count(data, n, buckets)
   local least, most, total, squares, odd = math.huge, -math.huge, 0, 0, 0
   for i = 0, n - 1 do
@@ -230,21 +246,26 @@ local function count(data, n, buckets)
   return least, most, total, squares, odd
 end
 
---- Adds a histogram of all elements, in TensorBoard's own buckets.  Elements that are not finite are left out.
+--- Adds a histogram of all elements, in TensorBoard's own buckets.  Elements that are not finite
+--- are left out.
 ---@param tag string
 ---@param x accelerate.Tensor|number[]
 ---@param opts { global_step: integer?, walltime: number? }|integer|nil
 function SummaryWriter:add_histogram(tag, x, opts)
   opts = read("add_histogram", tag, opts)
-  if type(x) == "table" and getmetatable(x) == nil and #x > 0 then x = core.tensor(x, { dtype = "float64" }) end
+  if type(x) == "table" and getmetatable(x) == nil and #x > 0 then
+    x = core.tensor(x, { dtype = "float64" })
+  end
   if not core.is_tensor(x) then
-    fail("SummaryWriter:add_histogram: expected a tensor or a list of numbers that is not empty, got %s", options.show(x))
+    fail("SummaryWriter:add_histogram: expected a tensor or a list of numbers that is not empty, got %s",
+      options.show(x))
   end
   if x:numel() == 0 then fail("SummaryWriter:add_histogram: the tensor has no elements") end
   if not limits then make_limits() end
   local flat = x:detach():to("cpu"):to("float64"):reshape(-1):contiguous()
   local buckets = {}
-  local least, most, total, squares, odd = count(ffi.cast("const double *", flat:data_ptr()), flat:numel(), buckets)
+  local least, most, total, squares, odd = count(ffi.cast("const double *", flat:data_ptr()), flat:numel(),
+    buckets)
   local kept = flat:numel() - odd
   if kept == 0 then least, most = 0, 0 end
   local first, last = bucket_of(least), bucket_of(most)
@@ -253,7 +274,8 @@ function SummaryWriter:add_histogram(tag, x, opts)
     ends[#ends + 1], counts[#counts + 1] = limits[at], buckets[at] or 0
   end
   -- HistogramProto: min 1, max 2, num 3, sum 4, sum_squares 5, bucket_limit 6, bucket 7
-  self:_add(opts, tag, pb.bytes(5, pb.double(1, least) .. pb.double(2, most) .. pb.double(3, kept) .. pb.double(4, total) ..
+  self:_add(opts, tag, pb.bytes(5, pb.double(1, least) .. pb.double(2, most) .. pb.double(3, kept) ..
+    pb.double(4, total) ..
     pb.double(5, squares) .. pb.doubles(6, ends) .. pb.doubles(7, counts)))
 end
 
@@ -268,16 +290,18 @@ end
 
 local TYPES = { string = 1, boolean = 2, number = 3 }  -- DataType
 
---- Adds the settings of a run, and the results that belong to them, in a folder of its own below log_dir: TensorBoard's tab HPARAMS
---- lines such runs up.
+--- Adds the settings of a run, and the results that belong to them, in a folder of its own below
+--- log_dir: TensorBoard's tab HPARAMS lines such runs up.
 ---@param hparams table<string, any> numbers, texts, booleans; nested tables become "outer/inner"
 ---@param metrics table<string, number>? results by the tags of their curves
----@param opts { run_name: string?, global_step: integer? }? run_name: the folder; default: seconds since 1970
+---@param opts { run_name: string?, global_step: integer? }? run_name: the folder; default: seconds
+---  since 1970
 ---@return string folder
 function SummaryWriter:add_hparams(hparams, metrics, opts)
   hparams = builtin.settings("SummaryWriter:add_hparams: hparams", hparams)
   metrics = builtin.settings("SummaryWriter:add_hparams: metrics", metrics or {})
-  opts = options.check("SummaryWriter:add_hparams", opts, { run_name = { "string", optional = true }, global_step = CALL.global_step })
+  opts = options.check("SummaryWriter:add_hparams", opts,
+    { run_name = { "string", optional = true }, global_step = CALL.global_step })
   local now = file.now()
   local folder = ("%s/%s"):format(self.log_dir, opts.run_name or ("%.6f"):format(now))
   local infos, settings, results = {}, {}, {}
@@ -291,8 +315,11 @@ function SummaryWriter:add_hparams(hparams, metrics, opts)
     results[#results + 1] = pb.bytes(5, pb.bytes(1, pb.bytes(2, name)))  -- MetricInfo: name 1 (tag 2)
   end
   local writer = SummaryWriter(folder, { flush_secs = 0 })
-  -- HParamsPluginData: version 1 (0), experiment 2, session_start_info 3, session_end_info 4 (status 1: STATUS_SUCCESS 1, end_time_secs 2)
-  local function put(tag, content) writer:_put(event(now, nil, summary(tag, metadata("hparams", content)))) end
+  -- HParamsPluginData: version 1 (0), experiment 2, session_start_info 3, session_end_info 4
+  -- (status 1: STATUS_SUCCESS 1, end_time_secs 2)
+  local function put(tag, content)
+    writer:_put(event(now, nil, summary(tag, metadata("hparams", content))))
+  end
   put("_hparams_/experiment", pb.bytes(2, table.concat(infos) .. table.concat(results)))
   put("_hparams_/session_start_info", pb.bytes(3, table.concat(settings) .. pb.double(5, now)))
   put("_hparams_/session_end_info", pb.bytes(4, pb.int(1, 1) .. pb.double(2, now)))

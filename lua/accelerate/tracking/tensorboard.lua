@@ -1,7 +1,9 @@
---- `log_with = "tensorboard"`: event files in <logging_dir>/<project>, which `tensorboard --logdir` shows.
+--- `log_with = "tensorboard"`: event files in <logging_dir>/<project>, which `tensorboard --logdir`
+--- shows.
 ---
---- Numbers become scalars, texts texts, maps charts of several curves.  The settings of the run go to the tab HPARAMS and to
---- hparams.yml.  `accelerator:get_tracker("tensorboard", { unwrap = true })` is the SummaryWriter, which also takes histograms.
+--- Numbers become scalars, texts texts, maps charts of several curves.  The settings of the run go
+--- to the tab HPARAMS and to hparams.yml.  `accelerator:get_tracker("tensorboard", { unwrap = true
+--- })` is the SummaryWriter, which also takes histograms.
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local ordered = require "accelerate.utils.ordered"
@@ -14,7 +16,8 @@ local Class
 local function plain_word(text)
   if not text:find("^[%a_][%w_ %-%./]*$") or text:find("%s$") then return false end
   local lower = text:lower()
-  return not ({ y = 1, n = 1, yes = 1, no = 1, on = 1, off = 1, ["true"] = 1, ["false"] = 1, null = 1, nan = 1, inf = 1 })[lower]
+  return not ({ y = 1, n = 1, yes = 1, no = 1, on = 1, off = 1, ["true"] = 1, ["false"] = 1, null = 1,
+    nan = 1, inf = 1 })[lower]
 end
 
 local function scalar(value)
@@ -50,7 +53,8 @@ end
 Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_logging_directory = true }, {
   init = {
     filename_suffix = { "string", optional = true }, flush_secs = { "number", optional = true, min = 0 },
-    max_queue = { "integer", optional = true, min = 1 }, purge_step = { "integer", optional = true }, comment = { "string", optional = true },
+    max_queue = { "integer", optional = true, min = 1 }, purge_step = { "integer", optional = true },
+      comment = { "string", optional = true },
   },
   log = { walltime = { "number", optional = true } },
   log_images = { walltime = { "number", optional = true }, dataformats = { "string", optional = true } },
@@ -63,7 +67,8 @@ Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_log
   store_init_configuration = function(self, config)
     local settings = builtin.settings("TensorBoardTracker:store_init_configuration", config)
     local folder = self.tracker:add_hparams(settings, {})
-    file.save(folder .. "/hparams.yml", next(settings) and table.concat(yaml(settings, "", {}), "\n") .. "\n" or "{}\n")
+    file.save(folder .. "/hparams.yml", next(settings) and table.concat(yaml(settings, "", {}), "\n") .. "\n"
+      or "{}\n")
   end,
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)

@@ -4,7 +4,8 @@
 ---   MyTracker.name = "my_tracker"
 ---   MyTracker.requires_logging_directory = false
 ---   function MyTracker:init(run_name) self.tracker = io.open(run_name .. ".txt", "w") end
----   function MyTracker:log(values, opts) self.tracker:write(opts.step or "", " ", values.loss, "\n") end
+---   function MyTracker:log(values, opts) self.tracker:write(opts.step or "", " ", values.loss,
+---     "\n") end
 ---   function MyTracker:finish() self.tracker:close() end
 ---   local accelerator = accelerate.Accelerator{ log_with = MyTracker("run") }
 local class = require "accelerate.utils.class"
@@ -16,8 +17,10 @@ local M = {}
 
 ---@class accelerate.GeneralTracker
 ---@field name string what log_with, get_tracker, init_kwargs and log_kwargs call it; of the class
----@field requires_logging_directory boolean whether it cannot be without Accelerator's logging_dir (or project_dir); of the class
----@field tracker any what does the tracking (a writer, a connection): a field, or a method that returns it
+---@field requires_logging_directory boolean whether it cannot be without Accelerator's logging_dir
+---  (or project_dir); of the class
+---@field tracker any what does the tracking (a writer, a connection): a field, or a method that
+---  returns it
 ---@field main_process_only boolean default true; false: its methods are called on every process
 local GeneralTracker = class("GeneralTracker")
 GeneralTracker.main_process_only = true
@@ -31,7 +34,8 @@ function GeneralTracker:store_init_configuration(values) end -- luacheck: ignore
 
 --- Keeps values: numbers, texts, maps of numbers, tensors of one element.
 ---@param values table<string, any>
----@param opts table never nil from an Accelerator: `step`, and what log_kwargs has under this tracker's name
+---@param opts table never nil from an Accelerator: `step`, and what log_kwargs has under this
+---  tracker's name
 function GeneralTracker:log(values, opts) end -- luacheck: ignore 212/values 212/opts
 
 --- Keeps pictures.
@@ -57,8 +61,10 @@ function M.check(object)
     if object[member] == nil then missing[#missing + 1] = "`" .. member .. "`" end
   end
   if #missing > 0 then
-    fail("%s: the tracker lacks %s: `name` (text) and `requires_logging_directory` (true or false) are fields of the class, `tracker` " ..
-      "(what does the tracking) is a field that init sets or a method", getmetatable(object).__name or "GeneralTracker",
+    fail("%s: the tracker lacks %s: `name` (text) and `requires_logging_directory` (true or false) are " ..
+      "fields of the class, `tracker` " ..
+      "(what does the tracking) is a field that init sets or a method", getmetatable(object).__name
+      or "GeneralTracker",
       table.concat(missing, ", "))
   end
 end
@@ -72,14 +78,17 @@ end
 
 local function describe(Class) return "class " .. Class.__name end
 
---- Makes a class of trackers.  Calling it makes one: `init` gets the arguments (from an Accelerator: the project's name, the logging
---- directory where it is required, then the options of init_kwargs), and then it must have `name`, `requires_logging_directory` and
+--- Makes a class of trackers.  Calling it makes one: `init` gets the arguments (from an
+--- Accelerator: the project's name, the logging directory where it is required, then the options of
+--- init_kwargs), and then it must have `name`, `requires_logging_directory` and
 --- `tracker`; an error names what is missing.
 ---@param name string what messages call it
 ---@param base? table a class of trackers; default GeneralTracker
 ---@return table class
 function M.class(name, base)
-  if type(name) ~= "string" or name == "" then fail("tracking.class: expected a name, got %s", options.show(name)) end
+  if type(name) ~= "string" or name == "" then
+    fail("tracking.class: expected a name, got %s", options.show(name))
+  end
   if base ~= nil and not class.derives(base, GeneralTracker) then
     fail("tracking.class: the base of '%s' must be a class of trackers, got %s", name, options.show(base))
   end
@@ -99,13 +108,18 @@ function M.unwrap(object)
   return inner
 end
 
---- Wraps a method of a tracker: it does nothing on other processes than the main one, unless the tracker's main_process_only is false.
+--- Wraps a method of a tracker: it does nothing on other processes than the main one, unless the
+--- tracker's main_process_only is false.
 ---@param method function
 ---@return function
 function M.on_main_process(method)
-  if type(method) ~= "function" then fail("on_main_process: expected a function to wrap, got %s", options.show(method)) end
+  if type(method) ~= "function" then
+    fail("on_main_process: expected a function to wrap, got %s", options.show(method))
+  end
   return function(self, ...)
-    if self.main_process_only and not require("accelerate.state").PartialState().is_main_process then return end
+    if self.main_process_only and not require("accelerate.state").PartialState().is_main_process then
+      return
+    end
     return method(self, ...)
   end
 end
@@ -119,7 +133,8 @@ Blank.__index = function(_, key)
   return nothing
 end
 
---- What stands where there is no tracker (another process than the main one, or before init_trackers): every method does nothing.
+--- What stands where there is no tracker (another process than the main one, or before
+--- init_trackers): every method does nothing.
 M.blank = setmetatable({}, Blank)
 
 return M

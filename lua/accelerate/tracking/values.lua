@@ -1,4 +1,5 @@
---- What trackers are given, as plain Lua values: tensors of one element become numbers, names come sorted.
+--- What trackers are given, as plain Lua values: tensors of one element become numbers, names come
+--- sorted.
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
 local telling = require "accelerate.tracking.telling"
@@ -31,7 +32,10 @@ function M.plain(value)
   local kind = type(value)
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
   if kind == "cdata" then return tonumber(value) end
-  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) or not has_order(value) then return nil end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value)
+    or not has_order(value) then
+    return nil
+  end
   local map = {}
   for key, entry in ordered.pairs(value) do
     local number = type(entry) == "table" and nil or M.plain(entry)
@@ -52,7 +56,8 @@ function M.read(who, values)
   for _, name in ipairs(ordered.keys(values)) do
     local value = M.plain(values[name])
     if value == nil then
-      telling.once("%s: the value of '%s' is no number, text, map of numbers or tensor of one element, and is left out", who, tostring(name))
+      telling.once("%s: the value of '%s' is no number, text, map of numbers or tensor of one element, " ..
+        "and is left out", who, tostring(name))
     else
       list[#list + 1] = { tostring(name), value }
     end
@@ -67,7 +72,10 @@ local function settings(value)
   end
   local kind = type(value)
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
-  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value) or not has_order(value) then return tostring(value) end
+  if kind ~= "table" or getmetatable(value) ~= nil and not ordered.is_ordered(value)
+    or not has_order(value) then
+    return tostring(value)
+  end
   local copy = {}
   if ordered.is_list(value) then
     for i, entry in ipairs(value) do copy[i] = settings(entry) end
@@ -77,11 +85,13 @@ local function settings(value)
   return copy
 end
 
---- The settings of a run as plain, nested values (lists and maps); what is neither is given as its text.
+--- The settings of a run as plain, nested values (lists and maps); what is neither is given as its
+--- text.
 ---@param config table<string, any>
 M.settings = settings
 
---- Settings without nesting: `optimizer = { lr = 1 }` becomes "optimizer/lr"; lists become JSON text.  Sorted by name.
+--- Settings without nesting: `optimizer = { lr = 1 }` becomes "optimizer/lr"; lists become JSON
+--- text.  Sorted by name.
 ---@return { [1]: string, [2]: number|string|boolean }[]
 function M.flat(config)
   local list = {}
@@ -89,7 +99,9 @@ function M.flat(config)
     if type(value) ~= "table" then list[#list + 1] = { prefix, value }
     elseif ordered.is_list(value) and #value > 0 then list[#list + 1] = { prefix, M.json(value) }
     else
-      for _, key in ipairs(ordered.keys(value)) do walk(prefix == "" and key or prefix .. "/" .. key, value[key]) end
+      for _, key in ipairs(ordered.keys(value)) do
+        walk(prefix == "" and key or prefix .. "/" .. key, value[key])
+      end
     end
   end
   walk("", settings(config))
@@ -103,7 +115,8 @@ local function finite(value)
     if value == -math.huge then return "-Infinity" end
   elseif type(value) == "table" then
     local copy = {}
-    for key, entry in next, value do copy[key] = finite(entry) end  -- order does not matter: keys are distinct
+    -- order does not matter: keys are distinct
+    for key, entry in next, value do copy[key] = finite(entry) end
     return copy
   end
   return value

@@ -1,10 +1,13 @@
---- `log_with = "wandb"`: a run of Weights & Biases in its offline form, which `wandb sync <folder>` uploads later from wherever there
+--- `log_with = "wandb"`: a run of Weights & Biases in its offline form, which `wandb sync <folder>`
+--- uploads later from wherever there
 --- is a network.  Nothing is sent from here.
 ---
---- The folder is wandb/offline-run-<date>_<time>-<id> below init_kwargs' dir (WANDB_DIR, or the working directory).  Its file
---- run-<id>.wandb is a log in LevelDB's format (leveldb/doc/log_format.md) whose checksums are plain CRC-32, behind a header of seven
---- bytes.  A row waits until the next step begins, since wandb joins what is logged to one step: a run that is killed lacks its last
---- one.  Each entry is a Record (wandb/proto/wandb_internal.proto), of which the fields used here are numbered where they are written.
+--- The folder is wandb/offline-run-<date>_<time>-<id> below init_kwargs' dir (WANDB_DIR, or the
+--- working directory).  Its file run-<id>.wandb is a log in LevelDB's format
+--- (leveldb/doc/log_format.md) whose checksums are plain CRC-32, behind a header of seven bytes.  A
+--- row waits until the next step begins, since wandb joins what is logged to one step: a run that
+--- is killed lacks its last one.  Each entry is a Record (wandb/proto/wandb_internal.proto), of
+--- which the fields used here are numbered where they are written.
 local builtin = require "accelerate.tracking.builtin"
 local digest = require "accelerate.tracking.digest"
 local env = require "accelerate.utils.environment"
@@ -18,13 +21,15 @@ local values = require "accelerate.tracking.values"
 
 local Class
 
--- ---- the log: blocks of 32 KB, in which a record is whole (1) or cut into first (2), middle (3) and last (4) parts
+-- ---- the log: blocks of 32 KB, in which a record is whole (1) or cut into first (2), middle (3)
+--      and last (4) parts
 
 local BLOCK, HEAD = 32768, 7
 local WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 local function part(kind, data)
-  return pb.uint32_bytes(pb.crc32(string.char(kind) .. data)) .. string.char(#data % 256, math.floor(#data / 256), kind) .. data
+  return pb.uint32_bytes(pb.crc32(string.char(kind) .. data)) ..
+    string.char(#data % 256, math.floor(#data / 256), kind) .. data
 end
 
 --- The bytes of a record that begins at `at` in the file.
@@ -51,7 +56,8 @@ end
 local function put(self, field, message)
   local run = self.tracker
   run.num = run.num + 1
-  local bytes = framed(run.at, pb.int(1, run.num) .. pb.bytes(field, message) .. pb.bytes(200, pb.bytes(1, run.id)))
+  local bytes = framed(run.at, pb.int(1, run.num) .. pb.bytes(field, message) ..
+    pb.bytes(200, pb.bytes(1, run.id)))
   self._file:write(bytes)
   run.at = run.at + #bytes
 end
@@ -85,7 +91,8 @@ local function item(keys, text)
   return pb.bytes(1, table.concat(out) .. pb.bytes(16, text))
 end
 
---- Writes the row that is being filled: HistoryRecord (item 1, step 2 (num 1)) and what the summary shows of it (update 1).
+--- Writes the row that is being filled: HistoryRecord (item 1, step 2 (num 1)) and what the summary
+--- shows of it (update 1).
 local function commit(self)
   local run, row = self.tracker, self._row
   if not row then return end
@@ -94,7 +101,9 @@ local function commit(self)
   for _, key in ipairs(ordered.keys(row.values)) do
     local value = row.values[key]
     if type(value) == "table" and not value._type then
-      for _, inner in ipairs(ordered.keys(value)) do items[#items + 1] = item({ key, inner }, text_of(value[inner])) end
+      for _, inner in ipairs(ordered.keys(value)) do
+        items[#items + 1] = item({ key, inner }, text_of(value[inner]))
+      end
     else
       items[#items + 1] = item({ key }, text_of(value))
     end
@@ -113,7 +122,8 @@ local function add(self, map, step)
   local run = self.tracker
   if step and step < run.step then
     if not self._told then
-      telling.warn("wandb: step %d comes after step %d, and steps of a wandb run must not go back: what is logged to earlier ones is left out",
+      telling.warn("wandb: step %d comes after step %d, and steps of a wandb run must not go back: what " ..
+        "is logged to earlier ones is left out",
         step, run.step)
     end
     self._told = true
@@ -124,12 +134,14 @@ local function add(self, map, step)
     run.step = step
   end
   self._row = self._row or { values = {} }
-  for key, value in next, map do self._row.values[key] = value end  -- order does not matter: keys are distinct
+  -- order does not matter: keys are distinct
+  for key, value in next, map do self._row.values[key] = value end
   self._row.time = file.now()
   if not step then commit(self) end
 end
 
---- Keeps a file of the run's below files/, and tells of it: FilesRecord: files 1 (path 1, policy 2 (NOW 0), type 3 (MEDIA 2)).
+--- Keeps a file of the run's below files/, and tells of it: FilesRecord: files 1 (path 1, policy 2
+--- (NOW 0), type 3 (MEDIA 2)).
 local function keep(self, path, bytes)
   file.make_dirs(self.tracker.dir .. "/files/" .. path:match("^(.*)/"))
   file.save(self.tracker.dir .. "/files/" .. path, bytes)
@@ -154,7 +166,8 @@ local function start(self)
     return
   end
   local id = o.id or env.text("WANDB_RUN_ID") or file.random_hex(4)
-  local dir = ("%s/wandb/offline-run-%s-%s"):format(o.dir or env.text("WANDB_DIR", "."), os.date("%Y%m%d_%H%M%S", now), id)
+  local dir = ("%s/wandb/offline-run-%s-%s"):format(o.dir or env.text("WANDB_DIR", "."),
+    os.date("%Y%m%d_%H%M%S", now), id)
   file.make_dirs(dir .. "/files")
   file.make_dirs(dir .. "/logs")
   self.tracker = { id = id, dir = dir, start = now, num = 0, step = 0, at = HEAD }
@@ -163,14 +176,16 @@ local function start(self)
   -- HeaderRecord: version_info 1 (producer 1, min_consumer 2)
   put(self, HEADER, pb.bytes(1, pb.bytes(1, "accel") .. pb.bytes(2, "0.40.0")))
   local settings = values.settings(o.config or {})
-  -- RunRecord: run_id 1, entity 2, project 3, config 4, run_group 6, job_type 7, display_name 8, notes 9, tags 10, host 13, start_time 17
+  -- RunRecord: run_id 1, entity 2, project 3, config 4, run_group 6, job_type 7, display_name 8,
+  -- notes 9, tags 10, host 13, start_time 17
   local fields = { pb.bytes(1, id) }
   local function text(number, value)
     if value then fields[#fields + 1] = pb.bytes(number, value) end
   end
   text(2, o.entity or env.text("WANDB_ENTITY"))
   text(3, self.run_name)
-  fields[#fields + 1] = pb.bytes(4, config_message(settings) .. pb.bytes(1, pb.bytes(1, "_wandb") .. pb.bytes(16, "{}")))
+  fields[#fields + 1] = pb.bytes(4, config_message(settings) ..
+    pb.bytes(1, pb.bytes(1, "_wandb") .. pb.bytes(16, "{}")))
   text(6, o.group or env.text("WANDB_RUN_GROUP"))
   text(7, o.job_type)
   text(8, o.name or env.text("WANDB_NAME"))
@@ -181,11 +196,15 @@ local function start(self)
   put(self, RUN, table.concat(fields))
 end
 
-Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directory = false, main_process_only = false }, {
+Class = builtin.class("WandBTracker",
+  { name = "wandb", requires_logging_directory = false, main_process_only = false }, {
   init = {
-    name = { "string", optional = true }, id = { "string", optional = true }, entity = { "string", optional = true },
-    group = { "string", optional = true }, job_type = { "string", optional = true }, notes = { "string", optional = true },
-    tags = { "list", optional = true }, dir = { "string", optional = true }, config = { "table", optional = true },
+    name = { "string", optional = true }, id = { "string", optional = true },
+      entity = { "string", optional = true },
+    group = { "string", optional = true }, job_type = { "string", optional = true },
+      notes = { "string", optional = true },
+    tags = { "list", optional = true }, dir = { "string", optional = true },
+      config = { "table", optional = true },
     mode = { "string", optional = true, one_of = MODES },
   },
   log_images = { dataformats = { "string", optional = true } },
@@ -198,7 +217,9 @@ Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directo
   log = function(self, given, opts)
     opts = Class.options_of("log", opts)
     local map = {}
-    for _, entry in ipairs(values.read("wandb", builtin.values("WandBTracker:log", given))) do map[entry[1]] = entry[2] end
+    for _, entry in ipairs(values.read("wandb", builtin.values("WandBTracker:log", given))) do
+      map[entry[1]] = entry[2]
+    end
     add(self, map, opts.step)
   end,
   log_images = function(self, given, opts)
@@ -208,10 +229,12 @@ Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directo
       local files, sizes = png.files("WandBTracker:log_images: " .. name, given[name], opts.dataformats)
       local names = {}
       for i, bytes in ipairs(files) do
-        names[i] = ("media/images/%s_%d_%s.png"):format(file.safe_name(name), step, digest.sha256(bytes):sub(1, 20))
+        names[i] = ("media/images/%s_%d_%s.png"):format(file.safe_name(name), step,
+          digest.sha256(bytes):sub(1, 20))
         keep(self, names[i], bytes)
       end
-      map[name] = { _type = "images/separated", count = #files, filenames = names, format = "png", height = sizes[1][1],
+      map[name] = { _type = "images/separated", count = #files, filenames = names, format = "png",
+        height = sizes[1][1],
         width = sizes[1][2] }
     end
     add(self, map, opts.step)
@@ -221,14 +244,17 @@ Class = builtin.class("WandBTracker", { name = "wandb", requires_logging_directo
     local columns, data = builtin.table_of("WandBTracker:log_table", name, opts)
     local bytes = values.json({ columns = columns, data = values.settings(data) })
     local sha = digest.sha256(bytes)
-    local path = ("media/table/%s_%d_%s.table.json"):format(file.safe_name(name), step_of(self, opts.step), sha:sub(1, 20))
+    local path = ("media/table/%s_%d_%s.table.json"):format(file.safe_name(name), step_of(self, opts.step),
+      sha:sub(1, 20))
     keep(self, path, bytes)
-    add(self, { [name] = { _type = "table-file", ncols = #columns, nrows = #data, path = path, sha256 = sha, size = #bytes } }, opts.step)
+    add(self, { [name] = { _type = "table-file", ncols = #columns, nrows = #data, path = path, sha256 = sha,
+      size = #bytes } }, opts.step)
   end,
   finish = function(self)
     if not self.tracker then return end
     commit(self)
-    put(self, EXIT, pb.int(2, math.floor(file.now() - self.tracker.start)))  -- RunExitRecord: exit_code 1 (0), runtime 2
+    -- RunExitRecord: exit_code 1 (0), runtime 2
+    put(self, EXIT, pb.int(2, math.floor(file.now() - self.tracker.start)))
     self._file:close()
   end,
 })

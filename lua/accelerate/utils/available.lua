@@ -1,6 +1,7 @@
 --- What this build can do, and versions.
 ---
---- `is_<what>_available()` answers for what upstream asks of its libraries: true where this build does it itself (TensorBoard
+--- `is_<what>_available()` answers for what upstream asks of its libraries: true where this build
+--- does it itself (TensorBoard
 --- files, bfloat16, LOMO), false for libraries of Python, which are never loaded here.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -29,10 +30,12 @@ local ANSWERS = {
   lomo = module "accelerate.optim.lomo",
   schedulefree = module "accelerate.optim.schedulefree",
   torchdata_stateful_dataloader = function()
-    return (pcall(require("accelerate.config.dataclasses").DataLoaderConfiguration, { use_stateful_dataloader = true }))
+    return (pcall(require("accelerate.config.dataclasses").DataLoaderConfiguration,
+      { use_stateful_dataloader = true }))
   end,
 }
-for _, name in ipairs { "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "swanlab", "trackio" } do
+for _, name in ipairs { "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "swanlab",
+  "trackio" } do
   ANSWERS[name] = module("accelerate.tracking." .. name)
 end
 
@@ -47,12 +50,15 @@ for name, answer in pairs(ANSWERS) do M["is_" .. name .. "_available"] = answer 
 --- Whether the processor is Habana's Gaudi 1: never.
 M.is_habana_gaudi1 = no
 
--- ---- versions --------------------------------------------------------------------------------------------------------
+-- ---- versions -----------------------------------------------------------------------------------
 
---- What a version is compared by: numbers, where "rc1", "beta3", "dev0" come before the release itself.
+--- What a version is compared by: numbers, where "rc1", "beta3", "dev0" come before the release
+--- itself.
 local function parts_of(what, text)
   local main, rest = text:match("^v?(%d[%d%.]*)(.*)$")
-  if not main then fail("compare_versions: %s must be a version such as \"2.1.0\", got %s", what, options.show(text)) end
+  if not main then
+    fail("compare_versions: %s must be a version such as \"2.1.0\", got %s", what, options.show(text))
+  end
   local parts = {}
   for number in main:gmatch("%d+") do parts[#parts + 1] = tonumber(number) end
   while parts[#parts] == 0 and #parts > 1 do parts[#parts] = nil end  -- 2.1 is 2.1.0
@@ -75,8 +81,12 @@ local function order_of(a, b, what)
 end
 
 local OPERATIONS = {
-  [">"] = function(o) return o > 0 end, [">="] = function(o) return o >= 0 end, ["=="] = function(o) return o == 0 end,
-  ["!="] = function(o) return o ~= 0 end, ["<="] = function(o) return o <= 0 end, ["<"] = function(o) return o < 0 end,
+  [">"] = function(o)
+    return o > 0
+  end, [">="] = function(o) return o >= 0 end, ["=="] = function(o) return o == 0 end,
+  ["!="] = function(o)
+    return o ~= 0
+  end, ["<="] = function(o) return o <= 0 end, ["<"] = function(o) return o < 0 end,
 }
 
 local LIBRARIES = {
@@ -84,20 +94,23 @@ local LIBRARIES = {
   luajit = function() return (jit.version:gsub("^LuaJIT%s*", "")) end,
 }
 
---- Compares a version, or that of a library that is part of this program ("accelerate", "luajit"), with another one.
+--- Compares a version, or that of a library that is part of this program ("accelerate", "luajit"),
+--- with another one.
 ---@param library_or_version string
 ---@param operation ">"|">="|"=="|"!="|"<="|"<"
 ---@param requirement_version string
 ---@return boolean
 function M.compare_versions(library_or_version, operation, requirement_version)
   options.value("compare_versions", "library_or_version", library_or_version, { "string" })
-  options.value("compare_versions", "operation", operation, { "string", one_of = { ">", ">=", "==", "!=", "<=", "<" } })
+  options.value("compare_versions", "operation", operation,
+    { "string", one_of = { ">", ">=", "==", "!=", "<=", "<" } })
   options.value("compare_versions", "requirement_version", requirement_version, { "string" })
   local version = library_or_version
   if not version:match("^v?%d") then
     local library = LIBRARIES[version:lower()]
     if not library then
-      fail("compare_versions: there is no library '%s' here%s", version, options.hint(version, { "accelerate", "luajit" }))
+      fail("compare_versions: there is no library '%s' here%s", version,
+        options.hint(version, { "accelerate", "luajit" }))
     end
     version = library()
   end
@@ -106,7 +119,8 @@ end
 
 --- There is no PyTorch here: raises.
 function M.is_torch_version()
-  fail("is_torch_version: there is no PyTorch here; compare_versions(\"accelerate\", operation, version) compares this " ..
+  fail("is_torch_version: there is no PyTorch here; compare_versions(\"accelerate\", operation, version) " ..
+    "compares this " ..
     "program's version")
 end
 

@@ -1,5 +1,6 @@
---- Classes: `local Cat = class("Cat", Animal)`; `function Cat:init(name) … end`; `local tom = Cat("Tom")`.
---- Inheritance is single. Metamethods (`__call`, `__tostring`, …) are taken over from the base when the class is made.
+--- Classes: `local Cat = class("Cat", Animal)`; `function Cat:init(name) … end`; `local tom =
+--- Cat("Tom")`. Inheritance is single. Metamethods (`__call`, `__tostring`, …) are taken over
+--- from the base when the class is made.
 --- `class.is(value, Class)` is true for instances of Class and of classes made from it.
 
 local class = {}
@@ -28,7 +29,8 @@ local function describe(Class)
   return "class " .. Class.__name
 end
 
---- Makes a class. Calling it makes an instance: `__new(Class)` gives the empty object, then `init(object, ...)` fills it.
+--- Makes a class. Calling it makes an instance: `__new(Class)` gives the empty object, then
+--- `init(object, ...)` fills it.
 ---@param name string what messages call it
 ---@param base? table a class made by this function
 ---@return table Class

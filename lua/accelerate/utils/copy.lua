@@ -1,4 +1,5 @@
---- accelerate.utils.deepcopy: a copy that shares nothing with the original, except what there is one of in a process.
+--- accelerate.utils.deepcopy: a copy that shares nothing with the original, except what there is
+--- one of in a process.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -19,7 +20,8 @@ local function copy(value, seen)
     if ONE[rawget(meta, "__name")] then return value end
     local own = rawget(meta, "__deepcopy")
     if own then return own(value) end
-    options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead", options.show(value))
+    options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead",
+      options.show(value))
   end
   local made = {}
   seen[value] = made
@@ -27,8 +29,9 @@ local function copy(value, seen)
   return made
 end
 
---- Copies nested tables and the tensors in them; what is in two places stays one thing.  An Accelerator and the states it shares
---- are themselves: there is one in a process.  Objects of other classes are copied by their metatable's `__deepcopy`, or refused.
+--- Copies nested tables and the tensors in them; what is in two places stays one thing.  An
+--- Accelerator and the states it shares are themselves: there is one in a process.  Objects of
+--- other classes are copied by their metatable's `__deepcopy`, or refused.
 ---@param value any
 ---@return any
 return function(value) return copy(value, {}) end

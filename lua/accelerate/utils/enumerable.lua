@@ -1,10 +1,11 @@
---- What `#`, `ipairs` and `pairs` mean for objects that have the methods `len` and `iter`, or `len` and `get`: loaders, samplers,
---- data sets, streams.
+--- What `#`, `ipairs` and `pairs` mean for objects that have the methods `len` and `iter`, or `len`
+--- and `get`: loaders, samplers, data sets, streams.
 ---
 ---   #object                            object:len()
 ---   for i, … in ipairs(object) do      item i and its parts, i from 1; `pairs` is the same
 ---
---- Classes get it before others are derived from them, for these take metamethods over when they are made.
+--- Classes get it before others are derived from them, for these take metamethods over when they
+--- are made.
 
 local options = require "accelerate.utils.options"
 
@@ -26,7 +27,9 @@ end
 local function length(object)
   if rawequal(object, measured) then return rawlen(object) end
   local len = object.len
-  if type(len) ~= "function" then fail("#: the length of this %s is not known, for it has no len()", name_of(object)) end
+  if type(len) ~= "function" then
+    fail("#: the length of this %s is not known, for it has no len()", name_of(object))
+  end
   local outer = measured
   measured = object
   return finish(outer, pcall(len, object))
@@ -64,18 +67,23 @@ local function one_value(...)
   return (...)
 end
 
--- object[i]: item i; a list of its parts when it has several. -1 is the last; nil behind it, where a loop over 1, 2, … ends.
+-- object[i]: item i; a list of its parts when it has several. -1 is the last; nil behind it, where
+-- a loop over 1, 2, … ends.
 local function item(object, i)
   local n = object:len()
   if i == n + 1 then return nil end
   local at = i < 0 and n + 1 + i or i
-  if at % 1 ~= 0 or at < 1 or at > n then fail("%s: position %s is out of range: it has %d items", name_of(object), tostring(i), n) end
+  if at % 1 ~= 0 or at < 1 or at > n then
+    fail("%s: position %s is out of range: it has %d items", name_of(object), tostring(i), n)
+  end
   return one_value(object:get(at))
 end
 
 --- For classes whose objects have iter(), and perhaps len().
 ---@param Class table
-function M.of_iter(Class) Class.__len, Class.__ipairs, Class.__pairs = length, enumerate_iter, enumerate_iter end
+function M.of_iter(Class)
+  Class.__len, Class.__ipairs, Class.__pairs = length, enumerate_iter, enumerate_iter
+end
 
 --- For classes whose objects have get(i) and len(); `object[i]` works too.
 ---@param Class table

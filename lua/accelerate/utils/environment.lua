@@ -26,7 +26,8 @@ function M.str_to_bool(text, what)
   local word = tostring(text):lower()
   if TRUE[word] then return true end
   if FALSE[word] then return false end
-  fail("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'", what or "str_to_bool", tostring(text))
+  fail("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'", what or "str_to_bool",
+    tostring(text))
 end
 
 --- A variable that is set and not empty, else `default`.
@@ -56,7 +57,7 @@ function M.integer(name, min)
   return number
 end
 
--- ---- reading, under upstream's names -------------------------------------------------------------------------------
+-- ---- reading, under upstream's names ------------------------------------------------------------
 
 --- The first of several variables that holds a whole number of at least 0, else `default`.
 ---@param names string[]
@@ -82,7 +83,8 @@ end
 ---@return boolean
 function M.parse_flag_from_env(name, default)
   options.value("parse_flag_from_env", "name", name, { "string" })
-  return M.flag(name, options.value("parse_flag_from_env", "default", default, { "boolean", default = false }))
+  return M.flag(name, options.value("parse_flag_from_env", "default", default,
+    { "boolean", default = false }))
 end
 
 --- A variable's text, else `default`.
@@ -91,11 +93,13 @@ end
 ---@return string
 function M.parse_choice_from_env(name, default)
   options.value("parse_choice_from_env", "name", name, { "string" })
-  return os.getenv(name) or options.value("parse_choice_from_env", "default", default, { "string", default = "no" })
+  return os.getenv(name) or options.value("parse_choice_from_env", "default", default,
+    { "string", default = "no" })
 end
 
---- Lines "NAME=value\n" for what takes its environment as such a list, sorted by name.  Entries with a blank, a newline, ';',
---- '<' or '>' in them, or with nothing on either side, are left out and named on stderr.
+--- Lines "NAME=value\n" for what takes its environment as such a list, sorted by name.  Entries
+--- with a blank, a newline, ';', '<' or '>' in them, or with nothing on either side, are left out
+--- and named on stderr.
 ---@param variables table<string, string>
 ---@return string[]
 function M.convert_dict_to_env_variables(variables)
@@ -105,7 +109,8 @@ function M.convert_dict_to_env_variables(variables)
     options.value("convert_dict_to_env_variables", "a name", name, { "string" })
     options.value("convert_dict_to_env_variables", ("the value of %s"):format(name), value, { "string" })
     if name == "" or value == "" or (name .. value):find("[;\n<> ]") then
-      io.stderr:write(("accelerate: convert_dict_to_env_variables: %s=%s is left out: a part is empty, or has one of ; < > " ..
+      io.stderr:write(("accelerate: convert_dict_to_env_variables: %s=%s is left out: a part is empty, " ..
+        "or has one of ; < > " ..
         "blank newline in it\n"):format(name, value))
     else
       lines[#lines + 1] = ("%s=%s\n"):format(name, value)
@@ -114,7 +119,7 @@ function M.convert_dict_to_env_variables(variables)
   return lines
 end
 
--- ---- setting ---------------------------------------------------------------------------------------------------------
+-- ---- setting ------------------------------------------------------------------------------------
 
 local function set(name, value)
   if C.setenv(name, value, 1) ~= 0 then fail("cannot set the environment variable '%s'", name) end
@@ -146,15 +151,17 @@ end
 local function all() return true end
 
 local function value_text(name, value)
-  if type(value) == "number" and value % 1 == 0 and math.abs(value) < 2 ^ 53 then return ("%.0f"):format(value) end
+  if type(value) == "number" and value % 1 == 0 and math.abs(value) < 2 ^ 53 then
+    return ("%.0f"):format(value)
+  end
   options.value("patch_environment", ("the value of %s"):format(name), value, { "string|number|boolean" })
   local text = tostring(value)
   if text:find("\0", 1, true) then fail("patch_environment: the value of %s has a zero byte in it", name) end
   return text
 end
 
---- Sets environment variables while `fn` runs, and puts back what there was, also after an error.  Names are put in upper
---- case, values become text.
+--- Sets environment variables while `fn` runs, and puts back what there was, also after an error.
+--- Names are put in upper case, values become text.
 ---@param variables table<string, string|number|boolean>
 ---@param fn function
 ---@return any ... what fn returns
@@ -164,7 +171,9 @@ function M.patch_environment(variables, fn, ...)
   local wanted, former = {}, {}
   for name, value in ordered.pairs(variables) do
     options.value("patch_environment", "a name", name, { "string" })
-    if name == "" or name:find("[=%z]") then fail("patch_environment: '%s' cannot be a variable's name", name) end
+    if name == "" or name:find("[=%z]") then
+      fail("patch_environment: '%s' cannot be a variable's name", name)
+    end
     wanted[name:upper()] = value_text(name, value)
   end
   for name in pairs(wanted) do former[name] = os.getenv(name) end
@@ -177,7 +186,8 @@ function M.patch_environment(variables, fn, ...)
   end, fn, ...)
 end
 
---- Runs `fn` with no environment variables; afterwards, also after an error, they are what they were.
+--- Runs `fn` with no environment variables; afterwards, also after an error, they are what they
+--- were.
 ---@param fn function
 ---@return any ... what fn returns
 function M.clear_environment(fn, ...)
@@ -186,7 +196,8 @@ function M.clear_environment(fn, ...)
   return scope.run(function() restore({}, all) end, function() restore(former, all) end, fn, ...)
 end
 
---- A function that calls `fn` and then makes the ACCELERATE_ variables what they were before, also after an error.
+--- A function that calls `fn` and then makes the ACCELERATE_ variables what they were before, also
+--- after an error.
 ---@param fn function
 ---@return function
 function M.purge_accelerate_environment(fn)
@@ -203,7 +214,11 @@ end
 ---@param value string?
 function M.set(name, value)
   options.value("environment.set", "name", name, { "string" })
-  if value == nil then C.unsetenv(name) else set(name, options.value("environment.set", "value", value, { "string" })) end
+  if value == nil then
+    C.unsetenv(name)
+  else
+    set(name, options.value("environment.set", "value", value, { "string" }))
+  end
 end
 
 return M

@@ -1,4 +1,5 @@
---- How tensors look as text: PyTorch's layout and its rules for choosing digits (torch/_tensor_str.py). Loaded when the first tensor is printed.
+--- How tensors look as text: PyTorch's layout and its rules for choosing digits
+--- (torch/_tensor_str.py). Loaded when the first tensor is printed.
 
 local core = require "accelerate.core"
 
@@ -6,7 +7,8 @@ local M = {}
 
 local PRECISION, THRESHOLD, EDGE, LINE = 4, 1000, 3, 80
 
--- ---- values: nested lists of numbers, or of texts for integers; `cut` marks a list that shows only its two ends
+-- ---- values: nested lists of numbers, or of texts for integers; `cut` marks a list that shows
+--      only its two ends
 
 local function ends_of(n, summarize)
   if summarize and n > 2 * EDGE then return EDGE, n - EDGE + 1 end
@@ -65,9 +67,12 @@ local function float_format(values)
       sample[#sample + 1] = v
     end
   end)
-  if #sample == 0 then return 1, function(v) return is_finite(v) and ("%.0f."):format(v) or odd_text(v) end end
+  if #sample == 0 then
+    return 1, function(v) return is_finite(v) and ("%.0f."):format(v) or odd_text(v) end
+  end
   local exponent = most / least > 1000 or most > 1e8 or least < 1e-4
-  local template = exponent and ("%%.%de"):format(PRECISION) or integral and "%.0f." or ("%%.%df"):format(PRECISION)
+  local template = exponent and ("%%.%de"):format(PRECISION) or integral and "%.0f."
+    or ("%%.%df"):format(PRECISION)
   local width = 1
   for _, v in ipairs(sample) do width = math.max(width, #template:format(v)) end
   return width, function(v) return is_finite(v) and template:format(v) or odd_text(v) end
@@ -139,7 +144,8 @@ local function suffixes_of(x)
   return list
 end
 
---- "tensor([[1., 2.],\n        [3., 4.]])". Above 1000 elements only the three at each end of a dim are shown.
+--- "tensor([[1., 2.],\n        [3., 4.]])". Above 1000 elements only the three at each end of a dim
+--- are shown.
 ---@param x accelerate.Tensor
 ---@return string
 function M.tensor(x)

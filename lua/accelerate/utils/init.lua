@@ -2,7 +2,8 @@
 local properties = require "accelerate.utils.properties"
 
 local random = "accelerate.utils.random:"
-local state, dataclasses, checkpoint = "accelerate.state:", "accelerate.config.dataclasses:", "accelerate.weights:"
+local state, dataclasses, checkpoint =
+  "accelerate.state:", "accelerate.config.dataclasses:", "accelerate.weights:"
 
 local members = {
   tqdm = "accelerate.utils.tqdm",
@@ -52,9 +53,11 @@ local members = {
   set_numa_affinity = "accelerate.utils.system:set_numa_affinity",
   override_numa_affinity = "accelerate.utils.system:override_numa_affinity",
 
-  --- Bytes and blocks in use, the most there ever were, the limit, by allocation size and script line.
+  --- Bytes and blocks in use, the most there ever were, the limit, by allocation size and script
+  --- line.
   memory_stats = function() return require("accelerate.core").memory_stats end,
-  --- Most bytes that tensors of this rank may take: set_memory_limit(bytes). Beyond it an allocation is an error.
+  --- Most bytes that tensors of this rank may take: set_memory_limit(bytes). Beyond it an
+  --- allocation is an error.
   set_memory_limit = function() return require("accelerate.core").set_memory_limit end,
   --- Starts the peak of memory_stats anew.
   reset_peak_memory_stats = function() return require("accelerate.core").reset_peak_memory_stats end,
@@ -75,7 +78,8 @@ add("accelerate.collectives.operations", [[gather gather_object reduce broadcast
 add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device find_batch_size
   ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information is_torch_tensor concatenate
   slice_tensors pad_input_tensors listify]])
-add("accelerate.utils.memory", "find_executable_batch_size should_reduce_batch_size release_memory clear_device_cache")
+add("accelerate.utils.memory",
+  "find_executable_batch_size should_reduce_batch_size release_memory clear_device_cache")
 add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env parse_choice_from_env
   convert_dict_to_env_variables patch_environment clear_environment purge_accelerate_environment]])
 add("accelerate.utils.objects", "get_pretty_name merge_dicts convert_bytes recursive_getattr")

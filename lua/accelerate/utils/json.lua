@@ -1,7 +1,8 @@
 --- JSON: reading, and writing with sorted keys.
 local M = {}
 
-local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n",
+  ["\r"] = "\\r", ["\t"] = "\\t" }
 
 local function quote(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
@@ -22,14 +23,18 @@ local function write(value, indent, pad, out)
   if kind == "string" then
     out[#out + 1] = quote(value)
   elseif kind == "number" then
-    if value ~= value or value == math.huge or value == -math.huge then error("json: a number that is not finite", 0) end
+    if value ~= value or value == math.huge or value == -math.huge then
+      error("json: a number that is not finite", 0)
+    end
     out[#out + 1] = number_text(value)
   elseif kind == "boolean" then
     out[#out + 1] = tostring(value)
   elseif kind == "table" then
     local keys, list = {}, #value > 0
     for key in pairs(value) do
-      if not list and type(key) ~= "string" then error("json: a map's keys must be strings, got a " .. type(key), 0) end
+      if not list and type(key) ~= "string" then
+        error("json: a map's keys must be strings, got a " .. type(key), 0)
+      end
       keys[#keys + 1] = key
     end
     if list and #keys ~= #value then error("json: a table with list and map entries", 0) end
@@ -49,7 +54,8 @@ local function write(value, indent, pad, out)
   end
 end
 
---- Text of a value made of maps, lists, strings, finite numbers and booleans.  An empty table is written as `{}`.
+--- Text of a value made of maps, lists, strings, finite numbers and booleans.  An empty table is
+--- written as `{}`.
 ---@param indent integer? spaces for each level; 0 (default): one line
 ---@return string
 function M.encode(value, indent)
@@ -68,7 +74,8 @@ local function utf8(code)
     0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
 end
 
-local UNESCAPES = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+local UNESCAPES = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\",
+  ["/"] = "/" }
 
 local function fail(text, at, what)
   local _, line = text:sub(1, at):gsub("\n", "")

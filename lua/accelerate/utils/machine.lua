@@ -1,4 +1,5 @@
---- The machine: ports, GPUs (asked of the driver, without touching a device), and a basic configuration file.
+--- The machine: ports, GPUs (asked of the driver, without touching a device), and a basic
+--- configuration file.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
@@ -7,7 +8,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- ports -----------------------------------------------------------------------------------------------------------
+-- ---- ports --------------------------------------------------------------------------------------
 
 --- Whether something on this machine listens on a TCP port.
 ---@param port integer? default 29500
@@ -21,7 +22,7 @@ end
 ---@return integer
 function M.get_free_port() return core._free_port() end
 
--- ---- GPUs ------------------------------------------------------------------------------------------------------------
+-- ---- GPUs ---------------------------------------------------------------------------------------
 
 --- What the driver's tool answers, a list of lines; none where there is no such tool.
 local function nvidia_smi(query)
@@ -59,7 +60,8 @@ function M.get_driver_version()
   return text and text:match("Kernel Module%s+([%d%.]+)") or nvidia_smi("driver_version")[1]
 end
 
---- False where several GPUs cannot talk to each other directly: RTX 40 cards under drivers before 550.40.07.
+--- False where several GPUs cannot talk to each other directly: RTX 40 cards under drivers before
+--- 550.40.07.
 ---@return boolean
 function M.check_cuda_p2p_ib_support()
   local names, count = M.get_gpu_info()
@@ -67,7 +69,8 @@ function M.check_cuda_p2p_ib_support()
   for _, name in ipairs(names) do
     if name:find("RTX 40", 1, true) then
       local version = M.get_driver_version()
-      return version ~= nil and require("accelerate.utils.available").compare_versions(version, ">=", "550.40.07")
+      return version ~= nil and require("accelerate.utils.available").compare_versions(version, ">=",
+        "550.40.07")
     end
   end
   return true
@@ -80,7 +83,8 @@ function M.check_cuda_fp8_capability()
   return major ~= nil and tonumber(major) * 10 + tonumber(minor) >= 89
 end
 
---- What this process would train on, without starting it: "cuda" and "MULTI_GPU", or "cpu" and "MULTI_CPU".
+--- What this process would train on, without starting it: "cuda" and "MULTI_GPU", or "cpu" and
+--- "MULTI_CPU".
 ---@return string device
 ---@return string distributed_type of a run with several processes
 function M.get_current_device_type()
@@ -88,10 +92,11 @@ function M.get_current_device_type()
   return "cpu", "MULTI_CPU"
 end
 
--- ---- a basic configuration -----------------------------------------------------------------------------------------
+-- ---- a basic configuration ----------------------------------------------------------------------
 
---- Where Accelerate looks for its configuration: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
---- ~/.cache/huggingface/accelerate; in it default_config.yaml.
+--- Where Accelerate looks for its configuration: $HF_HOME/accelerate, else
+--- $XDG_CACHE_HOME/huggingface/accelerate, else ~/.cache/huggingface/accelerate; in it
+--- default_config.yaml.
 ---@return string
 function M.default_config_file()
   local home, cache = os.getenv("HF_HOME"), os.getenv("XDG_CACHE_HOME")
@@ -100,18 +105,23 @@ function M.default_config_file()
   return fs.join(fs.join(base, "accelerate"), "default_config.yaml")
 end
 
---- Writes a configuration for this machine: its GPUs, or one process on the CPU.  A file that is there is left alone.
+--- Writes a configuration for this machine: its GPUs, or one process on the CPU.  A file that is
+--- there is left alone.
 ---@param mixed_precision ("no"|"fp16"|"bf16"|"fp8")? default "no"
 ---@param save_location string? default: where Accelerate looks for it (default_config_file)
 ---@return string|false path false, and a message, where the file exists already
 function M.write_basic_config(mixed_precision, save_location)
-  mixed_precision = options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", default = "no" }):lower()
-  options.value("write_basic_config", "mixed_precision", mixed_precision, { "string", one_of = { "no", "fp16", "bf16", "fp8" } })
-  local path = options.value("write_basic_config", "save_location", save_location, { "string", optional = true })
+  mixed_precision = options.value("write_basic_config", "mixed_precision", mixed_precision,
+    { "string", default = "no" }):lower()
+  options.value("write_basic_config", "mixed_precision", mixed_precision,
+    { "string", one_of = { "no", "fp16", "bf16", "fp8" } })
+  local path = options.value("write_basic_config", "save_location", save_location,
+    { "string", optional = true })
   path = path or M.default_config_file()
   if path == "" then fail("write_basic_config: save_location is empty; expected a file's path") end
   if fs.exists(path) then
-    print(("There is a configuration at %s already; it is left as it is. Give another save_location, or remove it first.")
+    print(("There is a configuration at %s already; it is left as it is. Give another save_location, or " ..
+      "remove it first.")
       :format(path))
     return false
   end
@@ -121,7 +131,8 @@ function M.write_basic_config(mixed_precision, save_location)
   local lines = {
     "compute_environment: LOCAL_MACHINE",
     "debug: false",
-    ("distributed_type: %s"):format(gpus > 1 and "MULTI_GPU" or "'NO'"),  -- in quotes: YAML reads a bare NO as false
+    -- in quotes: YAML reads a bare NO as false
+    ("distributed_type: %s"):format(gpus > 1 and "MULTI_GPU" or "'NO'"),
     "downcast_bf16: false",
     "enable_cpu_affinity: false",
     "machine_rank: 0",

@@ -1,4 +1,5 @@
---- Running out of memory: telling it from other errors, trying again with less, and letting go of what is cached.
+--- Running out of memory: telling it from other errors, trying again with less, and letting go of
+--- what is cached.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
@@ -9,9 +10,10 @@ local M = {}
 
 local CLEAR = { garbage_collection = { "boolean", default = false } }
 
---- Gives the allocators' cached blocks back: the CPU's to the system, those of GPUs that were used to their driver.
----@param opts { garbage_collection: boolean? }|boolean|nil garbage_collection: collect Lua's garbage first, so that tensors
----  that nothing refers to any more are among them; default false
+--- Gives the allocators' cached blocks back: the CPU's to the system, those of GPUs that were used
+--- to their driver.
+---@param opts { garbage_collection: boolean? }|boolean|nil garbage_collection: collect Lua's
+---  garbage first, so that tensors that nothing refers to any more are among them; default false
 function M.clear_device_cache(opts)
   if type(opts) == "boolean" then opts = { garbage_collection = opts } end
   opts = options.check("clear_device_cache", opts, CLEAR)
@@ -23,8 +25,8 @@ function M.clear_device_cache(opts)
   if core._loaded("cuda") then require("accelerate.cuda").empty_cache() end
 end
 
---- Lets go: `model, optimizer = utils.release_memory(model, optimizer)` leaves nil in both.  What the script still refers
---- to under another name stays.
+--- Lets go: `model, optimizer = utils.release_memory(model, optimizer)` leaves nil in both.  What
+--- the script still refers to under another name stays.
 ---@param ... any
 ---@return nil ... one for each argument
 function M.release_memory(...)
@@ -35,7 +37,8 @@ end
 
 -- What libraries say when memory is short: ours, Lua's own heap, CUDA, cuDNN, other devices.
 local TEXTS = {
-  "out of memory", "not enough memory", "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED",
+  "out of memory", "not enough memory", "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
   "can't allocate memory", "PT_DEVMEM Allocation failed",
 }
 
@@ -64,16 +67,19 @@ local FIND = {
   reduce_batch_size_fn = { "function", optional = true },
 }
 
---- A function that calls `fn(batch_size, ...)` and, as long as that runs out of memory, calls it again with 0.9 times the
---- size, rounded down.  The size that was found is kept for later calls.  Raises when it reaches 0; other errors pass.
+--- A function that calls `fn(batch_size, ...)` and, as long as that runs out of memory, calls it
+--- again with 0.9 times the size, rounded down.  The size that was found is kept for later calls.
+--- Raises when it reaches 0; other errors pass.
 ---
----   local train = utils.find_executable_batch_size(function(batch_size, model) ... end, { starting_batch_size = 256 })
+---   local train = utils.find_executable_batch_size(function(batch_size, model) ... end, {
+---     starting_batch_size = 256 })
 ---   train(model)
 ---
---- On several ranks only the rank that ran out starts again: reduce a shared size when the others are to follow.
+--- On several ranks only the rank that ran out starts again: reduce a shared size when the others
+--- are to follow.
 ---@param fn function its first argument is the batch size; callers of the result do not pass that one
----@param opts { starting_batch_size: integer?, reduce_batch_size_fn: (fun(batch_size: integer): integer)? }? default 128;
----  reduce_batch_size_fn: gives the next size, which must be smaller
+---@param opts { starting_batch_size: integer?, reduce_batch_size_fn: (fun(batch_size: integer):
+---  integer)? }? default 128; reduce_batch_size_fn: gives the next size, which must be smaller
 ---@return function
 function M.find_executable_batch_size(fn, opts)
   if opts == nil and options.is_options(fn, FIND) then  -- options alone: what is returned takes the function
@@ -83,14 +89,18 @@ function M.find_executable_batch_size(fn, opts)
   options.value("find_executable_batch_size", "fn", fn, { "function" })
   opts = options.check("find_executable_batch_size", opts, FIND)
   local size, named = opts.starting_batch_size, parameters(fn)
-  if named == 0 then fail("find_executable_batch_size: fn must take the batch size as its first argument, it takes none") end
+  if named == 0 then
+    fail("find_executable_batch_size: fn must take the batch size as its first argument, it takes none")
+  end
 
   local function smaller()
     if not opts.reduce_batch_size_fn then return math.floor(size * 0.9) end
     local wanted = opts.reduce_batch_size_fn(size)
-    options.value("find_executable_batch_size", "what reduce_batch_size_fn returns", wanted, { "integer", min = 0 })
+    options.value("find_executable_batch_size", "what reduce_batch_size_fn returns", wanted,
+      { "integer", min = 0 })
     if wanted >= size then
-      fail("find_executable_batch_size: reduce_batch_size_fn must give a smaller size than %d, got %d", size, wanted)
+      fail("find_executable_batch_size: reduce_batch_size_fn must give a smaller size than %d, got %d", size,
+        wanted)
     end
     return wanted
   end
@@ -103,7 +113,8 @@ function M.find_executable_batch_size(fn, opts)
     M.clear_device_cache { garbage_collection = true }
     size = smaller()
     if size == 0 then
-      fail("find_executable_batch_size: no batch size fits, also 1 ran out of memory: %s", (tostring(err):match("^[^\n]*")))
+      fail("find_executable_batch_size: no batch size fits, also 1 ran out of memory: %s",
+        (tostring(err):match("^[^\n]*")))
     end
     return attempt(arguments)
   end
@@ -114,7 +125,8 @@ function M.find_executable_batch_size(fn, opts)
   return function(...)
     local n = select("#", ...)
     if named and named < n + 1 then
-      fail("find_executable_batch_size: called with %d argument%s, but the function takes %d after the batch size; the batch " ..
+      fail("find_executable_batch_size: called with %d argument%s, but the function takes %d after the " ..
+        "batch size; the batch " ..
         "size is passed by find_executable_batch_size itself", n, n == 1 and "" or "s", named - 1)
     end
     M.clear_device_cache { garbage_collection = true }

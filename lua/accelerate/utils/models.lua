@@ -20,10 +20,12 @@ local EXTRACT = {
   recursive = { "boolean", default = false },
 }
 
---- The model that a prepared one stands for: here the same object, for prepare does not wrap models.
+--- The model that a prepared one stands for: here the same object, for prepare does not wrap
+--- models.
 ---@param model accelerate.nn.Module
----@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean?, recursive: boolean? }? keep_fp32_wrapper = false:
----  its forward is again what it was before mixed precision; recursive: its submodules' as well; nothing is compiled here
+---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean?, recursive: boolean? }?
+---  keep_fp32_wrapper = false: its forward is again what it was before mixed precision; recursive:
+---  its submodules' as well; nothing is compiled here
 ---@return accelerate.nn.Module
 function M.extract_model_from_parallel(model, opts)
   check_model("extract_model_from_parallel", model)
@@ -60,8 +62,8 @@ function M.get_module_children_bottom_up(model, opts)
   return list
 end
 
---- A state dict as a safetensors file holds it: of several names of one tensor the first stays (the others are named on
---- stderr), and every tensor is contiguous.  Entries that are no tensors stay.
+--- A state dict as a safetensors file holds it: of several names of one tensor the first stays (the
+--- others are named on stderr), and every tensor is contiguous.  Entries that are no tensors stay.
 ---@param state_dict table<string, any> left alone
 ---@return table<string, any>
 function M.clean_state_dict_for_safetensors(state_dict)
@@ -100,7 +102,8 @@ function M.is_peft_model(model)
   return false
 end
 
---- Runs fn(...) with whole parameters in reach.  They always are here: nothing is partitioned before ZeRO-3 is there.
+--- Runs fn(...) with whole parameters in reach.  They always are here: nothing is partitioned
+--- before ZeRO-3 is there.
 ---@param params accelerate.Tensor|accelerate.Tensor[]
 ---@param opts { modifier_rank: integer?, fwd_module: table?, enabled: boolean? }?
 ---@param fn function
@@ -117,11 +120,14 @@ function M.GatheredParameters(params, opts, fn, ...)
 end
 
 --- Installs torch_xla upstream: raises, for there are no TPUs here.
-function M.install_xla() fail("install_xla: torch_xla is a library for PyTorch on TPUs; it cannot be used from here") end
+function M.install_xla()
+  fail("install_xla: torch_xla is a library for PyTorch on TPUs; it cannot be used from here")
+end
 
 --- Pipeline inference upstream: raises.
 function M.prepare_pippy()
-  fail("prepare_pippy: pipeline parallelism is not there yet; run the model on each process, or split the inputs with " ..
+  fail("prepare_pippy: pipeline parallelism is not there yet; run the model on each process, or split " ..
+    "the inputs with " ..
     "split_between_processes")
 end
 

@@ -1,8 +1,9 @@
 --- Walks over nested values, on one rank: moving, slicing, joining, describing.
 ---
---- A nested value is a tensor, or a table of nested values.  A table whose keys are 1 to n is a list; any other plain
---- table is a map, and a map is always walked in the order of its sorted keys: `pairs` has another order in every
---- process, and the order of collectives must be the same on all ranks.
+--- A nested value is a tensor, or a table of nested values.  A table whose keys are 1 to n is a
+--- list; any other plain table is a map, and a map is always walked in the order of its sorted
+--- keys: `pairs` has another order in every process, and the order of collectives must be the same
+--- on all ranks.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -47,7 +48,9 @@ local function empty_like(value) return getmetatable(value) and ordered.new() or
 
 --- The path of an entry: "a.b[3]".
 function M.extend(path, key)
-  if type(key) == "string" and key:match("^[%a_][%w_]*$") then return path == "" and key or path .. "." .. key end
+  if type(key) == "string" and key:match("^[%a_][%w_]*$") then
+    return path == "" and key or path .. "." .. key
+  end
   return ("%s[%s]"):format(path, type(key) == "string" and ("%q"):format(key) or tostring(key))
 end
 local extend = M.extend
@@ -68,16 +71,19 @@ local MAX_DEPTH = 200
 --- Raises for a table that holds itself, before it fills the stack.
 local function check_depth(what, depth, path)
   if depth > MAX_DEPTH then
-    fail("%s: tables are nested more than %d deep (or one holds itself)%s", what or "recursively_apply", MAX_DEPTH,
+    fail("%s: tables are nested more than %d deep (or one holds itself)%s", what or "recursively_apply",
+      MAX_DEPTH,
       at(#path > 60 and path:sub(1, 60) .. "..." or path))
   end
 end
 
---- Calls `fn(leaf, path)` for the leaves of `data` and returns a value of the same form with its results.
+--- Calls `fn(leaf, path)` for the leaves of `data` and returns a value of the same form with its
+--- results.
 ---@param fn fun(leaf: any, path: string): any
 ---@param data any
 ---@param test (fun(leaf: any): boolean)? which leaves `fn` takes (default: tensors)
----@param what string? when given, a leaf that `test` refuses is an error that begins with it; else it stays as it is
+---@param what string? when given, a leaf that `test` refuses is an error that begins with it; else
+---  it stays as it is
 function M.recursively_apply(fn, data, test, what)
   options.value("recursively_apply", "fn", fn, { "function" })
   options.value("recursively_apply", "test", test, { "function", optional = true })
@@ -88,10 +94,14 @@ function M.recursively_apply(fn, data, test, what)
     if is_container(value) then
       check_depth(what, depth, path)
       local result = empty_like(value)
-      for _, key in ipairs(ordered.keys(value)) do result[key] = walk(value[key], extend(path, key), depth + 1) end
+      for _, key in ipairs(ordered.keys(value)) do
+        result[key] = walk(value[key], extend(path, key), depth + 1)
+      end
       return result
     end
-    if what then fail("%s: expected a tensor, or a table of them, got %s%s", what, kind_of(value), at(path)) end
+    if what then
+      fail("%s: expected a tensor, or a table of them, got %s%s", what, kind_of(value), at(path))
+    end
     return value
   end
   return walk(data, "", 1)
@@ -113,13 +123,18 @@ function M.all_tensors(data)
   return walk(data, 1)
 end
 
---- A table of the kind of `like` (plain, or one that remembers its order) with the entries of `values`.
+--- A table of the kind of `like` (plain, or one that remembers its order) with the entries of
+--- `values`.
 ---@param like table
 ---@param values table
 ---@return table
 function M.honor_type(like, values)
-  if not is_container(like) then fail("honor_type: argument 1 must be a plain table, got %s", options.show(like)) end
-  if not is_container(values) then fail("honor_type: argument 2 must be a plain table, got %s", options.show(values)) end
+  if not is_container(like) then
+    fail("honor_type: argument 1 must be a plain table, got %s", options.show(like))
+  end
+  if not is_container(values) then
+    fail("honor_type: argument 2 must be a plain table, got %s", options.show(values))
+  end
   local result = empty_like(like)
   for key, value in ordered.pairs(values) do result[key] = value end
   return result
@@ -131,13 +146,15 @@ function M.is_namedtuple() return false end
 
 local SEND = { non_blocking = { "boolean", default = false }, skip_keys = { "string|list", optional = true } }
 
---- `data` with every tensor, and every object with a method `to`, on `device`; other leaves stay as they are.  What is
+--- `data` with every tensor, and every object with a method `to`, on `device`; other leaves stay as
+--- they are.  What is
 --- there already is not copied: a value without anything to move is returned itself.
 ---@param data any nested values
 ---@param device string "cpu", "cuda:0"
----@param opts { non_blocking: boolean?, skip_keys: string|string[]? }? non_blocking: pinned tensors may still be read when this
----  returns, and what comes down to the CPU may still be written (synchronize before reading it); tensors alone, objects with a
----  method `to` get the device only; skip_keys: entries of maps, at any depth, to leave alone
+---@param opts { non_blocking: boolean?, skip_keys: string|string[]? }? non_blocking: pinned tensors
+---  may still be read when this returns, and what comes down to the CPU may still be written
+---  (synchronize before reading it); tensors alone, objects with a method `to` get the device only;
+---  skip_keys: entries of maps, at any depth, to leave alone
 ---@return any
 function M.send_to_device(data, device, opts)
   options.value("send_to_device", "device", device, { "string" })
@@ -180,7 +197,8 @@ function M.find_device(data)
   return device
 end
 
---- The size of dim 1 of the first leaf.  Raises where that is no tensor with a dim, and for empty tables.
+--- The size of dim 1 of the first leaf.  Raises where that is no tensor with a dim, and for empty
+--- tables.
 ---@param data any nested tensors
 ---@return integer
 function M.find_batch_size(data)
@@ -191,7 +209,9 @@ function M.find_batch_size(data)
     value, path = value[key], extend(path, key)
     check_depth("find_batch_size", select(2, path:gsub("[%.%[]", "")), path)
   end
-  if not is_tensor(value) then fail("find_batch_size: expected a tensor, got %s%s", kind_of(value), at(path)) end
+  if not is_tensor(value) then
+    fail("find_batch_size: expected a tensor, got %s%s", kind_of(value), at(path))
+  end
   if value:dim() == 0 then fail("find_batch_size: a tensor without dims%s has no batch size", at(path)) end
   return value:size(1)
 end
@@ -216,11 +236,13 @@ end
 ---@return any
 function M.get_shape(data) return M.recursively_apply(function(t) return t.shape end, data) end
 
---- What get_data_structure gave, with a tensor in place of each TensorInformation; the elements are not set.
+--- What get_data_structure gave, with a tensor in place of each TensorInformation; the elements are
+--- not set.
 ---@param structure any
 ---@return any
 function M.initialize_tensors(structure)
-  return M.recursively_apply(function(info) return core.empty(info.shape, { dtype = info.dtype }) end, structure,
+  return M.recursively_apply(function(info) return core.empty(info.shape, { dtype = info.dtype }) end,
+    structure,
     M.is_tensor_information)
 end
 
@@ -231,7 +253,8 @@ function M.listify(data)
   return M.recursively_apply(function(t) return t:dim() == 0 and t:item() or t:totable() end, data)
 end
 
---- Joins nested tensors of one form along `dim`.  A list of one leaf that is no tensor gives that leaf.
+--- Joins nested tensors of one form along `dim`.  A list of one leaf that is no tensor gives that
+--- leaf.
 ---@param list any[] values of the same form
 ---@param dim integer? counts from 1; default 1
 ---@return any
@@ -244,7 +267,8 @@ function M.concatenate(list, dim)
     check_depth("concatenate", depth, path)
     for i, item in ipairs(items) do
       if is_tensor(item) ~= is_tensor(first) or is_container(item) ~= is_container(first) then
-        fail("concatenate: the values differ in form%s: %s in value 1, %s in value %d", at(path), options.show(first),
+        fail("concatenate: the values differ in form%s: %s in value 1, %s in value %d", at(path),
+          options.show(first),
           options.show(item), i)
       end
     end
@@ -284,8 +308,8 @@ function M.slice_tensors(data, first, last)
   end, data)
 end
 
---- Grows `dim` of every tensor with zeros to the next multiple of `num_processes`, so that pipeline stages (or ranks) get
---- parts of one size.
+--- Grows `dim` of every tensor with zeros to the next multiple of `num_processes`, so that pipeline
+--- stages (or ranks) get parts of one size.
 ---@param data any nested tensors
 ---@param batch_size integer the size that the tensors have there
 ---@param num_processes integer
@@ -299,7 +323,8 @@ function M.pad_input_tensors(data, batch_size, num_processes, dim)
   return M.recursively_apply(function(t, path)
     local shape = t.shape
     if shape[dim] ~= batch_size then
-      fail("pad_input_tensors: a tensor of shape [%s]%s does not have batch_size %d in dim %d", table.concat(shape, ", "), at(path),
+      fail("pad_input_tensors: a tensor of shape [%s]%s does not have batch_size %d in dim %d",
+        table.concat(shape, ", "), at(path),
         batch_size, dim)
     end
     if wanted == batch_size then return t end

@@ -6,7 +6,8 @@ local fail = options.fail
 
 local M = {}
 
---- A name for messages: that of a class, of an object's class, where a function is defined, or the value as text.
+--- A name for messages: that of a class, of an object's class, where a function is defined, or the
+--- value as text.
 ---@param value any
 ---@return string
 function M.get_pretty_name(value)
@@ -34,7 +35,8 @@ function M.merge_dicts(source, destination)
       if type(value) == "table" and getmetatable(value) == nil then
         if to[key] == nil then to[key] = {} end
         if type(to[key]) ~= "table" then
-          fail("merge_dicts: '%s' is a table in the source, %s in the destination", tostring(key), options.show(to[key]))
+          fail("merge_dicts: '%s' is a table in the source, %s in the destination", tostring(key),
+            options.show(to[key]))
         end
         merge(value, to[key], depth + 1)
       else
@@ -63,7 +65,8 @@ function M.convert_bytes(size)
   return text(size, "PB")
 end
 
---- `recursive_getattr(model, "encoder.1.weight")`: fields of fields.  Words of digits are tried as positions as well.
+--- `recursive_getattr(model, "encoder.1.weight")`: fields of fields.  Words of digits are tried as
+--- positions as well.
 ---@param object any
 ---@param path string
 ---@return any
@@ -76,13 +79,17 @@ function M.recursive_getattr(object, path)
     local kind = type(value)
     if kind ~= "table" and kind ~= "userdata" then
       fail("recursive_getattr: %s is %s, which has no fields (looking for '%s' of '%s')",
-        #walked == 0 and "the object" or "'" .. table.concat(walked, ".") .. "'", options.show(value), name, path)
+        #walked == 0 and "the object" or "'" .. table.concat(walked, ".") .. "'", options.show(value), name,
+        path)
     end
     local holder = value
     local ok, found = pcall(function() return holder[name] end)
-    if (not ok or found == nil) and tonumber(name) then ok, found = pcall(function() return holder[tonumber(name)] end) end
+    if (not ok or found == nil) and tonumber(name) then
+      ok, found = pcall(function() return holder[tonumber(name)] end)
+    end
     if not ok or found == nil then
-      fail("recursive_getattr: %s has no '%s'", #walked == 0 and "the object" or "'" .. table.concat(walked, ".") .. "'", name)
+      fail("recursive_getattr: %s has no '%s'", #walked == 0 and "the object" or "'" ..
+        table.concat(walked, ".") .. "'", name)
     end
     value = found
     walked[#walked + 1] = name

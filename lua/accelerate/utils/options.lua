@@ -1,5 +1,5 @@
---- Checked options. A schema names every option with its type; a key that is not in it is an error that names the nearest
---- one.
+--- Checked options. A schema names every option with its type; a key that is not in it is an error
+--- that names the nearest one.
 ---
 ---   local OPTIONS = {
 ---     momentum  = { "number", default = 0, min = 0 },
@@ -8,10 +8,11 @@
 ---   }
 ---   local o = options.check("SGD", given, OPTIONS)     -- a fresh table with the defaults filled in
 ---
---- Entries: a type ("string" "number" "integer" "boolean" "function" "table" "list" "tensor" "any", or several as
---- "number|string"; other words are names of classes), and default=, optional= (may be absent; without a default it is then
---- nil), one_of= {...}, min=, max= (allowed ends), above=, below= (not allowed ends), class= (a class from utils.class).
---- Errors carry the position of the caller's script: the innermost frame that does not lie in this library.
+--- Entries: a type ("string" "number" "integer" "boolean" "function" "table" "list" "tensor" "any",
+--- or several as "number|string"; other words are names of classes), and default=, optional= (may
+--- be absent; without a default it is then nil), one_of= {...}, min=, max= (allowed ends), above=,
+--- below= (not allowed ends), class= (a class from utils.class). Errors carry the position of the
+--- caller's script: the innermost frame that does not lie in this library.
 
 local class = require "accelerate.utils.class"
 local ordered = require "accelerate.utils.ordered"
@@ -21,8 +22,8 @@ local options = {}
 -- "@…/lua/accelerate/": what the sources of this library begin with.
 local LIBRARY = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]options%.lua$")
 
---- The stack level, as error() counts it in the function that calls this one, of the innermost Lua function outside this
---- library. 0 (no position) when there is none.
+--- The stack level, as error() counts it in the function that calls this one, of the innermost Lua
+--- function outside this library. 0 (no position) when there is none.
 ---@return integer
 function options.caller_level()
   local level = 2  -- 1 is the caller, which lies in the library or is about to raise for its own caller
@@ -34,7 +35,8 @@ function options.caller_level()
   end
 end
 
---- Raises `message` (a format with its arguments) with the position of the innermost caller outside this library.
+--- Raises `message` (a format with its arguments) with the position of the innermost caller outside
+--- this library.
 ---@param message string
 function options.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
@@ -43,7 +45,8 @@ function options.fail(message, ...)
 end
 local fail = options.fail
 
--- Edit distance with neighbouring letters swapped counted as one edit, so that "lenght" is near "length".
+-- Edit distance with neighbouring letters swapped counted as one edit, so that "lenght" is near
+-- "length".
 local function distance(a, b)
   local rows = { [0] = {} }
   for j = 0, #b do rows[0][j] = j end
@@ -62,7 +65,8 @@ local function distance(a, b)
   return rows[#a][#b]
 end
 
---- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third of the letters differ).
+--- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third
+--- of the letters differ).
 ---@param word string
 ---@param known string[]
 ---@return string?
@@ -77,7 +81,9 @@ function options.nearest(word, known)
   if best then return best end
   for _, candidate in ipairs(known) do  -- a part of the name, or the name with more around it
     local c = candidate:lower()
-    if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then return candidate end
+    if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then
+      return candidate
+    end
   end
 end
 
@@ -115,7 +121,8 @@ function options.show(value)
 end
 
 local ARTICLE = {
-  string = "a string", number = "a number", integer = "an integer", boolean = "true or false", ["function"] = "a function",
+  string = "a string", number = "a number", integer = "an integer", boolean = "true or false",
+    ["function"] = "a function",
   table = "a table", list = "a list", tensor = "a tensor", any = "a value",
 }
 
@@ -130,7 +137,8 @@ end
 ---@return function nexts, any state, any control
 function options.iterator(what, nexts, state, control)
   if not callable(nexts) then
-    fail("%s: iter() must return a function that gives the next value at each call, and nil at the end; got %s", what, options.show(nexts))
+    fail("%s: iter() must return a function that gives the next value at each call, and nil at the " ..
+      "end; got %s", what, options.show(nexts))
   end
   return nexts, state, control
 end
@@ -138,7 +146,8 @@ end
 local fits = {
   string = function(v) return type(v) == "string" end,
   number = function(v) return type(v) == "number" end,
-  integer = function(v) return type(v) == "number" and v % 1 == 0 and v >= -2 ^ 53 and v <= 2 ^ 53 end,  -- false for inf and NaN
+  -- false for inf and NaN
+  integer = function(v) return type(v) == "number" and v % 1 == 0 and v >= -2 ^ 53 and v <= 2 ^ 53 end,
   boolean = function(v) return type(v) == "boolean" end,
   ["function"] = callable,
   table = function(v) return type(v) == "table" end,
@@ -176,7 +185,9 @@ local function expected(entry)
   local names = {}
   if entry.class then names[1] = "a " .. entry.class.__name end
   for word in (entry[1] or "any"):gmatch("[^|]+") do
-    if not (entry.class and word == entry.class.__name) then names[#names + 1] = ARTICLE[word] or "a " .. word end
+    if not (entry.class and word == entry.class.__name) then
+      names[#names + 1] = ARTICLE[word] or "a " .. word
+    end
   end
   return table.concat(names, " or ")
 end
@@ -234,7 +245,8 @@ function options.value(where, what, value, entry)
   return value
 end
 
---- Checks a table of options against a schema. Returns a fresh table with every option that has a value, defaults included.
+--- Checks a table of options against a schema. Returns a fresh table with every option that has a
+--- value, defaults included.
 ---@param where string what messages begin with: the function or class that takes the options
 ---@param given table|nil the options as the caller gave them
 ---@param schema table<string, table>
@@ -242,7 +254,8 @@ end
 function options.check(where, given, schema)
   if given == nil then given = {} end
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    fail("%s: options must be a table, got %s", where, type(given) == "table" and "an object" or options.show(given))
+    fail("%s: options must be a table, got %s", where, type(given) == "table" and "an object"
+      or options.show(given))
   end
   local names = ordered.sorted_keys(schema)
   for key in next, given do  -- any one unknown key will do; with several, the first in order is named
@@ -265,9 +278,11 @@ local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and value[1] == nil
 end
 
---- Optional arguments by name: those given by position, named in order by `names`, and those of a plain table at the end.
+--- Optional arguments by name: those given by position, named in order by `names`, and those of a
+--- plain table at the end.
 ---
----   options.gather("MaxPool2d", { "stride", "padding" }, 2, { padding = 1 })     -- { stride = 2, padding = 1 }
+---   options.gather("MaxPool2d", { "stride", "padding" }, 2, { padding = 1 })     -- { stride = 2,
+---     padding = 1 }
 ---@param where string what messages begin with
 ---@param names string[] of the positions, in order
 ---@param ... any positions, then at most one table of options
@@ -283,7 +298,8 @@ function options.gather(where, names, ...)
     local name, value = names[i], given[i]
     if value ~= nil then
       if not name then
-        fail("%s: an argument too many: %s; after %s come options in a table", where, options.show(value), names[#names])
+        fail("%s: an argument too many: %s; after %s come options in a table", where, options.show(value),
+          names[#names])
       end
       if found[name] ~= nil then fail("%s: %s is given twice, by position and by name", where, name) end
       found[name] = value
@@ -292,10 +308,11 @@ function options.gather(where, names, ...)
   return found
 end
 
---- Reads a script's arguments, `--name value` or `--name=value` (dashes in names count as underscores), and checks them against a schema. A
---- boolean option may stand alone.
+--- Reads a script's arguments, `--name value` or `--name=value` (dashes in names count as
+--- underscores), and checks them against a schema. A boolean option may stand alone.
 ---
----   local options = utils.options.arguments("train.lua", arg, { epochs = { "integer", default = 3, min = 1 } })
+---   local options = utils.options.arguments("train.lua", arg, { epochs = { "integer", default = 3,
+---     min = 1 } })
 ---@param where string what messages begin with: the script's name
 ---@param given string[] the arguments
 ---@param schema table<string, table>
@@ -304,7 +321,10 @@ function options.arguments(where, given, schema)
   local found, i = {}, 1
   while given[i] do
     local name, equals, value = given[i]:match("^%-%-([%w_%-]+)(=?)(.*)$")
-    if not name then fail("%s: expected an option such as --%s, got '%s'", where, ordered.sorted_keys(schema)[1] or "name", given[i]) end
+    if not name then
+      fail("%s: expected an option such as --%s, got '%s'", where, ordered.sorted_keys(schema)[1] or "name",
+        given[i])
+    end
     name = name:gsub("%-", "_")
     local kind = schema[name] and schema[name][1]
     local next_one = given[i + 1]
@@ -328,8 +348,8 @@ function options.arguments(where, given, schema)
   return options.check(where, found, schema)
 end
 
---- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how `prepare` tells options
---- from objects).
+--- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how
+--- `prepare` tells options from objects).
 ---@param value any
 ---@param schema table<string, table>
 ---@return boolean

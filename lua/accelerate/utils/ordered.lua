@@ -1,10 +1,12 @@
---- Order that does not depend on the process. `pairs` walks a table in an order that differs between processes, even for
---- string keys, so every walk over a table whose keys are not 1..n goes through here.
+--- Order that does not depend on the process. `pairs` walks a table in an order that differs
+--- between processes, even for string keys, so every walk over a table whose keys are not 1..n goes
+--- through here.
 ---
 ---   local d = ordered.new()           -- remembers the order in which keys are added
 ---   d.b = 1; d.a = 2                  -- (Lua does not promise the order of `d.b, d.a = 1, 2`)
 ---   for key, value in ordered.pairs(d) do … end           -- b, a
----   for key, value in ordered.pairs({ b = 1, a = 2 }) do … end   -- a, b: plain tables are walked in sorted order
+---   for key, value in ordered.pairs({ b = 1, a = 2 }) do … end   -- a, b: plain tables are
+---     walked in sorted order
 
 local ordered = {}
 
@@ -17,15 +19,16 @@ local function before(a, b)
   return a < b
 end
 
---- The keys of a plain table: numbers ascending, then strings, then booleans. Raises on keys of other types, which have
---- no order.
+--- The keys of a plain table: numbers ascending, then strings, then booleans. Raises on keys of
+--- other types, which have no order.
 ---@param t table
 ---@return any[] keys
 function ordered.sorted_keys(t)
   local keys = {}
   for key in next, t do
     if not RANK[type(key)] then
-      error(("a table with a %s as key has no order: keys must be numbers, strings or booleans"):format(type(key)), 2)
+      error(("a table with a %s as key has no order: keys must be numbers, strings or booleans"):format(
+        type(key)), 2)
     end
     keys[#keys + 1] = key
   end
@@ -43,8 +46,8 @@ end
 ---@return boolean
 function ordered.is_ordered(t) return is_ordered(t) end
 
---- An empty table that remembers the order in which its keys are added. A key set to nil and added again moves to the end;
---- one that is given another value keeps its place.
+--- An empty table that remembers the order in which its keys are added. A key set to nil and added
+--- again moves to the end; one that is given another value keeps its place.
 ---@return table
 function ordered.new()
   local keys, place = {}, {}
@@ -75,8 +78,8 @@ function ordered.keys(t)
   return keys
 end
 
---- Iterates over key, value in the order of ordered.keys. The table may be changed while it is walked; keys added
---- meanwhile are not visited, removed ones are skipped.
+--- Iterates over key, value in the order of ordered.keys. The table may be changed while it is
+--- walked; keys added meanwhile are not visited, removed ones are skipped.
 ---@param t table
 ---@return fun(): any, any
 function ordered.pairs(t)

@@ -1,4 +1,5 @@
---- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient` raises and names
+--- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient`
+--- raises and names
 --- `sync_gradients`, where a plain table would answer nil.
 local options = require "accelerate.utils.options"
 
@@ -24,7 +25,8 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
---- The methods, each of which refuses to be called with '.' in place of ':', which would take its first argument for the object.
+--- The methods, each of which refuses to be called with '.' in place of ':', which would take its
+--- first argument for the object.
 ---@param class table the metatable of the objects
 ---@param name string used in messages
 ---@param methods table<string, function>
@@ -34,7 +36,8 @@ function M.guarded(class, name, methods)
   for key, method in pairs(methods) do -- each by itself
     guarded[key] = type(method) ~= "function" and method or function(self, ...)
       if type(self) ~= "table" or getmetatable(self) ~= class then
-        options.fail("%s: expected the %s before its arguments, got %s; write object:%s(...), with a colon", key, name, options.show(self), key)
+        options.fail("%s: expected the %s before its arguments, got %s; write object:%s(...), with a colon",
+          key, name, options.show(self), key)
       end
       return method(self, ...) -- a tail call: no frame of its own
     end
@@ -42,12 +45,12 @@ function M.guarded(class, name, methods)
   return guarded
 end
 
---- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every public name is a
---- method or has a getter (and, when it may be assigned, a setter).
+--- Makes a class.  Private fields (names that begin with `_`) are plain fields of the object; every
+--- public name is a method or has a getter (and, when it may be assigned, a setter).
 ---@param name string used in messages
----@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string): any)?, tostring: function?,
----  call: function? }
----  `missing` is asked for names that the class lacks, before the error
+---@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string):
+---  any)?, tostring: function?, call: function? } `missing` is asked for names that the class
+---  lacks, before the error
 ---@return table class call class.new() for an empty object
 function M.define(name, spec)
   local get, set, methods = spec.get or {}, spec.set or {}, spec.methods or {}
@@ -116,14 +119,17 @@ end
 
 --- A module's table whose members are loaded from other modules at their first use.
 ---@param name string
----@param members table<string, string|function> member name -> module that is the member, "module:field", or a loader
+---@param members table<string, string|function> member name -> module that is the member,
+---  "module:field", or a loader
 ---@param absent table<string, string>? names that upstream has and we do not have yet -> what to say
 function M.lazy(name, members, absent)
   local meta = {
     __index = function(self, key)
       local from = members[key]
       if from == nil then
-        if absent and absent[key] then error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2) end
+        if absent and absent[key] then
+          error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2)
+        end
         error(unknown(name, key, names_of(members)), 2)
       end
       local value
@@ -139,7 +145,8 @@ function M.lazy(name, members, absent)
     end,
   }
   -- Sorted when asked for: a script that only starts does not wait for it.
-  setmetatable(meta, { __index = function(_, key) return key == "__members" and names_of(members) or nil end })
+  setmetatable(meta,
+    { __index = function(_, key) return key == "__members" and names_of(members) or nil end })
   return setmetatable({}, meta)
 end
 

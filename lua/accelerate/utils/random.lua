@@ -8,12 +8,13 @@ local fail = options.fail
 
 local M = {}
 
-local SEED = { device_specific = { "boolean", default = false }, deterministic = { "boolean", default = false } }
+local SEED = { device_specific = { "boolean", default = false },
+  deterministic = { "boolean", default = false } }
 
 --- Seeds the generators of tensors and Lua's `math.random` on this rank.
 ---@param seed integer
----@param opts { device_specific: boolean?, deterministic: boolean? }? device_specific: adds the rank; deterministic: runs are
----  deterministic anyhow, accepted for scripts that ask
+---@param opts { device_specific: boolean?, deterministic: boolean? }? device_specific: adds the
+---  rank; deterministic: runs are deterministic anyhow, accepted for scripts that ask
 function M.set_seed(seed, opts)
   opts = options.check("set_seed", opts, SEED)
   if type(seed) ~= "number" or seed % 1 ~= 0 or seed < 0 then
@@ -24,8 +25,10 @@ function M.set_seed(seed, opts)
   math.randomseed(seed)
 end
 
---- Which generators there can be: `torch` is the default one of tensors, `generator` a loader's own, the others those of devices.
-M.RNGType = properties.enum("RNGType", { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron", "generator" })
+--- Which generators there can be: `torch` is the default one of tensors, `generator` a loader's
+--- own, the others those of devices.
+M.RNGType = properties.enum("RNGType", { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu",
+  "neuron", "generator" })
 
 local TYPES = { "torch", "generator" }
 
@@ -38,7 +41,9 @@ function M.check_rng_type(kind, where)
   for _, name in ipairs(TYPES) do
     if kind == name then return end
   end
-  if rawget(M.RNGType, kind:upper()) == kind then fail("%s: '%s' generators are not there yet, only the CPU's", where, kind) end
+  if rawget(M.RNGType, kind:upper()) == kind then
+    fail("%s: '%s' generators are not there yet, only the CPU's", where, kind)
+  end
   local near = options.nearest(kind, TYPES)
   fail("%s: '%s' is not a kind of generator%s", where, kind, near and (", did you mean '" .. near .. "'?") or
     "; there are 'torch' (the default generator) and 'generator' (a loader's own)")

@@ -2,7 +2,8 @@
 
 local scope = {}
 
---- The message with the stack of the place that raised added once, however deep scopes nest. Values that are not text pass.
+--- The message with the stack of the place that raised added once, however deep scopes nest. Values
+--- that are not text pass.
 ---@param err any
 ---@return any
 function scope.traced(err)
@@ -20,8 +21,9 @@ local function finish(leave, ok, ...)
   error((...), 0)
 end
 
---- Calls enter(), then body(...), then leave(); leave runs however the body ends. Returns what the body returns. An error of
---- the body is raised again with the traceback of its origin. When enter itself raises, leave is not called.
+--- Calls enter(), then body(...), then leave(); leave runs however the body ends. Returns what the
+--- body returns. An error of the body is raised again with the traceback of its origin. When enter
+--- itself raises, leave is not called.
 ---@param enter fun()|nil
 ---@param leave fun()
 ---@param body function

@@ -31,7 +31,8 @@ function M.check_os_kernel(release)
     local number = tonumber(version[i]) or 0
     if number > least then return false end
     if number < least then
-      M.tell_once(("the Linux kernel is %s, older than %s, with which processes may hang; a newer one is recommended"):format(
+      M.tell_once(("the Linux kernel is %s, older than %s, with which processes may hang; a newer one is " ..
+        "recommended"):format(
         release:match("%d[%d.]*%d"), table.concat(LEAST, ".")))
       return true
     end
@@ -39,11 +40,12 @@ function M.check_os_kernel(release)
   return false
 end
 
--- ---- processors --------------------------------------------------------------------------------------------------
+-- ---- processors ---------------------------------------------------------------------------------
 
 local library  -- of this file, once it is needed: { ffi, nvml }
 
---- The C library's and NVML's functions; nvml is nil, and the second result why, where there is no NVIDIA driver.
+--- The C library's and NVML's functions; nvml is nil, and the second result why, where there is no
+--- NVIDIA driver.
 local function libraries()
   if library then return library.ffi, library.nvml, library.why end
   local ffi = require "ffi"
@@ -76,7 +78,9 @@ end
 function M.cpu_affinity()
   local ffi = libraries()
   local set = ffi.new "ax_cpu_set"
-  if ffi.C.sched_getaffinity(0, ffi.sizeof(set), set) ~= 0 then options.fail("cpu_affinity: sched_getaffinity failed: errno %d", ffi.errno()) end
+  if ffi.C.sched_getaffinity(0, ffi.sizeof(set), set) ~= 0 then
+    options.fail("cpu_affinity: sched_getaffinity failed: errno %d", ffi.errno())
+  end
   return numbers(set)
 end
 
@@ -92,10 +96,11 @@ end
 local INDEX = { "integer", min = 0 }
 local AFFINITY = { verbose = { "boolean", optional = true } }
 
---- Binds this process to the processors near GPU number `local_process_index`, every time it is called.  Where CUDA is not
---- in use it does nothing.
+--- Binds this process to the processors near GPU number `local_process_index`, every time it is
+--- called.  Where CUDA is not in use it does nothing.
 ---@param local_process_index integer counts from 0
----@param opts { verbose: boolean? }? verbose: tell which processors; default: as ACCELERATE_DEBUG_MODE says
+---@param opts { verbose: boolean? }? verbose: tell which processors; default: as
+---  ACCELERATE_DEBUG_MODE says
 ---@return integer[]? cpus the processors, or nil where nothing was bound
 function M.override_numa_affinity(local_process_index, opts)
   options.value("override_numa_affinity", "local_process_index", local_process_index, INDEX)
@@ -108,12 +113,16 @@ function M.override_numa_affinity(local_process_index, opts)
     if status == 0 then status = nvml.nvmlDeviceGetCpuAffinity(device[0], 16, set.bits) end
     why = status == 0 and bind(ffi, set) or status ~= 0 and ("NVML gave error %d"):format(status) or nil
   end
-  if why then options.fail("override_numa_affinity: the processors near GPU %d could not be used: %s", local_process_index, why) end
+  if why then
+    options.fail("override_numa_affinity: the processors near GPU %d could not be used: %s",
+      local_process_index, why)
+  end
   local cpus = numbers(set)
   local verbose = opts.verbose
   if verbose == nil then verbose = env.flag("ACCELERATE_DEBUG_MODE", false) end
   if verbose then
-    io.stderr:write(("accelerate: process %d runs on processors %s\n"):format(local_process_index, table.concat(cpus, " ")))
+    io.stderr:write(("accelerate: process %d runs on processors %s\n"):format(local_process_index,
+      table.concat(cpus, " ")))
   end
   return cpus
 end
@@ -126,7 +135,9 @@ local bound = {}
 ---@return integer[]? cpus
 function M.set_numa_affinity(local_process_index, opts)
   options.value("set_numa_affinity", "local_process_index", local_process_index, INDEX)
-  if bound[local_process_index] == nil then bound[local_process_index] = M.override_numa_affinity(local_process_index, opts) or false end
+  if bound[local_process_index] == nil then
+    bound[local_process_index] = M.override_numa_affinity(local_process_index, opts) or false
+  end
   return bound[local_process_index] or nil
 end
 

@@ -3,8 +3,8 @@
 ---   for x, y in utils.tqdm(loader, { desc = "epoch 1" }):iter() do ... end
 ---   local bar = utils.tqdm(1000);  bar:update(1);  bar:set_postfix({ loss = loss });  bar:close()
 ---
---- On a terminal the line is drawn again at most ten times a second; elsewhere (a log file) a line is written every ten
---- seconds, so that a log stays short.
+--- On a terminal the line is drawn again at most ten times a second; elsewhere (a log file) a line
+--- is written every ten seconds, so that a log stays short.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
@@ -60,15 +60,19 @@ end
 local function line_of(bar, at)
   local seconds = at - bar._start
   local rate = seconds > 0 and bar._n / seconds or 0
-  local speed = rate >= 1 and ("%.1f%s/s"):format(rate, bar._unit) or rate > 0 and ("%.2fs/%s"):format(1 / rate, bar._unit) or
+  local speed = rate >= 1 and ("%.1f%s/s"):format(rate, bar._unit) or rate > 0
+    and ("%.2fs/%s"):format(1 / rate, bar._unit) or
     "?" .. bar._unit .. "/s"
   local notes = ""
   for _, key in ipairs(bar._keys) do notes = notes .. ", " .. key .. "=" .. value_text(bar._notes[key]) end
   local head = bar._desc and bar._desc .. ": " or ""
-  if not bar._total then return ("%s%d%s [%s, %s%s]"):format(head, bar._n, bar._unit, clock(seconds), speed, notes) end
+  if not bar._total then
+    return ("%s%d%s [%s, %s%s]"):format(head, bar._n, bar._unit, clock(seconds), speed, notes)
+  end
   local share = bar._total > 0 and bar._n / bar._total or 1
   local left = rate > 0 and clock((bar._total - bar._n) / rate) or "?"
-  return ("%s%3d%%|%s| %d/%d [%s<%s, %s%s]"):format(head, math.floor(share * 100), cells(share), bar._n, bar._total, clock(seconds),
+  return ("%s%3d%%|%s| %d/%d [%s<%s, %s%s]"):format(head, math.floor(share * 100), cells(share), bar._n,
+    bar._total, clock(seconds),
     left, speed, notes)
 end
 
@@ -109,7 +113,8 @@ local Bar = properties.define("tqdm", {
       if at - self._drawn >= self._interval then draw(self, at) end
     end,
     set_description = function(self, text) self._desc = text end,
-    --- Values shown behind the rate: `{ loss = loss }`; a tensor is read only when the line is drawn.
+    --- Values shown behind the rate: `{ loss = loss }`; a tensor is read only when the line is
+    --- drawn.
     set_postfix = function(self, notes)
       local keys = {}
       for key, value in pairs(notes) do
@@ -177,8 +182,10 @@ local function source_of(value)
 end
 
 --- A progress bar.
----@param what any a loader or another object with `iter` (and `len`), a list, or the number of steps
----@param opts { total: integer?, desc: string?, unit: string?, disable: boolean?, leave: boolean?, main_process_only: boolean? }?
+---@param what any a loader or another object with `iter` (and `len`), a list, or the number of
+---  steps
+---@param opts { total: integer?, desc: string?, unit: string?, disable: boolean?, leave: boolean?,
+---  main_process_only: boolean? }?
 return function(what, opts)
   if type(what) == "boolean" then
     fail("tqdm: a boolean as first argument is not supported; use the option main_process_only")
@@ -190,7 +197,9 @@ return function(what, opts)
     total = total or what
   elseif what ~= nil then
     bar._source = source_of(what)
-    if type(bar._source) ~= "table" then fail("tqdm: expected a loader, a list or a number of steps, got a %s", type(what)) end
+    if type(bar._source) ~= "table" then
+      fail("tqdm: expected a loader, a list or a number of steps, got a %s", type(what))
+    end
     if not total and bar._source.len then
       local known, length = pcall(bar._source.len, bar._source)  -- a stream may not know
       total = known and length or nil

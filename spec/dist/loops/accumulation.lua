@@ -8,8 +8,10 @@ return function(length)
   local model = common.network()
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9, weight_decay = 0.01 })
   local scheduler = optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.97 })
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
-  model, optimizer, training_dataloader, scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  model, optimizer, training_dataloader,
+    scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
   local updates = 0
   for _ = 1, common.EPOCHS do
     for input, label in training_dataloader:iter() do

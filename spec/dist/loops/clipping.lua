@@ -7,7 +7,8 @@ return function(length)
   local accelerator = accelerate.Accelerator { gradient_accumulation_steps = 2 }
   local model = common.network()
   local optimizer = optim.SGD(model:parameters(), { lr = 0.2 })
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
   model, optimizer, training_dataloader = accelerator:prepare(model, optimizer, training_dataloader)
   local norms = {}
   for _ = 1, common.EPOCHS do

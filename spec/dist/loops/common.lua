@@ -1,5 +1,5 @@
---- What the loops have in common: their data set, their network, how they report, and the same training written out by hand
---- on one process, against which they are compared.
+--- What the loops have in common: their data set, their network, how they report, and the same
+--- training written out by hand on one process, against which they are compared.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local nn = require "accelerate.nn"
@@ -18,7 +18,8 @@ function M.dataset(length)
     for k = 1, 6 do x[i][k] = math.sin(i * 1.3 + k * k * 0.7) end
     y[i], at[i] = (i * i + 3) % M.CLASSES, i
   end
-  return data.TensorDataset(core.tensor(x), core.tensor(y, { dtype = "int64" }), core.tensor(at, { dtype = "int64" }))
+  return data.TensorDataset(core.tensor(x), core.tensor(y, { dtype = "int64" }),
+    core.tensor(at, { dtype = "int64" }))
 end
 
 --- The same network, with the same weights, at each call.
@@ -36,13 +37,15 @@ function M.values(model)
   return values
 end
 
---- The rows of each step of an epoch, as lists of positions.  `filled`: the last list is filled up from the start of the order,
---- as it is on several ranks.
+--- The rows of each step of an epoch, as lists of positions.  `filled`: the last list is filled up
+--- from the start of the order, as it is on several ranks.
 function M.rounds(order, filled)
   local rounds, size = {}, M.GLOBAL_BATCH
   for from = 1, #order, size do
     local rows = {}
-    for i = from, filled and from + size - 1 or math.min(from + size - 1, #order) do rows[#rows + 1] = order[(i - 1) % #order + 1] end
+    for i = from, filled and from + size - 1 or math.min(from + size - 1, #order) do
+      rows[#rows + 1] = order[(i - 1) % #order + 1]
+    end
     rounds[#rounds + 1] = rows
   end
   return rounds
@@ -57,14 +60,16 @@ end
 --- Trains by hand.
 ---@param length integer of the data set
 ---@param filled boolean see rounds
----@param o { optimizer: fun(params): table, schedule: (fun(optimizer): table)?, moves: integer?, window: integer?, clip: (fun(params))?,
----  forward: (fun(model, x): accelerate.Tensor)?, orders: integer[][]?, stop: (fun(rows: integer[]): boolean)? }
+---@param o { optimizer: fun(params): table, schedule: (fun(optimizer): table)?, moves: integer?,
+---  window: integer?, clip: (fun(params))?, forward: (fun(model, x): accelerate.Tensor)?, orders:
+---  integer[][]?, stop: (fun(rows: integer[]): boolean)? }
 ---@return number[] values, integer steps, accelerate.nn.Module model
 function M.by_hand(length, filled, o)
   local x, y = unpack(M.dataset(length).tensors)
   local model = M.network()
   for _, p in ipairs(o.forward and model:parameters() or {}) do
-    core.set_grad_slot(p, core.zeros(p:numel()), 0)  -- as prepare does: what lower types add up to is not rounded to them
+    -- as prepare does: what lower types add up to is not rounded to them
+    core.set_grad_slot(p, core.zeros(p:numel()), 0)
   end
   local optimizer = o.optimizer(model:parameters())
   local schedule = o.schedule and o.schedule(optimizer)

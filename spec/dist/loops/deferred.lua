@@ -1,4 +1,5 @@
--- Deferred execution: the others wait until the main process has made what all need, and saving waits until all are through.
+-- Deferred execution: the others wait until the main process has made what all need, and saving
+-- waits until all are through.
 local accelerate = require "accelerate"
 local fs = require "accelerate.utils.fs"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
@@ -12,11 +13,15 @@ return function(length, folder)
     if accelerator.is_main_process then fs.write(note, "rows") end
     return there
   end)
-  if found == accelerator.is_main_process then error(("rank %d came %s the main process"):format(accelerator.process_index, found and "after" or "before")) end
+  if found == accelerator.is_main_process then
+    error(("rank %d came %s the main process"):format(accelerator.process_index, found and "after"
+      or "before"))
+  end
 
   local model = common.network()
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
   model, optimizer, training_dataloader = accelerator:prepare(model, optimizer, training_dataloader)
   for _ = 1, common.EPOCHS do
     for input, target in training_dataloader:iter() do

@@ -1,4 +1,5 @@
--- Distributed evaluation: every rank predicts its share, gather_for_metrics puts the answers together.
+-- Distributed evaluation: every rank predicts its share, gather_for_metrics puts the answers
+-- together.
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = require "spec.dist.loops.common"

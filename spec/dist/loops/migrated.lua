@@ -10,10 +10,12 @@ return function(length)
   model:to(device)
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
   local scheduler = optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.97 })
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
   local loss_function = nn.CrossEntropyLoss()
 
-  model, optimizer, training_dataloader, scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
+  model, optimizer, training_dataloader,
+    scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
   -- what is computed from the length comes after prepare
   local steps = common.EPOCHS * training_dataloader:len()
 
@@ -27,5 +29,6 @@ return function(length)
       scheduler:step()
     end
   end
-  return { values = common.values(model), steps = steps, rate = scheduler:get_last_lr()[1], total = training_dataloader.total_batch_size }
+  return { values = common.values(model), steps = steps, rate = scheduler:get_last_lr()[1],
+    total = training_dataloader.total_batch_size }
 end

@@ -1,4 +1,5 @@
--- Mixed precision: the forward pass in bfloat16, the loss in accelerator:autocast, and no scheduler step where the optimizer's was skipped.
+-- Mixed precision: the forward pass in bfloat16, the loss in accelerator:autocast, and no scheduler
+-- step where the optimizer's was skipped.
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = require "spec.dist.loops.common"
@@ -6,10 +7,13 @@ local common = require "spec.dist.loops.common"
 return function(length)
   local accelerator = accelerate.Accelerator { mixed_precision = "bf16" }
   local model = common.network()
-  -- Each rank rounds gradients of its own mean to bfloat16, and thirds round otherwise than wholes: the rate keeps that below 1e-5.
+  -- Each rank rounds gradients of its own mean to bfloat16, and thirds round otherwise than wholes:
+  -- the rate keeps that below 1e-5.
   local optimizer = optim.SGD(model:parameters(), { lr = 0.005 })
-  local scheduler = optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.97 })  -- not prepared: one move for each step, by hand
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  -- not prepared: one move for each step, by hand
+  local scheduler = optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.97 })
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
   model, optimizer, training_dataloader = accelerator:prepare(model, optimizer, training_dataloader)
   local loss_function, kinds = nn.CrossEntropyLoss(), {}
   for _ = 1, common.EPOCHS do

@@ -1,4 +1,5 @@
--- The migrated loop with split_batches and shuffled data: the batch size stays what the script says on any number of ranks.
+-- The migrated loop with split_batches and shuffled data: the batch size stays what the script says
+-- on any number of ranks.
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local common = require "spec.dist.loops.common"
@@ -10,8 +11,10 @@ return function(length)
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
   local scheduler = optim.lr_scheduler.ExponentialLR(optimizer, { gamma = 0.97 })
   accelerate.utils.set_seed(11)
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH, shuffle = true })
-  model, optimizer, training_dataloader, scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH, shuffle = true })
+  model, optimizer, training_dataloader,
+    scheduler = accelerator:prepare(model, optimizer, training_dataloader, scheduler)
   local orders = {}
   for epoch = 1, common.EPOCHS do
     orders[epoch] = {}
@@ -20,7 +23,9 @@ return function(length)
       accelerator:backward(nn.functional.cross_entropy(model(inputs), targets))
       optimizer:step()
       scheduler:step()
-      for _, row in ipairs(accelerator:gather_for_metrics(rows):totable()) do table.insert(orders[epoch], row) end
+      for _, row in ipairs(accelerator:gather_for_metrics(rows):totable()) do
+        table.insert(orders[epoch], row)
+      end
     end
   end
   return { values = common.values(model), orders = orders, rate = scheduler:get_last_lr()[1] }

@@ -7,7 +7,8 @@ return function(length)
   local accelerator = accelerate.Accelerator()
   local model = common.network()
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
-  local training_dataloader = data.DataLoader(common.dataset(length), { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
+  local training_dataloader = data.DataLoader(common.dataset(length),
+    { batch_size = common.GLOBAL_BATCH / accelerator.num_processes })
   model, optimizer, training_dataloader = accelerator:prepare(model, optimizer, training_dataloader)
   local function should_stop(rows) return rows:eq(41):any():item() end
   local steps, stopped = 0, false

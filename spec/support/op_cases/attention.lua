@@ -26,7 +26,8 @@ end
 local function heads(f, q, ...)
   local rest = { ... }
   return each({ 1, 2 }, function(b)
-    return each({ 1, 2 }, function(h) return f(q[b][h], unpack(each(rest, function(t) return t[b][h] end))) end)
+    return each({ 1, 2 },
+      function(h) return f(q[b][h], unpack(each(rest, function(t) return t[b][h] end))) end)
   end)
 end
 
@@ -34,12 +35,16 @@ C.scaled_dot_product_attention = {
   inputs = { range(-2, 2, { 2, 2, 3, 4 }), range(-2, 2, { 2, 2, 5, 4 }), range(-2, 2, { 2, 2, 5, 3 }) },
   call = function(q, k, v)
     local mask = core.tensor { { true, true, false, true, false } }
-    return core.scaled_dot_product_attention(q, k, v), core.scaled_dot_product_attention(q, k, v, { is_causal = true, scale = 0.7 }),
+    return core.scaled_dot_product_attention(q, k, v),
+      core.scaled_dot_product_attention(q, k, v, { is_causal = true, scale = 0.7 }),
       core.scaled_dot_product_attention(q, k, v, mask)
   end,
   ref = function(q, k, v)
-    local function run(scale, sees) return heads(function(a, b, c) return attention(a, b, c, scale, sees) end, q, k, v) end
-    return run(0.5, function() return true end), run(0.7, function(i, j) return j <= i end), run(0.5, function(_, j) return j ~= 3 and j ~= 5 end)
+    local function run(scale, sees)
+      return heads(function(a, b, c) return attention(a, b, c, scale, sees) end, q, k, v)
+    end
+    return run(0.5, function() return true end), run(0.7, function(i, j) return j <= i end),
+      run(0.5, function(_, j) return j ~= 3 and j ~= 5 end)
   end,
 }
 C._attention = { through = "scaled_dot_product_attention" }
@@ -48,7 +53,8 @@ C.split_heads = { inputs = { range(-2, 2, { 2, 3, 6 }) }, call = function(x) ret
   ref = function(x)
     local function third(n)
       return each(x, function(rows)
-        return each({ 0, 1 }, function(h) return each(rows, function(row) return { row[n * 2 + h + 1] } end) end)
+        return each({ 0, 1 },
+          function(h) return each(rows, function(row) return { row[n * 2 + h + 1] } end) end)
       end)
     end
     return third(0), third(1), third(2)

@@ -23,7 +23,9 @@ local function convolved(x, w, bias, o)
           for c = 1, cg do
             for a, taps in ipairs(w[k][c]) do
               local row = x[n][first + c][(i - 1) * sh - ph + (a - 1) * dh + 1]
-              for b, tap in ipairs(taps) do s = s + tap * (row and row[(j - 1) * sw - pw + (b - 1) * dw + 1] or 0) end
+              for b, tap in ipairs(taps) do
+                s = s + tap * (row and row[(j - 1) * sw - pw + (b - 1) * dw + 1] or 0)
+              end
             end
           end
           plane[i][j] = s
@@ -65,21 +67,36 @@ local function transposed(x, w, bias, oh, ow, sh, sw, ph, pw)
 end
 
 C.conv2d = { inputs = { range(-1, 1, { 2, 4, 4, 3 }), range(-1, 1, { 2, 2, 3, 2 }), range(-1, 1, { 2 }) },
-  call = function(x, w, b) return core.conv2d(x, w, b, { stride = { 2, 1 }, padding = { 1, 0 }, groups = 2 }), core.conv2d(x, w, { dilation = { 1, 2 }, groups = 2 }) end,
-  ref = function(x, w, b) return convolved(x, w, b, { 2, 1, 1, 0, 1, 1, 2 }), convolved(x, w, nil, { 1, 1, 0, 0, 1, 2, 2 }) end }
+  call = function(x, w, b)
+    return core.conv2d(x, w, b, { stride = { 2, 1 }, padding = { 1, 0 }, groups = 2 }),
+      core.conv2d(x, w, { dilation = { 1, 2 }, groups = 2 })
+  end,
+  ref = function(x, w, b)
+    return convolved(x, w, b, { 2, 1, 1, 0, 1, 1, 2 }), convolved(x, w, nil, { 1, 1, 0, 0, 1, 2, 2 })
+  end }
 C.conv1d = { inputs = { range(-1, 1, { 2, 2, 5 }), range(-1, 1, { 3, 2, 2 }), range(-1, 1, { 3 }) },
   call = function(x, w, b) return core.conv1d(x, w, b, { stride = 2, padding = 1 }) end,
   ref = function(x, w, b)
-    local tall, kernel = H.each(x, function(n) return H.each(n, function(c) return { c } end) end), H.each(w, function(k) return H.each(k, function(c) return { c } end) end)
-    return H.each(convolved(tall, kernel, b, { 1, 2, 0, 1, 1, 1, 1 }), function(n) return H.each(n, function(c) return c[1] end) end)
+    local tall, kernel = H.each(x, function(n) return H.each(n, function(c) return { c } end) end), H.each(w,
+      function(k) return H.each(k, function(c) return { c } end) end)
+    return H.each(convolved(tall, kernel, b, { 1, 2, 0, 1, 1, 1, 1 }),
+      function(n) return H.each(n, function(c) return c[1] end) end)
   end }
-C.conv_transpose2d = { inputs = { range(-1, 1, { 2, 2, 2, 3 }), range(-1, 1, { 2, 3, 2, 3 }), range(-1, 1, { 3 }) },
-  call = function(x, w, b) return core.conv_transpose2d(x, w, b, { stride = { 2, 1 }, padding = { 0, 1 }, output_padding = { 1, 0 } }) end,
+C.conv_transpose2d = { inputs = { range(-1, 1, { 2, 2, 2, 3 }), range(-1, 1, { 2, 3, 2, 3 }),
+  range(-1, 1, { 3 }) },
+  call = function(x, w, b)
+    return core.conv_transpose2d(x, w, b,
+      { stride = { 2, 1 }, padding = { 0, 1 }, output_padding = { 1, 0 } })
+  end,
   ref = function(x, w, b) return transposed(x, w, b, 5, 3, 2, 1, 0, 1) end }
 C.conv_transpose1d = { inputs = { range(-1, 1, { 2, 2, 3 }), range(-1, 1, { 2, 3, 2 }) },
   call = function(x, w) return core.conv_transpose1d(x, w, { stride = 2 }) end,
   ref = function(x, w)
-    local tall, kernel = H.each(x, function(n) return H.each(n, function(c) return { c } end) end), H.each(w, function(k) return H.each(k, function(c) return { c } end) end)
-    return H.each(transposed(tall, kernel, nil, 1, 6, 1, 2, 0, 0), function(n) return H.each(n, function(c) return c[1] end) end)
+    local tall, kernel = H.each(x, function(n) return H.each(n, function(c) return { c } end) end), H.each(w,
+      function(k) return H.each(k, function(c) return { c } end) end)
+    return H.each(transposed(tall, kernel, nil, 1, 6, 1, 2, 0, 0),
+      function(n) return H.each(n, function(c) return c[1] end) end)
   end }
-for _, name in ipairs { "_convolution", "_conv2d_backward_input", "_conv2d_backward_weight" } do C[name] = { through = "conv2d" } end
+for _, name in ipairs { "_convolution", "_conv2d_backward_input", "_conv2d_backward_weight" } do
+  C[name] = { through = "conv2d" }
+end

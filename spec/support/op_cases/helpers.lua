@@ -1,4 +1,5 @@
---- What the cases of the op table are written with: value ranges, registration, plain references over nested tables.
+--- What the cases of the op table are written with: value ranges, registration, plain references
+--- over nested tables.
 local core = require "accelerate.core"
 
 local C = {}  -- every case, by the row's name
@@ -8,7 +9,8 @@ local SHAPE = { 3, 4 }
 local function range(lo, hi, shape) return { shape = shape or SHAPE, lo = lo, hi = hi } end
 
 local function unary(name, lo, hi, ref)
-  C[name] = { inputs = { range(lo, hi) }, call = function(x) return core[name](x) end, ref = ref, pointwise = true }
+  C[name] = { inputs = { range(lo, hi) }, call = function(x) return core[name](x) end, ref = ref,
+    pointwise = true }
 end
 
 local function binary(name, lo, hi, ref, blo, bhi)

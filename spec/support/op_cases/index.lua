@@ -20,11 +20,14 @@ C._mask_indices = { through = "masked_select" }
 
 local function copied(x) return each(x, function(r) return { unpack(r) } end) end
 
--- Calls put(result, row, column, i, j) for each (i, j) of the index, whose entries name positions of dim.
+-- Calls put(result, row, column, i, j) for each (i, j) of the index, whose entries name positions
+-- of dim.
 local function placed(x, dim, index, put)
   local out = copied(x)
   for i = 1, #index do
-    for j = 1, #index[i] do put(out, dim == 1 and index[i][j] + 1 or i, dim == 2 and index[i][j] + 1 or j, i, j) end
+    for j = 1, #index[i] do
+      put(out, dim == 1 and index[i][j] + 1 or i, dim == 2 and index[i][j] + 1 or j, i, j)
+    end
   end
   return out
 end
@@ -38,15 +41,20 @@ shaped("gather", function(x) return x:gather(2, int64(REPEATED)), x:gather(1, in
     { { x[3][1], x[1][2], x[2][3], x[2][4] }, { x[1][1], x[3][2], x[3][3], x[1][4] } }
 end)
 C._gather_backward = { through = "gather" }
-shaped("take_along_dim", function(x) return x:take_along_dim(int64 { { 3, 1 } }, 2), x:take_along_dim(int64 { 11, 0, 0 }) end, function(x)
+shaped("take_along_dim",
+  function(x)
+    return x:take_along_dim(int64 { { 3, 1 } }, 2), x:take_along_dim(int64 { 11, 0, 0 })
+  end, function(x)
   return each(x, function(r) return { r[4], r[2] } end), { x[3][4], x[1][1], x[1][1] }
 end)
 
 local function writer(name, call, ref, source)
   C[name] = { inputs = { H.range(-2, 2), source and H.range(-2, 2, source) or nil }, call = call, ref = ref }
 end
-writer("scatter", function(x, s) return x:scatter(2, int64(ACROSS), s), x:scatter(1, int64(DOWN), 0.5) end, function(x, s)
-  return placed(x, 2, ACROSS, function(out, r, c, i, j) out[r][c] = s[i][j] end), placed(x, 1, DOWN, function(out, r, c) out[r][c] = 0.5 end)
+writer("scatter", function(x, s) return x:scatter(2, int64(ACROSS), s), x:scatter(1, int64(DOWN), 0.5) end,
+  function(x, s)
+  return placed(x, 2, ACROSS, function(out, r, c, i, j) out[r][c] = s[i][j] end),
+    placed(x, 1, DOWN, function(out, r, c) out[r][c] = 0.5 end)
 end, { 3, 2 })
 writer("scatter_add", function(x, s) return x:scatter_add(2, int64(REPEATED), s) end, function(x, s)
   return placed(x, 2, REPEATED, function(out, r, c, i, j) out[r][c] = out[r][c] + s[i][j] end)
@@ -57,28 +65,37 @@ writer("index_add", function(x, s) return x:index_add(1, int64 { 2, 2 }, s, -0.5
   for j = 1, 4 do out[3][j] = out[3][j] - 0.5 * s[1][j] - 0.5 * s[2][j] end
   return out
 end, { 2, 4 })
-writer("index_copy", function(x, s) return x:index_copy(1, int64(ROWS), s) end, function(x, s) return { s[2], x[2], s[1] } end, { 2, 4 })
+writer("index_copy", function(x, s) return x:index_copy(1, int64(ROWS), s) end,
+  function(x, s) return { s[2], x[2], s[1] } end, { 2, 4 })
 writer("index_fill", function(x) return x:index_fill(2, int64 { 1, 1 }, 7) end, function(x)
   return each(x, function(r) return { r[1], 7, r[3], r[4] } end)
 end)
-writer("masked_scatter", function(x, s) return x:masked_scatter(core.tensor({ true, false, true, false }), s) end, function(x, s)
+writer("masked_scatter",
+  function(x, s) return x:masked_scatter(core.tensor({ true, false, true, false }), s) end, function(x, s)
   local f = flat(s)
-  return { { f[1], x[1][2], f[2], x[1][4] }, { f[3], x[2][2], f[4], x[2][4] }, { f[5], x[3][2], f[6], x[3][4] } }
+  return { { f[1], x[1][2], f[2], x[1][4] }, { f[3], x[2][2], f[4], x[2][4] },
+    { f[5], x[3][2], f[6], x[3][4] } }
 end, { 4, 2 })
 
-shaped("embedding", function(x) return core.embedding(int64 { { 2, 0 }, { 2, 2 } }, x), core.embedding(int64 { 1, 0 }, x, 1) end, function(x)
+shaped("embedding",
+  function(x)
+    return core.embedding(int64 { { 2, 0 }, { 2, 2 } }, x), core.embedding(int64 { 1, 0 }, x, 1)
+  end, function(x)
   return { { x[3], x[1] }, { x[3], x[3] } }, { x[2], x[1] }
 end)
-C.embedding.no_differences = true -- padding_idx: the gradient is not that of the values; see spec/kernels/index_spec.lua
+-- padding_idx: the gradient is not that of the values; see spec/kernels/index_spec.lua
+C.embedding.no_differences = true
 C._embedding_backward = { through = "embedding" }
 
 local function plain(name, call, ref)
   shaped(name, call, ref)
   C[name].exact = true
 end
-plain("one_hot", function() return core.one_hot(int64 { 1, 0 }, 3), core.one_hot(int64 { 1 }) end, function() return { { 0, 1, 0 }, { 1, 0, 0 } }, { { 0, 1 } } end)
+plain("one_hot", function() return core.one_hot(int64 { 1, 0 }, 3), core.one_hot(int64 { 1 }) end,
+  function() return { { 0, 1, 0 }, { 1, 0, 0 } }, { { 0, 1 } } end)
 C._one_hot = { through = "one_hot" }
-plain("bincount", function() return int64({ 3, 1, 1 }):bincount(), int64({ 1 }):bincount(int64 { 4 }, 3) end, function() return { 0, 2, 0, 1 }, { 0, 4, 0 } end)
+plain("bincount", function() return int64({ 3, 1, 1 }):bincount(), int64({ 1 }):bincount(int64 { 4 }, 3) end,
+  function() return { 0, 2, 0, 1 }, { 0, 4, 0 } end)
 plain("nonzero", function(x) return x:nonzero() end, function(x)
   local out = {}
   for i = 1, #x do for j = 1, #x[i] do if x[i][j] ~= 0 then out[#out + 1] = { i - 1, j - 1 } end end end
@@ -86,7 +103,8 @@ plain("nonzero", function(x) return x:nonzero() end, function(x)
 end)
 C._nonzero = { through = "nonzero" }
 
--- ---- order (the values of the cases differ, but for those of the broadcast layout: there equals keep their order)
+-- ---- order (the values of the cases differ, but for those of the broadcast layout: there equals
+--      keep their order)
 
 local function ordered(list, falling)
   local at = {}
@@ -105,16 +123,20 @@ shaped("sort", function(x) return (x:sort(1, true)), x:sort(2) end, function(x)
   return turned(each(turned(x), function(c) return (ordered(c, true)) end)),
     each(x, function(r) return (ordered(r)) end), each(x, function(r) return (select(2, ordered(r))) end)
 end)
-plain("argsort", function(x) return x:argsort(1) end, function(x) return turned(each(turned(x), function(c) return (select(2, ordered(c))) end)) end)
+plain("argsort", function(x) return x:argsort(1) end,
+  function(x) return turned(each(turned(x), function(c) return (select(2, ordered(c))) end)) end)
 shaped("topk", function(x) return x:topk(2) end, function(x)
-  return each(x, function(r) return first((ordered(r, true)), 2) end), each(x, function(r) return first((select(2, ordered(r, true))), 2) end)
+  return each(x, function(r) return first((ordered(r, true)), 2) end),
+    each(x, function(r) return first((select(2, ordered(r, true))), 2) end)
 end)
 shaped("kthvalue", function(x) return (x:kthvalue(3, 1, true)), x:kthvalue(2) end, function(x)
   return { each(turned(x), function(c) return (ordered(c))[3] end) },
-    each(x, function(r) return (ordered(r))[2] end), each(x, function(r) return (select(2, ordered(r)))[2] end)
+    each(x, function(r) return (ordered(r))[2] end),
+    each(x, function(r) return (select(2, ordered(r)))[2] end)
 end)
 shaped("median", function(x) return (x:median()), x:median(2) end, function(x)
-  return (ordered(flat(x)))[6], each(x, function(r) return (ordered(r))[2] end), each(x, function(r) return (select(2, ordered(r)))[2] end)
+  return (ordered(flat(x)))[6], each(x, function(r) return (ordered(r))[2] end),
+    each(x, function(r) return (select(2, ordered(r)))[2] end)
 end)
 C._median = { through = "median" }
 local BOUNDS = { -1, 0, 0.5, 1 }
@@ -126,5 +148,7 @@ end
 local function buckets(x) return each(x, function(r) return each(r, bucket) end) end
 plain("searchsorted", function(x) return core.searchsorted(core.tensor(BOUNDS):to(x.dtype), x) end, buckets)
 plain("bucketize", function(x) return core.bucketize(x, core.tensor(BOUNDS):to(x.dtype)) end, buckets)
-plain("unique", function() return int64({ 3, 1, 3, 0 }):unique(true, true) end, function() return { 0, 1, 3 }, { 2, 1, 2, 0 }, { 1, 1, 2 } end)
-plain("isin", function() return int64({ 3, 1, 3, 0 }):isin(int64 { { 3, 7 } }) end, function() return { true, false, true, false } end)
+plain("unique", function() return int64({ 3, 1, 3, 0 }):unique(true, true) end,
+  function() return { 0, 1, 3 }, { 2, 1, 2, 0 }, { 1, 1, 2 } end)
+plain("isin", function() return int64({ 3, 1, 3, 0 }):isin(int64 { { 3, 7 } }) end,
+  function() return { true, false, true, false } end)

@@ -25,7 +25,9 @@ end
 
 C.interpolate = { inputs = { range(-2, 2, { 2, 2, 3, 4 }) },
   call = function(x)
-    return core.interpolate(x, { 5, 3 }, { mode = "bilinear" }), core.interpolate(x, { 2, 7 }, { mode = "bilinear", align_corners = true }), core.interpolate(x, { 6, 4 })
+    return core.interpolate(x, { 5, 3 }, { mode = "bilinear" }),
+      core.interpolate(x, { 2, 7 }, { mode = "bilinear", align_corners = true }),
+      core.interpolate(x, { 6, 4 })
   end,
   ref = function(x)
     return image(x, 5, 3), image(x, 2, 7, true),
@@ -33,16 +35,20 @@ C.interpolate = { inputs = { range(-2, 2, { 2, 2, 3, 4 }) },
   end }
 C._resample = { through = "interpolate" }
 C._resample_backward = { through = "interpolate" }
-C.pixel_shuffle = { inputs = { range(-2, 2, { 2, 4, 1, 2 }) }, call = function(x) return core.pixel_shuffle(x, 2) end,
+C.pixel_shuffle = { inputs = { range(-2, 2, { 2, 4, 1, 2 }) },
+  call = function(x) return core.pixel_shuffle(x, 2) end,
   ref = function(x)
     return each(x, function(n)
-      return { { { n[1][1][1], n[2][1][1], n[1][1][2], n[2][1][2] }, { n[3][1][1], n[4][1][1], n[3][1][2], n[4][1][2] } } }
+      return { { { n[1][1][1], n[2][1][1], n[1][1][2], n[2][1][2] },
+        { n[3][1][1], n[4][1][1], n[3][1][2], n[4][1][2] } } }
     end)
   end }
-C.pixel_unshuffle = { inputs = { range(-2, 2, { 2, 1, 2, 4 }) }, call = function(x) return core.pixel_unshuffle(x, 2) end,
+C.pixel_unshuffle = { inputs = { range(-2, 2, { 2, 1, 2, 4 }) },
+  call = function(x) return core.pixel_unshuffle(x, 2) end,
   ref = function(x)
     return each(x, function(n)
       local p = n[1]
-      return { { { p[1][1], p[1][3] } }, { { p[1][2], p[1][4] } }, { { p[2][1], p[2][3] } }, { { p[2][2], p[2][4] } } }
+      return { { { p[1][1], p[1][3] } }, { { p[1][2], p[1][4] } }, { { p[2][1], p[2][3] } },
+        { { p[2][2], p[2][4] } } }
     end)
   end }

@@ -14,8 +14,10 @@ local function product(a, b)
     end)
   end)
 end
-C.mm = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) }, call = function(a, b) return core.mm(a, b) end, ref = product }
-C.bmm = { inputs = { range(-1, 1, { 2, 3, 5 }), range(-1, 1, { 2, 5, 4 }) }, call = function(a, b) return core.bmm(a, b) end,
+C.mm = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) },
+  call = function(a, b) return core.mm(a, b) end, ref = product }
+C.bmm = { inputs = { range(-1, 1, { 2, 3, 5 }), range(-1, 1, { 2, 5, 4 }) },
+  call = function(a, b) return core.bmm(a, b) end,
   ref = function(a, b) return { product(a[1], b[1]), product(a[2], b[2]) } end }
 C.matmul = { inputs = { range(-1, 1, { 2, 3, 5 }), range(-1, 1, { 5, 4 }) },
   call = function(a, b) return a:matmul(b), a[1]:matmul(b:t()[1]), b:t():matmul(a[2][1]) end,
@@ -38,17 +40,22 @@ local function gelu_tanh(x)
   return x / (1 + math.exp(-2 * u))
 end
 -- once alone and once with a layer behind it, whose gradient goes through gelu itself on a GPU
-C.linear_gelu = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 8, 5 }), range(-1, 1, { 8 }), range(-1, 1, { 2, 8 }) },
+C.linear_gelu = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 8, 5 }), range(-1, 1, { 8 }),
+  range(-1, 1, { 2, 8 }) },
   call = function(x, w, b, w2) return core.linear_gelu(x, w, b), core.linear(core.linear_gelu(x, w), w2) end,
   ref = function(x, w, b, w2)
     local biased, plain = product(x, columns(w)), product(x, columns(w))
-    for i, row in ipairs(biased) do for j = 1, #row do row[j], plain[i][j] = gelu_tanh(row[j] + b[j]), gelu_tanh(row[j]) end end
+    for i, row in ipairs(biased) do
+      for j = 1, #row do row[j], plain[i][j] = gelu_tanh(row[j] + b[j]), gelu_tanh(row[j]) end
+    end
     return biased, product(plain, columns(w2))
   end }
 C._mm_dgelu = { through = "linear_gelu" }
-C._matmul_stacks = { inputs = { range(-1, 1, { 2, 1, 3, 5 }), range(-1, 1, { 1, 2, 5, 4 }) }, call = function(a, b) return a:matmul(b) end,
+C._matmul_stacks = { inputs = { range(-1, 1, { 2, 1, 3, 5 }), range(-1, 1, { 1, 2, 5, 4 }) },
+  call = function(a, b) return a:matmul(b) end,
   ref = function(a, b)
-    return { { product(a[1][1], b[1][1]), product(a[1][1], b[1][2]) }, { product(a[2][1], b[1][1]), product(a[2][1], b[1][2]) } }
+    return { { product(a[1][1], b[1][1]), product(a[1][1], b[1][2]) },
+      { product(a[2][1], b[1][1]), product(a[2][1], b[1][2]) } }
   end }
 
 -- beta * input + alpha * product, the input one row for all
@@ -64,7 +71,9 @@ C.addmm = { inputs = { range(-1, 1, { 4 }), range(-1, 1, { 3, 5 }), range(-1, 1,
   ref = function(x, a, b) return combined(x, product(a, b), 1, 1), combined(x, product(a, b), 0.5, -2) end }
 C.baddbmm = { inputs = { range(-1, 1, { 1, 4 }), range(-1, 1, { 2, 3, 5 }), range(-1, 1, { 2, 5, 4 }) },
   call = function(x, a, b) return core.baddbmm(x, a, b, { beta = 2, alpha = 3 }) end,
-  ref = function(x, a, b) return { combined(x[1], product(a[1], b[1]), 2, 3), combined(x[1], product(a[2], b[2]), 2, 3) } end }
+  ref = function(x, a, b)
+    return { combined(x[1], product(a[1], b[1]), 2, 3), combined(x[1], product(a[2], b[2]), 2, 3) }
+  end }
 local function column(v) return each(v, function(x) return { x } end) end
 local function row_of(m) return each(m, function(r) return r[1] end) end
 C.addmv = { inputs = { range(-1, 1, { 3 }), range(-1, 1, { 3, 5 }), range(-1, 1, { 5 }) },
@@ -78,7 +87,10 @@ C.mv = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5 }) }, call = functi
   ref = function(m, v) return row_of(product(m, column(v))) end }
 C.dot = { inputs = { range(-1, 1, { 40 }), range(-1, 1, { 40 }) }, call = function(a, b) return a:dot(b) end,
   ref = function(a, b) return product({ a }, column(b))[1][1] end }
-C.outer = { inputs = { range(-1, 1, { 3 }), range(-1, 1, { 4 }) }, call = function(a, b) return a:outer(b) end,
+C.outer = { inputs = { range(-1, 1, { 3 }), range(-1, 1, { 4 }) },
+  call = function(a, b) return a:outer(b) end,
   ref = function(a, b) return product(column(a), { b }) end }
-C.trace = { inputs = { range(-1, 1, { 3, 4 }) }, call = function(x) return x:trace() end, ref = function(x) return x[1][1] + x[2][2] + x[3][3] end }
-C.tensordot = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) }, call = function(a, b) return core.tensordot(a, b, 1) end, ref = product }
+C.trace = { inputs = { range(-1, 1, { 3, 4 }) }, call = function(x) return x:trace() end,
+  ref = function(x) return x[1][1] + x[2][2] + x[3][3] end }
+C.tensordot = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 5, 4 }) },
+  call = function(a, b) return core.tensordot(a, b, 1) end, ref = product }

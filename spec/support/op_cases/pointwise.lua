@@ -38,11 +38,16 @@ unary("floor", -2, 2.1, math.floor)
 unary("ceil", -2, 2.1, math.ceil)
 unary("round", -2, 2.1, round_even)
 C._clamp_tensor = {
-  inputs = { range(-2, 2.1, { 2, 4 }), range(-1.13, 0.2, { 4 }), range(0.21, 1.7, { 2, 1 }) }, call = function(x, lo, hi) return x:clamp(lo, hi), x:clamp { max = hi } end,
+  inputs = { range(-2, 2.1, { 2, 4 }), range(-1.13, 0.2, { 4 }), range(0.21, 1.7, { 2, 1 }) },
+    call = function(x, lo, hi)
+    return x:clamp(lo, hi), x:clamp { max = hi }
+  end,
 }
 C.clamp = {
   inplace = function(x) return x:clamp_ { min = -0.5, max = 0.7 } end,
-  inputs = { range(-2, 2.1) }, call = function(x) return x:clamp { min = -0.5, max = 0.7 } end, pointwise = true,
+  inputs = { range(-2, 2.1) }, call = function(x)
+    return x:clamp { min = -0.5, max = 0.7 }
+  end, pointwise = true,
   ref = function(x) return math.max(-0.5, math.min(0.7, x)) end,
 }
 unary("exp", -2, 2, math.exp)
@@ -57,7 +62,10 @@ unary("tanh", -2, 2, function(x) return 1 - 2 / (math.exp(2 * x) + 1) end)
 unary("sigmoid", -3, 3, function(x) return 1 / (1 + math.exp(-x)) end)
 unary("relu", -2, 2.1, function(x) return math.max(x, 0) end)
 unary("erf", -2.5, 2.5, erf)
-for name, through in pairs { _tanh_backward = "tanh", _sigmoid_backward = "sigmoid", _relu_backward = "relu" } do C[name] = { through = through } end
+for name, through in pairs { _tanh_backward = "tanh", _sigmoid_backward = "sigmoid",
+  _relu_backward = "relu" } do
+  C[name] = { through = through }
+end
 
 -- ---- more arithmetic and functions
 local function trunc(x) return x < 0 and math.ceil(x) or math.floor(x) end
@@ -68,15 +76,19 @@ unary("trunc", -2, 2.1, trunc)
 unary("frac", -2, 2.1, function(x) return x - trunc(x) end)
 local function ternary(name, call, inplace, ref, lo)
   C[name] = {
-    inputs = { range(-2, 2), range(-2, 2), range(lo or -2, 2) }, call = call, inplace = inplace, ref = ref, pointwise = true,
+    inputs = { range(-2, 2), range(-2, 2), range(lo or -2, 2) }, call = call, inplace = inplace, ref = ref,
+      pointwise = true,
     broadcast = { range(-2, 2, { 2, 3, 4 }), range(-2, 2, { 3, 1 }), range(lo or -2, 2, { 2, 1, 4 }) },
   }
 end
-ternary("addcmul", function(x, a, b) return x:addcmul(a, b, { value = 0.7 }) end, function(x, a, b) return x:addcmul_(a, b, 0.7) end,
+ternary("addcmul", function(x, a, b) return x:addcmul(a, b, { value = 0.7 }) end,
+  function(x, a, b) return x:addcmul_(a, b, 0.7) end,
   function(x, a, b) return x + 0.7 * a * b end)
-ternary("addcdiv", function(x, a, b) return x:addcdiv(a, b, { value = -0.4 }) end, function(x, a, b) return x:addcdiv_(a, b, -0.4) end,
+ternary("addcdiv", function(x, a, b) return x:addcdiv(a, b, { value = -0.4 }) end,
+  function(x, a, b) return x:addcdiv_(a, b, -0.4) end,
   function(x, a, b) return x - 0.4 * a / b end, 0.5)
-ternary("lerp", function(x, a, b) return core.lerp(x, a, b) end, function(x, a, b) return x:lerp_(a, b) end, function(x, a, b) return x + b * (a - x) end)
+ternary("lerp", function(x, a, b) return core.lerp(x, a, b) end, function(x, a, b) return x:lerp_(a, b) end,
+  function(x, a, b) return x + b * (a - x) end)
 unary("exp2", -2, 2, function(x) return 2 ^ x end)
 unary("log2", 0.2, 3, function(x) return math.log(x) / math.log(2) end)
 unary("log10", 0.2, 3, math.log10)
@@ -94,7 +106,8 @@ unary("erfc", -2.5, 2.5, function(x) return 1 - erf(x) end)
 binary("logaddexp", -3, 3, function(a, b) return math.log(math.exp(a) + math.exp(b)) end, -2.9, 3.1)
 binary("xlogy", -2, 2, function(a, b) return a * math.log(b) end, 0.3, 2)
 binary("hypot", -2, 2, function(a, b) return math.sqrt(a * a + b * b) end, 0.3, 2)
-C.nan_to_num = { inputs = { range(-2, 2) }, pointwise = true, call = function(x) return (1 / x:clamp { min = 0 }):nan_to_num { posinf = 3 } end,
+C.nan_to_num = { inputs = { range(-2, 2) }, pointwise = true,
+  call = function(x) return (1 / x:clamp { min = 0 }):nan_to_num { posinf = 3 } end,
   no_inplace = true, no_differences = true,
   ref = function(x) return x > 0 and 1 / x or 3 end }
 
@@ -104,16 +117,19 @@ local function tanh(x) return 1 - 2 / (math.exp(2 * x) + 1) end
 local function activation(name, ref, lo, hi) unary(name, lo or -4, hi or 4.1, ref) end
 -- with options, given by name and, in place, by position
 local function with(name, options, positions, ref)
-  C[name] = { inputs = { range(-4, 4.1) }, pointwise = true, call = function(x) return core[name](x, options) end,
+  C[name] = { inputs = { range(-4, 4.1) }, pointwise = true,
+    call = function(x) return core[name](x, options) end,
     inplace = function(x) return x[name .. "_"](x, unpack(positions)) end, ref = ref }
 end
 local function gelu_tanh(x) return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ^ 3))) end
-C.gelu = { inputs = { range(-4, 4.1) }, pointwise = true, call = function(x) return core.gelu(x) + 2 * core.gelu(x, { approximate = "tanh" }) end,
+C.gelu = { inputs = { range(-4, 4.1) }, pointwise = true,
+  call = function(x) return core.gelu(x) + 2 * core.gelu(x, { approximate = "tanh" }) end,
   inplace = function(x) local y = x:clone() return x:gelu_():add_(2 * y:gelu_("tanh")) end,
   ref = function(x) return 0.5 * x * (1 + erf(x / math.sqrt(2))) + 2 * gelu_tanh(x) end }
 activation("silu", function(x) return x * sigmoid(x) end)
 activation("mish", function(x) return x * tanh(math.log(1 + math.exp(x))) end)
-activation("selu", function(x) return 1.0507009873554804934 * (x > 0 and x or 1.6732632423543772848 * (math.exp(x) - 1)) end)
+activation("selu",
+  function(x) return 1.0507009873554804934 * (x > 0 and x or 1.6732632423543772848 * (math.exp(x) - 1)) end)
 activation("logsigmoid", function(x) return math.log(sigmoid(x)) end)
 activation("relu6", function(x) return math.max(0, math.min(6, x)) end, -3, 9.2)
 activation("hardsigmoid", function(x) return math.max(0, math.min(1, x / 6 + 0.5)) end)
@@ -123,12 +139,16 @@ activation("tanhshrink", function(x) return x - tanh(x) end)
 with("leaky_relu", { negative_slope = 0.2 }, { 0.2 }, function(x) return x > 0 and x or 0.2 * x end)
 with("elu", { alpha = 1.3 }, { 1.3 }, function(x) return x > 0 and x or 1.3 * (math.exp(x) - 1) end)
 with("celu", { alpha = 1.3 }, { 1.3 }, function(x) return x > 0 and x or 1.3 * (math.exp(x / 1.3) - 1) end)
-with("softplus", { beta = 1.5, threshold = 4.7 }, { 1.5, 4.7 }, function(x) return 1.5 * x > 4.7 and x or math.log(1 + math.exp(1.5 * x)) / 1.5 end)
-with("hardtanh", { min_val = -0.9, max_val = 1.4 }, { -0.9, 1.4 }, function(x) return math.max(-0.9, math.min(1.4, x)) end)
-with("softshrink", { lambd = 0.7 }, { 0.7 }, function(x) return x > 0.7 and x - 0.7 or x < -0.7 and x + 0.7 or 0 end)
+with("softplus", { beta = 1.5, threshold = 4.7 }, { 1.5, 4.7 },
+  function(x) return 1.5 * x > 4.7 and x or math.log(1 + math.exp(1.5 * x)) / 1.5 end)
+with("hardtanh", { min_val = -0.9, max_val = 1.4 }, { -0.9, 1.4 },
+  function(x) return math.max(-0.9, math.min(1.4, x)) end)
+with("softshrink", { lambd = 0.7 }, { 0.7 },
+  function(x) return x > 0.7 and x - 0.7 or x < -0.7 and x + 0.7 or 0 end)
 with("hardshrink", { lambd = 0.7 }, { 0.7 }, function(x) return math.abs(x) > 0.7 and x or 0 end)
 with("threshold", { threshold = 0.3, value = -1 }, { 0.3, -1 }, function(x) return x > 0.3 and x or -1 end)
-C.prelu = { inputs = { range(-2, 2.1), range(0.1, 0.5, { 4 }) }, broadcast = { range(-2, 2.1), range(0.1, 0.5, { 1 }) },
+C.prelu = { inputs = { range(-2, 2.1), range(0.1, 0.5, { 4 }) },
+  broadcast = { range(-2, 2.1), range(0.1, 0.5, { 1 }) },
   call = function(x, w) return core.prelu(x, w) end,
   ref = function(x, w) return H.each(x, function(r)
     local out = {}
@@ -136,8 +156,11 @@ C.prelu = { inputs = { range(-2, 2.1), range(0.1, 0.5, { 4 }) }, broadcast = { r
     return out
   end) end }
 C.glu = { inputs = { range(-2, 2) }, call = function(x) return x:glu() end,
-  ref = function(x) return H.each(x, function(r) return { r[1] * sigmoid(r[3]), r[2] * sigmoid(r[4]) } end) end }
-for _, name in ipairs { "gelu", "silu", "mish", "leaky_relu", "elu", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "hardshrink", "threshold" } do
+  ref = function(x)
+    return H.each(x, function(r) return { r[1] * sigmoid(r[3]), r[2] * sigmoid(r[4]) } end)
+  end }
+for _, name in ipairs { "gelu", "silu", "mish", "leaky_relu", "elu", "softplus", "logsigmoid", "hardtanh",
+  "hardsigmoid", "hardswish", "hardshrink", "threshold" } do
   C["_" .. name .. "_backward"] = { through = name }
 end
 
@@ -146,7 +169,9 @@ local bit = require "bit"
 local function bits(name, ref)
   C[name] = {
     inputs = { range(0, 100), range(0, 7.9) }, exact = true, pointwise = true, no_inplace = true,
-    call = function(a, b) return core[name](a:to("int64"), b:to("int64")) end, ref = function(a, b) return ref(math.floor(a), math.floor(b)) end,
+    call = function(a, b)
+      return core[name](a:to("int64"), b:to("int64"))
+    end, ref = function(a, b) return ref(math.floor(a), math.floor(b)) end,
   }
 end
 bits("bitwise_and", bit.band)
@@ -154,7 +179,8 @@ bits("bitwise_or", bit.bor)
 bits("bitwise_xor", bit.bxor)
 bits("bitwise_left_shift", bit.lshift)
 bits("bitwise_right_shift", bit.arshift)
-C.bitwise_not = { inputs = { range(-100, 100) }, exact = true, pointwise = true, no_inplace = true, call = function(x) return x:floor():to("int64"):bitwise_not() end,
+C.bitwise_not = { inputs = { range(-100, 100) }, exact = true, pointwise = true, no_inplace = true,
+  call = function(x) return x:floor():to("int64"):bitwise_not() end,
   ref = function(x) return bit.bnot(math.floor(x)) end }
 
 local function compare(name, ref) binary(name, -2, 2, ref, -2, 2.4); exact(name) end
@@ -168,23 +194,34 @@ compare("ge", function(a, b) return a >= b end)
 local function logical(name, ref)
   C[name] = {
     inputs = { range(-2, 2), range(-2, 2) }, exact = true, pointwise = true,
-    call = function(a, b) return core[name](a:gt(0), b:gt(0)) end, ref = function(a, b) return ref(a > 0, b > 0) end,
+    call = function(a, b)
+      return core[name](a:gt(0), b:gt(0))
+    end, ref = function(a, b) return ref(a > 0, b > 0) end,
   }
 end
 logical("logical_and", function(a, b) return a and b end)
 logical("logical_or", function(a, b) return a or b end)
 logical("logical_xor", function(a, b) return a ~= b end)
-C.logical_not = { inputs = { range(-2, 2) }, exact = true, pointwise = true, call = function(x) return x:gt(0):logical_not() end, ref = function(x) return not (x > 0) end }
+C.logical_not = { inputs = { range(-2, 2) }, exact = true, pointwise = true,
+  call = function(x) return x:gt(0):logical_not() end, ref = function(x) return not (x > 0) end }
 -- log of a negative number is NaN, and 1 / 0 infinite
-C.isnan = { inputs = { range(-2, 2) }, exact = true, pointwise = true, call = function(x) return x:log():isnan() end, ref = function(x) return x < 0 end }
-C.isinf = { inputs = { range(-2, 2) }, exact = true, pointwise = true, call = function(x) return (x / x:gt(0):double()):isinf() end, ref = function(x) return x <= 0 end }
-C.isfinite = { inputs = { range(-2, 2) }, exact = true, pointwise = true, call = function(x) return (x / x:gt(0):double()):isfinite() end, ref = function(x) return x > 0 end }
+C.isnan = { inputs = { range(-2, 2) }, exact = true, pointwise = true,
+  call = function(x) return x:log():isnan() end, ref = function(x) return x < 0 end }
+C.isinf = { inputs = { range(-2, 2) }, exact = true, pointwise = true,
+  call = function(x) return (x / x:gt(0):double()):isinf() end, ref = function(x) return x <= 0 end }
+C.isfinite = { inputs = { range(-2, 2) }, exact = true, pointwise = true,
+  call = function(x) return (x / x:gt(0):double()):isfinite() end, ref = function(x) return x > 0 end }
 C.where = {
-  inputs = { range(-2, 2), range(-2, 2) }, broadcast = { range(-2, 2, { 3, 1 }), range(-2, 2, { 4 }) }, pointwise = true,
-  call = function(a, b) return core.where((a.data + b.data):gt(0), a, b) end, ref = function(a, b) return a + b > 0 and a or b end,
+  inputs = { range(-2, 2), range(-2, 2) }, broadcast = { range(-2, 2, { 3, 1 }), range(-2, 2, { 4 }) },
+    pointwise = true,
+  call = function(a, b)
+    return core.where((a.data + b.data):gt(0), a, b)
+  end, ref = function(a, b) return a + b > 0 and a or b end,
 }
 C.masked_fill = {
   inplace = function(x) return x:masked_fill_(x:gt(0.543), 7) end,
-  inputs = { range(-2, 2) }, pointwise = true, call = function(x) return x:masked_fill(x.data:gt(0.543), 7) end,
+  inputs = { range(-2, 2) }, pointwise = true, call = function(x)
+    return x:masked_fill(x.data:gt(0.543), 7)
+  end,
   ref = function(x) return x > 0.543 and 7 or x end,
 }

@@ -21,14 +21,19 @@ local function windows(row, count, first, last, f)
 end
 
 local function steps(size, step, padding)
-  return function(i) return (i - 1) * step - padding + 1 end, function(i) return (i - 1) * step - padding + size end
+  return function(i)
+    return (i - 1) * step - padding + 1
+  end, function(i) return (i - 1) * step - padding + size end
 end
 
 local function shares(size, count)
-  return function(i) return math.floor((i - 1) * size / count) + 1 end, function(i) return math.ceil(i * size / count) end
+  return function(i)
+    return math.floor((i - 1) * size / count) + 1
+  end, function(i) return math.ceil(i * size / count) end
 end
 
---- The same along both dims of a plane, one after the other (as largest and, over windows of one size, average may be).
+--- The same along both dims of a plane, one after the other (as largest and, over windows of one
+--- size, average may be).
 local function both(plane, rows, cols, first_r, last_r, first_c, last_c, f)
   local wide = each(plane, function(row) return windows(row, cols, first_c, last_c, f) end)
   local turned = each(H.columns(wide), function(col) return windows(col, rows, first_r, last_r, f) end)
@@ -39,7 +44,8 @@ local IMAGE, SIGNAL = { 2, 2, 4, 5 }, { 2, 2, 7 }
 local function image(name, call, f, rows, cols, ...)
   local bounds = { ... }
   C[name] = { inputs = { range(-2, 2, IMAGE) }, call = call, ref = function(x)
-    return planes(x, function(plane) return both(plane, rows, cols, bounds[1], bounds[2], bounds[3], bounds[4], f) end)
+    return planes(x,
+      function(plane) return both(plane, rows, cols, bounds[1], bounds[2], bounds[3], bounds[4], f) end)
   end }
 end
 local function signal(name, call, f, count, first, last)
@@ -50,16 +56,27 @@ end
 
 local ra, rb = steps(3, 2, 1)
 local ca, cb = steps(2, 1, 0)
-image("max_pool2d", function(x) return core.max_pool2d(x, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 } }) end, largest, 2, 4, ra, rb, ca, cb)
-image("avg_pool2d", function(x) return core.avg_pool2d(x, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 }, count_include_pad = false }) end, average, 2, 4, ra, rb, ca, cb)
-signal("max_pool1d", function(x) return core.max_pool1d(x, 3, { stride = 2, padding = 1 }) end, largest, 4, ra, rb)
+image("max_pool2d",
+  function(x)
+    return core.max_pool2d(x, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 } })
+  end, largest, 2, 4, ra, rb, ca, cb)
+image("avg_pool2d",
+  function(x)
+    return core.avg_pool2d(x, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 }, count_include_pad = false })
+  end, average, 2, 4, ra, rb, ca, cb)
+signal("max_pool1d", function(x) return core.max_pool1d(x, 3, { stride = 2, padding = 1 }) end, largest, 4,
+  ra, rb)
 signal("avg_pool1d", function(x) return core.avg_pool1d(x, 2, { stride = 1 }) end, average, 6, ca, cb)
 local a3, b3 = shares(4, 3)
 local a2, b2 = shares(5, 2)
 local a4, b4 = shares(7, 4)
-image("adaptive_avg_pool2d", function(x) return core.adaptive_avg_pool2d(x, { 3, 2 }) end, average, 3, 2, a3, b3, a2, b2)
-image("adaptive_max_pool2d", function(x) return core.adaptive_max_pool2d(x, { 3, 2 }) end, largest, 3, 2, a3, b3, a2, b2)
+image("adaptive_avg_pool2d", function(x) return core.adaptive_avg_pool2d(x, { 3, 2 }) end, average, 3, 2, a3,
+  b3, a2, b2)
+image("adaptive_max_pool2d", function(x) return core.adaptive_max_pool2d(x, { 3, 2 }) end, largest, 3, 2, a3,
+  b3, a2, b2)
 signal("adaptive_avg_pool1d", function(x) return core.adaptive_avg_pool1d(x, 4) end, average, 4, a4, b4)
 signal("adaptive_max_pool1d", function(x) return core.adaptive_max_pool1d(x, 4) end, largest, 4, a4, b4)
-for _, name in ipairs { "_max_pool", "_pool_scatter", "_pool_take" } do C[name] = { through = "max_pool2d" } end
+for _, name in ipairs { "_max_pool", "_pool_scatter", "_pool_take" } do
+  C[name] = { through = "max_pool2d" }
+end
 for _, name in ipairs { "_avg_pool", "_avg_pool_backward" } do C[name] = { through = "avg_pool2d" } end

@@ -52,7 +52,8 @@ end
 local function relu(x) return math.max(x, 0) end
 
 C.lstm_cell = {
-  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 8, 3 }), range(-1, 1, { 8, 2 }), range(-1, 1, { 8 }), range(-1, 1, { 8 }) },
+  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 8, 3 }),
+    range(-1, 1, { 8, 2 }), range(-1, 1, { 8 }), range(-1, 1, { 8 }) },
   call = function(...) return core.lstm_cell(...) end,
   ref = function(x, h, c, wi, wh, bi, bh)
     return rows(#x, function(i) return lstm_step(times(wi, x[i], bi), times(wh, h[i], bh), c[i]) end)
@@ -61,7 +62,8 @@ C.lstm_cell = {
 C._lstm_gates = { through = "lstm_cell" }
 C._lstm_gates_backward = { through = "lstm_cell" }
 C.gru_cell = {
-  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 6, 3 }), range(-1, 1, { 6, 2 }), range(-1, 1, { 6 }), range(-1, 1, { 6 }) },
+  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 6, 3 }), range(-1, 1, { 6, 2 }),
+    range(-1, 1, { 6 }), range(-1, 1, { 6 }) },
   call = function(...) return core.gru_cell(...) end,
   ref = function(x, h, wi, wh, bi, bh)
     return (rows(#x, function(i) return gru_step(times(wi, x[i], bi), times(wh, h[i], bh), h[i]) end))
@@ -70,17 +72,22 @@ C.gru_cell = {
 C._gru_gates = { through = "gru_cell" }
 C._gru_gates_backward = { through = "gru_cell" }
 C.rnn_cell = {
-  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2 }), range(-1, 1, { 2 }) },
+  inputs = { range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 3 }), range(-1, 1, { 2, 2 }),
+    range(-1, 1, { 2 }), range(-1, 1, { 2 }) },
   call = function(x, h, wi, wh, bi, bh)
-    return core.rnn_cell(x, h, wi, wh, bi, bh), core.rnn_cell(x, h, wi, wh, bi, nil, { nonlinearity = "relu" }), core.rnn_cell(x[1], h[1], wi, wh)
+    return core.rnn_cell(x, h, wi, wh, bi, bh),
+      core.rnn_cell(x, h, wi, wh, bi, nil, { nonlinearity = "relu" }), core.rnn_cell(x[1], h[1], wi, wh)
   end,
   ref = function(x, h, wi, wh, bi, bh)
-    local function step(f, b) return (rows(#x, function(i) return rnn_step(times(wi, x[i], bi), times(wh, h[i], b), f) end)) end
+    local function step(f, b)
+      return (rows(#x, function(i) return rnn_step(times(wi, x[i], bi), times(wh, h[i], b), f) end))
+    end
     return step(tanh, bh), step(relu), rnn_step(times(wi, x[1]), times(wh, h[1]), tanh)
   end,
 }
 
--- A layer over all steps, dense and packed (three sequences of 3, 2 and 2 steps, and the same reversed where they are dense).
+-- A layer over all steps, dense and packed (three sequences of 3, 2 and 2 steps, and the same
+-- reversed where they are dense).
 local function dense(T, B, reverse, gx, step, ...)
   local states, y = { ... }, {}
   for i = 1, T do
@@ -106,7 +113,8 @@ end
 
 C.lstm_layer = {
   once = "_lstm_layer_backward",
-  inputs = { range(-1, 1, { 3, 2, 8 }), range(-1, 1, { 8, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 5, 8 }) },
+  inputs = { range(-1, 1, { 3, 2, 8 }), range(-1, 1, { 8, 2 }), range(-1, 1, { 2, 2 }),
+    range(-1, 1, { 2, 2 }), range(-1, 1, { 5, 8 }) },
   call = function(gx, w, h, c, packed)
     local a, b = core.lstm_layer(gx, w, h, c)
     local d, e = core.lstm_layer(gx, w, h, c, { reverse = true })
@@ -116,7 +124,8 @@ C.lstm_layer = {
   ref = function(gx, w, h, c, packed)
     local a, b = dense(3, 2, false, gx, lstm_ref(w), h, c)
     local d, e = dense(3, 2, true, gx, lstm_ref(w), h, c)
-    local y1, c1 = dense(3, 1, false, { { packed[1] }, { packed[3] }, { packed[5] } }, lstm_ref(w), { h[1] }, { c[1] })
+    local y1, c1 = dense(3, 1, false, { { packed[1] }, { packed[3] }, { packed[5] } }, lstm_ref(w), { h[1] },
+      { c[1] })
     local y2, c2 = dense(2, 1, false, { { packed[2] }, { packed[4] } }, lstm_ref(w), { h[2] }, { c[2] })
     return a, b, d, e, { y1[1][1], y2[1][1], y1[2][1], y2[2][1], y1[3][1] }, { c1[1], c2[1] }
   end,
@@ -126,30 +135,36 @@ C._rnn_before = { through = "lstm_layer" }
 
 C.gru_layer = {
   once = "_gru_layer_backward",
-  inputs = { range(-1, 1, { 3, 2, 6 }), range(-1, 1, { 6, 2 }), range(-1, 1, { 6 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 5, 6 }) },
+  inputs = { range(-1, 1, { 3, 2, 6 }), range(-1, 1, { 6, 2 }), range(-1, 1, { 6 }), range(-1, 1, { 2, 2 }),
+    range(-1, 1, { 5, 6 }) },
   call = function(gx, w, b, h, packed)
-    return core.gru_layer(gx, w, b, h), core.gru_layer(gx, w, nil, h, { reverse = true }), core.gru_layer(packed, w, b, h, int64 { 2, 2, 1 })
+    return core.gru_layer(gx, w, b, h), core.gru_layer(gx, w, nil, h, { reverse = true }),
+      core.gru_layer(packed, w, b, h, int64 { 2, 2, 1 })
   end,
   ref = function(gx, w, b, h, packed)
     local function step(bias) return function(g, s) return gru_step(g, times(w, s, bias), s) end end
     local y1 = dense(3, 1, false, { { packed[1] }, { packed[3] }, { packed[5] } }, step(b), { h[1] })
     local y2 = dense(2, 1, false, { { packed[2] }, { packed[4] } }, step(b), { h[2] })
-    return (dense(3, 2, false, gx, step(b), h)), (dense(3, 2, true, gx, step(), h)), { y1[1][1], y2[1][1], y1[2][1], y2[2][1], y1[3][1] }
+    return (dense(3, 2, false, gx, step(b), h)), (dense(3, 2, true, gx, step(), h)),
+      { y1[1][1], y2[1][1], y1[2][1], y2[2][1], y1[3][1] }
   end,
 }
 C._gru_layer_backward = { through = "gru_layer" }
 
 C.rnn_layer = {
   once = "_rnn_layer_backward",
-  inputs = { range(-1, 1, { 3, 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 5, 2 }) },
+  inputs = { range(-1, 1, { 3, 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }),
+    range(-1, 1, { 5, 2 }) },
   call = function(gx, w, h, packed)
-    return core.rnn_layer(gx, w, h), core.rnn_layer(gx, w, h, { nonlinearity = "relu", reverse = true }), core.rnn_layer(packed, w, h, int64 { 2, 2, 1 })
+    return core.rnn_layer(gx, w, h), core.rnn_layer(gx, w, h, { nonlinearity = "relu", reverse = true }),
+      core.rnn_layer(packed, w, h, int64 { 2, 2, 1 })
   end,
   ref = function(gx, w, h, packed)
     local function step(f) return function(g, s) return rnn_step(g, times(w, s), f) end end
     local y1 = dense(3, 1, false, { { packed[1] }, { packed[3] }, { packed[5] } }, step(tanh), { h[1] })
     local y2 = dense(2, 1, false, { { packed[2] }, { packed[4] } }, step(tanh), { h[2] })
-    return (dense(3, 2, false, gx, step(tanh), h)), (dense(3, 2, true, gx, step(relu), h)), { y1[1][1], y2[1][1], y1[2][1], y2[2][1], y1[3][1] }
+    return (dense(3, 2, false, gx, step(tanh), h)), (dense(3, 2, true, gx, step(relu), h)),
+      { y1[1][1], y2[1][1], y1[2][1], y2[2][1], y1[3][1] }
   end,
 }
 C._rnn_layer_backward = { through = "rnn_layer" }

@@ -1,4 +1,5 @@
---- A module in float64 whose parameters, in order, follow a pattern that transformer.py writes too; in evaluation mode.
+--- A module in float64 whose parameters, in order, follow a pattern that transformer.py writes too;
+--- in evaluation mode.
 return function(module)
   local core = require "accelerate.core"
   module:double():eval()

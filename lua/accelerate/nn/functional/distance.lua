@@ -8,10 +8,13 @@ local M = {}
 local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check(where, name, t)
-  if not core.is_tensor(t) then options.fail("%s: %s must be a tensor, got %s", where, name, options.show(t)) end
+  if not core.is_tensor(t) then
+    options.fail("%s: %s must be a tensor, got %s", where, name, options.show(t))
+  end
 end
 
-local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", default = 2 }, eps = { "number", default = 1e-12, min = 0 } }
+local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", default = 2 },
+  eps = { "number", default = 1e-12, min = 0 } }
 
 --- x / max(norm of x along dim, eps).
 ---@param x accelerate.Tensor
@@ -31,21 +34,25 @@ local function broadcast(where, a, b)
   local n = math.max(#left, #right)
   for d = 1, n do
     local l, r = left[d - n + #left] or 1, right[d - n + #right] or 1
-    if l ~= r and l ~= 1 and r ~= 1 then options.fail("%s: shapes %s and %s do not broadcast", where, text(a), text(b)) end
+    if l ~= r and l ~= 1 and r ~= 1 then
+      options.fail("%s: shapes %s and %s do not broadcast", where, text(a), text(b))
+    end
     shape[d] = l == 1 and r or l
   end
   return a:expand(shape), b:expand(shape)
 end
 
--- x over its norm along dim.  The norm counts as eps at least; the gradient passes as if there were no limit, as in PyTorch.
+-- x over its norm along dim.  The norm counts as eps at least; the gradient passes as if there were
+-- no limit, as in PyTorch.
 local function unit(x, dim, eps)
   local norm = core.norm(x, 2, dim, true)
   local fixed = norm:detach()
   return x / (norm + (fixed:clamp { min = eps } - fixed))
 end
 
---- The cosine of the angle between x1 and x2 along dim: the sum of the products of both over their norms, each norm at least
---- eps. They are broadcast to one shape first, so that a size of 1 counts as often as it is repeated.
+--- The cosine of the angle between x1 and x2 along dim: the sum of the products of both over their
+--- norms, each norm at least eps. They are broadcast to one shape first, so that a size of 1 counts
+--- as often as it is repeated.
 ---@param x1 accelerate.Tensor
 ---@param x2 accelerate.Tensor broadcast against x1
 ---@param opts? { dim: integer, eps: number } 2, 1e-8
@@ -60,7 +67,8 @@ end
 
 local CDIST = { p = { "number", default = 2, min = 0 } }
 
---- The p-norm of each row of x1 minus each row of x2. Two equal rows have distance 0, and no gradient.
+--- The p-norm of each row of x1 minus each row of x2. Two equal rows have distance 0, and no
+--- gradient.
 ---@param x1 accelerate.Tensor (.., m, k)
 ---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
 ---@param opts? { p: number } 2
@@ -75,7 +83,8 @@ function M.cdist(x1, x2, opts)
   return core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
 end
 
-local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 }, keepdim = { "boolean", default = false } }
+local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 },
+  keepdim = { "boolean", default = false } }
 
 --- The p-norm of x1 - x2 + eps along the last dim.
 ---@param x1 accelerate.Tensor
@@ -99,14 +108,17 @@ function M.bilinear(x1, x2, weight, bias)
   check("bilinear", "x1", x1)
   check("bilinear", "x2", x2)
   check("bilinear", "weight", weight)
-  if weight:dim() ~= 3 or x1:dim() < 1 or x1:size(-1) ~= weight:size(2) or x2:dim() ~= x1:dim() or x2:size(-1) ~= weight:size(3) then
-    options.fail("bilinear: x1 %s and x2 %s do not fit weight %s (out, in1, in2)", text(x1), text(x2), text(weight))
+  if weight:dim() ~= 3 or x1:dim() < 1 or x1:size(-1) ~= weight:size(2) or x2:dim() ~= x1:dim()
+    or x2:size(-1) ~= weight:size(3) then
+    options.fail("bilinear: x1 %s and x2 %s do not fit weight %s (out, in1, in2)", text(x1), text(x2),
+      text(weight))
   end
   local out, in1, in2 = unpack(weight.shape)
   local rows = x1.shape
   rows[#rows] = out
   rows[#rows + 1] = in2
-  local half = core.linear(x1, weight:permute(1, 3, 2):reshape(out * in2, in1)):view(rows)  -- x1 W, for each output a vector against x2
+  -- x1 W, for each output a vector against x2
+  local half = core.linear(x1, weight:permute(1, 3, 2):reshape(out * in2, in1)):view(rows)
   local y = core.sum(half * x2:unsqueeze(-2), -1)
   return bias and y + bias or y
 end

@@ -22,7 +22,8 @@ local function channel_dropout(where, dims)
     check(where, x)
     local shape = x.shape
     if #shape ~= dims + 2 and #shape ~= dims + 1 then
-      options.fail("%s: expected %d dims, or %d without a batch, got [%s]", where, dims + 2, dims + 1, table.concat(shape, ", "))
+      options.fail("%s: expected %d dims, or %d without a batch, got [%s]", where, dims + 2, dims + 1,
+        table.concat(shape, ", "))
     end
     if not o.training or o.p == 0 then return x end
     for d = 1, dims do shape[#shape - d + 1] = 1 end
@@ -31,15 +32,19 @@ local function channel_dropout(where, dims)
 end
 
 --- Zeroes whole channels of (n, c, l) with probability p and scales the others by 1 / (1 - p).
----@type fun(x: accelerate.Tensor, p?: number|{ p: number, training: boolean, generator: accelerate.Generator }, ...: any): accelerate.Tensor
+---@type fun(x: accelerate.Tensor, p?: number|{ p: number, training: boolean, generator:
+---  accelerate.Generator }, ...: any): accelerate.Tensor
 M.dropout1d = channel_dropout("dropout1d", 1)
 --- Zeroes whole channels of (n, c, h, w) with probability p and scales the others by 1 / (1 - p).
----@type fun(x: accelerate.Tensor, p?: number|{ p: number, training: boolean, generator: accelerate.Generator }, ...: any): accelerate.Tensor
+---@type fun(x: accelerate.Tensor, p?: number|{ p: number, training: boolean, generator:
+---  accelerate.Generator }, ...: any): accelerate.Tensor
 M.dropout2d = channel_dropout("dropout2d", 2)
 
-local ALPHA_PRIME = 1.7580993408473766 -- SELU's scale times its alpha: what a dropped element becomes, negated
+-- SELU's scale times its alpha: what a dropped element becomes, negated
+local ALPHA_PRIME = 1.7580993408473766
 
---- Dropout for SELU: what is dropped becomes SELU's lowest value, and the result is scaled and shifted so that mean and variance stay.
+--- Dropout for SELU: what is dropped becomes SELU's lowest value, and the result is scaled and
+--- shifted so that mean and variance stay.
 ---@param x accelerate.Tensor
 ---@param p? number|{ p: number, training: boolean, generator: accelerate.Generator } 0.5, true
 ---@param ... any training, generator

@@ -1,22 +1,28 @@
---- The part of nn.functional about images and signals: convolutions, pooling, batch normalisation, resampling. The rows of the
---- op table do the work; here is what they do not take: padding by name, sizes by factor.
+--- The part of nn.functional about images and signals: convolutions, pooling, batch normalisation,
+--- resampling. The rows of the op table do the work; here is what they do not take: padding by
+--- name, sizes by factor.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
 ---@class accelerate.nn.functional.image
 local F = {
-  conv_transpose1d = core.conv_transpose1d,  -- (x, weight, bias?, stride = 1, padding = 0, output_padding = 0, groups = 1, dilation = 1)
+  -- (x, weight, bias?, stride = 1, padding = 0, output_padding = 0, groups = 1, dilation = 1)
+  conv_transpose1d = core.conv_transpose1d,
   conv_transpose2d = core.conv_transpose2d,
-  max_pool1d = core.max_pool1d,              -- (x, kernel_size, stride?, padding = 0, dilation = 1, ceil_mode = false)
+  -- (x, kernel_size, stride?, padding = 0, dilation = 1, ceil_mode = false)
+  max_pool1d = core.max_pool1d,
   max_pool2d = core.max_pool2d,
-  avg_pool1d = core.avg_pool1d,              -- (x, kernel_size, stride?, padding = 0, ceil_mode = false, count_include_pad = true)
+  -- (x, kernel_size, stride?, padding = 0, ceil_mode = false, count_include_pad = true)
+  avg_pool1d = core.avg_pool1d,
   avg_pool2d = core.avg_pool2d,              -- and divisor_override?
   adaptive_avg_pool1d = core.adaptive_avg_pool1d,  -- (x, output_size)
   adaptive_avg_pool2d = core.adaptive_avg_pool2d,
   adaptive_max_pool1d = core.adaptive_max_pool1d,
   adaptive_max_pool2d = core.adaptive_max_pool2d,
-  batch_norm = core.batch_norm,  -- (x, running_mean?, running_var?, weight?, bias?, training = false, momentum = 0.1, eps = 1e-5, residual?, activation = "none")
+  -- (x, running_mean?, running_var?, weight?, bias?, training = false, momentum = 0.1, eps = 1e-5,
+  -- residual?, activation = "none")
+  batch_norm = core.batch_norm,
   pixel_shuffle = core.pixel_shuffle,
   pixel_unshuffle = core.pixel_unshuffle,
 }
@@ -25,8 +31,9 @@ local F = {
 
 local function at(value, d) return type(value) == "table" and value[d] or value or 1 end
 
---- The padding that keeps the size, for each dim, and the dims that need one more element after the input than before it. There
---- the padding is the larger of the two on both sides, and the first result is dropped.
+--- The padding that keeps the size, for each dim, and the dims that need one more element after the
+--- input than before it. There the padding is the larger of the two on both sides, and the first
+--- result is dropped.
 local function same_padding(where, weight, stride, dilation, dims)
   local shape, padding, drop = weight.shape, {}, {}
   for d = 1, dims do
@@ -41,7 +48,8 @@ end
 local function by_name(where, conv, dims, x, weight, o)
   if o.padding == "valid" then return conv(x, weight, o.bias, o.stride, 0, o.dilation, o.groups) end
   if o.padding ~= "same" then
-    options.fail("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q", where, dims > 1 and ", a list of two" or "", o.padding)
+    options.fail("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q", where, dims > 1
+      and ", a list of two" or "", o.padding)
   end
   local amounts, drop = same_padding(where, weight, o.stride, o.dilation, dims)
   local y = conv(x, weight, o.bias, o.stride, dims == 1 and amounts[1] or amounts, o.dilation, o.groups)
@@ -60,7 +68,9 @@ for i = 2, #ORDER do CONV[ORDER[i]] = { "any", optional = true } end
 local function names_padding(...)
   for i = select("#", ...), 1, -1 do
     local last = select(i, ...)
-    if last ~= nil then return type(last) == "table" and getmetatable(last) == nil and type(last.padding) == "string" end
+    if last ~= nil then
+      return type(last) == "table" and getmetatable(last) == nil and type(last.padding) == "string"
+    end
   end
   return false
 end
@@ -70,15 +80,19 @@ local function convolution(where, conv, dims)
     if type(padding) ~= "string" and not names_padding(bias, stride, padding, ...) then
       return conv(x, weight, bias, stride, padding, ...)
     end
-    if not core.is_tensor(x) or not core.is_tensor(weight) then return conv(x, weight) end -- says which one is wrong
-    return by_name(where, conv, dims, x, weight, options.check(where, options.gather(where, ORDER, bias, stride, padding, ...), CONV))
+    -- says which one is wrong
+    if not core.is_tensor(x) or not core.is_tensor(weight) then return conv(x, weight) end
+    return by_name(where, conv, dims, x, weight,
+      options.check(where, options.gather(where, ORDER, bias, stride, padding, ...), CONV))
   end
 end
 
---- (n, in, l) with weight (out, in / groups, k). padding: an integer, "same" (with stride 1) or "valid".
+--- (n, in, l) with weight (out, in / groups, k). padding: an integer, "same" (with stride 1) or
+--- "valid".
 F.conv1d = convolution("conv1d", core.conv1d, 1)
---- (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1, padding = 0, dilation = 1, groups = 1), each an
---- integer or a list of two. padding: also "same" (with stride 1) or "valid".
+--- (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1, padding =
+--- 0, dilation = 1, groups = 1), each an integer or a list of two. padding: also "same" (with
+--- stride 1) or "valid".
 F.conv2d = convolution("conv2d", core.conv2d, 2)
 
 -- ---- resampling
@@ -92,11 +106,14 @@ local INTERPOLATE = {
 
 --- Resamples (n, c, h, w), or (n, c, l), to a size or by a factor.
 ---@param x accelerate.Tensor
----@param opts { size: integer|integer[], scale_factor: number|number[], mode: "nearest"|"linear"|"bilinear", align_corners: boolean }
+---@param opts { size: integer|integer[], scale_factor: number|number[], mode:
+---  "nearest"|"linear"|"bilinear", align_corners: boolean }
 ---@return accelerate.Tensor
 function F.interpolate(x, opts)
   local o = options.check("interpolate", opts, INTERPOLATE)
-  if (o.size == nil) == (o.scale_factor == nil) then options.fail("interpolate: give either size or scale_factor") end
+  if (o.size == nil) == (o.scale_factor == nil) then
+    options.fail("interpolate: give either size or scale_factor")
+  end
   local size, factor, shape = {}, {}, x.shape
   for d = 1, #shape - 2 do
     if o.size then
@@ -109,7 +126,8 @@ function F.interpolate(x, opts)
       size[d] = math.floor(shape[d + 2] * factor[d])
     end
   end
-  return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners, scale_h = factor[1], scale_w = factor[2] })
+  return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners,
+    scale_h = factor[1], scale_w = factor[2] })
 end
 
 return F

@@ -1,4 +1,5 @@
---- nn.functional: what the modules compute, as functions. Those that are ops are the ops themselves.
+--- nn.functional: what the modules compute, as functions. Those that are ops are the ops
+--- themselves.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -12,16 +13,20 @@ local F = {
   softmax = core.softmax,              -- softmax(x, dim)
   log_softmax = core.log_softmax,      -- log_softmax(x, dim)
   dropout = core.dropout,              -- dropout(x, { p = 0.5, training = true, generator = nil })
-  cross_entropy = core.cross_entropy,  -- cross_entropy(input, target, { weight, ignore_index = -100, reduction = "mean", label_smoothing = 0 })
+  -- cross_entropy(input, target, { weight, ignore_index = -100, reduction = "mean", label_smoothing
+  -- = 0 })
+  cross_entropy = core.cross_entropy,
   flatten = core.flatten,
-  -- scaled_dot_product_attention(query, key, value, { attn_mask, dropout_p, is_causal, scale, enable_gqa })
+  -- scaled_dot_product_attention(query, key, value, { attn_mask, dropout_p, is_causal, scale,
+  -- enable_gqa })
   scaled_dot_product_attention = core.scaled_dot_product_attention,
   layer_norm = core.layer_norm,        -- layer_norm(x, normalized_shape, weight?, bias?, eps = 1e-5)
   rms_norm = core.rms_norm,            -- rms_norm(x, normalized_shape, weight?, eps?)
   group_norm = core.group_norm,        -- group_norm(x, num_groups, weight?, bias?, eps = 1e-5)
   embedding = core.embedding,          -- embedding(input, weight, padding_idx?): rows of weight
   one_hot = core.one_hot,              -- one_hot(x, num_classes?): int64
-  pad = core.pad,                      -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
+  -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
+  pad = core.pad,
 }
 
 for _, part in ipairs { "distance", "dropout", "image", "loss", "norm" } do
@@ -33,9 +38,11 @@ end
 
 -- Rows of the op table under their own names.
 for _, name in ipairs {
-  "linear_gelu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
+  "linear_gelu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus",
+    "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
   "hardshrink", "threshold", "softsign", "tanhshrink", "prelu", "glu",
-  "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
+  "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
 
 --- softmax(-x) along a dim.

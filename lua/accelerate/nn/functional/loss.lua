@@ -59,27 +59,32 @@ function F.cosine_embedding_loss(input1, input2, target, opts)
   return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
 end
 
---- max(0, |anchor - positive| - |anchor - negative| + margin), the distances being p-norms along the last dim.
+--- max(0, |anchor - positive| - |anchor - negative| + margin), the distances being p-norms along
+--- the last dim.
 ---@param anchor accelerate.Tensor
 ---@param positive accelerate.Tensor
 ---@param negative accelerate.Tensor
 ---@param opts? { margin: number, p: number, eps: number, reduction: "mean"|"sum"|"none" }
 ---@return accelerate.Tensor
 function F.triplet_margin_loss(anchor, positive, negative, opts)
-  local o = options.check("triplet_margin_loss", opts, { margin = num(1), p = num(2), eps = num(1e-6), reduction = REDUCTION })
+  local o = options.check("triplet_margin_loss", opts,
+    { margin = num(1), p = num(2), eps = num(1e-6), reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  local gap = distance.pairwise_distance(anchor, positive, by) - distance.pairwise_distance(anchor, negative, by) + o.margin
+  local gap = distance.pairwise_distance(anchor, positive, by) - distance.pairwise_distance(anchor, negative,
+    by) + o.margin
   return reduce(gap:clamp { min = 0 }, o.reduction)
 end
 
---- exp(input) - target input, or input - target log(input + eps); `full` adds Stirling's term for targets above 1.
+--- exp(input) - target input, or input - target log(input + eps); `full` adds Stirling's term for
+--- targets above 1.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor counts
 ---@param opts? { log_input: boolean, full: boolean, eps: number, reduction: "mean"|"sum"|"none" }
 ---@return accelerate.Tensor
 function F.poisson_nll_loss(input, target, opts)
   local o = options.check("poisson_nll_loss", opts, {
-    log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8), reduction = REDUCTION,
+    log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8),
+      reduction = REDUCTION,
   })
   local x = o.log_input and input:exp() - target * input or input - target * (input + o.eps):log()
   if o.full then
@@ -91,11 +96,14 @@ end
 
 local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
--- var as a tensor that broadcasts with input: of its shape, or with one dim of size 1, or without the last dim (one variance for
--- each row).  Nothing else, as in PyTorch: of (n, n) and (n) nobody could say which dim is meant.
+-- var as a tensor that broadcasts with input: of its shape, or with one dim of size 1, or without
+-- the last dim (one variance for each row).  Nothing else, as in PyTorch: of (n, n) and (n) nobody
+-- could say which dim is meant.
 local function variance(input, var)
   if type(var) == "number" then return core.full_like(input, var) end
-  if not core.is_tensor(var) then options.fail("gaussian_nll_loss: var must be a tensor or a number, got %s", options.show(var)) end
+  if not core.is_tensor(var) then
+    options.fail("gaussian_nll_loss: var must be a tensor or a number, got %s", options.show(var))
+  end
   local shape, given, differ = input.shape, var.shape, 0
   if #given == #shape - 1 then
     for d = 1, #given do differ = differ + (given[d] == shape[d] and 0 or 2) end
@@ -103,7 +111,8 @@ local function variance(input, var)
   end
   for d = 1, #shape do differ = differ + (given[d] == shape[d] and 0 or given[d] == 1 and 1 or 2) end
   if #given ~= #shape or differ > 1 then
-    options.fail("gaussian_nll_loss: var must have the shape of input %s, a size of 1 in one dim, or no last dim; got %s", text(input), text(var))
+    options.fail("gaussian_nll_loss: var must have the shape of input %s, a size of 1 in one dim, or no " ..
+      "last dim; got %s", text(input), text(var))
   end
   return var
 end
@@ -111,14 +120,18 @@ end
 --- (log var + (input - target)^2 / var) / 2, var being eps at least; `full` adds log(2 pi) / 2.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor
----@param var accelerate.Tensor|number positive variances: of input's shape, or with one size of 1, or one for each row (no last dim)
+---@param var accelerate.Tensor|number positive variances: of input's shape, or with one size of 1,
+---  or one for each row (no last dim)
 ---@param opts? { full: boolean, eps: number, reduction: "mean"|"sum"|"none" }
 ---@return accelerate.Tensor
 function F.gaussian_nll_loss(input, target, var, opts)
-  local o = options.check("gaussian_nll_loss", opts, { full = { "boolean", default = false }, eps = num(1e-6), reduction = REDUCTION })
+  local o = options.check("gaussian_nll_loss", opts, { full = { "boolean", default = false }, eps = num(1e-6),
+    reduction = REDUCTION })
   var = variance(input, var)
   local fixed = var:detach()
-  if var.device == "cpu" and core.any(fixed:lt(0)):item() then options.fail("gaussian_nll_loss: var has entries below 0") end
+  if var.device == "cpu" and core.any(fixed:lt(0)):item() then
+    options.fail("gaussian_nll_loss: var has entries below 0")
+  end
   local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient passes as if there were no limit
   local x = 0.5 * (floor:log() + (input - target):square() / floor)
   if o.full then x = x + 0.5 * math.log(2 * math.pi) end

@@ -25,21 +25,29 @@ local OPTIONS = {
   eps = { "number", default = 1e-5, min = 0 },
 }
 
---- Normalises each channel of each sample of (n, c, ..) over the dims after it, then scales and shifts it:
---- `instance_norm(x, running_mean?, running_var?, weight?, bias?, use_input_stats = true, momentum = 0.1, eps = 1e-5)`; what is
+--- Normalises each channel of each sample of (n, c, ..) over the dims after it, then scales and
+--- shifts it:
+--- `instance_norm(x, running_mean?, running_var?, weight?, bias?, use_input_stats = true, momentum
+--- = 0.1, eps = 1e-5)`; what is
 --- left out may follow by name in a table.
 ---@param x accelerate.Tensor
 ---@param running_mean? accelerate.Tensor|table (c); moved towards the input's where that is used
----@param ... any running_var (c), weight (c), bias (c), use_input_stats (false: running_mean and running_var are used), momentum, eps
+---@param ... any running_var (c), weight (c), bias (c), use_input_stats (false: running_mean and
+---  running_var are used), momentum, eps
 ---@return accelerate.Tensor
 function M.instance_norm(x, running_mean, ...)
   local o = options.check("instance_norm", options.gather("instance_norm", ORDER, running_mean, ...), OPTIONS)
   if not core.is_tensor(x) or x:dim() < 3 then
-    options.fail("instance_norm: x: expected a tensor (n, c, ..) of at least 3 dims, got %s", core.is_tensor(x) and text(x) or type(x))
+    options.fail("instance_norm: x: expected a tensor (n, c, ..) of at least 3 dims, got %s",
+      core.is_tensor(x) and text(x) or type(x))
   end
-  if (o.running_mean == nil) ~= (o.running_var == nil) then options.fail("instance_norm: running_mean and running_var go together") end
+  if (o.running_mean == nil) ~= (o.running_var == nil) then
+    options.fail("instance_norm: running_mean and running_var go together")
+  end
   if not o.use_input_stats then
-    if not o.running_mean then options.fail("instance_norm: use_input_stats = false needs running_mean and running_var") end
+    if not o.running_mean then
+      options.fail("instance_norm: use_input_stats = false needs running_mean and running_var")
+    end
     return core.batch_norm(x, o.running_mean, o.running_var, o.weight, o.bias, false, 0, o.eps)
   end
   local shape = x.shape

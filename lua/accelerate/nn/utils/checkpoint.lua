@@ -1,5 +1,5 @@
---- nn.utils.checkpoint: trades time for memory: what lies between the arguments of a function and its results is not kept for backward, but
---- computed again there.
+--- nn.utils.checkpoint: trades time for memory: what lies between the arguments of a function and
+--- its results is not kept for backward, but computed again there.
 ---
 ---   function Net:forward(x)
 ---     for _, block in self.blocks:iter() do x = nn.utils.checkpoint(block, x) end
@@ -29,7 +29,8 @@ local function set_states(generators, states)
   for i, g in ipairs(generators) do g:set_state(states[i]) end
 end
 
--- Runs fn with random numbers and automatic casting as they were then; both are put back however it ends.
+-- Runs fn with random numbers and automatic casting as they were then; both are put back however it
+-- ends.
 local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
   local region = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
@@ -57,17 +58,19 @@ end
 
 local function compare(first, second)
   if first.n ~= second.n then
-    fail("checkpoint: the function gave %d results, and %d when it ran again for the gradient", first.n, second.n)
+    fail("checkpoint: the function gave %d results, and %d when it ran again for the gradient", first.n,
+      second.n)
   end
   for i = 1, first.n do
     if first[i] ~= second[i] then
-      fail("checkpoint: result %d was %s, and %s when the function ran again for the gradient; it must do the same both times", i, first[i], second[i])
+      fail("checkpoint: result %d was %s, and %s when the function ran again for the gradient; it must " ..
+        "do the same both times", i, first[i], second[i])
     end
   end
 end
 
--- Runs the function again on detached arguments with gradients recorded, and backward through it: leaves inside get their gradients now, the
--- arguments' come back.
+-- Runs the function again on detached arguments with gradients recorded, and backward through it:
+-- leaves inside get their gradients now, the arguments' come back.
 local function again(saved, args, grads)
   local given, wanted = { n = args.n }, {}
   for i = 1, args.n do
@@ -120,7 +123,9 @@ local Checkpoint = core.Function {
     local results = packed(core.scope(saved.fn, ...))  -- handles of what lies between are emptied at once
     for i = 1, results.n do
       for k = 1, args.n do  -- a result that is an argument must not share the argument's place in the graph
-        if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then results[i] = results[i]:detach() end
+        if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then
+          results[i] = results[i]:detach()
+        end
       end
     end
     saved.results = describe(results)
@@ -129,10 +134,12 @@ local Checkpoint = core.Function {
   backward = function(ctx, ...)
     local saved = ctx.saved
     if core.is_grad_enabled() then
-      fail("checkpoint: create_graph is not available through a checkpoint: what is computed again ends at its arguments; run that part without one")
+      fail("checkpoint: create_graph is not available through a checkpoint: what is computed again ends " ..
+        "at its arguments; run that part without one")
     end
     if core._backward_collects() then
-      fail("checkpoint: tensor.grad is not available through a checkpoint, whose parameters get their gradients while it is computed again; call backward")
+      fail("checkpoint: tensor.grad is not available through a checkpoint, whose parameters get their " ..
+        "gradients while it is computed again; call backward")
     end
     local args = packed(ctx:saved_tensors())
     args.n = saved.n
@@ -151,7 +158,8 @@ local function check_tables(...)
     if type(value) == "table" and getmetatable(value) == nil then
       for _, t in next, value do  -- any one will do
         if core.is_tensor(t) and t.grad_fn then
-          fail("checkpoint: argument %d is a table with a tensor that has a history; give such tensors as arguments of their own", i)
+          fail("checkpoint: argument %d is a table with a tensor that has a history; give such tensors " ..
+            "as arguments of their own", i)
         end
       end
     end
@@ -165,22 +173,26 @@ local OPTIONS = {
 ---@class accelerate.nn.utils.checkpoint
 local checkpoint = {}
 
---- checkpoint(fn, ...) is fn(...), but the intermediate results are freed at once and computed again in backward. Random numbers (dropout) and
---- automatic casting are then as they were, so gradients have the same bits. Parameters that fn uses get gradients as always. fn must compute
---- the same both times and should not change anything outside. Checkpoints nest. What earlier ops made, fn must
---- get as arguments: taken from outside, its graph would be walked, and released, by this part alone.
+--- checkpoint(fn, ...) is fn(...), but the intermediate results are freed at once and computed
+--- again in backward. Random numbers (dropout) and automatic casting are then as they were, so
+--- gradients have the same bits. Parameters that fn uses get gradients as always. fn must compute
+--- the same both times and should not change anything outside. Checkpoints nest. What earlier ops
+--- made, fn must get as arguments: taken from outside, its graph would be walked, and released, by
+--- this part alone.
 ---@param fn function|accelerate.nn.Module
 ---@param ... any its arguments
 ---@return any ... its results
 function checkpoint.checkpoint(fn, ...) return checkpoint.with({}, fn, ...) end
 
 --- The same with options: `checkpoint.with({ generators = { g } }, fn, ...)`.
----@param opts { preserve_rng_state: boolean, generators: accelerate.Generator[] } preserve_rng_state: default true, the default generator's and
----  those of `generators` (where a dropout has one of its own)
+---@param opts { preserve_rng_state: boolean, generators: accelerate.Generator[] }
+---  preserve_rng_state: default true, the default generator's and those of `generators` (where a
+---  dropout has one of its own)
 ---@param fn function|accelerate.nn.Module
 function checkpoint.with(opts, fn, ...)
   local o = options.check("checkpoint", opts, OPTIONS)
-  if type(fn) ~= "function" and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
+  if type(fn) ~= "function"
+    and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
     fail("checkpoint: expected a function or a module first, got %s", options.show(fn))
   end
   if not core.is_grad_enabled() then return fn(...) end
@@ -191,11 +203,13 @@ function checkpoint.with(opts, fn, ...)
     saved.generators = generators_of(o.generators)
     saved.states = states_of(saved.generators)
   end
-  -- The tensor that wants a gradient is for the parameters that fn uses: they are not among the arguments.
+  -- The tensor that wants a gradient is for the parameters that fn uses: they are not among the
+  -- arguments.
   return Checkpoint(saved, core.zeros(1, { requires_grad = true }), ...)
 end
 
---- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, all but the last one checkpointed.
+--- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, all but
+--- the last one checkpointed.
 ---@param functions accelerate.nn.Sequential|function[]
 ---@param segments integer
 ---@param ... any arguments of the first one
@@ -204,8 +218,10 @@ function checkpoint.sequential(functions, segments, ...)
   if type(functions) == "table" and getmetatable(functions) == nil then list = functions
   elseif type(functions) == "table" and functions.iter then
     for i, module in functions:iter() do list[i] = module end
-  else fail("checkpoint_sequential: expected a Sequential or a list of functions, got %s", options.show(functions)) end
-  options.value("checkpoint_sequential", "segments", segments, { "integer", min = 1, max = math.max(#list, 1) })
+  else fail("checkpoint_sequential: expected a Sequential or a list of functions, got %s",
+    options.show(functions)) end
+  options.value("checkpoint_sequential", "segments", segments,
+    { "integer", min = 1, max = math.max(#list, 1) })
   local function part(first, last)
     return function(...)
       local x = packed(...)

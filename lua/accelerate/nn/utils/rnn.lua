@@ -6,8 +6,8 @@
 ---   local y, state = lstm(packed)
 ---   local out, lengths = rnn.pad_packed_sequence(y, { batch_first = true })
 ---
---- A packed batch holds no padding: the rows of all sequences at step 1, then those of the sequences that go on to step 2, and so on, the
---- longest sequence first.
+--- A packed batch holds no padding: the rows of all sequences at step 1, then those of the
+--- sequences that go on to step 2, and so on, the longest sequence first.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -20,7 +20,8 @@ local M = {}
 ---@class accelerate.nn.PackedSequence
 ---@field data accelerate.Tensor (N, ...) all rows
 ---@field batch_sizes accelerate.Tensor int64, sequences at each step
----@field sorted_indices accelerate.Tensor? int64: where in the batch the k-th longest sequence came from; nil: they were sorted
+---@field sorted_indices accelerate.Tensor? int64: where in the batch the k-th longest sequence came
+---  from; nil: they were sorted
 ---@field unsorted_indices accelerate.Tensor? int64, the inverse
 local PackedSequence = class("PackedSequence")
 
@@ -100,17 +101,21 @@ local function check_list(where, list)
     fail("%s: expected a list of tensors that is not empty, got %s", where, options.show(list))
   end
   for i, t in ipairs(list) do
-    if not core.is_tensor(t) or t:dim() == 0 then fail("%s: entry %d must be a tensor with at least one dim, got %s", where, i, options.show(t)) end
+    if not core.is_tensor(t) or t:dim() == 0 then
+      fail("%s: entry %d must be a tensor with at least one dim, got %s", where, i, options.show(t))
+    end
     local a, b = list[1].shape, t.shape
     local same = #a == #b
     for d = 2, #a do same = same and a[d] == b[d] end
     if not same then
-      fail("%s: entries may differ in their first dim only: entry 1 is [%s], entry %d is [%s]", where, table.concat(a, ", "), i, table.concat(b, ", "))
+      fail("%s: entries may differ in their first dim only: entry 1 is [%s], entry %d is [%s]", where,
+        table.concat(a, ", "), i, table.concat(b, ", "))
     end
   end
 end
 
---- Sequences of different lengths (L, ...) as one tensor: (longest, B, ...), or (B, longest, ...) with batch_first.
+--- Sequences of different lengths (L, ...) as one tensor: (longest, B, ...), or (B, longest, ...)
+--- with batch_first.
 ---@param sequences accelerate.Tensor[]
 ---@param opts? { batch_first: boolean, padding_value: number, padding_side: "right"|"left" }
 ---@return accelerate.Tensor
@@ -135,7 +140,8 @@ end
 local function read_lengths(where, lengths, batch, longest)
   if core.is_tensor(lengths) then lengths = lengths:totable() end
   if type(lengths) ~= "table" or #lengths ~= batch then
-    fail("%s: lengths must be a list or an int64 tensor with one entry for each of the %d sequences, got %s", where, batch, options.show(lengths))
+    fail("%s: lengths must be a list or an int64 tensor with one entry for each of the %d sequences, got %s",
+      where, batch, options.show(lengths))
   end
   local list = {}
   for i, n in ipairs(lengths) do
@@ -163,12 +169,15 @@ local PACK = { batch_first = { "boolean", default = false }, enforce_sorted = { 
 --- Packs a padded batch (T, B, ...), or (B, T, ...) with batch_first.
 ---@param x accelerate.Tensor
 ---@param lengths integer[]|accelerate.Tensor of the B sequences, at least 1
----@param opts? { batch_first: boolean, enforce_sorted: boolean } enforce_sorted: raise unless the longest come first; false: sort here
+---@param opts? { batch_first: boolean, enforce_sorted: boolean } enforce_sorted: raise unless the
+---  longest come first; false: sort here
 ---@return accelerate.nn.PackedSequence
 function M.pack_padded_sequence(x, lengths, opts)
   local where = "pack_padded_sequence"
   local o = options.check(where, opts, PACK)
-  if not core.is_tensor(x) or x:dim() < 2 then fail("%s: expected a tensor (T, B, ...), got %s", where, options.show(x)) end
+  if not core.is_tensor(x) or x:dim() < 2 then
+    fail("%s: expected a tensor (T, B, ...), got %s", where, options.show(x))
+  end
   if o.batch_first then x = x:transpose(1, 2) end
   local steps, batch = x:size(1), x:size(2)
   lengths = read_lengths(where, lengths, batch, steps)
@@ -176,7 +185,8 @@ function M.pack_padded_sequence(x, lengths, opts)
   if o.enforce_sorted then
     for i = 1, batch do
       if order[i] ~= i then
-        fail("%s: lengths must fall (the longest sequence first); sort the batch or pass { enforce_sorted = false }", where)
+        fail("%s: lengths must fall (the longest sequence first); sort the batch or pass { " ..
+          "enforce_sorted = false }", where)
       end
     end
   end
@@ -196,21 +206,28 @@ function M.pack_padded_sequence(x, lengths, opts)
   return make(x:reshape(shape):index_select(1, int64(rows)), sizes, order)
 end
 
-local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_value, total_length = { "integer", optional = true, min = 1 } }
+local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_value,
+  total_length = { "integer", optional = true, min = 1 } }
 
---- The padded form of a packed batch, in the order that the sequences had, and their lengths (int64).
+--- The padded form of a packed batch, in the order that the sequences had, and their lengths
+--- (int64).
 ---@param packed accelerate.nn.PackedSequence
----@param opts? { batch_first: boolean, padding_value: number, total_length: integer } total_length: pad at least to this
+---@param opts? { batch_first: boolean, padding_value: number, total_length: integer } total_length:
+---  pad at least to this
 ---@return accelerate.Tensor x
 ---@return accelerate.Tensor lengths
 function M.pad_packed_sequence(packed, opts)
   local where = "pad_packed_sequence"
   local o = options.check(where, opts, UNPACK)
-  if not M._is_packed(packed) then fail("%s: expected a packed sequence, got %s", where, options.show(packed)) end
+  if not M._is_packed(packed) then
+    fail("%s: expected a packed sequence, got %s", where, options.show(packed))
+  end
   local starts, lengths = layout(packed)
   local steps, batch = #packed._sizes, #lengths
   if o.total_length then
-    if o.total_length < steps then fail("%s: total_length must be at least %d, the longest length, got %d", where, steps, o.total_length) end
+    if o.total_length < steps then
+      fail("%s: total_length must be at least %d, the longest length, got %d", where, steps, o.total_length)
+    end
     steps = o.total_length
   end
   local data, n = packed.data, packed.data:size(1)
@@ -226,7 +243,8 @@ function M.pad_packed_sequence(packed, opts)
   end
   local shape = data.shape
   shape[1] = 1
-  local with_padding = core.cat({ data, core.full(shape, o.padding_value, { dtype = data.dtype, device = data.device }) }, 1)
+  local with_padding = core.cat({ data,
+    core.full(shape, o.padding_value, { dtype = data.dtype, device = data.device }) }, 1)
   table.remove(shape, 1)
   local x = with_padding:index_select(1, int64(rows)):reshape { steps, batch, unpack(shape) }
   return o.batch_first and x:transpose(1, 2) or x, int64(own)

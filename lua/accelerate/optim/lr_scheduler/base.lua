@@ -1,8 +1,9 @@
 --- The base of schedulers, and what their files share.
 ---
---- A scheduler defines get_lr: the learning rates for self.last_epoch. PyTorch's formulas are recursive, so that a learning
---- rate changed from outside is carried on from where it is. `_closed_form_lr`, where there is one, gives them out of
---- base_lrs: SequentialLR starts a scheduler with it.
+--- A scheduler defines get_lr: the learning rates for self.last_epoch. PyTorch's formulas are
+--- recursive, so that a learning rate changed from outside is carried on from where it is.
+--- `_closed_form_lr`, where there is one, gives them out of base_lrs: SequentialLR starts a
+--- scheduler with it.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -12,7 +13,8 @@ local fail = options.fail
 
 ---@class accelerate.optim.LRScheduler
 ---@field optimizer table
----@field last_epoch integer how many times step was called (from -1 before the first, which the constructor makes)
+---@field last_epoch integer how many times step was called (from -1 before the first, which the
+---  constructor makes)
 ---@field base_lrs number[] the groups' initial learning rates
 local LRScheduler = class("LRScheduler")
 
@@ -27,10 +29,11 @@ function base.check(self, opts, schema)
   return options.check(self.__name, opts, all)
 end
 
---- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set. For classes of one's
---- own, which define get_lr.
+--- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set.
+--- For classes of one's own, which define get_lr.
 ---@param optimizer table
----@param opts? { last_epoch: integer } last_epoch: -1 for a fresh start; otherwise groups must have initial_lr already
+---@param opts? { last_epoch: integer } last_epoch: -1 for a fresh start; otherwise groups must have
+---  initial_lr already
 function LRScheduler:init(optimizer, opts)
   self:_attach(optimizer, base.check(self, opts, {}).last_epoch)
 end
@@ -38,7 +41,9 @@ end
 --- The optimizer's groups.
 function base.groups_of(self, optimizer)
   local groups = type(optimizer) == "table" and optimizer.param_groups
-  if type(groups) ~= "table" then fail("%s: expected an optimizer, got %s", self.__name, options.show(optimizer)) end
+  if type(groups) ~= "table" then
+    fail("%s: expected an optimizer, got %s", self.__name, options.show(optimizer))
+  end
   return groups
 end
 
@@ -49,8 +54,12 @@ function base.for_each_group(self, groups, name, value)
     for i = 1, #groups do list[i] = value end
     return list
   end
-  if #value ~= #groups then fail("%s: %s: %d values for %d parameter groups", self.__name, name, #value, #groups) end
-  for i = 1, #groups do list[i] = options.value(self.__name, ("%s[%d]"):format(name, i), value[i], { "number" }) end
+  if #value ~= #groups then
+    fail("%s: %s: %d values for %d parameter groups", self.__name, name, #value, #groups)
+  end
+  for i = 1, #groups do
+    list[i] = options.value(self.__name, ("%s[%d]"):format(name, i), value[i], { "number" })
+  end
   return list
 end
 
@@ -58,8 +67,12 @@ end
 function base.function_for_each_group(self, groups, given)
   local list = {}
   if type(given) == "table" and getmetatable(given) == nil then
-    if #given ~= #groups then fail("%s: %d functions for %d parameter groups", self.__name, #given, #groups) end
-    for i, fn in ipairs(given) do list[i] = options.value(self.__name, ("function %d"):format(i), fn, { "function" }) end
+    if #given ~= #groups then
+      fail("%s: %d functions for %d parameter groups", self.__name, #given, #groups)
+    end
+    for i, fn in ipairs(given) do
+      list[i] = options.value(self.__name, ("function %d"):format(i), fn, { "function" })
+    end
     return list
   end
   options.value(self.__name, "lr_lambda", given, { "function" })
@@ -71,7 +84,8 @@ end
 function base.ask(self, i)
   local factor = self.lr_lambdas[i](self.last_epoch)
   if type(factor) ~= "number" then
-    fail("%s: function %d returned %s for step %d; it must return a number", self.__name, i, options.show(factor), self.last_epoch)
+    fail("%s: function %d returned %s for step %d; it must return a number", self.__name, i,
+      options.show(factor), self.last_epoch)
   end
   return factor
 end
@@ -104,7 +118,8 @@ function LRScheduler:_attach(optimizer, last_epoch, base_lrs)
     if last_epoch == -1 then
       if group.initial_lr == nil then group.initial_lr = group.lr end
     elseif group.initial_lr == nil then
-      fail("%s: last_epoch = %d resumes a schedule, but parameter group %d has no initial_lr; load the optimizer's state first",
+      fail("%s: last_epoch = %d resumes a schedule, but parameter group %d has no initial_lr; load the " ..
+        "optimizer's state first",
         self.__name, last_epoch, i)
     end
   end
@@ -130,7 +145,9 @@ function LRScheduler:print_lr(is_verbose, group, lr, epoch)
   options.value("print_lr", "is_verbose", is_verbose, { "boolean" })
   options.value("print_lr", "group", group, { "integer" })
   options.value("print_lr", "lr", lr, { "number" })
-  if is_verbose then print(("%sgroup %d: learning rate %.4e"):format(epoch and ("epoch %d, "):format(epoch) or "", group, lr)) end
+  if is_verbose then
+    print(("%sgroup %d: learning rate %.4e"):format(epoch and ("epoch %d, "):format(epoch) or "", group, lr))
+  end
 end
 
 --- The learning rates for self.last_epoch, one for each group. Every scheduler defines its own.
@@ -151,7 +168,8 @@ function LRScheduler:step() return recording.schedule(self, move) end
 function LRScheduler:_update_lr(epoch)
   local groups = self.optimizer.param_groups
   if #groups ~= #self.base_lrs then
-    fail("%s: the optimizer has %d parameter groups now and had %d when the scheduler was made; make a new scheduler after "
+    fail("%s: the optimizer has %d parameter groups now and had %d when the scheduler was made; make a " ..
+      "new scheduler after "
       .. "add_param_group", self.__name, #groups, #self.base_lrs)
   end
   self.last_epoch = epoch or self.last_epoch + 1
@@ -166,7 +184,8 @@ function LRScheduler:_apply(rates)
   end
   for i, group in ipairs(groups) do
     if type(rates[i]) ~= "number" then
-      fail("%s: the learning rate of group %d must be a number, got %s", self.__name, i, options.show(rates[i]))
+      fail("%s: the learning rate of group %d must be a number, got %s", self.__name, i,
+        options.show(rates[i]))
     end
     group.lr = rates[i]
   end
@@ -205,14 +224,17 @@ LRScheduler._may_miss = {}  -- what a state_dict may lack
 --- Takes over a state_dict. The optimizer's learning rates come with the optimizer's own state.
 ---@param dict table
 function LRScheduler:load_state_dict(dict)
-  if type(dict) ~= "table" then fail("%s:load_state_dict: expected a table, got %s", self.__name, options.show(dict)) end
+  if type(dict) ~= "table" then
+    fail("%s:load_state_dict: expected a table, got %s", self.__name, options.show(dict))
+  end
   local own = LRScheduler.state_dict(self)
   for name, value in next, own do
     local given = dict[name]
     if given == nil then
       if not self._may_miss[name] then fail("%s:load_state_dict: '%s' is missing", self.__name, name) end
     elseif type(given) ~= type(value) then
-      fail("%s:load_state_dict: '%s' must be a %s, got %s", self.__name, name, type(value), options.show(given))
+      fail("%s:load_state_dict: '%s' must be a %s, got %s", self.__name, name, type(value),
+        options.show(given))
     elseif type(value) == "table" and #value ~= #given then
       fail("%s:load_state_dict: '%s' has %d entries, expected %d", self.__name, name, #given, #value)
     end

@@ -12,11 +12,14 @@ local cos, pi = math.cos, math.pi
 -- From base to eta_min along half a cosine: `share` of it is done.
 local function annealed(self, share)
   local rates = {}
-  for i, rate in ipairs(self.base_lrs) do rates[i] = self.eta_min + (rate - self.eta_min) * (1 + cos(pi * share)) / 2 end
+  for i, rate in ipairs(self.base_lrs) do
+    rates[i] = self.eta_min + (rate - self.eta_min) * (1 + cos(pi * share)) / 2
+  end
   return rates
 end
 
---- lr falls from initial_lr to eta_min along half a cosine in T_max steps, and rises again after that.
+--- lr falls from initial_lr to eta_min along half a cosine in T_max steps, and rises again after
+--- that.
 ---@class accelerate.optim.CosineAnnealingLR : accelerate.optim.LRScheduler
 local CosineAnnealingLR = class("CosineAnnealingLR", LRScheduler)
 
@@ -45,18 +48,20 @@ end
 
 function CosineAnnealingLR:_closed_form_lr() return annealed(self, self.last_epoch / self.T_max) end
 
---- lr falls from initial_lr to eta_min along half a cosine in T_0 steps, then starts over; each cycle is T_mult times as long
---- as the one before.
+--- lr falls from initial_lr to eta_min along half a cosine in T_0 steps, then starts over; each
+--- cycle is T_mult times as long as the one before.
 ---@class accelerate.optim.CosineAnnealingWarmRestarts : accelerate.optim.LRScheduler
 ---@field T_i number the length of this cycle
 ---@field T_cur number steps since it began
 local CosineAnnealingWarmRestarts = class("CosineAnnealingWarmRestarts", LRScheduler)
 
 ---@param optimizer table
----@param opts { T_0: integer, T_mult: integer, eta_min: number, last_epoch: integer } T_mult: 1, eta_min: 0
+---@param opts { T_0: integer, T_mult: integer, eta_min: number, last_epoch: integer } T_mult: 1,
+---  eta_min: 0
 function CosineAnnealingWarmRestarts:init(optimizer, opts)
   local o = base.check(self, opts, {
-    T_0 = { "integer", min = 1 }, T_mult = { "integer", default = 1, min = 1 }, eta_min = { "number", default = 0 },
+    T_0 = { "integer", min = 1 }, T_mult = { "integer", default = 1, min = 1 },
+      eta_min = { "number", default = 0 },
   })
   self.T_0, self.T_i, self.T_mult, self.eta_min, self.T_cur = o.T_0, o.T_0, o.T_mult, o.eta_min, o.last_epoch
   self:_attach(optimizer, o.last_epoch)
@@ -91,7 +96,8 @@ local function move_restarts(self, epoch)
   self:_apply(self:get_lr())
 end
 
---- Sets the next learning rates; or those of `epoch`, which may be fractional: step(epoch + batch / batches).
+--- Sets the next learning rates; or those of `epoch`, which may be fractional: step(epoch + batch /
+--- batches).
 ---@param epoch? number at least 0
 function CosineAnnealingWarmRestarts:step(epoch) return recording.schedule(self, move_restarts, epoch) end
 

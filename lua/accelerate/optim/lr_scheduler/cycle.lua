@@ -7,13 +7,14 @@ local base = require "accelerate.optim.lr_scheduler.base"
 local LRScheduler = base.LRScheduler
 local fail = options.fail
 
--- ---- momentum ----------------------------------------------------------------------------------------------------
+-- ---- momentum -----------------------------------------------------------------------------------
 
 -- What is cycled is `momentum`, or the first of `betas`.
 local function find_momentum(self, optimizer)
   local defaults = optimizer.defaults
   if defaults.momentum == nil and defaults.betas == nil then
-    fail("%s: cycle_momentum needs an optimizer with momentum or betas; give cycle_momentum = false", self.__name)
+    fail("%s: cycle_momentum needs an optimizer with momentum or betas; give cycle_momentum = false",
+      self.__name)
   end
   self.use_beta1 = defaults.betas ~= nil
 end
@@ -34,10 +35,11 @@ local function start_momentum(self, groups, most, least)
   end
 end
 
--- ---- OneCycleLR --------------------------------------------------------------------------------------------------
+-- ---- OneCycleLR ---------------------------------------------------------------------------------
 
---- lr rises from max_lr / div_factor to max_lr in the first pct_start of total_steps, then falls to initial_lr /
---- final_div_factor: `OneCycleLR(optimizer, { max_lr = 0.1, total_steps = 1000 })`. Step it after every batch.
+--- lr rises from max_lr / div_factor to max_lr in the first pct_start of total_steps, then falls to
+--- initial_lr / final_div_factor: `OneCycleLR(optimizer, { max_lr = 0.1, total_steps = 1000 })`.
+--- Step it after every batch.
 ---@class accelerate.optim.OneCycleLR : accelerate.optim.LRScheduler
 ---@field total_steps integer
 local OneCycleLR = class("OneCycleLR", LRScheduler)
@@ -57,9 +59,10 @@ local ONE_CYCLE = {
   three_phase = { "boolean", default = false },
 }
 
---- max_lr, base_momentum and max_momentum may be lists with a number for each group. total_steps may be given as epochs *
---- steps_per_epoch. three_phase: down to initial_lr as fast as up, then to the least in what is left. The momentum falls from
---- max_momentum to base_momentum while lr rises, and the other way round.
+--- max_lr, base_momentum and max_momentum may be lists with a number for each group. total_steps
+--- may be given as epochs * steps_per_epoch. three_phase: down to initial_lr as fast as up, then to
+--- the least in what is left. The momentum falls from max_momentum to base_momentum while lr rises,
+--- and the other way round.
 ---@param optimizer table
 ---@param opts table
 function OneCycleLR:init(optimizer, opts)
@@ -69,7 +72,8 @@ function OneCycleLR:init(optimizer, opts)
     fail("OneCycleLR: total_steps is missing, or epochs and steps_per_epoch")
   end
   self.total_steps = o.total_steps or o.epochs * o.steps_per_epoch
-  self.pct_start, self.three_phase, self._anneal_func_type, self.cycle_momentum = o.pct_start, o.three_phase, o.anneal_strategy, o.cycle_momentum
+  self.pct_start, self.three_phase, self._anneal_func_type, self.cycle_momentum = o.pct_start, o.three_phase,
+    o.anneal_strategy, o.cycle_momentum
   local max_lrs = base.for_each_group(self, groups, "max_lr", o.max_lr)
   if o.cycle_momentum then find_momentum(self, optimizer) end
   local most = base.for_each_group(self, groups, "max_momentum", o.max_momentum)
@@ -86,7 +90,8 @@ end
 
 -- The last step of each phase, and what lr and momentum go from and to.
 local function phases_of(self)
-  local rising = { self.pct_start * self.total_steps - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum" }
+  local rising = { self.pct_start * self.total_steps - 1, "initial_lr", "max_lr", "max_momentum",
+    "base_momentum" }
   if not self.three_phase then
     return { rising, { self.total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum" } }
   end
@@ -116,15 +121,17 @@ function OneCycleLR:get_lr()
   local rates = {}
   for i, group in ipairs(self.optimizer.param_groups) do
     rates[i] = anneal(self, group[lr_from], group[lr_to], share)
-    if self.cycle_momentum then set_momentum(self, group, anneal(self, group[momentum_from], group[momentum_to], share)) end
+    if self.cycle_momentum then
+      set_momentum(self, group, anneal(self, group[momentum_from], group[momentum_to], share))
+    end
   end
   return rates
 end
 
--- ---- CyclicLR ----------------------------------------------------------------------------------------------------
+-- ---- CyclicLR -----------------------------------------------------------------------------------
 
---- lr goes from base_lr to max_lr in step_size_up steps, back in step_size_down, and so on: `CyclicLR(optimizer, { base_lr =
---- 1e-3, max_lr = 0.1, step_size_up = 2000 })`.
+--- lr goes from base_lr to max_lr in step_size_up steps, back in step_size_down, and so on:
+--- `CyclicLR(optimizer, { base_lr = 1e-3, max_lr = 0.1, step_size_up = 2000 })`.
 ---@class accelerate.optim.CyclicLR : accelerate.optim.LRScheduler
 local CyclicLR = class("CyclicLR", LRScheduler)
 
@@ -142,9 +149,9 @@ local CYCLIC = {
   max_momentum = { "number|list", default = 0.9 },
 }
 
---- mode: "triangular"; "triangular2": each cycle half as high as the one before; "exp_range": height gamma ^ step. scale_fn, a
---- function of the cycle (from 1) or, with scale_mode = "iterations", of the step, gives the height in place of mode.
---- step_size_down: as step_size_up.
+--- mode: "triangular"; "triangular2": each cycle half as high as the one before; "exp_range":
+--- height gamma ^ step. scale_fn, a function of the cycle (from 1) or, with scale_mode =
+--- "iterations", of the step, gives the height in place of mode. step_size_down: as step_size_up.
 ---@param optimizer table
 ---@param opts table
 function CyclicLR:init(optimizer, opts)

@@ -1,5 +1,5 @@
---- optim.lr_scheduler: learning rates as functions of the number of steps: PyTorch's schedulers, and Transformers' schedules
---- with a warm-up.
+--- optim.lr_scheduler: learning rates as functions of the number of steps: PyTorch's schedulers,
+--- and Transformers' schedules with a warm-up.
 
 local lr_scheduler = { LRScheduler = require("accelerate.optim.lr_scheduler.base").LRScheduler }
 

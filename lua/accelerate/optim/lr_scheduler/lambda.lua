@@ -5,12 +5,14 @@ local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
 
---- lr = initial_lr * fn(number of steps): `LambdaLR(optimizer, function(step) return math.min(1, (step + 1) / 100) end)`.
+--- lr = initial_lr * fn(number of steps): `LambdaLR(optimizer, function(step) return math.min(1,
+--- (step + 1) / 100) end)`.
 ---@class accelerate.optim.LambdaLR : accelerate.optim.LRScheduler
 local LambdaLR = class("LambdaLR", LRScheduler)
 
 ---@param optimizer table
----@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups, or a list with one for each
+---@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups,
+---  or a list with one for each
 ---@param opts? { last_epoch: integer }
 function LambdaLR:init(optimizer, lr_lambda, opts)
   local o = base.check(self, opts, {})
@@ -24,12 +26,14 @@ function LambdaLR:get_lr()
   return rates
 end
 
---- At each step lr is multiplied by fn(number of steps): `MultiplicativeLR(optimizer, function(step) return 0.95 end)`.
+--- At each step lr is multiplied by fn(number of steps): `MultiplicativeLR(optimizer,
+--- function(step) return 0.95 end)`.
 ---@class accelerate.optim.MultiplicativeLR : accelerate.optim.LRScheduler
 local MultiplicativeLR = class("MultiplicativeLR", LRScheduler)
 
 ---@param optimizer table
----@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups, or a list with one for each
+---@param lr_lambda (fun(step: integer): number)|(fun(step: integer): number)[] one for all groups,
+---  or a list with one for each
 ---@param opts? { last_epoch: integer }
 function MultiplicativeLR:init(optimizer, lr_lambda, opts)
   local o = base.check(self, opts, {})

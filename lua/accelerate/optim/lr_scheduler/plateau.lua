@@ -8,7 +8,8 @@ local base = require "accelerate.optim.lr_scheduler.base"
 local fail = options.fail
 
 --- lr is multiplied by factor when the metric has not improved for more than patience steps:
---- `ReduceLROnPlateau(optimizer, { factor = 0.5, patience = 3 })`, then `scheduler:step(validation_loss)`.
+--- `ReduceLROnPlateau(optimizer, { factor = 0.5, patience = 3 })`, then
+--- `scheduler:step(validation_loss)`.
 ---@class accelerate.optim.ReduceLROnPlateau : accelerate.optim.LRScheduler
 ---@field best number the best metric so far, infinite before the first
 ---@field num_bad_epochs integer steps since it last got better
@@ -28,16 +29,18 @@ local OPTIONS = {
 
 local function worst(self) return self.mode == "min" and math.huge or -math.huge end
 
---- mode: whether less ("min") or more is better. Better is what passes the best by threshold, as a share of it or ("abs") in
---- itself. After a fall, cooldown steps are not counted. min_lr: the least, a number or one for each group. A change of at most
---- eps is not made.
+--- mode: whether less ("min") or more is better. Better is what passes the best by threshold, as a
+--- share of it or ("abs") in itself. After a fall, cooldown steps are not counted. min_lr: the
+--- least, a number or one for each group. A change of at most eps is not made.
 ---@param optimizer table
 ---@param opts? table
 function ReduceLROnPlateau:init(optimizer, opts)
   local o = options.check("ReduceLROnPlateau", opts, OPTIONS)
   local groups = base.groups_of(self, optimizer)
   self.optimizer = optimizer
-  for _, name in ipairs { "mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "eps" } do self[name] = o[name] end
+  for _, name in ipairs { "mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "eps" } do
+    self[name] = o[name]
+  end
   self.min_lrs = base.for_each_group(self, groups, "min_lr", o.min_lr)
   if type(o.min_lr) == "number" then self.default_min_lr = o.min_lr end
   self.last_epoch = 0
@@ -48,7 +51,9 @@ end
 
 local function is_better(self, value)
   local best, by = self.best, self.threshold
-  if self.mode == "min" then return value < (self.threshold_mode == "rel" and best * (1 - by) or best - by) end
+  if self.mode == "min" then
+    return value < (self.threshold_mode == "rel" and best * (1 - by) or best - by)
+  end
   return value > (self.threshold_mode == "rel" and best * (1 + by) or best + by)
 end
 
@@ -56,7 +61,8 @@ local function reduce(self)
   local groups = self.optimizer.param_groups
   if #groups ~= #self.min_lrs then
     if not self.default_min_lr then
-      fail("ReduceLROnPlateau: the optimizer has %d parameter groups now and min_lr %d values; change scheduler.min_lrs", #groups, #self.min_lrs)
+      fail("ReduceLROnPlateau: the optimizer has %d parameter groups now and min_lr %d values; change " ..
+        "scheduler.min_lrs", #groups, #self.min_lrs)
     end
     self.min_lrs = base.for_each_group(self, groups, "min_lr", self.default_min_lr)
   end
@@ -100,7 +106,8 @@ ReduceLROnPlateau._may_miss = { best = true, default_min_lr = true }
 
 function ReduceLROnPlateau:load_state_dict(dict)
   base.LRScheduler.load_state_dict(self, dict)
-  self.best = options.value("ReduceLROnPlateau:load_state_dict", "best", dict.best, { "number", default = worst(self) })
+  self.best = options.value("ReduceLROnPlateau:load_state_dict", "best", dict.best,
+    { "number", default = worst(self) })
 end
 
 return { ReduceLROnPlateau = ReduceLROnPlateau }

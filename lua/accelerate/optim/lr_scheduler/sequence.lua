@@ -8,7 +8,8 @@ local base = require "accelerate.optim.lr_scheduler.base"
 local LRScheduler = base.LRScheduler
 local fail = options.fail
 
--- Raises unless these are schedulers of one optimizer that need no metric. Returns a copy of the list.
+-- Raises unless these are schedulers of one optimizer that need no metric. Returns a copy of the
+-- list.
 local function check_parts(self, schedulers, optimizer)
   local plateau = require("accelerate.optim.lr_scheduler.plateau").ReduceLROnPlateau
   local list = {}
@@ -17,9 +18,11 @@ local function check_parts(self, schedulers, optimizer)
     if not class.is(scheduler, LRScheduler) then
       fail("%s: scheduler %d must be a scheduler, got %s", self.__name, i, options.show(scheduler))
     elseif class.is(scheduler, plateau) then
-      fail("%s: scheduler %d is a ReduceLROnPlateau, whose steps need a metric; step it by itself", self.__name, i)
+      fail("%s: scheduler %d is a ReduceLROnPlateau, whose steps need a metric; step it by itself",
+        self.__name, i)
     elseif scheduler.optimizer.param_groups ~= optimizer.param_groups then
-      fail("%s: scheduler %d (%s) drives another optimizer than %s", self.__name, i, scheduler.__name, i == 1 and "the one given" or "the first")
+      fail("%s: scheduler %d (%s) drives another optimizer than %s", self.__name, i, scheduler.__name, i == 1
+        and "the one given" or "the first")
     end
     list[i] = scheduler
   end
@@ -36,16 +39,18 @@ end
 local function load_states(self, dict)
   local parts = type(dict) == "table" and dict._schedulers
   if type(parts) ~= "table" or #parts ~= #self._schedulers then
-    fail("%s:load_state_dict: expected the states of %d schedulers in _schedulers, got %s", self.__name, #self._schedulers,
+    fail("%s:load_state_dict: expected the states of %d schedulers in _schedulers, got %s", self.__name,
+      #self._schedulers,
       type(parts) == "table" and #parts or options.show(parts))
   end
   LRScheduler.load_state_dict(self, dict)
   for i, scheduler in ipairs(self._schedulers) do scheduler:load_state_dict(parts[i]) end
 end
 
--- ---- SequentialLR ------------------------------------------------------------------------------------------------
+-- ---- SequentialLR -------------------------------------------------------------------------------
 
---- One scheduler after the other: the second takes over at step milestones[1], and so on. `SequentialLR(optimizer, { schedulers
+--- One scheduler after the other: the second takes over at step milestones[1], and so on.
+--- `SequentialLR(optimizer, { schedulers
 --- = { warmup, cosine }, milestones = { 100 } })`. Each starts from the initial learning rates.
 ---@class accelerate.optim.SequentialLR : accelerate.optim.LRScheduler
 local SequentialLR = class("SequentialLR", LRScheduler)
@@ -60,16 +65,19 @@ local function undo(scheduler)
 end
 
 ---@param optimizer table
----@param opts { schedulers: table[], milestones: integer[], last_epoch: integer } one milestone fewer than schedulers, ascending
+---@param opts { schedulers: table[], milestones: integer[], last_epoch: integer } one milestone
+---  fewer than schedulers, ascending
 function SequentialLR:init(optimizer, opts)
   local o = base.check(self, opts, { schedulers = { "list" }, milestones = { "list" } })
   local groups = base.groups_of(self, optimizer)
   self._schedulers, self._milestones = check_parts(self, o.schedulers, optimizer), {}
   if #o.milestones ~= #o.schedulers - 1 then
-    fail("SequentialLR: %d scheduler(s) need %d milestone(s), got %d", #o.schedulers, #o.schedulers - 1, #o.milestones)
+    fail("SequentialLR: %d scheduler(s) need %d milestone(s), got %d", #o.schedulers, #o.schedulers - 1,
+      #o.milestones)
   end
   for i, at in ipairs(o.milestones) do
-    self._milestones[i] = options.value("SequentialLR", ("milestones[%d]"):format(i), at, { "integer", min = i > 1 and o.milestones[i - 1] or 0 })
+    self._milestones[i] = options.value("SequentialLR", ("milestones[%d]"):format(i), at,
+      { "integer", min = i > 1 and o.milestones[i - 1] or 0 })
   end
   self.optimizer = optimizer
   for _, group in ipairs(groups) do group.lr = group.initial_lr end
@@ -113,9 +121,10 @@ function SequentialLR:step() return recording.schedule(self, move_sequence) end
 
 SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
--- ---- ChainedScheduler --------------------------------------------------------------------------------------------
+-- ---- ChainedScheduler ---------------------------------------------------------------------------
 
---- Several schedulers at once, each of which changes the learning rates that it finds: `ChainedScheduler { warmup, decay }`.
+--- Several schedulers at once, each of which changes the learning rates that it finds:
+--- `ChainedScheduler { warmup, decay }`.
 ---@class accelerate.optim.ChainedScheduler : accelerate.optim.LRScheduler
 local ChainedScheduler = class("ChainedScheduler", LRScheduler)
 

@@ -13,7 +13,8 @@ local StepLR = class("StepLR", LRScheduler)
 ---@param optimizer table
 ---@param opts { step_size: integer, gamma: number, last_epoch: integer } gamma: default 0.1
 function StepLR:init(optimizer, opts)
-  local o = base.check(self, opts, { step_size = { "integer", min = 1 }, gamma = { "number", default = 0.1 } })
+  local o = base.check(self, opts,
+    { step_size = { "integer", min = 1 }, gamma = { "number", default = 0.1 } })
   self.step_size, self.gamma = o.step_size, o.gamma
   self:_attach(optimizer, o.last_epoch)
 end
@@ -23,9 +24,12 @@ function StepLR:get_lr()
   return base.scaled(self, self.gamma)
 end
 
-function StepLR:_closed_form_lr() return base.from_base(self, self.gamma ^ math.floor(self.last_epoch / self.step_size)) end
+function StepLR:_closed_form_lr()
+  return base.from_base(self, self.gamma ^ math.floor(self.last_epoch / self.step_size))
+end
 
---- lr is multiplied by gamma at each of the milestones: `MultiStepLR(optimizer, { milestones = { 30, 80 }, gamma = 0.1 })`.
+--- lr is multiplied by gamma at each of the milestones: `MultiStepLR(optimizer, { milestones = {
+--- 30, 80 }, gamma = 0.1 })`.
 ---@class accelerate.optim.MultiStepLR : accelerate.optim.LRScheduler
 ---@field milestones integer[] ascending; one that is given twice counts twice
 local MultiStepLR = class("MultiStepLR", LRScheduler)
@@ -43,11 +47,14 @@ function MultiStepLR:init(optimizer, opts)
 end
 
 function MultiStepLR:get_lr()
-  local now = base.count_up_to(self.milestones, self.last_epoch) - base.count_up_to(self.milestones, self.last_epoch - 1)
+  local now = base.count_up_to(self.milestones, self.last_epoch) - base.count_up_to(self.milestones,
+    self.last_epoch - 1)
   return base.scaled(self, self.gamma ^ now)
 end
 
-function MultiStepLR:_closed_form_lr() return base.from_base(self, self.gamma ^ base.count_up_to(self.milestones, self.last_epoch)) end
+function MultiStepLR:_closed_form_lr()
+  return base.from_base(self, self.gamma ^ base.count_up_to(self.milestones, self.last_epoch))
+end
 
 --- lr is multiplied by gamma at every step.
 ---@class accelerate.optim.ExponentialLR : accelerate.optim.LRScheduler

@@ -1,7 +1,10 @@
---- Transformers' schedules: a rise from 0 to the initial learning rate along a line, then a shape. Each is a LambdaLR.
+--- Transformers' schedules: a rise from 0 to the initial learning rate along a line, then a shape.
+--- Each is a LambdaLR.
 ---
---- Numbers of steps come by position or by name: `get_linear_schedule_with_warmup(optimizer, 100, 1000)` is
---- `get_linear_schedule_with_warmup(optimizer, { num_warmup_steps = 100, num_training_steps = 1000 })`.
+--- Numbers of steps come by position or by name: `get_linear_schedule_with_warmup(optimizer, 100,
+--- 1000)` is
+--- `get_linear_schedule_with_warmup(optimizer, { num_warmup_steps = 100, num_training_steps = 1000
+--- })`.
 
 local options = require "accelerate.utils.options"
 local lambda = require "accelerate.optim.lr_scheduler.lambda"
@@ -44,9 +47,12 @@ local function gather(where, schema, ...)
 end
 
 -- How far a schedule is between the end of its warm-up and its end.
-local function progress(o, step) return (step - o.num_warmup_steps) / max(1, o.num_training_steps - o.num_warmup_steps) end
+local function progress(o, step)
+  return (step - o.num_warmup_steps) / max(1, o.num_training_steps - o.num_warmup_steps)
+end
 
--- A schedule function: `shape(o, optimizer)` returns what follows the warm-up as a function of the step.
+-- A schedule function: `shape(o, optimizer)` returns what follows the warm-up as a function of the
+-- step.
 local function schedule(name, schema, shape)
   return function(optimizer, ...)
     local o = gather(name, schema, ...)
@@ -62,7 +68,8 @@ end
 local M = {}
 
 --- The initial learning rate throughout.
-M.get_constant_schedule = schedule("get_constant_schedule", with(), function() return function() return 1 end end)
+M.get_constant_schedule = schedule("get_constant_schedule", with(),
+  function() return function() return 1 end end)
 
 --- The initial learning rate after num_warmup_steps.
 M.get_constant_schedule_with_warmup = schedule("get_constant_schedule_with_warmup", with "warmup", function()
@@ -71,7 +78,9 @@ end)
 
 --- Falls to 0 along a line until num_training_steps.
 M.get_linear_schedule_with_warmup = schedule("get_linear_schedule_with_warmup", with "training", function(o)
-  return function(step) return max(0, (o.num_training_steps - step) / max(1, o.num_training_steps - o.num_warmup_steps)) end
+  return function(step)
+    return max(0, (o.num_training_steps - step) / max(1, o.num_training_steps - o.num_warmup_steps))
+  end
 end)
 
 --- Follows num_cycles waves of a cosine until num_training_steps; the default, 0.5, is a fall to 0.
@@ -81,7 +90,8 @@ M.get_cosine_schedule_with_warmup = schedule("get_cosine_schedule_with_warmup",
   end)
 
 --- Falls to 0 along half a cosine num_cycles times (default 1).
-M.get_cosine_with_hard_restarts_schedule_with_warmup = schedule("get_cosine_with_hard_restarts_schedule_with_warmup",
+M.get_cosine_with_hard_restarts_schedule_with_warmup = schedule(
+  "get_cosine_with_hard_restarts_schedule_with_warmup",
   with("training", { num_cycles = { "number", default = 1 } }), function(o)
     return function(step)
       local done = progress(o, step)
@@ -92,10 +102,12 @@ M.get_cosine_with_hard_restarts_schedule_with_warmup = schedule("get_cosine_with
 
 --- Falls from the optimizer's learning rate to lr_end (default 1e-7) as (1 - done) ^ power (default 1).
 M.get_polynomial_decay_schedule_with_warmup = schedule("get_polynomial_decay_schedule_with_warmup",
-  with("training", { lr_end = { "number", default = 1e-7 }, power = { "number", default = 1 } }), function(o, optimizer)
+  with("training", { lr_end = { "number", default = 1e-7 }, power = { "number", default = 1 } }),
+    function(o, optimizer)
     local lr = optimizer.defaults.lr
     if not (lr > o.lr_end) then
-      fail("get_polynomial_decay_schedule_with_warmup: lr_end (%g) must be below the optimizer's lr (%g)", o.lr_end, lr)
+      fail("get_polynomial_decay_schedule_with_warmup: lr_end (%g) must be below the optimizer's lr (%g)",
+        o.lr_end, lr)
     end
     return function(step)
       if step > o.num_training_steps then return o.lr_end / lr end
@@ -104,7 +116,8 @@ M.get_polynomial_decay_schedule_with_warmup = schedule("get_polynomial_decay_sch
     end
   end)
 
---- Falls as 1 / sqrt(step), from 1 at the end of the warm-up when timescale is not given (it is num_warmup_steps, or 10000).
+--- Falls as 1 / sqrt(step), from 1 at the end of the warm-up when timescale is not given (it is
+--- num_warmup_steps, or 10000).
 M.get_inverse_sqrt_schedule = schedule("get_inverse_sqrt_schedule",
   with("warmup", { timescale = { "integer", optional = true, min = 1 } }), function(o)
     local timescale = o.timescale or (o.num_warmup_steps > 0 and o.num_warmup_steps or 10000)
@@ -112,8 +125,10 @@ M.get_inverse_sqrt_schedule = schedule("get_inverse_sqrt_schedule",
   end)
 
 --- Follows a cosine down to min_lr, or to min_lr_rate of the initial learning rate.
-M.get_cosine_with_min_lr_schedule_with_warmup = schedule("get_cosine_with_min_lr_schedule_with_warmup", with("training", {
-  num_cycles = { "number", default = 0.5 }, min_lr = { "number", optional = true }, min_lr_rate = { "number", optional = true },
+M.get_cosine_with_min_lr_schedule_with_warmup = schedule("get_cosine_with_min_lr_schedule_with_warmup",
+  with("training", {
+  num_cycles = { "number", default = 0.5 }, min_lr = { "number", optional = true },
+    min_lr_rate = { "number", optional = true },
 }), function(o, optimizer)
   if (o.min_lr == nil) == (o.min_lr_rate == nil) then
     fail("get_cosine_with_min_lr_schedule_with_warmup: give one of min_lr and min_lr_rate")
@@ -133,15 +148,17 @@ local WSD = {
 }
 local KINDS = { "linear", "cosine", "1-sqrt" }
 
---- Warm-up, a stretch at the initial learning rate, and a fall to min_lr_ratio of it in num_decay_steps. The stretch is
---- num_stable_steps, or what num_training_steps leaves. warmup_type and decay_type: "linear" (the default going up), "cosine"
---- (going down) or "1-sqrt".
+--- Warm-up, a stretch at the initial learning rate, and a fall to min_lr_ratio of it in
+--- num_decay_steps. The stretch is num_stable_steps, or what num_training_steps leaves. warmup_type
+--- and decay_type: "linear" (the default going up), "cosine" (going down) or "1-sqrt".
 ---@param optimizer table
 ---@param opts table
 function M.get_wsd_schedule(optimizer, opts)
   local o = options.check("get_wsd_schedule", opts, with("warmup", {
-    num_decay_steps = COUNT, num_training_steps = { "integer", optional = true, min = 0 }, num_stable_steps = { "integer", optional = true, min = 0 },
-    warmup_type = { "string", default = "linear", one_of = KINDS }, decay_type = { "string", default = "cosine", one_of = KINDS },
+    num_decay_steps = COUNT, num_training_steps = { "integer", optional = true, min = 0 },
+      num_stable_steps = { "integer", optional = true, min = 0 },
+    warmup_type = { "string", default = "linear", one_of = KINDS },
+      decay_type = { "string", default = "cosine", one_of = KINDS },
     min_lr_ratio = { "number", default = 0 }, num_cycles = { "number", default = 0.5 },
   }))
   if not o.num_stable_steps and not o.num_training_steps then
@@ -165,13 +182,17 @@ function M.get_wsd_schedule(optimizer, opts)
 end
 
 --- ReduceLROnPlateau under Transformers' name.
-function M.get_reduce_on_plateau_schedule(optimizer, opts) return plateau.ReduceLROnPlateau(optimizer, opts) end
+function M.get_reduce_on_plateau_schedule(optimizer, opts)
+  return plateau.ReduceLROnPlateau(optimizer, opts)
+end
 
 local BY_NAME = {
   linear = { M.get_linear_schedule_with_warmup, "num_warmup_steps", "num_training_steps" },
   cosine = { M.get_cosine_schedule_with_warmup, "num_warmup_steps", "num_training_steps" },
-  cosine_with_restarts = { M.get_cosine_with_hard_restarts_schedule_with_warmup, "num_warmup_steps", "num_training_steps" },
-  cosine_with_min_lr = { M.get_cosine_with_min_lr_schedule_with_warmup, "num_warmup_steps", "num_training_steps" },
+  cosine_with_restarts = { M.get_cosine_with_hard_restarts_schedule_with_warmup, "num_warmup_steps",
+    "num_training_steps" },
+  cosine_with_min_lr = { M.get_cosine_with_min_lr_schedule_with_warmup, "num_warmup_steps",
+    "num_training_steps" },
   polynomial = { M.get_polynomial_decay_schedule_with_warmup, "num_warmup_steps", "num_training_steps" },
   constant = { M.get_constant_schedule },
   constant_with_warmup = { M.get_constant_schedule_with_warmup, "num_warmup_steps" },
@@ -187,10 +208,11 @@ local GET = {
   scheduler_specific_kwargs = { "table", optional = true },
 }
 
---- A schedule by name: `get_scheduler("linear", optimizer, { num_warmup_steps = 100, num_training_steps = 1000 })`; or the two
---- numbers by position. scheduler_specific_kwargs: its other options. What a schedule does not take is passed over.
----@param name string linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial, constant, constant_with_warmup,
----  inverse_sqrt, reduce_lr_on_plateau or warmup_stable_decay
+--- A schedule by name: `get_scheduler("linear", optimizer, { num_warmup_steps = 100,
+--- num_training_steps = 1000 })`; or the two numbers by position. scheduler_specific_kwargs: its
+--- other options. What a schedule does not take is passed over.
+---@param name string linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial,
+---  constant, constant_with_warmup, inverse_sqrt, reduce_lr_on_plateau or warmup_stable_decay
 ---@param optimizer table
 ---@return accelerate.optim.LRScheduler
 function M.get_scheduler(name, optimizer, ...)
