@@ -26,9 +26,9 @@
 
 #define NAME "ACCEL_RUN_ID"
 #define LOOK_NS 20000000 /* between looks at what is left */
-#define LOOKS_TO_TERM 15 /* most programs end when their pipe does */
-#define LOOKS_TO_KILL 30
-#define LOOKS 60
+#define TERM_AFTER 0.3   /* seconds: most programs end when their pipe does */
+#define KILL_AFTER 0.6
+#define GIVE_UP_AFTER 5.0 /* what SIGKILL does not end hangs in the kernel */
 
 static char mark[64]; /* "ACCEL_RUN_ID=..." */
 static int guard_pipe = -1;
@@ -88,16 +88,23 @@ static int signal_programs(int sig)
   return n;
 }
 
+static double seconds(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void end_programs(void)
 {
   const struct timespec rest = { 0, LOOK_NS };
+  const double began = seconds();
+  bool termed = false;
 
-  for (int look = 0; look < LOOKS; look++) {
-    const int sig = look < LOOKS_TO_TERM    ? 0
-                    : look == LOOKS_TO_TERM ? SIGTERM
-                    : look < LOOKS_TO_KILL  ? 0
-                                            : SIGKILL;
-    if (signal_programs(sig) == 0) return;
+  for (double spent = 0; spent < GIVE_UP_AFTER; spent = seconds() - began) {
+    const bool term = !termed && spent >= TERM_AFTER;
+    if (signal_programs(spent >= KILL_AFTER && termed ? SIGKILL : term ? SIGTERM : 0) == 0) return;
+    termed = termed || term;
     nanosleep(&rest, NULL);
   }
 }

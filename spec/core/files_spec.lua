@@ -11,6 +11,11 @@ local function write(path, text)
   return path
 end
 
+local function shell(command)
+  local result = os.execute(command)
+  assert(result == true or result == 0, command)
+end
+
 local function fails(pattern, fn, ...)
   local ok, err = pcall(fn, ...)
   assert.is_false(ok)
@@ -28,7 +33,7 @@ end
 describe("a reader", function()
   it("refuses at once what is no regular file, and names it", function()
     host.in_folder(function(folder)
-      assert(os.execute(("mkfifo '%s/pipe.json'"):format(folder)) == 0)
+      shell(("mkfifo '%s/pipe.json'"):format(folder))
       local status, out, err = host.run({ "-e", ([[
         local core, data = require "accelerate.core", require "accelerate.data"
         local paths = { "%s/pipe.json", "%s", "/dev/zero" }
@@ -55,7 +60,7 @@ end)
 
 describe("a file that another program truncates", function()
   local shard -- of 100000 tokens
-  local function cut(bytes) assert(os.execute(("truncate -s %d '%s'"):format(bytes, shard)) == 0) end
+  local function cut(bytes) shell(("truncate -s %d '%s'"):format(bytes, shard)) end
   local function windows(tokens, at) return core._token_windows({ tokens }, { 1 }, { at }, 100) end
 
   it("is an error that names it: a shard of tokens", function()
@@ -103,7 +108,8 @@ describe("a file that another program truncates", function()
         ffi.cdef "int raise(int sig);"
         ffi.C.raise(7)
       ]]):format(shard) }
-      assert.equal(128 + 7, status)
+      -- a sanitizer reports it and exits with 1
+      assert.equal(host.path:find("/asan/", 1, true) and 1 or 128 + 7, status)
     end)
   end)
 end)

@@ -112,8 +112,10 @@ for _, name in ipairs(names) do
       local made = MAKE[wrong]()
       try(fn, made)
       try(fn, made, {})
+      local own = debug.getmetatable(made)
       debug.setmetatable(made, debug.getmetatable(MAKE[name]())) -- an object in another's clothes
       try(fn, made)
+      debug.setmetatable(made, own)
     end
     step = ("%s.%s after the end"):format(name, method)
     local made = MAKE[name]()
