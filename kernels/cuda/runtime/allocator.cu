@@ -171,21 +171,20 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
   ax_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
   ax_status st = take(dev, pool, bytes, out);
   cudaStream_t stream;
-  bool more = true;
 
   if (st != AX_OK || *out) return st;
   dev->stats.retries++;
-  for (int attempt = 0; more; attempt++) {
+  for (int attempt = 0;; attempt++) {
     pthread_mutex_unlock(&ax_cuda_lock);
     /* finalisers give blocks back; they may have used another device */
-    more = ax_memory_relieve(bytes, attempt);
+    const bool more = ax_memory_relieve(bytes, attempt);
     st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
     pthread_mutex_lock(&ax_cuda_lock);
-    if (st != AX_OK || (st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
+    if (st != AX_OK || (!more && attempt > 0)) return st;
+    if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
     empty_cache(dev);
     if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
   }
-  return AX_OK;
 }
 
 static void count(ax_cuda_device *dev, ax_block *b, size_t asked, void **out)
