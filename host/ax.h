@@ -20,7 +20,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-#define AX_ABI 5        /* of the structures here */
+#define AX_ABI 6        /* of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -231,9 +231,11 @@ struct ax_tensor {
   ax_tensor *grad_slot; /* leaves: where grad goes (a view of a flat buffer) when there is one; counted */
   /* leaves: their copy in autocast's type (a view of a flat buffer) when there is one; counted */
   ax_tensor *work;
-  uint32_t work_edits; /* version->edits when `work` was written: it is current while they are equal */
-  ax_hook *hooks;      /* leaves: called with the gradient before it is added */
-  void *handle;        /* for the binding: how it finds the Lua object of this tensor; NULL if none */
+  uint32_t work_edits;  /* version->edits when `work` was written: it is current while they are equal */
+  ax_hook *hooks;       /* leaves: called with the gradient before it is added */
+  void *handle;         /* for the binding: how it finds the Lua object of this tensor; NULL if none */
+  struct ax_flat *flat; /* leaves: the layout that it is laid out in (flat.h), weak; NULL: none */
+  int32_t slot;         /* its place there */
 };
 
 /* New reference, contiguous, uncleared. */
@@ -536,11 +538,12 @@ AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
 /* Which states (bit k: states[k]) a kind keeps with these numbers. */
 AX_API uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h);
 
+/* What the elements of state k are before the first step. */
+AX_API double ax_optim_first(ax_optim_kind kind, const ax_hyper *h, int k);
 /* The state of form NUMBER after step `step`, out of that before it. */
 AX_API double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before);
 
-/* One run of parameters.  Neighbouring runs with the same step count are merged before the kernel
- * sees them. */
+/* One run of parameters: the members of an optimizer group (flat.h) that can be stepped as one. */
 typedef struct ax_segment {
   void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
   /* of work_dtype, bfloat16 or float16: the kernel writes the new parameter there, rounded; NULL:
@@ -548,8 +551,6 @@ typedef struct ax_segment {
   void *work;
   const void *grad;
   ax_dtype work_dtype;
-  /* the storages of param, grad, work, states; NULL: not known, so gaps are never bridged */
-  const void *home[3 + AX_MAX_STATES];
   int64_t n;
   /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
   int64_t step;
@@ -569,11 +570,11 @@ typedef struct ax_optim_live {
   const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
 } ax_optim_live;
 
-/* All params of one call share dtype (float32, float64) and lie on `device`.  Merges what touches,
- * then runs the backend.  live: NULL, or what the device knows better; ENOIMPL then for kinds with
- * a state of form NUMBER, which the host reckons. */
-AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, ax_segment *segs, int n,
-                               const ax_hyper *h, const ax_optim_live *live);
+/* Runs the backend's kernel over runs that share dtype (float32, float64) and lie on `device`.
+ * live: NULL, or what the device knows better; ENOIMPL then for kinds with a state of form NUMBER,
+ * which the host reckons. */
+AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs,
+                               int n, const ax_hyper *h, const ax_optim_live *live);
 
 /* Many floating-point tensors of any layout at once; entries may be NULL.  The norm over all their
  * elements: p any number but 0, also INFINITY and -INFINITY; in float64, in fixed order. */

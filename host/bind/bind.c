@@ -111,10 +111,11 @@ static const char registry_key = 0;
 /* Each adds its functions to the table of accelerate.core, which is on the stack top. */
 typedef void (*opener)(lua_State *L);
 static const opener openers[] = {
-  ax_open_tensor,   ax_open_values,   ax_open_create, ax_open_ops,    ax_open_split, ax_open_grad,
-  ax_open_function, ax_open_scope,    ax_open_memory, ax_open_device, ax_open_optim, ax_open_random,
-  ax_open_flat,     ax_open_autocast, ax_open_worker, ax_open_gather, ax_open_data,  ax_open_net,
-  ax_open_profile,  ax_open_capture,  ax_open_dist,   ax_open_io,     NULL
+  ax_open_tensor,   ax_open_values,    ax_open_create,      ax_open_ops,    ax_open_split,
+  ax_open_grad,     ax_open_function,  ax_open_scope,       ax_open_memory, ax_open_device,
+  ax_open_hyper,    ax_open_gradients, ax_open_optim_group, ax_open_random, ax_open_flat,
+  ax_open_autocast, ax_open_worker,    ax_open_gather,      ax_open_data,   ax_open_net,
+  ax_open_profile,  ax_open_capture,   ax_open_dist,        ax_open_io,     NULL
 };
 
 static int open_core(lua_State *L)
@@ -128,6 +129,7 @@ static int open_core(lua_State *L)
   b->open = true;
   b->mark = INT64_MAX;
   b->ref_handles = weak_table(L);
+  b->ref_full = weak_table(L);
   b->ref_environments = weak_table(L);
   b->ref_orphans = new_table(L);
   b->ref_anchors = new_table(L);

@@ -41,6 +41,8 @@ typedef struct ax_bind_state {
   int ref_environments; /* weak: light userdata of a leaf's box -> the table of its hooks */
   /* boxes whose Lua object died before the hooks on their tensor could: see bind/grad.c */
   int ref_orphans;
+  /* weak: number of a layout -> what is called when one of its buckets is full; see bind/flat.c */
+  int ref_full;
   int ref_anchors; /* Lua values held by graph nodes; luaL_ref keys */
   ax_scope_state scope;
   ax_context *contexts, *parked; /* see bind/context.c; each has `room` places */
@@ -262,7 +264,9 @@ void ax_open_function(lua_State *L);
 void ax_open_scope(lua_State *L);
 void ax_open_memory(lua_State *L);
 void ax_open_device(lua_State *L);
-void ax_open_optim(lua_State *L);
+void ax_open_hyper(lua_State *L);
+void ax_open_gradients(lua_State *L);
+void ax_open_optim_group(lua_State *L);
 void ax_open_random(lua_State *L);
 void ax_open_dist(lua_State *L);
 void ax_open_io(lua_State *L);

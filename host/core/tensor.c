@@ -157,9 +157,10 @@ static ax_status check_flat(const char *what, const ax_tensor *t, const ax_tenso
   return AX_OK;
 }
 
-/* Swaps what t looks at; takes nothing, retains s. */
+/* Swaps what t looks at; takes nothing, retains s.  A parameter leaves its flat layout. */
 static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *version)
 {
+  t->flat = NULL;
   ax_storage_retain(s);
   version_release(t->version); /* it may lie inside the storage, so it goes first */
   ax_storage_release(t->storage);
@@ -190,34 +191,53 @@ ax_status ax_tensor_relay(ax_tensor *t)
   return st;
 }
 
+ax_status ax_tensor_place_at(ax_tensor *t, ax_tensor *flat, int64_t offset, ax_tensor **place,
+                             ax_version **own)
+{
+  int64_t strides[AX_MAX_DIMS];
+  ax_status st;
+
+  *place = NULL;
+  *own = NULL;
+  AX_TRY(check_flat("rebind", t, flat, offset));
+  ax_strides_contiguous(t->ndim, t->shape, strides);
+  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
+                        place));
+  if (!(*own = ax_malloc(sizeof **own))) {
+    st = AX_ENOMEM;
+    goto out;
+  }
+  **own = (ax_version){ .refs = 1, .edits = t->version->edits };
+  st = ax_copy(*place, t);
+out:
+  if (st != AX_OK) {
+    ax_tensor_release(*place);
+    ax_mfree(*own);
+    *place = NULL;
+    *own = NULL;
+  }
+  return st;
+}
+
+void ax_tensor_become(ax_tensor *t, const ax_tensor *place, ax_version *own)
+{
+  point_at(t, place->storage, place->offset, own);
+  memcpy(t->strides, place->strides, sizeof t->strides);
+}
+
 ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)
 {
+  ax_tensor *place;
+  ax_version *own;
   ax_status st;
-  ax_tensor *place = NULL;
-  ax_version *own = NULL;
-  int64_t strides[AX_MAX_DIMS];
 
   if (t->grad_fn)
     return ax_fail(AX_EGRAD, "rebind: the tensor is the result of %s; only leaves can move",
                    ax_grad_fn_name(t));
-  AX_TRY(check_flat("rebind", t, flat, offset));
-  ax_strides_contiguous(t->ndim, t->shape, strides);
-  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
-                        &place));
-  own = ax_malloc(sizeof *own);
-  if (!own) {
-    st = AX_ENOMEM;
-    goto out;
-  }
-  *own = (ax_version){ .refs = 1, .edits = t->version->edits };
-  AX_TRY(ax_copy(place, t));
-  point_at(t, flat->storage, place->offset, own);
-  memcpy(t->strides, strides, sizeof strides);
-  own = NULL;
-out:
-  ax_mfree(own);
+  if ((st = ax_tensor_place_at(t, flat, offset, &place, &own)) != AX_OK) return st;
+  ax_tensor_become(t, place, own);
   ax_tensor_release(place);
-  return st;
+  return AX_OK;
 }
 
 ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset)

@@ -44,7 +44,7 @@ function methods:run(fn, ...)
     parallel.average_parameters(self._model)
     return ...
   end
-  return averaged(scope.with(self, "_inside", true, parallel.alone, self._model,
+  return averaged(scope.with(self, "_inside", true, parallel.local_only, self._model,
     function(...) return fn(self, ...) end, ...))
 end
 
@@ -87,7 +87,7 @@ M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_
   end
   local self = Class.new()
   self._enabled = opts.enabled and accelerator.num_processes > 1
-  if self._enabled and not parallel.record_of(model) then
+  if self._enabled and not parallel.replica_of(model) then
     fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first")
   end
   self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false

@@ -50,7 +50,7 @@ describe("nn.Embedding", function()
     raises("did you mean 'padding_idx'", nn.Embedding, 5, 3, { paddin_idx = 1 })
   end)
 
-  -- The slot of a flat gradient buffer, as parallel.lua makes it.
+  -- The slot of a flat gradient buffer, as prepare makes it.
   local function with_slot(weight)
     local flat = core.full({ weight:numel() + 4 }, 7)
     core.set_grad_slot(weight, flat, 2)

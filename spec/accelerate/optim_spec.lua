@@ -57,18 +57,14 @@ local function digest(nets)
 end
 
 -- Parameters and gradients in flat buffers, as accelerator:prepare lays them out.
+-- parameter -> layout: what ends with the layout is the parameters' place in it
+local layouts = setmetatable({}, { __mode = "k" })
 local function lay_out(params)
-  local unit, offsets, size = 256 / params[1]:element_size(), {}, 0
-  for i = #params, 1, -1 do
-    offsets[i] = size
-    size = size + math.ceil(params[i]:numel() / unit) * unit
-  end
-  local place = { dtype = params[1].dtype }
-  local flat, grads = core.zeros({ size }, place), core.zeros({ size }, place)
-  for i, p in ipairs(params) do
-    core.rebind(p, flat, offsets[i])
-    core.set_grad_slot(p, grads, offsets[i])
-  end
+  local reversed = {}
+  for i = #params, 1, -1 do reversed[#reversed + 1] = params[i] end
+  local layout = core.flat(reversed)
+  layout:give_grads()
+  for _, p in ipairs(params) do layouts[p] = layout end
 end
 
 local function slice(list, first, last, step)

@@ -268,8 +268,7 @@ describe("a failed allocation", function()
       local x = tensor.ones(3, { requires_grad = true })
       x.grad = tensor.ones(3)
       core.clip_grad_norm_({ x }, 0.5)
-      core.optim_step("adam", { x },
-        { { step = 0, exp_avg = tensor.zeros(3), exp_avg_sq = tensor.zeros(3) } },
+      core.optim_group("adam", { x }):step(
         { lr = 0.1, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, maximize = false,
         amsgrad = false, decoupled_weight_decay = true })
     end,
@@ -280,6 +279,32 @@ describe("a failed allocation", function()
       core.set_grad_slot(x, grads, 4)
       x.grad = tensor.ones(3)
       x.data = tensor.zeros(3)
+    end,
+    ["laying parameters out"] = function()
+      local x, y = tensor.ones(3, { requires_grad = true }), tensor.ones(70, { requires_grad = true })
+      x.grad = tensor.ones(3)
+      local layout = core.flat { x, y }
+      layout:give_grads()
+      layout:give_work("bfloat16")
+      layout:cut { 1, 2 }
+      layout:remember()
+      layout:collect(1)
+      layout:collect(2)
+      layout:adopt()
+      layout:scale_grads(2)
+    end,
+    ["states of parameters in a layout"] = function()
+      local x, y = tensor.ones(3, { requires_grad = true }), tensor.ones(70, { requires_grad = true })
+      local layout = core.flat { x, y }
+      layout:give_grads()
+      x.grad, y.grad = tensor.ones(3), tensor.ones(70)
+      local group = core.optim_group("sgd", { x, y })
+      group:step { lr = 1, weight_decay = 0, maximize = false, momentum = 0.9, dampening = 0,
+        nesterov = false }
+      local again = core.optim_group("sgd", { x, y })
+      again:load(1, group:get(1))
+      again:inherit(group)
+      again:relayout()
     end,
     ["a scope"] = function()
       return tensor.scope(function() return tensor.ones(2) + 1 end)

@@ -28,7 +28,7 @@ local TRAIN = [[
     local model = network()
     local optimizer
     model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
-    local hook = parallel.record_of(model).hook
+    local hook = parallel.replica_of(model).hook
     if hook and not at_random then hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end end
     for t = 0, steps - 1 do
       local loss = (model(wave({ 4, 16 }, 10 + t + 5 * rank)) - wave({ 4, 8 }, 20 + t + 3 * rank)):square():mean()

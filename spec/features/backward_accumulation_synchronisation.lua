@@ -32,12 +32,12 @@ return {
     "trigger_sync_in_backward reduces what came before" },
   { "join_uneven_inputs(joinables, even_batches=None)",
     spec = {
-      "accelerate/joining_spec: takes ranks without batches along in the others' reductions",
-      "accelerate/joining_spec: gives the numbers that PyTorch's Join gives",
-      "accelerate/joining_spec: leaves optimizers and schedulers alike on all ranks",
-      "accelerate/joining_spec: is off when even_batches is true, and undoes what it overrode after an error",
-      "accelerate/joining_spec: warns of dispatched loaders, once, on the main process",
-      "accelerate/joining_spec: does nothing on one process" } },
+      "accelerate/uneven_inputs_spec: takes ranks without batches along in the others' reductions",
+      "accelerate/uneven_inputs_spec: gives the numbers that PyTorch's Join gives",
+      "accelerate/uneven_inputs_spec: leaves optimizers and schedulers alike on all ranks",
+      "accelerate/uneven_inputs_spec: is off when even_batches is true, and undoes what it overrode after an error",
+      "accelerate/uneven_inputs_spec: warns of dispatched loaders, once, on the main process",
+      "accelerate/uneven_inputs_spec: does nothing on one process" } },
   { "set_trigger / check_trigger",
     spec = {
       "accelerate/operations_spec: triggers reach all ranks, once",

@@ -1,5 +1,5 @@
--- Training with ranks on GPUs: lua/accelerate/parallel.lua and comm_hooks.lua over
--- kernels/cuda/runtime/nccl.cu; see support/gpu_ranks.lua.
+-- Training with ranks on GPUs: lua/accelerate/parallel over kernels/cuda/runtime/nccl.cu; see
+-- support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 
 local why, emulated, most, on = gpu_ranks.why, gpu_ranks.emulated, gpu_ranks.most, gpu_ranks.on
@@ -235,7 +235,7 @@ describe("training on GPUs of several ranks", function()
         core.no_grad(function() for i, p in ipairs(model:parameters()) do p:copy_(wave(p.shape, i)) end end)
         local optimizer
         model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
-        parallel.record_of(model).hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
+        parallel.replica_of(model).hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
         for t = 0, 5 do
           local x, y = wave({ 4, 16 }, 10 + t + 5 * rank):to(accelerator.device), wave({ 4, 8 }, 20 + t + 3 * rank):to(accelerator.device)
           optimizer:zero_grad()

@@ -193,15 +193,16 @@ describe("the loss scaler on the device", function()
       momentum_decay = 1, decoupled_weight_decay = false }
     local state = { step = 0, exp_avg = tensor.zeros(3, { device = D }),
       exp_avg_sq = tensor.zeros(3, { device = D }), mu_product = 1 }
-    assert.error_matches(function() core.optim_step("nadam", { p }, { state }, hyper, { skip = skip }) end,
-      "nadam keeps mu_product")
+    local nadam, plain = core.optim_group("nadam", { p }), core.optim_group("sgd", { p })
+    nadam:take { [p] = state }
+    assert.error_matches(function() nadam:step(hyper, { skip = skip }) end, "nadam keeps mu_product")
+    assert.error_matches(function() nadam:step(hyper, skip) end, "nadam keeps mu_product")
     local sgd = { lr = 1, weight_decay = 0, maximize = false, momentum = 0, dampening = 0, nesterov = false }
-    assert.error_matches(function()
-      core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:double() })
-    end, "skip must be 1 elements of float32")
-    assert.error_matches(function()
-      core.optim_step("sgd", { p }, { { step = 0 } }, sgd, { skip = skip:to("cpu") })
-    end, "skip lies on cpu")
+    assert.error_matches(function() plain:step(sgd, { skip = skip:double() }) end,
+      "skip must be 1 elements of float32")
+    assert.error_matches(function() plain:step(sgd, { skip = skip:to("cpu") }) end, "skip lies on cpu")
+    assert.error_matches(function() plain:step(sgd, skip:double()) end, "skip must be 1 elements of float32")
+    assert.error_matches(function() plain:step(sgd, skip:to("cpu")) end, "skip lies on cpu")
     assert.error_matches(function() core.unscale_grads_({ p }, tensor.ones({}), skip) end,
       "scale lies on cpu")
   end)
@@ -228,16 +229,21 @@ describe("steps that read the device", function()
     wrong.lr, wrong.betas = 7, { 0.5, 0.5 }
     local here, states = params_on("cpu")
     for k = 1, 3 do states[k].step = states[k].step + 6 end
-    core.optim_step("adam", here, states, given)
+    local function group_of(params, kept)
+      local group, view = core.optim_group("adam", params), {}
+      for k = 1, 3 do view[params[k]] = kept[k] end
+      group:take(view)
+      return group
+    end
+    group_of(here, states):step(given)
     local there, states_there = params_on(D)
+    local group = group_of(there, states_there)
     local ran, skipped = tensor.full({ 1 }, 8, { dtype = "int64" }):to(D), tensor.full({ 1 }, 2,
       { dtype = "int64" }):to(D)
-    core.optim_step("adam", there, states_there, wrong,
-      { hyper = core.optim_hyper("adam", given):to(D), ran = ran, skipped = skipped })
+    group:step(wrong, { hyper = core.optim_hyper("adam", given):to(D), ran = ran, skipped = skipped })
     for k = 1, 3 do close("adam", there[k], here[k], 1e-5) end
     assert.are.equal(2, skipped:item())
-    core.optim_step("adam", there, states_there, wrong,
-      { skipped = skipped, skip = tensor.ones(1, { device = D }) })
+    group:step(wrong, { skipped = skipped, skip = tensor.ones(1, { device = D }) })
     assert.are.equal(3, skipped:item())
     for k = 1, 3 do close("skipped", there[k], here[k], 1e-5) end
   end)

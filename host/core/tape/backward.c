@@ -1,6 +1,7 @@
 /* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing
  * recurses along the graph. */
 #include "capture.h"
+#include "flat.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -236,6 +237,7 @@ static ax_status run_leaf(run *r, ax_node *n)
     ax_tensor *g = ax_tensor_retain(leaf->grad);
     st = ax_hooks_run(&leaf->hooks, true, 0, &g);
     ax_tensor_release(g);
+    if (st == AX_OK && leaf->flat) st = ax_flat_arrived(leaf);
   }
 out:
   return st;

@@ -2,11 +2,11 @@
 --- free_memory.  Methods of accelerate.Accelerator.
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
-local flat = require "accelerate.flat"
 local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
+local flat = require "accelerate.parallel.flat"
 local parallel = require "accelerate.parallel"
 local schedulers = require "accelerate.accelerator.scheduler"
 
@@ -82,7 +82,7 @@ end
 -- State that an optimizer has from before lies where, and on the device where, the parameters lay
 -- then.
 local function move_state(inner)
-  if inner._relayout and next(inner.state) ~= nil then inner:_relayout() end
+  if inner._relayout then inner:_relayout() end
 end
 
 local function wrap_optimizer(self, optimizer, placed)
@@ -187,11 +187,11 @@ function Accelerator:prepare(...)
     n = n - 1
     if #placement ~= n then fail("prepare: device_placement has %d entries for %d objects", #placement, n) end
   end
-  local layouts = flat.layouts
+  local layouts = flat.count
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
-  for _, optimizer in ipairs(flat.layouts > layouts and self._optimizers or {}) do
+  for _, optimizer in ipairs(flat.count > layouts and self._optimizers or {}) do
     move_state(rawget(optimizer, "optimizer"))
   end
   return unpack(objects, 1, n)

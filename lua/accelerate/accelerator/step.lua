@@ -247,7 +247,7 @@ function Accelerator:join_uneven_inputs(joinables, opts, fn)
     fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn))
   end
   if self._ranks == 1 then return fn() end
-  return require("accelerate.joining").join(self, joinables, opts.even_batches, fn)
+  return require("accelerate.parallel.uneven_inputs").join(self, joinables, opts.even_batches, fn)
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }

@@ -250,10 +250,11 @@ local function name_of(self, address, byte)
     for name, b in self.modules[i]:named_buffers() do look(("buffer '%s'"):format(name), b) end
   end
   for optimizer in next, self.optimizers do
+    local states = optimizer.state
     for g, group in ipairs(optimizer.param_groups) do
       for i, p in ipairs(group.params) do
         look(("parameter %d of group %d"):format(i, g), p)
-        local state = optimizer.state[p] or {}
+        local state = states[p] or {}
         for _, key in ipairs(ordered.sorted_keys(state)) do
           look(("%s of parameter %d of group %d"):format(key, i, g), state[key])
         end

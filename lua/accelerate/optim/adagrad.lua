@@ -19,6 +19,4 @@ Adagrad._schema = {
   maximize = { "boolean", default = false },
 }
 
-function Adagrad:_made(state, name, group) state[name]:fill_(group.initial_accumulator_value) end
-
 return Adagrad

@@ -12,6 +12,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
 local Optimizer = require "accelerate.optim.optimizer"
 local scope = require "accelerate.utils.scope"
 
@@ -38,10 +39,10 @@ function LOMO:_needs() return 0 end
 
 ---@param model accelerate.nn.Module|accelerate.Tensor[]|table[] the model, its parameters, or
 ---  parameter groups
----@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value:
----  number? }? lr: used where a backward pass names none; clip_grad_norm: the joint norm that
----  gradients are scaled down to, which takes a backward pass of its own (grad_norm);
----  clip_grad_value: limits each element
+---@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value: number? }?
+---  lr: used where a backward pass names none; clip_grad_norm: the joint norm that gradients are
+---  scaled down to, which takes a backward pass of its own (grad_norm); clip_grad_value: limits each
+---  element
 function LOMO:init(model, opts)
   if type(model) == "table" and type(model.parameters) == "function" then
     local list = {}
@@ -51,13 +52,49 @@ function LOMO:init(model, opts)
     model = list
   end
   self._hooked, self._applied = setmetatable({}, { __mode = "k" }), true
+  rawset(self, "state", {})
   Optimizer.init(self, model, opts)
+end
+
+-- ---- what is kept: the tables in `state` themselves ---------------------------------------------
+
+function LOMO:_settle() end
+
+function LOMO:_kept(group, index) return self.state[group.params[index]] end
+
+function LOMO:_load(items, commit)
+  local state = {}
+  for _, item in ipairs(items) do
+    local place = { dtype = item.p.dtype, device = item.p.device }
+    for name, value in next, item.kept do
+      if core.is_tensor(value) then item.kept[name] = core.keep(value:detach():to(place):clone()) end
+    end
+    state[item.p] = item.kept
+  end
+  commit()
+  rawset(self, "state", state)
+end
+
+function LOMO:_relayout()
+  for p, kept in next, self.state do
+    for name, value in next, kept do
+      if core.is_tensor(value) and value.device ~= p.device then
+        kept[name] = core.keep(value:to(p.device))
+      end
+    end
+  end
+end
+
+--- Drops the gradients, or with set_to_none = false fills them with zeros.
+---@param set_to_none? boolean|{ set_to_none: boolean } default true
+function LOMO:zero_grad(set_to_none)
+  for _, group in ipairs(self.param_groups) do parameter.zero_grad(group.params, set_to_none) end
 end
 
 --- As any optimizer's.
 function LOMO:add_param_group(group)
   Optimizer.add_param_group(self, group)
-  -- Gradients get ready in about the reverse order of registration.  All ranks must go through them
+  -- Gradients get ready in about the reverse order of registration. All ranks must go through them
   -- in one order, so this is the order, whatever a rank's graph looks like.
   self._order, self._place = {}, {}
   for g = #self.param_groups, 1, -1 do
@@ -86,7 +123,7 @@ end
 -- ---- one pass -----------------------------------------------------------------------------------
 
 -- On ranks: the mean over all of them, of a parameter that any of them has a gradient for; else
--- nil.  Ranks without one count as zeros.
+-- nil. Ranks without one count as zeros.
 local function averaged(self, p)
   if not self._reduce then return p.grad end
   return self._reduce(p)
@@ -115,7 +152,7 @@ local function take(self, at)
   if pass.here then core.release(grad) end
 end
 
--- Alone, a gradient is taken when it is whole.  On ranks it is taken in the order that all ranks
+-- Alone, a gradient is taken when it is whole. On ranks it is taken in the order that all ranks
 -- share.
 function LOMO:_arrived(p)
   local pass, place = self._pass, self._place[p]
@@ -143,7 +180,7 @@ local function rest(self)
   end
 end
 
--- Runs backward with the optimizers' hooks at work.  Gradients of an earlier loss:backward() are
+-- Runs backward with the optimizers' hooks at work. Gradients of an earlier loss:backward() are
 -- taken along.
 local function run(optimizers, passes, loss, graph)
   return scope.run(function()
@@ -167,7 +204,7 @@ local function check_loss(where, loss)
   end
 end
 
---- The joint norm of the gradients, by a backward pass that keeps the graph and no gradient.  The
+--- The joint norm of the gradients, by a backward pass that keeps the graph and no gradient. The
 --- next fused_backward of the same loss scales by it.
 ---@param loss accelerate.Tensor
 ---@return accelerate.Tensor norm 0-d

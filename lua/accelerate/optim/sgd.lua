@@ -29,9 +29,6 @@ function SGD:_checked(given, schema)
   return o
 end
 
--- Step 1 tells the C side that the buffer is not filled yet.
-function SGD:_made(state) state.step = 0 end
-
 function SGD:_check_saved() end
 
 -- PyTorch keeps the buffer only; the count is ours, and says whether the buffer has been filled.

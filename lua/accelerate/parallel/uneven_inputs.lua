@@ -9,19 +9,24 @@ local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.prepare"
 local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
-local parallel = require "accelerate.parallel"
+local replica = require "accelerate.parallel.replica"
 local scope = require "accelerate.utils.scope"
+local windows = require "accelerate.parallel.windows"
 
 local fail = options.fail
 
 local M = {}
 
----@class accelerate.Joining
+---@class accelerate.UnevenInputs
 ---@field models accelerate.nn.Module[]
----@field root integer the first rank that takes part in the current reduction with gradients of its own
+---@field root integer the first rank that takes part in the current reduction with gradients of its
+---  own
 ---@field latest integer? a rank that went on after another one was done
-local Joining = {}
-Joining.__index = Joining
+local UnevenInputs = {}
+UnevenInputs.__index = UnevenInputs
+
+-- What a rank that is done takes part in.
+local REDUCTIONS = { reduce = replica.reduce, divide = windows.divide }
 
 -- what is exchanged begins so, and cannot be taken for objects that a script gathers
 local MARK, DONE = "join: ", "join: done"
@@ -54,7 +59,7 @@ end
 
 --- Called before a reduction of a model.
 ---@param kind "reduce"|"divide"
-function Joining:announce(kind, model)
+function UnevenInputs:announce(kind, model)
   if self.shadowing then return end
   for i, known in ipairs(self.models) do
     if known == model then
@@ -71,7 +76,7 @@ local function shadow(self)
   self.shadowing = true
   local kept = {} -- gradients that this rank has not used yet are none of the others' business
   for _, model in ipairs(self.models) do
-    parallel.each_parameter(model, function(p)
+    replica.each_parameter(model, function(p)
       local grad = p.grad
       if grad then kept[p], p.grad = grad:clone(), nil end
     end)
@@ -81,10 +86,10 @@ local function shadow(self)
     if not what then break end
     local kind, index = what:match("^(%a+) model (%d+)$")
     local model = self.models[tonumber(index)]
-    parallel.drop_window(model)
-    parallel[kind](model)
-    parallel.drop_window(model)
-    parallel.each_parameter(model, function(p) p.grad = nil end)
+    windows.drop_window(model)
+    REDUCTIONS[kind](model)
+    windows.drop_window(model)
+    replica.each_parameter(model, function(p) p.grad = nil end)
   end
   for p, grad in pairs(kept) do p.grad = grad end
 end
@@ -94,7 +99,7 @@ end
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end
-  for _, model in ipairs(self.models) do parallel.share_from(model, root) end
+  for _, model in ipairs(self.models) do replica.share_from(model, root) end
   for _, list in ipairs { accelerator._optimizers, accelerator._schedulers } do
     for _, object in ipairs(list) do
       local here = core.dist.rank() == root
@@ -111,7 +116,7 @@ local function check_models(joinables)
     fail("join_uneven_inputs: expected a list of prepared models, got %s", options.show(joinables))
   end
   for i, model in ipairs(joinables) do
-    if not kinds.is_model(model) or not parallel.record_of(model) then
+    if not kinds.is_model(model) or not replica.of(model) then
       fail("join_uneven_inputs: entry %d of the joinables must be a prepared model, got %s", i,
         kinds.is_model(model) and "one that is not prepared" or options.show(model))
     end
@@ -120,13 +125,13 @@ local function check_models(joinables)
 end
 
 local function run(accelerator, models, fn)
-  if parallel.joining then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
+  if replica.uneven_inputs then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
   if accelerator._has_lomo_optimizer then
     fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks " ..
       "that are done cannot follow")
   end
-  local self = setmetatable({ models = models, root = 0 }, Joining)
-  return scope.with(parallel, "joining", self, function()
+  local self = setmetatable({ models = models, root = 0 }, UnevenInputs)
+  return scope.with(replica, "uneven_inputs", self, function()
     return (function(...)
       shadow(self)
       catch_up(self, accelerator)

@@ -104,7 +104,7 @@ local function orthogonalize(t, epsilon)
   for k = 1, rank do
     local column, before = wide:narrow(3, k, 1), nil
     -- What is left of a column that the others nearly span is rounding, which the next passes put
-    -- right.  When even the last one shortens it by half, there is nothing else.
+    -- right. When even the last one shortens it by half, there is nothing else.
     for _ = 1, done and 3 or 0 do
       before = length(column)
       column = column - done:matmul(done:transpose(2, 3):matmul(column))

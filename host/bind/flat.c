@@ -1,0 +1,268 @@
+/* flat.c: layouts of parameters in flat buffers, for lua/accelerate/parallel. */
+#include "bind/bind.h"
+#include "bind/hyper.h"
+#include "flat.h"
+
+static void clear_layout(lua_State *L, void *object)
+{
+  ax_flat **f = object;
+  ax_flat *former = *f;
+  *f = NULL;
+  if (former) former->full = NULL; /* nobody is there to be called */
+  ax_flat_release(former);
+}
+
+static const ax_class layout_class;
+
+static ax_flat *check_layout(lua_State *L, const char *fn)
+{
+  ax_bind_enter(L);
+  return ax_check_pointer(L, 1, &layout_class, fn);
+}
+
+static int check_bucket(lua_State *L, const ax_flat *f, const char *fn)
+{
+  return (int)ax_check_integer(L, 2, fn, "bucket", 1, f->n_buckets) - 1;
+}
+
+/* core.flat(params) -> a layout, its number, the parameters' offsets in elements counted from 0,
+ * the elements of all slots */
+static int new_layout(lua_State *L)
+{
+  ax_tensor **params;
+  ax_flat **f;
+  int n;
+
+  ax_bind_enter(L);
+  lua_settop(L, 1);
+  params = ax_lua_push_params(L, 1, "flat", &n);
+  for (int k = 0; k < n; k++) { /* so that ax_flat.params lead to the script's own objects */
+    lua_rawgeti(L, 1, k + 1);
+    ax_remember_handle(L, lua_gettop(L));
+    lua_pop(L, 1);
+  }
+  f = ax_push_object(L, &layout_class);
+  if (ax_flat_new(n, params, f) != AX_OK) return ax_raise(L, "flat");
+  lua_pushnumber(L, (double)(*f)->number);
+  lua_createtable(L, n, 0);
+  for (int k = 0; k < n; k++) {
+    lua_pushnumber(L, (double)(*f)->offsets[k]);
+    lua_rawseti(L, -2, k + 1);
+  }
+  lua_pushnumber(L, (double)(*f)->size);
+  return 4;
+}
+
+/* core.flat_of(p) -> the number of its layout and its slot there, from 1; nothing where it has
+ * none */
+static int flat_of(lua_State *L)
+{
+  const ax_tensor *p;
+  ax_bind_enter(L);
+  p = ax_check_tensor(L, 1, "flat_of", "parameter");
+  if (!p->flat) return 0;
+  lua_pushnumber(L, (double)p->flat->number);
+  lua_pushinteger(L, p->slot + 1);
+  return 2;
+}
+
+/* ---- its buffers */
+
+static int push_buffer(lua_State *L, ax_tensor *t)
+{
+  ax_tensor **box;
+  if (!t) return 0;
+  box = ax_push_box(L);
+  *box = ax_tensor_retain(t);
+  return 1;
+}
+
+static int layout_values(lua_State *L) { return push_buffer(L, check_layout(L, "values")->values); }
+static int layout_grads(lua_State *L) { return push_buffer(L, check_layout(L, "grads")->grads); }
+static int layout_work(lua_State *L) { return push_buffer(L, check_layout(L, "work")->work); }
+
+static int done(lua_State *L, ax_status st, const char *fn) { return st == AX_OK ? 0 : ax_raise(L, fn); }
+
+/* layout:give_grads(): makes the buffer of gradients */
+static int give_grads(lua_State *L)
+{
+  return done(L, ax_flat_give_grads(check_layout(L, "give_grads")), "give_grads");
+}
+
+/* layout:give_work(dtype): makes the buffer of working copies.  Autocast writes them when it first
+ * needs them; from then on optimizers do. */
+static int give_work(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "give_work");
+  return done(L, ax_flat_give_work(f, ax_check_dtype(L, 2, "give_work", "dtype")), "give_work");
+}
+
+static int push_flag(lua_State *L, bool flag)
+{
+  lua_pushboolean(L, flag);
+  return 1;
+}
+
+static int is_current(lua_State *L)
+{
+  return push_flag(L, ax_flat_is_current(check_layout(L, "is_current")));
+}
+static int has_grad(lua_State *L) { return push_flag(L, ax_flat_has_grad(check_layout(L, "has_grad"))); }
+
+/* layout:wants_grad(): does a parameter require a gradient? */
+static int wants_grad(lua_State *L)
+{
+  const ax_flat *f = check_layout(L, "wants_grad");
+  for (int k = 0; k < f->n; k++)
+    if (f->params[k]->requires_grad) return push_flag(L, true);
+  return push_flag(L, false);
+}
+
+static int scale_grads(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "scale_grads");
+  return done(L, ax_flat_scale_grads(f, ax_check_number(L, 2, "scale_grads", "factor")), "scale_grads");
+}
+
+static int touch(lua_State *L)
+{
+  ax_flat_touch(check_layout(L, "touch"));
+  return 0;
+}
+
+static int dissolve(lua_State *L)
+{
+  ax_flat_dissolve(check_layout(L, "dissolve"));
+  return 0;
+}
+
+/* ---- reductions */
+
+/* layout:cut(ends): cuts the slots into buckets; ends[k] is the last slot of the k-th */
+static int cut(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "cut");
+  int n, *ends;
+
+  luaL_checktype(L, 2, LUA_TTABLE);
+  n = (int)lua_objlen(L, 2);
+  ends = lua_newuserdata(L, sizeof *ends * (size_t)(n ? n : 1));
+  for (int k = 0; k < n; k++) {
+    lua_rawgeti(L, 2, k + 1);
+    ends[k] = (int)ax_check_integer(L, -1, "cut", "end", 1, f->n);
+    lua_pop(L, 1);
+  }
+  return done(L, ax_flat_cut(f, n, ends), "cut");
+}
+
+typedef struct full_call {
+  const ax_flat *f;
+  int bucket, slot;
+} full_call;
+
+static int run_full(lua_State *L)
+{
+  const full_call *c = lua_touserdata(L, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_full);
+  lua_pushnumber(L, (double)c->f->number);
+  lua_rawget(L, -2);
+  if (!lua_isfunction(L, -1)) return 0;
+  lua_pushinteger(L, c->bucket + 1);
+  lua_pushboolean(L, c->f->buckets[c->bucket].pending < 0);
+  lua_pushinteger(L, c->slot + 1);
+  lua_call(L, 3, 0);
+  return 0;
+}
+
+static ax_status call_full(ax_flat *f, int bucket, int slot)
+{
+  return ax_protect(run_full, &(full_call){ f, bucket, slot });
+}
+
+/* layout:expect(full): see ax_flat_expect.  full(bucket, late, slot) is called inside the pass;
+ * late: the bucket was full before this gradient, of that slot.  The caller keeps the
+ * function alive.  nil: nobody is called. */
+static int expect(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "expect");
+  lua_settop(L, 2);
+  if (!lua_isnil(L, 2) && !lua_isfunction(L, 2))
+    return ax_arg_error(L, "expect", 2, "full", "a function or nil", 2);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_full);
+  lua_pushnumber(L, (double)f->number);
+  lua_pushvalue(L, 2);
+  lua_rawset(L, -3);
+  ax_flat_expect(f, lua_isnil(L, 2) ? NULL : call_full);
+  return 0;
+}
+
+/* layout:ignore(): nobody is called any more in this pass; arrivals are still counted */
+static int ignore(lua_State *L)
+{
+  check_layout(L, "ignore")->full = NULL;
+  return 0;
+}
+
+static int remember(lua_State *L)
+{
+  return done(L, ax_flat_remember(check_layout(L, "remember")), "remember");
+}
+
+/* layout:reached() -> how many gradients backward passes have brought so far */
+static int reached(lua_State *L)
+{
+  lua_pushnumber(L, (double)check_layout(L, "reached")->reached);
+  return 1;
+}
+
+/* layout:pending(bucket) -> how many gradients it waits for */
+static int pending(lua_State *L)
+{
+  const ax_flat *f = check_layout(L, "pending");
+  lua_pushinteger(L, f->buckets[check_bucket(L, f, "pending")].pending);
+  return 1;
+}
+
+static int is_watched(lua_State *L)
+{
+  const ax_flat *f = check_layout(L, "is_watched");
+  return push_flag(L, ax_flat_is_watched(f, check_bucket(L, f, "is_watched")));
+}
+
+/* layout:collect(bucket) -> false when a parameter was given other memory and the layout is out of
+ * date; see ax_flat_collect */
+static int collect(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "collect");
+  const int bucket = check_bucket(L, f, "collect");
+  bool current;
+
+  if (!f->grads) return ax_error(L, "collect", "the layout keeps no gradients");
+  if (ax_flat_collect(f, bucket, &current) != AX_OK) return ax_raise(L, "gradients");
+  return push_flag(L, current);
+}
+
+/* layout:adopt(again): see ax_flat_adopt */
+static int adopt(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "adopt");
+  return done(L, ax_flat_adopt(f, lua_toboolean(L, 2)), "gradients");
+}
+
+static const luaL_Reg methods[] = {
+  { "values", layout_values },  { "grads", layout_grads },    { "work", layout_work },
+  { "give_grads", give_grads }, { "give_work", give_work },   { "is_current", is_current },
+  { "has_grad", has_grad },     { "wants_grad", wants_grad }, { "scale_grads", scale_grads },
+  { "touch", touch },           { "dissolve", dissolve },     { "cut", cut },
+  { "expect", expect },         { "ignore", ignore },         { "remember", remember },
+  { "reached", reached },       { "pending", pending },       { "is_watched", is_watched },
+  { "collect", collect },       { "adopt", adopt },           { NULL, NULL },
+};
+static const ax_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout, methods };
+
+void ax_open_flat(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "flat", new_layout }, { "flat_of", flat_of }, { NULL, NULL } };
+  ax_open_class(L, &layout_class);
+  ax_add_functions(L, functions);
+}

@@ -1,0 +1,248 @@
+/* gradients.c: norms of gradients over lists of parameters, and what is done with them: clipping,
+ * scaling, taking the loss scale out. */
+#include "bind/hyper.h"
+#include "capture.h"
+
+#include <math.h>
+
+/* The list of tensors at idx, in a scratch array that lies on the stack. */
+ax_tensor **ax_lua_push_params(lua_State *L, int idx, const char *fn, int *n)
+{
+  ax_tensor **list;
+  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "params", "a list of tensors", idx);
+  *n = (int)lua_objlen(L, idx);
+  list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, idx, k + 1);
+    list[k] = ax_opt_tensor(L, -1, fn);
+    if (!list[k]) ax_error(L, fn, "params: entry %d: expected a tensor, got %s", k + 1, ax_describe(L, -1));
+    if (ax_recording) ax_capture_note(list[k]);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+/* The gradients of the tensors at idx, NULL where there is none. */
+static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
+{
+  ax_tensor **list = ax_lua_push_params(L, idx, fn, n);
+  for (int k = 0; k < *n; k++) list[k] = list[k]->grad;
+  return list;
+}
+
+/* float64 where one of the list is, else float32: what a norm of them is told in. */
+static ax_dtype norm_dtype(int n, ax_tensor *const *list)
+{
+  for (int k = 0; k < n; k++)
+    if (list[k] && list[k]->dtype == AX_F64) return AX_F64;
+  return AX_F32;
+}
+
+/* Do all lie on one device that is not the CPU?  Then a norm stays there, and nobody waits for
+ * it. */
+static bool on_a_device(int n, ax_tensor *const *list)
+{
+  const ax_tensor *first = NULL;
+  for (int k = 0; k < n; k++) {
+    if (!list[k]) continue;
+    if (!first) first = list[k];
+    if (!ax_same_device(first->device, list[k]->device)) return false;
+  }
+  return first && first->device.kind != AX_CPU;
+}
+
+/* Fills box with the norm of the list, a 0-d tensor; where `wide` is not NULL it becomes the same
+ * in float64, for the caller to release. */
+static ax_status norm_into_box(int n, ax_tensor *const *list, double p, ax_tensor **box, ax_tensor **wide)
+{
+  ax_tensor *norm = NULL;
+  double number;
+  ax_status st;
+
+  if (on_a_device(n, list)) AX_TRY(ax_norm_tensor(n, list, p, &norm));
+  else {
+    AX_TRY(ax_norm_all(n, list, p, &number));
+    AX_TRY(ax_tensor_scalar(AX_F64, number, &norm));
+  }
+  AX_TRY(ax_cast(norm, norm_dtype(n, list), box));
+  if (wide) *wide = ax_tensor_retain(norm);
+out:
+  ax_tensor_release(norm);
+  return st;
+}
+
+/* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d
+ * tensor: the norm before clipping, on the gradients' device where they share one.  There the host
+ * waits for nothing, unless error_if_nonfinite makes it look. */
+static int clip_grad_norm_(lua_State *L)
+{
+  static const char fn[] = "clip_grad_norm_";
+  static const char *const names[] = { "norm_type", "error_if_nonfinite" };
+  double max_norm, p = 2, norm;
+  bool strict = false, there;
+  int n;
+  ax_tensor **grads, **box, **wide;
+  ax_status st;
+
+  ax_bind_enter(L);
+  lua_settop(L, 3);
+  max_norm = ax_check_number(L, 2, fn, "max_norm");
+  if (!(max_norm >= 0)) return ax_error(L, fn, "max_norm must be at least 0, got %g", max_norm);
+  if (!lua_isnil(L, 3)) {
+    if (!ax_is_options(L, 3, true)) return ax_arg_error(L, fn, 3, "options", "a table of options", 3);
+    ax_check_options(L, 3, fn, names, 2);
+    lua_getfield(L, 3, "norm_type");
+    if (!lua_isnil(L, -1)) p = ax_check_number(L, -1, fn, "norm_type");
+    lua_getfield(L, 3, "error_if_nonfinite");
+    if (!lua_isnil(L, -1)) strict = ax_check_boolean(L, -1, fn, "error_if_nonfinite");
+    lua_pop(L, 2);
+  }
+  grads = push_grads(L, 1, fn, &n);
+  there = on_a_device(n, grads);
+  wide = ax_push_box(L);
+  box = ax_push_box(L);
+  if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_raise(L, fn);
+  if (strict || !there) {
+    if (ax_item(*wide, &norm) != AX_OK) return ax_raise(L, fn);
+    if (strict && !isfinite(norm))
+      return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
+  }
+  if (there) st = ax_clip_all(n, grads, max_norm, *wide);
+  /* also NaN, which spreads as in PyTorch */
+  else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6));
+  return st == AX_OK ? 1 : ax_raise(L, fn);
+}
+
+/* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is
+ * none or all of them; else a string with a '1' or a '0' for each.  The device is nil where they
+ * lie on several, or there are none. */
+static int gradients(lua_State *L)
+{
+  ax_tensor **grads;
+  const ax_tensor *first = NULL;
+  char *text, name[16];
+  bool one = true;
+  int n, count = 0;
+
+  ax_bind_enter(L);
+  lua_settop(L, 1);
+  grads = push_grads(L, 1, "gradients", &n);
+  text = lua_newuserdata(L, (size_t)n + 1);
+  for (int k = 0; k < n; k++) {
+    text[k] = grads[k] ? '1' : '0';
+    if (!grads[k]) continue;
+    if (!first) first = grads[k];
+    one &= ax_same_device(first->device, grads[k]->device);
+    count++;
+  }
+  if (count == 0 || count == n) lua_pushinteger(L, count);
+  else lua_pushlstring(L, text, (size_t)n);
+  if (first && one) lua_pushstring(L, ax_device_text(first->device, name, sizeof name));
+  else lua_pushnil(L);
+  return 2;
+}
+
+/* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where
+ * one is then infinite or NaN */
+static int unscale_grads_(lua_State *L)
+{
+  static const char fn[] = "unscale_grads_";
+  ax_tensor **grads, *scale, *found;
+  int n;
+
+  ax_bind_enter(L);
+  lua_settop(L, 3);
+  scale = ax_check_tensor(L, 2, fn, "scale");
+  found = ax_check_tensor(L, 3, fn, "found");
+  grads = push_grads(L, 1, fn, &n);
+  return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see
+ * ax_scale_update */
+static int scale_update_(lua_State *L)
+{
+  static const char fn[] = "scale_update_";
+  ax_tensor *state, *found;
+
+  ax_bind_enter(L);
+  state = ax_check_tensor(L, 1, fn, "state");
+  found = ax_check_tensor(L, 2, fn, "found");
+  const double growth = ax_check_number(L, 3, fn, "growth_factor"),
+               backoff = ax_check_number(L, 4, fn, "backoff_factor");
+  const int64_t interval = ax_check_integer(L, 5, fn, "growth_interval", 1, INT64_C(1) << 53);
+  return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.scale_grads_(params, factor): every gradient times a number */
+static int scale_grads_(lua_State *L)
+{
+  static const char fn[] = "scale_grads_";
+  int n;
+  ax_tensor **grads;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  const double factor = ax_check_number(L, 2, fn, "factor");
+  grads = push_grads(L, 1, fn, &n);
+  return ax_scale_all(n, grads, factor) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.clip_grad_value_(params, limit) */
+static int clip_grad_value_(lua_State *L)
+{
+  static const char fn[] = "clip_grad_value_";
+  int n;
+  ax_tensor **grads;
+  ax_bind_enter(L);
+  lua_settop(L, 2);
+  const double limit = ax_check_number(L, 2, fn, "clip_value");
+  if (!(limit >= 0)) return ax_error(L, fn, "clip_value must be at least 0, got %g", limit);
+  grads = push_grads(L, 1, fn, &n);
+  return ax_clamp_all(n, grads, limit) == AX_OK ? 0 : ax_raise(L, fn);
+}
+
+/* core.grad_norm(params, p) -> number */
+static int grad_norm(lua_State *L)
+{
+  double p, norm;
+  int n;
+  ax_tensor **grads;
+
+  ax_bind_enter(L);
+  p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, "grad_norm", "p");
+  grads = push_grads(L, 1, "grad_norm", &n);
+  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_raise(L, "grad_norm");
+  lua_pushnumber(L, norm);
+  return 1;
+}
+
+/* core.total_norm(tensors, p) -> 0-d tensor, on the tensors' device where they share one */
+static int total_norm(lua_State *L)
+{
+  static const char fn[] = "get_total_norm";
+  ax_tensor **list, **box;
+  double p;
+  int n;
+
+  ax_bind_enter(L);
+  p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, fn, "norm_type");
+  list = ax_lua_push_params(L, 1, fn, &n);
+  box = ax_push_box(L);
+  return norm_into_box(n, list, p, box, NULL) == AX_OK ? 1 : ax_raise(L, fn);
+}
+
+void ax_open_gradients(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "gradients", gradients },
+    { "clip_grad_norm_", clip_grad_norm_ },
+    { "unscale_grads_", unscale_grads_ },
+    { "scale_update_", scale_update_ },
+    { "clip_grad_value_", clip_grad_value_ },
+    { "scale_grads_", scale_grads_ },
+    { "grad_norm", grad_norm },
+    { "total_norm", total_norm },
+    { NULL, NULL },
+  };
+  ax_add_functions(L, functions);
+}

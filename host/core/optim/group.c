@@ -1,0 +1,436 @@
+/* Optimizer groups: which parameters, what is kept of them, and where it lies.
+ *
+ * A group is arranged by where its parameters are: members of an ax_flat in the order of its slots,
+ * cut into runs of neighbours.  The states of a run lie in one buffer for each state, with the
+ * parameters' own distances, so that a step (step.c) can take the run as one segment.  Parameters
+ * outside of an ax_flat are neighbours only where nothing lies between them. */
+#include "core/optim/group.h"
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making and freeing */
+
+static void drop_states(member *m)
+{
+  for (int k = 0; k < AX_MAX_STATES; k++) {
+    ax_tensor_release(m->state[k]);
+    m->state[k] = NULL;
+  }
+}
+
+static void free_runs(run *runs, int n)
+{
+  for (int r = 0; r < n; r++) {
+    for (int k = 0; k < AX_MAX_STATES; k++) ax_tensor_release(runs[r].buffer[k]);
+    ax_flat_release(runs[r].flat);
+  }
+  ax_mfree(runs);
+}
+
+static void free_batches(batch *batches, int n)
+{
+  for (int b = 0; b < n; b++) ax_tensor_release(batches[b].skipped);
+  ax_mfree(batches);
+}
+
+static void forget(ax_optim_kind kind, member *m)
+{
+  drop_states(m);
+  m->step = 0;
+  m->begun = m->stepped = false;
+  for (int k = 0; k < ax_optims[kind].n_states; k++)
+    if (ax_optims[kind].states[k].form == AX_STATE_NUMBER)
+      m->number = ax_optim_first(kind, &(ax_hyper){ 0 }, k);
+}
+
+ax_status ax_optim_group_new(ax_optim_kind kind, int n, ax_tensor *const *params, ax_optim_group **out)
+{
+  ax_optim_group *g = ax_calloc(1, sizeof *g);
+  const size_t places = n > 0 ? (size_t)n : 1;
+  ax_status st = AX_ENOMEM;
+
+  *out = NULL;
+  if (!g) return AX_ENOMEM;
+  g->refs = 1;
+  g->kind = kind;
+  g->members = ax_calloc(places, sizeof *g->members);
+  g->segs = ax_calloc(places, sizeof *g->segs);
+  g->copies = ax_calloc(places, sizeof *g->copies);
+  if (!g->members || !g->segs || !g->copies) goto out;
+  for (; g->n < n; g->n++) {
+    g->members[g->n].param = ax_tensor_retain(params[g->n]);
+    forget(kind, &g->members[g->n]);
+  }
+  AX_TRY(ax_optim_arrange(g));
+  *out = g;
+  g = NULL;
+out:
+  ax_optim_group_release(g);
+  return st;
+}
+
+ax_optim_group *ax_optim_group_retain(ax_optim_group *g)
+{
+  g->refs++;
+  return g;
+}
+
+void ax_optim_group_release(ax_optim_group *g)
+{
+  if (!g || --g->refs > 0) return;
+  for (int k = 0; k < g->n; k++) {
+    drop_states(&g->members[k]);
+    ax_tensor_release(g->members[k].param);
+  }
+  free_runs(g->runs, g->n_runs);
+  free_batches(g->batches, g->n_batches);
+  ax_mfree(g->members), ax_mfree(g->order), ax_mfree(g->segs), ax_mfree(g->copies);
+  ax_mfree(g);
+}
+
+int ax_optim_group_size(const ax_optim_group *g) { return g->n; }
+int ax_optim_group_segments(const ax_optim_group *g) { return g->n_segments; }
+ax_optim_kind ax_optim_group_kind(const ax_optim_group *g) { return g->kind; }
+ax_tensor *ax_optim_group_param(const ax_optim_group *g, int k) { return g->members[k].param; }
+
+/* ---- the arrangement */
+
+/* A member's place in it: what members are sorted by. */
+typedef struct place {
+  int batch, member;
+  uint64_t flat; /* the number of its ax_flat; those without one come last */
+  int64_t at;    /* its slot there, or its place in the list */
+} place;
+
+static int by_place(const void *a_, const void *b_)
+{
+  const place *a = a_, *b = b_;
+  if (a->batch != b->batch) return a->batch < b->batch ? -1 : 1;
+  if (a->flat != b->flat) return a->flat < b->flat ? -1 : 1;
+  return a->at < b->at ? -1 : a->at > b->at;
+}
+
+/* The batch of p's type and device, a new one if need be. */
+static int batch_of(batch *batches, int *n, const ax_tensor *p)
+{
+  for (int b = 0; b < *n; b++)
+    if (batches[b].dtype == (ax_dtype)p->dtype && ax_same_device(batches[b].device, p->device)) {
+      batches[b].n++;
+      return b;
+    }
+  batches[*n] = (batch){ .dtype = (ax_dtype)p->dtype, .device = p->device, .n = 1 };
+  return (*n)++;
+}
+
+/* Is b the neighbour that follows a? */
+static bool follows(const ax_tensor *a, const ax_tensor *b)
+{
+  if (a->flat) return a->flat == b->flat && b->slot == a->slot + 1;
+  return !b->flat && a->storage == b->storage && a->dtype == b->dtype && b->offset == a->offset + a->numel &&
+         a->numel > 0 && ax_tensor_is_contiguous(a) && ax_tensor_is_contiguous(b);
+}
+
+/* The first element behind p: in its ax_flat with its padding, else in its storage. */
+static int64_t end_of(const ax_tensor *p)
+{
+  return p->flat ? p->flat->offsets[p->slot + 1] : p->offset + p->numel;
+}
+static int64_t start_of(const ax_tensor *p) { return p->flat ? p->flat->offsets[p->slot] : p->offset; }
+
+static void find_runs(ax_optim_group *g, const int *order, const batch *batches, int n_batches, run *runs,
+                      int *n_runs)
+{
+  for (int b = 0; b < n_batches; b++)
+    for (int o = batches[b].first; o < batches[b].first + batches[b].n; o++) {
+      member *m = &g->members[order[o]];
+      const ax_tensor *before = o > batches[b].first ? g->members[order[o - 1]].param : NULL;
+      if (!before || !follows(before, m->param)) {
+        runs[(*n_runs)++] = (run){ .flat = m->param->flat ? ax_flat_retain(m->param->flat) : NULL,
+                                   .start = start_of(m->param) };
+      }
+      m->run = *n_runs - 1;
+      m->flat = m->param->flat;
+      m->slot = m->param->slot;
+      m->at = start_of(m->param) - runs[m->run].start;
+      m->numel = m->param->numel;
+      runs[m->run].size = end_of(m->param) - runs[m->run].start;
+    }
+}
+
+static bool has_moved(const ax_optim_group *g)
+{
+  for (int b = 0; b < g->n_batches; b++)
+    for (int o = g->batches[b].first; o < g->batches[b].first + g->batches[b].n; o++) {
+      const member *m = &g->members[g->order[o]];
+      const ax_tensor *p = m->param;
+      if (p->flat != m->flat || (p->flat && p->slot != m->slot) || p->numel != m->numel ||
+          (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
+        return true;
+    }
+  return !g->order;
+}
+
+ax_status ax_optim_arrange(ax_optim_group *g)
+{
+  const size_t places = g->n > 0 ? (size_t)g->n : 1;
+  place *sorted;
+  int *order;
+  batch *batches;
+  run *runs;
+  int n_batches = 0, n_runs = 0;
+  ax_status st;
+
+  if (!has_moved(g)) return AX_OK;
+  if ((st = ax_optim_group_settle(g)) != AX_OK) return st;
+  sorted = ax_calloc(places, sizeof *sorted);
+  order = ax_calloc(places, sizeof *order);
+  batches = ax_calloc(places, sizeof *batches);
+  runs = ax_calloc(places, sizeof *runs);
+  if (!sorted || !order || !batches || !runs) {
+    ax_mfree(sorted), ax_mfree(order), ax_mfree(batches), ax_mfree(runs);
+    return AX_ENOMEM;
+  }
+  for (int k = 0; k < g->n; k++) {
+    const ax_tensor *p = g->members[k].param;
+    sorted[k] = (place){ .batch = batch_of(batches, &n_batches, p),
+                         .member = k,
+                         .flat = p->flat ? p->flat->number : UINT64_MAX,
+                         .at = p->flat ? p->slot : k };
+  }
+  qsort(sorted, (size_t)g->n, sizeof *sorted, by_place);
+  for (int o = 0; o < g->n; o++) order[o] = sorted[o].member;
+  for (int b = 1; b < n_batches; b++) batches[b].first = batches[b - 1].first + batches[b - 1].n;
+  find_runs(g, order, batches, n_batches, runs, &n_runs);
+  free_runs(g->runs, g->n_runs);
+  free_batches(g->batches, g->n_batches);
+  ax_mfree(g->order), ax_mfree(sorted);
+  g->order = order;
+  g->batches = batches;
+  g->n_batches = n_batches;
+  g->runs = runs;
+  g->n_runs = n_runs;
+  g->arrangement++;
+  return AX_OK;
+}
+
+/* ---- states */
+
+bool ax_optim_has_state(const ax_tensor *p, ax_state_form form)
+{
+  switch (form) {
+  case AX_STATE_EACH: return true;
+  case AX_STATE_ROWS:
+  case AX_STATE_COLS: return p->ndim >= 2;
+  case AX_STATE_SMALL: return p->ndim < 2;
+  case AX_STATE_NUMBER: break;
+  }
+  return false;
+}
+
+int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *shape)
+{
+  /* the dim that is 1 in the state */
+  const int flat = form == AX_STATE_ROWS ? p->ndim - 1 : form == AX_STATE_COLS ? p->ndim - 2 : -1;
+  int64_t numel = 1;
+
+  if (!ax_optim_has_state(p, form)) return 0;
+  for (int d = 0; d < p->ndim; d++) numel *= shape[d] = d == flat ? 1 : p->shape[d];
+  return numel;
+}
+
+static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  ax_status st = ax_tensor_new_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
+  if (st == AX_OK && (st = ax_fill(*out, 0)) != AX_OK) {
+    ax_tensor_release(*out);
+    *out = NULL;
+  }
+  return st;
+}
+
+/* A zero tensor for state k: in the buffer of the member's run, or by itself. */
+static ax_status new_state(ax_optim_group *g, const member *m, int k, ax_tensor **out)
+{
+  const ax_state_form form = ax_optims[g->kind].states[k].form;
+  const ax_tensor *p = m->param;
+  run *r = &g->runs[m->run];
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  ax_status st;
+
+  *out = NULL;
+  ax_optim_state_shape(p, form, shape);
+  if (form != AX_STATE_EACH || r->size == p->numel) return new_buffer(p, p->ndim, shape, out);
+  if (!r->buffer[k] && (st = new_buffer(p, 1, &r->size, &r->buffer[k])) != AX_OK) return st;
+  ax_strides_contiguous(p->ndim, p->shape, strides);
+  return ax_tensor_over(r->buffer[k]->storage, (ax_dtype)p->dtype, p->ndim, p->shape, strides, m->at, out);
+}
+
+static bool is_in_place(const ax_optim_group *g, const member *m, int k)
+{
+  const ax_tensor *t = m->state[k], *p = m->param;
+  const run *r = &g->runs[m->run];
+
+  if (t->dtype != p->dtype || !ax_same_device(t->device, p->device)) return false;
+  if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || r->size == p->numel) return true;
+  return r->buffer[k] && t->storage == r->buffer[k]->storage && t->offset == m->at;
+}
+
+ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first)
+{
+  ax_status st = new_state(g, m, k, &m->state[k]);
+  if (st == AX_OK && first != 0 && (st = ax_fill(m->state[k], first)) != AX_OK) {
+    ax_tensor_release(m->state[k]);
+    m->state[k] = NULL;
+  }
+  return st;
+}
+
+/* Puts a copy of `from` where state k of the member belongs. */
+static ax_status copy_state(ax_optim_group *g, member *m, int k, ax_tensor *from)
+{
+  ax_tensor *made;
+  ax_status st = new_state(g, m, k, &made);
+
+  if (st == AX_OK && (st = ax_copy(made, from)) == AX_OK) {
+    ax_tensor_release(m->state[k]);
+    m->state[k] = made;
+  } else ax_tensor_release(made);
+  return st;
+}
+
+ax_status ax_optim_group_relayout(ax_optim_group *g)
+{
+  ax_status st;
+
+  if ((st = ax_optim_arrange(g)) != AX_OK || (st = ax_optim_group_settle(g)) != AX_OK) return st;
+  for (int i = 0; i < g->n; i++)
+    for (int k = 0; k < AX_MAX_STATES; k++) {
+      member *m = &g->members[i];
+      if (m->state[k] && !is_in_place(g, m, k) && (st = copy_state(g, m, k, m->state[k])) != AX_OK) return st;
+    }
+  return AX_OK;
+}
+
+/* ---- what others see of it */
+
+bool ax_optim_group_get(const ax_optim_group *g, int i, ax_optim_kept *out)
+{
+  const member *m = &g->members[i];
+  *out = (ax_optim_kept){ .step = m->step, .number = m->number };
+  memcpy(out->state, m->state, sizeof out->state);
+  return m->begun;
+}
+
+ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t)
+{
+  const ax_optim_state *state = &ax_optims[g->kind].states[k];
+  const ax_tensor *p = g->members[i].param;
+  int64_t shape[AX_MAX_DIMS];
+  const int64_t numel = ax_optim_state_shape(p, state->form, shape);
+
+  if (!ax_optim_has_state(p, state->form))
+    return ax_fail(AX_EINVAL, "states: entry %d: its parameter has %d dims and keeps no %s", i + 1, p->ndim,
+                   state->name);
+  if (t->dtype == p->dtype && t->numel == numel && ax_tensor_is_contiguous(t) &&
+      ax_same_device(t->device, p->device))
+    return AX_OK;
+  return ax_fail(AX_EINVAL,
+                 "states: entry %d: %s must be contiguous, with %lld elements, on its parameter's device and "
+                 "of its type, %s",
+                 i + 1, state->name, (long long)numel, ax_dtype_name((ax_dtype)p->dtype));
+}
+
+ax_status ax_optim_group_set(ax_optim_group *g, int i, const ax_optim_kept *kept)
+{
+  member *m = &g->members[i];
+  ax_status st;
+
+  if (!kept) {
+    forget(g->kind, m);
+    return AX_OK;
+  }
+  for (int k = 0; k < ax_optims[g->kind].n_states; k++)
+    if (kept->state[k] && kept->state[k] != m->state[k] &&
+        (st = ax_optim_check_state(g, i, k, kept->state[k])) != AX_OK)
+      return st;
+  for (int k = 0; k < ax_optims[g->kind].n_states; k++) {
+    ax_tensor *former = m->state[k];
+    m->state[k] = kept->state[k] ? ax_tensor_retain(kept->state[k]) : NULL;
+    ax_tensor_release(former);
+  }
+  m->step = kept->step;
+  m->number = kept->number;
+  m->begun = true;
+  return AX_OK;
+}
+
+ax_status ax_optim_group_load(ax_optim_group *g, int i, const ax_optim_kept *kept)
+{
+  member *m = &g->members[i];
+  ax_status st;
+
+  if ((st = ax_optim_arrange(g)) != AX_OK) return st;
+  for (int k = 0; k < ax_optims[g->kind].n_states; k++)
+    if (kept->state[k] && (st = copy_state(g, m, k, kept->state[k])) != AX_OK) return st;
+  m->step = kept->step;
+  m->number = kept->number;
+  m->begun = true;
+  return AX_OK;
+}
+
+void ax_optim_group_inherit(ax_optim_group *g, const ax_optim_group *from)
+{
+  for (int i = 0; i < g->n; i++) {
+    member *m = &g->members[i];
+    /* nearly always: more were appended */
+    int at = i < from->n && from->members[i].param == m->param ? i : 0;
+    while (at < from->n && from->members[at].param != m->param) at++;
+    if (at == from->n) continue;
+    const member *old = &from->members[at];
+    drop_states(m);
+    for (int k = 0; k < AX_MAX_STATES; k++)
+      if (old->state[k]) m->state[k] = ax_tensor_retain(old->state[k]);
+    m->step = old->step;
+    m->number = old->number;
+    m->begun = old->begun;
+  }
+}
+
+/* ---- steps that a device may have skipped */
+
+ax_status ax_optim_settle_batch(ax_optim_group *g, batch *b)
+{
+  double skipped;
+  ax_status st;
+
+  if (!b->unsettled) return AX_OK;
+  if ((st = ax_item(b->skipped, &skipped)) != AX_OK) return st;
+  if (skipped != 0 && (st = ax_fill(b->skipped, 0)) != AX_OK) return st;
+  b->unsettled = false;
+  for (int o = b->first; o < b->first + b->n; o++) {
+    member *m = &g->members[g->order[o]];
+    if (!m->stepped) continue;
+    m->step -= (int64_t)skipped;
+    if (m->step <= 0) m->begun = false; /* it has never been stepped */
+    m->stepped = false;
+  }
+  return AX_OK;
+}
+
+ax_status ax_optim_group_settle(ax_optim_group *g)
+{
+  for (int b = 0; b < g->n_batches; b++) {
+    const ax_status st = ax_optim_settle_batch(g, &g->batches[b]);
+    if (st != AX_OK) return st;
+  }
+  return AX_OK;
+}
+
+bool ax_optim_group_is_settled(const ax_optim_group *g)
+{
+  for (int b = 0; b < g->n_batches; b++)
+    if (g->batches[b].unsettled) return false;
+  return true;
+}

@@ -1,0 +1,89 @@
+/* What the files of optimizer groups share. */
+#ifndef AX_OPTIM_GROUP_H
+#define AX_OPTIM_GROUP_H
+
+#include "flat.h"
+
+typedef struct member {
+  ax_tensor *param;                /* counted */
+  ax_tensor *state[AX_MAX_STATES]; /* counted; NULL: not kept */
+  int64_t step;
+  double number;   /* the state of form NUMBER */
+  bool begun;      /* it was stepped, or given states: they are to be seen */
+  bool stepped;    /* by the steps that are not settled yet */
+  ax_tensor *work; /* borrowed: the working copy that the step under way writes; NULL: none */
+  /* where it was when the group was arranged */
+  const ax_flat *flat;
+  int32_t slot;
+  int run;
+  int64_t at, numel; /* elements: from the start of the run; of the parameter */
+} member;
+
+/* Members that are neighbours: in an ax_flat, or where the script laid them out so.  Their states
+ * of form EACH are neighbours in one buffer. */
+typedef struct run {
+  /* counted; NULL: neighbours without padding, in memory that is not ours */
+  ax_flat *flat;
+  /* elements: of the first member from the start of its buffer or storage; of all with their
+   * padding */
+  int64_t start, size;
+  ax_tensor *buffer[AX_MAX_STATES]; /* made when a state is */
+} run;
+
+/* Members of one element type on one device: what one call of a kernel takes. */
+typedef struct batch {
+  ax_dtype dtype;
+  ax_device device;
+  int first, n; /* places in `order` */
+  /* int64, one element, on the device: steps that it skipped since the counts were settled; NULL:
+   * none can have been */
+  ax_tensor *skipped;
+  bool unsettled;
+} batch;
+
+struct ax_optim_group {
+  int32_t refs;
+  ax_optim_kind kind;
+  int n, n_batches, n_runs, n_segments; /* n_segments: of the last step */
+  member *members;                      /* [n] in the order of the list */
+  int *order;                           /* [n] members by batch, then by place in memory */
+  batch *batches;
+  run *runs;
+  uint64_t arrangement; /* counts how often the three were made anew */
+  ax_segment *segs;     /* [n] room for a step */
+  ax_tensor **copies;   /* [n] room for gradients that had to be copied */
+};
+
+/* Makes order, batches and runs anew if a parameter has moved since. */
+ax_status ax_optim_arrange(ax_optim_group *g);
+/* Makes state k of a member, where the layout wants it. */
+ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first);
+ax_status ax_optim_settle_batch(ax_optim_group *g, batch *b);
+/* A member that a recorded step stepped, as it was before. */
+typedef struct recorded {
+  int member;
+  int64_t step;
+  double number;
+  ax_tensor *state[AX_MAX_STATES]; /* counted */
+} recorded;
+
+struct ax_optim_record {
+  ax_optim_record *next;
+  ax_optim_group *group; /* counted */
+  uint64_t arrangement;
+  int batch, n;
+  /* of its numbers in the recording; -1: it was not recorded, and is only to be undone */
+  int place;
+  uint32_t needs;
+  bool skippable;
+  recorded of[];
+};
+
+/* A record of a batch that is about to be stepped.  NULL: no memory. */
+ax_optim_record *ax_optim_record_new(ax_optim_group *g, const batch *b, uint32_t needs, bool skippable);
+/* Can t be state k of member i, as its parameter is now?  EINVAL if not. */
+ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t);
+/* Has the parameter a state of this form? */
+bool ax_optim_has_state(const ax_tensor *p, ax_state_form form);
+
+#endif

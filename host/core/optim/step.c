@@ -1,0 +1,365 @@
+/* One step of an optimizer group: what can be stepped as one becomes one segment, and each batch is
+ * one call of a kernel. */
+#include "core/optim/group.h"
+#include "capture.h"
+#include "core/core.h"
+
+#include <string.h>
+
+/* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used
+ * since the parameter was last written (that of a table of embeddings, say) stays stale, unless it
+ * is so small that taking it along is cheaper than making two runs of one; a step that the device
+ * may skip leaves it stale always, since nobody would know whether it was written. */
+static ax_tensor *work_of(const ax_tensor *p, bool skippable)
+{
+  enum { SMALL = 16384 };
+  ax_tensor *work = p->work;
+  if (!work || !ax_is_half((ax_dtype)work->dtype) || work->numel != p->numel ||
+      !ax_tensor_is_contiguous(work))
+    return NULL;
+  return p->work_edits == p->version->edits || (p->numel < SMALL && !skippable) ? work : NULL;
+}
+
+/* What a step of one batch works with. */
+typedef struct step {
+  ax_optim_group *g;
+  batch *b;
+  const ax_hyper *h;
+  uint32_t needs;
+  bool skippable;
+  bool bridge; /* do the kernel's formulas leave padding, zero everywhere, at zero? */
+} step;
+
+/* ---- before it */
+
+static bool is_present(const ax_optim_group *g, const batch *b, int at)
+{
+  return g->members[g->order[b->first + at]].param->grad != NULL;
+}
+
+static bool any_present(const ax_optim_group *g, const batch *b)
+{
+  for (int k = 0; k < b->n; k++)
+    if (is_present(g, b, k)) return true;
+  return false;
+}
+
+/* Makes the states that members with a gradient lack. */
+static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t needs)
+{
+  const ax_optim_row *row = &ax_optims[g->kind];
+
+  for (int i = 0; i < g->n; i++) {
+    member *m = &g->members[i];
+    if (!m->param->grad) continue;
+    if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
+      return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
+                     ax_dtype_name((ax_dtype)m->param->dtype));
+    for (int k = 0; k < row->n_states; k++) {
+      if (!(needs >> k & 1) || m->state[k] || !ax_optim_has_state(m->param, row->states[k].form)) continue;
+      if (ax_recording)
+        return ax_fail(AX_EINVAL,
+                       "the state of a parameter is made in its first step, which cannot be the recorded "
+                       "one: a replay would make it anew; let the captured step run eagerly before (warmup)");
+      const ax_status st = ax_optim_make_state(g, m, k, ax_optim_first(g->kind, h, k));
+      if (st != AX_OK) return st;
+      if (g->kind == AX_OPTIM_SGD) m->step = 0; /* so that the first step fills the buffer */
+    }
+    m->begun = true;
+  }
+  return AX_OK;
+}
+
+/* ---- segments */
+
+static ax_status check_gradient(const member *m, int number)
+{
+  const ax_tensor *p = m->param, *g = p->grad;
+  char a[16], b[16];
+
+  if (!ax_same_device(p->device, g->device))
+    return ax_fail(AX_EINVAL, "parameter %d lies on %s and its gradient on %s", number + 1,
+                   ax_device_text(p->device, a, sizeof a), ax_device_text(g->device, b, sizeof b));
+  if (g->dtype != p->dtype || g->numel != p->numel)
+    return ax_fail(AX_EDTYPE, "parameter %d is %s with %lld elements and its gradient %s with %lld",
+                   number + 1, ax_dtype_name((ax_dtype)p->dtype), (long long)p->numel,
+                   ax_dtype_name((ax_dtype)g->dtype), (long long)g->numel);
+  if (!ax_tensor_is_contiguous(p)) return ax_fail(AX_EINVAL, "parameter %d is not contiguous", number + 1);
+  return AX_OK;
+}
+
+/* The member's gradient, or a contiguous copy (of one that the script made itself), which g->copies
+ * holds. */
+static ax_status plain_gradient(const step *s, int number, ax_tensor **out)
+{
+  const member *m = &s->g->members[number];
+  ax_status st = check_gradient(m, number);
+
+  *out = m->param->grad;
+  if (st != AX_OK || ax_tensor_is_contiguous(*out)) return st;
+  if ((st = ax_tensor_new_on((*out)->device, (ax_dtype)(*out)->dtype, (*out)->ndim, (*out)->shape,
+                             &s->g->copies[number])) != AX_OK)
+    return st;
+  st = ax_copy(s->g->copies[number], *out);
+  *out = s->g->copies[number];
+  return st;
+}
+
+static ax_status fill_segment(const step *s, int number, ax_segment *seg)
+{
+  member *m = &s->g->members[number];
+  const ax_optim_row *row = &ax_optims[s->g->kind];
+  ax_tensor *p = m->param, *grad;
+  ax_status st = plain_gradient(s, number, &grad);
+
+  if (st != AX_OK) return st;
+  m->work = work_of(p, s->skippable);
+  *seg = (ax_segment){ .param = ax_data(p), .grad = ax_data(grad), .n = p->numel, .step = m->step + 1 };
+  if (row->by_matrix && p->ndim >= 2) {
+    seg->rows = p->shape[p->ndim - 2];
+    seg->cols = p->shape[p->ndim - 1];
+  }
+  if (m->work) {
+    seg->work = ax_data(m->work);
+    seg->work_dtype = (ax_dtype)m->work->dtype;
+  }
+  for (int k = 0; k < row->n_states; k++) {
+    if (!(s->needs >> k & 1)) continue;
+    if (row->states[k].form == AX_STATE_NUMBER)
+      seg->number = ax_optim_number(s->g->kind, s->h, seg->step, m->number);
+    else if (m->state[k]) {
+      if ((st = ax_optim_check_state(s->g, number, k, m->state[k])) != AX_OK) return st;
+      seg->state[k] = ax_data(m->state[k]);
+    }
+  }
+  return AX_OK;
+}
+
+/* Are all that the step touches of this member in the slots of its ax_flat, and in its run's
+ * buffers?  Then the padding behind them is ours. */
+static bool is_ours(const step *s, const member *m)
+{
+  const ax_flat *f = m->flat;
+  const run *r = &s->g->runs[m->run];
+
+  if (!f || m->param->flat != f || !f->grads || m->param->grad->storage != f->grads->storage) return false;
+  if (m->work && (!f->work || m->work->storage != f->work->storage)) return false;
+  for (int k = 0; k < ax_optims[s->g->kind].n_states; k++)
+    if (s->needs >> k & 1 && m->state[k] && !(r->buffer[k] && m->state[k]->storage == r->buffer[k]->storage))
+      return false;
+  return true;
+}
+
+static bool is_behind(const void *a, const void *b, int64_t gap)
+{
+  return !a == !b && (!a || (const char *)b - (const char *)a == gap);
+}
+
+/* Makes b part of a where it follows a at one and the same distance in every buffer, and nothing
+ * that is not ours lies between. */
+static bool join(const step *s, ax_segment *a, const member *last, const ax_segment *b, const member *m)
+{
+  const int64_t item = (int64_t)ax_dtype_size(s->b->dtype),
+                gap = (const char *)b->param - (const char *)a->param;
+
+  if (ax_optims[s->g->kind].by_matrix || a->step != b->step || a->number != b->number ||
+      a->work_dtype != b->work_dtype)
+    return false;
+  if (gap != a->n * item &&
+      !(s->bridge && last->run == m->run && m->slot == last->slot + 1 && is_ours(s, last) && is_ours(s, m)))
+    return false;
+  if (!is_behind(a->grad, b->grad, gap) || !is_behind(a->work, b->work, gap / item * 2)) return false;
+  for (int k = 0; k < AX_MAX_STATES; k++)
+    if (!is_behind(a->state[k], b->state[k], gap)) return false;
+  a->n = gap / item + b->n;
+  return true;
+}
+
+/* Fills g->segs; *n: how many there are. */
+static ax_status fill_segments(const step *s, int *n)
+{
+  ax_segment *segs = s->g->segs, next;
+  const member *last = NULL;
+  ax_status st;
+
+  *n = 0;
+  for (int k = 0; k < s->b->n; k++) {
+    const int number = s->g->order[s->b->first + k];
+    const member *m = &s->g->members[number];
+    if (!m->param->grad) continue;
+    if ((st = fill_segment(s, number, &next)) != AX_OK) return st;
+    if (!last || !join(s, &segs[*n - 1], last, &next, m)) segs[(*n)++] = next;
+    last = m;
+  }
+  return AX_OK;
+}
+
+/* ---- what the device knows */
+
+/* What it takes for skips: those since the counts were settled are taken from them by the kernels.
+ * Counts of different members are settled together, so the same ones must have been stepped ever
+ * since. */
+static ax_status live_of(const step *s, const ax_optim_call *call, ax_optim_live *live, bool *any)
+{
+  const int64_t one = 1;
+  batch *b = s->b;
+  bool same = true;
+  ax_status st;
+
+  *any = call->live != NULL;
+  if (call->live) *live = *call->live;
+  if (*any || (!call->skip && !b->unsettled)) return AX_OK;
+  for (int k = 0; k < b->n; k++)
+    same &= s->g->members[s->g->order[b->first + k]].stepped == is_present(s->g, b, k);
+  if (b->unsettled && !same && (st = ax_optim_settle_batch(s->g, b)) != AX_OK) return st;
+  if (!call->skip && !b->unsettled) return AX_OK;
+  if (!b->skipped) {
+    AX_TRY(ax_tensor_new_on(b->device, AX_I64, 1, &one, &b->skipped));
+    if ((st = ax_fill(b->skipped, 0)) != AX_OK) {
+      ax_tensor_release(b->skipped);
+      b->skipped = NULL;
+      return st;
+    }
+  }
+  *live = (ax_optim_live){ .skip = call->skip ? ax_data(call->skip) : NULL, .skipped = ax_data(b->skipped) };
+  *any = true;
+  ax_touch(b->skipped);
+  if (call->skip && !b->unsettled) {
+    b->unsettled = true;
+    for (int k = 0; k < b->n; k++) s->g->members[s->g->order[b->first + k]].stepped = is_present(s->g, b, k);
+  }
+out:
+  return st;
+}
+
+static ax_status check_skip(const ax_tensor *skip, ax_device device)
+{
+  char a[16], b[16];
+
+  if (skip->dtype != AX_F32 || skip->numel != 1)
+    return ax_fail(AX_EDTYPE, "skip must be 1 elements of float32, got %lld of %s", (long long)skip->numel,
+                   ax_dtype_name((ax_dtype)skip->dtype));
+  if (!ax_same_device(skip->device, device))
+    return ax_fail(AX_EINVAL, "skip lies on %s and the parameters on %s",
+                   ax_device_text(skip->device, a, sizeof a), ax_device_text(device, b, sizeof b));
+  return AX_OK;
+}
+
+/* While a step is recorded: what the kernels touch stays alive, and the numbers come from the
+ * recording's live block. */
+static ax_status hold_for_recording(const step *s, const ax_optim_call *call, ax_optim_live *live)
+{
+  for (int k = 0; k < s->b->n; k++) {
+    const member *m = &s->g->members[s->g->order[s->b->first + k]];
+    ax_capture_note(m->param);
+    if (!m->param->grad) continue;
+    ax_capture_hold(m->param->storage);
+    ax_capture_hold(m->param->grad->storage);
+    if (m->param->work) ax_capture_hold(m->param->work->storage);
+    for (int i = 0; i < AX_MAX_STATES; i++)
+      if (m->state[i]) ax_capture_hold(m->state[i]->storage);
+  }
+  if (call->skip) ax_capture_hold(call->skip->storage);
+  if (s->b->skipped) ax_capture_hold(s->b->skipped->storage);
+  return ax_capture_optim(s->h, &live->hyper, &live->ran);
+}
+
+/* ---- the step */
+
+/* Counts what the kernels are about to write: should one fail half-way, what was written counts. */
+static void touch(const step *s)
+{
+  for (int k = 0; k < s->b->n; k++) {
+    const member *m = &s->g->members[s->g->order[s->b->first + k]];
+    if (!m->param->grad) continue;
+    ax_touch(m->param);
+    if (m->work) ax_touch(m->work);
+    for (int i = 0; i < AX_MAX_STATES; i++)
+      if (s->needs >> i & 1 && m->state[i]) ax_touch(m->state[i]);
+  }
+}
+
+/* After it: the counts, and working copies that were written are current. */
+static void advance(const step *s)
+{
+  const ax_optim_row *row = &ax_optims[s->g->kind];
+
+  for (int k = 0; k < s->b->n; k++) {
+    member *m = &s->g->members[s->g->order[s->b->first + k]];
+    if (!m->param->grad) continue;
+    if (m->work) m->param->work_edits = m->param->version->edits;
+    m->step++;
+    for (int i = 0; i < row->n_states; i++)
+      if (row->states[i].form == AX_STATE_NUMBER)
+        m->number = ax_optim_number(s->g->kind, s->h, m->step, m->number);
+  }
+}
+
+static void drop_copies(const step *s)
+{
+  for (int k = 0; k < s->b->n; k++) {
+    ax_tensor **copy = &s->g->copies[s->g->order[s->b->first + k]];
+    ax_tensor_release(*copy);
+    *copy = NULL;
+  }
+}
+
+static ax_status run_batch(const step *s, const ax_optim_call *call)
+{
+  ax_optim_record *record = NULL;
+  ax_optim_live live = { 0 };
+  bool any;
+  int n;
+  ax_status st = AX_OK;
+
+  if (call->skip) AX_TRY(check_skip(call->skip, s->b->device));
+  AX_TRY(live_of(s, call, &live, &any));
+  AX_TRY(fill_segments(s, &n));
+  if (call->records && !(record = ax_optim_record_new(s->g, s->b, s->needs, call->skip != NULL))) {
+    st = AX_ENOMEM;
+    goto out;
+  }
+  if (__builtin_expect(ax_recording != NULL, 0)) {
+    AX_TRY(hold_for_recording(s, call, &live));
+    any = true;
+  }
+  touch(s);
+  s->g->n_segments += n;
+  AX_TRY(ax_optim_step(s->b->device, s->g->kind, s->b->dtype, s->g->segs, n, s->h, any ? &live : NULL));
+  advance(s);
+  if (record) {
+    record->next = *call->records;
+    *call->records = record;
+    record = NULL;
+  }
+out:
+  drop_copies(s);
+  ax_optim_record_free(record);
+  return st;
+}
+
+ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_optim_call *call)
+{
+  static const ax_optim_call plain;
+  const uint32_t needs = ax_optim_needs(g->kind, h);
+  /* without an eps zeros divide zeros in the padding */
+  const bool bridge = h->eps > 0 || !strstr(ax_optims[g->kind].hyper, "eps");
+  ax_status st;
+
+  if (!call) call = &plain;
+  if (call->records) *call->records = NULL;
+  AX_TRY(ax_optim_arrange(g));
+  AX_TRY(make_states(g, h, needs));
+  g->n_segments = 0;
+  for (int b = 0; b < g->n_batches; b++) {
+    const step s = { .g = g,
+                     .b = &g->batches[b],
+                     .h = h,
+                     .needs = needs,
+                     .bridge = bridge,
+                     .skippable = call->skip || (call->live && call->live->skip) };
+    if (any_present(g, s.b)) AX_TRY(run_batch(&s, call));
+  }
+out:
+  return st;
+}

@@ -1,0 +1,231 @@
+--- What optimizers save, and how it is read back: methods of accelerate.optim.Optimizer.
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local states = require "accelerate.optim.states"
+
+local fail = options.fail
+
+---@class accelerate.optim.Optimizer
+local Saving = {}
+
+-- The shape of a state of p, or nil when parameters of that many dims have none.
+local function state_shape(p, form)
+  local shape = p.shape
+  if form == "each" then return shape end
+  if form == "number" or (form == "small") ~= (#shape < 2) then return nil end
+  if form ~= "small" then shape[form == "rows" and #shape or #shape - 1] = 1 end
+  return shape
+end
+
+-- The states of the optimizer's row that the bits of `needs` ask for.
+local function kept_states(self, needs)
+  local list = {}
+  for k, state in ipairs(self._row.states) do
+    if math.floor(needs / 2 ^ (k - 1)) % 2 == 1 then list[#list + 1] = state end
+  end
+  return list
+end
+
+-- Before _kept: brings counts, and the tables that the script has, up to date.
+function Saving:_settle()
+  states.take(self)
+  states.settle(self)
+  states.show(self)
+end
+
+-- What is kept of the parameter at a place of a group; nil: it was never stepped.
+function Saving:_kept(group, index) return states.of(self, group, index) end
+
+local function copied(value)
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for k, v in next, value do copy[k] = copied(v) end
+  return copy
+end
+
+--- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups,
+--- whose params are these numbers. The tensors are the optimizer's own.
+---@return { state: table<integer, table>, param_groups: table[] }
+function Saving:state_dict()
+  local dict, number = { state = {}, param_groups = {} }, 0
+  self:_settle()
+  for g, group in ipairs(self.param_groups) do
+    local packed = {}
+    for name, value in next, group do
+      if name ~= "params" then packed[name] = copied(value) end
+    end
+    packed.params = {}
+    for i in ipairs(group.params) do
+      packed.params[i] = number
+      local kept = self:_kept(group, i)
+      local saved = kept and self:_saved(kept)
+      if saved and next(saved) ~= nil then dict.state[number] = saved end
+      number = number + 1
+    end
+    dict.param_groups[g] = packed
+  end
+  return dict
+end
+
+--- What of a parameter's state goes into a file.
+function Saving:_saved(state)
+  local saved = {}
+  for name, value in next, state do saved[name] = value end
+  return saved
+end
+
+local function as_number(value)
+  return core.is_tensor(value) and value:item() or value
+end
+
+local function same_shape(x, y)
+  if #x ~= #y then return false end
+  for i = 1, #x do
+    if x[i] ~= y[i] then return false end
+  end
+  return true
+end
+
+local function check_groups(self, dict)
+  if type(dict) ~= "table" or type(dict.param_groups) ~= "table" or type(dict.state) ~= "table" then
+    fail("%s:load_state_dict: expected a table with state and param_groups, got %s", self.__name,
+      options.show(dict))
+  end
+  if #dict.param_groups ~= #self.param_groups then
+    fail("%s:load_state_dict: the state dict has %d parameter group(s), the optimizer has %d", self.__name,
+      #dict.param_groups, #self.param_groups)
+  end
+  for g, saved in ipairs(dict.param_groups) do
+    local have, want = type(saved.params) == "table" and #saved.params or 0, #self.param_groups[g].params
+    if have ~= want then
+      fail("%s:load_state_dict: group %d of the state dict has %d parameter(s), the optimizer's has %d",
+        self.__name, g, have, want)
+    end
+  end
+end
+
+-- What is saved under a number; files turn the numbers into text at times.
+local function entry_of(dict, number)
+  local entry = dict.state[number]
+  if entry == nil then entry = dict.state[tostring(number)] end
+  return entry
+end
+
+local function check_entry(self, entry, p, number)
+  local rows = {}
+  for _, row in ipairs(self._row.states) do rows[row.name] = row end
+  for _, name in ipairs(ordered.sorted_keys(entry)) do
+    local value, row = entry[name], rows[name]
+    local shape = row and state_shape(p, row.form)
+    if name == "step" or (row and row.form == "number") then
+      if type(as_number(value)) ~= "number" then
+        fail("%s:load_state_dict: %s of parameter %d must be a number, got %s", self.__name, name, number,
+          options.show(value))
+      end
+    elseif not shape then
+      fail("%s:load_state_dict: parameter %d has the state '%s', which %s does not keep", self.__name, number,
+        tostring(name),
+        self.__name)
+    elseif not core.is_tensor(value) then
+      fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
+        options.show(value))
+    elseif not same_shape(value.shape, shape) then
+      fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
+        name, number,
+        table.concat(value.shape, ", "), table.concat(p.shape, ", "),
+        row.form == "each" and "" or (", so [%s] was expected"):format(table.concat(shape, ", ")))
+    end
+  end
+end
+
+--- Raises when a saved entry lacks the step or one of the states in `kept` that parameter p has.
+function Saving:_check_saved(entry, p, number, kept)
+  local missing = entry.step == nil and "step"
+  for _, row in ipairs(kept) do
+    if not missing and entry[row.name] == nil and (row.form == "number" or state_shape(p, row.form)) then
+      missing = row.name
+    end
+  end
+  if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
+end
+
+--- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the
+--- parameters' types. Raises, with nothing changed, when groups, counts or shapes differ.
+---@param dict { state: table, param_groups: table[] }
+function Saving:load_state_dict(dict)
+  check_groups(self, dict)
+  local groups, work = {}, {}
+  for g, saved in ipairs(dict.param_groups) do
+    local group = self.param_groups[g]
+    groups[g] = self:_merged(group, saved, g)
+    local hyper = {}
+    self:_hyper(groups[g], hyper)
+    local kept = kept_states(self, self:_needs(hyper))
+    for i, p in ipairs(group.params) do
+      local number = as_number(saved.params[i])
+      local entry = entry_of(dict, number)
+      if entry ~= nil then
+        check_entry(self, entry, p, number)
+        self:_check_saved(entry, p, number, kept)
+        work[#work + 1] = { group = group, index = i, p = p, entry = entry }
+      end
+    end
+  end
+  for _, item in ipairs(work) do
+    local fresh = { step = as_number(item.entry.step) or 0 }
+    for _, row in ipairs(self._row.states) do
+      local value = item.entry[row.name]
+      if row.form == "number" then value = as_number(value) end
+      fresh[row.name] = value
+    end
+    self:_restored(fresh, item.entry)
+    item.kept = fresh
+  end
+  self:_load(work, function()
+    for g, merged in ipairs(groups) do  -- the tables stay the same: schedulers hold them
+      for name, value in next, merged do self.param_groups[g][name] = value end
+    end
+  end)
+end
+
+-- Keeps copies of what was read, in place of all that is kept; `commit` is called when nothing can
+-- fail any more.
+function Saving:_load(items, commit)
+  local cores = {}
+  for _, group in ipairs(self.param_groups) do
+    cores[group] = { object = core.optim_group(self._kind, group.params, self.__name), count = #group.params }
+  end
+  for _, item in ipairs(items) do cores[item.group].object:load(item.index, item.kept) end
+  commit()
+  self._cores = cores
+  rawset(self, "_view", nil)
+end
+
+--- Puts right what a file does not say about a parameter's state. A subclass' business.
+function Saving:_restored() end
+
+-- Options of PyTorch's optimizers that say how, and not what, is computed.
+local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = true, fused = true,
+  decoupled_weight_decay = true }
+
+--- A saved group's options over the group's own, checked. Options that only PyTorch has are passed
+--- over when they change nothing.
+function Saving:_merged(group, saved, g)
+  local given, schema = {}, self:_group_schema()
+  for name in next, schema do given[name] = group[name] end
+  for _, name in ipairs(ordered.sorted_keys(saved)) do
+    local value = saved[name]
+    if schema[name] then
+      given[name] = copied(core.is_tensor(value) and value:item() or value)
+    elseif name ~= "params" and value and not IMPLEMENTATION[name] then
+      fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g,
+        tostring(name),
+        options.show(value), self.__name)
+    end
+  end
+  return self:_checked(given, schema)
+end
+
+return Saving

@@ -1,0 +1,40 @@
+--- Agreement between ranks: a model that is prepared must be the same on all of them.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local function describe(model)
+  local lines = {}
+  for name, p in model:named_parameters() do
+    lines[#lines + 1] = ("%s %s [%s]%s"):format(name, p.dtype, table.concat(p.shape, ", "), p.requires_grad
+      and "" or " (frozen)")
+  end
+  for name, b in model:named_buffers() do
+    lines[#lines + 1] = ("%s %s [%s] (buffer)"):format(name, b.dtype, table.concat(b.shape, ", "))
+  end
+  return lines
+end
+
+--- Raises, on the ranks that differ from rank 0, unless names, types and shapes agree.
+---@param model accelerate.nn.Module
+function M.check(model)
+  local mine = describe(model)
+  local theirs = core.dist.broadcast_bytes(state.PartialState().process_index == 0
+    and table.concat(mine, "\n") or nil, 0)
+  if theirs == table.concat(mine, "\n") then return end
+  local i = 0
+  for line in (theirs .. "\n"):gmatch("(.-)\n") do
+    i = i + 1
+    if line ~= mine[i] then
+      fail("prepare: the model differs between ranks: entry %d is '%s' here and '%s' on rank 0", i, mine[i]
+        or "nothing", line)
+    end
+  end
+  fail("prepare: the model differs between ranks: '%s' is not on rank 0", mine[i + 1] or "an entry")
+end
+
+return M

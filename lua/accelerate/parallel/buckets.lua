@@ -1,0 +1,197 @@
+--- Gradient buckets: what one reduction over ranks takes, and when.
+---
+--- On GPUs a model's gradient buffers are cut into buckets, neighbouring parameters each (the first
+--- of 1 MiB, then of bucket_cap_mb, as in PyTorch's DDP). The core counts the gradients of a pass,
+--- and calls here once for each bucket that is full; it is reduced while backward goes on. Buckets
+--- go in the order of the buffers on every rank, and those that miss a gradient at the end of the
+--- pass go then. What follows waits on the device, the host does not.
+---
+--- On the CPU a reduction is over when it returns: there it begins after backward, and takes all at
+--- once.
+local comm_hooks = require "accelerate.parallel.comm_hooks"
+local core = require "accelerate.core"
+local flat_buffers = require "accelerate.parallel.flat"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+local FIRST_BUCKET, BUCKET = 2 ^ 20, 25 * 2 ^ 20  -- bytes; DDP's
+
+---@class accelerate.GradientBucket: accelerate.Bucket
+---@field flat accelerate.Flat
+---@field index integer its place among the flat's buckets
+---@field last boolean whether it is the flat's last one, which takes the presence along
+---@field whole accelerate.Tensor what one all_reduce takes
+---@field full boolean whether it has all gradients of the backward pass under way
+---@field begun boolean whether it is being reduced already
+---@field work userdata? the all_reduce under way
+---@field hook thread? the communication hook at work on it
+
+-- A bucket of the slots first to last of a flat.
+local function new_bucket(replica, flat, index, first, last)
+  local n = #flat.params
+  local from, to = flat.offsets[first], last == n and flat.size or flat.offsets[last + 1]
+  local bucket = { flat = flat, index = index, last = last == n, parts = {}, full = false, begun = false }
+  for k = first, last do
+    local p = flat.params[k]
+    local count, rows = p:numel(), p:dim() > 0 and p:size(1) or 1
+    table.insert(bucket.parts, { offset = flat.offsets[k] - from, count = count, rows = rows,
+      columns = rows > 0 and count / rows or 0 })
+  end
+  bucket.key = bucket
+  bucket.buffer = flat.grads:narrow(1, from + 1, to - from)
+  bucket.whole = bucket.last and not replica.hook and flat.grads:narrow(1, from + 1, to - from + n)
+    or bucket.buffer
+  return bucket
+end
+
+--- Cuts a flat, and appends its buckets. On the CPU, where a reduction is over when it returns, it
+--- is one bucket unless the script says how large they are; a hook gets it whole there.
+local function cut(replica, flat, buckets)
+  local cap, size = replica.ddp.bucket, flat.grads:element_size()
+  local on_cpu = flat.device == "cpu"
+  if on_cpu and (not cap or replica.hook) then cap = math.huge end
+  local limit = on_cpu and cap or #buckets == 0 and math.min(FIRST_BUCKET, cap or BUCKET) or cap or BUCKET
+  local n, first, ends, own = #flat.params, 1, {}, {}
+  for i = 1, n do
+    local bytes = ((i == n and flat.size or flat.offsets[i + 1]) - flat.offsets[first]) * size
+    if i == n or bytes >= limit then
+      ends[#ends + 1] = i
+      own[#ends] = new_bucket(replica, flat, #ends, first, i)
+      buckets[#buckets + 1] = own[#ends]
+      first, limit = i + 1, cap or BUCKET
+    end
+  end
+  flat.layout:cut(ends)
+  flat.cutter = replica
+  flat.full = function(index, late, slot) M.arrived(replica, own[index], late, flat.params[slot]) end
+end
+
+--- The buckets of a model, cut again when its buffers have changed.
+local function buckets_of(replica)
+  local wanted, same = {}, replica.cut_of ~= nil
+  for _, flat in ipairs(replica.flats) do
+    if flat.trainable or flat_buffers.has_thawed(flat) then
+      wanted[#wanted + 1] = flat
+      same = same and replica.cut_of[#wanted] == flat and flat.cutter == replica
+    end
+  end
+  if not same or #replica.cut_of ~= #wanted then
+    replica.buckets, replica.cut_of = {}, wanted
+    for _, flat in ipairs(wanted) do cut(replica, flat, replica.buckets) end
+  end
+  return replica.buckets
+end
+
+--- Begins the reduction of one bucket; on the CPU it is over then. It carries the model's number: a
+--- rank whose loss reached another model than its peers' is told so, also where both have buffers
+--- of one size. false: the layout is out of date.
+local function launch(replica, bucket)
+  local flat, on_device = bucket.flat, bucket.flat.device ~= "cpu"
+  if not flat.layout:collect(bucket.index) then return false end
+  if not replica.hook then
+    local work = core.dist.all_reduce(bucket.whole, "mean", replica.number, on_device)
+    bucket.work = on_device and work or nil
+    return true
+  end
+  -- With a hook, gradients go through it and the presence by itself: it must arrive as it is.
+  if bucket.last then
+    core.dist.all_reduce(flat.grads:narrow(1, flat.size + 1, #flat.params), "mean", replica.number)
+  end
+  if on_device then
+    bucket.hook = comm_hooks.start(replica.hook, bucket, core.dist.world_size())
+    bucket.work = comm_hooks.go_on(bucket.hook)
+  else
+    core.no_grad(core.scope, replica.hook.reduce, replica.hook, bucket, core.dist.world_size())
+  end
+  return true
+end
+
+--- Has what follows on the device wait for the reductions that were begun, and brings hooks to
+--- their ends: each in turn goes on to its next exchange.
+local function settle(replica)
+  local open
+  repeat
+    open = false
+    for i = 1, replica.launched do
+      local bucket = replica.buckets[i]
+      local work, hook = bucket.work, bucket.hook
+      bucket.work = nil
+      if work then work:wait() end
+      if hook then
+        bucket.work = comm_hooks.go_on(hook)
+        open = open or bucket.work ~= nil
+        if not bucket.work then bucket.hook = nil end
+      end
+    end
+  until not open
+  replica.launched = 0
+end
+
+--- A bucket is full, or (late) was full before this gradient: it goes now, and so do full ones
+--- behind it.
+function M.arrived(replica, bucket, late, p)
+  bucket.full = true
+  if late and bucket.begun then
+    fail("backward: a parameter of shape [%s] got another gradient in the same pass after its bucket had " ..
+      "been reduced; with " ..
+      "DistributedDataParallelKwargs { static_graph = true } the first pass finds out how many there are",
+      table.concat(p.shape, ", "))
+  end
+  while replica.overlapping do
+    local following = replica.buckets[replica.launched + 1]
+    if not following or not following.full then return end
+    -- Whoever else looks at these gradients would do so while they change.
+    if following.flat.layout:is_watched(following.index) or not launch(replica, following) then
+      replica.overlapping = false
+      return
+    end
+    following.begun = true
+    replica.launched = replica.launched + 1
+  end
+end
+
+--- Before a backward pass that ends with a reduction: has the core count what each bucket waits
+--- for.
+---@param replica accelerate.Replica
+---@param overlapping boolean whether full buckets are to be reduced inside the pass
+function M.expect(replica, overlapping)
+  for i = 1, replica.launched do  -- an error ended the last pass
+    local bucket = replica.buckets[i]
+    if bucket.work then pcall(bucket.work.wait, bucket.work) end
+    bucket.work, bucket.hook = nil, nil
+  end
+  replica.launched = 0
+  for _, bucket in ipairs(buckets_of(replica)) do bucket.full, bucket.begun = false, false end
+  for _, flat in ipairs(replica.cut_of) do flat.layout:expect(overlapping and flat.full or nil) end
+  for _, bucket in ipairs(replica.buckets) do bucket.full = bucket.flat.layout:pending(bucket.index) == 0 end
+end
+
+--- Reduces what is not yet being reduced, and has what follows on the device wait for all of it.
+--- false: a parameter was given other memory, and the layout is out of date.
+---@param replica accelerate.Replica
+---@return boolean
+function M.reduce(replica)
+  replica.overlapping = false
+  local buckets = replica.launched > 0 and replica.buckets or buckets_of(replica)
+  for _, flat in ipairs(replica.cut_of) do
+    flat.layout:ignore()
+    if replica.counting then flat.layout:remember() end
+  end
+  if replica.counting then replica.counted, replica.counting = true, false end
+  for i = replica.launched + 1, #buckets do
+    if not launch(replica, buckets[i]) then
+      settle(replica)
+      return false
+    end
+    replica.launched = i
+  end
+  settle(replica)
+  -- What the ranks have of a graph that does not change need be asked, and waited for, once.
+  for _, flat in ipairs(replica.cut_of) do flat.layout:adopt(replica.ddp.static_graph) end
+  return true
+end
+
+return M

@@ -1,0 +1,70 @@
+--- Training on ranks: prepared models as replicas of one another (replica), their parameters in
+--- flat buffers (flat), the reduction of gradients in buckets (buckets, comm_hooks), weighted
+--- windows (windows), ranks with different numbers of batches (uneven_inputs). Here is one backward
+--- pass.
+local buckets = require "accelerate.parallel.buckets"
+local replica = require "accelerate.parallel.replica"
+local state = require "accelerate.state"
+local windows = require "accelerate.parallel.windows"
+
+local M = {
+  replica_of = replica.of, prepare = replica.prepare, fuse = replica.fuse, reduce = replica.reduce,
+    mean_gradient = replica.mean_gradient,
+  flush = replica.flush, no_sync = replica.no_sync, with_sync = replica.with_sync,
+    local_only = replica.local_only,
+  average_parameters = replica.average_parameters, any_gradient = windows.any_gradient,
+    open_window = windows.open_window,
+  close_windows = windows.close_windows,
+}
+
+--- May full buckets be reduced while backward goes on? With several models a pass may reach any of
+--- them, in an order that need not be the same on all ranks; ranks with uneven inputs say first
+--- what they are about to do.
+local function may_overlap(one)
+  if one.no_sync_depth > 0 or one.local_only or not one.watched or replica.uneven_inputs then return false end
+  for _, flat in ipairs(one.flats) do
+    if flat.device == "cpu" or flat.fused then return false end
+  end
+  return true
+end
+
+--- Before a backward pass of Accelerator:backward.
+---@param models accelerate.nn.Module[]
+---@param due boolean whether the gradients are to be reduced after it, or in it
+function M.begin(models, due)
+  for _, model in ipairs(models) do
+    local one = replica.of(model)
+    one.begun_at, one.overlapping = replica.reached(one), false
+    if due and #models == 1 and state.PartialState().num_processes > 1 and may_overlap(one) then
+      one.overlapping = not one.ddp.static_graph or one.counted or false
+      one.counting = not one.overlapping
+      buckets.expect(one, one.overlapping)
+    end
+  end
+end
+
+--- After it: reduces the models that it reached. With one model all ranks take part even where a
+--- rank's loss did not reach it.
+---@param models accelerate.nn.Module[]
+---@param sync boolean whether a weighted window ends here; plain gradients are reduced in each pass
+---  outside no_sync
+---@param weight number? of this rank's loss, in a weighted window
+function M.finish(models, sync, weight)
+  local distributed = state.PartialState().num_processes > 1
+  local single = #models == 1
+  for _, model in ipairs(models) do
+    local one = replica.of(model)
+    local reached = single or (one.watched and replica.reached(one) ~= one.begun_at)
+    if weight and reached then one.weight = one.weight + weight end
+    local due = sync or not weight
+    if due and one.local_only then
+      if weight then windows.divide(model) end
+    elseif due and one.no_sync_depth == 0 and (replica.is_touched(one) or (single and one.watched)) then
+      if distributed then replica.reduce(model) end
+      replica.drop_touched(one)
+      if weight then windows.divide(model) end
+    end
+  end
+end
+
+return M

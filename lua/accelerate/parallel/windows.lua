@@ -1,0 +1,92 @@
+--- Weighted windows: backward passes with weights, whose gradients are, at the sync, the sum over
+--- the window and all ranks over the sum of the weights.
+local core = require "accelerate.core"
+local flat_buffers = require "accelerate.parallel.flat"
+local options = require "accelerate.utils.options"
+local replicas = require "accelerate.parallel.replica"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+local function scale(replica, factor)
+  for _, flat in ipairs(replica.flats) do flat.layout:scale_grads(factor) end
+end
+
+--- Has any parameter of these models a gradient?
+---@param models accelerate.nn.Module[]
+function M.any_gradient(models)
+  for _, model in ipairs(models) do
+    for _, flat in ipairs(replicas.of(model).flats) do
+      if flat.layout:has_grad() then return true end
+    end
+  end
+  return false
+end
+
+--- Before a weighted backward pass: gradients that an earlier pass of this window divided become
+--- sums again.
+---@param models accelerate.nn.Module[]
+function M.open_window(models)
+  for _, model in ipairs(models) do
+    local replica = replicas.of(model)
+    replicas.watch(replica)
+    if replica.weight > 0 or replica.divisor > 0 then
+      if not M.any_gradient { model } then
+        replica.weight, replica.divisor = 0, 0  -- cleared by hand: a new window
+      elseif replica.divisor > 0 and not replica.as_sums then
+        scale(replica, replica.divisor)
+        replica.as_sums = true
+      end
+    end
+  end
+end
+
+--- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of
+--- weights.
+---@param model accelerate.nn.Module
+function M.divide(model)
+  local replica = replicas.of(model)
+  local uneven_inputs = replicas.uneven_inputs
+  if uneven_inputs and not replica.local_only then uneven_inputs:announce("divide", model) end
+  local mine = replica.weight
+  if not replica.local_only and state.PartialState().num_processes > 1 then
+    mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
+  end
+  local total = replica.divisor + mine
+  if not (total > 0) then
+    fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total)
+  end
+  scale(replica, 1 / total)
+  replica.weight, replica.divisor, replica.as_sums = 0, total, false
+end
+
+--- Forgets the open window of a weighted backward.
+---@param model accelerate.nn.Module
+function M.drop_window(model)
+  local replica = replicas.of(model)
+  replica.weight, replica.divisor, replica.as_sums = 0, 0, false
+  replicas.drop_touched(replica)
+end
+
+--- Ends the windows of the models that own one of these parameters: their gradients were applied.
+---@param models accelerate.nn.Module[]
+---@param groups table[] an optimizer's param_groups
+function M.close_windows(models, groups)
+  local applied = {}
+  for _, group in ipairs(groups) do
+    for _, p in ipairs(group.params) do
+      local flat = flat_buffers.of(p)
+      if flat then applied[flat] = true end
+    end
+  end
+  for _, model in ipairs(models) do
+    local replica = replicas.of(model)
+    for _, flat in ipairs(replica.flats) do
+      if applied[flat] then replica.weight, replica.divisor, replica.as_sums = 0, 0, false end
+    end
+  end
+end
+
+return M
