@@ -342,12 +342,12 @@ typedef struct ax_attrs {
   bool accumulate;   /* internal: the result is added to what `out` holds (mm, sum) */
   bool wide;         /* internal: inputs of half types give a float32 result, with no rounding in between */
   ax_generator *gen; /* borrowed during the call; NULL: the default one */
-  /* filled by the dispatcher for random ops, so that a gradient can draw again; live: of a recorded
-   * step (capture.h), memory of the device whose seed holds in place of this one and whose offset
-   * is added to the draw; NULL: none */
+  /* Filled by the dispatcher for random ops, so that a gradient can draw again.  device_args: in a
+   * captured step (capture.h), device memory that holds the seed to use instead of `seed` and an
+   * offset to add to `draw`; otherwise NULL. */
   struct {
     uint64_t seed, stream, draw;
-    const struct ax_draw_live *live;
+    const struct ax_draw_args *device_args;
   } rng;
 } ax_attrs;
 

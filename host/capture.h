@@ -3,9 +3,9 @@
  * A recording takes down what is asked of a device while a function runs, without running it; a
  * replay runs all of it again with one call.  Kernels are taken down with their arguments by value,
  * so everything that changes from one replay to the next lies in memory of the device: the inputs
- * (buffers that the caller writes), and the live block, which the host fills anew before each
- * replay and sends up in one copy: the seeds and offsets of random draws, the optimizers' numbers
- * and how many steps they have taken.
+ * (buffers that the caller writes), and the block of device arguments, which the host fills anew
+ * before each replay and sends up in one copy: the seeds and offsets of random draws, the
+ * optimizers' numbers and how many steps they have taken.
  *
  * What a recording may refer to stays alive with it: its scratch memory comes from a pool of its
  * own, and every storage from outside that one of its kernels reads or writes is retained.  Leaves
@@ -35,9 +35,9 @@ struct ax_device_capture {
 };
 
 /* What a kernel that draws adds to the numbers that it was recorded with. */
-typedef struct ax_draw_live {
+typedef struct ax_draw_args {
   uint64_t seed, offset;
-} ax_draw_live;
+} ax_draw_args;
 
 #ifndef __cplusplus /* the host's side of it */
 
@@ -85,7 +85,8 @@ ax_status ax_capture_input(const char *name, ax_tensor *t);
 ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
                             ax_tensor *const *out);
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a);
-/* A place in the live block for an optimizer's numbers: *hyper and *ran are the device's. */
+/* A place in the block of device arguments for an optimizer's numbers: *hyper and *ran are the
+ * device's. */
 AX_API ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int64_t **ran);
 /* The number (from 0) of the last such place, and what it is to hold at the next replay. */
 AX_API int ax_capture_optims(const ax_capture *c);

@@ -66,7 +66,7 @@ ax_status ax_tensor_place_at(ax_tensor *t, ax_tensor *flat, int64_t offset, ax_t
 void ax_tensor_become(ax_tensor *t, const ax_tensor *place, ax_version *own);
 /* Gives t contiguous memory of its own.  What it shared its memory with (saved values of the graph:
  * users must have none) keeps the former. */
-ax_status ax_tensor_relay(ax_tensor *t);
+ax_status ax_tensor_unshare(ax_tensor *t);
 static inline bool ax_same_shape(const ax_tensor *a, int ndim, const int64_t *shape)
 {
   if (a->ndim != ndim) return false;

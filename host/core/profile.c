@@ -190,7 +190,7 @@ static int64_t flops_of(ax_op op, const ax_args *args, ax_tensor *const *out)
   switch (op) {
   case AX_OP_MM:
   case AX_OP_BMM:
-  case AX_OP_MATMUL_STACKS:
+  case AX_OP_BATCHED_MATMUL:
   case AX_OP_LINEAR: return in[0]->ndim ? 2 * out[0]->numel * in[0]->shape[in[0]->ndim - 1] : 0;
   case AX_OP_DOT: return 2 * in[0]->numel;
   case AX_OP_CONVOLUTION: return in[1]->numel ? 2 * out[0]->numel * (in[1]->numel / in[1]->shape[0]) : 0;

@@ -171,7 +171,7 @@ static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *ve
   ax_view_forget(t);
 }
 
-ax_status ax_tensor_relay(ax_tensor *t)
+ax_status ax_tensor_unshare(ax_tensor *t)
 {
   ax_tensor *laid;
   ax_storage *former = t->storage;

@@ -2,7 +2,7 @@
  * it in another form (copied, or in float32) or to our own kernel, which also does float64 and
  * integers. */
 #include "gemm.h"
-#include "stacks.h"
+#include "batched_matmul.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -281,14 +281,14 @@ ax_status ax_cpu_dot(const ax_call *call)
   return run(&g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
-ax_status ax_cpu__matmul_stacks(const ax_call *call)
+ax_status ax_cpu__batched_matmul(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
   const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
   ax_status st = check(call);
 
   if (st != AX_OK || c->numel == 0) return st;
-  const ax_stacks s = ax_stacks_of(a, b, c);
+  const ax_batched_matmul s = ax_batched_matmul_of(a, b, c);
   const int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2;
   const ax_gemm g = { .dtype = a->dtype,
                       .batch = s.batch,
@@ -302,7 +302,7 @@ ax_status ax_cpu__matmul_stacks(const ax_call *call)
                       .wide = is_wide(a, c) };
   for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
     int64_t at_a, at_b, at_c;
-    ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
+    ax_batched_matmul_at(&s, p, &at_a, &at_b, &at_c);
     st = run(&g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL,
              (char *)ax_data(c) + at_c * out_item);
   }

@@ -10,7 +10,7 @@
 #include <omp.h>
 #include <string.h>
 
-#include "order.h"
+#include "sort_keys.h"
 
 typedef struct pair {
   uint64_t key, at;

@@ -218,8 +218,8 @@ static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attenti
 /* The numbers of this draw; in a recorded step they lie on the device. */
 static __device__ __forceinline__ ax_draw flash_draw(const ax_draw &d)
 {
-  return d.live ? ax_draw{ d.live->seed, d.stream, d.draw + d.live->offset, NULL }
-                : ax_draw{ d.seed, d.stream, d.draw, NULL };
+  return d.device_args ? ax_draw{ d.device_args->seed, d.stream, d.draw + d.device_args->offset, NULL }
+                       : ax_draw{ d.seed, d.stream, d.draw, NULL };
 }
 static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uint32_t least, uint64_t block)
 {

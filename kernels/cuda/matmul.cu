@@ -2,7 +2,7 @@
  * packed first where that pays, and the rest (integers, what cuBLASLt has no algorithm for) goes to
  * a plain tiled kernel. */
 #include "gemm.cuh"
-#include "stacks.h"
+#include "batched_matmul.h"
 #include "cuda/runtime/stats.h"
 
 #include <stdio.h>
@@ -225,7 +225,7 @@ AX_CUDA_KERNEL(dot)
   return gemm(call, &g, ax_data(a), ax_data(b), NULL, ax_data(c));
 }
 
-AX_CUDA_KERNEL(_matmul_stacks)
+AX_CUDA_KERNEL(_batched_matmul)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
   const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
@@ -234,7 +234,7 @@ AX_CUDA_KERNEL(_matmul_stacks)
   ax_gemm g = {};
 
   if (c->numel == 0) return AX_OK;
-  const ax_stacks s = ax_stacks_of(a, b, c);
+  const ax_batched_matmul s = ax_batched_matmul_of(a, b, c);
   g.dtype = a->dtype, g.out = c->dtype, g.batch = s.batch;
   g.m = c->shape[lc], g.n = c->shape[lc + 1], g.k = a->shape[la + 1];
   g.a[0] = s.a[s.n], g.a[1] = a->strides[la], g.a[2] = a->strides[la + 1];
@@ -243,7 +243,7 @@ AX_CUDA_KERNEL(_matmul_stacks)
   g.accumulate = call->a->accumulate;
   for (int64_t p = 0; st == AX_OK && p < s.calls; p++) {
     int64_t at_a, at_b, at_c;
-    ax_stacks_at(&s, p, &at_a, &at_b, &at_c);
+    ax_batched_matmul_at(&s, p, &at_a, &at_b, &at_c);
     st = gemm(call, &g, (char *)ax_data(a) + at_a * item, (char *)ax_data(b) + at_b * item, NULL,
               (char *)ax_data(c) + at_c * out_item);
   }

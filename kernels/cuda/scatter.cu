@@ -5,7 +5,7 @@
  * index, as on the CPU.  Where an index stands for whole slices it is sorted, and whoever finds the
  * first of equal ones does them all.  Where each element has its own index, a thread has a line
  * along dim when there are many lines; else the places written to are sorted. */
-#include "order.cuh"
+#include "sort.cuh"
 
 AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
 

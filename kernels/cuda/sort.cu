@@ -1,5 +1,5 @@
 /* sort, topk, kthvalue, median, searchsorted. */
-#include "order.cuh"
+#include "sort.cuh"
 
 enum { SORT, KTH, MEDIAN };
 

@@ -22,7 +22,7 @@ typedef struct noted {
 typedef struct drawn {
   ax_generator *g;       /* counted */
   uint64_t draws, count; /* at the first draw; how many there were */
-  size_t at;             /* in the live block */
+  size_t at;             /* in the block of device arguments */
 } drawn;
 
 /* A set of pointers: a table of 2^bits places, at most half of them taken. */
@@ -36,14 +36,14 @@ struct ax_capture {
   const ax_backend *backend;
   void *graph;
   bool ended, leaves_gradients;
-  char *here; /* the live block */
+  char *here; /* the block of device arguments */
   void *there;
   size_t used;
   set met, held;
   noted *leaves;
   ax_storage **storages; /* counted */
   drawn *generators;
-  size_t *optims; /* places in the live block */
+  size_t *optims; /* places in the block of device arguments */
   int n_leaves, n_storages, n_generators, n_optims;
   int most_leaves, most_storages, most_generators, most_optims;
   uint64_t first; /* the number of the first node made inside */
@@ -96,8 +96,8 @@ static ax_status grow(void *list, int n, int *most, size_t size)
   return AX_OK;
 }
 
-/* A place in the live block. */
-static ax_status take_live(ax_capture *c, size_t bytes, size_t *at)
+/* A place in the block of device arguments. */
+static ax_status take_device_args(ax_capture *c, size_t bytes, size_t *at)
 {
   *at = (c->used + 15) / 16 * 16;
   if (*at + bytes > LIVE_BYTES)
@@ -296,15 +296,15 @@ ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
   if (k == c->n_generators) {
     size_t at;
     if ((st = grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK ||
-        (st = take_live(c, sizeof(ax_draw_live), &at)) != AX_OK)
+        (st = take_device_args(c, sizeof(ax_draw_args), &at)) != AX_OK)
       return st;
     gen->refs++;
     /* this draw was counted already */
     c->generators[c->n_generators++] = (drawn){ .g = gen, .draws = gen->draws - 1, .at = at };
-    ((ax_draw_live *)(c->here + at))->seed = gen->seed;
+    ((ax_draw_args *)(c->here + at))->seed = gen->seed;
   }
   c->generators[k].count++;
-  a->rng.live = (const ax_draw_live *)((char *)c->there + c->generators[k].at);
+  a->rng.device_args = (const ax_draw_args *)((char *)c->there + c->generators[k].at);
   return AX_OK;
 }
 
@@ -316,7 +316,7 @@ ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int6
   ax_status st;
 
   if ((st = grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK ||
-      (st = take_live(c, sizeof *h + sizeof **ran, &at)) != AX_OK)
+      (st = take_device_args(c, sizeof *h + sizeof **ran, &at)) != AX_OK)
     return st;
   c->optims[c->n_optims++] = at;
   ax_capture_set_optim(c, c->n_optims - 1, h, 0);
@@ -389,10 +389,10 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
   for (int k = 0; k < c->n_generators; k++) {
     const drawn *d = &c->generators[k];
-    ax_draw_live *live = (ax_draw_live *)(c->here + d->at);
+    ax_draw_args *args = (ax_draw_args *)(c->here + d->at);
     const uint64_t now = first ? d->draws : d->g->draws;
-    live->seed = d->g->seed;
-    live->offset = now - d->draws;
+    args->seed = d->g->seed;
+    args->offset = now - d->draws;
     d->g->draws = now + d->count;
   }
   if (c->used)

@@ -202,7 +202,7 @@ static void choose_strides(const ax_infer *q, ax_tensor **out)
 
 /* ---- the three ways of running */
 
-static ax_status run_as_set(ax_op op, const ax_args *args, ax_tensor **out)
+static ax_status dispatch(ax_op op, const ax_args *args, ax_tensor **out)
 {
   if (__builtin_expect(ax_autocast_now.enabled, 0) && ax_ops[op].autocast != AX_CAST_KEEP)
     return ax_run_cast(op, args, out);
@@ -211,8 +211,8 @@ static ax_status run_as_set(ax_op op, const ax_args *args, ax_tensor **out)
 
 ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
 {
-  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, out, false, run_as_set);
-  return run_as_set(op, args, out);
+  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, out, false, dispatch);
+  return dispatch(op, args, out);
 }
 
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)

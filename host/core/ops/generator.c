@@ -35,6 +35,6 @@ void ax_random_draw(ax_generator *gen, bool per_rank, ax_attrs *a)
   a->rng.seed = gen->seed;
   a->rng.stream = per_rank ? 1 + (uint64_t)rank : 0;
   a->rng.draw = gen->draws++;
-  a->rng.live = NULL;
+  a->rng.device_args = NULL;
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_draw(gen, a);
 }

@@ -98,7 +98,7 @@ ax_status ax_infer_mm_dgelu(ax_infer *q)
 
 /* ---- matmul: everything becomes one mm, bmm or product of stacks */
 
-ax_status ax_infer_matmul_stacks(ax_infer *q)
+ax_status ax_infer_batched_matmul(ax_infer *q)
 {
   const ax_tensor *a = INPUT(0), *b = INPUT(1);
   int64_t shape[AX_MAX_DIMS], numel;
@@ -163,7 +163,7 @@ ax_status ax_infer_matmul(ax_infer *q)
   if (b->ndim == 2) AX_TRY(matmul_tall(a, b, &product));
   else
     AX_TRY(
-        ax_run2(a->ndim == 3 && b->ndim == 3 && a->shape[0] == b->shape[0] ? AX_OP_BMM : AX_OP_MATMUL_STACKS,
+        ax_run2(a->ndim == 3 && b->ndim == 3 && a->shape[0] == b->shape[0] ? AX_OP_BMM : AX_OP_BATCHED_MATMUL,
                 a, b, &product));
   if (wide_b) {
     AX_TRY(run_list(AX_OP_SQUEEZE, product, 1, (int64_t[]){ product->ndim - 1 }, &less));
@@ -215,10 +215,10 @@ static ax_arg turned(ax_grad *c, ax_arg x)
   return with_ints(c, AX_OP_TRANSPOSE, x, n - 2, n - 1, 0, 0);
 }
 
-RULE(matmul_stacks) /* sums over broadcast stacks are the engine's */
+RULE(batched_matmul) /* sums over broadcast stacks are the engine's */
 {
-  if (WANTS(0)) give(c, 0, bin(c, AX_OP_MATMUL_STACKS, G, turned(c, IN(1))));
-  if (WANTS(1)) give(c, 1, bin(c, AX_OP_MATMUL_STACKS, turned(c, IN(0)), G));
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_BATCHED_MATMUL, G, turned(c, IN(1))));
+  if (WANTS(1)) give(c, 1, bin(c, AX_OP_BATCHED_MATMUL, turned(c, IN(0)), G));
 }
 
 /* Where the gradient of input k goes: the leaf's slot, or a new tensor of the type that the
@@ -285,7 +285,7 @@ static void linear_gradients(ax_grad *c, ax_arg y)
   const bool biased = c->node->n_in > 2 && WANTS(2), device = g.t && g.t->device.kind == AX_CUDA;
 
   if (WANTS(0)) {
-    ax_tensor *const pre = device ? ax_before_gelu(c, 0) : NULL;
+    ax_tensor *const pre = device ? ax_saved_gelu_input(c, 0) : NULL;
     ax_arg dx;
     if (pre && g.t->dtype == pre->dtype)
       dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);

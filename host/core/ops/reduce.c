@@ -80,7 +80,7 @@ static ax_status one_axis(const ax_infer *q, uint32_t *axes)
   return AX_OK;
 }
 
-ax_status ax_infer_extreme(ax_infer *q)
+ax_status ax_infer_minmax(ax_infer *q)
 {
   uint32_t axes;
   const ax_status st = one_axis(q, &axes);
@@ -115,7 +115,7 @@ static int64_t group_size(const ax_tensor *x, uint32_t axes)
   return n;
 }
 
-ax_status ax_infer_extreme_over(ax_infer *q)
+ax_status ax_infer_minmax_over(ax_infer *q)
 {
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
@@ -323,7 +323,7 @@ RULE(mean)
 
 /* max and min: with a dim, g goes to the chosen position; without, it is shared by all equal
  * elements, as in PyTorch. */
-RULE(select_extreme)
+RULE(select_minmax)
 {
   const ax_meta *m = META(0);
   const int64_t dim = A->i[0];
@@ -348,7 +348,7 @@ RULE(select_extreme)
 }
 
 /* amax, amin: g shared by all elements equal to the result. */
-RULE(extreme_over)
+RULE(minmax_over)
 {
   const ax_arg y = spread_like(c, OUT(0)), x = IN(0);
   const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, x), un(c, AX_OP_ISNAN, y));

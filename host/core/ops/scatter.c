@@ -337,7 +337,7 @@ ax_status ax_infer_one_hot_of(ax_infer *q)
 }
 
 /* The largest (or smallest) element, for sizes that depend on values. */
-static ax_status extreme_of(ax_op op, ax_tensor *x, double *v)
+static ax_status minmax_of(ax_op op, ax_tensor *x, double *v)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_status st =
@@ -360,7 +360,7 @@ ax_status ax_infer_one_hot(ax_infer *q)
     if (X->numel == 0)
       return ax_fail(AX_EINVAL, "one_hot: num_classes must be given for a tensor without elements, %s",
                      TEXT(X));
-    if ((st = extreme_of(AX_OP_MAX, X, &most)) != AX_OK) return st;
+    if ((st = minmax_of(AX_OP_MAX, X, &most)) != AX_OK) return st;
     classes = most < 0 ? 0 : (int64_t)most + 1;
   }
   if (classes < (X->numel > 0))
@@ -458,8 +458,8 @@ ax_status ax_infer_bincount(ax_infer *q)
   if (weights && (weights->ndim != 1 || weights->numel != X->numel))
     return ax_fail(AX_ESHAPE, "bincount: weights %s must have the shape of x, %s", TEXT(weights), TEXT(X));
   if (X->numel) {
-    AX_TRY(extreme_of(AX_OP_MAX, X, &most));
-    AX_TRY(extreme_of(AX_OP_MIN, X, &least));
+    AX_TRY(minmax_of(AX_OP_MAX, X, &most));
+    AX_TRY(minmax_of(AX_OP_MIN, X, &least));
   }
   if (least < 0) {
     st = ax_fail(AX_ERANGE, "bincount: x holds the negative number %.0f", least);

@@ -59,7 +59,7 @@ ax_status ax_infer_view(ax_infer *q)
           "view: the elements of shape %s with strides %s cannot be seen as %s without a copy; use reshape",
           TEXT(X), ax_shape_text(X->ndim, X->strides, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT),
           list_text(q, text));
-    if ((st = ax_tensor_relay(X)) != AX_OK) return st;
+    if ((st = ax_tensor_unshare(X)) != AX_OK) return st;
     ax_strides_for_view(X->ndim, X->shape, X->strides, q->a.n_list, shape, strides);
   }
   return ax_tensor_view(X, q->a.n_list, shape, strides, X->offset, &q->result[0]);

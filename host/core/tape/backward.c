@@ -281,7 +281,7 @@ void ax_sunk(ax_grad *c, int k)
   to->sunk = c->sunk[k] = true;
 }
 
-ax_tensor *ax_before_gelu(const ax_grad *c, int k)
+ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
 {
   const ax_edge *e = &c->node->edges[k];
   const ax_node *n = e->node;

@@ -161,7 +161,7 @@ typedef struct ax_grad {
   bool create_graph;
   uint64_t oldest; /* inputs made before this sequence number are not wanted */
   /* bit k: what is given for input k is the gradient of the hidden result of the row that made it
-   * (ax_before_gelu) */
+   * (ax_saved_gelu_input) */
   uint32_t hidden;
   ax_tensor *temps[AX_RULE_TEMPS];
   int n_temps;
@@ -176,6 +176,6 @@ void ax_sunk(ax_grad *c, int input); /* the rule has written there */
 /* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
  * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
  * c->hidden.  NULL: it may not. */
-ax_tensor *ax_before_gelu(const ax_grad *c, int input);
+ax_tensor *ax_saved_gelu_input(const ax_grad *c, int input);
 
 #endif

@@ -5,7 +5,7 @@
  * algorithm is allowed that adds parts of a result in the type of the result or in place: a shape
  * is always computed the same way on one model of GPU, and half results are rounded once. */
 #include "cuda/gemm.cuh"
-#include "stacks.h"
+#include "batched_matmul.h"
 
 #include "vendor.h"
 #if defined(AX_EMULATE) && !__has_include(<cublasLt.h>)

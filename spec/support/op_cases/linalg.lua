@@ -51,7 +51,7 @@ C.linear_gelu = { inputs = { range(-1, 1, { 3, 5 }), range(-1, 1, { 8, 5 }), ran
     return biased, product(plain, columns(w2))
   end }
 C._mm_dgelu = { through = "linear_gelu" }
-C._matmul_stacks = { inputs = { range(-1, 1, { 2, 1, 3, 5 }), range(-1, 1, { 1, 2, 5, 4 }) },
+C._batched_matmul = { inputs = { range(-1, 1, { 2, 1, 3, 5 }), range(-1, 1, { 1, 2, 5, 4 }) },
   call = function(a, b) return a:matmul(b) end,
   ref = function(a, b)
     return { { product(a[1][1], b[1][1]), product(a[1][1], b[1][2]) },

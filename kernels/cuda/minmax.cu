@@ -36,7 +36,7 @@ template <class S> struct finder {
   }
 };
 
-static ax_status extreme(const ax_call *call, int sign, bool arg)
+static ax_status minmax(const ax_call *call, int sign, bool arg)
 {
   int64_t *where = !arg && call->n_out > 1 && call->out[1] ? (int64_t *)ax_data(call->out[1]) : NULL;
   if (call->iter->numel == 0 && call->out[0]->numel > 0)
@@ -46,9 +46,9 @@ static ax_status extreme(const ax_call *call, int sign, bool arg)
   });
 }
 
-AX_CUDA_KERNEL(max) { return extreme(call, 1, false); }
-AX_CUDA_KERNEL(min) { return extreme(call, -1, false); }
-AX_CUDA_KERNEL(amax) { return extreme(call, 1, false); }
-AX_CUDA_KERNEL(amin) { return extreme(call, -1, false); }
-AX_CUDA_KERNEL(argmax) { return extreme(call, 1, true); }
-AX_CUDA_KERNEL(argmin) { return extreme(call, -1, true); }
+AX_CUDA_KERNEL(max) { return minmax(call, 1, false); }
+AX_CUDA_KERNEL(min) { return minmax(call, -1, false); }
+AX_CUDA_KERNEL(amax) { return minmax(call, 1, false); }
+AX_CUDA_KERNEL(amin) { return minmax(call, -1, false); }
+AX_CUDA_KERNEL(argmax) { return minmax(call, 1, true); }
+AX_CUDA_KERNEL(argmin) { return minmax(call, -1, true); }

@@ -196,7 +196,7 @@ static void put(const job *j, const ax_group *g, int64_t k, const best *b)
   else ax_store_int(j->s.to, out, 0, b->v.i);
 }
 
-static void extreme_range(int64_t lo, int64_t hi, void *ud)
+static void minmax_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   best here[AX_TILE];
@@ -223,7 +223,7 @@ static bool beats(const job *j, int sign, const best *a, const best *b)
   return sign > 0 ? a->v.i > b->v.i : a->v.i < b->v.i;
 }
 
-static ax_status extreme(const ax_call *call, const finder *finders, int sign, bool arg)
+static ax_status minmax(const ax_call *call, const finder *finders, int sign, bool arg)
 {
   job j = { .arg = arg };
   best few[128];
@@ -237,13 +237,13 @@ static ax_status extreme(const ax_call *call, const finder *finders, int sign, b
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
   }
   if (j.s.chunks == 1) {
-    ax_cpu_for(j.s.tiles, j.s.work, extreme_range, &j);
+    ax_cpu_for(j.s.tiles, j.s.work, minmax_range, &j);
     return AX_OK;
   }
   const size_t bytes = (size_t)(j.s.chunks * j.s.kept.count) * sizeof(best);
   j.partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
   if (!j.partial) return AX_ENOMEM;
-  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, extreme_range, &j);
+  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, minmax_range, &j);
   for (int64_t t = 0; t < j.s.tiles; t++) {
     const ax_group g = ax_cpu_group(&j.s, t);
     for (int64_t k = 0; k < g.n; k++) {
@@ -270,9 +270,9 @@ static ax_status extreme(const ax_call *call, const finder *finders, int sign, b
 static const finder max_finders[AX_DTYPE_COUNT] = FINDERS(max);
 static const finder min_finders[AX_DTYPE_COUNT] = FINDERS(min);
 
-ax_status ax_cpu_max(const ax_call *call) { return extreme(call, max_finders, 1, false); }
-ax_status ax_cpu_min(const ax_call *call) { return extreme(call, min_finders, -1, false); }
-ax_status ax_cpu_argmax(const ax_call *call) { return extreme(call, max_finders, 1, true); }
-ax_status ax_cpu_argmin(const ax_call *call) { return extreme(call, min_finders, -1, true); }
-ax_status ax_cpu_amax(const ax_call *call) { return extreme(call, max_finders, 1, false); }
-ax_status ax_cpu_amin(const ax_call *call) { return extreme(call, min_finders, -1, false); }
+ax_status ax_cpu_max(const ax_call *call) { return minmax(call, max_finders, 1, false); }
+ax_status ax_cpu_min(const ax_call *call) { return minmax(call, min_finders, -1, false); }
+ax_status ax_cpu_argmax(const ax_call *call) { return minmax(call, max_finders, 1, true); }
+ax_status ax_cpu_argmin(const ax_call *call) { return minmax(call, min_finders, -1, true); }
+ax_status ax_cpu_amax(const ax_call *call) { return minmax(call, max_finders, 1, false); }
+ax_status ax_cpu_amin(const ax_call *call) { return minmax(call, min_finders, -1, false); }

@@ -1,7 +1,7 @@
 /* Sort keys: an unsigned number for each element that rises as the elements do.  NaN stands above
  * everything, both zeros are alike.  CPU and CUDA kernels both include this. */
-#ifndef AX_ORDER_H
-#define AX_ORDER_H
+#ifndef AX_SORT_KEYS_H
+#define AX_SORT_KEYS_H
 
 #include "half.h"
 

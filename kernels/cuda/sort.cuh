@@ -1,15 +1,15 @@
-/* Sorting on the device, stably: keys that rise with the elements (kernels/order.h), and the
+/* Sorting on the device, stably: keys that rise with the elements (kernels/sort_keys.h), and the
  * positions that they stood at.
  *
  * Short lines: a network of exchanges in shared memory, a block for each.  Long ones: a radix sort,
  * one byte of the key after the other from the lowest up: tiles count their bytes, a running sum
  * over (byte, tile) says where each goes, and the tiles move their elements. */
-#ifndef AX_CUDA_ORDER_H
-#define AX_CUDA_ORDER_H
+#ifndef AX_CUDA_SORT_H
+#define AX_CUDA_SORT_H
 
 #include "scan.cuh"
 
-#include "order.h"
+#include "sort_keys.h"
 
 enum { AX_NETWORK = 1024, AX_RADIX_THREADS = 256, AX_RADIX_TILE = 4096 };
 

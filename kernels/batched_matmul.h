@@ -1,22 +1,23 @@
 /* Products of stacks: how their leading dims are walked, for C and CUDA. */
-#ifndef AX_STACKS_H
-#define AX_STACKS_H
+#ifndef AX_BATCHED_MATMUL_H
+#define AX_BATCHED_MATMUL_H
 
 #include "ax.h"
 
 /* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each
  * other.  The leading dims are merged as far as all three step evenly; the innermost is the batch
  * of one call, and the others are walked: shape[0 .. n - 1], with steps in elements. */
-typedef struct ax_stacks {
+typedef struct ax_batched_matmul {
   int n;
   int64_t calls, batch;
   /* at n: the batch and its steps */
   int64_t shape[AX_MAX_DIMS], a[AX_MAX_DIMS], b[AX_MAX_DIMS], c[AX_MAX_DIMS];
-} ax_stacks;
+} ax_batched_matmul;
 
-static inline ax_stacks ax_stacks_of(const ax_tensor *a, const ax_tensor *b, const ax_tensor *c)
+static inline ax_batched_matmul ax_batched_matmul_of(const ax_tensor *a, const ax_tensor *b,
+                                                     const ax_tensor *c)
 {
-  ax_stacks s;
+  ax_batched_matmul s;
   int n = 0;
 
   s.shape[0] = 1, s.a[0] = s.b[0] = s.c[0] = 0;
@@ -41,7 +42,8 @@ static inline ax_stacks ax_stacks_of(const ax_tensor *a, const ax_tensor *b, con
 }
 
 /* Where call p begins, in elements. */
-static inline void ax_stacks_at(const ax_stacks *s, int64_t p, int64_t *a, int64_t *b, int64_t *c)
+static inline void ax_batched_matmul_at(const ax_batched_matmul *s, int64_t p, int64_t *a, int64_t *b,
+                                        int64_t *c)
 {
   *a = *b = *c = 0;
   for (int d = s->n - 1; d >= 0; d--) {
