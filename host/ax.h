@@ -303,17 +303,24 @@ AX_API void ax_store_int(ax_dtype d, void *data, int64_t at, int64_t v);
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /* Philox 4x32-10.  Element i of a draw is a pure function of (seed, stream, draw, i): the same bits
- * on every device and for any number of threads.  `stream` is 0 except for dropout, where it is 1 +
- * rank. */
+ * on every device and for any number of threads.  The stream is 0, or 1 + rank where ranks differ:
+ * in dropout, and in all draws of a generator that is `per_rank`.  The default generator is
+ * per_rank until it is seeded, except on rank 0, whose draws are those of a run of one rank. */
 typedef struct ax_generator {
   int32_t refs;
+  bool per_rank;
   uint64_t seed;
   uint64_t draws;
 } ax_generator;
 AX_API ax_status ax_generator_new(uint64_t seed, ax_generator **out);
 AX_API void ax_generator_release(ax_generator *g);
 AX_API ax_generator *ax_generator_default(void); /* borrowed; seed 0 until ax_manual_seed */
+/* Borrowed.  Draws with the default generator's seed and draw number, but the same numbers on all
+ * ranks also in an unseeded run: for initial values and orders of samples.  It has no state of its
+ * own. */
+AX_API ax_generator *ax_generator_common(void);
 AX_API void ax_manual_seed(uint64_t seed);
+AX_API uint64_t ax_random_seedings(void); /* how often the default generator was seeded */
 AX_API void ax_random_set_rank(int rank);
 
 /* ---- ops ------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include "ax.h"
 #include "bind/group.h"
+#include "dist.h"
 #include "host.h"
 
 #include <errno.h>
@@ -385,6 +386,20 @@ static void reserve_trace_memory(lua_State *L)
   lua_call(L, 0, 0);
 }
 
+/* Unseeded ranks draw different numbers; rank 0 draws those of a run of one rank.  Scripts seed
+ * with numbers from 0 on. */
+static void seed_math_random(lua_State *L)
+{
+  const int rank = ax_dist_world()->rank;
+
+  if (rank == 0) return;
+  lua_getglobal(L, "math");
+  lua_getfield(L, -1, "randomseed");
+  lua_pushinteger(L, -rank);
+  lua_call(L, 1, 0);
+  lua_pop(L, 1);
+}
+
 typedef struct job {
   const ax_plan *plan;
   int status;
@@ -401,6 +416,7 @@ static int protected_main(lua_State *L)
   lua_gc(L, LUA_GCRESTART, -1);
   check_build(L);
   reserve_trace_memory(L);
+  seed_math_random(L);
   set_paths(L);
   set_arg(L, plan);
   if (failed_fn) watch_exit(L);

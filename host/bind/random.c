@@ -1,6 +1,7 @@
 /* bind/random.c: generators of random numbers. */
 #include "bind/bind.h"
 #include "capture.h"
+#include "dist.h"
 
 static const ax_class generator_class;
 
@@ -49,21 +50,52 @@ static void refuse_while_recording(lua_State *L, const char *fn)
              "outside the step");
 }
 
+/* its address is the registry's key of math.randomseed, which a script may replace */
+static const char RANDOMSEED;
+
+/* core.manual_seed(seed): the default generator, and Lua's math.random */
 static int manual_seed(lua_State *L)
 {
+  uint64_t seed;
   ax_bind_enter(L);
   refuse_while_recording(L, "manual_seed");
-  ax_manual_seed(check_seed(L, 1, "manual_seed"));
+  seed = check_seed(L, 1, "manual_seed");
+  ax_manual_seed(seed);
+  lua_pushlightuserdata(L, (void *)&RANDOMSEED);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushnumber(L, (double)(int64_t)seed);
+  lua_call(L, 1, 0);
   return 0;
+}
+
+/* core._common_generator(): for draws that are the same on all ranks also in an unseeded run */
+static int common_generator(lua_State *L)
+{
+  ax_generator **box;
+  ax_bind_enter(L);
+  box = push_generator(L);
+  *box = ax_generator_common();
+  (*box)->refs++;
+  return 1;
+}
+
+/* core._seedings(): how often the default generator was seeded */
+static int seedings(lua_State *L)
+{
+  lua_pushnumber(L, (double)ax_random_seedings());
+  return 1;
 }
 
 static int generator_manual_seed(lua_State *L)
 {
   ax_generator *g;
+  uint64_t seed;
   ax_bind_enter(L);
   refuse_while_recording(L, "manual_seed");
   g = ax_check_generator(L, 1, "manual_seed", "self");
-  g->seed = check_seed(L, 2, "manual_seed");
+  seed = check_seed(L, 2, "manual_seed");
+  if (g == ax_generator_default()) ax_manual_seed(seed);
+  g->seed = seed;
   g->draws = 0;
   lua_settop(L, 1);
   return 1;
@@ -76,18 +108,20 @@ static int initial_seed(lua_State *L)
   return 1;
 }
 
-/* Sixteen bytes, little-endian: the seed, then the number of draws so far. */
+/* Sixteen bytes, little-endian: the seed, then the number of draws so far.  A byte more, 1, where
+ * the draws are the rank's own. */
 static int get_state(lua_State *L)
 {
   const ax_generator *g;
-  char bytes[16];
+  char bytes[17] = { 0 };
   ax_bind_enter(L);
   g = ax_check_generator(L, 1, "get_state", "self");
   for (int i = 0; i < 8; i++) {
     bytes[i] = (char)(g->seed >> 8 * i);
     bytes[8 + i] = (char)(g->draws >> 8 * i);
   }
-  lua_pushlstring(L, bytes, sizeof bytes);
+  bytes[16] = 1;
+  lua_pushlstring(L, bytes, g->per_rank && ax_dist_world()->rank > 0 ? 17 : 16);
   return 1;
 }
 
@@ -102,8 +136,10 @@ static int set_state(lua_State *L)
   if (lua_type(L, 2) != LUA_TSTRING)
     return ax_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
   s = (const unsigned char *)lua_tolstring(L, 2, &n);
-  if (n != 16) return ax_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
+  if (n != 16 && (n != 17 || s[16] != 1))
+    return ax_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
   g->seed = g->draws = 0;
+  g->per_rank = n == 17;
   for (int i = 7; i >= 0; i--) {
     g->seed = g->seed << 8 | s[i];
     g->draws = g->draws << 8 | s[8 + i];
@@ -140,11 +176,16 @@ static const ax_class generator_class = { "generator", sizeof(ax_generator *), c
 void ax_open_random(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "Generator", generator },
-    { "default_generator", default_generator },
-    { "manual_seed", manual_seed },
-    { NULL, NULL },
+    { "Generator", generator },     { "default_generator", default_generator },
+    { "manual_seed", manual_seed }, { "_common_generator", common_generator },
+    { "_seedings", seedings },      { NULL, NULL },
   };
+
+  lua_pushlightuserdata(L, (void *)&RANDOMSEED);
+  lua_getglobal(L, "math");
+  lua_getfield(L, -1, "randomseed");
+  lua_remove(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
 
   ax_add_functions(L, functions);
   ax_open_class(L, &generator_class);

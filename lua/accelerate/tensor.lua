@@ -88,7 +88,7 @@ local core = require "accelerate.core"
 ---  a differentiable function written in Lua; call it
 ---@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state,
 ---  set_state
----@field manual_seed fun(seed: integer) seeds all generators of this rank
+---@field manual_seed fun(seed: integer) seeds all generators of this rank, and math.random
 ---@field default_generator fun(): userdata
 ---@field get_num_threads fun(): integer
 ---@field set_num_threads fun(n: integer)

@@ -140,6 +140,26 @@ describe("a prepared loader with", function()
     ]])
   end)
 
+  it("is refused with split_batches where a batch cannot be cut for all ranks", function()
+    local script = HELPERS .. [[
+      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 6 then return i end end end }
+      for _, source in ipairs { stream, data.ChainDataset { stream }, data.TensorDataset(core.arange(6)) } do
+        local split = accelerate.Accelerator { dispatch_batches = false, split_batches = true }
+        for size = 1, 6 do
+          local ok, message = pcall(split.prepare, split, data.DataLoader(source, { batch_size = size }))
+          check(ok == (size % ranks == 0), "batch_size " .. size)
+          check(ok or message:find(("multiple of the %d processes, got %d"):format(ranks, size), 1, true), message)
+        end
+      end
+      -- rank 0 of a dispatched loader cuts what collate_fn makes of one sample
+      local split = accelerate.Accelerator { dispatch_batches = true, split_batches = true }
+      local function many(list) return core.arange(ranks):add(10 * list[1]) end
+      for x in split:prepare(data.DataLoader(stream, { batch_size = 1, collate_fn = many })):iter() do check(x:item() % 10 == rank) end
+      if ranks > 1 then check(not pcall(split.prepare, split, data.DataLoader(stream, { batch_size = ranks + 1 }))) end
+    ]]
+    for n = 1, 3 do ranks.ok(n, script) end
+  end)
+
   it("streams of known length counts its batches", function()
     ranks.ok(3, HELPERS .. [[
       local stream = { len = function() return 14 end, iter = function() local i = 0 return function() i = i + 1 if i <= 14 then return i end end end }

@@ -248,7 +248,7 @@ function M.random_split(dataset, lengths, opts)
   end
   local n = dataset:len()
   local counts = to_counts(lengths, n)
-  local order = core.randperm(n, { generator = opts.generator }):totable()
+  local order = core.randperm(n, { generator = opts.generator or core._common_generator() }):totable()
   local parts, at = {}, 0
   for k, count in ipairs(counts) do
     if count % 1 ~= 0 then

@@ -101,7 +101,7 @@ function M.permutation(where, n, opts)
   local o = options.check(where, opts, SHUFFLE)
   if o.seed and o.generator then fail("%s: give a generator or a seed, not both", where) end
   local order = core.randperm(n, { generator = o.generator or o.seed and core.Generator(o.seed)
-    or nil }):totable()
+    or core._common_generator() }):totable()
   for j = 1, #order do order[j] = order[j] + 1 end
   return order
 end

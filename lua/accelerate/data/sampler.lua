@@ -10,10 +10,16 @@
 --- generator, so that, from a fresh one, passes are epochs 0, 1, 2 …; set_epoch(e) says that the
 --- next pass is epoch e whatever was drawn before. Ranks that agree on the generator's state (16
 --- bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
+---
+--- A sampler that was given neither generator nor seed follows `tensor.manual_seed`: the seed is
+--- read when a pass begins, and the first pass after a seeding is epoch 0. Other draws, before or
+--- after, change nothing. Several such samplers have different orders: each is numbered when it
+--- first reads the seed.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
+local seeding = require "accelerate.data.seeding"
 
 local fail, show = options.fail, options.show
 
@@ -124,7 +130,29 @@ M.DrawnSampler = DrawnSampler
 
 local function take_generator(self, where, opts)
   if opts.generator and opts.seed then fail("%s: give a generator or a seed, not both", where) end
-  self.generator = opts.generator or core.Generator(opts.seed or core.randint(0, 2 ^ 53, { 1 }):item())
+  self._follows = not (opts.generator or opts.seed)
+  self.generator = opts.generator or core.Generator(opts.seed)
+end
+
+--- Reads the seed for the pass that begins next, where the sampler follows `tensor.manual_seed` and
+--- it was called since.
+function DrawnSampler:read_seed()
+  if not self._follows then return end
+  local current = seeding.current()
+  if self._seeding == current then return end
+  local loaded = self._loaded
+  self._seeding, self._loaded = current, nil
+  if not loaded then self.generator:manual_seed(seeding.sampler(current.samplers)) end
+  current.samplers = current.samplers + 1
+end
+
+--- Sets the sampler to a place in an earlier run: its next pass does not read the seed.
+---@param state string of the generator
+---@param epoch integer?
+function DrawnSampler:load_place(state, epoch)
+  self.generator:set_state(state)
+  self.epoch = epoch
+  self._seeding, self._loaded = nil, true
 end
 
 function DrawnSampler:len() return self.num_samples end
@@ -136,6 +164,7 @@ function DrawnSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
 --- The order of the pass that begins now: int64, counted from 0.
 ---@return accelerate.Tensor
 function DrawnSampler:order()
+  self:read_seed()
   local generator = self.generator
   if self.epoch then
     generator = wound(generator, self.epoch)
@@ -146,6 +175,7 @@ end
 
 --- Leaves out a pass: the next one is what it would be after this one. Draws nothing.
 function DrawnSampler:pass_over()
+  self:read_seed()
   if self.epoch then
     self.epoch = self.epoch + 1
   else
@@ -177,10 +207,10 @@ local RANDOM_OPTIONS = {
   replacement = { "boolean", default = false }, num_samples = { "integer", optional = true, min = 1 },
 }
 
---- Without generator and seed it gets a generator of its own, seeded by a draw from the default one
---- (`tensor.manual_seed`). replacement: every position is drawn from all of them. num_samples: how
---- many positions a pass has (default: all); more than there are are several orders one after the
---- other.
+--- Without generator and seed it gets a generator of its own, which follows `tensor.manual_seed`:
+--- the seed is read when a pass begins. replacement: every position is drawn from all of them.
+--- num_samples: how many positions a pass has (default: all); more than there are are several
+--- orders one after the other.
 ---@param source table|integer a dataset, or how many positions there are
 ---@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?,
 ---  num_samples: integer? }

@@ -24,20 +24,44 @@ local function little_endian(number, bytes)
   return table.concat(list)
 end
 
---- The seed of a pass: an integer below 2^53.
----@param epoch integer the number of the pass
----@param rank integer
----@return integer
-function M.pass(epoch, rank)
+-- An integer below 2^53: a function of the default generator's seed and the eight bytes `draw`, a
+-- draw that nobody else makes.
+local function mixed(draw)
   local mixer = core.Generator()
-  local seed = core.default_generator():get_state():sub(1, 8)
-  -- a draw that nobody else makes
-  mixer:set_state(seed .. little_endian(epoch % MANY, 4) .. little_endian(rank, 3) .. "\255")
+  mixer:set_state(core.default_generator():get_state():sub(1, 8) .. draw)
   local drawn = core.randint(0, 2 ^ 53, { 1 }, { generator = mixer })
   local value = drawn:item()
   core.release(drawn)
   return value
 end
+
+--- The seed of a pass: an integer below 2^53.
+---@param epoch integer the number of the pass
+---@param rank integer
+---@return integer
+function M.pass(epoch, rank)
+  return mixed(little_endian(epoch % MANY, 4) .. little_endian(rank, 3) .. "\255")
+end
+
+local current = {}
+
+--- The seed of the default generator, as long as nobody seeds it: a table that is another one after
+--- each seeding.
+---@return { seedings: integer, seed: integer, samplers: integer } samplers: how many orders follow
+---  it so far
+function M.current()
+  local seedings, seed = core._seedings(), core.default_generator():initial_seed()
+  if current.seedings ~= seedings or current.seed ~= seed then
+    current = { seedings = seedings, seed = seed, samplers = 0 }
+  end
+  return current
+end
+
+--- The seed of the order of sampler number `number` among those that follow the default generator:
+--- an integer below 2^53.
+---@param number integer from 0
+---@return integer
+function M.sampler(number) return mixed(little_endian(number, 7) .. "\254") end
 
 -- The generator's state at the start of batch `number`: 2^32 draws for each.
 local function state_at(seed, number)

@@ -109,7 +109,7 @@ function M.shuffle(self, opts)
   local o = options.check("shuffle", opts, SHUFFLE)
   return with_length(Derived(self, function(base, stream)
     local step, buffer, drained = stepper(base), {}, false
-    local generator
+    local generator = core._common_generator()
     if o.seed then
       local epoch = stream.epoch or 0
       stream.epoch = epoch + 1

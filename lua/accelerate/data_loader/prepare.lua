@@ -56,13 +56,15 @@ local function configuration(o)
   return o.config
 end
 
-local function check_split(loader, ranks)
+local function check_split(loader, ranks, dispatched)
   local batch_size_of = require("accelerate.data_loader.prepared").batch_size_of
   local size = loader.batch_size or batch_size_of(loader.batch_sampler or loader.sampler)
   if not size then
     fail("prepare: split_batches needs a loader, or a batch sampler, that has a batch_size")
   end
-  if size > 1 and size % ranks ~= 0 then
+  -- One sample may become a batch of many in collate_fn, which rank 0 of a dispatched loader can
+  -- cut.
+  if size % ranks ~= 0 and not (dispatched and size == 1) then
     fail("prepare: split_batches needs a batch size that is a multiple of the %d processes, got %d", ranks,
       size)
   end
@@ -110,8 +112,9 @@ function M.prepare_data_loader(loader, opts)
     fail("prepare_data_loader: option 'process_index' must be 0 to %d, got %d", o.num_processes - 1,
       o.process_index)
   end
-  if o.config.split_batches then check_split(loader, o.num_processes) end
-  if not dispatches(loader, o) then return shard.make(loader, o) end
+  local dispatched = dispatches(loader, o)
+  if o.config.split_batches then check_split(loader, o.num_processes, dispatched) end
+  if not dispatched then return shard.make(loader, o) end
   if o.num_processes ~= here.num_processes then
     fail("prepare_data_loader: dispatch_batches needs all %d processes that there are, got option " ..
       "'num_processes' = %d",

@@ -91,6 +91,14 @@ local function has_generator(part)
   return type(part) == "table" and random.is_generator(rawget(part, "generator"))
 end
 
+-- Samplers that follow tensor.manual_seed read the seed of the pass that begins.
+local function read_seeds(self)
+  local parts = parts_of(self)
+  for _, name in ipairs(PARTS) do
+    if class.is(parts[name], data().DrawnSampler) then parts[name]:read_seed() end
+  end
+end
+
 --- Where the samplers and the data set stand: the state of their generators, or what their own
 --- state_dict says.
 local function capture(self)
@@ -102,6 +110,7 @@ local function capture(self)
       found[name] = { state = copied(part:state_dict()) }
     elseif has_generator(part) then
       local drawn = class.is(part, data().DrawnSampler)
+      if drawn then part:read_seed() end
       found[name] = { generator = hex(part.generator:get_state()), epoch = drawn and part.epoch or nil }
     end
   end
@@ -124,8 +133,12 @@ local function restore(self, found)
     if entry and entry.state ~= nil and has_state(part) then
       part:load_state_dict(copied(entry.state))
     elseif entry and entry.generator and has_generator(part) then
-      part.generator:set_state(unhex(entry.generator))
-      if class.is(part, data().DrawnSampler) then part.epoch = entry.epoch end
+      local generator_state = unhex(entry.generator)
+      if class.is(part, data().DrawnSampler) then
+        part:load_place(generator_state, entry.epoch)
+      else
+        part.generator:set_state(generator_state)
+      end
     end
   end
 end
@@ -242,7 +255,11 @@ function Loader:_start_pass()
   if resume and resume.iteration ~= self._iteration then resume = nil end -- set_epoch asked for another one
   if self._num_processes > 1 then
     for _, kind in ipairs(self._rng_types) do
-      if kind ~= "generator" or self._generator then random.synchronize_rng_state(kind, self._generator) end
+      if kind ~= "generator" then random.synchronize_rng_state(kind) end
+    end
+    read_seeds(self)
+    for _, kind in ipairs(self._rng_types) do
+      if kind == "generator" and self._generator then random.synchronize_rng_state(kind, self._generator) end
     end
   end
   -- Ours draw a new order for each pass by themselves, so that a pass that was left by break is not

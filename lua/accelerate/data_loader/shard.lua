@@ -156,7 +156,7 @@ local function shard_stream(self, loader)
       process_index = self._process_index,
     split_batches = split,
   })
-  opts.batch_size = size and split and math.max(1, size / ranks) or size
+  opts.batch_size = size and split and size / ranks or size
   self._stream = data().DataLoader(self._items, opts)
 end
 

@@ -301,7 +301,7 @@ function Stream:init(dataset, opts)
   check_index("IterableDatasetShard", o)
   self.dataset = dataset
   for name, value in pairs(o) do self[name] = value end
-  if o.split_batches and o.batch_size > 1 and o.batch_size % o.num_processes ~= 0 then
+  if o.split_batches and o.batch_size % o.num_processes ~= 0 then
     fail("IterableDatasetShard: split_batches needs a batch size that is a multiple of the %d " ..
       "processes, got %d", o.num_processes,
       o.batch_size)

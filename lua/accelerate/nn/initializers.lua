@@ -1,11 +1,13 @@
 --- nn.init: fills tensors in place. Nothing here is recorded for gradients. Draws come from the
 --- default generator, or from { generator = tensor.Generator(seed) }; the same seed gives the same
---- values on every device, rank and number of threads.
+--- values on every device, rank and number of threads. Without a seed, too, the values are the same
+--- on all ranks.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
+local COMMON = core._common_generator() -- the same numbers on all ranks, also in an unseeded run
 
 ---@class accelerate.nn.init
 local init = {}
@@ -36,7 +38,7 @@ local DRAW = { generator = { "Generator", optional = true } }
 
 local function uniform(t, low, high, generator)
   return write(t, function()
-    local u = core.rand(t.shape, { dtype = t.dtype, device = t.device, generator = generator })
+    local u = core.rand(t.shape, { dtype = t.dtype, device = t.device, generator = generator or COMMON })
     u:mul_(high - low)
     t:copy_(u:add_(low))
   end)
@@ -44,7 +46,7 @@ end
 
 local function normal(t, mean, std, generator)
   return write(t, function()
-    local z = core.randn(t.shape, { dtype = t.dtype, device = t.device, generator = generator })
+    local z = core.randn(t.shape, { dtype = t.dtype, device = t.device, generator = generator or COMMON })
     z:mul_(std)
     t:copy_(z:add_(mean))
   end)
@@ -265,7 +267,7 @@ function init.trunc_normal_(t, mean, std, a, b, opts)
   if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
   local low, high = normal_cdf((o.a - mean) / std), normal_cdf((o.b - mean) / std)
   return write(t, function()
-    local u = core.rand(t.shape, { dtype = "float64", device = t.device, generator = o.generator })
+    local u = core.rand(t.shape, { dtype = "float64", device = t.device, generator = o.generator or COMMON })
     u:mul_(2 * (high - low)):add_(2 * low - 1)
     t:copy_(erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(o.a, o.b))
   end)
@@ -303,7 +305,8 @@ function init.orthogonal_(t, gain)
   return write(t, function()
     local rows = t:size(1)
     local columns = t:numel() / rows
-    local flat = core.randn(rows, columns, { dtype = "float64", device = t.device, generator = o.generator })
+    local flat = core.randn(rows, columns, { dtype = "float64", device = t.device, generator = o.generator
+      or COMMON })
     local q = rows <= columns and orthonormal(flat) or orthonormal(flat:t():contiguous()):t()
     t:copy_(q:mul(o.gain):reshape(t.shape))
   end)
@@ -328,7 +331,7 @@ function init.sparse_(t, sparsity, opts)
     local rows, columns = t:size(1), t:size(2)
     local zeros = math.ceil(sparsity * rows)
     for c = 1, zeros > 0 and columns or 0 do
-      local at = core.randperm(rows, { generator = o.generator }):totable()
+      local at = core.randperm(rows, { generator = o.generator or COMMON }):totable()
       for i = 1, zeros do t[at[i] + 1][c] = 0 end
     end
   end)

@@ -22,7 +22,6 @@ function M.set_seed(seed, opts)
   end
   if opts.device_specific then seed = seed + state.PartialState().process_index end
   core.manual_seed(seed)
-  math.randomseed(seed)
 end
 
 --- Which generators there can be: `torch` is the default one of tensors, `generator` a loader's
