@@ -9,6 +9,7 @@
 --- profile records; nothing is noted, and nothing costs, otherwise.  Times are the host's: on a GPU
 --- each op is waited for while its profile lasts, so that they are those of the work.
 local core = require "accelerate.core"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
@@ -209,8 +210,7 @@ local function check_devices(activities)
     if activity == "cuda" then
       wait = true
       if (core.device_count "cuda") == 0 then
-        require("accelerate.tracking.telling").main(
-          "profile: activities: there is no GPU here; 'cuda' records nothing")
+        notice.main("profile: activities: there is no GPU here; 'cuda' records nothing")
       end
     end
   end

@@ -3,6 +3,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -116,8 +117,7 @@ function M.save_model(model, directory, opts)
   check_safe(opts.safe_serialization)
   local limit = M.convert_file_size_to_int(opts.max_shard_size)
   if fs.is_file(directory) then
-    io.stderr:write(
-      ("accelerate: save_model: %s should be a directory, not a file; nothing was saved\n"):format(directory))
+    notice.here("save_model: %s should be a directory, not a file; nothing was saved", directory)
     return
   end
   local made, why = fs.make_dirs(directory)
@@ -257,7 +257,7 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint,
       table.concat(faults, "; "))
     if opts.strict then fail("%s", text) end
-    io.stderr:write("accelerate: ", text, "\n")
+    notice.main("%s", text)
   end
   for i, file in ipairs(files) do
     model:load_state_dict(i == 1 and first or read_file(file), { strict = false })

@@ -229,6 +229,32 @@ describe("schedulers", function()
     end
   end)
 
+  it("may take a learning rate below 0, with which an optimizer's state is loaded", function()
+    local function new()
+      local o = two_groups(optim.SGD, { momentum = 0.9 })
+      -- CosineAnnealingLR's recursive formula goes below 0 where another schedule changes the rate
+      -- that it finds.
+      return o, S.ChainedScheduler { S.CosineAnnealingLR(o, { T_max = 4, eta_min = 0.1 }),
+        S.ExponentialLR(o, { gamma = 0.3 }) }
+    end
+    local o, scheduler = new()
+    local steps = 0
+    repeat
+      scheduler:step()
+      steps = steps + 1
+    until o.param_groups[2].lr < 0 or steps == 20
+    assert.is_true(o.param_groups[2].lr < 0)
+    o.param_groups[1].momentum = -0.1
+    local p = new()
+    p:load_state_dict(o:state_dict())
+    for g = 1, 2 do
+      assert.equal(o.param_groups[g].lr, p.param_groups[g].lr)
+      assert.equal(o.param_groups[g].momentum, p.param_groups[g].momentum)
+    end
+    assert.matches("must be a number", message(p.load_state_dict, p, { state = {}, param_groups = {
+      { params = { 0 }, lr = "fast" }, { params = { 1 } } } }))
+  end)
+
   it("move alike when they are prepared", function()
     local accelerator = accelerate.Accelerator()
     for _, name in ipairs(ordered.sorted_keys(MAKERS)) do

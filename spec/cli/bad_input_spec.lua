@@ -279,8 +279,8 @@ describe("a data set shorter than a batch", function()
       local loader = data.DataLoader(three, { batch_size = 64, drop_last = true })
       for _ = 1, 2 do for _ in loader:iter() do error("a batch") end end]] })
     assert.equal("0 ", status .. " " .. out, err)
-    assert.equal("DataLoader: there are 3 samples, fewer than batch_size 64, and drop_last leaves no " ..
-      "batch of them\n", err)
+    assert.equal("accelerate: DataLoader: there are 3 samples, fewer than batch_size 64, and drop_last " ..
+      "leaves no batch of them\n", err)
   end)
 
   it("is filled up on two ranks", function()

@@ -1,5 +1,6 @@
 --- The optimizer that `prepare` returns: it steps and clears gradients only when gradients are
 --- synchronised.
+local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
@@ -48,6 +49,7 @@ function Accelerated:step(closure)
   if not gradient_state.sync_gradients then return end
   local inner, owner = rawget(self, "optimizer"), rawget(self, "_owner")
   if not owner then return inner:step(closure) end
+  if not first_step.seen[inner] then first_step.optimizer(inner, owner._models) end
   owner:_before_step()
   if closure ~= nil then
     if type(closure) ~= "function" then
@@ -116,6 +118,7 @@ end
 
 --- Wraps `optimizer`.  `owner` (an Accelerator) is told before and after each real step.
 function M.AcceleratedOptimizer(optimizer, owner)
+  first_step.prepared(optimizer)
   return setmetatable({ optimizer = optimizer, _owner = owner }, meta)
 end
 

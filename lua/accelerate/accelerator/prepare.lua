@@ -131,7 +131,7 @@ function Accelerator:prepare_data_loader(loader, opts)
         config = self._dataloader_config,
       slice_fn_for_dispatch = opts.slice_fn_for_dispatch,
     })
-    self._prepared_loaders[loader] = prepared
+    self._prepared_loaders[loader], loader._prepared = prepared, self.device
   end
   return enlist(self._dataloaders, prepared)
 end

@@ -1,4 +1,6 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
+local first_step = require "accelerate.optim.first_step"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
@@ -11,15 +13,13 @@ local M = {}
 local gradient_state = state.GradientState()
 local announced = false
 
---- Said once, because N moves a step is what Accelerate does and what everybody stumbles over.
+--- N moves a step is what Accelerate does and what everybody stumbles over.
 local function announce(moves)
   if announced then return end
   announced = true
-  if not state.PartialState().is_main_process then return end
-  io.stderr:write(("accelerate: a prepared scheduler moves %d times at each optimizer step, because each " ..
-    "of the %d processes takes a whole "
-    .. "batch.  step_scheduler_with_optimizer = false or split_batches = true changes that.\n"):format(moves,
-      moves))
+  notice.main_once("a prepared scheduler moves %d times at each optimizer step, because each of the %d " ..
+    "processes takes a whole batch; "
+    .. "step_scheduler_with_optimizer = false or split_batches = true changes that", moves, moves)
 end
 
 ---@class accelerate.AcceleratedScheduler
@@ -29,6 +29,7 @@ local Accelerated = {}
 
 local function move(self, ...)
   local inner = rawget(self, "scheduler")
+  if not first_step.seen[inner] and gradient_state.sync_gradients then first_step.scheduler(inner, true) end
   if not rawget(self, "step_with_optimizer") then return inner:step(...) end
   if not gradient_state.sync_gradients then return end
   for _, optimizer in ipairs(rawget(self, "optimizers")) do
@@ -80,6 +81,7 @@ end
 ---@param step_with_optimizer boolean
 ---@param split_batches fun(): boolean asked at each step: the configuration may change
 function M.AcceleratedScheduler(scheduler, optimizers, step_with_optimizer, split_batches)
+  first_step.prepared(scheduler)
   return setmetatable({
     scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer,
       split_batches = split_batches,

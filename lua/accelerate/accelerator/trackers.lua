@@ -4,6 +4,7 @@
 --- Whatever goes wrong inside a tracker never stops training: it is said once on stderr, and the
 --- tracker is left out from then on. Mistakes in a call (a misspelt option, values that are no
 --- table) raise.
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -22,8 +23,7 @@ local function attempt(self, entry, method, ...)
   if ok then return end
   entry.failed = true
   local where = self._ranks > 1 and (" of rank %d"):format(self.process_index) or ""
-  require("accelerate.tracking.telling").warn(
-    "tracker '%s'%s failed in %s and is left out from here on; training goes on: %s",
+  notice.here("tracker '%s'%s failed in %s and is left out from here on; training goes on: %s",
     tostring(entry.tracker.name), where, method, tostring(err))
 end
 

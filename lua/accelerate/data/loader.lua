@@ -3,6 +3,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local collate = require "accelerate.data.collate"
 local dataset_module = require "accelerate.data.dataset"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
 local sampler_module = require "accelerate.data.sampler"
@@ -477,14 +478,22 @@ end
 -- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the
 -- main process.
 local function warn_empty(self)
-  if self._warned or not self.drop_last or type(self.sampler.len) ~= "function" then return end
+  if not self.drop_last or type(self.sampler.len) ~= "function" then return end
   local n = self.sampler:len()
-  if n > 0 and n < self.batch_size and core.dist.rank() == 0 then
-    self._warned = true
-    io.stderr:write(("DataLoader: there are %d samples, fewer than batch_size %d, and drop_last leaves " ..
-      "no batch of them\n"):format(
-      n, self.batch_size))
+  if n > 0 and n < self.batch_size then
+    notice.main_once("DataLoader: there are %d samples, fewer than batch_size %d, and drop_last leaves " ..
+      "no batch of them", n, self.batch_size)
   end
+end
+
+-- A pass over the loader that was given to `prepare`, where it is not the same as one over the
+-- loader that it returned.
+local function warn_prepared(self)
+  local gradient_state = require("accelerate.state").GradientState()
+  if core.dist.world_size() == 1 and gradient_state.num_steps == 1 and self._prepared == "cpu" then return end
+  notice.trap("loader given to prepare", "a pass over the loader that was given to prepare, not over the "
+    .. "one that it returned: its batches are not shared out over ranks and not moved to the device; use "
+    .. "the results: loader = accelerator:prepare(loader)")
 end
 
 --- `for x, y in loader do`, as in Python.
@@ -501,6 +510,7 @@ end
 ---@return function
 function DataLoader:iter()
   if self.batch_sampler then warn_empty(self) end
+  if self._prepared then warn_prepared(self) end
   local next_batch = self:_start()
   return function()
     local batch = next_batch()

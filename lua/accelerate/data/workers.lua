@@ -5,6 +5,7 @@
 --- positions and its number alone (see seeding.lua), so requests can be sent again: to new workers,
 --- or after another pass used the same ones.
 local core = require "accelerate.core"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
@@ -215,8 +216,8 @@ function Pass:await(entry)
       error(("DataLoader: %s gave no batch %d in %g s (timeout)"):format(name, entry.number, timeout), 0)
     elseif reply[1] == nil then
       told = true
-      io.stderr:write(("DataLoader: still waiting for batch %d from %s after %d s\n"):format(
-        entry.number, name_of(pool.list[entry.worker], entry.worker), NOTICE))
+      notice.here("DataLoader: still waiting for batch %d from %s after %d s", entry.number,
+        name_of(pool.list[entry.worker], entry.worker), NOTICE)
     end -- else: an answer to a pass that was given up
   end
 end

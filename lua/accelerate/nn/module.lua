@@ -18,6 +18,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local hooks = require "accelerate.nn.hooks"
@@ -239,6 +240,48 @@ local WALK = {
 local EVERYTHING = { prefix = "", recurse = true, remove_duplicate = true }
 local WEAK = { __mode = "v" }
 
+local DEEPEST, MOST = 3, 1000 -- tables inside each other, and entries, that are looked through for modules
+
+-- Counts the parameters of modules in a plain table that are not in `known`.
+local function hidden_in(list, known, depth)
+  local count, looked = 0, 0
+  for _, value in next, list do
+    looked = looked + 1
+    if looked > MOST then break end
+    if is_module(value) then
+      if not known[value] then count = count + #value:parameters { recurse = true } end
+    elseif is_parameter(value) then
+      if not known[value] then count = count + 1 end
+    elseif type(value) == "table" and getmetatable(value) == nil and depth < DEEPEST then
+      count = count + hidden_in(value, known, depth + 1)
+    end
+  end
+  return count
+end
+
+-- Says, once, that modules in a plain table are no part of the module that has the table.
+local function warn_hidden(self)
+  local modules, known = collect_modules(self, "", {}, {}), {}
+  for _, item in ipairs(modules) do
+    known[item[2]] = true
+    for _, p in ipairs(own(item[2], "parameter", {})) do known[p[2]] = true end
+  end
+  for _, item in ipairs(modules) do
+    local module = item[2]
+    for name, value in next, rawget(module, "_values") do -- at most one has something to say, nearly always
+      if type(value) == "table" and getmetatable(value) == nil then
+        local count = hidden_in(value, known, 1)
+        if count > 0 then
+          notice.trap("modules in a plain table", "%s: '%s' is a plain table, and what is in it is no part "
+            .. "of the module: %d parameter%s of it will not be trained, moved or saved; use nn.ModuleList "
+            .. "or nn.ModuleDict (for parameters nn.ParameterList)",
+            module.__name, tostring(name), count, count == 1 and "" or "s")
+        end
+      end
+    end
+  end
+end
+
 --- All parameters in order of registration, a module's own before its children's; tied ones once.
 ---@param opts? { recurse: boolean }
 ---@return accelerate.Tensor[] a fresh list
@@ -250,6 +293,7 @@ function Module:parameters(opts)
       listed = setmetatable(values_of(collect(self, "parameter", EVERYTHING)), WEAK)
       listed.n, listed.registrations = #listed, registrations
       rawset(self, "_listed", listed)
+      warn_hidden(self)
     end
     local list = {}
     for i = 1, listed.n do list[i] = listed[i] end

@@ -11,6 +11,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
@@ -83,8 +84,7 @@ local function setup(self, mode, input_size, hidden_size, opts, allowed)
     fail("LSTM: proj_size must be below hidden_size, got %d and %d", self.proj_size, hidden_size)
   end
   if self.dropout > 0 and self.num_layers == 1 then
-    io.stderr:write(("accelerate: %s: dropout=%g acts between layers, and there is one\n"):format(mode,
-      self.dropout))
+    notice.main_once("%s: dropout=%g acts between layers, and there is one", mode, self.dropout)
   end
   self.nonlinearity = o.nonlinearity
   self._place = { dtype = o.dtype, device = o.device }

@@ -9,6 +9,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
@@ -168,6 +169,7 @@ end
 local hyper = {}  -- the numbers of the step under way
 
 local function step_all(self, skip)
+  if not first_step.seen[self] then first_step.optimizer(self) end
   states.take(self)
   for _, group in ipairs(self.param_groups) do
     local object = states.core_of(self, group)

@@ -214,6 +214,10 @@ local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = tru
 --- over when they change nothing.
 function Saving:_merged(group, saved, g)
   local given, schema = {}, self:_group_schema()
+  -- Schedulers move these in a running optimizer, also below 0.
+  for _, name in ipairs { "lr", "momentum" } do
+    if schema[name] then schema[name] = { schema[name][1], default = schema[name].default } end
+  end
   for name in next, schema do given[name] = group[name] end
   for _, name in ipairs(ordered.sorted_keys(saved)) do
     local value = saved[name]

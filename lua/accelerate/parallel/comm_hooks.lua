@@ -9,6 +9,7 @@
 --- On a GPU it is a coroutine that is left at each exchange and resumed at its end, so that the
 --- exchanges of all buckets, and backward, go on side by side.
 local core = require "accelerate.core"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -162,10 +163,8 @@ end
 local function announce(self)
   if self.steps < self.next_report then return end
   self.next_report = self.steps + self.options.compression_stats_logging_frequency
-  if core.dist.rank() == 0 then
-    io.stderr:write(("accelerate: PowerSGD, step %d: %d of %d gradient elements sent so far\n"):format(
-      self.steps, self.after, self.before))
-  end
+  notice.main("PowerSGD, step %d: %d of %d gradient elements sent so far", self.steps, self.after,
+    self.before)
 end
 
 --- Each group's gradients M become P Q^T, with P the orthonormal basis of the mean of M Q and Q the

@@ -8,6 +8,7 @@ local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.prepare"
 local operations = require "accelerate.collectives.operations"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local replica = require "accelerate.parallel.replica"
 local scope = require "accelerate.utils.scope"
@@ -149,12 +150,10 @@ function M.join(accelerator, joinables, even, fn)
   if even ~= nil then
     local refused
     undo, refused = loaders.override_even_batches(accelerator._dataloaders, even)
-    if refused > 0 and accelerator.is_main_process then
-      io.stderr:write("accelerate: join_uneven_inputs: even_batches is for loaders that read a data set " ..
-        "with get(i) by ranks; ", refused,
-        " of the prepared ones ", refused == 1 and "is" or "are", " dispatched and left as ", refused == 1
-        and "it is" or "they are",
-        "\n")
+    if refused > 0 then
+      notice.main("join_uneven_inputs: even_batches is for loaders that read a data set with get(i) by " ..
+        "ranks; %d of the prepared ones %s",
+        refused, refused == 1 and "is dispatched and left as it is" or "are dispatched and left as they are")
     end
   else
     even = accelerator.even_batches

@@ -2,6 +2,7 @@
 --- Each is shared by everything in the process: calling the class gives the one object.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
@@ -398,9 +399,8 @@ local function check_precision(from, mode, device)
     fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries " ..
       "for Python); use 'bf16'", from)
   elseif mode == "fp16" and device == "cpu" then
-    require("accelerate.utils.system").tell_once(
-      ("%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here")
-      :format(from))
+    notice.main_once(
+      "%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here", from)
   end
 end
 

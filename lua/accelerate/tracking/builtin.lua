@@ -5,7 +5,7 @@
 local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local telling = require "accelerate.tracking.telling"
+local notice = require "accelerate.utils.notice"
 local tracker = require "accelerate.tracking.tracker"
 local values = require "accelerate.tracking.values"
 
@@ -16,7 +16,7 @@ local function outcome(self, ok, ...)
   local why = file.failure((...))
   if not why then error((...), 0) end
   self._off = true
-  telling.warn("tracker '%s' failed and is left out from here on; training goes on: %s", self.name, why)
+  notice.here("tracker '%s' failed and is left out from here on; training goes on: %s", self.name, why)
 end
 
 local function guard(method)

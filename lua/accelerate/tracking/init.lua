@@ -11,7 +11,7 @@
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
-local telling = require "accelerate.tracking.telling"
+local notice = require "accelerate.utils.notice"
 local tracker = require "accelerate.tracking.tracker"
 
 local fail = options.fail
@@ -79,7 +79,7 @@ function M.register_tracker_class(class)
   end
   local former = registered[name] or M.class_of(name)
   if former and former ~= class then
-    telling.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name)
+    notice.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name)
   end
   registered[name] = class
 end
@@ -136,7 +136,7 @@ function M.filter_trackers(log_with, logging_dir)
     if type(entry) == "string" then
       local class = M.class_of(entry)
       if not class then
-        telling.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry,
+        notice.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry,
           table.concat(AVAILABLE, ", "))
         return
       end
@@ -156,7 +156,7 @@ function M.filter_trackers(log_with, logging_dir)
     for _, name in ipairs(ordered.sorted_keys(registered)) do take(name) end
   end
   if #wanted == 0 and #log_with > 0 then
-    telling.main("log_with: no tracker is left; accelerator:log will write nothing")
+    notice.main("log_with: no tracker is left; accelerator:log will write nothing")
   end
   return wanted
 end

@@ -2,7 +2,7 @@
 --- sorted.
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
-local telling = require "accelerate.tracking.telling"
+local notice = require "accelerate.utils.notice"
 local ordered = require "accelerate.utils.ordered"
 
 local M = {}
@@ -56,8 +56,8 @@ function M.read(who, values)
   for _, name in ipairs(ordered.keys(values)) do
     local value = M.plain(values[name])
     if value == nil then
-      telling.once("%s: the value of '%s' is no number, text, map of numbers or tensor of one element, " ..
-        "and is left out", who, tostring(name))
+      notice.here_once("%s: the value of '%s' is no number, text, map of numbers or tensor of one " ..
+        "element, and is left out", who, tostring(name))
     else
       list[#list + 1] = { tostring(name), value }
     end

@@ -16,7 +16,7 @@ local json = require "accelerate.utils.json"
 local ordered = require "accelerate.utils.ordered"
 local pb = require "accelerate.tracking.protobuf"
 local png = require "accelerate.tracking.png"
-local telling = require "accelerate.tracking.telling"
+local notice = require "accelerate.utils.notice"
 local values = require "accelerate.tracking.values"
 
 local Class
@@ -122,7 +122,7 @@ local function add(self, map, step)
   local run = self.tracker
   if step and step < run.step then
     if not self._told then
-      telling.warn("wandb: step %d comes after step %d, and steps of a wandb run must not go back: what " ..
+      notice.here("wandb: step %d comes after step %d, and steps of a wandb run must not go back: what " ..
         "is logged to earlier ones is left out",
         step, run.step)
     end

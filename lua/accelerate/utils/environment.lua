@@ -1,4 +1,5 @@
 --- Reading environment variables, and setting them for the time of a call.
+local notice = require "accelerate.utils.notice"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -109,9 +110,8 @@ function M.convert_dict_to_env_variables(variables)
     options.value("convert_dict_to_env_variables", "a name", name, { "string" })
     options.value("convert_dict_to_env_variables", ("the value of %s"):format(name), value, { "string" })
     if name == "" or value == "" or (name .. value):find("[;\n<> ]") then
-      io.stderr:write(("accelerate: convert_dict_to_env_variables: %s=%s is left out: a part is empty, " ..
-        "or has one of ; < > " ..
-        "blank newline in it\n"):format(name, value))
+      notice.here("convert_dict_to_env_variables: %s=%s is left out: a part is empty, or has one of ; < " ..
+        "> blank newline in it", name, value)
     else
       lines[#lines + 1] = ("%s=%s\n"):format(name, value)
     end

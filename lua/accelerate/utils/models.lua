@@ -1,6 +1,7 @@
 --- Helpers for models: the model behind a prepared one, its modules, its state dict for files.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -80,8 +81,8 @@ function M.clean_state_dict_for_safetensors(state_dict)
     end
   end
   if #removed > 0 then
-    io.stderr:write("accelerate: left out, because they share their memory with a tensor of another name: ",
-      table.concat(removed, ", "), "\n")
+    notice.here("left out, because they share their memory with a tensor of another name: %s",
+      table.concat(removed, ", "))
   end
   return clean
 end

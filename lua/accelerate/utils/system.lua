@@ -2,20 +2,10 @@
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local fs = require "accelerate.utils.fs"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
-local state = require "accelerate.state"
 
 local M = {}
-
-local told = {}
-
---- Writes a line to stderr on the main process, once in a run.
----@param text string also what tells one line from another
-function M.tell_once(text)
-  if told[text] then return end
-  told[text] = true
-  if state.PartialState().is_main_process then io.stderr:write("accelerate: ", text, "\n") end
-end
 
 local LEAST = { 5, 5, 0 }  -- older kernels let collectives of several processes hang
 
@@ -31,9 +21,9 @@ function M.check_os_kernel(release)
     local number = tonumber(version[i]) or 0
     if number > least then return false end
     if number < least then
-      M.tell_once(("the Linux kernel is %s, older than %s, with which processes may hang; a newer one is " ..
-        "recommended"):format(
-        release:match("%d[%d.]*%d"), table.concat(LEAST, ".")))
+      notice.main_once("the Linux kernel is %s, older than %s, with which processes may hang; a newer " ..
+        "one is recommended",
+        release:match("%d[%d.]*%d"), table.concat(LEAST, "."))
       return true
     end
   end
@@ -121,8 +111,7 @@ function M.override_numa_affinity(local_process_index, opts)
   local verbose = opts.verbose
   if verbose == nil then verbose = env.flag("ACCELERATE_DEBUG_MODE", false) end
   if verbose then
-    io.stderr:write(("accelerate: process %d runs on processors %s\n"):format(local_process_index,
-      table.concat(cpus, " ")))
+    notice.here("process %d runs on processors %s", local_process_index, table.concat(cpus, " "))
   end
   return cpus
 end

@@ -6,6 +6,7 @@
 --- scheduler with it.
 
 local class = require "accelerate.utils.class"
+local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 
@@ -156,7 +157,13 @@ function LRScheduler:get_lr()
   fail("%s has no get_lr method: define `function %s:get_lr() ... end`", self.__name, self.__name)
 end
 
+--- Called at the start of each step.
+function base.begin(self)
+  if not first_step.seen[self] and not self._is_initial then first_step.scheduler(self) end
+end
+
 local function move(self)
+  base.begin(self)
   self._step_count = self._step_count + 1
   self:_update_lr()
 end

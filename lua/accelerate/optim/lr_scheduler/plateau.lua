@@ -74,6 +74,7 @@ end
 
 local function take_metric(self, metrics)
   options.value("ReduceLROnPlateau:step", "metrics", metrics, { "number|tensor" })
+  base.begin(self)
   local value = type(metrics) == "number" and metrics or metrics:item()
   self.last_epoch = self.last_epoch + 1
   if is_better(self, value) then

@@ -105,6 +105,7 @@ function SequentialLR:_update_lr(epoch)
 end
 
 local function move_sequence(self)
+  base.begin(self)
   self.last_epoch = self.last_epoch + 1
   local at = base.count_up_to(self._milestones, self.last_epoch) + 1
   local scheduler = self._schedulers[at]
@@ -138,6 +139,7 @@ function ChainedScheduler:init(schedulers)
 end
 
 local function move_chain(self)
+  base.begin(self)
   for _, scheduler in ipairs(self._schedulers) do scheduler:step() end
   self._last_lr = base.scaled(self)
 end
