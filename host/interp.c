@@ -335,6 +335,37 @@ static void set_arg(lua_State *L, const ax_plan *plan)
   lua_setglobal(L, "arg");
 }
 
+/* __index of _G until a global is missed for the first time: accelerate.utils.globals takes over
+ * from then on.  Upvalue: the script. */
+static int miss_global(lua_State *L)
+{
+  lua_settop(L, 2);
+  if (!lua_getmetatable(L, 1)) return 0;
+  lua_pushnil(L); /* what follows may read globals, too */
+  lua_setfield(L, 3, "__index");
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.utils.globals");
+  if (lua_pcall(L, 1, 1, 0) != 0) return 0;
+  lua_pushvalue(L, lua_upvalueindex(1));
+  if (lua_pcall(L, 1, 1, 0) != 0) return 0;
+  lua_pushvalue(L, -1);
+  lua_setfield(L, 3, "__index");
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, 2);
+  lua_call(L, 2, 1);
+  return 1;
+}
+
+/* The script is on top of the stack, and stays. */
+static void watch_globals(lua_State *L)
+{
+  lua_createtable(L, 0, 1);
+  lua_pushvalue(L, -2);
+  lua_pushcclosure(L, miss_global, 1);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, LUA_GLOBALSINDEX);
+}
+
 static int run_script(lua_State *L, const ax_plan *plan)
 {
   int i, n = 0, status;
@@ -348,6 +379,7 @@ static int run_script(lua_State *L, const ax_plan *plan)
     status = luaL_loadfile(L, plan->argv[plan->script]);
   }
   if (status != 0) return status;
+  watch_globals(L);
   if (plan->script)
     for (i = plan->script + 1; i < plan->argc; i++, n++) {
       luaL_checkstack(L, 1, "too many arguments to the script");
