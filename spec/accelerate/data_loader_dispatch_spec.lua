@@ -272,6 +272,42 @@ describe("a dispatching loader", function()
     ]])
   end)
 
+  it("gives tables that remember their order as such", function()
+    for n = 1, 2 do
+      ranks.ok(n, SCRIPT .. [[
+        local ordered = require "accelerate.utils.ordered"
+        local function collate(list)
+          local map = ordered.new()
+          map.z = core.tensor(list)
+          map.names = { "n" .. list[1], "n" .. list[2] }
+          local inner = ordered.new()
+          inner.y, map.inner = map.z:neg(), inner
+          inner.b = map.z:add(100)
+          map.a = map.z:mul(2)
+          return map
+        end
+        local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 8 then return i end end end }
+        for _, split in ipairs { false, true } do
+          local loader = accelerator { dispatch_batches = true, split_batches = split }:prepare(
+            data.DataLoader(stream, { batch_size = 2, collate_fn = collate }))
+          local count = 0
+          for batch in loader:iter() do
+            check(table.concat(ordered.keys(batch), " ") == "z names inner a", table.concat(ordered.keys(batch), " "))
+            check(table.concat(ordered.keys(batch.inner), " ") == "y b")
+            local items = batch.z:totable()
+            check(#items == (split and 2 / ranks or 2) and #batch.names == #items)
+            for i, item in ipairs(items) do
+              check(batch.names[i] == "n" .. item and batch.inner.y:totable()[i] == -item)
+              check(batch.inner.b:totable()[i] == item + 100 and batch.a:totable()[i] == 2 * item)
+              count = count + 1
+            end
+          end
+          check(count == 8 / ranks, count)
+        end
+      ]])
+    end
+  end)
+
   it("reads with worker processes on rank 0", function()
     ranks.ok(2, SCRIPT .. [[
       local Pids = data.class("Pids")

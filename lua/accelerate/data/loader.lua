@@ -9,6 +9,7 @@ local enumerable = require "accelerate.utils.enumerable"
 local sampler_module = require "accelerate.data.sampler"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
+local transfer = require "accelerate.data.transfer"
 local workers = require "accelerate.data.workers"
 
 local fail, show = options.fail, options.show
@@ -433,10 +434,9 @@ function DataLoader:_start(opts)
     return self:_start_reading(opts)
   end
   local next_batch, close = self:_start_reading(opts)
-  local pin = require("accelerate.data_loader.transfer").pin
   return function()
     local batch = next_batch()
-    return batch and pin(batch)
+    return batch and transfer.pin(batch)
   end, close
 end
 

@@ -5,19 +5,18 @@
 --- numbers, tables). The number of items is dim 1 of the first tensor that has dims; without
 --- tensors the length of the outermost first list.
 local core = require "accelerate.core"
+local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
 local fail = options.fail
-local is_tensor = core.is_tensor
+local is_tensor, is_container, empty_like = core.is_tensor, nested.is_container, nested.empty_like
 
 local M = {}
 
 local ADVICE = "; pass dispatch_batches = false, so that every process reads its own batches, or " ..
   "split_batches = true, so that one "
   .. "batch is read and cut for all"
-
-local function is_container(value) return type(value) == "table" and getmetatable(value) == nil end
 
 local function has_tensor(value)
   if is_tensor(value) then return true end
@@ -38,7 +37,7 @@ local function extend(path, key) return (type(key) == "number" and "%s[%d]" or "
 local function find(value, test)
   local found = test(value)
   if found or not is_container(value) then return found end
-  for _, key in ipairs(ordered.sorted_keys(value)) do
+  for _, key in ipairs(ordered.keys(value)) do
     found = find(value[key], test)
     if found then return found end
   end
@@ -119,7 +118,7 @@ local function join(list, counts, path)
   end
   local columns = true
   for i, value in ipairs(list) do columns = columns and is_column(value, counts[i]) end
-  local joined = {}
+  local joined = columns and {} or empty_like(first)
   if columns then
     for _, value in ipairs(list) do
       for _, item in ipairs(value) do joined[#joined + 1] = item end
@@ -131,7 +130,7 @@ local function join(list, counts, path)
       fail("dispatch_batches: %s has other entries in another batch, they cannot be joined%s", path, ADVICE)
     end
   end
-  for _, key in ipairs(ordered.sorted_keys(first)) do
+  for _, key in ipairs(ordered.keys(first)) do
     local items = {}
     for i, value in ipairs(list) do
       items[i] = value[key]
@@ -162,47 +161,55 @@ function M.slice(value, first, last, count)
     return value:narrow(1, first, last - first + 1)
   end
   if not is_container(value) then return value end
-  local part = {}
+  local part = empty_like(value)
   if is_column(value, count) then
     for i = first, last do part[#part + 1] = value[i] end
     return part
   end
-  -- every key by itself: the order does not matter
-  for key, item in pairs(value) do part[key] = M.slice(item, first, last, count) end
+  for _, key in ipairs(ordered.keys(value)) do part[key] = M.slice(value[key], first, last, count) end
   return part
 end
 
 -- ---- over the ranks -----------------------------------------------------------------------------
 
 --- Takes the tensors out of a value.
----@return any skeleton with an empty tensor in the place of each
+---@return any skeleton plain tables, with an empty tensor in the place of each
 ---@return accelerate.Tensor[] tensors in the order of sorted keys
+---@return table<integer, any[]> orders the keys of tables that remember their order, by the table's
+---  number in that walk
 function M.unpack_tensors(value)
-  local tensors, empty = {}, core.empty({ 0 })
+  local tensors, orders, empty, tables = {}, {}, core.empty({ 0 }), 0
   local function walk(v)
     if is_tensor(v) then
       tensors[#tensors + 1] = v:detach():contiguous()
       return empty
     end
     if not is_container(v) then return v end
+    tables = tables + 1
+    if ordered.is_ordered(v) then orders[tables] = ordered.keys(v) end
     local copy = {}
     for _, key in ipairs(ordered.sorted_keys(v)) do copy[key] = walk(v[key]) end
     return copy
   end
-  return walk(value), tensors
+  return walk(value), tensors, orders
 end
 
---- Puts tensors back into a skeleton.
-function M.pack_tensors(skeleton, tensors)
-  local at = 0
+--- Puts tensors and the order of keys back into a skeleton.
+function M.pack_tensors(skeleton, tensors, orders)
+  local at, tables = 0, 0
   local function walk(v)
     if is_tensor(v) then
       at = at + 1
       return tensors[at]
     end
     if not is_container(v) then return v end
+    tables = tables + 1
+    local order = orders[tables]
     for _, key in ipairs(ordered.sorted_keys(v)) do v[key] = walk(v[key]) end
-    return v
+    if not order then return v end
+    local map = ordered.new()
+    for _, key in ipairs(order) do map[key] = v[key] end
+    return map
   end
   return walk(skeleton)
 end

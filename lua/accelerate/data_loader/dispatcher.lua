@@ -155,11 +155,11 @@ local function producer(self, pass)
         number, items, ranks, self._split_batches and "" or ", or pass dispatch_batches = false")
     end
     if step.items == 0 then return { over = true }, {} end
-    local skeleton, tensors = batches.unpack_tensors(step.value)
+    local skeleton, tensors, orders = batches.unpack_tensors(step.value)
     local forms = {}
     for i, t in ipairs(tensors) do forms[i] = { t.dtype, t.shape } end
-    return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton,
-      forms = forms }, tensors
+    return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton, forms = forms,
+      orders = orders }, tensors
   end
 end
 
@@ -193,7 +193,7 @@ end
 
 --- This rank's part of a step.
 local function part_of(self, message, tensors)
-  local value = batches.pack_tensors(message.batch, tensors)
+  local value = batches.pack_tensors(message.batch, tensors, message.orders)
   if self._num_processes == 1 and not self._slice_fn then return batches.parts(value, message.n) end
   local each = message.items / self._num_processes
   local first, last = self._process_index * each + 1, (self._process_index + 1) * each

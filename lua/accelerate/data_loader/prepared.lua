@@ -6,7 +6,7 @@ local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local enumerable = require "accelerate.utils.enumerable"
 local random = require "accelerate.utils.random"
-local sending = require "accelerate.data_loader.transfer"
+local sending = require "accelerate.data.transfer"
 local state = require "accelerate.state"
 
 local fail = options.fail

@@ -44,7 +44,9 @@ function M.is_container(value)
 end
 local is_container = M.is_container
 
+--- An empty container of the kind of `value`: a plain table, or one that remembers its order.
 local function empty_like(value) return getmetatable(value) and ordered.new() or {} end
+M.empty_like = empty_like
 
 --- The path of an entry: "a.b[3]".
 function M.extend(path, key)
