@@ -33,11 +33,11 @@ local function apply(self, inner, scaler, closure)
   local result, stepped = scaler:step(inner, closure)
   scaler:update()
   if type(stepped) == "boolean" then stepped = not stepped end
-  local former = rawget(self, "_skipped")
-  rawset(self, "_skipped", stepped)  -- or what the device found
+  stepped = stepped or false
+  local former = self._skipped
+  self._skipped = stepped  -- or what the device found
   if recording.active then
-    recording.tell(function() rawset(self, "_skipped", stepped) end,
-      function() rawset(self, "_skipped", former) end)
+    recording.tell(function() self._skipped = stepped end, function() self._skipped = former end)
   end
   return result
 end
@@ -47,7 +47,7 @@ end
 ---@param closure function? as the inner optimizer's
 function Accelerated:step(closure)
   if not gradient_state.sync_gradients then return end
-  local inner, owner = rawget(self, "optimizer"), rawget(self, "_owner")
+  local inner, owner = self.optimizer, self._owner
   if not owner then return inner:step(closure) end
   if not first_step.seen[inner] then first_step.optimizer(inner, owner._models) end
   owner:_before_step()
@@ -68,61 +68,44 @@ end
 function Accelerated:zero_grad(set_to_none)
   if not gradient_state.sync_gradients then return end
   if set_to_none == nil then set_to_none = true end
-  return rawget(self, "optimizer"):zero_grad(set_to_none)
+  return self.optimizer:zero_grad(set_to_none)
 end
 
 --- Adds parameters; those of a prepared model that came later join its flat buffers.
 function Accelerated:add_param_group(group)
-  rawget(self, "optimizer"):add_param_group(group)
-  local owner = rawget(self, "_owner")
-  if owner then owner:_adopt_parameters() end
+  self.optimizer:add_param_group(group)
+  if self._owner then self._owner:_adopt_parameters() end
 end
-
-function Accelerated:state_dict() return rawget(self, "optimizer"):state_dict() end
-function Accelerated:load_state_dict(dict) return rawget(self, "optimizer"):load_state_dict(dict) end
 
 --- For optimizers that have two modes; nothing for the others.
 local function mode(name)
   return function(self)
-    local inner = rawget(self, "optimizer")
+    local inner = self.optimizer
     if type(inner[name]) == "function" then inner[name](inner) end
   end
 end
 Accelerated.train, Accelerated.eval = mode "train", mode "eval"
 
-local meta = { __name = "AcceleratedOptimizer" }
-local methods = properties.guarded(meta, "AcceleratedOptimizer", Accelerated)
-
-function meta.__index(self, key)
-  local method = methods[key]
-  if method ~= nil then return method end
-  if key == "step_was_skipped" then
-    local skipped = rawget(self, "_skipped") or false
-    -- Not kept: a recorded step that is replayed answers anew.
-    if type(skipped) == "boolean" then return skipped end
-    return skipped:item() ~= 0
-  end
-  return rawget(self, "optimizer")[key]
-end
-
-function meta.__newindex(self, key, value)
-  if Accelerated[key] or key == "step_was_skipped" then
-    fail("AcceleratedOptimizer: '%s' cannot be assigned", tostring(key))
-  end
-  rawget(self, "optimizer")[key] = value
-end
-
-function meta.__tostring(self)
-  return ("AcceleratedOptimizer(%s)"):format(tostring(rawget(self, "optimizer")))
-end
+local Wrapper = properties.wrapper("AcceleratedOptimizer", "optimizer", {
+  methods = Accelerated,
+  forward = { "state_dict", "load_state_dict" },
+  get = {
+    -- What the device found is not kept: a recorded step that is replayed answers anew.
+    step_was_skipped = function(self)
+      local skipped = self._skipped
+      if type(skipped) == "boolean" then return skipped end
+      return skipped:item() ~= 0
+    end,
+  },
+})
 
 --- Wraps `optimizer`.  `owner` (an Accelerator) is told before and after each real step.
 function M.AcceleratedOptimizer(optimizer, owner)
   first_step.prepared(optimizer)
-  return setmetatable({ optimizer = optimizer, _owner = owner }, meta)
+  return Wrapper.new { optimizer = optimizer, _owner = owner or false, _skipped = false }
 end
 
 ---@return boolean
-function M.is_accelerated(value) return type(value) == "table" and getmetatable(value) == meta end
+M.is_accelerated = Wrapper.is
 
 return M

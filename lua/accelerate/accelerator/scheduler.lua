@@ -1,12 +1,9 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
 local first_step = require "accelerate.optim.first_step"
 local notice = require "accelerate.utils.notice"
-local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"
-
-local fail = options.fail
 
 local M = {}
 
@@ -28,19 +25,19 @@ end
 local Accelerated = {}
 
 local function move(self, ...)
-  local inner = rawget(self, "scheduler")
+  local inner = self.scheduler
   if not first_step.seen[inner] and gradient_state.sync_gradients then first_step.scheduler(inner, true) end
-  if not rawget(self, "step_with_optimizer") then return inner:step(...) end
+  if not self.step_with_optimizer then return inner:step(...) end
   if not gradient_state.sync_gradients then return end
-  for _, optimizer in ipairs(rawget(self, "optimizers")) do
-    local owner = rawget(optimizer, "_owner")
+  for _, optimizer in ipairs(self.optimizers) do
+    local owner = optimizer._owner
     if recording.active and owner and owner._scaler then
       recording.refuse("a prepared scheduler with float16's loss scaler",
         "whether it moves is known only when the host has waited; call it after the step")
     end
     if optimizer.step_was_skipped then return end
   end
-  if rawget(self, "split_batches")() then return inner:step(...) end
+  if self.split_batches() then return inner:step(...) end
   local moves = state.PartialState().num_processes
   if moves > 1 then announce(moves) end
   for _ = 1, moves do
@@ -55,25 +52,10 @@ end
 --- false: always once.
 function Accelerated:step(...) return recording.schedule(self, move, ...) end
 
-function Accelerated:get_last_lr() return rawget(self, "scheduler"):get_last_lr() end
-function Accelerated:get_lr() return rawget(self, "scheduler"):get_lr() end
-function Accelerated:print_lr(...) return rawget(self, "scheduler"):print_lr(...) end
-function Accelerated:state_dict() return rawget(self, "scheduler"):state_dict() end
-function Accelerated:load_state_dict(dict) return rawget(self, "scheduler"):load_state_dict(dict) end
-
-local meta = { __name = "AcceleratedScheduler" }
-local methods = properties.guarded(meta, "AcceleratedScheduler", Accelerated)
-
-function meta.__index(self, key)
-  local method = methods[key]
-  if method ~= nil then return method end
-  return rawget(self, "scheduler")[key]
-end
-
-function meta.__newindex(self, key, value)
-  if Accelerated[key] then fail("AcceleratedScheduler: '%s' cannot be assigned", tostring(key)) end
-  rawget(self, "scheduler")[key] = value
-end
+local Wrapper = properties.wrapper("AcceleratedScheduler", "scheduler", {
+  methods = Accelerated,
+  forward = { "get_last_lr", "get_lr", "print_lr", "state_dict", "load_state_dict" },
+})
 
 --- Wraps `scheduler`.
 ---@param scheduler table
@@ -82,13 +64,13 @@ end
 ---@param split_batches fun(): boolean asked at each step: the configuration may change
 function M.AcceleratedScheduler(scheduler, optimizers, step_with_optimizer, split_batches)
   first_step.prepared(scheduler)
-  return setmetatable({
+  return Wrapper.new {
     scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer,
       split_batches = split_batches,
-  }, meta)
+  }
 end
 
 ---@return boolean
-function M.is_accelerated(value) return type(value) == "table" and getmetatable(value) == meta end
+M.is_accelerated = Wrapper.is
 
 return M

@@ -82,6 +82,43 @@ function M.define(name, spec)
   return class
 end
 
+local function forward(field, method)
+  return function(self, ...)
+    local inner = self[field]
+    return inner[method](inner, ...) -- a tail call: no frame of its own
+  end
+end
+
+--- Makes a class of objects that stand for another one, which is in their field `field`: what the
+--- class does not have is read from that one and assigned to it. The fields of an object are those
+--- that `new` was given; none of them is nil.
+---@param name string used in messages
+---@param field string
+---@param spec { methods: table<string, function>, get: table<string, function>?, forward: string[]?
+---  } forward: methods that call the other object's
+---@return { new: (fun(fields: table): table), is: (fun(value: any): boolean) }
+function M.wrapper(name, field, spec)
+  local own, get, meta = M.merge(spec.methods, {}), spec.get or {}, { __name = name }
+  for _, method in ipairs(spec.forward or {}) do own[method] = forward(field, method) end
+  local methods = M.guarded(meta, name, own)
+  function meta.__index(self, key)
+    local method = methods[key]
+    if method ~= nil then return method end
+    local getter = get[key]
+    if getter then return getter(self) end
+    return rawget(self, field)[key]
+  end
+  function meta.__newindex(self, key, value)
+    if own[key] ~= nil or get[key] then options.fail("%s: '%s' cannot be assigned", name, tostring(key)) end
+    rawget(self, field)[key] = value
+  end
+  function meta.__tostring(self) return ("%s(%s)"):format(name, tostring(rawget(self, field))) end
+  return {
+    new = function(fields) return setmetatable(fields, meta) end,
+    is = function(value) return type(value) == "table" and getmetatable(value) == meta end,
+  }
+end
+
 --- One table with the entries of both; `b` wins.
 function M.merge(a, b)
   local both = {}
