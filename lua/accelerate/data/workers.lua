@@ -208,8 +208,8 @@ function Pass:await(entry)
       error(("DataLoader: worker %d ended before its time: %s, while the batches from %d on were being read"):format(
         reply[3] - 1, reply[4], entry.number), 0)
     elseif reply[1] == nil and reply[2] == "stopped" then
-      io.stderr:write(("DataLoader: worker %d: %s; batch %d comes when it goes on\n"):format(
-        entry.worker - 1, reply[3], entry.number))
+      notice.here("DataLoader: worker %d: %s; batch %d comes when it goes on", entry.worker - 1, reply[3],
+        entry.number)
     elseif reply[1] == nil and timeout > 0 then
       local name = name_of(pool.list[entry.worker], entry.worker)
       self:finish(true)
