@@ -71,6 +71,22 @@ static int new_group(lua_State *L)
 
 /* ---- what is kept of the members */
 
+/* Sets a field of the table on the stack top to t's Lua object, or to nil; an object of t that is
+ * there already, the script's own, stays. */
+static void set_tensor(lua_State *L, const char *name, ax_tensor *t)
+{
+  ax_tensor **box;
+
+  lua_getfield(L, -1, name);
+  box = ax_to_box(L, -1);
+  const bool there = t && box && *box == t;
+  lua_pop(L, 1);
+  if (there) return;
+  if (t) ax_push_handle(L, t);
+  else lua_pushnil(L);
+  lua_setfield(L, -2, name);
+}
+
 /* Sets the fields of the table on the stack top. */
 static void write_kept(lua_State *L, ax_optim_kind kind, const ax_optim_kept *kept)
 {
@@ -79,10 +95,11 @@ static void write_kept(lua_State *L, ax_optim_kind kind, const ax_optim_kept *ke
   lua_pushnumber(L, (double)kept->step);
   lua_setfield(L, -2, "step");
   for (int k = 0; k < row->n_states; k++) {
-    if (row->states[k].form == AX_STATE_NUMBER) lua_pushnumber(L, kept->number);
-    else if (kept->state[k]) ax_push_handle(L, kept->state[k]);
-    else lua_pushnil(L);
-    lua_setfield(L, -2, row->states[k].name);
+    if (row->states[k].form != AX_STATE_NUMBER) set_tensor(L, row->states[k].name, kept->state[k]);
+    else {
+      lua_pushnumber(L, kept->number);
+      lua_setfield(L, -2, row->states[k].name);
+    }
   }
 }
 

@@ -348,6 +348,120 @@ describe("state", function()
   end)
 end)
 
+describe("state as a script sees it", function()
+  local function stepped(p, o)
+    p.grad = core.ones(2)
+    o:step()
+  end
+
+  it("is one table for each parameter, and stays up to date", function()
+    local p = core.zeros(2, { requires_grad = true })
+    local o = optim.AdamW { p }
+    stepped(p, o)
+    local kept = o.state[p]
+    local mean = kept.exp_avg
+    assert.equal(1, kept.step)
+    stepped(p, o)
+    assert.equal(2, kept.step)
+    assert.equal(kept, o.state[p])
+    assert.equal(mean, o.state[p].exp_avg)
+    local names = {}
+    for name in pairs(o.state[p]) do names[name] = true end
+    assert.same({ step = true, exp_avg = true, exp_avg_sq = true }, names)
+  end)
+
+  it("takes counts, tensors and fields of the script's own", function()
+    local p, q = core.zeros(2, { requires_grad = true }), core.zeros(2, { requires_grad = true })
+    local o, other = optim.Adam { p }, optim.Adam { q }
+    for _ = 1, 3 do stepped(q, other) end
+    stepped(p, o)
+    local mean = other.state[q].exp_avg:clone()
+    core.no_grad(function() p:copy_(q) end)
+    o.state[p].step = 3
+    o.state[p].exp_avg = mean
+    o.state[p].exp_avg_sq:copy_(other.state[q].exp_avg_sq)
+    o.state[p].note = "kept"
+    stepped(p, o)
+    stepped(q, other)
+    assert.same(q:totable(), p:totable())
+    assert.equal(mean, o.state[p].exp_avg)
+    assert.same(mean:totable(), other.state[q].exp_avg:totable())
+    assert.equal("kept", o.state[p].note)
+    assert.equal("kept", o:state_dict().state[0].note)
+    assert.equal(4, o:state_dict().state[0].step)
+  end)
+
+  it("begins anew where the script takes it away", function()
+    local p, q = core.zeros(2, { requires_grad = true }), core.zeros(2, { requires_grad = true })
+    local o, other = optim.SGD({ p }, { momentum = 0.5 }), optim.SGD({ q }, { momentum = 0.5 })
+    for turn = 1, 3 do
+      stepped(p, o)
+      stepped(p, o)
+      if turn == 1 then
+        o.state[p] = nil
+      elseif turn == 2 then
+        o.state = {}
+      else
+        o.state[p].momentum_buffer = nil
+      end
+      core.no_grad(function() p:fill_(0) q:fill_(0) end)
+      other.state = {}
+      stepped(p, o)
+      stepped(q, other)
+      assert.same(q:totable(), p:totable())
+    end
+  end)
+
+  it("refuses what a step cannot use", function()
+    local p = core.zeros(2, { requires_grad = true })
+    local o = optim.AdamW { p }
+    stepped(p, o)
+    local before = p:totable()
+    local function refused(name, value)
+      local former = o.state[p][name]
+      rawset(o.state[p], name, value)
+      local err = message(stepped, p, o)
+      rawget(o, "_view")[p][name] = former
+      assert.same(before, p:totable())
+      return err
+    end
+    assert.matches("AdamW:step: states: entry 1: step: expected an integer of at least 0, got number %-1",
+      refused("step", -1))
+    assert.matches("entry 1: exp_avg: expected a tensor, got number 3", refused("exp_avg", 3))
+    assert.matches("exp_avg must be contiguous, with 2 elements, on its parameter's device and of its " ..
+      "type, float32",
+      refused("exp_avg", core.zeros(3)))
+    assert.matches("exp_avg_sq must be contiguous",
+      refused("exp_avg_sq", core.zeros(2, { dtype = "float64" })))
+    assert.matches("state must be a table by parameter, got 3", message(function() o.state = 3 end))
+    stepped(p, o)
+  end)
+
+  it("does not fit a parameter that was given memory of another size or type", function()
+    local p = core.zeros(2, { requires_grad = true })
+    local o = optim.AdamW { p }
+    stepped(p, o)
+    for _, data in ipairs { core.zeros(200), core.zeros(1), core.zeros(2, { dtype = "float64" }) } do
+      p.grad = nil
+      p.data = data
+      p.grad = core.zeros_like(data)
+      assert.matches("exp_avg must be contiguous, with " .. data:numel(), message(o.step, o))
+    end
+  end)
+
+  it("goes along when parameters join the group's list", function()
+    local p, q = core.zeros(2, { requires_grad = true }), core.zeros(2, { requires_grad = true })
+    local o = optim.AdamW { p }
+    stepped(p, o)
+    local params = o.param_groups[1].params
+    params[2] = q
+    q.grad = core.ones(2)
+    stepped(p, o)
+    assert.equal(2, o.state[p].step)
+    assert.equal(1, o.state[q].step)
+  end)
+end)
+
 describe("working copies", function()
   local function bits_follow(p, work)
     local rounded = p:detach():to(work.dtype):float():totable()

@@ -314,14 +314,14 @@ static void give_weight(ax_grad *c, int k, ax_arg x, ax_arg g)
 {
   bool accumulate;
   ax_attrs a = shaped_as(A, META(k));
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, k, &accumulate) : NULL;
   if (slot && (slot->dtype == x.t->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)x.t->dtype))) &&
       slot->ndim == 4 && x.t->storage != slot->storage && g.t->storage != slot->storage) {
     a.accumulate = accumulate;
     a.wide = slot->dtype != x.t->dtype;
     c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT,
                         &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x.t, g.t }, .a = a }, slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
+    if (c->st == AX_OK) ax_grad_slot_written(c, k);
   } else give(c, k, call(c, AX_OP_CONVOLUTION_WEIGHT, 2, (ax_arg[]){ x, g }, &a));
 }
 

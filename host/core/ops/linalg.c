@@ -232,7 +232,7 @@ static ax_tensor *place_of(ax_grad *c, int k, const ax_tensor *g, const ax_tenso
   *in_slot = false;
   *add = 0;
   if (c->st != AX_OK) return NULL;
-  slot = ax_sink(c, k, &accumulate);
+  slot = ax_grad_slot_of(c, k, &accumulate);
   if (slot && (slot->dtype == g->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)g->dtype))) &&
       slot->storage != g->storage && slot->storage != x->storage &&
       ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot)) {
@@ -273,7 +273,7 @@ static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
     ax_tensor *const t = k == 1 ? dw : db;
     if (slot[k - 1]) {
       t->version->edits++;
-      ax_sunk(c, k);
+      ax_grad_slot_written(c, k);
     } else give(c, k, (ax_arg){ .t = t });
   }
 }

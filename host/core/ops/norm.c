@@ -103,7 +103,7 @@ static ax_tensor *parameter_place(ax_grad *c, int k, bool *in_slot, int64_t *add
   *in_slot = false;
   *add = 0;
   if (c->st != AX_OK || k >= c->node->n_in || !WANTS(k)) return NULL;
-  slot = ax_sink(c, k, &accumulate);
+  slot = ax_grad_slot_of(c, k, &accumulate);
   if (slot && slot->dtype == META(k)->dtype && ax_same_shape(slot, META(k)->ndim, META(k)->shape) &&
       ax_tensor_is_contiguous(slot) && slot->dtype == c->g[0]->dtype) {
     *in_slot = true;
@@ -150,7 +150,7 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
     if (!t) continue;
     if (slot[k]) {
       t->version->edits++;
-      ax_sunk(c, k);
+      ax_grad_slot_written(c, k);
     } else give(c, k, (ax_arg){ .t = t });
   }
 }

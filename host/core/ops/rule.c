@@ -23,7 +23,7 @@ static bool fits(const ax_tensor *slot, int ndim, const ax_tensor *g)
 void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
 {
   bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, k, &accumulate) : NULL;
   if (slot && fits(slot, 2, a.t) && fits(slot, 2, b.t)) {
     c->st =
         ax_run_into(AX_OP_MM,
@@ -32,14 +32,14 @@ void give_product(ax_grad *c, int k, ax_arg a, ax_arg b)
                         .in = (ax_tensor *[]){ a.t, b.t },
                         .a = { .n_list = -1, .accumulate = accumulate, .wide = slot->dtype != a.t->dtype } },
                     slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
+    if (c->st == AX_OK) ax_grad_slot_written(c, k);
   } else give(c, k, bin(c, AX_OP_MM, a, b));
 }
 
 void give_row_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, k, &accumulate) : NULL;
   const bool wide = c->st == AX_OK && META(k)->dtype == AX_F32 && ax_is_half((ax_dtype)g.t->dtype);
   if (slot && fits(slot, 1, g.t)) {
     c->st = ax_run_into(AX_OP_SUM,
@@ -50,7 +50,7 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
                                            .accumulate = accumulate,
                                            .wide = slot->dtype != g.t->dtype } },
                         slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
+    if (c->st == AX_OK) ax_grad_slot_written(c, k);
   } else give(c, k, call(c, AX_OP_SUM, 1, &g, &(ax_attrs){ .n_list = 1, .list = { 0 }, .wide = wide }));
 }
 
@@ -59,7 +59,7 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
 void give_channel_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, k, &accumulate) : NULL;
+  ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, k, &accumulate) : NULL;
   int64_t order[AX_MAX_DIMS], dims[AX_MAX_DIMS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
   const int n = g.t ? g.t->ndim : 0;
   for (int d = 0; d < n; d++) order[d] = d == n - 1 ? 1 : d == 0 ? 0 : d + 1;
@@ -70,6 +70,6 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
                      .a = { .n_list = n - 1, .accumulate = accumulate, .wide = slot->dtype != g.t->dtype } };
     memcpy(args.a.list, dims, sizeof dims);
     c->st = ax_run_into(AX_OP_SUM, &args, slot);
-    if (c->st == AX_OK) ax_sunk(c, k);
+    if (c->st == AX_OK) ax_grad_slot_written(c, k);
   } else give(c, k, with_list(c, AX_OP_SUM, rows, n - 1, dims, 0));
 }

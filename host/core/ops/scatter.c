@@ -295,7 +295,7 @@ ax_status ax_infer_embedding_backward(ax_infer *q)
 RULE(embedding)
 {
   bool accumulate;
-  ax_tensor *slot = c->st == AX_OK ? ax_sink(c, 1, &accumulate) : NULL;
+  ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, 1, &accumulate) : NULL;
   ax_attrs a = { .i = { META(1)->shape[0], A->i[0] }, .n_list = -1 };
   const ax_arg in = IN(0);
 
@@ -305,7 +305,7 @@ RULE(embedding)
     a.accumulate = accumulate;
     c->st = ax_run_into(AX_OP_EMBEDDING_BACKWARD,
                         &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ c->g[0], in.t }, .a = a }, slot);
-    if (c->st == AX_OK) ax_sunk(c, 1);
+    if (c->st == AX_OK) ax_grad_slot_written(c, 1);
   } else give(c, 1, call(c, AX_OP_EMBEDDING_BACKWARD, 2, (ax_arg[]){ G, in }, &a));
 }
 

@@ -35,7 +35,7 @@ typedef struct stash {
   struct stash *next;
   ax_node *node;
   const void *run;
-  bool sunk;
+  bool slot_written;
   ax_tensor *grads[];
 } stash;
 
@@ -47,10 +47,10 @@ static ax_status put_away(run *r, ax_node *n)
       return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very "
                                "op or leaf whose gradient is being worked out");
   if (!(s = ax_malloc(sizeof *s + sizeof *s->grads * (size_t)n->n_out))) return AX_ENOMEM;
-  *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .sunk = n->sunk };
+  *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .slot_written = n->slot_written };
   memcpy(s->grads, n->grads, sizeof *s->grads * (size_t)n->n_out);
   memset(n->grads, 0, sizeof *n->grads * (size_t)n->n_out);
-  n->sunk = false;
+  n->slot_written = false;
   r->stashed = s;
   return AX_OK;
 }
@@ -61,7 +61,7 @@ static void give_back(run *r)
     stash *s = r->stashed;
     r->stashed = s->next;
     s->node->run = s->run;
-    s->node->sunk = s->sunk;
+    s->node->slot_written = s->slot_written;
     memcpy(s->node->grads, s->grads, sizeof *s->grads * (size_t)s->node->n_out);
     ax_mfree(s);
   }
@@ -232,7 +232,7 @@ static ax_status run_leaf(run *r, ax_node *n)
     AX_TRY(ax_hooks_run(&leaf->hooks, false, 0, &n->grads[0]));
     AX_TRY(accumulate(r, leaf, n->grads[0]));
   }
-  n->sunk = false;
+  n->slot_written = false;
   if (leaf->grad) {
     ax_tensor *g = ax_tensor_retain(leaf->grad);
     st = ax_hooks_run(&leaf->hooks, true, 0, &g);
@@ -260,12 +260,12 @@ static ax_node *leaf_node(ax_node *to)
   return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
 }
 
-ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
+ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
 {
   const ax_node *to = leaf_node(c->node->edges[k].node);
   ax_tensor *leaf = to ? to->leaf : NULL;
 
-  if (!leaf || !c->sunk || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
+  if (!leaf || !c->slot_written || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
   if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
   if (ax_recording) ax_capture_note(leaf);
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
@@ -274,11 +274,11 @@ ax_tensor *ax_sink(ax_grad *c, int k, bool *accumulate_)
   return leaf->grad_slot;
 }
 
-void ax_sunk(ax_grad *c, int k)
+void ax_grad_slot_written(ax_grad *c, int k)
 {
   ax_node *to = leaf_node(c->node->edges[k].node);
   if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
-  to->sunk = c->sunk[k] = true;
+  to->slot_written = c->slot_written[k] = true;
 }
 
 ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
@@ -286,7 +286,7 @@ ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
   const ax_edge *e = &c->node->edges[k];
   const ax_node *n = e->node;
   if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
-      c->create_graph || !c->sunk)
+      c->create_graph || !c->slot_written)
     return NULL;
   const ax_saved *s = &n->out[1];
   return s->t && s->t->version->edits == s->edits ? s->t : NULL;
@@ -325,13 +325,13 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
   return AX_OK;
 }
 
-static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *sunk, uint32_t *hidden)
+static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
   ax_grad c = { .node = n,
                 .g = n->grads,
                 .d = d,
-                .sunk = r->collect ? NULL : sunk,
+                .slot_written = r->collect ? NULL : slot_written,
                 .create_graph = r->create_graph,
                 .oldest = r->oldest };
   /* cat saves nothing and may have any number of inputs */
@@ -351,7 +351,7 @@ static ax_status run_node(run *r, ax_node *n)
 {
   enum { FEW = 8 };
   ax_tensor *few[FEW] = { 0 }, **d = few;
-  bool few_sunk[FEW] = { 0 }, *sunk = few_sunk;
+  bool few_written[FEW] = { 0 }, *slot_written = few_written;
   uint32_t hidden = 0;
   ax_status st = AX_OK;
 
@@ -361,18 +361,18 @@ static ax_status run_node(run *r, ax_node *n)
                    "retain_graph = true } to that one to go through it again",
                    n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name);
   if (n->n_in > FEW) {
-    d = ax_calloc((size_t)n->n_in, sizeof *d + sizeof *sunk);
+    d = ax_calloc((size_t)n->n_in, sizeof *d + sizeof *slot_written);
     if (!d) return AX_ENOMEM;
-    sunk = (bool *)(d + n->n_in);
+    slot_written = (bool *)(d + n->n_in);
   }
   if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
-  else st = run_op(r, n, d, sunk, &hidden);
+  else st = run_op(r, n, d, slot_written, &hidden);
   for (int k = 0; st == AX_OK && k < n->n_in; k++) {
     const ax_edge own = n->edges[k], turned = { own.node, 1 },
                   *e = k < 32 && hidden >> k & 1 ? &turned : &own;
     ax_tensor *fitted = NULL;
     if (!e->node || e->node->seq < r->oldest) continue;
-    if (sunk[k]) st = push(r, leaf_node(e->node));
+    if (slot_written[k]) st = push(r, leaf_node(e->node));
     else if (d[k]) {
       st = fit(d[k], &n->in_meta[k], &fitted);
       ax_tensor_release(d[k]);
@@ -392,7 +392,7 @@ static ax_status run_node(run *r, ax_node *n)
 
 static ax_status visit(run *r, ax_node *n)
 {
-  bool any = n->sunk;
+  bool any = n->slot_written;
   ax_status st;
 
   for (int k = 0; k < n->n_out; k++) {
@@ -440,7 +440,7 @@ static void forget(ax_node *n)
     ax_tensor_release(n->grads[k]);
     n->grads[k] = NULL;
   }
-  n->sunk = false;
+  n->slot_written = false;
   n->run = NULL;
   ax_node_release(n);
 }

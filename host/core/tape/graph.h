@@ -63,7 +63,7 @@ struct ax_node {
   void *ud;
   const void *run;    /* the backward run that has it queued, or NULL */
   int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
-  bool sunk;          /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
+  bool slot_written;  /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
   ax_node *next_dead; /* list of ax_node_release */
 };
 
@@ -157,7 +157,7 @@ typedef struct ax_grad {
   ax_tensor *const *g;                            /* gradient of each result; NULL: none arrived */
   ax_tensor *in[AX_MAX_INPUTS], *out[AX_MAX_OUT]; /* saved tensors, borrowed; NULL where not saved */
   ax_tensor **d;                                  /* gradient of each input: the rule gives new references */
-  bool *sunk; /* [n_in] set where the rule wrote into the leaf's slot itself */
+  bool *slot_written; /* [n_in] set where the rule wrote into the leaf's slot itself */
   bool create_graph;
   uint64_t oldest; /* inputs made before this sequence number are not wanted */
   /* bit k: what is given for input k is the gradient of the hidden result of the row that made it
@@ -171,8 +171,8 @@ typedef void (*ax_rule)(ax_grad *c);
 bool ax_wants(const ax_grad *c, int input);
 /* The leaf slot that the gradient of `input` may be written into directly, or NULL.  *accumulate:
  * it holds a gradient already. */
-ax_tensor *ax_sink(ax_grad *c, int input, bool *accumulate);
-void ax_sunk(ax_grad *c, int input); /* the rule has written there */
+ax_tensor *ax_grad_slot_of(ax_grad *c, int input, bool *accumulate);
+void ax_grad_slot_written(ax_grad *c, int input); /* the rule has written there */
 /* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
  * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
  * c->hidden.  NULL: it may not. */
