@@ -15,7 +15,7 @@
 #ifndef AX_CAPTURE_H
 #define AX_CAPTURE_H
 
-#include "ax.h"
+#include "plugin.h"
 
 /* What a backend does for it.  One recording at a time. */
 struct ax_device_capture {

@@ -17,7 +17,7 @@
 #ifndef AX_DIST_H
 #define AX_DIST_H
 
-#include "ax.h"
+#include "plugin.h"
 
 typedef enum {
   AX_ALL_REDUCE,

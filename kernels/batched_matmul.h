@@ -2,7 +2,7 @@
 #ifndef AX_BATCHED_MATMUL_H
 #define AX_BATCHED_MATMUL_H
 
-#include "ax.h"
+#include "plugin.h"
 
 /* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each
  * other.  The leading dims are merged as far as all three step evenly; the innermost is the batch

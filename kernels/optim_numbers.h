@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "ax.h"
+#include "plugin.h"
 #include "fn.h"
 
 /* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root +

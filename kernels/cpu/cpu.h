@@ -6,7 +6,7 @@
 #ifndef AX_CPU_H
 #define AX_CPU_H
 
-#include "ax.h"
+#include "plugin.h"
 
 #include <string.h>
 #ifdef __x86_64__

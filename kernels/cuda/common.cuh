@@ -7,7 +7,7 @@
 #define AX_CUDA_COMMON_H
 
 extern "C" {
-#include "ax.h"
+#include "plugin.h"
 }
 
 #ifdef AX_EMULATE

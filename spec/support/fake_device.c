@@ -6,7 +6,7 @@
  * here is ready for one: moving, recording, casting, printing, optimizers.  ACCEL_CUDA_PLUGIN names
  * the built file. */
 #define _GNU_SOURCE
-#include "ax.h"
+#include "plugin.h"
 
 #include <stdlib.h>
 #include <string.h>

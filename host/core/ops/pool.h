@@ -3,7 +3,7 @@
 #ifndef AX_POOL_H
 #define AX_POOL_H
 
-#include "ax.h"
+#include "plugin.h"
 
 /* Places in ax_attrs.i; the first four have one for each of the two dims. */
 enum {

@@ -4,7 +4,7 @@
 #define AX_CUDA_LIBRARY_H
 
 extern "C" {
-#include "ax.h"
+#include "plugin.h"
 }
 
 /* Opens `file` ("libcublasLt.so.13"): in the folders of $ACCEL_CUDA_LIBRARIES (divided by colons),

@@ -4,7 +4,7 @@
 #define AX_CUDA_STATS_H
 
 extern "C" {
-#include "ax.h"
+#include "plugin.h"
 }
 
 /* The counter of that name ("convolution bfloat16, cuDNN engine 38"), made when it is new.  Never

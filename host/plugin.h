@@ -1,0 +1,459 @@
+/* plugin.h: what a backend sees of accel: statuses, element types, tensors as they are in memory, the
+ * op table, loop nests, and the table of functions that a plugin exports.
+ *
+ * Kernels include this, and capture.h and dist.h where they record steps or move collectives; ax.h is
+ * for those who call the core.  Ownership and statuses are as ax.h says. */
+#ifndef AX_PLUGIN_H
+#define AX_PLUGIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define AX_API __attribute__((visibility("default")))
+#define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define AX_ABI 6        /* of the structures here */
+#define AX_MAX_DIMS 8   /* dims of a tensor */
+#define AX_MAX_OUT 3    /* results of an op */
+#define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+typedef enum {
+#define STATUS(ID, text) AX_##ID,
+#include "core/status.def"
+#undef STATUS
+} ax_status;
+
+/* Writes the thread's message and returns `st`, so that `return ax_fail(AX_ESHAPE, "...", ...)`
+ * reads well. */
+AX_API ax_status ax_fail(ax_status st, const char *fmt, ...) AX_PRINTF(2, 3);
+/* The message of the last ax_fail on this thread.  Borrowed until the next one. */
+AX_API const char *ax_last_error(void);
+AX_API const char *ax_status_text(ax_status st);
+
+#define AX_TRY(expr) \
+  do { \
+    if ((st = (expr)) != AX_OK) goto out; \
+  } while (0)
+
+/* ---- element types --------------------------------------------------------------------------- */
+
+typedef enum {
+#define DTYPE(ID, name, ctype, size, category) AX_##ID,
+#include "core/dtype.def"
+#undef DTYPE
+  AX_DTYPE_COUNT
+} ax_dtype;
+
+typedef enum { AX_BOOLEAN, AX_INTEGRAL, AX_FLOATING } ax_category;
+
+AX_API size_t ax_dtype_size(ax_dtype d);
+AX_API const char *ax_dtype_name(ax_dtype d);
+
+static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; }
+static inline bool ax_is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+typedef enum { AX_CPU, AX_CUDA, AX_DEVICE_KINDS } ax_device_kind;
+typedef struct ax_device {
+  uint8_t kind;
+  uint8_t index;
+} ax_device;
+
+static inline bool ax_same_device(ax_device a, ax_device b) { return a.kind == b.kind && a.index == b.index; }
+AX_API const char *ax_device_text(ax_device d, char *buf, size_t size); /* "cpu", "cuda:1" */
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Small C structures (nodes, tables).  As malloc, but counted, and made to fail by
+ * ax_alloc_fail_at.  Free with ax_mfree.  NULL, with the message written, when memory is out. */
+AX_API void *ax_malloc(size_t bytes);
+AX_API void *ax_calloc(size_t n, size_t size);
+AX_API void ax_mfree(void *p);
+
+/* Tensor bytes on the CPU, 64-byte aligned, from the caching allocator.  Not cleared.  ENOMEM, with
+ * the size asked for, the live bytes and the limit, when the limit is reached after the pressure
+ * hook has run. */
+AX_API ax_status ax_alloc(size_t bytes, void **out);
+AX_API void ax_free(void *p, size_t bytes);
+
+typedef struct ax_memory_stats {
+  int64_t live_bytes, peak_bytes; /* in tensors now; the most there ever was since reset */
+  int64_t cached_bytes;           /* freed by tensors, kept for the next ones */
+  int64_t limit_bytes;            /* live + cached never exceed it */
+  int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
+  int64_t allocations, cache_hits, pressure_collections;
+  int64_t waits, uploads; /* of a device: how often the host has waited for it, and copied to it */
+  /* of devices; 0 on the CPU */
+  int64_t reserved_bytes, peak_reserved_bytes; /* taken from the driver: live + cached */
+  int64_t available_bytes;                     /* that the driver has left, for all processes */
+  /* taken from the driver now; requests that had to make room first; those that failed */
+  int64_t segments, retries, failures;
+} ax_memory_stats;
+/* Calls the hook, for backends that ran out of their memory.  True: it is worth allocating
+ * again. */
+AX_API bool ax_memory_relieve(size_t wanted, int attempt);
+/* Bytes taken (or, negative, given back) on a device: they press on the collector as those here
+ * do. */
+AX_API void ax_memory_count_device(int64_t bytes);
+/* Tensors over memory that is not the allocator's (batches from worker processes) took, or gave
+ * back, so many bytes. */
+AX_API void ax_memory_count_foreign(int64_t bytes);
+/* ---- what is live, by size and script line: for the message of an allocation that fails.
+ * Tensors of a megabyte and more are tracked one by one (their line is looked up when they are
+ * made), smaller ones are counted by size. */
+
+enum { AX_MEMORY_TRACKED = 1 << 20, AX_SMALL_CLASSES = 5 };
+/* How many smaller blocks there are, and their bytes: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB. */
+typedef struct ax_memory_small {
+  int64_t blocks[AX_SMALL_CLASSES], bytes[AX_SMALL_CLASSES];
+} ax_memory_small;
+static inline void ax_memory_small_add(ax_memory_small *s, size_t bytes)
+{
+  const int k = bytes <= 1024 ? 0 : bytes <= 8192 ? 1 : bytes <= 65536 ? 2 : bytes <= 262144 ? 3 : 4;
+  if (bytes >= AX_MEMORY_TRACKED) return;
+  s->blocks[k]++;
+  s->bytes[k] += (int64_t)bytes;
+}
+AX_API const char *ax_memory_where(void);
+/* A few lines for a message, each begun by a line feed: the eight largest groups, the rest of them,
+ * and `small`. */
+AX_API void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size_t size);
+
+typedef struct ax_version {
+  int32_t refs; /* <0: part of its storage */
+  uint32_t edits;
+} ax_version;
+
+typedef struct ax_storage {
+  int32_t refs; /* atomic */
+  ax_device device;
+  uint16_t group; /* which group of ax_memory_groups counts it; 0: none */
+  void *data;
+  size_t bytes;
+  void (*release)(struct ax_storage *); /* frees `data` only; NULL: not ours to free */
+  void *owner;                          /* for `release` */
+  ax_version version;                   /* of the tensors that are not given a cell of their own */
+} ax_storage;
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+typedef struct ax_tensor ax_tensor;
+typedef struct ax_node ax_node;
+typedef struct ax_hook ax_hook;
+
+/* A recorded in-place op on a view rewrites the base's history (views.c), so a view knows its base.
+ * Where nothing was recorded while the view was made, or a custom function made it, there is none
+ * to rewrite: then a recorded in-place op on the view is refused. */
+typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM } ax_view_kind;
+
+struct ax_tensor {
+  int32_t refs; /* one thread */
+  uint8_t dtype, ndim;
+  bool requires_grad; /* leaf that wants a gradient, or result of a recorded op */
+  uint8_t view;       /* ax_view_kind */
+  bool shared;        /* another tensor that users see shows (or showed) this memory */
+  uint8_t out_index;  /* which result of grad_fn this is */
+  ax_device device;
+  int64_t numel;
+  int64_t offset;                                   /* in elements, into storage */
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS]; /* in elements */
+  ax_storage *storage;
+  ax_version *version; /* shared with views; edits counts writes */
+  ax_tensor *base;     /* AX_VIEW: whose elements these are, itself no such view; counted */
+  /* of this tensor's history by in-place ops; of a view: the base's when its own history was set */
+  uint32_t rewrites;
+  ax_node *grad_fn;     /* counted; NULL for leaves */
+  ax_node *accumulate;  /* leaves: weak pointer to the node that adds into grad */
+  ax_tensor *grad;      /* leaves: counted; NULL when there is none */
+  ax_tensor *grad_slot; /* leaves: where grad goes (a view of a flat buffer) when there is one; counted */
+  /* leaves: their copy in autocast's type (a view of a flat buffer) when there is one; counted */
+  ax_tensor *work;
+  uint32_t work_edits;  /* version->edits when `work` was written: it is current while they are equal */
+  ax_hook *hooks;       /* leaves: called with the gradient before it is added */
+  void *handle;         /* for the binding: how it finds the Lua object of this tensor; NULL if none */
+  struct ax_flat *flat; /* leaves: the layout that it is laid out in (flat.h), weak; NULL: none */
+  int32_t slot;         /* its place there */
+};
+
+/* New reference, contiguous, uncleared. */
+AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */
+
+static inline size_t ax_itemsize(const ax_tensor *t) { return ax_dtype_size((ax_dtype)t->dtype); }
+static inline void *ax_data(const ax_tensor *t)
+{
+  return (char *)t->storage->data + (size_t)t->offset * ax_dtype_size((ax_dtype)t->dtype);
+}
+
+/* "[2, 3]" into buf. */
+AX_API const char *ax_shape_text(int ndim, const int64_t *shape, char *buf, size_t size);
+
+/* Reads or writes one element through double / int64 (for item, printing, tests).  `at` is an
+ * element offset from ax_data. */
+AX_API double ax_load_double(ax_dtype d, const void *data, int64_t at);
+AX_API int64_t ax_load_int(ax_dtype d, const void *data, int64_t at);
+AX_API void ax_store_double(ax_dtype d, void *data, int64_t at, double v);
+AX_API void ax_store_int(ax_dtype d, void *data, int64_t at, int64_t v);
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* Philox 4x32-10.  Element i of a draw is a pure function of (seed, stream, draw, i): the same bits
+ * on every device and for any number of threads.  The stream is 0, or 1 + rank where ranks differ:
+ * in dropout, and in all draws of a generator that is `per_rank`.  The default generator is
+ * per_rank until it is seeded, except on rank 0, whose draws are those of a run of one rank. */
+typedef struct ax_generator {
+  int32_t refs;
+  bool per_rank;
+  uint64_t seed;
+  uint64_t draws;
+} ax_generator;
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+typedef enum {
+#define OP(ID, ...) AX_OP_##ID,
+#include "core/ops/ops.def"
+#undef OP
+  AX_OP_COUNT
+} ax_op;
+
+/* A backend that was built against other structures or another op table is refused by this
+ * number. */
+#define AX_INTERFACE ((uint32_t)AX_ABI << 16 | (uint32_t)AX_OP_COUNT)
+
+#define AX_NO_DIM INT64_MIN /* an optional dim that was not given */
+
+/* Arguments that are not tensors.  The signature in ops.def says which slot means what: dims,
+ * integers, booleans, choices and dtypes fill `i` in order, numbers fill `f`, one list (dims or
+ * sizes) fills `list`. */
+typedef struct ax_attrs {
+  int64_t i[12];
+  double f[4];
+  int n_list; /* -1: the list was not given */
+  int64_t list[AX_MAX_DIMS];
+  bool accumulate;   /* internal: the result is added to what `out` holds (mm, sum) */
+  bool wide;         /* internal: inputs of half types give a float32 result, with no rounding in between */
+  ax_generator *gen; /* borrowed during the call; NULL: the default one */
+  /* Filled by the dispatcher for random ops, so that a gradient can draw again.  device_args: in a
+   * captured step (capture.h), device memory that holds the seed to use instead of `seed` and an
+   * offset to add to `draw`; otherwise NULL. */
+  struct {
+    uint64_t seed, stream, draw;
+    const struct ax_draw_args *device_args;
+  } rng;
+} ax_attrs;
+
+typedef enum {
+  AX_FORM_POINTWISE,
+  AX_FORM_REDUCE,
+  AX_FORM_KERNEL,
+  AX_FORM_VIEW,
+  AX_FORM_HOST,
+  AX_FORM_COMPOSITE
+} ax_form;
+typedef enum { AX_CAST_KEEP, AX_CAST_LOWER, AX_CAST_FLOAT, AX_CAST_WIDEST } ax_cast_policy;
+
+typedef struct ax_op_row {
+  const char *name;
+  const char *signature;
+  const char *summary;
+  ax_form form;
+  ax_cast_policy autocast;
+  bool differentiable; /* has a gradient rule */
+  bool inplace;        /* has a name_ form */
+} ax_op_row;
+AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
+
+/* How products of float32 are computed on GPUs, as PyTorch's torch.set_float32_matmul_precision:
+ * HIGHEST (the default) in float32; HIGH and MEDIUM with operands rounded to TF32 (10 bits of
+ * mantissa), sums in float32.  The CPU always computes in float32.  Of the whole process. */
+typedef enum { AX_PRECISION_HIGHEST, AX_PRECISION_HIGH, AX_PRECISION_MEDIUM } ax_precision;
+AX_API ax_precision ax_float32_matmul_precision(void);
+
+/* ---- optimizers: one pass over a segment table ----------------------------------------------- */
+
+enum { AX_MAX_STATES = 3 };
+
+typedef enum {
+#define OPTIM(ID, ...) AX_OPTIM_##ID,
+#include "core/optim.def"
+  AX_OPTIM_COUNT
+} ax_optim_kind;
+
+/* The numbers of a step, named in optim.def; those that a kind does not take are 0. */
+typedef struct ax_hyper {
+#define NUMBER(name) double name;
+#define PAIR(name) double name[2];
+#define FLAG(name) bool name;
+#define HYPER(name, form) form(name)
+#include "core/optim.def"
+#undef FLAG
+#undef PAIR
+#undef NUMBER
+} ax_hyper;
+
+typedef enum { AX_STATE_EACH, AX_STATE_ROWS, AX_STATE_COLS, AX_STATE_SMALL, AX_STATE_NUMBER } ax_state_form;
+typedef struct ax_optim_state {
+  const char *name;
+  ax_state_form form;
+} ax_optim_state;
+typedef struct ax_optim_row {
+  const char *name;
+  const char *hyper; /* names of ax_hyper's fields, a space between */
+  bool by_matrix;
+  int n_states;
+  ax_optim_state states[AX_MAX_STATES];
+} ax_optim_row;
+AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
+
+/* One run of parameters: the members of an optimizer group (flat.h) that can be stepped as one. */
+typedef struct ax_segment {
+  void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
+  /* of work_dtype, bfloat16 or float16: the kernel writes the new parameter there, rounded; NULL:
+   * no such copy */
+  void *work;
+  const void *grad;
+  ax_dtype work_dtype;
+  int64_t n;
+  /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
+  int64_t step;
+  int64_t rows, cols; /* by_matrix: of each of the n / (rows * cols) matrices; 0: fewer than two dims */
+  double number;      /* of the state of form NUMBER, up to and including this step */
+} ax_segment;
+/* Memory of the device that a step reads because the host does not know it when it asks for the
+ * step. */
+typedef struct ax_optim_live {
+  const float *skip; /* non-zero: the step changes nothing (gradients overflowed); NULL: never */
+  /* steps skipped so far, taken from the segments' `step`; a step that is skipped adds 1.  NULL: 0,
+   * and not counted */
+  int64_t *skipped;
+  /* read instead of the host's copy (captured steps); NULL: the host's.  Both say alike which
+   * states are kept */
+  const ax_hyper *hyper;
+  const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
+} ax_optim_live;
+
+/* ---- backends -------------------------------------------------------------------------------- */
+
+/* One operand of a pointwise or reducing kernel. */
+typedef struct ax_operand {
+  char *data;
+  ax_dtype dtype;
+  int64_t stride[AX_MAX_DIMS]; /* in bytes; 0 where broadcast, or (result of a reduction) reduced */
+} ax_operand;
+
+/* A loop nest shared by up to five operands.  Dims are outermost first, size-1 dims dropped and
+ * neighbours merged where every operand allows it: contiguous operands come as one dim.  ndim may
+ * be 0 (one element); numel may be 0 (nothing to do, except that a reduction must still write its
+ * identity).  op[0] is the result.  Numbers come as operands of one element with stride 0. */
+typedef struct ax_iter {
+  int ndim;
+  int64_t shape[AX_MAX_DIMS];
+  int64_t numel;
+  int n;
+  ax_operand op[1 + AX_MAX_INPUTS];
+} ax_iter;
+
+/* What a kernel is called with.  POINTWISE: `iter` over out[0] and the inputs, all inputs in the
+ * compute dtype (cast: its own source dtype), except that inputs of half types stay as they are
+ * where that is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter` over the
+ * input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
+ * through out[1], contiguous); KERNEL: tensors as the row's rule asked for them (contiguous and
+ * cast where it says so). */
+typedef struct ax_call {
+  ax_op op;
+  const ax_attrs *a;
+  int n_in, n_out;
+  ax_tensor *const *in;
+  ax_tensor *const *out;
+  const ax_iter *iter;
+} ax_call;
+typedef ax_status (*ax_kernel)(const ax_call *call);
+
+/* The memory of devices other than the CPU. */
+typedef struct ax_device_memory {
+  int (*count)(void); /* devices that can be used */
+  /* 256-byte aligned, not cleared.  Work is ordered: memory given back may be handed out again at
+   * once.  ENOMEM says how much was asked for, is live and free. */
+  ax_status (*alloc)(int device, size_t bytes, void **out);
+  void (*release)(int device, void *data, size_t bytes);
+  /* Between host and device or two devices.  On return `from` may be reused, and what lies on the
+   * host is complete. */
+  ax_status (*copy)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
+  ax_status (*synchronize)(int device);
+  void (*stats)(int device, ax_memory_stats *out);
+  void (*reset_peak)(int device);
+  void (*empty_cache)(int device);
+  /* The rest is optional, all of it or none.  copy_later: as copy, but what lies in pinned memory
+   * is read or written in the order of the device's work, and nobody waits. */
+  ax_status (*copy_later)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
+  /* Begins a copy beside the computation: *out is memory of the device (for `release`), `src` has
+   * been read unless it is pinned; arrive: what is asked for from now on comes after all copies up
+   * to this ticket. */
+  ax_status (*send)(int device, const void *src, size_t bytes, void **out, uint64_t *ticket);
+  ax_status (*arrive)(int device, uint64_t ticket);
+  ax_status (*pinned_new)(size_t bytes, void **out);
+  void (*pinned_free)(void *p, size_t bytes);
+  /* the small blocks that are live, scratch memory of kernels included */
+  void (*small)(int device, ax_memory_small *out);
+} ax_device_memory;
+
+typedef struct ax_transport ax_transport; /* dist.h */
+
+/* How often a kernel was chosen on this thread, under a name such as "mm bfloat16 -> float32,
+ * oneDNN brg:avx512_core_bf16". */
+typedef struct ax_kernel_stat {
+  char name[96];
+  int64_t calls;
+} ax_kernel_stat;
+
+typedef struct ax_backend {
+  uint32_t abi;
+  const char *name;         /* "cpu" */
+  const char *level;        /* "x86-64-v3" */
+  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
+  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                     const ax_hyper *h, const ax_optim_live *live);
+  /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if
+   * there is one), in float64, in an order that does not depend on threads */
+  ax_status (*norm)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
+  /* grad *= factor; grad is writable here */
+  ax_status (*scale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
+  /* to -limit .. limit; grad is writable here */
+  ax_status (*clamp)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
+  /* The same on numbers that lie on the device, so that the host waits for none of them: *out,
+   * norm, scale, found and state are the device's. */
+  /* norm's result ^ (1 / root) */
+  ax_status (*norm_into)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root,
+                         double *out);
+  /* grad *= max_norm / (*norm + 1e-6) unless that is >= 1 */
+  ax_status (*clip)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double max_norm,
+                    const double *norm);
+  /* grad *= 1 / *scale; *found = 1 where not finite */
+  ax_status (*unscale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
+                       float *found);
+  /* as ax_scale_update */
+  ax_status (*scale_update)(ax_device d, double *state, const float *found, double growth, double backoff,
+                            int64_t interval);
+  int (*get_threads)(void);
+  void (*set_threads)(int n);
+  const char *(*describe)(void);  /* "oneDNN 2.6.3, 2 threads" */
+  const ax_device_memory *memory; /* NULL: the host's (CPU) */
+  const ax_transport *transport;  /* between the devices of several ranks (dist.h); NULL: there is none */
+  /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: all counts go back to 0 */
+  const ax_kernel_stat *(*stats)(int *n, bool reset);
+  const struct ax_device_capture *capture; /* (optional) recording steps: capture.h */
+} ax_backend;
+/* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
+typedef const ax_backend *(*ax_backend_entry)(void);
+#define AX_BACKEND_ENTRY "ax_backend_get"
+
+/* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each
+ * was refused. */
+/* of a CUDA device: checks its number, too */
+AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out);
+
+#endif
