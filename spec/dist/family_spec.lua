@@ -37,6 +37,16 @@ local function own(run)
   return pids
 end
 
+local started = {} -- what a test that fails would leave
+
+local function end_all()
+  for _, pid in ipairs(started) do
+    if processes.alive(pid) then processes.kill(pid, processes.SIGKILL) end
+  end
+  for _, pid in ipairs(sleepers()) do processes.kill(pid, processes.SIGKILL) end
+  started = {}
+end
+
 local function start(ending, ranks)
   local run = processes.start({ "--num_processes", tostring(ranks),
     processes.script((SCRIPT:gsub("ENDING", ending))) },
@@ -45,6 +55,7 @@ local function start(ending, ranks)
   run:ranks(ranks)
   run:expect("ready\n", 20)
   processes.wait_until(10, function() return #own(run) == 2 * ranks end)
+  for _, pid in ipairs(own(run)) do started[#started + 1] = pid end
   assert.equal(2 * ranks, #own(run))
   return run
 end
@@ -59,7 +70,10 @@ local function gone(run, seconds)
 end
 
 describe("programs that a script started", function()
-  after_each(processes.clean)
+  after_each(function()
+    end_all()
+    processes.clean()
+  end)
 
   local cases = {
     ["the launcher is killed"] = function(run) run:signal(processes.SIGKILL) end,
@@ -95,16 +109,13 @@ describe("programs that a script started", function()
     local run = start("os.exit(0)", 2)
     assert.equal(0, (run:wait(10)))
     assert.equal(4, #sleepers())
-    for _, pid in ipairs(own(run)) do processes.kill(pid, processes.SIGKILL) end
-    for _, pid in ipairs(sleepers()) do processes.kill(pid, processes.SIGKILL) end
+    end_all()
     run = processes.start { "--num_processes", "2", processes.script((([[
       os.execute("env -u ACCEL_RUN_ID SLEEP &")
       error("done")
     ]]):gsub("SLEEP", SLEEP))) }
     assert.equal(1, (run:wait(10)))
-    local left = sleepers()
-    assert.is_true(#left >= 1)
-    for _, pid in ipairs(left) do processes.kill(pid, processes.SIGKILL) end
+    assert.is_true(#sleepers() >= 1)
   end)
 
   it("leave no guard behind", function()
