@@ -321,7 +321,7 @@ local function write_member(out, page, name, value, files, fields)
   elseif is_class(value) and value.__name ~= name and (rawget(value, "name") == name) then
     add(out, "## ", call)
     add(out, "")
-    add(out, ("The same as `%s.%s`."):format(alias, value.__name))
+    add(out, ("Another name of `%s.%s`."):format(alias, value.__name))
     add(out, "")
   elseif is_class(value) then
     write_class(out, call, name, value, files, where)

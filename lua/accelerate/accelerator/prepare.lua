@@ -44,10 +44,10 @@ function Accelerator:verify_device_map(model)
   return false
 end
 
---- Readies a model: parameters go into flat buffers and all ranks start from rank 0's values.  With
---- mixed precision its forward runs under casting and gives float32 (every float16 and bfloat16
---- tensor in what it returns is converted), and its parameters get working copies in the lower
---- type, which optimizers write.  The same object is returned.
+--- Prepares a model in place and returns it. Its parameters go into flat buffers, and all ranks
+--- start from rank 0's values. With mixed precision its forward runs under casting and returns
+--- float32: every float16 and bfloat16 tensor in its result is converted. Its parameters then get
+--- working copies in the lower type, which optimizers write.
 ---@param model accelerate.nn.Module
 ---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a
 ---  model that is not trained here: ranks keep their own values of it, and nothing is reduced

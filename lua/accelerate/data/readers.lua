@@ -128,16 +128,16 @@ function M.read_json(path)
   return rows
 end
 
---- A NumPy .npy file as a tensor (format: NumPy's NEP 1): either byte order, C or Fortran order.
---- Types that tensors lack become the next wider one.
+--- Returns a NumPy .npy file as a tensor (format: NumPy's NEP 1). Reads either byte order, and C or
+--- Fortran order. Types that tensors lack become the next wider one.
 ---@param path string
 ---@return accelerate.Tensor
 M.read_npy = core.read_npy
---- A NumPy .npz archive as a table of tensors by name; stored or deflated entries.
+--- Returns a NumPy .npz archive as a table of tensors by name. Entries may be stored or deflated.
 ---@param path string
 ---@return table<string, accelerate.Tensor>
 M.read_npz = core.read_npz
---- An IDX file (MNIST's format), also one packed by gzip, as a tensor.
+--- Returns an IDX file (MNIST's format) as a tensor. The file may be packed by gzip.
 ---@param path string
 ---@return accelerate.Tensor
 M.read_idx = core.read_idx
@@ -150,14 +150,15 @@ local function channels_of(where, mode)
   return MODES[mode]
 end
 
---- A JPEG or PNG file as uint8 [channels, height, width]. Transparency is left out; 16 bits a
---- channel become 8.
+--- Returns a JPEG or PNG file as uint8 [channels, height, width]. Transparency is left out; 16 bits
+--- a channel become 8.
 ---@param path string
 ---@param mode? "RGB"|"GRAY"|"UNCHANGED" default RGB
 ---@return accelerate.Tensor
 function M.read_image(path, mode) return core.read_image(path, channels_of("read_image", mode)) end
 
---- The same of the bytes of a file.
+--- Returns a JPEG or PNG image as uint8 [channels, height, width], read from the bytes of a file.
+--- Transparency is left out; 16 bits a channel become 8.
 ---@param bytes string
 ---@param mode? "RGB"|"GRAY"|"UNCHANGED"
 ---@return accelerate.Tensor

@@ -399,7 +399,7 @@ function Table:_without(where, names)
   return kept
 end
 
--- The same rows with other columns.
+-- Returns a table of these rows with other columns.
 function Table:_with(columns, names)
   local made = make(columns, names, self.num_rows, self._rows, self)
   if made._formatted then made:_show(self._wanted) end
@@ -459,7 +459,7 @@ function Table:add_column(name, values)
   return flat
 end
 
--- The same rows in columns of their own.
+-- Returns a table of these rows in columns of their own.
 function Table:_flat()
   local columns, names = {}, { unpack(self.column_names) }
   for _, name in ipairs(names) do

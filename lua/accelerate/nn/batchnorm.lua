@@ -66,9 +66,9 @@ local function define(name, least, most)
 end
 
 --- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats =
---- true, activation = "none" })` over
---- (n, c, h, w). momentum = false: a cumulative average. activation = "relu" applies it in the same
---- pass; called as bn(x, residual), the residual is added before it.
+--- true, activation = "none" })` normalises each channel of (n, c, h, w) over the batch. momentum =
+--- false keeps a cumulative average. activation = "relu" applies relu in the same pass. bn(x,
+--- residual) adds the residual before the activation.
 ---@class accelerate.nn.BatchNorm2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_features)
 ---@field bias accelerate.Tensor? (num_features)
@@ -76,7 +76,8 @@ end
 ---@field running_var accelerate.Tensor?
 ---@field num_batches_tracked accelerate.Tensor? int64, 0-d
 define("BatchNorm2d", 4, 4)
---- The same over (n, c) or (n, c, l).
+--- Normalises each channel of (n, c) or (n, c, l) over the batch. Takes the arguments of
+--- BatchNorm2d.
 ---@class accelerate.nn.BatchNorm1d : accelerate.nn.Module
 define("BatchNorm1d", 2, 3)
 

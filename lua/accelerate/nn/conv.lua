@@ -128,27 +128,28 @@ local function define(name, dims, transposed, op)
 end
 
 --- `nn.Conv2d(in_channels, out_channels, kernel_size, stride?, padding?, dilation?, groups?,
---- bias?)`, or a table of options after
---- kernel_size: (n, in, h, w) -> (n, out, h', w'). Sizes are integers or lists of two; padding may
---- be "same" or "valid".
+--- bias?)` convolves (n, in, h, w) to (n, out, h', w'). A table of options may follow kernel_size.
+--- Sizes are integers or lists of two; padding may be "same" or "valid".
 ---@class accelerate.nn.Conv2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor (out_channels, in_channels / groups, kh, kw)
 ---@field bias accelerate.Tensor? (out_channels)
 define("Conv2d", 2, false, F.conv2d)
 
---- The same over (n, in, l).
+--- Convolves (n, in, l) to (n, out, l'). Takes the arguments of Conv2d; sizes are integers or lists
+--- of one.
 ---@class accelerate.nn.Conv1d : accelerate.nn.Module
 define("Conv1d", 1, false, F.conv1d)
 
 --- `nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride?, padding?, output_padding?,
---- groups?, bias?, dilation?)`, or a
---- table of options after kernel_size: the transpose of Conv2d as a linear map.
+--- groups?, bias?, dilation?)` applies the transpose of Conv2d as a linear map. A table of options
+--- may follow kernel_size.
 ---@class accelerate.nn.ConvTranspose2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor (in_channels, out_channels / groups, kh, kw)
 ---@field bias accelerate.Tensor? (out_channels)
 define("ConvTranspose2d", 2, true, F.conv_transpose2d)
 
---- The same over (n, in, l).
+--- Applies the transpose of Conv1d as a linear map to (n, in, l). Takes the arguments of
+--- ConvTranspose2d.
 ---@class accelerate.nn.ConvTranspose1d : accelerate.nn.Module
 define("ConvTranspose1d", 1, true, F.conv_transpose1d)
 

@@ -88,7 +88,8 @@ end
 --- the others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout2d : accelerate.nn.Module
 define_dropout("Dropout2d", F.dropout2d)
---- The same over (n, c, l).
+--- In training, zeroes whole channels of (n, c, l) with probability p (default 0.5) and scales the
+--- others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout1d : accelerate.nn.Module
 define_dropout("Dropout1d", F.dropout1d)
 

@@ -56,9 +56,8 @@ local function define(name, dims)
 end
 
 --- `nn.InstanceNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = false,
---- track_running_stats = false })` normalises each channel of each
---- sample of (n, c, h, w), or of one sample (c, h, w). Running statistics, where they are kept, are
---- used in evaluation.
+--- track_running_stats = false })` normalises each channel of each sample of (n, c, h, w), or of
+--- one sample (c, h, w). In evaluation it uses running statistics if they are kept.
 ---@class accelerate.nn.InstanceNorm2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_features)
 ---@field bias accelerate.Tensor? (num_features)
@@ -66,7 +65,8 @@ end
 ---@field running_var accelerate.Tensor?
 ---@field num_batches_tracked accelerate.Tensor? int64, 0-d, 0 as in PyTorch
 define("InstanceNorm2d", 4)
---- The same over (n, c, l) or (c, l).
+--- Normalises each channel of each sample of (n, c, l), or of one sample (c, l). Takes the
+--- arguments of InstanceNorm2d.
 ---@class accelerate.nn.InstanceNorm1d : accelerate.nn.Module
 define("InstanceNorm1d", 3)
 

@@ -80,8 +80,8 @@ loss("HuberLoss", core.huber_loss, { "reduction", "delta" }, { delta = { "number
 ---@class accelerate.nn.BCELoss : accelerate.nn.Module
 loss("BCELoss", core.binary_cross_entropy, { "weight", "reduction" }, { weight = WEIGHT })
 
---- The same of sigmoid(input), computed safely. Options: weight; pos_weight, a factor for positive
---- targets; both broadcast.
+--- Binary cross-entropy of sigmoid(input), computed without overflow. Options: weight; pos_weight,
+--- a factor for positive targets; both broadcast.
 ---@class accelerate.nn.BCEWithLogitsLoss : accelerate.nn.Module
 loss("BCEWithLogitsLoss", core.binary_cross_entropy_with_logits, { "weight", "reduction", "pos_weight" },
   { weight = WEIGHT, pos_weight = WEIGHT })

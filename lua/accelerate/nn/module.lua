@@ -111,7 +111,7 @@ function Module.__newindex(self, key, value)
   end
 end
 
---- Registers a parameter under `name`; nil removes it. The same as `self[name] = value`.
+--- Registers a parameter under `name`, as `self[name] = value` does; nil removes it.
 ---@param name string
 ---@param value accelerate.Tensor?
 function Module:register_parameter(name, value)
@@ -347,7 +347,8 @@ function Module:modules()
   return values_of(collect_modules(self, "", {}, {}))
 end
 
---- `for name, module in model:named_modules() do`: the module itself comes first, under the name "".
+--- `for name, module in model:named_modules() do`: the module itself comes first, under the name
+--- "".
 ---@param opts? { prefix: string }
 ---@return fun(): string, accelerate.nn.Module
 function Module:named_modules(opts)
@@ -435,7 +436,7 @@ function Module:train(mode)
   return self
 end
 
---- The same as train(false).
+--- Puts the module and everything below it into evaluation mode (dropout off): `train(false)`.
 ---@return accelerate.nn.Module self
 function Module:eval() return self:train(false) end
 
@@ -450,7 +451,7 @@ function Module:apply(fn)
   return self
 end
 
---- Whether the parameters want gradients from now on.
+--- Sets whether the parameters require gradients from now on.
 ---@param on? boolean default true
 ---@return accelerate.nn.Module self
 function Module:requires_grad_(on)
@@ -481,19 +482,19 @@ function Module:to(where, more)
   return self
 end
 
---- The same as `to("float32")`.
+--- Converts parameters and buffers of floating type to float32: `to("float32")`.
 function Module:float() return self:to("float32") end
---- The same as `to("float64")`.
+--- Converts parameters and buffers of floating type to float64: `to("float64")`.
 function Module:double() return self:to("float64") end
---- The same as `to("float16")`.
+--- Converts parameters and buffers of floating type to float16: `to("float16")`.
 function Module:half() return self:to("float16") end
---- The same as `to("bfloat16")`.
+--- Converts parameters and buffers of floating type to bfloat16: `to("bfloat16")`.
 function Module:bfloat16() return self:to("bfloat16") end
---- The same as `to("cpu")`.
+--- Moves parameters and buffers to the CPU: `to("cpu")`.
 function Module:cpu() return self:to({ device = "cpu" }) end
---- The same as `to("cuda")`.
+--- Moves parameters and buffers to the GPU: `to("cuda")`.
 function Module:cuda() return self:to({ device = "cuda" }) end
---- Converts to a dtype: `to(dtype)`.
+--- Converts parameters and buffers of floating type to a dtype: `to(dtype)`.
 ---@param dtype accelerate.DType
 function Module:type(dtype) return self:to({ dtype = dtype }) end
 

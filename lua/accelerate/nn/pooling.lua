@@ -95,32 +95,36 @@ local function define_adaptive(name, dims, op)
   M[name] = Class
 end
 
---- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)`; a table of options may
---- take the place of any that
---- follow kernel_size: `nn.MaxPool2d(3, 2, { padding = 1 })`.
+--- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)` takes the largest element
+--- of each window of (n, c, h, w). A table of options may replace any arguments after kernel_size:
+--- `nn.MaxPool2d(3, 2, { padding = 1 })`.
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
 define_max("MaxPool2d", 2, F.max_pool2d)
---- The same over (n, c, l).
+--- Takes the largest element of each window of (n, c, l). Takes the arguments of MaxPool2d.
 ---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
 define_max("MaxPool1d", 1, F.max_pool1d)
---- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)`; a table of
---- options (also divisor_override) may
---- take the place of any that follow kernel_size.
+--- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)` averages each
+--- window of (n, c, h, w). A table of options, which may also hold divisor_override, may replace
+--- any arguments after kernel_size.
 ---@class accelerate.nn.AvgPool2d : accelerate.nn.Module
 define_avg("AvgPool2d", 2, F.avg_pool2d)
---- The same over (n, c, l).
+--- Averages each window of (n, c, l). Takes the arguments of AvgPool2d.
 ---@class accelerate.nn.AvgPool1d : accelerate.nn.Module
 define_avg("AvgPool1d", 1, F.avg_pool1d)
---- `nn.AdaptiveAvgPool2d(output_size)`: an integer or a list of two.
+--- `nn.AdaptiveAvgPool2d(output_size)` averages each of output_size regions of (n, c, h, w).
+--- output_size is an integer or a list of two.
 ---@class accelerate.nn.AdaptiveAvgPool2d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool2d", 2, F.adaptive_avg_pool2d)
---- The same over (n, c, l): an integer.
+--- `nn.AdaptiveAvgPool1d(output_size)` averages each of output_size regions of (n, c, l).
+--- output_size is an integer.
 ---@class accelerate.nn.AdaptiveAvgPool1d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool1d", 1, F.adaptive_avg_pool1d)
---- The largest of each region: `nn.AdaptiveMaxPool2d(output_size)`, an integer or a list of two.
+--- `nn.AdaptiveMaxPool2d(output_size)` takes the largest element of each of output_size regions of
+--- (n, c, h, w). output_size is an integer or a list of two.
 ---@class accelerate.nn.AdaptiveMaxPool2d : accelerate.nn.Module
 define_adaptive("AdaptiveMaxPool2d", 2, F.adaptive_max_pool2d)
---- The same over (n, c, l): an integer.
+--- `nn.AdaptiveMaxPool1d(output_size)` takes the largest element of each of output_size regions of
+--- (n, c, l). output_size is an integer.
 ---@class accelerate.nn.AdaptiveMaxPool1d : accelerate.nn.Module
 define_adaptive("AdaptiveMaxPool1d", 1, F.adaptive_max_pool1d)
 

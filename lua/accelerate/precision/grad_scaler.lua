@@ -102,14 +102,15 @@ function methods:scale(loss)
   return list
 end
 
--- Divides gradients by the scale and says whether one is infinite or NaN: those of the CPU, or of
--- several devices.
+-- Divides gradients by the scale and returns whether one is infinite or NaN. Used for gradients on
+-- the CPU or on several devices.
 local function divide(params, scale)
   core.scale_grads_(params, 1 / scale)
   return not (core.grad_norm(params, math.huge) < math.huge)
 end
 
--- The same on a device, where the answer stays: a float32 that is not 0 if so.
+-- Divides gradients on a device by the scale. Returns a float32 on the device that is not 0 if one
+-- is infinite or NaN.
 local function divide_there(params, scale, device)
   if type(scale) == "number" then scale = core.full({}, scale, { device = device }) end
   local found = core.keep(core.zeros({ 1 }, { device = device }))
@@ -130,7 +131,7 @@ local function unscale(self, optimizer, stage)
   end
 end
 
---- Takes the scale out of an optimizer's gradients; once before each of its steps.
+--- Divides an optimizer's gradients by the scale. Call it at most once before each of its steps.
 ---@param optimizer accelerate.optim.Optimizer
 function methods:unscale_(optimizer)
   if not self._enabled then return end
@@ -142,7 +143,7 @@ function methods:unscale_(optimizer)
   unscale(self, optimizer, stage)
 end
 
---- The same where that has not been done yet.
+--- Divides an optimizer's gradients by the scale, unless that was done since its last step.
 function methods:unscale_once_(optimizer)
   if self._enabled and not stage_of(self, optimizer).unscaled then
     unscale(self, optimizer, stage_of(self, optimizer))

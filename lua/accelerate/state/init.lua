@@ -66,10 +66,11 @@ end
 
 --- Returns a function that calls `fn` on the main process and returns nothing elsewhere.
 process.on_main_process = only_where("on_main_process", function(self) return self.is_main_process end)
---- The same for each machine's main process.
+--- Returns a function that calls `fn` on each machine's main process and returns nothing elsewhere.
 process.on_local_main_process = only_where("on_local_main_process",
   function(self) return self.is_local_main_process end)
---- The same for the process of the highest rank.
+--- Returns a function that calls `fn` on the process of the highest rank and returns nothing
+--- elsewhere.
 process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
 --- `fn` with `{ process_index = n }` or `n`, in either order.
@@ -91,7 +92,8 @@ end
 --- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index =
 --- 2 })`.  One process always calls.
 process.on_process = chosen("on_process", "process_index", function(self) return self.process_index end)
---- The same by the rank on the machine: `on_local_process(fn, { local_process_index = 1 })`.
+--- Returns a function that calls `fn` on the process of one rank of each machine:
+--- `on_local_process(fn, { local_process_index = 1 })`.  One process always calls.
 process.on_local_process = chosen("on_local_process", "local_process_index",
   function(self) return self.local_process_index end)
 
@@ -380,7 +382,8 @@ end
 local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIONS },
   cpu = { "boolean", default = false } }
 
---- What the first Accelerator was made with, and all of PartialState.  Only an Accelerator may make it.
+--- What the first Accelerator was made with, and all of PartialState.  Only an Accelerator may make
+--- it.
 ---@param opts { mixed_precision: string?, cpu: boolean? }? raises when they are not what it was
 ---  made with
 ---@return accelerate.AcceleratorState

@@ -15,7 +15,7 @@ local M = {}
 
 local is_tensor = core.is_tensor
 M.is_tensor = is_tensor
---- The same under upstream's name.
+--- Returns whether a value is a tensor: `is_tensor` under upstream's name.
 M.is_torch_tensor = is_tensor
 
 --- What get_data_structure puts in a tensor's place.
@@ -218,7 +218,7 @@ function M.find_batch_size(data)
   return value:size(1)
 end
 
---- The same, and nil where it would raise.
+--- Returns what find_batch_size returns, or nil if that raises.
 ---@param data any
 ---@return integer?
 function M.ignorant_find_batch_size(data)

@@ -64,7 +64,7 @@ function M.synchronize_rng_state(kind, generator)
   if here.process_index ~= 0 then generator:set_state(bytes) end
 end
 
---- The same for each kind in a list.
+--- Gives every rank the states of rank 0's generators of the kinds in a list.
 ---@param kinds string[]
 ---@param generator accelerate.Generator?
 function M.synchronize_rng_states(kinds, generator)

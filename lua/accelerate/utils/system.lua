@@ -87,10 +87,10 @@ local INDEX = { "integer", min = 0 }
 local AFFINITY = { verbose = { "boolean", optional = true } }
 
 --- Binds this process to the processors near GPU number `local_process_index`, every time it is
---- called.  Where CUDA is not in use it does nothing.
+--- called. Does nothing if CUDA is not in use.
 ---@param local_process_index integer counts from 0
----@param opts { verbose: boolean? }? verbose: tell which processors; default: as
----  ACCELERATE_DEBUG_MODE says
+---@param opts { verbose: boolean? }? verbose: print which processors;
+---  default: ACCELERATE_DEBUG_MODE
 ---@return integer[]? cpus the processors, or nil where nothing was bound
 function M.override_numa_affinity(local_process_index, opts)
   options.value("override_numa_affinity", "local_process_index", local_process_index, INDEX)
@@ -118,7 +118,8 @@ end
 
 local bound = {}
 
---- The same, once for each index.
+--- Binds this process to the processors near GPU number `local_process_index`, once for each index.
+--- Does nothing if CUDA is not in use.
 ---@param local_process_index integer
 ---@param opts { verbose: boolean? }?
 ---@return integer[]? cpus

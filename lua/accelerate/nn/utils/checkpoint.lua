@@ -173,21 +173,21 @@ local OPTIONS = {
 ---@class accelerate.nn.utils.checkpoint
 local checkpoint = {}
 
---- checkpoint(fn, ...) is fn(...), but the intermediate results are freed at once and computed
---- again in backward. Random numbers (dropout) and automatic casting are then as they were, so
---- gradients have the same bits. Parameters that fn uses get gradients as always. fn must compute
---- the same both times and should not change anything outside. Checkpoints nest. What earlier ops
---- made, fn must get as arguments: taken from outside, its graph would be walked, and released, by
---- this part alone.
+--- Returns fn(...). The intermediate results are freed at once and computed again in backward.
+--- Random numbers (dropout) and automatic casting are then as they were, so gradients have the same
+--- bits. Parameters that fn uses get gradients as always. fn must compute the same both times and
+--- should not change anything outside. Checkpoints nest. fn must get results of earlier ops as
+--- arguments. If it took them from outside, this part alone would walk and release their graph.
 ---@param fn function|accelerate.nn.Module
 ---@param ... any its arguments
 ---@return any ... its results
 function checkpoint.checkpoint(fn, ...) return checkpoint.with({}, fn, ...) end
 
---- The same with options: `checkpoint.with({ generators = { g } }, fn, ...)`.
+--- Calls `checkpoint.checkpoint(fn, ...)` with options: `checkpoint.with({ generators = { g } },
+--- fn, ...)`.
 ---@param opts { preserve_rng_state: boolean, generators: accelerate.Generator[] }
----  preserve_rng_state: default true, the default generator's and those of `generators` (where a
----  dropout has one of its own)
+---  preserve_rng_state (default true) restores the states of the default generator and of
+---  `generators`, which lists those that dropouts have of their own
 ---@param fn function|accelerate.nn.Module
 function checkpoint.with(opts, fn, ...)
   local o = options.check("checkpoint", opts, OPTIONS)

@@ -44,7 +44,7 @@ local function make(data, sizes, order)
   return p
 end
 
---- The same layout around other rows.
+--- Returns a sequence of this layout with other rows.
 function PackedSequence:_with(data)
   local p = PackedSequence()
   for key, value in next, self do rawset(p, key, value) end
