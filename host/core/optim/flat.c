@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static uint64_t last_number;
+static _Thread_local uint64_t last_number;
 
 /* ---- laying out */
 

@@ -103,7 +103,7 @@ function M.scheduler(scheduler, inside)
   local optimizer = scheduler.optimizer
   optimizer = type(optimizer) == "table" and rawget(optimizer, "optimizer") or optimizer
   local first = scheduler.last_epoch == 0 and is_watched(optimizer)
-  if first and not stepped[optimizer] and next(optimizer.state) == nil then
+  if first and not stepped[optimizer] and not optimizer:_has_state() then
     notice.trap("scheduler before optimizer", "%s: step before the optimizer's first one: the schedule's "
       .. "first learning rate is not used; call optimizer:step() before scheduler:step()", scheduler.__name)
   end

@@ -35,6 +35,9 @@ function Saving:_settle()
   states.show(self)
 end
 
+-- Was a parameter stepped, or its state loaded?
+function Saving:_has_state() return states.any(self) end
+
 -- What is kept of the parameter at a place of a group; nil: it was never stepped.
 function Saving:_kept(group, index) return states.of(self, group, index) end
 

@@ -66,6 +66,17 @@ function M.of(self, group, index)
   return M.core_of(self, group):get(index)
 end
 
+--- Is anything kept of any parameter?
+---@return boolean
+function M.any(self)
+  for _, group in ipairs(self.param_groups) do
+    for index = 1, #group.params do
+      if M.of(self, group, index) then return true end
+    end
+  end
+  return false
+end
+
 --- The script assigned `state`.
 function M.replace(self, value)
   if type(value) ~= "table" then
