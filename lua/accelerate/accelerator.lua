@@ -59,7 +59,7 @@ local GET = {
   --- Whether an optimizer was prepared that updates inside backward (LOMO, AdaLOMO).
   has_lomo_optimizer = function(self) return self._has_lomo_optimizer end,
   autocast_handler = function(self) return self._autocast_handler end,
-  --- What would compute in FP8, as ACCELERATE_FP8_BACKEND says; none is there, and fp8_enabled is
+  --- The FP8 engine that ACCELERATE_FP8_BACKEND names. No FP8 engine exists, and fp8_enabled is
   --- always false.
   fp8_backend = function()
     return options.value("Accelerator", "ACCELERATE_FP8_BACKEND",
@@ -73,7 +73,7 @@ local GET = {
   data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
   pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"),
     context_parallel_rank = no_mesh("context_parallel_rank", "context"),
-  --- The loss scaler: with fp16 on a device only.
+  --- The loss scaler. Only fp16 on a device has one.
   scaler = function(self) return self._scaler end,
   deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
   trackers = function(self) return self:_live_trackers() end,
@@ -161,9 +161,9 @@ local Class = properties.define("Accelerator", {
 
 local M = {}
 
---- Makes an Accelerator; all arguments are optional.  Several may be made in one process: they
---- share state.  ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps;
---- ACCELERATE_MIXED_PRECISION holds where mixed_precision is not given; ACCELERATE_USE_CPU and
+--- Makes an Accelerator; all arguments are optional. A process may make several: they share state.
+--- ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps.
+--- ACCELERATE_MIXED_PRECISION is the default of mixed_precision. ACCELERATE_USE_CPU and
 --- ACCELERATE_TORCH_DEVICE choose the device.
 ---@param given table? device_placement, split_batches, dispatch_batches, even_batches,
 ---  use_seedable_sampler, mixed_precision, gradient_accumulation_steps, cpu, dataloader_config,

@@ -28,10 +28,10 @@ local function tell_unknown()
     "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last batch yourself")
 end
 
---- Gathers, and on a loader's last batch (only there) cuts what was added to fill it, so that every
---- sample counts once. Values that are no tensors are gathered as objects, into one flat list.
---- Where a loader's length is not known (GradientState().remainder is -1) nothing is cut, and
---- ACCELERATE_LOG_LEVEL=info says so.
+--- Gathers values of all ranks. On a loader's last batch (only there) it cuts the samples that were
+--- added to fill the batch, so that every sample counts once. Values that are not tensors are
+--- gathered as objects, into one flat list. If a loader's length is not known
+--- (GradientState().remainder is -1) nothing is cut, and ACCELERATE_LOG_LEVEL=info reports it.
 ---@param data any nested tensors, or a list of booleans, numbers, strings, tensors and tables of
 ---  them
 ---@param opts { use_gather_object: boolean? }? use_gather_object: gather tensors as objects too,
@@ -65,7 +65,7 @@ function Accelerator:gather_for_metrics(data, opts)
   end, gathered)
 end
 
---- Combines tensors of all ranks; the input is left alone.
+--- Returns tensors of all ranks combined. The input does not change.
 ---@generic T
 ---@param data T nested tensors
 ---@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })?
@@ -88,11 +88,11 @@ end
 ---@return T
 function Accelerator:pad_across_processes(data, opts) return operations.pad_across_processes(data, opts) end
 
---- Raises this rank's flag; `check_trigger` on all ranks sees it.
+--- Sets this rank's flag. `check_trigger` on all ranks sees it.
 function Accelerator:set_trigger() self._trigger = true end
 
---- True on every rank when any rank called set_trigger since the last check, and lowers the flags.
---- All ranks must call it; nothing else has to wait for them.
+--- Returns true on every rank if any rank called set_trigger since the last check, and clears the
+--- flags. All ranks must call it; each waits for the others.
 ---@return boolean
 function Accelerator:check_trigger()
   local raised = core.tensor({ self._trigger and 1 or 0 }, { dtype = "int64" })

@@ -42,8 +42,8 @@ local function apply(self, inner, scaler, closure)
   return result
 end
 
---- Applies the gradients; nothing while they are being accumulated.  With a loss scaler the step is
---- skipped when a gradient is infinite or NaN.
+--- Applies the gradients. Does nothing while they are being accumulated. With a loss scaler it
+--- skips the step if a gradient is infinite or NaN.
 ---@param closure function? as the inner optimizer's
 function Accelerated:step(closure)
   if not gradient_state.sync_gradients then return end
@@ -62,7 +62,7 @@ function Accelerated:step(closure)
   return result
 end
 
---- Clears the gradients; nothing while they are being accumulated, so that a script may call it for
+--- Clears the gradients. Does nothing while they are being accumulated, so a script may call it for
 --- every batch.
 ---@param set_to_none boolean? default true
 function Accelerated:zero_grad(set_to_none)
@@ -71,7 +71,7 @@ function Accelerated:zero_grad(set_to_none)
   return self.optimizer:zero_grad(set_to_none)
 end
 
---- Adds parameters; those of a prepared model that came later join its flat buffers.
+--- Adds parameters. Parameters added later to a prepared model join its flat buffers.
 function Accelerated:add_param_group(group)
   self.optimizer:add_param_group(group)
   if self._owner then self._owner:_adopt_parameters() end
@@ -99,7 +99,7 @@ local Wrapper = properties.wrapper("AcceleratedOptimizer", "optimizer", {
   },
 })
 
---- Wraps `optimizer`.  `owner` (an Accelerator) is told before and after each real step.
+--- Wraps `optimizer`. Each real step notifies `owner` (an Accelerator) before and after.
 function M.AcceleratedOptimizer(optimizer, owner)
   first_step.prepared(optimizer)
   return Wrapper.new { optimizer = optimizer, _owner = owner or false, _skipped = false }

@@ -26,8 +26,8 @@ local function enlist(list, object)
   return object
 end
 
---- Whether a model, or a module inside it, was spread over several devices: its hf_device_map has
---- more than one entry.
+--- Returns whether a model, or a module inside it, was spread over several devices: its
+--- hf_device_map then has more than one entry.
 ---@param model accelerate.nn.Module
 ---@return boolean
 function Accelerator:verify_device_map(model)
@@ -72,7 +72,7 @@ function Accelerator:prepare_model(model, opts)
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 
---- An optimizer that updates inside backward reduces its gradients itself, one by one.
+--- Sets up an optimizer that updates inside backward: it reduces its gradients itself, one by one.
 local function fuse(self, optimizer)
   self._has_lomo_optimizer = true
   for _, group in ipairs(optimizer.param_groups) do parallel.fuse(self._models, group.params) end
@@ -98,8 +98,8 @@ local function wrap_optimizer(self, optimizer, placed)
   return optimizers.AcceleratedOptimizer(optimizer, self)
 end
 
---- Wraps an optimizer so that it steps only when gradients are synchronised, and brings its state
---- to where the parameters are.
+--- Wraps an optimizer so that it steps only when gradients are synchronised. Moves its state to the
+--- device of the parameters.
 ---@param optimizer accelerate.optim.Optimizer|accelerate.AcceleratedOptimizer
 ---@param opts { device_placement: boolean? }?
 ---@return accelerate.AcceleratedOptimizer
@@ -117,7 +117,7 @@ function Accelerator:prepare_optimizer(optimizer, opts)
   return enlist(self._optimizers, optimizer)
 end
 
---- Makes a loader that gives this rank its share of the batches, on this rank's device.
+--- Returns a loader that gives this rank its share of the batches, on this rank's device.
 ---@param loader table
 ---@return accelerate.DataLoaderShard
 function Accelerator:prepare_data_loader(loader, opts)
@@ -136,8 +136,8 @@ function Accelerator:prepare_data_loader(loader, opts)
   return enlist(self._dataloaders, prepared)
 end
 
---- Wraps a scheduler so that it moves with the optimizer that it was made for (else with all
---- prepared ones).
+--- Wraps a scheduler so that it steps with the optimizer that it was made for, or else with all
+--- prepared optimizers.
 ---@param scheduler table
 ---@return accelerate.AcceleratedScheduler
 function Accelerator:prepare_scheduler(scheduler)
@@ -174,8 +174,8 @@ end
 
 local PREPARE = { device_placement = { "list" } }
 
---- Readies models, optimizers, loaders and schedulers, in any order and more than once, and returns
---- them in that order. Objects of other kinds pass through untouched.
+--- Prepares models, optimizers, loaders and schedulers, in any order and more than once. Returns
+--- them in the order of the arguments. Objects of other kinds are returned unchanged.
 ---@param ... any objects; last, if need be, { device_placement = { true, false, ... } } with one
 ---  entry for each object
 ---@return any ...
@@ -197,8 +197,9 @@ function Accelerator:prepare(...)
   return unpack(objects, 1, n)
 end
 
---- The model that a prepared one stands for: here the same object, for prepare does not wrap
---- models.  With keep_fp32_wrapper = false its forward is again what it was before mixed precision.
+--- Returns the model behind a prepared one. prepare does not wrap models, so this is the model
+--- itself. With keep_fp32_wrapper = false its forward becomes again what it was before mixed
+--- precision.
 ---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean? }? both true by default
 function Accelerator:unwrap_model(model, opts)
   opts = options.check("unwrap_model", opts,
@@ -208,8 +209,8 @@ function Accelerator:unwrap_model(model, opts)
   return model
 end
 
---- Forgets what was prepared, sets the batch counter to 0, collects garbage and empties the
---- allocator's cache.  Returns one nil for each argument: `model, optimizer =
+--- Drops the references to all prepared objects, sets the batch counter to 0, collects garbage and
+--- empties the allocator's cache. Returns one nil for each argument: `model, optimizer =
 --- accelerator:free_memory(model, optimizer)`.
 function Accelerator:free_memory(...)
   for _, name in ipairs { "_models", "_evaluated", "_optimizers", "_schedulers", "_dataloaders" } do

@@ -7,10 +7,11 @@ local fail = options.fail
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
---- Runs fn(prof) and notes how long every op takes, by its name and the script's line; returns what
---- fn returns.  With output_trace_dir each process writes profile_<rank>.json there, a trace for
---- chrome://tracing or Perfetto, and all wait for each other.  `prof` has step() for the schedule,
---- key_averages():table{...}, events() and export_chrome_trace(path), also after the end.
+--- Runs fn(prof) and records how long every op takes, by its name and the script's line. Returns
+--- what fn returns. With output_trace_dir each process writes profile_<rank>.json there, a trace
+--- for chrome://tracing or Perfetto, and all processes wait for each other. `prof` has step() for
+--- the schedule, key_averages():table{...}, events() and export_chrome_trace(path), which also work
+--- after the end.
 ---@param handler accelerate.ProfileKwargs|table|nil default: the one among kwargs_handlers, or all
 ---  defaults; a plain table is taken for its fields
 ---@param fn fun(prof: accelerate.Profiler): ...

@@ -10,14 +10,14 @@ local Accelerator = {}
 
 local SAVE = { safe_serialization = { "boolean", default = true } }
 
---- Is this the process that writes files?
+--- Returns whether this process writes files.
 local function writes(self)
   if self._project_configuration.save_on_each_node then return self.is_local_main_process end
   return self.is_main_process
 end
 
---- Writes a table of tensors as a safetensors file, on the main process (of every machine with
---- save_on_each_node).
+--- Writes a table of tensors as a safetensors file. Only the main process writes, or with
+--- save_on_each_node the main process of every machine.
 ---@param object table<string, accelerate.Tensor>
 ---@param path string
 function Accelerator:save(object, path, opts)
@@ -25,8 +25,8 @@ function Accelerator:save(object, path, opts)
   if writes(self) then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
---- Writes the model's weights: model.safetensors, or shards with an index when they are larger than
---- max_shard_size.
+--- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
+--- than max_shard_size.
 ---@param model accelerate.nn.Module
 ---@param directory string made if need be
 ---@param opts { max_shard_size: integer|string?, safe_serialization: boolean? }? default "10GB";
@@ -40,7 +40,7 @@ function Accelerator:save_model(model, directory, opts)
   if writes(self) then require("accelerate.weights").save_model(model, directory, opts) end
 end
 
---- The weights of a model by name.
+--- Returns the weights of a model by name.
 ---@param model accelerate.nn.Module
 ---@param opts { unwrap: boolean? }? prepare does not wrap models, so both say the same
 ---@return table<string, accelerate.Tensor>
@@ -50,12 +50,13 @@ function Accelerator:get_state_dict(model, opts)
   return model:state_dict()
 end
 
---- A loader without the first `num_batches` batches of this rank; the original is left alone.
+--- Returns a loader without the first `num_batches` batches of this rank. The original does not
+--- change.
 function Accelerator:skip_first_batches(loader, num_batches)
   return data_loader.skip_first_batches(loader, num_batches)
 end
 
---- How messages show an object: by its class where it has one.
+--- Returns how messages show an object: by its class if it has one.
 local function pretty_name(object)
   local meta = type(object) == "table" and getmetatable(object)
   if type(meta) == "table" and type(rawget(meta, "__name")) == "string" then
@@ -64,13 +65,14 @@ local function pretty_name(object)
   return options.show(object)
 end
 
---- A method of an object of any kind; nil also where the object refuses unknown names.
+--- Returns a method of an object of any kind, or nil. Also returns nil if the object raises on
+--- unknown names.
 local function method(object, name)
   local ok, value = pcall(function() return object[name] end)
   return ok and value or nil
 end
 
---- Notes objects that save_state writes and load_state reads, in this order.
+--- Registers objects that save_state writes and load_state reads, in this order.
 ---@param ... any objects with the methods state_dict() and load_state_dict(state)
 function Accelerator:register_for_checkpointing(...)
   local wrong = {}
@@ -88,7 +90,7 @@ function Accelerator:register_for_checkpointing(...)
   for i = 1, select("#", ...) do self._custom_objects[#self._custom_objects + 1] = (select(i, ...)) end
 end
 
---- Adds `hook` to an ordered list; the handle takes it out again.
+--- Adds `hook` to an ordered list. The handle removes it again.
 local function add_hook(self, list, name, hook)
   if type(hook) ~= "function" then fail("%s: hook must be a function, got %s", name, options.show(hook)) end
   local entry = { hook }
@@ -102,16 +104,16 @@ local function add_hook(self, list, name, hook)
   }
 end
 
---- Registers what runs before save_state writes; it may empty the list of weights to write them
---- itself.
+--- Registers a hook that runs before save_state writes. It may empty the list of weights to write
+--- them itself.
 ---@param hook fun(models: accelerate.nn.Module[], weights: table[], output_dir: string)
 ---@return { remove: fun() } handle
 function Accelerator:register_save_state_pre_hook(hook)
   return add_hook(self, "_save_state_pre_hooks", "register_save_state_pre_hook", hook)
 end
 
---- Registers what runs before load_state reads; it may take models out of the list to load them
---- itself.
+--- Registers a hook that runs before load_state reads. It may remove models from the list to load
+--- them itself.
 ---@param hook fun(models: accelerate.nn.Module[], input_dir: string)
 ---@return { remove: fun() } handle
 function Accelerator:register_load_state_pre_hook(hook)

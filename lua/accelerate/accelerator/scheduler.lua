@@ -47,9 +47,9 @@ local function move(self, ...)
   end
 end
 
---- Moves the schedule: not while gradients are accumulated, not after a skipped step, else once
---- under split_batches and num_processes times otherwise.  With step_scheduler_with_optimizer =
---- false: always once.
+--- Steps the schedule. Does nothing while gradients are accumulated or after a skipped step.
+--- Otherwise it steps once under split_batches and num_processes times without. With
+--- step_scheduler_with_optimizer = false it always steps once.
 function Accelerated:step(...) return recording.schedule(self, move, ...) end
 
 local Wrapper = properties.wrapper("AcceleratedScheduler", "scheduler", {

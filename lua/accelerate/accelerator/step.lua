@@ -78,8 +78,8 @@ local function run_backward(self, where, loss, rate, weight, graph)
   end
 end
 
---- Runs backward from `loss`, not divided by anything, with prepared LOMO optimizers updating their
---- parameters inside it.
+--- Runs backward from `loss` without dividing it. Prepared LOMO optimizers update their parameters
+--- during the pass.
 ---@param loss accelerate.Tensor
 ---@param learning_rate number
 function Accelerator:lomo_backward(loss, learning_rate)
@@ -96,14 +96,14 @@ function Accelerator:lomo_backward(loss, learning_rate)
   run_backward(self, "lomo_backward", loss, learning_rate)
 end
 
---- Runs backward from `loss`, divided by gradient_accumulation_steps, and averages the gradients
---- over all ranks when they are to be synchronised.  With `weight` (how many items the loss is a
---- sum of) nothing is divided here: at the sync, gradients are the sum over the window and all
---- ranks, divided by the sum of the weights, however the items were split.
+--- Runs backward from `loss`, divided by gradient_accumulation_steps. Averages the gradients over
+--- all ranks when they are to be synchronised. With `weight` (how many items the loss is a sum of)
+--- the loss is not divided. At the sync, gradients are then the sum over the window and all ranks,
+--- divided by the sum of the weights, however the items were split.
 ---
---- With an optimizer prepared that updates inside backward (LOMO, AdaLOMO), its parameters are
---- averaged over the ranks and moved as their gradients come, in every call: by `learning_rate`, or
---- by the groups' own lr where none is given.
+--- A prepared optimizer that updates inside backward (LOMO, AdaLOMO) moves its parameters in every
+--- call, as their gradients arrive. Those gradients are averaged over the ranks. The learning rate
+--- is `learning_rate`, or the groups' own lr if it is not given.
 ---@param loss accelerate.Tensor
 ---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean?, learning_rate:
 ---  number? }?
@@ -132,12 +132,12 @@ function Accelerator:backward(loss, opts)
   run_backward(self, "backward", loss, rate, weight, graph)
 end
 
---- Told by a prepared optimizer before a real step.
+--- Called by a prepared optimizer before a real step.
 function Accelerator:_before_step()
   if self._ranks > 1 then parallel.flush(self._models) end
 end
 
---- Told by a prepared optimizer after a real step.
+--- Called by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
   local former = self._window
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
@@ -147,8 +147,8 @@ function Accelerator:_after_step(optimizer)
   end
 end
 
---- Told by a prepared optimizer that got more parameters: those of prepared models join the flat
---- buffers.
+--- Called by a prepared optimizer that got more parameters. Parameters of prepared models join the
+--- flat buffers.
 function Accelerator:_adopt_parameters()
   for _, model in ipairs(self._models) do parallel.prepare(model) end
 end
@@ -182,9 +182,9 @@ local function count_recorded(self)
   end, function() self._step, gradient_state.sync_gradients = step, sync end)
 end
 
---- Runs `fn` for one batch and returns what it returns.  Gradients are synchronised on every
---- gradient_accumulation_steps-th batch and on the last one of the loader; on the others,
---- reductions are put off and prepared optimizers and schedulers do nothing.
+--- Runs `fn` for one batch and returns what it returns. Gradients are synchronised on every
+--- gradient_accumulation_steps-th batch and on the last one of the loader. On other batches
+--- reductions are deferred, and prepared optimizers and schedulers do nothing.
 ---@param ... any the models whose gradients accumulate, then the function
 function Accelerator:accumulate(...)
   local models, body = models_and_body("accumulate", ...)
@@ -206,8 +206,8 @@ function Accelerator:accumulate(...)
   return body()
 end
 
---- Runs `fn` with gradients kept on each rank: they add up, and the next backward pass outside
---- takes them along.
+--- Runs `fn` with gradients kept on each rank. They add up, and the next backward pass outside
+--- reduces them with its own.
 ---@param ... any the model (default: all prepared ones), then the function
 function Accelerator:no_sync(...)
   local models, body = models_and_body("no_sync", ...)
@@ -220,22 +220,22 @@ function Accelerator:no_sync(...)
   return body()
 end
 
---- Runs `fn` with reduction on for `model`, also inside no_sync.
+--- Runs `fn` with gradient reduction on for `model`, even inside no_sync.
 function Accelerator:trigger_sync_in_backward(model, fn)
   local models, body = models_and_body("trigger_sync_in_backward", model, fn)
   return parallel.with_sync(models[1], body)
 end
 
 --- Runs `fn` with ranks that may have different numbers of batches, and returns what it returns.
---- Joining is on exactly when even_batches is false: a rank that is done with `fn` then takes part
---- in the gradient reductions of the others, with zeros (means are over all ranks, as before),
---- until all are done, and ends with the parameters, and the state of prepared optimizers and
---- schedulers, of a rank that was not done first.  Other collectives inside `fn` must be the same
---- on all ranks.
+--- Joining is on exactly when even_batches is false. A rank that is done with `fn` then takes part
+--- in the gradient reductions of the others, with zeros, until all are done; means are over all
+--- ranks, as before. It ends with the parameters, and the state of prepared optimizers and
+--- schedulers, of a rank that was not done first. Other collectives inside `fn` must be the same on
+--- all ranks.
 ---
---- even_batches: for all prepared loaders that read a data set with get(i) by ranks, until `fn` is
---- done; dispatched ones cannot have it, which is said once.  Default: as they are.  On one process
---- `fn` is called, nothing else.
+--- even_batches applies to all prepared loaders that read a data set with get(i) by ranks, until
+--- `fn` is done. Dispatched loaders do not support it, and one notice reports that. By default the
+--- loaders keep their setting. On one process this only calls `fn`.
 ---@param joinables accelerate.nn.Module[]|accelerate.nn.Module the prepared models whose gradients
 ---  are reduced inside
 ---@param opts { even_batches: boolean? }?
@@ -252,8 +252,8 @@ end
 
 local AUTOCAST = { autocast_handler = { "table" } }
 
---- Runs fn(...) under automatic casting as mixed_precision says; with "no" it just calls.  For what
---- runs outside a prepared model, such as a loss, which is computed in float32 otherwise.
+--- Runs fn(...) under automatic casting as set by mixed_precision. With "no" it only calls fn. Use
+--- it for computation outside a prepared model, such as a loss, which otherwise runs in float32.
 ---@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain
 ---  table is taken for its fields, as in { enabled = false }, or for { autocast_handler = handler }
 ---@param fn function
@@ -281,7 +281,7 @@ local function ready_gradients(self)
   end
 end
 
---- Scales gradients in place so that their joint norm is at most `max_norm`.  Call it only when
+--- Scales gradients in place so that their joint norm is at most `max_norm`. Call it only when
 --- `sync_gradients` is true.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
@@ -301,9 +301,9 @@ function Accelerator:clip_grad_value_(parameters, clip_value)
   return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value)
 end
 
---- Takes the loss scale out of gradients, so that a script can look at them or change them before
---- the step.  Nothing without fp16's loss scaler.  Once for each optimizer before its step;
---- clipping does it, too, where it has not been done.
+--- Divides gradients by the loss scale, so that a script can read or change them before the step.
+--- Does nothing without fp16's loss scaler. Call it at most once for each optimizer before its
+--- step. Clipping calls it if the script has not.
 ---@param optimizer table|table[]|nil a prepared optimizer or a list of them; nil: all
 function Accelerator:unscale_gradients(optimizer)
   local list = self._optimizers

@@ -1,8 +1,8 @@
 --- An Accelerator's trackers: starting them, logging to them, ending them.  Methods of
 --- accelerate.Accelerator.
 ---
---- Whatever goes wrong inside a tracker never stops training: it is said once on stderr, and the
---- tracker is left out from then on. Mistakes in a call (a misspelt option, values that are no
+--- An error inside a tracker never stops training. One message on stderr reports it, and the
+--- tracker is not used any more. Mistakes in a call (a misspelt option, values that are not a
 --- table) raise.
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
@@ -16,7 +16,8 @@ local Accelerator = {}
 local function tracking() return require("accelerate.tracking") end
 local function trackers() return require("accelerate.tracking.tracker") end
 
---- Calls a method of a tracker; when it raises, the tracker is told about and left out.
+--- Calls a method of a tracker. If it raises, a message reports it and the tracker is not used any
+--- more.
 local function attempt(self, entry, method, ...)
   if entry.failed then return end
   local ok, err = pcall(entry.tracker[method], entry.tracker, ...)
@@ -46,7 +47,7 @@ local function by_tracker(self, where, given)
   return given
 end
 
---- A tracker of log_with as an object, or nil where it has no business on this process.
+--- Returns a tracker of log_with as an object, or nil if it does not run on this process.
 local function make(self, wanted, project_name, given)
   local tracking_of = tracking()
   if type(wanted) ~= "string" then
@@ -62,9 +63,9 @@ end
 
 local INIT = { config = { "table", optional = true }, init_kwargs = { "table", optional = true } }
 
---- Starts a run with every tracker of log_with, and keeps the run's settings with each.  Names
---- become objects on the main process; objects that the script made are used as they are, on every
---- process when their main_process_only is false.
+--- Starts a run with every tracker of log_with, and stores the run's settings with each. Names
+--- become objects on the main process. Objects that the script made are used as they are, on every
+--- process if their main_process_only is false.
 ---@param project_name string the folder, or the project, that trackers write to
 ---@param opts { config: table<string, any>?, init_kwargs: table<string, table>? }? config: settings
 ---  to keep; init_kwargs: options of trackers by their names, as in { tensorboard = { flush_secs =
@@ -100,9 +101,9 @@ end
 
 local LOG = { step = { "integer", optional = true }, log_kwargs = { "table", optional = true } }
 
---- Hands values to every tracker.  Numbers, texts, maps of numbers and tensors of one element can
---- be kept; what a tracker cannot keep it leaves out, and says so once.  Nothing on processes
---- without trackers.
+--- Sends values to every tracker. A tracker can keep numbers, texts, maps of numbers and tensors of
+--- one element. It omits other values and reports that once. Does nothing on processes without
+--- trackers.
 ---@param values table<string, any>
 ---@param opts { step: integer?, log_kwargs: table<string, table>? }|integer|nil step: default none;
 ---  log_kwargs: options of trackers' `log` by their names.  A number stands for the step.
@@ -125,9 +126,9 @@ function Accelerator:log(values, opts, more)
   end
 end
 
---- A tracker by its name.  On processes that have none, before init_trackers, and for one that
---- failed, a blank one whose methods all do nothing.  A name that is none of log_with's is an
---- error.
+--- Returns a tracker by its name. On processes that have none, before init_trackers, and for a
+--- tracker that failed, it returns a blank tracker whose methods do nothing. Raises for a name that
+--- is not in log_with.
 ---@param name string
 ---@param opts { unwrap: boolean? }? unwrap: what does the tracking inside it (its `tracker`), such
 ---  as TensorBoard's SummaryWriter
@@ -152,8 +153,8 @@ function Accelerator:get_tracker(name, opts)
   return trackers().blank
 end
 
---- Ends the run: finishes every tracker, and leaves the process group, so that no rank waits for
---- this one any more.  Values logged afterwards go nowhere, and collectives raise.
+--- Ends the run. Finishes every tracker and leaves the process group, so that no rank waits for
+--- this one any more. Values logged afterwards are discarded, and collectives raise.
 function Accelerator:end_training()
   local list = self._trackers
   self._trackers = {}
@@ -161,7 +162,7 @@ function Accelerator:end_training()
   self._state:destroy_process_group()
 end
 
---- The trackers that are live on this process.
+--- Returns the trackers that are live on this process.
 function Accelerator:_live_trackers()
   local list = {}
   for _, entry in ipairs(self._trackers) do
