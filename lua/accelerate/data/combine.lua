@@ -86,7 +86,7 @@ function ChainDataset:shard(opts)
   return ChainDataset(part)
 end
 
---- The sum of the lengths; raises when one is not known.
+--- Returns the sum of the lengths. Raises if one is not known.
 function ChainDataset:len()
   local sum = 0
   for k, part in ipairs(self.datasets) do

@@ -57,12 +57,12 @@ end
 ---@return table
 function M.class(name, base) return class(name, base or M.Dataset) end
 
---- Whether it has get(i) and len().
+--- Returns whether it has get(i) and len().
 function M.is_map(dataset)
   return type(dataset) == "table" and type(dataset.get) == "function" and type(dataset.len) == "function"
 end
 
---- Whether it has iter() and no get(i).
+--- Returns whether it has iter() and no get(i).
 function M.is_stream(dataset)
   return type(dataset) == "table" and type(dataset.get) ~= "function" and type(dataset.iter) == "function"
 end
@@ -74,7 +74,8 @@ local function check_position(where, i, n)
 end
 M.check_position = check_position
 
---- An int64 tensor with the positions counted from 0, as kernels want them. Release it after use.
+--- Returns an int64 tensor with the positions counted from 0, as kernels need them. Release it
+--- after use.
 ---@param where string what messages begin with
 ---@param positions integer[] counted from 1
 ---@param n integer the size of the dataset
@@ -116,7 +117,7 @@ end
 
 function TensorDataset:len() return self.tensors[1]:size(1) end
 
---- Sample i: one tensor for each of the dataset's, views without dim 1.
+--- Returns sample i: one tensor for each of the dataset's, views without dim 1.
 ---@param i integer
 function TensorDataset:get(i)
   check_position(self.__name .. ":get", i, self:len())
@@ -127,7 +128,7 @@ function TensorDataset:get(i)
   return unpack(parts)
 end
 
---- The batch of these samples: one call into C for each tensor.
+--- Returns the batch of these samples, by one call into C for each tensor.
 ---@param positions integer[]
 ---@return accelerate.Tensor ...
 function TensorDataset:get_batch(positions)

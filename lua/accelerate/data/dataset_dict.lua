@@ -51,7 +51,7 @@ end
 function DatasetDict:__pairs() return ordered.pairs(self) end
 function DatasetDict:__len() return ordered.count(self) end
 
---- The names, sorted.
+--- Returns the names, sorted.
 ---@return string[]
 function DatasetDict:splits() return ordered.sorted_keys(self) end
 
@@ -59,7 +59,7 @@ function DatasetDict:set_format(...)
   for _, split in ipairs(self:splits()) do self[split]:set_format(...) end
 end
 
---- How many samples each has.
+--- Returns how many samples each dataset has.
 ---@return table<string, integer>
 function DatasetDict:num_rows()
   local counts = {}

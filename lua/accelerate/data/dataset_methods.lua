@@ -43,9 +43,9 @@ end
 
 local WITH_INDICES = { with_indices = { "boolean", default = false } }
 
---- The samples as fn(sample…) makes them, worked out now, once. With with_indices, fn gets the
---- position as its last argument. For work that is to be done anew at each reading (augmentation)
---- use with_transform.
+--- Returns the samples as fn(sample…) makes them, computed now, once. With with_indices, fn gets
+--- the position as its last argument. Use with_transform for work that must be done anew at each
+--- reading (augmentation).
 ---@param fn function gets the parts of a sample and gives those of the new one
 ---@param opts? { with_indices: boolean? }
 function M.map(self, fn, opts)
@@ -66,12 +66,13 @@ function M.map(self, fn, opts)
   return ListDataset(samples)
 end
 
---- Calls fn for each sample when it is read; fn gives the sample's new parts. It runs in the worker
---- processes where there are any, and the random numbers that it draws depend on the batch alone.
+--- Calls fn for each sample when it is read. fn returns the sample's new parts. It runs in the
+--- worker processes if there are any, and the random numbers that it draws depend on the batch
+--- alone.
 ---@param fn function
 function M.with_transform(self, fn) return Transformed(self, check_function("with_transform", fn)) end
 
---- The samples for which fn(sample…) is true.
+--- Returns the samples for which fn(sample…) is true.
 ---@param fn function
 ---@param opts? { with_indices: boolean? }
 function M.filter(self, fn, opts)
@@ -89,13 +90,13 @@ function M.filter(self, fn, opts)
   return self:select(indices)
 end
 
---- The samples at these positions, in this order.
+--- Returns the samples at these positions, in this order.
 ---@param indices integer[] counted from 1
 function M.select(self, indices) return Subset(self, indices) end
 
 local SHUFFLE = { seed = { "integer", optional = true }, generator = { "Generator", optional = true } }
 
---- Positions 1 to n in random order.
+--- Returns positions 1 to n in random order.
 ---@return integer[]
 function M.permutation(where, n, opts)
   local o = options.check(where, opts, SHUFFLE)
@@ -106,7 +107,8 @@ function M.permutation(where, n, opts)
   return order
 end
 
---- The samples in random order: once, not anew in each pass (that is the loader's `shuffle`).
+--- Returns the samples in random order. They are shuffled once, not anew in each pass (the loader's
+--- `shuffle` does that).
 ---@param opts? { seed: integer?, generator: accelerate.Generator? }
 function M.shuffle(self, opts) return self:select(M.permutation("shuffle", self:len(), opts)) end
 
@@ -118,10 +120,10 @@ end
 
 local function check_count(where, n) return options.value(where, "argument 1", n, { "integer", min = 0 }) end
 
---- The first n samples (all, when there are fewer).
+--- Returns the first n samples, or all if there are fewer.
 function M.take(self, n) return self:select(range(1, math.min(check_count("take", n), self:len()))) end
 
---- The samples after the first n.
+--- Returns the samples after the first n.
 function M.skip(self, n) return self:select(range(check_count("skip", n) + 1, self:len())) end
 
 local SHARD = {
@@ -129,8 +131,8 @@ local SHARD = {
     contiguous = { "boolean", default = true },
 }
 
---- Part `index` (from 0) of num_shards parts: a run of samples, or with contiguous = false every
---- num_shards-th.
+--- Returns part `index` (from 0) of num_shards parts: a run of samples, or with contiguous = false
+--- every num_shards-th.
 ---@param opts { num_shards: integer, index: integer, contiguous: boolean? }
 function M.shard(self, opts)
   local o = options.check("shard", opts, SHARD)
@@ -163,8 +165,8 @@ local function to_count(name, size, n, round)
   return size
 end
 
---- Two parts: { train = …, test = … }, a DatasetDict. Sizes are shares below 1 or numbers of
---- samples; default: a quarter to test with. The test part gets what is rounded.
+--- Returns two parts as a DatasetDict: { train = …, test = … }. Sizes are shares below 1 or numbers
+--- of samples. By default a quarter is for testing. The test part gets what is rounded.
 ---@param opts? { test_size: number?, train_size: number?, shuffle: boolean?, seed: integer?,
 ---  generator: accelerate.Generator? }
 ---@return accelerate.DatasetDict

@@ -66,9 +66,9 @@ local function check(path, t, dims, what)
   end
 end
 
---- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else where the Debian
---- package puts them. Raises when they are not there, naming every folder, or damaged. Downloads
---- nothing.
+--- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else the folder of
+--- the Debian package. Raises if they are damaged, or if they are missing, naming every folder.
+--- Downloads nothing.
 ---@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number? } default:
 ---  train, 0, 1
 function FashionMNIST:init(opts)

@@ -38,7 +38,7 @@ local function find(folder, label, samples)
   end
 end
 
---- Looks at names only; pictures are read, and checked, when they are asked for.
+--- Reads names only. Pictures are read, and checked, at their first use.
 ---@param root string
 ---@param opts? { transform: function?, target_transform: function?, mode:
 ---  "RGB"|"GRAY"|"UNCHANGED"|nil }

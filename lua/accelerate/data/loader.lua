@@ -94,24 +94,25 @@ local function choose_samplers(self, o)
   end
 end
 
---- batch_size (default 1; false: samples one by one, as they are), shuffle, sampler, batch_sampler,
---- drop_last (leave out the short last batch), collate_fn, generator (of the shuffling). collate_fn
---- gets a list of samples (a sample of several parts is a list of them) and may return several
---- values.
+--- Options: batch_size (default 1; false: samples one by one, without batches), shuffle, sampler,
+--- batch_sampler, drop_last (omit the short last batch), collate_fn, generator (of the shuffling).
+--- collate_fn gets a list of samples and may return several values. A sample of several parts is a
+--- list of them.
 ---
---- num_workers: processes that read batches ahead (each prefetch_factor of them, default 2); they
---- come in the same order and are the same for any number of workers. They are forked when a pass
---- starts and end with it, or with the loader when persistent_workers. worker_init_fn(id) runs in
---- each, id from 0; timeout: the seconds after which a batch that does not come is an error.
---- data.get_worker_info() tells code which worker it runs in.
+--- num_workers is the number of processes that read batches ahead (each prefetch_factor of them,
+--- default 2). Batches arrive in the same order, and are the same, for any number of workers.
+--- Workers are forked when a pass starts. They end with the pass, or with persistent_workers
+--- together with the loader. worker_init_fn(id) runs in each, id from 0. A batch that does not
+--- arrive within timeout seconds is an error. data.get_worker_info() returns which worker the code
+--- runs in.
 ---
---- background: tensors' rows are copied by a thread, one batch ahead, while the step runs; for a
---- TensorDataset (and parts of one) without collate_fn. Default: when a core is free and timing the
---- first batches shows that it gains.
+--- background: a thread copies tensors' rows one batch ahead, while the step runs. It works for a
+--- TensorDataset (and parts of one) without collate_fn. By default it is used if a core is free and
+--- timing the first batches shows that it gains.
 ---
---- pin_memory: the tensors of a batch (at any depth) lie in memory that a GPU reads by itself:
---- x:to("cuda", { non_blocking = true }) then waits for nothing. Where there is no GPU it has no
---- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
+--- pin_memory puts the tensors of a batch (at any depth) into memory that a GPU reads by itself:
+--- x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no effect, as
+--- in PyTorch. A prepared loader sends its batches ahead with or without it.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -220,7 +221,7 @@ local function check_task(positions)
   return positions
 end
 
---- The batch of the samples at these positions, as iter() gives it.
+--- Returns the batch of the samples at these positions, as iter() gives it.
 ---@param positions integer[] counted from 1
 ---@return any ... the parts of the batch, or one table
 function DataLoader:read(positions)
@@ -466,7 +467,8 @@ function DataLoader:_start_reading(opts)
   return plain_reader(self, tasks_of(source, skip), seed, before)
 end
 
---- The options that a loader over other positions, or another dataset, takes over from this one.
+--- Returns the options that a loader over other positions, or another dataset, takes over from this
+--- one.
 ---@return table
 function DataLoader:_carried()
   local opts = {}
@@ -518,12 +520,12 @@ function DataLoader:iter()
   end
 end
 
---- Ends the worker processes at once, also those of passes that were left by break (which otherwise
---- end when the collector finds them). The loader can still be used.
+--- Ends the worker processes at once, including those of passes that were left by break (otherwise
+--- the collector ends them). The loader can still be used.
 function DataLoader:close() workers.close(self) end
 
---- The number of batches of a pass, which `#loader` gives too. Raises when it is not known: a
---- sampler or a stream without len().
+--- Returns the number of batches of a pass, as `#loader` does. Raises if it is not known: a sampler
+--- or a stream without len().
 ---@return integer
 function DataLoader:len()
   local counted = self.batch_sampler or self.sampler or self.dataset
@@ -536,8 +538,8 @@ function DataLoader:len()
   return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
---- Says that the next pass is epoch `epoch`, to the batch sampler, the sampler and the dataset, as
---- far as they want to know.
+--- Sets the next pass to epoch `epoch` in the batch sampler, the sampler and the dataset, if they
+--- have a set_epoch.
 ---@param epoch integer from 0
 function DataLoader:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then

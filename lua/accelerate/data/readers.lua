@@ -61,8 +61,8 @@ local function names_of(path, file, o)
   return names, first, seen
 end
 
---- The columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of strings;
---- and the names in order.
+--- Returns the columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of
+--- strings. Also returns the names in order.
 ---@param path string
 ---@param opts? table see read_csv
 ---@return table<string, accelerate.Tensor|string[]> columns
@@ -93,8 +93,8 @@ function M.read_columns(path, opts)
   return columns, wanted
 end
 
---- A CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64, one of
---- numbers float32 (`float`), where empty fields are NaN; all others are strings.
+--- Returns a CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64. A
+--- column of numbers becomes float32 (`float`), and its empty fields NaN. All others are strings.
 ---
 --- delimiter (default: a tab for .tsv, else a comma), quote (default '"'; false: none), header
 --- (default true: the first line names the columns), column_names, types = { name =
@@ -105,7 +105,7 @@ end
 ---@return accelerate.TableDataset
 function M.read_csv(path, opts) return require("accelerate.data.table").from_csv(path, opts) end
 
---- The rows of a file with one JSON object on each line, or with one list of objects.
+--- Returns the rows of a file with one JSON object on each line, or with one list of objects.
 ---@param path string
 ---@return table[]
 function M.read_json(path)

@@ -134,8 +134,8 @@ local function take_generator(self, where, opts)
   self.generator = opts.generator or core.Generator(opts.seed)
 end
 
---- Reads the seed for the pass that begins next, where the sampler follows `tensor.manual_seed` and
---- it was called since.
+--- Reads the seed for the next pass, if the sampler follows `tensor.manual_seed` and that was
+--- called since.
 function DrawnSampler:read_seed()
   if not self._follows then return end
   local current = seeding.current()
@@ -146,7 +146,7 @@ function DrawnSampler:read_seed()
   current.samplers = current.samplers + 1
 end
 
---- Sets the sampler to a place in an earlier run: its next pass does not read the seed.
+--- Sets the sampler to a place in an earlier run. Its next pass does not read the seed.
 ---@param state string of the generator
 ---@param epoch integer?
 function DrawnSampler:load_place(state, epoch)
@@ -157,11 +157,11 @@ end
 
 function DrawnSampler:len() return self.num_samples end
 
---- The next pass is that of epoch `epoch`; the ones after it count on from there.
+--- Makes the next pass that of epoch `epoch`. Later passes count on from there.
 ---@param epoch integer from 0
 function DrawnSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
 
---- The order of the pass that begins now: int64, counted from 0.
+--- Returns the order of the pass that begins now: int64, counted from 0.
 ---@return accelerate.Tensor
 function DrawnSampler:order()
   self:read_seed()
@@ -173,7 +173,7 @@ function DrawnSampler:order()
   return self:_order(generator)
 end
 
---- Leaves out a pass: the next one is what it would be after this one. Draws nothing.
+--- Skips a pass: the next one is what it would be after this one. Draws nothing.
 function DrawnSampler:pass_over()
   self:read_seed()
   if self.epoch then
@@ -207,10 +207,10 @@ local RANDOM_OPTIONS = {
   replacement = { "boolean", default = false }, num_samples = { "integer", optional = true, min = 1 },
 }
 
---- Without generator and seed it gets a generator of its own, which follows `tensor.manual_seed`:
---- the seed is read when a pass begins. replacement: every position is drawn from all of them.
---- num_samples: how many positions a pass has (default: all); more than there are are several
---- orders one after the other.
+--- Without generator and seed the sampler gets a generator of its own, which follows
+--- `tensor.manual_seed`: the seed is read when a pass begins. With replacement every position is
+--- drawn from all of them. num_samples is how many positions a pass has (default: all). If it is
+--- more than there are, a pass is several orders one after the other.
 ---@param source table|integer a dataset, or how many positions there are
 ---@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?,
 ---  num_samples: integer? }
@@ -244,8 +244,8 @@ function RandomSampler:_order(generator)
 end
 
 --- A RandomSampler whose order is a function of a seed and the epoch alone, whatever was drawn
---- before. The epoch goes up with each pass that is walked to its end; set_epoch says it. What
---- Accelerator makes of a RandomSampler with use_seedable_sampler.
+--- before. Each pass that is walked to its end increments the epoch; set_epoch sets it. Accelerator
+--- turns a RandomSampler into one with use_seedable_sampler.
 ---@class accelerate.SeedableRandomSampler: accelerate.RandomSampler
 ---@field initial_seed integer
 ---@field epoch integer of the next pass
@@ -257,8 +257,8 @@ local SEEDABLE_OPTIONS = {
   num_samples = { "integer", optional = true, min = 1 }, generator = { "Generator", optional = true },
 }
 
---- data_seed: default the seed of the default generator (`tensor.manual_seed`). A generator is
---- taken for the sampler's own: its seed becomes data_seed.
+--- data_seed defaults to the seed of the default generator (`tensor.manual_seed`). A generator
+--- becomes the sampler's own, and its seed becomes data_seed.
 ---@param source table|integer a dataset, or how many positions there are
 ---@param opts? { data_seed: integer?, replacement: boolean?, num_samples: integer?, generator:
 ---  accelerate.Generator? }
@@ -424,9 +424,9 @@ function SubsetRandomSampler:_order(generator)
   return order
 end
 
---- One rank's share of the positions, for scripts that do not prepare their loaders (prepared ones
---- are shared out already). All ranks get equally many: the last ones are filled from the start, or
---- dropped with drop_last.
+--- One rank's share of the positions, for scripts that do not prepare their loaders (prepared
+--- loaders are shared out already). All ranks get equally many: the last ones are filled from the
+--- start, or dropped with drop_last.
 ---@class accelerate.DistributedSampler
 ---@field epoch integer of all passes until set_epoch is called again
 local DistributedSampler = class("DistributedSampler")
@@ -476,7 +476,7 @@ function DistributedSampler:iter(skip)
 end
 access_of[DistributedSampler.iter] = share_of
 
---- Lists of `batch_size` positions from a sampler; the last one may be shorter, unless drop_last.
+--- Lists of `batch_size` positions from a sampler. The last list may be shorter, unless drop_last.
 ---@class accelerate.BatchSampler
 ---@field sampler table
 ---@field batch_size integer
@@ -526,7 +526,7 @@ local function batches_of(self)
   end
 end
 
---- Reads and drops when the sampler cannot seek.
+--- Reads and discards batches if the sampler cannot seek.
 ---@param skip? integer batches to leave out
 function BatchSampler:iter(skip)
   skip = check_skip("BatchSampler:iter", skip)

@@ -35,7 +35,7 @@ local function stepper(base)
   return function() return later(nexts(state, control)) end
 end
 
---- fn(sample…) in place of each sample.
+--- Returns a stream of fn(sample…) for each sample.
 ---@param fn function
 function M.map(self, fn)
   derive.check_function("map", fn)
@@ -49,7 +49,7 @@ function M.map(self, fn)
   end), self, same)
 end
 
---- The samples for which fn(sample…) is true.
+--- Returns the samples for which fn(sample…) is true.
 ---@param fn function
 function M.filter(self, fn)
   derive.check_function("filter", fn)
@@ -67,7 +67,7 @@ end
 
 local function check_count(where, n) return options.value(where, "argument 1", n, { "integer", min = 0 }) end
 
---- The first n samples.
+--- Returns the first n samples.
 function M.take(self, n)
   check_count("take", n)
   return with_length(Derived(self, function(base)
@@ -80,7 +80,7 @@ function M.take(self, n)
   end), self, function(length) return math.min(n, length) end)
 end
 
---- The samples after the first n.
+--- Returns the samples after the first n.
 function M.skip(self, n)
   check_count("skip", n)
   return with_length(Derived(self, function(base)

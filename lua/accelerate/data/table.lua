@@ -138,7 +138,7 @@ local function make(columns, names, count, rows, like)
   return self
 end
 
---- A dataset of columns: name -> list of values, or a tensor whose dim 1 counts the rows.
+--- Returns a dataset of columns: name -> list of values, or a tensor whose dim 1 counts the rows.
 ---@param columns table<string, any[]|accelerate.Tensor>
 ---@param opts? { column_names: string[]? } the columns, in order; default: all, sorted by name
 ---@return accelerate.TableDataset
@@ -156,7 +156,7 @@ function Table:init(columns, opts)
   for name, value in pairs(made) do self[name] = value end
 end
 
---- A dataset of rows: a list of tables with the same keys.
+--- Returns a dataset of rows: a list of tables with the same keys.
 ---@param rows table[]
 ---@return accelerate.TableDataset
 function Table.from_list(rows)
@@ -178,7 +178,7 @@ function Table.from_list(rows)
   return make(columns, names, check_columns("from_list", columns, names))
 end
 
---- A dataset of the rows that fn's iterator gives: `from_generator(function() return
+--- Returns a dataset of the rows that fn's iterator gives: `from_generator(function() return
 --- coroutine.wrap(…) end)`.
 ---@param fn fun(): function gives an iterator over rows
 function Table.from_generator(fn)
@@ -200,7 +200,7 @@ end
 ---@return accelerate.TableDataset
 function Table.from_json(path) return Table.from_list(require("accelerate.data.readers").read_json(path)) end
 
---- One dataset with the rows of several that have the same columns.
+--- Returns one dataset with the rows of several that have the same columns.
 ---@param datasets accelerate.TableDataset[]
 ---@return accelerate.TableDataset
 function Table.concatenate(datasets)
@@ -260,7 +260,7 @@ function Table:_in_format(name) return self.format and (not self._formatted or s
 
 function Table:_names() return self._formatted and self._shown or self.column_names end
 
---- Row i: a table of the columns' values.
+--- Returns row i: a table of the columns' values.
 ---@param i integer
 ---@return table
 function Table:get(i)
@@ -283,8 +283,8 @@ function Table:get(i)
   return row
 end
 
---- Whether batches can be had without reading row by row: in format "torch", when every column is
---- one tensor or a list of strings.
+--- Returns whether batches can be read without reading row by row. That is so in format "torch", if
+--- every column is one tensor or a list of strings.
 function Table:can_get_batch()
   if not self.format or self.get ~= Table.get then return false end
   for _, name in ipairs(self:_names()) do
@@ -315,7 +315,7 @@ function Table:get_batch(positions)
   return batch
 end
 
---- The values of a column, as they are without a format.
+--- Returns the values of a column, as they are without a format.
 ---@param name string
 ---@return any[]
 function Table:column(name)
@@ -324,7 +324,7 @@ function Table:column(name)
   return list
 end
 
---- The different values of a column, in the order in which they come.
+--- Returns the different values of a column, in order of first occurrence.
 function Table:unique(name)
   local seen, list = {}, {}
   for _, value in ipairs(self:column(name)) do
@@ -343,7 +343,7 @@ function Table:_plain(i)
   return row
 end
 
---- All rows, as a list of tables.
+--- Returns all rows, as a list of tables.
 function Table:to_list()
   local list = {}
   for i = 1, self.num_rows do list[i] = self:_plain(i) end
@@ -365,7 +365,7 @@ end
 
 -- ---- making others ------------------------------------------------------------------------------
 
---- The rows at these positions, in this order.
+--- Returns the rows at these positions, in this order.
 ---@param indices integer[] counted from 1
 function Table:select(indices)
   if type(indices) ~= "table" or getmetatable(indices) then
@@ -413,7 +413,7 @@ function Table:remove_columns(names)
   return self:_with(self._columns, kept)
 end
 
---- Only these columns, in this order.
+--- Returns a dataset of only these columns, in this order.
 ---@param names string|string[]
 function Table:select_columns(names)
   names = as_list("select_columns", names)
@@ -422,7 +422,7 @@ function Table:select_columns(names)
   return self:_with(self._columns, { unpack(names) })
 end
 
---- Other names for columns: { old = new }.
+--- Returns a dataset with other names for columns: { old = new }.
 ---@param map table<string, string>
 function Table:rename_columns(map)
   local columns, names = {}, {}
@@ -435,13 +435,13 @@ function Table:rename_columns(map)
   return make(columns, names, self.num_rows, self._rows, { format = self.format })
 end
 
---- With one column under another name.
+--- Returns a dataset with one column under another name.
 ---@param old string
 ---@param new string
 ---@return accelerate.TableDataset
 function Table:rename_column(old, new) return self:rename_columns { [old] = new } end
 
---- With one more column.
+--- Returns a dataset with one more column.
 ---@param name string
 ---@param values any[]|accelerate.Tensor
 function Table:add_column(name, values)
@@ -468,7 +468,7 @@ function Table:_flat()
   return make(columns, names, self.num_rows, nil, { format = self.format })
 end
 
---- Sorted by a column of numbers or strings; equal ones keep their order.
+--- Returns the rows sorted by a column of numbers or strings. Equal ones keep their order.
 ---@param name string
 ---@param opts? { reverse: boolean? }
 function Table:sort(name, opts)
@@ -510,8 +510,7 @@ function Table:_show(opts)
   end
 end
 
---- Says, for this dataset, in what form samples come: "torch" (numbers as tensors) or nil (as they
---- are).
+--- Sets the form of this dataset's samples: "torch" (numbers as tensors) or nil (as they are).
 ---@param kind "torch"|nil
 ---@param opts? { columns: string[]?, output_all_columns: boolean? } columns: only these come,
 ---  unless output_all_columns
@@ -523,14 +522,14 @@ function Table:set_format(kind, opts)
   self:_show(o)
 end
 
---- As set_format, on a new dataset.
+--- Returns a new dataset with a format; see set_format.
 function Table:with_format(kind, opts)
   local other = make(self._columns, self.column_names, self.num_rows, self._rows, { _shared = self._shared })
   other:set_format(kind, opts)
   return other
 end
 
---- Samples are again what the columns hold, unconverted.
+--- Removes the format: samples are again what the columns hold, unconverted.
 function Table:reset_format() self:set_format(nil) end
 
 return Table

@@ -31,8 +31,8 @@ return function(Table, parts)
     return list
   end
 
-  --- The rows for which fn(row) is true; batched: fn gets a table of lists and gives a list of
-  --- booleans.
+  --- Returns the rows for which fn(row) is true. If batched, fn gets a table of lists and returns a
+  --- list of booleans.
   ---@param fn function
   ---@param opts? { with_indices: boolean?, batched: boolean?, batch_size: integer? }
   function Table:filter(fn, opts)
@@ -78,10 +78,10 @@ return function(Table, parts)
     return names
   end
 
-  --- New and changed columns from what fn gives. fn gets a row and gives a table of values;
-  --- batched: it gets a table of lists, for batch_size rows at a time, and gives a table of lists
-  --- or tensors, which may have another number of rows when all former columns are removed or given
-  --- anew. What fn does not name stays. nil: nothing changes (fn looked at the data).
+  --- Returns a dataset with new and changed columns. fn gets a row and returns a table of values.
+  --- If batched, it gets a table of lists, for batch_size rows at a time, and returns a table of
+  --- lists or tensors. These may have another number of rows if all former columns are removed or
+  --- returned anew. Columns that fn does not return stay. If fn returns nil, nothing changes.
   ---@param fn function
   ---@param opts? { batched: boolean?, batch_size: integer?, with_indices: boolean?, remove_columns:
   ---  string[]|string|nil, input_columns: string[]|string|nil } input_columns: what fn gets: the

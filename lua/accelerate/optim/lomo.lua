@@ -204,8 +204,8 @@ local function check_loss(where, loss)
   end
 end
 
---- The joint norm of the gradients, by a backward pass that keeps the graph and no gradient. The
---- next fused_backward of the same loss scales by it.
+--- Returns the joint norm of the gradients, by a backward pass that keeps the graph and no
+--- gradient. The next fused_backward of the same loss scales by it.
 ---@param loss accelerate.Tensor
 ---@return accelerate.Tensor norm 0-d
 function LOMO:grad_norm(loss)
@@ -230,7 +230,7 @@ end
 
 local GRAPH = { retain_graph = { "boolean", default = false } }
 
---- Backward and update for several optimizers of this kind in one pass.
+--- Runs backward and update for several optimizers of this kind in one pass.
 ---@param optimizers accelerate.optim.LOMO[]
 ---@param loss accelerate.Tensor
 ---@param lr number? nil: each group's own
@@ -245,8 +245,8 @@ function LOMO.backward_all(optimizers, loss, lr, opts)
   for _, optimizer in ipairs(optimizers) do optimizer._applied = true end
 end
 
---- Runs backward from `loss` and updates each parameter when its gradient is whole; no gradient is
---- left.
+--- Runs backward from `loss` and updates each parameter when its gradient is complete. No gradient
+--- is left.
 ---@param loss accelerate.Tensor
 ---@param lr number? in place of the groups' own
 function LOMO:fused_backward(loss, lr)
@@ -255,8 +255,8 @@ function LOMO:fused_backward(loss, lr)
   LOMO.backward_all({ self }, loss, lr)
 end
 
---- Applies the gradients that a plain loss:backward() has left; nothing after a fused one, which
---- leaves none.
+--- Applies the gradients of a plain loss:backward(). Does nothing after a fused one, which leaves
+--- no gradients.
 ---@param closure? fun(): any as other optimizers'
 ---@return any
 function LOMO:step(closure)

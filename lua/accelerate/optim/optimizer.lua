@@ -81,8 +81,8 @@ function Optimizer:_group_schema()
   return schema
 end
 
---- Adds a group: { params = list, lr = …, … }. Options that it does not give are the
---- optimizer's defaults. A parameter may be in one group only.
+--- Adds a group: { params = list, lr = …, … }. Missing options are the optimizer's defaults. A
+--- parameter may be in one group only.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
@@ -180,7 +180,7 @@ local function step_all(self, skip)
   states.show(self)
 end
 
---- One update. Parameters without a gradient are passed over: no decay, no momentum.
+--- Updates the parameters once. Parameters without a gradient do not change: no decay, no momentum.
 ---@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
 ---@return any
 function Optimizer:step(closure)
@@ -193,14 +193,14 @@ function Optimizer:step(closure)
   return result
 end
 
---- step(), unless `skip` is not 0 when the device comes to it; the host does not wait to see. Where
---- `_skips_on_device` says so.
+--- Steps unless `skip` is not 0 when the device reaches the step. The host does not wait. Available
+--- if `_skips_on_device` returns true.
 ---@param skip accelerate.Tensor float32, one element, on the gradients' device
 function Optimizer:_step_unless(skip) step_all(self, skip) end
 
---- Lays the state out as the parameters lie now, keeping its values. Call it after parameters were
---- moved into flat buffers, or were converted to another type; the state stays right without it,
---- too, unless the type changed.
+--- Rearranges the state to match the parameters' memory, keeping its values. Call it after
+--- parameters were moved into flat buffers, or were converted to another type. Without this call
+--- the state stays right, too, unless the type changed.
 function Optimizer:_relayout()
   states.take(self)
   for _, group in ipairs(self.param_groups) do states.core_of(self, group):relayout() end

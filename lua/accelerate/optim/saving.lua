@@ -48,8 +48,8 @@ local function copied(value)
   return copy
 end
 
---- PyTorch's structure: state by parameter number (from 0, through all groups), and param_groups,
---- whose params are these numbers. The tensors are the optimizer's own.
+--- Returns PyTorch's structure: state by parameter number (from 0, through all groups), and
+--- param_groups, whose params are these numbers. The tensors are the optimizer's own.
 ---@return { state: table<integer, table>, param_groups: table[] }
 function Saving:state_dict()
   local dict, number = { state = {}, param_groups = {} }, 0
@@ -154,8 +154,8 @@ function Saving:_check_saved(entry, p, number, kept)
   if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
 end
 
---- Takes over groups' options and state from a state_dict, PyTorch's included. State is cast to the
---- parameters' types. Raises, with nothing changed, when groups, counts or shapes differ.
+--- Loads groups' options and state from a state_dict, PyTorch's included. Casts state to the
+--- parameters' types. Raises if groups, counts or shapes differ, and then changes nothing.
 ---@param dict { state: table, param_groups: table[] }
 function Saving:load_state_dict(dict)
   check_groups(self, dict)

@@ -91,14 +91,14 @@ function base.ask(self, i)
   return factor
 end
 
---- The groups' learning rates now, times `factor`.
+--- Returns the groups' learning rates now, times `factor`.
 function base.scaled(self, factor)
   local rates = {}
   for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr * (factor or 1) end
   return rates
 end
 
---- The groups' initial learning rates, times `factor`.
+--- Returns the groups' initial learning rates, times `factor`.
 function base.from_base(self, factor)
   local rates = {}
   for i, rate in ipairs(self.base_lrs) do rates[i] = rate * factor end
@@ -151,7 +151,8 @@ function LRScheduler:print_lr(is_verbose, group, lr, epoch)
   end
 end
 
---- The learning rates for self.last_epoch, one for each group. Every scheduler defines its own.
+--- Returns the learning rates for self.last_epoch, one for each group. Every scheduler defines its
+--- own.
 ---@return number[]
 function LRScheduler:get_lr()
   fail("%s has no get_lr method: define `function %s:get_lr() ... end`", self.__name, self.__name)
@@ -199,7 +200,7 @@ function LRScheduler:_apply(rates)
   self._last_lr = base.scaled(self)
 end
 
---- The learning rates that were set last.
+--- Returns the learning rates that were set last.
 ---@return number[]
 function LRScheduler:get_last_lr()
   local copy = {}
@@ -209,7 +210,7 @@ end
 
 local NOT_SAVED = { optimizer = true, lr_lambdas = true, _is_initial = true, _schedulers = true }
 
---- Everything but the optimizer and functions.
+--- Returns everything but the optimizer and functions.
 ---@return table
 function LRScheduler:state_dict()
   local dict = {}
@@ -228,7 +229,7 @@ end
 
 LRScheduler._may_miss = {}  -- what a state_dict may lack
 
---- Takes over a state_dict. The optimizer's learning rates come with the optimizer's own state.
+--- Loads a state_dict. The optimizer's learning rates are in the optimizer's own state.
 ---@param dict table
 function LRScheduler:load_state_dict(dict)
   if type(dict) ~= "table" then

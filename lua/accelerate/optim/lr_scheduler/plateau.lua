@@ -29,9 +29,10 @@ local OPTIONS = {
 
 local function worst(self) return self.mode == "min" and math.huge or -math.huge end
 
---- mode: whether less ("min") or more is better. Better is what passes the best by threshold, as a
---- share of it or ("abs") in itself. After a fall, cooldown steps are not counted. min_lr: the
---- least, a number or one for each group. A change of at most eps is not made.
+--- mode is whether less ("min") or more is better. A metric is better if it passes the best one by
+--- threshold, which is a share of the best or ("abs") absolute. After a reduction, cooldown steps
+--- are not counted. min_lr is the least learning rate, a number or one for each group. A change of
+--- at most eps is not made.
 ---@param optimizer table
 ---@param opts? table
 function ReduceLROnPlateau:init(optimizer, opts)
@@ -92,7 +93,7 @@ local function take_metric(self, metrics)
   self._last_lr = base.scaled(self)
 end
 
---- Takes the metric of one more epoch.
+--- Updates the learning rates from the metric of one more epoch.
 ---@param metrics number|accelerate.Tensor one number
 function ReduceLROnPlateau:step(metrics) return recording.schedule(self, take_metric, metrics) end
 

@@ -144,7 +144,7 @@ local function move_chain(self)
   self._last_lr = base.scaled(self)
 end
 
---- Steps them all, in order. Call it after optimizer:step().
+--- Steps all schedulers, in order. Call it after optimizer:step().
 function ChainedScheduler:step() return recording.schedule(self, move_chain) end
 
 -- As parts of a SequentialLR.
