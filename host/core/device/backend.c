@@ -14,7 +14,7 @@
 
 static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
-static const char *refusal; /* of devices other than the CPU */
+static const char *refusal; /* why there are no devices other than the CPU */
 
 bool ax_backend_loaded(ax_device_kind kind) { return loaded[kind] != NULL && !(refusal && kind != AX_CPU); }
 
@@ -42,7 +42,7 @@ static int usable_levels(const char **levels)
   return n;
 }
 
-/* Opens one plugin file; on refusal appends why to `said`. */
+/* Opens one plugin file; on refusal appends the reason to `said`. */
 static const ax_backend *open_plugin(const char *path, char *said, size_t size)
 {
   const size_t used = strlen(said);
@@ -105,8 +105,8 @@ const char *ax_backend_environment(char *path, size_t size)
   return tell ? tell() : NULL; /* the library stays: the text is its own */
 }
 
-/* The reason why there is no CUDA does not change while a process lives: it is found once and told
- * each time. */
+/* The reason why there is no CUDA does not change while a process lives: it is found once and
+ * reported each time. */
 static ax_status load_cuda(const ax_backend **out)
 {
   static char reason[900];

@@ -13,7 +13,7 @@ enum { LIVE_BYTES = 64 << 10 };
 /* A leaf that the recording met. */
 typedef struct noted {
   ax_tensor *t;                 /* counted */
-  const void *data;             /* where its elements lay */
+  const void *data;             /* the address of its elements */
   uint32_t edits, written;      /* its version when it was met; how many edits the recording made */
   bool work_before, work_after; /* was its working copy current? */
   ax_tensor *before, *after;    /* its gradient; counted */
@@ -408,8 +408,8 @@ out:
 
 struct ax_saved_state {
   int n, n_leaves, n_generators;
-  void **bytes;       /* of each storage */
-  ax_tensor **grads;  /* of each leaf; counted */
+  void **bytes;       /* the bytes of each storage */
+  ax_tensor **grads;  /* the gradient of each leaf; counted */
   ax_tensor **values; /* their elements on the host */
   bool *work;
   ax_generator *generators;

@@ -38,7 +38,7 @@ static ax_status move_bytes(ax_tensor *dst, const ax_tensor *src, bool later)
                                        (size_t)src->numel * ax_itemsize(src));
 }
 
-/* The source is cast and made contiguous where it lies; only then do bytes travel. */
+/* The source is cast and made contiguous on its own device; bytes are copied after that. */
 ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later)
 {
   ax_tensor *packed = NULL, *landed = NULL;
@@ -115,7 +115,7 @@ ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *
   if ((st = ax_contiguous(t, &packed)) != AX_OK) return st;
   const size_t bytes = (size_t)packed->numel * ax_itemsize(packed);
   st = backend->memory->send(to.index, ax_data(packed), bytes, &data, ticket);
-  if (st == AX_ENOMEM) st = AX_OK; /* the ordinary way makes room, or says what is live */
+  if (st == AX_ENOMEM) st = AX_OK; /* the ordinary path makes room, or reports what is live */
   else if (st == AX_OK && (st = ax_storage_adopt(to, backend->memory, data, bytes, &s)) == AX_OK) {
     int64_t strides[AX_MAX_DIMS];
     ax_strides_contiguous(packed->ndim, packed->shape, strides);

@@ -91,8 +91,8 @@ void ax_memory_untrack(ax_storage *s)
   s->group = 0;
 }
 
-/* Larger first; of equals the one whose line comes first, so that messages do not depend on the
- * table. */
+/* Sorts by bytes, largest first.  Equal groups are in the order of their lines, so that messages do
+ * not depend on the table. */
 static bool before(const group *a, const group *b)
 {
   if (a->total != b->total) return a->total > b->total;

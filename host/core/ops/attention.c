@@ -1,13 +1,13 @@
 /* Rules and gradients of attention.
  *
  * scaled_dot_product_attention brings its arguments to (B, H, T, D) views and runs the fused row
- * _attention, whose result lies as (B, T, H, D), so that the transpose and reshape that follow in
- * every model are views.  The gradients of three views of one projection (split_heads) are written
- * into one tensor of the projection's own layout, and the gradient of split_heads is then a view of
- * it.
+ * _attention, whose result is laid out as (B, T, H, D), so that the transpose and reshape that
+ * follow in every model are views.  The gradients of three views of one projection (split_heads)
+ * are written into one tensor of the projection's own layout, and the gradient of split_heads is
+ * then a view of it.
  *
- * Where the fused row cannot serve (the mask wants a gradient), and under create_graph, the same is
- * computed from plain rows. */
+ * Where the fused row cannot serve (the mask needs a gradient), and under create_graph, attention
+ * is computed from plain rows. */
 #include "core/ops/rule.h"
 
 /* ---- split_heads */
@@ -262,7 +262,7 @@ out:
   return st;
 }
 
-/* For masks that want a gradient.  Half types compute in float32, as the fused row does: rounded
+/* For masks that need a gradient.  Half types compute in float32, as the fused row does: rounded
  * scores would cost digits. */
 static ax_status plain_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *v, ax_tensor *mask,
                                  const setting *s, ax_tensor **out)
@@ -296,7 +296,7 @@ static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_ten
   if ((st = ax_run(AX_OP_ATTENTION, &args, results)) != AX_OK) return st;
   ax_tensor_release(results[1]);
   st = run_ints(AX_OP_TRANSPOSE, results[0], 1, 2, 0, 0, out);
-  if (st == AX_OK) ax_view_own((*out)); /* of a result that nobody else sees */
+  if (st == AX_OK) ax_view_own((*out)); /* nothing else refers to the result */
   ax_tensor_release(results[0]);
   return st;
 }
@@ -403,8 +403,8 @@ static bool of_one(const ax_tensor *q, const ax_tensor *k, const ax_tensor *v)
   return true;
 }
 
-/* A new tensor of t's shape that lies as t does when its elements are dense, head by head within a
- * row otherwise. */
+/* A new tensor of t's shape: with t's layout when its elements are dense, otherwise head by head
+ * within a row. */
 static ax_status lying_as(const ax_tensor *t, ax_tensor **out)
 {
   const int64_t *z = t->shape, *s = t->strides;

@@ -3,7 +3,7 @@
  * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast
  * once.  Where the leaf has a working copy (ax_tensor_set_work), which optimizers write together
  * with the leaf, there is nothing to cast at all: the copy gets a place in the graph.  Versions
- * tell whether either is still what the leaf holds. */
+ * show whether the cast or the copy still has the leaf's values. */
 #include "capture.h"
 #include "core/ops/infer.h"
 #include "core/ops/rules.h"
@@ -24,7 +24,7 @@ static _Thread_local struct {
   kept *place;
   int bits, n;
 } cache;
-static _Thread_local int depth; /* of regions */
+static _Thread_local int depth; /* regions that this thread is in */
 
 static kept *find(kept *place, int bits, const ax_tensor *leaf)
 {

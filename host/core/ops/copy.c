@@ -24,9 +24,9 @@ ax_status ax_infer_cast(ax_infer *q)
   return AX_OK;
 }
 
-/* Integers 2 and 3 say where x lay, for the way back; 4 is not 0 where the copy may still be under
- * way when the call returns, as far as the CPU's side of it is pinned: what goes down is put into
- * pinned memory for that. */
+/* Integers 2 and 3 are x's device, for the gradient.  Integer 4 is not 0 where the copy may still
+ * be under way when the call returns, as far as the CPU's side of it is pinned.  A copy to the CPU
+ * therefore gets pinned memory. */
 ax_status ax_infer_to_device(ax_infer *q)
 {
   ax_tensor *x = INPUT(0);

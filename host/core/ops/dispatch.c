@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* IS(NONE_, gradient) is 1 where the table says NONE, and 0 elsewhere: a macro that exists expands
+/* IS(NONE_, gradient) is 1 where the table has NONE, and 0 elsewhere: a macro that exists expands
  * to two arguments, and the second one is taken.  It keeps the rows constants. */
 #define SECOND(a, b, ...) b
 #define PICK(...) SECOND(__VA_ARGS__, 0, 0)
@@ -70,7 +70,7 @@ static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
   return dst->numel ? ax_kernel_call(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, &src, 1, &dst, &it) : AX_OK;
 }
 
-/* Inputs as the kernel wants them.  own[k] is what has to be released. */
+/* Inputs as the kernel needs them.  own[k] is what has to be released. */
 static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **own)
 {
   /* pointwise kernels widen half types themselves; where moves bits */
@@ -169,8 +169,8 @@ static bool recordable(ax_op op, const ax_args *args)
   return ax_op_impls[op].gradient && ax_would_record(args->n_in, args->in);
 }
 
-/* A floating result without a gradient rule, of inputs that want one: refused here, since backward
- * would find nothing to complain of. */
+/* Refuses a floating result without a gradient rule when an input needs a gradient: backward would
+ * not detect it. */
 static ax_status check_gradient(const ax_infer *q)
 {
   if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_is_float(q->out[0].dtype) ||
@@ -181,9 +181,9 @@ static ax_status check_gradient(const ax_infer *q)
 
 static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
 
-/* Where a result's elements lie.  A pointwise one keeps the order of dims of the first input that
- * has its shape and fills its memory, so that a network whose convolutions work with channels
- * innermost stays so throughout; others are contiguous unless their rule says. */
+/* The layout of a result.  A pointwise one keeps the order of dims of the first input that has its
+ * shape and fills its memory, so that a network whose convolutions work with channels innermost
+ * stays so throughout; others are contiguous unless their rule sets strides. */
 static void choose_strides(const ax_infer *q, ax_tensor **out)
 {
   for (int k = 0; k < q->n_out; k++)

@@ -2,8 +2,9 @@
  * labels that nobody needs any more, and a matrix product (or, with nothing to sum over, a product
  * of elements) for each further operand, from left to right.
  *
- * Labels: 0..25 are A..Z, 26..51 a..z, and 52.. the dims that "..." stands for, the last of them
- * always the highest: so those of all operands line up from the right, as in broadcasting. */
+ * Labels: 0..25 are A..Z, 26..51 a..z, and 52.. the dims of "...".  The last of these dims always
+ * has the highest label, so that those of all operands line up from the right, as in
+ * broadcasting. */
 #include "core/ops/infer.h"
 
 #include <string.h>
@@ -63,7 +64,7 @@ enum { DOTS = -1 };
 typedef struct part {
   int n, dots;
   int label[LONGEST];
-} part; /* dots: where "..." stands, or -1 */
+} part; /* dots: the position of "...", or -1 */
 
 static ax_status bad(const char *equation, const char *what)
 {

@@ -67,7 +67,7 @@ void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in,
 void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes)
 {
   const int64_t item = (int64_t)ax_itemsize(dst);
-  int64_t step = 1; /* dst is contiguous over the dims that stay, whatever keepdim says */
+  int64_t step = 1; /* dst is contiguous over the dims that stay, with or without keepdim */
 
   it->n = 2;
   it->numel = x->numel;

@@ -177,7 +177,7 @@ ax_status ax_infer_matmul(ax_infer *q)
     product = less;
   }
   q->result[0] = product;
-  ax_view_own(product); /* of a product that nobody else sees */
+  ax_view_own(product); /* nothing else refers to the product */
   product = NULL;
 out:
   ax_tensor_release(wide_a), ax_tensor_release(wide_b), ax_tensor_release(product);

@@ -29,7 +29,7 @@ static ax_status check_rows(ax_infer *q, const ax_tensor *x)
     return ax_fail(AX_ESHAPE, "%s: input must be (N, C) or (C), got %s", q->name, TEXT(x));
   if (x->shape[x->ndim - 1] == 0) return ax_fail(AX_ESHAPE, "%s: input %s has no classes", q->name, TEXT(x));
   q->contiguous = ~0u;
-  q->compute = x->dtype == AX_F64 ? AX_F64 : AX_F32; /* of the sums and weights */
+  q->compute = x->dtype == AX_F64 ? AX_F64 : AX_F32; /* the type of sums and weights */
   return AX_OK;
 }
 
@@ -312,7 +312,8 @@ RULE(cross_entropy)
                    NUMBERS_OF_CALL));
 }
 
-/* One number for each row as a column beside (N, C); of a single row (C) as it is. */
+/* One number for each row, as a column that broadcasts against (N, C); unchanged for a single row
+ * (C). */
 static ax_arg column(ax_grad *c, ax_arg v, int ndim)
 {
   return ndim > 1 && v.t && v.t->ndim ? with_ints(c, AX_OP_UNSQUEEZE, v, 1, 0, 0, 0) : v;

@@ -154,7 +154,8 @@ static ax_arg spread(ax_grad *c, ax_arg v)
   return with_list(c, AX_OP_RESHAPE, v, META(0)->ndim, shape, 0);
 }
 
-/* Over all dims but the channels; keep: as (1, channels, 1, ..), else [channels]. */
+/* Reduces all dims but the channels.  keep: the result has shape (1, channels, 1, ..), else
+ * [channels]. */
 static ax_arg over_channels(ax_grad *c, ax_op op, ax_arg v, bool keep)
 {
   int64_t dims[AX_MAX_DIMS];

@@ -3,7 +3,7 @@
  * their derivatives, are written in op rows. */
 #include "core/ops/rule.h"
 
-enum { MSE, L1, SMOOTH_L1, HUBER, BCE, BCE_LOGITS, KL, KL_LOG }; /* as the kernels number them */
+enum { MSE, L1, SMOOTH_L1, HUBER, BCE, BCE_LOGITS, KL, KL_LOG }; /* the kernels' numbers */
 enum { MEAN, SUM, NONE, BATCHMEAN };
 
 static ax_status two_alike(ax_infer *q, int k)

@@ -50,7 +50,7 @@ ax_status ax_infer_bits(ax_infer *q)
   return elementwise(q, d, d);
 }
 
-/* Infinities become the type's largest numbers unless told otherwise. */
+/* Infinities become the type's largest numbers unless the call names others. */
 ax_status ax_infer_nan_to_num(ax_infer *q)
 {
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;

@@ -112,7 +112,7 @@ ax_status ax_infer_addmv(ax_infer *q)
                 results));
   tall = results[0];
   AX_TRY(run_list(AX_OP_SQUEEZE, tall, 1, (int64_t[]){ 1 }, &q->result[0]));
-  ax_view_own(q->result[0]); /* of a product that nobody else sees */
+  ax_view_own(q->result[0]); /* nothing else refers to the product */
 out:
   ax_tensor_release(tall), ax_tensor_release(column), ax_tensor_release(wide);
   return st;

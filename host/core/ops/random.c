@@ -34,7 +34,7 @@ ax_status ax_infer_dropout(ax_infer *q)
   return st;
 }
 
-RULE(dropout_apply) /* the same draw again: the mask is never stored */
+RULE(dropout_apply) /* repeats the draw: the mask is never stored */
 {
   const ax_arg g = G;
   give(c, 0, call(c, AX_OP_DROPOUT_APPLY, 1, &g, A));

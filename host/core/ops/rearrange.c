@@ -145,8 +145,8 @@ static int64_t modulo(int64_t v, int64_t n)
   return r < 0 ? r + n : r;
 }
 
-/* Copies the block of x that dims `d` .. of which have `shift` move to: each shifted dim falls into
- * two parts. */
+/* Copies x into out, rolled.  Each dim with a shift is cut into two parts, and each combination of
+ * parts is copied as one block. */
 static ax_status roll_parts(ax_tensor *out, ax_tensor *x, const int64_t *shift)
 {
   int cut[AX_MAX_DIMS], cuts = 0;

@@ -306,7 +306,7 @@ static ax_arg spread(ax_grad *c, ax_arg g, int n_dims, const int64_t *dims, doub
   return with_list(c, AX_OP_EXPAND, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape, 0), m->ndim, m->shape, 0);
 }
 
-/* The same dims as the call, kept as size 1. */
+/* Reduces x over the call's dims, which are kept with size 1. */
 static ax_arg kept(ax_grad *c, ax_op op, ax_arg x) { return with_list(c, op, x, A->n_list, A->list, 1); }
 static ax_arg spread_like(ax_grad *c, ax_arg g) { return spread(c, g, A->n_list, A->list, 1); }
 

@@ -357,7 +357,7 @@ static void gru_gates_by_rows(ax_grad *c)
     dz = mul(c, G, sub(c, h, n));
     dn = mul(c, G, sub(c, NUM(1), z));
   }
-  if (c->g[1]) { /* as above: made of the gates */
+  if (c->g[1]) { /* made of the gates, as above */
     const ax_arg more = { .t = c->g[1] };
     dr = part(c, more, 0, m);
     dz = plus(c, dz, part(c, more, 1, m));

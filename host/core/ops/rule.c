@@ -54,8 +54,8 @@ void give_row_sum(ax_grad *c, int k, ax_arg g)
   } else give(c, k, call(c, AX_OP_SUM, 1, &g, &(ax_attrs){ .n_list = 1, .list = { 0 }, .wide = wide }));
 }
 
-/* The same for (n, channels, ..): the sum over all dims but the channels, taken in the order of
- * memory where they lie innermost. */
+/* Gives input k the sum of g (n, channels, ..) over all dims but the channels.  Sums in the order
+ * of memory where channels are innermost. */
 void give_channel_sum(ax_grad *c, int k, ax_arg g)
 {
   bool accumulate;

@@ -1,9 +1,9 @@
 /* What rules are written with: one file of rules for each family of rows, beside its part of the op
  * table.
  *
- * A rule `ax_infer_<name>` answers: do the arguments fit, what shape and type has the result, which
- * inputs must be cast or made contiguous?  Messages start with the op's name and show the shapes.
- * VIEW rules make the view; HOST and COMPOSITE rules do the work.
+ * A rule `ax_infer_<name>` checks the arguments, sets the result's shape and type, and marks the
+ * inputs that must be cast or made contiguous.  Messages start with the op's name and show the
+ * shapes.  VIEW rules make the view; HOST and COMPOSITE rules do the work.
  *
  * A gradient `ax_grad_<name>` is built from op rows, so that it can itself be differentiated, and
  * reads as its formula: G is the gradient of the (first) result, IN(k) and OUT(k) are what the
@@ -59,8 +59,8 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
   return (ax_dtype)result;
 }
 
-/* The type of the result for inputs of type d: float32 where halves are asked for it (see
- * ax_attrs.wide). */
+/* The type of the result for inputs of type d: float32 for half types where ax_attrs.wide is
+ * set. */
 static inline ax_dtype result_dtype(const ax_infer *q, ax_dtype d)
 {
   return q->a.wide && ax_is_half(d) ? AX_F32 : d;
@@ -144,7 +144,7 @@ static inline ax_status run_ints(ax_op op, ax_tensor *x, int64_t i0, int64_t i1,
   return st;
 }
 
-/* x where device `d` has it: x itself when it lies there. */
+/* x on device `d`: x itself when it is there already. */
 static inline ax_status bring(ax_tensor *x, ax_device d, ax_tensor **out)
 {
   if (!ax_same_device(x->device, d)) return run_ints(AX_OP_TO_DEVICE, x, d.kind, d.index, 0, 0, out);
@@ -178,7 +178,7 @@ static inline ax_arg keep(ax_grad *c, ax_status st, ax_tensor *t)
 }
 
 /* op(operands) with attributes.  An operand that is neither a tensor nor meant as a number cannot
- * occur: rules ask for what rows save. */
+ * occur: rules use only what their rows save. */
 static inline ax_arg call(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax_attrs *a)
 {
   ax_tensor *in[AX_MAX_INPUTS], *results[AX_MAX_OUT] = { 0 };
@@ -267,7 +267,7 @@ RULE(once);
 static inline ax_arg filled(ax_grad *c, int k, double v)
 {
   ax_tensor *t = NULL;
-  const ax_tensor *like = c->g[0]; /* of several results any may be the one that a gradient came to */
+  const ax_tensor *like = c->g[0]; /* any of several results may have received the gradient */
   for (int i = 1; !like && i < c->node->n_out; i++) like = c->g[i];
   if (c->st != AX_OK) return (ax_arg){ 0 };
   ax_status st = ax_tensor_new_on(like->device, META(k)->dtype, META(k)->ndim, META(k)->shape, &t);

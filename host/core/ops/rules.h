@@ -4,8 +4,8 @@
 
 #include "core/ops/infer.h"
 
-/* The same rule serves many rows: C allows repeating a declaration.  (ax_grad_NONE gets declared
- * too; nothing defines or calls it.) */
+/* A rule may serve many rows: C allows repeating a declaration.  (ax_grad_NONE gets declared too;
+ * nothing defines or calls it.) */
 #define OP(ID, name, sig, form, rule, gradient, ...) \
   ax_status ax_infer_##rule(ax_infer *q); \
   void ax_grad_##gradient(ax_grad *c);

@@ -15,7 +15,7 @@ typedef struct parts {
   ax_device device;
   int ndim;
   int64_t shape[AX_MAX_DIMS];
-  int64_t sizes[]; /* of the parts, along dim */
+  int64_t sizes[]; /* the parts' sizes along dim */
 } parts;
 
 /* Only one part has a gradient: it goes into zeros. */

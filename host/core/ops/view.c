@@ -38,8 +38,9 @@ misfit:
 }
 
 /* The order of dims in a result's memory is ours to choose: convolutions and what follows them have
- * their channels innermost.  Scripts that were written for contiguous results say y:view(n, -1): as
- * long as nobody else sees the memory, y can be laid out anew, and the view is one. */
+ * their channels innermost.  Scripts that were written for contiguous results call y:view(n, -1).
+ * As long as nothing else refers to the memory, y can be laid out contiguously, and the result is
+ * then a view. */
 static bool own_layout(const ax_tensor *t)
 {
   return !t->shared && t->view == AX_NO_VIEW && t->version == &t->storage->version &&
@@ -206,8 +207,8 @@ static ax_status stepped(ax_infer *q, int64_t step)
 ax_status ax_infer_narrow(ax_infer *q) { return stepped(q, 1); }
 ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.i[3]); }
 
-/* Of the diagonal of `offset` over dims d1 and d2: its length, and the element where it starts.
- * ESHAPE, ERANGE where there is none. */
+/* Finds the length and the first element of the diagonal at `offset` over dims d1 and d2.  ESHAPE,
+ * ERANGE where there is none. */
 static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_t *a, int64_t *length,
                              int64_t *start)
 {

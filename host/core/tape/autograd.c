@@ -38,8 +38,8 @@ const char *ax_grad_fn_name(const ax_tensor *t)
 
 /* ---- nodes */
 
-/* As for tensors and storages: short lists of free nodes, by size, a thread's own.  malloc would go
- * its slow way for most of them. */
+/* Each thread keeps short lists of free nodes, by size, as for tensors and storages.  malloc would
+ * take its slow path for most of them. */
 enum { NODE_STEP = 128, NODE_SIZES = 12, NODE_SPARE = 64 };
 static _Thread_local struct {
   ax_node *list[NODE_SPARE];

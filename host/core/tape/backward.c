@@ -243,7 +243,7 @@ out:
   return st;
 }
 
-/* ---- what rules ask */
+/* ---- for rules */
 
 bool ax_wants(const ax_grad *c, int k)
 {
@@ -412,11 +412,11 @@ static ax_status visit(run *r, ax_node *n)
   }
   if (!any) return AX_OK;
   if (n->kind == AX_NODE_ACCUMULATE) return r->collect ? AX_OK : run_leaf(r, n);
-  if (r->collect && n->seq <= r->oldest) return AX_OK; /* nothing wanted lies further back */
+  if (r->collect && n->seq <= r->oldest) return AX_OK; /* no wanted input was recorded earlier */
   return run_node(r, n);
 }
 
-/* The same, as an event of the profiler that carries the line of the forward pass. */
+/* Visits a node as an event of the profiler, with the script line of the forward pass. */
 static ax_status visit_profiled(run *r, ax_node *n)
 {
   char name[64];

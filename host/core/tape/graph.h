@@ -10,7 +10,7 @@
 #include "core/core.h"
 
 typedef struct ax_edge {
-  ax_node *node; /* counted; NULL: this input wants no gradient */
+  ax_node *node; /* counted; NULL: this input needs no gradient */
   int out;       /* which result of that node */
 } ax_edge;
 
@@ -27,7 +27,7 @@ typedef struct ax_saved {
 
 struct ax_hook {
   ax_hook *next;
-  ax_hook **home;                  /* the list that it is in: of a node, or of a leaf */
+  ax_hook **home;                  /* the list that holds it: a node's or a leaf's */
   ax_hook *next_live, **from_live; /* all hooks of the thread */
   uint64_t id;
   bool post;
@@ -47,7 +47,7 @@ struct ax_node {
   bool released; /* backward ran and freed what was saved */
   uint64_t seq;
   ax_args args;  /* attributes and number operands of the call; its `in` is not used */
-  uint32_t size; /* of its block, for the list of free ones */
+  uint32_t size; /* bytes of its block, for the list of free ones */
   int n_in, n_out;
   ax_edge *edges;    /* [n_in] */
   ax_meta *in_meta;  /* [n_in] */
@@ -59,7 +59,7 @@ struct ax_node {
   ax_tensor *leaf;  /* ACCUMULATE: counted; the leaf points back weakly; NULL once it is a leaf no more */
   const char *name; /* CUSTOM */
   ax_custom_fn custom;
-  void (*drop)(void *); /* CUSTOM: of what the function keeps; ACCUMULATE: of what the leaf's hooks need */
+  void (*drop)(void *); /* frees ud: CUSTOM: the function's data; ACCUMULATE: the hooks' */
   void *ud;
   const void *run;    /* the backward run that has it queued, or NULL */
   int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
@@ -74,7 +74,7 @@ void ax_hooks_drop(ax_hook **list);
 void ax_hooks_end(ax_hook **list);
 /* Runs the hooks of one result; *g may be replaced. */
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
-/* Tells the holder that the leaf of an ACCUMULATE node has hooks, once. */
+/* Calls the holder (ax_leaf_set_holder) for the leaf of an ACCUMULATE node with hooks, once. */
 ax_status ax_leaf_hold(ax_node *n);
 /* Where the gradient of `t` goes: the node that made it, or a leaf's node, made now if need be. */
 ax_status ax_edge_of(ax_tensor *t, ax_edge *e);
@@ -94,9 +94,9 @@ enum {
   I5 = 32,
   I6 = 64, /* always */
   X0 = 1 << 16,
-  X1 = 1 << 17, /* if the other one of the first two wants a gradient */
+  X1 = 1 << 17, /* if the other one of the first two needs a gradient */
   S0 = 1 << 20,
-  S1 = 1 << 21, /* if it wants one itself */
+  S1 = 1 << 21, /* if it needs one itself */
   O0 = 1 << 8,
   O1 = 1 << 9,
   O2 = 1 << 10,
@@ -104,7 +104,7 @@ enum {
   HIDDEN = 1 << 24,
 };
 
-/* Records a call whose results are `out`.  saves: as in ops.def. */
+/* Records a call whose results are `out`.  saves: the row's (ops.def). */
 ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves);
 /* The two halves of ax_record, for in-place ops: make the node (saving inputs, `overwritten` as a
  * copy) before the kernel, attach the results after it. */

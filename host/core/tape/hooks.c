@@ -1,4 +1,4 @@
-/* Hooks on gradients: of a leaf, on the tensor; of a result, on the node that made it. */
+/* Hooks on gradients.  A leaf's hooks are on the tensor, a result's on the node that made it. */
 #include "core/tape/graph.h"
 
 static _Thread_local uint64_t next_hook = 1;
@@ -40,7 +40,7 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   if (post && t->grad_fn)
     return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s",
                    ax_grad_fn_name(t));
-  /* as if it had been added before the backward pass that released the graph */
+  /* treats the hook as one added before the backward pass that released the graph */
   if (t->grad_fn && t->grad_fn->released) {
     *id = next_hook++;
     drop(ud);
@@ -127,8 +127,8 @@ static void sweep_hooks(ax_hook **list)
   }
 }
 
-/* What a hook returned (taken) instead of *g: of its shape, and cast to its type, on which the
- * rules rely. */
+/* Replaces *g by what a hook returned, which it takes.  The shape must be that of *g; the type is
+ * cast to that of *g, because rules rely on it. */
 static ax_status replace(ax_tensor **g, ax_tensor *with)
 {
   ax_tensor *cast = NULL;

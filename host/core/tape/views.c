@@ -5,18 +5,18 @@
  *
  * and so the base gets a new history: a node with two inputs, the base as it was and the op's
  * result.  The view itself is from then on a view of base'.  So are all other views of the base,
- * which learn it when they are next used (ax_history): they compare their count of rewrites with
- * the base's.  Nobody keeps a list of views.
+ * which notice it when they are next used (ax_history): they compare their count of rewrites with
+ * the base's.  There is no list of views.
  *
  * Two nodes carry this, and each one's gradient is made of what the other one does: "copy_slices"
- * (base', from base and result) and "as_strided" (a view, from base').  Where a view lies is told
- * by sizes, strides and an offset within the base's memory; gradients are laid out in memory as the
- * base was.  Gradients are computed by ops that are recorded when create_graph asks for it. */
+ * (base', from base and result) and "as_strided" (a view, from base').  Sizes, strides and an
+ * offset within the base's memory describe a view's place; gradients have the base's layout.
+ * Gradients are computed by ops that are recorded under create_graph. */
 #include "core/ops/infer.h"
 
 #include <string.h>
 
-/* Where a view lies in its base. */
+/* The place of a view in its base. */
 typedef struct place {
   ax_dtype dtype;
   ax_device device;
@@ -160,7 +160,7 @@ ax_status ax_history_renew(ax_tensor *t)
 ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_rewrite *r)
 {
   const ax_tensor *base = view->base;
-  bool differs = false; /* does the op's result depend on anything that wants a gradient? */
+  bool differs = false; /* does the op's result depend on anything that needs a gradient? */
   ax_status st;
 
   for (int d = 0; d < base->ndim; d++)
@@ -215,7 +215,7 @@ static ax_status fill(ax_tensor *dst, double v)
                         dst);
 }
 
-/* A tensor that lies in memory as the base did. */
+/* A new tensor with the base's shape and strides. */
 static ax_status like_base(const place *p, ax_tensor **out)
 {
   const int64_t n = span(p->base_ndim, p->base_shape, p->base_strides);
@@ -227,7 +227,7 @@ static ax_status like_base(const place *p, ax_tensor **out)
   return st;
 }
 
-/* The place in `whole`, which lies as the base did, as a view with a history. */
+/* The place in `whole`, which has the base's layout, as a view with a history. */
 static ax_status show(const place *p, ax_tensor *whole, ax_tensor **out)
 {
   ax_status st = ax_tensor_view(whole, p->ndim, p->shape, p->strides, whole->offset + p->offset, out);
@@ -259,8 +259,8 @@ out:
   return st;
 }
 
-/* Does nobody else hold the gradient, and does it lie as the base did?  Then it can be cut up where
- * it is. */
+/* Whether the gradient has no other owner and the base's layout.  It can then be cut up in
+ * place. */
 static bool usable(const place *p, const ax_tensor *g)
 {
   return !ax_grad_enabled() && g->refs == 1 && g->storage->refs == 1 && g->dtype == p->dtype &&
