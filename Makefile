@@ -272,11 +272,12 @@ docs: all  ## write docs/reference from the op table and the annotations (a spec
 fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled to 100 columns
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run host/tools/format
 
-lint: $(LUAJIT)/src/libluajit.a  ## C with warnings as errors, Lua files with luacheck (package lua-check)
-	$(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only $(HOST_SRC)
-	$(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only $(CPU_SRC)
+lint: $(OUT)/accel-run  ## hold the laws of the house (host/tools/lint.lua --list), C with warnings as errors, luacheck
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run host/tools/lint.lua
+	@echo $(HOST_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only
+	@echo $(CPU_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only
 	@command -v luacheck >/dev/null || { echo "make lint: no luacheck here (package lua-check)" >&2; exit 1; }
-	luacheck -q lua examples spec bench host/tools
+	@luacheck -q lua examples spec bench host/tools
 
 clean:  ## remove build/
 	rm -rf build

@@ -1,8 +1,8 @@
-/* plugin.h: what a backend sees of accel: statuses, element types, tensors as they are in memory, the
- * op table, loop nests, and the table of functions that a plugin exports.
+/* plugin.h: what a backend sees of accel: statuses, element types, tensors as they are in memory,
+ * the op table, loop nests, and the table of functions that a plugin exports.
  *
- * Kernels include this, and capture.h and dist.h where they record steps or move collectives; ax.h is
- * for those who call the core.  Ownership and statuses are as ax.h says. */
+ * Kernels include this, and capture.h and dist.h where they record steps or move collectives; ax.h
+ * is for those who call the core.  Ownership and statuses are as ax.h says. */
 #ifndef AX_PLUGIN_H
 #define AX_PLUGIN_H
 

@@ -109,6 +109,9 @@ int ax_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4)
 /* Pushes a short text about the value: string "a", number 1.5, tensor float32 [2, 3], nil.  Returns
  * it. */
 const char *ax_describe(lua_State *L, int idx);
+/* Argument 1, a path: borrowed from the stack.  Raises when it is no string, empty, or has a NUL in
+ * it. */
+const char *ax_check_path(lua_State *L, const char *fn);
 /* The name in the list that is closest to `given`, or NULL when none is near. */
 const char *ax_nearest(const char *given, const char *const *names, int n);
 

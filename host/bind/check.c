@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define EXACT 9007199254740992.0 /* 2^53: doubles beyond it skip integers */
 
@@ -116,6 +117,17 @@ int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const 
     return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
   if (arg > 0) return ax_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
   return ax_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
+}
+
+const char *ax_check_path(lua_State *L, const char *fn)
+{
+  size_t n;
+  const char *path;
+  if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
+  path = lua_tolstring(L, 1, &n);
+  if (n == 0 || strlen(path) != n)
+    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
+  return path;
 }
 
 int ax_raise(lua_State *L, const char *where)

@@ -3,17 +3,6 @@
 #include "bind/bind.h"
 #include "io.h"
 
-static const char *check_path(lua_State *L, const char *fn)
-{
-  size_t n;
-  const char *path;
-  if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
-  path = lua_tolstring(L, 1, &n);
-  if (n == 0 || strlen(path) != n)
-    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
-  return path;
-}
-
 /* ---- NumPy */
 
 static int read_npy(lua_State *L)
@@ -22,7 +11,7 @@ static int read_npy(lua_State *L)
   ax_tensor **box;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_npy");
+  path = ax_check_path(L, "read_npy");
   box = ax_push_result(L);
   if (ax_npy_read(path, box) != AX_OK) return ax_raise(L, "read_npy");
   return 1;
@@ -45,7 +34,7 @@ static int read_npz(lua_State *L)
   int names;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_npz");
+  path = ax_check_path(L, "read_npz");
   file = ax_push_object(L, &file_class);
   if (ax_npz_read(path, file) != AX_OK) return ax_raise(L, "read_npz");
   lua_createtable(L, 0, (*file)->n);
@@ -79,7 +68,7 @@ static int csv_read(lua_State *L)
   ax_csv **box;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_csv");
+  path = ax_check_path(L, "read_csv");
   o = (ax_csv_options){ *luaL_checkstring(L, 2), *luaL_checkstring(L, 3), (int64_t)luaL_checknumber(L, 4) };
   box = ax_push_object(L, &csv_class);
   if (ax_csv_read(path, &o, box) != AX_OK) return ax_raise(L, "read_csv");
@@ -167,7 +156,7 @@ static int tokens_open(lua_State *L)
   ax_tokens **box;
 
   ax_bind_enter(L);
-  path = check_path(L, "TokenDataset");
+  path = ax_check_path(L, "TokenDataset");
   box = ax_push_object(L, &tokens_class);
   if (ax_tokens_open(path, luaL_checkinteger(L, 2), (int64_t)luaL_checknumber(L, 3), box) != AX_OK)
     return ax_raise(L, "TokenDataset");
@@ -239,7 +228,7 @@ static int read_image(lua_State *L)
   int channels;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_image");
+  path = ax_check_path(L, "read_image");
   channels = luaL_optinteger(L, 2, 0);
   box = ax_push_result(L);
   if (ax_image_read(path, channels, box) != AX_OK) return ax_raise(L, "read_image");

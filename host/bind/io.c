@@ -5,17 +5,6 @@
 
 #include <stdlib.h>
 
-static const char *check_path(lua_State *L, const char *fn)
-{
-  size_t n;
-  const char *path;
-  if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
-  path = lua_tolstring(L, 1, &n);
-  if (n == 0 || strlen(path) != n)
-    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
-  return path;
-}
-
 /* read_idx(path) -> tensor */
 static int read_idx(lua_State *L)
 {
@@ -23,7 +12,7 @@ static int read_idx(lua_State *L)
   ax_tensor **box;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_idx");
+  path = ax_check_path(L, "read_idx");
   box = ax_push_result(L);
   if (ax_idx_read(path, box) != AX_OK) return ax_raise(L, "read_idx");
   return 1;
@@ -107,7 +96,7 @@ static int safetensors_save(lua_State *L)
   int n, n_meta;
 
   ax_bind_enter(L);
-  path = check_path(L, "safetensors_save");
+  path = ax_check_path(L, "safetensors_save");
   if (!lua_istable(L, 2))
     ax_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
   lua_settop(L, 3);
@@ -142,7 +131,7 @@ static int safetensors_load(lua_State *L)
   ax_tensor_file **file;
 
   ax_bind_enter(L);
-  path = check_path(L, "safetensors_load");
+  path = ax_check_path(L, "safetensors_load");
   file = ax_push_object(L, &file_class);
   if (ax_safetensors_read(path, file) != AX_OK) return ax_raise(L, "safetensors");
 
@@ -187,7 +176,7 @@ static int read_file(lua_State *L)
   size_t n;
 
   ax_bind_enter(L);
-  path = check_path(L, "read_file");
+  path = ax_check_path(L, "read_file");
   text = ax_push_object(L, &text_class);
   if (ax_file_slurp(path, text, &n) == AX_OK) {
     lua_pushlstring(L, *text, n);
@@ -207,7 +196,7 @@ static int write_file(lua_State *L)
   size_t n;
 
   ax_bind_enter(L);
-  path = check_path(L, "write_file");
+  path = ax_check_path(L, "write_file");
   if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "write_file", 2, "text", "a string", 2);
   text = lua_tolstring(L, 2, &n);
   if (ax_file_put(path, text, n) == AX_OK) {

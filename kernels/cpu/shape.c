@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/ops/pad.h"
+
 /* ---- tile */
 
 /* Dims from outermost, neighbours merged where that changes nothing.  One block of dim d is size[d]
@@ -125,8 +127,6 @@ ax_status ax_cpu_triu(const ax_call *call) { return triangle_of(call, true); }
 
 /* ---- pad with elements of the input */
 
-enum { REFLECT = 1, REPLICATE, CIRCULAR };
-
 /* x is (outer, small[0] .. small[n-1], inner), the padded one (outer, wide[0] .. wide[n-1], inner);
  * map[d][j] is where position j of wide dim d comes from. */
 typedef struct margins {
@@ -139,14 +139,6 @@ typedef struct margins {
   const char *src;
   char *dst;
 } margins;
-
-static int64_t source_of(int mode, int64_t j, int64_t size)
-{
-  if (mode == REPLICATE) return j < 0 ? 0 : j >= size ? size - 1 : j;
-  if (mode == CIRCULAR) return j < 0 ? j + size : j >= size ? j - size : j;
-  j = j < 0 ? -j : j;
-  return j >= size ? 2 * (size - 1) - j : j;
-}
 
 /* `x` is the tensor without margins, `y` with.  *maps has to be freed. */
 static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, const ax_attrs *a,
@@ -184,7 +176,8 @@ static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, 
   if (!p) return AX_ENOMEM;
   for (int d = 0; d < m->n; p += m->wide[d++]) {
     m->map[d] = p;
-    for (int64_t j = 0; j < m->wide[d]; j++) p[j] = source_of((int)a->i[0], j - m->before[d], m->small[d]);
+    for (int64_t j = 0; j < m->wide[d]; j++)
+      p[j] = ax_pad_source((int)a->i[0], j - m->before[d], m->small[d]);
   }
   return AX_OK;
 }

@@ -3,22 +3,9 @@
  * is carried along, row after row.  float32 and the half types compute in float32, float64 in
  * itself. */
 #include "rows.h"
+#include "around.h"
 
 #define TILE 64 /* columns carried together */
-
-typedef struct shape {
-  int64_t outer, n, inner;
-} shape;
-
-static shape around(const ax_tensor *x, int64_t dim)
-{
-  shape s = { 1, 1, 1 };
-  for (int d = 0; d < x->ndim; d++)
-    if (d < dim) s.outer *= x->shape[d];
-    else if (d == dim) s.n = x->shape[d];
-    else s.inner *= x->shape[d];
-  return s;
-}
 
 /* ---- rows */
 
@@ -176,7 +163,7 @@ COLUMNS(f64, double, exp)
 /* ---- driver: work is shared by rows, or by tiles of columns */
 
 typedef struct job {
-  shape s;
+  ax_around s;
   ax_dtype dtype;
   bool logs, back;
   bool stream; /* float rows go past the caches */
@@ -218,7 +205,7 @@ static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
 {
   const ax_tensor *y = call->out[0];
   const ax_dtype d = (ax_dtype)y->dtype;
-  job j = { .s = around(y, dim), .dtype = d, .logs = logs, .back = back, .out = ax_data(y) };
+  job j = { .s = ax_around_dim(y, dim), .dtype = d, .logs = logs, .back = back, .out = ax_data(y) };
   const bool half = d == AX_F16 || d == AX_BF16;
   const size_t bytes = (size_t)y->numel * sizeof(float);
   void *wide[3] = { NULL, NULL, NULL }; /* half types: the inputs and the result in float32 */

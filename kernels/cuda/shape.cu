@@ -1,6 +1,7 @@
 /* tile, tril, triu, pad with elements of the input: copies that no strides describe.  A thread for
  * each element of the result. */
 #include "common.cuh"
+#include "core/ops/pad.h"
 
 /* of the result; of the input; margins */
 struct dims {
@@ -84,22 +85,12 @@ AX_CUDA_KERNEL(triu) { return triangle(call, true); }
 
 /* ---- pad with elements of the input */
 
-enum { REFLECT = 1, REPLICATE, CIRCULAR };
-
-static __device__ __forceinline__ int64_t source_of(int mode, int64_t j, int64_t size)
-{
-  if (mode == REPLICATE) return j < 0 ? 0 : j >= size ? size - 1 : j;
-  if (mode == CIRCULAR) return j < 0 ? j + size : j >= size ? j - size : j;
-  j = j < 0 ? -j : j;
-  return j >= size ? 2 * (size - 1) - j : j;
-}
-
 template <class S> static __global__ void pad_kernel(dims k, int mode, S *y, const S *x)
 {
   for (int64_t i = AX_FIRST; i < k.numel; i += AX_STEP) {
     int64_t rest = i, from = 0, step = 1;
     for (int d = k.n - 1; d >= 0; d--) {
-      from += source_of(mode, take_last(k, d, &rest) - k.before[d], k.size[d]) * step;
+      from += ax_pad_source(mode, take_last(k, d, &rest) - k.before[d], k.size[d]) * step;
       step *= k.size[d];
     }
     y[i] = x[from];
@@ -142,8 +133,8 @@ struct places {
 static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t size, int64_t before,
                                                    int64_t wide)
 {
-  places p = { { 0, 0, 0 }, 0, mode == REPLICATE };
-  if (mode == REPLICATE) {
+  places p = { { 0, 0, 0 }, 0, mode == AX_PAD_REPLICATE };
+  if (mode == AX_PAD_REPLICATE) {
     int64_t lo = i == 0 ? 0 : before + i, hi = i == size - 1 ? wide - 1 : before + i;
     lo = lo < 0 ? 0 : lo;
     hi = hi >= wide ? wide - 1 : hi;
@@ -151,10 +142,10 @@ static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t 
     p.count = hi >= lo ? hi - lo + 1 : 0;
     return p;
   }
-  const int64_t others[3] = { mode == CIRCULAR ? before + i - size : before - i, before + i,
-                              mode == CIRCULAR ? before + i + size : before + 2 * (size - 1) - i };
+  const int64_t others[3] = { mode == AX_PAD_CIRCULAR ? before + i - size : before - i, before + i,
+                              mode == AX_PAD_CIRCULAR ? before + i + size : before + 2 * (size - 1) - i };
   for (int c = 0; c < 3; c++) /* rising; at an end of a reflection two of them are one */
-    if (others[c] >= 0 && others[c] < wide && source_of(mode, others[c] - before, size) == i &&
+    if (others[c] >= 0 && others[c] < wide && ax_pad_source(mode, others[c] - before, size) == i &&
         (p.count == 0 || p.at[p.count - 1] != others[c]))
       p.at[p.count++] = others[c];
   return p;

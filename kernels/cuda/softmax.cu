@@ -3,24 +3,12 @@
  * together, and once more, out of a cache, for the result.  Else neighbouring threads have
  * neighbouring columns. */
 #include "rows.cuh"
-
-struct shape {
-  int64_t outer, n, inner;
-};
-
-static shape around(const ax_tensor *x, int64_t dim)
-{
-  shape s = { 1, 1, 1 };
-  for (int d = 0; d < x->ndim; d++)
-    if (d < dim) s.outer *= x->shape[d];
-    else if (d == dim) s.n = x->shape[d];
-    else s.inner *= x->shape[d];
-  return s;
-}
+#include "around.h"
 
 /* ---- rows */
 
-template <class S, int V, bool WIDE> static __global__ void forward_rows(S *y, const S *x, shape s, bool logs)
+template <class S, int V, bool WIDE>
+static __global__ void forward_rows(S *y, const S *x, ax_around s, bool logs)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -47,7 +35,7 @@ template <class S, int V, bool WIDE> static __global__ void forward_rows(S *y, c
 }
 
 template <class S, int V, bool WIDE>
-static __global__ void backward_rows(S *dx, const S *g, const S *y, shape s, bool logs)
+static __global__ void backward_rows(S *dx, const S *g, const S *y, ax_around s, bool logs)
 {
   typedef compute<S> T;
   typedef ax_team<WIDE> team;
@@ -76,7 +64,7 @@ static __global__ void backward_rows(S *dx, const S *g, const S *y, shape s, boo
 
 /* ---- columns */
 
-template <class S> static __global__ void forward_columns(S *y, const S *x, shape s, bool logs)
+template <class S> static __global__ void forward_columns(S *y, const S *x, ax_around s, bool logs)
 {
   typedef compute<S> T;
   for (int64_t c = AX_FIRST; c < s.outer * s.inner; c += AX_STEP) {
@@ -95,7 +83,8 @@ template <class S> static __global__ void forward_columns(S *y, const S *x, shap
   }
 }
 
-template <class S> static __global__ void backward_columns(S *dx, const S *g, const S *y, shape s, bool logs)
+template <class S>
+static __global__ void backward_columns(S *dx, const S *g, const S *y, ax_around s, bool logs)
 {
   typedef compute<S> T;
   for (int64_t c = AX_FIRST; c < s.outer * s.inner; c += AX_STEP) {
@@ -115,7 +104,7 @@ template <class S> static __global__ void backward_columns(S *dx, const S *g, co
 static ax_status run(const ax_call *call, bool logs, bool back)
 {
   const ax_tensor *out = call->out[0];
-  const shape s = around(out, call->a->i[0]);
+  const ax_around s = ax_around_dim(out, call->a->i[0]);
   const ax_device d = out->device;
   const char *name = ax_ops[call->op].name;
 

@@ -20,7 +20,8 @@ end
 --- Runs the tool with these commands first in PATH and a cache of its own.
 local function get(folder, source, target)
   if not io.open(folder .. "/stubs/git") then make_stubs(folder) end
-  local pipe = io.popen(("env -u MAKEFLAGS PATH='%s/stubs':\"$PATH\" XDG_CACHE_HOME='%s/cache' LUAJIT_SRC='%s' " ..
+  local pipe = io.popen(("env -u MAKEFLAGS PATH='%s/stubs':\"$PATH\" XDG_CACHE_HOME='%s/cache' " ..
+    "LUAJIT_SRC='%s' " ..
     "host/tools/get_luajit '%s' 2>&1"):format(folder, folder, source or "", target or folder .. "/got"))
   local text = pipe:read("*a")
   return pipe:close() ~= nil, text
@@ -90,10 +91,13 @@ describe("LuaJIT's source", function()
     assert.is_nil(io.open(folder .. "/got/src/lua.h"))
   end)
 
-  in_source_tree("comes through apt into a folder that is named from here, and from the cache after that", function(folder)
+  in_source_tree("comes through apt into a folder that is named from here, and from the cache after that",
+    function(folder)
     local archive = (os.getenv("XDG_CACHE_HOME") or (os.getenv("HOME") or "") .. "/.cache") ..
       "/accel/luajit_2.1.0+openresty20250117.orig.tar.xz"
-    if not io.open(archive) then return pending("needs the archive, which came to this machine by another way") end
+    if not io.open(archive) then
+      return pending("needs the archive, which came to this machine by another way")
+    end
     make_stubs(folder)
     give_apt(folder, archive)
     local target = "build/spec-luajit" .. folder:gsub("%W", "-")

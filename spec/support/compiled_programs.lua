@@ -71,7 +71,7 @@ end
 --- Hooks added and removed while a loop calls them; an upvalue that is a number, a text, nil or a
 --- table in turn.
 function M.closures_that_change(steps)
-  local hooks, log, last = {}, {}, nil
+  local hooks, log, last = {}, {}, nil -- luacheck: ignore log (kept alive, never read)
   local function add(weight)
     local calls = 0
     hooks[#hooks + 1] = function(x)

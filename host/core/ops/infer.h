@@ -1,4 +1,4 @@
-/* What a row's rule sees and decides (infer.c, views.c, composite.c). */
+/* What a row's rule sees and decides (the files of core/ops). */
 #ifndef AX_INFER_H
 #define AX_INFER_H
 

@@ -1,6 +1,7 @@
 /* Rules and gradients of pad.  Sizes of margins come as {before, after} of the last dim, then of
  * the one before it, and so on. */
 #include "core/ops/rule.h"
+#include "core/ops/pad.h"
 
 #define X INPUT(0)
 
@@ -147,16 +148,16 @@ ax_status ax_infer_pad_mode(ax_infer *q)
   if (st != AX_OK) return st;
   for (int k = 0; k < q->a.n_list; k++) {
     const int d = X->ndim - 1 - k / 2;
-    const int64_t size = X->shape[d], most = mode == REFLECT    ? size - 1
-                                             : mode == CIRCULAR ? size
-                                             : size > 0         ? INT64_MAX
-                                                                : 0;
+    const int64_t size = X->shape[d], most = mode == AX_PAD_REFLECT    ? size - 1
+                                             : mode == AX_PAD_CIRCULAR ? size
+                                             : size > 0                ? INT64_MAX
+                                                                       : 0;
     if (q->a.list[k] > most && q->a.list[k] > 0)
       return ax_fail(AX_ERANGE, "pad: a margin of %lld is more than dim %d of shape %s can fill (mode %s)",
                      (long long)q->a.list[k], d + 1, TEXT(X),
-                     mode == REFLECT     ? "reflect"
-                     : mode == REPLICATE ? "replicate"
-                                         : "circular");
+                     mode == AX_PAD_REFLECT     ? "reflect"
+                     : mode == AX_PAD_REPLICATE ? "replicate"
+                                                : "circular");
   }
   q->contiguous = 1;
   out_like(q, 0, (ax_dtype)X->dtype, X->ndim, shape);

@@ -18,7 +18,7 @@ local M = {}
 --- `#dataset` their number, and
 --- `for i, x, y in ipairs(dataset) do` walks them. A loader needs none of what it adds: any table
 --- with `get` and `len` will do. What it adds are
---- Hugging Face's ways to make one dataset of another (transforms_of.lua), and constructors:
+--- Hugging Face's ways to make one dataset of another (dataset_methods.lua), and constructors:
 --- from_list, from_table, from_csv, from_json, from_generator.
 ---@class accelerate.Dataset
 ---@field get fun(self, i: integer): any, ...

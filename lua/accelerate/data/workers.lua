@@ -38,8 +38,8 @@ local function answer(loader, state, number, task)
   end
   return (function(...)
     if (...) == nil then return OVER end
-    -- what a share of a stream (sharding.lua) knows of its last round: the rank asks its own object
-    -- for it
+    -- what a share of a stream (data_loader/shard.lua) knows of its last round: the rank asks its
+    -- own object for it
     return BATCH, loader.dataset.real_items or false, ...
   end)(state.stream())
 end

@@ -39,10 +39,10 @@ function LOMO:_needs() return 0 end
 
 ---@param model accelerate.nn.Module|accelerate.Tensor[]|table[] the model, its parameters, or
 ---  parameter groups
----@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value: number? }?
----  lr: used where a backward pass names none; clip_grad_norm: the joint norm that gradients are
----  scaled down to, which takes a backward pass of its own (grad_norm); clip_grad_value: limits each
----  element
+---@param opts { lr: number?, weight_decay: number?, clip_grad_norm: number?, clip_grad_value:
+---  number? }? lr: used where a backward pass names none; clip_grad_norm: the joint norm that
+---  gradients are scaled down to, which takes a backward pass of its own (grad_norm);
+---  clip_grad_value: limits each element
 function LOMO:init(model, opts)
   if type(model) == "table" and type(model.parameters) == "function" then
     local list = {}

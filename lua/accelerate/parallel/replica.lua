@@ -42,8 +42,9 @@ local prepared = 0  -- models on ranks so far: all ranks count alike, since prep
 ---@field has_buffers boolean
 ---@field local_only boolean inside LocalSGD: gradients stay on the rank for good
 ---@field hook table? reduces in place of all_reduce
----@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket: integer? }
----  as the script's DistributedDataParallelKwargs say; bucket: the most bytes of one all_reduce
+---@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket:
+---  integer? } as the script's DistributedDataParallelKwargs say; bucket: the most bytes of one
+---  all_reduce
 ---@field buckets accelerate.GradientBucket[]? in the order in which they are reduced; made when
 ---  they are needed
 ---@field cut_of accelerate.Flat[]? what they were made of

@@ -1,0 +1,43 @@
+-- Calls that the library never makes, and how long files are.
+local source = require "host.tools.lint.source"
+
+local M = {}
+
+-- Whatever fails becomes an error of the script's: nothing in the library ends the process or jumps
+-- past its callers.
+local NEVER = { abort = true, assert = true, exit = true, quick_exit = true, longjmp = true,
+  siglongjmp = true }
+-- (host/image reads JPEG with libjpeg, which reports errors by a jump and nothing else.)
+-- The emulated device is a stand-in for specs: its fibers are switched by longjmp.
+local STAND_IN = "^kernels/cuda/emulate/"
+
+function M.calls(tree, report)
+  for path in tree:each({ c = true }, { "host/core/", "host/bind/", "kernels/" }) do
+    if not path:find(STAND_IN) then
+      for number, line in source.lines(tree:apart(path).bare) do
+        for before, name in line:gmatch("(.?.?)%f[%w_]([%w_]+)%s*%(") do
+          if NEVER[name] and not before:find("%->$") and not before:find("%.$") then
+            report(path, number, ("calls %s; the library never ends the process or jumps"):format(name))
+          end
+        end
+      end
+    end
+  end
+end
+
+-- Lines of a file; a spec is a list of cases and may be longer.
+local MOST, MOST_OF_SPECS, MANY = 800, 1000, 500
+
+function M.size(tree, report)
+  for path in tree:each { c = true, def = true, lua = true, make = true, shell = true, python = true } do
+    local count = select(2, tree:text(path):gsub("\n", ""))
+    local most = path:find("^spec/") and MOST_OF_SPECS or MOST
+    if count > most then
+      report(path, count, ("%d lines; a file here has at most %d"):format(count, most))
+    elseif count > MANY then
+      report(path, count, ("%d lines; above %d it often holds two subjects"):format(count, MANY), "warning")
+    end
+  end
+end
+
+return M

@@ -1,0 +1,129 @@
+-- Which rooms of lua/accelerate may require which, at load and later; and no circle of requires
+-- between files of two rooms.
+--
+-- A room is a file or folder right below lua/accelerate; `helpers` are those files of utils that
+-- stand on the rooms above it.
+-- `accelerate` (init.lua) and utils/init.lua name their members and load each at its first use, so
+-- they stand on everything.
+
+local HELPERS = {
+  ["accelerate.utils"] = true, ["accelerate.utils.available"] = true, ["accelerate.utils.random"] = true,
+  ["accelerate.utils.tqdm"] = true, ["accelerate.utils.system"] = true,
+  ["accelerate.utils.memory"] = true, ["accelerate.utils.machine"] = true, ["accelerate.utils.models"] = true,
+}
+
+-- From the bottom up: a room and what it may require, besides utils, core, bit, ffi and itself.
+local MAY = {
+  utils = "",
+  cuda = "",
+  metrics = "",
+  commands = "helpers",
+  config = "parallel",
+  state = "config collectives helpers",
+  collectives = "state data",
+  data = "state helpers",
+  parallel = "state collectives data_loader accelerator",
+  precision = "state collectives capture",
+  capture = "state precision optim",
+  nn = "capture",
+  optim = "nn capture state",
+  tensor = "precision cuda nn",
+  weights = "nn",
+  logging = "state",
+  tracking = "state helpers",
+  profiler = "nn tracking",
+  helpers = "config state cuda nn precision weights",
+  data_loader = "data state collectives config helpers",
+  local_sgd = "accelerator parallel",
+  accelerator = "capture collectives config data_loader logging nn optim parallel precision "
+    .. "profiler state tracking weights helpers",
+}
+
+local BELOW = { core = true, utils = true, bit = true, ffi = true, ["jit.util"] = true, ["table.new"] = true }
+
+local M = {}
+
+local function room_of(module)
+  if HELPERS[module] then return "helpers" end
+  return module:match("^accelerate%.([%w_]+)") or module
+end
+
+-- Modules of the tree, each with its requires: { [module] = { path = , list of { line, module } } }.
+local function graph(tree)
+  local all = {}
+  for path in tree:each({ lua = true }, { "lua/accelerate/" }) do
+    local module = path:sub(5, -5):gsub("/init$", ""):gsub("/", ".")
+    local node = { path = path }
+    local text, at, line, seen = tree:apart(path).code, 1, 1, 1
+    while true do
+      local from, to, name = text:find("%f[%w_]require%s*%(?%s*[\"']([%w_.]+)[\"']", at)
+      if not from then break end
+      line = line + select(2, text:sub(seen, from):gsub("\n", ""))
+      seen, at = from + 1, to + 1
+      node[#node + 1] = { line = line, module = name }
+    end
+    all[module] = node
+  end
+  return all
+end
+
+local function sorted(map)
+  local list = {}
+  for key in pairs(map) do list[#list + 1] = key end
+  table.sort(list)
+  return list
+end
+
+--- Rooms require what the table allows them.
+function M.requires(tree, report)
+  local all = graph(tree)
+  for _, module in ipairs(sorted(all)) do
+    local node, room = all[module], room_of(module)
+    local may = {}
+    for name in (MAY[room] or ""):gmatch("%S+") do may[name] = true end
+    for _, edge in ipairs(node) do
+      local target = room_of(edge.module)
+      if MAY[room] and target ~= room and not BELOW[target] and not may[target] then
+        report(node.path, edge.line, ("%s requires %s; it may require %s"):format(room, edge.module,
+          MAY[room] == "" and "utils and core only" or MAY[room]:gsub("%s+", ", ") .. ", utils and core"))
+      elseif not MAY[room] and room ~= "accelerate" then
+        report(node.path, edge.line,
+          ("the room %s is new: write down in host/tools/lint/requires.lua what it may require"):format(room))
+      end
+    end
+  end
+end
+
+--- No module requires, by way of others, itself, unless all of them are of one folder.
+function M.circles(tree, report)
+  local all = graph(tree)
+  for _, from in ipairs(sorted(all)) do
+    for _, edge in ipairs(all[from]) do
+      if all[edge.module] and room_of(edge.module) ~= room_of(from) then
+        -- the shortest way back
+        local before, queue, at = { [edge.module] = from }, { edge.module }, 1
+        while queue[at] and not before[from] do
+          for _, next_edge in ipairs(all[queue[at]]) do
+            local name = next_edge.module
+            if all[name] and not before[name] then
+              before[name] = queue[at]
+              queue[#queue + 1] = name
+            end
+          end
+          at = at + 1
+        end
+        if before[from] then
+          local way, name = { from }, before[from]
+          while name ~= from do
+            table.insert(way, 1, name)
+            name = before[name]
+          end
+          report(all[from].path, edge.line,
+            ("a circle of requires: %s -> %s"):format(from, table.concat(way, " -> ")))
+        end
+      end
+    end
+  end
+end
+
+return M
