@@ -100,6 +100,21 @@ describe("the tape", function()
     for i, g in ipairs(x.grad:totable()) do assert.is_true(math.abs(g - expected[i]) < 1e-12) end
   end)
 
+  it("visits only what leads to the inputs of grad, whatever else is alive", function()
+    for _, kept in ipairs { false, true } do
+      local x, w = leaf { 4, 9 }, leaf { 2, 3 }
+      local older = kept and w * 1 -- the node of the leaf w is older than what follows
+      local y = x:rsqrt()
+      y:sum():backward() -- releases what lies behind y
+      local z = y:sqrt()
+      local gz, gw = tensor.grad((z * w):sum(), { z, w })
+      assert.are.same(w:totable(), gz:totable())
+      assert.are.same(z:totable(), gw:totable())
+      assert.has_error(function() tensor.grad((y * 2):sum(), { x }) end)
+      assert.truthy(older or not kept)
+    end
+  end)
+
   it("says why backward cannot start", function()
     local ok, message = pcall(function() tensor.ones(2):sum():backward() end)
     assert.is_false(ok)

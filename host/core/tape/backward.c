@@ -7,6 +7,7 @@
 #include "core/ops/rules.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- one backward run */
@@ -19,7 +20,7 @@ typedef struct run {
   int n_wanted;
   const ax_edge *wanted;
   ax_tensor **found;
-  uint64_t oldest; /* nodes made before this cannot lead to a wanted input */
+  uint64_t search; /* the one that marked what leads to the wanted inputs; 0: everything is needed */
   /* the run from inside which this one was started, by a hook or a custom gradient */
   const struct run *outer;
   const ax_node *current; /* being visited */
@@ -248,7 +249,7 @@ out:
 bool ax_wants(const ax_grad *c, int k)
 {
   const ax_node *to = c->node->edges[k].node;
-  return to && to->seq >= c->oldest;
+  return to && ax_node_needed(to, c->search);
 }
 
 /* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a
@@ -333,7 +334,7 @@ static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, u
                 .d = d,
                 .slot_written = r->collect ? NULL : slot_written,
                 .create_graph = r->create_graph,
-                .oldest = r->oldest };
+                .search = r->search };
   /* cat saves nothing and may have any number of inputs */
   ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK;
 
@@ -371,7 +372,7 @@ static ax_status run_node(run *r, ax_node *n)
     const ax_edge own = n->edges[k], turned = { own.node, 1 },
                   *e = k < 32 && hidden >> k & 1 ? &turned : &own;
     ax_tensor *fitted = NULL;
-    if (!e->node || e->node->seq < r->oldest) continue;
+    if (!e->node || !ax_node_needed(e->node, r->search)) continue;
     if (slot_written[k]) st = push(r, leaf_node(e->node));
     else if (d[k]) {
       st = fit(d[k], &n->in_meta[k], &fitted);
@@ -388,6 +389,14 @@ static ax_status run_node(run *r, ax_node *n)
     ax_hooks_end(&n->hooks);
   }
   return st;
+}
+
+/* Whether a wanted input lies behind n. */
+static bool leads_on(const run *r, const ax_node *n)
+{
+  for (int k = 0; k < n->n_in; k++)
+    if (n->edges[k].node && ax_node_needed(n->edges[k].node, r->search)) return true;
+  return !r->search;
 }
 
 static ax_status visit(run *r, ax_node *n)
@@ -412,7 +421,7 @@ static ax_status visit(run *r, ax_node *n)
   }
   if (!any) return AX_OK;
   if (n->kind == AX_NODE_ACCUMULATE) return r->collect ? AX_OK : run_leaf(r, n);
-  if (r->collect && n->seq <= r->oldest) return AX_OK; /* no wanted input was recorded earlier */
+  if (!leads_on(r, n)) return AX_OK; /* nothing wanted lies further back */
   return run_node(r, n);
 }
 
@@ -514,6 +523,71 @@ ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, b
   return walk(&r, n, roots, seeds);
 }
 
+/* ---- which nodes lead to given inputs */
+
+typedef struct reached {
+  ax_node **list;
+  int n, size;
+} reached;
+
+static ax_status reach(reached *f, ax_node *n, uint64_t search)
+{
+  if (!n || n->search == search) return AX_OK;
+  if (f->n == f->size) {
+    const int size = f->size ? 2 * f->size : 64;
+    ax_node **list = ax_malloc(sizeof *list * (size_t)size);
+    if (!list) return AX_ENOMEM;
+    if (f->n) memcpy(list, f->list, sizeof *list * (size_t)f->n);
+    ax_mfree(f->list);
+    f->list = list;
+    f->size = size;
+  }
+  n->search = search;
+  n->needed = false;
+  f->list[f->n++] = n;
+  return AX_OK;
+}
+
+static int by_age(const void *a, const void *b)
+{
+  const ax_node *const *x = a, *const *y = b;
+  return ((*x)->seq > (*y)->seq) - ((*x)->seq < (*y)->seq);
+}
+
+/* Marks the nodes from which a wanted input can be reached; the walk visits no others.  So a part
+ * of the graph that is not needed may have been released, and what is visited depends on the graph
+ * alone.  An edge points to an older node: in order of age, a node comes after all behind it. */
+static ax_status mark_needed(run *r, int n, ax_tensor *const *roots)
+{
+  static _Thread_local uint64_t searches;
+  reached f = { 0 };
+  ax_status st = AX_OK;
+
+  r->search = ++searches;
+  for (int k = 0; k < n; k++) {
+    ax_edge e = { 0 };
+    if (!roots[k]->requires_grad) continue; /* the walk says so */
+    AX_TRY(ax_history(roots[k]));
+    AX_TRY(ax_edge_of(roots[k], &e));
+    if (e.node->refs > 1) st = reach(&f, e.node, r->search); /* else it is a leaf's that nobody wants */
+    ax_node_release(e.node);
+    if (st != AX_OK) goto out;
+  }
+  for (int at = 0; at < f.n; at++)
+    for (int k = 0; k < f.list[at]->n_in; k++) AX_TRY(reach(&f, f.list[at]->edges[k].node, r->search));
+  qsort(f.list, (size_t)f.n, sizeof *f.list, by_age);
+  for (int w = 0; w < r->n_wanted; w++)
+    if (r->wanted[w].node->search == r->search) r->wanted[w].node->needed = true;
+  for (int at = 0; at < f.n; at++)
+    for (int k = 0; k < f.list[at]->n_in && !f.list[at]->needed; k++) {
+      const ax_node *to = f.list[at]->edges[k].node;
+      f.list[at]->needed = to && to->needed;
+    }
+out:
+  ax_mfree(f.list);
+  return st;
+}
+
 ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in,
                      ax_tensor *const *inputs, bool retain_graph, bool create_graph, bool allow_unused,
                      ax_tensor **out)
@@ -524,8 +598,7 @@ ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, in
             .collect = true,
             .n_wanted = n_in,
             .wanted = wanted,
-            .found = out,
-            .oldest = UINT64_MAX };
+            .found = out };
   ax_status st = AX_OK;
 
   for (int k = 0; k < n_in; k++) out[k] = NULL;
@@ -537,8 +610,8 @@ ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, in
       goto out;
     }
     AX_TRY(ax_edge_of(inputs[k], &wanted[k]));
-    if (wanted[k].node->seq < r.oldest) r.oldest = wanted[k].node->seq;
   }
+  AX_TRY(mark_needed(&r, n, roots));
   AX_TRY(walk(&r, n, roots, seeds));
   for (int k = 0; k < n_in && !allow_unused; k++)
     if (!out[k]) {

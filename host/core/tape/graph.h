@@ -45,6 +45,7 @@ struct ax_node {
   ax_node_kind kind;
   ax_op op;
   bool released; /* backward ran and freed what was saved */
+  bool needed;   /* in search `search`: a wanted input is this, or lies behind it */
   uint64_t seq;
   ax_args args;  /* attributes and number operands of the call; its `in` is not used */
   uint32_t size; /* bytes of its block, for the list of free ones */
@@ -61,11 +62,19 @@ struct ax_node {
   ax_custom_fn custom;
   void (*drop)(void *); /* frees ud: CUSTOM: the function's data; ACCUMULATE: the hooks' */
   void *ud;
+  uint64_t search;    /* the last one that came by (mark_needed in backward.c); 0: none */
   const void *run;    /* the backward run that has it queued, or NULL */
   int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
   bool slot_written;  /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
   ax_node *next_dead; /* list of ax_node_release */
 };
+
+/* Whether the gradient of n is needed.  A search that ran inside the one that marked n may have
+ * marked it again: then it counts as needed. */
+static inline bool ax_node_needed(const ax_node *n, uint64_t search)
+{
+  return n->search != search || n->needed || !search;
+}
 
 void ax_node_release(ax_node *n);
 void ax_hooks_drop(ax_hook **list);
@@ -159,7 +168,7 @@ typedef struct ax_grad {
   ax_tensor **d;                                  /* gradient of each input: the rule gives new references */
   bool *slot_written; /* [n_in] set where the rule wrote into the leaf's slot itself */
   bool create_graph;
-  uint64_t oldest; /* inputs made before this sequence number are not wanted */
+  uint64_t search; /* which nodes lead to the inputs that are wanted; 0: all are wanted */
   /* bit k: what is given for input k is the gradient of the hidden result of the row that made it
    * (ax_saved_gelu_input) */
   uint32_t hidden;
