@@ -140,14 +140,13 @@ local function made_by(name, dispatch)
   end)
 end
 
---- A loader that reads this rank's share, by itself: prepare_data_loader with dispatch_batches =
+--- Returns a loader that reads this rank's share: prepare_data_loader with dispatch_batches =
 --- false.
 ---@param loader accelerate.DataLoader
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderShard = made_by("DataLoaderShard", false)
 
---- A loader whose rank 0 reads for all, by itself: prepare_data_loader with dispatch_batches =
---- true.
+--- Returns a loader whose rank 0 reads for all: prepare_data_loader with dispatch_batches = true.
 ---@param loader accelerate.DataLoader
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderDispatcher = made_by("DataLoaderDispatcher", true)

@@ -261,9 +261,9 @@ local function forward(self, query, key, value, o)
 end
 
 --- Inputs are (L, N, E) and (S, N, ..), or (N, L, E) with batch_first, or without N. In masks true
---- (or -inf) hides a key. The second result is the weights, (N, L, S) or (N, H, L, S) unless
---- averaged over heads; need_weights = false leaves them out and is much faster. is_causal = true
---- stands for a causal mask, given or not.
+--- (or -inf) hides a key. The second result is the weights, (N, L, S), or (N, H, L, S) if they are
+--- not averaged over heads. need_weights = false omits them and is much faster. is_causal = true
+--- applies a causal mask, given or not.
 ---@param query accelerate.Tensor
 ---@param key accelerate.Tensor
 ---@param value accelerate.Tensor

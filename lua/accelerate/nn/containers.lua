@@ -140,21 +140,21 @@ local function add_methods(Class)
   ---@param modules accelerate.nn.Module[]|accelerate.nn.Module
   ---@return accelerate.nn.Module self
   Class.extend = extend
-  --- Puts a module before position `at`; those from there on move up.
+  --- Inserts a module before position `at`. Later modules move up.
   ---@param at integer
   ---@param module accelerate.nn.Module
   ---@return accelerate.nn.Module self
   Class.insert = insert
-  --- Takes a module out; those behind it move down.
+  --- Removes a module. Later modules move down.
   ---@param at? integer default -1, the last
   ---@return accelerate.nn.Module
   Class.pop = pop
   --- `for i, module in list:iter() do`
   Class.iter = iter
-  --- A container of the same kind with the modules first..last (negative positions count from the
-  --- end).
+  --- Returns a container of the same kind with the modules first..last (negative positions count
+  --- from the end).
   Class.slice = slice
-  --- How many modules there are; `#list` gives it too.
+  --- Returns how many modules there are, as `#list` does.
   ---@return integer
   Class.len = len
 end
@@ -304,7 +304,7 @@ local function make_dict(name, kind, read)
     if entries ~= nil then self:update(entries) end
   end
 
-  --- The names in order of registration.
+  --- Returns the names in order of registration.
   ---@return string[]
   function Class:keys()
     local list = {}
@@ -312,7 +312,7 @@ local function make_dict(name, kind, read)
     return list
   end
 
-  --- What the names stand for, in the same order.
+  --- Returns the values, in the order of the names.
   function Class:values()
     local list = {}
     for i, item in ipairs(self:_own(kind)) do list[i] = item[2] end
@@ -333,16 +333,16 @@ local function make_dict(name, kind, read)
   Class.__pairs = Class.items
   function Class:__ipairs() return ipairs(self:values()) end
 
-  --- Whether there is an entry of this name.
+  --- Returns whether there is an entry of this name.
   function Class:contains(key) return rawget(self, "_kinds")[key] == kind end
-  --- The entry of this name, or nil.
+  --- Returns the entry of this name, or nil.
   function Class:get(key) return rawget(self, "_kinds")[key] == kind and self[key] or nil end
-  --- How many entries there are; `#dict` gives it too.
+  --- Returns how many entries there are, as `#dict` does.
   ---@return integer
   function Class:len() return #self:_own(kind) end
   Class.__len = Class.len
 
-  --- Takes an entry out and returns it. Raises when there is none of that name.
+  --- Removes an entry and returns it. Raises if there is none of that name.
   function Class:pop(key)
     if not self:contains(key) then
       fail("%s: there is no '%s'%s", name, tostring(key), options.hint(tostring(key), self:keys()))
@@ -399,7 +399,7 @@ local function parameters_text(self)
   return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
 end
 
---- Parameters by name; tensors become parameters.
+--- Parameters by name. Tensors become parameters.
 ---@class accelerate.nn.ParameterDict : accelerate.nn.Module
 local ParameterDict = make_dict("ParameterDict", "parameter", as_parameter)
 ParameterDict.__tostring = parameters_text
@@ -414,7 +414,7 @@ function ParameterList:init(values)
   if values ~= nil then self:extend(values) end
 end
 
---- How many parameters there are; `#list` gives it too.
+--- Returns how many parameters there are, as `#list` does.
 ---@return integer
 function ParameterList:len() return #self:_own("parameter") end
 ParameterList.__len = ParameterList.len

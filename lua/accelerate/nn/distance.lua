@@ -11,7 +11,7 @@ local distance = require "accelerate.nn.functional.distance"
 ---@class accelerate.nn.CosineSimilarity : accelerate.nn.Module
 local CosineSimilarity = class("CosineSimilarity", Module)
 
---- The cosine of the angle between two tensors along a dim.
+--- Returns the cosine of the angle between two tensors along a dim.
 ---@param opts? { dim: integer, eps: number } 2, 1e-8
 function CosineSimilarity:init(opts)
   local o = options.check("CosineSimilarity", opts,
@@ -26,7 +26,7 @@ end
 ---@class accelerate.nn.PairwiseDistance : accelerate.nn.Module
 local PairwiseDistance = class("PairwiseDistance", Module)
 
---- The p-norm of the difference along the last dim.
+--- Returns the p-norm of the difference along the last dim.
 ---@param opts? { p: number, eps: number, keepdim: boolean } 2, 1e-6, false
 function PairwiseDistance:init(opts)
   local o = options.check("PairwiseDistance", opts,

@@ -58,7 +58,7 @@ end
 
 local FROM = { freeze = { "boolean", default = true }, padding_idx = { "integer", optional = true } }
 
---- An Embedding over rows that there are already.
+--- Returns an Embedding over existing rows.
 ---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
 ---  copy
 ---@param opts? { freeze: boolean, padding_idx: integer } freeze (default true): the rows are not

@@ -7,8 +7,7 @@ local Module = require "accelerate.nn.module"
 local Identity = class("Identity", Module)
 Identity._builtin = true
 
---- Returns what it is given; arguments are taken and not used, so that it can stand in for any
---- module.
+--- Returns its input. The constructor ignores its arguments, so that it can replace any module.
 function Identity:init() end
 
 function Identity:forward(...) return ... end

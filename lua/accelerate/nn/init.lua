@@ -55,12 +55,12 @@ function nn.class(name, base)
   return class(name, base or Module)
 end
 
---- Whether `value` is a module.
+--- Returns whether `value` is a module.
 ---@param value any
 ---@return boolean
 function nn.is_module(value) return Module._is_module(value) end
 
---- Whether `value` was made by nn.Parameter.
+--- Returns whether `value` was made by nn.Parameter.
 ---@param value any
 ---@return boolean
 function nn.is_parameter(value) return parameter.is(value) end

@@ -131,7 +131,7 @@ local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_tr
   "conv_transpose2d", "conv_transpose3d", "tanh",
   "relu", "leaky_relu", "selu" }
 
---- The factor that keeps a signal's scale through a nonlinearity.
+--- Returns the factor that keeps a signal's scale through a nonlinearity.
 ---@param nonlinearity string
 ---@param param? number negative slope, for "leaky_relu"; default 0.01
 ---@return number

@@ -166,7 +166,7 @@ function Module.__call(self, ...)
   return pass(self:forward(...))
 end
 
---- What the module computes; every class that is called defines its own.
+--- Computes the module's results. Every class that is called defines its own.
 function Module:forward()
   fail("%s has no forward method: define `function %s:forward(x) ... end`", self.__name, self.__name)
 end
@@ -282,7 +282,8 @@ local function warn_hidden(self)
   end
 end
 
---- All parameters in order of registration, a module's own before its children's; tied ones once.
+--- Returns all parameters in order of registration, a module's own before its children's. Tied ones
+--- occur once.
 ---@param opts? { recurse: boolean }
 ---@return accelerate.Tensor[] a fresh list
 function Module:parameters(opts)
@@ -309,7 +310,7 @@ function Module:named_parameters(opts)
   return over(collect(self, "parameter", options.check("named_parameters", opts, WALK)))
 end
 
---- All buffers, in order of registration.
+--- Returns all buffers, in order of registration.
 ---@return accelerate.Tensor[]
 function Module:buffers(opts)
   return values_of(collect(self, "buffer", options.check("buffers", opts, WALK)))
@@ -320,7 +321,7 @@ function Module:named_buffers(opts)
   return over(collect(self, "buffer", options.check("named_buffers", opts, WALK)))
 end
 
---- The direct submodules in order of registration; one that has two names comes once.
+--- Returns the direct submodules in order of registration. One that has two names occurs once.
 ---@return accelerate.nn.Module[]
 function Module:children()
   local list, seen = {}, {}
@@ -341,7 +342,7 @@ function Module:named_children()
   return over(list)
 end
 
---- The module itself and everything below it, each once, parents before children.
+--- Returns the module itself and everything below it, each once, parents before children.
 ---@return accelerate.nn.Module[]
 function Module:modules()
   return values_of(collect_modules(self, "", {}, {}))
@@ -356,7 +357,8 @@ function Module:named_modules(opts)
   return over(collect_modules(self, o.prefix, {}, {}))
 end
 
---- The submodule at a path such as "net.0"; "" is the module itself. Raises when there is none.
+--- Returns the submodule at a path such as "net.0". "" is the module itself. Raises if there is
+--- none.
 ---@param path string
 ---@return accelerate.nn.Module
 function Module:get_submodule(path)
@@ -390,17 +392,17 @@ local function get(self, where, path, kind)
   fail("%s: %s has no %s '%s'%s", where, at.__name, kind, name, options.hint(name, names))
 end
 
---- The parameter at a path such as "net.0.weight". Raises when there is none.
+--- Returns the parameter at a path such as "net.0.weight". Raises if there is none.
 ---@param path string
 ---@return accelerate.Tensor
 function Module:get_parameter(path) return get(self, "get_parameter", path, "parameter") end
 
---- The buffer at a path. Raises when there is none.
+--- Returns the buffer at a path. Raises if there is none.
 ---@param path string
 ---@return accelerate.Tensor
 function Module:get_buffer(path) return get(self, "get_buffer", path, "buffer") end
 
---- Puts a module in the place of the submodule at a path.
+--- Replaces the submodule at a path by a module.
 ---@param path string
 ---@param module accelerate.nn.Module
 function Module:set_submodule(path, module)
@@ -412,7 +414,7 @@ function Module:set_submodule(path, module)
   at[name] = module
 end
 
---- How many elements the parameters have; tied ones count once.
+--- Returns how many elements the parameters have. Tied ones count once.
 ---@param opts? { only_trainable: boolean }
 ---@return integer
 function Module:num_parameters(opts)
@@ -500,7 +502,7 @@ function Module:type(dtype) return self:to({ dtype = dtype }) end
 
 -- ---- printing -----------------------------------------------------------------------------------
 
---- What print shows between the parentheses: "in_features=20, out_features=10".
+--- Returns what print shows between the parentheses: "in_features=20, out_features=10".
 ---@return string
 function Module:extra_repr() return "" end
 

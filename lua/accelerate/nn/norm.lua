@@ -66,7 +66,7 @@ function LayerNorm:init(normalized_shape, opts)
   self:reset_parameters()
 end
 
---- Ones and zeros again.
+--- Sets the weight to ones and the bias to zeros.
 LayerNorm.reset_parameters = reset
 
 local layer_norm = core.layer_norm
@@ -103,7 +103,7 @@ function RMSNorm:init(normalized_shape, opts)
   self:reset_parameters()
 end
 
---- Ones again.
+--- Sets the weight to ones.
 RMSNorm.reset_parameters = reset
 
 local rms_norm = core.rms_norm
@@ -152,7 +152,7 @@ function GroupNorm:init(num_groups, num_channels, opts)
   self:reset_parameters()
 end
 
---- Ones and zeros again.
+--- Sets the weight to ones and the bias to zeros.
 GroupNorm.reset_parameters = reset
 
 local group_norm = core.group_norm

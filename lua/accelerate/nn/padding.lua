@@ -63,7 +63,7 @@ for dims = 1, 3 do
   padding_module("ReflectionPad", "reflect", dims)
   --- Surrounds with the edge, repeated.
   padding_module("ReplicationPad", "replicate", dims)
-  --- Surrounds with what lies at the opposite edge.
+  --- Surrounds with elements of the opposite edge.
   padding_module("CircularPad", "circular", dims)
 end
 

@@ -101,7 +101,7 @@ end
 --- Draws all weights anew, as PyTorch does: uniform in +-1/sqrt(hidden_size).
 function RNNBase:reset_parameters() reset(self) end
 
---- Does nothing: here weights need not lie together. There for scripts that call it.
+--- Does nothing: weights need not be neighbours in memory. It exists for scripts that call it.
 function RNNBase:flatten_parameters() end
 
 function RNNBase:extra_repr()
@@ -330,8 +330,8 @@ for name, entry in next, LAYER do LSTM_OPTIONS[name] = entry end
 schema(LSTM_OPTIONS)
 
 --- Long short-term memory. `y, state = lstm(x, state)` with state = { h, c }, each (layers *
---- directions, B, hidden_size) (h: proj_size wide where that is given); zeros when left out. Shapes
---- of x and y as for nn.RNN.
+--- directions, B, hidden_size). h is proj_size wide if that is given. The state is zeros if it is
+--- left out. Shapes of x and y are as for nn.RNN.
 ---@param input_size integer
 ---@param hidden_size integer
 ---@param opts? { num_layers: integer, bias: boolean, batch_first: boolean, dropout: number,

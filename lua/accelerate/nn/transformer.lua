@@ -363,7 +363,7 @@ function Transformer:forward(src, tgt, opts)
   })
 end
 
---- A float32 mask (size, size): -inf above the diagonal, 0 elsewhere.
+--- Returns a float32 mask (size, size): -inf above the diagonal, 0 elsewhere.
 ---@param size integer
 ---@return accelerate.Tensor
 function Transformer.generate_square_subsequent_mask(size)

@@ -64,7 +64,7 @@ function M.clip_grad_value_(params, clip_value)
   core.clip_grad_value_(list_of("clip_grad_value_", params), clip_value)
 end
 
---- The joint norm of the gradients, as a number.
+--- Returns the joint norm of the gradients, as a number.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param opts? { norm_type: number }
 ---@return number
@@ -73,7 +73,7 @@ function M.grad_norm(params, opts)
   return core.grad_norm(list_of("grad_norm", params), o.norm_type)
 end
 
---- The joint norm of tensors themselves.
+--- Returns the joint norm of tensors themselves.
 ---@param tensors accelerate.Tensor[]|accelerate.Tensor of any floating-point types and shapes
 ---@param opts? { norm_type: number, error_if_nonfinite: boolean }
 ---@return accelerate.Tensor norm 0-d
@@ -86,7 +86,7 @@ function M.get_total_norm(tensors, opts)
   return norm
 end
 
---- All elements of the parameters in one vector, through which gradients flow.
+--- Returns all elements of the parameters in one vector, through which gradients flow.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@return accelerate.Tensor vector 1-d
 function M.parameters_to_vector(params)

@@ -13,7 +13,7 @@ local M = {}
 local function no() return false end
 local function yes() return true end
 
---- True where there is a Lua module of that name.
+--- Returns whether there is a Lua module of that name.
 local function module(name)
   return function() return package.loaded[name] ~= nil or package.searchpath(name, package.path) ~= nil end
 end
@@ -94,8 +94,8 @@ local LIBRARIES = {
   luajit = function() return (jit.version:gsub("^LuaJIT%s*", "")) end,
 }
 
---- Compares a version, or that of a library that is part of this program ("accelerate", "luajit"),
---- with another one.
+--- Compares a version with another one. In place of a version it takes the name of a library that
+--- is part of this program ("accelerate", "luajit").
 ---@param library_or_version string
 ---@param operation ">"|">="|"=="|"!="|"<="|"<"
 ---@param requirement_version string
@@ -117,7 +117,7 @@ function M.compare_versions(library_or_version, operation, requirement_version)
   return OPERATIONS[operation](order_of(version, requirement_version, "library_or_version"))
 end
 
---- There is no PyTorch here: raises.
+--- Raises: there is no PyTorch here.
 function M.is_torch_version()
   fail("is_torch_version: there is no PyTorch here; compare_versions(\"accelerate\", operation, version) " ..
     "compares this " ..

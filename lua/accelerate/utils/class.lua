@@ -52,7 +52,7 @@ local function make(_, name, base)
   return setmetatable(Class, { __index = base, __call = construct, __tostring = describe })
 end
 
---- Whether `value` is an instance of `Class`, or of a class derived from it.
+--- Returns whether `value` is an instance of `Class`, or of a class derived from it.
 ---@param value any
 ---@param Class table
 ---@return boolean
@@ -65,7 +65,7 @@ function class.is(value, Class)
   return false
 end
 
---- Whether `Class` is `Base` or derived from it.
+--- Returns whether `Class` is `Base` or derived from it.
 ---@param Class any
 ---@param Base table
 ---@return boolean
@@ -77,7 +77,7 @@ function class.derives(Class, Base)
   return false
 end
 
---- The class of an instance made by this module, or nil.
+--- Returns the class of an instance made by this module, or nil.
 ---@param value any
 ---@return table?
 function class.of(value)

@@ -29,9 +29,9 @@ local function copy(value, seen)
   return made
 end
 
---- Copies nested tables and the tensors in them; what is in two places stays one thing.  An
---- Accelerator and the states it shares are themselves: there is one in a process.  Objects of
---- other classes are copied by their metatable's `__deepcopy`, or refused.
+--- Copies nested tables and the tensors in them. A value that occurs twice stays one value in the
+--- copy. An Accelerator and the states that it shares are not copied: there is one in a process.
+--- Objects of other classes are copied by their metatable's `__deepcopy`; without it this raises.
 ---@param value any
 ---@return any
 return function(value) return copy(value, {}) end

@@ -19,7 +19,7 @@ local M = {}
 local TRUE = { y = true, yes = true, t = true, ["true"] = true, on = true, ["1"] = true }
 local FALSE = { n = true, no = true, f = true, ["false"] = true, off = true, ["0"] = true }
 
---- "yes", "on", "1"... as a boolean; other text is an error.
+--- Returns "yes", "on", "1"... as a boolean. Raises for other text.
 ---@param text string
 ---@param what string? named in the message
 ---@return boolean
@@ -31,7 +31,7 @@ function M.str_to_bool(text, what)
     tostring(text))
 end
 
---- A variable that is set and not empty, else `default`.
+--- Returns a variable that is set and not empty, else `default`.
 ---@return string?
 function M.text(name, default)
   local value = os.getenv(name)
@@ -46,7 +46,7 @@ function M.flag(name, default)
   return M.str_to_bool(value, name)
 end
 
---- A whole number of at least `min`, else an error that names the variable.
+--- Returns a whole number of at least `min`. Otherwise raises an error that names the variable.
 ---@return integer?
 function M.integer(name, min)
   local value = M.text(name)
@@ -60,7 +60,7 @@ end
 
 -- ---- reading, under upstream's names ------------------------------------------------------------
 
---- The first of several variables that holds a whole number of at least 0, else `default`.
+--- Returns the first of several variables that holds a whole number of at least 0, else `default`.
 ---@param names string[]
 ---@param default integer
 ---@return integer
@@ -78,7 +78,7 @@ function M.get_int_from_env(names, default)
   return default
 end
 
---- A variable that says yes or no (see str_to_bool), else `default`.
+--- Returns a variable as a boolean (see str_to_bool), else `default`.
 ---@param name string
 ---@param default boolean? default false
 ---@return boolean
@@ -88,7 +88,7 @@ function M.parse_flag_from_env(name, default)
     { "boolean", default = false }))
 end
 
---- A variable's text, else `default`.
+--- Returns a variable's text, else `default`.
 ---@param name string
 ---@param default string? default "no"
 ---@return string
@@ -125,7 +125,7 @@ local function set(name, value)
   if C.setenv(name, value, 1) ~= 0 then fail("cannot set the environment variable '%s'", name) end
 end
 
---- All variables, as a map.
+--- Returns all variables, as a map.
 ---@return table<string, string>
 function M.snapshot()
   local map, i = {}, 0
@@ -160,8 +160,8 @@ local function value_text(name, value)
   return text
 end
 
---- Sets environment variables while `fn` runs, and puts back what there was, also after an error.
---- Names are put in upper case, values become text.
+--- Sets environment variables while `fn` runs, and restores them afterwards, also after an error.
+--- Names become upper case, values become text.
 ---@param variables table<string, string|number|boolean>
 ---@param fn function
 ---@return any ... what fn returns
@@ -186,8 +186,7 @@ function M.patch_environment(variables, fn, ...)
   end, fn, ...)
 end
 
---- Runs `fn` with no environment variables; afterwards, also after an error, they are what they
---- were.
+--- Runs `fn` with no environment variables, and restores them afterwards, also after an error.
 ---@param fn function
 ---@return any ... what fn returns
 function M.clear_environment(fn, ...)
@@ -196,8 +195,8 @@ function M.clear_environment(fn, ...)
   return scope.run(function() restore({}, all) end, function() restore(former, all) end, fn, ...)
 end
 
---- A function that calls `fn` and then makes the ACCELERATE_ variables what they were before, also
---- after an error.
+--- Returns a function that calls `fn` and then restores the ACCELERATE_ variables, also after an
+--- error.
 ---@param fn function
 ---@return function
 function M.purge_accelerate_environment(fn)
@@ -209,7 +208,7 @@ function M.purge_accelerate_environment(fn)
   end
 end
 
---- Sets a variable of this process, or takes it away (nil).
+--- Sets a variable of this process, or removes it (nil).
 ---@param name string
 ---@param value string?
 function M.set(name, value)

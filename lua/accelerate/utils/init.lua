@@ -53,15 +53,14 @@ local members = {
   set_numa_affinity = "accelerate.utils.system:set_numa_affinity",
   override_numa_affinity = "accelerate.utils.system:override_numa_affinity",
 
-  --- Bytes and blocks in use, the most there ever were, the limit, by allocation size and script
-  --- line.
+  --- Returns bytes and blocks in use, their peak and the limit, by allocation size and script line.
   memory_stats = function() return require("accelerate.core").memory_stats end,
-  --- Most bytes that tensors of this rank may take: set_memory_limit(bytes). Beyond it an
-  --- allocation is an error.
+  --- Limits the bytes of this rank's tensors: set_memory_limit(bytes). An allocation beyond the
+  --- limit is an error.
   set_memory_limit = function() return require("accelerate.core").set_memory_limit end,
-  --- Starts the peak of memory_stats anew.
+  --- Resets the peak of memory_stats.
   reset_peak_memory_stats = function() return require("accelerate.core").reset_peak_memory_stats end,
-  --- Gives blocks that no tensor uses back to the system.
+  --- Returns blocks that no tensor uses to the system.
   empty_cache = function() return require("accelerate.core").empty_cache end,
   wait_for_everyone = function()
     return function() return require("accelerate.state").PartialState():wait_for_everyone() end

@@ -54,8 +54,8 @@ local function write(value, indent, pad, out)
   end
 end
 
---- Text of a value made of maps, lists, strings, finite numbers and booleans.  An empty table is
---- written as `{}`.
+--- Returns the text of a value made of maps, lists, strings, finite numbers and booleans. An empty
+--- table is written as `{}`.
 ---@param indent integer? spaces for each level; 0 (default): one line
 ---@return string
 function M.encode(value, indent)
@@ -159,7 +159,7 @@ function read(text, at, depth)
   return number, at + #word
 end
 
---- The value that `text` stands for (null becomes nil), or nil and the reason.
+--- Returns the value of `text` (null becomes nil), or nil and the reason.
 ---@param text string
 function M.decode(text)
   local ok, value, at = pcall(function()

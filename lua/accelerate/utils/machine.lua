@@ -10,7 +10,7 @@ local M = {}
 
 -- ---- ports --------------------------------------------------------------------------------------
 
---- Whether something on this machine listens on a TCP port.
+--- Returns whether a process on this machine listens on a TCP port.
 ---@param port integer? default 29500
 ---@return boolean
 function M.is_port_in_use(port)
@@ -18,7 +18,7 @@ function M.is_port_in_use(port)
   return core._port_in_use(port)
 end
 
---- A TCP port of this machine that nothing uses now.
+--- Returns a TCP port of this machine that nothing uses now.
 ---@return integer
 function M.get_free_port() return core._free_port() end
 
@@ -44,7 +44,7 @@ local function driver_names()
   return names
 end
 
---- Names and number of the machine's NVIDIA GPUs, without starting CUDA.
+--- Returns names and number of the machine's NVIDIA GPUs, without starting CUDA.
 ---@return string[] names
 ---@return integer count 0 where there is none
 function M.get_gpu_info()
@@ -53,14 +53,14 @@ function M.get_gpu_info()
   return names, #names
 end
 
---- The GPU driver's version, or nil where there is none.
+--- Returns the GPU driver's version, or nil if there is none.
 ---@return string?
 function M.get_driver_version()
   local text = fs.read("/proc/driver/nvidia/version")
   return text and text:match("Kernel Module%s+([%d%.]+)") or nvidia_smi("driver_version")[1]
 end
 
---- False where several GPUs cannot talk to each other directly: RTX 40 cards under drivers before
+--- Returns false if several GPUs cannot communicate directly: RTX 40 cards under drivers before
 --- 550.40.07.
 ---@return boolean
 function M.check_cuda_p2p_ib_support()
@@ -76,15 +76,16 @@ function M.check_cuda_p2p_ib_support()
   return true
 end
 
---- Whether the first GPU computes in FP8 (compute capability 8.9 or more); false without a GPU.
+--- Returns whether the first GPU computes in FP8 (compute capability 8.9 or more); false without a
+--- GPU.
 ---@return boolean
 function M.check_cuda_fp8_capability()
   local major, minor = (nvidia_smi("compute_cap")[1] or ""):match("^(%d+)%.(%d+)")
   return major ~= nil and tonumber(major) * 10 + tonumber(minor) >= 89
 end
 
---- What this process would train on, without starting it: "cuda" and "MULTI_GPU", or "cpu" and
---- "MULTI_CPU".
+--- Returns what this process would train on, without starting it: "cuda" and "MULTI_GPU", or "cpu"
+--- and "MULTI_CPU".
 ---@return string device
 ---@return string distributed_type of a run with several processes
 function M.get_current_device_type()
@@ -105,8 +106,8 @@ function M.default_config_file()
   return fs.join(fs.join(base, "accelerate"), "default_config.yaml")
 end
 
---- Writes a configuration for this machine: its GPUs, or one process on the CPU.  A file that is
---- there is left alone.
+--- Writes a configuration for this machine: its GPUs, or one process on the CPU. Does not change an
+--- existing file.
 ---@param mixed_precision ("no"|"fp16"|"bf16"|"fp8")? default "no"
 ---@param save_location string? default: where Accelerate looks for it (default_config_file)
 ---@return string|false path false, and a message, where the file exists already

@@ -10,8 +10,8 @@ local M = {}
 
 local CLEAR = { garbage_collection = { "boolean", default = false } }
 
---- Gives the allocators' cached blocks back: the CPU's to the system, those of GPUs that were used
---- to their driver.
+--- Frees the allocators' cached blocks. The CPU's go back to the system, those of used GPUs to
+--- their driver.
 ---@param opts { garbage_collection: boolean? }|boolean|nil garbage_collection: collect Lua's
 ---  garbage first, so that tensors that nothing refers to any more are among them; default false
 function M.clear_device_cache(opts)
@@ -25,8 +25,8 @@ function M.clear_device_cache(opts)
   if core._loaded("cuda") then require("accelerate.cuda").empty_cache() end
 end
 
---- Lets go: `model, optimizer = utils.release_memory(model, optimizer)` leaves nil in both.  What
---- the script still refers to under another name stays.
+--- Returns a nil for each argument: `model, optimizer = utils.release_memory(model, optimizer)`
+--- sets both to nil. Objects that the script still refers to under another name stay.
 ---@param ... any
 ---@return nil ... one for each argument
 function M.release_memory(...)
@@ -42,7 +42,7 @@ local TEXTS = {
   "can't allocate memory", "PT_DEVMEM Allocation failed",
 }
 
---- Whether an error, as pcall gives it, says that memory ran out.
+--- Returns whether an error, as pcall gives it, means that memory ran out.
 ---@param err any
 ---@return boolean
 function M.should_reduce_batch_size(err)
@@ -67,16 +67,16 @@ local FIND = {
   reduce_batch_size_fn = { "function", optional = true },
 }
 
---- A function that calls `fn(batch_size, ...)` and, as long as that runs out of memory, calls it
---- again with 0.9 times the size, rounded down.  The size that was found is kept for later calls.
---- Raises when it reaches 0; other errors pass.
+--- Returns a function that calls `fn(batch_size, ...)`. While that runs out of memory, it calls fn
+--- again with 0.9 times the size, rounded down. Later calls start with the size that was found.
+--- Raises when the size reaches 0. Other errors pass.
 ---
 ---   local train = utils.find_executable_batch_size(function(batch_size, model) ... end, {
 ---     starting_batch_size = 256 })
 ---   train(model)
 ---
---- On several ranks only the rank that ran out starts again: reduce a shared size when the others
---- are to follow.
+--- On several ranks only the rank that ran out of memory starts again. Reduce a shared size if the
+--- others must follow.
 ---@param fn function its first argument is the batch size; callers of the result do not pass that one
 ---@param opts { starting_batch_size: integer?, reduce_batch_size_fn: (fun(batch_size: integer):
 ---  integer)? }? default 128; reduce_batch_size_fn: gives the next size, which must be smaller

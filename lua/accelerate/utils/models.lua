@@ -21,8 +21,8 @@ local EXTRACT = {
   recursive = { "boolean", default = false },
 }
 
---- The model that a prepared one stands for: here the same object, for prepare does not wrap
---- models.
+--- Returns the model behind a prepared one. prepare does not wrap models, so this is the model
+--- itself.
 ---@param model accelerate.nn.Module
 ---@param opts { keep_fp32_wrapper: boolean?, keep_torch_compile: boolean?, recursive: boolean? }?
 ---  keep_fp32_wrapper = false: its forward is again what it was before mixed precision; recursive:
@@ -43,7 +43,7 @@ end
 
 local CHILDREN = { return_fqns = { "boolean", default = false } }
 
---- A model's modules, those inside before those around them; the model itself is the last.
+--- Returns a model's modules, children before their parents. The model itself is the last.
 ---@param model accelerate.nn.Module
 ---@param opts { return_fqns: boolean? }? return_fqns: a list of { name, module }
 ---@return accelerate.nn.Module[]|table[]
@@ -63,8 +63,9 @@ function M.get_module_children_bottom_up(model, opts)
   return list
 end
 
---- A state dict as a safetensors file holds it: of several names of one tensor the first stays (the
---- others are named on stderr), and every tensor is contiguous.  Entries that are no tensors stay.
+--- Returns a state dict as a safetensors file holds it. If a tensor has several names the first
+--- stays, and stderr names the others. Every tensor is contiguous. Entries that are not tensors
+--- stay.
 ---@param state_dict table<string, any> left alone
 ---@return table<string, any>
 function M.clean_state_dict_for_safetensors(state_dict)
@@ -87,7 +88,8 @@ function M.clean_state_dict_for_safetensors(state_dict)
   return clean
 end
 
---- Whether parameters of a model are spread over processes (DTensor): there are none such yet.
+--- Returns whether parameters of a model are spread over processes (DTensor). Always false: no such
+--- parameters exist yet.
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.model_has_dtensor(model)
@@ -95,7 +97,7 @@ function M.model_has_dtensor(model)
   return false
 end
 
---- Whether a model is one of the peft library's: that is Python's, so none is.
+--- Returns whether a model belongs to the peft library. Always false: peft is Python's.
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.is_peft_model(model)
@@ -103,8 +105,8 @@ function M.is_peft_model(model)
   return false
 end
 
---- Runs fn(...) with whole parameters in reach.  They always are here: nothing is partitioned
---- before ZeRO-3 is there.
+--- Runs fn(...) with whole parameters available. They always are: nothing is partitioned before
+--- ZeRO-3 exists.
 ---@param params accelerate.Tensor|accelerate.Tensor[]
 ---@param opts { modifier_rank: integer?, fwd_module: table?, enabled: boolean? }?
 ---@param fn function
@@ -120,12 +122,12 @@ function M.GatheredParameters(params, opts, fn, ...)
   return fn(...)
 end
 
---- Installs torch_xla upstream: raises, for there are no TPUs here.
+--- Raises: there are no TPUs here. Upstream installs torch_xla.
 function M.install_xla()
   fail("install_xla: torch_xla is a library for PyTorch on TPUs; it cannot be used from here")
 end
 
---- Pipeline inference upstream: raises.
+--- Raises. Upstream runs pipeline inference.
 function M.prepare_pippy()
   fail("prepare_pippy: pipeline parallelism is not there yet; run the model on each process, or split " ..
     "the inputs with " ..

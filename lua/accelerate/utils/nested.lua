@@ -30,7 +30,7 @@ function TensorInformation:init(shape, dtype)
   self.dtype = options.value("TensorInformation", "dtype", dtype, { "string" })
 end
 
---- Whether `value` was made by get_data_structure for a tensor.
+--- Returns whether `value` was made by get_data_structure for a tensor.
 ---@return boolean
 function M.is_tensor_information(value) return class.is(value, TensorInformation) end
 
@@ -109,7 +109,7 @@ function M.recursively_apply(fn, data, test, what)
   return walk(data, "", 1)
 end
 
---- Whether every leaf is a tensor.
+--- Returns whether every leaf is a tensor.
 ---@param data any nested values
 ---@return boolean
 function M.all_tensors(data)
@@ -142,15 +142,15 @@ function M.honor_type(like, values)
   return result
 end
 
---- Lua has no named tuples: always false.
+--- Returns false: Lua has no named tuples.
 ---@return boolean
 function M.is_namedtuple() return false end
 
 local SEND = { non_blocking = { "boolean", default = false }, skip_keys = { "string|list", optional = true } }
 
---- `data` with every tensor, and every object with a method `to`, on `device`; other leaves stay as
---- they are.  What is
---- there already is not copied: a value without anything to move is returned itself.
+--- Returns `data` with every tensor, and every object with a method `to`, on `device`. Other leaves
+--- stay as they are. Tensors that are already there are not copied, and a value without anything to
+--- move is returned itself.
 ---@param data any nested values
 ---@param device string "cpu", "cuda:0"
 ---@param opts { non_blocking: boolean?, skip_keys: string|string[]? }? non_blocking: pinned tensors
@@ -190,7 +190,7 @@ function M.send_to_device(data, device, opts)
   return walk(data, 1)
 end
 
---- The device of the first tensor, or nil where there is none.
+--- Returns the device of the first tensor, or nil if there is none.
 ---@param data any nested values
 ---@return string? "cpu", "cuda:0"
 function M.find_device(data)
@@ -199,8 +199,8 @@ function M.find_device(data)
   return device
 end
 
---- The size of dim 1 of the first leaf.  Raises where that is no tensor with a dim, and for empty
---- tables.
+--- Returns the size of dim 1 of the first leaf. Raises if that is not a tensor with a dim, and for
+--- empty tables.
 ---@param data any nested tensors
 ---@return integer
 function M.find_batch_size(data)
@@ -226,20 +226,20 @@ function M.ignorant_find_batch_size(data)
   return found and size or nil
 end
 
---- `data` with a TensorInformation (shape and dtype) in place of each tensor.
+--- Returns `data` with a TensorInformation (shape and dtype) in place of each tensor.
 ---@param data any nested values
 ---@return any
 function M.get_data_structure(data)
   return M.recursively_apply(function(t) return TensorInformation(t.shape, t.dtype) end, data)
 end
 
---- `data` with the list of sizes in place of each tensor.
+--- Returns `data` with the list of sizes in place of each tensor.
 ---@param data any nested values
 ---@return any
 function M.get_shape(data) return M.recursively_apply(function(t) return t.shape end, data) end
 
---- What get_data_structure gave, with a tensor in place of each TensorInformation; the elements are
---- not set.
+--- Returns a result of get_data_structure with a tensor in place of each TensorInformation. The
+--- elements are not set.
 ---@param structure any
 ---@return any
 function M.initialize_tensors(structure)
@@ -248,14 +248,14 @@ function M.initialize_tensors(structure)
     M.is_tensor_information)
 end
 
---- Tensors become Lua numbers and tables of numbers.
+--- Returns `data` with Lua numbers and tables of numbers in place of tensors.
 ---@param data any nested values
 ---@return any
 function M.listify(data)
   return M.recursively_apply(function(t) return t:dim() == 0 and t:item() or t:totable() end, data)
 end
 
---- Joins nested tensors of one form along `dim`.  A list of one leaf that is no tensor gives that
+--- Joins nested tensors of one form along `dim`. A list of one leaf that is not a tensor gives that
 --- leaf.
 ---@param list any[] values of the same form
 ---@param dim integer? counts from 1; default 1
@@ -293,7 +293,7 @@ function M.concatenate(list, dim)
   return join(list, "", 1)
 end
 
---- Positions first..last of dim 1 of every tensor, as views.
+--- Returns positions first..last of dim 1 of every tensor, as views.
 ---@param data any nested tensors; other leaves stay as they are
 ---@param first integer counts from 1
 ---@param last integer inclusive; ends at the tensor's last
@@ -310,7 +310,7 @@ function M.slice_tensors(data, first, last)
   end, data)
 end
 
---- Grows `dim` of every tensor with zeros to the next multiple of `num_processes`, so that pipeline
+--- Pads `dim` of every tensor with zeros to the next multiple of `num_processes`, so that pipeline
 --- stages (or ranks) get parts of one size.
 ---@param data any nested tensors
 ---@param batch_size integer the size that the tensors have there

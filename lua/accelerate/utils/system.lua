@@ -9,7 +9,7 @@ local M = {}
 
 local LEAST = { 5, 5, 0 }  -- older kernels let collectives of several processes hang
 
---- Tells, once, that the Linux kernel is older than 5.5.0.
+--- Reports, once, that the Linux kernel is older than 5.5.0.
 ---@param release string? as `uname -r` prints it; default: this machine's
 ---@return boolean old
 function M.check_os_kernel(release)
@@ -63,7 +63,7 @@ local function numbers(set)
   return list
 end
 
---- The processors that this process may run on.
+--- Returns the processors that this process may run on.
 ---@return integer[] cpus counted from 0
 function M.cpu_affinity()
   local ffi = libraries()

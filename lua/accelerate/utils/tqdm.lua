@@ -113,7 +113,7 @@ local Bar = properties.define("tqdm", {
       if at - self._drawn >= self._interval then draw(self, at) end
     end,
     set_description = function(self, text) self._desc = text end,
-    --- Values shown behind the rate: `{ loss = loss }`; a tensor is read only when the line is
+    --- Sets values shown after the rate: `{ loss = loss }`. A tensor is read only when the line is
     --- drawn.
     set_postfix = function(self, notes)
       local keys = {}
@@ -130,13 +130,13 @@ local Bar = properties.define("tqdm", {
       io.stderr:write(self._terminal and "\r\27[K" or "", text, "\n")
       if self._terminal and not self._closed then draw(self, now()) end
     end,
-    --- Draws the last state.  Later updates are not drawn.
+    --- Draws the last state. Later updates are not drawn.
     close = function(self)
       if self._closed then return end
       self._closed = true
       if not self._off then draw(self, now(), true) end
     end,
-    --- Goes through what the bar was made for, counting.
+    --- Iterates over the object that the bar was made for, counting.
     iter = function(self)
       local next_value = self._source:iter()
       local function step(...)
