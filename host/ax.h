@@ -27,7 +27,7 @@ AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 
 /* How many devices of a kind can be used; 0 with the reason as the thread's message. */
 AX_API int ax_device_count(ax_device_kind kind);
-/* Waits until everything asked of the device so far is done.  Nothing to wait for on the CPU. */
+/* Waits until all work queued on the device so far is done.  Returns at once on the CPU. */
 AX_API ax_status ax_device_synchronize(ax_device d);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -55,8 +55,8 @@ typedef struct ax_memory_group {
   const char *where;
   int64_t bytes, live;
 } ax_memory_group;
-/* The host says here how the script's line is found.  Returns "" or a text that lives until the
- * next call.  NULL: nobody knows. */
+/* Sets the function that finds the script's line.  It returns "" or a text that lives until the
+ * next call.  NULL: there is none, and lines are not known. */
 AX_API void ax_memory_set_where(const char *(*where)(void));
 /* The groups that are live on `d`, those with most bytes first, at most `most`.  Returns how many
  * were written. */
@@ -73,8 +73,8 @@ AX_API ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out
 /* New reference around foreign memory; release(s) is called once, with s->owner = owner. */
 AX_API ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner,
                                  ax_storage **out);
-/* As ax_storage_new on the CPU, in memory that devices read and write by themselves.  ENOIMPL, with
- * the reason, where there is no such device. */
+/* New reference to `bytes` uncleared bytes of pinned memory on the CPU, which devices read and
+ * write by themselves.  ENOIMPL, with the reason, where there is no such device. */
 AX_API ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out);
 AX_API bool ax_storage_is_pinned(const ax_storage *s);
 AX_API ax_storage *ax_storage_retain(ax_storage *s);
@@ -87,13 +87,13 @@ AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, co
 /* New reference to t's elements on the CPU in pinned memory, contiguous; t itself if it is there.
  * EINVAL for a tensor of another device. */
 AX_API ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out);
-/* Starts moving t, which lies on the CPU, to `to`, beside what that device is computing: new
- * reference, not to be used before ax_device_arrive with *ticket.  t has been read on return unless
- * it is pinned (then: when it has arrived).  *out NULL with AX_OK: this device cannot, or has no
- * room; move it with ax_run(AX_OP_TO_DEVICE).  No gradient is recorded. */
+/* Starts moving t, which is on the CPU, to `to`, in parallel with what that device is computing:
+ * new reference, not to be used before ax_device_arrive with *ticket.  t has been read on return
+ * unless it is pinned (then: when it has arrived).  *out NULL with AX_OK: this device cannot, or
+ * has no room; move it with ax_run(AX_OP_TO_DEVICE).  No gradient is recorded. */
 AX_API ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *ticket);
-/* What `d` is asked for from now on finds all that was sent up to this ticket.  Nobody waits but
- * the device. */
+/* Orders work queued on `d` from now on after all sends up to this ticket.  Only the device
+ * waits. */
 AX_API ax_status ax_device_arrive(ax_device d, uint64_t ticket);
 /* New reference over an existing storage (retained).  No bounds are checked: ax_tensor_view_of does
  * that. */
@@ -159,19 +159,19 @@ AX_API ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out);
 /* Runs an op with its (single) result written into `dst`, broadcasting to its shape; recorded if
  * need be (x:add_(y)). */
 AX_API ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst);
-/* As ax_run with no recording and the result written into `dst`, whose shape and dtype must be the
- * result's. */
+/* Runs an op as ax_run does, without recording, and writes the result into `dst`, whose shape and
+ * dtype must be the result's. */
 AX_API ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst);
 
-/* Automatic casting, of one thread.  While it is on, ax_run casts the floating inputs of an op as
- * the row's policy says; the casts are recorded, so that gradients come back in the types of the
+/* Automatic casting, set for each thread.  While it is on, ax_run casts the floating inputs of an
+ * op by the row's policy; the casts are recorded, so that gradients come back in the types of the
  * leaves.  float64 stays as it is.  In-place ops, ax_run_into and what a backward pass runs are not
  * touched. */
 typedef struct ax_autocast {
   bool enabled;
   /* a leaf is cast once while the region lasts, and again only when it was written meanwhile */
   bool cache;
-  ax_dtype dtype; /* of rows with the policy LOWER: AX_BF16 or AX_F16 */
+  ax_dtype dtype; /* the type for rows with the policy LOWER: AX_BF16 or AX_F16 */
 } ax_autocast;
 AX_API ax_autocast ax_autocast_get(void);
 /* Begins a region, inside which `state` holds; hand what it returns to ax_autocast_leave.  The end
@@ -185,8 +185,8 @@ AX_API void ax_autocast_leave(ax_autocast former);
  * 255): the gradient is one concatenation, however many there are. */
 AX_API ax_status ax_split_into(ax_tensor *x, int dim, int n, const int64_t *sizes, ax_tensor **out);
 AX_API ax_status ax_unbind_into(ax_tensor *x, int dim, int n, ax_tensor **out);
-/* Einstein's sum, as "bij,bjk->bik" says: new reference; recorded op by op.  EINVAL for an equation
- * that cannot be read. */
+/* Einstein's sum for an equation such as "bij,bjk->bik": new reference; recorded op by op.  EINVAL
+ * for an equation that cannot be read. */
 AX_API ax_status ax_einsum(const char *equation, int n, ax_tensor *const *in, ax_tensor **out);
 
 /* Conveniences for C callers (gradient rules, optimizers, data). */
@@ -198,7 +198,7 @@ AX_API ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out);
 AX_API ax_status ax_contiguous(ax_tensor *t, ax_tensor **out); /* likewise */
 AX_API ax_status ax_copy(ax_tensor *dst, ax_tensor *src);      /* broadcast, cast; not recorded */
 AX_API ax_status ax_fill(ax_tensor *dst, double value);        /* not recorded */
-/* The one element of `t`, wherever it lies; waits for its device. */
+/* Reads the one element of `t`, on any device; waits for that device. */
 AX_API ax_status ax_item(ax_tensor *t, double *out);
 
 AX_API void ax_float32_matmul_precision_set(ax_precision p);
@@ -212,8 +212,8 @@ AX_API bool ax_grad_set_enabled(bool on); /* returns the former value */
  * one element), adding into leaves.  Without retain_graph the graph is released as it is walked. */
 AX_API ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph,
                              bool create_graph);
-/* The same, but returns the gradients of `inputs` (out: n_in places, new references; NULL where
- * unused and allowed). */
+/* Runs backward as ax_backward does, but returns the gradients of `inputs` instead of adding into
+ * leaves (out: n_in places, new references; NULL where unused and allowed). */
 AX_API ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in,
                             ax_tensor *const *inputs, bool retain_graph, bool create_graph, bool allow_unused,
                             ax_tensor **out);
@@ -247,8 +247,8 @@ typedef ax_status (*ax_custom_fn)(void *ud, int n_out, ax_tensor *const *grads, 
 AX_API ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out,
                                   ax_tensor *const *outputs, ax_custom_fn backward, void (*drop)(void *),
                                   void *ud);
-/* A view whose base was changed by a recorded in-place op gets the history that it has since.
- * Whatever reads a tensor's history from outside asks for this first. */
+/* Gives a view whose base was changed by a recorded in-place op its new history.  Call ax_history
+ * before reading a tensor's history from outside. */
 AX_API ax_status ax_history_renew(ax_tensor *t);
 static inline ax_status ax_history(ax_tensor *t)
 {
@@ -274,9 +274,9 @@ AX_API double ax_optim_first(ax_optim_kind kind, const ax_hyper *h, int k);
 /* The state of form NUMBER after step `step`, out of that before it. */
 AX_API double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before);
 
-/* Runs the backend's kernel over runs that share dtype (float32, float64) and lie on `device`.
- * live: NULL, or what the device knows better; ENOIMPL then for kinds with a state of form NUMBER,
- * which the host reckons. */
+/* Runs the backend's kernel over runs that share dtype (float32, float64) and are on `device`.
+ * live: NULL, or numbers in the device's memory to use instead of the host's; ENOIMPL then for
+ * kinds with a state of form NUMBER, which the host computes. */
 AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs,
                                int n, const ax_hyper *h, const ax_optim_live *live);
 
@@ -286,8 +286,8 @@ AX_API ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *ou
 AX_API ax_status ax_scale_all(int n, ax_tensor *const *list, double factor);
 /* every element to -limit .. limit; NaN stays */
 AX_API ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit);
-/* The same without a wait, of tensors that lie on one device (EINVAL where not).  *out: a new
- * reference, 0-d, float64, on that device. */
+/* Computes the norm of ax_norm_all without a wait, for tensors on one device (EINVAL otherwise).
+ * *out: a new reference, 0-d, float64, on that device. */
 AX_API ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **out);
 /* Multiplies every element by min(1, max_norm / (norm + 1e-6)), also by NaN; norm as ax_norm_tensor
  * gave it. */
@@ -303,8 +303,8 @@ AX_API ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double grow
 
 /* ---- backends -------------------------------------------------------------------------------- */
 
-/* (optional) What the CUDA plugin says of this machine, also where it cannot be used; `accel-run
- * env` shows it. */
+/* (optional) Returns the CUDA plugin's description of this machine, also where the plugin cannot be
+ * used; `accel-run env` shows it. */
 typedef const char *(*ax_backend_environment_entry)(void);
 #define AX_BACKEND_ENVIRONMENT "ax_cuda_environment"
 
@@ -313,10 +313,10 @@ AX_API bool ax_backend_loaded(ax_device_kind kind);
 /* From now on ax_backend_of refuses devices other than the CPU with this reason (static text): in
  * processes that must not touch one. */
 AX_API void ax_backend_refuse_devices(const char *reason);
-AX_API void ax_backend_set_dir(const char *dir); /* where plugins lie; called once by main */
+AX_API void ax_backend_set_dir(const char *dir); /* the folder of the plugins; called once by main */
 AX_API const char *ax_backend_dir(void);
-/* What the CUDA plugin says of this machine (borrowed), or NULL: there is none, or it says nothing.
- * path: its file. */
+/* Returns the CUDA plugin's description of this machine (borrowed), or NULL when there is no plugin
+ * or no description.  path: its file. */
 AX_API const char *ax_backend_environment(char *path, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* capture.h: recorded steps.
  *
- * A recording takes down what is asked of a device while a function runs, without running it; a
- * replay runs all of it again with one call.  Kernels are taken down with their arguments by value,
- * so everything that changes from one replay to the next lies in memory of the device: the inputs
+ * A recording takes down the work that a function queues on a device, without running it; a replay
+ * runs all of it again with one call.  Kernels are taken down with their arguments by value, so
+ * everything that changes from one replay to the next is in memory of the device: the inputs
  * (buffers that the caller writes), and the block of device arguments, which the host fills anew
  * before each replay and sends up in one copy: the seeds and offsets of random draws, the
  * optimizers' numbers and how many steps they have taken.
@@ -17,7 +17,7 @@
 
 #include "plugin.h"
 
-/* What a backend does for it.  One recording at a time. */
+/* The backend's part.  One recording at a time. */
 struct ax_device_capture {
   /* From now on the device's work is taken down, its memory comes from a new pool, and what would
    * wait for it or copy from or to the host fails. */
@@ -54,8 +54,8 @@ AX_API ax_status ax_capture_end(ax_capture *c);
  * fit whatever gradients there are, and leave them. */
 AX_API void ax_capture_leave_gradients(ax_capture *c);
 AX_API void ax_capture_free(ax_capture *c); /* NULL is fine */
-/* Do the leaves lie where they lay, and have the same ones gradients?  If not, *why (if not NULL)
- * says what differs; borrowed, static. */
+/* Whether the leaves are at the addresses of the recording and the same leaves have gradients.  If
+ * not, *why (if not NULL) describes what differs; borrowed, static. */
 AX_API bool ax_capture_fits(const ax_capture *c, const char **why);
 /* Did the recording change this leaf in place? */
 AX_API bool ax_capture_writes(const ax_capture *c, const ax_tensor *t);
@@ -80,7 +80,7 @@ AX_API bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, 
 /* before a leaf, or its gradient, is read or written */
 AX_API void ax_capture_note(ax_tensor *t);
 AX_API void ax_capture_hold(ax_storage *s); /* its memory is read or written */
-/* as ax_capture_note, of what an op is given; EGRAD for histories from before */
+/* does ax_capture_note for an op's input; EGRAD for a history from before the recording */
 ax_status ax_capture_input(const char *name, ax_tensor *t);
 ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
                             ax_tensor *const *out);

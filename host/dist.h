@@ -2,13 +2,13 @@
  *
  * A group is a rank, a size and a transport.  A transport is a vtable that carries collectives over
  * one kind of memory: `shm` (host memory, ranks of one machine), `tcp` (host memory, several
- * machines), `nccl` (of the CUDA backend's: the memory of GPUs).  They are peers.  One whose
+ * machines), `nccl` (the CUDA backend's: the memory of GPUs).  They are peers.  One whose
  * collectives run beside the computation gives back a ticket for their end; one that finishes them
- * before it returns gives none.  There are at most two groups in a process: the world, of host
+ * before it returns gives none.  There are at most two groups in a process: the world, for host
  * memory, and the devices', which is made through the world when it is first needed.
  *
- * Collectives of a group are issued in the same order on every rank.  What each rank asks for (op,
- * dtype, count, shape, root, reduction, model) is compared before data moves: a difference is an
+ * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
+ * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
  * error on every rank that names both ranks and both script lines.
  *
  * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get
@@ -50,14 +50,14 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
 typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;
-  ax_reduction reduction; /* of the reducing ones, else AX_SUM */
-  int root;               /* of BROADCAST and GATHER, else 0 */
-  /* of gradients: which of the prepared models they are of, from 1; 0: of none.  Buffers of two
-   * models may have one size */
+  ax_reduction reduction; /* for the ops that reduce, else AX_SUM */
+  int root;               /* for BROADCAST and GATHER, else 0 */
+  /* for gradients: the number of their prepared model, from 1; 0: none.  It tells apart buffers of
+   * two models that have one size */
   int model;
-  uint8_t kind, index; /* ax_device: where the buffers lie */
+  uint8_t kind, index; /* ax_device: the buffers' device */
   int64_t count;
-  /* of a tensor's collective: its shape, which has to be the same on every rank; 0: raw buffers */
+  /* the tensor's shape, which has to be the same on every rank; 0: raw buffers */
   int ndim;
   int64_t shape[AX_MAX_DIMS];
   const void *in;
@@ -88,14 +88,14 @@ typedef struct ax_transport {
 
   /* ---- collectives */
 
-  /* Whether it can take a collective now: not while a graph is recorded.  Asked before other ranks
-   * see it.  (optional) NULL: always. */
+  /* Whether it can take a collective now: not while a graph is recorded.  Called before other ranks
+   * see the collective.  (optional) NULL: always. */
   ax_status (*ready)(ax_group *g);
-  /* Starts c[0 .. n - 1], as one, behind all work that was asked of their memory so far.  *ticket:
-   * a number for `order`, or 0: they are over. */
+  /* Starts c[0 .. n - 1], as one, after all work queued on their memory so far.  *ticket: a number
+   * for `order`, or 0: they are over. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
-  /* What is asked of the memory from now on comes after the end of `ticket`.  (optional) NULL:
-   * there are no tickets. */
+  /* Orders work queued on the memory from now on after the end of `ticket`.  (optional) NULL: there
+   * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
   /* Leaves the group and frees what it holds; not a collective.  abort: what is under way ends at
    * once; else it is waited for. */
@@ -105,9 +105,9 @@ typedef struct ax_transport {
 
   /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
   void (*set_timeout)(ax_group *g, double seconds);
-  /* A collective that the devices' group carries: writes it down and compares it with what the
-   * other ranks have asked for, without waiting for them.  EMISMATCH, on all ranks, when they
-   * differ.  (optional) NULL: there is nobody to compare with. */
+  /* A collective that the devices' group carries: writes it down and compares it with the other
+   * ranks' collectives, without waiting for them.  EMISMATCH, on all ranks, when they differ.
+   * (optional) NULL: there is no rank to compare with. */
   ax_status (*post)(ax_group *g, const ax_collective *c);
   /* One look from inside a wait for the devices' group, begun at `since`: AX_OK to go on waiting,
    * else why that is in vain.  since 0: the wait is over, with `st`.  (optional) */
@@ -121,7 +121,7 @@ struct ax_group {
   const ax_transport *transport;
   void *state; /* the transport's */
   int rank, size, local_rank, local_size;
-  int device;  /* of the devices' group: which one this rank brings */
+  int device;  /* in the devices' group: the device that this rank brings */
   bool closed; /* this rank has left it */
 };
 
@@ -129,11 +129,11 @@ struct ax_group {
 AX_API ax_group *ax_dist_world(void);
 
 /* Checks `c` against what the group and the dtype allow, and starts it in the group that carries
- * its memory.  *work: its end, or NULL: it is over.  work NULL: also waits for its end (of a
- * device's collective: what is asked of the device from now on comes after it; the host goes
- * on). */
+ * its memory.  *work: its end, or NULL: it is over.  work NULL: also waits for its end.  For a
+ * device's collective, work queued on the device from now on comes after that end, and the host
+ * goes on. */
 AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
-/* What is asked of the device from now on comes after the end of `work` (NULL: nothing).  Takes
+/* Orders work queued on the device from now on after the end of `work` (NULL: does nothing).  Takes
  * it. */
 AX_API ax_status ax_work_wait(ax_work *work);
 /* How long this rank waits for the others in one collective of the world, from now on. */
@@ -148,16 +148,17 @@ AX_API void ax_dist_set_where(const char *where);
 
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
-/* The same, of a contiguous tensor, without waiting: nobody may look at t's elements before
- * ax_work_wait(*work), which t outlives.  *work NULL: it is over already. */
+/* Starts an all_reduce of a contiguous tensor without waiting.  t's elements may not be read or
+ * written before ax_work_wait(*work), and t must live until then.  *work NULL: it is over
+ * already. */
 AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
-/* The same for many, which on a device go as one. */
+/* Broadcasts many tensors, on a device as one collective. */
 AX_API ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root);
 /* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d
  * tensor counts as [1]. */
 AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
-/* The same on root; *out is NULL elsewhere. */
+/* Gathers as ax_dist_all_gather does, on root alone; *out is NULL elsewhere. */
 AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
 /* New reference: part `rank` of dim 0 of the reduced tensor.  ESHAPE when the size of dim 0 is no
  * multiple of the group's. */
@@ -173,7 +174,7 @@ AX_API ax_status ax_dist_barrier(void);
 AX_API ax_status ax_dist_join_device(int index);
 /* "nccl" when a device has joined, else NULL. */
 AX_API const char *ax_dist_device_name(void);
-/* Ends the devices' group: of a rank that has come to its end. */
+/* Ends the devices' group, when this rank has come to its end. */
 AX_API void ax_dist_leave_device(void);
 /* For backends: one look from inside a wait for the device that began at `since` (ax_dist_now).
  * See ax_transport.look. */
@@ -193,7 +194,7 @@ ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_colle
                           ax_work **work);
 /* *out: a new work for `ticket`; NULL when that is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
-/* Whether two ranks ask for the same: op, dtype, reduction, root, count, shape and kind of
+/* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of
  * device. */
 bool ax_collective_same(const ax_collective *a, const ax_collective *b);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */

@@ -41,7 +41,7 @@ ax_status ax_gather_take(ax_gather *g, ax_tensor **out);
  *
  * A worker is a fork of the rank.  Requests go to it over a socket; a batch comes back in a slot, a
  * part of a memory file that was made before the fork and has no name, and the socket carries only
- * a short note that says which slot.  The parent's tensors lie in the slot itself; when the last of
+ * a short note that says which slot.  The parent's tensors are in the slot itself; when the last of
  * them is released the slot is free again.  So a batch is copied once, by the worker.
  *
  * Notes are small and few, so that a worker never waits for its parent to read them; it always
@@ -51,15 +51,15 @@ ax_status ax_gather_take(ax_gather *g, ax_tensor **out);
  * A worker dies with its parent (the kernel sees to it), and nothing of either has a name that
  * could be left behind. */
 
-#define AX_MAX_WORKERS 128 /* of one loader */
+#define AX_MAX_WORKERS 128 /* workers of one loader */
 
 typedef struct ax_worker ax_worker;
 
 typedef struct ax_note {
-  uint64_t ticket; /* of the request that it answers */
+  uint64_t ticket; /* the ticket of its request */
   uint32_t kind;   /* the caller's: a batch, an error, the end */
   int32_t slot;
-  uint64_t offset, capacity, bytes; /* where in the memory file the slot lies, and how much of it is filled */
+  uint64_t offset, capacity, bytes; /* the slot's place in the memory file, and how much of it is filled */
 } ax_note;
 
 /* Forks.  In the parent *out is the worker; in the child *child is true and *out is the other end.
@@ -76,12 +76,12 @@ int ax_worker_pid(const ax_worker *w);
 /* Parent: sends a request, without waiting for the worker to read it: what the socket does not take
  * is sent on by later calls, and by ax_worker_wait.  EIO when the worker is gone. */
 ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n);
-/* Child: the next request, in memory that is valid until the next call.  *n 0: the parent wants no
+/* Child: the next request, in memory that is valid until the next call.  *n 0: there are no
  * more. */
 ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n);
 /* Child: a slot of at least `bytes`, free until ax_worker_reply hands it over. */
 ax_status ax_worker_slot(ax_worker *w, size_t bytes, ax_note *note, char **data);
-/* Child: tells the parent that the slot of `note` is filled.  EIO when the parent is gone. */
+/* Child: sends the parent `note`: its slot is filled.  EIO when the parent is gone. */
 ax_status ax_worker_reply(ax_worker *w, const ax_note *note);
 /* Child: flushes what was printed and ends the process, without the parent's exit handlers. */
 _Noreturn void ax_worker_exit(int status);
@@ -101,10 +101,10 @@ void ax_worker_drop(ax_worker *w, const ax_note *note);
 /* How many slots are in use. */
 int ax_worker_held(const ax_worker *w);
 
-/* Parent: says that no more requests come.  A worker that has nothing to do ends. */
+/* Parent: ends the requests.  A worker that has nothing to do ends. */
 void ax_worker_hang_up(ax_worker *w);
 /* Parent: hangs up, waits up to `seconds` for the end and kills the worker if it does not come.
- * Memory stays for as long as tensors lie in it.  Takes w. */
+ * Memory stays as long as tensors use it.  Takes w. */
 void ax_worker_close(ax_worker *w, double seconds);
 
 #endif

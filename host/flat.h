@@ -1,13 +1,13 @@
 /* flat.h: parameters in flat buffers, and optimizers over them.
  *
- * ax_flat is the layout of many parameters of one element type in one buffer.  It owns the
- * buffers of the parameters, of their gradients and of their working copies; every slot is a
- * multiple of AX_SLOT_BYTES long, and the padding behind a parameter is zero in all of them and
- * stays zero, so that norms, optimizer steps and collectives may run over it.  Nobody else may:
- * only an ax_flat knows which bytes between two parameters are padding.
+ * ax_flat is the layout of many parameters of one element type in one buffer.  It owns the buffers
+ * of the parameters, of their gradients and of their working copies; every slot is a multiple of
+ * AX_SLOT_BYTES long, and the padding behind a parameter is zero in all of them and stays zero, so
+ * that norms, optimizer steps and collectives may run over it.  Other code may not: only an ax_flat
+ * knows which bytes between two parameters are padding.
  *
- * A parameter knows its layout (ax_tensor.flat, ax_tensor.slot).  One that was given other memory
- * since (x.data = y, a conversion) has left it.
+ * A parameter points to its layout (ax_tensor.flat, ax_tensor.slot).  One that was given other
+ * memory since (x.data = y, a conversion) has left it.
  *
  * Reduction buckets are ranges of slots, and so are the runs that an optimizer group steps as
  * one. */
@@ -28,7 +28,7 @@ typedef struct ax_bucket {
 } ax_bucket;
 
 /* Called inside backward when a bucket has all gradients of the pass, and again for each gradient
- * that comes after that (bucket->pending < 0).  slot: of that gradient. */
+ * that comes after that (bucket->pending < 0).  slot: that gradient's. */
 typedef ax_status (*ax_flat_full)(ax_flat *f, int bucket, int slot);
 
 struct ax_flat {
@@ -95,7 +95,7 @@ AX_API void ax_flat_expect(ax_flat *f, ax_flat_full full);
 AX_API ax_status ax_flat_remember(ax_flat *f);
 /* The gradient of a parameter is whole: called by backward. */
 ax_status ax_flat_arrived(ax_tensor *param);
-/* Is somebody told of these parameters' gradients (a hook)? */
+/* Whether a parameter of the bucket has a post-accumulate hook. */
 AX_API bool ax_flat_is_watched(const ax_flat *f, int bucket);
 /* Readies a bucket: brings every gradient into its slot, zeroes slots without one, and writes the
  * presence.  *current false: a parameter has left, and nothing may be reduced. */
@@ -122,8 +122,8 @@ AX_API int ax_optim_group_segments(const ax_optim_group *g); /* how many runs of
 AX_API ax_optim_kind ax_optim_group_kind(const ax_optim_group *g);
 AX_API ax_tensor *ax_optim_group_param(const ax_optim_group *g, int member); /* borrowed */
 
-/* What is kept of a member.  state[k] is borrowed, NULL where there is none; number: of the state
- * of form NUMBER. */
+/* What is kept for a member.  state[k] is borrowed, NULL where there is none; number: the state of
+ * form NUMBER. */
 typedef struct ax_optim_kept {
   int64_t step;
   double number;
@@ -139,7 +139,8 @@ AX_API ax_status ax_optim_group_set(ax_optim_group *g, int member, const ax_opti
 AX_API ax_status ax_optim_group_load(ax_optim_group *g, int member, const ax_optim_kept *kept);
 /* Takes over what `from` keeps of parameters that both have. */
 AX_API void ax_optim_group_inherit(ax_optim_group *g, const ax_optim_group *from);
-/* Brings the states to where the parameters' layout wants them, and to their device and type. */
+/* Moves the states to their places in the parameters' layout, and to the parameters' device and
+ * type. */
 AX_API ax_status ax_optim_group_relayout(ax_optim_group *g);
 
 /* Elements of the state of form `form` of p; 0: p has none. */
@@ -153,7 +154,7 @@ typedef struct ax_optim_call {
   /* float32, one element, on the parameters' device: not 0, and the step changes nothing; NULL:
    * never */
   ax_tensor *skip;
-  const ax_optim_live *live; /* what the device knows, in place of the group's own; NULL: nothing */
+  const ax_optim_live *live; /* the device's numbers, in place of the group's own; NULL: none */
   /* NULL: none are made; else a list of them for ax_optim_record_free, which may be empty */
   ax_optim_record **records;
 } ax_optim_call;

@@ -13,7 +13,7 @@
 
 #define AX_EXIT_FAILED 1      /* a script raised */
 #define AX_EXIT_USAGE 2       /* the command line was wrong */
-#define AX_EXIT_INTERRUPT 130 /* Ctrl-C: 128 + SIGINT, as shells say it */
+#define AX_EXIT_INTERRUPT 130 /* Ctrl-C: 128 + SIGINT, as in shells */
 
 /* ---- config.c: settings and the command line ------------------------------------------------- */
 
@@ -32,8 +32,7 @@ typedef struct ax_setting {
 
 typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN, AX_MODE_ENV } ax_mode;
 
-/* What the command line asks for.  Everything is borrowed from argv, the environment or static
- * text. */
+/* The parsed command line.  Everything is borrowed from argv, the environment or static text. */
 typedef struct ax_plan {
   ax_mode mode;
   ax_setting set[AX_SET_COUNT];
@@ -58,19 +57,19 @@ const char *ax_config_action(const ax_plan *plan, int i, char *letter);
 int ax_config_ranks_here(const ax_plan *plan);
 /* Cores this process may use: the affinity mask, cut down to the cgroup's quota. */
 int ax_config_cores(void);
-/* Threads a rank gets when `ranks` share this machine; *explicit_: they were asked for. */
+/* Threads a rank gets when `ranks` share this machine; *explicit_: the user set the number. */
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
-/* Puts what libraries and the script look for into the environment. */
+/* Sets the environment variables that libraries and the script read. */
 void ax_config_export(const ax_plan *plan, int ranks);
 
 /* ---- interp.c: one Lua state ----------------------------------------------------------------- */
 
-/* Told once about the error that ends a script.  `text` is the message and the traceback; `where`
+/* Called once with the error that ends a script.  `text` is the message and the traceback; `where`
  * the script line. */
 typedef void (*ax_failure_fn)(const char *text, const char *where);
 
-/* Runs what `plan` asks for in a fresh Lua state and returns the exit status.  Errors go to
- * `failed`; NULL: stderr. */
+/* Runs `plan` in a fresh Lua state and returns the exit status.  Errors go to `failed`; NULL:
+ * stderr. */
 int ax_interp_run(const ax_plan *plan, ax_failure_fn failed);
 /* Calls the function below `nargs` arguments with a traceback as message handler; the status of
  * lua_pcall. */

@@ -7,8 +7,8 @@
 
 /* Reads an IDX file (the format of MNIST and its kin), plain or gzip.  Element types: uint8, int32,
  * float32, float64.  *out: a new reference to a contiguous tensor, or NULL.  EIO when the file
- * cannot be opened, is no IDX file, is shorter or longer than its header says, or its compressed
- * data is damaged; EDTYPE for element types that tensors do not have. */
+ * cannot be opened, is no IDX file, does not have the length that its header gives, or its
+ * compressed data is damaged; EDTYPE for element types that tensors do not have. */
 AX_API ax_status ax_idx_read(const char *path, ax_tensor **out);
 
 /* What a safetensors file holds, in the order of its header. */
@@ -27,16 +27,16 @@ AX_API ax_status ax_safetensors_read(const char *path, ax_tensor_file **out);
 AX_API void ax_tensor_file_free(ax_tensor_file *f); /* NULL is fine */
 
 /* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
- * so that each tensor lies aligned to its element size without padding (the format allows no
- * holes).  meta as above.  The file appears whole or not at all: it is written beside `path`,
- * synced and renamed, and what was there before stays until then.  EINVAL for a name that is given
- * twice, reserved or not UTF-8, and for a tensor that is not on the CPU. */
+ * so that each tensor is aligned to its element size without padding (the format allows no holes).
+ * meta as above.  The file appears whole or not at all: it is written beside `path`, synced and
+ * renamed, and what was there before stays until then.  EINVAL for a name that is given twice,
+ * reserved or not UTF-8, and for a tensor that is not on the CPU. */
 AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names,
                                       ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
 /* Reads a NumPy .npy file: any of its numeric types; those that tensors lack are widened.  *out: a
- * new reference to a contiguous tensor.  EIO for a file that breaks the format, is shorter or
- * longer than its header says; EDTYPE for other types of elements. */
+ * new reference to a contiguous tensor.  EIO for a file that breaks the format or does not have the
+ * length that its header gives; EDTYPE for other types of elements. */
 AX_API ax_status ax_npy_read(const char *path, ax_tensor **out);
 /* The arrays of a .npz archive, stored or deflated, in the order of its directory; n_meta is 0. */
 AX_API ax_status ax_npz_read(const char *path, ax_tensor_file **out);
@@ -64,9 +64,8 @@ AX_API ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, c
 
 /* A file of token ids, memory-mapped. */
 typedef struct ax_tokens ax_tokens;
-/* item: 2 or 4 bytes for each token; 0: as the file's header says, else 2.  header: bytes to leave
- * out; -1: llm.c's header of 1024 bytes where there is one.  EIO for a file whose size does not
- * fit. */
+/* item: 2 or 4 bytes for each token; 0: by the file's header, else 2.  header: bytes to leave out;
+ * -1: llm.c's header of 1024 bytes where there is one.  EIO for a file whose size does not fit. */
 AX_API ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_tokens **out);
 AX_API void ax_tokens_close(ax_tokens *t);
 AX_API int64_t ax_tokens_count(const ax_tokens *t);
@@ -86,7 +85,7 @@ AX_API ax_status ax_image_read(const char *path, int channels, ax_tensor **out);
  * pixel when shrinking (antialias). */
 AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool antialias,
                                  ax_tensor **out);
-/* The window of height x width at (top, left), which may reach beyond the picture: `fill` stands
+/* The window of height x width at (top, left), which may reach beyond the picture: `fill` is used
  * there.  flip: mirrored. */
 AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width,
                                bool flip, double fill, ax_tensor **out);

@@ -7,7 +7,7 @@
 
 #define AX_NOTE_TEXT 1100
 
-/* What launchers tell each other while the ranks run. */
+/* A message between launchers while the ranks run. */
 typedef struct ax_note {
   uint32_t kind;
   char text[AX_NOTE_TEXT];
@@ -17,7 +17,7 @@ typedef struct ax_machines {
   int count, mine;           /* machines; the number of this one */
   int ranks, here, first;    /* ranks in all, on each machine, and the first one here */
   char address[300];         /* "10.0.0.1:29500" of machine 0 */
-  int listener;              /* of machine 0, as long as the run lasts: the port is taken */
+  int listener;              /* machine 0's, open as long as the run lasts: it keeps the port */
   int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
   char from[AX_MAX_RANKS][64];
   ax_note coming[AX_MAX_RANKS]; /* not whole yet */
@@ -36,7 +36,7 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan);
 void ax_machines_join(ax_machines *m, int local_rank);
 /* In the launcher, when all its ranks have been forked: the connections are theirs alone. */
 void ax_machines_forked(ax_machines *m);
-/* Looks for what the other launchers say, and tells them when the run ends here.  Returns whether
+/* Reads the other launchers' messages, and sends them one when the run ends here.  Returns whether
  * others still run. */
 bool ax_machines_watch(ax_machines *m, ax_control *c);
 /* The last word of this launcher; `failed` NULL: all went well. */

@@ -2,7 +2,7 @@
  * the op table, loop nests, and the table of functions that a plugin exports.
  *
  * Kernels include this, and capture.h and dist.h where they record steps or move collectives; ax.h
- * is for those who call the core.  Ownership and statuses are as ax.h says. */
+ * is for those who call the core.  Ownership and statuses are as in ax.h. */
 #ifndef AX_PLUGIN_H
 #define AX_PLUGIN_H
 
@@ -12,7 +12,7 @@
 
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 6        /* of the structures here */
+#define AX_ABI 6        /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -74,7 +74,7 @@ AX_API void *ax_calloc(size_t n, size_t size);
 AX_API void ax_mfree(void *p);
 
 /* Tensor bytes on the CPU, 64-byte aligned, from the caching allocator.  Not cleared.  ENOMEM, with
- * the size asked for, the live bytes and the limit, when the limit is reached after the pressure
+ * the requested size, the live bytes and the limit, when the limit is reached after the pressure
  * hook has run. */
 AX_API ax_status ax_alloc(size_t bytes, void **out);
 AX_API void ax_free(void *p, size_t bytes);
@@ -85,8 +85,8 @@ typedef struct ax_memory_stats {
   int64_t limit_bytes;            /* live + cached never exceed it */
   int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
   int64_t allocations, cache_hits, pressure_collections;
-  int64_t waits, uploads; /* of a device: how often the host has waited for it, and copied to it */
-  /* of devices; 0 on the CPU */
+  int64_t waits, uploads; /* devices: how often the host has waited for one, and copied to it */
+  /* devices; 0 on the CPU */
   int64_t reserved_bytes, peak_reserved_bytes; /* taken from the driver: live + cached */
   int64_t available_bytes;                     /* that the driver has left, for all processes */
   /* taken from the driver now; requests that had to make room first; those that failed */
@@ -135,7 +135,7 @@ typedef struct ax_storage {
   size_t bytes;
   void (*release)(struct ax_storage *); /* frees `data` only; NULL: not ours to free */
   void *owner;                          /* for `release` */
-  ax_version version;                   /* of the tensors that are not given a cell of their own */
+  ax_version version;                   /* shared by the tensors that have no cell of their own */
 } ax_storage;
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -144,15 +144,15 @@ typedef struct ax_tensor ax_tensor;
 typedef struct ax_node ax_node;
 typedef struct ax_hook ax_hook;
 
-/* A recorded in-place op on a view rewrites the base's history (views.c), so a view knows its base.
- * Where nothing was recorded while the view was made, or a custom function made it, there is none
- * to rewrite: then a recorded in-place op on the view is refused. */
+/* A recorded in-place op on a view rewrites the base's history (views.c), so a view points to its
+ * base.  Where nothing was recorded while the view was made, or a custom function made it, there is
+ * none to rewrite: then a recorded in-place op on the view is refused. */
 typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM } ax_view_kind;
 
 struct ax_tensor {
   int32_t refs; /* one thread */
   uint8_t dtype, ndim;
-  bool requires_grad; /* leaf that wants a gradient, or result of a recorded op */
+  bool requires_grad; /* leaf that needs a gradient, or result of a recorded op */
   uint8_t view;       /* ax_view_kind */
   bool shared;        /* another tensor that users see shows (or showed) this memory */
   uint8_t out_index;  /* which result of grad_fn this is */
@@ -163,7 +163,8 @@ struct ax_tensor {
   ax_storage *storage;
   ax_version *version; /* shared with views; edits counts writes */
   ax_tensor *base;     /* AX_VIEW: whose elements these are, itself no such view; counted */
-  /* of this tensor's history by in-place ops; of a view: the base's when its own history was set */
+  /* counts rewrites of this tensor's history by in-place ops; views: the base's count when their
+   * own history was set */
   uint32_t rewrites;
   ax_node *grad_fn;     /* counted; NULL for leaves */
   ax_node *accumulate;  /* leaves: weak pointer to the node that adds into grad */
@@ -226,9 +227,9 @@ typedef enum {
 
 #define AX_NO_DIM INT64_MIN /* an optional dim that was not given */
 
-/* Arguments that are not tensors.  The signature in ops.def says which slot means what: dims,
- * integers, booleans, choices and dtypes fill `i` in order, numbers fill `f`, one list (dims or
- * sizes) fills `list`. */
+/* Arguments that are not tensors.  The signature in ops.def defines the slots: dims, integers,
+ * booleans, choices and dtypes fill `i` in order, numbers fill `f`, one list (dims or sizes) fills
+ * `list`. */
 typedef struct ax_attrs {
   int64_t i[12];
   double f[4];
@@ -312,26 +313,26 @@ AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
 /* One run of parameters: the members of an optimizer group (flat.h) that can be stepped as one. */
 typedef struct ax_segment {
   void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
-  /* of work_dtype, bfloat16 or float16: the kernel writes the new parameter there, rounded; NULL:
-   * no such copy */
+  /* working copy, of work_dtype (bfloat16 or float16): the kernel writes the new parameter there,
+   * rounded; NULL: none */
   void *work;
   const void *grad;
   ax_dtype work_dtype;
   int64_t n;
   /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
   int64_t step;
-  int64_t rows, cols; /* by_matrix: of each of the n / (rows * cols) matrices; 0: fewer than two dims */
-  double number;      /* of the state of form NUMBER, up to and including this step */
+  int64_t rows, cols; /* by_matrix: size of each of the n / (rows * cols) matrices; 0: fewer than two dims */
+  double number;      /* the state of form NUMBER, up to and including this step */
 } ax_segment;
-/* Memory of the device that a step reads because the host does not know it when it asks for the
+/* Memory of the device that a step reads because the host does not know it when it issues the
  * step. */
 typedef struct ax_optim_live {
   const float *skip; /* non-zero: the step changes nothing (gradients overflowed); NULL: never */
   /* steps skipped so far, taken from the segments' `step`; a step that is skipped adds 1.  NULL: 0,
    * and not counted */
   int64_t *skipped;
-  /* read instead of the host's copy (captured steps); NULL: the host's.  Both say alike which
-   * states are kept */
+  /* read instead of the host's copy (captured steps); NULL: the host's.  Both keep the same
+   * states */
   const ax_hyper *hyper;
   const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
 } ax_optim_live;
@@ -361,8 +362,8 @@ typedef struct ax_iter {
  * compute dtype (cast: its own source dtype), except that inputs of half types stay as they are
  * where that is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter` over the
  * input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
- * through out[1], contiguous); KERNEL: tensors as the row's rule asked for them (contiguous and
- * cast where it says so). */
+ * through out[1], contiguous); KERNEL: tensors as the row's rule requires them (contiguous and cast
+ * where it demands that). */
 typedef struct ax_call {
   ax_op op;
   const ax_attrs *a;
@@ -377,22 +378,22 @@ typedef ax_status (*ax_kernel)(const ax_call *call);
 typedef struct ax_device_memory {
   int (*count)(void); /* devices that can be used */
   /* 256-byte aligned, not cleared.  Work is ordered: memory given back may be handed out again at
-   * once.  ENOMEM says how much was asked for, is live and free. */
+   * once.  ENOMEM's message gives the requested, live and free bytes. */
   ax_status (*alloc)(int device, size_t bytes, void **out);
   void (*release)(int device, void *data, size_t bytes);
-  /* Between host and device or two devices.  On return `from` may be reused, and what lies on the
-   * host is complete. */
+  /* Between host and device or two devices.  On return `src` may be reused, and data on the host is
+   * complete. */
   ax_status (*copy)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
   ax_status (*synchronize)(int device);
   void (*stats)(int device, ax_memory_stats *out);
   void (*reset_peak)(int device);
   void (*empty_cache)(int device);
-  /* The rest is optional, all of it or none.  copy_later: as copy, but what lies in pinned memory
-   * is read or written in the order of the device's work, and nobody waits. */
+  /* The rest is optional, all of it or none.  copy_later: as copy, but pinned memory is read or
+   * written in the order of the device's work, without a wait. */
   ax_status (*copy_later)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
   /* Begins a copy beside the computation: *out is memory of the device (for `release`), `src` has
-   * been read unless it is pinned; arrive: what is asked for from now on comes after all copies up
-   * to this ticket. */
+   * been read unless it is pinned; arrive: work queued from now on comes after all copies up to
+   * this ticket. */
   ax_status (*send)(int device, const void *src, size_t bytes, void **out, uint64_t *ticket);
   ax_status (*arrive)(int device, uint64_t ticket);
   ax_status (*pinned_new)(size_t bytes, void **out);
@@ -424,8 +425,8 @@ typedef struct ax_backend {
   ax_status (*scale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
   /* to -limit .. limit; grad is writable here */
   ax_status (*clamp)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
-  /* The same on numbers that lie on the device, so that the host waits for none of them: *out,
-   * norm, scale, found and state are the device's. */
+  /* The next four keep their numbers on the device, so that the host does not wait: *out, norm,
+   * scale, found and state are in the device's memory. */
   /* norm's result ^ (1 / root) */
   ax_status (*norm_into)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root,
                          double *out);
@@ -435,7 +436,7 @@ typedef struct ax_backend {
   /* grad *= 1 / *scale; *found = 1 where not finite */
   ax_status (*unscale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const float *scale,
                        float *found);
-  /* as ax_scale_update */
+  /* the rule of ax_scale_update */
   ax_status (*scale_update)(ax_device d, double *state, const float *found, double growth, double backoff,
                             int64_t interval);
   int (*get_threads)(void);
@@ -447,13 +448,14 @@ typedef struct ax_backend {
   const ax_kernel_stat *(*stats)(int *n, bool reset);
   const struct ax_device_capture *capture; /* (optional) recording steps: capture.h */
 } ax_backend;
-/* The one symbol of a plugin.  NULL: it cannot be used here; ax_fail has said why. */
+/* The one symbol of a plugin.  NULL: it cannot be used here; the reason is the thread's message
+ * (ax_fail). */
 typedef const ax_backend *(*ax_backend_entry)(void);
 #define AX_BACKEND_ENTRY "ax_backend_get"
 
 /* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each
  * was refused. */
-/* of a CUDA device: checks its number, too */
+/* Also checks the number of a CUDA device. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out);
 
 #endif

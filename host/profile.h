@@ -15,9 +15,9 @@ typedef enum {
 
 typedef struct ax_profile_event {
   int64_t start, end; /* nanoseconds of a clock that only moves forward; end 0: still under way */
-  int64_t flops;      /* of products and convolutions, by their formula; of this event alone */
+  int64_t flops;      /* products and convolutions, by their formula; this event's alone */
   int64_t bytes;      /* in tensors afterwards, less before */
-  int32_t parent;     /* which event it lies in, -1: none */
+  int32_t parent;     /* the event that contains it, -1: none */
   int32_t name, place, stack, shapes, modules; /* numbers of texts; 0: none */
   int32_t kind;
   int32_t depth;
@@ -53,7 +53,7 @@ typedef struct ax_profile_mark {
 AX_API ax_profile_mark ax_profile_begin(const char *name, ax_profile_kind kind, int32_t place);
 AX_API void ax_profile_end(ax_profile_mark m);
 
-/* Until the device has done its work, where the options say `wait`. */
+/* Waits until the device has done its work, where the options have `wait`. */
 void ax_profile_wait(ax_device device);
 /* What the dispatcher calls while ax_profiling: run(op, args, result) between the beginning and the
  * end of an event.  result: `out` of ax_run, or the address of the destination. */

@@ -1,12 +1,12 @@
 /* dist/device_group.c: the group of the ranks' devices, beside the transport that carries host
  * memory.
  *
- * It is joined at the first collective of a device's tensor, through that transport: ranks tell
- * each other which device they bring, and rank 0 makes the id that the library (NCCL) joins by.
- * From then on every collective, also of host memory, is posted for comparison.
+ * It is joined at the first collective of a device's tensor, through that transport: ranks exchange
+ * the names of their devices, and rank 0 makes the id that the library (NCCL) joins by.  From then
+ * on every collective, also of host memory, is posted for comparison.
  *
  * Once something went wrong the group is aborted: kernels of a device that wait for a peer end
- * then, and every later call says why. */
+ * then, and every later call fails with the reason. */
 #include "dist.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void end_group(bool abort)
   here.transport->leave(&here, abort);
 }
 
-/* Ends the group for good; the thread's message says why and stays. */
+/* Ends the group for good; the thread's message, which is the reason, is kept. */
 static ax_status give_up(ax_status st)
 {
   if (!broken[0]) snprintf(broken, sizeof broken, "%s", ax_last_error());
@@ -55,7 +55,7 @@ void ax_dist_leave_device(void) { end_group(false); }
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
-/* What ranks tell each other. */
+/* What ranks exchange when they join. */
 typedef struct card {
   char device[AX_DEVICE_NAME];
   char id[AX_GROUP_ID];

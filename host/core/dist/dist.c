@@ -116,12 +116,12 @@ void ax_dist_leave(void)
   if (world == &group_of_one || world->closed) return;
   world->closed = true;
   world->transport->leave(world, false);
-  ax_dist_leave_device(); /* others that still wait for this rank have been told */
+  ax_dist_leave_device(); /* others that still wait for this rank can see that it has left */
 }
 
 /* ---- running a collective -------------------------------------------------------------------- */
 
-/* What does not depend on the other ranks is refused before they are asked, so that the message is
+/* Refuses what does not depend on the other ranks before they take part, so that the message is
  * about this call alone. */
 static ax_status check(const ax_group *g, const ax_collective *c)
 {

@@ -44,7 +44,7 @@ typedef void (*loop)(void *acc, const void *in, size_t n);
       a[i] = OP(a[i], v); \
     } \
   }
-/* E: as stored; A: as accumulated; TO, FROM: between them */
+/* E: the stored type; A: the accumulator's type; TO, FROM: conversions between them */
 #define LOOPS(T, E, A, TO, FROM, ADD, MUL) \
   LEVELS static void widen_##T(void *acc, const void *in, size_t n) \
   { \

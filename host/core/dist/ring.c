@@ -1,9 +1,9 @@
 /* dist/ring.c: collectives that ranks compare without meeting.
  *
  * A device's collective is queued, and the rank that queued it goes on; nobody may wait only to
- * compare.  So every rank writes what it asks for into a ring of its own in the shared memory,
- * publishes its number, and then looks at the others' rings: of two ranks the one that comes later
- * (or both) sees the other's wish, before it queues its own.  A difference is written down for all
+ * compare.  So every rank writes its collective (its "wish") into a ring of its own in the shared
+ * memory, publishes its number, and then looks at the others' rings: the later of two ranks (or
+ * both) sees the other's wish, before it queues its own.  A difference is written down for all
  * ranks: those that have gone on find it when they next wait for their device, or call a
  * collective.
  *
@@ -19,7 +19,7 @@
 
 /* ---- telling ranks' wishes apart ------------------------------------------------------------- */
 
-/* " of shape [2, 3]": told where that is all that differs. */
+/* " of shape [2, 3]": added to the message where only the shape differs. */
 static const char *shape_text(const ax_collective *c, bool told, char *buf, size_t size)
 {
   size_t n = 0;
@@ -108,7 +108,7 @@ ax_status ax_ring_post(const ax_collective *c)
   mine->number = number;
   mine->facts = *c;
   memcpy(mine->where, me->where, sizeof mine->where);
-  /* sequentially consistent, as the loads below: of two ranks, one sees the other's */
+  /* sequentially consistent, as the loads below: one of two ranks sees the other's */
   atomic_store(&me->posted, number);
   for (int r = 0; r < ax_shm.size; r++) {
     const ax_wish *theirs = wish(r, number);

@@ -179,7 +179,7 @@ void ax_shm_enter(const ax_collective *c)
   ax_rank_record *me = own_record();
 
   me->last = *c;
-  memcpy(me->where, ax_dist_where(), sizeof me->where); /* of the same size: dist.c */
+  memcpy(me->where, ax_dist_where(), sizeof me->where); /* both have one size: dist.c */
   atomic_store_explicit(&me->since, ax_monotonic_ns(), memory_order_relaxed);
   atomic_fetch_add_explicit(&me->collectives, 1, memory_order_relaxed);
   atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
@@ -189,7 +189,7 @@ void ax_shm_leave(ax_status st)
 {
   ax_rank_record *me = own_record();
 
-  if (st == AX_OK) { /* `since` of a failed one stays: the launcher tells how long it waited */
+  if (st == AX_OK) { /* `since` of a failed one stays: the launcher reports how long it waited */
     atomic_store_explicit(&me->since, ax_monotonic_ns(), memory_order_relaxed);
     atomic_store_explicit(&me->state, AX_RANK_RUNNING, memory_order_release);
     return;
@@ -225,7 +225,7 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
   return st;
 }
 
-/* The collectives until now count as posted: nobody will look for them. */
+/* The collectives until now count as posted: no rank will compare them. */
 static void shm_post_all(ax_group *g)
 {
   ax_shm.posts = true;

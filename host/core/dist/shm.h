@@ -48,9 +48,9 @@ typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_TOLD } ax_abort_state;
 typedef struct ax_control {
   _Atomic uint32_t abort; /* ax_abort_state: set once, by the first rank that fails or by the launcher */
   int32_t failed_rank;    /* -1: none in particular */
-  char reason[1024];      /* what the other ranks' errors say: "rank 1 failed: ..." */
+  char reason[1024];      /* the text of the other ranks' errors: "rank 1 failed: ..." */
 
-  _Atomic uint32_t mismatch; /* ax_abort_state: ranks asked for different collectives of devices */
+  _Atomic uint32_t mismatch; /* ax_abort_state: ranks called different collectives of devices */
   char difference[1200];     /* the error of all of them */
 
   int32_t ranks;
@@ -66,7 +66,7 @@ ax_status ax_shm_join(ax_control *c, int rank);
 /* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if
  * not, nothing changes. */
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
-/* Says that `rank` will join no more collectives, and wakes those that wait for it. */
+/* Marks that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);
 
 int64_t ax_monotonic_ns(void);

@@ -145,10 +145,10 @@ static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
   int i;
 
   if (reached(word, want)) return AX_OK;
-  /* Three manners of waiting, each for as long as it pays: busy, while the answer is a cache line
-   * away; giving the core to whoever wants it, which may be the rank waited for; asleep.  Cores
-   * that should be free may be taken by other programs: being busy then only keeps the others from
-   * working, so its share shrinks with every wait that it did not end. */
+  /* Three manners of waiting, each for as long as it pays: busy, while the other rank's write may
+   * arrive within the time of a cache line; yielding the core, perhaps to the rank waited for;
+   * asleep.  Cores that should be free may be taken by other programs: being busy then only keeps
+   * the others from working, so its share shrinks with every wait that it did not end. */
   if (ax_shm.control->spin) {
     for (i = 0; i < ax_shm.busy; i++) {
       relax();
@@ -201,9 +201,9 @@ void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step 
 ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
 static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
 
-/* Waits for everybody to have entered the collective and compares what they want.  Rank 0's wish is
- * the measure, and the first rank that differs from it is named, so that all ranks raise the same
- * message; that is done as soon as those two are here. */
+/* Waits until all ranks have entered the collective, and compares their wishes with rank 0's.  The
+ * first rank that differs is named, so that all ranks raise the same message.  The error is raised
+ * as soon as these two are here. */
 static ax_status agree(void)
 {
   ax_status st = AX_OK;
@@ -263,7 +263,7 @@ static void stream(char *to, const char *from, size_t n)
     _mm_stream_si128((__m128i *)(to + i + 32), c);
     _mm_stream_si128((__m128i *)(to + i + 48), d);
   }
-  _mm_sfence(); /* before the counter that says it is there */
+  _mm_sfence(); /* before the counter that publishes the data */
   to += i, from += i, n -= i;
 #endif
   memcpy(to, from, n);

@@ -8,8 +8,8 @@
  * use; with several slots that wait is almost always over before it starts, so a step costs one
  * meeting of the ranks.
  *
- * The first slot of a collective carries what its owner asked for.  Every rank compares everybody's
- * with rank 0's, so a mismatch is seen by all of them, and before any data is used. */
+ * The first slot of a collective carries its owner's arguments.  Every rank compares all ranks'
+ * with rank 0's, so that all ranks detect a mismatch, before any data is used. */
 #ifndef AX_DIST_STEPS_H
 #define AX_DIST_STEPS_H
 
@@ -27,7 +27,7 @@ typedef struct ax_steps {
   size_t chunk;   /* bytes of a slot's data */
   int rank, size;
   uint32_t step;    /* walked since the start; the same on all ranks */
-  double best_rate; /* of the last few bulk writes, bytes per ns */
+  double best_rate; /* the best of the last few bulk writes, bytes per ns */
   int rated;
   bool slow_writes;
   int busy; /* looks that a wait spends now */
@@ -38,13 +38,13 @@ extern ax_steps ax_shm;
 char *ax_step_slot(int rank);
 /* Waits until nobody reads the own slot of this step any more. */
 ax_status ax_step_begin(void);
-/* Writes what this rank wants in front of the first slot of a collective. */
+/* Writes this rank's arguments in front of the first slot of a collective. */
 void ax_step_header(const ax_collective *c);
 /* Copies into the own slot, `at` bytes behind its beginning. */
 void ax_step_put(size_t at, const void *from, size_t n);
-/* Publishes the filled slot and waits for the slots that this rank is going to read: of AX_FROM_ALL
- * or of one rank (the own one: of none).  In the first step of a collective it waits for everybody,
- * and fails with EMISMATCH when they want different things. */
+/* Publishes the filled slot and waits for the slots that this rank is going to read: those of all
+ * ranks (AX_FROM_ALL) or of one rank (its own number: none).  In the first step of a collective it
+ * waits for all ranks, and fails with EMISMATCH when their arguments differ. */
 ax_status ax_step_meet(bool first, int from);
 /* The second phase of a step that has two. */
 void ax_step_reduced(void);

@@ -1,14 +1,15 @@
 /* dist/tcp.c: collectives between ranks of several machines.
  *
- * They form a star.  Each rank tells rank 0 what it asks for; rank 0 compares that with its own
- * wish, rank by rank, and answers all: go on, or the error that is then everybody's.  Only then
- * data moves, in pieces and in an order that all know, so that nobody sends what nobody reads: rank
- * 0 gathers, reduces in rank order (the same bits as over shared memory) and sends back.  Made to
- * be right and never silent, not to be fast: the gradients of GPUs go through NCCL.
+ * They form a star.  Each rank sends rank 0 the collective that it called (its wish).  Rank 0
+ * compares it with its own, rank by rank, and replies to all: go on, or the error that all ranks
+ * then raise.  Only then data moves, in pieces and in an order that all know, so that no rank sends
+ * what none reads: rank 0 gathers, reduces in rank order (the same bits as over shared memory) and
+ * sends back.  Made to be right and never silent, not to be fast: the gradients of GPUs go through
+ * NCCL.
  *
  * Sockets do not block.  A wait sleeps in slices, between which it looks at the machine's abort
  * flag and the clock.  After an error in the middle of data a rank closes its connections: the
- * others see that, wait a moment for the launchers' word on what happened, and fail. */
+ * others see that, wait a moment for the launchers' report of what happened, and fail. */
 #define _GNU_SOURCE
 #include "core/dist/tcp.h"
 
@@ -24,7 +25,7 @@
 
 #define PIECE ((size_t)256 << 10) /* bytes of a rank that are under way at a time */
 #define SLICE_MS 100              /* how long a wait sleeps between looks at the abort flag */
-/* how much longer the others wait for rank 0 than it for them: it knows whom to name */
+/* how much longer the others wait for rank 0 than it for them: only it can name the late rank */
 #define GRACE_NS ((int64_t)1000000000)
 #define WORD_NS ((int64_t)3000000000) /* how long a closed connection may wait for its explanation */
 
@@ -43,7 +44,7 @@ typedef struct tcp_answer {
 static struct {
   int rank, size, per_machine;
   int fd[AX_MAX_RANKS];
-  ax_wish last[AX_MAX_RANKS]; /* in rank 0: what each has asked for last; number 0: nothing yet */
+  ax_wish last[AX_MAX_RANKS]; /* in rank 0: the last collective that each has called; number 0: none yet */
   char *room;                 /* in rank 0: a piece of every rank and one of the result */
   bool said_finished;
 } tcp;
@@ -65,7 +66,7 @@ static bool aborted(void)
   return atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE;
 }
 
-/* What rank 0 knows of another; elsewhere nothing is known. */
+/* Describes another rank's last collective; only rank 0 knows it. */
 static const char *doing(int rank, char *buf, size_t size)
 {
   const ax_wish *w = &tcp.last[rank];
@@ -82,8 +83,8 @@ static const char *doing(int rank, char *buf, size_t size)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* The connection to `rank` has ended.  Why that is the launchers tell each other, and it may take a
- * moment. */
+/* The connection to `rank` has ended.  Waits a moment for the reason, which the launchers
+ * exchange. */
 static ax_status lost(int rank, int error)
 {
   const int64_t since = ax_monotonic_ns();
@@ -141,7 +142,7 @@ static ax_status get(int rank, void *to, size_t n) { return move(rank, to, n, fa
 
 /* ---- the meeting ----------------------------------------------------------------------------- */
 
-/* Makes rank 0's error that of all others; those that have ended cannot be told. */
+/* Sends rank 0's error to all other ranks that have not ended. */
 static ax_status tell_all(ax_status st)
 {
   char text[1200];
@@ -152,7 +153,7 @@ static ax_status tell_all(ax_status st)
     char whole[sizeof a + sizeof text];
     memcpy(whole, &a, sizeof a);
     memcpy(whole + sizeof a, text, a.length);
-    /* answers are short: the socket has room for one */
+    /* replies are short: the socket has room for one */
     (void)!send(tcp.fd[r], whole, sizeof a + a.length, MSG_NOSIGNAL);
   }
   return ax_fail(st, "%s", text);
@@ -204,8 +205,8 @@ static ax_status meet_root(const ax_wish *mine)
   ask.kind = TCP_WISH;
   ask.wish = *mine;
   ask.wish.facts.in = ask.wish.facts.out = NULL;
-  /* Where rank 0 has gone, its last word may lie here still: it says more than the failure to
-   * send. */
+  /* When rank 0 has ended, its last message may still be in the socket: it explains more than the
+   * failure to send. */
   k = send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
   if (k >= 0 || errno == EAGAIN || errno == EINTR)
     AX_TRY(put(0, (char *)&ask + (k > 0 ? k : 0), sizeof ask - (size_t)(k > 0 ? k : 0)));
@@ -253,7 +254,7 @@ out:
   return st;
 }
 
-/* `count` elements: of all ranks' parts, or (to >= 0) of their parts for rank `to`. */
+/* Reduces `count` elements: all ranks' parts, or (to >= 0) their parts for rank `to`. */
 static ax_status reduce(const ax_collective *c, const char *in, char *out, int to)
 {
   const size_t item = ax_dtype_size(c->dtype), most = PIECE / item, count = (size_t)c->count;

@@ -103,7 +103,7 @@ ax_status ax_flat_new(int n, ax_tensor *const *params, ax_flat **out)
   AX_TRY(enlist(f, n, params));
   AX_TRY(new_buffer(f, (ax_dtype)f->dtype, f->size, &f->values));
   AX_TRY(move_in(f));
-  for (int k = 0; k < n; k++) ax_tensor_set_grad_slot(params[k], NULL, 0); /* of a former layout */
+  for (int k = 0; k < n; k++) ax_tensor_set_grad_slot(params[k], NULL, 0); /* the slots of a former layout */
   *out = f;
   f = NULL;
 out:

@@ -8,8 +8,8 @@
 /* what the kernels take; other types go by a copy or by ops */
 static const ax_dtype dtypes[] = { AX_F32, AX_F64 };
 
-/* The device of the first tensor from *at on that none before it lies on, with *at behind that
- * tensor; false at the end. */
+/* Sets *d to the next device: that of the first tensor from *at on with a device of its own, which
+ * no earlier tensor is on.  Moves *at behind that tensor.  False at the end. */
 static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
 {
   while (*at < n) {
@@ -17,7 +17,7 @@ static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
     bool seen = !t;
     for (int k = 0; !seen && k < *at - 1; k++) {
       if (!list[k]) continue;
-      seen = ax_same_device(list[k]->device, t->device); /* mostly the first one says so */
+      seen = ax_same_device(list[k]->device, t->device); /* mostly true for list[0] */
     }
     if (seen) continue;
     *d = t->device;
@@ -26,8 +26,8 @@ static bool next_device(int n, ax_tensor *const *list, int *at, ax_device *d)
   return false;
 }
 
-/* What of a list can go through one kernel call: contiguous tensors of `dtype` on `d`.  Not merged
- * where they touch: a norm must not depend on where tensors lie. */
+/* Collects the tensors of a list that can go through one kernel call: contiguous ones of `dtype` on
+ * `d`.  Neighbours are not merged: a norm must not depend on the tensors' addresses. */
 static int segments_of(ax_device d, ax_dtype dtype, int n, ax_tensor *const *list, ax_segment *segs)
 {
   int m = 0;
@@ -176,7 +176,7 @@ ax_status ax_clamp_all(int n, ax_tensor *const *list, double limit)
 
 /* ---- without a wait: the numbers stay on the tensors' device */
 
-/* The one device that all lie on; the CPU where there are none. */
+/* The one device that all tensors are on; the CPU where there are no tensors. */
 static ax_status one_device(const char *what, int n, ax_tensor *const *list, ax_device *d)
 {
   const ax_tensor *first = NULL;

@@ -1,9 +1,9 @@
-/* Optimizer groups: which parameters, what is kept of them, and where it lies.
+/* Optimizer groups: their parameters, the parameters' states, and where these are in memory.
  *
  * A group is arranged by where its parameters are: members of an ax_flat in the order of its slots,
- * cut into runs of neighbours.  The states of a run lie in one buffer for each state, with the
+ * cut into runs of neighbours.  The states of a run are in one buffer for each state, with the
  * parameters' own distances, so that a step (step.c) can take the run as one segment.  Parameters
- * outside of an ax_flat are neighbours only where nothing lies between them. */
+ * outside of an ax_flat are neighbours only where nothing is between them. */
 #include "core/optim/group.h"
 #include "core/core.h"
 

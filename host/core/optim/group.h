@@ -16,7 +16,7 @@ typedef struct member {
   const ax_flat *flat;
   int32_t slot;
   int run;
-  int64_t at, numel; /* elements: from the start of the run; of the parameter */
+  int64_t at, numel; /* elements: the place from the start of the run; the parameter's size */
 } member;
 
 /* Members that are neighbours: in an ax_flat, or where the script laid them out so.  Their states
@@ -24,8 +24,7 @@ typedef struct member {
 typedef struct run {
   /* counted; NULL: neighbours without padding, in memory that is not ours */
   ax_flat *flat;
-  /* elements: of the first member from the start of its buffer or storage; of all with their
-   * padding */
+  /* elements: the first member's place in its buffer or storage; the size of all, with padding */
   int64_t start, size;
   ax_tensor *buffer[AX_MAX_STATES]; /* made when a state is */
 } run;
@@ -44,7 +43,7 @@ typedef struct batch {
 struct ax_optim_group {
   int32_t refs;
   ax_optim_kind kind;
-  int n, n_batches, n_runs, n_segments; /* n_segments: of the last step */
+  int n, n_batches, n_runs, n_segments; /* n_segments: those of the last step */
   member *members;                      /* [n] in the order of the list */
   int *order;                           /* [n] members by batch, then by place in memory */
   batch *batches;
@@ -56,7 +55,7 @@ struct ax_optim_group {
 
 /* Makes order, batches and runs anew if a parameter has moved since. */
 ax_status ax_optim_arrange(ax_optim_group *g);
-/* Makes state k of a member, where the layout wants it. */
+/* Makes state k of a member, at its place in the layout. */
 ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first);
 ax_status ax_optim_settle_batch(ax_optim_group *g, batch *b);
 /* A member that a recorded step stepped, as it was before. */
@@ -72,7 +71,7 @@ struct ax_optim_record {
   ax_optim_group *group; /* counted */
   uint64_t arrangement;
   int batch, n;
-  /* of its numbers in the recording; -1: it was not recorded, and is only to be undone */
+  /* the place of its numbers in the recording; -1: not recorded, only to be undone */
   int place;
   uint32_t needs;
   bool skippable;

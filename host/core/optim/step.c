@@ -9,7 +9,7 @@
 /* The working copy that the kernels write beside the parameter, or NULL.  One that nothing has used
  * since the parameter was last written (that of a table of embeddings, say) stays stale, unless it
  * is so small that taking it along is cheaper than making two runs of one; a step that the device
- * may skip leaves it stale always, since nobody would know whether it was written. */
+ * may skip always leaves it stale, since the host would not know whether it was written. */
 static ax_tensor *work_of(const ax_tensor *p, bool skippable)
 {
   enum { SMALL = 16384 };
@@ -156,7 +156,7 @@ static bool is_behind(const void *a, const void *b, int64_t gap)
 }
 
 /* Makes b part of a where it follows a at one and the same distance in every buffer, and nothing
- * that is not ours lies between. */
+ * that is not ours is between them. */
 static bool join(const step *s, ax_segment *a, const member *last, const ax_segment *b, const member *m)
 {
   const int64_t item = (int64_t)ax_dtype_size(s->b->dtype),
@@ -194,7 +194,7 @@ static ax_status fill_segments(const step *s, int *n)
   return AX_OK;
 }
 
-/* ---- what the device knows */
+/* ---- numbers in the device's memory */
 
 /* What it takes for skips: those since the counts were settled are taken from them by the kernels.
  * Counts of different members are settled together, so the same ones must have been stepped ever

@@ -391,7 +391,7 @@ static ax_status run_node(run *r, ax_node *n)
   return st;
 }
 
-/* Whether a wanted input lies behind n. */
+/* Whether n's edges lead to a wanted input. */
 static bool leads_on(const run *r, const ax_node *n)
 {
   for (int k = 0; k < n->n_in; k++)
@@ -421,7 +421,7 @@ static ax_status visit(run *r, ax_node *n)
   }
   if (!any) return AX_OK;
   if (n->kind == AX_NODE_ACCUMULATE) return r->collect ? AX_OK : run_leaf(r, n);
-  if (!leads_on(r, n)) return AX_OK; /* nothing wanted lies further back */
+  if (!leads_on(r, n)) return AX_OK; /* no wanted input is further back */
   return run_node(r, n);
 }
 
@@ -569,7 +569,8 @@ static ax_status mark_needed(run *r, int n, ax_tensor *const *roots)
     if (!roots[k]->requires_grad) continue; /* the walk says so */
     AX_TRY(ax_history(roots[k]));
     AX_TRY(ax_edge_of(roots[k], &e));
-    if (e.node->refs > 1) st = reach(&f, e.node, r->search); /* else it is a leaf's that nobody wants */
+    /* else it is a leaf's, and its gradient is not wanted */
+    if (e.node->refs > 1) st = reach(&f, e.node, r->search);
     ax_node_release(e.node);
     if (st != AX_OK) goto out;
   }

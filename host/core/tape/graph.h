@@ -45,7 +45,7 @@ struct ax_node {
   ax_node_kind kind;
   ax_op op;
   bool released; /* backward ran and freed what was saved */
-  bool needed;   /* in search `search`: a wanted input is this, or lies behind it */
+  bool needed;   /* in search `search`: this is a wanted input, or leads to one */
   uint64_t seq;
   ax_args args;  /* attributes and number operands of the call; its `in` is not used */
   uint32_t size; /* bytes of its block, for the list of free ones */
