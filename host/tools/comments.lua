@@ -215,7 +215,7 @@ local function beginning(out, code)
   return at
 end
 
-local function fill_comments(lines)
+local function fill_comments(lines, widest)
   local out, i, off = {}, 1, false
   while i <= #lines do
     local line = lines[i]
@@ -234,7 +234,7 @@ local function fill_comments(lines)
       local part, wide = {}, false
       for k = i, math.min(last, #lines) do
         part[#part + 1] = lines[k]
-        wide = wide or #lines[k] > CODE
+        wide = wide or #lines[k] > widest
       end
       local tail = line:match("%s*\\$") or ""
       local ends = part[#part]:find("%*/%s*\\?$")
@@ -266,16 +266,19 @@ local function fill_comments(lines)
   return out
 end
 
-local function rewritten(text)
+-- The rows of a table (.def) are laid out by hand: only comments on lines of their own are filled.
+local function rewritten(text, table_of_rows)
   if text:sub(-1) ~= "\n" then text = text .. "\n" end
-  return table.concat(fill_comments(join_strings(split(text))), "\n") .. "\n"
+  local lines = split(text)
+  if not table_of_rows then lines = join_strings(lines) end
+  return table.concat(fill_comments(lines, table_of_rows and math.huge or CODE), "\n") .. "\n"
 end
 
 for _, name in ipairs(arg) do
   local file = assert(io.open(name))
   local text = file:read("*a")
   file:close()
-  local new = rewritten(text)
+  local new = rewritten(text, name:find("%.def$"))
   if new ~= text then
     file = assert(io.open(name, "w"))
     file:write(new)

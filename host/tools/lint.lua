@@ -23,7 +23,7 @@ local function part(name) return require("host.tools.lint." .. name) end
 -- Name, whether it is on, the check, and what it holds.
 local RULES = {
   { "width-c", true, width.width_c, "C and CUDA: code to 110 columns, comments to 100" },
-  { "width-def", false, width.width_def, ".def tables: rows to 120 columns" },
+  { "width-def", true, width.width_def, ".def tables: rows to 120 columns" },
   { "width-lua", false, width.width_lua, "Lua: code to 110 columns, comments to 100" },
   { "width-make", false, width.width_make, "Makefile: lines to 120 columns" },
   { "width-shell", false, width.width_shell, "scripts: lines to 120 columns" },
