@@ -1,12 +1,14 @@
-# accel: settings first, then targets; `make help` lists them.  The first build fetches LuaJIT's source.  Nothing else here downloads or
-# installs anything, except `make deps` and what runs it first (demo, test) when a package is missing.
+# accel: settings first, then targets; `make help` lists them.  The first build fetches LuaJIT's
+# source.  Nothing else here downloads or installs anything, except `make deps` and what runs it
+# first (demo, test) when a package is missing.
 
 MODE     ?= release#    release, asan or ubsan; the last two build into build/MODE
 PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before it
 CC       ?= cc
 SPEC     ?= spec#       what `make test` runs: files or folders
 JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler off
-SESSION  := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-session))# where `make gpu-session` leaves its logs: $OUT
+# Where `make gpu-session` leaves its logs: $OUT.
+SESSION  := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-session))
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
 
 ifeq ($(filter release asan ubsan,$(MODE)),)
@@ -20,8 +22,9 @@ OPT         := $(OPT_$(MODE))
 WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla -Werror=implicit-function-declaration
 BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels
 
-# The interpreter: a LuaJIT of our own, linked in.  LUA52COMPAT: `#`, pairs and ipairs honour metamethods.  CHECKHOOK: Ctrl-C stops a
-# compiled loop.  Modules that distributions install for Lua 5.1 are found where theirs are.
+# The interpreter: a LuaJIT of our own, linked in.  LUA52COMPAT: `#`, pairs and ipairs honour
+# metamethods.  CHECKHOOK: Ctrl-C stops a compiled loop.  Modules that distributions install for Lua
+# 5.1 are found where theirs are.
 LUAJIT_SRC ?=# a folder or an archive of LuaJIT's source; else host/tools/get_luajit fetches the one that it pins
 LUAJIT     := $(OUT)/luajit
 MULTIARCH   = $(eval MULTIARCH := $$(shell $(CC) -print-multiarch 2>/dev/null))$(MULTIARCH)
@@ -32,15 +35,16 @@ LUAJIT_TARGET_asan := -fsanitize=address -fno-omit-frame-pointer -DLUAJIT_USE_SY
 
 HOST_CFLAGS := -I$(LUAJIT)/src
 HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-archive -lcjson -lz -ldl -lm -lpthread
-# In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries need in turn, and for plugins; elsewhere
-# the folder does not exist and says nothing.
+# In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries
+# need in turn, and for plugins; elsewhere the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
 HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/*/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
-# The CPU kernels are built once for each level of processor; the host loads the best that the processor runs.  Products and sums
-# are not contracted behind our back: the levels, and a GPU, are to agree where the code says so.  No kernel looks at floating-point
-# exceptions; not keeping them exact lets choices between results become vector code.
+# The CPU kernels are built once for each level of processor; the host loads the best that the
+# processor runs.  Products and sums are not contracted behind our back: the levels, and a GPU, are
+# to agree where the code says so.  No kernel looks at floating-point exceptions; not keeping them
+# exact lets choices between results become vector code.
 LEVELS       := $(if $(filter x86_64,$(shell uname -m)),v2 v3 v4,native)
 MARCH_v2     := -march=x86-64-v2
 MARCH_v3     := -march=x86-64-v3
@@ -50,12 +54,15 @@ CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
 
-# Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a command.
+# Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a
+# command.
 BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz libcjson-dev:cjson/cJSON.h zlib1g-dev:zlib.h \
               libedit-dev:histedit.h libdnnl-dev:dnnl.h
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
-DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
-# Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler, so that CFLAGS=-I... counts.
+DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted \
+              dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+# Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler,
+# so that CFLAGS=-I... counts.
 MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
   case $$probe in \
     /*)  test -e $$probe ;; \
@@ -63,10 +70,13 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
     *)   command -v $$probe ;; \
   esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done
 
-# What libraries keep is in the file of suppressions.  gcc 12's leak checker takes the header of a large block of thread-local storage for
-# one of an old glibc's and falls over it unless told not to look (the block is found all the same, on the heap).  A small
-# quarantine of freed memory: the specs that watch resident memory would see it grow.
-RUN_asan  := ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
+# What libraries keep is in the file of suppressions. gcc 12's leak checker takes the header of a
+# large block of thread-local storage for one of an old glibc's and falls over it unless told not to
+# look (the block is found all the same, on the heap).  A small quarantine of freed memory: the
+# specs that watch resident memory would see it grow.
+RUN_asan  := \
+  ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 \
+  LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 
@@ -76,7 +86,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugins (MODE=asan, MODE=ubsan: with a sanitizer)
+all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugins (MODE=asan, ubsan: with a sanitizer)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
@@ -85,7 +95,8 @@ $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 
 # Made again when its flags, its source or how it is fetched change.
 $(LUAJIT).flags: always
-	@mkdir -p $(@D); echo "$(CC) $(LUAJIT_XCFLAGS) $(LUAJIT_TARGET_$(MODE)) $(LUAJIT_SRC)" >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@mkdir -p $(@D); echo "$(CC) $(LUAJIT_XCFLAGS) $(LUAJIT_TARGET_$(MODE)) $(LUAJIT_SRC)" >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(LUAJIT)/src/libluajit.a: $(LUAJIT).flags host/tools/get_luajit
 	@LUAJIT_SRC='$(LUAJIT_SRC)' host/tools/get_luajit $(LUAJIT)
 	$(call say,cc $(LUAJIT))
@@ -98,7 +109,8 @@ $(OUT)/host/%.o: host/%.c Makefile
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
 
-# Pictures need libjpeg and libpng; without them all else builds, and reading a picture says what to install.
+# Pictures need libjpeg and libpng; without them all else builds, and reading a picture says what to
+# install.
 image:
 	@$(call MISSING,$(IMAGE_DEPS)); if test -z "$$want"; then $(MAKE) -s --no-print-directory $(IMAGE_PLUGIN); \
 	elif ! test -e $(IMAGE_PLUGIN); then echo "  no $(IMAGE_PLUGIN) (JPEG and PNG): missing$$want"; fi
@@ -122,16 +134,23 @@ $(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
 endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 
-# The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on the host, for the specs.
-CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)))
-CUDA_ARCH    ?= sm_90# machine code to build: `make cuda CUDA_ARCH="sm_80 sm_90"`; compute_100 is PTX, which later GPUs' drivers compile
+# The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on
+# the host, for the specs.
+CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)))
+# Machine code to build: `make cuda CUDA_ARCH="sm_80 sm_90"`; compute_100 is PTX, which later GPUs'
+# drivers compile.
+CUDA_ARCH    ?= sm_90
 RELEASE_ARCH := sm_80 sm_90 sm_100 compute_100
 CUDA_EXTRA   ?=# more flags for nvcc
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 EMULATE_SRC  := $(wildcard kernels/cuda/emulate/*.cpp)
-CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
-EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels \
+                -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter \
+                $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
+EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE \
+                $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -fPIC -fvisibility=hidden \
+                -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
@@ -166,13 +185,15 @@ $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
-$(OUT)/libax_cuda_emulated.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o) $(OUT)/cuda/backend.o
+EMULATE_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o)
+$(OUT)/libax_cuda_emulated.so: $(EMULATE_OBJ) $(OUT)/cuda/backend.o
 	$(call say,link $@)
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
 	@mv $@.new $@
 
-# NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain loops, strict about what it refuses.
-FAKE_SRC := $(if $(CUDA_HOME),$(wildcard spec/support/fake_cublasLt.cpp spec/support/fake_cudnn.cpp spec/support/fake_nccl.cpp))
+# NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain
+# loops, strict about what it refuses.
+FAKE_SRC := $(if $(CUDA_HOME),$(wildcard $(patsubst %,spec/support/fake_%.cpp,cublasLt cudnn nccl)))
 FAKES    := $(patsubst spec/support/fake_%.cpp,$(OUT)/fakes/lib%.so,$(FAKE_SRC))
 SONAME_cublasLt := 13
 SONAME_cudnn    := 9
@@ -185,7 +206,7 @@ $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kerne
 	@ln -sf $(@F).$(SONAME_$*) $@
 
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
-plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN's library which plans it has for an H200 (no GPU needed; CUDNN=folder, PART=attention)
+plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN which plans it has for an H200 (CUDNN=folder)
 	@LD_LIBRARY_PATH=$(CURDIR)/$(OUT)/plan $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
 $(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
 	@mkdir -p $(@D)
@@ -209,19 +230,19 @@ $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard hos
 demo: all  ## train on Fashion-MNIST with two processes; installs what is missing first
 	$(OUT)/accel-run --num_processes 2 examples/fashion_mnist.lua
 
-test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing first
+test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
 test-gpu: all cuda  ## run spec/gpu on a GPU
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu test-gpu
 
-bench-gpu: all cuda  ## measure against PyTorch eager, compiled and under Accelerate on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
+bench-gpu: all cuda  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu bench-gpu
 
 gpu-session: all cuda  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-session
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(SESSION)' spec/support/on_gpu session
 
-test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu with the CUDA kernels on an emulated device (needs a C++ compiler)
+test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (needs a C++ compiler)
 	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
@@ -230,7 +251,8 @@ bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes 
 deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with sudo)
 	@$(call MISSING,$(DEPS)); test -n "$$want" || exit 0; \
 	run="apt-get install -y --no-install-recommends$$want"; \
-	if ! command -v apt-get >/dev/null; then echo "make deps: no apt-get here; please install by hand what Debian calls$$want" >&2; exit 1; fi; \
+	if ! command -v apt-get >/dev/null; then \
+	  echo "make deps: no apt-get here; please install by hand what Debian calls$$want" >&2; exit 1; fi; \
 	if [ "$$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; \
 	else echo "make deps: not root and no sudo; please run as root: $$run" >&2; exit 1; fi; \
 	echo "make deps: installing$$want"; \
@@ -239,12 +261,13 @@ deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with
 build-deps:
 	@$(call MISSING,$(BUILD_DEPS)); test -z "$$want" || { echo "missing:$$want; run: make deps" >&2; exit 1; }
 
-# What trains or tests installs what is missing first; a plain `make` names it and leaves the machine as it is.
+# What trains or tests installs what is missing first; a plain `make` names it and leaves the
+# machine as it is.
 $(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 
-install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins, CUDA's if built), share/accel (Lua files, examples, licences)
+install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) $(DESTDIR)$(PREFIX)/lib/accel/
@@ -253,11 +276,12 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
 	install -m 644 $(LUAJIT)/COPYRIGHT $(DESTDIR)$(PREFIX)/share/accel/licences/luajit
 
-# A folder that runs where nothing is installed but glibc (that of this machine or a later one): what `make install` puts somewhere, the
-# libraries it needs, the specs with busted, the benchmarks.  CUDA's own libraries it finds on the other machine.
+# A folder that runs where nothing is installed but glibc (that of this machine or a later one):
+# what `make install` puts somewhere, the libraries it needs, the specs with busted, the benchmarks.
+# CUDA's own libraries it finds on the other machine.
 BUNDLE      ?= build/bundle/accel# the folder; .tar.gz is made beside it
 BUNDLE_DATA ?=# "yes": with Fashion-MNIST, 30 MB, when it is installed here
-bundle: all $(if $(NVCC),cuda)  ## make a folder and an archive that run on another machine (BUNDLE=build/bundle/accel, BUNDLE_DATA=yes)
+bundle: all $(if $(NVCC),cuda)  ## make a folder and an archive that run elsewhere (BUNDLE=FOLDER, BUNDLE_DATA=yes)
 	@rm -rf '$(BUNDLE)'
 	@$(MAKE) -s --no-print-directory install PREFIX= DESTDIR='$(abspath $(BUNDLE))'
 	@BUNDLE_DATA='$(BUNDLE_DATA)' host/tools/bundle '$(abspath $(BUNDLE))'
@@ -275,7 +299,8 @@ fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled t
 lint: $(OUT)/accel-run  ## hold the laws of the house (host/tools/lint.lua --list), C with warnings as errors, luacheck
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run host/tools/lint.lua
 	@echo $(HOST_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only
-	@echo $(CPU_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) -Werror -fsyntax-only
+	@echo $(CPU_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) \
+	  -Werror -fsyntax-only
 	@command -v luacheck >/dev/null || { echo "make lint: no luacheck here (package lua-check)" >&2; exit 1; }
 	@luacheck -q lua examples spec bench host/tools
 
@@ -288,5 +313,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session bundle deps build-deps install docs fmt lint \
-        clean help always
+.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session \
+        bundle deps build-deps install docs fmt lint clean help always

@@ -99,7 +99,8 @@ function M.closures_that_change(steps)
     kinds[kind] = kinds[kind] + 1
     log[step % 8 + 1] = last
   end
-  return ("%d %d %d %d %d %s"):format(x, kinds.number, kinds.string, kinds["nil"], kinds.table, tostring(log[2]))
+  return ("%d %d %d %d %d %s"):format(x, kinds.number, kinds.string, kinds["nil"], kinds.table,
+    tostring(log[2]))
 end
 
 --- Objects with finalisers, some of which raise, made and dropped in a loop that is compiled.

@@ -165,8 +165,8 @@ local function to_count(name, size, n, round)
   return size
 end
 
---- Returns two parts as a DatasetDict: { train = …, test = … }. Sizes are shares below 1 or numbers
---- of samples. By default a quarter is for testing. The test part gets what is rounded.
+--- Returns two parts as a DatasetDict: { train = …, test = … }. Sizes are shares below 1 or
+--- numbers of samples. By default a quarter is for testing. The test part gets what is rounded.
 ---@param opts? { test_size: number?, train_size: number?, shuffle: boolean?, seed: integer?,
 ---  generator: accelerate.Generator? }
 ---@return accelerate.DatasetDict

@@ -68,8 +68,8 @@ local function pad_tensors(list, longest, value, left)
   return out
 end
 
---- Returns one tensor of sequences that differ in length: [n, longest, …]. Lists of numbers become
---- int64 when all are integral, else float32.
+--- Returns one tensor of sequences that differ in length: [n, longest, …]. Lists of numbers
+--- become int64 when all are integral, else float32.
 ---@param sequences any[] lists of numbers, or tensors that differ in dim 1 only
 ---@param opts? { padding_value: number?, padding_side: "right"|"left"|nil, batch_first: boolean?,
 ---  length: integer? } default: 0, right, true; length: pad to this and not to the longest
