@@ -15,6 +15,9 @@
 
 #include "plugin.h"
 
+/* The status of the last ax_fail on this thread. */
+AX_API ax_status ax_last_status(void);
+
 /* ---- element types --------------------------------------------------------------------------- */
 
 AX_API ax_category ax_dtype_category(ax_dtype d);

@@ -82,6 +82,16 @@ bool ax_interp_take_interrupt(void);
 /* Where the Lua files were found, or would be: ".../lua".  Borrowed. */
 const char *ax_interp_lua_dir(void);
 
+/* ---- errors.c: errors as users see them ------------------------------------------------------ */
+
+/* Message handler: the error as text, with the stack once. */
+int ax_errors_handler(lua_State *L);
+/* Replaces the text on the stack top by itself and the stack from `level` on. */
+void ax_errors_add_stack(lua_State *L, int level);
+/* Replaces the error on the stack top, when it is text, by the one to show: with hints, and the
+ * script's frames first. */
+void ax_errors_finish(lua_State *L);
+
 /* ---- repl.c ---------------------------------------------------------------------------------- */
 
 /* Reads, evaluates and prints until the end of input. */

@@ -117,72 +117,14 @@ static void where_of_stack(const char *stack)
   }
 }
 
-/* Replaces the text on the stack top by itself and the stack from `level` on. */
-static void add_stack(lua_State *L, int level)
-{
-  const char *text, *last;
-
-  luaL_traceback(L, L, lua_tostring(L, -1), level);
-  text = lua_tostring(L, -1);
-  last = strrchr(text, '\n'); /* "[C]: at 0x55...": main, which tells nobody anything */
-  if (last && strncmp(last, "\n\t[C]: at 0x", 12) == 0) {
-    lua_pushlstring(L, text, (size_t)(last - text));
-    lua_remove(L, -2);
-  }
-  lua_remove(L, -2);
-}
-
-/* Appends what helps where Lua's own words do not tell what most likely happened. */
-static void add_hint(lua_State *L)
-{
-#define NO_OBJECT \
-  "a method was called without its object: write object:method(...), with a colon in place of the dot"
-#define NO_NUMBER "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
-  static const struct {
-    const char *end, *hint;
-  } hints[] = {
-    { "local 'self' (a nil value)", NO_OBJECT },
-    { "bad argument #1 to 'rawget' (table expected, got nil)", NO_OBJECT },
-    { "attempt to compare two userdata values", NO_NUMBER },
-    { "attempt to compare number with userdata", NO_NUMBER },
-    { "attempt to compare userdata with number", NO_NUMBER },
-    { "(number expected, got userdata)", NO_NUMBER },
-  };
-  const char *text = lua_tostring(L, 1), *stack = strstr(text, "\nstack traceback:");
-  const size_t n = stack ? (size_t)(stack - text) : strlen(text);
-
-  for (size_t k = 0; k < sizeof hints / sizeof *hints; k++) {
-    const size_t m = strlen(hints[k].end);
-    if (n < m || memcmp(text + n - m, hints[k].end, m) != 0) continue;
-    lua_pushlstring(L, text, n);
-    lua_pushfstring(L, "; %s", hints[k].hint);
-    lua_pushstring(L, text + n);
-    lua_concat(L, 3);
-    lua_replace(L, 1);
-    return;
-  }
-}
-
-/* Message handler: the error as text, with the stack once, however often it is raised again. */
+/* Message handler: the error as text with its stack, and where the script was. */
 static int traceback(lua_State *L)
 {
-  const char *stack;
+  const char *stack = lua_isstring(L, 1) ? strstr(lua_tostring(L, 1), "\nstack traceback:") : NULL;
 
   ax_bind_where(L, failed_at, sizeof failed_at);
-  if (!lua_isstring(L, 1)) {
-    if (lua_isnil(L, 1)) return 1; /* error(): a silent failure, as with lua */
-    if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1))
-      lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
-    lua_replace(L, 1);
-    lua_settop(L, 1);
-  }
-  add_hint(L);
-  if ((stack = strstr(lua_tostring(L, 1), "\nstack traceback:"))) {
-    where_of_stack(stack);
-    return 1;
-  }
-  add_stack(L, 1);
-  return 1;
+  if (stack) where_of_stack(stack);
+  return ax_errors_handler(L);
 }
 
 int ax_interp_call(lua_State *L, int nargs, int nresults)
@@ -193,6 +135,7 @@ int ax_interp_call(lua_State *L, int nargs, int nresults)
   lua_insert(L, base);
   status = lua_pcall(L, nargs, nresults, base);
   lua_remove(L, base);
+  if (status != 0) ax_errors_finish(L);
   return status;
 }
 
@@ -219,7 +162,7 @@ static int rank_exit(lua_State *L)
   if ((status & 255) != 0) {
     ax_bind_where(L, where, sizeof where);
     lua_pushfstring(L, "os.exit(%d) was called", status);
-    add_stack(L, 0);
+    ax_errors_add_stack(L, 0);
     failed_fn(lua_tostring(L, -1), where);
     lua_pop(L, 1);
   }
@@ -477,6 +420,8 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     return AX_EXIT_FAILED;
   }
   failed_fn = failed;
+  if (failed) /* a rank: each line is one write, so that those of several ranks stay whole */
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
   find_dirs();
   ax_backend_set_dir(plugin_dir);
   ax_bind_set_lua_dir(lua_dir);

@@ -169,8 +169,23 @@ static const char *expected_text(lua_State *L, const ax_param *p)
   }
 }
 
+/* Was the op called as x.op(...), with a dot?  tensor.op(...) and F.op(...) look the same: what to
+ * write holds for all. */
+static const char *dot_hint(reader *q)
+{
+  lua_Debug ar;
+  if (!lua_getstack(q->L, 0, &ar) || !lua_getinfo(q->L, "n", &ar) || strcmp(ar.namewhat, "field") != 0)
+    return "";
+  return lua_pushfstring(q->L, "; did you mean x:%s(%s)?", q->fn, lua_gettop(q->L) ? "..." : "");
+}
+
 static int wrong(reader *q, const ax_param *p, int arg, int idx)
 {
+  if (arg == 1 && (p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND) && !lua_isnil(q->L, idx)) {
+    const char *hint = dot_hint(q);
+    return ax_error(q->L, q->fn, "argument 1 (%s): expected %s, got %s%s", p->name, expected_text(q->L, p),
+                    ax_describe(q->L, idx), hint);
+  }
   return ax_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
 }
 
@@ -361,8 +376,11 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
 static void use_default(reader *q, const ax_param *p, int arg)
 {
   ax_attrs *a = &q->r->args.a;
-  if (!p->optional)
-    ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s", arg, p->name, expected_text(q->L, p));
+  if (!p->optional) {
+    const char *hint = p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND ? dot_hint(q) : "";
+    ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s%s", arg, p->name, expected_text(q->L, p),
+             hint);
+  }
   switch (p->kind) {
   case AX_P_DIM:
   case AX_P_DIM_PLUS: {

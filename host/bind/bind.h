@@ -115,6 +115,16 @@ const char *ax_check_path(lua_State *L, const char *fn);
 /* The name in the list that is closest to `given`, or NULL when none is near. */
 const char *ax_nearest(const char *given, const char *const *names, int n);
 
+/* Raises that method `fn` was called without its object, with '.' in place of ':'.  `noun`: what to
+ * call the object. */
+int ax_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn);
+int ax_lua_out_of_memory(lua_State *L);
+/* "; did you mean ...?" about a device that there is not, or "". */
+const char *ax_device_hint(const char *given);
+/* The element type nearest to a name, or NULL; the names of all. */
+const char *ax_nearest_dtype(const char *given);
+const char *ax_dtype_list(void);
+
 /* ---- boxes */
 
 /* Pushes an empty handle and returns its place; `result`: made by an op, so a scope may empty it

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define EXACT 9007199254740992.0 /* 2^53: doubles beyond it skip integers */
 
@@ -36,16 +37,25 @@ static int edit_distance(const char *a, const char *b)
   return row[na % 3][nb];
 }
 
+/* Of two names that are equally near: the one that begins with the given letter, else the later one
+ * ("Conv2d" for "Conv3d"), so that the order of the list does not matter. */
+static bool better(const char *given, const char *a, const char *b)
+{
+  const bool first = a[0] == given[0], second = b[0] == given[0];
+  return first != second ? first : strcmp(a, b) > 0;
+}
+
 const char *ax_nearest(const char *given, const char *const *names, int n)
 {
   const char *best = NULL;
-  int least = 1 + (int)strlen(given) / 3; /* the more letters, the more of them may be wrong */
+  const int length = (int)strlen(given);
+  int least = length < 5 ? 1 : (length + 1) / 3; /* the more letters, the more of them may be wrong */
+
   for (int i = 0; i < n; i++) {
     const int d = edit_distance(given, names[i]);
-    if (d < least || (d == least && !best)) {
-      least = d;
-      best = names[i];
-    }
+    if (d >= length || d > least || (d == least && best && !better(given, names[i], best))) continue;
+    least = d;
+    best = names[i];
   }
   return best;
 }
@@ -130,6 +140,54 @@ const char *ax_check_path(lua_State *L, const char *fn)
   return path;
 }
 
+/* ---- errors that mean "out of memory": what find_executable_batch_size tries again after */
+
+enum { FULL_KEPT = 4, FULL_TEXT = 256 };
+static _Thread_local char full[FULL_KEPT][FULL_TEXT]; /* the messages of the last such errors */
+static _Thread_local int full_next;
+
+static void remember_full(const char *message)
+{
+  snprintf(full[full_next], FULL_TEXT, "%s", message);
+  full_next = (full_next + 1) % FULL_KEPT;
+}
+
+/* core._out_of_memory(text) -> whether it holds the message of one of the last errors of the core
+ * that were about memory */
+int ax_lua_out_of_memory(lua_State *L)
+{
+  const char *text = luaL_checkstring(L, 1);
+  bool found = false;
+  for (int i = 0; i < FULL_KEPT && !found; i++) found = full[i][0] && strstr(text, full[i]);
+  lua_pushboolean(L, found);
+  return 1;
+}
+
+/* Is it the name of an op, in place or not? */
+static bool names_op(const char *name, size_t n)
+{
+  for (int k = 0; k < AX_OP_COUNT; k++) {
+    const size_t m = strlen(ax_ops[k].name);
+    if ((m == n || (m + 1 == n && name[m] == '_')) && strncmp(ax_ops[k].name, name, m) == 0) return true;
+  }
+  return false;
+}
+
+/* The message without the names of other ops that it begins with: "mm: ", where the op that users
+ * called runs a product inside. */
+static const char *without_inner_name(const char *message, const char *where)
+{
+  const size_t called = strlen(where);
+  if (!names_op(where, called)) return message;
+  for (;;) {
+    const size_t n = strcspn(message, ":");
+    if (strncmp(message + n, ": ", 2) != 0 || (n == called && strncmp(message, where, n) == 0) ||
+        !names_op(message, n))
+      return message;
+    message += n + 2;
+  }
+}
+
 int ax_raise(lua_State *L, const char *where)
 {
   const char *message = ax_last_error();
@@ -143,6 +201,8 @@ int ax_raise(lua_State *L, const char *where)
     return lua_error(L);
   }
   push_where(L);
+  if (n) message = without_inner_name(message, where);
+  if (ax_last_status() == AX_ENOMEM) remember_full(message);
   if (n && !(strncmp(message, where, n) == 0 && message[n] == ':'))
     lua_pushfstring(L, "%s: %s", where, message);
   else lua_pushstring(L, message);
@@ -194,6 +254,17 @@ static const char *const dtype_names[] = {
 #undef DTYPE
 };
 
+const char *ax_nearest_dtype(const char *given) { return ax_nearest(given, dtype_names, AX_DTYPE_COUNT); }
+
+const char *ax_dtype_list(void)
+{
+  return ""
+#define DTYPE(ID, name, ...) #name " "
+#include "core/dtype.def"
+#undef DTYPE
+      ;
+}
+
 ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_dtype d = AX_F32;
@@ -224,6 +295,12 @@ bool ax_device_parse(const char *text, ax_device *out)
   return *end == '\0' && index <= 255;
 }
 
+const char *ax_device_hint(const char *given)
+{
+  const bool gpu = strncasecmp(given, "gpu", 3) == 0 || strncasecmp(given, "cuda", 4) == 0;
+  return gpu ? "; did you mean \"cuda\"?" : "";
+}
+
 ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_device d = { AX_CPU, 0 };
@@ -231,7 +308,8 @@ ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *nam
   if (lua_type(L, idx) != LUA_TSTRING)
     return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
   if (!ax_device_parse(lua_tostring(L, idx), &d))
-    ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"", name, lua_tostring(L, idx));
+    ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"%s", name, lua_tostring(L, idx),
+             ax_device_hint(lua_tostring(L, idx)));
   if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_raise(L, fn);
   return d;
 }
@@ -250,6 +328,7 @@ int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *nam
 ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_generator *g = ax_to_generator(L, idx);
+  if (!g && strcmp(name, "self") == 0) ax_refuse_self(L, "Generator", "generator", fn);
   if (!g) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
   return g;
 }
@@ -264,9 +343,27 @@ ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
   return *box;
 }
 
+int ax_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn)
+{
+  const int count = lua_gettop(L);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.utils.methods");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "refuse");
+  lua_pushstring(L, what);
+  lua_pushstring(L, noun);
+  lua_pushstring(L, fn);
+  if (count > 0) lua_pushvalue(L, 1);
+  else lua_pushnil(L);
+  lua_pushboolean(L, count == 0);
+  lua_call(L, 5, 0);
+  return 0;
+}
+
 ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_tensor *t = ax_opt_tensor(L, idx, fn);
+  if (!t && name && strcmp(name, "self") == 0) ax_refuse_self(L, "tensor", "x", fn);
   if (!t) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
   return t;
 }

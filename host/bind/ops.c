@@ -88,6 +88,27 @@ static int operator_call(lua_State *L)
   return 1;
 }
 
+/* ---- operators that tensors do not have: the message says what to write */
+
+static int no_operator(lua_State *L)
+{
+  return ax_error(L, lua_tostring(L, lua_upvalueindex(1)), "%s", lua_tostring(L, lua_upvalueindex(2)));
+}
+
+static const struct {
+  const char *event, *shown, *advice;
+} refused[] = {
+  { "__lt", "< or >",
+    "Lua's operators do not compare tensors: of a tensor, x:item() is the number, and x:lt(y), x:gt(y) "
+    "compare the elements" },
+  { "__le", "<= or >=",
+    "Lua's operators do not compare tensors: of a tensor, x:item() is the number, and x:le(y), x:ge(y) "
+    "compare the elements" },
+  { "__concat", "..",
+    "a tensor cannot be joined to text; tostring(x) is its text, and x:item() the number of a tensor of one "
+    "element" },
+};
+
 /* ---- clamp, whose limits may be tensors: then it is another row */
 
 /* The limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table of
@@ -283,6 +304,12 @@ void ax_open_ops(lua_State *L)
     lua_pushinteger(L, operators[i].op);
     lua_pushcclosure(L, operator_call, 1);
     lua_setfield(L, -2, operators[i].event);
+  }
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    lua_pushstring(L, refused[i].shown);
+    lua_pushstring(L, refused[i].advice);
+    lua_pushcclosure(L, no_operator, 2);
+    lua_setfield(L, -2, refused[i].event);
   }
   lua_pop(L, 1);
 }

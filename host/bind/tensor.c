@@ -410,7 +410,17 @@ static void to_word(lua_State *L, int idx, target *to)
   const char *s = lua_tostring(L, idx);
   ax_device named;
   if (ax_device_parse(s, &named)) to->device = ax_check_device(L, idx, "to", "device");
-  else to->dtype = ax_check_dtype(L, idx, "to", "dtype or device");
+  else if (ax_dtype_parse(s, &to->dtype) != AX_OK) {
+    const char *near = ax_nearest_dtype(s), *device = ax_device_hint(s);
+    ax_error(L, "to",
+             "there is no element type and no device \"%s\"%s%s%s; there are the types %sand the devices "
+             "\"cpu\", \"cuda\" and \"cuda:N\"",
+             s,
+             *device ? device
+             : near  ? "; did you mean \""
+                     : "",
+             *device || !near ? "" : near, *device || !near ? "" : "\"?", ax_dtype_list());
+  }
 }
 
 static void read_target(lua_State *L, int last, target *to)
@@ -544,6 +554,7 @@ void ax_open_tensor(lua_State *L)
     { "rebind", rebind },
     { "set_grad_slot", set_grad_slot },
     { "_nearest", nearest },
+    { "_out_of_memory", ax_lua_out_of_memory },
     { NULL, NULL },
   };
   static const luaL_Reg methods[] = {

@@ -7,6 +7,7 @@
 /* Long enough for two shapes of eight dims, an op and a path, or a list of what is live; longer
  * messages are cut, never overrun. */
 static _Thread_local char message[2048];
+static _Thread_local ax_status status;
 
 ax_status ax_fail(ax_status st, const char *fmt, ...)
 {
@@ -16,10 +17,12 @@ ax_status ax_fail(ax_status st, const char *fmt, ...)
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   snprintf(message, sizeof message, "%s", text);
-  return st;
+  return status = st;
 }
 
 const char *ax_last_error(void) { return message; }
+
+ax_status ax_last_status(void) { return status; }
 
 const char *ax_status_text(ax_status st)
 {

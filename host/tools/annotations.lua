@@ -3,6 +3,8 @@
 -- A function's block is found through its line in the source, which LuaJIT keeps; where a function
 -- was made by another (`M.Tanh = simple("Tanh", …)`), through the line that gives it its name.
 
+local methods = require "accelerate.utils.methods"
+
 local M = {}
 
 local cache = {}
@@ -140,7 +142,7 @@ end
 
 --- The file and line of a Lua function, relative to the tree, or nil for one written in C.
 function M.place(fn)
-  local info = debug.getinfo(fn, "S")
+  local info = debug.getinfo(methods.plain(fn), "S")
   if info.what == "C" or info.source:sub(1, 1) ~= "@" then return nil end
   local path = info.source:match("(lua/accelerate/.*)$") or info.source:match("(lua/accelerate%..*)$")
   return path, info.linedefined

@@ -126,9 +126,14 @@ local function described(block)
 end
 
 local function call_text(block, arguments)
+  local written = arguments and arguments:gsub("^%s*self%s*,?", ""):gsub("%s", "")
+  -- the annotation names what the code takes apart
+  if written == "..." and block and #block.params > 1 then arguments = nil end
   if not arguments then
     local names = {}
-    for i, p in ipairs(block and block.params or {}) do names[i] = p.name end
+    for i, p in ipairs(block and block.params or {}) do
+      names[i] = p.optional and "[" .. p.name .. "]" or p.name
+    end
     return table.concat(names, ", ")
   end
   local optional = {}
@@ -166,8 +171,9 @@ end
 
 -- ---- classes ------------------------------------------------------------------------------------
 
--- Methods that every module or object has and that no one calls by name.
-local OWN = { init = true, forward = true, extra_repr = true }
+-- Methods that every module or object has and that no one calls by name; and `end`, a former name
+-- that raises.
+local OWN = { init = true, forward = true, extra_repr = true, ["end"] = true }
 
 local function methods_of(Class)
   local names = {}
@@ -256,8 +262,10 @@ local function write_object(out, call, name, made, files, where)
     end
   end
   for _, method in ipairs(sorted_names(made.methods)) do
-    write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method],
-      files, where)
+    if not OWN[method] then
+      write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method],
+        files, where)
+    end
   end
 end
 
@@ -340,7 +348,7 @@ local function write_member(out, page, name, value, files, fields)
       or annotations.find(files, name, described)
     if not block then undocumented[#undocumented + 1] = where .. call end
     paragraphs(out, block)
-    add(out, "`", table.concat(sorted_names(value), "` `"), "`")
+    add(out, "`", table.concat(members(value), "` `"), "`")
     add(out, "")
   else
     add(out, ("## %s = `%s`"):format(call, tostring(value)))

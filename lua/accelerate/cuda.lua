@@ -131,4 +131,4 @@ function M.memory_summary(device)
   return table.concat(out, "\n")
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.cuda", M)

@@ -37,11 +37,12 @@ end
 function ConcatDataset:len() return self.cumulative_sizes[#self.cumulative_sizes] end
 
 --- Told to those that want to know.
-function ConcatDataset:set_epoch(epoch)
+local function set_epoch(self, epoch)
   for _, part in ipairs(self.datasets) do
     if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
   end
 end
+ConcatDataset.set_epoch = set_epoch
 
 function ConcatDataset:get(i)
   dataset.check_position("ConcatDataset:get", i, self:len())
@@ -96,7 +97,7 @@ function ChainDataset:len()
   return sum
 end
 
-function ChainDataset:set_epoch(epoch) ConcatDataset.set_epoch(self, epoch) end
+ChainDataset.set_epoch = set_epoch
 
 function ChainDataset:iter()
   local k, nexts, state, control = 0, nil, nil, nil

@@ -30,7 +30,7 @@ M.Dataset = Dataset
 local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split",
   "with_transform" }
 for _, name in ipairs(METHODS) do
-  Dataset[name] = function(...) return require("accelerate.data.dataset_methods")[name](...) end
+  Dataset[name] = function(self, ...) return require("accelerate.data.dataset_methods")[name](self, ...) end
 end
 for _, name in ipairs { "from_list", "from_table", "from_csv", "from_json", "from_generator" } do
   Dataset[name] = function(...) return require("accelerate.data.table")[name](...) end
@@ -47,7 +47,7 @@ enumerable.of_iter(IterableDataset)
 M.IterableDataset = IterableDataset
 
 for _, name in ipairs { "map", "filter", "shuffle", "take", "skip" } do
-  IterableDataset[name] = function(...) return require("accelerate.data.streams")[name](...) end
+  IterableDataset[name] = function(self, ...) return require("accelerate.data.streams")[name](self, ...) end
 end
 
 --- Makes a class of datasets: `local Words = data.class("Words")`, `function Words:get(i) … end`,
@@ -55,7 +55,7 @@ end
 ---@param name string
 ---@param base? table default data.Dataset
 ---@return table
-function M.class(name, base) return class(name, base or M.Dataset) end
+function M.class(name, base) return class.open(name, base or M.Dataset) end
 
 --- Returns whether it has get(i) and len().
 function M.is_map(dataset)

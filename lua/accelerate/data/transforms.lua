@@ -231,4 +231,4 @@ end
 ---@param fn function
 function M.Lambda(fn) return options.value("Lambda", "the transform", fn, { "function" }) end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.data.transforms", M)

@@ -101,4 +101,4 @@ function M.load(name, config)
   return Class(config)
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.metrics", M)

@@ -65,18 +65,18 @@ local function activation(title, name, order, schema, bare)
   local Class = class(title, Module)
   Class._builtin = true
   if schema.inplace then op_ = function(x, ...) return x[name .. "_"](x, ...) end end
-  function Class:init(first, ...)
-    local given = first
-    if type(first) ~= "table" then
-      given = {}
-      for k, value in ipairs { first, ... } do
+  function Class:init(...)
+    local opts = ...
+    if type(opts) ~= "table" then
+      opts = {}
+      for k, value in ipairs { ... } do
         if not order[k] then
-          options.fail("%s: %d arguments given, at most %d expected", title, select("#", ...) + 1, #order)
+          options.fail("%s: %d arguments given, at most %d expected", title, select("#", ...), #order)
         end
-        given[order[k]] = value
+        opts[order[k]] = value
       end
     end
-    local o = options.check(title, given, schema)
+    local o = options.check(title, opts, schema)
     for _, key in ipairs(order) do self[key] = o[key] end
     if schema.inplace then self.inplace = o.inplace end
   end

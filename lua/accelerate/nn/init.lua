@@ -52,7 +52,7 @@ function nn.class(name, base)
   if base ~= nil and not class.derives(base, Module) then
     options.fail("nn.class: the base of '%s' must be a module class, got %s", name, options.show(base))
   end
-  return class(name, base or Module)
+  return class.open(name, base or Module)
 end
 
 --- Returns whether `value` is a module.
@@ -65,4 +65,4 @@ function nn.is_module(value) return Module._is_module(value) end
 ---@return boolean
 function nn.is_parameter(value) return parameter.is(value) end
 
-return nn
+return require("accelerate.utils.properties").strict("accelerate.nn", nn)

@@ -365,4 +365,4 @@ function init.dirac_(t, groups)
   end)
 end
 
-return init
+return require("accelerate.utils.properties").strict("accelerate.nn.init", init)

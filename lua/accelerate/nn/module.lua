@@ -470,10 +470,11 @@ end
 
 --- Converts parameters and buffers of floating type to a type, and moves all to a device. The
 --- tensors stay the same objects, so ties and optimizers hold.
----@param where string|{ dtype: string, device: string } a dtype, a device, or both by name
+---@param target string|{ dtype: string?, device: string? } a dtype, a device, or both by name
+---@param other string? the one of the two that `target` is not
 ---@return accelerate.nn.Module self
-function Module:to(where, more)
-  local dtype, device = parameter.destination(self.__name, where, more)
+function Module:to(target, other)
+  local dtype, device = parameter.destination(self.__name, target, other)
   local seen = {}
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, item in ipairs(collect(self, kind, { recurse = true, remove_duplicate = true, prefix = "" })) do

@@ -38,6 +38,10 @@ local CLIP = { norm_type = NORM_TYPE, error_if_nonfinite = { "boolean", default 
 ---  math.huge is the largest element
 ---@return accelerate.Tensor norm 0-d, before clipping
 function M.clip_grad_norm_(params, max_norm, opts)
+  if type(opts) == "number" then
+    fail("clip_grad_norm_: the kind of norm is an option: write clip_grad_norm_(parameters, max_norm, { " ..
+      "norm_type = %.14g })", opts)
+  end
   local o = options.check("clip_grad_norm_", opts, CLIP)
   options.value("clip_grad_norm_", "max_norm", max_norm, { "number", min = 0 })
   return core.clip_grad_norm_(list_of("clip_grad_norm_", params), max_norm, o)
@@ -117,4 +121,4 @@ function M.vector_to_parameters(vector, params)
   end)
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.nn.utils", M)

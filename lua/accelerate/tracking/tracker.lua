@@ -76,8 +76,6 @@ local function construct(Class, ...)
   return object
 end
 
-local function describe(Class) return "class " .. Class.__name end
-
 --- Makes a class of trackers.  Calling it makes one: `init` gets the arguments (from an
 --- Accelerator: the project's name, the logging directory where it is required, then the options of
 --- init_kwargs), and then it must have `name`, `requires_logging_directory` and
@@ -92,11 +90,12 @@ function M.class(name, base)
   if base ~= nil and not class.derives(base, GeneralTracker) then
     fail("tracking.class: the base of '%s' must be a class of trackers, got %s", name, options.show(base))
   end
-  local Class = class(name, base or GeneralTracker)
-  return setmetatable(Class, { __index = base or GeneralTracker, __call = construct, __tostring = describe })
+  local Class = class.open(name, base or GeneralTracker)
+  getmetatable(Class).__call = construct
+  return Class
 end
 
-setmetatable(GeneralTracker, { __call = construct, __tostring = describe })
+getmetatable(GeneralTracker).__call = construct
 M.GeneralTracker = GeneralTracker
 
 function M.is(value) return class.is(value, GeneralTracker) end

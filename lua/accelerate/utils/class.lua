@@ -2,6 +2,11 @@
 --- Cat("Tom")`. Inheritance is single. Metamethods (`__call`, `__tostring`, …) are taken over
 --- from the base when the class is made.
 --- `class.is(value, Class)` is true for instances of Class and of classes made from it.
+---
+--- Public methods (functions whose first parameter is `self` and whose name does not begin with
+--- '_') refuse to be called with '.' in place of ':'. Classes of scripts, made by `class.open`,
+--- take their methods as they are.
+local methods = require "accelerate.utils.methods"
 
 local class = {}
 
@@ -29,17 +34,38 @@ local function describe(Class)
   return "class " .. Class.__name
 end
 
---- Makes a class. Calling it makes an instance: `__new(Class)` gives the empty object, then
---- `init(object, ...)` fills it.
----@param name string what messages call it
----@param base? table a class made by this function
----@return table Class
-local function make(_, name, base)
+-- What messages call an object of a class that says nothing itself: of the class, or of one of its
+-- bases.
+local NOUNS = { Module = "model", Optimizer = "optimizer", LRScheduler = "scheduler", DataLoader = "loader",
+  Dataset = "dataset",
+  IterableDataset = "dataset", Metric = "metric", GeneralTracker = "tracker" }
+
+local function noun_of(Class)
+  local at = Class
+  while at do
+    if NOUNS[at.__name] then return NOUNS[at.__name] end
+    at = rawget(at, "__base")
+  end
+  return Class.__name:lower()
+end
+
+-- Assignment of a method to a class of the library.
+local function define(Class, key, value)
+  if type(key) == "string" and key ~= "init" and key:sub(1, 1) ~= "_" then
+    local method = methods.plain(value)
+    if methods.takes_self(method) then
+      value = methods.guard(Class, Class.__name, noun_of(Class), key, method)
+    end
+  end
+  rawset(Class, key, value)
+end
+
+local function make_class(name, base, on_assign)
   if type(name) ~= "string" or name == "" then
-    error(("class: the name must be a string that is not empty, got %s"):format(tostring(name)), 2)
+    error(("class: the name must be a string that is not empty, got %s"):format(tostring(name)), 3)
   end
   if base ~= nil and (type(base) ~= "table" or rawget(base, "__name") == nil) then
-    error(("class %s: the base must be a class, got %s"):format(name, type(base)), 2)
+    error(("class %s: the base must be a class, got %s"):format(name, type(base)), 3)
   end
   local Class = { __name = name, __base = base, __new = base and base.__new or new }
   Class.__index = Class
@@ -49,7 +75,27 @@ local function make(_, name, base)
     end
     if base.__index ~= base then Class.__index = base.__index end  -- a base that looks attributes up itself
   end
-  return setmetatable(Class, { __index = base, __call = construct, __tostring = describe })
+  return setmetatable(Class, { __index = base, __newindex = on_assign, __call = construct,
+    __tostring = describe })
+end
+
+--- Makes a class. Calling it makes an instance: `__new(Class)` gives the empty object, then
+--- `init(object, ...)` fills it.
+---@param name string what messages call it
+---@param base? table a class made by this function
+---@return table Class
+local function make(_, name, base)
+  local Class = make_class(name, base, define)  -- no tail call: errors count frames
+  return Class
+end
+
+--- Makes a class of a script's own, whose methods are left as they are.
+---@param name string
+---@param base? table
+---@return table Class
+function class.open(name, base)
+  local Class = make_class(name, base, nil)
+  return Class
 end
 
 --- Returns whether `value` is an instance of `Class`, or of a class derived from it.

@@ -65,6 +65,17 @@ function M.convert_bytes(size)
   return text(size, "PB")
 end
 
+--- Whether an object or a module table has something under a name, also where reading a name that
+--- is not there is an error:
+--- `if utils.hasattr(nn, "Conv3d") then`.
+---@param object any
+---@param name string
+---@return boolean
+function M.hasattr(object, name)
+  local ok, value = pcall(function() return object[name] end)
+  return ok and value ~= nil
+end
+
 --- `recursive_getattr(model, "encoder.1.weight")`: fields of fields.  Words of digits are tried as
 --- positions as well.
 ---@param object any

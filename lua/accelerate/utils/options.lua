@@ -45,40 +45,15 @@ function options.fail(message, ...)
 end
 local fail = options.fail
 
--- Edit distance with neighbouring letters swapped counted as one edit, so that "lenght" is near
--- "length".
-local function distance(a, b)
-  local rows = { [0] = {} }
-  for j = 0, #b do rows[0][j] = j end
-  for i = 1, #a do
-    local row = { [0] = i }
-    rows[i] = row
-    for j = 1, #b do
-      local same = a:byte(i) == b:byte(j)
-      local d = math.min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (same and 0 or 1))
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        d = math.min(d, rows[i - 2][j - 2] + 1)
-      end
-      row[j] = d
-    end
-  end
-  return rows[#a][#b]
-end
-
 --- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third
 --- of the letters differ).
 ---@param word string
 ---@param known string[]
 ---@return string?
 function options.nearest(word, known)
+  local near = require("accelerate.core")._nearest(word, known)
+  if near then return near end
   local lower = word:lower()
-  local best, best_d = nil, math.max(2, math.floor(#word / 3)) + 1
-  for _, candidate in ipairs(known) do
-    local d = distance(lower, candidate:lower())
-    if d >= #candidate then d = math.huge end  -- nothing in common
-    if d < best_d then best, best_d = candidate, d end
-  end
-  if best then return best end
   for _, candidate in ipairs(known) do  -- a part of the name, or the name with more around it
     local c = candidate:lower()
     if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then
@@ -126,11 +101,15 @@ local ARTICLE = {
   table = "a table", list = "a list", tensor = "a tensor", any = "a value",
 }
 
-local function callable(value)
+--- Whether `value` can be called: a function, a module, any object with __call.
+---@param value any
+---@return boolean
+function options.callable(value)
   if type(value) == "function" then return true end
   local meta = (type(value) == "table" or type(value) == "userdata") and getmetatable(value)
   return type(meta) == "table" and meta.__call ~= nil
 end
+local callable = options.callable
 
 --- What an iter() of the script's own gave, when a `for` can walk it.
 ---@param what string whose iter it was

@@ -1,6 +1,7 @@
 --- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient`
 --- raises and names
 --- `sync_gradients`, where a plain table would answer nil.
+local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -25,22 +26,15 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
---- The methods, each of which refuses to be called with '.' in place of ':', which would take its
---- first argument for the object.
+--- The methods, each of which refuses to be called with '.' in place of ':'.
 ---@param class table the metatable of the objects
 ---@param name string used in messages
----@param methods table<string, function>
+---@param list table<string, function>
 ---@return table<string, function>
-function M.guarded(class, name, methods)
-  local guarded = {}
-  for key, method in pairs(methods) do -- each by itself
-    guarded[key] = type(method) ~= "function" and method or function(self, ...)
-      if type(self) ~= "table" or getmetatable(self) ~= class then
-        options.fail("%s: expected the %s before its arguments, got %s; write object:%s(...), with a colon",
-          key, name, options.show(self), key)
-      end
-      return method(self, ...) -- a tail call: no frame of its own
-    end
+function M.guarded(class, name, list)
+  local guarded, noun = {}, name:gsub("^Accelerated", ""):lower()
+  for key, method in pairs(list) do -- each by itself
+    guarded[key] = type(method) == "function" and methods.guard(class, name, noun, key, method) or method
   end
   return guarded
 end
@@ -53,10 +47,10 @@ end
 ---  lacks, before the error
 ---@return table class call class.new() for an empty object
 function M.define(name, spec)
-  local get, set, methods = spec.get or {}, spec.set or {}, spec.methods or {}
+  local get, set, list = spec.get or {}, spec.set or {}, spec.methods or {}
   local class = { __name = name }
-  M.defined[name] = { get = get, set = set, methods = methods }
-  local guarded = M.guarded(class, name, methods)
+  M.defined[name] = { get = get, set = set, methods = list }
+  local guarded = M.guarded(class, name, list)
   function class.__index(self, key)
     local method = guarded[key]
     if method ~= nil then return method end
@@ -67,13 +61,13 @@ function M.define(name, spec)
       local value = spec.missing(self, key)
       if value ~= nil then return value end
     end
-    error(unknown(name, key, names_of(get, methods)), 2)
+    error(unknown(name, key, names_of(get, list)), 2)
   end
   function class.__newindex(self, key, value)
     local setter = set[key]
     if setter then return setter(self, value) end
     if type(key) == "string" and key:sub(1, 1) == "_" then return rawset(self, key, value) end
-    if get[key] or methods[key] ~= nil then error(("%s: '%s' cannot be assigned"):format(name, key), 2) end
+    if get[key] or list[key] ~= nil then error(("%s: '%s' cannot be assigned"):format(name, key), 2) end
     error(unknown(name, key, names_of(set)), 2)
   end
   class.__tostring = spec.tostring or function() return name end
@@ -151,6 +145,21 @@ function M.enum(name, values)
     __index = function(_, key) error(unknown(name, key, names_of(map)), 2) end,
     __newindex = function() error(name .. " cannot be changed", 2) end,
     __tostring = function() return name end,
+  })
+end
+
+--- Makes reading a name that a module's table lacks an error that names the nearest one.
+--- rawget(module, name) and utils.hasattr ask without one.
+---@generic T: table
+---@param name string "accelerate.nn"
+---@param module T
+---@param public? string[] the names that scripts use, for the reference pages and for messages;
+---  default: all
+---@return T module
+function M.strict(name, module, public)
+  return setmetatable(module, {
+    __members = public,
+    __index = function(self, key) error(unknown(name, key, public or names_of(self)), 2) end,
   })
 end
 

@@ -1,6 +1,47 @@
 --- Contexts as functions: `scope.run(enter, leave, body, ...)`.
+---
+--- A context is called with its subject, at most one table of options, the function, and what the
+--- function gets. Whatever can be called is a function: a module, too.
+local options = require "accelerate.utils.options"
 
 local scope = {}
+
+scope.callable = options.callable
+
+--- Raises that a context got `value` in place of its function.
+---@param where string the context
+---@param what string? what is wrong: "argument 1 (fn)"
+---@param value any
+function scope.refuse(where, what, value)
+  if what then
+    options.fail("%s: %s: expected a function, got %s", where, what, value == nil and "nil"
+      or options.show(value))
+  end
+  options.fail("%s: expected a function as the last argument, got %s", where, options.show(value))
+end
+
+--- The arguments `[opts,] fn, ...` of a context as opts (nil where they were left out), fn, ...
+---@param where string
+---@return any opts
+---@return function fn
+---@return any ...
+function scope.arguments(where, ...)
+  local opts, fn = ...
+  if options.callable(opts) then return nil, ... end
+  if not options.callable(fn) then
+    scope.refuse(where, nil, fn == nil and type(opts) ~= "table" and opts or fn)
+  end
+  return ...
+end
+
+--- The argument `fn` of a context or a decorator, checked.
+---@param where string
+---@param fn any
+---@return function fn
+function scope.body(where, fn)
+  if not options.callable(fn) then scope.refuse(where, nil, fn) end
+  return fn
+end
 
 --- The message with the stack of the place that raised added once, however deep scopes nest. Values
 --- that are not text pass.
@@ -8,6 +49,7 @@ local scope = {}
 ---@return any
 function scope.traced(err)
   if type(err) ~= "string" or err:find("\nstack traceback:\n", 1, true) then return err end
+  if err:find("(a nil value)", 1, true) then err = require("accelerate.utils.explain").raised(err) end
   return debug.traceback(err, 2)
 end
 local traced = scope.traced

@@ -54,4 +54,4 @@ function F.softmin(x, dim)
   return core.softmax(-x, dim)
 end
 
-return F
+return require("accelerate.utils.properties").strict("accelerate.nn.functional", F)

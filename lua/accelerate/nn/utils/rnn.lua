@@ -274,4 +274,4 @@ function M.unpack_sequence(packed)
   return list
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.nn.utils.rnn", M)

@@ -7,4 +7,4 @@ for _, part in ipairs { "lambda", "step", "linear", "cosine", "cycle", "sequence
   for name, value in next, require("accelerate.optim.lr_scheduler." .. part) do lr_scheduler[name] = value end
 end
 
-return lr_scheduler
+return require("accelerate.utils.properties").strict("accelerate.optim.lr_scheduler", lr_scheduler)

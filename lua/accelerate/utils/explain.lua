@@ -1,0 +1,270 @@
+--- Errors in the words of the script: what a call of nil may have meant, what an error that is a
+--- table holds, and stacks that begin where the script was. The host calls it when something has
+--- gone wrong; it must not raise.
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+
+local M = {}
+
+local LIBRARY = debug.getinfo(1, "S").source:match("^@(.*[/\\])utils[/\\]explain%.lua$") or "/accelerate/"
+
+-- ---- names --------------------------------------------------------------------------------------
+
+local function add_names(list, seen, map)
+  for name in next, map do
+    if type(name) == "string" and name:sub(1, 1) ~= "_" and not seen[name] then
+      seen[name] = true
+      list[#list + 1] = name
+    end
+  end
+end
+
+--- The public names of a table and, for an object, of its class: fields, methods, and what a module
+--- has registered.
+local function names_of(value)
+  local list, seen = {}, {}
+  add_names(list, seen, value)
+  if type(rawget(value, "_values")) == "table" then add_names(list, seen, rawget(value, "_values")) end
+  local Class = class.of(value) or (rawget(value, "__name") and value)
+  while type(Class) == "table" do
+    add_names(list, seen, Class)
+    Class = rawget(Class, "__base")
+  end
+  table.sort(list)
+  return list
+end
+
+local function title(value)
+  local Class = class.of(value)
+  if Class then return Class.__name end
+  if type(rawget(value, "__name")) == "string" then return "class " .. rawget(value, "__name") end
+end
+
+--- What there is to say about `name`, which `value` lacks: with the nearest name, or, for an object
+--- of a class, that it lacks it.
+local function about(value, name)
+  if type(value) ~= "table" then return nil end
+  local near, what = options.nearest(name, names_of(value)), title(value)
+  if not near and not what then return nil end
+  return ("%s has no '%s'%s"):format(what or "the table", name, near and ("; did you mean '%s'?"):format(near)
+    or ""), near ~= nil
+end
+
+-- The tables in reach of the function at a level, temporaries and locals from the last one on, then
+-- upvalues, then globals: one of them lacks the name.
+local function tables_at(level)
+  local list, i = {}, 1
+  while true do
+    local name, value = debug.getlocal(level + 1, i)
+    if not name then break end
+    if type(value) == "table" then table.insert(list, 1, value) end
+    i = i + 1
+  end
+  local fn = debug.getinfo(level + 1, "f").func
+  for k = 1, 60 do
+    local name, value = debug.getupvalue(fn, k)
+    if not name then break end
+    if type(value) == "table" then list[#list + 1] = value end
+  end
+  for _, name in ipairs(names_of(_G)) do
+    if type(_G[name]) == "table" and _G[name] ~= _G then list[#list + 1] = _G[name] end
+  end
+  return list
+end
+
+-- The level, as the function that calls this one counts, of the innermost Lua function that is not
+-- this module's.
+local function origin()
+  for level = 2, 20 do
+    local info = debug.getinfo(level, "S")
+    if not info then return nil end
+    if info.what ~= "C" and not info.source:find("utils/explain.lua", 1, true)
+      and not info.source:find("utils/scope.lua", 1, true) and
+      info.source ~= "=tensor" then
+      return level - 1
+    end
+  end
+end
+
+local function lacking(kind, name, level)
+  local first
+  for _, value in ipairs(tables_at(level + 1)) do
+    if rawget(value, name) == nil then
+      local text, near = about(value, name)
+      if near then return text end
+      if kind == "method" and title(value) then first = first or text end
+    end
+  end
+  return first
+end
+
+--- A message of Lua's own about a nil value, with what may have been meant. It must be called where
+--- the error was raised: in the message handler.
+---@param message string
+---@return string
+function M.raised(message)
+  local kind, name = message:match("attempt to call (%l+) '([%w_]+)' %(a nil value%)$")
+  local level = kind and origin()
+  if not level then return message end
+  local hint
+  if kind == "global" then
+    local near = options.nearest(name, names_of(_G))
+    hint = near and ("did you mean '%s'?"):format(near)
+  elseif kind == "field" or kind == "method" then
+    hint = lacking(kind, name, level)
+  end
+  return hint and message .. "; " .. hint or message
+end
+
+-- ---- errors that are no text --------------------------------------------------------------------
+
+local MOST, DEEPEST = 16, 3
+
+local function content(value, depth)
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) ~= "table" then return tostring(value) end
+  local meta = getmetatable(value)
+  if type(meta) == "table" and rawget(meta, "__tostring") then return tostring(value) end
+  if depth > DEEPEST then return "{...}" end
+  local parts, names, n = {}, {}, #value
+  for i = 1, math.min(n, MOST) do parts[i] = content(value[i], depth + 1) end
+  for key in next, value do
+    if not (type(key) == "number" and key % 1 == 0 and key >= 1 and key <= n) then names[#names + 1] = key end
+  end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(names) do
+    if #parts >= MOST then break end
+    local shown = type(key) == "string" and key:match("^[%a_][%w_]*$")
+      or ("[%s]"):format(content(key, depth + 1))
+    parts[#parts + 1] = ("%s = %s"):format(shown, content(value[key], depth + 1))
+  end
+  if n + #names > #parts then parts[#parts + 1] = "..." end
+  return #parts == 0 and "{}" or "{ " .. table.concat(parts, ", ") .. " }"
+end
+
+--- An error that is no text, as text.
+---@param value any
+---@return string
+function M.value(value)
+  local text = ("(error object is a %s value)"):format(type(value))
+  if type(value) == "table" and next(value) == nil then return text end
+  return text .. " " .. content(value, 1)
+end
+
+-- ---- hints --------------------------------------------------------------------------------------
+
+local NO_OBJECT = "a method was called without its object: write object:method(...), with a colon in " ..
+  "place of the dot"
+local NO_NUMBER = "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
+
+local HINTS = {
+  { "local 'self' %(a nil value%)$", NO_OBJECT },
+  { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
+  { "attempt to compare two userdata values$", NO_NUMBER },
+  { "attempt to compare number with userdata$", NO_NUMBER },
+  { "attempt to compare userdata with number$", NO_NUMBER },
+  { "%(number expected, got userdata%)$", NO_NUMBER },
+}
+
+local function hinted(message)
+  for _, hint in ipairs(HINTS) do
+    if message:find(hint[1]) then return message .. "; " .. hint[2] end
+  end
+  return message
+end
+
+-- ---- stacks -------------------------------------------------------------------------------------
+
+local function in_library(place)
+  return place:sub(1, #LIBRARY) == LIBRARY or place:find("^%.%.%..*/accelerate/") or place:sub(1, 3) == "[C]"
+    or place:sub(1, 9) == "[builtin#" or
+    place:find("^tensor:%d")
+end
+
+--- The line of a file that a frame names.
+local function source_line(place)
+  local path, number = place:match("^(.-):(%d+): in ")
+  local file = path and path:sub(1, 3) ~= "..." and path:sub(1, 1) ~= "(" and path:sub(1, 1) ~= "["
+    and io.open(path, "rb")
+  if not file then return nil end
+  local n, found = 0, nil
+  for text in file:lines() do
+    n = n + 1
+    if n == tonumber(number) then
+      found = text:match("^%s*(.-)%s*$")
+      break
+    end
+    if n > 100000 then break end
+  end
+  file:close()
+  if found and #found > 160 then found = found:sub(1, 157) .. "..." end
+  return found ~= "" and found or nil
+end
+
+-- "nn/module.lua:518"
+local function inner_place(place)
+  local path, line = place:match("^(.-):(%d+): in ")
+  if not path then return nil end
+  return path:match("/accelerate/(.*)$") and path:match("/accelerate/(.*)$") .. ":" .. line
+end
+
+--- The frames of a stack, those of this library folded: the script's come first. Then the source
+--- line of the script's innermost one.
+local function folded(frames)
+  local out, run, first_run, place = {}, 0, nil, nil
+  local function close()
+    if run == 0 then return end
+    local text = ("\t... %d frame%s of accel%s"):format(run, run == 1 and "" or "s", place
+      and (", innermost at %s"):format(place) or "")
+    if #out == 0 then first_run = text else out[#out + 1] = text end
+    run, place = 0, nil
+  end
+  local users, source = 0, nil
+  for _, frame in ipairs(frames) do
+    if in_library(frame) then
+      run = run + 1
+      place = place or inner_place(frame)
+    else
+      close()
+      users = users + 1
+      out[#out + 1] = "\t" .. frame
+      if users == 1 then
+        local line = source_line(frame)
+        source = line and ("\t%s is: %s"):format(frame:match("^(.-:%d+): in "), line)
+      end
+    end
+  end
+  if users == 0 then return nil end
+  if run > 0 and place then close() end  -- C functions of Lua's own below the script tell nothing
+  if first_run and first_run:find("innermost", 1, true) then
+    out[#out + 1] = first_run:gsub("frames? of accel", "%0 above the first line")
+  end
+  return out, source
+end
+
+--- A message with its stack as the user is to see it: hints where Lua's words do not say what to
+--- write, and the script's frames first. ACCELERATE_DEBUG_MODE keeps all frames.
+---@param text string
+---@return string
+function M.report(text)
+  local message, stack = text:match("^(.-)\nstack traceback:(.*)$")
+  if not message then return hinted(text) end
+  message = hinted(message)
+  local debugging = os.getenv("ACCELERATE_DEBUG_MODE")
+  local frames, rest = {}, {}
+  for line in (stack .. "\n"):gmatch("\n?([^\n]*)\n") do
+    local frame = line:match("^\t(.*)$")
+    if frame and #rest == 0 then frames[#frames + 1] = frame elseif line ~= "" then rest[#rest + 1] = line end
+  end
+  local shown, source
+  if not (debugging and debugging ~= "" and debugging ~= "0" and debugging:lower() ~= "false") then
+    shown, source = folded(frames)
+  end
+  if not shown then return message .. "\nstack traceback:" .. stack end
+  local out = { message, "stack traceback:", unpack(shown) }
+  if source then out[#out + 1] = source end
+  for _, line in ipairs(rest) do out[#out + 1] = line end
+  return table.concat(out, "\n")
+end
+
+return M
