@@ -54,7 +54,8 @@ end
 
 -- ---- where records go
 
-local function to_stderr(text) io.stderr:write(text, "\n") end
+-- One write(2) for each line: those of several ranks do not run into each other.
+local function to_stderr(text) io.stderr:write(text .. "\n") end
 
 local format, datefmt = "%(levelname)s:%(name)s:%(filename)s:%(lineno)d:%(message)s", "%Y-%m-%d %H:%M:%S"
 local handlers = { to_stderr }
@@ -108,12 +109,12 @@ function M.basicConfig(opts)
   if opts.filename then
     local out, why = io.open(opts.filename, "a")
     if not out then fail("basicConfig: filename: %s", why) end
-    out:setvbuf("line")
-    handlers = { function(text) out:write(text, "\n") end }
+    out:setvbuf("no")
+    handlers = { function(text) out:write(text .. "\n") end }
   elseif opts.stream then
     local name = opts.stream
     handlers = { function(text)
-      io[name]:write(text, "\n")
+      io[name]:write(text .. "\n")
       io[name]:flush()
     end }
   elseif opts.handlers then
@@ -181,13 +182,13 @@ end
 local function write(self, where, level, text, ...)
   local here = partial()
   local shown, opts = read(where, text, ...)
-  local on = self:isEnabledFor(level)
-  if opts.in_order then  -- every process waits for the others, whatever its level: they may differ
+  if not self:isEnabledFor(level) then return end  -- also in order: a call below the level waits for nobody
+  if opts.in_order then
     for rank = 0, here.num_processes - 1 do
-      if on and rank == here.process_index then emit(self, level, shown, rank, opts.stacklevel - 1) end
+      if rank == here.process_index then emit(self, level, shown, rank, opts.stacklevel - 1) end
       here:wait_for_everyone()
     end
-  elseif on and (here.is_main_process or not opts.main_process_only) then
+  elseif here.is_main_process or not opts.main_process_only then
     emit(self, level, shown, here.process_index, opts.stacklevel - 1)
   end
 end
@@ -201,8 +202,8 @@ end
 ---@class accelerate.Logger
 local methods = {
   --- Each takes a text, or a format and its values, then options: main_process_only (default true),
-  --- in_order (default false: true makes all processes log, one after the other; all must call it),
-  --- stacklevel (default 1: the line that calls; 2: the caller of that).
+  --- in_order (default false: true makes all processes log, one after the other; all must call it,
+  --- at the same level), stacklevel (default 1: the line that calls; 2: the caller of that).
   debug = at "debug", info = at "info", warning = at "warning", error = at "error", critical = at "critical",
   --- Logs at a level given by name or number.
   log = function(self, level, text, ...)
@@ -260,4 +261,4 @@ function M.get_logger(name, log_level)
   return self
 end
 
-return M
+return properties.strict("accelerate.logging", M)

@@ -125,26 +125,26 @@ local function check_models(joinables)
   return joinables
 end
 
-local function run(accelerator, models, fn)
+local function run(accelerator, models, fn, ...)
   if replica.uneven_inputs then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
   if accelerator._has_lomo_optimizer then
     fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks " ..
       "that are done cannot follow")
   end
   local self = setmetatable({ models = models, root = 0 }, UnevenInputs)
-  return scope.with(replica, "uneven_inputs", self, function()
+  return scope.with(replica, "uneven_inputs", self, function(...)
     return (function(...)
       shadow(self)
       catch_up(self, accelerator)
       return ...
-    end)(fn())
-  end)
+    end)(fn(...))
+  end, ...)
 end
 
 --- See Accelerator:join_uneven_inputs.
 ---@param accelerator accelerate.Accelerator
 ---@param even boolean?
-function M.join(accelerator, joinables, even, fn)
+function M.join(accelerator, joinables, even, fn, ...)
   local models = check_models(joinables)
   local undo = function() end
   if even ~= nil then
@@ -158,10 +158,10 @@ function M.join(accelerator, joinables, even, fn)
   else
     even = accelerator.even_batches
   end
-  return scope.run(nil, undo, function()
-    if even then return fn() end
-    return run(accelerator, models, fn)
-  end)
+  return scope.run(nil, undo, function(...)
+    if even then return fn(...) end
+    return run(accelerator, models, fn, ...)
+  end, ...)
 end
 
 return M

@@ -35,19 +35,23 @@ function M.release_memory(...)
   return unpack({}, 1, n)
 end
 
--- What libraries say when memory is short: ours, Lua's own heap, CUDA, cuDNN, other devices.
+-- What other libraries say when memory is short, in their own words: PyTorch's allocators, cuDNN,
+-- cuBLAS, TPUs.
 local TEXTS = {
-  "out of memory", "not enough memory", "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
+  "CUDA out of memory.", "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_ALLOC_FAILED",
-  "can't allocate memory", "PT_DEVMEM Allocation failed",
+  "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed",
 }
 
---- Returns whether an error, as pcall gives it, means that memory ran out.
+--- Returns whether an error, as pcall gives it, means that memory ran out: that of tensors on
+--- any device, of Lua itself, or in the words of PyTorch, cuDNN and cuBLAS. A script's own text
+--- about memory is not.
 ---@param err any
 ---@return boolean
 function M.should_reduce_batch_size(err)
   if type(err) ~= "string" then return false end
   local message = err:match("^(.-)\nstack traceback:") or err
+  if message == "not enough memory" or core._out_of_memory(message) then return true end
   for _, text in ipairs(TEXTS) do
     if message:find(text, 1, true) then return true end
   end

@@ -88,10 +88,10 @@ end
 
 local function draw(bar, at, last)
   if bar._terminal then
-    io.stderr:write("\r", cut(line_of(bar, at), columns() - 1), "\27[K", last and bar._leave and "\n" or "")
-    if last and not bar._leave then io.stderr:write("\r\27[K") end
+    local ending = last and (bar._leave and "\n" or "\r\27[K") or ""
+    io.stderr:write("\r" .. cut(line_of(bar, at), columns() - 1) .. "\27[K" .. ending)
   else
-    io.stderr:write(line_of(bar, at), "\n")
+    io.stderr:write(line_of(bar, at) .. "\n")
   end
   io.stderr:flush()
   bar._drawn = at
@@ -127,7 +127,7 @@ local Bar = properties.define("tqdm", {
     --- Writes a line of text without breaking the bar.
     write = function(self, text)
       if self._off then return end
-      io.stderr:write(self._terminal and "\r\27[K" or "", text, "\n")
+      io.stderr:write((self._terminal and "\r\27[K" or "") .. tostring(text) .. "\n")
       if self._terminal and not self._closed then draw(self, now()) end
     end,
     --- Draws the last state. Later updates are not drawn.
