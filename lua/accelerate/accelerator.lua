@@ -165,7 +165,7 @@ local M = {}
 --- ACCELERATE_GRADIENT_ACCUMULATION_STEPS replaces gradient_accumulation_steps.
 --- ACCELERATE_MIXED_PRECISION is the default of mixed_precision. ACCELERATE_USE_CPU and
 --- ACCELERATE_TORCH_DEVICE choose the device.
----@param given table? device_placement, split_batches, dispatch_batches, even_batches,
+---@param opts table? device_placement, split_batches, dispatch_batches, even_batches,
 ---  use_seedable_sampler, mixed_precision, gradient_accumulation_steps, cpu, dataloader_config,
 ---  rng_types, log_with, project_dir, project_config, gradient_accumulation_plugin,
 ---  step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward
@@ -173,9 +173,9 @@ local M = {}
 ---  and, for what is not there yet (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin,
 ---  torch_tp_plugin, megatron_lm_plugin, dynamo_plugin, parallelism_config
 ---@return accelerate.Accelerator
-M.Accelerator = properties.callable("Accelerator", function(given)
+M.Accelerator = properties.callable("Accelerator", function(opts)
   local self = Class.new()
-  for name, value in pairs(arguments.read(given)) do rawset(self, "_" .. name, value) end
+  for name, value in pairs(arguments.read(opts)) do rawset(self, "_" .. name, value) end
   self._models, self._evaluated, self._optimizers, self._schedulers, self._dataloaders = {}, {}, {}, {}, {}
   self._custom_objects, self._save_state_pre_hooks, self._load_state_pre_hooks = {}, {}, {}
   self._prepared_loaders = setmetatable({}, { __mode = "k" })

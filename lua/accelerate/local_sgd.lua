@@ -37,7 +37,7 @@ end
 --- may not come that far.
 ---@param fn fun(local_sgd: accelerate.LocalSGD, ...): ...
 function methods:run(fn, ...)
-  if type(fn) ~= "function" then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
+  if not scope.callable(fn) then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
   if not self._enabled then return fn(self, ...) end
   if self._inside then fail("LocalSGD: run was called inside itself") end
   local function averaged(...)
@@ -65,11 +65,13 @@ local OPTIONS = { enabled = { "boolean", default = true } }
 ---@param model accelerate.nn.Module as prepare gave it back
 ---@param local_sgd_steps integer at least 1
 ---@param opts { enabled: boolean? }?
----@param fn (fun(local_sgd: accelerate.LocalSGD): ...)? without it the object is returned, whose
----  run(fn) does the same
+---@param fn (fun(local_sgd: accelerate.LocalSGD, ...): ...)? without it the object is returned,
+---  whose run(fn, ...) does the same
+---@param ... any what fn gets after it
 ---@return any ... what fn returns
-M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_sgd_steps, opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
+M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_sgd_steps, ...)
+  local opts, fn = ...
+  if scope.callable(opts) then opts, fn = nil, opts end
   if not kinds.is_accelerator(accelerator) then
     fail("LocalSGD: argument 1 (accelerator) must be an Accelerator, got %s", options.show(accelerator))
   end
@@ -78,9 +80,7 @@ M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_
   end
   options.value("LocalSGD", "local_sgd_steps", local_sgd_steps, { "integer", min = 1 })
   opts = options.check("LocalSGD", opts, OPTIONS)
-  if fn ~= nil and type(fn) ~= "function" then
-    fail("LocalSGD: expected a function as the last argument, got %s", options.show(fn))
-  end
+  if fn ~= nil then scope.body("LocalSGD", fn) end
   local kind = accelerator.distributed_type
   if kind == "DEEPSPEED" or kind == "FSDP" or kind == "MEGATRON_LM" or kind == "XLA" then
     fail("LocalSGD: each rank must hold the whole model, which it does not under %s", kind)
@@ -91,8 +91,8 @@ M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_
     fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first")
   end
   self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false
-  if fn then return self:run(fn) end
+  if fn then return self:run(select(scope.callable((...)) and 1 or 2, ...)) end
   return self
 end)
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.local_sgd", M)

@@ -389,14 +389,12 @@ local Profiler = properties.define("Profiler", {
   },
 })
 
---- Runs fn(prof) with a profile under way, and returns what it returns.  `prof` can still be asked
---- afterwards.
+--- Runs fn(prof, ...) with a profile under way, and returns what it returns.  `prof` can still be
+--- asked afterwards.
 ---@param handler accelerate.ProfileKwargs
 ---@param fn fun(prof: accelerate.Profiler): ...
-function M.profile(handler, fn)
-  if type(fn) ~= "function" then
-    fail("profile: expected a function as the last argument, got %s", options.show(fn))
-  end
+function M.profile(handler, fn, ...)
+  scope.body("profile", fn)
   if active then fail("profile: another profile is under way; profiles cannot be inside one another") end
   local self = Profiler.new()
   self._flags = { record_shapes = handler.record_shapes, profile_memory = handler.profile_memory,
@@ -425,21 +423,22 @@ function M.profile(handler, fn)
       good = true
       return ...
     end)(fn(...))
-  end, self)
+  end, self, ...)
 end
 
 --- Runs fn(...) as a named range of the profile under way, and returns what it returns; without a
 --- profile it just calls.
 ---@param name string
 ---@param fn function
+---@param ... any what fn gets
 ---@return any ...
 function M.record_function(name, fn, ...)
   options.value("record_function", "name", name, { "string" })
-  if type(fn) ~= "function" then fail("record_function: expected a function, got %s", options.show(fn)) end
+  scope.body("record_function", fn)
   if not active then return fn(...) end
   local at, run
   return scope.run(function() at, run = core._profile_push(name) end,
     function() core._profile_pop(at, run) end, fn, ...)
 end
 
-return M
+return properties.strict("accelerate.profiler", M)

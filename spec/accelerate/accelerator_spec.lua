@@ -79,7 +79,7 @@ describe("the constructor", function()
     end
     for code, text in pairs {
       ["nn.Linear(1, 1).train()"] =
-        "a method was called without its object: write object:method(...), with a colon in place of the dot",
+        "train: expected the Module before its arguments, got nil; write object:train(...), with a colon",
       ["return nn.Linear(1, 1).bias < 0.5"] = "of a tensor, x:item() is the number",
       ["print(('%.3f'):format(nn.Linear(1, 1).bias))"] = "of a tensor, x:item() is the number",
     } do

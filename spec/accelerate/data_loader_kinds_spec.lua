@@ -342,7 +342,7 @@ describe("DataLoaderStateMixin", function()
       local i = 0
       return function()
         i = i + 1
-        if i > 2 then return self["end"](self) end
+        if i > 2 then return self:finish() end
         self.end_of_dataloader = i == 2
         return i
       end
@@ -360,7 +360,7 @@ describe("DataLoaderStateMixin", function()
     mine.drop_last = true
     mine:begin()
     assert.are.equal(-1, gradient.remainder)
-    mine["end"](mine)
+    mine:finish()
   end)
 
   it("is what prepared loaders do", function()
@@ -370,7 +370,7 @@ describe("DataLoaderStateMixin", function()
     loader:begin()
     assert.are.equal(loader, accelerator.gradient_state.active_dataloader)
     assert.are.equal(3, loader.remainder)
-    loader["end"](loader)
+    loader:finish()
     assert.is_false(accelerator.gradient_state.in_dataloader)
     loader:reset()
     assert.are.equal(-1, loader.remainder)

@@ -54,7 +54,11 @@ describe("operations on one process", function()
     fails("copy_tensor_to_devices: tensor must be a tensor, got 3", utils.copy_tensor_to_devices, 3)
     fails("copy_tensor_to_devices: no rank has a tensor", utils.copy_tensor_to_devices)
     fails("reduce: reduction must be a string, got 3", utils.reduce, x, 3)
-    fails("reduce: scale must be a number, got 'x'", utils.reduce, x, "sum", "x")
+    fails("reduce: option 'scale' must be a number, got 'x'", utils.reduce, x, "sum", { scale = "x" })
+    fails("reduce: the scale is an option: write reduce%(data, \"sum\", { scale = 3 }%)", utils.reduce, x,
+      "sum", 3)
+    fails("reduce: the reduction comes by position: write reduce%(data, \"max\"%)", utils.reduce, x,
+      { reduction = "max" })
     fails("reduce: unknown option 'reductoin'; did you mean 'reduction'", utils.reduce, x,
       { reductoin = "sum" })
     fails("reduce: the sum of bool tensors is not defined", utils.reduce, core.tensor({ true }), "sum")
@@ -74,7 +78,7 @@ describe("operations on one process", function()
     local copy = utils.copy_tensor_to_devices(x)
     copy:add_(1)
     assert.are.same({ 1, 1 }, x:totable())
-    assert.are.same({ 3, 3 }, utils.reduce(x, { reduction = "sum", scale = 3 }):totable())
+    assert.are.same({ 3, 3 }, utils.reduce(x, "sum", { scale = 3 }):totable())
     local cyclic = {}
     cyclic[1] = cyclic
     assert.error_matches(function() utils.gather(cyclic) end,
@@ -232,7 +236,7 @@ describe("operations on ranks", function()
       check(accelerate.utils.reduce({ m = x }, "max").m:totable()[2] == 3)
       check(accelerate.utils.reduce(x, "none"):totable()[1] == rank + 1)
       check(x:totable()[1] == rank + 1)
-      check(accelerate.utils.reduce(x, "sum", 0.5):totable()[1] == 3)
+      check(accelerate.utils.reduce(x, "sum", { scale = 0.5 }):totable()[1] == 3)
     ]])
   end)
 

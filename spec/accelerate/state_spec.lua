@@ -46,12 +46,12 @@ describe("PartialState", function()
     local here = accelerate.PartialState()
     assert.are.equal(7, here:on_main_process(function(x) return x + 1 end)(6))
     assert.are.equal(7, here:on_last_process(function() return 7 end)())
-    assert.are.equal(7, here:on_process(function() return 7 end, { process_index = 5 })())
+    assert.are.equal(7, here:on_process({ process_index = 5 }, function() return 7 end)())
     assert.are.equal(7, here:on_local_process({ local_process_index = 5 }, function() return 7 end)())
     assert.are.equal(7, here:main_process_first(function() return 7 end))
     assert.error_matches(function() here:on_main_process(5) end,
       "on_main_process: expected a function to wrap, got 5")
-    assert.error_matches(function() here:on_process(print, { process_idx = 5 }) end,
+    assert.error_matches(function() here:on_process({ process_idx = 5 }, print) end,
       "did you mean 'process_index'")
   end)
 
@@ -70,7 +70,7 @@ describe("PartialState", function()
       local function tell() return rank end
       check(here:on_main_process(tell)() == (rank == 0 and 0 or nil))
       check(here:on_last_process(tell)() == (rank == 2 and 2 or nil))
-      check(here:on_process(tell, { process_index = 1 })() == (rank == 1 and 1 or nil))
+      check(here:on_process({ process_index = 1 }, tell)() == (rank == 1 and 1 or nil))
       check(here:on_local_main_process(tell)() == (rank == 0 and 0 or nil))
       here:print("once")
       here:wait_for_everyone()
@@ -325,9 +325,8 @@ describe("process control", function()
         runs(on:on_local_main_process(tell), rank == 0)
         runs(on:on_last_process(tell), rank == 2)
         for index = 0, 3 do
-          runs(on:on_process(tell, { process_index = index }), rank == index)
           runs(on:on_process({ process_index = index }, tell), rank == index)
-          runs(on:on_local_process(tell, { local_process_index = index }), rank == index)
+          runs(on:on_local_process({ local_process_index = index }, tell), rank == index)
         end
       end
       local ok, message = pcall(a.on_process, a, tell)

@@ -247,7 +247,7 @@ describe("TensorBoard's event files", function()
       accelerator:init_trackers("proj",
         { config = { lr = 1e-5, name = "yes", nested = { deep = { 1, 2 } } } })
       accelerator:log({ loss = 0.5, note = "hi", acc = tensor.tensor(0.25), on = true }, { step = 1 })
-      accelerator:log({ loss = 0 / 0, pair = { a = 1, b = 2 } }, 2)
+      accelerator:log({ loss = 0 / 0, pair = { a = 1, b = 2 } }, { step = 2 })
       local writer = accelerator:get_tracker("tensorboard", { unwrap = true })
       writer:add_histogram("weights", tensor.randn(10), 2)
       accelerator:get_tracker("tensorboard"):log_images({ digits = tensor.rand(2, 1, 3, 3) }, { step = 2 })
@@ -277,7 +277,7 @@ describe("the trackers of lines", function()
       accelerator:init_trackers("proj", { config = { lr = 0.5, list = { 1, 2 } } })
       accelerator:log({ loss = 0.5, note = 'a "b"\n', map = { x = 1 }, t = tensor.tensor({ 3 }) },
         { step = 1 })
-      accelerator:log({ a = 0 / 0, b = math.huge, c = -math.huge, step = 9 }, 2)
+      accelerator:log({ a = 0 / 0, b = math.huge, c = -math.huge, step = 9 }, { step = 2 })
       accelerator:log({ d = 1 })
       accelerator:get_tracker("jsonl"):log_images({ d = tensor.rand(2, 2) }, { step = 3 })
       accelerator:get_tracker("jsonl"):log_table("t", { columns = { "a", "b" }, data = { { 1, "x" } } })
@@ -351,12 +351,12 @@ describe("wandb's offline run", function()
           init_kwargs = { wandb = { dir = folder, id = "abcd1234", name = "one", tags = { "x" } } },
       })
       local said = told(function()
-        accelerator:log({ loss = 1 }, 1)
-        accelerator:log({ acc = 0.5 }, 1)               -- the same row
-        accelerator:log({ loss = 0.5, m = { a = 0 / 0 } }, 7)
-        accelerator:log({ long = ("x"):rep(70000) }, 8)  -- over three blocks
-        accelerator:log({ back = 1 }, 2)
-        accelerator:log({ back = 1 }, 3)
+        accelerator:log({ loss = 1 }, { step = 1 })
+        accelerator:log({ acc = 0.5 }, { step = 1 })               -- the same row
+        accelerator:log({ loss = 0.5, m = { a = 0 / 0 } }, { step = 7 })
+        accelerator:log({ long = ("x"):rep(70000) }, { step = 8 })  -- over three blocks
+        accelerator:log({ back = 1 }, { step = 2 })
+        accelerator:log({ back = 1 }, { step = 3 })
         accelerator:log({ after = 1 })                   -- completes step 8
         accelerator:log({ next = 1 })                    -- is step 9
       end)
@@ -406,7 +406,7 @@ describe("wandb's offline run", function()
   it("has records with wandb's own bytes", function()
     with("wandb", function(accelerator, folder)
       accelerator:init_trackers("proj", { init_kwargs = { wandb = { dir = folder, id = "abcd1234" } } })
-      accelerator:log({ loss = 0.5, m = { a = 0 / 0 } }, 7)
+      accelerator:log({ loss = 0.5, m = { a = 0 / 0 } }, { step = 7 })
       accelerator:end_training()
       local record = wandb_records(read(find(folder, "%.wandb$")[1]))[3]
       -- time and runtime are added to each row; the rest is as in the reference
@@ -425,7 +425,7 @@ describe("wandb's offline run", function()
   it("is not made in wandb's mode 'disabled', and cannot be made online", function()
     with("wandb", function(accelerator, folder)
       accelerator:init_trackers("proj", { init_kwargs = { wandb = { dir = folder, mode = "disabled" } } })
-      accelerator:log({ loss = 1 }, 1)
+      accelerator:log({ loss = 1 }, { step = 1 })
       accelerator:end_training()
       assert.are.same({}, names(folder))
     end)
@@ -625,12 +625,12 @@ describe("a tracker of one's own", function()
     with(own, function(accelerator)
       accelerator:init_trackers("p", { config = { lr = 1 } })
       accelerator:log({ loss = 2 }, { step = 3, log_kwargs = { own = { extra = "x" } } })
-      accelerator:log({ loss = 2 }, 4)
+      accelerator:log({ loss = 2 }, { step = 4 })
       accelerator:log({ loss = 2 })
       accelerator:init_trackers("p")  -- again: nothing is started twice
       accelerator:end_training()
       accelerator:end_training()
-      accelerator:log({ loss = 5 }, 5)
+      accelerator:log({ loss = 5 }, { step = 5 })
       assert.are.same({
         { "start" }, { "store_init_configuration", { lr = 1 } },
           { "log", { loss = 2 }, { step = 3, extra = "x" } },
@@ -651,7 +651,7 @@ describe("a tracker of one's own", function()
     with({ bad, good }, function(accelerator)
       local said = told(function()
         accelerator:init_trackers("p")
-        for step = 1, 3 do accelerator:log({ loss = 1 }, step) end
+        for step = 1, 3 do accelerator:log({ loss = 1 }, { step = step }) end
         assert.are.equal(1, #accelerator.trackers)
         accelerator:get_tracker("own"):log({ loss = 1 })  -- a blank one
         accelerator:end_training()
@@ -673,11 +673,11 @@ describe("a tracker that the world fails", function()
         accelerator:init_trackers("proj",
           { init_kwargs = { [name] = place[name] and { [place[name]] = folder } } })
         local tracker = accelerator:get_tracker(name)
-        accelerator:log({ loss = 1 }, 1)
+        accelerator:log({ loss = 1 }, { step = 1 })
         os.execute("rm -rf '" .. folder .. "'/*")
         local said = told(function()
-          for step = 2, 9 do accelerator:log({ loss = 1 }, step) end
-          tracker:log({ loss = 1 }, 20)
+          for step = 2, 9 do accelerator:log({ loss = 1 }, { step = step }) end
+          tracker:log({ loss = 1 }, { step = 20 })
           accelerator:end_training()
         end)
         assert.are.equal(1, select(2, said:gsub("\n", "")), said)
@@ -690,7 +690,7 @@ describe("a tracker that the world fails", function()
         local said = told(function()
           accelerator:init_trackers("proj", { config = { lr = 1 },
             init_kwargs = { [name] = place[name] and { [place[name]] = folder .. "/proj" } } })
-          accelerator:log({ loss = 1 }, 1)
+          accelerator:log({ loss = 1 }, { step = 1 })
           accelerator:end_training()
         end)
         assert.are.equal(1, select(2, said:gsub("\n", "")), said)
@@ -705,7 +705,7 @@ describe("a tracker that the world fails", function()
       os.execute(("mkdir '%s/proj' && ln -s /dev/full '%s/proj/metrics.jsonl'"):format(folder, folder))
       local said = told(function()
         accelerator:init_trackers("proj")
-        for step = 1, 5 do accelerator:log({ loss = 1 }, step) end
+        for step = 1, 5 do accelerator:log({ loss = 1 }, { step = step }) end
         accelerator:end_training()
       end)
       assert.are.equal(1, select(2, said:gsub("\n", "")), said)
@@ -732,7 +732,7 @@ describe("accelerator:log and its kin", function()
       assert.error_matches(function() accelerator:log(5) end,
         "values must be a table of values by name, got 5")
       assert.error_matches(function() accelerator:log({ loss = 1 }, { stp = 1 }) end, "did you mean 'step'")
-      assert.error_matches(function() accelerator:log({ loss = 1 }, 1.5) end,
+      assert.error_matches(function() accelerator:log({ loss = 1 }, { step = 1.5 }) end,
         "option 'step' must be an integer, got 1.5")
       assert.error_matches(function()
         accelerator:log({ loss = 1 }, { log_kwargs = { jsonl = { sted = 1 } } })
@@ -746,7 +746,9 @@ describe("accelerator:log and its kin", function()
     with("jsonl", function(accelerator, folder)
       accelerator:init_trackers("proj")
       local said = told(function()
-        for step = 1, 3 do accelerator:log({ loss = 1, weird_one = print, big = tensor.zeros(3) }, step) end
+        for step = 1, 3 do
+          accelerator:log({ loss = 1, weird_one = print, big = tensor.zeros(3) }, { step = step })
+        end
       end)
       assert.are.equal(1, select(2, said:gsub("'weird_one' is no number", "")))
       assert.are.equal(1, select(2, said:gsub("'big' is no number", "")))

@@ -19,7 +19,7 @@ describe("trackers and the profiler on a device", function()
       local accelerator = accelerate.Accelerator { log_with = "jsonl", project_dir = folder }
       accelerator:init_trackers("proj", { config = { lr = tensor.tensor(0.5, { device = device.name }) } })
       local x = tensor.rand(3, 4, 4):to(device.name)
-      accelerator:log({ loss = tensor.tensor(0.25, { device = device.name }) }, 1)
+      accelerator:log({ loss = tensor.tensor(0.25, { device = device.name }) }, { step = 1 })
       accelerator:get_tracker("jsonl"):log_images({ x = x }, 1)
       local writer = tracking.SummaryWriter(folder .. "/tb")
       writer:add_histogram("x", x)

@@ -68,18 +68,10 @@ end
 --- Returns tensors of all ranks combined. The input does not change.
 ---@generic T
 ---@param data T nested tensors
----@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })?
----  default "sum"
----@param scale number? factor for the result (default 1)
+---@param reduction ("sum"|"mean"|"max"|"min"|"prod"|"none")? default "sum"
+---@param opts { scale: number? }? scale: factor for the result (default 1)
 ---@return T
-function Accelerator:reduce(data, reduction, scale)
-  if type(reduction) == "table" and reduction.reduction == nil then
-    local opts = { reduction = "sum" }
-    for name, value in pairs(reduction) do opts[name] = value end
-    reduction = opts
-  end
-  return operations.reduce(data, reduction == nil and "sum" or reduction, scale)
-end
+function Accelerator:reduce(data, reduction, opts) return operations.reduce_sum(data, reduction, opts) end
 
 --- Pads tensors to the longest rank's size; see utils.pad_across_processes.
 ---@generic T

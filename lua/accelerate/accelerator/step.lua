@@ -7,6 +7,7 @@ local mixed_precision = require "accelerate.precision.mixed_precision"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local recording = require "accelerate.capture.recording"
+local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -153,19 +154,25 @@ function Accelerator:_adopt_parameters()
   for _, model in ipairs(self._models) do parallel.prepare(model) end
 end
 
---- Splits `model..., fn`.
-local function models_and_body(what, ...)
-  local models = { ... }
-  local body = table.remove(models)
-  if type(body) ~= "function" then
-    fail("%s: expected a function as the last argument, got %s", what, options.show(body))
+-- How many of the arguments `model..., fn, ...` are models. A module may be the function, too: it
+-- is, where nothing that follows the models can be called.
+local function count_models(where, ...)
+  local n, total = 0, select("#", ...)
+  while n < total and kinds.is_model((select(n + 1, ...))) do n = n + 1 end
+  if scope.callable((select(n + 1, ...))) then return n end
+  if n >= 2 and n < total then return n - 1 end
+  local value
+  if total > 0 then value = select(math.min(n + 1, total), ...) end
+  if n + 1 < total then
+    fail("%s: argument %d must be a module, got %s", where, n + 1, options.show(value))
   end
-  for i, model in ipairs(models) do
-    if not kinds.is_model(model) then
-      fail("%s: argument %d must be a module, got %s", what, i, options.show(model))
-    end
-  end
-  return models, body
+  scope.refuse(where, nil, value)
+end
+
+-- body(...) with the reduction of each model's gradients put off.
+local function run_locally(models, at, body, ...)
+  if at > #models then return body(...) end
+  return parallel.no_sync(models[at], run_locally, models, at + 1, body, ...)
 end
 
 -- accumulate inside a captured step, where it counts at each replay.  A window of several batches
@@ -182,12 +189,8 @@ local function count_recorded(self)
   end, function() self._step, gradient_state.sync_gradients = step, sync end)
 end
 
---- Runs `fn` for one batch and returns what it returns. Gradients are synchronised on every
---- gradient_accumulation_steps-th batch and on the last one of the loader. On other batches
---- reductions are deferred, and prepared optimizers and schedulers do nothing.
----@param ... any the models whose gradients accumulate, then the function
-function Accelerator:accumulate(...)
-  local models, body = models_and_body("accumulate", ...)
+-- accumulate, behind the models.
+local function accumulate(self, models, body, ...)
   if recording.active then count_recorded(self) end
   if gradient_state.sync_with_dataloader and gradient_state.end_of_dataloader then
     self._step = 0
@@ -197,36 +200,52 @@ function Accelerator:accumulate(...)
     gradient_state.sync_gradients = self._step % gradient_state.num_steps == 0
   end
   if self._ranks == 1 or gradient_state.sync_gradients or gradient_state.sync_each_batch then
-    return body()
+    return body(...)
   end
-  for _, model in ipairs(models) do
-    local inner = body
-    body = function() return parallel.no_sync(model, inner) end
-  end
-  return body()
+  return run_locally(models, 1, body, ...)
 end
 
---- Runs `fn` with gradients kept on each rank. They add up, and the next backward pass outside
+--- Runs fn(...) for one batch and returns what it returns. Gradients are synchronised on every
+--- gradient_accumulation_steps-th batch and on the last one of the loader. On other batches
+--- reductions are deferred, and prepared optimizers and schedulers do nothing.
+---@param ... any the models whose gradients accumulate, then the function, then what it gets
+---@return any ... what fn returns
+function Accelerator:accumulate(...)
+  local n = count_models("accumulate", ...)
+  return accumulate(self, { unpack({ ... }, 1, n) }, select(n + 1, ...))
+end
+
+--- Runs fn(...) with gradients kept on each rank. They add up, and the next backward pass outside
 --- reduces them with its own.
----@param ... any the model (default: all prepared ones), then the function
+---@param ... any the model (default: all prepared ones), then the function, then what it gets
+---@return any ... what fn returns
 function Accelerator:no_sync(...)
-  local models, body = models_and_body("no_sync", ...)
-  if #models == 0 then models = self._models end
-  if self._ranks == 1 then return body() end
-  for _, model in ipairs(models) do
-    local inner = body
-    body = function() return parallel.no_sync(model, inner) end
+  local n = count_models("no_sync", ...)
+  if self._ranks == 1 then return (select(n + 1, ...))(select(n + 2, ...)) end
+  return run_locally(n > 0 and { unpack({ ... }, 1, n) } or self._models, 1, select(n + 1, ...))
+end
+
+--- Runs fn(...) with gradient reduction on for `model`, even inside no_sync.
+---@param model accelerate.nn.Module
+---@param fn function
+---@param ... any what fn gets
+---@return any ... what fn returns
+function Accelerator:trigger_sync_in_backward(model, fn, ...)
+  if not kinds.is_model(model) then
+    fail("trigger_sync_in_backward: argument 1 must be a module, got %s", options.show(model))
   end
-  return body()
+  return parallel.with_sync(model, scope.body("trigger_sync_in_backward", fn), ...)
 end
 
---- Runs `fn` with gradient reduction on for `model`, even inside no_sync.
-function Accelerator:trigger_sync_in_backward(model, fn)
-  local models, body = models_and_body("trigger_sync_in_backward", model, fn)
-  return parallel.with_sync(models[1], body)
+local JOIN = { even_batches = { "boolean", optional = true } }
+
+local function join(self, joinables, opts, fn, ...)
+  opts = options.check("join_uneven_inputs", opts, JOIN)
+  if self._ranks == 1 then return fn(...) end
+  return require("accelerate.parallel.uneven_inputs").join(self, joinables, opts.even_batches, fn, ...)
 end
 
---- Runs `fn` with ranks that may have different numbers of batches, and returns what it returns.
+--- Runs fn(...) with ranks that may have different numbers of batches, and returns what it returns.
 --- Joining is on exactly when even_batches is false. A rank that is done with `fn` then takes part
 --- in the gradient reductions of the others, with zeros, until all are done; means are over all
 --- ranks, as before. It ends with the parameters, and the state of prepared optimizers and
@@ -240,37 +259,38 @@ end
 ---  are reduced inside
 ---@param opts { even_batches: boolean? }?
 ---@param fn function
-function Accelerator:join_uneven_inputs(joinables, opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  opts = options.check("join_uneven_inputs", opts, { even_batches = { "boolean", optional = true } })
-  if type(fn) ~= "function" then
-    fail("join_uneven_inputs: expected a function as the last argument, got %s", options.show(fn))
-  end
-  if self._ranks == 1 then return fn() end
-  return require("accelerate.parallel.uneven_inputs").join(self, joinables, opts.even_batches, fn)
+---@param ... any what fn gets
+---@return any ... what fn returns
+function Accelerator:join_uneven_inputs(joinables, ...)
+  return join(self, joinables, scope.arguments("join_uneven_inputs", ...))
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }
 
+-- The handler that options stand for: an AutocastKwargs, its fields, or { autocast_handler = ... }.
+local function autocast_handler(opts)
+  if type(opts) == "table" and getmetatable(opts) == nil then
+    if opts.autocast_handler == nil then return dataclasses.AutocastKwargs(opts) end
+    opts = options.check("autocast", opts, AUTOCAST).autocast_handler
+  end
+  if opts ~= nil and not dataclasses.is(opts, dataclasses.AutocastKwargs) then
+    fail("autocast: the handler must be an AutocastKwargs, got %s", options.show(opts))
+  end
+  return opts
+end
+
+local function cast(self, opts, fn, ...)
+  return mixed_precision.context(autocast_handler(opts) or self._autocast_handler)(fn, ...)
+end
+
 --- Runs fn(...) under automatic casting as set by mixed_precision. With "no" it only calls fn. Use
 --- it for computation outside a prepared model, such as a loss, which otherwise runs in float32.
----@param handler accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain
----  table is taken for its fields, as in { enabled = false }, or for { autocast_handler = handler }
+---@param opts accelerate.AutocastKwargs|table|nil in place of the Accelerator's own; a plain table
+---  is taken for its fields, as in { enabled = false }, or for { autocast_handler = handler }
 ---@param fn function
+---@param ... any what fn gets
 ---@return any ... what fn returns
-function Accelerator:autocast(handler, fn, ...)
-  if type(handler) == "function" then return self:autocast(nil, handler, fn, ...) end
-  if type(handler) == "table" and getmetatable(handler) == nil then
-    if handler.autocast_handler ~= nil then
-      handler = options.check("autocast", handler, AUTOCAST).autocast_handler
-    else handler = dataclasses.AutocastKwargs(handler) end
-  end
-  if handler ~= nil and not dataclasses.is(handler, dataclasses.AutocastKwargs) then
-    fail("autocast: the handler must be an AutocastKwargs, got %s", options.show(handler))
-  end
-  if type(fn) ~= "function" then fail("autocast: expected a function, got %s", options.show(fn)) end
-  return mixed_precision.context(handler or self._autocast_handler)(fn, ...)
-end
+function Accelerator:autocast(...) return cast(self, scope.arguments("autocast", ...)) end
 
 --- Gradients as they are to be clipped: reduced, and without the loss scale.
 local function ready_gradients(self)
@@ -285,10 +305,9 @@ end
 --- `sync_gradients` is true.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
----@param opts { norm_type: number? }|number? norm_type: default 2; math.huge: the largest element
+---@param opts { norm_type: number? }? norm_type: default 2; math.huge: the largest element
 ---@return accelerate.Tensor norm 0-d, before clipping, the same on every rank
 function Accelerator:clip_grad_norm_(parameters, max_norm, opts)
-  if type(opts) == "number" then opts = { norm_type = opts } end
   ready_gradients(self)
   return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, opts)
 end

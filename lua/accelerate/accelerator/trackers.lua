@@ -105,13 +105,11 @@ local LOG = { step = { "integer", optional = true }, log_kwargs = { "table", opt
 --- one element. It omits other values and reports that once. Does nothing on processes without
 --- trackers.
 ---@param values table<string, any>
----@param opts { step: integer?, log_kwargs: table<string, table>? }|integer|nil step: default none;
----  log_kwargs: options of trackers' `log` by their names.  A number stands for the step.
-function Accelerator:log(values, opts, more)
+---@param opts { step: integer?, log_kwargs: table<string, table>? }? step: default none;
+---  log_kwargs: options of trackers' `log` by their names
+function Accelerator:log(values, opts)
   if type(opts) == "number" then
-    opts = { step = opts, log_kwargs = more }
-  elseif more ~= nil then
-    fail("log: options come as one table, as in log(values, { step = 1, log_kwargs = {...} })")
+    fail("log: the step is an option: write log(values, { step = %.14g })", opts)
   end
   opts = options.check("log", opts, LOG)
   require("accelerate.tracking.builtin").values("log", values)

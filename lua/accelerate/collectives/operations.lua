@@ -142,10 +142,11 @@ function M.gather_object(list)
 end
 
 local REDUCTIONS = { "sum", "mean", "max", "min", "prod", "none" }
-local REDUCE = { reduction = { "string", default = "mean" }, scale = { "number", default = 1 } }
+local REDUCE = { reduction = { "string", optional = true }, scale = { "number", default = 1 } }
+local REDUCTION = { "string" }
 
 local function check_reduction(name)
-  options.value("reduce", "reduction", name, REDUCE.reduction)
+  options.value("reduce", "reduction", name, REDUCTION)
   for _, known in ipairs(REDUCTIONS) do
     if known == name then return name end
   end
@@ -154,21 +155,21 @@ local function check_reduction(name)
     "; there are " .. table.concat(REDUCTIONS, ", "))
 end
 
---- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines
---- nothing and gives a copy.
----@generic T
----@param data T nested tensors
----@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none"|{ reduction: string?, scale: number? })?
----  default "mean"
----@param scale number? factor for the result (default 1)
----@return T
-function M.reduce(data, reduction, scale)
-  if type(reduction) == "table" then
-    local opts = options.check("reduce", reduction, REDUCE)
-    reduction, scale = opts.reduction, opts.scale
+-- The arguments [reduction,] [opts] of reduce: the reduction and the scale.
+local function reduce_options(default, reduction, opts)
+  if type(reduction) == "table" and opts == nil then reduction, opts = nil, reduction end
+  if type(opts) == "number" then
+    fail("reduce: the scale is an option: write reduce(data, \"%s\", { scale = %.14g })",
+      tostring(reduction or default), opts)
   end
-  reduction = check_reduction(reduction == nil and "mean" or reduction)
-  scale = options.value("reduce", "scale", scale, REDUCE.scale)
+  opts = options.check("reduce", opts, REDUCE)
+  if opts.reduction then
+    fail("reduce: the reduction comes by position: write reduce(data, \"%s\")", opts.reduction)
+  end
+  return check_reduction(reduction == nil and default or reduction), opts.scale
+end
+
+local function reduce(data, reduction, scale)
   local alone = state.PartialState().num_processes == 1
   recursively_apply(function(t, path)
     if reduction == "mean" and not t.dtype:find("float") then
@@ -189,6 +190,18 @@ function M.reduce(data, reduction, scale)
     return scale ~= 1 and copy * scale or copy
   end, data)
 end
+
+--- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines
+--- nothing and gives a copy.
+---@generic T
+---@param data T nested tensors
+---@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none")? default "mean"
+---@param opts { scale: number? }? scale: factor for the result (default 1)
+---@return T
+function M.reduce(data, reduction, opts) return reduce(data, reduce_options("mean", reduction, opts)) end
+
+--- Accelerator:reduce, whose default is the sum.
+function M.reduce_sum(data, reduction, opts) return reduce(data, reduce_options("sum", reduction, opts)) end
 
 --- Overwrites every tensor with that of one rank, and returns `data`.
 ---@generic T

@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -65,23 +66,8 @@ end
 
 local OPTIONS = { apply_padding = { "boolean", default = false } }
 
---- The arguments as a script gives them, checked: inputs, [opts,] fn.
-local function arguments(inputs, opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  if inputs == nil then
-    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map " ..
-      "of them)")
-  end
-  options.value("split_between_processes", "fn", fn, { "function" })
-  return options.check("split_between_processes", opts, OPTIONS), fn
-end
-
---- Calls `fn` with this rank's part of `inputs` and returns what it returns; see
---- PartialState:split_between_processes.
----@param rank integer from 0
----@param ranks integer
-function M.split(rank, ranks, inputs, opts, fn)
-  opts, fn = arguments(inputs, opts, fn)
+local function split(rank, ranks, inputs, opts, fn, ...)
+  opts = options.check("split_between_processes", opts, OPTIONS)
   local map = nested.is_container(inputs) and not ordered.is_list(inputs)
   local values = map and inputs or { inputs }
   local kinds, length, first = {}, nil, nil
@@ -96,7 +82,7 @@ function M.split(rank, ranks, inputs, opts, fn)
     end
     length, first = own, first or key
   end
-  if ranks == 1 then return fn(inputs) end
+  if ranks == 1 then return fn(inputs, ...) end
   local each, extra = math.floor(length / ranks), length % ranks
   local from, count = rank * each + math.min(rank, extra) + 1, each + (rank < extra and 1 or 0)
   local padded = opts.apply_padding and length > 0 and each + (extra > 0 and 1 or 0) or 0
@@ -104,7 +90,21 @@ function M.split(rank, ranks, inputs, opts, fn)
   for key, value in ordered.pairs(values) do
     parts[key] = kinds[key].part(value, from, count, padded, length)
   end
-  return fn(map and parts or parts[1])
+  return fn(map and parts or parts[1], ...)
+end
+
+--- Calls `fn` with this rank's part of `inputs` and returns what it returns; see
+--- PartialState:split_between_processes.
+---@param rank integer from 0
+---@param ranks integer
+function M.split(rank, ranks, inputs, ...)
+  if inputs == nil then
+    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map " ..
+      "of them)")
+  end
+  local opts, fn = ...
+  if not scope.callable(opts) then options.value("split_between_processes", "fn", fn, { "function" }) end
+  return split(rank, ranks, inputs, scope.arguments("split_between_processes", ...))
 end
 
 return M

@@ -26,11 +26,16 @@ function M.length_of(object)
 end
 local length_of = M.length_of
 
+-- `loader["end"](loader)`, which Lua's grammar makes awkward.
+local function renamed(self)
+  fail("%s: the end of a pass is loader:finish(), in place of loader[\"end\"](loader)", self.__name)
+end
+
 -- ---- for loaders of a script's own --------------------------------------------------------------
 
 --- What an object must have to count as the loader whose batch is in use: `class("Mine",
---- DataLoaderStateMixin)`, whose iter calls self:begin() at the start of a pass and
---- self["end"](self) at its end, and sets end_of_dataloader before it gives the last batch.
+--- DataLoaderStateMixin)`, whose iter calls self:begin() at the start of a pass and self:finish()
+--- at its end, and sets end_of_dataloader before it gives the last batch.
 ---@class accelerate.DataLoaderStateMixin
 ---@field end_of_dataloader boolean true while the last batch is in use
 ---@field remainder integer how many items of the last round over all ranks are real; 0: all, -1:
@@ -52,7 +57,8 @@ function Mixin:begin()
 end
 
 --- A pass is over: the loader around it is the active one again.
-Mixin["end"] = function(self) gradient_state:_leave(self) end
+function Mixin:finish() gradient_state:_leave(self) end
+Mixin["end"] = renamed
 
 -- ---- what decides the order ---------------------------------------------------------------------
 
@@ -237,7 +243,8 @@ function Loader:begin()
 end
 
 --- A pass is over: the loader around it is the active one again.
-Loader["end"] = function(self) gradient_state:_leave(self) end
+function Loader:finish() gradient_state:_leave(self) end
+Loader["end"] = renamed
 
 ---@class accelerate.LoaderPass where a pass stands
 ---@field iteration integer its number
@@ -292,7 +299,7 @@ end
 --- `pass` has come to its end.
 function Loader:_finish(pass)
   if self._pass == pass then self._pass = nil end
-  self["end"](self)
+  self:finish()
 end
 
 --- Starts moving a batch that was read ahead to the device.  nil stays nil.

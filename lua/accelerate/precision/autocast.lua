@@ -20,22 +20,21 @@ local OPTIONS = {
   cache_enabled = { "boolean", default = true },
 }
 
+local function run(opts, fn, ...)
+  opts = options.check("autocast", opts, OPTIONS)
+  local region = core.autocast_enter(opts.enabled, opts.dtype, opts.cache_enabled)
+  return scope.run(nil, function() core.autocast_leave(region) end, fn, ...)
+end
+
 --- Runs fn(...) with automatic casting and returns what it returns. Regions nest: the inner one
 --- holds, also when it turns casting off. A parameter is cast once in a region, and again only when
 --- it was written meanwhile; the casts are freed where the outermost region ends.
 ---@param opts { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled: boolean? }? may
 ---  be left out
 ---@param fn function
+---@param ... any what fn gets
 ---@return any ...
-function M.autocast(opts, fn, ...)
-  if type(opts) == "function" then return M.autocast({}, opts, fn, ...) end
-  opts = options.check("autocast", opts, OPTIONS)
-  if type(fn) ~= "function" then
-    options.fail("autocast: expected a function after the options, got %s", options.show(fn))
-  end
-  local region = core.autocast_enter(opts.enabled, opts.dtype, opts.cache_enabled)
-  return scope.run(nil, function() core.autocast_leave(region) end, fn, ...)
-end
+function M.autocast(...) return run(scope.arguments("autocast", ...)) end
 
 --- Whether casting is on here.
 ---@return boolean

@@ -282,11 +282,11 @@ end
 
 local Class = properties.define("GradScaler", { methods = methods })
 
----@param given { init_scale: number?, growth_factor: number?, backoff_factor: number?,
+---@param opts { init_scale: number?, growth_factor: number?, backoff_factor: number?,
 ---  growth_interval: integer?, enabled: boolean? }? 65536, 2, 0.5, 2000, true
 ---@return accelerate.GradScaler
-M.GradScaler = properties.callable("GradScaler", function(given)
-  local o = options.check("GradScaler", given, OPTIONS)
+M.GradScaler = properties.callable("GradScaler", function(opts)
+  local o = options.check("GradScaler", opts, OPTIONS)
   local self = Class.new()
   for name, value in pairs(o) do self["_" .. name] = value end
   self._scale, self._used, self._growth_tracker, self._overflows = o.init_scale, o.init_scale, 0, false

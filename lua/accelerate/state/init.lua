@@ -33,7 +33,7 @@ function process:print(...)
 end
 
 local function first_of(self, name, is_first, fn, ...)
-  if type(fn) ~= "function" then fail("%s: expected a function, got %s", name, options.show(fn)) end
+  if not scope.callable(fn) then fail("%s: expected a function, got %s", name, options.show(fn)) end
   if not is_first then self:wait_for_everyone() end
   return scope.run(nil, function()
     if is_first then self:wait_for_everyone() end
@@ -42,6 +42,7 @@ end
 
 --- Runs `fn` on the main process before the others start it.
 ---@param fn fun(...): ...
+---@param ... any what fn gets
 ---@return any ... what `fn` returns
 function process:main_process_first(fn, ...)
   return first_of(self, "main_process_first", self.is_main_process, fn, ...)
@@ -50,6 +51,7 @@ end
 --- Runs `fn` on each machine's main process before the others start it.  The others, of all
 --- machines, wait at one barrier.
 ---@param fn fun(...): ...
+---@param ... any what fn gets
 ---@return any ... what `fn` returns
 function process:local_main_process_first(fn, ...)
   return first_of(self, "local_main_process_first", self.is_local_main_process, fn, ...)
@@ -57,7 +59,7 @@ end
 
 local function only_where(name, test)
   return function(self, fn)
-    if type(fn) ~= "function" then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
+    if not scope.callable(fn) then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
     return function(...)
       if test(self) then return fn(...) end
     end
@@ -73,41 +75,50 @@ process.on_local_main_process = only_where("on_local_main_process",
 --- elsewhere.
 process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
---- `fn` with `{ process_index = n }` or `n`, in either order.
+-- A decorator of one rank: `{ [key] = n }`, then the function.
 local function chosen(name, key, rank_of)
-  return function(self, first, second)
-    local fn, index = first, second
-    if type(first) ~= "function" then fn, index = second, first end
-    if type(index) == "table" then
-      index = options.check(name, index, { [key] = { "integer", min = 0 } })[key]
+  local schema = { [key] = { "integer", min = 0 } }
+  return function(self, opts, fn)
+    if scope.callable(opts) or type(opts) == "number" then
+      local index = type(opts) == "number" and opts or type(fn) == "table" and fn[key] or fn
+      fail("%s: %soptions come before the function: write %s({ %s = %s }, fn)", name, index == nil and key ..
+        " is missing; " or "", name, key,
+        index == nil and "n" or tostring(index))
     end
-    if type(fn) ~= "function" then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
-    options.value(name, key, index, { "integer", min = 0 })
+    local index = options.check(name, opts, schema)[key]
+    if not scope.callable(fn) then fail("%s: expected a function to wrap, got %s", name, options.show(fn)) end
     return function(...)
       if self.num_processes == 1 or rank_of(self) == index then return fn(...) end
     end
   end
 end
 
---- Returns a function that calls `fn` on the process of one rank: `on_process(fn, { process_index =
---- 2 })`.  One process always calls.
+--- Returns a function that calls `fn` on the process of one rank: `on_process({ process_index = 2
+--- }, fn)`.  One process always calls.
+---@param opts { process_index: integer } counts from 0
+---@param fn function
+---@return function
 process.on_process = chosen("on_process", "process_index", function(self) return self.process_index end)
 --- Returns a function that calls `fn` on the process of one rank of each machine:
---- `on_local_process(fn, { local_process_index = 1 })`.  One process always calls.
+--- `on_local_process({ local_process_index = 1 }, fn)`.  One process always calls.
+---@param opts { local_process_index: integer } counts from 0
+---@param fn function
+---@return function
 process.on_local_process = chosen("on_local_process", "local_process_index",
   function(self) return self.local_process_index end)
 
---- Calls `fn` with this rank's part of `inputs` and returns what it returns.  The first (length mod
---- num_processes) ranks get one more; a rank for which nothing is left gets an empty part.  One
---- process: `inputs` itself.
+--- Calls fn(part, ...) with this rank's part of `inputs` and returns what it returns.  The first
+--- (length mod num_processes) ranks get one more; a rank for which nothing is left gets an empty
+--- part.  One process: `inputs` itself.
 ---@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor (dim
 ---  1 is split), a data set, or a map of equally long ones
 ---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input
 ---  until all parts are equally long
----@param fn fun(part: any): ...
-function process:split_between_processes(inputs, opts, fn)
-  return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, opts,
-    fn)
+---@param fn fun(part: any, ...): ...
+---@param ... any what fn gets after its part
+---@return any ... what fn returns
+function process:split_between_processes(inputs, ...)
+  return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, ...)
 end
 
 M.process_methods = process
@@ -454,4 +465,5 @@ function M.reset()
   M.GradientState._reset_state()
 end
 
-return M
+return properties.strict("accelerate.state", M, { "AcceleratorState", "DistributedType", "GradientState",
+  "PartialState", "initialized" })

@@ -47,21 +47,30 @@ function M.class(label, fields, accepts, methods)
     accepts[name] = schema
   end
 
-  --- The options of a call, checked; a number stands for { step = number }.
+  --- The options of a call, checked.
   function Class.options_of(method, opts)
-    if type(opts) == "number" then opts = { step = opts } end
+    if type(opts) == "number" then
+      options.fail("%s:%s: the step is an option: write %s(values, { step = %.14g })", label, method, method,
+        opts)
+    end
     return options.check(label .. ":" .. method, opts, accepts[method])
   end
 
-  function Class:init(run_name, first, second)
+  local function set_up(self, run_name, opts)
     options.value(label, "run_name", run_name, { "string" })
-    local given = first
-    if fields.requires_logging_directory then
-      options.value(label, "logging_dir", first, { "string" })
-      self.logging_dir_param, given = first, second
-    end
     self.run_name = run_name
-    self.init_kwargs = options.check(label, given, accepts.init or {})
+    self.init_kwargs = options.check(label, opts, accepts.init or {})
+  end
+
+  if fields.requires_logging_directory then
+    function Class:init(run_name, logging_dir, opts)
+      options.value(label, "run_name", run_name, { "string" })
+      options.value(label, "logging_dir", logging_dir, { "string" })
+      self.logging_dir_param = logging_dir
+      set_up(self, run_name, opts)
+    end
+  else
+    function Class:init(run_name, opts) set_up(self, run_name, opts) end
   end
   return Class
 end

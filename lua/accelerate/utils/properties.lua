@@ -94,9 +94,9 @@ end
 function M.wrapper(name, field, spec)
   local own, get, meta = M.merge(spec.methods, {}), spec.get or {}, { __name = name }
   for _, method in ipairs(spec.forward or {}) do own[method] = forward(field, method) end
-  local methods = M.guarded(meta, name, own)
+  local guarded = M.guarded(meta, name, own)
   function meta.__index(self, key)
-    local method = methods[key]
+    local method = guarded[key]
     if method ~= nil then return method end
     local getter = get[key]
     if getter then return getter(self) end

@@ -1,0 +1,313 @@
+-- What errors say: the dot for the colon, the nearest name, the op that was called, the script's
+-- frames, and contexts' forms.
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local host = require "spec.support.host"
+local ranks = require "spec.support.ranks"
+local data, nn, optim, tensor = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor
+local utils = accelerate.utils
+
+local function says(text, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok, "no error; expected: " .. text)
+  assert.is_truthy(tostring(message):find(text, 1, true),
+    ("expected: %s\ngot: %s"):format(text, tostring(message)))
+end
+
+describe("a method called with a dot", function()
+  local model, x = nn.Sequential(nn.Linear(2, 2)), core.zeros(2, 2)
+  local optimizer = optim.SGD(model:parameters(), { lr = 1 })
+  local loader = data.DataLoader(data.TensorDataset(core.zeros(2, 1)), { batch_size = 1 })
+  local accelerator = accelerate.Accelerator()
+  local metric = accelerate.metrics.load "accuracy"
+
+  it("names the call with a colon, with the script's own name for the object", function()
+    says("did you mean model:parameters()?", function() model.parameters() end)
+    says("did you mean model:train(...)?", function() model.train(false) end)
+    says("did you mean model:to(...)?", function() model.to("cuda") end)
+    says("did you mean optimizer:step()?", function() optimizer.step() end)
+    says("did you mean optimizer:load_state_dict(...)?", function() optimizer.load_state_dict({}) end)
+    says("did you mean loader:iter()?", function() loader.iter() end)
+    says("did you mean loader.dataset:get(...)?", function() loader.dataset.get(1) end)
+    says("did you mean accelerator:backward(...)?", function() accelerator.backward(x) end)
+    says("did you mean metric:compute()?", function() metric.compute() end)
+    says("got nil; write object:parameters(...), with a colon: did you mean model:parameters()?",
+      model.parameters)
+  end)
+
+  it("is named for tensors and generators, too", function()
+    says("did you mean x:backward()?", function() x.backward() end)
+    says("did you mean x:to(...)?", function() x.to("cpu") end)
+    says("did you mean x:dim()?", function() x.dim() end)
+    says("sum: argument 1 (x) is missing: expected a tensor; did you mean x:sum()?", function() x.sum() end)
+    says("did you mean x:sum(...)?", function() x.sum(1) end)
+    says("did you mean x:matmul(...)?", function() x.matmul(x) end)
+    local g = core.Generator(1)
+    says("did you mean g:manual_seed(...)?", function() g.manual_seed(3) end)
+  end)
+
+  it("is no mistake on a class, with an object of a derived class first", function()
+    local Net = nn.class("Net")
+    function Net:train(mode) return nn.Module.train(self, mode) end
+    assert.is_false(Net():train(false).training)
+  end)
+end)
+
+describe("a name that is not there", function()
+  it("is an error of every module table that names the nearest one", function()
+    for text, read in pairs {
+      ["accelerate.nn has no 'Linaer'; did you mean 'Linear'?"] = function() return nn.Linaer end,
+      ["accelerate.nn has no 'Conv3d'; did you mean 'Conv2d'?"] = function() return nn.Conv3d end,
+      ["accelerate.nn.functional has no 'sofmax'; did you mean 'softmax'?"] = function()
+        return nn.functional.sofmax
+      end,
+      ["accelerate.nn.init has no 'xavier_norml_'; did you mean 'xavier_normal_'?"] = function()
+        return nn.init.xavier_norml_
+      end,
+      ["accelerate.nn.utils has no 'clip_grad_norm'; did you mean 'clip_grad_norm_'?"] = function()
+        return nn.utils.clip_grad_norm
+      end,
+      ["accelerate.optim has no 'AdmaW'; did you mean 'AdamW'?"] = function() return optim.AdmaW end,
+      ["accelerate.optim.lr_scheduler has no 'StepLRR'; did you mean 'StepLR'?"] = function()
+        return optim.lr_scheduler.StepLRR
+      end,
+      ["accelerate.data has no 'DataLoadr'; did you mean 'DataLoader'?"] = function()
+        return data.DataLoadr
+      end,
+      ["accelerate.data.transforms has no 'ToTensr'; did you mean 'ToTensor'?"] = function()
+        return data.transforms.ToTensr
+      end,
+      ["accelerate.metrics has no 'acuracy'; did you mean 'accuracy'?"] = function()
+        return accelerate.metrics.acuracy
+      end,
+      ["accelerate.tracking has no 'GenralTracker'; did you mean 'GeneralTracker'?"] = function()
+        return accelerate.tracking.GenralTracker
+      end,
+      ["accelerate.logging has no 'getlogger'; did you mean 'get_logger'?"] = function()
+        return accelerate.logging.getlogger
+      end,
+      ["accelerate.cuda has no 'is_avail'; did you mean 'is_available'?"] = function()
+        return accelerate.cuda.is_avail
+      end,
+      ["accelerate.utils has no 'tqdmm'; did you mean 'tqdm'?"] = function() return utils.tqdmm end,
+      ["accelerate has no 'Acelerator'; did you mean 'Accelerator'?"] = function()
+        return accelerate.Acelerator
+      end,
+      ["there is no function zeross; did you mean zeros?"] = function() return tensor.zeross end,
+      ["there is no field or method \"sofmax\"; did you mean \"softmax\"?"] = function()
+        return core.zeros(1):sofmax()
+      end,
+      ["Accelerator has no 'prepair'; did you mean 'prepare'?"] = function()
+        return accelerate.Accelerator():prepair()
+      end,
+    } do
+      says(text, read)
+    end
+    assert.is_nil(rawget(nn, "Conv3d"))
+    assert.is_false(utils.hasattr(nn, "Conv3d"))
+    assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))
+  end)
+
+  it("suggests nothing where nothing is near", function()
+    for _, read in ipairs { function() return optim.foo end, function() return nn.foo end,
+      function() return tensor.foo end,
+      function() return core.zeros(1):foo() end } do
+      local ok, message = pcall(read)
+      assert.is_false(ok)
+      assert.is_nil(message:find("did you mean", 1, true), message)
+    end
+    assert.is_nil(core._nearest("foo", { "to", "floor", "for_each_thing" }))
+    assert.are.equal("Conv2d", core._nearest("Conv3d", { "Conv2d", "Conv1d" }))
+    assert.are.equal("Conv2d", core._nearest("Conv3d", { "Conv1d", "Conv2d" }))
+  end)
+
+  it("of an object's method is named where the error is printed, and inside contexts", function()
+    for code, text in pairs {
+      ["local m = nn.Linear(1, 1); m:paramters()"] = "Linear has no 'paramters'; did you mean 'parameters'?",
+      ["local o = accelerate.optim.SGD({ nn.Parameter(core.zeros(1)) }, { lr = 1 }); return o:stepp()"] =
+        "SGD has no 'stepp'; did you mean 'step'?",
+      ["local m = nn.Linear(1, 1); core.no_grad(function() return m:quux() end)"] =
+        "attempt to call method 'quux' (a nil value); Linear has no 'quux'",
+      ["local N = nn.class 'N'; function N:init() self.fc = nn.Linear(1, 1) end; function N:forward(x) " ..
+        "return self.fcc(x) end; N()(core.zeros(1))"] =
+        "N has no 'fcc'; did you mean 'fc'?",
+      ["pritn(1)"] = "attempt to call global 'pritn' (a nil value); did you mean 'print'?",
+    } do
+      local status, _, err = host.run { "-e",
+        "local accelerate = require 'accelerate' local nn, core = accelerate.nn, accelerate.core " .. code }
+      assert.are.equal(1, status)
+      assert.is_truthy(err:find(text, 1, true), err)
+    end
+  end)
+end)
+
+describe("messages of tensors", function()
+  local x = core.zeros(2, 3)
+
+  it("name the op that was called, not one inside it", function()
+    says(": addmv: inner dimensions differ", function() tensor.addmv(core.zeros(2), x, core.zeros(4)) end)
+    says(": mv: inner dimensions differ", function() tensor.mv(x, core.zeros(4)) end)
+    says(": baddbmm: expected two stacks",
+      function() tensor.baddbmm(core.zeros(2), core.zeros(2, 2, 2), core.zeros(4, 2, 3, 3)) end)
+    for op, call in pairs { addmv = function() tensor.addmv(core.zeros(2), x, core.zeros(4)) end,
+      mv = function() x:mv(core.zeros(4)) end } do
+      local _, message = pcall(call)
+      assert.is_nil(message:find(op .. ": %l+: "), message)
+    end
+  end)
+
+  it("list devices and types where neither fits", function()
+    says([[to: there is no element type and no device "gpu"; did you mean "cuda"?]],
+      function() x:to("gpu") end)
+    says([[and the devices "cpu", "cuda" and "cuda:N"]], function() x:to("nothing") end)
+    says([[there are the types float32 float64]], function() x:to("nothing") end)
+    says([[did you mean "float32"?]], function() x:to("flot32") end)
+  end)
+
+  it("name the way to write what Lua's operators do not do", function()
+    says("of a tensor, x:item() is the number, and x:lt(y), x:gt(y) compare the elements",
+      function() return x < x end)
+    says("x:le(y), x:ge(y) compare the elements", function() return x <= x end)
+    says("tostring(x) is its text, and x:item() the number", function() return x .. "s" end)
+    says("tostring(x) is its text", function() return "s" .. x end)
+    for _, code in ipairs { "return x > 0", "return 1 < x", "return ('%.3f'):format(x)", "return math.exp(x)",
+      "return math.floor(x)" } do
+      local _, _, err = host.run { "-e", "local x = require('accelerate.tensor').zeros(1) " .. code }
+      assert.is_truthy(err:find("x:item() is the number", 1, true), err)
+    end
+    assert.is_false(x == core.zeros(2, 3))
+  end)
+end)
+
+describe("an error that ends a script", function()
+  it("shows what a table holds", function()
+    local _, _, err = host.run { "-e", "error({ code = 1, why = { 'a', 2 } })" }
+    assert.is_truthy(err:find("(error object is a table value) { code = 1, why = { \"a\", 2 } }", 1, true),
+      err)
+  end)
+
+  it("shows the script's frames first, those of the library folded, and the line", function()
+    local path = os.tmpname()
+    local file = io.open(path, "w")
+    file:write([[
+local nn, tensor = require "accelerate.nn", require "accelerate.tensor"
+local function inner(x)
+  local y = nn.Sequential(nn.Linear(3, 4))(x)
+  return y
+end
+tensor.no_grad(function() local y = inner(tensor.zeros(2)) return y end)
+]])
+    file:close()
+    for _, arguments in ipairs { { path }, { "--num_processes", "2", path } } do
+      local status, _, err = host.run(arguments)
+      assert.are.equal(1, status)
+      assert.matches("%(in layer '0' of Sequential: [^\n]*\nstack traceback:\n\t[^\n]*:3: in function " ..
+        "'inner'\n\t[^\n]*:6: in function", err)
+      assert.is_truthy(err:find(":3 is: local y = nn.Sequential(nn.Linear(3, 4))(x)\n", 1, true), err)
+      assert.matches("frames of accel above the first line, innermost at ", err)
+      assert.is_nil(err:find("lua/accelerate/nn/module.lua", 1, true), err)
+    end
+    os.remove(path)
+  end)
+end)
+
+describe("running out of memory", function()
+  it("is told from a script's own words", function()
+    local reduce = utils.should_reduce_batch_size
+    local ok, own = pcall(core.zeros, 2 ^ 40)
+    assert.is_false(ok)
+    assert.is_true(reduce(own), own)
+    assert.is_true(reduce(own .. " (in layer 'fc')\nstack traceback:\n\t..."))
+    assert.is_false(reduce("train.lua:3: the shop is out of memory cards"))
+    assert.is_false(reduce("out of memory"))
+    local calls = 0
+    local train = utils.find_executable_batch_size(function(_)
+      calls = calls + 1
+      error("out of memory, says the script")
+    end, { starting_batch_size = 8 })
+    assert.is_false((pcall(train)))
+    assert.are.equal(1, calls)
+  end)
+end)
+
+describe("contexts", function()
+  local accelerator = accelerate.Accelerator()
+  local double = setmetatable({}, { __call = function(_, ...) return select("#", ...), ... end })
+  local model, x = nn.Linear(2, 2), core.ones(1, 2)
+
+  it("take whatever can be called, and hand on what follows the function", function()
+    local function same(expected, ...) assert.are.same(expected, { ... }) end
+    for _, fn in ipairs { double, function(...) return select("#", ...), ... end } do
+      same({ 2, "a", 5 }, tensor.no_grad(fn, "a", 5))
+      same({ 2, "a", 5 }, tensor.enable_grad(fn, "a", 5))
+      same({ 2, "a", 5 }, tensor.scope(fn, "a", 5))
+      same({ 2, "a", 5 }, tensor.autocast(fn, "a", 5))
+      same({ 2, "a", 5 }, tensor.autocast({ enabled = false }, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:autocast(fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:autocast({ enabled = false }, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:accumulate(model, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:no_sync(model, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:no_sync(fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:trigger_sync_in_backward(model, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:join_uneven_inputs(model, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:join_uneven_inputs(model, { even_batches = false }, fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:main_process_first(fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:local_main_process_first(fn, "a", 5))
+      same({ 2, "a", 5 }, accelerator:on_main_process(fn)("a", 5))
+      same({ 2, "a", 5 }, accelerator:on_process({ process_index = 3 }, fn)("a", 5))
+      same({ 0 }, accelerator:autocast(fn))
+      assert.are.same({ 3, "a", 5 },
+        { (function(n, _, ...) return n, ... end)(accelerator:profile(fn, "a", 5)) })
+      assert.are.same({ 3, { 1 }, "a", 5 }, { accelerator:split_between_processes({ 1 }, fn, "a", 5) })
+    end
+    assert.is_false(tensor.no_grad(model, x).requires_grad)
+    assert.are.same({ 1, 2 }, accelerator:accumulate(model, model, x).shape)
+    assert.are.same({ 1, 2 }, accelerator:no_sync(model, model, x).shape)
+  end)
+
+  it("of several ranks hand on, too", function()
+    ranks.ok(2, [[
+      local accelerator, nn = accelerate.Accelerator(), accelerate.nn
+      local model = accelerator:prepare(nn.Linear(1, 1))
+      local function count(...) return select("#", ...), ... end
+      check(select(3, accelerator:no_sync(model, count, "a", 5)) == 5)
+      check(select(3, accelerator:accumulate(model, count, "a", 5)) == 5)
+      check(select(3, accelerator:join_uneven_inputs(model, { even_batches = false }, count, "a", 5)) == 5)
+      check(select(4, accelerator:split_between_processes({ 1, 2 }, count, "a", 5)) == 5)
+    ]])
+  end)
+
+  it("say what the new form is where an old one is written", function()
+    says("options come before the function: write on_process({ process_index = 2 }, fn)",
+      accelerator.on_process, accelerator, print,
+      { process_index = 2 })
+    says("options come before the function: write on_local_process({ local_process_index = 2 }, fn)",
+      accelerator.on_local_process,
+      accelerator, 2, print)
+    says("write log(values, { step = 3 })", accelerator.log, accelerator, { loss = 1 }, 3)
+    says("write clip_grad_norm_(parameters, max_norm, { norm_type = 1 })", accelerator.clip_grad_norm_,
+      accelerator, {}, 1, 1)
+    says("write reduce(data, \"mean\", { scale = 2 })", accelerator.reduce, accelerator, x, "mean", 2)
+    says("write reduce(data, \"mean\")", accelerator.reduce, accelerator, x, { reduction = "mean" })
+    local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.zeros(2, 1)),
+      { batch_size = 1 }))
+    says("the end of a pass is loader:finish()", function() loader["end"](loader) end)
+  end)
+end)
+
+describe("lines on stderr", function()
+  it("of several ranks stay whole", function()
+    local _, out = ranks.ok(4, [[
+      accelerate.Accelerator()
+      local logger = accelerate.logging.get_logger("x", "INFO")
+      for i = 1, 300 do logger:info("line %d of rank %d ends here", i, rank, { main_process_only = false }) end
+    ]])
+    local whole, lines = 0, 0
+    for line in out:gmatch("[^\n]+") do
+      if line:find("ends here", 1, true) then lines = lines + 1 end
+      if line:match("^INFO:x:[^:]*:%d+:%[RANK %d%] line %d+ of rank %d ends here$") then whole = whole + 1 end
+    end
+    assert.are.equal(1200, whole)
+    assert.are.equal(1200, lines)
+  end)
+end)
