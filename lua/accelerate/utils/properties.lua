@@ -100,7 +100,11 @@ function M.wrapper(name, field, spec)
     if method ~= nil then return method end
     local getter = get[key]
     if getter then return getter(self) end
-    return rawget(self, field)[key]
+    local object = rawget(self, field)
+    local value = object[key]
+    -- a method of the object's class gets the object, not its wrapper
+    if type(value) == "function" and rawget(object, key) == nil then return forward(field, key) end
+    return value
   end
   function meta.__newindex(self, key, value)
     if own[key] ~= nil or get[key] then options.fail("%s: '%s' cannot be assigned", name, tostring(key)) end
