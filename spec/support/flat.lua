@@ -66,12 +66,6 @@ function M.check(n, step, short)
   grew("what a collection leaves", kept, kept_later, 4e6)
   grew("the peak of live bytes", least + GARBAGE, most, 0)
   grew("the later peak of live bytes", least_later + GARBAGE, most_later, 0)
-  -- Heaps reach their size at some time; a leak grows in every further stretch of as many steps.
-  for _ = 1, 3 do
-    if resident_later <= resident + 24e6 then break end
-    local _, _, _, further = measure(warm + 1, n)
-    resident, resident_later = resident_later, further
-  end
   grew("resident memory", resident, resident_later, 24e6)
   collections = core.memory_stats().pressure_collections - collections
   if os.getenv("ACCEL_LONG") then
