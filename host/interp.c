@@ -117,11 +117,30 @@ static void where_of_stack(const char *stack)
   }
 }
 
+/* From the failure to its report nothing is collected: the finaliser of a pipe waits for its
+ * program, and the news would wait with it. */
+static bool collector_held;
+
+static void hold_collector(lua_State *L)
+{
+  if (!lua_gc(L, LUA_GCISRUNNING, 0)) return;
+  lua_gc(L, LUA_GCSTOP, 0);
+  collector_held = true;
+}
+
+static void free_collector(lua_State *L)
+{
+  if (collector_held) lua_gc(L, LUA_GCRESTART, 0);
+  collector_held = false;
+}
+
 /* Message handler: the error as text with its stack, and where the script was. */
 static int traceback(lua_State *L)
 {
-  const char *stack = lua_isstring(L, 1) ? strstr(lua_tostring(L, 1), "\nstack traceback:") : NULL;
+  const char *stack;
 
+  hold_collector(L);
+  stack = lua_isstring(L, 1) ? strstr(lua_tostring(L, 1), "\nstack traceback:") : NULL;
   ax_bind_where(L, failed_at, sizeof failed_at);
   if (stack) where_of_stack(stack);
   return ax_errors_handler(L);
@@ -135,7 +154,10 @@ int ax_interp_call(lua_State *L, int nargs, int nresults)
   lua_insert(L, base);
   status = lua_pcall(L, nargs, nresults, base);
   lua_remove(L, base);
-  if (status != 0) ax_errors_finish(L);
+  if (status != 0) {
+    hold_collector(L); /* an error of memory calls no handler */
+    ax_errors_finish(L);
+  }
   return status;
 }
 
@@ -150,6 +172,7 @@ void ax_interp_report(lua_State *L)
     fprintf(stderr, "accel-run: %s\n", text);
   }
   lua_pop(L, 1);
+  free_collector(L);
 }
 
 /* os.exit in a rank: a status other than 0 ends the run, so the launcher wants to know from
