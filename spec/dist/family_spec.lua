@@ -56,7 +56,7 @@ local function start(ending, ranks)
   run:expect("ready\n", 20)
   processes.wait_until(10, function() return #own(run) == 2 * ranks end)
   for _, pid in ipairs(own(run)) do started[#started + 1] = pid end
-  assert.equal(2 * ranks, #own(run))
+  assert.equal(2 * ranks, #own(run), run:stdout() .. run:stderr())
   return run
 end
 
