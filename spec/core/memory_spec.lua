@@ -3,6 +3,8 @@
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
+local flat = require "spec.support.flat"
+
 local MB = 1024 * 1024
 
 local function fails(expected, fn, ...)
@@ -109,6 +111,26 @@ describe("garbage tensors", function()
     local before = core.memory_stats().pressure_collections
     for _ = 1, 200 do tensor.empty(MB) end
     assert.is_true(core.memory_stats().pressure_collections > before)
+  end)
+end)
+
+describe("empty_cache", function()
+  it("returns what lies between blocks in use", function()
+    if flat.cannot then return pending(flat.cannot) end
+    local held, before = {}, nil
+    do
+      local passing = {}
+      for i = 1, 1000 do -- 64 MB, and a small block in use after each 64 KB
+        passing[i] = tensor.zeros(16 * 1024)
+        held[i] = tensor.zeros(8)
+      end
+      before = flat.resident_bytes()
+    end
+    settle()
+    core.empty_cache()
+    local returned = before - flat.resident_bytes()
+    assert.is_true(returned > 50e6, ("%.1f MB"):format(returned / 1e6))
+    assert.equal(0, held[1000]:sum():item())
   end)
 end)
 

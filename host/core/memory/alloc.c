@@ -10,6 +10,9 @@
 #define _GNU_SOURCE
 #include "core/core.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +261,9 @@ void ax_memory_empty_cache(void)
   pthread_mutex_lock(&lock);
   empty_cache();
   pthread_mutex_unlock(&lock);
+#ifdef __GLIBC__
+  malloc_trim(0); /* free() keeps pages that lie below a small block in use */
+#endif
 }
 
 void ax_memory_set_hook(bool (*hook)(size_t wanted, int attempt)) { pressure_hook = hook; }
