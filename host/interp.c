@@ -141,7 +141,7 @@ static int traceback(lua_State *L)
 
   hold_collector(L);
   stack = lua_isstring(L, 1) ? strstr(lua_tostring(L, 1), "\nstack traceback:") : NULL;
-  ax_bind_where(L, failed_at, sizeof failed_at);
+  ax_lua_where(L, failed_at, sizeof failed_at);
   if (stack) where_of_stack(stack);
   return ax_errors_handler(L);
 }
@@ -183,7 +183,7 @@ static int rank_exit(lua_State *L)
   char where[256];
 
   if ((status & 255) != 0) {
-    ax_bind_where(L, where, sizeof where);
+    ax_lua_where(L, where, sizeof where);
     lua_pushfstring(L, "os.exit(%d) was called", status);
     ax_errors_add_stack(L, 0);
     failed_fn(lua_tostring(L, -1), where);
@@ -450,7 +450,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
   find_dirs();
   ax_backend_set_dir(plugin_dir);
-  ax_bind_set_lua_dir(lua_dir);
+  ax_lua_set_module_dir(lua_dir);
   if (lua_cpcall(L, protected_main, &j) != 0) {
     ax_interp_report(L);
     j.status = AX_EXIT_FAILED;

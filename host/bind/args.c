@@ -1,9 +1,9 @@
 /* args.c: the arguments of ops, and where a position that Lua counts from 1 becomes the core's,
  * from 0.
  *
- * The signatures of ops.def are parsed once into parameter tables; ax_read_args walks one of them
- * over the Lua stack.  Arguments come by position, in the signature's order; a plain table with
- * string keys at the end gives the rest by name. */
+ * The signatures of ops.def are parsed once into parameter tables; ax_lua_read_args walks one of
+ * them over the Lua stack.  Arguments come by position, in the signature's order; a plain table
+ * with string keys at the end gives the rest by name. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 /* ---- signatures */
 
-static ax_signature signatures[AX_OP_COUNT];
+static ax_lua_signature signatures[AX_OP_COUNT];
 static pthread_once_t parsed = PTHREAD_ONCE_INIT;
 static char text_space[65536]; /* names and words, cut out of the signatures */
 static size_t text_used;
@@ -43,7 +43,7 @@ static uint8_t kind_named(const char *s, size_t n)
   return AX_P_WORD;
 }
 
-static double default_value(const ax_param *p, const char *s, size_t n)
+static double default_value(const ax_lua_param *p, const char *s, size_t n)
 {
   if (p->kind == AX_P_BOOL) return n == 4 && memcmp(s, "true", 4) == 0;
   if (p->kind == AX_P_WORD) {
@@ -57,7 +57,7 @@ static double default_value(const ax_param *p, const char *s, size_t n)
 }
 
 /* "dim:dims?", "keepdim:bool=false", "reduction:mean|sum|none=mean" */
-static void parse_param(ax_param *p, const char *s, size_t n, int *slots, bool *listed)
+static void parse_param(ax_lua_param *p, const char *s, size_t n, int *slots, bool *listed)
 {
   const char *colon = memchr(s, ':', n), *end = s + n, *equals = memchr(s, '=', n);
   const char *kind = colon + 1, *kind_end = equals ? equals : end;
@@ -106,7 +106,7 @@ static void parse_param(ax_param *p, const char *s, size_t n, int *slots, bool *
 static void parse_signatures(void)
 {
   for (int op = 0; op < AX_OP_COUNT; op++) {
-    ax_signature *sig = &signatures[op];
+    ax_lua_signature *sig = &signatures[op];
     const char *s = ax_ops[op].signature;
     int slots[3] = { 0, 0, 0 };
     bool arrow = false, listed = false;
@@ -122,7 +122,7 @@ static void parse_signatures(void)
   }
 }
 
-const ax_signature *ax_signature_of(ax_op op)
+const ax_lua_signature *ax_lua_signature_of(ax_op op)
 {
   pthread_once(&parsed, parse_signatures);
   return &signatures[op];
@@ -133,14 +133,14 @@ const ax_signature *ax_signature_of(ax_op op)
 typedef struct reader {
   lua_State *L;
   const char *fn;
-  const ax_signature *sig;
-  ax_read_result *r;
+  const ax_lua_signature *sig;
+  ax_lua_read_result *r;
   int ndim;      /* of the tensor that dims are about */
   int64_t dim;   /* the dim that positions are about */
   bool at_least; /* positions may be one past the last (narrow of length 0) */
 } reader;
 
-static const char *expected_text(lua_State *L, const ax_param *p)
+static const char *expected_text(lua_State *L, const ax_lua_param *p)
 {
   switch (p->kind) {
   case AX_P_TENSOR: return "a tensor";
@@ -179,39 +179,40 @@ static const char *dot_hint(reader *q)
   return lua_pushfstring(q->L, "; did you mean x:%s(%s)?", q->fn, lua_gettop(q->L) ? "..." : "");
 }
 
-static int wrong(reader *q, const ax_param *p, int arg, int idx)
+static int wrong(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   if (arg == 1 && (p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND) && !lua_isnil(q->L, idx)) {
     const char *hint = dot_hint(q);
-    return ax_error(q->L, q->fn, "argument 1 (%s): expected %s, got %s%s", p->name, expected_text(q->L, p),
-                    ax_describe(q->L, idx), hint);
+    return ax_lua_error(q->L, q->fn, "argument 1 (%s): expected %s, got %s%s", p->name,
+                        expected_text(q->L, p), ax_lua_describe(q->L, idx), hint);
   }
-  return ax_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
+  return ax_lua_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
 }
 
 /* A dim as the user counts, to 0 .. ndim-1 (0-d tensors: dim 1, as in PyTorch). */
-static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
+static int64_t dim_of(reader *q, const ax_lua_param *p, int64_t v)
 {
   const int extra = p->kind == AX_P_DIM_PLUS;
-  const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = ax_position(v, n);
-  if (v == 0) return ax_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
+  const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = ax_lua_position(v, n);
+  if (v == 0)
+    return ax_lua_error(q->L, q->fn, "%s: dims count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= n)
-    return ax_error(q->L, q->fn,
-                    "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims", p->name,
-                    (long long)v, (long long)n, (long long)n, q->ndim);
+    return ax_lua_error(q->L, q->fn,
+                        "%s %lld is out of range; expected 1..%lld or -%lld..-1 for a tensor of %d dims",
+                        p->name, (long long)v, (long long)n, (long long)n, q->ndim);
   return at;
 }
 
-static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
+static int64_t pos_of(reader *q, const ax_lua_param *p, int64_t v)
 {
   const ax_tensor *x = q->r->args.in[0];
-  if (x->ndim == 0) return ax_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
-  const int64_t size = x->shape[q->dim], at = ax_position(v, size);
+  if (x->ndim == 0) return ax_lua_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
+  const int64_t size = x->shape[q->dim], at = ax_lua_position(v, size);
   if (v == 0)
-    return ax_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
+    return ax_lua_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
   if (at < 0 || at >= size + q->at_least)
-    return ax_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name, (long long)v,
-                    (long long)q->dim + 1, (long long)size);
+    return ax_lua_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name,
+                        (long long)v, (long long)q->dim + 1, (long long)size);
   return at;
 }
 
@@ -224,7 +225,7 @@ static void set_input(reader *q, int k, ax_tensor *t, int idx)
   if (k == 0) q->ndim = t->ndim;
 }
 
-static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
+static void read_tensors(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   int n;
@@ -232,14 +233,14 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
 
   if (!lua_istable(L, idx)) wrong(q, p, arg, idx);
   n = (int)lua_objlen(L, idx);
-  if (n == 0) ax_error(L, q->fn, "%s: expected at least one tensor, got an empty list", p->name);
+  if (n == 0) ax_lua_error(L, q->fn, "%s: expected at least one tensor, got an empty list", p->name);
   list = lua_newuserdata(L, sizeof *list * (size_t)n); /* lives as long as this call: it stays on the stack */
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1); /* the list keeps them alive */
-    list[i] = ax_opt_tensor(L, -1, q->fn);
+    list[i] = ax_lua_opt_tensor(L, -1, q->fn);
     if (!list[i]) {
       lua_pushfstring(L, "%s, entry %d", p->name, i + 1);
-      ax_arg_error(L, q->fn, arg, lua_tostring(L, -1), "a tensor", -2);
+      ax_lua_arg_error(L, q->fn, arg, lua_tostring(L, -1), "a tensor", -2);
     }
     lua_pop(L, 1);
   }
@@ -254,7 +255,7 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
     }
 }
 
-static void read_operand(reader *q, const ax_param *p, int arg, int idx)
+static void read_operand(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   ax_args *a = &q->r->args;
@@ -270,7 +271,7 @@ static void read_operand(reader *q, const ax_param *p, int arg, int idx)
     a->integral |= 1u << k;
     a->booleans |= 1u << k;
   } else {
-    ax_tensor *t = ax_opt_tensor(L, idx, q->fn);
+    ax_tensor *t = ax_lua_opt_tensor(L, idx, q->fn);
     if (!t) wrong(q, p, arg, idx);
     set_input(q, k, t, idx);
     return;
@@ -279,16 +280,16 @@ static void read_operand(reader *q, const ax_param *p, int arg, int idx)
   if (a->n_in <= k) a->n_in = k + 1;
 }
 
-static void read_dims(reader *q, const ax_param *p, int arg, int idx)
+static void read_dims(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   ax_attrs *a = &q->r->args.a;
   int64_t *list = p->second ? a->i + p->slot + 1 : a->list;
   int64_t v;
   int n = 1;
   if (lua_istable(q->L, idx)) {
-    n = ax_read_list(q->L, idx, q->fn, p->name, arg, list);
+    n = ax_lua_read_list(q->L, idx, q->fn, p->name, arg, list);
   } else {
-    if (!ax_to_integer(q->L, idx, &v)) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(q->L, idx, &v)) wrong(q, p, arg, idx);
     list[0] = v;
   }
   if (p->kind == AX_P_DIMS)
@@ -298,20 +299,20 @@ static void read_dims(reader *q, const ax_param *p, int arg, int idx)
 }
 
 /* An integer for both places, or a list of two. */
-static void read_pair(reader *q, const ax_param *p, int arg, int idx)
+static void read_pair(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   int64_t *at = &q->r->args.a.i[p->slot], list[AX_MAX_DIMS];
   if (lua_istable(q->L, idx)) {
-    if (ax_read_list(q->L, idx, q->fn, p->name, arg, list) != 2) wrong(q, p, arg, idx);
+    if (ax_lua_read_list(q->L, idx, q->fn, p->name, arg, list) != 2) wrong(q, p, arg, idx);
     at[0] = list[0];
     at[1] = list[1];
   } else {
-    if (!ax_to_integer(q->L, idx, at)) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(q->L, idx, at)) wrong(q, p, arg, idx);
     at[1] = at[0];
   }
 }
 
-static int word_of(reader *q, const ax_param *p, int arg, int idx)
+static int word_of(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   const char *given, *near;
@@ -319,13 +320,13 @@ static int word_of(reader *q, const ax_param *p, int arg, int idx)
   given = lua_tostring(L, idx);
   for (int i = 0; i < p->n_words; i++)
     if (strcmp(given, p->words[i]) == 0) return i;
-  near = ax_nearest(given, p->words, p->n_words);
-  return ax_error(L, q->fn, "%s: expected %s, got \"%s\"%s%s%s", p->name, expected_text(L, p), given,
-                  near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+  near = ax_lua_nearest(given, p->words, p->n_words);
+  return ax_lua_error(L, q->fn, "%s: expected %s, got \"%s\"%s%s%s", p->name, expected_text(L, p), given,
+                      near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 /* Reads the value at idx for p.  arg: its number in the call, 0 when it came by name. */
-static void read_param(reader *q, const ax_param *p, int arg, int idx)
+static void read_param(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   ax_attrs *a = &q->r->args.a;
@@ -334,7 +335,7 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
 
   switch (p->kind) {
   case AX_P_TENSOR:
-    if (!(t = ax_opt_tensor(L, idx, q->fn))) wrong(q, p, arg, idx);
+    if (!(t = ax_lua_opt_tensor(L, idx, q->fn))) wrong(q, p, arg, idx);
     set_input(q, p->slot, t, idx);
     break;
   case AX_P_OPERAND: read_operand(q, p, arg, idx); break;
@@ -343,15 +344,15 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
   case AX_P_INTS: read_dims(q, p, arg, idx); break;
   case AX_P_DIM:
   case AX_P_DIM_PLUS:
-    if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
     a->i[p->slot] = q->dim = dim_of(q, p, v);
     break;
   case AX_P_POS:
-    if (!ax_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
     a->i[p->slot] = pos_of(q, p, v);
     break;
   case AX_P_INT:
-    if (!ax_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
     break;
   case AX_P_INT2: read_pair(q, p, arg, idx); break;
   case AX_P_NUM:
@@ -364,22 +365,22 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
     break;
   case AX_P_DTYPE:
     if (lua_type(L, idx) != LUA_TSTRING) wrong(q, p, arg, idx);
-    a->i[p->slot] = ax_check_dtype(L, idx, q->fn, p->name);
+    a->i[p->slot] = ax_lua_check_dtype(L, idx, q->fn, p->name);
     break;
   case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
   case AX_P_GENERATOR:
-    if (!(a->gen = ax_to_generator(L, idx))) wrong(q, p, arg, idx);
+    if (!(a->gen = ax_lua_to_generator(L, idx))) wrong(q, p, arg, idx);
     break;
   }
 }
 
-static void use_default(reader *q, const ax_param *p, int arg)
+static void use_default(reader *q, const ax_lua_param *p, int arg)
 {
   ax_attrs *a = &q->r->args.a;
   if (!p->optional) {
     const char *hint = p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND ? dot_hint(q) : "";
-    ax_error(q->L, q->fn, "argument %d (%s) is missing: expected %s%s", arg, p->name, expected_text(q->L, p),
-             hint);
+    ax_lua_error(q->L, q->fn, "argument %d (%s) is missing: expected %s%s", arg, p->name,
+                 expected_text(q->L, p), hint);
   }
   switch (p->kind) {
   case AX_P_DIM:
@@ -405,24 +406,24 @@ static void use_default(reader *q, const ax_param *p, int arg)
 }
 
 /* Sizes or dims as several numbers take all positions that are left: x:view(2, 3). */
-static bool read_rest(reader *q, const ax_param *p, int first, int last)
+static bool read_rest(reader *q, const ax_lua_param *p, int first, int last)
 {
   ax_attrs *a = &q->r->args.a;
   if (last - first + 1 > AX_MAX_DIMS)
-    return ax_error(q->L, q->fn, "%s: %d numbers, but tensors have at most %d dims", p->name,
-                    last - first + 1, AX_MAX_DIMS);
+    return ax_lua_error(q->L, q->fn, "%s: %d numbers, but tensors have at most %d dims", p->name,
+                        last - first + 1, AX_MAX_DIMS);
   for (int i = first; i <= last; i++) {
     int64_t v;
-    if (!ax_to_integer(q->L, i, &v)) wrong(q, p, i, i);
+    if (!ax_lua_to_integer(q->L, i, &v)) wrong(q, p, i, i);
     a->list[i - first] = p->kind == AX_P_DIMS ? dim_of(q, p, v) : v;
   }
   a->n_list = last - first + 1;
   return true;
 }
 
-void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
+void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r)
 {
-  const ax_signature *sig = &signatures[op];
+  const ax_lua_signature *sig = &signatures[op];
   int last = lua_gettop(L), options = 0;
   reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .at_least = op != AX_OP_SELECT };
 
@@ -435,15 +436,15 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
     const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2;
-    if (ax_is_options(L, last, !list)) {
+    if (ax_lua_is_options(L, last, !list)) {
       const char *names[AX_MAX_PARAMS];
       for (int i = 0; i < sig->n; i++) names[i] = sig->param[i].name;
       options = last--;
-      ax_check_options(L, options, shown, names, sig->n);
+      ax_lua_check_options(L, options, shown, names, sig->n);
     }
   }
   for (int i = 0; i < sig->n; i++) {
-    const ax_param *p = &sig->param[i];
+    const ax_lua_param *p = &sig->param[i];
     const int arg = i + 1;
     const bool given = arg <= last && lua_type(L, arg) != LUA_TNIL;
 
@@ -451,7 +452,7 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
       /* stays on the stack: a tensor among the options is borrowed from there */
       lua_getfield(L, options, p->name);
       if (!lua_isnil(L, -1)) {
-        if (given) ax_error(L, shown, "%s is given twice, by position and by name", p->name);
+        if (given) ax_lua_error(L, shown, "%s is given twice, by position and by name", p->name);
         read_param(&q, p, 0, lua_gettop(L));
         continue;
       }
@@ -463,8 +464,8 @@ void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r)
       last = arg;
     } else read_param(&q, p, arg, arg);
   }
-  if (last > sig->n) ax_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
+  if (last > sig->n) ax_lua_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
   if (r->args.n_in > 0 && r->args.scalars &&
       (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
-    ax_error(L, shown, "expected at least one tensor, got numbers only");
+    ax_lua_error(L, shown, "expected at least one tensor, got numbers only");
 }

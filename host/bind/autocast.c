@@ -5,7 +5,7 @@
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
 static int autocast_state(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   const ax_autocast s = ax_autocast_get();
   lua_pushboolean(L, s.enabled);
   lua_pushstring(L, ax_dtype_name(s.dtype));
@@ -16,22 +16,23 @@ static int autocast_state(lua_State *L)
 /* core.autocast_enter(enabled, dtype, cache_enabled) -> what autocast_leave takes */
 static int autocast_enter(lua_State *L)
 {
-  ax_context_inside in = { 0 };
-  ax_bind_enter(L);
-  in.cast.enabled = ax_check_boolean(L, 1, "autocast", "enabled");
-  in.cast.dtype = ax_check_dtype(L, 2, "autocast", "dtype");
-  in.cast.cache = ax_check_boolean(L, 3, "autocast", "cache_enabled");
+  ax_lua_context_inside in = { 0 };
+  ax_lua_enter(L);
+  in.cast.enabled = ax_lua_check_boolean(L, 1, "autocast", "enabled");
+  in.cast.dtype = ax_lua_check_dtype(L, 2, "autocast", "dtype");
+  in.cast.cache = ax_lua_check_boolean(L, 3, "autocast", "cache_enabled");
   if (in.cast.enabled && !ax_is_half(in.cast.dtype))
-    return ax_error(L, "autocast", "dtype must be bfloat16 or float16, got %s", ax_dtype_name(in.cast.dtype));
-  lua_pushinteger(L, ax_context_open(L, "autocast", AX_CONTEXT_AUTOCAST, &in));
+    return ax_lua_error(L, "autocast", "dtype must be bfloat16 or float16, got %s",
+                        ax_dtype_name(in.cast.dtype));
+  lua_pushinteger(L, ax_lua_context_open(L, "autocast", AX_CONTEXT_AUTOCAST, &in));
   return 1;
 }
 
 /* core.autocast_leave(what autocast_enter returned) */
 static int autocast_leave(lua_State *L)
 {
-  ax_bind_enter(L);
-  ax_context_close(L, (int)ax_check_integer(L, 1, "autocast", "region", 0, INT32_MAX));
+  ax_lua_enter(L);
+  ax_lua_context_close(L, (int)ax_lua_check_integer(L, 1, "autocast", "region", 0, INT32_MAX));
   return 0;
 }
 
@@ -42,11 +43,11 @@ static int set_work(lua_State *L)
   ax_tensor *t, *flat;
   int64_t offset;
 
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "set_work", "parameter");
-  flat = ax_opt_tensor(L, 2, "set_work");
-  offset = flat ? ax_check_integer(L, 3, "set_work", "offset", 0, flat->numel) : 0;
-  if (ax_tensor_set_work(t, flat, offset) != AX_OK) return ax_raise(L, "set_work");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "set_work", "parameter");
+  flat = ax_lua_opt_tensor(L, 2, "set_work");
+  offset = flat ? ax_lua_check_integer(L, 3, "set_work", "offset", 0, flat->numel) : 0;
+  if (ax_tensor_set_work(t, flat, offset) != AX_OK) return ax_lua_raise(L, "set_work");
   return 0;
 }
 
@@ -55,16 +56,16 @@ static int work_of(lua_State *L)
 {
   ax_tensor *t, **box;
 
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "work_of", "parameter");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "work_of", "parameter");
   if (!t->work) return 0;
-  box = ax_push_box(L);
-  if (ax_tensor_alias(t->work, box) != AX_OK) return ax_raise(L, "work_of");
+  box = ax_lua_push_box(L);
+  if (ax_tensor_alias(t->work, box) != AX_OK) return ax_lua_raise(L, "work_of");
   lua_pushboolean(L, t->work_edits == t->version->edits);
   return 2;
 }
 
-void ax_open_autocast(lua_State *L)
+void ax_lua_open_autocast(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "autocast_state", autocast_state },
@@ -74,5 +75,5 @@ void ax_open_autocast(lua_State *L)
     { "work_of", work_of },
     { NULL, NULL },
   };
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
 }

@@ -5,55 +5,55 @@
 
 #include <stdlib.h>
 
-_Thread_local ax_bind_state ax_bind;
+_Thread_local ax_lua_globals ax_lua;
 
 /* ---- Lua values that C lets go of */
 
-void ax_bind_drop_dead(lua_State *L)
+void ax_lua_drop_dead(lua_State *L)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
-  while (ax_bind.dead) {
-    ax_dead_ref *d = ax_bind.dead;
-    ax_bind.dead = d->next;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
+  while (ax_lua.dead) {
+    ax_lua_dead_ref *d = ax_lua.dead;
+    ax_lua.dead = d->next;
     luaL_unref(L, -1, d->ref);
     free(d);
   }
   lua_pop(L, 1);
 }
 
-void ax_drop_anchor(ax_dead_ref *d)
+void ax_lua_drop_anchor(ax_lua_dead_ref *d)
 {
-  if (!ax_bind.open) {
+  if (!ax_lua.open) {
     free(d);
     return;
   }
-  d->next = ax_bind.dead;
-  ax_bind.dead = d;
+  d->next = ax_lua.dead;
+  ax_lua.dead = d;
 }
 
 /* ---- calling Lua from under the core, where nothing may jump */
 
-ax_status ax_protect(lua_CFunction fn, void *p)
+ax_status ax_lua_protect(lua_CFunction fn, void *p)
 {
-  lua_State *L = ax_bind.L;
+  lua_State *L = ax_lua.L;
   const char *text;
 
-  if (!ax_bind.open || !lua_checkstack(L, 8)) return ax_fail(AX_ENOMEM, "Lua's stack is full");
+  if (!ax_lua.open || !lua_checkstack(L, 8)) return ax_fail(AX_ENOMEM, "Lua's stack is full");
   if (lua_cpcall(L, fn, p) == 0) {
-    ax_bind.L = L;
+    ax_lua.L = L;
     return AX_OK;
   }
-  ax_bind.L = L;
+  ax_lua.L = L;
   text = lua_tostring(L, -1);
   ax_fail(AX_EGRAD, "%s", text ? text : "a Lua function raised a value that is no string");
-  lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
-  ax_bind.raised = true;
+  lua_rawseti(L, LUA_REGISTRYINDEX, ax_lua.ref_error);
+  ax_lua.raised = true;
   return AX_EGRAD;
 }
 
 /* ---- registration */
 
-void ax_add_functions(lua_State *L, const luaL_Reg *list)
+void ax_lua_add_functions(lua_State *L, const luaL_Reg *list)
 {
   for (; list->name; list++) {
     lua_pushcfunction(L, list->func);
@@ -61,10 +61,10 @@ void ax_add_functions(lua_State *L, const luaL_Reg *list)
   }
 }
 
-void ax_add_methods(lua_State *L, const luaL_Reg *list)
+void ax_lua_add_methods(lua_State *L, const luaL_Reg *list)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
-  ax_add_functions(L, list);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
+  ax_lua_add_functions(L, list);
   lua_pop(L, 1);
 }
 
@@ -89,38 +89,56 @@ static int new_table(lua_State *L)
 static void state_closed(lua_State *L, void *unused)
 {
   ax_memory_set_hook(NULL);
-  ax_bind.open = false;
-  ax_context_free();
-  while (ax_bind.dead) {
-    ax_dead_ref *d = ax_bind.dead;
-    ax_bind.dead = d->next;
+  ax_lua.open = false;
+  ax_lua_context_free();
+  while (ax_lua.dead) {
+    ax_lua_dead_ref *d = ax_lua.dead;
+    ax_lua.dead = d->next;
     free(d);
   }
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans); /* their finalisers ran long ago */
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_orphans); /* their finalisers ran long ago */
   lua_pushnil(L);
   while (lua_next(L, -2)) {
-    ax_tensor_release(ax_empty_box(ax_to_box(L, -1)));
+    ax_tensor_release(ax_lua_empty_box(ax_lua_to_box(L, -1)));
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
 }
 
-static const ax_class state_class = { "the state of accelerate.core", 1, state_closed, NULL };
+static const ax_lua_class state_class = { "the state of accelerate.core", 1, state_closed, NULL };
 static const char registry_key = 0;
 
 /* Each adds its functions to the table of accelerate.core, which is on the stack top. */
 typedef void (*opener)(lua_State *L);
-static const opener openers[] = {
-  ax_open_tensor,   ax_open_values,    ax_open_create,      ax_open_ops,    ax_open_split,
-  ax_open_grad,     ax_open_function,  ax_open_scope,       ax_open_memory, ax_open_device,
-  ax_open_hyper,    ax_open_gradients, ax_open_optim_group, ax_open_random, ax_open_flat,
-  ax_open_autocast, ax_open_worker,    ax_open_gather,      ax_open_data,   ax_open_net,
-  ax_open_profile,  ax_open_capture,   ax_open_dist,        ax_open_io,     NULL
-};
+static const opener openers[] = { ax_lua_open_tensor,
+                                  ax_lua_open_values,
+                                  ax_lua_open_create,
+                                  ax_lua_open_ops,
+                                  ax_lua_open_split,
+                                  ax_lua_open_grad,
+                                  ax_lua_open_function,
+                                  ax_lua_open_scope,
+                                  ax_lua_open_memory,
+                                  ax_lua_open_device,
+                                  ax_lua_open_hyper,
+                                  ax_lua_open_gradients,
+                                  ax_lua_open_optim_group,
+                                  ax_lua_open_random,
+                                  ax_lua_open_flat,
+                                  ax_lua_open_autocast,
+                                  ax_lua_open_worker,
+                                  ax_lua_open_gather,
+                                  ax_lua_open_data,
+                                  ax_lua_open_net,
+                                  ax_lua_open_profile,
+                                  ax_lua_open_capture,
+                                  ax_lua_open_dist,
+                                  ax_lua_open_io,
+                                  NULL };
 
 static int open_core(lua_State *L)
 {
-  ax_bind_state *b = &ax_bind;
+  ax_lua_globals *b = &ax_lua;
 
   if (b->open)
     return luaL_error(L, "accelerate.core: another Lua state of this thread has it open; one state a thread");
@@ -146,8 +164,8 @@ static int open_core(lua_State *L)
   lua_setfield(L, -2, "version");
 
   /* closing the state finalises this first or last, but no Lua code runs after any of it */
-  ax_open_class(L, &state_class);
-  ax_push_object(L, &state_class);
+  ax_lua_open_class(L, &state_class);
+  ax_lua_push_object(L, &state_class);
   luaL_ref(L, LUA_REGISTRYINDEX);
   return 1;
 }

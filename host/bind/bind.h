@@ -1,11 +1,11 @@
 /* bind.h: what the files of the binding share.
  *
  * A tensor is a full userdata (a box) that holds one counted reference, and a tag by which C knows
- * it.  Lua errors jump: a function makes the box first, with ax_push_box, and lets the core write
- * into it, so that nothing is ever owned by a C variable while a call that can raise is under way.
- * Tensors read from arguments are borrowed: the Lua stack holds them.
+ * it.  Lua errors jump: a function makes the box first, with ax_lua_push_box, and lets the core
+ * write into it, so that nothing is ever owned by a C variable while a call that can raise is under
+ * way.  Tensors read from arguments are borrowed: the Lua stack holds them.
  *
- * Every function that Lua can call starts with ax_bind_enter. */
+ * Every function that Lua can call starts with ax_lua_enter. */
 #ifndef AX_BIND_H
 #define AX_BIND_H
 
@@ -18,20 +18,20 @@
 /* ---- the state of the binding on this thread: one Lua state a thread */
 
 /* a Lua value that C let go of */
-typedef struct ax_dead_ref {
-  struct ax_dead_ref *next;
+typedef struct ax_lua_dead_ref {
+  struct ax_lua_dead_ref *next;
   int ref;
-} ax_dead_ref;
+} ax_lua_dead_ref;
 
 /* tensor.scope; see bind/scope.c.  In the registry: the results made in the innermost one (weak
  * list), and those it must not empty. */
-typedef struct ax_scope_state {
+typedef struct ax_lua_scope_state {
   bool inside;
   int count, list, kept;
-} ax_scope_state;
-typedef struct ax_context ax_context;
+} ax_lua_scope_state;
+typedef struct ax_lua_context ax_lua_context;
 
-typedef struct ax_bind_state {
+typedef struct ax_lua_globals {
   lua_State *L;      /* of the innermost call into the binding */
   bool open;         /* a state is; finalisers that run while it closes leave Lua alone */
   int ref_tensor_mt; /* in the registry */
@@ -44,143 +44,144 @@ typedef struct ax_bind_state {
   /* weak: number of a layout -> what is called when one of its buckets is full; see bind/flat.c */
   int ref_full;
   int ref_anchors; /* Lua values held by graph nodes; luaL_ref keys */
-  ax_scope_state scope;
-  ax_context *contexts, *parked; /* see bind/context.c; each has `room` places */
+  ax_lua_scope_state scope;
+  ax_lua_context *contexts, *parked; /* see bind/context.c; each has `room` places */
   int n_open, n_parked, room, last_context;
   int ref_owners, ref_waiting; /* id of a context -> its coroutine; the second one is weak */
   ax_device device;            /* where constructors put tensors when nothing else is said */
   int64_t mark;                /* the pressure at which a collection is due */
   /* anchors to drop at the next occasion: finalisers must not touch Lua themselves */
-  ax_dead_ref *dead;
+  ax_lua_dead_ref *dead;
   bool collecting;
   bool raised; /* a Lua function called from C failed; its error waits in the registry */
   int ref_error;
-} ax_bind_state;
-extern _Thread_local ax_bind_state ax_bind;
+} ax_lua_globals;
+extern _Thread_local ax_lua_globals ax_lua;
 
 /* a call comes from another coroutine than the last one did: its contexts hold now */
-void ax_context_switch(lua_State *L);
-void ax_bind_slow(lua_State *L); /* collects, drops anchors, reports an interrupt; may raise */
+void ax_lua_context_switch(lua_State *L);
+void ax_lua_slow(lua_State *L); /* collects, drops anchors, reports an interrupt; may raise */
 /* set by a signal handler of the host, where there is one */
 extern volatile int ax_interrupted __attribute__((weak));
 
 /* Call it first in every function that Lua calls.  May run a full collection, so call it before
  * anything is owned. */
-static inline void ax_bind_enter(lua_State *L)
+static inline void ax_lua_enter(lua_State *L)
 {
-  if (__builtin_expect(L != ax_bind.L, 0)) {
-    ax_context_switch(L);
-    ax_bind.L = L;
+  if (__builtin_expect(L != ax_lua.L, 0)) {
+    ax_lua_context_switch(L);
+    ax_lua.L = L;
   }
-  if (__builtin_expect(ax_memory_pressure() > ax_bind.mark || ax_bind.dead != NULL ||
+  if (__builtin_expect(ax_memory_pressure() > ax_lua.mark || ax_lua.dead != NULL ||
                            (&ax_interrupted && ax_interrupted),
                        0))
-    ax_bind_slow(L);
+    ax_lua_slow(L);
 }
-void ax_bind_drop_dead(lua_State *L);
+void ax_lua_drop_dead(lua_State *L);
 /* Around a backward pass, with nothing owned: the second may run a collection, and raise. */
-void ax_bind_backward_begins(void);
-void ax_bind_backward_ends(lua_State *L);
+void ax_lua_backward_begins(void);
+void ax_lua_backward_ends(lua_State *L);
 
 /* ---- contexts (context.c) */
 
-typedef enum { AX_CONTEXT_GRAD, AX_CONTEXT_AUTOCAST, AX_CONTEXT_SCOPE } ax_context_kind;
+typedef enum { AX_CONTEXT_GRAD, AX_CONTEXT_AUTOCAST, AX_CONTEXT_SCOPE } ax_lua_context_kind;
 /* What holds inside; the one that belongs to the kind counts. */
-typedef struct ax_context_inside {
+typedef struct ax_lua_context_inside {
   bool grad;
   ax_autocast cast;
-  ax_scope_state scope;
-} ax_context_inside;
-/* Opens a context of the coroutine L; raises as `fn`.  Returns what ax_context_close wants. */
-int ax_context_open(lua_State *L, const char *fn, ax_context_kind kind, const ax_context_inside *inside);
+  ax_lua_scope_state scope;
+} ax_lua_context_inside;
+/* Opens a context of the coroutine L; raises as `fn`.  Returns what ax_lua_context_close wants. */
+int ax_lua_context_open(lua_State *L, const char *fn, ax_lua_context_kind kind,
+                        const ax_lua_context_inside *inside);
 /* Closes it, and those inside it that were left open. */
-void ax_context_close(lua_State *L, int id);
-void ax_context_free(void); /* the state goes away */
+void ax_lua_context_close(lua_State *L, int id);
+void ax_lua_context_free(void); /* the state goes away */
 
 /* ---- errors */
 
 /* Raises "where: message" with the message of the last ax_fail (no second "where:" when it starts
  * with one), or, when a Lua function called from C raised, that error as it was. */
-int ax_raise(lua_State *L, const char *where);
+int ax_lua_raise(lua_State *L, const char *where);
 /* Raises "fn: argument N (name): expected ..., got ..." about the value at `idx`. */
-int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
+int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
 /* Raises "fn: ..." with the caller's position. */
-int ax_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4);
+int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4);
 /* Pushes a short text about the value: string "a", number 1.5, tensor float32 [2, 3], nil.  Returns
  * it. */
-const char *ax_describe(lua_State *L, int idx);
+const char *ax_lua_describe(lua_State *L, int idx);
 /* Argument 1, a path: borrowed from the stack.  Raises when it is no string, empty, or has a NUL in
  * it. */
-const char *ax_check_path(lua_State *L, const char *fn);
+const char *ax_lua_check_path(lua_State *L, const char *fn);
 /* The name in the list that is closest to `given`, or NULL when none is near. */
-const char *ax_nearest(const char *given, const char *const *names, int n);
+const char *ax_lua_nearest(const char *given, const char *const *names, int n);
 
 /* Raises that method `fn` was called without its object, with '.' in place of ':'.  `noun`: what to
  * call the object. */
-int ax_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn);
+int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn);
 int ax_lua_out_of_memory(lua_State *L);
 /* "; did you mean ...?" about a device that there is not, or "". */
-const char *ax_device_hint(const char *given);
+const char *ax_lua_device_hint(const char *given);
 /* The element type nearest to a name, or NULL; the names of all. */
-const char *ax_nearest_dtype(const char *given);
-const char *ax_dtype_list(void);
+const char *ax_lua_nearest_dtype(const char *given);
+const char *ax_lua_dtype_list(void);
 
 /* ---- boxes */
 
 /* Pushes an empty handle and returns its place; `result`: made by an op, so a scope may empty it
  * again. */
-ax_tensor **ax_push_box(lua_State *L);
-ax_tensor **ax_push_result(lua_State *L);
-typedef struct ax_box {
+ax_tensor **ax_lua_push_box(lua_State *L);
+ax_tensor **ax_lua_push_result(lua_State *L);
+typedef struct ax_lua_box {
   ax_tensor *t;
   const void *tag;
-} ax_box;
+} ax_lua_box;
 /* The box at idx, or NULL when the value is not a tensor.  It may have been released: *box NULL.
  * Comparing a tag takes half the time of comparing metatables; scripts cannot make userdata with
  * contents of their own. */
-static inline ax_tensor **ax_to_box(lua_State *L, int idx)
+static inline ax_tensor **ax_lua_to_box(lua_State *L, int idx)
 {
-  ax_box *b = lua_touserdata(L, idx);
+  ax_lua_box *b = lua_touserdata(L, idx);
   /* a light userdata has length 0 */
-  return b && lua_objlen(L, idx) == sizeof *b && b->tag == &ax_bind ? &b->t : NULL;
+  return b && lua_objlen(L, idx) == sizeof *b && b->tag == &ax_lua ? &b->t : NULL;
 }
 /* Borrowed.  Raises when the value is not a tensor, or was released. */
-ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
+ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
 /* Borrowed, or NULL when the value is not a tensor.  Raises when it was released. */
-ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn);
-/* Pushes the Lua object of `t`: the one that there is, if ax_remember_handle was called for it,
+ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn);
+/* Pushes the Lua object of `t`: the one that there is, if ax_lua_remember_handle was called for it,
  * else a new one (which is remembered). */
-void ax_push_handle(lua_State *L, ax_tensor *t);
-/* Makes the Lua object at idx the one that ax_push_handle finds. */
-void ax_remember_handle(lua_State *L, int idx);
+void ax_lua_push_handle(lua_State *L, ax_tensor *t);
+/* Makes the Lua object at idx the one that ax_lua_push_handle finds. */
+void ax_lua_remember_handle(lua_State *L, int idx);
 /* Takes the tensor out of a box; returns it (owned) or NULL. */
-ax_tensor *ax_empty_box(ax_tensor **box);
+ax_tensor *ax_lua_empty_box(ax_tensor **box);
 /* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy. Borrowed (the stack
  * holds it). */
-ax_tensor *ax_push_on_cpu(lua_State *L, int idx, const char *fn);
+ax_tensor *ax_lua_push_on_cpu(lua_State *L, int idx, const char *fn);
 
 /* ---- objects (object.c): userdata with a struct of the core's, or a pointer to one */
 
-typedef struct ax_class {
+typedef struct ax_lua_class {
   const char *name; /* "a csv reader": messages, and what getmetatable gives */
   size_t size;      /* of the struct */
-  /* Frees what the struct holds and leaves it as ax_push_object made it: it is called once more, or
-   * often. */
+  /* Frees what the struct holds and leaves it as ax_lua_push_object made it: it is called once
+   * more, or often. */
   void (*clear)(lua_State *L, void *object);
   const luaL_Reg *methods; /* events too (__tostring); NULL: none */
-} ax_class;
+} ax_lua_class;
 
 /* Makes the class's metatable; before anything is pushed. */
-void ax_open_class(lua_State *L, const ax_class *class);
+void ax_lua_open_class(lua_State *L, const ax_lua_class *class);
 /* Pushes an object, all zero, and returns its struct. */
-void *ax_push_object(lua_State *L, const ax_class *class);
+void *ax_lua_push_object(lua_State *L, const ax_lua_class *class);
 /* The struct of the object at idx, or NULL when it is none of this class. */
-void *ax_to_object(lua_State *L, int idx, const ax_class *class);
+void *ax_lua_to_object(lua_State *L, int idx, const ax_lua_class *class);
 /* The same; raises for others. */
-void *ax_check_object(lua_State *L, int idx, const ax_class *class, const char *fn);
+void *ax_lua_check_object(lua_State *L, int idx, const ax_lua_class *class, const char *fn);
 /* Of a class whose struct is a pointer: the pointer.  Also raises when it is NULL: the object was
  * closed. */
-void *ax_check_pointer(lua_State *L, int idx, const ax_class *class, const char *fn);
+void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, const char *fn);
 
 /* ---- arguments (args.c, check.c) */
 
@@ -200,10 +201,10 @@ typedef enum {
   AX_P_DTYPE,
   AX_P_WORD,
   AX_P_GENERATOR
-} ax_param_kind;
+} ax_lua_param_kind;
 
 enum { AX_MAX_PARAMS = 14, AX_MAX_WORDS = 6 };
-typedef struct ax_param {
+typedef struct ax_lua_param {
   const char *name;
   uint8_t kind, slot;
   bool optional;
@@ -212,104 +213,104 @@ typedef struct ax_param {
   double value; /* the default, in the core's counting */
   int n_words;
   const char *words[AX_MAX_WORDS];
-} ax_param;
+} ax_lua_param;
 
-typedef struct ax_signature {
+typedef struct ax_lua_signature {
   int n, results; /* parameters; results that users see */
-  ax_param param[AX_MAX_PARAMS];
-} ax_signature;
+  ax_lua_param param[AX_MAX_PARAMS];
+} ax_lua_signature;
 
 /* The parsed signatures of ops.def. */
-const ax_signature *ax_signature_of(ax_op op);
+const ax_lua_signature *ax_lua_signature_of(ax_op op);
 
-typedef struct ax_read_result {
+typedef struct ax_lua_read_result {
   ax_args args;
   ax_tensor *in[AX_MAX_INPUTS];
   int at[AX_MAX_INPUTS]; /* where on the stack each input lies */
-} ax_read_result;
+} ax_lua_read_result;
 /* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.
  * Raises; owns nothing. */
-void ax_read_args(lua_State *L, ax_op op, const char *shown, ax_read_result *r);
+void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r);
 
 /* Whether the value is a plain table that is no list (has no [1]); an empty one where
  * `empty_counts`. */
-bool ax_is_options(lua_State *L, int idx, bool empty_counts);
+bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts);
 /* Raises when the table at idx has a key that is not in `names`. */
-void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n);
+void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n);
 /* Whether the value at idx is an integral number that doubles hold exactly. */
-bool ax_to_integer(lua_State *L, int idx, int64_t *out);
-int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least,
-                         int64_t most);
-double ax_check_number(lua_State *L, int idx, const char *fn, const char *name);
-bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name);
-ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name);
-ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name);
-bool ax_device_parse(const char *text, ax_device *out);
+bool ax_lua_to_integer(lua_State *L, int idx, int64_t *out);
+int64_t ax_lua_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least,
+                             int64_t most);
+double ax_lua_check_number(lua_State *L, int idx, const char *fn, const char *name);
+bool ax_lua_check_boolean(lua_State *L, int idx, const char *fn, const char *name);
+ax_dtype ax_lua_check_dtype(lua_State *L, int idx, const char *fn, const char *name);
+ax_device ax_lua_check_device(lua_State *L, int idx, const char *fn, const char *name);
+bool ax_lua_device_parse(const char *text, ax_device *out);
 /* 1-based or negative -> 0-based; raises unless the result is in 0 .. size-1. `what` names it:
  * "dim", "position". */
-int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size);
+int64_t ax_lua_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size);
 /* Sizes at first..last of the stack: several numbers or one list. Returns their number. */
-int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape);
-ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name);
-ax_generator *ax_to_generator(lua_State *L, int idx); /* NULL when it is none */
+int ax_lua_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape);
+ax_generator *ax_lua_check_generator(lua_State *L, int idx, const char *fn, const char *name);
+ax_generator *ax_lua_to_generator(lua_State *L, int idx); /* NULL when it is none */
 /* The integers of the list at idx; returns their number, at most AX_MAX_DIMS.  Raises for other
  * entries, holes and named ones. */
-int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out);
+int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out);
 /* A position as users count, from 1 or from -1 backward, to 0 .. size-1; what is out of range comes
  * out of range (0 as -1). */
-static inline int64_t ax_position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; }
+static inline int64_t ax_lua_position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; }
 
 /* ---- running ops */
 
 /* Runs op and pushes its visible results; a result that is input k itself comes as the Lua value at
  * r->at[k]. */
-int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r);
+int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r);
 
 /* ---- parts: each expects the table of accelerate.core on the stack top and leaves it there */
 
-void ax_open_tensor(lua_State *L);
-void ax_open_values(lua_State *L);
-void ax_open_create(lua_State *L);
-void ax_open_ops(lua_State *L);
-void ax_open_split(lua_State *L);
-void ax_open_grad(lua_State *L);
-void ax_open_function(lua_State *L);
-void ax_open_scope(lua_State *L);
-void ax_open_memory(lua_State *L);
-void ax_open_device(lua_State *L);
-void ax_open_hyper(lua_State *L);
-void ax_open_gradients(lua_State *L);
-void ax_open_optim_group(lua_State *L);
-void ax_open_random(lua_State *L);
-void ax_open_dist(lua_State *L);
-void ax_open_io(lua_State *L);
-void ax_open_flat(lua_State *L);
-void ax_open_autocast(lua_State *L);
-void ax_open_worker(lua_State *L);
-void ax_open_gather(lua_State *L);
-void ax_open_data(lua_State *L);
-void ax_open_net(lua_State *L);
-void ax_open_profile(lua_State *L);
-void ax_open_capture(lua_State *L);
+void ax_lua_open_tensor(lua_State *L);
+void ax_lua_open_values(lua_State *L);
+void ax_lua_open_create(lua_State *L);
+void ax_lua_open_ops(lua_State *L);
+void ax_lua_open_split(lua_State *L);
+void ax_lua_open_grad(lua_State *L);
+void ax_lua_open_function(lua_State *L);
+void ax_lua_open_scope(lua_State *L);
+void ax_lua_open_memory(lua_State *L);
+void ax_lua_open_device(lua_State *L);
+void ax_lua_open_hyper(lua_State *L);
+void ax_lua_open_gradients(lua_State *L);
+void ax_lua_open_optim_group(lua_State *L);
+void ax_lua_open_random(lua_State *L);
+void ax_lua_open_dist(lua_State *L);
+void ax_lua_open_io(lua_State *L);
+void ax_lua_open_flat(lua_State *L);
+void ax_lua_open_autocast(lua_State *L);
+void ax_lua_open_worker(lua_State *L);
+void ax_lua_open_gather(lua_State *L);
+void ax_lua_open_data(lua_State *L);
+void ax_lua_open_net(lua_State *L);
+void ax_lua_open_profile(lua_State *L);
+void ax_lua_open_capture(lua_State *L);
 
 /* Adds functions to the table on the stack top. */
-void ax_add_functions(lua_State *L, const luaL_Reg *list);
+void ax_lua_add_functions(lua_State *L, const luaL_Reg *list);
 /* Adds methods of tensors. */
-void ax_add_methods(lua_State *L, const luaL_Reg *list);
+void ax_lua_add_methods(lua_State *L, const luaL_Reg *list);
 
 /* ---- among the files */
 
-int ax_index_read(lua_State *L);  /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
-int ax_index_write(lua_State *L); /* (tensor, key, value) */
+int ax_lua_index_read(lua_State *L);  /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
+int ax_lua_index_write(lua_State *L); /* (tensor, key, value) */
 /* bind/grad.c: keeps hooks alive, then releases */
-void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box);
-void ax_sweep_orphans(lua_State *L);
-/* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_raise, and the
+void ax_lua_tensor_finalise(lua_State *L, int idx, ax_tensor **box);
+void ax_lua_sweep_orphans(lua_State *L);
+/* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_lua_raise, and the
  * status says that there was one. */
-ax_status ax_protect(lua_CFunction fn, void *p);
+ax_status ax_lua_protect(lua_CFunction fn, void *p);
 /* Lets go of an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
-void ax_drop_anchor(ax_dead_ref *d);
-void ax_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
-void ax_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */
-bool ax_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */
+void ax_lua_drop_anchor(ax_lua_dead_ref *d);
+void ax_lua_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
+void ax_lua_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */
+bool ax_lua_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */
 #endif

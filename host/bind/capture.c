@@ -20,7 +20,7 @@ typedef struct box {
 static void resume(lua_State *L, box *b)
 {
   if (!b->paused) return;
-  b->paused = ax_bind.collecting = false;
+  b->paused = ax_lua.collecting = false;
   lua_gc(L, LUA_GCRESTART, 0);
 }
 
@@ -41,29 +41,29 @@ static void clear_state(lua_State *L, void *object)
   *s = NULL;
 }
 
-static const ax_class capture_class = { "a recorded step", sizeof(box), clear_capture, NULL };
-static const ax_class state_class = { "a saved state", sizeof(ax_saved_state *), clear_state, NULL };
+static const ax_lua_class capture_class = { "a recorded step", sizeof(box), clear_capture, NULL };
+static const ax_lua_class state_class = { "a saved state", sizeof(ax_saved_state *), clear_state, NULL };
 
 static box *check_box(lua_State *L, int idx, const char *fn)
 {
-  box *b = ax_check_object(L, idx, &capture_class, fn);
-  if (!b->c) ax_error(L, fn, "the recorded step was released");
+  box *b = ax_lua_check_object(L, idx, &capture_class, fn);
+  if (!b->c) ax_lua_error(L, fn, "the recorded step was released");
   return b;
 }
 
-ax_capture *ax_check_capture(lua_State *L, int idx, const char *fn) { return check_box(L, idx, fn)->c; }
+ax_capture *ax_lua_check_capture(lua_State *L, int idx, const char *fn) { return check_box(L, idx, fn)->c; }
 
 /* core.capture_begin(device) -> a recording */
 static int capture_begin(lua_State *L)
 {
   box *b;
   ax_device d;
-  ax_bind_enter(L);
-  d = ax_check_device(L, 1, "capture", "device");
-  b = ax_push_object(L, &capture_class);
-  if (ax_capture_begin(d, &b->c) != AX_OK) return ax_raise(L, "capture");
+  ax_lua_enter(L);
+  d = ax_lua_check_device(L, 1, "capture", "device");
+  b = ax_lua_push_object(L, &capture_class);
+  if (ax_capture_begin(d, &b->c) != AX_OK) return ax_lua_raise(L, "capture");
   lua_gc(L, LUA_GCSTOP, 0);
-  ax_bind.collecting = b->paused = true;
+  ax_lua.collecting = b->paused = true;
   return 1;
 }
 
@@ -79,13 +79,13 @@ static int capture_end(lua_State *L)
   box *b = check_box(L, 1, "capture");
   const ax_status st = ax_capture_end(b->c);
   resume(L, b);
-  return st == AX_OK ? 0 : ax_raise(L, "capture");
+  return st == AX_OK ? 0 : ax_lua_raise(L, "capture");
 }
 
 /* core.capture_free(c): abandons a recording that is under way */
 static int capture_free(lua_State *L)
 {
-  clear_capture(L, ax_check_object(L, 1, &capture_class, "capture_free"));
+  clear_capture(L, ax_lua_check_object(L, 1, &capture_class, "capture_free"));
   return 0;
 }
 
@@ -105,7 +105,7 @@ static int capture_fits(lua_State *L)
 static int capture_writes(lua_State *L)
 {
   const box *b = check_box(L, 1, "capture");
-  lua_pushboolean(L, ax_capture_writes(b->c, ax_check_tensor(L, 2, "capture", "t")));
+  lua_pushboolean(L, ax_capture_writes(b->c, ax_lua_check_tensor(L, 2, "capture", "t")));
   return 1;
 }
 
@@ -114,13 +114,13 @@ static int same_bits(lua_State *L)
 {
   const ax_tensor *t[2];
   bool same;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
   for (int k = 0; k < 2; k++) {
-    ax_tensor *given = ax_check_tensor(L, k + 1, "same_bits", NULL), **box = ax_push_box(L);
+    ax_tensor *given = ax_lua_check_tensor(L, k + 1, "same_bits", NULL), **box = ax_lua_push_box(L);
     if (ax_tensor_new((ax_dtype)given->dtype, given->ndim, given->shape, box) != AX_OK ||
         ax_copy(*box, given) != AX_OK)
-      return ax_raise(L, "same_bits");
+      return ax_lua_raise(L, "same_bits");
     t[k] = *box;
   }
   same = t[0]->dtype == t[1]->dtype && t[0]->ndim == t[1]->ndim &&
@@ -134,9 +134,9 @@ static int same_bits(lua_State *L)
 static int capture_replay(lua_State *L)
 {
   box *b;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   b = check_box(L, 1, "capture");
-  return ax_capture_replay(b->c, lua_toboolean(L, 2)) == AX_OK ? 0 : ax_raise(L, "capture");
+  return ax_capture_replay(b->c, lua_toboolean(L, 2)) == AX_OK ? 0 : ax_lua_raise(L, "capture");
 }
 
 /* core.is_recording() */
@@ -164,8 +164,8 @@ static int tensor_key(lua_State *L)
 {
   char shape[192], device[16];
   const ax_tensor *t;
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "tensor_key", "t");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "tensor_key", "t");
   lua_pushfstring(L, "%s%s%s%s", ax_dtype_name((ax_dtype)t->dtype),
                   ax_shape_text(t->ndim, t->shape, shape, sizeof shape),
                   ax_device_text(t->device, device, sizeof device), t->requires_grad ? "+" : "");
@@ -175,7 +175,7 @@ static int tensor_key(lua_State *L)
 /* core.tensor_place(t) -> the address of its storage, and where in it (bytes) t begins and ends */
 static int tensor_place(lua_State *L)
 {
-  const ax_tensor *t = ax_check_tensor(L, 1, "tensor_place", "t");
+  const ax_tensor *t = ax_lua_check_tensor(L, 1, "tensor_place", "t");
   const double begin = (double)t->offset * (double)ax_itemsize(t);
   lua_pushnumber(L, (double)(uintptr_t)t->storage->data);
   lua_pushnumber(L, begin);
@@ -190,18 +190,18 @@ static int capture_save(lua_State *L)
 {
   ax_saved_state **s;
   box *b;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   b = check_box(L, 1, "capture");
-  s = ax_push_object(L, &state_class);
-  return ax_capture_save(b->c, s) == AX_OK ? 1 : ax_raise(L, "capture");
+  s = ax_lua_push_object(L, &state_class);
+  return ax_capture_save(b->c, s) == AX_OK ? 1 : ax_lua_raise(L, "capture");
 }
 
 static int capture_restore(lua_State *L)
 {
-  ax_bind_enter(L);
-  if (ax_capture_restore(check_box(L, 1, "capture")->c, ax_check_pointer(L, 2, &state_class, "capture")) !=
-      AX_OK)
-    return ax_raise(L, "capture");
+  ax_lua_enter(L);
+  if (ax_capture_restore(check_box(L, 1, "capture")->c,
+                         ax_lua_check_pointer(L, 2, &state_class, "capture")) != AX_OK)
+    return ax_lua_raise(L, "capture");
   return 0;
 }
 
@@ -212,15 +212,15 @@ static int capture_differ(lua_State *L)
   const void *storage;
   int64_t byte;
   const box *b = check_box(L, 1, "capture");
-  const ax_saved_state *first = ax_check_pointer(L, 2, &state_class, "capture");
-  const ax_saved_state *second = ax_check_pointer(L, 3, &state_class, "capture");
+  const ax_saved_state *first = ax_lua_check_pointer(L, 2, &state_class, "capture");
+  const ax_saved_state *second = ax_lua_check_pointer(L, 3, &state_class, "capture");
   if (!ax_saved_state_differ(b->c, first, second, &storage, &byte)) return 0;
   lua_pushnumber(L, (double)(uintptr_t)storage);
   lua_pushnumber(L, (double)byte);
   return 2;
 }
 
-void ax_open_capture(lua_State *L)
+void ax_lua_open_capture(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "capture_begin", capture_begin },   { "capture_end", capture_end },
@@ -232,7 +232,7 @@ void ax_open_capture(lua_State *L)
     { "is_recording", is_recording },     { "tensor_key", tensor_key },
     { "tensor_place", tensor_place },     { NULL, NULL },
   };
-  ax_add_functions(L, functions);
-  ax_open_class(L, &capture_class);
-  ax_open_class(L, &state_class);
+  ax_lua_add_functions(L, functions);
+  ax_lua_open_class(L, &capture_class);
+  ax_lua_open_class(L, &state_class);
 }

@@ -45,7 +45,7 @@ static bool better(const char *given, const char *a, const char *b)
   return first != second ? first : strcmp(a, b) > 0;
 }
 
-const char *ax_nearest(const char *given, const char *const *names, int n)
+const char *ax_lua_nearest(const char *given, const char *const *names, int n)
 {
   const char *best = NULL;
   const int length = (int)strlen(given);
@@ -60,7 +60,7 @@ const char *ax_nearest(const char *given, const char *const *names, int n)
   return best;
 }
 
-const char *ax_describe(lua_State *L, int idx)
+const char *ax_lua_describe(lua_State *L, int idx)
 {
   char shape[192];
   ax_tensor **box;
@@ -76,7 +76,7 @@ const char *ax_describe(lua_State *L, int idx)
   case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
   case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
   case LUA_TTABLE:
-    if (ax_is_options(L, idx, false)) {
+    if (ax_lua_is_options(L, idx, false)) {
       lua_pushnil(L);
       lua_next(L, idx);
       lua_pop(L, 1);
@@ -87,7 +87,7 @@ const char *ax_describe(lua_State *L, int idx)
     if (lua_objlen(L, idx) == 0) return lua_pushliteral(L, "an empty table"), lua_tostring(L, -1);
     return lua_pushfstring(L, "a list of %d", (int)lua_objlen(L, idx));
   case LUA_TUSERDATA:
-    if ((box = ax_to_box(L, idx))) {
+    if ((box = ax_lua_to_box(L, idx))) {
       if (!*box) return lua_pushliteral(L, "a tensor that was released"), lua_tostring(L, -1);
       return lua_pushfstring(L, "tensor %s %s", ax_dtype_name((ax_dtype)(*box)->dtype),
                              ax_shape_text((*box)->ndim, (*box)->shape, shape, sizeof shape));
@@ -101,12 +101,12 @@ const char *ax_describe(lua_State *L, int idx)
 static void push_where(lua_State *L)
 {
   char where[256] = "";
-  ax_bind_where(L, where, sizeof where);
+  ax_lua_where(L, where, sizeof where);
   if (where[0]) lua_pushfstring(L, "%s: ", where);
   else luaL_where(L, 1);
 }
 
-int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
+int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
 {
   char text[1024];
   va_list ap;
@@ -120,23 +120,23 @@ int ax_error(lua_State *L, const char *fn, const char *fmt, ...)
 }
 
 /* `arg` 0: an option, or whatever `name` says. */
-int ax_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
+int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
-  const char *got = ax_describe(L, idx);
+  const char *got = ax_lua_describe(L, idx);
   if (arg > 0 && name)
-    return ax_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
-  if (arg > 0) return ax_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
-  return ax_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
+    return ax_lua_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
+  if (arg > 0) return ax_lua_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
+  return ax_lua_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
 }
 
-const char *ax_check_path(lua_State *L, const char *fn)
+const char *ax_lua_check_path(lua_State *L, const char *fn)
 {
   size_t n;
   const char *path;
-  if (lua_type(L, 1) != LUA_TSTRING) ax_arg_error(L, fn, 1, "path", "a string", 1);
+  if (lua_type(L, 1) != LUA_TSTRING) ax_lua_arg_error(L, fn, 1, "path", "a string", 1);
   path = lua_tolstring(L, 1, &n);
   if (n == 0 || strlen(path) != n)
-    ax_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
+    ax_lua_error(L, fn, "the path is %s", n == 0 ? "empty" : "not a file name: it has a NUL in it");
   return path;
 }
 
@@ -188,16 +188,16 @@ static const char *without_inner_name(const char *message, const char *where)
   }
 }
 
-int ax_raise(lua_State *L, const char *where)
+int ax_lua_raise(lua_State *L, const char *where)
 {
   const char *message = ax_last_error();
   const size_t n = where ? strlen(where) : 0;
 
-  if (ax_bind.raised) { /* what a Lua hook or gradient raised, unchanged */
-    ax_bind.raised = false;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
+  if (ax_lua.raised) { /* what a Lua hook or gradient raised, unchanged */
+    ax_lua.raised = false;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_error);
     lua_pushboolean(L, 0);
-    lua_rawseti(L, LUA_REGISTRYINDEX, ax_bind.ref_error);
+    lua_rawseti(L, LUA_REGISTRYINDEX, ax_lua.ref_error);
     return lua_error(L);
   }
   push_where(L);
@@ -212,7 +212,7 @@ int ax_raise(lua_State *L, const char *where)
 
 /* ---- single values */
 
-bool ax_to_integer(lua_State *L, int idx, int64_t *out)
+bool ax_lua_to_integer(lua_State *L, int idx, int64_t *out)
 {
   if (lua_type(L, idx) != LUA_TNUMBER) return false;
   const double v = lua_tonumber(L, idx);
@@ -221,30 +221,34 @@ bool ax_to_integer(lua_State *L, int idx, int64_t *out)
   return true;
 }
 
-int64_t ax_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least, int64_t most)
+int64_t ax_lua_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least,
+                             int64_t most)
 {
   int64_t v = 0;
   const bool named = lua_gettop(L) > 0 && idx < 0;
-  if (!ax_to_integer(L, idx, &v)) return ax_arg_error(L, fn, named ? 0 : idx, name, "an integer", idx);
+  if (!ax_lua_to_integer(L, idx, &v))
+    return ax_lua_arg_error(L, fn, named ? 0 : idx, name, "an integer", idx);
   if (v < least || v > most) {
     if (most >= (int64_t)EXACT)
-      return ax_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least,
-                      (long long)v);
-    return ax_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least,
-                    (long long)most, (long long)v);
+      return ax_lua_error(L, fn, "%s: expected an integer of at least %lld, got %lld", name, (long long)least,
+                          (long long)v);
+    return ax_lua_error(L, fn, "%s: expected an integer from %lld to %lld, got %lld", name, (long long)least,
+                        (long long)most, (long long)v);
   }
   return v;
 }
 
-double ax_check_number(lua_State *L, int idx, const char *fn, const char *name)
+double ax_lua_check_number(lua_State *L, int idx, const char *fn, const char *name)
 {
-  if (lua_type(L, idx) != LUA_TNUMBER) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a number", idx);
+  if (lua_type(L, idx) != LUA_TNUMBER)
+    return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a number", idx);
   return lua_tonumber(L, idx);
 }
 
-bool ax_check_boolean(lua_State *L, int idx, const char *fn, const char *name)
+bool ax_lua_check_boolean(lua_State *L, int idx, const char *fn, const char *name)
 {
-  if (lua_type(L, idx) != LUA_TBOOLEAN) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a boolean", idx);
+  if (lua_type(L, idx) != LUA_TBOOLEAN)
+    return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a boolean", idx);
   return lua_toboolean(L, idx);
 }
 
@@ -254,9 +258,12 @@ static const char *const dtype_names[] = {
 #undef DTYPE
 };
 
-const char *ax_nearest_dtype(const char *given) { return ax_nearest(given, dtype_names, AX_DTYPE_COUNT); }
+const char *ax_lua_nearest_dtype(const char *given)
+{
+  return ax_lua_nearest(given, dtype_names, AX_DTYPE_COUNT);
+}
 
-const char *ax_dtype_list(void)
+const char *ax_lua_dtype_list(void)
 {
   return ""
 #define DTYPE(ID, name, ...) #name " "
@@ -265,22 +272,22 @@ const char *ax_dtype_list(void)
       ;
 }
 
-ax_dtype ax_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
+ax_dtype ax_lua_check_dtype(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_dtype d = AX_F32;
   if (lua_type(L, idx) != LUA_TSTRING)
-    return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
+    return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
   if (ax_dtype_parse(lua_tostring(L, idx), &d) != AX_OK) {
-    const char *near = ax_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
+    const char *near = ax_lua_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
     if (near)
-      ax_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name, lua_tostring(L, idx),
-               near);
-    ax_error(L, fn, "%s: %s", name, ax_last_error());
+      ax_lua_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name,
+                   lua_tostring(L, idx), near);
+    ax_lua_error(L, fn, "%s: %s", name, ax_last_error());
   }
   return d;
 }
 
-bool ax_device_parse(const char *text, ax_device *out)
+bool ax_lua_device_parse(const char *text, ax_device *out)
 {
   char *end;
   long index;
@@ -295,55 +302,56 @@ bool ax_device_parse(const char *text, ax_device *out)
   return *end == '\0' && index <= 255;
 }
 
-const char *ax_device_hint(const char *given)
+const char *ax_lua_device_hint(const char *given)
 {
   const bool gpu = strncasecmp(given, "gpu", 3) == 0 || strncasecmp(given, "cuda", 4) == 0;
   return gpu ? "; did you mean \"cuda\"?" : "";
 }
 
-ax_device ax_check_device(lua_State *L, int idx, const char *fn, const char *name)
+ax_device ax_lua_check_device(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_device d = { AX_CPU, 0 };
   const ax_backend *backend;
   if (lua_type(L, idx) != LUA_TSTRING)
-    return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
-  if (!ax_device_parse(lua_tostring(L, idx), &d))
-    ax_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"%s", name, lua_tostring(L, idx),
-             ax_device_hint(lua_tostring(L, idx)));
-  if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_raise(L, fn);
+    return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a device such as \"cpu\"", idx), d;
+  if (!ax_lua_device_parse(lua_tostring(L, idx), &d))
+    ax_lua_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"%s", name,
+                 lua_tostring(L, idx), ax_lua_device_hint(lua_tostring(L, idx)));
+  if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_lua_raise(L, fn);
   return d;
 }
 
-int64_t ax_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size)
+int64_t ax_lua_check_position(lua_State *L, int idx, const char *fn, const char *name, int64_t size)
 {
   int64_t p = 0;
-  if (!ax_to_integer(L, idx, &p)) return ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "an integer", idx);
-  const int64_t at = ax_position(p, size);
-  if (p == 0) return ax_error(L, fn, "%s: positions count from 1 (and from -1 backward); got 0", name);
+  if (!ax_lua_to_integer(L, idx, &p))
+    return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "an integer", idx);
+  const int64_t at = ax_lua_position(p, size);
+  if (p == 0) return ax_lua_error(L, fn, "%s: positions count from 1 (and from -1 backward); got 0", name);
   if (at < 0 || at >= size)
-    return ax_error(L, fn, "%s: %lld is out of range for size %lld", name, (long long)p, (long long)size);
+    return ax_lua_error(L, fn, "%s: %lld is out of range for size %lld", name, (long long)p, (long long)size);
   return at;
 }
 
-ax_generator *ax_check_generator(lua_State *L, int idx, const char *fn, const char *name)
+ax_generator *ax_lua_check_generator(lua_State *L, int idx, const char *fn, const char *name)
 {
-  ax_generator *g = ax_to_generator(L, idx);
-  if (!g && strcmp(name, "self") == 0) ax_refuse_self(L, "Generator", "generator", fn);
-  if (!g) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
+  ax_generator *g = ax_lua_to_generator(L, idx);
+  if (!g && strcmp(name, "self") == 0) ax_lua_refuse_self(L, "Generator", "generator", fn);
+  if (!g) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
   return g;
 }
 
-ax_tensor *ax_opt_tensor(lua_State *L, int idx, const char *fn)
+ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn)
 {
-  ax_tensor **box = ax_to_box(L, idx);
+  ax_tensor **box = ax_lua_to_box(L, idx);
   if (!box) return NULL;
   if (!*box)
-    ax_error(L, fn,
-             "this tensor was released (by core.release, or at the end of a scope that did not return it)");
+    ax_lua_error(
+        L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
   return *box;
 }
 
-int ax_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn)
+int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn)
 {
   const int count = lua_gettop(L);
   lua_getglobal(L, "require");
@@ -360,17 +368,17 @@ int ax_refuse_self(lua_State *L, const char *what, const char *noun, const char 
   return 0;
 }
 
-ax_tensor *ax_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
+ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
 {
-  ax_tensor *t = ax_opt_tensor(L, idx, fn);
-  if (!t && name && strcmp(name, "self") == 0) ax_refuse_self(L, "tensor", "x", fn);
-  if (!t) ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
+  ax_tensor *t = ax_lua_opt_tensor(L, idx, fn);
+  if (!t && name && strcmp(name, "self") == 0) ax_lua_refuse_self(L, "tensor", "x", fn);
+  if (!t) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
   return t;
 }
 
 /* ---- tables */
 
-bool ax_is_options(lua_State *L, int idx, bool empty_counts)
+bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts)
 {
   if (!lua_istable(L, idx)) return false;
   if (lua_getmetatable(L, idx)) { /* an object of some class is not plain */
@@ -385,7 +393,7 @@ bool ax_is_options(lua_State *L, int idx, bool empty_counts)
   return true;
 }
 
-void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)
+void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)
 {
   if (idx < 0) idx += lua_gettop(L) + 1;
   lua_pushnil(L);
@@ -393,27 +401,27 @@ void ax_check_options(lua_State *L, int idx, const char *fn, const char *const *
     bool known = false;
     lua_pop(L, 1);
     if (lua_type(L, -1) != LUA_TSTRING)
-      ax_error(L, fn, "options: expected names as keys, got %s", ax_describe(L, -1));
+      ax_lua_error(L, fn, "options: expected names as keys, got %s", ax_lua_describe(L, -1));
     for (int i = 0; i < n && !known; i++) known = strcmp(lua_tostring(L, -1), names[i]) == 0;
     if (!known) {
-      const char *given = lua_tostring(L, -1), *near = ax_nearest(given, names, n);
+      const char *given = lua_tostring(L, -1), *near = ax_lua_nearest(given, names, n);
       luaL_Buffer b;
-      if (near) ax_error(L, fn, "there is no option \"%s\"; did you mean \"%s\"?", given, near);
-      if (n == 0) ax_error(L, fn, "there is no option \"%s\": it takes none", given);
+      if (near) ax_lua_error(L, fn, "there is no option \"%s\"; did you mean \"%s\"?", given, near);
+      if (n == 0) ax_lua_error(L, fn, "there is no option \"%s\": it takes none", given);
       luaL_buffinit(L, &b);
       for (int i = 0; i < n; i++) {
         if (i) luaL_addstring(&b, ", ");
         luaL_addstring(&b, names[i]);
       }
       luaL_pushresult(&b);
-      ax_error(L, fn, "there is no option \"%s\"; there are %s", given, lua_tostring(L, -1));
+      ax_lua_error(L, fn, "there is no option \"%s\"; there are %s", given, lua_tostring(L, -1));
     }
   }
 }
 
 /* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and
  * options. */
-int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
+int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
 {
   const int n = (int)lua_objlen(L, idx);
   int keys = 0;
@@ -421,41 +429,41 @@ int ax_read_list(lua_State *L, int idx, const char *fn, const char *name, int ar
   lua_pushnil(L);
   while (lua_next(L, idx)) {
     if (lua_type(L, -2) != LUA_TNUMBER)
-      return ax_error(L, fn,
-                      "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
-                      name, lua_tostring(L, (lua_pushvalue(L, -2), -1)));
+      return ax_lua_error(
+          L, fn, "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
+          name, lua_tostring(L, (lua_pushvalue(L, -2), -1)));
     keys++;
     lua_pop(L, 1);
   }
   if (n > AX_MAX_DIMS)
-    return ax_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
-  if (keys != n) return ax_error(L, fn, "%s: the list has holes", name);
+    return ax_lua_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
+  if (keys != n) return ax_lua_error(L, fn, "%s: the list has holes", name);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
-    if (!ax_to_integer(L, -1, &out[i])) {
+    if (!ax_lua_to_integer(L, -1, &out[i])) {
       lua_pushfstring(L, "%s, entry %d", name, i + 1);
-      return ax_arg_error(L, fn, arg, lua_tostring(L, -1), "an integer", -2);
+      return ax_lua_arg_error(L, fn, arg, lua_tostring(L, -1), "an integer", -2);
     }
     lua_pop(L, 1);
   }
   return n;
 }
 
-int ax_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape)
+int ax_lua_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape)
 {
   int n = 0;
-  if (last == first && lua_istable(L, first)) n = ax_read_list(L, first, fn, "shape", first, shape);
+  if (last == first && lua_istable(L, first)) n = ax_lua_read_list(L, first, fn, "shape", first, shape);
   else {
     if (last < first)
-      return ax_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
+      return ax_lua_error(L, fn, "argument 1 (shape): expected sizes, or a list of them, got nothing");
     if (last - first + 1 > AX_MAX_DIMS)
-      return ax_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1,
-                      AX_MAX_DIMS);
+      return ax_lua_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1,
+                          AX_MAX_DIMS);
     for (int i = first; i <= last; i++)
-      if (!ax_to_integer(L, i, &shape[n++]))
-        return ax_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
+      if (!ax_lua_to_integer(L, i, &shape[n++]))
+        return ax_lua_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);
   }
   for (int i = 0; i < n; i++)
-    if (shape[i] < 0) return ax_error(L, fn, "size %d is negative: %lld", i + 1, (long long)shape[i]);
+    if (shape[i] < 0) return ax_lua_error(L, fn, "size %d is negative: %lld", i + 1, (long long)shape[i]);
   return n;
 }

@@ -4,7 +4,7 @@
  * A context belongs to the coroutine that opened it.  When that one yields, its contexts are closed
  * for whoever runs on, and when it is resumed they hold again.  Lua reports neither moment; but the
  * state matters only to calls into the binding, each of which says which coroutine it comes from:
- * ax_bind_enter calls ax_context_switch when that is another one than at the last call.
+ * ax_lua_enter calls ax_lua_context_switch when that is another one than at the last call.
  *
  * Open contexts stand in a stack, the innermost last.  Those of coroutines that wait are parked
  * beside it. */
@@ -12,31 +12,31 @@
 
 #include <stdlib.h>
 
-struct ax_context {
+struct ax_lua_context {
   lua_State *owner;
   bool main; /* of the main program, which never yields */
   int id;
-  ax_context_kind kind;
+  ax_lua_context_kind kind;
   /* what holds on the other side: outside while the context is open, inside while it is parked */
   bool grad;
   ax_autocast cast;
-  ax_scope_state scope;
+  ax_lua_scope_state scope;
 };
 
-static void go_in(ax_context *c)
+static void go_in(ax_lua_context *c)
 {
-  const ax_scope_state scope = ax_bind.scope;
+  const ax_lua_scope_state scope = ax_lua.scope;
   switch (c->kind) {
   case AX_CONTEXT_GRAD: c->grad = ax_grad_set_enabled(c->grad); break;
   case AX_CONTEXT_AUTOCAST: c->cast = ax_autocast_enter(c->cast); break;
   case AX_CONTEXT_SCOPE:
-    ax_bind.scope = c->scope;
+    ax_lua.scope = c->scope;
     c->scope = scope;
     break;
   }
 }
 
-static void go_out(ax_context *c)
+static void go_out(ax_lua_context *c)
 {
   const ax_autocast cast = ax_autocast_get();
   if (c->kind != AX_CONTEXT_AUTOCAST) go_in(c); /* the other two trade places alike both ways */
@@ -46,15 +46,15 @@ static void go_out(ax_context *c)
   }
 }
 
-static ax_context *top(void) { return ax_bind.n_open ? &ax_bind.contexts[ax_bind.n_open - 1] : NULL; }
+static ax_lua_context *top(void) { return ax_lua.n_open ? &ax_lua.contexts[ax_lua.n_open - 1] : NULL; }
 
 /* ---- which coroutine: open contexts keep theirs alive, parked ones do not */
 
-static void note_owner(lua_State *L, const ax_context *c, bool open)
+static void note_owner(lua_State *L, const ax_lua_context *c, bool open)
 {
   if (c->main) return;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_owners);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_waiting);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_owners);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_waiting);
   lua_rawgeti(L, -2 + (open ? 1 : 0), c->id); /* from where it stands now ... */
   lua_pushvalue(L, -1);
   lua_rawseti(L, open ? -4 : -3, c->id); /* ... to where it belongs */
@@ -64,10 +64,10 @@ static void note_owner(lua_State *L, const ax_context *c, bool open)
   lua_pop(L, 2);
 }
 
-static void forget_owner(lua_State *L, const ax_context *c)
+static void forget_owner(lua_State *L, const ax_lua_context *c)
 {
   if (c->main) return;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_owners);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_owners);
   lua_pushnil(L);
   lua_rawseti(L, -2, c->id);
   lua_pop(L, 1);
@@ -75,16 +75,16 @@ static void forget_owner(lua_State *L, const ax_context *c)
 
 /* The coroutine of a parked context, or NULL when it was collected: another one may stand at its
  * address by now. */
-static lua_State *waiting(lua_State *L, const ax_context *c)
+static lua_State *waiting(lua_State *L, const ax_lua_context *c)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_waiting);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_waiting);
   lua_rawgeti(L, -1, c->id);
   lua_State *owner = lua_tothread(L, -1);
   lua_pop(L, 2);
   return owner;
 }
 
-static void drop_scope(lua_State *L, const ax_context *c)
+static void drop_scope(lua_State *L, const ax_lua_context *c)
 {
   if (c->kind != AX_CONTEXT_SCOPE) return;
   luaL_unref(L, LUA_REGISTRYINDEX, c->scope.list);
@@ -95,28 +95,28 @@ static void drop_scope(lua_State *L, const ax_context *c)
 
 static void park(lua_State *L)
 {
-  ax_context c = *top();
-  ax_bind.n_open--;
+  ax_lua_context c = *top();
+  ax_lua.n_open--;
   go_out(&c);
   note_owner(L, &c, false);
-  ax_bind.parked[ax_bind.n_parked++] = c;
+  ax_lua.parked[ax_lua.n_parked++] = c;
 }
 
-void ax_context_switch(lua_State *L)
+void ax_lua_context_switch(lua_State *L)
 {
-  if (ax_bind.n_open + ax_bind.n_parked == 0) return;
+  if (ax_lua.n_open + ax_lua.n_parked == 0) return;
   luaL_checkstack(L, 8, "contexts");
   while (top() && top()->owner != L && !top()->main && lua_status(top()->owner) == LUA_YIELD) park(L);
-  for (int k = ax_bind.n_parked - 1; k >= 0; k--) { /* the outermost of a coroutine was parked last */
-    ax_context c = ax_bind.parked[k];
+  for (int k = ax_lua.n_parked - 1; k >= 0; k--) { /* the outermost of a coroutine was parked last */
+    ax_lua_context c = ax_lua.parked[k];
     lua_State *owner = waiting(L, &c);
     if (owner && owner != L) continue;
-    memmove(&ax_bind.parked[k], &ax_bind.parked[k + 1], sizeof c * (size_t)(ax_bind.n_parked - k - 1));
-    ax_bind.n_parked--;
+    memmove(&ax_lua.parked[k], &ax_lua.parked[k + 1], sizeof c * (size_t)(ax_lua.n_parked - k - 1));
+    ax_lua.n_parked--;
     if (owner) {
       go_in(&c);
       note_owner(L, &c, true);
-      ax_bind.contexts[ax_bind.n_open++] = c;
+      ax_lua.contexts[ax_lua.n_open++] = c;
     } else drop_scope(L, &c);
   }
 }
@@ -126,25 +126,26 @@ void ax_context_switch(lua_State *L)
 /* Room for one more, open or parked, so that neither way out can fail. */
 static void make_room(lua_State *L, const char *fn)
 {
-  const int n = ax_bind.n_open + ax_bind.n_parked + 1;
-  if (n <= ax_bind.room) return;
-  ax_context *open = realloc(ax_bind.contexts, sizeof *open * (size_t)n * 2);
-  if (open) ax_bind.contexts = open;
-  ax_context *parked = realloc(ax_bind.parked, sizeof *parked * (size_t)n * 2);
-  if (parked) ax_bind.parked = parked;
-  if (!open || !parked) ax_error(L, fn, "out of memory");
-  ax_bind.room = n * 2;
+  const int n = ax_lua.n_open + ax_lua.n_parked + 1;
+  if (n <= ax_lua.room) return;
+  ax_lua_context *open = realloc(ax_lua.contexts, sizeof *open * (size_t)n * 2);
+  if (open) ax_lua.contexts = open;
+  ax_lua_context *parked = realloc(ax_lua.parked, sizeof *parked * (size_t)n * 2);
+  if (parked) ax_lua.parked = parked;
+  if (!open || !parked) ax_lua_error(L, fn, "out of memory");
+  ax_lua.room = n * 2;
 }
 
-int ax_context_open(lua_State *L, const char *fn, ax_context_kind kind, const ax_context_inside *inside)
+int ax_lua_context_open(lua_State *L, const char *fn, ax_lua_context_kind kind,
+                        const ax_lua_context_inside *inside)
 {
-  ax_context c = { .owner = L, .kind = kind, .id = ++ax_bind.last_context };
+  ax_lua_context c = { .owner = L, .kind = kind, .id = ++ax_lua.last_context };
 
   make_room(L, fn);
   luaL_checkstack(L, 8, fn);
   c.main = lua_pushthread(L);
   if (!c.main) {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_owners);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_owners);
     lua_pushvalue(L, -2);
     lua_rawseti(L, -2, c.id);
     lua_pop(L, 1);
@@ -152,28 +153,28 @@ int ax_context_open(lua_State *L, const char *fn, ax_context_kind kind, const ax
   lua_pop(L, 1);
   c.grad = inside->grad, c.cast = inside->cast, c.scope = inside->scope;
   go_in(&c);
-  ax_bind.contexts[ax_bind.n_open++] = c;
+  ax_lua.contexts[ax_lua.n_open++] = c;
   return c.id;
 }
 
-void ax_context_close(lua_State *L, int id)
+void ax_lua_context_close(lua_State *L, int id)
 {
-  int k = ax_bind.n_open - 1;
-  while (k >= 0 && ax_bind.contexts[k].id != id) k--;
+  int k = ax_lua.n_open - 1;
+  while (k >= 0 && ax_lua.contexts[k].id != id) k--;
   if (k < 0) return;
-  while (ax_bind.n_open > k) {
-    ax_context c = *top();
-    ax_bind.n_open--;
+  while (ax_lua.n_open > k) {
+    ax_lua_context c = *top();
+    ax_lua.n_open--;
     go_out(&c);
     forget_owner(L, &c);
     drop_scope(L, &c);
   }
 }
 
-void ax_context_free(void)
+void ax_lua_context_free(void)
 {
-  free(ax_bind.contexts);
-  free(ax_bind.parked);
-  ax_bind.contexts = ax_bind.parked = NULL;
-  ax_bind.n_open = ax_bind.n_parked = ax_bind.room = 0;
+  free(ax_lua.contexts);
+  free(ax_lua.parked);
+  ax_lua.contexts = ax_lua.parked = NULL;
+  ax_lua.n_open = ax_lua.n_parked = ax_lua.room = 0;
 }

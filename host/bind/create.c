@@ -20,55 +20,55 @@ static int read_options(lua_State *L, const char *fn, bool random, int least, fa
   static const char *const names[] = { "dtype", "device", "requires_grad", "generator" };
   const int last = lua_gettop(L);
 
-  if (last <= least || !ax_is_options(L, last, last > least + 1)) return last;
+  if (last <= least || !ax_lua_is_options(L, last, last > least + 1)) return last;
   luaL_checkstack(L, 8, fn);
-  ax_check_options(L, last, fn, names, random ? 4 : 3);
+  ax_lua_check_options(L, last, fn, names, random ? 4 : 3);
   lua_getfield(L, last, "dtype");
-  if ((f->has_dtype = !lua_isnil(L, -1))) f->dtype = ax_check_dtype(L, -1, fn, "dtype");
+  if ((f->has_dtype = !lua_isnil(L, -1))) f->dtype = ax_lua_check_dtype(L, -1, fn, "dtype");
   lua_getfield(L, last, "device");
-  if (!lua_isnil(L, -1)) f->device = ax_check_device(L, -1, fn, "device");
+  if (!lua_isnil(L, -1)) f->device = ax_lua_check_device(L, -1, fn, "device");
   lua_getfield(L, last, "requires_grad");
-  if (!lua_isnil(L, -1)) f->requires_grad = ax_check_boolean(L, -1, fn, "requires_grad");
+  if (!lua_isnil(L, -1)) f->requires_grad = ax_lua_check_boolean(L, -1, fn, "requires_grad");
   lua_getfield(L, last, "generator");
   /* the options table holds it */
-  if (random && !lua_isnil(L, -1)) f->gen = ax_check_generator(L, -1, fn, "generator");
+  if (random && !lua_isnil(L, -1)) f->gen = ax_lua_check_generator(L, -1, fn, "generator");
   lua_settop(L, last);
   return last - 1;
 }
 
 static ax_tensor *push_new(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
-  ax_tensor **box = ax_push_box(L);
-  if (ax_tensor_new_on(f->device, f->dtype, ndim, shape, box) != AX_OK) ax_raise(L, fn);
+  ax_tensor **box = ax_lua_push_box(L);
+  if (ax_tensor_new_on(f->device, f->dtype, ndim, shape, box) != AX_OK) ax_lua_raise(L, fn);
   return *box;
 }
 
 static int finish(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
-  if (f->requires_grad && ax_set_requires_grad(t, true) != AX_OK) return ax_raise(L, fn);
+  if (f->requires_grad && ax_set_requires_grad(t, true) != AX_OK) return ax_lua_raise(L, fn);
   return 1;
 }
 
 static void set_all(lua_State *L, const char *fn, ax_tensor *t, double v)
 {
-  if (!ax_number_fits((ax_dtype)t->dtype, v))
-    ax_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
+  if (!ax_lua_number_fits((ax_dtype)t->dtype, v))
+    ax_lua_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
   if (v == 0 && t->device.kind == AX_CPU && !signbit(v))
     memset(ax_data(t), 0, (size_t)t->numel * ax_itemsize(t));
-  else if (ax_fill(t, v) != AX_OK) ax_raise(L, fn);
+  else if (ax_fill(t, v) != AX_OK) ax_lua_raise(L, fn);
 }
 
 /* Runs a row that fills a tensor the caller made. */
 static void run_into(lua_State *L, const char *fn, ax_op op, const ax_args *a, ax_tensor *t)
 {
-  if (ax_run_into(op, a, t) != AX_OK) ax_raise(L, fn);
+  if (ax_run_into(op, a, t) != AX_OK) ax_lua_raise(L, fn);
 }
 
 static void uniform(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
   const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
   if (!ax_is_float((ax_dtype)t->dtype))
-    ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
+    ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_UNIFORM, &a, t);
 }
 
@@ -76,7 +76,7 @@ static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
   const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
   if (!ax_is_float((ax_dtype)t->dtype))
-    ax_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
+    ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_NORMAL, &a, t);
 }
 
@@ -103,13 +103,13 @@ static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndi
 static int make_shape(lua_State *L)
 {
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   last = read_options(L, maker_names[m], m >= MAKE_RAND, 0, &f);
-  n = ax_check_sizes(L, 1, last, maker_names[m], shape);
+  n = ax_lua_check_sizes(L, 1, last, maker_names[m], shape);
   return make(L, maker_names[m], m, &f, n, shape);
 }
 
@@ -118,15 +118,15 @@ static int make_like(lua_State *L)
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
   const char *fn = like_names[m];
   const ax_tensor *x;
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int last;
 
-  ax_bind_enter(L);
-  x = ax_check_tensor(L, 1, fn, "x");
+  ax_lua_enter(L);
+  x = ax_lua_check_tensor(L, 1, fn, "x");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
   last = read_options(L, fn, m >= MAKE_RAND, 0, &f);
-  if (last > 1) return ax_arg_error(L, fn, 2, "options", "a table of options", 2);
+  if (last > 1) return ax_lua_arg_error(L, fn, 2, "options", "a table of options", 2);
   return make(L, fn, m, &f, x->ndim, x->shape);
 }
 
@@ -136,7 +136,7 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
 {
   const int type = lua_type(L, idx);
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-    return ax_arg_error(L, fn, idx, "value", "a number or a boolean", idx);
+    return ax_lua_arg_error(L, fn, idx, "value", "a number or a boolean", idx);
   if (infer && !f->has_dtype && type == LUA_TBOOLEAN) f->dtype = AX_BOOL;
   return type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
 }
@@ -144,16 +144,16 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
 /* full(shape, value): float32 for a number, bool for a boolean, unless told otherwise */
 static int full(lua_State *L)
 {
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
   double v;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   last = read_options(L, "full", false, 1, &f);
-  if (last != 2) return ax_error(L, "full", "expected a shape and a value, got %d arguments", last);
-  n = ax_check_sizes(L, 1, 1, "full", shape);
+  if (last != 2) return ax_lua_error(L, "full", "expected a shape and a value, got %d arguments", last);
+  n = ax_lua_check_sizes(L, 1, 1, "full", shape);
   v = fill_value(L, 2, "full", &f, true);
   t = push_new(L, "full", &f, n, shape);
   set_all(L, "full", t, v);
@@ -162,17 +162,17 @@ static int full(lua_State *L)
 
 static int full_like(lua_State *L)
 {
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   const ax_tensor *x;
   double v;
   ax_tensor *t;
 
-  ax_bind_enter(L);
-  x = ax_check_tensor(L, 1, "full_like", "x");
+  ax_lua_enter(L);
+  x = ax_lua_check_tensor(L, 1, "full_like", "x");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
   if (read_options(L, "full_like", false, 1, &f) != 2)
-    return ax_error(L, "full_like", "expected a tensor, a value and options");
+    return ax_lua_error(L, "full_like", "expected a tensor, a value and options");
   v = fill_value(L, 2, "full_like", &f, false);
   t = push_new(L, "full_like", &f, x->ndim, x->shape);
   set_all(L, "full_like", t, v);
@@ -185,38 +185,38 @@ static int full_like(lua_State *L)
  * integral */
 static int arange(lua_State *L)
 {
-  factory f = { .dtype = AX_I64, .device = ax_bind.device };
+  factory f = { .dtype = AX_I64, .device = ax_lua.device };
   double v[3] = { 0, 0, 1 }, count;
   int last;
   int64_t n, whole;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   last = read_options(L, "arange", false, 0, &f);
   if (last < 1 || last > 3)
-    return ax_error(L, "arange", "expected (stop), (start, stop) or (start, stop, step), got %d arguments",
-                    last);
+    return ax_lua_error(L, "arange",
+                        "expected (stop), (start, stop) or (start, stop, step), got %d arguments", last);
   for (int i = 1; i <= last; i++) {
-    const double x = ax_check_number(L, i, "arange",
-                                     last == 1 || i == 2 ? "stop"
-                                     : i == 1            ? "start"
-                                                         : "step");
-    if (!isfinite(x)) return ax_arg_error(L, "arange", i, NULL, "a finite number", i);
-    if (!f.has_dtype && !ax_to_integer(L, i, &whole)) f.dtype = AX_F32;
+    const double x = ax_lua_check_number(L, i, "arange",
+                                         last == 1 || i == 2 ? "stop"
+                                         : i == 1            ? "start"
+                                                             : "step");
+    if (!isfinite(x)) return ax_lua_arg_error(L, "arange", i, NULL, "a finite number", i);
+    if (!f.has_dtype && !ax_lua_to_integer(L, i, &whole)) f.dtype = AX_F32;
     v[last == 1 ? 1 : i - 1] = x;
   }
-  if (v[2] == 0) return ax_error(L, "arange", "step must not be 0");
+  if (v[2] == 0) return ax_lua_error(L, "arange", "step must not be 0");
   if (v[2] > 0 ? v[1] < v[0] : v[1] > v[0])
-    return ax_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0],
-                    v[1], v[2]);
+    return ax_lua_error(L, "arange", "from %g to %g is empty with a step of %g; give it the other sign", v[0],
+                        v[1], v[2]);
   count = ceil((v[1] - v[0]) / v[2]);
-  if (count > 0x1p53) return ax_error(L, "arange", "%g elements are too many", count);
+  if (count > 0x1p53) return ax_lua_error(L, "arange", "%g elements are too many", count);
   n = (int64_t)count;
   if (n > 0 && !ax_is_float(f.dtype) && f.dtype != AX_BOOL)
     for (int i = 0; i < 2; i++) {
       const double end = i ? v[0] + (double)(n - 1) * v[2] : v[0];
-      if (!ax_number_fits(f.dtype, trunc(end)))
-        return ax_error(L, "arange", "%g does not fit %s", end, ax_dtype_name(f.dtype));
+      if (!ax_lua_number_fits(f.dtype, trunc(end)))
+        return ax_lua_error(L, "arange", "%g does not fit %s", end, ax_dtype_name(f.dtype));
     }
   t = push_new(L, "arange", &f, 1, &n);
   run_into(L, "arange", AX_OP_ARANGE, &(ax_args){ .a = { .f = { v[0], v[2] }, .n_list = -1 } }, t);
@@ -236,7 +236,7 @@ static int land(lua_State *L, const char *fn, const factory *f, ax_tensor *draft
 {
   if (f->device.kind != AX_CPU) {
     ax_tensor *t = push_new(L, fn, f, draft->ndim, draft->shape);
-    if (ax_copy(t, draft) != AX_OK) return ax_raise(L, fn);
+    if (ax_copy(t, draft) != AX_OK) return ax_lua_raise(L, fn);
     draft = t;
   }
   return finish(L, fn, f, draft);
@@ -245,19 +245,20 @@ static int land(lua_State *L, const char *fn, const factory *f, ax_tensor *draft
 /* linspace(start, stop, steps): both ends included; exact at both */
 static int linspace(lua_State *L)
 {
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   double start, stop, step;
   int64_t n;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (read_options(L, "linspace", false, 2, &f) != 3)
-    return ax_error(L, "linspace", "expected (start, stop, steps) and options");
-  start = ax_check_number(L, 1, "linspace", "start");
-  stop = ax_check_number(L, 2, "linspace", "stop");
-  n = ax_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
+    return ax_lua_error(L, "linspace", "expected (start, stop, steps) and options");
+  start = ax_lua_check_number(L, 1, "linspace", "start");
+  stop = ax_lua_check_number(L, 2, "linspace", "stop");
+  n = ax_lua_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
   if (!ax_is_float(f.dtype))
-    return ax_error(L, "linspace", "expected a floating-point element type, got %s", ax_dtype_name(f.dtype));
+    return ax_lua_error(L, "linspace", "expected a floating-point element type, got %s",
+                        ax_dtype_name(f.dtype));
   t = push_draft(L, "linspace", &f, 1, &n);
   step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
   for (int64_t i = 0; i < n; i++)
@@ -269,16 +270,16 @@ static int linspace(lua_State *L)
 /* eye(n), eye(n, m) */
 static int eye(lua_State *L)
 {
-  factory f = { .dtype = AX_F32, .device = ax_bind.device };
+  factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int64_t shape[2];
   int last;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   last = read_options(L, "eye", false, 0, &f);
-  if (last < 1 || last > 2) return ax_error(L, "eye", "expected (n) or (n, m), got %d arguments", last);
-  shape[0] = ax_check_integer(L, 1, "eye", "n", 0, INT64_C(1) << 53);
-  shape[1] = last == 2 ? ax_check_integer(L, 2, "eye", "m", 0, INT64_C(1) << 53) : shape[0];
+  if (last < 1 || last > 2) return ax_lua_error(L, "eye", "expected (n) or (n, m), got %d arguments", last);
+  shape[0] = ax_lua_check_integer(L, 1, "eye", "n", 0, INT64_C(1) << 53);
+  shape[1] = last == 2 ? ax_lua_check_integer(L, 2, "eye", "m", 0, INT64_C(1) << 53) : shape[0];
   t = push_draft(L, "eye", &f, 2, shape);
   set_all(L, "eye", t, 0);
   for (int64_t i = 0; i < shape[0] && i < shape[1]; i++)
@@ -292,28 +293,29 @@ static int eye(lua_State *L)
  * otherwise */
 static int randint(lua_State *L)
 {
-  factory f = { .dtype = AX_I64, .device = ax_bind.device };
+  factory f = { .dtype = AX_I64, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS], low = 0, high;
   int last, n, first = 3;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   last = read_options(L, "randint", true, 2, &f);
   if (last < 2)
-    return ax_error(L, "randint", "expected (low, high, shape) or (high, shape), got %d arguments", last);
+    return ax_lua_error(L, "randint", "expected (low, high, shape) or (high, shape), got %d arguments", last);
   if (lua_istable(L, 2)) first = 2;
-  else low = ax_check_integer(L, 1, "randint", "low", -(INT64_C(1) << 53), INT64_C(1) << 53);
-  high = ax_check_integer(L, first - 1, "randint", "high", -(INT64_C(1) << 53), INT64_C(1) << 53);
+  else low = ax_lua_check_integer(L, 1, "randint", "low", -(INT64_C(1) << 53), INT64_C(1) << 53);
+  high = ax_lua_check_integer(L, first - 1, "randint", "high", -(INT64_C(1) << 53), INT64_C(1) << 53);
   if (low >= high)
-    return ax_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low, (long long)high);
-  if (!ax_number_fits(f.dtype, (double)low) || !ax_number_fits(f.dtype, (double)(high - 1)) ||
+    return ax_lua_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low,
+                        (long long)high);
+  if (!ax_lua_number_fits(f.dtype, (double)low) || !ax_lua_number_fits(f.dtype, (double)(high - 1)) ||
       f.dtype == AX_BOOL)
-    return ax_error(L, "randint", "values from %lld to %lld do not fit %s", (long long)low,
-                    (long long)high - 1, ax_dtype_name(f.dtype));
+    return ax_lua_error(L, "randint", "values from %lld to %lld do not fit %s", (long long)low,
+                        (long long)high - 1, ax_dtype_name(f.dtype));
   if (last < first)
-    return ax_error(L, "randint", "argument %d (shape): expected sizes, or a list of them, got nothing",
-                    first);
-  n = ax_check_sizes(L, first, last, "randint", shape);
+    return ax_lua_error(L, "randint", "argument %d (shape): expected sizes, or a list of them, got nothing",
+                        first);
+  n = ax_lua_check_sizes(L, first, last, "randint", shape);
   t = push_new(L, "randint", &f, n, shape);
   run_into(L, "randint", AX_OP_RANDINT, &(ax_args){ .a = { .i = { low, high }, .n_list = -1, .gen = f.gen } },
            t);
@@ -322,27 +324,27 @@ static int randint(lua_State *L)
 
 static int randperm(lua_State *L)
 {
-  factory f = { .dtype = AX_I64, .device = ax_bind.device };
+  factory f = { .dtype = AX_I64, .device = ax_lua.device };
   int64_t n;
   ax_tensor *t;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (read_options(L, "randperm", true, 0, &f) != 1)
-    return ax_error(L, "randperm", "expected (n) and options");
-  n = ax_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
-  if (f.dtype != AX_I64) return ax_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));
+    return ax_lua_error(L, "randperm", "expected (n) and options");
+  n = ax_lua_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
+  if (f.dtype != AX_I64) return ax_lua_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));
   t = push_new(L, "randperm", &f, 1, &n);
   run_into(L, "randperm", AX_OP_RANDPERM, &(ax_args){ .a = { .i = { n }, .n_list = -1, .gen = f.gen } }, t);
   return finish(L, "randperm", &f, t);
 }
 
-void ax_open_create(lua_State *L)
+void ax_lua_open_create(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "full", full }, { "full_like", full_like }, { "arange", arange },     { "linspace", linspace },
     { "eye", eye },   { "randint", randint },     { "randperm", randperm }, { NULL, NULL },
   };
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
   for (int m = MAKE_EMPTY; m <= MAKE_RANDN; m++) {
     lua_pushinteger(L, m);
     lua_pushcclosure(L, make_shape, 1);

@@ -10,10 +10,10 @@ static int read_npy(lua_State *L)
   const char *path;
   ax_tensor **box;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_npy");
-  box = ax_push_result(L);
-  if (ax_npy_read(path, box) != AX_OK) return ax_raise(L, "read_npy");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_npy");
+  box = ax_lua_push_result(L);
+  if (ax_npy_read(path, box) != AX_OK) return ax_lua_raise(L, "read_npy");
   return 1;
 }
 
@@ -24,7 +24,7 @@ static void clear_file(lua_State *L, void *object)
   *file = NULL;
 }
 
-static const ax_class file_class = { "an npz file", sizeof(ax_tensor_file *), clear_file, NULL };
+static const ax_lua_class file_class = { "an npz file", sizeof(ax_tensor_file *), clear_file, NULL };
 
 /* read_npz(path) -> table name -> tensor, list of names in the order of the file */
 static int read_npz(lua_State *L)
@@ -33,10 +33,10 @@ static int read_npz(lua_State *L)
   ax_tensor_file **file;
   int names;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_npz");
-  file = ax_push_object(L, &file_class);
-  if (ax_npz_read(path, file) != AX_OK) return ax_raise(L, "read_npz");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_npz");
+  file = ax_lua_push_object(L, &file_class);
+  if (ax_npz_read(path, file) != AX_OK) return ax_lua_raise(L, "read_npz");
   lua_createtable(L, 0, (*file)->n);
   lua_createtable(L, (*file)->n, 0);
   names = lua_gettop(L);
@@ -45,7 +45,7 @@ static int read_npz(lua_State *L)
     lua_pushstring(L, (*file)->names[i]);
     lua_pushvalue(L, -1);
     lua_rawseti(L, names, i + 1);
-    box = ax_push_result(L);
+    box = ax_lua_push_result(L);
     *box = ax_tensor_retain((*file)->tensors[i]);
     lua_rawset(L, names - 1);
   }
@@ -56,8 +56,8 @@ static int read_npz(lua_State *L)
 
 /* ---- CSV */
 
-static const ax_class csv_class;
-static ax_csv *check_csv(lua_State *L, const char *fn) { return ax_check_pointer(L, 1, &csv_class, fn); }
+static const ax_lua_class csv_class;
+static ax_csv *check_csv(lua_State *L, const char *fn) { return ax_lua_check_pointer(L, 1, &csv_class, fn); }
 
 /* core._csv(path, delimiter, quote, skip) -> file; characters as strings of one byte, quote "" for
  * none */
@@ -67,11 +67,11 @@ static int csv_read(lua_State *L)
   const char *path;
   ax_csv **box;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_csv");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_csv");
   o = (ax_csv_options){ *luaL_checkstring(L, 2), *luaL_checkstring(L, 3), (int64_t)luaL_checknumber(L, 4) };
-  box = ax_push_object(L, &csv_class);
-  if (ax_csv_read(path, &o, box) != AX_OK) return ax_raise(L, "read_csv");
+  box = ax_lua_push_object(L, &csv_class);
+  if (ax_csv_read(path, &o, box) != AX_OK) return ax_lua_raise(L, "read_csv");
   return 1;
 }
 
@@ -95,7 +95,7 @@ static void push_field(lua_State *L, const ax_csv *c, int64_t row, int64_t colum
 static int csv_row(lua_State *L)
 {
   const ax_csv *c = check_csv(L, "row");
-  const int64_t row = ax_check_integer(L, 2, "row", "row", 1, ax_csv_rows(c)) - 1;
+  const int64_t row = ax_lua_check_integer(L, 2, "row", "row", 1, ax_csv_rows(c)) - 1;
   lua_createtable(L, (int)ax_csv_columns(c), 0);
   for (int64_t k = 0; k < ax_csv_columns(c); k++) {
     push_field(L, c, row, k);
@@ -110,16 +110,16 @@ static int csv_column(lua_State *L)
 {
   static const char *const kinds[] = { "guess", "text", "typed", NULL };
   const ax_csv *c = check_csv(L, "column");
-  const int64_t column = ax_check_integer(L, 2, "column", "column", 1, ax_csv_columns(c)) - 1;
-  const int64_t first = ax_check_integer(L, 3, "column", "first", 1, ax_csv_rows(c) + 1) - 1;
+  const int64_t column = ax_lua_check_integer(L, 2, "column", "column", 1, ax_csv_columns(c)) - 1;
+  const int64_t first = ax_lua_check_integer(L, 3, "column", "first", 1, ax_csv_rows(c) + 1) - 1;
   const char *name = luaL_checkstring(L, 4);
   const ax_csv_kind kind = (ax_csv_kind)luaL_checkoption(L, 5, NULL, kinds);
-  const ax_dtype dtype = ax_check_dtype(L, 6, "column", "dtype");
+  const ax_dtype dtype = ax_lua_check_dtype(L, 6, "column", "dtype");
   ax_tensor **box;
 
-  ax_bind_enter(L);
-  box = ax_push_result(L);
-  if (ax_csv_column(c, first, column, name, kind, dtype, box) != AX_OK) return ax_raise(L, "read_csv");
+  ax_lua_enter(L);
+  box = ax_lua_push_result(L);
+  if (ax_csv_column(c, first, column, name, kind, dtype, box) != AX_OK) return ax_lua_raise(L, "read_csv");
   if (*box) return 1;
   lua_createtable(L, (int)(ax_csv_rows(c) - first), 0);
   for (int64_t row = first; row < ax_csv_rows(c); row++) {
@@ -139,14 +139,14 @@ static void clear_csv(lua_State *L, void *object)
 static const luaL_Reg csv_methods[] = {
   { "size", csv_size }, { "row", csv_row }, { "column", csv_column }, { NULL, NULL }
 };
-static const ax_class csv_class = { "a csv reader", sizeof(ax_csv *), clear_csv, csv_methods };
+static const ax_lua_class csv_class = { "a csv reader", sizeof(ax_csv *), clear_csv, csv_methods };
 
 /* ---- tokens */
 
-static const ax_class tokens_class;
+static const ax_lua_class tokens_class;
 static ax_tokens *check_tokens(lua_State *L, int idx, const char *fn)
 {
-  return ax_check_pointer(L, idx, &tokens_class, fn);
+  return ax_lua_check_pointer(L, idx, &tokens_class, fn);
 }
 
 /* core._tokens(path, bytes of a token or 0, header or -1) -> shard */
@@ -155,11 +155,11 @@ static int tokens_open(lua_State *L)
   const char *path;
   ax_tokens **box;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "TokenDataset");
-  box = ax_push_object(L, &tokens_class);
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "TokenDataset");
+  box = ax_lua_push_object(L, &tokens_class);
   if (ax_tokens_open(path, luaL_checkinteger(L, 2), (int64_t)luaL_checknumber(L, 3), box) != AX_OK)
-    return ax_raise(L, "TokenDataset");
+    return ax_lua_raise(L, "TokenDataset");
   return 1;
 }
 
@@ -180,14 +180,14 @@ static int token_windows(lua_State *L)
   int64_t shape[2], x_stride;
   ax_tensor **x, **y;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   for (int i = 1; i <= 3; i++) luaL_checktype(L, i, LUA_TTABLE);
   shape[0] = (int64_t)lua_objlen(L, 2);
-  shape[1] = x_stride = ax_check_integer(L, 4, fn, "length", 1, INT64_C(1) << 40);
-  x = ax_push_result(L);
-  y = ax_push_result(L);
+  shape[1] = x_stride = ax_lua_check_integer(L, 4, fn, "length", 1, INT64_C(1) << 40);
+  x = ax_lua_push_result(L);
+  y = ax_lua_push_result(L);
   if (ax_tensor_new(AX_I64, 2, shape, x) != AX_OK || ax_tensor_new(AX_I64, 2, shape, y) != AX_OK)
-    return ax_raise(L, fn);
+    return ax_lua_raise(L, fn);
   for (int64_t i = 0; i < shape[0]; i++) {
     int64_t at, *to = (int64_t *)ax_data(*x) + i * x_stride;
     const ax_tokens *t;
@@ -195,12 +195,12 @@ static int token_windows(lua_State *L)
     lua_rawgeti(L, 1, lua_tointeger(L, -1));
     t = check_tokens(L, -1, fn);
     lua_rawgeti(L, 3, (int)i + 1);
-    if (!ax_to_integer(L, -1, &at) || at < 0 || at + shape[1] >= ax_tokens_count(t))
-      return ax_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1],
-                      ax_describe(L, -1), (long long)ax_tokens_count(t));
+    if (!ax_lua_to_integer(L, -1, &at) || at < 0 || at + shape[1] >= ax_tokens_count(t))
+      return ax_lua_error(L, fn, "no window of %lld tokens at %s in a shard of %lld", (long long)shape[1],
+                          ax_lua_describe(L, -1), (long long)ax_tokens_count(t));
     if (ax_tokens_copy(t, at, shape[1], to) != AX_OK ||
         ax_tokens_copy(t, at + 1, shape[1], (int64_t *)ax_data(*y) + i * x_stride) != AX_OK)
-      return ax_raise(L, fn);
+      return ax_lua_raise(L, fn);
     lua_pop(L, 3);
   }
   return 2;
@@ -214,8 +214,8 @@ static void clear_tokens(lua_State *L, void *object)
 }
 
 static const luaL_Reg tokens_methods[] = { { "size", tokens_size }, { NULL, NULL } };
-static const ax_class tokens_class = { "a file of tokens", sizeof(ax_tokens *), clear_tokens,
-                                       tokens_methods };
+static const ax_lua_class tokens_class = { "a file of tokens", sizeof(ax_tokens *), clear_tokens,
+                                           tokens_methods };
 
 /* ---- pictures */
 
@@ -227,11 +227,11 @@ static int read_image(lua_State *L)
   ax_tensor **box;
   int channels;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_image");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_image");
   channels = luaL_optinteger(L, 2, 0);
-  box = ax_push_result(L);
-  if (ax_image_read(path, channels, box) != AX_OK) return ax_raise(L, "read_image");
+  box = ax_lua_push_result(L);
+  if (ax_image_read(path, channels, box) != AX_OK) return ax_lua_raise(L, "read_image");
   return 1;
 }
 
@@ -243,13 +243,13 @@ static int decode_image(lua_State *L)
   int channels;
   size_t n;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (lua_type(L, 1) != LUA_TSTRING)
-    return ax_arg_error(L, "decode_image", 1, "bytes", "a string with a JPEG or PNG file", 1);
+    return ax_lua_arg_error(L, "decode_image", 1, "bytes", "a string with a JPEG or PNG file", 1);
   bytes = lua_tolstring(L, 1, &n);
   channels = luaL_optinteger(L, 2, 0);
-  box = ax_push_result(L);
-  if (ax_image_decode(NULL, bytes, n, channels, box) != AX_OK) return ax_raise(L, "decode_image");
+  box = ax_lua_push_result(L);
+  if (ax_image_decode(NULL, bytes, n, channels, box) != AX_OK) return ax_lua_raise(L, "decode_image");
   return 1;
 }
 
@@ -260,13 +260,13 @@ static int image_resize(lua_State *L)
   int64_t height, width;
   ax_tensor *t, **box;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 4);
-  t = ax_check_tensor(L, 1, "resize", "image");
-  height = ax_check_integer(L, 2, "resize", "height", 1, most);
-  width = ax_check_integer(L, 3, "resize", "width", 1, most);
-  box = ax_push_result(L);
-  if (ax_image_resize(t, height, width, lua_toboolean(L, 4), box) != AX_OK) return ax_raise(L, "resize");
+  t = ax_lua_check_tensor(L, 1, "resize", "image");
+  height = ax_lua_check_integer(L, 2, "resize", "height", 1, most);
+  width = ax_lua_check_integer(L, 3, "resize", "width", 1, most);
+  box = ax_lua_push_result(L);
+  if (ax_image_resize(t, height, width, lua_toboolean(L, 4), box) != AX_OK) return ax_lua_raise(L, "resize");
   return 1;
 }
 
@@ -278,18 +278,18 @@ static int image_crop(lua_State *L)
   int64_t v[4];
   ax_tensor *t, **box;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 7);
-  t = ax_check_tensor(L, 1, "crop", "image");
+  t = ax_lua_check_tensor(L, 1, "crop", "image");
   for (int i = 0; i < 4; i++)
-    v[i] = ax_check_integer(L, i + 2, "crop", i < 2 ? "place" : "size", i < 2 ? -most : 1, most);
-  box = ax_push_result(L);
+    v[i] = ax_lua_check_integer(L, i + 2, "crop", i < 2 ? "place" : "size", i < 2 ? -most : 1, most);
+  box = ax_lua_push_result(L);
   if (ax_image_crop(t, v[0], v[1], v[2], v[3], lua_toboolean(L, 6), luaL_optnumber(L, 7, 0), box) != AX_OK)
-    return ax_raise(L, "crop");
+    return ax_lua_raise(L, "crop");
   return 1;
 }
 
-void ax_open_data(lua_State *L)
+void ax_lua_open_data(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "read_npy", read_npy },
@@ -304,8 +304,8 @@ void ax_open_data(lua_State *L)
     { NULL, NULL },
   };
 
-  ax_open_class(L, &file_class);
-  ax_open_class(L, &csv_class);
-  ax_open_class(L, &tokens_class);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &file_class);
+  ax_lua_open_class(L, &csv_class);
+  ax_lua_open_class(L, &tokens_class);
+  ax_lua_add_functions(L, functions);
 }

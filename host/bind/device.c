@@ -11,21 +11,21 @@
 static int pin_memory(lua_State *L)
 {
   ax_tensor *t, **box;
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "pin_memory", "self");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "pin_memory", "self");
   if (ax_storage_is_pinned(t->storage)) {
     lua_settop(L, 1);
     return 1;
   }
-  box = ax_push_result(L);
-  if (ax_tensor_pinned(t, box) != AX_OK) return ax_raise(L, "pin_memory");
+  box = ax_lua_push_result(L);
+  if (ax_tensor_pinned(t, box) != AX_OK) return ax_lua_raise(L, "pin_memory");
   return 1;
 }
 
 static int is_pinned(lua_State *L)
 {
-  ax_bind_enter(L);
-  lua_pushboolean(L, ax_storage_is_pinned(ax_check_tensor(L, 1, "is_pinned", "self")->storage));
+  ax_lua_enter(L);
+  lua_pushboolean(L, ax_storage_is_pinned(ax_lua_check_tensor(L, 1, "is_pinned", "self")->storage));
   return 1;
 }
 
@@ -40,11 +40,11 @@ static int send(lua_State *L)
   ax_tensor *t, **box;
   ax_device to;
 
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "_send", "t");
-  to = ax_check_device(L, 2, "_send", "device");
-  box = ax_push_box(L);
-  if (ax_tensor_send(t, to, box, &ticket) != AX_OK) return ax_raise(L, "_send");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "_send", "t");
+  to = ax_lua_check_device(L, 2, "_send", "device");
+  box = ax_lua_push_box(L);
+  if (ax_tensor_send(t, to, box, &ticket) != AX_OK) return ax_lua_raise(L, "_send");
   if (!*box) return 0;
   lua_pushnumber(L, (double)ticket);
   return 2;
@@ -53,11 +53,11 @@ static int send(lua_State *L)
 static int arrive(lua_State *L)
 {
   ax_device d;
-  ax_bind_enter(L);
-  d = ax_check_device(L, 1, "_arrive", "device");
-  if (ax_device_arrive(d, (uint64_t)ax_check_integer(L, 2, "_arrive", "ticket", 0, INT64_C(1) << 53)) !=
+  ax_lua_enter(L);
+  d = ax_lua_check_device(L, 1, "_arrive", "device");
+  if (ax_device_arrive(d, (uint64_t)ax_lua_check_integer(L, 2, "_arrive", "ticket", 0, INT64_C(1) << 53)) !=
       AX_OK)
-    return ax_raise(L, "_arrive");
+    return ax_lua_raise(L, "_arrive");
   return 0;
 }
 
@@ -68,14 +68,14 @@ static int arrive(lua_State *L)
 static const char *where(void)
 {
   static _Thread_local char text[96];
-  lua_State *const L = ax_bind.L;
+  lua_State *const L = ax_lua.L;
   char line[64];
   lua_Debug ar;
   const char *name = NULL;
 
-  if (!ax_bind.open || !L) return "";
+  if (!ax_lua.open || !L) return "";
   if (lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar)) name = ar.name;
-  if (!*ax_bind_where(L, line, sizeof line)) return "";
+  if (!*ax_lua_where(L, line, sizeof line)) return "";
   if (name && *name == '_') name++;
   if (name) snprintf(text, sizeof text, "%s (%.24s)", line, name);
   else snprintf(text, sizeof text, "%s", line);
@@ -93,10 +93,10 @@ static int memory_groups(lua_State *L)
   ax_device d;
   int n;
 
-  ax_bind_enter(L);
-  d = ax_check_device(L, 1, "_memory_groups", "device");
-  n = ax_memory_groups(d, list, (int)ax_check_integer(L, 2, "_memory_groups", "most", 1, 64));
-  if (ax_backend_of(d, &b) != AX_OK) return ax_raise(L, "_memory_groups");
+  ax_lua_enter(L);
+  d = ax_lua_check_device(L, 1, "_memory_groups", "device");
+  n = ax_memory_groups(d, list, (int)ax_lua_check_integer(L, 2, "_memory_groups", "most", 1, 64));
+  if (ax_backend_of(d, &b) != AX_OK) return ax_lua_raise(L, "_memory_groups");
   if (!b->memory) ax_memory_small_get(&small);
   else if (b->memory->small) b->memory->small(d.index, &small);
   lua_createtable(L, n, 0);
@@ -128,7 +128,7 @@ static int cuda_environment(lua_State *L)
   char path[4200];
   const char *text;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   text = ax_backend_environment(path, sizeof path);
   lua_pushstring(L, path);
   lua_pushstring(L, text); /* NULL: nil */
@@ -139,14 +139,14 @@ static int cuda_environment(lua_State *L)
 static int is_loaded(lua_State *L)
 {
   ax_device d;
-  ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d))
-    return ax_arg_error(L, "_loaded", 1, "kind", "\"cpu\" or \"cuda\"", 1);
+  ax_lua_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING || !ax_lua_device_parse(lua_tostring(L, 1), &d))
+    return ax_lua_arg_error(L, "_loaded", 1, "kind", "\"cpu\" or \"cuda\"", 1);
   lua_pushboolean(L, ax_backend_loaded(d.kind));
   return 1;
 }
 
-void ax_open_device(lua_State *L)
+void ax_lua_open_device(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_send", send },
                                         { "_arrive", arrive },
@@ -157,7 +157,7 @@ void ax_open_device(lua_State *L)
   static const luaL_Reg methods[] = { { "pin_memory", pin_memory },
                                       { "is_pinned", is_pinned },
                                       { NULL, NULL } };
-  ax_add_functions(L, functions);
-  ax_add_methods(L, methods);
+  ax_lua_add_functions(L, functions);
+  ax_lua_add_methods(L, methods);
   ax_memory_set_where(where);
 }

@@ -11,18 +11,18 @@
 
 static char library_dir[4100]; /* "@.../lua/accelerate/": how the sources of the library's own frames begin */
 
-void ax_bind_set_lua_dir(const char *dir)
+void ax_lua_set_module_dir(const char *dir)
 {
   snprintf(library_dir, sizeof library_dir, "@%.4080s/accelerate/", dir);
 }
 
-bool ax_bind_in_library(const char *source)
+bool ax_lua_in_library(const char *source)
 {
   const size_t n = strlen(library_dir);
   return n > 0 && strncmp(source, library_dir, n) == 0;
 }
 
-const char *ax_bind_where(lua_State *L, char *buf, size_t size)
+const char *ax_lua_where(lua_State *L, char *buf, size_t size)
 {
   lua_Debug ar;
   int level;
@@ -32,7 +32,7 @@ const char *ax_bind_where(lua_State *L, char *buf, size_t size)
     const char *name;
     size_t long_by;
     lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || ax_bind_in_library(ar.source)) continue;
+    if (ar.currentline <= 0 || ax_lua_in_library(ar.source)) continue;
     name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
     /* the end of a path says more than its beginning */
     long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0;
@@ -48,8 +48,8 @@ static void enter(lua_State *L)
 {
   char where[128];
 
-  ax_bind_enter(L);
-  if (ax_dist_world()->size > 1) ax_dist_set_where(ax_bind_where(L, where, sizeof where));
+  ax_lua_enter(L);
+  if (ax_dist_world()->size > 1) ax_dist_set_where(ax_lua_where(L, where, sizeof where));
 }
 
 static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
@@ -60,13 +60,14 @@ static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
   if (lua_isnoneornil(L, idx)) return r;
   if (lua_type(L, idx) != LUA_TSTRING || !lua_tolstring(L, idx, &n) ||
       ax_reduction_parse(lua_tostring(L, idx), &r) != AX_OK)
-    ax_arg_error(L, fn, idx, "op", "one of sum, mean, max, min, prod", idx);
+    ax_lua_arg_error(L, fn, idx, "op", "one of sum, mean, max, min, prod", idx);
   return r;
 }
 
 static int check_rank(lua_State *L, int idx, const char *fn, const char *name)
 {
-  return lua_isnoneornil(L, idx) ? 0 : (int)ax_check_integer(L, idx, fn, name, 0, ax_dist_world()->size - 1);
+  return lua_isnoneornil(L, idx) ? 0
+                                 : (int)ax_lua_check_integer(L, idx, fn, name, 0, ax_dist_world()->size - 1);
 }
 
 static int dist_rank(lua_State *L)
@@ -92,14 +93,14 @@ static int dist_local_world_size(lua_State *L)
 
 /* ---- what was begun without waiting for it: a userdata that holds the tensor ----------------- */
 
-static const ax_class work_class;
+static const ax_lua_class work_class;
 
 static int work_wait(lua_State *L)
 {
-  ax_work **w = ax_check_object(L, 1, &work_class, "wait"), *work = *w;
+  ax_work **w = ax_lua_check_object(L, 1, &work_class, "wait"), *work = *w;
 
   *w = NULL;
-  if (ax_work_wait(work) != AX_OK) return ax_raise(L, "all_reduce");
+  if (ax_work_wait(work) != AX_OK) return ax_lua_raise(L, "all_reduce");
   return 0;
 }
 
@@ -113,18 +114,19 @@ static void clear_work(lua_State *L, void *object)
 }
 
 static const luaL_Reg work_methods[] = { { "wait", work_wait }, { NULL, NULL } };
-static const ax_class work_class = { "a collective under way", sizeof(ax_work *), clear_work, work_methods };
+static const ax_lua_class work_class = { "a collective under way", sizeof(ax_work *), clear_work,
+                                         work_methods };
 
 /* (tensor at 1) -> the work */
 static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int model)
 {
-  ax_work **w = ax_push_object(L, &work_class);
+  ax_work **w = ax_lua_push_object(L, &work_class);
 
   lua_createtable(L, 1, 0);
   lua_pushvalue(L, 1);
   lua_rawseti(L, -2, 1);
   lua_setfenv(L, -2);
-  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK) return ax_raise(L, "all_reduce");
+  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK) return ax_lua_raise(L, "all_reduce");
   return 1;
 }
 
@@ -137,11 +139,11 @@ static int dist_all_reduce(lua_State *L)
   int model;
 
   enter(L);
-  t = ax_check_tensor(L, 1, "all_reduce", "tensor");
+  t = ax_lua_check_tensor(L, 1, "all_reduce", "tensor");
   r = check_reduction(L, 2, "all_reduce");
-  model = lua_isnoneornil(L, 3) ? 0 : (int)ax_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
+  model = lua_isnoneornil(L, 3) ? 0 : (int)ax_lua_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
   if (lua_toboolean(L, 4)) return begin_all_reduce(L, t, r, model);
-  if (ax_dist_all_reduce(t, r, model) != AX_OK) return ax_raise(L, "all_reduce");
+  if (ax_dist_all_reduce(t, r, model) != AX_OK) return ax_lua_raise(L, "all_reduce");
   lua_settop(L, 1);
   return 1;
 }
@@ -152,9 +154,9 @@ static int dist_broadcast(lua_State *L)
   int root;
 
   enter(L);
-  t = ax_check_tensor(L, 1, "broadcast", "tensor");
+  t = ax_lua_check_tensor(L, 1, "broadcast", "tensor");
   root = check_rank(L, 2, "broadcast", "src");
-  if (ax_dist_broadcast(t, root) != AX_OK) return ax_raise(L, "broadcast");
+  if (ax_dist_broadcast(t, root) != AX_OK) return ax_lua_raise(L, "broadcast");
   lua_settop(L, 1);
   return 1;
 }
@@ -172,10 +174,10 @@ static int dist_broadcast_all(lua_State *L)
   list = lua_newuserdata(L, (size_t)(n + 1) * sizeof *list);
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, 1, k + 1);
-    list[k] = ax_check_tensor(L, -1, "broadcast_all", "tensor");
+    list[k] = ax_lua_check_tensor(L, -1, "broadcast_all", "tensor");
     lua_pop(L, 1); /* the table holds it */
   }
-  if (ax_dist_broadcast_all(n, list, root) != AX_OK) return ax_raise(L, "broadcast");
+  if (ax_dist_broadcast_all(n, list, root) != AX_OK) return ax_lua_raise(L, "broadcast");
   return 0;
 }
 
@@ -184,9 +186,9 @@ static int dist_all_gather(lua_State *L)
   ax_tensor *t, **out;
 
   enter(L);
-  t = ax_check_tensor(L, 1, "all_gather", "tensor");
-  out = ax_push_box(L);
-  if (ax_dist_all_gather(t, out) != AX_OK) return ax_raise(L, "all_gather");
+  t = ax_lua_check_tensor(L, 1, "all_gather", "tensor");
+  out = ax_lua_push_box(L);
+  if (ax_dist_all_gather(t, out) != AX_OK) return ax_lua_raise(L, "all_gather");
   return 1;
 }
 
@@ -196,10 +198,10 @@ static int dist_reduce_scatter(lua_State *L)
   ax_reduction r;
 
   enter(L);
-  t = ax_check_tensor(L, 1, "reduce_scatter", "tensor");
+  t = ax_lua_check_tensor(L, 1, "reduce_scatter", "tensor");
   r = check_reduction(L, 2, "reduce_scatter");
-  out = ax_push_box(L);
-  if (ax_dist_reduce_scatter(t, r, out) != AX_OK) return ax_raise(L, "reduce_scatter");
+  out = ax_lua_push_box(L);
+  if (ax_dist_reduce_scatter(t, r, out) != AX_OK) return ax_lua_raise(L, "reduce_scatter");
   return 1;
 }
 
@@ -209,24 +211,24 @@ static int dist_gather(lua_State *L)
   int root;
 
   enter(L);
-  t = ax_check_tensor(L, 1, "gather", "tensor");
+  t = ax_lua_check_tensor(L, 1, "gather", "tensor");
   root = check_rank(L, 2, "gather", "dst");
-  out = ax_push_box(L);
-  if (ax_dist_gather(t, root, out) != AX_OK) return ax_raise(L, "gather");
+  out = ax_lua_push_box(L);
+  if (ax_dist_gather(t, root, out) != AX_OK) return ax_lua_raise(L, "gather");
   if (!*out) lua_pushnil(L);
   return 1;
 }
 
 static int dist_set_timeout(lua_State *L)
 {
-  ax_bind_enter(L);
-  ax_dist_set_timeout(ax_check_number(L, 1, "set_timeout", "seconds"));
+  ax_lua_enter(L);
+  ax_dist_set_timeout(ax_lua_check_number(L, 1, "set_timeout", "seconds"));
   return 0;
 }
 
 static int dist_leave(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   ax_dist_leave();
   return 0;
 }
@@ -235,8 +237,8 @@ static int dist_leave(lua_State *L)
 static int dist_join_device(lua_State *L)
 {
   enter(L);
-  if (ax_dist_join_device((int)ax_check_integer(L, 1, "join_device", "index", 0, 255)) != AX_OK)
-    return ax_raise(L, "joining the GPUs");
+  if (ax_dist_join_device((int)ax_lua_check_integer(L, 1, "join_device", "index", 0, 255)) != AX_OK)
+    return ax_lua_raise(L, "joining the GPUs");
   return 0;
 }
 
@@ -250,11 +252,11 @@ static int dist_device_group(lua_State *L)
 /* (tensors): counts a write of each: a collective wrote the buffer that they are views of. */
 static int dist_touch(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   for (int k = 1; k <= (int)lua_objlen(L, 1); k++) {
     lua_rawgeti(L, 1, k);
-    ax_touch(ax_check_tensor(L, -1, "touch", "tensor"));
+    ax_touch(ax_lua_check_tensor(L, -1, "touch", "tensor"));
     lua_pop(L, 1);
   }
   return 0;
@@ -263,7 +265,7 @@ static int dist_touch(lua_State *L)
 static int dist_barrier(lua_State *L)
 {
   enter(L);
-  if (ax_dist_barrier() != AX_OK) return ax_raise(L, "barrier");
+  if (ax_dist_barrier() != AX_OK) return ax_lua_raise(L, "barrier");
   return 0;
 }
 
@@ -271,7 +273,7 @@ static int dist_barrier(lua_State *L)
 
 static void run(lua_State *L, const char *fn, ax_collective c)
 {
-  if (ax_dist_run(&c, NULL) != AX_OK) ax_raise(L, fn);
+  if (ax_dist_run(&c, NULL) != AX_OK) ax_lua_raise(L, fn);
 }
 
 /* Strings may differ in length: the lengths go first, then every string padded to the longest. */
@@ -286,7 +288,7 @@ static int dist_all_gather_bytes(lua_State *L)
   int r;
 
   enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, fn, 1, "bytes", "a string", 1);
+  if (lua_type(L, 1) != LUA_TSTRING) return ax_lua_arg_error(L, fn, 1, "bytes", "a string", 1);
   text = lua_tolstring(L, 1, &size);
   mine = (int64_t)size;
   lengths = lua_newuserdata(L, (size_t)n * sizeof *lengths);
@@ -321,7 +323,7 @@ static int dist_broadcast_bytes(lua_State *L)
   root = check_rank(L, 2, fn, "src");
   if (g->rank == root) {
     if (lua_type(L, 1) != LUA_TSTRING)
-      return ax_arg_error(L, fn, 1, "bytes", "a string (on the rank that sends)", 1);
+      return ax_lua_arg_error(L, fn, 1, "bytes", "a string (on the rank that sends)", 1);
     text = lua_tolstring(L, 1, &size);
     length = (int64_t)size;
   }
@@ -337,7 +339,7 @@ static int dist_broadcast_bytes(lua_State *L)
   return 1;
 }
 
-void ax_open_dist(lua_State *L)
+void ax_lua_open_dist(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "rank", dist_rank },
@@ -361,8 +363,8 @@ void ax_open_dist(lua_State *L)
     { NULL, NULL },
   };
 
-  ax_open_class(L, &work_class);
+  ax_lua_open_class(L, &work_class);
   lua_newtable(L);
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
   lua_setfield(L, -2, "dist");
 }

@@ -12,17 +12,17 @@ static void clear_layout(lua_State *L, void *object)
   ax_flat_release(former);
 }
 
-static const ax_class layout_class;
+static const ax_lua_class layout_class;
 
 static ax_flat *check_layout(lua_State *L, const char *fn)
 {
-  ax_bind_enter(L);
-  return ax_check_pointer(L, 1, &layout_class, fn);
+  ax_lua_enter(L);
+  return ax_lua_check_pointer(L, 1, &layout_class, fn);
 }
 
 static int check_bucket(lua_State *L, const ax_flat *f, const char *fn)
 {
-  return (int)ax_check_integer(L, 2, fn, "bucket", 1, f->n_buckets) - 1;
+  return (int)ax_lua_check_integer(L, 2, fn, "bucket", 1, f->n_buckets) - 1;
 }
 
 /* core.flat(params) -> a layout, its number, the parameters' offsets in elements counted from 0,
@@ -33,16 +33,16 @@ static int new_layout(lua_State *L)
   ax_flat **f;
   int n;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 1);
   params = ax_lua_push_params(L, 1, "flat", &n);
   for (int k = 0; k < n; k++) { /* so that ax_flat.params lead to the script's own objects */
     lua_rawgeti(L, 1, k + 1);
-    ax_remember_handle(L, lua_gettop(L));
+    ax_lua_remember_handle(L, lua_gettop(L));
     lua_pop(L, 1);
   }
-  f = ax_push_object(L, &layout_class);
-  if (ax_flat_new(n, params, f) != AX_OK) return ax_raise(L, "flat");
+  f = ax_lua_push_object(L, &layout_class);
+  if (ax_flat_new(n, params, f) != AX_OK) return ax_lua_raise(L, "flat");
   lua_pushnumber(L, (double)(*f)->number);
   lua_createtable(L, n, 0);
   for (int k = 0; k < n; k++) {
@@ -58,8 +58,8 @@ static int new_layout(lua_State *L)
 static int flat_of(lua_State *L)
 {
   const ax_tensor *p;
-  ax_bind_enter(L);
-  p = ax_check_tensor(L, 1, "flat_of", "parameter");
+  ax_lua_enter(L);
+  p = ax_lua_check_tensor(L, 1, "flat_of", "parameter");
   if (!p->flat) return 0;
   lua_pushnumber(L, (double)p->flat->number);
   lua_pushinteger(L, p->slot + 1);
@@ -72,7 +72,7 @@ static int push_buffer(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box;
   if (!t) return 0;
-  box = ax_push_box(L);
+  box = ax_lua_push_box(L);
   *box = ax_tensor_retain(t);
   return 1;
 }
@@ -81,7 +81,7 @@ static int layout_values(lua_State *L) { return push_buffer(L, check_layout(L, "
 static int layout_grads(lua_State *L) { return push_buffer(L, check_layout(L, "grads")->grads); }
 static int layout_work(lua_State *L) { return push_buffer(L, check_layout(L, "work")->work); }
 
-static int done(lua_State *L, ax_status st, const char *fn) { return st == AX_OK ? 0 : ax_raise(L, fn); }
+static int done(lua_State *L, ax_status st, const char *fn) { return st == AX_OK ? 0 : ax_lua_raise(L, fn); }
 
 /* layout:give_grads(): makes the buffer of gradients */
 static int give_grads(lua_State *L)
@@ -94,7 +94,7 @@ static int give_grads(lua_State *L)
 static int give_work(lua_State *L)
 {
   ax_flat *f = check_layout(L, "give_work");
-  return done(L, ax_flat_give_work(f, ax_check_dtype(L, 2, "give_work", "dtype")), "give_work");
+  return done(L, ax_flat_give_work(f, ax_lua_check_dtype(L, 2, "give_work", "dtype")), "give_work");
 }
 
 static int push_flag(lua_State *L, bool flag)
@@ -121,7 +121,7 @@ static int wants_grad(lua_State *L)
 static int scale_grads(lua_State *L)
 {
   ax_flat *f = check_layout(L, "scale_grads");
-  return done(L, ax_flat_scale_grads(f, ax_check_number(L, 2, "scale_grads", "factor")), "scale_grads");
+  return done(L, ax_flat_scale_grads(f, ax_lua_check_number(L, 2, "scale_grads", "factor")), "scale_grads");
 }
 
 static int touch(lua_State *L)
@@ -149,7 +149,7 @@ static int cut(lua_State *L)
   ends = lua_newuserdata(L, sizeof *ends * (size_t)(n ? n : 1));
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, 2, k + 1);
-    ends[k] = (int)ax_check_integer(L, -1, "cut", "end", 1, f->n);
+    ends[k] = (int)ax_lua_check_integer(L, -1, "cut", "end", 1, f->n);
     lua_pop(L, 1);
   }
   return done(L, ax_flat_cut(f, n, ends), "cut");
@@ -163,7 +163,7 @@ typedef struct full_call {
 static int run_full(lua_State *L)
 {
   const full_call *c = lua_touserdata(L, 1);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_full);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_full);
   lua_pushnumber(L, (double)c->f->number);
   lua_rawget(L, -2);
   if (!lua_isfunction(L, -1)) return 0;
@@ -176,7 +176,7 @@ static int run_full(lua_State *L)
 
 static ax_status call_full(ax_flat *f, int bucket, int slot)
 {
-  return ax_protect(run_full, &(full_call){ f, bucket, slot });
+  return ax_lua_protect(run_full, &(full_call){ f, bucket, slot });
 }
 
 /* layout:expect(full): see ax_flat_expect.  full(bucket, late, slot) is called inside the pass;
@@ -187,8 +187,8 @@ static int expect(lua_State *L)
   ax_flat *f = check_layout(L, "expect");
   lua_settop(L, 2);
   if (!lua_isnil(L, 2) && !lua_isfunction(L, 2))
-    return ax_arg_error(L, "expect", 2, "full", "a function or nil", 2);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_full);
+    return ax_lua_arg_error(L, "expect", 2, "full", "a function or nil", 2);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_full);
   lua_pushnumber(L, (double)f->number);
   lua_pushvalue(L, 2);
   lua_rawset(L, -3);
@@ -237,8 +237,8 @@ static int collect(lua_State *L)
   const int bucket = check_bucket(L, f, "collect");
   bool current;
 
-  if (!f->grads) return ax_error(L, "collect", "the layout keeps no gradients");
-  if (ax_flat_collect(f, bucket, &current) != AX_OK) return ax_raise(L, "gradients");
+  if (!f->grads) return ax_lua_error(L, "collect", "the layout keeps no gradients");
+  if (ax_flat_collect(f, bucket, &current) != AX_OK) return ax_lua_raise(L, "gradients");
   return push_flag(L, current);
 }
 
@@ -258,11 +258,12 @@ static const luaL_Reg methods[] = {
   { "reached", reached },       { "pending", pending },       { "is_watched", is_watched },
   { "collect", collect },       { "adopt", adopt },           { NULL, NULL },
 };
-static const ax_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout, methods };
+static const ax_lua_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout,
+                                           methods };
 
-void ax_open_flat(lua_State *L)
+void ax_lua_open_flat(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "flat", new_layout }, { "flat_of", flat_of }, { NULL, NULL } };
-  ax_open_class(L, &layout_class);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &layout_class);
+  ax_lua_add_functions(L, functions);
 }

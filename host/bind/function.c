@@ -23,7 +23,7 @@ typedef struct place {
 } place;
 
 typedef struct custom {
-  ax_dead_ref anchor; /* { ctx, backward } */
+  ax_lua_dead_ref anchor; /* { ctx, backward } */
   const char *name;
   int n_in, n_out, n_args;
   place *in, *out; /* in[k].arg: the argument of forward that input k was */
@@ -50,11 +50,11 @@ static void fill_place(place *p, const ax_tensor *t, int arg)
 
 static void push_gradient(lua_State *L, const place *p, ax_tensor *g)
 {
-  ax_tensor **box = ax_push_box(L);
+  ax_tensor **box = ax_lua_push_box(L);
   if (g) *box = ax_tensor_retain(g);
   else if (ax_tensor_new_on(p->device, p->dtype, p->ndim, p->shape, box) != AX_OK ||
            ax_fill(*box, 0) != AX_OK)
-    ax_raise(L, "backward");
+    ax_lua_raise(L, "backward");
 }
 
 static ax_tensor *checked_gradient(lua_State *L, const custom *c, int k, int idx)
@@ -64,14 +64,14 @@ static ax_tensor *checked_gradient(lua_State *L, const custom *c, int k, int idx
   ax_tensor *g;
 
   if (lua_isnil(L, idx)) return NULL;
-  g = ax_opt_tensor(L, idx, c->name);
+  g = ax_lua_opt_tensor(L, idx, c->name);
   if (!g)
-    ax_error(L, c->name, "backward: result %d: expected a tensor or nil, got %s", p->arg,
-             ax_describe(L, idx));
+    ax_lua_error(L, c->name, "backward: result %d: expected a tensor or nil, got %s", p->arg,
+                 ax_lua_describe(L, idx));
   if (g->ndim != p->ndim || memcmp(g->shape, p->shape, sizeof *p->shape * (size_t)p->ndim) != 0)
-    ax_error(L, c->name, "backward: result %d has shape %s, but argument %d of forward had shape %s", p->arg,
-             ax_shape_text(g->ndim, g->shape, a, sizeof a), p->arg,
-             ax_shape_text(p->ndim, p->shape, b, sizeof b));
+    ax_lua_error(L, c->name, "backward: result %d has shape %s, but argument %d of forward had shape %s",
+                 p->arg, ax_shape_text(g->ndim, g->shape, a, sizeof a), p->arg,
+                 ax_shape_text(p->ndim, p->shape, b, sizeof b));
   return g;
 }
 
@@ -82,7 +82,7 @@ static int run_backward(lua_State *L)
   int results, base;
 
   luaL_checkstack(L, c->n_out + c->n_args + 8, c->name);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
   lua_rawgeti(L, -1, c->anchor.ref);
   base = lua_gettop(L);
   lua_rawgeti(L, base, 2);
@@ -92,18 +92,18 @@ static int run_backward(lua_State *L)
   results = lua_gettop(L) - base;
   for (int i = c->n_args + 1; i <= results; i++)
     if (!lua_isnil(L, base + i))
-      ax_error(L, c->name,
-               "backward: %d results, but forward had %d arguments; return one gradient for each, nil for "
-               "what has none",
-               results, c->n_args);
+      ax_lua_error(L, c->name,
+                   "backward: %d results, but forward had %d arguments; return one gradient for each, nil "
+                   "for what has none",
+                   results, c->n_args);
   if (results < c->n_args) lua_settop(L, base + c->n_args); /* nil for those left out at the end */
   for (int i = 1, k = 0; i <= c->n_args; i++) {
     if (k < c->n_in && c->in[k].arg == i) checked_gradient(L, c, k++, base + i);
     else if (!lua_isnil(L, base + i))
-      ax_error(L, c->name, "backward: result %d must be nil: argument %d of forward was no tensor", i, i);
+      ax_lua_error(L, c->name, "backward: result %d must be nil: argument %d of forward was no tensor", i, i);
   }
   for (int k = 0; k < c->n_in; k++) { /* nothing raises from here on */
-    ax_tensor **box = ax_to_box(L, base + c->in[k].arg);
+    ax_tensor **box = ax_lua_to_box(L, base + c->in[k].arg);
     if (box) call->result[k] = ax_tensor_retain(*box);
   }
   return 0;
@@ -114,7 +114,7 @@ static ax_status custom_backward(void *ud, int n_out, ax_tensor *const *grads, i
   backward_call call = { .c = ud, .grads = grads, .result = result };
   const custom *outer = active;
   active = ud;
-  const ax_status st = ax_protect(run_backward, &call);
+  const ax_status st = ax_lua_protect(run_backward, &call);
   active = outer;
   return st;
 }
@@ -123,7 +123,7 @@ static void custom_drop(void *ud)
 {
   custom *c = ud;
   free(c->in);
-  ax_drop_anchor(&c->anchor);
+  ax_lua_drop_anchor(&c->anchor);
 }
 
 /* ---- ctx */
@@ -134,17 +134,18 @@ static int save_for_backward(lua_State *L)
 {
   const int n = lua_gettop(L) - 1;
 
-  ax_bind_enter(L);
-  if (!lua_istable(L, 1)) return ax_error(L, "save_for_backward", "call it as ctx:save_for_backward(...)");
+  ax_lua_enter(L);
+  if (!lua_istable(L, 1))
+    return ax_lua_error(L, "save_for_backward", "call it as ctx:save_for_backward(...)");
   luaL_checkstack(L, n + 8, "save_for_backward");
   lua_createtable(L, n, 0);
   lua_createtable(L, n, 0);
   for (int i = 1; i <= n; i++) {
-    ax_tensor *t = ax_opt_tensor(L, i + 1, "save_for_backward");
+    ax_tensor *t = ax_lua_opt_tensor(L, i + 1, "save_for_backward");
     if (!t && !lua_isnil(L, i + 1))
-      return ax_arg_error(L, "save_for_backward", i, NULL,
-                          "a tensor or nil; other values go into fields of ctx", i + 1);
-    if (t) ax_scope_keep(L, i + 1); /* backward may come after the scope that it was made in */
+      return ax_lua_arg_error(L, "save_for_backward", i, NULL,
+                              "a tensor or nil; other values go into fields of ctx", i + 1);
+    if (t) ax_lua_scope_keep(L, i + 1); /* backward may come after the scope that it was made in */
     lua_pushvalue(L, i + 1);
     lua_rawseti(L, -3, i);
     lua_pushnumber(L, t ? t->version->edits : 0);
@@ -161,7 +162,7 @@ static int save_for_backward(lua_State *L)
  * recorded. */
 static void push_saved(lua_State *L, int tensor)
 {
-  ax_tensor *t = *ax_to_box(L, tensor), **box;
+  ax_tensor *t = *ax_lua_to_box(L, tensor), **box;
 
   lua_pushvalue(L, tensor);
   if (!ax_grad_enabled() || !active || active->ctx != lua_topointer(L, 1)) return;
@@ -170,8 +171,8 @@ static void push_saved(lua_State *L, int tensor)
   lua_rawget(L, -2);
   if (lua_isnumber(L, -1)) {
     const int number = (int)lua_tointeger(L, -1);
-    box = ax_push_box(L);
-    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_raise(L, "saved_tensors");
+    box = ax_lua_push_box(L);
+    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_lua_raise(L, "saved_tensors");
     ax_tensor_join(*box, active->node, number);
     lua_replace(L, -4);
   }
@@ -182,8 +183,8 @@ static void push_saved(lua_State *L, int tensor)
 static int saved_tensors(lua_State *L)
 {
   int n;
-  ax_bind_enter(L);
-  if (!lua_istable(L, 1)) return ax_error(L, "saved_tensors", "call it as ctx:saved_tensors()");
+  ax_lua_enter(L);
+  if (!lua_istable(L, 1)) return ax_lua_error(L, "saved_tensors", "call it as ctx:saved_tensors()");
   lua_settop(L, 1);
   lua_getfield(L, 1, "_count");
   n = (int)lua_tointeger(L, -1);
@@ -194,10 +195,10 @@ static int saved_tensors(lua_State *L)
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, 3, i);
     if (lua_isnil(L, -1)) continue;
-    const ax_tensor *t = ax_check_tensor(L, -1, "saved_tensors", "saved");
+    const ax_tensor *t = ax_lua_check_tensor(L, -1, "saved_tensors", "saved");
     lua_rawgeti(L, 4, i);
     if (lua_tonumber(L, -1) != t->version->edits)
-      return ax_error(
+      return ax_lua_error(
           L, "saved_tensors",
           "saved tensor %d was changed in place after save_for_backward (version %u, expected %.0f)", i,
           (unsigned)t->version->edits, lua_tonumber(L, -1));
@@ -223,13 +224,13 @@ static ax_tensor **alias_results(lua_State *L, int first, const call *k, const c
   *n_out = 0;
   lua_newtable(L); /* raw result -> number, for saved_tensors */
   for (int i = 0; i < n; i++) {
-    ax_tensor *t = ax_opt_tensor(L, first + i, name), **box;
+    ax_tensor *t = ax_lua_opt_tensor(L, first + i, name), **box;
     if (!t || !ax_is_float((ax_dtype)t->dtype)) continue; /* positions and the like have no gradient */
     lua_pushvalue(L, first + i);
     lua_pushinteger(L, *n_out);
     lua_rawset(L, -3);
-    box = ax_push_result(L);
-    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_raise(L, name);
+    box = ax_lua_push_result(L);
+    if (ax_tensor_alias_shared(t, box) != AX_OK) ax_lua_raise(L, name);
     /* changed in place, it would change the argument behind the back of that one's history */
     for (int at = 0; at < k->n_tensors; at++)
       if (k->inputs[at]->storage == t->storage) (*box)->view = AX_VIEW_CUSTOM;
@@ -247,8 +248,8 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
 
   lua_setfield(L, ctx, "_results");
   if (n_out == 0) return;
-  if (n_out > 255) ax_error(L, name, "%d tensors as results, at most 255 can be recorded", n_out);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+  if (n_out > 255) ax_lua_error(L, name, "%d tensors as results, at most 255 can be recorded", n_out);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
   lua_createtable(L, 2, 0);
   lua_pushvalue(L, ctx);
   lua_rawseti(L, -2, 1);
@@ -260,7 +261,7 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
   if (!places) {
     free(c);
     luaL_unref(L, -1, ref);
-    ax_error(L, name, "out of memory");
+    ax_lua_error(L, name, "out of memory");
     return;
   }
   *c = (custom){ .anchor.ref = ref,
@@ -271,13 +272,13 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
                  .in = places,
                  .out = places + k->n_tensors };
   for (int i = 0, t = 0; i < k->n_args; i++)
-    if (ax_to_box(L, 2 + i)) fill_place(&c->in[t], k->inputs[t], i + 1), t++;
+    if (ax_lua_to_box(L, 2 + i)) fill_place(&c->in[t], k->inputs[t], i + 1), t++;
   for (int i = 0; i < n_out; i++) fill_place(&c->out[i], out[i], 0);
   if (ax_custom_record(name, k->n_tensors, k->inputs, n_out, out, custom_backward, custom_drop, c) != AX_OK) {
     free(places);
     free(c);
     luaL_unref(L, -1, ref);
-    ax_raise(L, name);
+    ax_lua_raise(L, name);
   }
   c->node = out[0]->grad_fn;
   c->ctx = lua_topointer(L, ctx);
@@ -292,14 +293,14 @@ static int function_call(lua_State *L)
   int ctx, first, status;
   bool former, recorded;
 
-  ax_bind_enter(L);
-  if (k.n_args < 0) return ax_error(L, name, "call it as f(...)");
+  ax_lua_enter(L);
+  if (k.n_args < 0) return ax_lua_error(L, name, "call it as f(...)");
   luaL_checkstack(L, 2 * k.n_args + 24, name);
   k.inputs = lua_newuserdata(L, sizeof *k.inputs * (size_t)(k.n_args + 1));
   for (int i = 0; i < k.n_args; i++) {
-    ax_tensor *t = ax_opt_tensor(L, 2 + i, name);
+    ax_tensor *t = ax_lua_opt_tensor(L, 2 + i, name);
     if (!t) continue;
-    if (ax_history(t) != AX_OK) return ax_raise(L, name);
+    if (ax_history(t) != AX_OK) return ax_lua_raise(L, name);
     k.inputs[k.n_tensors++] = t;
   }
   recorded = ax_would_record(k.n_tensors, k.inputs);
@@ -309,7 +310,7 @@ static int function_call(lua_State *L)
   lua_setmetatable(L, ctx);
   lua_createtable(L, k.n_args, 0);
   for (int i = 0; i < k.n_args; i++) {
-    ax_tensor **box = ax_to_box(L, 2 + i);
+    ax_tensor **box = ax_lua_to_box(L, 2 + i);
     lua_pushboolean(L, recorded && box && (*box)->requires_grad);
     lua_rawseti(L, -2, i + 1);
   }
@@ -321,7 +322,7 @@ static int function_call(lua_State *L)
   former = ax_grad_set_enabled(false);
   status = lua_pcall(L, k.n_args + 1, LUA_MULTRET, 0);
   ax_grad_set_enabled(former);
-  ax_bind.L = L;
+  ax_lua.L = L;
   if (status != 0) return lua_error(L);
   first = ctx + 1;
   k.n_results = lua_gettop(L) - ctx;
@@ -349,23 +350,23 @@ static int function(lua_State *L)
 {
   static const char *const names[] = { "forward", "backward", "name" };
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (lua_gettop(L) != 1 || !lua_istable(L, 1))
-    return ax_arg_error(L, "Function", 1, "definition", "a table { forward = ..., backward = ... }", 1);
-  ax_check_options(L, 1, "Function", names, 3);
+    return ax_lua_arg_error(L, "Function", 1, "definition", "a table { forward = ..., backward = ... }", 1);
+  ax_lua_check_options(L, 1, "Function", names, 3);
   lua_newtable(L);          /* 2: the object */
   lua_createtable(L, 0, 2); /* 3: its metatable */
   for (int i = 0; i < 2; i++) {
     lua_getfield(L, 1, names[i]);
     if (!lua_isfunction(L, -1))
-      return ax_error(L, "Function", "%s: expected a function, got %s", names[i], ax_describe(L, -1));
+      return ax_lua_error(L, "Function", "%s: expected a function, got %s", names[i], ax_lua_describe(L, -1));
   }
   lua_getfield(L, 1, "name");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_pushliteral(L, "Function");
   } else if (lua_type(L, -1) != LUA_TSTRING)
-    return ax_error(L, "Function", "name: expected a string, got %s", ax_describe(L, -1));
+    return ax_lua_error(L, "Function", "name: expected a string, got %s", ax_lua_describe(L, -1));
   lua_pushvalue(L, -1); /* nodes keep a pointer to the name: it stays for good */
   lua_pushboolean(L, 1);
   lua_rawset(L, lua_upvalueindex(2));
@@ -381,7 +382,7 @@ static int function(lua_State *L)
   return 1;
 }
 
-void ax_open_function(lua_State *L)
+void ax_lua_open_function(lua_State *L)
 {
   static const luaL_Reg methods[] = { { "save_for_backward", save_for_backward },
                                       { "saved_tensors", saved_tensors },
@@ -389,7 +390,7 @@ void ax_open_function(lua_State *L)
 
   lua_createtable(L, 0, 1); /* the metatable of ctx */
   lua_createtable(L, 0, 2);
-  ax_add_functions(L, methods);
+  ax_lua_add_functions(L, methods);
   lua_setfield(L, -2, "__index");
   lua_newtable(L); /* names */
   lua_pushcclosure(L, function, 2);

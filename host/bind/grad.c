@@ -17,7 +17,7 @@
 static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char *name, bool holes,
                               int expected, int *n)
 {
-  ax_tensor **list, *one = ax_opt_tensor(L, idx, fn);
+  ax_tensor **list, *one = ax_lua_opt_tensor(L, idx, fn);
   if (one) {
     list = lua_newuserdata(L, sizeof *list);
     list[0] = one;
@@ -25,15 +25,15 @@ static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char 
     return list;
   }
   if (!lua_istable(L, idx))
-    ax_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor or a list of tensors", idx);
+    ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor or a list of tensors", idx);
   *n = expected >= 0 ? expected : (int)lua_objlen(L, idx);
   if (idx < 0) idx += lua_gettop(L) + 1;
   list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, idx, k + 1);
-    list[k] = ax_opt_tensor(L, -1, fn);
+    list[k] = ax_lua_opt_tensor(L, -1, fn);
     if (!list[k] && !(holes && lua_isnil(L, -1)))
-      ax_error(L, fn, "%s: entry %d: expected a tensor, got %s", name, k + 1, ax_describe(L, -1));
+      ax_lua_error(L, fn, "%s: entry %d: expected a tensor, got %s", name, k + 1, ax_lua_describe(L, -1));
     lua_pop(L, 1);
   }
   return list;
@@ -44,7 +44,7 @@ static bool option(lua_State *L, int idx, const char *fn, const char *name)
   bool v = false;
   if (!idx) return false;
   lua_getfield(L, idx, name);
-  if (!lua_isnil(L, -1)) v = ax_check_boolean(L, -1, fn, name);
+  if (!lua_isnil(L, -1)) v = ax_lua_check_boolean(L, -1, fn, name);
   lua_pop(L, 1);
   return v;
 }
@@ -57,18 +57,19 @@ static int backward(lua_State *L)
   int options = 0, last = lua_gettop(L);
   bool retain, create;
 
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "backward", "self");
-  if (last > 1 && ax_is_options(L, last, true)) options = last--;
-  if (last > 2) return ax_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
-  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_opt_tensor(L, 2, "backward")))
-    return ax_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
-  if (options) ax_check_options(L, options, "backward", names, 2);
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "backward", "self");
+  if (last > 1 && ax_lua_is_options(L, last, true)) options = last--;
+  if (last > 2)
+    return ax_lua_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
+  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_lua_opt_tensor(L, 2, "backward")))
+    return ax_lua_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
+  if (options) ax_lua_check_options(L, options, "backward", names, 2);
   retain = option(L, options, "backward", "retain_graph");
   create = option(L, options, "backward", "create_graph");
-  ax_bind_backward_begins();
-  if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_raise(L, "backward");
-  ax_bind_backward_ends(L);
+  ax_lua_backward_begins();
+  if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_lua_raise(L, "backward");
+  ax_lua_backward_ends(L);
   return 0;
 }
 
@@ -81,22 +82,24 @@ static int grad(lua_State *L)
   int n, n_in, options = 0, n_seeds, base;
   bool retain, create, unused;
 
-  ax_bind_enter(L);
-  if (lua_gettop(L) > 3) return ax_error(L, "grad", "%d arguments given, at most 3 expected", lua_gettop(L));
+  ax_lua_enter(L);
+  if (lua_gettop(L) > 3)
+    return ax_lua_error(L, "grad", "%d arguments given, at most 3 expected", lua_gettop(L));
   lua_settop(L, 3);
   if (!lua_isnil(L, 3)) {
-    if (!ax_is_options(L, 3, true)) return ax_arg_error(L, "grad", 3, "options", "a table of options", 3);
-    ax_check_options(L, options = 3, "grad", names, 4);
+    if (!ax_lua_is_options(L, 3, true))
+      return ax_lua_arg_error(L, "grad", 3, "options", "a table of options", 3);
+    ax_lua_check_options(L, options = 3, "grad", names, 4);
   }
   roots = push_array(L, 1, "grad", "outputs", false, -1, &n);
   inputs = push_array(L, 2, "grad", "inputs", false, -1, &n_in);
-  if (n == 0 || n_in == 0) return ax_error(L, "grad", "expected at least one output and one input");
+  if (n == 0 || n_in == 0) return ax_lua_error(L, "grad", "expected at least one output and one input");
   if (options) {
     lua_getfield(L, options, "grad_outputs");
     if (!lua_isnil(L, -1))
       seeds = push_array(L, -1, "grad", "grad_outputs", true, lua_istable(L, -1) ? n : -1, &n_seeds);
     if (seeds && n_seeds != n)
-      return ax_error(L, "grad", "grad_outputs: %d given for %d outputs", n_seeds, n);
+      return ax_lua_error(L, "grad", "grad_outputs: %d given for %d outputs", n_seeds, n);
   }
   retain = option(L, options, "grad", "retain_graph");
   create = option(L, options, "grad", "create_graph");
@@ -104,11 +107,11 @@ static int grad(lua_State *L)
   out = lua_newuserdata(L, (sizeof *out + sizeof *boxes) * (size_t)n_in);
   boxes = (ax_tensor ***)(out + n_in);
   if (!lua_checkstack(L, n_in + 4))
-    return ax_error(L, "grad", "%d inputs are too many for Lua's stack", n_in);
+    return ax_lua_error(L, "grad", "%d inputs are too many for Lua's stack", n_in);
   base = lua_gettop(L);
-  for (int k = 0; k < n_in; k++) boxes[k] = ax_push_result(L);
+  for (int k = 0; k < n_in; k++) boxes[k] = ax_lua_push_result(L);
   if (ax_grad_of(n, roots, seeds, n_in, inputs, retain, create, unused, out) != AX_OK)
-    return ax_raise(L, "grad");
+    return ax_lua_raise(L, "grad");
   for (int k = 0; k < n_in; k++) *boxes[k] = out[k];
   for (int k = 0; k < n_in; k++)
     if (!*boxes[k]) {
@@ -121,9 +124,9 @@ static int grad(lua_State *L)
 /* ---- hooks */
 
 typedef struct hook {
-  ax_dead_ref anchor; /* ref: of the function; LUA_NOREF for a leaf */
-  ax_tensor *leaf;    /* borrowed: the hook dies with it */
-  int key;            /* of the function in the leaf's environment */
+  ax_lua_dead_ref anchor; /* ref: of the function; LUA_NOREF for a leaf */
+  ax_tensor *leaf;        /* borrowed: the hook dies with it */
+  int key;                /* of the function in the leaf's environment */
   bool post;
 } hook;
 
@@ -149,8 +152,8 @@ static void push_environment(lua_State *L, int idx)
   lua_setfield(L, -2, "accelerate.hooks");
   lua_pushvalue(L, -1);
   lua_setfenv(L, idx);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_environments); /* see ax_push_handle */
-  lua_pushlightuserdata(L, ax_to_box(L, idx));
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_environments); /* see ax_lua_push_handle */
+  lua_pushlightuserdata(L, ax_lua_to_box(L, idx));
   lua_pushvalue(L, -3);
   lua_rawset(L, -3);
   lua_pop(L, 1);
@@ -164,23 +167,23 @@ static int run_hook(lua_State *L)
   ax_tensor **box, *given;
 
   if (h->leaf) {
-    ax_push_handle(L, h->leaf);
+    ax_lua_push_handle(L, h->leaf);
     push_environment(L, lua_gettop(L));
     lua_rawgeti(L, -1, h->key);
     if (lua_isnil(L, -1)) return 0;
   } else {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
     lua_rawgeti(L, -1, h->anchor.ref);
   }
   if (post) lua_pushvalue(L, 2);
   else {
-    box = ax_push_box(L);
+    box = ax_lua_push_box(L);
     *box = ax_tensor_retain(c->grad);
   }
   lua_call(L, 1, 1); /* the hook may remove itself: h may be gone after this */
   if (lua_isnil(L, -1) || post) return 0;
-  if (!(given = ax_opt_tensor(L, -1, "hook")))
-    return ax_error(L, "hook", "expected a tensor or nil as result, got %s", ax_describe(L, -1));
+  if (!(given = ax_lua_opt_tensor(L, -1, "hook")))
+    return ax_lua_error(L, "hook", "expected a tensor or nil as result, got %s", ax_lua_describe(L, -1));
   if (given != c->grad) c->replacement = ax_tensor_retain(given);
   return 0;
 }
@@ -188,7 +191,7 @@ static int run_hook(lua_State *L)
 static ax_status call_hook(void *ud, ax_tensor *grad, ax_tensor **replacement)
 {
   hook_call c = { .h = ud, .grad = grad };
-  const ax_status st = ax_protect(run_hook, &c);
+  const ax_status st = ax_lua_protect(run_hook, &c);
   *replacement = c.replacement;
   return st;
 }
@@ -197,7 +200,7 @@ static void drop_hook(void *ud)
 {
   hook *h = ud;
   if (h->leaf) free(h);
-  else ax_drop_anchor(&h->anchor);
+  else ax_lua_drop_anchor(&h->anchor);
 }
 
 /* The handle that register_hook returns: a table { tensor, id, key } with a method. */
@@ -205,16 +208,17 @@ static int hook_remove(lua_State *L)
 {
   ax_tensor **box;
   int64_t id;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (!lua_istable(L, 1))
-    return ax_error(L, "remove",
-                    "expected the handle that register_hook returned; call it as handle:remove()");
+    return ax_lua_error(L, "remove",
+                        "expected the handle that register_hook returned; call it as handle:remove()");
   lua_rawgeti(L, 1, 1);
   lua_rawgeti(L, 1, 2);
   lua_rawgeti(L, 1, 3);
-  box = ax_to_box(L, -3);
-  if (!box || !*box || !ax_to_integer(L, -2, &id)) return 0; /* removed before, or the tensor was released */
-  if (!lua_isnil(L, -1)) {                                   /* a leaf's function lies in its environment */
+  box = ax_lua_to_box(L, -3);
+  /* removed before, or the tensor was released */
+  if (!box || !*box || !ax_lua_to_integer(L, -2, &id)) return 0;
+  if (!lua_isnil(L, -1)) { /* a leaf's function lies in its environment */
     lua_getfenv(L, -3);
     lua_pushnil(L);
     lua_rawseti(L, -2, (int)lua_tointeger(L, -3));
@@ -233,9 +237,9 @@ static int add_hook(lua_State *L, const char *fn, bool post)
   int key = 0, ref = LUA_NOREF;
   uint64_t id;
 
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, fn, "self");
-  if (!lua_isfunction(L, 2)) return ax_arg_error(L, fn, 2, "hook", "a function", 2);
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, fn, "self");
+  if (!lua_isfunction(L, 2)) return ax_lua_arg_error(L, fn, 2, "hook", "a function", 2);
   lua_settop(L, 2);
   lua_createtable(L, 3, 0); /* the handle */
   lua_pushvalue(L, lua_upvalueindex(1));
@@ -243,7 +247,7 @@ static int add_hook(lua_State *L, const char *fn, bool post)
   lua_pushvalue(L, 1);
   lua_rawseti(L, 3, 1);
   if (!t->grad_fn) {
-    ax_remember_handle(L, 1);
+    ax_lua_remember_handle(L, 1);
     push_environment(L, 1);
     lua_getfield(L, -1, "last");
     key = (int)lua_tointeger(L, -1) + 1;
@@ -255,7 +259,7 @@ static int add_hook(lua_State *L, const char *fn, bool post)
     lua_pushinteger(L, key);
     lua_rawseti(L, 3, 3);
   } else {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
     lua_pushvalue(L, 2);
     ref = luaL_ref(L, -2);
   }
@@ -267,9 +271,9 @@ static int add_hook(lua_State *L, const char *fn, bool post)
       lua_pushnil(L);
       lua_rawseti(L, -2, key);
     }
-    if (!h) return ax_error(L, fn, "out of memory");
+    if (!h) return ax_lua_error(L, fn, "out of memory");
     free(h);
-    return ax_raise(L, fn);
+    return ax_lua_raise(L, fn);
   }
   lua_pushnumber(L, (double)id);
   lua_rawseti(L, 3, 2);
@@ -286,30 +290,30 @@ static int register_post_accumulate_grad_hook(lua_State *L)
 /* While a graph has a leaf with hooks in it, the leaf's object stays, and with it what the hooks
  * capture. */
 typedef struct held_leaf {
-  ax_dead_ref anchor;
+  ax_lua_dead_ref anchor;
   ax_tensor *leaf;
 } held_leaf;
 
 static int anchor_leaf(lua_State *L)
 {
   held_leaf *held = lua_touserdata(L, 1);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_anchors);
-  ax_push_handle(L, held->leaf);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
+  ax_lua_push_handle(L, held->leaf);
   held->anchor.ref = luaL_ref(L, -2);
   return 0;
 }
 
-static void drop_leaf(void *held) { ax_drop_anchor(held); }
+static void drop_leaf(void *held) { ax_lua_drop_anchor(held); }
 
 static ax_status hold_leaf(ax_tensor *leaf, void (**drop)(void *), void **ud)
 {
   held_leaf *held;
   ax_status st;
 
-  if (!ax_bind.open || !leaf->handle) return AX_OK;
+  if (!ax_lua.open || !leaf->handle) return AX_OK;
   if (!(held = malloc(sizeof *held))) return ax_fail(AX_ENOMEM, "no memory for the hooks of a leaf");
   held->leaf = leaf;
-  if ((st = ax_protect(anchor_leaf, held)) != AX_OK) {
+  if ((st = ax_lua_protect(anchor_leaf, held)) != AX_OK) {
     free(held);
     return st;
   }
@@ -320,29 +324,29 @@ static ax_status hold_leaf(ax_tensor *leaf, void (**drop)(void *), void **ud)
 
 /* ---- orphans */
 
-void ax_tensor_finalise(lua_State *L, int idx, ax_tensor **box)
+void ax_lua_tensor_finalise(lua_State *L, int idx, ax_tensor **box)
 {
   ax_tensor *t = *box;
   if (t->refs == 1 || t->handle != box) {
-    ax_tensor_release(ax_empty_box(box));
+    ax_tensor_release(ax_lua_empty_box(box));
     return;
   }
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_orphans);
   lua_pushlightuserdata(L, box);
   lua_pushvalue(L, idx);
   lua_rawset(L, -3);
   lua_pop(L, 1);
 }
 
-void ax_sweep_orphans(lua_State *L)
+void ax_lua_sweep_orphans(lua_State *L)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_orphans);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_orphans);
   lua_pushnil(L);
   while (lua_next(L, -2)) {
-    ax_tensor **box = ax_to_box(L, -1);
+    ax_tensor **box = ax_lua_to_box(L, -1);
     lua_pop(L, 1);
     if (*box && (*box)->refs > 1) continue;
-    ax_tensor_release(ax_empty_box(box));
+    ax_tensor_release(ax_lua_empty_box(box));
     lua_pushvalue(L, -1);
     lua_pushnil(L);
     lua_rawset(L, -4); /* clearing a field while walking is allowed */
@@ -354,15 +358,15 @@ void ax_sweep_orphans(lua_State *L)
 
 static int is_grad_enabled(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_pushboolean(L, ax_grad_enabled());
   return 1;
 }
 
 static int set_grad_enabled(lua_State *L)
 {
-  ax_bind_enter(L);
-  lua_pushboolean(L, ax_grad_set_enabled(ax_check_boolean(L, 1, "set_grad_enabled", "on")));
+  ax_lua_enter(L);
+  lua_pushboolean(L, ax_grad_set_enabled(ax_lua_check_boolean(L, 1, "set_grad_enabled", "on")));
   return 1;
 }
 
@@ -371,11 +375,11 @@ static int backward_from(lua_State *L)
 {
   ax_tensor **roots, **seeds;
   int n, n_seeds;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   const bool retain = lua_toboolean(L, 3);
   roots = push_array(L, 1, "backward", "roots", false, -1, &n);
   seeds = push_array(L, 2, "backward", "gradients", true, n, &n_seeds);
-  if (ax_backward(n, roots, seeds, retain, false) != AX_OK) return ax_raise(L, "backward");
+  if (ax_backward(n, roots, seeds, retain, false) != AX_OK) return ax_lua_raise(L, "backward");
   return 0;
 }
 
@@ -386,7 +390,7 @@ static int backward_collects(lua_State *L)
   return 1;
 }
 
-void ax_open_grad(lua_State *L)
+void ax_lua_open_grad(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_backward", backward_from },         { "_backward_collects", backward_collects }, { "grad", grad },
@@ -394,8 +398,8 @@ void ax_open_grad(lua_State *L)
   };
 
   ax_leaf_set_holder(hold_leaf);
-  ax_add_functions(L, functions);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  ax_lua_add_functions(L, functions);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushcfunction(L, backward);
   lua_setfield(L, -2, "backward");
   lua_createtable(L, 0, 2); /* the metatable of hook handles */

@@ -9,13 +9,14 @@
 ax_tensor **ax_lua_push_params(lua_State *L, int idx, const char *fn, int *n)
 {
   ax_tensor **list;
-  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "params", "a list of tensors", idx);
+  if (!lua_istable(L, idx)) ax_lua_arg_error(L, fn, idx, "params", "a list of tensors", idx);
   *n = (int)lua_objlen(L, idx);
   list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, idx, k + 1);
-    list[k] = ax_opt_tensor(L, -1, fn);
-    if (!list[k]) ax_error(L, fn, "params: entry %d: expected a tensor, got %s", k + 1, ax_describe(L, -1));
+    list[k] = ax_lua_opt_tensor(L, -1, fn);
+    if (!list[k])
+      ax_lua_error(L, fn, "params: entry %d: expected a tensor, got %s", k + 1, ax_lua_describe(L, -1));
     if (ax_recording) ax_capture_note(list[k]);
     lua_pop(L, 1);
   }
@@ -84,33 +85,33 @@ static int clip_grad_norm_(lua_State *L)
   ax_tensor **grads, **box, **wide;
   ax_status st;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 3);
-  max_norm = ax_check_number(L, 2, fn, "max_norm");
-  if (!(max_norm >= 0)) return ax_error(L, fn, "max_norm must be at least 0, got %g", max_norm);
+  max_norm = ax_lua_check_number(L, 2, fn, "max_norm");
+  if (!(max_norm >= 0)) return ax_lua_error(L, fn, "max_norm must be at least 0, got %g", max_norm);
   if (!lua_isnil(L, 3)) {
-    if (!ax_is_options(L, 3, true)) return ax_arg_error(L, fn, 3, "options", "a table of options", 3);
-    ax_check_options(L, 3, fn, names, 2);
+    if (!ax_lua_is_options(L, 3, true)) return ax_lua_arg_error(L, fn, 3, "options", "a table of options", 3);
+    ax_lua_check_options(L, 3, fn, names, 2);
     lua_getfield(L, 3, "norm_type");
-    if (!lua_isnil(L, -1)) p = ax_check_number(L, -1, fn, "norm_type");
+    if (!lua_isnil(L, -1)) p = ax_lua_check_number(L, -1, fn, "norm_type");
     lua_getfield(L, 3, "error_if_nonfinite");
-    if (!lua_isnil(L, -1)) strict = ax_check_boolean(L, -1, fn, "error_if_nonfinite");
+    if (!lua_isnil(L, -1)) strict = ax_lua_check_boolean(L, -1, fn, "error_if_nonfinite");
     lua_pop(L, 2);
   }
   grads = push_grads(L, 1, fn, &n);
   there = on_a_device(n, grads);
-  wide = ax_push_box(L);
-  box = ax_push_box(L);
-  if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_raise(L, fn);
+  wide = ax_lua_push_box(L);
+  box = ax_lua_push_box(L);
+  if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_lua_raise(L, fn);
   if (strict || !there) {
-    if (ax_item(*wide, &norm) != AX_OK) return ax_raise(L, fn);
+    if (ax_item(*wide, &norm) != AX_OK) return ax_lua_raise(L, fn);
     if (strict && !isfinite(norm))
-      return ax_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
+      return ax_lua_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
   }
   if (there) st = ax_clip_all(n, grads, max_norm, *wide);
   /* also NaN, which spreads as in PyTorch */
   else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6));
-  return st == AX_OK ? 1 : ax_raise(L, fn);
+  return st == AX_OK ? 1 : ax_lua_raise(L, fn);
 }
 
 /* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is
@@ -124,7 +125,7 @@ static int gradients(lua_State *L)
   bool one = true;
   int n, count = 0;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 1);
   grads = push_grads(L, 1, "gradients", &n);
   text = lua_newuserdata(L, (size_t)n + 1);
@@ -150,12 +151,12 @@ static int unscale_grads_(lua_State *L)
   ax_tensor **grads, *scale, *found;
   int n;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 3);
-  scale = ax_check_tensor(L, 2, fn, "scale");
-  found = ax_check_tensor(L, 3, fn, "found");
+  scale = ax_lua_check_tensor(L, 2, fn, "scale");
+  found = ax_lua_check_tensor(L, 3, fn, "found");
   grads = push_grads(L, 1, fn, &n);
-  return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_raise(L, fn);
+  return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see
@@ -165,13 +166,13 @@ static int scale_update_(lua_State *L)
   static const char fn[] = "scale_update_";
   ax_tensor *state, *found;
 
-  ax_bind_enter(L);
-  state = ax_check_tensor(L, 1, fn, "state");
-  found = ax_check_tensor(L, 2, fn, "found");
-  const double growth = ax_check_number(L, 3, fn, "growth_factor"),
-               backoff = ax_check_number(L, 4, fn, "backoff_factor");
-  const int64_t interval = ax_check_integer(L, 5, fn, "growth_interval", 1, INT64_C(1) << 53);
-  return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_raise(L, fn);
+  ax_lua_enter(L);
+  state = ax_lua_check_tensor(L, 1, fn, "state");
+  found = ax_lua_check_tensor(L, 2, fn, "found");
+  const double growth = ax_lua_check_number(L, 3, fn, "growth_factor"),
+               backoff = ax_lua_check_number(L, 4, fn, "backoff_factor");
+  const int64_t interval = ax_lua_check_integer(L, 5, fn, "growth_interval", 1, INT64_C(1) << 53);
+  return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.scale_grads_(params, factor): every gradient times a number */
@@ -180,11 +181,11 @@ static int scale_grads_(lua_State *L)
   static const char fn[] = "scale_grads_";
   int n;
   ax_tensor **grads;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
-  const double factor = ax_check_number(L, 2, fn, "factor");
+  const double factor = ax_lua_check_number(L, 2, fn, "factor");
   grads = push_grads(L, 1, fn, &n);
-  return ax_scale_all(n, grads, factor) == AX_OK ? 0 : ax_raise(L, fn);
+  return ax_scale_all(n, grads, factor) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.clip_grad_value_(params, limit) */
@@ -193,12 +194,12 @@ static int clip_grad_value_(lua_State *L)
   static const char fn[] = "clip_grad_value_";
   int n;
   ax_tensor **grads;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
-  const double limit = ax_check_number(L, 2, fn, "clip_value");
-  if (!(limit >= 0)) return ax_error(L, fn, "clip_value must be at least 0, got %g", limit);
+  const double limit = ax_lua_check_number(L, 2, fn, "clip_value");
+  if (!(limit >= 0)) return ax_lua_error(L, fn, "clip_value must be at least 0, got %g", limit);
   grads = push_grads(L, 1, fn, &n);
-  return ax_clamp_all(n, grads, limit) == AX_OK ? 0 : ax_raise(L, fn);
+  return ax_clamp_all(n, grads, limit) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.grad_norm(params, p) -> number */
@@ -208,10 +209,10 @@ static int grad_norm(lua_State *L)
   int n;
   ax_tensor **grads;
 
-  ax_bind_enter(L);
-  p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, "grad_norm", "p");
+  ax_lua_enter(L);
+  p = lua_isnoneornil(L, 2) ? 2 : ax_lua_check_number(L, 2, "grad_norm", "p");
   grads = push_grads(L, 1, "grad_norm", &n);
-  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_raise(L, "grad_norm");
+  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_lua_raise(L, "grad_norm");
   lua_pushnumber(L, norm);
   return 1;
 }
@@ -224,14 +225,14 @@ static int total_norm(lua_State *L)
   double p;
   int n;
 
-  ax_bind_enter(L);
-  p = lua_isnoneornil(L, 2) ? 2 : ax_check_number(L, 2, fn, "norm_type");
+  ax_lua_enter(L);
+  p = lua_isnoneornil(L, 2) ? 2 : ax_lua_check_number(L, 2, fn, "norm_type");
   list = ax_lua_push_params(L, 1, fn, &n);
-  box = ax_push_box(L);
-  return norm_into_box(n, list, p, box, NULL) == AX_OK ? 1 : ax_raise(L, fn);
+  box = ax_lua_push_box(L);
+  return norm_into_box(n, list, p, box, NULL) == AX_OK ? 1 : ax_lua_raise(L, fn);
 }
 
-void ax_open_gradients(lua_State *L)
+void ax_lua_open_gradients(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "gradients", gradients },
@@ -244,5 +245,5 @@ void ax_open_gradients(lua_State *L)
     { "total_norm", total_norm },
     { NULL, NULL },
   };
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
 }

@@ -5,20 +5,20 @@
 static void push_field(lua_State *L, int idx, const char *fn, const char *name)
 {
   lua_getfield(L, idx, name);
-  if (lua_isnil(L, -1)) ax_error(L, fn, "hyper: %s is missing", name);
+  if (lua_isnil(L, -1)) ax_lua_error(L, fn, "hyper: %s is missing", name);
 }
 
 static void number_field(lua_State *L, int idx, const char *fn, const char *name, double *out)
 {
   push_field(L, idx, fn, name);
-  *out = ax_check_number(L, -1, fn, name);
+  *out = ax_lua_check_number(L, -1, fn, name);
   lua_pop(L, 1);
 }
 
 static void flag_field(lua_State *L, int idx, const char *fn, const char *name, bool *out)
 {
   push_field(L, idx, fn, name);
-  *out = ax_check_boolean(L, -1, fn, name);
+  *out = ax_lua_check_boolean(L, -1, fn, name);
   lua_pop(L, 1);
 }
 
@@ -26,10 +26,10 @@ static void pair_field(lua_State *L, int idx, const char *fn, const char *name, 
 {
   push_field(L, idx, fn, name);
   if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2)
-    ax_error(L, fn, "%s: expected a list of two numbers, got %s", name, ax_describe(L, -1));
+    ax_lua_error(L, fn, "%s: expected a list of two numbers, got %s", name, ax_lua_describe(L, -1));
   for (int k = 0; k < 2; k++) {
     lua_rawgeti(L, -1, k + 1);
-    out[k] = ax_check_number(L, -1, fn, name);
+    out[k] = ax_lua_check_number(L, -1, fn, name);
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
@@ -65,7 +65,7 @@ static void find_taken(void)
 void ax_lua_read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind, ax_hyper *h)
 {
   const uint32_t takes = taken[kind];
-  if (!lua_istable(L, idx)) ax_arg_error(L, fn, idx, "hyper", "a table", idx);
+  if (!lua_istable(L, idx)) ax_lua_arg_error(L, fn, idx, "hyper", "a table", idx);
   *h = (ax_hyper){ 0 };
 #define NUMBER(name) number_field(L, idx, fn, #name, &h->name)
 #define PAIR(name) pair_field(L, idx, fn, #name, h->name)
@@ -86,9 +86,9 @@ ax_optim_kind ax_lua_check_kind(lua_State *L, int idx, const char *fn)
     names[k] = ax_optims[k].name;
     if (strcmp(names[k], given) == 0) return (ax_optim_kind)k;
   }
-  near = ax_nearest(given, names, AX_OPTIM_COUNT);
-  if (near) ax_error(L, fn, "kind: no optimizer is called '%s'; did you mean '%s'?", given, near);
-  return (ax_optim_kind)ax_arg_error(L, fn, idx, "kind", "the name of an optimizer", idx);
+  near = ax_lua_nearest(given, names, AX_OPTIM_COUNT);
+  if (near) ax_lua_error(L, fn, "kind: no optimizer is called '%s'; did you mean '%s'?", given, near);
+  return (ax_optim_kind)ax_lua_arg_error(L, fn, idx, "kind", "the name of an optimizer", idx);
 }
 
 /* core.optim_kinds() -> { [name] = { hyper = { names }, states = { { name = , form = }, ... } }
@@ -128,7 +128,7 @@ static int optim_needs(lua_State *L)
 {
   ax_hyper h;
   ax_optim_kind kind;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
   kind = ax_lua_check_kind(L, 1, "optim_needs");
   ax_lua_read_hyper(L, 2, "optim_needs", kind, &h);
@@ -145,22 +145,22 @@ static int optim_hyper(lua_State *L)
   ax_tensor **box;
   ax_hyper h;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
   kind = ax_lua_check_kind(L, 1, "optim_hyper");
   ax_lua_read_hyper(L, 2, "optim_hyper", kind, &h);
-  box = ax_push_box(L);
-  if (ax_tensor_new(AX_U8, 1, &size, box) != AX_OK) return ax_raise(L, "optim_hyper");
+  box = ax_lua_push_box(L);
+  if (ax_tensor_new(AX_U8, 1, &size, box) != AX_OK) return ax_lua_raise(L, "optim_hyper");
   memcpy(ax_data(*box), &h, sizeof h);
   return 1;
 }
 
-void ax_open_hyper(lua_State *L)
+void ax_lua_open_hyper(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "optim_kinds", optim_kinds },
                                         { "optim_needs", optim_needs },
                                         { "optim_hyper", optim_hyper },
                                         { NULL, NULL } };
   find_taken();
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
 }

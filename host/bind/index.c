@@ -30,7 +30,7 @@ typedef struct work {
 
 static ax_tensor **push_temp(work *w)
 {
-  ax_tensor **box = ax_push_result(w->L);
+  ax_tensor **box = ax_lua_push_result(w->L);
   if (w->n < MOST_TEMPS) w->temps[w->n++] = box;
   w->at = lua_gettop(w->L);
   return box;
@@ -40,7 +40,7 @@ static void drop_temps(work *w, const ax_tensor *keep)
 {
   while (w->n > 0) {
     ax_tensor **box = w->temps[--w->n];
-    if (*box != keep) ax_tensor_release(ax_empty_box(box));
+    if (*box != keep) ax_tensor_release(ax_lua_empty_box(box));
   }
 }
 
@@ -48,7 +48,7 @@ static void drop_temps(work *w, const ax_tensor *keep)
 static ax_tensor *run(work *w, ax_op op, const ax_args *a)
 {
   ax_tensor **box = push_temp(w), *out[AX_MAX_OUT];
-  if (ax_run(op, a, out) != AX_OK) ax_raise(w->L, "index");
+  if (ax_run(op, a, out) != AX_OK) ax_lua_raise(w->L, "index");
   *box = out[0];
   if (out[1]) ax_tensor_release(out[1]);
   return *box;
@@ -89,7 +89,7 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
   if (t->device.kind == AX_CPU) return t;
   box = push_temp(w);
   if (ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, box) != AX_OK || ax_copy(*box, t) != AX_OK)
-    ax_raise(w->L, "index");
+    ax_lua_raise(w->L, "index");
   return *box;
 }
 
@@ -97,11 +97,11 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
  * knows them. */
 static int64_t position(lua_State *L, int64_t size, int64_t p, int shown, const ax_tensor *whole)
 {
-  const int64_t at = ax_position(p, size);
-  if (p == 0) return ax_error(L, "index", "positions count from 1 (and from -1 backward); got 0");
+  const int64_t at = ax_lua_position(p, size);
+  if (p == 0) return ax_lua_error(L, "index", "positions count from 1 (and from -1 backward); got 0");
   if (at < 0 || at >= size)
-    return ax_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)",
-                    (long long)p, shown, (long long)size, SHAPE(whole));
+    return ax_lua_error(L, "index", "position %lld is out of range for dim %d of size %lld (shape %s)",
+                        (long long)p, shown, (long long)size, SHAPE(whole));
   return at;
 }
 
@@ -119,15 +119,15 @@ static ax_tensor *mask_positions(work *w, ax_tensor *mask)
   if (ax_tensor_new_on(mask->device, AX_I64, 1, &n, box) != AX_OK ||
       (n > 0 && ax_run_into(AX_OP_MASK_INDICES, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } },
                             *box) != AX_OK))
-    ax_raise(w->L, "index");
+    ax_lua_raise(w->L, "index");
   return *box;
 }
 
 static void check_mask(lua_State *L, const ax_tensor *x, const ax_tensor *mask)
 {
   if (mask->ndim > x->ndim || memcmp(mask->shape, x->shape, sizeof *x->shape * mask->ndim) != 0)
-    ax_error(L, "index", "a mask of shape %s does not match the first dims of shape %s", SHAPE(mask),
-             SHAPE(x));
+    ax_lua_error(L, "index", "a mask of shape %s does not match the first dims of shape %s", SHAPE(mask),
+                 SHAPE(x));
 }
 
 /* x[mask]: the dims of the mask become one. */
@@ -139,7 +139,7 @@ static ax_tensor *read_mask(work *w, ax_tensor *x, ax_tensor *mask)
 
   check_mask(L, x, mask);
   if (x->ndim - mask->ndim + 1 > AX_MAX_DIMS) /* a 0-d mask over 8 dims */
-    ax_error(L, "index", "the result would have %d dims", x->ndim + 1);
+    ax_lua_error(L, "index", "the result would have %d dims", x->ndim + 1);
   shape[0] = mask->numel;
   memcpy(shape + 1, x->shape + mask->ndim, sizeof *shape * (size_t)(x->ndim - mask->ndim));
   flat = reshape(w, x, x->ndim - mask->ndim + 1, shape);
@@ -155,9 +155,9 @@ static ax_tensor *read_rows(work *w, ax_tensor *x, int dim, ax_tensor *index)
   const int n = x->ndim - 1 + index->ndim;
 
   if (index->ndim == 1) return index_select(w, x, dim, index);
-  if (x->ndim == 0) ax_error(w->L, "index", "a 0-d tensor has no positions");
+  if (x->ndim == 0) ax_lua_error(w->L, "index", "a 0-d tensor has no positions");
   if (n > AX_MAX_DIMS)
-    ax_error(w->L, "index", "the result would have %d dims, at most %d are there", n, AX_MAX_DIMS);
+    ax_lua_error(w->L, "index", "the result would have %d dims, at most %d are there", n, AX_MAX_DIMS);
   flat = reshape(w, index, 1, &index->numel);
   rows = index_select(w, x, dim, flat);
   memcpy(shape, x->shape, sizeof *shape * (size_t)dim);
@@ -168,8 +168,9 @@ static ax_tensor *read_rows(work *w, ax_tensor *x, int dim, ax_tensor *index)
 
 static void bad_tensor_key(lua_State *L, const ax_tensor *key)
 {
-  ax_error(L, "index", "expected a tensor of bool (a mask) or int64 (positions counted from 0), got %s %s",
-           ax_dtype_name((ax_dtype)key->dtype), SHAPE(key));
+  ax_lua_error(L, "index",
+               "expected a tensor of bool (a mask) or int64 (positions counted from 0), got %s %s",
+               ax_dtype_name((ax_dtype)key->dtype), SHAPE(key));
 }
 
 /* ---- lists: one entry a dim */
@@ -183,23 +184,24 @@ static ax_tensor *read_range(work *w, ax_tensor *x, int dim, int entry, int idx)
   const int n = (int)lua_objlen(L, idx);
 
   if (n < 2 || n > 3)
-    ax_error(L, "index", "entry %d: expected {}, {first, last} or {first, last, step}, got a list of %d",
-             entry, n);
+    ax_lua_error(L, "index", "entry %d: expected {}, {first, last} or {first, last, step}, got a list of %d",
+                 entry, n);
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, idx, k + 1);
-    if (!ax_to_integer(L, -1, &v[k]))
-      ax_error(L, "index", "entry %d: expected integers in a range, got %s", entry, ax_describe(L, -1));
+    if (!ax_lua_to_integer(L, -1, &v[k]))
+      ax_lua_error(L, "index", "entry %d: expected integers in a range, got %s", entry,
+                   ax_lua_describe(L, -1));
     lua_pop(L, 1);
   }
-  first = ax_position(v[0], size);
-  last = ax_position(v[1], size);
+  first = ax_lua_position(v[0], size);
+  last = ax_lua_position(v[1], size);
   if (v[0] == 0 || (v[1] == 0 && v[0] != 1))
-    ax_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
+    ax_lua_error(L, "index", "entry %d: positions count from 1 (and from -1 backward); got 0", entry);
   if (v[2] < 1)
-    ax_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
+    ax_lua_error(L, "index", "entry %d: the step must be at least 1, got %lld", entry, (long long)v[2]);
   if (first < 0 || last >= size || last < first - 1)
-    ax_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry,
-             (long long)v[0], (long long)v[1], (long long)size);
+    ax_lua_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry,
+                 (long long)v[0], (long long)v[1], (long long)size);
   length = (last - first + v[2]) / v[2];
   return apply1(w, AX_OP_SLICE, x, (ax_attrs){ .i = { dim, first, length, v[2] }, .n_list = -1 });
 }
@@ -218,18 +220,19 @@ static ax_tensor *read_entry(work *w, const ax_tensor *whole, ax_tensor *x, int 
   int64_t p;
   ax_tensor *index;
 
-  if (ax_to_integer(L, idx, &p)) return select_at(w, x, *dim, position(L, x->shape[*dim], p, entry, whole));
+  if (ax_lua_to_integer(L, idx, &p))
+    return select_at(w, x, *dim, position(L, x->shape[*dim], p, entry, whole));
   if (lua_istable(L, idx))
     return empty_table(L, idx) ? ((*dim)++, x) : read_range(w, x, (*dim)++, entry, idx);
-  index = ax_opt_tensor(L, idx, "index");
+  index = ax_lua_opt_tensor(L, idx, "index");
   if (!index)
-    ax_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry,
-             ax_describe(L, idx));
+    ax_lua_error(L, "index", "entry %d: expected a position, {}, {first, last} or a tensor, got %s", entry,
+                 ax_lua_describe(L, idx));
   if (index->ndim != 1 || (index->dtype != AX_BOOL && index->dtype != AX_I64)) bad_tensor_key(L, index);
   if (index->dtype == AX_BOOL) {
     if (index->numel != x->shape[*dim])
-      ax_error(L, "index", "entry %d: a mask of %lld does not fit a dim of size %lld", entry,
-               (long long)index->numel, (long long)x->shape[*dim]);
+      ax_lua_error(L, "index", "entry %d: a mask of %lld does not fit a dim of size %lld", entry,
+                   (long long)index->numel, (long long)x->shape[*dim]);
     index = mask_positions(w, index);
   }
   return index_select(w, x, (*dim)++, index);
@@ -243,9 +246,9 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx)
   int dim = 0;
 
   if (n == 0 && !empty_table(L, idx))
-    ax_error(L, "index", "expected a list with one entry a dim, got %s", ax_describe(L, idx));
+    ax_lua_error(L, "index", "expected a list with one entry a dim, got %s", ax_lua_describe(L, idx));
   if (n > original->ndim)
-    ax_error(L, "index", "%d entries for a tensor of %d dims (shape %s)", n, x->ndim, SHAPE(x));
+    ax_lua_error(L, "index", "%d entries for a tensor of %d dims (shape %s)", n, x->ndim, SHAPE(x));
   luaL_checkstack(L, MOST_TEMPS + 2 * AX_MAX_DIMS, "index");
   for (int k = 1; k <= n; k++) {
     lua_rawgeti(L, idx, k);
@@ -265,26 +268,27 @@ static ax_tensor *read_key(work *w, ax_tensor *x, int idx)
   int64_t p;
   ax_tensor *index;
 
-  if (ax_to_integer(L, idx, &p)) {
-    if (x->ndim == 0) ax_error(L, "index", "a 0-d tensor has no positions; x:item() is its value");
+  if (ax_lua_to_integer(L, idx, &p)) {
+    if (x->ndim == 0) ax_lua_error(L, "index", "a 0-d tensor has no positions; x:item() is its value");
     return select_at(w, x, 0, position(L, x->shape[0], p, 1, x));
   }
   if (lua_istable(L, idx)) return read_list(w, x, idx);
-  index = ax_opt_tensor(L, idx, "index");
+  index = ax_lua_opt_tensor(L, idx, "index");
   if (!index)
-    ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, idx));
+    ax_lua_error(L, "index", "expected a position, a list or a tensor as key, got %s",
+                 ax_lua_describe(L, idx));
   if (index->dtype == AX_BOOL) return read_mask(w, x, index);
   if (index->dtype != AX_I64) bad_tensor_key(L, index);
   return read_rows(w, x, 0, index);
 }
 
-int ax_index_read(lua_State *L)
+int ax_lua_index_read(lua_State *L)
 {
   work w = { .L = L };
   ax_tensor *result;
 
-  ax_bind_enter(L);
-  result = read_key(&w, ax_check_tensor(L, 1, "index", "self"), 2);
+  ax_lua_enter(L);
+  result = read_key(&w, ax_lua_check_tensor(L, 1, "index", "self"), 2);
   drop_temps(&w, result);
   lua_pushvalue(L, w.at);
   return 1;
@@ -301,12 +305,13 @@ static void read_value(lua_State *L, int idx, const ax_tensor *x, value *v)
 {
   const int type = lua_type(L, idx);
   memset(v, 0, sizeof *v);
-  if ((v->t = ax_opt_tensor(L, idx, "index"))) return;
+  if ((v->t = ax_lua_opt_tensor(L, idx, "index"))) return;
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-    ax_error(L, "index", "expected a number, a boolean or a tensor to assign, got %s", ax_describe(L, idx));
+    ax_lua_error(L, "index", "expected a number, a boolean or a tensor to assign, got %s",
+                 ax_lua_describe(L, idx));
   const double d = type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
-  if (!ax_number_fits((ax_dtype)x->dtype, d))
-    ax_error(L, "index", "%.14g does not fit a tensor of %s", d, ax_dtype_name((ax_dtype)x->dtype));
+  if (!ax_lua_number_fits((ax_dtype)x->dtype, d))
+    ax_lua_error(L, "index", "%.14g does not fit a tensor of %s", d, ax_dtype_name((ax_dtype)x->dtype));
   v->number.num[0] = d;
   v->number.integral = type == LUA_TBOOLEAN || (d == floor(d) && fabs(d) < 9.2e18);
   v->number.booleans = type == LUA_TBOOLEAN;
@@ -323,7 +328,7 @@ static void write_into(lua_State *L, ax_tensor *place, const value *v)
                       .booleans = v->number.booleans,
                       .num = { v->number.num[0] },
                       .a = { .n_list = -1 } };
-  if (ax_run_inplace(AX_OP_COPY, &a, place) != AX_OK) ax_raise(L, "index");
+  if (ax_run_inplace(AX_OP_COPY, &a, place) != AX_OK) ax_lua_raise(L, "index");
 }
 
 /* Leading dims of size 1 do not matter: x[1] = tensor({ 3 }) for a 1-d x, as in PyTorch. */
@@ -347,7 +352,8 @@ static void check_fits(lua_State *L, const ax_tensor *v, const ax_tensor *place)
   for (k = 0; joins && k < ndim && ndim == place->ndim && shape[k] == place->shape[k]; k++)
     ;
   if (!joins || ndim != place->ndim || k < ndim)
-    ax_error(L, "index", "a value of shape %s does not fit the place of shape %s", SHAPE(v), SHAPE(place));
+    ax_lua_error(L, "index", "a value of shape %s does not fit the place of shape %s", SHAPE(v),
+                 SHAPE(place));
 }
 
 static ax_tensor *expand(work *w, ax_tensor *v, const ax_tensor *like)
@@ -363,11 +369,11 @@ static ax_tensor *expand(work *w, ax_tensor *v, const ax_tensor *like)
 static ax_tensor *numbered(work *w, const ax_tensor *x)
 {
   ax_tensor **box = push_temp(w), *flat;
-  if (ax_tensor_new_on(x->device, AX_I64, x->ndim, x->shape, box) != AX_OK) ax_raise(w->L, "index");
+  if (ax_tensor_new_on(x->device, AX_I64, x->ndim, x->shape, box) != AX_OK) ax_lua_raise(w->L, "index");
   if (x->numel == 0) return *box;
   flat = reshape(w, *box, 1, &x->numel);
   if (ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, flat) != AX_OK)
-    ax_raise(w->L, "index");
+    ax_lua_raise(w->L, "index");
   return *box;
 }
 
@@ -376,7 +382,7 @@ static ax_tensor *count_places(work *w, const ax_tensor *x, ax_tensor *places)
 {
   ax_tensor **ones = push_temp(w), *count;
   if (ax_tensor_new_on(x->device, AX_F32, 1, &places->numel, ones) != AX_OK || ax_fill(*ones, 1) != AX_OK)
-    ax_raise(w->L, "index");
+    ax_lua_raise(w->L, "index");
   count = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ *ones, places },
                 &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
   return reshape(w, count, x->ndim, x->shape);
@@ -388,8 +394,9 @@ static void refuse_repeats(work *w, ax_tensor *count)
   if (count->numel == 0) return;
   most = on_cpu(w, apply1(w, AX_OP_MAX, count, (ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
   if (ax_load_double((ax_dtype)most->dtype, ax_data(most), 0) > 1)
-    ax_error(w->L, "index",
-             "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
+    ax_lua_error(
+        w->L, "index",
+        "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
 }
 
 /* Is the key a list with a tensor among its entries? */
@@ -399,7 +406,7 @@ static bool holds_tensor(lua_State *L, int key)
   if (!lua_istable(L, key)) return false;
   for (int k = 1; !found && k <= (int)lua_objlen(L, key); k++) {
     lua_rawgeti(L, key, k);
-    found = ax_to_box(L, -1) != NULL;
+    found = ax_lua_to_box(L, -1) != NULL;
     lua_pop(L, 1);
   }
   return found;
@@ -427,7 +434,7 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   if (v->t) {
     const ax_dtype carrier = x->dtype == AX_BOOL ? AX_U8 : (ax_dtype)x->dtype;
     ax_tensor *wide = expand(w, v->t, picked), *flat, *placed;
-    if (ax_to_box(w->L, key) || holds_tensor(w->L, key)) refuse_repeats(w, count);
+    if (ax_lua_to_box(w->L, key) || holds_tensor(w->L, key)) refuse_repeats(w, count);
     wide = cast(w, cast(w, wide, (ax_dtype)x->dtype), carrier);
     flat = reshape(w, wide, 1, &wide->numel);
     placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places },
@@ -450,9 +457,9 @@ static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
   work each = { .L = L };
   ax_tensor *rows = NULL;
 
-  if (x->ndim == 0) ax_error(L, "index", "a 0-d tensor has no positions");
+  if (x->ndim == 0) ax_lua_error(L, "index", "a 0-d tensor has no positions");
   if (index->ndim != 1)
-    ax_error(L, "index", "positions to assign to must have one dim, got %s", SHAPE(index));
+    ax_lua_error(L, "index", "positions to assign to must have one dim, got %s", SHAPE(index));
   index = on_cpu(w, index);
   if (v->t) { /* one value row for each position */
     ax_tensor like = *x;
@@ -464,8 +471,8 @@ static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
     const int top = lua_gettop(L);
     value row = *v;
     if (at < 0 || at >= x->shape[0])
-      ax_error(L, "index", "position %lld (counted from 0) is out of range for dim 1 of size %lld",
-               (long long)at, (long long)x->shape[0]);
+      ax_lua_error(L, "index", "position %lld (counted from 0) is out of range for dim 1 of size %lld",
+                   (long long)at, (long long)x->shape[0]);
     if (rows) row.t = select_at(&each, rows, 0, k);
     write_into(L, select_at(&each, x, 0, at), &row);
     drop_temps(&each, NULL);
@@ -489,29 +496,29 @@ static void write_mask(work *w, ax_tensor *x, ax_tensor *mask, const value *v, i
   if (ax_run_inplace(AX_OP_MASKED_FILL,
                      &(ax_args){ .n_in = 2, .in = in, .a = { .f = { v->number.num[0] }, .n_list = -1 } },
                      x) != AX_OK)
-    ax_raise(w->L, "index");
+    ax_lua_raise(w->L, "index");
 }
 
-int ax_index_write(lua_State *L)
+int ax_lua_index_write(lua_State *L)
 {
   work w = { .L = L };
   ax_tensor *x, *index;
   value v;
   int64_t p;
 
-  ax_bind_enter(L);
-  x = ax_check_tensor(L, 1, "index", "self");
+  ax_lua_enter(L);
+  x = ax_lua_check_tensor(L, 1, "index", "self");
   read_value(L, 3, x, &v);
-  index = ax_opt_tensor(L, 2, "index");
+  index = ax_lua_opt_tensor(L, 2, "index");
   if (index && index->dtype != AX_BOOL && index->dtype != AX_I64) bad_tensor_key(L, index);
   luaL_checkstack(L, MOST_TEMPS, "index");
-  if (ax_history(x) != AX_OK || (v.t && ax_history(v.t) != AX_OK)) return ax_raise(L, "index");
+  if (ax_history(x) != AX_OK || (v.t && ax_history(v.t) != AX_OK)) return ax_lua_raise(L, "index");
   if (index && index->dtype == AX_BOOL) write_mask(&w, x, index, &v, 2);
   else if (holds_tensor(L, 2) ||
            (index && ax_grad_enabled() && (x->requires_grad || (v.t && v.t->requires_grad))))
     write_by_where(&w, x, 2, &v);
   else if (index) write_rows(&w, x, index, &v);
-  else if (ax_to_integer(L, 2, &p) || lua_istable(L, 2)) {
+  else if (ax_lua_to_integer(L, 2, &p) || lua_istable(L, 2)) {
     ax_tensor *place = lua_istable(L, 2) ? read_list(&w, x, 2) : read_key(&w, x, 2);
     if (v.t) {
       v.t = trim(&w, v.t, place);
@@ -519,7 +526,8 @@ int ax_index_write(lua_State *L)
     }
     write_into(L, place, &v);
   } else
-    return ax_error(L, "index", "expected a position, a list or a tensor as key, got %s", ax_describe(L, 2));
+    return ax_lua_error(L, "index", "expected a position, a list or a tensor as key, got %s",
+                        ax_lua_describe(L, 2));
   drop_temps(&w, NULL);
   return 0;
 }

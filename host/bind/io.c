@@ -11,10 +11,10 @@ static int read_idx(lua_State *L)
   const char *path;
   ax_tensor **box;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_idx");
-  box = ax_push_result(L);
-  if (ax_idx_read(path, box) != AX_OK) return ax_raise(L, "read_idx");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_idx");
+  box = ax_lua_push_result(L);
+  if (ax_idx_read(path, box) != AX_OK) return ax_lua_raise(L, "read_idx");
   return 1;
 }
 
@@ -25,9 +25,9 @@ static const char *check_text(lua_State *L, int idx, const char *what)
 {
   size_t n;
   const char *s;
-  if (lua_type(L, idx) != LUA_TSTRING) ax_arg_error(L, "safetensors_save", 0, what, "a string", idx);
+  if (lua_type(L, idx) != LUA_TSTRING) ax_lua_arg_error(L, "safetensors_save", 0, what, "a string", idx);
   s = lua_tolstring(L, idx, &n);
-  if (strlen(s) != n) ax_error(L, "safetensors_save", "%s: \"%s\" goes on after a NUL", what, s);
+  if (strlen(s) != n) ax_lua_error(L, "safetensors_save", "%s: \"%s\" goes on after a NUL", what, s);
   return s;
 }
 
@@ -39,17 +39,17 @@ static void read_entries(lua_State *L, int idx, int n, const char **names, ax_te
     lua_rawgeti(L, idx, i + 1);
     if (!lua_istable(L, -1)) {
       lua_pushfstring(L, "entry %d", i + 1);
-      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a pair { name, tensor }",
-                   lua_gettop(L) - 1);
+      ax_lua_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a pair { name, tensor }",
+                       lua_gettop(L) - 1);
     }
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
     lua_pushfstring(L, "the name of entry %d", i + 1);
     names[i] = check_text(L, lua_gettop(L) - 2, lua_tostring(L, -1));
-    tensors[i] = ax_opt_tensor(L, -2, "safetensors_save");
+    tensors[i] = ax_lua_opt_tensor(L, -2, "safetensors_save");
     if (!tensors[i]) {
       lua_pushfstring(L, "tensor '%s'", names[i]);
-      ax_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a tensor", lua_gettop(L) - 2);
+      ax_lua_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a tensor", lua_gettop(L) - 2);
     }
     lua_pop(L, 4);
   }
@@ -74,7 +74,8 @@ static const char *const *read_metadata(lua_State *L, int idx, int *n)
 
   *n = 0;
   if (lua_isnoneornil(L, idx)) return NULL;
-  if (!lua_istable(L, idx)) ax_arg_error(L, "safetensors_save", idx, "metadata", "a table of strings", idx);
+  if (!lua_istable(L, idx))
+    ax_lua_arg_error(L, "safetensors_save", idx, "metadata", "a table of strings", idx);
   for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) ++*n;
   pairs = lua_newuserdata(L, sizeof *pairs * (size_t)(*n ? *n : 1));
   for (lua_pushnil(L); lua_next(L, idx); lua_pop(L, 1)) {
@@ -95,20 +96,21 @@ static int safetensors_save(lua_State *L)
   ax_tensor **tensors;
   int n, n_meta;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "safetensors_save");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "safetensors_save");
   if (!lua_istable(L, 2))
-    ax_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
+    ax_lua_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
   lua_settop(L, 3);
   n = (int)lua_objlen(L, 2);
   if (n == 0 && (lua_pushnil(L), lua_next(L, 2)))
-    ax_error(L, "safetensors_save",
-             "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
+    ax_lua_error(L, "safetensors_save",
+                 "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
   names = lua_newuserdata(L, sizeof *names * (size_t)(n + 1));
   tensors = lua_newuserdata(L, sizeof *tensors * (size_t)(n + 1));
   read_entries(L, 2, n, names, tensors);
   meta = read_metadata(L, 3, &n_meta);
-  if (ax_safetensors_write(path, n, names, tensors, n_meta, meta) != AX_OK) return ax_raise(L, "safetensors");
+  if (ax_safetensors_write(path, n, names, tensors, n_meta, meta) != AX_OK)
+    return ax_lua_raise(L, "safetensors");
   return 0;
 }
 
@@ -122,7 +124,7 @@ static void clear_file(lua_State *L, void *object)
 }
 
 /* Holds a file while its tensors are handed out. */
-static const ax_class file_class = { "a safetensors file", sizeof(ax_tensor_file *), clear_file, NULL };
+static const ax_lua_class file_class = { "a safetensors file", sizeof(ax_tensor_file *), clear_file, NULL };
 
 /* safetensors_load(path) -> list of { name, tensor }, metadata */
 static int safetensors_load(lua_State *L)
@@ -130,10 +132,10 @@ static int safetensors_load(lua_State *L)
   const char *path;
   ax_tensor_file **file;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "safetensors_load");
-  file = ax_push_object(L, &file_class);
-  if (ax_safetensors_read(path, file) != AX_OK) return ax_raise(L, "safetensors");
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "safetensors_load");
+  file = ax_lua_push_object(L, &file_class);
+  if (ax_safetensors_read(path, file) != AX_OK) return ax_lua_raise(L, "safetensors");
 
   lua_createtable(L, (*file)->n, 0);
   for (int i = 0; i < (*file)->n; i++) {
@@ -141,7 +143,7 @@ static int safetensors_load(lua_State *L)
     lua_createtable(L, 2, 0);
     lua_pushstring(L, (*file)->names[i]);
     lua_rawseti(L, -2, 1);
-    box = ax_push_result(L);
+    box = ax_lua_push_result(L);
     *box = ax_tensor_retain((*file)->tensors[i]);
     lua_rawseti(L, -2, 2);
     lua_rawseti(L, -2, i + 1);
@@ -166,7 +168,7 @@ static void clear_text(lua_State *L, void *object)
   *text = NULL;
 }
 
-static const ax_class text_class = { "the text of a file", sizeof(char *), clear_text, NULL };
+static const ax_lua_class text_class = { "the text of a file", sizeof(char *), clear_text, NULL };
 
 /* core._read_file(path) -> text, or nil and why it cannot be read.  Regular files only. */
 static int read_file(lua_State *L)
@@ -175,9 +177,9 @@ static int read_file(lua_State *L)
   char **text;
   size_t n;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "read_file");
-  text = ax_push_object(L, &text_class);
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_file");
+  text = ax_lua_push_object(L, &text_class);
   if (ax_file_slurp(path, text, &n) == AX_OK) {
     lua_pushlstring(L, *text, n);
     clear_text(L, text);
@@ -195,9 +197,9 @@ static int write_file(lua_State *L)
   const char *path, *text;
   size_t n;
 
-  ax_bind_enter(L);
-  path = ax_check_path(L, "write_file");
-  if (lua_type(L, 2) != LUA_TSTRING) return ax_arg_error(L, "write_file", 2, "text", "a string", 2);
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "write_file");
+  if (lua_type(L, 2) != LUA_TSTRING) return ax_lua_arg_error(L, "write_file", 2, "text", "a string", 2);
   text = lua_tolstring(L, 2, &n);
   if (ax_file_put(path, text, n) == AX_OK) {
     lua_pushboolean(L, true);
@@ -208,7 +210,7 @@ static int write_file(lua_State *L)
   return 2;
 }
 
-void ax_open_io(lua_State *L)
+void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "read_idx", read_idx },
@@ -219,7 +221,7 @@ void ax_open_io(lua_State *L)
     { NULL, NULL },
   };
 
-  ax_open_class(L, &file_class);
-  ax_open_class(L, &text_class);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &file_class);
+  ax_lua_open_class(L, &text_class);
+  ax_lua_add_functions(L, functions);
 }

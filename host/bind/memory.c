@@ -53,7 +53,7 @@ static int64_t growth_allowed(void)
 static int run_collector(lua_State *L)
 {
   lua_gc(L, LUA_GCCOLLECT, 0);
-  ax_sweep_orphans(L);
+  ax_lua_sweep_orphans(L);
   return 0;
 }
 
@@ -64,45 +64,45 @@ static int collect(lua_State *L)
   const double start = now();
   int status;
 
-  ax_bind.collecting = true;
+  ax_lua.collecting = true;
   status = lua_cpcall(L, run_collector, NULL);
-  ax_bind.collecting = false;
-  if (ax_bind.dead) ax_bind_drop_dead(L);
+  ax_lua.collecting = false;
+  if (ax_lua.dead) ax_lua_drop_dead(L);
   ax_memory_count_collection();
   last.ended = now();
   last.cost = last.ended - start;
   last.left = ax_memory_pressure();
-  ax_bind.mark = last.left + growth_allowed();
-  if (ax_bind.mark < last.need + LEAST_GROWTH) ax_bind.mark = last.need + LEAST_GROWTH;
+  ax_lua.mark = last.left + growth_allowed();
+  if (ax_lua.mark < last.need + LEAST_GROWTH) ax_lua.mark = last.need + LEAST_GROWTH;
   return status;
 }
 
-void ax_bind_slow(lua_State *L)
+void ax_lua_slow(lua_State *L)
 {
   const int64_t pressure = ax_memory_pressure();
 
-  if (ax_bind.collecting) return; /* a finaliser written in Lua uses tensors */
+  if (ax_lua.collecting) return; /* a finaliser written in Lua uses tensors */
   if (&ax_interrupted && ax_interrupted) {
     ax_interrupted = 0;
     luaL_error(L, "interrupted");
   }
   if (!lua_checkstack(L, 16)) return;
-  if (ax_bind.dead) ax_bind_drop_dead(L);
-  if (pressure <= ax_bind.mark) return;
+  if (ax_lua.dead) ax_lua_drop_dead(L);
+  if (pressure <= ax_lua.mark) return;
   if (now() - last.ended < SHARE * last.cost && pressure - last.left < PATIENCE * growth_allowed()) {
-    ax_bind.mark = pressure + POSTPONE;
+    ax_lua.mark = pressure + POSTPONE;
     return;
   }
   if (collect(L) != 0) lua_error(L);
 }
 
-void ax_bind_backward_begins(void) { last.need = last.clean ? ax_memory_pressure() : 0; }
+void ax_lua_backward_begins(void) { last.need = last.clean ? ax_memory_pressure() : 0; }
 
-void ax_bind_backward_ends(lua_State *L)
+void ax_lua_backward_ends(lua_State *L)
 {
   const bool much = ax_memory_pressure() - last.left >= LEAST_GROWTH;
   const bool due =
-      much && !ax_bind.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
+      much && !ax_lua.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
   last.clean = due || !much;
   if (due && collect(L) != 0) lua_error(L);
 }
@@ -144,9 +144,9 @@ static void collect_all(lua_State *L)
  * Lua stack or counted. */
 static bool last_chance(size_t wanted, int attempt)
 {
-  lua_State *L = ax_bind.L;
+  lua_State *L = ax_lua.L;
 
-  if (attempt > 1 || !ax_bind.open || ax_bind.collecting || !lua_checkstack(L, 16)) return false;
+  if (attempt > 1 || !ax_lua.open || ax_lua.collecting || !lua_checkstack(L, 16)) return false;
   if (attempt == 0) {
     if (collect(L) != 0) lua_pop(L, 1);
     return true;
@@ -169,8 +169,8 @@ static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
 {
   const ax_backend *b;
   const ax_device d =
-      lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_check_device(L, idx, fn, "device");
-  if (ax_backend_of(d, &b) != AX_OK) ax_raise(L, fn);
+      lua_isnoneornil(L, idx) ? (ax_device){ AX_CPU, 0 } : ax_lua_check_device(L, idx, fn, "device");
+  if (ax_backend_of(d, &b) != AX_OK) ax_lua_raise(L, fn);
   return b;
 }
 
@@ -178,9 +178,9 @@ static int memory_stats(lua_State *L)
 {
   ax_memory_stats s = { 0 };
   const ax_backend *b;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   b = lua_isnoneornil(L, 1) ? NULL : backend_at(L, 1, "memory_stats");
-  if (b && b->memory) b->memory->stats(ax_check_device(L, 1, "memory_stats", "device").index, &s);
+  if (b && b->memory) b->memory->stats(ax_lua_check_device(L, 1, "memory_stats", "device").index, &s);
   else ax_memory_get(&s);
   lua_createtable(L, 0, 18);
   set_number(L, "live_bytes", s.live_bytes);
@@ -208,18 +208,18 @@ static int memory_stats(lua_State *L)
 /* core.set_memory_limit(bytes): 0 goes back to the default */
 static int set_memory_limit(lua_State *L)
 {
-  ax_bind_enter(L);
-  ax_memory_set_limit(ax_check_integer(L, 1, "set_memory_limit", "bytes", 0, INT64_C(1) << 53));
+  ax_lua_enter(L);
+  ax_memory_set_limit(ax_lua_check_integer(L, 1, "set_memory_limit", "bytes", 0, INT64_C(1) << 53));
   return 0;
 }
 
 static int empty_cache(lua_State *L)
 {
   const ax_backend *b;
-  ax_bind_enter(L);
-  if (ax_recording) return ax_error(L, "empty_cache", "cannot be called while a step is recorded");
+  ax_lua_enter(L);
+  if (ax_recording) return ax_lua_error(L, "empty_cache", "cannot be called while a step is recorded");
   b = backend_at(L, 1, "empty_cache");
-  if (b->memory) b->memory->empty_cache(ax_check_device(L, 1, "empty_cache", "device").index);
+  if (b->memory) b->memory->empty_cache(ax_lua_check_device(L, 1, "empty_cache", "device").index);
   else ax_memory_empty_cache();
   return 0;
 }
@@ -227,9 +227,9 @@ static int empty_cache(lua_State *L)
 static int reset_peak_memory_stats(lua_State *L)
 {
   const ax_backend *b;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   b = backend_at(L, 1, "reset_peak_memory_stats");
-  if (b->memory) b->memory->reset_peak(ax_check_device(L, 1, "reset_peak_memory_stats", "device").index);
+  if (b->memory) b->memory->reset_peak(ax_lua_check_device(L, 1, "reset_peak_memory_stats", "device").index);
   else ax_memory_reset_peak();
   return 0;
 }
@@ -237,8 +237,8 @@ static int reset_peak_memory_stats(lua_State *L)
 /* core.debug_fail_alloc(n): the n-th allocation from now fails; 0: none */
 static int debug_fail_alloc(lua_State *L)
 {
-  ax_bind_enter(L);
-  ax_alloc_fail_at(ax_check_integer(L, 1, "debug_fail_alloc", "n", 0, INT64_C(1) << 53));
+  ax_lua_enter(L);
+  ax_alloc_fail_at(ax_lua_check_integer(L, 1, "debug_fail_alloc", "n", 0, INT64_C(1) << 53));
   return 0;
 }
 
@@ -246,7 +246,7 @@ static int debug_fail_alloc(lua_State *L)
 
 static int get_num_threads(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_pushinteger(L, backend_at(L, 1, "get_num_threads")->get_threads());
   return 1;
 }
@@ -254,10 +254,10 @@ static int get_num_threads(lua_State *L)
 static int set_num_threads(lua_State *L)
 {
   int n;
-  ax_bind_enter(L);
-  n = (int)ax_check_integer(L, 1, "set_num_threads", "n", 1, 4096);
+  ax_lua_enter(L);
+  n = (int)ax_lua_check_integer(L, 1, "set_num_threads", "n", 1, 4096);
   if (n > 1 && ax_worker_inside())
-    return ax_error(L, "set_num_threads", "a loader's worker process has one thread, got %d", n);
+    return ax_lua_error(L, "set_num_threads", "a loader's worker process has one thread, got %d", n);
   backend_at(L, 2, "set_num_threads")->set_threads(n);
   return 0;
 }
@@ -265,7 +265,7 @@ static int set_num_threads(lua_State *L)
 static int backend_info(lua_State *L)
 {
   const ax_backend *b;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   b = backend_at(L, 1, "backend_info");
   lua_createtable(L, 0, 3);
   lua_pushstring(L, b->name);
@@ -282,9 +282,9 @@ static int device_count(lua_State *L)
 {
   ax_device d;
   int n;
-  ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING || !ax_device_parse(lua_tostring(L, 1), &d))
-    return ax_arg_error(L, "device_count", 1, "kind", "\"cpu\" or \"cuda\"", 1);
+  ax_lua_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING || !ax_lua_device_parse(lua_tostring(L, 1), &d))
+    return ax_lua_arg_error(L, "device_count", 1, "kind", "\"cpu\" or \"cuda\"", 1);
   n = ax_device_count(d.kind);
   lua_pushinteger(L, n);
   if (n > 0) return 1;
@@ -297,9 +297,9 @@ static int device_count(lua_State *L)
 static int set_default_device(lua_State *L)
 {
   char text[16];
-  const ax_device former = ax_bind.device;
-  ax_bind_enter(L);
-  ax_bind.device = ax_check_device(L, 1, "set_default_device", "device");
+  const ax_device former = ax_lua.device;
+  ax_lua_enter(L);
+  ax_lua.device = ax_lua_check_device(L, 1, "set_default_device", "device");
   lua_pushstring(L, ax_device_text(former, text, sizeof text));
   return 1;
 }
@@ -307,9 +307,9 @@ static int set_default_device(lua_State *L)
 /* core.synchronize(device): waits until the device has done all it was asked for */
 static int synchronize(lua_State *L)
 {
-  ax_bind_enter(L);
-  if (ax_device_synchronize(ax_check_device(L, 1, "synchronize", "device")) != AX_OK)
-    return ax_raise(L, "synchronize");
+  ax_lua_enter(L);
+  if (ax_device_synchronize(ax_lua_check_device(L, 1, "synchronize", "device")) != AX_OK)
+    return ax_lua_raise(L, "synchronize");
   return 0;
 }
 
@@ -318,19 +318,19 @@ static const char *const precisions[] = { "highest", "high", "medium" };
 
 static int set_float32_matmul_precision(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   for (int k = 0; lua_type(L, 1) == LUA_TSTRING && k < 3; k++)
     if (strcmp(lua_tostring(L, 1), precisions[k]) == 0) {
       ax_float32_matmul_precision_set((ax_precision)k);
       return 0;
     }
-  return ax_arg_error(L, "set_float32_matmul_precision", 1, "precision",
-                      "\"highest\", \"high\" or \"medium\"", 1);
+  return ax_lua_arg_error(L, "set_float32_matmul_precision", 1, "precision",
+                          "\"highest\", \"high\" or \"medium\"", 1);
 }
 
 static int get_float32_matmul_precision(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_pushstring(L, precisions[ax_float32_matmul_precision()]);
   return 1;
 }
@@ -346,19 +346,19 @@ static int kernel_stats(lua_State *L)
   bool reset = false;
   int n = 0;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 1);
   if (!lua_isnil(L, 1)) {
-    if (!ax_is_options(L, 1, true))
-      return ax_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
-    ax_check_options(L, 1, "kernel_stats", names, 2);
+    if (!ax_lua_is_options(L, 1, true))
+      return ax_lua_arg_error(L, "kernel_stats", 1, "options", "a table of options", 1);
+    ax_lua_check_options(L, 1, "kernel_stats", names, 2);
     lua_getfield(L, 1, "reset");
-    if (!lua_isnil(L, -1)) reset = ax_check_boolean(L, -1, "kernel_stats", "reset");
+    if (!lua_isnil(L, -1)) reset = ax_lua_check_boolean(L, -1, "kernel_stats", "reset");
     lua_getfield(L, 1, "device");
-    if (!lua_isnil(L, -1)) device = ax_check_device(L, -1, "kernel_stats", "device");
+    if (!lua_isnil(L, -1)) device = ax_lua_check_device(L, -1, "kernel_stats", "device");
     lua_pop(L, 2);
   }
-  if (ax_backend_of(device, &b) != AX_OK) return ax_raise(L, "kernel_stats");
+  if (ax_backend_of(device, &b) != AX_OK) return ax_lua_raise(L, "kernel_stats");
   lua_newtable(L);
   if (!b->stats) return 1;
   list = b->stats(&n, false);
@@ -371,7 +371,7 @@ static int kernel_stats(lua_State *L)
   return 1;
 }
 
-void ax_open_memory(lua_State *L)
+void ax_lua_open_memory(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "memory_stats", memory_stats },
@@ -390,9 +390,9 @@ void ax_open_memory(lua_State *L)
     { "get_float32_matmul_precision", get_float32_matmul_precision },
     { NULL, NULL },
   };
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
   last.left = ax_memory_pressure();
   last.ended = last.cost = 0;
-  ax_bind.mark = last.left + growth_allowed();
+  ax_lua.mark = last.left + growth_allowed();
   ax_memory_set_hook(last_chance);
 }

@@ -9,7 +9,7 @@ static size_t aligned(size_t n) { return (n + LINE - 1) / LINE * LINE; }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-void ax_message_release(ax_message *b)
+void ax_lua_message_release(ax_lua_message *b)
 {
   for (int i = 0; i < b->n_tensors; i++) ax_tensor_release(b->tensors[i]);
   free(b->tensors);
@@ -17,13 +17,13 @@ void ax_message_release(ax_message *b)
   memset(b, 0, sizeof *b);
 }
 
-static void clear_message(lua_State *L, void *object) { ax_message_release(object); }
+static void clear_message(lua_State *L, void *object) { ax_lua_message_release(object); }
 
-static const ax_class message_class = { "a message", sizeof(ax_message), clear_message, NULL };
+static const ax_lua_class message_class = { "a message", sizeof(ax_lua_message), clear_message, NULL };
 
-static ax_message *push_message(lua_State *L) { return ax_push_object(L, &message_class); }
+static ax_lua_message *push_message(lua_State *L) { return ax_lua_push_object(L, &message_class); }
 
-static void put(lua_State *L, ax_message *b, const void *bytes, size_t n)
+static void put(lua_State *L, ax_lua_message *b, const void *bytes, size_t n)
 {
   if (b->n + n > b->room) {
     const size_t room = (b->n + n) * 2 + 64;
@@ -72,7 +72,7 @@ static void push_place(lua_State *L, const place *p)
   lua_remove(L, -2);
 }
 
-static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
+static void put_tensor(lua_State *L, ax_lua_message *b, ax_tensor *t)
 {
   const uint8_t head[3] = { 'x', t->dtype, t->ndim };
   const uint64_t at = b->data;
@@ -90,7 +90,7 @@ static void put_tensor(lua_State *L, ax_message *b, ax_tensor *t)
   const bool grad = ax_grad_set_enabled(false);
   const ax_status st = ax_contiguous(t, &whole);
   ax_grad_set_enabled(grad);
-  if (st != AX_OK) ax_raise(L, "worker");
+  if (st != AX_OK) ax_lua_raise(L, "worker");
   b->tensors[b->n_tensors++] = whole;
   put(L, b, head, 3);
   put(L, b, t->shape, (size_t)t->ndim * sizeof(int64_t));
@@ -170,9 +170,9 @@ static void push_key(lua_State *L, const key *k)
   else lua_pushboolean(L, k->number != 0);
 }
 
-static void put_value(lua_State *L, ax_message *b, int idx, place *where, int depth);
+static void put_value(lua_State *L, ax_lua_message *b, int idx, place *where, int depth);
 
-static void put_table(lua_State *L, ax_message *b, int idx, place *where, int depth)
+static void put_table(lua_State *L, ax_lua_message *b, int idx, place *where, int depth)
 {
   const int top = lua_gettop(L);
   size_t list, count;
@@ -224,7 +224,7 @@ static bool is_plain(lua_State *L, int idx)
   return plain;
 }
 
-static void put_value(lua_State *L, ax_message *b, int idx, place *where, int depth)
+static void put_value(lua_State *L, ax_lua_message *b, int idx, place *where, int depth)
 {
   const int type = lua_type(L, idx);
   ax_tensor **box = NULL;
@@ -242,7 +242,7 @@ static void put_value(lua_State *L, ax_message *b, int idx, place *where, int de
     put(L, b, "s", 1);
     put(L, b, &length, 8);
     put(L, b, s, n);
-  } else if (type == LUA_TUSERDATA && (box = ax_to_box(L, idx)) && *box) {
+  } else if (type == LUA_TUSERDATA && (box = ax_lua_to_box(L, idx)) && *box) {
     put_tensor(L, b, *box);
   } else if (type == LUA_TTABLE && depth < DEEPEST && is_plain(L, idx)) {
     put_table(L, b, idx, where, depth);
@@ -260,11 +260,11 @@ static void put_value(lua_State *L, ax_message *b, int idx, place *where, int de
   }
 }
 
-ax_message *ax_message_write(lua_State *L, int first)
+ax_lua_message *ax_lua_message_write(lua_State *L, int first)
 {
   const int last = lua_gettop(L);
   const uint64_t count = (uint64_t)(last - first + 1);
-  ax_message *b = push_message(L);
+  ax_lua_message *b = push_message(L);
 
   put(L, b, &count, 8);
   for (int i = first; i <= last; i++) {
@@ -274,9 +274,9 @@ ax_message *ax_message_write(lua_State *L, int first)
   return b;
 }
 
-size_t ax_message_size(const ax_message *b) { return aligned(8 + b->n) + b->data; }
+size_t ax_lua_message_size(const ax_lua_message *b) { return aligned(8 + b->n) + b->data; }
 
-void ax_message_copy(const ax_message *b, char *to)
+void ax_lua_message_copy(const ax_lua_message *b, char *to)
 {
   const uint64_t n = b->n;
   char *data = to + aligned(8 + b->n);
@@ -329,7 +329,7 @@ static ax_status push_tensor(lua_State *L, source *s)
   }
   if (__builtin_mul_overflow((size_t)numel, ax_dtype_size((ax_dtype)head[0]), &bytes)) return damaged();
   if (at > s->n_data || bytes > s->n_data - at) return damaged();
-  box = ax_push_result(L);
+  box = ax_lua_push_result(L);
   if (!s->worker || bytes == 0) {
     if ((st = ax_tensor_new((ax_dtype)head[0], head[1], shape, box)) != AX_OK || bytes == 0) return st;
     memcpy(ax_data(*box), s->data + at, bytes);
@@ -395,8 +395,8 @@ static ax_status push_value(lua_State *L, source *s, int depth)
   }
 }
 
-ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
-                          int *count)
+ax_status ax_lua_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
+                              int *count)
 {
   uint64_t n, values;
   source s = { .worker = w, .note = note };
@@ -424,20 +424,20 @@ static int serialize(lua_State *L)
   place where = { NULL, LUA_TSTRING, lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "the value", 0,
                   NULL };
   const uint64_t count = 1;
-  ax_message *b;
+  ax_lua_message *b;
   size_t size;
   char *to;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 2);
   b = push_message(L);
   put(L, b, &count, 8);
   put_value(L, b, 1, &where, 0);
-  size = ax_message_size(b);
+  size = ax_lua_message_size(b);
   to = lua_newuserdata(L, size);
   memset(to, 0, size); /* the gaps between tensors: equal values are equal bytes */
-  ax_message_copy(b, to);
-  ax_message_release(b);
+  ax_lua_message_copy(b, to);
+  ax_lua_message_release(b);
   lua_pushlstring(L, to, size);
   return 1;
 }
@@ -449,21 +449,22 @@ static int deserialize(lua_State *L)
   size_t size;
   int count;
 
-  ax_bind_enter(L);
-  if (lua_type(L, 1) != LUA_TSTRING) return ax_arg_error(L, "deserialize", 1, "bytes", "a string", 1);
+  ax_lua_enter(L);
+  if (lua_type(L, 1) != LUA_TSTRING) return ax_lua_arg_error(L, "deserialize", 1, "bytes", "a string", 1);
   text = lua_tolstring(L, 1, &size);
   lua_settop(L, 1);
-  if (ax_message_read(L, (char *)text, size, NULL, NULL, &count) != AX_OK) return ax_raise(L, "deserialize");
+  if (ax_lua_message_read(L, (char *)text, size, NULL, NULL, &count) != AX_OK)
+    return ax_lua_raise(L, "deserialize");
   if (count != 1) return luaL_error(L, "deserialize: expected one value, found %d", count);
   return 1;
 }
 
-void ax_open_message(lua_State *L)
+void ax_lua_open_message(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_serialize", serialize },
                                         { "_deserialize", deserialize },
                                         { NULL, NULL } };
 
-  ax_open_class(L, &message_class);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &message_class);
+  ax_lua_add_functions(L, functions);
 }

@@ -13,28 +13,28 @@
 #include "feed.h"
 
 /* Values on their way.  A Lua object, so that an error frees it. */
-typedef struct ax_message {
+typedef struct ax_lua_message {
   char *tree;
   size_t n, room;
   ax_tensor **tensors; /* contiguous, on the CPU; owned */
   int n_tensors, tensor_room;
   size_t data; /* bytes of elements, with the gaps */
-} ax_message;
+} ax_lua_message;
 
 /* Writes the values at first..top into a fresh message, which it pushes.  Raises for values that
  * cannot go, and says where they lie. */
-ax_message *ax_message_write(lua_State *L, int first);
+ax_lua_message *ax_lua_message_write(lua_State *L, int first);
 /* The bytes that it takes, and the bytes themselves. */
-size_t ax_message_size(const ax_message *m);
-void ax_message_copy(const ax_message *m, char *to);
+size_t ax_lua_message_size(const ax_lua_message *m);
+void ax_lua_message_copy(const ax_lua_message *m, char *to);
 /* Lets go of what it holds, before the collector would. */
-void ax_message_release(ax_message *m);
+void ax_lua_message_release(ax_lua_message *m);
 
 /* Pushes the values of a message, *count of them.  Tensors lie in the slot of `note`, or are copies
  * where w is NULL. */
-ax_status ax_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
-                          int *count);
+ax_status ax_lua_message_read(lua_State *L, char *whole, size_t size, ax_worker *w, const ax_note *note,
+                              int *count);
 
-void ax_open_message(lua_State *L);
+void ax_lua_open_message(lua_State *L);
 
 #endif

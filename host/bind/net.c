@@ -10,7 +10,7 @@
 static int open_socket(lua_State *L, const char *fn)
 {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) ax_error(L, fn, "no socket can be made here: %s", strerror(errno));
+  if (fd < 0) ax_lua_error(L, fn, "no socket can be made here: %s", strerror(errno));
   return fd;
 }
 
@@ -28,8 +28,8 @@ static int port_in_use(lua_State *L)
   struct sockaddr_in a;
   int fd;
 
-  ax_bind_enter(L);
-  a = local_address((int)ax_check_integer(L, 1, fn, "port", 1, 65535));
+  ax_lua_enter(L);
+  a = local_address((int)ax_lua_check_integer(L, 1, fn, "port", 1, 65535));
   fd = open_socket(L, fn);
   lua_pushboolean(L, connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
   close(fd);
@@ -44,21 +44,21 @@ static int free_port(lua_State *L)
   socklen_t length = sizeof a;
   int fd, bad;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   fd = open_socket(L, fn);
   bad = bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &length) != 0
             ? errno
             : 0;
   close(fd);
-  if (bad) return ax_error(L, fn, "the system gave none: %s", strerror(bad));
+  if (bad) return ax_lua_error(L, fn, "the system gave none: %s", strerror(bad));
   lua_pushinteger(L, ntohs(a.sin_port));
   return 1;
 }
 
-void ax_open_net(lua_State *L)
+void ax_lua_open_net(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "_port_in_use", port_in_use },
                                         { "_free_port", free_port },
                                         { NULL, NULL } };
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
 }

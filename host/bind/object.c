@@ -7,10 +7,10 @@
 #include "bind/bind.h"
 
 typedef struct tagged {
-  const ax_class *class;
+  const ax_lua_class *class;
 } tagged; /* the struct follows */
 
-void *ax_push_object(lua_State *L, const ax_class *class)
+void *ax_lua_push_object(lua_State *L, const ax_lua_class *class)
 {
   tagged *object = lua_newuserdata(L, sizeof *object + class->size);
   memset(object, 0, sizeof *object + class->size);
@@ -21,37 +21,37 @@ void *ax_push_object(lua_State *L, const ax_class *class)
   return object + 1;
 }
 
-void *ax_to_object(lua_State *L, int idx, const ax_class *class)
+void *ax_lua_to_object(lua_State *L, int idx, const ax_lua_class *class)
 {
   tagged *object = lua_touserdata(L, idx);
   if (!object || lua_objlen(L, idx) != sizeof *object + class->size) return NULL; /* light ones: 0 */
   return object->class == class ? object + 1 : NULL;
 }
 
-void *ax_check_object(lua_State *L, int idx, const ax_class *class, const char *fn)
+void *ax_lua_check_object(lua_State *L, int idx, const ax_lua_class *class, const char *fn)
 {
-  void *object = ax_to_object(L, idx, class);
-  if (!object) ax_arg_error(L, fn, idx < 0 ? 0 : idx, idx == 1 ? "self" : NULL, class->name, idx);
+  void *object = ax_lua_to_object(L, idx, class);
+  if (!object) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, idx == 1 ? "self" : NULL, class->name, idx);
   return object;
 }
 
-void *ax_check_pointer(lua_State *L, int idx, const ax_class *class, const char *fn)
+void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, const char *fn)
 {
-  void *p = *(void **)ax_check_object(L, idx, class, fn);
-  if (!p) ax_error(L, fn, "expected %s, got one that was closed", class->name);
+  void *p = *(void **)ax_lua_check_object(L, idx, class, fn);
+  if (!p) ax_lua_error(L, fn, "expected %s, got one that was closed", class->name);
   return p;
 }
 
 /* Scripts, too, may call it, with anything and more than once. */
 static int collect(lua_State *L)
 {
-  const ax_class *class = lua_touserdata(L, lua_upvalueindex(1));
-  void *object = ax_to_object(L, 1, class);
+  const ax_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
+  void *object = ax_lua_to_object(L, 1, class);
   if (object) class->clear(L, object);
   return 0;
 }
 
-void ax_open_class(lua_State *L, const ax_class *class)
+void ax_lua_open_class(lua_State *L, const ax_lua_class *class)
 {
   lua_pushlightuserdata(L, (void *)(uintptr_t) class);
   lua_createtable(L, 0, 4);

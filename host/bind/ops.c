@@ -7,25 +7,25 @@
 /* ---- calling */
 
 /* The result is an input itself (x:contiguous()): hand out the caller's object. */
-static bool same_object(lua_State *L, ax_tensor **box, const ax_read_result *r)
+static bool same_object(lua_State *L, ax_tensor **box, const ax_lua_read_result *r)
 {
   for (int k = 0; k < r->args.n_in && k < AX_MAX_INPUTS && r->args.in == r->in; k++)
     if (r->in[k] == *box) {
-      ax_tensor_release(ax_empty_box(box));
+      ax_tensor_release(ax_lua_empty_box(box));
       lua_pushvalue(L, r->at[k]);
       return true;
     }
   return false;
 }
 
-int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result *r)
+int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r)
 {
-  const int results = ax_signature_of(op)->results;
+  const int results = ax_lua_signature_of(op)->results;
   ax_tensor **box[AX_MAX_OUT] = { NULL }, *out[AX_MAX_OUT];
   int n = 1;
 
-  for (int k = 0; k < results; k++) box[k] = ax_push_result(L);
-  if (ax_run(op, &r->args, out) != AX_OK) return ax_raise(L, shown);
+  for (int k = 0; k < results; k++) box[k] = ax_lua_push_result(L);
+  if (ax_run(op, &r->args, out) != AX_OK) return ax_lua_raise(L, shown);
   *box[0] = out[0];
   for (int k = 1; k < AX_MAX_OUT; k++) {
     if (k >= results) ax_tensor_release(out[k]); /* for the gradient alone */
@@ -42,11 +42,11 @@ int ax_run_push(lua_State *L, ax_op op, const char *shown, const ax_read_result 
 static int op_call(lua_State *L)
 {
   const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
-  ax_read_result r;
+  ax_lua_read_result r;
 
-  ax_bind_enter(L);
-  ax_read_args(L, op, ax_ops[op].name, &r);
-  return ax_run_push(L, op, ax_ops[op].name, &r);
+  ax_lua_enter(L);
+  ax_lua_read_args(L, op, ax_ops[op].name, &r);
+  return ax_lua_run_push(L, op, ax_ops[op].name, &r);
 }
 
 /* x:add_(y): the first tensor is an argument and the place of the result. */
@@ -54,12 +54,12 @@ static int op_inplace(lua_State *L)
 {
   const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
   const char *shown = lua_tostring(L, lua_upvalueindex(2));
-  ax_read_result r;
+  ax_lua_read_result r;
 
-  ax_bind_enter(L);
-  ax_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
-  ax_read_args(L, op, shown, &r);
-  if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_raise(L, shown);
+  ax_lua_enter(L);
+  ax_lua_check_tensor(L, 1, shown, ax_lua_signature_of(op)->param[0].name);
+  ax_lua_read_args(L, op, shown, &r);
+  if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_lua_raise(L, shown);
   lua_pushvalue(L, r.at[0]);
   return 1;
 }
@@ -72,18 +72,18 @@ static int operator_call(lua_State *L)
   ax_tensor *in[2] = { NULL, NULL }, *out[AX_MAX_OUT], **box;
   ax_args a = { .n_in = op == AX_OP_NEG ? 1 : 2, .in = in };
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   for (int k = 0; k < a.n_in; k++) {
     if (lua_type(L, k + 1) == LUA_TNUMBER) {
       const double v = lua_tonumber(L, k + 1);
       a.scalars |= 1u << k;
       a.num[k] = v;
       if (v == floor(v) && fabs(v) < 9.2e18) a.integral |= 1u << k;
-    } else if (!(in[k] = ax_opt_tensor(L, k + 1, ax_ops[op].name)))
-      return ax_arg_error(L, ax_ops[op].name, k + 1, k ? "b" : "a", "a tensor or a number", k + 1);
+    } else if (!(in[k] = ax_lua_opt_tensor(L, k + 1, ax_ops[op].name)))
+      return ax_lua_arg_error(L, ax_ops[op].name, k + 1, k ? "b" : "a", "a tensor or a number", k + 1);
   }
-  box = ax_push_result(L);
-  if (__builtin_expect(ax_run(op, &a, out) != AX_OK, 0)) return ax_raise(L, ax_ops[op].name);
+  box = ax_lua_push_result(L);
+  if (__builtin_expect(ax_run(op, &a, out) != AX_OK, 0)) return ax_lua_raise(L, ax_ops[op].name);
   *box = out[0];
   return 1;
 }
@@ -92,7 +92,7 @@ static int operator_call(lua_State *L)
 
 static int no_operator(lua_State *L)
 {
-  return ax_error(L, lua_tostring(L, lua_upvalueindex(1)), "%s", lua_tostring(L, lua_upvalueindex(2)));
+  return ax_lua_error(L, lua_tostring(L, lua_upvalueindex(1)), "%s", lua_tostring(L, lua_upvalueindex(2)));
 }
 
 static const struct {
@@ -118,25 +118,26 @@ static bool tensor_limits(lua_State *L, int at[2])
   const int last = lua_gettop(L);
   for (int k = 0; k < 2; k++) {
     at[k] = 2 + k <= last && !lua_isnil(L, 2 + k) ? 2 + k : 0;
-    if (!ax_is_options(L, last, false) || last < 2) continue;
+    if (!ax_lua_is_options(L, last, false) || last < 2) continue;
     if (at[k] == last) at[k] = 0;
     lua_getfield(L, last, k ? "max" : "min");
     if (!lua_isnil(L, -1)) at[k] = lua_gettop(L);
   }
-  return (at[0] && ax_to_box(L, at[0])) || (at[1] && ax_to_box(L, at[1]));
+  return (at[0] && ax_lua_to_box(L, at[0])) || (at[1] && ax_lua_to_box(L, at[1]));
 }
 
 /* A limit as a tensor: a number becomes one of x's type. */
 static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const char *name, const ax_tensor *x)
 {
-  ax_tensor *t = ax_opt_tensor(L, idx, shown), **box;
-  const double v = t ? 0 : ax_check_number(L, idx, shown, name);
+  ax_tensor *t = ax_lua_opt_tensor(L, idx, shown), **box;
+  const double v = t ? 0 : ax_lua_check_number(L, idx, shown, name);
   if (t) return t;
-  if (!ax_number_fits((ax_dtype)x->dtype, v))
-    ax_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v, ax_dtype_name((ax_dtype)x->dtype));
-  box = ax_push_box(L);
+  if (!ax_lua_number_fits((ax_dtype)x->dtype, v))
+    ax_lua_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v,
+                 ax_dtype_name((ax_dtype)x->dtype));
+  box = ax_lua_push_box(L);
   if (ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, box) != AX_OK || ax_fill(*box, v) != AX_OK)
-    ax_raise(L, shown);
+    ax_lua_raise(L, shown);
   return *box;
 }
 
@@ -147,30 +148,30 @@ static int clamp(lua_State *L)
   const char *shown = inplace ? "clamp_" : "clamp";
   const int last = lua_gettop(L);
   ax_tensor *in[3] = { NULL, NULL, NULL }, *dst, **box;
-  ax_read_result r = { .args = { .n_in = 3, .in = in, .a = { .n_list = -1 } } };
+  ax_lua_read_result r = { .args = { .n_in = 3, .in = in, .a = { .n_list = -1 } } };
   int at[2];
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (last < 2 || !tensor_limits(L, at)) {
     lua_settop(L, last);
     return (inplace ? op_inplace : op_call)(L);
   }
-  if (last > 3) return ax_error(L, shown, "%d arguments given, at most 3 expected", last);
-  if (ax_is_options(L, last, false)) ax_check_options(L, last, shown, names, 2);
-  in[0] = ax_check_tensor(L, 1, shown, "x");
+  if (last > 3) return ax_lua_error(L, shown, "%d arguments given, at most 3 expected", last);
+  if (ax_lua_is_options(L, last, false)) ax_lua_check_options(L, last, shown, names, 2);
+  in[0] = ax_lua_check_tensor(L, 1, shown, "x");
   for (int k = 0; k < 2; k++)
     if (at[k]) in[1 + k] = check_limit(L, at[k], shown, names[k], in[0]);
   dst = in[0];
   if (inplace && ax_would_record(3, in)) { /* the gradient needs x as it was */
-    box = ax_push_box(L);
-    if (ax_run1(AX_OP_CLONE, dst, box) != AX_OK) return ax_raise(L, shown);
+    box = ax_lua_push_box(L);
+    if (ax_run1(AX_OP_CLONE, dst, box) != AX_OK) return ax_lua_raise(L, shown);
     in[0] = *box;
   }
-  ax_run_push(L, AX_OP_CLAMP_TENSOR, shown, &r);
+  ax_lua_run_push(L, AX_OP_CLAMP_TENSOR, shown, &r);
   if (!inplace) return 1;
-  box = ax_to_box(L, -1);
+  box = ax_lua_to_box(L, -1);
   if (ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = box, .a = { .n_list = -1 } }, dst) != AX_OK)
-    return ax_raise(L, shown);
+    return ax_lua_raise(L, shown);
   lua_settop(L, 1);
   return 1;
 }
@@ -190,25 +191,25 @@ static int copy_into(lua_State *L, const char *fn, bool number_wanted)
   ax_tensor *dst, *in[1];
   ax_args a = { .n_in = 1, .in = in };
 
-  ax_bind_enter(L);
-  dst = ax_check_tensor(L, 1, fn, "x");
-  in[0] = ax_opt_tensor(L, 2, fn);
+  ax_lua_enter(L);
+  dst = ax_lua_check_tensor(L, 1, fn, "x");
+  in[0] = ax_lua_opt_tensor(L, 2, fn);
   if (number_wanted && in[0] && in[0]->numel != 1)
-    return ax_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
+    return ax_lua_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
   if (!in[0]) {
     const int type = lua_type(L, 2);
     if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-      return ax_arg_error(L, fn, 2, number_wanted ? "value" : "source",
-                          number_wanted ? "a number or a boolean" : "a tensor or a number", 2);
+      return ax_lua_arg_error(L, fn, 2, number_wanted ? "value" : "source",
+                              number_wanted ? "a number or a boolean" : "a tensor or a number", 2);
     a.scalars = 1;
     a.num[0] = type == LUA_TBOOLEAN ? lua_toboolean(L, 2) : lua_tonumber(L, 2);
     if (type == LUA_TBOOLEAN) a.booleans = a.integral = 1;
     else if (a.num[0] == floor(a.num[0]) && fabs(a.num[0]) < 9.2e18) a.integral = 1;
-    if (!ax_number_fits((ax_dtype)dst->dtype, a.num[0]))
-      return ax_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0],
-                      ax_dtype_name((ax_dtype)dst->dtype));
+    if (!ax_lua_number_fits((ax_dtype)dst->dtype, a.num[0]))
+      return ax_lua_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0],
+                          ax_dtype_name((ax_dtype)dst->dtype));
   }
-  if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_raise(L, fn);
+  if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_lua_raise(L, fn);
   lua_settop(L, 1);
   return 1;
 }
@@ -244,7 +245,7 @@ static void set_boolean(lua_State *L, const char *key, bool value)
  * function. */
 static int ops(lua_State *L)
 {
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_createtable(L, AX_OP_COUNT, 0);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];
@@ -270,15 +271,15 @@ static const struct {
   { "__mod", AX_OP_REMAINDER }, { "__pow", AX_OP_POW }, { "__unm", AX_OP_NEG },
 };
 
-void ax_open_ops(lua_State *L)
+void ax_lua_open_ops(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "ops", ops }, { NULL, NULL } };
   static const luaL_Reg methods[] = {
     { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL }
   };
 
-  ax_signature_of(AX_OP_ADD); /* parses them all */
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  ax_lua_signature_of(AX_OP_ADD); /* parses them all */
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];
     if (row->name[0] == '_') continue;
@@ -297,9 +298,9 @@ void ax_open_ops(lua_State *L)
     lua_rawset(L, -3);
   }
   lua_pop(L, 1);
-  ax_add_functions(L, functions);
-  ax_add_methods(L, methods);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_tensor_mt);
+  ax_lua_add_functions(L, functions);
+  ax_lua_add_methods(L, methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_tensor_mt);
   for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
     lua_pushinteger(L, operators[i].op);
     lua_pushcclosure(L, operator_call, 1);

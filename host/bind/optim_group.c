@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-ax_capture *ax_check_capture(lua_State *L, int idx, const char *fn);
+ax_capture *ax_lua_check_capture(lua_State *L, int idx, const char *fn);
 
 /* step: what errors of a step begin with, "AdamW:step" */
 typedef struct group_box {
@@ -32,17 +32,17 @@ static void clear_record(lua_State *L, void *object)
   ax_optim_record_free(former);
 }
 
-static const ax_class group_class, record_class;
+static const ax_lua_class group_class, record_class;
 
 static ax_optim_group *check_group(lua_State *L, int idx, const char *fn)
 {
-  ax_bind_enter(L);
-  return ax_check_pointer(L, idx, &group_class, fn);
+  ax_lua_enter(L);
+  return ax_lua_check_pointer(L, idx, &group_class, fn);
 }
 
 static int check_member(lua_State *L, int idx, const ax_optim_group *g, const char *fn)
 {
-  return (int)ax_check_integer(L, idx, fn, "member", 1, ax_optim_group_size(g)) - 1;
+  return (int)ax_lua_check_integer(L, idx, fn, "member", 1, ax_optim_group_size(g)) - 1;
 }
 
 /* core.optim_group(kind, params, name) -> a group.  name: the optimizer's, for messages */
@@ -54,18 +54,18 @@ static int new_group(lua_State *L)
   group_box *box;
   int n;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   lua_settop(L, 3);
   kind = ax_lua_check_kind(L, 1, fn);
   params = ax_lua_push_params(L, 2, fn, &n);
   for (int k = 0; k < n; k++) {
     lua_rawgeti(L, 2, k + 1);
-    ax_remember_handle(L, lua_gettop(L));
+    ax_lua_remember_handle(L, lua_gettop(L));
     lua_pop(L, 1);
   }
-  box = ax_push_object(L, &group_class);
+  box = ax_lua_push_object(L, &group_class);
   snprintf(box->step, sizeof box->step, "%.40s:step", lua_isstring(L, 3) ? lua_tostring(L, 3) : fn);
-  if (ax_optim_group_new(kind, n, params, &box->g) != AX_OK) return ax_raise(L, fn);
+  if (ax_optim_group_new(kind, n, params, &box->g) != AX_OK) return ax_lua_raise(L, fn);
   return 1;
 }
 
@@ -78,11 +78,11 @@ static void set_tensor(lua_State *L, const char *name, ax_tensor *t)
   ax_tensor **box;
 
   lua_getfield(L, -1, name);
-  box = ax_to_box(L, -1);
+  box = ax_lua_to_box(L, -1);
   const bool there = t && box && *box == t;
   lua_pop(L, 1);
   if (there) return;
-  if (t) ax_push_handle(L, t);
+  if (t) ax_lua_push_handle(L, t);
   else lua_pushnil(L);
   lua_setfield(L, -2, name);
 }
@@ -110,16 +110,17 @@ static void read_kept(lua_State *L, const char *fn, ax_optim_kind kind, int i, a
 
   *out = (ax_optim_kept){ 0 };
   lua_getfield(L, -1, "step");
-  if (!ax_to_integer(L, -1, &out->step) || out->step < 0)
-    ax_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", i + 1,
-             ax_describe(L, -1));
+  if (!ax_lua_to_integer(L, -1, &out->step) || out->step < 0)
+    ax_lua_error(L, fn, "states: entry %d: step: expected an integer of at least 0, got %s", i + 1,
+                 ax_lua_describe(L, -1));
   lua_pop(L, 1);
   for (int k = 0; k < row->n_states; k++) {
     lua_getfield(L, -1, row->states[k].name);
-    if (row->states[k].form == AX_STATE_NUMBER) out->number = ax_check_number(L, -1, fn, row->states[k].name);
-    else if (!lua_isnil(L, -1) && !(out->state[k] = ax_opt_tensor(L, -1, fn)))
-      ax_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", i + 1, row->states[k].name,
-               ax_describe(L, -1));
+    if (row->states[k].form == AX_STATE_NUMBER)
+      out->number = ax_lua_check_number(L, -1, fn, row->states[k].name);
+    else if (!lua_isnil(L, -1) && !(out->state[k] = ax_lua_opt_tensor(L, -1, fn)))
+      ax_lua_error(L, fn, "states: entry %d: %s: expected a tensor, got %s", i + 1, row->states[k].name,
+                   ax_lua_describe(L, -1));
     lua_pop(L, 1);
   }
 }
@@ -146,7 +147,7 @@ static int group_load(lua_State *L)
   luaL_checktype(L, 3, LUA_TTABLE);
   lua_settop(L, 3);
   read_kept(L, "load_state_dict", ax_optim_group_kind(g), i, &kept);
-  if (ax_optim_group_load(g, i, &kept) != AX_OK) return ax_raise(L, "load_state_dict");
+  if (ax_optim_group_load(g, i, &kept) != AX_OK) return ax_lua_raise(L, "load_state_dict");
   return 0;
 }
 
@@ -160,7 +161,7 @@ static int group_show(lua_State *L)
   luaL_checktype(L, 2, LUA_TTABLE);
   for (int i = 0; i < ax_optim_group_size(g); i++) {
     lua_settop(L, 2);
-    ax_push_handle(L, ax_optim_group_param(g, i));
+    ax_lua_push_handle(L, ax_optim_group_param(g, i));
     lua_pushvalue(L, 3);
     if (!ax_optim_group_get(g, i, &kept)) lua_pushnil(L);
     else {
@@ -181,7 +182,7 @@ static int group_show(lua_State *L)
  * from now on; nothing is kept of members without one */
 static int group_take(lua_State *L)
 {
-  group_box *box = ax_check_object(L, 1, &group_class, "take");
+  group_box *box = ax_lua_check_object(L, 1, &group_class, "take");
   ax_optim_group *g = check_group(L, 1, "take");
   ax_optim_kept kept, former;
 
@@ -189,19 +190,20 @@ static int group_take(lua_State *L)
   for (int i = 0; i < ax_optim_group_size(g); i++) {
     const bool begun = ax_optim_group_get(g, i, &former);
     lua_settop(L, 2);
-    ax_push_handle(L, ax_optim_group_param(g, i));
+    ax_lua_push_handle(L, ax_optim_group_param(g, i));
     lua_rawget(L, 2);
     if (lua_isnil(L, -1)) {
       if (begun) ax_optim_group_set(g, i, NULL);
       continue;
     }
     if (!lua_istable(L, -1))
-      return ax_error(L, box->step, "states: entry %d: expected a table, got %s", i + 1, ax_describe(L, -1));
+      return ax_lua_error(L, box->step, "states: entry %d: expected a table, got %s", i + 1,
+                          ax_lua_describe(L, -1));
     read_kept(L, box->step, ax_optim_group_kind(g), i, &kept);
     if (begun && kept.step == former.step && kept.number == former.number &&
         memcmp(kept.state, former.state, sizeof kept.state) == 0)
       continue;
-    if (ax_optim_group_set(g, i, &kept) != AX_OK) return ax_raise(L, box->step);
+    if (ax_optim_group_set(g, i, &kept) != AX_OK) return ax_lua_raise(L, box->step);
   }
   return 0;
 }
@@ -216,7 +218,7 @@ static int group_inherit(lua_State *L)
 
 static int group_relayout(lua_State *L)
 {
-  if (ax_optim_group_relayout(check_group(L, 1, "relayout")) != AX_OK) return ax_raise(L, "relayout");
+  if (ax_optim_group_relayout(check_group(L, 1, "relayout")) != AX_OK) return ax_lua_raise(L, "relayout");
   return 0;
 }
 
@@ -252,14 +254,15 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
 
   lua_getfield(L, idx, name);
   if (lua_isnil(L, -1)) return lua_pop(L, 1), NULL;
-  t = ax_opt_tensor(L, -1, fn);
-  if (!t) ax_error(L, fn, "live: %s: expected a tensor, got %s", name, ax_describe(L, -1));
+  t = ax_lua_opt_tensor(L, -1, fn);
+  if (!t) ax_lua_error(L, fn, "live: %s: expected a tensor, got %s", name, ax_lua_describe(L, -1));
   if (t->dtype != dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
-    ax_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name,
-             (long long)numel, ax_dtype_name(dtype), (long long)t->numel, ax_dtype_name((ax_dtype)t->dtype));
+    ax_lua_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name,
+                 (long long)numel, ax_dtype_name(dtype), (long long)t->numel,
+                 ax_dtype_name((ax_dtype)t->dtype));
   if (!ax_same_device(t->device, device))
-    ax_error(L, fn, "live: %s lies on %s and the parameters on %s", name,
-             ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
+    ax_lua_error(L, fn, "live: %s lies on %s and the parameters on %s", name,
+                 ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
   if (written) ax_touch(t);
   lua_pop(L, 1); /* the table holds it */
   return ax_data(t);
@@ -270,7 +273,7 @@ static void push_records(lua_State *L, ax_optim_record **records)
 {
   lua_newtable(L);
   for (int n = 1; *records; n++) {
-    ax_optim_record **box = ax_push_object(L, &record_class);
+    ax_optim_record **box = ax_lua_push_object(L, &record_class);
     *box = *records;
     *records = ax_optim_record_next(*box);
     lua_rawseti(L, -2, n);
@@ -284,7 +287,7 @@ static void push_records(lua_State *L, ax_optim_record **records)
  * records, one for each call of a kernel. */
 static int group_step(lua_State *L)
 {
-  group_box *box = ax_check_object(L, 1, &group_class, "step");
+  group_box *box = ax_lua_check_object(L, 1, &group_class, "step");
   ax_optim_group *g = check_group(L, 1, box->step);
   ax_optim_record *records = NULL;
   ax_optim_call call = { 0 };
@@ -301,7 +304,7 @@ static int group_step(lua_State *L)
     live.hyper = live_field(L, 3, box->step, "hyper", AX_U8, (int64_t)sizeof(ax_hyper), d, false);
     live.ran = live_field(L, 3, box->step, "ran", AX_I64, 1, d, false);
     call.live = &live;
-  } else if (!lua_isnil(L, 3)) call.skip = ax_check_tensor(L, 3, box->step, "skip");
+  } else if (!lua_isnil(L, 3)) call.skip = ax_lua_check_tensor(L, 3, box->step, "skip");
   if (lua_toboolean(L, 4)) call.records = &records;
   st = ax_optim_group_step(g, &h, &call);
   if (st != AX_OK) {
@@ -310,7 +313,7 @@ static int group_step(lua_State *L)
       records = ax_optim_record_next(r);
       ax_optim_record_free(r);
     }
-    return ax_raise(L, box->step);
+    return ax_lua_raise(L, box->step);
   }
   if (!call.records) return 0;
   push_records(L, &records);
@@ -320,7 +323,7 @@ static int group_step(lua_State *L)
 /* group:settle(): takes steps that a device skipped out of the counts; waits for it */
 static int group_settle(lua_State *L)
 {
-  if (ax_optim_group_settle(check_group(L, 1, "settle")) != AX_OK) return ax_raise(L, "settle");
+  if (ax_optim_group_settle(check_group(L, 1, "settle")) != AX_OK) return ax_lua_raise(L, "settle");
   return 0;
 }
 
@@ -328,8 +331,8 @@ static int group_settle(lua_State *L)
 
 static ax_optim_record *check_record(lua_State *L, const char *fn)
 {
-  ax_bind_enter(L);
-  return ax_check_pointer(L, 1, &record_class, fn);
+  ax_lua_enter(L);
+  return ax_lua_check_pointer(L, 1, &record_class, fn);
 }
 
 /* record:again(kind, hyper, capture): before a replay */
@@ -339,7 +342,7 @@ static int record_again(lua_State *L)
   ax_hyper h;
 
   ax_lua_read_hyper(L, 3, "again", ax_lua_check_kind(L, 2, "again"), &h);
-  ax_optim_record_again(r, ax_check_capture(L, 4, "again"), &h);
+  ax_optim_record_again(r, ax_lua_check_capture(L, 4, "again"), &h);
   return 0;
 }
 
@@ -371,14 +374,15 @@ static const luaL_Reg group_methods[] = {
 static const luaL_Reg record_methods[] = {
   { "again", record_again }, { "undo", record_undo }, { "misfit", record_misfit }, { NULL, NULL }
 };
-static const ax_class group_class = { "an optimizer group", sizeof(group_box), clear_group, group_methods };
-static const ax_class record_class = { "a recorded optimizer step", sizeof(ax_optim_record *), clear_record,
-                                       record_methods };
+static const ax_lua_class group_class = { "an optimizer group", sizeof(group_box), clear_group,
+                                          group_methods };
+static const ax_lua_class record_class = { "a recorded optimizer step", sizeof(ax_optim_record *),
+                                           clear_record, record_methods };
 
-void ax_open_optim_group(lua_State *L)
+void ax_lua_open_optim_group(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "optim_group", new_group }, { NULL, NULL } };
-  ax_open_class(L, &group_class);
-  ax_open_class(L, &record_class);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &group_class);
+  ax_lua_open_class(L, &record_class);
+  ax_lua_add_functions(L, functions);
 }

@@ -18,7 +18,7 @@ static int32_t stack_text(lua_State *L)
 
   for (int level = 0; lua_getstack(L, level, &ar) && at + 160 < sizeof text; level++) {
     lua_getinfo(L, "Sln", &ar);
-    if (ar.currentline <= 0 || ax_bind_in_library(ar.source)) continue;
+    if (ar.currentline <= 0 || ax_lua_in_library(ar.source)) continue;
     at += (size_t)snprintf(text + at, sizeof text - at, "%s%.80s:%d%s%.40s%s", at ? "\n" : "", ar.short_src,
                            ar.currentline, ar.name ? " (" : "", ar.name ? ar.name : "", ar.name ? ")" : "");
   }
@@ -55,11 +55,11 @@ static int32_t modules_text(lua_State *L)
 
 static void where(const ax_profile_options *wanted, ax_profile_event *e)
 {
-  lua_State *L = ax_bind.L;
+  lua_State *L = ax_lua.L;
   char place[160];
 
-  if (!ax_bind.open || !lua_checkstack(L, 8)) return;
-  e->place = ax_profile_text(ax_bind_where(L, place, sizeof place));
+  if (!ax_lua.open || !lua_checkstack(L, 8)) return;
+  e->place = ax_profile_text(ax_lua_where(L, place, sizeof place));
   if (wanted->stack) e->stack = stack_text(L);
   if (wanted->modules && module_call != LUA_NOREF) e->modules = modules_text(L);
 }
@@ -79,7 +79,7 @@ static int profile_start(lua_State *L)
 {
   ax_profile_options o;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   o = (ax_profile_options){ option(L, "record_shapes"), option(L, "profile_memory"), option(L, "with_stack"),
                             option(L, "with_flops"),    option(L, "with_modules"),   option(L, "wait") };
@@ -144,7 +144,7 @@ static int profile_events(lua_State *L)
   int32_t n, now;
   int64_t dropped;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   all = ax_profile_events(&n, &dropped);
   const int64_t zero = n > 0 ? all[0].start : 0;
   lua_createtable(L, n, 0);
@@ -167,7 +167,7 @@ static int profile_push(lua_State *L)
   const char *name = luaL_checkstring(L, 1);
   ax_profile_mark m;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (!ax_profiling) return 0;
   m = ax_profile_begin(name, lua_toboolean(L, 2) ? AX_PROFILE_COLLECTIVE : AX_PROFILE_RANGE, 0);
   lua_pushnumber(L, m.at);
@@ -182,7 +182,7 @@ static int profile_pop(lua_State *L)
   return 0;
 }
 
-void ax_open_profile(lua_State *L)
+void ax_lua_open_profile(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_profile_start", profile_start },
@@ -194,5 +194,5 @@ void ax_open_profile(lua_State *L)
     { NULL, NULL },
   };
   module_call = LUA_NOREF; /* a reference of a state that is gone is no one's */
-  ax_add_functions(L, functions);
+  ax_lua_add_functions(L, functions);
 }

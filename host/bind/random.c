@@ -3,20 +3,20 @@
 #include "capture.h"
 #include "dist.h"
 
-static const ax_class generator_class;
+static const ax_lua_class generator_class;
 
-ax_generator *ax_to_generator(lua_State *L, int idx)
+ax_generator *ax_lua_to_generator(lua_State *L, int idx)
 {
-  ax_generator **box = ax_to_object(L, idx, &generator_class);
+  ax_generator **box = ax_lua_to_object(L, idx, &generator_class);
   return box ? *box : NULL;
 }
 
-static ax_generator **push_generator(lua_State *L) { return ax_push_object(L, &generator_class); }
+static ax_generator **push_generator(lua_State *L) { return ax_lua_push_object(L, &generator_class); }
 
 /* Seeds are integers; a negative one stands for itself modulo 2^64, as in PyTorch. */
 static uint64_t check_seed(lua_State *L, int idx, const char *fn)
 {
-  return (uint64_t)ax_check_integer(L, idx, fn, "seed", -(INT64_C(1) << 53), INT64_C(1) << 53);
+  return (uint64_t)ax_lua_check_integer(L, idx, fn, "seed", -(INT64_C(1) << 53), INT64_C(1) << 53);
 }
 
 /* core.Generator(seed): seed 0 when none is given */
@@ -24,17 +24,17 @@ static int generator(lua_State *L)
 {
   ax_generator **box;
   uint64_t seed;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   seed = lua_isnoneornil(L, 1) ? 0 : check_seed(L, 1, "Generator");
   box = push_generator(L);
-  if (ax_generator_new(seed, box) != AX_OK) return ax_raise(L, "Generator");
+  if (ax_generator_new(seed, box) != AX_OK) return ax_lua_raise(L, "Generator");
   return 1;
 }
 
 static int default_generator(lua_State *L)
 {
   ax_generator **box;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   box = push_generator(L);
   *box = ax_generator_default();
   (*box)->refs++;
@@ -45,9 +45,9 @@ static int default_generator(lua_State *L)
 static void refuse_while_recording(lua_State *L, const char *fn)
 {
   if (ax_recording)
-    ax_error(L, fn,
-             "a generator cannot be set while a step is recorded: a replay would not do it again; do it "
-             "outside the step");
+    ax_lua_error(L, fn,
+                 "a generator cannot be set while a step is recorded: a replay would not do it again; do it "
+                 "outside the step");
 }
 
 /* its address is the registry's key of math.randomseed, which a script may replace */
@@ -57,7 +57,7 @@ static const char RANDOMSEED;
 static int manual_seed(lua_State *L)
 {
   uint64_t seed;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   refuse_while_recording(L, "manual_seed");
   seed = check_seed(L, 1, "manual_seed");
   ax_manual_seed(seed);
@@ -72,7 +72,7 @@ static int manual_seed(lua_State *L)
 static int common_generator(lua_State *L)
 {
   ax_generator **box;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   box = push_generator(L);
   *box = ax_generator_common();
   (*box)->refs++;
@@ -90,9 +90,9 @@ static int generator_manual_seed(lua_State *L)
 {
   ax_generator *g;
   uint64_t seed;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   refuse_while_recording(L, "manual_seed");
-  g = ax_check_generator(L, 1, "manual_seed", "self");
+  g = ax_lua_check_generator(L, 1, "manual_seed", "self");
   seed = check_seed(L, 2, "manual_seed");
   if (g == ax_generator_default()) ax_manual_seed(seed);
   g->seed = seed;
@@ -103,8 +103,8 @@ static int generator_manual_seed(lua_State *L)
 
 static int initial_seed(lua_State *L)
 {
-  ax_bind_enter(L);
-  lua_pushnumber(L, (double)(int64_t)ax_check_generator(L, 1, "initial_seed", "self")->seed);
+  ax_lua_enter(L);
+  lua_pushnumber(L, (double)(int64_t)ax_lua_check_generator(L, 1, "initial_seed", "self")->seed);
   return 1;
 }
 
@@ -114,8 +114,8 @@ static int get_state(lua_State *L)
 {
   const ax_generator *g;
   char bytes[17] = { 0 };
-  ax_bind_enter(L);
-  g = ax_check_generator(L, 1, "get_state", "self");
+  ax_lua_enter(L);
+  g = ax_lua_check_generator(L, 1, "get_state", "self");
   for (int i = 0; i < 8; i++) {
     bytes[i] = (char)(g->seed >> 8 * i);
     bytes[8 + i] = (char)(g->draws >> 8 * i);
@@ -130,14 +130,14 @@ static int set_state(lua_State *L)
   ax_generator *g;
   size_t n;
   const unsigned char *s;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   refuse_while_recording(L, "set_state");
-  g = ax_check_generator(L, 1, "set_state", "self");
+  g = ax_lua_check_generator(L, 1, "set_state", "self");
   if (lua_type(L, 2) != LUA_TSTRING)
-    return ax_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
+    return ax_lua_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
   s = (const unsigned char *)lua_tolstring(L, 2, &n);
   if (n != 16 && (n != 17 || s[16] != 1))
-    return ax_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
+    return ax_lua_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
   g->seed = g->draws = 0;
   g->per_rank = n == 17;
   for (int i = 7; i >= 0; i--) {
@@ -157,7 +157,7 @@ static void clear_generator(lua_State *L, void *object)
 
 static int generator_tostring(lua_State *L)
 {
-  const ax_generator *g = ax_check_generator(L, 1, "tostring", "self");
+  const ax_generator *g = ax_lua_check_generator(L, 1, "tostring", "self");
   lua_pushfstring(L, "Generator(seed %f, %f draws)", (double)(int64_t)g->seed, (double)g->draws);
   return 1;
 }
@@ -170,10 +170,10 @@ static const luaL_Reg generator_methods[] = {
   { "__tostring", generator_tostring },
   { NULL, NULL },
 };
-static const ax_class generator_class = { "generator", sizeof(ax_generator *), clear_generator,
-                                          generator_methods };
+static const ax_lua_class generator_class = { "generator", sizeof(ax_generator *), clear_generator,
+                                              generator_methods };
 
-void ax_open_random(lua_State *L)
+void ax_lua_open_random(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "Generator", generator },     { "default_generator", default_generator },
@@ -187,6 +187,6 @@ void ax_open_random(lua_State *L)
   lua_remove(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
 
-  ax_add_functions(L, functions);
-  ax_open_class(L, &generator_class);
+  ax_lua_add_functions(L, functions);
+  ax_lua_open_class(L, &generator_class);
 }

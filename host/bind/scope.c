@@ -45,36 +45,36 @@ static const char contexts[] =
  * (alone or in tables) or kept.  What
  * constructors make stays: it tends to be state. */
 
-void ax_scope_track(lua_State *L)
+void ax_lua_scope_track(lua_State *L)
 {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.list);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.list);
   lua_pushvalue(L, -2);
-  lua_rawseti(L, -2, ++ax_bind.scope.count);
+  lua_rawseti(L, -2, ++ax_lua.scope.count);
   lua_pop(L, 1);
 }
 
 /* open_grad(on) -> a context: gradients are recorded in it, or not */
 static int open_grad(lua_State *L)
 {
-  ax_bind_enter(L);
-  const ax_context_inside in = { .grad = lua_toboolean(L, 1) };
-  lua_pushinteger(L, ax_context_open(L, in.grad ? "enable_grad" : "no_grad", AX_CONTEXT_GRAD, &in));
+  ax_lua_enter(L);
+  const ax_lua_context_inside in = { .grad = lua_toboolean(L, 1) };
+  lua_pushinteger(L, ax_lua_context_open(L, in.grad ? "enable_grad" : "no_grad", AX_CONTEXT_GRAD, &in));
   return 1;
 }
 
 /* close(context) */
 static int close_context(lua_State *L)
 {
-  ax_bind_enter(L);
-  ax_context_close(L, (int)lua_tointeger(L, 1));
+  ax_lua_enter(L);
+  ax_lua_context_close(L, (int)lua_tointeger(L, 1));
   return 0;
 }
 
 /* -> a context */
 static int scope_open(lua_State *L)
 {
-  ax_context_inside in = { .scope.inside = true };
-  ax_bind_enter(L);
+  ax_lua_context_inside in = { .scope.inside = true };
+  ax_lua_enter(L);
   lua_newtable(L); /* weak: what the collector frees inside need not be emptied */
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "v");
@@ -83,14 +83,14 @@ static int scope_open(lua_State *L)
   in.scope.list = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_newtable(L);
   in.scope.kept = luaL_ref(L, LUA_REGISTRYINDEX);
-  lua_pushinteger(L, ax_context_open(L, "scope", AX_CONTEXT_SCOPE, &in));
+  lua_pushinteger(L, ax_lua_context_open(L, "scope", AX_CONTEXT_SCOPE, &in));
   return 1;
 }
 
 /* Marks the tensors in the value at idx; tables are walked, each once. */
 static void keep_value(lua_State *L, int idx, int kept)
 {
-  const bool tensor = ax_to_box(L, idx) != NULL;
+  const bool tensor = ax_lua_to_box(L, idx) != NULL;
   if (!tensor && !lua_istable(L, idx)) return;
   lua_pushvalue(L, idx);
   lua_rawget(L, kept);
@@ -115,27 +115,27 @@ static int scope_close(lua_State *L)
   const int last = lua_gettop(L);
   int list, kept;
 
-  ax_bind_enter(L);
-  const int made = ax_bind.scope.count;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.list);
+  ax_lua_enter(L);
+  const int made = ax_lua.scope.count;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.list);
   list = lua_gettop(L);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
   kept = lua_gettop(L);
   /* the scope around is the current one again, before anything below can raise */
-  ax_context_close(L, (int)lua_tointeger(L, 1));
+  ax_lua_context_close(L, (int)lua_tointeger(L, 1));
   luaL_checkstack(L, 16, "scope");
   if (lua_toboolean(L, 2))
     for (int i = 3; i <= last; i++) keep_value(L, i, kept);
   for (int i = 1; i <= made; i++) {
     ax_tensor **box;
     lua_rawgeti(L, list, i);
-    if ((box = ax_to_box(L, -1))) {
+    if ((box = ax_lua_to_box(L, -1))) {
       lua_pushvalue(L, -1);
       lua_rawget(L, kept);
       const bool keep = lua_toboolean(L, -1);
       lua_pop(L, 1);
-      if (!keep) ax_tensor_release(ax_empty_box(box));
-      else if (ax_bind.scope.inside) ax_scope_track(L); /* the scope around decides about it */
+      if (!keep) ax_tensor_release(ax_lua_empty_box(box));
+      else if (ax_lua.scope.inside) ax_lua_scope_track(L); /* the scope around decides about it */
     }
     lua_pop(L, 1);
   }
@@ -143,11 +143,11 @@ static int scope_close(lua_State *L)
 }
 
 /* The tensor at idx outlives the scopes around. */
-void ax_scope_keep(lua_State *L, int idx)
+void ax_lua_scope_keep(lua_State *L, int idx)
 {
-  if (!ax_bind.scope.inside) return;
+  if (!ax_lua.scope.inside) return;
   lua_pushvalue(L, idx);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
   keep_value(L, lua_gettop(L) - 1, lua_gettop(L));
   lua_pop(L, 2);
 }
@@ -156,16 +156,16 @@ void ax_scope_keep(lua_State *L, int idx)
 static int keep(lua_State *L)
 {
   const int n = lua_gettop(L);
-  ax_bind_enter(L);
-  if (!ax_bind.scope.inside) return n;
+  ax_lua_enter(L);
+  if (!ax_lua.scope.inside) return n;
   luaL_checkstack(L, 8, "keep");
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.scope.kept);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
   for (int i = 1; i <= n; i++) keep_value(L, i, n + 1);
   lua_settop(L, n);
   return n;
 }
 
-void ax_open_scope(lua_State *L)
+void ax_lua_open_scope(lua_State *L)
 {
   lua_pushcfunction(L, keep);
   lua_setfield(L, -2, "keep");

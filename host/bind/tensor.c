@@ -43,14 +43,14 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   ax_tensor **box;
 
   if ((id == FIELD_REQUIRES_GRAD || id == FIELD_IS_LEAF || id == FIELD_GRAD_FN) && ax_history(t) != AX_OK)
-    return ax_raise(L, "tensor");
+    return ax_lua_raise(L, "tensor");
   switch (id) {
   case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
   case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
   case FIELD_DEVICE: lua_pushstring(L, ax_device_text(t->device, text, sizeof text)); break;
   case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
   case FIELD_GRAD:
-    if (t->grad) ax_push_handle(L, t->grad);
+    if (t->grad) ax_lua_push_handle(L, t->grad);
     else lua_pushnil(L);
     break;
   case FIELD_IS_LEAF: lua_pushboolean(L, t->grad_fn == NULL); break;
@@ -59,8 +59,8 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
     else lua_pushnil(L);
     break;
   case FIELD_DATA:
-    box = ax_push_box(L);
-    if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "data");
+    box = ax_lua_push_box(L);
+    if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_lua_raise(L, "data");
     break;
   case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
   }
@@ -73,15 +73,16 @@ static int unknown_name(lua_State *L, const char *what)
   const char *given = lua_tostring(L, 2), *names[512], *near;
   int n = 0;
 
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushnil(L);
   while (lua_next(L, -2) && n < 511) {
     names[n++] = lua_tostring(L, -2); /* the table of methods keeps the names alive */
     lua_pop(L, 1);
   }
-  near = ax_nearest(given, names, n);
-  if (near) return ax_error(L, "tensor", "there is no %s \"%s\"; did you mean \"%s\"?", what, given, near);
-  return ax_error(L, "tensor", "there is no %s \"%s\"", what, given);
+  near = ax_lua_nearest(given, names, n);
+  if (near)
+    return ax_lua_error(L, "tensor", "there is no %s \"%s\"; did you mean \"%s\"?", what, given, near);
+  return ax_lua_error(L, "tensor", "there is no %s \"%s\"", what, given);
 }
 
 /* Also the way to every method, so strings come first. */
@@ -93,12 +94,13 @@ static int tensor_index(lua_State *L)
     switch (lua_type(L, -1)) {
     case LUA_TFUNCTION: return 1;
     case LUA_TNUMBER:
-      ax_bind_enter(L);
-      return push_field(L, ax_check_tensor(L, 1, lua_tostring(L, 2), "self"), (field)lua_tointeger(L, -1));
+      ax_lua_enter(L);
+      return push_field(L, ax_lua_check_tensor(L, 1, lua_tostring(L, 2), "self"),
+                        (field)lua_tointeger(L, -1));
     default: return unknown_name(L, "field or method");
     }
   }
-  return ax_index_read(L);
+  return ax_lua_index_read(L);
 }
 
 static bool same_place(const ax_tensor *a, const ax_tensor *b)
@@ -121,31 +123,31 @@ static int set_grad(lua_State *L, ax_tensor *t)
     ax_zero_grad(t);
     return 0;
   }
-  g = ax_check_tensor(L, 3, "grad", "value");
+  g = ax_lua_check_tensor(L, 3, "grad", "value");
   if (t->grad_fn)
-    return ax_error(L, "grad", "only a leaf has a gradient to set; this is the result of %s",
-                    ax_grad_fn_name(t));
+    return ax_lua_error(L, "grad", "only a leaf has a gradient to set; this is the result of %s",
+                        ax_grad_fn_name(t));
   if (!same_place(t, g))
-    return ax_error(L, "grad", "expected a tensor of %s %s on the same device, got %s %s",
-                    ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, a, sizeof a),
-                    ax_dtype_name((ax_dtype)g->dtype), ax_shape_text(g->ndim, g->shape, b, sizeof b));
-  if (g == t) return ax_error(L, "grad", "a tensor cannot be its own gradient");
+    return ax_lua_error(L, "grad", "expected a tensor of %s %s on the same device, got %s %s",
+                        ax_dtype_name((ax_dtype)t->dtype), ax_shape_text(t->ndim, t->shape, a, sizeof a),
+                        ax_dtype_name((ax_dtype)g->dtype), ax_shape_text(g->ndim, g->shape, b, sizeof b));
+  if (g == t) return ax_lua_error(L, "grad", "a tensor cannot be its own gradient");
   if (g == t->grad) return 0;
-  box = ax_to_box(L, 3);
+  box = ax_lua_to_box(L, 3);
   if (t->grad_slot) {
-    if (ax_copy(t->grad_slot, g) != AX_OK) return ax_raise(L, "grad");
+    if (ax_copy(t->grad_slot, g) != AX_OK) return ax_lua_raise(L, "grad");
     if (t->grad != t->grad_slot) {
       ax_tensor_release(t->grad);
       t->grad = ax_tensor_retain(t->grad_slot);
     }
     if (g->refs == 1 && !g->requires_grad && !g->grad && !t->grad_slot->handle) {
-      ax_tensor_release(ax_empty_box(box));
+      ax_tensor_release(ax_lua_empty_box(box));
       *box = ax_tensor_retain(t->grad_slot);
-      ax_remember_handle(L, 3);
+      ax_lua_remember_handle(L, 3);
     }
     return 0;
   }
-  ax_remember_handle(L, 3);
+  ax_lua_remember_handle(L, 3);
   ax_tensor_retain(g);
   ax_tensor_release(t->grad);
   t->grad = g;
@@ -155,25 +157,26 @@ static int set_grad(lua_State *L, ax_tensor *t)
 static int tensor_newindex(lua_State *L)
 {
   ax_tensor *t;
-  if (lua_type(L, 2) != LUA_TSTRING) return ax_index_write(L);
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, lua_tostring(L, 2), "self");
+  if (lua_type(L, 2) != LUA_TSTRING) return ax_lua_index_write(L);
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, lua_tostring(L, 2), "self");
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
   if (lua_isnil(L, -1)) return unknown_name(L, "field");
   switch (lua_type(L, -1) == LUA_TNUMBER ? (field)lua_tointeger(L, -1) : 0) {
   case FIELD_REQUIRES_GRAD:
     if (ax_history(t) != AX_OK ||
-        ax_set_requires_grad(t, ax_check_boolean(L, 3, "requires_grad", "value")) != AX_OK)
-      return ax_raise(L, "requires_grad");
+        ax_set_requires_grad(t, ax_lua_check_boolean(L, 3, "requires_grad", "value")) != AX_OK)
+      return ax_lua_raise(L, "requires_grad");
     return 0;
   case FIELD_GRAD: return set_grad(L, t);
   case FIELD_DATA:
-    if (ax_tensor_set_data(t, ax_check_tensor(L, 3, "data", "value")) != AX_OK) return ax_raise(L, "data");
+    if (ax_tensor_set_data(t, ax_lua_check_tensor(L, 3, "data", "value")) != AX_OK)
+      return ax_lua_raise(L, "data");
     return 0;
   default:
-    return ax_error(L, "tensor", "\"%s\" cannot be set; requires_grad, grad and data can",
-                    lua_tostring(L, 2));
+    return ax_lua_error(L, "tensor", "\"%s\" cannot be set; requires_grad, grad and data can",
+                        lua_tostring(L, 2));
   }
 }
 
@@ -181,10 +184,10 @@ static int tensor_newindex(lua_State *L)
 
 static int tensor_gc(lua_State *L)
 {
-  ax_tensor **box = ax_to_box(L, 1);
+  ax_tensor **box = ax_lua_to_box(L, 1);
   if (!box || !*box) return 0;
-  if ((*box)->hooks && ax_bind.open) ax_tensor_finalise(L, 1, box);
-  else ax_tensor_release(ax_empty_box(box));
+  if ((*box)->hooks && ax_lua.open) ax_lua_tensor_finalise(L, 1, box);
+  else ax_tensor_release(ax_lua_empty_box(box));
   return 0;
 }
 
@@ -192,17 +195,17 @@ static int tensor_gc(lua_State *L)
 static int release(lua_State *L)
 {
   ax_tensor **box;
-  ax_bind_enter(L);
-  if (!(box = ax_to_box(L, 1))) return ax_arg_error(L, "release", 1, "t", "a tensor", 1);
-  ax_tensor_release(ax_empty_box(box));
+  ax_lua_enter(L);
+  if (!(box = ax_lua_to_box(L, 1))) return ax_lua_arg_error(L, "release", 1, "t", "a tensor", 1);
+  ax_tensor_release(ax_lua_empty_box(box));
   return 0;
 }
 
 static int is_released(lua_State *L)
 {
   ax_tensor **box;
-  ax_bind_enter(L);
-  if (!(box = ax_to_box(L, 1))) return ax_arg_error(L, "is_released", 1, "t", "a tensor", 1);
+  ax_lua_enter(L);
+  if (!(box = ax_lua_to_box(L, 1))) return ax_lua_arg_error(L, "is_released", 1, "t", "a tensor", 1);
   lua_pushboolean(L, *box == NULL);
   return 1;
 }
@@ -212,9 +215,9 @@ static int nearest(lua_State *L)
 {
   const char **names, *near;
   int n, used = 0;
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (lua_type(L, 1) != LUA_TSTRING || !lua_istable(L, 2))
-    return ax_error(L, "_nearest", "expected a string and a list of strings");
+    return ax_lua_error(L, "_nearest", "expected a string and a list of strings");
   n = (int)lua_objlen(L, 2);
   names = lua_newuserdata(L, sizeof *names * (size_t)(n ? n : 1));
   for (int i = 1; i <= n; i++) {
@@ -222,7 +225,7 @@ static int nearest(lua_State *L)
     if (lua_type(L, -1) == LUA_TSTRING) names[used++] = lua_tostring(L, -1); /* the list holds it */
     lua_pop(L, 1);
   }
-  near = ax_nearest(lua_tostring(L, 1), names, used);
+  near = ax_lua_nearest(lua_tostring(L, 1), names, used);
   if (near) lua_pushstring(L, near);
   else lua_pushnil(L);
   return 1;
@@ -230,7 +233,7 @@ static int nearest(lua_State *L)
 
 static int is_tensor(lua_State *L)
 {
-  lua_pushboolean(L, ax_to_box(L, 1) != NULL);
+  lua_pushboolean(L, ax_lua_to_box(L, 1) != NULL);
   return 1;
 }
 
@@ -238,27 +241,27 @@ static int is_tensor(lua_State *L)
 
 static ax_tensor *self(lua_State *L, const char *fn)
 {
-  ax_bind_enter(L);
-  return ax_check_tensor(L, 1, fn, "self");
+  ax_lua_enter(L);
+  return ax_lua_check_tensor(L, 1, fn, "self");
 }
 
 static int tensor_len(lua_State *L)
 {
   const ax_tensor *t = self(L, "#");
-  if (t->ndim == 0) return ax_error(L, "#", "a 0-d tensor has no length");
+  if (t->ndim == 0) return ax_lua_error(L, "#", "a 0-d tensor has no length");
   lua_pushnumber(L, (double)t->shape[0]);
   return 1;
 }
 
 static int tensor_tostring(lua_State *L)
 {
-  ax_tensor **box = ax_to_box(L, 1);
-  ax_bind_enter(L);
+  ax_tensor **box = ax_lua_to_box(L, 1);
+  ax_lua_enter(L);
   if (box && !*box) {
     lua_pushliteral(L, "tensor(released)");
     return 1;
   }
-  ax_check_tensor(L, 1, "tostring", "self");
+  ax_lua_check_tensor(L, 1, "tostring", "self");
   lua_getglobal(L, "require");
   lua_pushliteral(L, "accelerate.utils.format");
   lua_call(L, 1, 1);
@@ -284,7 +287,7 @@ static int numel(lua_State *L)
 static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const int64_t *v)
 {
   if (lua_isnoneornil(L, 2)) push_numbers(L, t->ndim, v);
-  else lua_pushnumber(L, (double)v[ax_check_position(L, 2, fn, "dim", t->ndim)]);
+  else lua_pushnumber(L, (double)v[ax_lua_check_position(L, 2, fn, "dim", t->ndim)]);
   return 1;
 }
 
@@ -356,9 +359,9 @@ static int data_ptr(lua_State *L)
 {
   ax_tensor *t = self(L, "data_ptr");
   if (t->device.kind != AX_CPU)
-    return ax_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
+    return ax_lua_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
   if (!ax_tensor_is_contiguous(t))
-    return ax_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
+    return ax_lua_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
   if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: the FFI library is loaded only now */
     if (luaL_loadbuffer(L, cast_pointer, sizeof cast_pointer - 1, "=data_ptr") != 0) return lua_error(L);
     lua_call(L, 0, 1);
@@ -376,8 +379,8 @@ static int data_ptr(lua_State *L)
 
 static int detach(lua_State *L)
 {
-  ax_tensor *t = self(L, "detach"), **box = ax_push_result(L);
-  if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_raise(L, "detach");
+  ax_tensor *t = self(L, "detach"), **box = ax_lua_push_result(L);
+  if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_lua_raise(L, "detach");
   return 1;
 }
 
@@ -391,8 +394,9 @@ static int detach_(lua_State *L)
 static int requires_grad_(lua_State *L)
 {
   ax_tensor *t = self(L, "requires_grad_");
-  const bool on = lua_isnoneornil(L, 2) || ax_check_boolean(L, 2, "requires_grad_", "requires_grad");
-  if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK) return ax_raise(L, "requires_grad_");
+  const bool on = lua_isnoneornil(L, 2) || ax_lua_check_boolean(L, 2, "requires_grad_", "requires_grad");
+  if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK)
+    return ax_lua_raise(L, "requires_grad_");
   lua_settop(L, 1);
   return 1;
 }
@@ -409,17 +413,17 @@ static void to_word(lua_State *L, int idx, target *to)
 {
   const char *s = lua_tostring(L, idx);
   ax_device named;
-  if (ax_device_parse(s, &named)) to->device = ax_check_device(L, idx, "to", "device");
+  if (ax_lua_device_parse(s, &named)) to->device = ax_lua_check_device(L, idx, "to", "device");
   else if (ax_dtype_parse(s, &to->dtype) != AX_OK) {
-    const char *near = ax_nearest_dtype(s), *device = ax_device_hint(s);
-    ax_error(L, "to",
-             "there is no element type and no device \"%s\"%s%s%s; there are the types %sand the devices "
-             "\"cpu\", \"cuda\" and \"cuda:N\"",
-             s,
-             *device ? device
-             : near  ? "; did you mean \""
-                     : "",
-             *device || !near ? "" : near, *device || !near ? "" : "\"?", ax_dtype_list());
+    const char *near = ax_lua_nearest_dtype(s), *device = ax_lua_device_hint(s);
+    ax_lua_error(L, "to",
+                 "there is no element type and no device \"%s\"%s%s%s; there are the types %sand the devices "
+                 "\"cpu\", \"cuda\" and \"cuda:N\"",
+                 s,
+                 *device ? device
+                 : near  ? "; did you mean \""
+                         : "",
+                 *device || !near ? "" : near, *device || !near ? "" : "\"?", ax_lua_dtype_list());
   }
 }
 
@@ -427,42 +431,42 @@ static void read_target(lua_State *L, int last, target *to)
 {
   static const char *const names[] = { "dtype", "device", "copy", "non_blocking" };
   for (int i = 2; i <= last; i++) {
-    const ax_tensor *like = ax_opt_tensor(L, i, "to");
+    const ax_tensor *like = ax_lua_opt_tensor(L, i, "to");
     if (like) {
       to->dtype = (ax_dtype)like->dtype;
       to->device = like->device;
     } else if (lua_type(L, i) == LUA_TSTRING) to_word(L, i, to);
-    else if (i == last && ax_is_options(L, i, true)) {
-      ax_check_options(L, i, "to", names, 4);
+    else if (i == last && ax_lua_is_options(L, i, true)) {
+      ax_lua_check_options(L, i, "to", names, 4);
       lua_getfield(L, i, "dtype");
-      if (!lua_isnil(L, -1)) to->dtype = ax_check_dtype(L, -1, "to", "dtype");
+      if (!lua_isnil(L, -1)) to->dtype = ax_lua_check_dtype(L, -1, "to", "dtype");
       lua_getfield(L, i, "device");
-      if (!lua_isnil(L, -1)) to->device = ax_check_device(L, -1, "to", "device");
+      if (!lua_isnil(L, -1)) to->device = ax_lua_check_device(L, -1, "to", "device");
       lua_getfield(L, i, "copy");
-      if (!lua_isnil(L, -1)) to->copy = ax_check_boolean(L, -1, "to", "copy");
+      if (!lua_isnil(L, -1)) to->copy = ax_lua_check_boolean(L, -1, "to", "copy");
       lua_getfield(L, i, "non_blocking");
-      if (!lua_isnil(L, -1)) to->later = ax_check_boolean(L, -1, "to", "non_blocking");
+      if (!lua_isnil(L, -1)) to->later = ax_lua_check_boolean(L, -1, "to", "non_blocking");
       lua_pop(L, 4);
-    } else ax_arg_error(L, "to", i, NULL, "an element type, a device, a tensor or options", i);
+    } else ax_lua_arg_error(L, "to", i, NULL, "an element type, a device, a tensor or options", i);
   }
 }
 
 /* Pushes t (which lies at index 1) as `to` wants it: the same object when nothing changes. */
 static int convert(lua_State *L, ax_tensor *t, const target *to)
 {
-  ax_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
+  ax_lua_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
 
   r.args.in = r.in;
   if (!ax_same_device(t->device, to->device)) { /* the cast, where there is one, follows on the new device */
     r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index, 0, 0, to->later }, .n_list = -1 };
-    ax_run_push(L, AX_OP_TO_DEVICE, "to", &r);
+    ax_lua_run_push(L, AX_OP_TO_DEVICE, "to", &r);
     if (to->dtype == t->dtype) return 1;
     lua_replace(L, 1);
-    r.in[0] = t = *ax_to_box(L, 1);
+    r.in[0] = t = *ax_lua_to_box(L, 1);
   }
   r.args.a.i[0] = to->dtype;
-  if (to->dtype != t->dtype) return ax_run_push(L, AX_OP_CAST, "to", &r);
-  if (to->copy) return ax_run_push(L, AX_OP_CLONE, "to", &r);
+  if (to->dtype != t->dtype) return ax_lua_run_push(L, AX_OP_CAST, "to", &r);
+  if (to->copy) return ax_lua_run_push(L, AX_OP_CLONE, "to", &r);
   lua_pushvalue(L, 1);
   return 1;
 }
@@ -474,7 +478,7 @@ static int to(lua_State *L)
   const int last = lua_gettop(L);
 
   if (last < 2)
-    return ax_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
+    return ax_lua_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
   read_target(L, last, &want);
   return convert(L, t, &want);
 }
@@ -501,11 +505,11 @@ static const struct {
 static int rebind(lua_State *L)
 {
   ax_tensor *t, *flat;
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "rebind", "t");
-  flat = ax_check_tensor(L, 2, "rebind", "flat");
-  if (ax_tensor_rebind(t, flat, ax_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK)
-    return ax_raise(L, "rebind");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "rebind", "t");
+  flat = ax_lua_check_tensor(L, 2, "rebind", "flat");
+  if (ax_tensor_rebind(t, flat, ax_lua_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK)
+    return ax_lua_raise(L, "rebind");
   return 0;
 }
 
@@ -514,11 +518,11 @@ static int set_grad_slot(lua_State *L)
 {
   ax_tensor *t, *flat;
   int64_t offset;
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "set_grad_slot", "t");
-  flat = lua_isnoneornil(L, 2) ? NULL : ax_check_tensor(L, 2, "set_grad_slot", "flat");
-  offset = flat ? ax_check_integer(L, 3, "set_grad_slot", "offset", 0, INT64_C(1) << 53) : 0;
-  if (ax_tensor_set_grad_slot(t, flat, offset) != AX_OK) return ax_raise(L, "set_grad_slot");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "set_grad_slot", "t");
+  flat = lua_isnoneornil(L, 2) ? NULL : ax_lua_check_tensor(L, 2, "set_grad_slot", "flat");
+  offset = flat ? ax_lua_check_integer(L, 3, "set_grad_slot", "offset", 0, INT64_C(1) << 53) : 0;
+  if (ax_tensor_set_grad_slot(t, flat, offset) != AX_OK) return ax_lua_raise(L, "set_grad_slot");
   return 0;
 }
 
@@ -533,19 +537,19 @@ static void make_metatable(lua_State *L)
     { NULL, NULL },
   };
   lua_createtable(L, 0, 16);
-  ax_add_functions(L, events);
+  ax_lua_add_functions(L, events);
   lua_pushliteral(L, "tensor");
   lua_setfield(L, -2, "__metatable"); /* scripts cannot swap it: C trusts it */
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushvalue(L, -1);
   lua_pushcclosure(L, tensor_index, 1);
   lua_setfield(L, -3, "__index");
   lua_pushcclosure(L, tensor_newindex, 1);
   lua_setfield(L, -2, "__newindex");
-  ax_bind.ref_tensor_mt = luaL_ref(L, LUA_REGISTRYINDEX);
+  ax_lua.ref_tensor_mt = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
-void ax_open_tensor(lua_State *L)
+void ax_lua_open_tensor(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "is_tensor", is_tensor },
@@ -576,9 +580,9 @@ void ax_open_tensor(lua_State *L)
   };
 
   make_metatable(L);
-  ax_add_functions(L, functions);
-  ax_add_methods(L, methods);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_bind.ref_methods);
+  ax_lua_add_functions(L, functions);
+  ax_lua_add_methods(L, methods);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     lua_pushinteger(L, fields[i].id);
     lua_setfield(L, -2, fields[i].name);

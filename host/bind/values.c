@@ -6,7 +6,7 @@
 
 #define EXACT (INT64_C(1) << 53)
 
-bool ax_number_fits(ax_dtype d, double v)
+bool ax_lua_number_fits(ax_dtype d, double v)
 {
   if (ax_is_float(d) || d == AX_BOOL) return true;
   if (v != floor(v)) return false; /* also NaN */
@@ -48,14 +48,15 @@ static void measure(filler *f, int idx)
   const int top = lua_gettop(L);
   lua_pushvalue(L, idx);
   while (lua_istable(L, -1)) {
-    if (f->ndim == AX_MAX_DIMS) ax_error(L, "tensor", "the table is nested more than %d deep", AX_MAX_DIMS);
+    if (f->ndim == AX_MAX_DIMS)
+      ax_lua_error(L, "tensor", "the table is nested more than %d deep", AX_MAX_DIMS);
     f->shape[f->ndim++] = (int64_t)lua_objlen(L, -1);
     lua_rawgeti(L, -1, 1);
     if (f->shape[f->ndim - 1] == 0) {
       lua_pop(L, 1);
       lua_pushnil(L);
       if (lua_next(L, -2))
-        ax_error(L, "tensor", "expected lists, got a table with the key %s", ax_describe(L, -2));
+        ax_lua_error(L, "tensor", "expected lists, got a table with the key %s", ax_lua_describe(L, -2));
       lua_pushnil(L);
     }
   }
@@ -73,14 +74,14 @@ static void bad_leaf(filler *f, int depth)
   const char *at = depth < 0 ? "value" : place(f, depth, where, sizeof where);
 
   if (lua_istable(L, -1))
-    ax_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
-  if (ax_to_box(L, -1))
-    ax_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
-  ax_error(L, "tensor", "entry %s: expected a %s, got %s", at,
-           f->told               ? "number or a boolean"
-           : f->dtype == AX_BOOL ? "boolean, like the first entry"
-                                 : "number",
-           ax_describe(L, -1));
+    ax_lua_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
+  if (ax_lua_to_box(L, -1))
+    ax_lua_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
+  ax_lua_error(L, "tensor", "entry %s: expected a %s, got %s", at,
+               f->told               ? "number or a boolean"
+               : f->dtype == AX_BOOL ? "boolean, like the first entry"
+                                     : "number",
+               ax_lua_describe(L, -1));
 }
 
 /* Writes the value on the stack top. */
@@ -94,9 +95,9 @@ static void put(filler *f, int depth)
   case LUA_TNUMBER:
     if (f->dtype == AX_BOOL && !f->told) bad_leaf(f, depth);
     v = lua_tonumber(L, -1);
-    if (!ax_number_fits(f->dtype, v))
-      ax_error(L, "tensor", "entry %s: %.14g does not fit %s",
-               depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
+    if (!ax_lua_number_fits(f->dtype, v))
+      ax_lua_error(L, "tensor", "entry %s: %.14g does not fit %s",
+                   depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
     break;
   case LUA_TBOOLEAN:
     if (f->dtype != AX_BOOL && !f->told) bad_leaf(f, depth);
@@ -136,8 +137,8 @@ static void fill(filler *f, int depth)
   const int64_t n = (int64_t)lua_objlen(L, -1);
 
   if (n != f->shape[depth])
-    ax_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld",
-             place(f, depth - 1, where, sizeof where), (long long)n, (long long)f->shape[depth]);
+    ax_lua_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld",
+                 place(f, depth - 1, where, sizeof where), (long long)n, (long long)f->shape[depth]);
   if (depth == f->ndim - 1) {
     fill_row(f, depth);
     return;
@@ -146,8 +147,9 @@ static void fill(filler *f, int depth)
     f->at[depth] = i + 1;
     lua_rawgeti(L, -1, (int)i + 1);
     if (!lua_istable(L, -1))
-      ax_error(L, "tensor", "ragged table: entry %s: expected a list of %lld, got %s",
-               place(f, depth, where, sizeof where), (long long)f->shape[depth + 1], ax_describe(L, -1));
+      ax_lua_error(L, "tensor", "ragged table: entry %s: expected a list of %lld, got %s",
+                   place(f, depth, where, sizeof where), (long long)f->shape[depth + 1],
+                   ax_lua_describe(L, -1));
     fill(f, depth + 1);
     lua_pop(L, 1);
   }
@@ -158,56 +160,57 @@ static int tensor(lua_State *L)
 {
   static const char *const names[] = { "dtype", "device", "requires_grad" };
   filler f = { .L = L, .dtype = AX_F32 };
-  ax_device device = ax_bind.device;
+  ax_device device = ax_lua.device;
   bool requires_grad = false;
   ax_tensor *source, **box;
   const int last = lua_gettop(L);
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   if (last > 2)
-    return ax_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table",
-                    last);
-  source = ax_opt_tensor(L, 1, "tensor");
+    return ax_lua_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table",
+                        last);
+  source = ax_lua_opt_tensor(L, 1, "tensor");
   if (source) device = source->device;
   if (!lua_isnoneornil(L, 2)) {
-    if (!ax_is_options(L, 2, true)) return ax_arg_error(L, "tensor", 2, "options", "a table of options", 2);
-    ax_check_options(L, 2, "tensor", names, 3);
+    if (!ax_lua_is_options(L, 2, true))
+      return ax_lua_arg_error(L, "tensor", 2, "options", "a table of options", 2);
+    ax_lua_check_options(L, 2, "tensor", names, 3);
     lua_getfield(L, 2, "dtype");
-    if ((f.told = !lua_isnil(L, -1))) f.dtype = ax_check_dtype(L, -1, "tensor", "dtype");
+    if ((f.told = !lua_isnil(L, -1))) f.dtype = ax_lua_check_dtype(L, -1, "tensor", "dtype");
     lua_getfield(L, 2, "device");
-    if (!lua_isnil(L, -1)) device = ax_check_device(L, -1, "tensor", "device");
+    if (!lua_isnil(L, -1)) device = ax_lua_check_device(L, -1, "tensor", "device");
     lua_getfield(L, 2, "requires_grad");
-    if (!lua_isnil(L, -1)) requires_grad = ax_check_boolean(L, -1, "tensor", "requires_grad");
+    if (!lua_isnil(L, -1)) requires_grad = ax_lua_check_boolean(L, -1, "tensor", "requires_grad");
     lua_settop(L, 2);
   }
   luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
   if (source) {
-    box = ax_push_box(L);
+    box = ax_lua_push_box(L);
     if (ax_tensor_new_on(device, f.told ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape,
                          box) != AX_OK ||
         ax_copy(*box, source) != AX_OK)
-      return ax_raise(L, "tensor");
+      return ax_lua_raise(L, "tensor");
   } else {
     const int type = lua_type(L, 1);
     if (type != LUA_TTABLE && type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-      return ax_arg_error(L, "tensor", 1, "value", "a list, a number, a boolean or a tensor", 1);
+      return ax_lua_arg_error(L, "tensor", 1, "value", "a list, a number, a boolean or a tensor", 1);
     measure(&f, 1);
-    box = ax_push_box(L);
-    if (ax_tensor_new(f.dtype, f.ndim, f.shape, box) != AX_OK) return ax_raise(L, "tensor");
+    box = ax_lua_push_box(L);
+    if (ax_tensor_new(f.dtype, f.ndim, f.shape, box) != AX_OK) return ax_lua_raise(L, "tensor");
     f.data = ax_data(*box);
     lua_pushvalue(L, 1);
     if (f.ndim == 0) put(&f, -1);
     else fill(&f, 0);
     lua_pop(L, 1);
     if (device.kind != AX_CPU) {
-      ax_tensor **there = ax_push_box(L);
+      ax_tensor **there = ax_lua_push_box(L);
       if (ax_tensor_new_on(device, f.dtype, f.ndim, f.shape, there) != AX_OK ||
           ax_copy(*there, *box) != AX_OK)
-        return ax_raise(L, "tensor");
+        return ax_lua_raise(L, "tensor");
       box = there;
     }
   }
-  if (requires_grad && ax_set_requires_grad(*box, true) != AX_OK) return ax_raise(L, "tensor");
+  if (requires_grad && ax_set_requires_grad(*box, true) != AX_OK) return ax_lua_raise(L, "tensor");
   return 1;
 }
 
@@ -220,10 +223,10 @@ static void push_element(lua_State *L, const char *fn, ax_dtype d, const void *d
   else {
     const int64_t v = ax_load_int(d, data, at);
     if (v > EXACT || v < -EXACT)
-      ax_error(L, fn,
-               "%lld lies beyond 2^53, where Lua numbers are not exact; x:double() rounds it, x:data_ptr() "
-               "reads it",
-               (long long)v);
+      ax_lua_error(L, fn,
+                   "%lld lies beyond 2^53, where Lua numbers are not exact; x:double() rounds it, "
+                   "x:data_ptr() reads it",
+                   (long long)v);
     lua_pushnumber(L, (double)v);
   }
 }
@@ -231,7 +234,7 @@ static void push_element(lua_State *L, const char *fn, ax_dtype d, const void *d
 static void push_nested(lua_State *L, const ax_tensor *t, int depth, int64_t at)
 {
   const int64_t n = t->shape[depth], step = t->strides[depth];
-  if (n > INT32_MAX) ax_error(L, "totable", "a Lua table cannot hold %lld entries", (long long)n);
+  if (n > INT32_MAX) ax_lua_error(L, "totable", "a Lua table cannot hold %lld entries", (long long)n);
   lua_createtable(L, (int)n, 0);
   for (int64_t i = 0; i < n; i++, at += step) {
     if (depth + 1 < t->ndim) push_nested(L, t, depth + 1, at);
@@ -244,10 +247,10 @@ static void push_nested(lua_State *L, const ax_tensor *t, int depth, int64_t at)
 static int totable(lua_State *L)
 {
   ax_tensor *t;
-  ax_bind_enter(L);
-  ax_check_tensor(L, 1, "totable", "self");
+  ax_lua_enter(L);
+  ax_lua_check_tensor(L, 1, "totable", "self");
   luaL_checkstack(L, AX_MAX_DIMS + 8, "totable");
-  t = ax_push_on_cpu(L, 1, "totable");
+  t = ax_lua_push_on_cpu(L, 1, "totable");
   if (t->ndim == 0) push_element(L, "totable", (ax_dtype)t->dtype, ax_data(t), 0);
   else push_nested(L, t, 0, 0);
   return 1;
@@ -257,12 +260,12 @@ static int item(lua_State *L)
 {
   ax_tensor *t;
   char shape[192];
-  ax_bind_enter(L);
-  t = ax_check_tensor(L, 1, "item", "self");
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "item", "self");
   if (t->numel != 1)
-    return ax_error(L, "item", "expected a tensor of one element, got one of shape %s",
-                    ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
-  t = ax_push_on_cpu(L, 1, "item");
+    return ax_lua_error(L, "item", "expected a tensor of one element, got one of shape %s",
+                        ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
+  t = ax_lua_push_on_cpu(L, 1, "item");
   push_element(L, "item", (ax_dtype)t->dtype, ax_data(t), 0);
   return 1;
 }
@@ -273,11 +276,11 @@ static int integers(lua_State *L)
 {
   ax_tensor *t;
   char text[32];
-  ax_bind_enter(L);
-  ax_check_tensor(L, 1, "_integers", "t");
-  t = ax_push_on_cpu(L, 1, "_integers");
+  ax_lua_enter(L);
+  ax_lua_check_tensor(L, 1, "_integers", "t");
+  t = ax_lua_push_on_cpu(L, 1, "_integers");
   if (ax_is_float((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t))
-    return ax_error(L, "_integers", "expected a contiguous tensor of integers");
+    return ax_lua_error(L, "_integers", "expected a contiguous tensor of integers");
   lua_createtable(L, (int)t->numel, 0);
   for (int64_t i = 0; i < t->numel; i++) {
     snprintf(text, sizeof text, "%lld", (long long)ax_load_int((ax_dtype)t->dtype, ax_data(t), i));
@@ -287,12 +290,12 @@ static int integers(lua_State *L)
   return 1;
 }
 
-void ax_open_values(lua_State *L)
+void ax_lua_open_values(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "tensor", tensor }, { "_integers", integers }, { NULL, NULL } };
   static const luaL_Reg methods[] = {
     { "totable", totable }, { "tolist", totable }, { "item", item }, { NULL, NULL }
   };
-  ax_add_functions(L, functions);
-  ax_add_methods(L, methods);
+  ax_lua_add_functions(L, functions);
+  ax_lua_add_methods(L, methods);
 }

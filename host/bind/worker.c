@@ -10,16 +10,16 @@ extern int ax_config_cores(void) __attribute__((weak));
 /* a batch up to so many bytes is copied; so many slots may be in use */
 enum { SMALL = 32 << 10, HELD_MOST = 128 };
 
-static const ax_class worker_class;
+static const ax_lua_class worker_class;
 
 /* The handle of a worker in its parent, and in the worker that of its channel to the parent. */
 static ax_worker *check_end(lua_State *L, int idx, bool child, const char *fn)
 {
-  ax_worker *w = ax_check_pointer(L, idx, &worker_class, fn);
+  ax_worker *w = ax_lua_check_pointer(L, idx, &worker_class, fn);
   if (ax_worker_is_child(w) != child)
-    ax_error(L, fn,
-             child ? "only the worker process itself calls it"
-                   : "only the process that started the worker calls it");
+    ax_lua_error(L, fn,
+                 child ? "only the worker process itself calls it"
+                       : "only the process that started the worker calls it");
   return w;
 }
 
@@ -39,14 +39,14 @@ static int worker_start(lua_State *L)
   ax_worker **h;
   bool child;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
   if (ax_worker_inside())
-    ax_error(L, "DataLoader",
-             "a worker process cannot start workers of its own: num_workers must be 0 there");
-  h = ax_push_object(L, &worker_class);
-  if (ax_worker_fork(h, &child) != AX_OK) return ax_raise(L, "DataLoader");
+    ax_lua_error(L, "DataLoader",
+                 "a worker process cannot start workers of its own: num_workers must be 0 there");
+  h = ax_lua_push_object(L, &worker_class);
+  if (ax_worker_fork(h, &child) != AX_OK) return ax_lua_raise(L, "DataLoader");
   if (!child) return 1;
   if (lua_pcall(L, 1, 0, 0) == 0) ax_worker_exit(0);
   text = lua_tostring(L, -1);
@@ -58,17 +58,17 @@ static int worker_start(lua_State *L)
 static int worker_send(lua_State *L)
 {
   ax_worker *w;
-  ax_message *b;
+  ax_lua_message *b;
   char *whole;
   size_t size;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   w = check_end(L, 1, false, "send");
-  b = ax_message_write(L, 2);
-  size = ax_message_size(b);
+  b = ax_lua_message_write(L, 2);
+  size = ax_lua_message_size(b);
   whole = lua_newuserdata(L, size);
-  ax_message_copy(b, whole);
-  ax_message_release(b);
+  ax_lua_message_copy(b, whole);
+  ax_lua_message_release(b);
   /* a worker that is gone is told of by the next wait */
   lua_pushboolean(L, ax_worker_send(w, whole, size) == AX_OK);
   return 1;
@@ -82,11 +82,12 @@ static int worker_receive(lua_State *L)
   size_t n;
   int count;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   w = check_end(L, 1, true, "receive");
-  if (ax_worker_next(w, &bytes, &n) != AX_OK) return ax_raise(L, "receive");
+  if (ax_worker_next(w, &bytes, &n) != AX_OK) return ax_lua_raise(L, "receive");
   if (n == 0) return 0;
-  if (ax_message_read(L, (char *)bytes, n, NULL, NULL, &count) != AX_OK) return ax_raise(L, "receive");
+  if (ax_lua_message_read(L, (char *)bytes, n, NULL, NULL, &count) != AX_OK)
+    return ax_lua_raise(L, "receive");
   return count;
 }
 
@@ -95,17 +96,17 @@ static int worker_reply(lua_State *L)
 {
   ax_note note = { 0 };
   ax_worker *w;
-  ax_message *b;
+  ax_lua_message *b;
   char *to;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   w = check_end(L, 1, true, "reply");
   note.ticket = (uint64_t)luaL_checknumber(L, 2);
   note.kind = (uint32_t)luaL_checkinteger(L, 3);
-  b = ax_message_write(L, 4);
-  if (ax_worker_slot(w, ax_message_size(b), &note, &to) != AX_OK) return ax_raise(L, "worker");
-  ax_message_copy(b, to);
-  ax_message_release(b); /* now: its tensors are the worker's memory for the next batch */
+  b = ax_lua_message_write(L, 4);
+  if (ax_worker_slot(w, ax_lua_message_size(b), &note, &to) != AX_OK) return ax_lua_raise(L, "worker");
+  ax_lua_message_copy(b, to);
+  ax_lua_message_release(b); /* now: its tensors are the worker's memory for the next batch */
   lua_pushboolean(L, ax_worker_reply(w, &note) == AX_OK);
   return 1;
 }
@@ -120,7 +121,7 @@ static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int 
 
   *count = 0;
   if ((st = ax_worker_open(w, note, &data)) != AX_OK) return st;
-  st = ax_message_read(L, data, note->bytes, copy ? NULL : w, note, count);
+  st = ax_lua_message_read(L, data, note->bytes, copy ? NULL : w, note, count);
   ax_worker_drop(w, note);
   return st;
 }
@@ -136,7 +137,7 @@ static int worker_wait(lua_State *L)
   ax_note note;
   int n, at, died, count;
 
-  ax_bind_enter(L);
+  ax_lua_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   n = (int)lua_objlen(L, 1);
   at = (int)luaL_checkinteger(L, 2) - 1;
@@ -152,7 +153,7 @@ static int worker_wait(lua_State *L)
     case AX_WAIT_NOTE:
       lua_pushnumber(L, (double)note.ticket);
       lua_pushinteger(L, (int)note.kind);
-      if (push_note(L, list[at], &note, &count) != AX_OK) return ax_raise(L, "DataLoader");
+      if (push_note(L, list[at], &note, &count) != AX_OK) return ax_lua_raise(L, "DataLoader");
       return 2 + count;
     case AX_WAIT_TIMEOUT:
       lua_pushnil(L);
@@ -169,20 +170,20 @@ static int worker_wait(lua_State *L)
       lua_pushliteral(L, "stopped");
       lua_pushstring(L, ax_last_error());
       return 3;
-    case AX_WAIT_INTERRUPTED: ax_bind_enter(L); /* raises after Ctrl-C */
+    case AX_WAIT_INTERRUPTED: ax_lua_enter(L); /* raises after Ctrl-C */
     }
   }
 }
 
 static int worker_pid(lua_State *L)
 {
-  lua_pushinteger(L, ax_worker_pid(ax_check_pointer(L, 1, &worker_class, "pid")));
+  lua_pushinteger(L, ax_worker_pid(ax_lua_check_pointer(L, 1, &worker_class, "pid")));
   return 1;
 }
 
 static int worker_hang_up(lua_State *L)
 {
-  ax_worker **h = ax_check_object(L, 1, &worker_class, "hang_up");
+  ax_worker **h = ax_lua_check_object(L, 1, &worker_class, "hang_up");
   if (*h) ax_worker_hang_up(*h);
   return 0;
 }
@@ -191,7 +192,7 @@ static int worker_hang_up(lua_State *L)
 static int worker_close(lua_State *L)
 {
   const double seconds = luaL_optnumber(L, 2, 0.5);
-  close_worker(ax_check_object(L, 1, &worker_class, "close"), seconds);
+  close_worker(ax_lua_check_object(L, 1, &worker_class, "close"), seconds);
   return 0;
 }
 
@@ -230,9 +231,9 @@ static const luaL_Reg worker_methods[] = {
   { "pid", worker_pid },   { "hang_up", worker_hang_up }, { "close", worker_close },
   { NULL, NULL },
 };
-static const ax_class worker_class = { "a worker", sizeof(ax_worker *), clear_worker, worker_methods };
+static const ax_lua_class worker_class = { "a worker", sizeof(ax_worker *), clear_worker, worker_methods };
 
-void ax_open_worker(lua_State *L)
+void ax_lua_open_worker(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_worker_start", worker_start },
@@ -244,7 +245,7 @@ void ax_open_worker(lua_State *L)
     { NULL, NULL },
   };
 
-  ax_open_class(L, &worker_class);
-  ax_open_message(L);
-  ax_add_functions(L, functions);
+  ax_lua_open_class(L, &worker_class);
+  ax_lua_open_message(L);
+  ax_lua_add_functions(L, functions);
 }

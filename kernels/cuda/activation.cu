@@ -25,9 +25,9 @@ AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 
 #define ROW1(name, expr) \
-  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
+  AX_CUDA_KERNEL(name) { return ax_cuda_pointwise_float<name##_fn, 1>(call); }
 #define ROW2(name, expr) \
-  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
+  AX_CUDA_KERNEL(name) { return ax_cuda_pointwise_float<name##_fn, 2>(call); }
 AX_ACTIVATIONS(ROW1, )
 AX_ACTIVATION_SLOPES(ROW2, )
 #undef T
@@ -60,9 +60,11 @@ GELU(double, f64)
 
 AX_CUDA_KERNEL(gelu)
 {
-  return call->a->i[0] ? ax_pointwise_float<gelu_tanh, 1>(call) : ax_pointwise_float<gelu_none, 1>(call);
+  return call->a->i[0] ? ax_cuda_pointwise_float<gelu_tanh, 1>(call)
+                       : ax_cuda_pointwise_float<gelu_none, 1>(call);
 }
 AX_CUDA_KERNEL(_gelu_backward)
 {
-  return call->a->i[0] ? ax_pointwise_float<back_tanh, 2>(call) : ax_pointwise_float<back_none, 2>(call);
+  return call->a->i[0] ? ax_cuda_pointwise_float<back_tanh, 2>(call)
+                       : ax_cuda_pointwise_float<back_none, 2>(call);
 }

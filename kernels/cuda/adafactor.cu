@@ -66,7 +66,7 @@ template <class T> static __device__ __forceinline__ T moved_to(T old, double me
 /* The rows' means of squares. */
 template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j)
 {
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ double shared[32];
   if (j.skipped()) return;
   const T weight = j.with().weight;
@@ -74,7 +74,7 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
     double sum = 0;
     for (int64_t i = (int64_t)team::rank() * V; i < j.cols; i += (int64_t)team::size() * V) {
       T v[V];
-      ax_get(j.g + r * j.cols, i, v);
+      ax_cuda_get(j.g + r * j.cols, i, v);
       for (int k = 0; k < V; k++) sum += (double)v[k] * (double)v[k];
     }
     sum = team::sum(sum, shared);
@@ -117,7 +117,7 @@ template <class T> static __global__ void row_factors(job<T> j)
   for (int64_t m = blockIdx.x; m < j.matrices; m += gridDim.x) {
     double sum = 0;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) sum += (double)j.row_var[m * j.rows + r];
-    T mean = (T)(ax_block_reduce(
+    T mean = (T)(ax_cuda_block_reduce(
                      sum, [](double a, double b) { return a + b; }, shared) /
                  (double)j.rows);
     if (mean < j.with().mean_eps) mean = j.with().mean_eps;
@@ -147,8 +147,8 @@ template <class T> static __global__ void sizes(job<T> j)
       squares += p * p;
       moved += u * u;
     }
-    squares = ax_block_reduce(squares, add, shared);
-    moved = ax_block_reduce(moved, add, shared);
+    squares = ax_cuda_block_reduce(squares, add, shared);
+    moved = ax_cuda_block_reduce(moved, add, shared);
     if (threadIdx.x) continue;
     j.sums[2 * c] = squares;
     j.sums[2 * c + 1] = moved;
@@ -164,8 +164,8 @@ template <class T> static __global__ void step_size(job<T> j)
     squares += j.sums[2 * c];
     moved += j.sums[2 * c + 1];
   }
-  squares = ax_block_reduce(squares, add, shared);
-  moved = ax_block_reduce(moved, add, shared);
+  squares = ax_cuda_block_reduce(squares, add, shared);
+  moved = ax_cuda_block_reduce(moved, add, shared);
   if (threadIdx.x) return;
   const numbers<T> &x = j.with();
   const double step =
@@ -235,23 +235,25 @@ static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const 
   j.columns = j.sums + 2 * j.chunks;
   j.row_factor = (T *)(j.step + doubles);
   j.col_factor = j.row_factor + j.matrices * j.rows;
-  const unsigned all = ax_blocks(j.n, 256, d.index);
+  const unsigned all = ax_cuda_blocks(j.n, 256, d.index);
   if (j.factored) {
-    st = ax_with_rows<T>(j.cols, (uintptr_t)j.g, [&](auto v, auto wide) {
-      return ax_launch_rows(name, d, j.matrices * j.rows, j.cols,
-                            rows_kernel<T, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j);
+    st = ax_cuda_with_rows<T>(j.cols, (uintptr_t)j.g, [&](auto v, auto wide) {
+      return ax_cuda_launch_rows(name, d, j.matrices * j.rows, j.cols,
+                                 rows_kernel<T, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j);
     });
     if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(j.matrices * j.column_chunks * j.cols, 256, d.index), 256,
-                     columns_kernel<T>, j);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(j.matrices * j.column_chunks * j.cols, 256, d.index), 256,
+                          columns_kernel<T>, j);
     if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(j.matrices * j.cols, 256, d.index), 256, column_means<T>, j);
+      st =
+          ax_cuda_launch(name, d, ax_cuda_blocks(j.matrices * j.cols, 256, d.index), 256, column_means<T>, j);
     if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(j.matrices, 1, d.index), j.rows < 256 ? 32 : 256, row_factors<T>, j);
-  } else st = ax_launch(name, d, all, 256, variances<T>, j);
-  if (st == AX_OK) st = ax_launch(name, d, ax_blocks(j.chunks, 1, d.index), 256, sizes<T>, j);
-  if (st == AX_OK) st = ax_launch(name, d, 1, 256, step_size<T>, j);
-  if (st == AX_OK) st = ax_launch(name, d, all, 256, update<T>, j);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(j.matrices, 1, d.index), j.rows < 256 ? 32 : 256,
+                          row_factors<T>, j);
+  } else st = ax_cuda_launch(name, d, all, 256, variances<T>, j);
+  if (st == AX_OK) st = ax_cuda_launch(name, d, ax_cuda_blocks(j.chunks, 1, d.index), 256, sizes<T>, j);
+  if (st == AX_OK) st = ax_cuda_launch(name, d, 1, 256, step_size<T>, j);
+  if (st == AX_OK) st = ax_cuda_launch(name, d, all, 256, update<T>, j);
   ax_cuda_give(d, memory, bytes);
   return st;
 }
@@ -274,8 +276,8 @@ static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     free(here);
     if (st == AX_OK) st = ax_cuda_take(d, room, &there);
     if (st == AX_OK)
-      st = ax_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n, *h,
-                     *live, (numbers<T> *)there);
+      st = ax_cuda_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n,
+                          *h, *live, (numbers<T> *)there);
   }
   for (int k = 0; k < n && st == AX_OK; k++)
     if (segs[k].n)

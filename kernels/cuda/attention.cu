@@ -23,8 +23,8 @@
 
 enum { WARPS = 4, MOST_HEAD = 256 };
 
-typedef ax_side side;
-typedef ax_attention_job job;
+typedef ax_cuda_side side;
+typedef ax_cuda_attention_job job;
 
 template <class T> struct rows_of {
   static const int each = sizeof(T) == 8 ? 2 : 4, all = each * WARPS, chunk = sizeof(T) == 8 ? 32 : 64;
@@ -40,7 +40,7 @@ static __device__ void load_rows(const side &s, const S *from, int64_t row0, int
 {
   for (int p = threadIdx.x; p < rows_of<T>::all * width; p += blockDim.x) {
     const int r = p / width, c = p % width;
-    to[r][c] = row0 + r < count ? (T)ax_load(from[(row0 + r) * s.step[2] + c * s.step[3]]) * by : (T)0;
+    to[r][c] = row0 + r < count ? (T)ax_cuda_load(from[(row0 + r) * s.step[2] + c * s.step[3]]) * by : (T)0;
   }
 }
 
@@ -58,7 +58,7 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
     for (int p = threadIdx.x; p < 32 * many; p += blockDim.x) {
       const int r = p / many, c = p % many;
       piece[r][c] =
-          first + r < count ? (T)ax_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
+          first + r < count ? (T)ax_cuda_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
     }
     __syncthreads();
     for (int c = 0; c < many; c++) {
@@ -83,7 +83,7 @@ static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, c
     for (int j = 0; j < D / 32; j++) {
       const int c = lane + 32 * j;
       if (c >= width) break;
-      const T v = (T)ax_load(row[c * s.step[3]]);
+      const T v = (T)ax_cuda_load(row[c * s.step[3]]);
       for (int r = 0; r < R; r++) sum[r][j] += by[r] * v;
     }
   }
@@ -94,7 +94,7 @@ static __device__ void store_row(const side &s, S *to, int64_t row, int width, T
 {
   for (int j = 0; j < D / 32; j++) {
     const int c = threadIdx.x % 32 + 32 * j;
-    if (c < width) to[row * s.step[2] + c * s.step[3]] = ax_store<S>(sum[j] * by);
+    if (c < width) to[row * s.step[2] + c * s.step[3]] = ax_cuda_store<S>(sum[j] * by);
   }
 }
 
@@ -105,7 +105,7 @@ static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t
 {
   const int64_t at = b * j.mask.step[0] + h * j.mask.step[1] + q * j.mask.step[2] + k * j.mask.step[3];
   if (j.mask_dtype == AX_BOOL) return ((const uint8_t *)j.mask.data)[at] ? 0.0 : -(double)INFINITY;
-  return ax_number_at(j.mask_dtype, j.mask.data, at);
+  return ax_cuda_number_at(j.mask_dtype, j.mask.data, at);
 }
 
 /* A score with what masks it: -infinity where query q does not see key k. */
@@ -123,7 +123,7 @@ template <class T>
 static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
 {
   uint32_t w[4];
-  ax_draw_block(j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4), w);
+  ax_cuda_draw_block(j.draw, (uint64_t)(((b * j.heads + h) * j.queries + q) * j.quads + k / 4), w);
   return w[k % 4] >= j.least ? (T)j.kept : (T)0;
 }
 
@@ -141,7 +141,8 @@ template <class S, int D> static __global__ void forward(job j)
     /* the longest of a causal head first */
     const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
-    const S *keys = ax_plane<const S>(j.k, b, h / j.group), *values = ax_plane<const S>(j.v, b, h / j.group);
+    const S *keys = ax_cuda_plane<const S>(j.k, b, h / j.group),
+            *values = ax_cuda_plane<const S>(j.v, b, h / j.group);
     T top[R], sum[R], out[R][D / 32];
     for (int r = 0; r < R; r++) {
       top[r] = -(T)INFINITY;
@@ -149,14 +150,14 @@ template <class S, int D> static __global__ void forward(job j)
       for (int c = 0; c < D / 32; c++) out[r][c] = 0;
     }
     __syncthreads();
-    load_rows<T, D, S>(j.q, ax_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.q, ax_cuda_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
     for (int64_t k0 = 0; k0 < end; k0 += 32) {
       T s[R];
       dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
       for (int r = 0; r < R; r++) {
         const int64_t q = q0 + own + r, k = k0 + lane;
         s[r] = masked(j, b, h, q, k, s[r]);
-        const T most = ax_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }),
+        const T most = ax_cuda_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }),
                 now = most > top[r] ? most : top[r];
         const T least = now == -(T)INFINITY ? (T)0 : now; /* all masked so far: exp(-inf - 0) is 0, not NaN */
         const T change = exp_of(top[r] - least);
@@ -170,10 +171,10 @@ template <class S, int D> static __global__ void forward(job j)
     }
     for (int r = 0; r < R; r++) {
       const int64_t q = q0 + own + r;
-      const T all = ax_warp_reduce(sum[r], [](T a, T c) { return a + c; });
+      const T all = ax_cuda_warp_reduce(sum[r], [](T a, T c) { return a + c; });
       if (q >= j.queries) continue;
       const bool none = all == 0; /* a query that sees no key: 0, as in PyTorch */
-      store_row<T, D, S>(j.y, ax_plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
+      store_row<T, D, S>(j.y, ax_cuda_plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
       if (lane == 0)
         ((T *)j.lse)[(b * j.heads + h) * j.queries + q] =
             none ? (T)INFINITY : top[r] + (sizeof(T) == 8 ? (T)log((double)all) : (T)ax_log_f32((float)all));
@@ -188,15 +189,15 @@ template <class S> static __global__ void deltas(job j)
 {
   typedef compute<S> T;
   const int lane = threadIdx.x % 32;
-  for (int64_t p = ax_team<false>::first_row(); p < j.batch * j.heads * j.queries;
-       p += ax_team<false>::row_step()) {
+  for (int64_t p = ax_cuda_team<false>::first_row(); p < j.batch * j.heads * j.queries;
+       p += ax_cuda_team<false>::row_step()) {
     const int64_t q = p % j.queries, h = p / j.queries % j.heads, b = p / j.queries / j.heads;
-    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2],
-            *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
+    const S *g = ax_cuda_plane<const S>(j.g, b, h) + q * j.g.step[2],
+            *y = ax_cuda_plane<const S>(j.y, b, h) + q * j.y.step[2];
     T sum = 0;
     for (int c = lane; c < j.value_head; c += 32)
-      sum += ax_load(g[c * j.g.step[3]]) * ax_load(y[c * j.y.step[3]]);
-    sum = ax_warp_reduce(sum, [](T a, T c) { return a + c; });
+      sum += ax_cuda_load(g[c * j.g.step[3]]) * ax_cuda_load(y[c * j.y.step[3]]);
+    sum = ax_cuda_warp_reduce(sum, [](T a, T c) { return a + c; });
     if (lane == 0) ((T *)j.delta)[p] = sum;
   }
 }
@@ -217,11 +218,11 @@ template <class S, int D> static __global__ void backward_keys(job j)
     for (int r = 0; r < R; r++)
       for (int c = 0; c < D / 32; c++) dk[r][c] = dv[r][c] = 0;
     __syncthreads();
-    load_rows<T, D, S>(j.k, ax_plane<const S>(j.k, b, hk), k0, j.keys, j.head, (T)j.scale, rows);
-    load_rows<T, D, S>(j.v, ax_plane<const S>(j.v, b, hk), k0, j.keys, j.value_head, (T)1, value_rows);
+    load_rows<T, D, S>(j.k, ax_cuda_plane<const S>(j.k, b, hk), k0, j.keys, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.v, ax_cuda_plane<const S>(j.v, b, hk), k0, j.keys, j.value_head, (T)1, value_rows);
     for (int64_t h = hk * j.group; h < (hk + 1) * j.group; h++)
       for (int64_t q0 = j.causal ? k0 / 32 * 32 : 0; q0 < j.queries; q0 += 32) {
-        const S *queries = ax_plane<const S>(j.q, b, h), *g = ax_plane<const S>(j.g, b, h);
+        const S *queries = ax_cuda_plane<const S>(j.q, b, h), *g = ax_cuda_plane<const S>(j.g, b, h);
         const int64_t q = q0 + lane, at = (b * j.heads + h) * j.queries + q;
         const T lse = q < j.queries ? ((const T *)j.lse)[at] : (T)INFINITY,
                 delta = q < j.queries ? ((const T *)j.delta)[at] : (T)0;
@@ -240,8 +241,8 @@ template <class S, int D> static __global__ void backward_keys(job j)
       }
     for (int r = 0; r < R; r++) {
       if (k0 + own + r >= j.keys) continue;
-      store_row<T, D, S>(j.dk, ax_plane<S>(j.dk, b, hk), k0 + own + r, j.head, (T)j.scale, dk[r]);
-      store_row<T, D, S>(j.dv, ax_plane<S>(j.dv, b, hk), k0 + own + r, j.value_head, (T)1, dv[r]);
+      store_row<T, D, S>(j.dk, ax_cuda_plane<S>(j.dk, b, hk), k0 + own + r, j.head, (T)j.scale, dk[r]);
+      store_row<T, D, S>(j.dv, ax_cuda_plane<S>(j.dv, b, hk), k0 + own + r, j.value_head, (T)1, dv[r]);
     }
   }
 }
@@ -257,7 +258,8 @@ template <class S, int D> static __global__ void backward_queries(job j)
   for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
     const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
-    const S *keys = ax_plane<const S>(j.k, b, h / j.group), *values = ax_plane<const S>(j.v, b, h / j.group);
+    const S *keys = ax_cuda_plane<const S>(j.k, b, h / j.group),
+            *values = ax_cuda_plane<const S>(j.v, b, h / j.group);
     T dq[R][D / 32], lse[R], delta[R];
     for (int r = 0; r < R; r++) {
       const int64_t q = q0 + own + r, at = (b * j.heads + h) * j.queries + q;
@@ -266,8 +268,8 @@ template <class S, int D> static __global__ void backward_queries(job j)
       for (int c = 0; c < D / 32; c++) dq[r][c] = 0;
     }
     __syncthreads();
-    load_rows<T, D, S>(j.q, ax_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
-    load_rows<T, D, S>(j.g, ax_plane<const S>(j.g, b, h), q0, j.queries, j.value_head, (T)1, g_rows);
+    load_rows<T, D, S>(j.q, ax_cuda_plane<const S>(j.q, b, h), q0, j.queries, j.head, (T)j.scale, rows);
+    load_rows<T, D, S>(j.g, ax_cuda_plane<const S>(j.g, b, h), q0, j.queries, j.value_head, (T)1, g_rows);
     for (int64_t k0 = 0; k0 < end; k0 += 32) {
       T s[R], dp[R];
       dots<T, D, S>(rows, j.k, keys, k0, j.keys, j.head, piece, s);
@@ -282,7 +284,7 @@ template <class S, int D> static __global__ void backward_queries(job j)
     }
     for (int r = 0; r < R; r++)
       if (q0 + own + r < j.queries)
-        store_row<T, D, S>(j.dq, ax_plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
+        store_row<T, D, S>(j.dq, ax_cuda_plane<S>(j.dq, b, h), q0 + own + r, j.head, (T)j.scale, dq[r]);
   }
 }
 
@@ -329,17 +331,17 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
   j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
   j->kept = p >= 1 ? 0 : 1 / (1 - p);
   j->quads = (j->keys + 3) / 4;
-  j->draw = ax_draw_of(call);
+  j->draw = ax_cuda_draw_of(call);
   return AX_OK;
 }
 
-/* Calls f(ax_int<D>()) with the room that heads of this size need. */
+/* Calls f(ax_cuda_int<D>()) with the room that heads of this size need. */
 template <class F> static ax_status with_head(const job &j, F f)
 {
   const int most = j.head > j.value_head ? j.head : j.value_head;
-  if (most <= 64) return f(ax_int<64>());
-  if (most <= 128) return f(ax_int<128>());
-  return f(ax_int<256>());
+  if (most <= 64) return f(ax_cuda_int<64>());
+  if (most <= 128) return f(ax_cuda_int<128>());
+  return f(ax_cuda_int<256>());
 }
 
 static unsigned grid(int64_t rows, int each, int64_t planes)
@@ -352,16 +354,16 @@ static unsigned grid(int64_t rows, int each, int64_t planes)
 static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backward, bool *done)
 {
   const side *const sides[] = { &j.q, &j.k, &j.v, &j.y, &j.g, &j.dq, &j.dk, &j.dv };
-  ax_attention a = { j.batch,      j.heads, j.group ? j.heads / j.group : 0,
-                     j.queries,    j.keys,  j.head,
-                     j.value_head, {},      {},
-                     {},           {},      {},
-                     {},           {},      {},
-                     j.scale,      j.causal };
+  ax_cuda_attention a = { j.batch,      j.heads, j.group ? j.heads / j.group : 0,
+                          j.queries,    j.keys,  j.head,
+                          j.value_head, {},      {},
+                          {},           {},      {},
+                          {},           {},      {},
+                          j.scale,      j.causal };
   int64_t *const steps[] = { a.q, a.k, a.v, a.y, a.g, a.dq, a.dk, a.dv };
-  const ax_attention_data data = { j.q.data,          j.k.data,          j.v.data,
-                                   j.g.data,          (void *)j.y.data,  j.lse,
-                                   (void *)j.dq.data, (void *)j.dk.data, (void *)j.dv.data };
+  const ax_cuda_attention_data data = { j.q.data,          j.k.data,          j.v.data,
+                                        j.g.data,          (void *)j.y.data,  j.lse,
+                                        (void *)j.dq.data, (void *)j.dk.data, (void *)j.dv.data };
 
   *done = false;
   if (j.mask.data || j.dropout) return AX_OK;
@@ -402,13 +404,14 @@ static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t 
   if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) ||
                    !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys)))
     return PLAIN;
-  return (backward ? ax_flash_backward_shared(&j) : ax_flash_forward_shared(&j)) <= shared ? FLASH : PLAIN;
+  return (backward ? ax_cuda_flash_backward_shared(&j) : ax_cuda_flash_forward_shared(&j)) <= shared ? FLASH
+                                                                                                     : PLAIN;
 }
 
 static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
 {
   size_t shared;
-  const bool mma = ax_has_mma(d, &shared);
+  const bool mma = ax_cuda_has_mma(d, &shared);
   const way w = way_of(j, dtype, backward, mma, shared);
   char name[48];
   snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype),
@@ -431,12 +434,13 @@ AX_CUDA_KERNEL(_attention)
   bool done;
   if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
   if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH)
-    return ax_flash_forward(q->device, (ax_dtype)q->dtype, &j);
-  return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
+    return ax_cuda_flash_forward(q->device, (ax_dtype)q->dtype, &j);
+  return ax_cuda_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return with_head(j, [&](auto d) {
-      return ax_launch("attention", q->device, grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads),
-                       WARPS * 32, forward<S, AX_VALUE_OF(d)>, j);
+      return ax_cuda_launch("attention", q->device,
+                            grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads), WARPS * 32,
+                            forward<S, AX_VALUE_OF(d)>, j);
     });
   });
 }
@@ -458,23 +462,24 @@ AX_CUDA_KERNEL(_attention_backward)
   if ((st = try_cudnn(j, d, (ax_dtype)q->dtype, true, &done)) != AX_OK || done) return st;
   const int64_t planes = j.batch * j.heads, all = planes * j.queries;
   const bool flash = choose(d, j, (ax_dtype)q->dtype, true) == FLASH;
-  return ax_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = (size_t)(all ? all : 1) * sizeof(T);
     if ((st = ax_cuda_take(d, bytes, &j.delta)) != AX_OK) return st;
-    if (flash) st = ax_flash_backward(d, (ax_dtype)q->dtype, &j);
-    else if (all) st = ax_launch("attention", d, ax_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
+    if (flash) st = ax_cuda_flash_backward(d, (ax_dtype)q->dtype, &j);
+    else if (all)
+      st = ax_cuda_launch("attention", d, ax_cuda_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
     if (st == AX_OK && !flash)
       st = with_head(j, [&](auto size) {
         constexpr int D = AX_VALUE_OF(size);
         ax_status done = AX_OK;
         if (j.batch * j.keys * (j.heads / j.group) > 0)
-          done = ax_launch("attention", d, grid(j.keys, rows_of<T>::all, j.batch * (j.heads / j.group)),
-                           WARPS * 32, backward_keys<S, D>, j);
+          done = ax_cuda_launch("attention", d, grid(j.keys, rows_of<T>::all, j.batch * (j.heads / j.group)),
+                                WARPS * 32, backward_keys<S, D>, j);
         if (done == AX_OK && all)
-          done = ax_launch("attention", d, grid(j.queries, rows_of<T>::all, planes), WARPS * 32,
-                           backward_queries<S, D>, j);
+          done = ax_cuda_launch("attention", d, grid(j.queries, rows_of<T>::all, planes), WARPS * 32,
+                                backward_queries<S, D>, j);
         return done;
       });
     ax_cuda_give(d, j.delta, bytes);

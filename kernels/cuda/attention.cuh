@@ -6,13 +6,13 @@
 #include "draw.cuh"
 
 /* (batch, heads, rows, columns) in elements. */
-struct ax_side {
+struct ax_cuda_side {
   const void *data;
   int64_t step[4];
 };
 
-struct ax_attention_job {
-  ax_side q, k, v, y, g, dq, dk, dv, mask; /* mask.data NULL: none */
+struct ax_cuda_attention_job {
+  ax_cuda_side q, k, v, y, g, dq, dk, dv, mask; /* mask.data NULL: none */
   int mask_dtype;
   int64_t batch, heads, group, queries, keys;
   int head, value_head;
@@ -21,11 +21,12 @@ struct ax_attention_job {
   uint32_t least; /* an element stays when its word reaches this */
   double kept;    /* and is then scaled by this */
   int64_t quads;  /* Philox blocks for a row of scores */
-  ax_draw draw;
+  ax_cuda_draw draw;
   void *lse, *delta; /* of the compute type: (batch, heads, queries) */
 };
 
-template <class S> static __device__ __forceinline__ S *ax_plane(const ax_side &s, int64_t b, int64_t h)
+template <class S>
+static __device__ __forceinline__ S *ax_cuda_plane(const ax_cuda_side &s, int64_t b, int64_t h)
 {
   return (S *)s.data + b * s.step[0] + h * s.step[1];
 }
@@ -35,10 +36,10 @@ template <class S> static __device__ __forceinline__ S *ax_plane(const ax_side &
  * bytes, heads and value heads are multiples of 8 up to 128.  y and lse; delta (memory of the
  * caller's), dq, dk and dv. */
 enum { AX_FLASH_MOST_HEAD = 128 };
-ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j);
-ax_status ax_flash_backward(ax_device d, ax_dtype dtype, const ax_attention_job *j);
+ax_status ax_cuda_flash_forward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
+ax_status ax_cuda_flash_backward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
 /* Dynamic shared memory that a block takes for the call. */
-size_t ax_flash_forward_shared(const ax_attention_job *j);
-size_t ax_flash_backward_shared(const ax_attention_job *j);
+size_t ax_cuda_flash_forward_shared(const ax_cuda_attention_job *j);
+size_t ax_cuda_flash_backward_shared(const ax_cuda_attention_job *j);
 
 #endif

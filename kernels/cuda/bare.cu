@@ -37,7 +37,7 @@ extern "C" __attribute__((visibility("default"))) int ax_cuda_bare_launch(int de
   const double began = seconds();
   for (int64_t k = 0; k < count && st == AX_OK; k++) {
 #ifdef AX_EMULATE
-    st = ax_launch("bare launch", d, dim3(1), dim3(128), add_few, p, p + 128, p + 256, (int64_t)4);
+    st = ax_cuda_launch("bare launch", d, dim3(1), dim3(128), add_few, p, p + 128, p + 256, (int64_t)4);
 #else
     add_few<<<1, 128, 0, stream>>>(p, p + 128, p + 256, (int64_t)4);
 #endif

@@ -60,15 +60,15 @@ static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
  * device, where it becomes an error: no call waits just to look. */
 
 enum { AX_FAULT_NONE, AX_FAULT_INDEX, AX_FAULT_TARGET, AX_FAULT_CLASS, AX_FAULT_PROBABILITY };
-struct ax_fault {
+struct ax_cuda_fault {
   int code, op;
   long long value, at, count;
 };
 /* The device's place for it, as kernels and host see it; NULL after a failure, which is written. */
-ax_fault *ax_cuda_fault_place(ax_device d);
+ax_cuda_fault *ax_cuda_fault_place(ax_device d);
 
-static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, int64_t value, int64_t at,
-                                                 int64_t count)
+static __device__ __forceinline__ void ax_cuda_report(ax_cuda_fault *f, int code, int op, int64_t value,
+                                                      int64_t at, int64_t count)
 {
   if (atomicCAS(&f->code, (int)AX_FAULT_NONE, code) != AX_FAULT_NONE) return; /* the first one stays */
   f->op = op;
@@ -77,11 +77,11 @@ static __device__ __forceinline__ void ax_report(ax_fault *f, int code, int op, 
   f->count = count;
 }
 /* Is v one of 0 .. count - 1?  Says where not. */
-static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op, int64_t v, int64_t at,
-                                                   int64_t count)
+static __device__ __forceinline__ bool ax_cuda_in_range(ax_cuda_fault *f, int code, int op, int64_t v,
+                                                        int64_t at, int64_t count)
 {
   if (v >= 0 && v < count) return true;
-  ax_report(f, code, op, v, at, count);
+  ax_cuda_report(f, code, op, v, at, count);
   return false;
 }
 
@@ -89,7 +89,7 @@ static __device__ __forceinline__ bool ax_in_range(ax_fault *f, int code, int op
 
 /* Enough blocks of `threads` for n items, at most as many as keep the device busy: kernels step by
  * the grid's size. */
-static inline unsigned ax_blocks(int64_t n, int threads, int device)
+static inline unsigned ax_cuda_blocks(int64_t n, int threads, int device)
 {
   const int64_t wanted = (n + threads - 1) / threads, most = (int64_t)ax_cuda_multiprocessors(device) * 32;
   return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
@@ -97,8 +97,8 @@ static inline unsigned ax_blocks(int64_t n, int threads, int device)
 
 /* kernel(arguments) on the device and stream of `d`.  `what` names it in messages. */
 template <class... P, class... A>
-static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...),
-                           A... arguments)
+static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...),
+                                A... arguments)
 {
   cudaStream_t stream;
   const ax_status st = ax_cuda_use(d, &stream);
@@ -119,130 +119,130 @@ static ax_status ax_launch(const char *what, ax_device d, dim3 grid, dim3 block,
 
 /* ---- element types: S as it is stored, compute<S> as it is computed with */
 
-struct ax_f16 {
+struct ax_cuda_f16 {
   uint16_t bits;
 };
-struct ax_bf16 {
+struct ax_cuda_bf16 {
   uint16_t bits;
 };
-struct ax_bool {
+struct ax_cuda_bool {
   uint8_t value;
 };
 
-template <class S> struct ax_compute {
+template <class S> struct ax_cuda_compute {
   typedef S type;
 };
-template <> struct ax_compute<ax_f16> {
+template <> struct ax_cuda_compute<ax_cuda_f16> {
   typedef float type;
 };
-template <> struct ax_compute<ax_bf16> {
+template <> struct ax_cuda_compute<ax_cuda_bf16> {
   typedef float type;
 };
-template <> struct ax_compute<ax_bool> {
+template <> struct ax_cuda_compute<ax_cuda_bool> {
   typedef uint8_t type;
 };
-template <class S> using compute = typename ax_compute<S>::type;
+template <class S> using compute = typename ax_cuda_compute<S>::type;
 
-template <class S> AX_FN compute<S> ax_load(S v) { return v; }
-AX_FN float ax_load(ax_bf16 v) { return ax_bf16_to_float(v.bits); }
-AX_FN uint8_t ax_load(ax_bool v) { return v.value; }
-AX_FN float ax_load(ax_f16 v) { return ax_half_to_float(v.bits); }
+template <class S> AX_FN compute<S> ax_cuda_load(S v) { return v; }
+AX_FN float ax_cuda_load(ax_cuda_bf16 v) { return ax_bf16_to_float(v.bits); }
+AX_FN uint8_t ax_cuda_load(ax_cuda_bool v) { return v.value; }
+AX_FN float ax_cuda_load(ax_cuda_f16 v) { return ax_half_to_float(v.bits); }
 
-template <class S> struct ax_storer {
+template <class S> struct ax_cuda_storer {
   template <class V> static __host__ __device__ __forceinline__ S of(V v) { return (S)v; }
 };
-template <> struct ax_storer<ax_f16> {
-  template <class V> static __host__ __device__ __forceinline__ ax_f16 of(V v)
+template <> struct ax_cuda_storer<ax_cuda_f16> {
+  template <class V> static __host__ __device__ __forceinline__ ax_cuda_f16 of(V v)
   {
-    return ax_f16{ ax_float_to_half((float)v) };
+    return ax_cuda_f16{ ax_float_to_half((float)v) };
   }
 };
-template <> struct ax_storer<ax_bf16> {
-  template <class V> static __host__ __device__ __forceinline__ ax_bf16 of(V v)
+template <> struct ax_cuda_storer<ax_cuda_bf16> {
+  template <class V> static __host__ __device__ __forceinline__ ax_cuda_bf16 of(V v)
   {
-    return ax_bf16{ ax_float_to_bf16((float)v) };
+    return ax_cuda_bf16{ ax_float_to_bf16((float)v) };
   }
 };
-template <> struct ax_storer<ax_bool> {
-  template <class V> static __host__ __device__ __forceinline__ ax_bool of(V v)
+template <> struct ax_cuda_storer<ax_cuda_bool> {
+  template <class V> static __host__ __device__ __forceinline__ ax_cuda_bool of(V v)
   {
-    return ax_bool{ (uint8_t)(v != (V)0) };
+    return ax_cuda_bool{ (uint8_t)(v != (V)0) };
   }
 };
-template <class S, class V> AX_FN S ax_store(V v) { return ax_storer<S>::of(v); }
+template <class S, class V> AX_FN S ax_cuda_store(V v) { return ax_cuda_storer<S>::of(v); }
 
 /* One number of a floating type that is known at run time: losses, scales, statistics. */
-static __device__ __forceinline__ double ax_number_at(int dtype, const void *p, int64_t i)
+static __device__ __forceinline__ double ax_cuda_number_at(int dtype, const void *p, int64_t i)
 {
   switch (dtype) {
   case AX_F64: return ((const double *)p)[i];
-  case AX_F16: return ax_load(((const ax_f16 *)p)[i]);
-  case AX_BF16: return ax_load(((const ax_bf16 *)p)[i]);
+  case AX_F16: return ax_cuda_load(((const ax_cuda_f16 *)p)[i]);
+  case AX_BF16: return ax_cuda_load(((const ax_cuda_bf16 *)p)[i]);
   default: return ((const float *)p)[i];
   }
 }
-static __device__ __forceinline__ void ax_number_put(int dtype, void *p, int64_t i, double v)
+static __device__ __forceinline__ void ax_cuda_number_put(int dtype, void *p, int64_t i, double v)
 {
   switch (dtype) {
   case AX_F64: ((double *)p)[i] = v; break;
-  case AX_F16: ((ax_f16 *)p)[i] = ax_store<ax_f16>(v); break;
-  case AX_BF16: ((ax_bf16 *)p)[i] = ax_store<ax_bf16>(v); break;
+  case AX_F16: ((ax_cuda_f16 *)p)[i] = ax_cuda_store<ax_cuda_f16>(v); break;
+  case AX_BF16: ((ax_cuda_bf16 *)p)[i] = ax_cuda_store<ax_cuda_bf16>(v); break;
   default: ((float *)p)[i] = (float)v;
   }
 }
 
-/* Calls f(ax_type<S>()) with the storage type of a dtype. */
-template <class S> struct ax_type {
+/* Calls f(ax_cuda_type<S>()) with the storage type of a dtype. */
+template <class S> struct ax_cuda_type {
   typedef S type;
 };
 #define AX_TYPE_OF(tag) typename decltype(tag)::type
 
-template <class F> static ax_status ax_with_float(ax_op op, ax_dtype d, F f)
+template <class F> static ax_status ax_cuda_with_float(ax_op op, ax_dtype d, F f)
 {
   switch (d) {
-  case AX_F32: return f(ax_type<float>());
-  case AX_F64: return f(ax_type<double>());
-  case AX_F16: return f(ax_type<ax_f16>());
-  case AX_BF16: return f(ax_type<ax_bf16>());
+  case AX_F32: return f(ax_cuda_type<float>());
+  case AX_F64: return f(ax_cuda_type<double>());
+  case AX_F16: return f(ax_cuda_type<ax_cuda_f16>());
+  case AX_BF16: return f(ax_cuda_type<ax_cuda_bf16>());
   default: return ax_cuda_no_dtype(op, d);
   }
 }
 
-template <class F> static ax_status ax_with_any(ax_op op, ax_dtype d, F f)
+template <class F> static ax_status ax_cuda_with_any(ax_op op, ax_dtype d, F f)
 {
   switch (d) {
-  case AX_I64: return f(ax_type<int64_t>());
-  case AX_I32: return f(ax_type<int32_t>());
-  case AX_U8: return f(ax_type<uint8_t>());
-  case AX_BOOL: return f(ax_type<ax_bool>());
-  default: return ax_with_float(op, d, f);
+  case AX_I64: return f(ax_cuda_type<int64_t>());
+  case AX_I32: return f(ax_cuda_type<int32_t>());
+  case AX_U8: return f(ax_cuda_type<uint8_t>());
+  case AX_BOOL: return f(ax_cuda_type<ax_cuda_bool>());
+  default: return ax_cuda_with_float(op, d, f);
   }
 }
 
 /* By size alone, for kernels that move elements and do not look at them. */
-template <class F> static ax_status ax_with_size(ax_op op, ax_dtype d, F f)
+template <class F> static ax_status ax_cuda_with_size(ax_op op, ax_dtype d, F f)
 {
   switch (ax_dtype_size(d)) {
-  case 1: return f(ax_type<uint8_t>());
-  case 2: return f(ax_type<uint16_t>());
-  case 4: return f(ax_type<uint32_t>());
-  default: return f(ax_type<uint64_t>());
+  case 1: return f(ax_cuda_type<uint8_t>());
+  case 2: return f(ax_cuda_type<uint16_t>());
+  case 4: return f(ax_cuda_type<uint32_t>());
+  default: return f(ax_cuda_type<uint64_t>());
   }
 }
 
 /* ---- loop nests */
 
 /* An ax_iter as a kernel gets it: N operands, by value. */
-template <int N> struct ax_nest {
+template <int N> struct ax_cuda_nest {
   int ndim;
   int64_t numel, shape[AX_MAX_DIMS];
   int64_t stride[N][AX_MAX_DIMS]; /* in bytes */
   char *data[N];
 };
 
-template <int N> static inline ax_nest<N> ax_nest_of(const ax_iter *it)
+template <int N> static inline ax_cuda_nest<N> ax_cuda_nest_of(const ax_iter *it)
 {
-  ax_nest<N> nest = {};
+  ax_cuda_nest<N> nest = {};
   nest.ndim = it->ndim;
   nest.numel = it->numel;
   for (int d = 0; d < it->ndim; d++) nest.shape[d] = it->shape[d];
@@ -255,7 +255,8 @@ template <int N> static inline ax_nest<N> ax_nest_of(const ax_iter *it)
 
 /* Byte offsets of item i in every operand. */
 template <int N>
-static __host__ __device__ __forceinline__ void ax_nest_at(const ax_nest<N> &nest, int64_t i, int64_t *at)
+static __host__ __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_nest<N> &nest, int64_t i,
+                                                                int64_t *at)
 {
   for (int k = 0; k < N; k++) at[k] = 0;
   for (int d = nest.ndim - 1; d >= 0; d--) {
@@ -274,7 +275,7 @@ static __host__ __device__ __forceinline__ void ax_nest_at(const ax_nest<N> &nes
 
 /* ---- sums over a block: the same tree for every size */
 
-template <class T, class F> static __device__ __forceinline__ T ax_warp_reduce(T v, F combine)
+template <class T, class F> static __device__ __forceinline__ T ax_cuda_warp_reduce(T v, F combine)
 {
   for (int by = 16; by > 0; by >>= 1) v = combine(v, __shfl_xor_sync(0xffffffffu, v, by));
   return v;
@@ -282,10 +283,11 @@ template <class T, class F> static __device__ __forceinline__ T ax_warp_reduce(T
 
 /* The combination of all threads' values in every thread.  blockDim.x is a multiple of 32; `shared`
  * has a place for each warp. */
-template <class T, class F> static __device__ __forceinline__ T ax_block_reduce(T v, F combine, T *shared)
+template <class T, class F>
+static __device__ __forceinline__ T ax_cuda_block_reduce(T v, F combine, T *shared)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  v = ax_warp_reduce(v, combine);
+  v = ax_cuda_warp_reduce(v, combine);
   __syncthreads(); /* `shared` may still be read by the last use */
   if (lane == 0) shared[warp] = v;
   __syncthreads();

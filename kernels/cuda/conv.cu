@@ -71,17 +71,18 @@ template <class S> struct forward {
     if (!r.there) return 0;
     split_k(s, k, s.cg, &c, &tap, &ky, &kx);
     const int64_t iy = r.y + ky * s.dilation[0], ix = r.x + kx * s.dilation[1];
-    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w ? ax_load(x[r.base + (iy * s.w + ix) * s.c + c]) : (T)0;
+    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w ? ax_cuda_load(x[r.base + (iy * s.w + ix) * s.c + c])
+                                                      : (T)0;
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
     int64_t c, tap, ky, kx;
     split_k(s, k, s.cg, &c, &tap, &ky, &kx);
-    return ax_load(w[((g * s.og + n) * s.cg + c) * s.taps + tap]);
+    return ax_cuda_load(w[((g * s.og + n) * s.cg + c) * s.taps + tap]);
   }
   __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const
   {
-    y[m * s.o + g * s.og + n] = ax_store<S>(bias ? v + ax_load(bias[g * s.og + n]) : v);
+    y[m * s.o + g * s.og + n] = ax_cuda_store<S>(bias ? v + ax_cuda_load(bias[g * s.og + n]) : v);
   }
 };
 
@@ -110,17 +111,17 @@ template <class S> struct to_input {
     if (fy < 0 || fx < 0 || fy % s.stride[0] || fx % s.stride[1] || fy / s.stride[0] >= s.oh ||
         fx / s.stride[1] >= s.ow)
       return 0;
-    return ax_load(y[r.base + (fy / s.stride[0] * s.ow + fx / s.stride[1]) * s.o + o]);
+    return ax_cuda_load(y[r.base + (fy / s.stride[0] * s.ow + fx / s.stride[1]) * s.o + o]);
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
     int64_t o, tap, ky, kx;
     split_k(s, k, s.og, &o, &tap, &ky, &kx);
-    return ax_load(w[((g * s.og + o) * s.cg + n) * s.taps + tap]);
+    return ax_cuda_load(w[((g * s.og + o) * s.cg + n) * s.taps + tap]);
   }
   __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const
   {
-    x[m * s.c + g * s.cg + n] = ax_store<S>(v);
+    x[m * s.c + g * s.cg + n] = ax_cuda_store<S>(v);
   }
 };
 
@@ -142,7 +143,7 @@ template <class S> struct to_weight {
   }
   __device__ __forceinline__ T a(int64_t, const left &l, int64_t k) const
   {
-    return l.there ? ax_load(y[k * s.o + l.o]) : (T)0;
+    return l.there ? ax_cuda_load(y[k * s.o + l.o]) : (T)0;
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
@@ -152,7 +153,7 @@ template <class S> struct to_weight {
     const int64_t iy = r.y * s.stride[0] - s.padding[0] + ky * s.dilation[0],
                   ix = r.x * s.stride[1] - s.padding[1] + kx * s.dilation[1];
     return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w
-               ? ax_load(x[((r.base * s.h + iy) * s.w + ix) * s.c + g * s.cg + c])
+               ? ax_cuda_load(x[((r.base * s.h + iy) * s.w + ix) * s.c + g * s.cg + c])
                : (T)0;
   }
   __device__ __forceinline__ void put(int64_t g, int64_t piece, int64_t m, int64_t n, T v) const
@@ -205,8 +206,8 @@ template <class J> static ax_status run(ax_device d, const J &j, int64_t pieces)
 {
   const int64_t blocks = (j.rows + TILE - 1) / TILE * ((j.columns + TILE - 1) / TILE) * j.s.groups * pieces;
   if (blocks == 0) return AX_OK;
-  return ax_launch("conv2d", d, (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), THREADS, tiles<J>, j,
-                   pieces);
+  return ax_cuda_launch("conv2d", d, (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), THREADS, tiles<J>,
+                        j, pieces);
 }
 
 /* The pieces' sums, (groups, og, tap, cg), in order to the weight's (o, cg, tap). */
@@ -219,8 +220,8 @@ static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool a
     const T *from = sums + (o * s.taps + tap) * s.cg + c;
     T sum = from[0];
     for (int64_t k = 1; k < pieces; k++) sum += from[k * count];
-    if (add) sum += (T)ax_number_at(dtype, w, p);
-    ax_number_put(dtype, w, p, sum);
+    if (add) sum += (T)ax_cuda_number_at(dtype, w, p);
+    ax_cuda_number_put(dtype, w, p, sum);
   }
 }
 
@@ -250,22 +251,22 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
 }
 
 /* Through cuDNN, when it does this one. */
-static ax_status try_cudnn(ax_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x,
+static ax_status try_cudnn(ax_cuda_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x,
                            const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
 {
-  const ax_conv c = { s.n,
-                      s.c,
-                      s.h,
-                      s.w,
-                      s.o,
-                      s.oh,
-                      s.ow,
-                      s.kh,
-                      s.kw,
-                      { s.stride[0], s.stride[1] },
-                      { s.padding[0], s.padding[1] },
-                      { s.dilation[0], s.dilation[1] },
-                      s.groups };
+  const ax_cuda_conv c = { s.n,
+                           s.c,
+                           s.h,
+                           s.w,
+                           s.o,
+                           s.oh,
+                           s.ow,
+                           s.kh,
+                           s.kw,
+                           { s.stride[0], s.stride[1] },
+                           { s.padding[0], s.padding[1] },
+                           { s.dilation[0], s.dilation[1] },
+                           s.groups };
   return ax_cudnn_convolve(x->device, kind, &c, (ax_dtype)x->dtype, (ax_dtype)w->dtype, ax_data(x),
                            ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y),
                            kind == AX_CONV_WEIGHT && call->a->accumulate, done);
@@ -280,7 +281,7 @@ AX_CUDA_KERNEL(_convolution)
   if (y->numel == 0) return AX_OK;
   const ax_status st = try_cudnn(AX_CONV_FORWARD, call, s, x, w, bias, y, &done);
   if (st != AX_OK || done) return st;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const forward<S> j = { s,
                            (const S *)ax_data(x),
@@ -303,7 +304,7 @@ AX_CUDA_KERNEL(_conv2d_backward_input)
   bool done = false;
   const ax_status st = try_cudnn(AX_CONV_INPUT, call, s, x, w, NULL, g, &done);
   if (st != AX_OK || done) return st;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const to_input<S> j = {
       s, (const S *)ax_data(g), (const S *)ax_data(w), (S *)ax_data(x), s.n * s.h * s.w, s.cg, s.og * s.taps
@@ -329,7 +330,7 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
   bool done = false;
   const ax_status tried = try_cudnn(AX_CONV_WEIGHT, call, s, x, w, NULL, g, &done);
   if (tried != AX_OK || done) return tried;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = (size_t)(pieces * w->numel) * sizeof(T);
@@ -341,8 +342,8 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
     };
     st = run(d, j, pieces);
     if (st == AX_OK)
-      st = ax_launch("conv2d", d, ax_blocks(w->numel, 256, d.index), 256, add_pieces<T>, s, (const T *)sums,
-                     pieces, add, (int)w->dtype, ax_data(w));
+      st = ax_cuda_launch("conv2d", d, ax_cuda_blocks(w->numel, 256, d.index), 256, add_pieces<T>, s,
+                          (const T *)sums, pieces, add, (int)w->dtype, ax_data(w));
     ax_cuda_give(d, sums, bytes);
     return st;
   });

@@ -2,54 +2,60 @@
 #include "rows.cuh"
 
 /* Values that the host passes for numbers: the element itself, of the operand's type. */
-struct ax_value {
+struct ax_cuda_value {
   int64_t bits;
 };
 
 /* From any type to any other, as C casts where the value fits: floats to integers by truncation. */
 template <class To, class From> struct convert {
-  static __host__ __device__ __forceinline__ To of(From v) { return ax_store<To>(ax_load(v)); }
+  static __host__ __device__ __forceinline__ To of(From v) { return ax_cuda_store<To>(ax_cuda_load(v)); }
 };
 /* float to a narrower integer goes through int64, so that what does not fit wraps instead of being
  * undefined */
-template <class I, class V> static __host__ __device__ __forceinline__ I ax_to_int(V v)
+template <class I, class V> static __host__ __device__ __forceinline__ I ax_cuda_to_int(V v)
 {
   return (I)(int64_t)v;
 }
 template <class From> struct convert<int32_t, From> {
-  static __host__ __device__ __forceinline__ int32_t of(From v) { return ax_to_int<int32_t>(ax_load(v)); }
+  static __host__ __device__ __forceinline__ int32_t of(From v)
+  {
+    return ax_cuda_to_int<int32_t>(ax_cuda_load(v));
+  }
 };
 template <class From> struct convert<uint8_t, From> {
-  static __host__ __device__ __forceinline__ uint8_t of(From v) { return ax_to_int<uint8_t>(ax_load(v)); }
+  static __host__ __device__ __forceinline__ uint8_t of(From v)
+  {
+    return ax_cuda_to_int<uint8_t>(ax_cuda_load(v));
+  }
 };
 
 /* An item of the nest is V elements side by side in both. */
-template <class To, class From, int V> static __global__ void copy_nest(ax_nest<2> nest)
+template <class To, class From, int V> static __global__ void copy_nest(ax_cuda_nest<2> nest)
 {
   int64_t at[2];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_nest_at(nest, i, at);
-    const ax_pack<From, V> from = *(const ax_pack<From, V> *)(nest.data[1] + at[1]);
-    ax_pack<To, V> to;
+    ax_cuda_nest_at(nest, i, at);
+    const ax_cuda_pack<From, V> from = *(const ax_cuda_pack<From, V> *)(nest.data[1] + at[1]);
+    ax_cuda_pack<To, V> to;
     for (int j = 0; j < V; j++) to.v[j] = convert<To, From>::of(from.v[j]);
-    *(ax_pack<To, V> *)(nest.data[0] + at[0]) = to;
+    *(ax_cuda_pack<To, V> *)(nest.data[0] + at[0]) = to;
   }
 }
 
-template <class To, int V> static __global__ void fill_nest(ax_nest<1> nest, To v)
+template <class To, int V> static __global__ void fill_nest(ax_cuda_nest<1> nest, To v)
 {
   int64_t at[1];
-  ax_pack<To, V> to;
+  ax_cuda_pack<To, V> to;
   for (int j = 0; j < V; j++) to.v[j] = v;
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_nest_at(nest, i, at);
-    *(ax_pack<To, V> *)(nest.data[0] + at[0]) = to;
+    ax_cuda_nest_at(nest, i, at);
+    *(ax_cuda_pack<To, V> *)(nest.data[0] + at[0]) = to;
   }
 }
 
 /* Turns a nest into one of items of `count` elements, where these lie side by side and aligned in
  * every operand; item[k]: the size of an element. */
-template <int N> static bool in_runs(ax_nest<N> *nest, int64_t count, const int64_t *item)
+template <int N> static bool in_runs(ax_cuda_nest<N> *nest, int64_t count, const int64_t *item)
 {
   const int last = nest->ndim - 1;
   if (count == 1) return true;
@@ -97,7 +103,7 @@ static ax_status fill(const ax_call *call)
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
   const ax_dtype from = it->op[1].dtype;
-  return ax_with_any(call->op, it->op[0].dtype, [&](auto to) {
+  return ax_cuda_with_any(call->op, it->op[0].dtype, [&](auto to) {
     typedef AX_TYPE_OF(to) To;
     To v;
     /* the host's own cast, through the one function that knows all types */
@@ -105,10 +111,12 @@ static ax_status fill(const ax_call *call)
     else ax_store_int(it->op[0].dtype, &v, 0, ax_load_int(from, it->op[1].data, 0));
     constexpr int V = 16 / (int)sizeof(To);
     const int64_t item = (int64_t)sizeof(To);
-    ax_nest<1> nest = ax_nest_of<1>(it);
+    ax_cuda_nest<1> nest = ax_cuda_nest_of<1>(it);
     if (in_runs<1>(&nest, V, &item))
-      return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, V>, nest, v);
-    return ax_launch("fill", d, ax_blocks(nest.numel, 256, d.index), 256, fill_nest<To, 1>, nest, v);
+      return ax_cuda_launch("fill", d, ax_cuda_blocks(nest.numel, 256, d.index), 256, fill_nest<To, V>, nest,
+                            v);
+    return ax_cuda_launch("fill", d, ax_cuda_blocks(nest.numel, 256, d.index), 256, fill_nest<To, 1>, nest,
+                          v);
   });
 }
 
@@ -117,17 +125,17 @@ static ax_status fill(const ax_call *call)
 template <class U> static ax_status move_as(ax_device d, const ax_iter *it, int64_t item, bool *done)
 {
   const int64_t items[2] = { item, item };
-  ax_nest<2> nest = ax_nest_of<2>(it);
+  ax_cuda_nest<2> nest = ax_cuda_nest_of<2>(it);
   if (*done || (int64_t)sizeof(U) < item || !in_runs<2>(&nest, (int64_t)sizeof(U) / item, items))
     return AX_OK;
   *done = true;
-  return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<U, U, 1>, nest);
+  return ax_cuda_launch("copy", d, ax_cuda_blocks(nest.numel, 256, d.index), 256, copy_nest<U, U, 1>, nest);
 }
 
 static ax_status move(ax_device d, const ax_iter *it, int64_t item)
 {
   bool done = false;
-  ax_status st = move_as<ax_pack<uint64_t, 2>>(d, it, item, &done);
+  ax_status st = move_as<ax_cuda_pack<uint64_t, 2>>(d, it, item, &done);
   if (st == AX_OK) st = move_as<uint64_t>(d, it, item, &done);
   if (st == AX_OK) st = move_as<uint32_t>(d, it, item, &done);
   if (st == AX_OK) st = move_as<uint16_t>(d, it, item, &done);
@@ -143,26 +151,28 @@ AX_CUDA_KERNEL(_copy)
   if (!call->in[0]) return fill(call);
   const size_t item = ax_dtype_size(it->op[0].dtype);
   if (is_transpose(it, item))
-    return ax_with_size(call->op, it->op[0].dtype, [&](auto tag) {
+    return ax_cuda_with_size(call->op, it->op[0].dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       const dim3 grid((unsigned)((it->shape[1] + TILE - 1) / TILE),
                       (unsigned)((it->shape[0] + TILE - 1) / TILE));
-      return ax_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data,
-                       (const S *)it->op[1].data, it->shape[0], it->shape[1],
-                       it->op[1].stride[1] / (int64_t)item);
+      return ax_cuda_launch("copy", d, grid, dim3(TILE, ROWS), transpose_tile<S>, (S *)it->op[0].data,
+                            (const S *)it->op[1].data, it->shape[0], it->shape[1],
+                            it->op[1].stride[1] / (int64_t)item);
     });
   if (it->op[0].dtype == it->op[1].dtype) return move(d, it, (int64_t)item);
-  return ax_with_any(call->op, it->op[0].dtype, [&](auto to) {
-    return ax_with_any(call->op, it->op[1].dtype, [&](auto from) {
+  return ax_cuda_with_any(call->op, it->op[0].dtype, [&](auto to) {
+    return ax_cuda_with_any(call->op, it->op[1].dtype, [&](auto from) {
       typedef AX_TYPE_OF(to) To;
       typedef AX_TYPE_OF(from) From;
       constexpr int widest = (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)),
                     V = 16 / widest < 8 ? 16 / widest : 8;
       const int64_t items[2] = { (int64_t)sizeof(To), (int64_t)sizeof(From) };
-      ax_nest<2> nest = ax_nest_of<2>(it);
+      ax_cuda_nest<2> nest = ax_cuda_nest_of<2>(it);
       if (in_runs<2>(&nest, V, items))
-        return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, V>, nest);
-      return ax_launch("copy", d, ax_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, 1>, nest);
+        return ax_cuda_launch("copy", d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
+                              copy_nest<To, From, V>, nest);
+      return ax_cuda_launch("copy", d, ax_cuda_blocks(nest.numel, 256, d.index), 256, copy_nest<To, From, 1>,
+                            nest);
     });
   });
 }
@@ -201,12 +211,13 @@ AX_CUDA_KERNEL(_cast) { return into_result(call); }
 
 /* ---- looking for zeros, for integer division */
 
-template <class S> static __global__ void find_zero(ax_nest<1> nest, int *found)
+template <class S> static __global__ void find_zero(ax_cuda_nest<1> nest, int *found)
 {
   int64_t at[1];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_nest_at(nest, i, at);
-    if (ax_load(*(const S *)(nest.data[0] + at[0])) == 0) *found = 1; /* whoever writes, writes the same */
+    ax_cuda_nest_at(nest, i, at);
+    /* whoever writes, writes the same */
+    if (ax_cuda_load(*(const S *)(nest.data[0] + at[0])) == 0) *found = 1;
   }
 }
 
@@ -224,9 +235,9 @@ ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message)
     if ((st = ax_cuda_take(d, sizeof found, &flag)) != AX_OK) return st;
     st = ax_cuda_memory.copy(d, flag, ax_device{ AX_CPU, 0 }, &found, sizeof found);
     if (st == AX_OK)
-      st = ax_with_any(call->op, it.op[0].dtype, [&](auto tag) {
-        return ax_launch(ax_ops[call->op].name, d, ax_blocks(it.numel, 256, d.index), 256,
-                         find_zero<AX_TYPE_OF(tag)>, ax_nest_of<1>(&it), (int *)flag);
+      st = ax_cuda_with_any(call->op, it.op[0].dtype, [&](auto tag) {
+        return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(it.numel, 256, d.index), 256,
+                              find_zero<AX_TYPE_OF(tag)>, ax_cuda_nest_of<1>(&it), (int *)flag);
       });
     if (st == AX_OK) st = ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, &found, d, flag, sizeof found);
     ax_cuda_give(d, flag, sizeof found);

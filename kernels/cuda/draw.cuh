@@ -12,17 +12,18 @@ extern "C" {
 
 /* device_args: in a captured step, where the device finds the seed and an offset to add, so that a
  * replay draws what the call that it stands for would draw. */
-struct ax_draw {
+struct ax_cuda_draw {
   uint64_t seed, stream, draw;
   const ax_draw_args *device_args;
 };
 
-static inline ax_draw ax_draw_of(const ax_call *call)
+static inline ax_cuda_draw ax_cuda_draw_of(const ax_call *call)
 {
-  return ax_draw{ call->a->rng.seed, call->a->rng.stream, call->a->rng.draw, call->a->rng.device_args };
+  return ax_cuda_draw{ call->a->rng.seed, call->a->rng.stream, call->a->rng.draw, call->a->rng.device_args };
 }
 
-static __device__ __forceinline__ void ax_draw_block(const ax_draw &d, uint64_t block, uint32_t w[4])
+static __device__ __forceinline__ void ax_cuda_draw_block(const ax_cuda_draw &d, uint64_t block,
+                                                          uint32_t w[4])
 {
   ax_philox_run(ax_philox_at(d.device_args ? d.device_args->seed : d.seed, d.stream,
                              d.device_args ? d.draw + d.device_args->offset : d.draw, block),

@@ -93,7 +93,7 @@ template <class S, int D> struct flash_source {
       S *const at = to + flash_tile<D>::at(row, chunk) * 8;
 #pragma unroll
       for (int i = 0; i < ROWS / period; i++, from += period * step)
-        ax_copy_async<16>(at + i * period * chunks * 8, from, i * period < left);
+        ax_cuda_copy_async<16>(at + i * period * chunks * 8, from, i * period < left);
     }
   }
 };
@@ -123,10 +123,10 @@ template <class S>
 static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float (&left)[4],
                                                   const float (&right)[4])
 {
-  a[0] = ax_pack_halves(S{}, left[0], left[1]);
-  a[1] = ax_pack_halves(S{}, left[2], left[3]);
-  a[2] = ax_pack_halves(S{}, right[0], right[1]);
-  a[3] = ax_pack_halves(S{}, right[2], right[3]);
+  a[0] = ax_cuda_pack_halves(S{}, left[0], left[1]);
+  a[1] = ax_cuda_pack_halves(S{}, left[2], left[3]);
+  a[2] = ax_cuda_pack_halves(S{}, right[0], right[1]);
+  a[3] = ax_cuda_pack_halves(S{}, right[2], right[3]);
 }
 
 /* Rows of a warp's own (16 x D), times `by`, through its own part of shared memory to a plane. */
@@ -138,9 +138,9 @@ static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D 
 #pragma unroll
   for (int n = 0; n < D / 8; n++) {
     *(uint32_t *)(own + flash_tile<D>::at(lane / 4, n) * 8 + lane % 4 * 2) =
-        ax_pack_halves(S{}, sum[n][0] * by0, sum[n][1] * by0);
+        ax_cuda_pack_halves(S{}, sum[n][0] * by0, sum[n][1] * by0);
     *(uint32_t *)(own + flash_tile<D>::at(lane / 4 + 8, n) * 8 + lane % 4 * 2) =
-        ax_pack_halves(S{}, sum[n][2] * by1, sum[n][3] * by1);
+        ax_cuda_pack_halves(S{}, sum[n][2] * by1, sum[n][3] * by1);
   }
   __syncwarp();
 #pragma unroll
@@ -179,15 +179,15 @@ static __device__ __forceinline__ float flash_mask_number(int dtype, const void 
   switch (dtype) {
   case AX_BOOL: return ((const uint8_t *)p)[i] ? 0.0f : -INFINITY;
   case AX_F64: return (float)((const double *)p)[i];
-  case AX_F16: return ax_load(((const ax_f16 *)p)[i]);
-  case AX_BF16: return ax_load(((const ax_bf16 *)p)[i]);
+  case AX_F16: return ax_cuda_load(((const ax_cuda_f16 *)p)[i]);
+  case AX_BF16: return ax_cuda_load(((const ax_cuda_bf16 *)p)[i]);
   default: return ((const float *)p)[i];
   }
 }
 /* `rows` queries from q0 on, KEYS keys from k0 on; -infinity where there are none.  Lanes go over
  * keys. */
 template <int KEYS, int PITCH>
-static __device__ __forceinline__ void flash_stage_mask(const ax_attention_job &j, int64_t at, int q0,
+static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_job &j, int64_t at, int q0,
                                                         int rows, int k0, float *to)
 {
   const int lane = threadIdx.x % 32;
@@ -205,7 +205,7 @@ static __device__ __forceinline__ void flash_stage_mask(const ax_attention_job &
   __syncwarp();
 }
 /* Do all queries have the same mask? */
-static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attention_job &j)
+static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_cuda_attention_job &j)
 {
   return j.mask.step[2] == 0;
 }
@@ -216,12 +216,13 @@ static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_attenti
  * out twice. */
 
 /* The numbers of this draw; in a recorded step they lie on the device. */
-static __device__ __forceinline__ ax_draw flash_draw(const ax_draw &d)
+static __device__ __forceinline__ ax_cuda_draw flash_draw(const ax_cuda_draw &d)
 {
-  return d.device_args ? ax_draw{ d.device_args->seed, d.stream, d.draw + d.device_args->offset, NULL }
-                       : ax_draw{ d.seed, d.stream, d.draw, NULL };
+  return d.device_args ? ax_cuda_draw{ d.device_args->seed, d.stream, d.draw + d.device_args->offset, NULL }
+                       : ax_cuda_draw{ d.seed, d.stream, d.draw, NULL };
 }
-static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uint32_t least, uint64_t block)
+static __device__ __forceinline__ uint32_t flash_nibble(const ax_cuda_draw &draw, uint32_t least,
+                                                        uint64_t block)
 {
   uint32_t w[4];
   ax_philox_run(ax_philox_at(draw.seed, draw.stream, draw.draw, block), w);
@@ -230,13 +231,13 @@ static __device__ __forceinline__ uint32_t flash_nibble(const ax_draw &draw, uin
 /* Queries are rows (16 from q0 on), keys columns (8 COLUMNS from k0 on).  Element i of column tile
  * n stays when bit 4 n + i % 2 of kept[i / 2] is set. */
 template <int COLUMNS>
-static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job &j, int64_t plane, int q0,
-                                                          int k0, uint32_t (&kept)[2])
+static __device__ __forceinline__ void flash_keep_queries(const ax_cuda_attention_job &j, int64_t plane,
+                                                          int q0, int k0, uint32_t (&kept)[2])
 {
   const int lane = flash_anew(threadIdx.x) % 32, odd = lane & 1;
   const uint64_t block =
       (uint64_t)((plane * j.queries + q0 + lane / 4 + 8 * odd) * j.quads + k0 / 4 + (lane % 4 >> 1));
-  const ax_draw draw = flash_draw(j.draw);
+  const ax_cuda_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
   for (int n = 0; n < COLUMNS; n++) own |= flash_nibble(draw, j.least, block + 2 * n) << 4 * n;
@@ -247,13 +248,13 @@ static __device__ __forceinline__ void flash_keep_queries(const ax_attention_job
 /* Keys are rows (16 from k0 on), queries columns (8 COLUMNS from q0 on).  Element i of column tile
  * n stays when bit 4 n of kept[i] is set. */
 template <int COLUMNS>
-static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j, int64_t plane, int q0,
+static __device__ __forceinline__ void flash_keep_keys(const ax_cuda_attention_job &j, int64_t plane, int q0,
                                                        int k0, uint32_t (&kept)[4])
 {
   const int lane = flash_anew(threadIdx.x) % 32, row = lane / 4, i = row & 3;
   const uint64_t block = (uint64_t)((plane * j.queries + q0 + lane % 4 * 2 + (i & 1)) * j.quads + k0 / 4 +
                                     (row >> 2) + 2 * (i >> 1));
-  const ax_draw draw = flash_draw(j.draw);
+  const ax_cuda_draw draw = flash_draw(j.draw);
   uint32_t own = 0;
 #pragma unroll 4
   for (int n = 0; n < COLUMNS; n++)
@@ -264,18 +265,18 @@ static __device__ __forceinline__ void flash_keep_keys(const ax_attention_job &j
 
 /* ---- the host's side */
 
-/* Calls f(ax_int<D>()) with the tile for these heads. */
-template <class F> static auto flash_with_head(const ax_attention_job &j, F f)
+/* Calls f(ax_cuda_int<D>()) with the tile for these heads. */
+template <class F> static auto flash_with_head(const ax_cuda_attention_job &j, F f)
 {
   const int most = j.head > j.value_head ? j.head : j.value_head;
-  if (most <= 32) return f(ax_int<32>());
-  if (most <= 64) return f(ax_int<64>());
-  if (most <= 96) return f(ax_int<96>());
-  return f(ax_int<128>());
+  if (most <= 32) return f(ax_cuda_int<32>());
+  if (most <= 64) return f(ax_cuda_int<64>());
+  if (most <= 96) return f(ax_cuda_int<96>());
+  return f(ax_cuda_int<128>());
 }
 template <class F> static ax_status flash_with_type(ax_dtype dtype, F f)
 {
-  return dtype == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<ax_f16>());
+  return dtype == AX_BF16 ? f(ax_cuda_type<ax_cuda_bf16>()) : f(ax_cuda_type<ax_cuda_f16>());
 }
 
 /* Planes whose walked side, of so many bytes each, stays in the cache together: a part of what A100

@@ -29,7 +29,7 @@ template <int D, bool KEYS> struct layout {
   /* of a mask's rows, which are queries: what a warp reads at once lies in different banks */
   static const int pitch = KEYS ? 20 : walk + 8;
   static const int stats = KEYS ? 4 * walk : 0; /* lse and delta of walked queries, twice */
-  static size_t bytes(const ax_attention_job &j)
+  static size_t bytes(const ax_cuda_attention_job &j)
   {
     const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch *
                                            (flash_same_mask(j) ? 1
@@ -41,19 +41,19 @@ template <int D, bool KEYS> struct layout {
 };
 
 /* A thread for every 8 elements, 8 threads for each row. */
-template <class S> static __global__ void __launch_bounds__(256) deltas(ax_attention_job j)
+template <class S> static __global__ void __launch_bounds__(256) deltas(ax_cuda_attention_job j)
 {
   const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 8, q = row % j.queries,
                 h = row / j.queries % j.heads, b = row / j.queries / j.heads;
   const bool in = b < j.batch;
   float sum = 0;
   if (in) {
-    const S *g = ax_plane<const S>(j.g, b, h) + q * j.g.step[2],
-            *y = ax_plane<const S>(j.y, b, h) + q * j.y.step[2];
+    const S *g = ax_cuda_plane<const S>(j.g, b, h) + q * j.g.step[2],
+            *y = ax_cuda_plane<const S>(j.y, b, h) + q * j.y.step[2];
     for (int c = threadIdx.x % 8 * 8; c < j.value_head; c += 64) {
       float gs[8], ys[8];
-      ax_get<8>(g, c, gs);
-      ax_get<8>(y, c, ys);
+      ax_cuda_get<8>(g, c, gs);
+      ax_cuda_get<8>(y, c, ys);
       for (int i = 0; i < 8; i++) sum += gs[i] * ys[i];
     }
   }
@@ -63,17 +63,18 @@ template <class S> static __global__ void __launch_bounds__(256) deltas(ax_atten
 
 /* Begins to copy the log-sum-exp and delta of ROWS walked queries. */
 template <int ROWS>
-static __device__ __forceinline__ void load_stats(float *to, const ax_attention_job &j, int64_t plane, int q0)
+static __device__ __forceinline__ void load_stats(float *to, const ax_cuda_attention_job &j, int64_t plane,
+                                                  int q0)
 {
   const int i = threadIdx.x % ROWS;
   const float *const from = (const float *)(threadIdx.x < ROWS ? j.lse : j.delta) + plane * j.queries;
   const bool in = q0 + i < j.queries;
-  if (threadIdx.x < 2 * ROWS) ax_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
+  if (threadIdx.x < 2 * ROWS) ax_cuda_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
 }
 
 template <class S, int D, bool KEYS, bool DROP>
 static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
-    backward(ax_attention_job j, int section)
+    backward(ax_cuda_attention_job j, int section)
 {
   typedef layout<D, KEYS> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
@@ -96,8 +97,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
   const flash_place at =
       flash_find<!KEYS>((unsigned)j.batch * own_heads, own_heads, (own_rows + OWN - 1) / OWN, section);
   const int own0 = at.tile * OWN, my0 = own0 + warp * 16;
-  const ax_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k,
-                &w2 = KEYS ? j.g : j.v;
+  const ax_cuda_side &a1 = KEYS ? j.k : j.q, &a2 = KEYS ? j.v : j.g, &w1 = KEYS ? j.q : j.k,
+                     &w2 = KEYS ? j.g : j.v;
   const float scale = (float)(j.scale * FLASH_LOG2E), kept_by = DROP ? (float)j.kept : 1.0f;
 
   const bool first = j.mask.data || !(scale > 0);
@@ -129,8 +130,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
   }
 
   const int w_head = KEYS ? at.h * group : at.h / group, w_count = KEYS ? queries : keys;
-  flash_source<S, D> w1_source(ax_plane<const S>(w1, at.b, w_head), w1.step[2], j.head),
-      w2_source(ax_plane<const S>(w2, at.b, w_head), w2.step[2], j.value_head);
+  flash_source<S, D> w1_source(ax_cuda_plane<const S>(w1, at.b, w_head), w1.step[2], j.head),
+      w2_source(ax_cuda_plane<const S>(w2, at.b, w_head), w2.step[2], j.value_head);
   /* the walked rows and the queries' head of this step and of the next */
   int walk0 = begin, next0 = begin, head = KEYS ? w_head : at.h, next_head = head;
   auto load = [&](int step) {
@@ -144,12 +145,12 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     w1_source.plane += w1.step[1];
     w2_source.plane += w2.step[1];
   };
-  flash_source<S, D>(ax_plane<const S>(a1, at.b, at.h), a1.step[2], j.head)
+  flash_source<S, D>(ax_cuda_plane<const S>(a1, at.b, at.h), a1.step[2], j.head)
       .template load<OWN>(own, own0, own_rows);
-  flash_source<S, D>(ax_plane<const S>(a2, at.b, at.h), a2.step[2], j.value_head)
+  flash_source<S, D>(ax_cuda_plane<const S>(a2, at.b, at.h), a2.step[2], j.value_head)
       .template load<OWN>(own + OWN * D, own0, own_rows);
   if (steps > 0) load(0);
-  ax_copy_commit();
+  ax_cuda_copy_commit();
 
   for (int step = 0; step < steps; step++) {
     const int h = head, q0 = KEYS ? walk0 : my0, k0 = KEYS ? my0 : walk0; /* of this warp's scores */
@@ -158,18 +159,20 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     const float *const w_stats = stats + step % 2 * 2 * WALK;
     upright.anew();
     across.anew();
-    ax_copy_wait<0>();
+    ax_cuda_copy_wait<0>();
     __syncthreads();
     walk0 = next0, head = next_head;
     if (step + 1 < steps) {
       load(step + 1);
-      ax_copy_commit();
+      ax_cuda_copy_commit();
     }
     if (step == 0) {
 #pragma unroll
-      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held_a1[k], my_a1 + upright.at(0, 2 * k));
+      for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
+        ax_cuda_ldmatrix(held_a1[k], my_a1 + upright.at(0, 2 * k));
 #pragma unroll
-      for (int k = 0; k < (HOLD ? D / 16 : 0); k++) ax_ldmatrix(held_a2[k], my_a2 + upright.at(0, 2 * k));
+      for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
+        ax_cuda_ldmatrix(held_a2[k], my_a2 + upright.at(0, 2 * k));
     }
     if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* wholly above the diagonal */
 
@@ -187,12 +190,12 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       uint32_t a[4], b[4];
       if (HOLD)
         for (int i = 0; i < 4; i++) a[i] = held_a1[HOLD ? k : 0][i];
-      else ax_ldmatrix(a, my_a1 + upright.at(0, 2 * k));
+      else ax_cuda_ldmatrix(a, my_a1 + upright.at(0, 2 * k));
 #pragma unroll
       for (int n = 0; n < COLUMNS; n += 2) {
-        ax_ldmatrix(b, w1_tile + across.at(8 * n, 2 * k));
-        ax_mma(S{}, s[n], a, b[0], b[1]);
-        ax_mma(S{}, s[n + 1], a, b[2], b[3]);
+        ax_cuda_ldmatrix(b, w1_tile + across.at(8 * n, 2 * k));
+        ax_cuda_mma(S{}, s[n], a, b[0], b[1]);
+        ax_cuda_mma(S{}, s[n + 1], a, b[2], b[3]);
       }
     }
 #pragma unroll
@@ -200,12 +203,12 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       uint32_t a[4], b[4];
       if (HOLD)
         for (int i = 0; i < 4; i++) a[i] = held_a2[HOLD ? k : 0][i];
-      else ax_ldmatrix(a, my_a2 + upright.at(0, 2 * k));
+      else ax_cuda_ldmatrix(a, my_a2 + upright.at(0, 2 * k));
 #pragma unroll
       for (int n = 0; n < COLUMNS; n += 2) {
-        ax_ldmatrix(b, w2_tile + across.at(8 * n, 2 * k));
-        ax_mma(S{}, dp[n], a, b[0], b[1]);
-        ax_mma(S{}, dp[n + 1], a, b[2], b[3]);
+        ax_cuda_ldmatrix(b, w2_tile + across.at(8 * n, 2 * k));
+        ax_cuda_mma(S{}, dp[n], a, b[0], b[1]);
+        ax_cuda_mma(S{}, dp[n + 1], a, b[2], b[3]);
       }
     }
 
@@ -251,7 +254,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const float p = ax_exp2_fast(fmaf(s[n][i], by, -(KEYS ? column_lse[i % 2] : lse[i / 2])));
+        const float p = ax_cuda_exp2_fast(fmaf(s[n][i], by, -(KEYS ? column_lse[i % 2] : lse[i / 2])));
         const bool stays =
             !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
         s[n][i] = stays ? p : 0.0f;
@@ -265,33 +268,33 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       flash_as_a<S>(a, dp[2 * k], dp[2 * k + 1]);
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2) {
-        ax_ldmatrix_trans(b, w1_tile + upright.at(16 * k, n));
-        ax_mma(S{}, da1[n], a, b[0], b[1]);
-        ax_mma(S{}, da1[n + 1], a, b[2], b[3]);
+        ax_cuda_ldmatrix_trans(b, w1_tile + upright.at(16 * k, n));
+        ax_cuda_mma(S{}, da1[n], a, b[0], b[1]);
+        ax_cuda_mma(S{}, da1[n + 1], a, b[2], b[3]);
       }
       if (!KEYS) continue;
       flash_as_a<S>(a, s[2 * k], s[2 * k + 1]);
 #pragma unroll
       for (int n = 0; n < (KEYS ? D / 8 : 0); n += 2) {
-        ax_ldmatrix_trans(b, w2_tile + upright.at(16 * k, n));
-        ax_mma(S{}, da2[n], a, b[0], b[1]);
-        ax_mma(S{}, da2[n + 1], a, b[2], b[3]);
+        ax_cuda_ldmatrix_trans(b, w2_tile + upright.at(16 * k, n));
+        ax_cuda_mma(S{}, da2[n], a, b[0], b[1]);
+        ax_cuda_mma(S{}, da2[n + 1], a, b[2], b[3]);
       }
     }
   }
 
   /* without a step the own rows are still on their way; their place is about to be written */
-  ax_copy_wait<0>();
+  ax_cuda_copy_wait<0>();
   __syncthreads();
-  const ax_side &d1 = KEYS ? j.dk : j.dq;
+  const ax_cuda_side &d1 = KEYS ? j.dk : j.dq;
   const float all = (float)j.scale;
-  flash_store<D>(my_a1, da1, all, all, ax_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows, j.head);
+  flash_store<D>(my_a1, da1, all, all, ax_cuda_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows, j.head);
   if constexpr (KEYS)
-    flash_store<D>(my_a2, da2, kept_by, kept_by, ax_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0, own_rows,
-                   j.value_head);
+    flash_store<D>(my_a2, da2, kept_by, kept_by, ax_cuda_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0,
+                   own_rows, j.value_head);
 }
 
-template <class S, int D, bool KEYS> static ax_status launch(ax_device d, const ax_attention_job *j)
+template <class S, int D, bool KEYS> static ax_status launch(ax_device d, const ax_cuda_attention_job *j)
 {
   typedef layout<D, KEYS> L;
   const int64_t planes = KEYS ? j->batch * (j->heads / j->group) : j->batch * j->heads,
@@ -301,13 +304,13 @@ template <class S, int D, bool KEYS> static ax_status launch(ax_device d, const 
   const size_t bytes = L::bytes(*j);
   if (blocks == 0) return AX_OK;
   if (j->dropout)
-    return ax_launch_shared<backward<S, D, KEYS, true>>("attention", d, (unsigned)blocks, FLASH_THREADS,
-                                                        bytes, *j, section);
-  return ax_launch_shared<backward<S, D, KEYS, false>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes,
-                                                       *j, section);
+    return ax_cuda_launch_shared<backward<S, D, KEYS, true>>("attention", d, (unsigned)blocks, FLASH_THREADS,
+                                                             bytes, *j, section);
+  return ax_cuda_launch_shared<backward<S, D, KEYS, false>>("attention", d, (unsigned)blocks, FLASH_THREADS,
+                                                            bytes, *j, section);
 }
 
-size_t ax_flash_backward_shared(const ax_attention_job *j)
+size_t ax_cuda_flash_backward_shared(const ax_cuda_attention_job *j)
 {
   return flash_with_head(*j, [&](auto size) {
     const size_t a = layout<AX_VALUE_OF(size), true>::bytes(*j),
@@ -316,12 +319,13 @@ size_t ax_flash_backward_shared(const ax_attention_job *j)
   });
 }
 
-ax_status ax_flash_backward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
+ax_status ax_cuda_flash_backward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j)
 {
   const int64_t rows = j->batch * j->heads * j->queries;
   return flash_with_type(dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    ax_status st = rows ? ax_launch("attention", d, (unsigned)((rows + 31) / 32), 256, deltas<S>, *j) : AX_OK;
+    ax_status st =
+        rows ? ax_cuda_launch("attention", d, (unsigned)((rows + 31) / 32), 256, deltas<S>, *j) : AX_OK;
     if (st != AX_OK) return st;
     return flash_with_head(*j, [&](auto size) {
       constexpr int D = AX_VALUE_OF(size);

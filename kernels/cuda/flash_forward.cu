@@ -25,7 +25,7 @@
 template <int D, int MT> struct layout {
   /* 8: rows of a mask start 8 banks apart */
   static const int own = 16 * MT * FLASH_WARPS, walk = D <= 64 ? 64 : 32, pitch = walk + 8;
-  static size_t bytes(const ax_attention_job &j)
+  static size_t bytes(const ax_cuda_attention_job &j)
   {
     const size_t masks =
         j.mask.data ? sizeof(float) * FLASH_WARPS * pitch * (flash_same_mask(j) ? 1 : 16 * MT) : 0;
@@ -34,7 +34,7 @@ template <int D, int MT> struct layout {
 };
 
 template <class S, int D, int MT, bool DROP>
-static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job j, int section)
+static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attention_job j, int section)
 {
   typedef layout<D, MT> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
@@ -52,8 +52,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
   const int q0 = at.tile * OWN, my_q0 = q0 + warp * 16 * MT;
   const int end = j.causal && q0 + OWN < keys ? q0 + OWN : keys, steps = (end + WALK - 1) / WALK;
   const int kv_head = at.h / (int)j.group;
-  const flash_source<S, D> k_source(ax_plane<const S>(j.k, at.b, kv_head), j.k.step[2], j.head),
-      v_source(ax_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
+  const flash_source<S, D> k_source(ax_cuda_plane<const S>(j.k, at.b, kv_head), j.k.step[2], j.head),
+      v_source(ax_cuda_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
   const int64_t mask_at = at.b * j.mask.step[0] + at.h * j.mask.step[1], plane = at.b * j.heads + at.h;
   const float scale = (float)(j.scale * FLASH_LOG2E);
   const bool first = j.mask.data || !(scale > 0); /* are scores multiplied before their maximum is sought? */
@@ -69,13 +69,13 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
     for (int n = 0; n < D / 8; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0;
   }
 
-  flash_source<S, D>(ax_plane<const S>(j.q, at.b, at.h), j.q.step[2], j.head)
+  flash_source<S, D>(ax_cuda_plane<const S>(j.q, at.b, at.h), j.q.step[2], j.head)
       .template load<OWN>(own, q0, queries);
   if (steps > 0) {
     k_source.template load<WALK>(walk, 0, keys);
     v_source.template load<WALK>(walk + WALK * D, 0, keys);
   }
-  ax_copy_commit();
+  ax_cuda_copy_commit();
 
   for (int step = 0; step < steps; step++) {
     const int k0 = step * WALK;
@@ -83,20 +83,20 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
     const int lane = flash_anew(threadIdx.x % 32);
     upright.anew();
     across.anew();
-    ax_copy_wait<0>();
+    ax_cuda_copy_wait<0>();
     __syncthreads();
     if (step + 1 < steps) {
       S *const next = walk + (step + 1) % 2 * 2 * WALK * D;
       k_source.template load<WALK>(next, k0 + WALK, keys);
       v_source.template load<WALK>(next + WALK * D, k0 + WALK, keys);
-      ax_copy_commit();
+      ax_cuda_copy_commit();
     }
     if (HOLD && step == 0) {
 #pragma unroll
       for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
-          ax_ldmatrix(held[m][k], my_rows + upright.at(16 * m, 2 * k));
+          ax_cuda_ldmatrix(held[m][k], my_rows + upright.at(16 * m, 2 * k));
     }
     /* none of this warp's queries sees any of these keys */
     if (j.causal && k0 > my_q0 + 16 * MT - 1) continue;
@@ -119,15 +119,15 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
       for (int m = 0; m < MT; m++)
         if (HOLD)
           for (int i = 0; i < 4; i++) a[m][i] = held[HOLD ? m : 0][HOLD ? k : 0][i];
-        else ax_ldmatrix(a[m], my_rows + upright.at(16 * m, 2 * k));
+        else ax_cuda_ldmatrix(a[m], my_rows + upright.at(16 * m, 2 * k));
 #pragma unroll
       for (int n = 0; n < COLUMNS; n += 2) {
         uint32_t b[4];
-        ax_ldmatrix(b, k_tile + across.at(8 * n, 2 * k));
+        ax_cuda_ldmatrix(b, k_tile + across.at(8 * n, 2 * k));
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-          ax_mma(S{}, s[m][n], a[m], b[0], b[1]);
-          ax_mma(S{}, s[m][n + 1], a[m], b[2], b[3]);
+          ax_cuda_mma(S{}, s[m][n], a[m], b[0], b[1]);
+          ax_cuda_mma(S{}, s[m][n + 1], a[m], b[2], b[3]);
         }
       }
     }
@@ -178,14 +178,14 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         /* all masked so far: exp2(-inf - 0) is 0, not NaN */
         const float least = most == -INFINITY ? 0.0f : most * by;
-        const float change = ax_exp2_fast(fmaf(top[m][half], by, -least));
+        const float change = ax_cuda_exp2_fast(fmaf(top[m][half], by, -least));
         top[m][half] = most;
         float part = 0;
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; i++) {
-            const float p = ax_exp2_fast(fmaf(s[m][n][i], by, -least));
+            const float p = ax_cuda_exp2_fast(fmaf(s[m][n][i], by, -least));
             part += p;
             s[m][n][i] = !DROP || (kept[m][half] >> (4 * n + i % 2) & 1) ? p : 0.0f;
           }
@@ -205,20 +205,20 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2) {
         uint32_t b[4];
-        ax_ldmatrix_trans(b, v_tile + upright.at(16 * k, n));
+        ax_cuda_ldmatrix_trans(b, v_tile + upright.at(16 * k, n));
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-          ax_mma(S{}, sum[m][n], a[m], b[0], b[1]);
-          ax_mma(S{}, sum[m][n + 1], a[m], b[2], b[3]);
+          ax_cuda_mma(S{}, sum[m][n], a[m], b[0], b[1]);
+          ax_cuda_mma(S{}, sum[m][n + 1], a[m], b[2], b[3]);
         }
       }
     }
   }
 
   /* without any keys the queries are still on their way; their place is about to be written */
-  ax_copy_wait<0>();
+  ax_cuda_copy_wait<0>();
   __syncthreads();
-  S *const y = ax_plane<S>(j.y, at.b, at.h);
+  S *const y = ax_cuda_plane<S>(j.y, at.b, at.h);
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < MT; m++) {
@@ -240,22 +240,23 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_attention_job
   }
 }
 
-template <class S, int D, int MT, bool DROP> static ax_status launch(ax_device d, const ax_attention_job *j)
+template <class S, int D, int MT, bool DROP>
+static ax_status launch(ax_device d, const ax_cuda_attention_job *j)
 {
   const int64_t planes = j->batch * j->heads,
                 blocks = (j->queries + layout<D, MT>::own - 1) / layout<D, MT>::own * planes;
   const int section = flash_section(planes, (int64_t)j->keys * (j->head + j->value_head) * 2 / j->group);
   const size_t bytes = layout<D, MT>::bytes(*j);
-  return ax_launch_shared<forward<S, D, MT, DROP>>("attention", d, (unsigned)blocks, FLASH_THREADS, bytes, *j,
-                                                   section);
+  return ax_cuda_launch_shared<forward<S, D, MT, DROP>>("attention", d, (unsigned)blocks, FLASH_THREADS,
+                                                        bytes, *j, section);
 }
 
-size_t ax_flash_forward_shared(const ax_attention_job *j)
+size_t ax_cuda_flash_forward_shared(const ax_cuda_attention_job *j)
 {
   return flash_with_head(*j, [&](auto size) { return layout<AX_VALUE_OF(size), 2>::bytes(*j); });
 }
 
-ax_status ax_flash_forward(ax_device d, ax_dtype dtype, const ax_attention_job *j)
+ax_status ax_cuda_flash_forward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j)
 {
   /* 128 queries a block read keys and values from shared memory half as often; 64 when that would
    * leave multiprocessors without work, and with dropout, which makes the blocks wait for

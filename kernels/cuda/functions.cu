@@ -73,18 +73,18 @@ struct not_bool {
 
 template <template <class> class F, int N> static ax_status whole(const ax_call *call)
 {
-  switch (ax_input_dtype(call)) {
-  case AX_I64: return ax_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
-  case AX_I32: return ax_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
-  case AX_U8: return ax_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
-  default: return ax_cuda_no_dtype(call->op, ax_input_dtype(call));
+  switch (ax_cuda_input_dtype(call)) {
+  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
+  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
+  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
+  default: return ax_cuda_no_dtype(call->op, ax_cuda_input_dtype(call));
   }
 }
 
 template <template <class> class F, int N> static ax_status numbers(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
-  return ax_is_float(ax_input_dtype(call)) ? ax_pointwise_float<F, N>(call) : whole<F, N>(call);
+  return ax_is_float(ax_cuda_input_dtype(call)) ? ax_cuda_pointwise_float<F, N>(call) : whole<F, N>(call);
 }
 
 template <template <class> class F> static ax_status divide(const ax_call *call)
@@ -92,7 +92,7 @@ template <template <class> class F> static ax_status divide(const ax_call *call)
   char text[80];
   snprintf(text, sizeof text, "%s: division of an integer by zero", ax_ops[call->op].name);
   if (call->iter->numel == 0) return AX_OK;
-  if (!ax_is_float(ax_input_dtype(call))) {
+  if (!ax_is_float(ax_cuda_input_dtype(call))) {
     const ax_status st = ax_cuda_refuse_zero(call, 1, text);
     if (st != AX_OK) return st;
   }
@@ -103,14 +103,15 @@ template <template <class> class F> static ax_status bits(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
   /* 0 and 1 stay 0 and 1 */
-  if (ax_input_dtype(call) == AX_BOOL) return ax_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f));
+  if (ax_cuda_input_dtype(call) == AX_BOOL)
+    return ax_cuda_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f));
   return whole<F, 2>(call);
 }
 
 #define ROW1(name) \
-  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 1>(call); }
+  AX_CUDA_KERNEL(name) { return ax_cuda_pointwise_float<name##_fn, 1>(call); }
 #define ROW2(name) \
-  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, 2>(call); }
+  AX_CUDA_KERNEL(name) { return ax_cuda_pointwise_float<name##_fn, 2>(call); }
 /* clang-format off */
 ROW1(exp2) ROW1(log2) ROW1(log10) ROW1(sinh) ROW1(cosh) ROW1(asinh) ROW1(acosh) ROW1(atanh)
 ROW1(asin) ROW1(acos) ROW1(atan) ROW1(erfc) ROW1(frac) ROW1(tan)
@@ -121,14 +122,14 @@ ROW2(atan2) ROW2(logaddexp) ROW2(xlogy) ROW2(hypot)
   return numbers<trunc_fn, 1>(call);
 }
 AX_CUDA_KERNEL(addcmul) { return numbers<addcmul_fn, 3>(call); }
-AX_CUDA_KERNEL(addcdiv) { return ax_pointwise_float<addcdiv_fn, 3>(call); }
-AX_CUDA_KERNEL(lerp) { return ax_pointwise_float<lerp_fn, 3>(call); }
+AX_CUDA_KERNEL(addcdiv) { return ax_cuda_pointwise_float<addcdiv_fn, 3>(call); }
+AX_CUDA_KERNEL(lerp) { return ax_cuda_pointwise_float<lerp_fn, 3>(call); }
 AX_CUDA_KERNEL(floor_divide) { return divide<floor_divide_fn>(call); }
 AX_CUDA_KERNEL(fmod) { return divide<fmod_fn>(call); }
 AX_CUDA_KERNEL(nan_to_num)
 {
-  if (call->iter->numel && ax_input_dtype(call) == AX_BOOL)
-    return ax_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->f));
+  if (call->iter->numel && ax_cuda_input_dtype(call) == AX_BOOL)
+    return ax_cuda_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->f));
   return numbers<nan_to_num_fn, 1>(call);
 }
 AX_CUDA_KERNEL(bitwise_and) { return bits<bitwise_and_fn>(call); }
@@ -145,6 +146,7 @@ AX_CUDA_KERNEL(bitwise_right_shift)
 AX_CUDA_KERNEL(bitwise_not)
 {
   if (call->iter->numel == 0) return AX_OK;
-  return ax_input_dtype(call) == AX_BOOL ? ax_pointwise<ax_bool, ax_bool, 1>(call, not_bool())
-                                         : whole<bitwise_not_fn, 1>(call);
+  return ax_cuda_input_dtype(call) == AX_BOOL
+             ? ax_cuda_pointwise<ax_cuda_bool, ax_cuda_bool, 1>(call, not_bool())
+             : whole<bitwise_not_fn, 1>(call);
 }

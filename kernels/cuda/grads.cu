@@ -27,7 +27,7 @@ enum { AT_ONCE = 4 };
 
 template <term WHAT, class T>
 static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
-    norm_chunks(ax_table<entry<T>> t, double p, double *partial)
+    norm_chunks(ax_cuda_segment_table<entry<T>> t, double p, double *partial)
 {
   constexpr int V = 16 / (int)sizeof(T);
   __shared__ double shared[32];
@@ -36,14 +36,14 @@ static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
     const double size = fabs((double)x);
     return WHAT == SQUARES ? size * size : WHAT == POWERS ? pow(size, p) : size;
   };
-  ax_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t c) {
+  ax_cuda_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t c) {
     const int64_t runs = (uintptr_t)(e.grad + lo) % 16 == 0 ? (hi - lo) / V : 0;
     double sum[V];
     for (int j = 0; j < V; j++) sum[j] = identity(WHAT);
     for (int64_t q = threadIdx.x; q < runs; q += AT_ONCE * blockDim.x) {
       T v[AT_ONCE][V];
       for (int u = 0; u < AT_ONCE; u++)
-        if (q + u * blockDim.x < runs) ax_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+        if (q + u * blockDim.x < runs) ax_cuda_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
       for (int u = 0; u < AT_ONCE; u++)
         if (q + u * blockDim.x < runs)
           for (int j = 0; j < V; j++) sum[j] = join(sum[j], value(v[u][j]));
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
     for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x)
       sum[0] = join(sum[0], value(e.grad[i]));
     for (int j = 1; j < V; j++) sum[0] = join(sum[0], sum[j]);
-    const double all = ax_block_reduce(sum[0], join, shared);
+    const double all = ax_cuda_block_reduce(sum[0], join, shared);
     if (threadIdx.x == 0) partial[c] = all;
   });
 }
@@ -61,7 +61,7 @@ static __global__ void norm_total(const double *partial, int64_t n, term what, d
   __shared__ double shared[32];
   double sum = identity(what);
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum = joined(what, sum, partial[i]);
-  sum = ax_block_reduce(
+  sum = ax_cuda_block_reduce(
       sum, [what](double a, double b) { return joined(what, a, b); }, shared);
   if (threadIdx.x == 0) *out = root == 1 ? sum : root == 2 ? sqrt(sum) : pow(sum, 1 / root);
 }
@@ -72,17 +72,18 @@ template <class T> static void fill(entry<T> *e, const ax_segment *s) { e->grad 
 template <term WHAT, class T>
 static ax_status norm_of(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
 {
-  return ax_with_table<entry<T>>("norm", d, segs, n, fill<T>,
-                                 [&](const ax_table<entry<T>> &t, unsigned blocks) {
+  return ax_cuda_with_table<entry<T>>("norm", d, segs, n, fill<T>,
+                                      [&](const ax_cuda_segment_table<entry<T>> &t, unsigned blocks) {
     const size_t bytes = (size_t)(t.chunks ? t.chunks : 1) * sizeof(double);
     void *partial;
     ax_status st = ax_cuda_take(d, bytes, &partial);
     if (st != AX_OK) return st;
     if (blocks)
-      st = ax_launch("norm", d, blocks, AX_SEGMENT_THREADS, norm_chunks<WHAT, T>, t, p, (double *)partial);
+      st = ax_cuda_launch("norm", d, blocks, AX_SEGMENT_THREADS, norm_chunks<WHAT, T>, t, p,
+                          (double *)partial);
     if (st == AX_OK)
-      st = ax_launch("norm", d, 1, t.chunks < 256 ? 32 : 512, norm_total, (const double *)partial, t.chunks,
-                     WHAT, root, out);
+      st = ax_cuda_launch("norm", d, 1, t.chunks < 256 ? 32 : 512, norm_total, (const double *)partial,
+                          t.chunks, WHAT, root, out);
     ax_cuda_give(d, partial, bytes);
     return st;
   });
@@ -100,26 +101,26 @@ static ax_status norm_into(ax_device d, const ax_segment *segs, int n, double p,
 
 /* Every gradient of the table becomes change(it). */
 template <class T, class F>
-static __device__ __forceinline__ void rewrite_all(const ax_table<entry<T>> &t, F change)
+static __device__ __forceinline__ void rewrite_all(const ax_cuda_segment_table<entry<T>> &t, F change)
 {
   constexpr int V = 16 / (int)sizeof(T);
-  ax_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
+  ax_cuda_each_chunk(t, [&](int, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
     const int64_t runs = (uintptr_t)(e.grad + lo) % 16 == 0 ? (hi - lo) / V : 0;
     for (int64_t q = threadIdx.x; q < runs; q += AT_ONCE * blockDim.x) {
       T v[AT_ONCE][V];
       for (int u = 0; u < AT_ONCE; u++)
-        if (q + u * blockDim.x < runs) ax_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+        if (q + u * blockDim.x < runs) ax_cuda_get(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
       for (int u = 0; u < AT_ONCE; u++) {
         if (q + u * blockDim.x >= runs) continue;
         for (int j = 0; j < V; j++) v[u][j] = change(v[u][j]);
-        ax_put(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
+        ax_cuda_put(e.grad, lo + (q + u * blockDim.x) * V, v[u]);
       }
     }
     for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) e.grad[i] = change(e.grad[i]);
   });
 }
 
-template <class T> static __global__ void rewrite_chunks(ax_table<entry<T>> t, T by, bool clamp)
+template <class T> static __global__ void rewrite_chunks(ax_cuda_segment_table<entry<T>> t, T by, bool clamp)
 {
   if (!clamp) rewrite_all(t, [by](T g) { return g * by; });
   else
@@ -132,7 +133,7 @@ template <class T> static __global__ void rewrite_chunks(ax_table<entry<T>> t, T
 template <class T>
 static ax_status rewrite(ax_device d, const char *what, const ax_segment *segs, int n, double by, bool clamp)
 {
-  return ax_launch_segments<entry<T>>(what, d, segs, n, fill<T>, rewrite_chunks<T>, (T)by, clamp);
+  return ax_cuda_launch_segments<entry<T>>(what, d, segs, n, fill<T>, rewrite_chunks<T>, (T)by, clamp);
 }
 
 extern "C" ax_status ax_cuda_grad_norm_into(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
@@ -168,7 +169,7 @@ extern "C" ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_se
 /* ---- by numbers that lie on the device */
 
 template <class T>
-static __global__ void clip_chunks(ax_table<entry<T>> t, double max_norm, const double *norm)
+static __global__ void clip_chunks(ax_cuda_segment_table<entry<T>> t, double max_norm, const double *norm)
 {
   const double factor = max_norm / (*norm + 1e-6);
   if (factor >= 1) return; /* NaN goes on, and spreads */
@@ -176,7 +177,7 @@ static __global__ void clip_chunks(ax_table<entry<T>> t, double max_norm, const 
 }
 
 template <class T>
-static __global__ void unscale_chunks(ax_table<entry<T>> t, const float *scale, float *found)
+static __global__ void unscale_chunks(ax_cuda_segment_table<entry<T>> t, const float *scale, float *found)
 {
   const T by = (T)(1 / (double)*scale);
   bool wrong = false;
@@ -197,12 +198,12 @@ static __global__ void update_scale(double *state, const float *found, double gr
 template <class T>
 static ax_status clip(ax_device d, const ax_segment *segs, int n, double max_norm, const double *norm)
 {
-  return ax_launch_segments<entry<T>>("clip", d, segs, n, fill<T>, clip_chunks<T>, max_norm, norm);
+  return ax_cuda_launch_segments<entry<T>>("clip", d, segs, n, fill<T>, clip_chunks<T>, max_norm, norm);
 }
 template <class T>
 static ax_status unscale(ax_device d, const ax_segment *segs, int n, const float *scale, float *found)
 {
-  return ax_launch_segments<entry<T>>("unscale", d, segs, n, fill<T>, unscale_chunks<T>, scale, found);
+  return ax_cuda_launch_segments<entry<T>>("unscale", d, segs, n, fill<T>, unscale_chunks<T>, scale, found);
 }
 
 extern "C" ax_status ax_cuda_grad_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, int n,
@@ -219,5 +220,5 @@ extern "C" ax_status ax_cuda_grad_unscale(ax_device d, ax_dtype dtype, const ax_
 extern "C" ax_status ax_cuda_scale_update(ax_device d, double *state, const float *found, double growth,
                                           double backoff, int64_t interval)
 {
-  return ax_launch("scale update", d, 1, 1, update_scale, state, found, growth, backoff, interval);
+  return ax_cuda_launch("scale update", d, 1, 1, update_scale, state, found, growth, backoff, interval);
 }

@@ -14,7 +14,7 @@ struct picks {
   /* x is (outer, size, run), the result (outer, picked, run); run in pieces */
   int64_t outer, size, picked, run;
   const int64_t *index;
-  ax_fault *fault;
+  ax_cuda_fault *fault;
 };
 
 template <class U> static __global__ void pick(picks k, U *y, const U *x)
@@ -32,7 +32,7 @@ template <class U> static __global__ void pick(picks k, U *y, const U *x)
     at = p - row * k.run;
     i = row - outer * k.picked;
     const int64_t from = k.index[i];
-    if (ax_in_range(k.fault, AX_FAULT_INDEX, k.op, from, i, k.size))
+    if (ax_cuda_in_range(k.fault, AX_FAULT_INDEX, k.op, from, i, k.size))
       y[p] = x[(outer * k.size + from) * k.run + at];
     else y[p] = U{};
   }
@@ -48,14 +48,14 @@ static ax_status pick_rows(const ax_call *call, picks k, const void *x, void *y,
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) U;
     k.run = run_bytes / (int64_t)sizeof(U);
-    return ax_launch(ax_ops[call->op].name, d, ax_blocks(k.outer * k.picked * k.run, 256, d.index), 256,
-                     pick<U>, k, (U *)y, (const U *)x);
+    return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(k.outer * k.picked * k.run, 256, d.index),
+                          256, pick<U>, k, (U *)y, (const U *)x);
   };
-  if (shape % 16 == 0) return run(ax_type<sixteen>());
-  if (shape % 8 == 0) return run(ax_type<uint64_t>());
-  if (shape % 4 == 0) return run(ax_type<uint32_t>());
-  if (shape % 2 == 0) return run(ax_type<uint16_t>());
-  return run(ax_type<uint8_t>());
+  if (shape % 16 == 0) return run(ax_cuda_type<sixteen>());
+  if (shape % 8 == 0) return run(ax_cuda_type<uint64_t>());
+  if (shape % 4 == 0) return run(ax_cuda_type<uint32_t>());
+  if (shape % 2 == 0) return run(ax_cuda_type<uint16_t>());
+  return run(ax_cuda_type<uint8_t>());
 }
 
 AX_CUDA_KERNEL(index_select)
@@ -91,7 +91,7 @@ struct gathering {
   int op, ndim, dim;
   int64_t numel, size, shape[AX_MAX_DIMS], step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS];
   const int64_t *index;
-  ax_fault *fault;
+  ax_cuda_fault *fault;
 };
 
 template <class S> static __global__ void gather_kernel(gathering g, S *y, const S *x)
@@ -105,7 +105,7 @@ template <class S> static __global__ void gather_kernel(gathering g, S *y, const
       if (d != g.dim) from += c * g.step_x[d];
     }
     const int64_t at = g.index[i];
-    const bool good = ax_in_range(g.fault, AX_FAULT_INDEX, g.op, at, p, g.size);
+    const bool good = ax_cuda_in_range(g.fault, AX_FAULT_INDEX, g.op, at, p, g.size);
     y[p] = good ? x[from + (g.ndim ? at * g.step_x[g.dim] : 0)] : (S)0;
   }
 }
@@ -129,32 +129,32 @@ AX_CUDA_KERNEL(gather)
   g.index = (const int64_t *)ax_data(index);
   g.fault = ax_cuda_fault_place(d);
   if (!g.fault) return AX_ENOMEM;
-  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gather", d, ax_blocks(g.numel, 256, d.index), 256, gather_kernel<S>, g, (S *)ax_data(y),
-                     (const S *)ax_data(x));
+    return ax_cuda_launch("gather", d, ax_cuda_blocks(g.numel, 256, d.index), 256, gather_kernel<S>, g,
+                          (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
 /* ---- one_hot */
 
 static __global__ void one_hot_kernel(int op, int64_t *y, const int64_t *x, int64_t n, int64_t classes,
-                                      ax_fault *fault)
+                                      ax_cuda_fault *fault)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
-    if (ax_in_range(fault, AX_FAULT_CLASS, op, x[i], i, classes)) y[i * classes + x[i]] = 1;
+    if (ax_cuda_in_range(fault, AX_FAULT_CLASS, op, x[i], i, classes)) y[i * classes + x[i]] = 1;
 }
 
 AX_CUDA_KERNEL(_one_hot)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  ax_fault *fault = ax_cuda_fault_place(y->device);
+  ax_cuda_fault *fault = ax_cuda_fault_place(y->device);
   if (!fault) return AX_ENOMEM;
   const ax_status st = ax_cuda_clear("one_hot", y->device, ax_data(y), (size_t)y->numel * sizeof(int64_t));
   if (st != AX_OK || x->numel == 0) return st;
-  return ax_launch("one_hot", y->device, ax_blocks(x->numel, 256, y->device.index), 256, one_hot_kernel,
-                   (int)call->op, (int64_t *)ax_data(y), (const int64_t *)ax_data(x), x->numel, call->a->i[0],
-                   fault);
+  return ax_cuda_launch("one_hot", y->device, ax_cuda_blocks(x->numel, 256, y->device.index), 256,
+                        one_hot_kernel, (int)call->op, (int64_t *)ax_data(y), (const int64_t *)ax_data(x),
+                        x->numel, call->a->i[0], fault);
 }
 
 /* ---- positions of the trues: a running count says where each goes.  The caller counted them and
@@ -184,7 +184,7 @@ AX_CUDA_KERNEL(_mask_indices)
   t.mask = (const uint8_t *)ax_data(mask);
   t.to = (int64_t *)ax_data(y);
   t.room = y->numel;
-  return y->numel ? ax_scan<int64_t>("masked_select", y->device, 1, mask->numel, t) : AX_OK;
+  return y->numel ? ax_cuda_scan<int64_t>("masked_select", y->device, 1, mask->numel, t) : AX_OK;
 }
 
 AX_CUDA_KERNEL(_nonzero)
@@ -197,5 +197,5 @@ AX_CUDA_KERNEL(_nonzero)
   t.room = y->shape[0];
   t.ndim = mask->ndim;
   for (int d = 0; d < mask->ndim; d++) t.shape[d] = mask->shape[d];
-  return ax_scan<int64_t>("nonzero", y->device, 1, mask->numel, t);
+  return ax_cuda_scan<int64_t>("nonzero", y->device, 1, mask->numel, t);
 }

@@ -41,12 +41,13 @@ template <class S> static __global__ void forward(job j, S *to, const S *from)
     const source<T> y = source_of<T>(j, ry, j.h, oy), x = source_of<T>(j, rx, j.w, ox);
     const S *top = from + (image * j.h + y.at[0]) * j.w * j.c + c,
             *low = from + (image * j.h + y.at[1]) * j.w * j.c + c;
-    const T a = ax_load(top[x.at[0] * j.c]);
-    if (x.weight[1] == 0 && y.weight[1] == 0) to[p] = ax_store<S>(a);
+    const T a = ax_cuda_load(top[x.at[0] * j.c]);
+    if (x.weight[1] == 0 && y.weight[1] == 0) to[p] = ax_cuda_store<S>(a);
     else
-      to[p] = ax_store<S>(y.weight[0] * (x.weight[0] * a + x.weight[1] * ax_load(top[x.at[1] * j.c])) +
-                          y.weight[1] * (x.weight[0] * ax_load(low[x.at[0] * j.c]) +
-                                         x.weight[1] * ax_load(low[x.at[1] * j.c])));
+      to[p] =
+          ax_cuda_store<S>(y.weight[0] * (x.weight[0] * a + x.weight[1] * ax_cuda_load(top[x.at[1] * j.c])) +
+                           y.weight[1] * (x.weight[0] * ax_cuda_load(low[x.at[0] * j.c]) +
+                                          x.weight[1] * ax_cuda_load(low[x.at[1] * j.c])));
   }
 }
 
@@ -79,14 +80,14 @@ template <class S> static __global__ void backward(job j, S *to, const S *g)
       for (int64_t ox = x0; ox < x1; ox++) {
         const source<T> x = source_of<T>(j, rx, j.w, ox);
         if (x.at[0] != ix && x.at[1] != ix) continue;
-        const T own = ax_load(g[((image * j.oh + oy) * j.ow + ox) * j.c + c]);
+        const T own = ax_cuda_load(g[((image * j.oh + oy) * j.ow + ox) * j.c + c]);
         for (int k = 0; k < 4; k++) {
           const T by = y.weight[k / 2] * x.weight[k % 2];
           if (y.at[k / 2] == iy && x.at[k % 2] == ix && by != 0) sum += by * own;
         }
       }
     }
-    to[p] = ax_store<S>(sum);
+    to[p] = ax_cuda_store<S>(sum);
   }
 }
 
@@ -98,13 +99,13 @@ static ax_status run(const ax_call *call, bool back)
                   big->shape[3],       small->shape[2],     small->shape[3],
                   (bool)call->a->i[0], (bool)call->a->i[1], { call->a->f[0], call->a->f[1] } };
   if (to->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)from->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)from->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    const unsigned blocks = ax_blocks(to->numel, 256, d.index);
-    return back ? ax_launch("interpolate", d, blocks, 256, backward<S>, j, (S *)ax_data(to),
-                            (const S *)ax_data(from))
-                : ax_launch("interpolate", d, blocks, 256, forward<S>, j, (S *)ax_data(to),
-                            (const S *)ax_data(from));
+    const unsigned blocks = ax_cuda_blocks(to->numel, 256, d.index);
+    return back ? ax_cuda_launch("interpolate", d, blocks, 256, backward<S>, j, (S *)ax_data(to),
+                                 (const S *)ax_data(from))
+                : ax_cuda_launch("interpolate", d, blocks, 256, forward<S>, j, (S *)ax_data(to),
+                                 (const S *)ax_data(from));
   });
 }
 

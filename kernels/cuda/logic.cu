@@ -29,8 +29,9 @@ struct inf_fn {
 template <class F, int N> static ax_status to_bool(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
-  return ax_with_any(call->op, ax_input_dtype(call),
-                     [&](auto tag) { return ax_pointwise<ax_bool, AX_TYPE_OF(tag), N>(call, F()); });
+  return ax_cuda_with_any(call->op, ax_cuda_input_dtype(call), [&](auto tag) {
+    return ax_cuda_pointwise<ax_cuda_bool, AX_TYPE_OF(tag), N>(call, F());
+  });
 }
 
 #define ROW(name, expr) \
@@ -44,7 +45,7 @@ AX_CUDA_KERNEL(isinf) { return to_bool<inf_fn, 1>(call); }
 /* ---- choice moves bits; only their number matters */
 
 template <class S> struct choice {
-  ax_nest<4> nest;
+  ax_cuda_nest<4> nest;
   S value[2];
   bool number[2];
 };
@@ -53,7 +54,7 @@ template <class S> static __global__ void choose(choice<S> c)
 {
   int64_t at[4];
   for (int64_t i = AX_FIRST; i < c.nest.numel; i += AX_STEP) {
-    ax_nest_at(c.nest, i, at);
+    ax_cuda_nest_at(c.nest, i, at);
     const int k = *(const uint8_t *)(c.nest.data[1] + at[1]) ? 0 : 1;
     *(S *)(c.nest.data[0] + at[0]) = c.number[k] ? c.value[k] : *(const S *)(c.nest.data[2 + k] + at[2 + k]);
   }
@@ -63,20 +64,20 @@ template <class S> static ax_status run_choice(const ax_call *call, const ax_ite
 {
   const ax_device d = call->out[0]->device;
   choice<S> c = {};
-  c.nest = ax_nest_of<4>(it);
+  c.nest = ax_cuda_nest_of<4>(it);
   for (int k = 0; k < 2; k++) {
     c.number[k] = number[k];
     if (number[k]) memcpy(&c.value[k], it->op[2 + k].data, sizeof(S));
   }
-  return ax_launch(ax_ops[call->op].name, d, ax_blocks(it->numel, 256, d.index), 256, choose<S>, c);
+  return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(it->numel, 256, d.index), 256, choose<S>, c);
 }
 
 AX_CUDA_KERNEL(where)
 {
   const bool number[2] = { !call->in[1], !call->in[2] };
   if (call->iter->numel == 0) return AX_OK;
-  return ax_with_size(call->op, call->iter->op[0].dtype,
-                      [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
+  return ax_cuda_with_size(call->op, call->iter->op[0].dtype,
+                           [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
 }
 
 /* where(mask, value, x): the operands in another order, the value as one more. */
@@ -94,5 +95,6 @@ AX_CUDA_KERNEL(masked_fill)
   it.op[1] = call->iter->op[2];
   it.op[2] = ax_operand{};
   it.op[2].data = (char *)&value;
-  return ax_with_size(call->op, d, [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, &it, number); });
+  return ax_cuda_with_size(call->op, d,
+                           [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, &it, number); });
 }

@@ -15,7 +15,7 @@ struct job {
   int64_t ignore;
   double smoothing;
   bool every; /* the loss of each row is a result */
-  ax_fault *fault;
+  ax_cuda_fault *fault;
 };
 
 /* What the rows of a call leave behind: each one's loss and weight. */
@@ -35,12 +35,12 @@ static __global__ void total_kernel(parts p, int64_t rows, int reduction, double
     if (p.weight) weight += p.weight[r];
   }
   auto add = [](double a, double b) { return a + b; };
-  loss = ax_block_reduce(loss, add, shared);
-  weight = ax_block_reduce(weight, add, shared);
+  loss = ax_cuda_block_reduce(loss, add, shared);
+  weight = ax_cuda_block_reduce(weight, add, shared);
   if (threadIdx.x) return;
-  if (divisor) ax_number_put(sums_dtype, divisor, 0, weight);
+  if (divisor) ax_cuda_number_put(sums_dtype, divisor, 0, weight);
   if (reduction != NONE)
-    ax_number_put(out_dtype, out, 0, reduction == SUM ? loss : loss / (p.weight ? weight : count));
+    ax_cuda_number_put(out_dtype, out, 0, reduction == SUM ? loss : loss / (p.weight ? weight : count));
 }
 
 /* Rows' losses for `out`, and how they become it. */
@@ -48,8 +48,8 @@ static ax_status total(const ax_call *call, parts p, int64_t rows, int64_t reduc
                        void *divisor)
 {
   const ax_tensor *y = call->out[0];
-  return ax_launch(ax_ops[call->op].name, y->device, 1, rows < 1024 ? 32 : TOTAL_THREADS, total_kernel, p,
-                   rows, (int)reduction, (double)rows, (int)y->dtype, ax_data(y), (int)sums, divisor);
+  return ax_cuda_launch(ax_ops[call->op].name, y->device, 1, rows < 1024 ? 32 : TOTAL_THREADS, total_kernel,
+                        p, rows, (int)reduction, (double)rows, (int)y->dtype, ax_data(y), (int)sums, divisor);
 }
 
 static ax_status take_parts(ax_device d, int64_t rows, parts *p, size_t *bytes)
@@ -67,18 +67,18 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
                                  int out_dtype, void *out)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   __shared__ double wide[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const S *row = x + r * j.classes;
     const bool smooth = j.smoothing != 0;
-    ax_exps<T> e;
+    ax_cuda_exps<T> e;
     double wx = 0, all = 0; /* sums of w x and w */
-    ax_walk<V, team>(row, j.classes, [&](int64_t i, auto width) {
+    ax_cuda_walk<V, team>(row, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W];
-      ax_get(row, i, v);
+      ax_cuda_get(row, i, v);
       e.add(v);
       if (smooth)
         for (int k = 0; k < W; k++) {
@@ -93,20 +93,20 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
       all = team::sum(all, wide);
     }
     if (team::rank()) continue;
-    const T log_sum = ax_row_log(e.sum);
+    const T log_sum = ax_cuda_row_log(e.sum);
     const int64_t t = j.target[r];
     double loss = 0, own = 0;
     lse[r] = e.top + log_sum;
-    if (t != j.ignore && ax_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes)) {
+    if (t != j.ignore && ax_cuda_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes)) {
       own = w ? (double)w[t] : 1.0;
-      loss = own * (((double)e.top - (double)ax_load(row[t])) + (double)log_sum);
+      loss = own * (((double)e.top - (double)ax_cuda_load(row[t])) + (double)log_sum);
       if (smooth)
         loss = (1 - j.smoothing) * loss +
                j.smoothing / (double)j.classes * (((double)e.top + (double)log_sum) * all - wx);
     }
     p.loss[r] = loss;
     p.weight[r] = own;
-    if (j.every) ax_number_put(out_dtype, out, r, loss);
+    if (j.every) ax_cuda_number_put(out_dtype, out, r, loss);
   }
 }
 
@@ -145,13 +145,13 @@ AX_CUDA_KERNEL(_cross_entropy)
   if (st != AX_OK || (st = take_parts(x->device, j.rows, &p, &bytes)) != AX_OK) return st;
   j.every = reduction == NONE;
   if (j.rows)
-    st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    st = ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
-      return ax_with_any_rows<S>(j.classes, 0, [&](auto v, auto wide) {
-        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                              loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
-                              (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
+      return ax_cuda_with_any_rows<S>(j.classes, 0, [&](auto v, auto wide) {
+        return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                                   loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
+                                   (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
       });
     });
   if (st == AX_OK)
@@ -167,13 +167,14 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
                                      int g_dtype, const void *g, bool mean)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ double wide[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.classes, t = j.target[r];
     const bool counts = t != j.ignore && t >= 0 && t < j.classes;
     const double scale =
-        !counts ? 0.0 : ax_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
+        !counts ? 0.0
+                : ax_cuda_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
     double all = (double)j.classes;
     if (w && j.smoothing != 0) {
       all = 0;
@@ -183,16 +184,16 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
     const double own = !counts ? 0.0 : scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0),
                  even = scale * j.smoothing / (double)j.classes;
     const T factor = (T)(own + even * all), less = (T)own, each = (T)even, l = lse[r];
-    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+    ax_cuda_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W];
-      ax_get(x, at + i, v);
+      ax_cuda_get(x, at + i, v);
       for (int k = 0; k < W; k++) {
-        v[k] = ax_term(v[k], l) * factor - (w ? each * w[i + k] : each);
+        v[k] = ax_cuda_term(v[k], l) * factor - (w ? each * w[i + k] : each);
         if (i + k == t) v[k] -= less;
         if (!counts) v[k] = 0;
       }
-      ax_put(dx, at + i, v);
+      ax_cuda_put(dx, at + i, v);
     });
   }
 }
@@ -206,15 +207,15 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
 
   if (st != AX_OK || dx->numel == 0) return st;
   j.every = call->a->i[1] == NONE && g->ndim > 0;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx),
-                               [&](auto v, auto wide) {
-      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                            gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
-                            (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype,
-                            (const void *)ax_data(g), call->a->i[1] == MEAN);
+    return ax_cuda_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx),
+                                    [&](auto v, auto wide) {
+      return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                                 gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
+                                 (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype,
+                                 (const void *)ax_data(g), call->a->i[1] == MEAN);
     });
   });
 }
@@ -226,19 +227,19 @@ static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S>
                                  parts p, int out_dtype, void *out)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   __shared__ double wide[32];
   const double even = j.smoothing / (double)j.classes, rest = 1 - j.smoothing;
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.classes;
-    ax_exps<T> e;
+    ax_cuda_exps<T> e;
     double ux = 0, all = 0;
-    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+    ax_cuda_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W], share[W];
-      ax_get(x, at + i, v);
-      ax_get(q, at + i, share);
+      ax_cuda_get(x, at + i, v);
+      ax_cuda_get(q, at + i, share);
       e.add(v);
       for (int k = 0; k < W; k++) {
         const double u = ((double)share[k] * rest + even) * (w ? (double)w[i + k] : 1.0);
@@ -250,12 +251,12 @@ static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S>
     ux = team::sum(ux, wide);
     all = team::sum(all, wide);
     if (team::rank()) continue;
-    const T log_sum = ax_row_log(e.sum);
+    const T log_sum = ax_cuda_row_log(e.sum);
     const double loss = ((double)e.top + (double)log_sum) * all - ux;
     sums[r] = e.top + log_sum;
     sums[j.rows + r] = (T)all;
     p.loss[r] = loss;
-    if (j.every) ax_number_put(out_dtype, out, r, loss);
+    if (j.every) ax_cuda_number_put(out_dtype, out, r, loss);
   }
 }
 
@@ -273,15 +274,15 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
   j.every = reduction == NONE;
   p.weight = NULL;
   if (j.rows)
-    st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    st = ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       typedef compute<S> T;
-      return ax_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q),
-                                 [&](auto v, auto wide) {
-        return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                              soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
-                              (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype,
-                              ax_data(y));
+      return ax_cuda_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q),
+                                      [&](auto v, auto wide) {
+        return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                                   soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
+                                   (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype,
+                                   ax_data(y));
       });
     });
   if (st == AX_OK) st = total(call, p, j.rows, reduction, (ax_dtype)sums->dtype, NULL);
@@ -295,21 +296,22 @@ static __global__ void soft_gradient_rows(job j, S *dx, const S *x, const S *q, 
                                           const compute<S> *sums, int g_dtype, const void *g, double by)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   const T even = (T)(j.smoothing / (double)j.classes), rest = (T)(1 - j.smoothing);
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.classes;
-    const T scale = (T)(ax_number_at(g_dtype, g, j.every ? r : 0) * by), l = sums[r], all = sums[j.rows + r];
-    ax_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+    const T scale = (T)(ax_cuda_number_at(g_dtype, g, j.every ? r : 0) * by), l = sums[r],
+            all = sums[j.rows + r];
+    ax_cuda_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W], share[W];
-      ax_get(x, at + i, v);
-      ax_get(q, at + i, share);
+      ax_cuda_get(x, at + i, v);
+      ax_cuda_get(q, at + i, share);
       for (int k = 0; k < W; k++) {
         const T smoothed = share[k] * rest + even;
-        v[k] = scale * (ax_term(v[k], l) * all - (w ? w[i + k] * smoothed : smoothed));
+        v[k] = scale * (ax_cuda_term(v[k], l) * all - (w ? w[i + k] * smoothed : smoothed));
       }
-      ax_put(dx, at + i, v);
+      ax_cuda_put(dx, at + i, v);
     });
   }
 }
@@ -325,17 +327,17 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
   if (st != AX_OK || dx->numel == 0) return st;
   j.every = call->a->i[0] == NONE && g->ndim > 0;
   const double by = call->a->i[0] == MEAN ? 1 / (double)j.rows : 1;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    return ax_with_any_rows<S>(j.classes,
-                               ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q)) |
-                                   ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx)),
-                               [&](auto v, auto wide) {
-      return ax_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                            soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
-                            (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w,
-                            (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
+    return ax_cuda_with_any_rows<S>(j.classes,
+                                    ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q)) |
+                                        ((uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx)),
+                                    [&](auto v, auto wide) {
+      return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
+                                 soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
+                                 (S *)ax_data(dx), (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w,
+                                 (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
     });
   });
 }
@@ -347,14 +349,14 @@ static __global__ void nll_rows(job j, int dtype, const void *x, int w_dtype, co
 {
   for (int64_t r = AX_FIRST; r < j.rows; r += AX_STEP) {
     const int64_t t = j.target[r];
-    const bool counts = t != j.ignore && ax_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes);
+    const bool counts = t != j.ignore && ax_cuda_in_range(j.fault, AX_FAULT_TARGET, j.op, t, r, j.classes);
     const double own = !counts ? 0.0
-                       : w     ? ax_number_at(w_dtype, w, t)
+                       : w     ? ax_cuda_number_at(w_dtype, w, t)
                                : 1.0,
-                 loss = !counts ? 0.0 : -own * ax_number_at(dtype, x, r * j.classes + t);
+                 loss = !counts ? 0.0 : -own * ax_cuda_number_at(dtype, x, r * j.classes + t);
     p.loss[r] = loss;
     p.weight[r] = own;
-    if (j.every) ax_number_put(out_dtype, out, r, loss);
+    if (j.every) ax_cuda_number_put(out_dtype, out, r, loss);
   }
 }
 
@@ -371,9 +373,9 @@ AX_CUDA_KERNEL(_nll_loss)
   j.op = AX_OP_NLL_LOSS;
   j.every = call->a->i[1] == NONE;
   if (j.rows)
-    st = ax_launch("nll_loss", x->device, ax_blocks(j.rows, 256, x->device.index), 256, nll_rows, j,
-                   (int)x->dtype, (const void *)ax_data(x), w ? (int)w->dtype : 0,
-                   w ? (const void *)ax_data(w) : NULL, p, (int)y->dtype, ax_data(y));
+    st = ax_cuda_launch("nll_loss", x->device, ax_cuda_blocks(j.rows, 256, x->device.index), 256, nll_rows, j,
+                        (int)x->dtype, (const void *)ax_data(x), w ? (int)w->dtype : 0,
+                        w ? (const void *)ax_data(w) : NULL, p, (int)y->dtype, ax_data(y));
   if (st == AX_OK) st = total(call, p, j.rows, call->a->i[1], (ax_dtype)divisor->dtype, ax_data(divisor));
   ax_cuda_give(x->device, p.loss, bytes);
   return st;
@@ -385,9 +387,9 @@ static __global__ void nll_gradient(job j, int dtype, void *dx, int g_dtype, con
   for (int64_t r = AX_FIRST; r < j.rows; r += AX_STEP) {
     const int64_t t = j.target[r];
     if (t == j.ignore || t < 0 || t >= j.classes) continue;
-    const double own = ax_number_at(g_dtype, g, j.every ? r : 0) *
-                       (divisor ? 1 / ax_number_at(total_dtype, divisor, 0) : 1.0);
-    ax_number_put(dtype, dx, r * j.classes + t, -(w ? ax_number_at(w_dtype, w, t) : 1.0) * own);
+    const double own = ax_cuda_number_at(g_dtype, g, j.every ? r : 0) *
+                       (divisor ? 1 / ax_cuda_number_at(total_dtype, divisor, 0) : 1.0);
+    ax_cuda_number_put(dtype, dx, r * j.classes + t, -(w ? ax_cuda_number_at(w_dtype, w, t) : 1.0) * own);
   }
 }
 
@@ -405,8 +407,8 @@ AX_CUDA_KERNEL(_nll_loss_backward)
   j.classes = call->a->i[2];
   j.ignore = call->a->i[0];
   j.every = reduction == NONE;
-  return ax_launch("nll_loss", dx->device, ax_blocks(j.rows, 256, dx->device.index), 256, nll_gradient, j,
-                   (int)dx->dtype, ax_data(dx), (int)g->dtype, (const void *)ax_data(g),
-                   w ? (int)w->dtype : 0, w ? (const void *)ax_data(w) : NULL, (int)divisor->dtype,
-                   reduction == MEAN ? (const void *)ax_data(divisor) : NULL);
+  return ax_cuda_launch("nll_loss", dx->device, ax_cuda_blocks(j.rows, 256, dx->device.index), 256,
+                        nll_gradient, j, (int)dx->dtype, ax_data(dx), (int)g->dtype, (const void *)ax_data(g),
+                        w ? (int)w->dtype : 0, w ? (const void *)ax_data(w) : NULL, (int)divisor->dtype,
+                        reduction == MEAN ? (const void *)ax_data(divisor) : NULL);
 }

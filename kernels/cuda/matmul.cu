@@ -27,7 +27,7 @@ template <> struct accumulator<uint8_t> {
 };
 
 template <class S, class O>
-static __global__ void gemm_tile(ax_gemm g, const S *a, const S *b, const O *bias, O *c)
+static __global__ void gemm_tile(ax_cuda_gemm g, const S *a, const S *b, const O *bias, O *c)
 {
   typedef typename accumulator<S>::type T;
   __shared__ T ta[TILE][TILE + 1], tb[TILE][TILE + 1];
@@ -41,24 +41,24 @@ static __global__ void gemm_tile(ax_gemm g, const S *a, const S *b, const O *bia
     for (int64_t k0 = 0; k0 < g.k; k0 += TILE) {
       const int64_t ka = k0 + threadIdx.x, kb = k0 + threadIdx.y;
       ta[threadIdx.y][threadIdx.x] =
-          y < g.m && ka < g.k ? (T)ax_load(a[i * g.a[0] + y * g.a[1] + ka * g.a[2]]) : (T)0;
+          y < g.m && ka < g.k ? (T)ax_cuda_load(a[i * g.a[0] + y * g.a[1] + ka * g.a[2]]) : (T)0;
       tb[threadIdx.y][threadIdx.x] =
-          x < g.n && kb < g.k ? (T)ax_load(b[i * g.b[0] + kb * g.b[1] + x * g.b[2]]) : (T)0;
+          x < g.n && kb < g.k ? (T)ax_cuda_load(b[i * g.b[0] + kb * g.b[1] + x * g.b[2]]) : (T)0;
       __syncthreads();
       for (int k = 0; k < TILE; k++) sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];
       __syncthreads();
     }
     if (y < g.m && x < g.n) {
       O *to = c + i * g.c[0] + y * g.c[1] + x;
-      if (g.bias) sum += (T)ax_load(bias[x]);
-      if (g.accumulate) sum += (T)ax_load(*to);
-      *to = ax_store<O>(sum);
+      if (g.bias) sum += (T)ax_cuda_load(bias[x]);
+      if (g.accumulate) sum += (T)ax_cuda_load(*to);
+      *to = ax_cuda_store<O>(sum);
     }
   }
 }
 
 template <class S, class O>
-static ax_status own_of(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b,
+static ax_status own_of(ax_op op, ax_device d, const ax_cuda_gemm *g, const void *a, const void *b,
                         const void *bias, void *c)
 {
   const int64_t across = (g->n + TILE - 1) / TILE, down = (g->m + TILE - 1) / TILE * g->batch;
@@ -66,12 +66,13 @@ static ax_status own_of(ax_op op, ax_device d, const ax_gemm *g, const void *a, 
   if (across > INT32_MAX)
     return ax_fail(AX_ESHAPE, "%s: %lld columns are more than the plain kernel takes", ax_ops[op].name,
                    (long long)g->n);
-  return ax_launch(ax_ops[op].name, d, dim3((unsigned)across, (unsigned)y, (unsigned)z), dim3(TILE, TILE),
-                   gemm_tile<S, O>, *g, (const S *)a, (const S *)b, (const O *)bias, (O *)c);
+  return ax_cuda_launch(ax_ops[op].name, d, dim3((unsigned)across, (unsigned)y, (unsigned)z),
+                        dim3(TILE, TILE), gemm_tile<S, O>, *g, (const S *)a, (const S *)b, (const O *)bias,
+                        (O *)c);
 }
 
-static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, const void *b, const void *bias,
-                     void *c)
+static ax_status own(ax_op op, ax_device d, const ax_cuda_gemm *g, const void *a, const void *b,
+                     const void *bias, void *c)
 {
   static int64_t *calls[AX_DTYPE_COUNT][2];
   const bool wide = g->out != g->dtype;
@@ -89,11 +90,11 @@ static ax_status own(ax_op op, ax_device d, const ax_gemm *g, const void *a, con
   case AX_I32: return own_of<int32_t, int32_t>(op, d, g, a, b, bias, c);
   case AX_U8: return own_of<uint8_t, uint8_t>(op, d, g, a, b, bias, c);
   case AX_F16:
-    return wide ? own_of<ax_f16, float>(op, d, g, a, b, bias, c)
-                : own_of<ax_f16, ax_f16>(op, d, g, a, b, bias, c);
+    return wide ? own_of<ax_cuda_f16, float>(op, d, g, a, b, bias, c)
+                : own_of<ax_cuda_f16, ax_cuda_f16>(op, d, g, a, b, bias, c);
   case AX_BF16:
-    return wide ? own_of<ax_bf16, float>(op, d, g, a, b, bias, c)
-                : own_of<ax_bf16, ax_bf16>(op, d, g, a, b, bias, c);
+    return wide ? own_of<ax_cuda_bf16, float>(op, d, g, a, b, bias, c)
+                : own_of<ax_cuda_bf16, ax_cuda_bf16>(op, d, g, a, b, bias, c);
   case AX_F64: return own_of<double, double>(op, d, g, a, b, bias, c);
   case AX_F32: return own_of<float, float>(op, d, g, a, b, bias, c);
   default: return ax_cuda_no_dtype(op, (ax_dtype)g->dtype);
@@ -106,7 +107,7 @@ extern "C" ax_status ax_cuda__copy(const ax_call *call);
 
 /* Scratch memory with the matrix (a stack of them) in order; changes its steps.  For expanded
  * gradients and slices of every other column. */
-static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step,
+static ax_status pack(ax_op op, ax_device d, const ax_cuda_gemm *g, int64_t rows, int64_t cols, int64_t *step,
                       const void **src, void **own_memory, size_t *bytes)
 {
   const int64_t batch = step[0] ? g->batch : 1, item = (int64_t)ax_dtype_size((ax_dtype)g->dtype);
@@ -138,10 +139,10 @@ static ax_status pack(ax_op op, ax_device d, const ax_gemm *g, int64_t rows, int
 /* At most as many of a batch as cuBLASLt's kernels are launched for in one go. */
 enum { BATCH = 65535 };
 
-static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a, const void *b,
+static ax_status some(ax_op op, ax_device d, const ax_cuda_gemm *asked, const void *a, const void *b,
                       const void *bias, void *c)
 {
-  ax_gemm g = *asked;
+  ax_cuda_gemm g = *asked;
   void *own_a = NULL, *own_b = NULL;
   size_t bytes_a = 0, bytes_b = 0;
   bool done = false;
@@ -154,7 +155,7 @@ static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a
     if (large && !ax_blas_takes(g.m, g.k, g.a)) st = pack(op, d, &g, g.m, g.k, g.a, &a, &own_a, &bytes_a);
     if (st == AX_OK && large && !ax_blas_takes(g.k, g.n, g.b))
       st = pack(op, d, &g, g.k, g.n, g.b, &b, &own_b, &bytes_b);
-    const ax_gemm_data data = { a, b, (void *)bias, NULL, c };
+    const ax_cuda_gemm_data data = { a, b, (void *)bias, NULL, c };
     if (st == AX_OK) st = ax_cublaslt_gemm(d, &g, &data, &done);
   }
   if (st == AX_OK && !done) st = own(op, d, &g, a, b, bias, c);
@@ -163,12 +164,12 @@ static ax_status some(ax_op op, ax_device d, const ax_gemm *asked, const void *a
   return st;
 }
 
-ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *all, const void *a, const void *b,
+ax_status ax_cuda_product(ax_op op, ax_device d, const ax_cuda_gemm *all, const void *a, const void *b,
                           const void *bias, void *c)
 {
   const int64_t item = (int64_t)ax_dtype_size((ax_dtype)all->dtype),
                 out_item = (int64_t)ax_dtype_size((ax_dtype)all->out);
-  ax_gemm g = *all;
+  ax_cuda_gemm g = *all;
   ax_status st = AX_OK;
 
   if (g.batch == 0 || g.m == 0 || g.n == 0) return AX_OK;
@@ -180,8 +181,8 @@ ax_status ax_cuda_product(ax_op op, ax_device d, const ax_gemm *all, const void 
   return st;
 }
 
-static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, const void *b, const void *bias,
-                      void *c)
+static ax_status gemm(const ax_call *call, const ax_cuda_gemm *g, const void *a, const void *b,
+                      const void *bias, void *c)
 {
   return ax_cuda_product(call->op, call->out[0]->device, g, a, b, bias, c);
 }
@@ -191,7 +192,7 @@ static ax_status gemm(const ax_call *call, const ax_gemm *g, const void *a, cons
 AX_CUDA_KERNEL(mm)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = a->dtype, g.out = c->dtype, g.batch = 1;
   g.m = a->shape[0], g.k = a->shape[1], g.n = b->shape[1];
   g.a[1] = a->strides[0], g.a[2] = a->strides[1];
@@ -204,7 +205,7 @@ AX_CUDA_KERNEL(mm)
 AX_CUDA_KERNEL(bmm)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = a->dtype, g.out = c->dtype, g.batch = a->shape[0];
   g.m = a->shape[1], g.k = a->shape[2], g.n = b->shape[2];
   for (int d = 0; d < 3; d++) g.a[d] = a->strides[d], g.b[d] = b->strides[d];
@@ -216,7 +217,7 @@ AX_CUDA_KERNEL(bmm)
 AX_CUDA_KERNEL(dot)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = a->dtype, g.out = c->dtype, g.batch = 1;
   g.m = g.n = 1, g.k = a->shape[0];
   g.a[1] = a->shape[0], g.a[2] = a->strides[0];
@@ -231,7 +232,7 @@ AX_CUDA_KERNEL(_batched_matmul)
   const int64_t item = (int64_t)ax_itemsize(a), out_item = (int64_t)ax_itemsize(c);
   const int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2;
   ax_status st = AX_OK;
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
 
   if (c->numel == 0) return AX_OK;
   const ax_batched_matmul s = ax_batched_matmul_of(a, b, c);
@@ -252,7 +253,7 @@ AX_CUDA_KERNEL(_batched_matmul)
 
 static __global__ void cast_bias(int to, void *y, int from, const void *x, int64_t n)
 {
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_number_put(to, y, i, ax_number_at(from, x, i));
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_cuda_number_put(to, y, i, ax_cuda_number_at(from, x, i));
 }
 
 /* A bias beside half operands in float32 is rounded to the result's type, which is what cuBLASLt
@@ -266,19 +267,19 @@ static ax_status fitting_bias(const ax_tensor *bias, const ax_tensor *y, void **
   if (!bias || bias->dtype == y->dtype || bias->numel == 0) return AX_OK;
   if ((st = ax_cuda_take(d, (size_t)bias->numel * ax_itemsize(y), own)) != AX_OK) return st;
   *out = *own;
-  st = ax_launch("linear", d, ax_blocks(bias->numel, 256, d.index), 256, cast_bias, (int)y->dtype, *own,
-                 (int)bias->dtype, (const void *)ax_data(bias), bias->numel);
+  st = ax_cuda_launch("linear", d, ax_cuda_blocks(bias->numel, 256, d.index), 256, cast_bias, (int)y->dtype,
+                      *own, (int)bias->dtype, (const void *)ax_data(bias), bias->numel);
   if (st == AX_OK) return AX_OK;
   ax_cuda_give(d, *own, (size_t)bias->numel * ax_itemsize(y));
   *own = NULL;
   return st;
 }
 
-static ax_gemm linear_of(const ax_call *call, const ax_tensor *y)
+static ax_cuda_gemm linear_of(const ax_call *call, const ax_tensor *y)
 {
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
   const int64_t in = w->shape[1], out = w->shape[0];
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = x->dtype, g.out = y->dtype, g.batch = 1;
   g.m = out ? y->numel / out : 0, g.k = in, g.n = out;
   g.a[1] = in, g.a[2] = 1;
@@ -293,7 +294,7 @@ AX_CUDA_KERNEL(linear)
 {
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,
                   *y = call->out[0];
-  const ax_gemm g = linear_of(call, y);
+  const ax_cuda_gemm g = linear_of(call, y);
   void *b, *own;
   ax_status st = fitting_bias(bias, y, &b, &own);
   if (st != AX_OK) return st;
@@ -319,7 +320,8 @@ static bool wanted(int epilogue)
   return bits >> (epilogue - 1) & 1;
 }
 
-static ax_status try_epilogue(ax_device d, ax_gemm g, int epilogue, const ax_gemm_data *data, bool *done)
+static ax_status try_epilogue(ax_device d, ax_cuda_gemm g, int epilogue, const ax_cuda_gemm_data *data,
+                              bool *done)
 {
   *done = false;
   if (!wanted(epilogue) || g.m == 0 || g.n == 0 || g.k == 0 || g.dtype == AX_F64) return AX_OK;
@@ -351,12 +353,12 @@ AX_CUDA_KERNEL(linear_gelu)
 {
   ax_tensor *y = call->out[0], *pre = call->out[1];
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
-  const ax_gemm g = linear_of(call, y);
+  const ax_cuda_gemm g = linear_of(call, y);
   bool done;
   void *b, *own;
   ax_status st = fitting_bias(bias, y, &b, &own);
   if (st != AX_OK) return st;
-  const ax_gemm_data data = { ax_data(x), ax_data(w), b, ax_data(pre), ax_data(y) };
+  const ax_cuda_gemm_data data = { ax_data(x), ax_data(w), b, ax_data(pre), ax_data(y) };
   st = try_epilogue(y->device, g, AX_GEMM_GELU, &data, &done);
   if (st == AX_OK && !done) {
     st = gemm(call, &g, data.a, data.b, b, ax_data(pre));
@@ -370,14 +372,14 @@ AX_CUDA_KERNEL(_mm_dgelu)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1];
   ax_tensor *c = call->out[0], *both[2] = { c, call->in[2] };
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   bool done;
   g.dtype = a->dtype, g.out = c->dtype, g.batch = 1;
   g.m = a->shape[0], g.k = a->shape[1], g.n = b->shape[1];
   g.a[1] = a->strides[0], g.a[2] = a->strides[1];
   g.b[1] = b->strides[0], g.b[2] = b->strides[1];
   g.c[1] = g.n;
-  const ax_gemm_data data = { ax_data(a), ax_data(b), NULL, ax_data(both[1]), ax_data(c) };
+  const ax_cuda_gemm_data data = { ax_data(a), ax_data(b), NULL, ax_data(both[1]), ax_data(c) };
   ax_status st = try_epilogue(c->device, g, AX_GEMM_DGELU, &data, &done);
   if (st != AX_OK || done) return st;
   st = gemm(call, &g, data.a, data.b, NULL, data.c);
@@ -387,7 +389,7 @@ AX_CUDA_KERNEL(_mm_dgelu)
 static __global__ void add_to(int dtype, void *y, const void *x, int64_t n)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
-    ax_number_put(dtype, y, i, ax_number_at(dtype, y, i) + ax_number_at(dtype, x, i));
+    ax_cuda_number_put(dtype, y, i, ax_cuda_number_at(dtype, y, i) + ax_cuda_number_at(dtype, x, i));
 }
 
 /* The sums over rows of g (rows, out). */
@@ -418,7 +420,7 @@ AX_CUDA_KERNEL(_linear_backward)
   const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
   const ax_device d = g->device;
   const size_t bytes = (size_t)db->numel * ax_itemsize(db);
-  ax_gemm p = {};
+  ax_cuda_gemm p = {};
   void *own = NULL;
   bool done = false;
   ax_status st = AX_OK;
@@ -431,11 +433,11 @@ AX_CUDA_KERNEL(_linear_backward)
   p.accumulate = call->a->i[0];
   if (db->dtype == dw->dtype && wanted(AX_GEMM_ROW_SUMS)) {
     if (call->a->i[1] && bytes && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
-    const ax_gemm_data data = { ax_data(g), ax_data(x), own ? own : ax_data(db), NULL, ax_data(dw) };
+    const ax_cuda_gemm_data data = { ax_data(g), ax_data(x), own ? own : ax_data(db), NULL, ax_data(dw) };
     st = try_epilogue(d, p, AX_GEMM_ROW_SUMS, &data, &done);
     if (st == AX_OK && done && own)
-      st = ax_launch("linear_backward", d, ax_blocks(db->numel, 256, d.index), 256, add_to, (int)db->dtype,
-                     (void *)ax_data(db), (const void *)own, db->numel);
+      st = ax_cuda_launch("linear_backward", d, ax_cuda_blocks(db->numel, 256, d.index), 256, add_to,
+                          (int)db->dtype, (void *)ax_data(db), (const void *)own, db->numel);
     if (own) ax_cuda_give(d, own, bytes);
   }
   if (st != AX_OK || done) return st;

@@ -32,7 +32,7 @@ template <class S> struct finder {
   {
     if (where) where[result] = a.at;
     if (arg) *(int64_t *)out = a.at;
-    else *(S *)out = ax_store<S>(a.v);
+    else *(S *)out = ax_cuda_store<S>(a.v);
   }
 };
 
@@ -41,8 +41,8 @@ static ax_status minmax(const ax_call *call, int sign, bool arg)
   int64_t *where = !arg && call->n_out > 1 && call->out[1] ? (int64_t *)ax_data(call->out[1]) : NULL;
   if (call->iter->numel == 0 && call->out[0]->numel > 0)
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
-  return ax_with_any(call->op, call->iter->op[1].dtype, [&](auto tag) {
-    return ax_reduce<AX_TYPE_OF(tag)>(call, finder<AX_TYPE_OF(tag)>{ sign, arg, where });
+  return ax_cuda_with_any(call->op, call->iter->op[1].dtype, [&](auto tag) {
+    return ax_cuda_reduce<AX_TYPE_OF(tag)>(call, finder<AX_TYPE_OF(tag)>{ sign, arg, where });
   });
 }
 

@@ -12,7 +12,8 @@
 #include <atomic>
 #endif
 
-/* `name`: the block's dynamic shared memory, of as many bytes as ax_launch_shared was given. */
+/* `name`: the block's dynamic shared memory, of as many bytes as ax_cuda_launch_shared was
+ * given. */
 #ifdef AX_EMULATE
 #define AX_DYNAMIC_SHARED(name) unsigned char *const name = ax_emulated_shared.data
 #else
@@ -21,7 +22,7 @@
 
 /* Does the device have the instructions of this file?  *shared: the most dynamic shared memory that
  * a block can ask for. */
-static inline bool ax_has_mma(ax_device d, size_t *shared)
+static inline bool ax_cuda_has_mma(ax_device d, size_t *shared)
 {
 #ifdef AX_EMULATE
   *shared = AX_EMULATED_SHARED;
@@ -39,14 +40,14 @@ static inline bool ax_has_mma(ax_device d, size_t *shared)
 #endif
 }
 
-/* ax_launch of Kernel with `bytes` of dynamic shared memory.  Beyond 48 KB a kernel has to be
+/* ax_cuda_launch of Kernel with `bytes` of dynamic shared memory.  Beyond 48 KB a kernel has to be
  * allowed them, once on each device. */
 template <auto Kernel, class... A>
-static ax_status ax_launch_shared(const char *what, ax_device d, dim3 grid, dim3 block, size_t bytes,
-                                  A... arguments)
+static ax_status ax_cuda_launch_shared(const char *what, ax_device d, dim3 grid, dim3 block, size_t bytes,
+                                       A... arguments)
 {
 #ifdef AX_EMULATE
-  return ax_launch(what, d, grid, block, ax_emulated_with_shared<A...>, bytes, Kernel, arguments...);
+  return ax_cuda_launch(what, d, grid, block, ax_emulated_with_shared<A...>, bytes, Kernel, arguments...);
 #else
   static std::atomic<size_t> allowed[64];
   cudaStream_t stream;
@@ -68,7 +69,7 @@ static ax_status ax_launch_shared(const char *what, ax_device d, dim3 grid, dim3
 #endif
 
 /* Instructions that an older architecture's half of the plugin holds but never reaches
- * (ax_has_mma). */
+ * (ax_cuda_has_mma). */
 #ifdef AX_EMULATE
 #define AX_MMA_EITHER(emulated, real) emulated
 #elif defined(AX_HAS_MMA)
@@ -78,15 +79,15 @@ static ax_status ax_launch_shared(const char *what, ax_device d, dim3 grid, dim3
 #endif
 
 #ifndef AX_EMULATE
-static __device__ __forceinline__ uint32_t ax_shared_address(const void *p)
+static __device__ __forceinline__ uint32_t ax_cuda_shared_address(const void *p)
 {
   return (uint32_t)__cvta_generic_to_shared(p);
 }
 #endif
 
 /* d += a b for tiles a (16 x 16), b (16 x 8), d (16 x 8) in the fragments of mma.m16n8k16. */
-static __device__ __forceinline__ void ax_mma(ax_bf16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                              uint32_t b1)
+static __device__ __forceinline__ void ax_cuda_mma(ax_cuda_bf16, float (&d)[4], const uint32_t (&a)[4],
+                                                   uint32_t b0, uint32_t b1)
 {
   AX_MMA_EITHER(ax_emulated_mma(d, a, b0, b1, true),
                 asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, "
@@ -94,8 +95,8 @@ static __device__ __forceinline__ void ax_mma(ax_bf16, float (&d)[4], const uint
                              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
-static __device__ __forceinline__ void ax_mma(ax_f16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                              uint32_t b1)
+static __device__ __forceinline__ void ax_cuda_mma(ax_cuda_f16, float (&d)[4], const uint32_t (&a)[4],
+                                                   uint32_t b0, uint32_t b1)
 {
   AX_MMA_EITHER(ax_emulated_mma(d, a, b0, b1, false),
                 asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, "
@@ -106,44 +107,45 @@ static __device__ __forceinline__ void ax_mma(ax_f16, float (&d)[4], const uint3
 
 /* Four 8 x 8 matrices of 16-bit elements from shared memory; lane 8 m + r gives the address of row
  * r of matrix m, aligned to 16 bytes. */
-static __device__ __forceinline__ void ax_ldmatrix(uint32_t (&r)[4], const void *row)
+static __device__ __forceinline__ void ax_cuda_ldmatrix(uint32_t (&r)[4], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, false),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                              : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                             : "r"(ax_shared_address(row))
+                             : "r"(ax_cuda_shared_address(row))
                              : "memory"));
 }
-static __device__ __forceinline__ void ax_ldmatrix_trans(uint32_t (&r)[4], const void *row)
+static __device__ __forceinline__ void ax_cuda_ldmatrix_trans(uint32_t (&r)[4], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, true),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                              : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                             : "r"(ax_shared_address(row))
+                             : "r"(ax_cuda_shared_address(row))
                              : "memory"));
 }
 /* Two of them; the lanes from 16 on give an address too, which is not looked at. */
-static __device__ __forceinline__ void ax_ldmatrix(uint32_t (&r)[2], const void *row)
+static __device__ __forceinline__ void ax_cuda_ldmatrix(uint32_t (&r)[2], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, false),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                              : "=r"(r[0]), "=r"(r[1])
-                             : "r"(ax_shared_address(row))
+                             : "r"(ax_cuda_shared_address(row))
                              : "memory"));
 }
-static __device__ __forceinline__ void ax_ldmatrix_trans(uint32_t (&r)[2], const void *row)
+static __device__ __forceinline__ void ax_cuda_ldmatrix_trans(uint32_t (&r)[2], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, true),
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                              : "=r"(r[0]), "=r"(r[1])
-                             : "r"(ax_shared_address(row))
+                             : "r"(ax_cuda_shared_address(row))
                              : "memory"));
 }
 
 /* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in`
  * (`from` is then not read and may point beyond what there is, at an aligned address).  The thread
  * that issued copies waits for them; a barrier then shows them to the others. */
-template <int BYTES> static __device__ __forceinline__ void ax_copy_async(void *to, const void *from, bool in)
+template <int BYTES>
+static __device__ __forceinline__ void ax_cuda_copy_async(void *to, const void *from, bool in)
 {
   static_assert(BYTES == 16 || BYTES == 4, "cp.async copies 16 or 4 bytes here");
 #ifdef AX_EMULATE
@@ -152,22 +154,22 @@ template <int BYTES> static __device__ __forceinline__ void ax_copy_async(void *
   if (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 16 : 0)
+                 : "r"(ax_cuda_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 16 : 0)
                  : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :
-                 : "r"(ax_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 4 : 0)
+                 : "r"(ax_cuda_shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(in ? 4 : 0)
                  : "memory");
 #endif
 }
 /* Ends a group of copies; it may be empty. */
-static __device__ __forceinline__ void ax_copy_commit()
+static __device__ __forceinline__ void ax_cuda_copy_commit()
 {
   AX_MMA_EITHER(ax_emulated_copy_commit(), asm volatile("cp.async.commit_group;" : : : "memory"));
 }
 /* Waits until at most LEFT of the thread's groups are under way. */
-template <int LEFT> static __device__ __forceinline__ void ax_copy_wait()
+template <int LEFT> static __device__ __forceinline__ void ax_cuda_copy_wait()
 {
   AX_MMA_EITHER(ax_emulated_copy_wait(LEFT), asm volatile("cp.async.wait_group %0;"
                                                           :
@@ -176,7 +178,7 @@ template <int LEFT> static __device__ __forceinline__ void ax_copy_wait()
 }
 
 /* Two floats as a word of half elements, rounded to nearest even: `lo` is the first in memory. */
-static __device__ __forceinline__ uint32_t ax_pack_halves(ax_bf16, float lo, float hi)
+static __device__ __forceinline__ uint32_t ax_cuda_pack_halves(ax_cuda_bf16, float lo, float hi)
 {
 #ifdef AX_HAS_MMA
   uint32_t r;
@@ -186,7 +188,7 @@ static __device__ __forceinline__ uint32_t ax_pack_halves(ax_bf16, float lo, flo
   return ax_float_to_bf16(lo) | (uint32_t)ax_float_to_bf16(hi) << 16;
 #endif
 }
-static __device__ __forceinline__ uint32_t ax_pack_halves(ax_f16, float lo, float hi)
+static __device__ __forceinline__ uint32_t ax_cuda_pack_halves(ax_cuda_f16, float lo, float hi)
 {
 #ifdef AX_HAS_MMA
   uint32_t r;
@@ -198,7 +200,7 @@ static __device__ __forceinline__ uint32_t ax_pack_halves(ax_f16, float lo, floa
 }
 
 /* 2^x with the special function unit: within 2 ulp, subnormal results are 0.  exp2(-inf) is 0. */
-static __device__ __forceinline__ float ax_exp2_fast(float x)
+static __device__ __forceinline__ float ax_cuda_exp2_fast(float x)
 {
 #ifdef AX_EMULATE
   return exp2f(x);

@@ -62,14 +62,14 @@ template <class O> struct moment {
     case ANY_ROOT: a = pow(a, 1 / number); break;
     default: break;
     }
-    *(O *)out = ax_store<O>(a);
+    *(O *)out = ax_cuda_store<O>(a);
   }
 };
 
 static ax_status pass(const ax_call *call, term what, ending end, double number, double *centres)
 {
-  return ax_with_float(call->op, call->iter->op[1].dtype, [&](auto tag) {
-    return ax_reduce<AX_TYPE_OF(tag)>(call, moment<AX_TYPE_OF(tag)>{ what, end, number, centres });
+  return ax_cuda_with_float(call->op, call->iter->op[1].dtype, [&](auto tag) {
+    return ax_cuda_reduce<AX_TYPE_OF(tag)>(call, moment<AX_TYPE_OF(tag)>{ what, end, number, centres });
   });
 }
 

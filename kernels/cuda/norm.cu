@@ -44,7 +44,7 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
                                     compute<S> *rstd_out)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   const int64_t first = (int64_t)team::rank() * V, step = (int64_t)team::size() * V;
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
@@ -52,13 +52,13 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
     T v[V], mean = 0, squares = 0;
     if (j.centred) {
       for (int64_t i = first; i < j.n; i += step) {
-        ax_get(from, i, v);
+        ax_cuda_get(from, i, v);
         for (int k = 0; k < V; k++) mean += v[k];
       }
       mean = team::sum(mean, shared) / (T)j.n;
     }
     for (int64_t i = first; i < j.n; i += step) {
-      ax_get(from, i, v);
+      ax_cuda_get(from, i, v);
       for (int k = 0; k < V; k++) squares += (v[k] - mean) * (v[k] - mean);
     }
     const T rstd = (T)1 / root(team::sum(squares, shared) / (T)j.n + (T)j.eps);
@@ -67,14 +67,14 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
       rstd_out[r] = rstd;
     }
     for (int64_t i = first; i < j.n; i += step) {
-      ax_get(from, i, v);
+      ax_cuda_get(from, i, v);
       for (int k = 0; k < V; k++) {
         const int64_t p = w || b ? parameter_at(j, r, i + k) : 0;
         v[k] = (v[k] - mean) * rstd;
-        if (w) v[k] *= ax_load(w[p]);
-        if (b) v[k] += ax_load(b[p]);
+        if (w) v[k] *= ax_cuda_load(w[p]);
+        if (b) v[k] += ax_cuda_load(b[p]);
       }
-      ax_put(y + r * j.n, i, v);
+      ax_cuda_put(y + r * j.n, i, v);
     }
   }
 }
@@ -86,7 +86,7 @@ static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S
                                     compute<S> *rstd_out)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   constexpr int RUNS = HELD / V;
   __shared__ T shared[32];
   const int first = team::rank() * V, step = team::size() * V, n = (int)j.n;
@@ -94,7 +94,7 @@ static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S
     T v[RUNS][V], mean = 0, squares = 0;
 #pragma unroll
     for (int q = 0; q < RUNS; q++)
-      if (first + q * step < n) ax_get(x + r * j.n, first + q * step, v[q]);
+      if (first + q * step < n) ax_cuda_get(x + r * j.n, first + q * step, v[q]);
     if (j.centred) {
 #pragma unroll
       for (int q = 0; q < RUNS; q++)
@@ -116,14 +116,14 @@ static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S
       const int i = first + q * step;
       if (i >= n) continue;
       T wv[V], bv[V];
-      if (w) ax_get(w, i, wv);
-      if (b) ax_get(b, i, bv);
+      if (w) ax_cuda_get(w, i, wv);
+      if (b) ax_cuda_get(b, i, bv);
       for (int k = 0; k < V; k++) {
         v[q][k] = (v[q][k] - mean) * rstd;
         if (w) v[q][k] *= wv[k];
         if (b) v[q][k] += bv[k];
       }
-      ax_put(y + r * j.n, i, v[q]);
+      ax_cuda_put(y + r * j.n, i, v[q]);
     }
   }
 }
@@ -160,28 +160,28 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
 
   j.centred = centred;
   j.eps = call->a->f[0];
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
       for (int k = 1; k < call->n_out && st == AX_OK; k++)
         if (call->out[k]->numel)
-          st = ax_launch(name, d, ax_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>,
-                         (T *)ax_data(call->out[k]), call->out[k]->numel);
+          st = ax_cuda_launch(name, d, ax_cuda_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>,
+                              (T *)ax_data(call->out[k]), call->out[k]->numel);
       return st;
     }
     const S *wp = w ? (const S *)ax_data(w) : NULL, *bp = b ? (const S *)ax_data(b) : NULL;
-    return ax_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
+    return ax_cuda_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
       auto kernel = forward_rows<S, V, WIDE>;
       if constexpr (V >= 4)
-        if (!groups && j.n <= (WIDE ? ax_row_threads(j.n) : 32) * (int64_t)HELD &&
+        if (!groups && j.n <= (WIDE ? ax_cuda_row_threads(j.n) : 32) * (int64_t)HELD &&
             ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0)
           kernel = forward_held<S, V, WIDE>;
-      return ax_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp, bp,
-                            centred ? (T *)ax_data(call->out[1]) : NULL,
-                            (T *)ax_data(call->out[centred ? 2 : 1]));
+      return ax_cuda_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp,
+                                 bp, centred ? (T *)ax_data(call->out[1]) : NULL,
+                                 (T *)ax_data(call->out[centred ? 2 : 1]));
     });
   });
 }
@@ -194,17 +194,17 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
                                      const compute<S> *mean_in, const compute<S> *rstd_in)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   const int64_t first = (int64_t)team::rank() * V, step = (int64_t)team::size() * V;
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
     T gv[V], xv[V], s = 0, t = 0;
     for (int64_t i = first; i < j.n; i += step) {
-      ax_get(g + r * j.n, i, gv);
-      ax_get(x + r * j.n, i, xv);
+      ax_cuda_get(g + r * j.n, i, gv);
+      ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++) {
-        const T gw = w ? gv[k] * ax_load(w[i + k]) : gv[k];
+        const T gw = w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k];
         s += gw;
         t += gw * (xv[k] - mean);
       }
@@ -212,11 +212,11 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
     s = j.centred ? team::sum(s, shared) / (T)j.n : (T)0;
     t = team::sum(t, shared) * rstd * rstd / (T)j.n;
     for (int64_t i = first; i < j.n; i += step) {
-      ax_get(g + r * j.n, i, gv);
-      ax_get(x + r * j.n, i, xv);
+      ax_cuda_get(g + r * j.n, i, gv);
+      ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++)
-        gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
-      ax_put(dx + r * j.n, i, gv);
+        gv[k] = ((w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
+      ax_cuda_put(dx + r * j.n, i, gv);
     }
   }
 }
@@ -241,42 +241,42 @@ static __global__ void __launch_bounds__(32 * WARPS)
     for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
   for (int64_t r = lo + warp; r < hi; r += WARPS) {
     const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
-    ax_pack<S, V> gp[RUNS], xp[RUNS];
+    ax_cuda_pack<S, V> gp[RUNS], xp[RUNS];
     T s = 0, t = 0;
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
       if (i >= n) continue;
-      gp[q] = *(const ax_pack<S, V> *)(g + r * j.n + i);
-      xp[q] = *(const ax_pack<S, V> *)(x + r * j.n + i);
+      gp[q] = *(const ax_cuda_pack<S, V> *)(g + r * j.n + i);
+      xp[q] = *(const ax_cuda_pack<S, V> *)(x + r * j.n + i);
     }
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
       T wv[V];
       if (i >= n) continue;
-      if (w) ax_get(w, i, wv);
+      if (w) ax_cuda_get(w, i, wv);
       for (int k = 0; k < V; k++) {
-        const T gw = w ? ax_load(gp[q].v[k]) * wv[k] : ax_load(gp[q].v[k]);
+        const T gw = w ? ax_cuda_load(gp[q].v[k]) * wv[k] : ax_cuda_load(gp[q].v[k]);
         s += gw;
-        t += gw * (ax_load(xp[q].v[k]) - mean);
+        t += gw * (ax_cuda_load(xp[q].v[k]) - mean);
       }
     }
-    s = j.centred ? ax_warp_reduce(s, add) / (T)j.n : (T)0;
-    t = ax_warp_reduce(t, add) * rstd * rstd / (T)j.n;
+    s = j.centred ? ax_cuda_warp_reduce(s, add) / (T)j.n : (T)0;
+    t = ax_cuda_warp_reduce(t, add) * rstd * rstd / (T)j.n;
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
       T wv[V], out[V];
       if (i >= n) continue;
-      if (w) ax_get(w, i, wv);
+      if (w) ax_cuda_get(w, i, wv);
       for (int k = 0; k < V; k++) {
-        const T gv = ax_load(gp[q].v[k]), far = ax_load(xp[q].v[k]) - mean;
+        const T gv = ax_cuda_load(gp[q].v[k]), far = ax_cuda_load(xp[q].v[k]) - mean;
         dw[q][k] += gv * (far * rstd);
         db[q][k] += gv;
         out[k] = ((w ? gv * wv[k] : gv) - s - far * t) * rstd;
       }
-      ax_put(dx + r * j.n, i, out);
+      ax_cuda_put(dx + r * j.n, i, out);
     }
   }
   /* the warps' sums, in their order: first dw, then db */
@@ -322,30 +322,30 @@ static __global__ void __launch_bounds__(1024)
     for (int q = 0; q < PACKS; q++) {
       const int64_t i = first + q * step;
       if (i >= j.n) break;
-      ax_get(g + r * j.n, i, gv);
-      ax_get(x + r * j.n, i, xv);
+      ax_cuda_get(g + r * j.n, i, gv);
+      ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++) {
-        const T gw = w ? gv[k] * ax_load(w[i + k]) : gv[k];
+        const T gw = w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k];
         s += gw;
         t += gw * (xv[k] - mean);
       }
     }
-    s = ax_team<true>::sum(s, shared) / (T)j.n;
+    s = ax_cuda_team<true>::sum(s, shared) / (T)j.n;
     if (!j.centred) s = 0;
-    t = ax_team<true>::sum(t, shared) * rstd * rstd / (T)j.n;
+    t = ax_cuda_team<true>::sum(t, shared) * rstd * rstd / (T)j.n;
 #pragma unroll
     for (int q = 0; q < PACKS; q++) {
       const int64_t i = first + q * step;
       if (i >= j.n) break;
-      ax_get(g + r * j.n, i, gv);
-      ax_get(x + r * j.n, i, xv);
+      ax_cuda_get(g + r * j.n, i, gv);
+      ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++) {
         const T d = xv[k] - mean;
         dw[q][k] += gv[k] * (d * rstd);
         db[q][k] += gv[k];
-        gv[k] = ((w ? gv[k] * ax_load(w[i + k]) : gv[k]) - s - d * t) * rstd;
+        gv[k] = ((w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k]) - s - d * t) * rstd;
       }
-      ax_put(dx + r * j.n, i, gv);
+      ax_cuda_put(dx + r * j.n, i, gv);
     }
   }
 #pragma unroll
@@ -368,8 +368,8 @@ static __global__ void column_chunks(job j, const S *g, const S *x, const comput
     const int64_t c = p / j.n, i = p % j.n, hi = j.rows * (c + 1) / chunks;
     T dw = 0, db = 0;
     for (int64_t r = j.rows * c / chunks; r < hi; r++) {
-      const T gv = ax_load(g[r * j.n + i]);
-      dw += gv * ((ax_load(x[r * j.n + i]) - (mean ? mean[r] : (T)0)) * rstd[r]);
+      const T gv = ax_cuda_load(g[r * j.n + i]);
+      dw += gv * ((ax_cuda_load(x[r * j.n + i]) - (mean ? mean[r] : (T)0)) * rstd[r]);
       db += gv;
     }
     sums[2 * c * j.n + i] = dw;
@@ -394,8 +394,8 @@ static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int
     __syncthreads();
     if (threadIdx.y == 0 && i < n) {
       for (int k = 1; k < FOLD; k++) sum += part[k][threadIdx.x];
-      if (add) sum += (T)ax_number_at(dtype, out, i);
-      ax_number_put(dtype, out, i, sum);
+      if (add) sum += (T)ax_cuda_number_at(dtype, out, i);
+      ax_cuda_number_put(dtype, out, i, sum);
     }
     __syncthreads();
   }
@@ -406,8 +406,8 @@ static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chun
                       bool pairs, bool add, const ax_tensor *out)
 {
   if (!out) return AX_OK;
-  return ax_launch(name, d, ax_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks, n, which,
-                   pairs, add, (int)out->dtype, ax_data(out));
+  return ax_cuda_launch(name, d, ax_cuda_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks,
+                        n, which, pairs, add, (int)out->dtype, ax_data(out));
 }
 
 /* ---- gradients over groups: the sums of each channel of each row first, then dx out of them */
@@ -418,15 +418,15 @@ static __global__ void plane_sums(job j, const S *g, const S *x, const compute<S
                                   const compute<S> *rstd, compute<S> *sums)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   for (int64_t c = team::first_row(); c < j.rows * j.channels; c += team::row_step()) {
     const int64_t r = c / j.channels;
     const T m = mean[r];
     T gv[V], xv[V], s = 0, t = 0;
     for (int64_t i = (int64_t)team::rank() * V; i < j.plane; i += (int64_t)team::size() * V) {
-      ax_get(g + c * j.plane, i, gv);
-      ax_get(x + c * j.plane, i, xv);
+      ax_cuda_get(g + c * j.plane, i, gv);
+      ax_cuda_get(x + c * j.plane, i, xv);
       for (int k = 0; k < V; k++) {
         s += gv[k];
         t += gv[k] * (xv[k] - m);
@@ -445,14 +445,14 @@ static __global__ void group_backward(job j, S *dx, const S *g, const S *x, cons
                                       const compute<S> *mean, const compute<S> *rstd, const compute<S> *sums)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const T m = mean[r], scale = rstd[r];
     const S *own = w ? w + r % j.groups * j.channels : NULL;
     T s = 0, t = 0;
     for (int64_t c = team::rank(); c < j.channels; c += team::size()) {
-      const T wc = own ? ax_load(own[c]) : (T)1;
+      const T wc = own ? ax_cuda_load(own[c]) : (T)1;
       s += sums[2 * (r * j.channels + c)] * wc;
       t += sums[2 * (r * j.channels + c) + 1] * wc;
     }
@@ -460,13 +460,13 @@ static __global__ void group_backward(job j, S *dx, const S *g, const S *x, cons
     t = team::sum(t, shared) * scale / (T)j.n;
     for (int64_t i = (int64_t)team::rank() * V; i < j.n; i += (int64_t)team::size() * V) {
       T gv[V], xv[V];
-      ax_get(g + r * j.n, i, gv);
-      ax_get(x + r * j.n, i, xv);
+      ax_cuda_get(g + r * j.n, i, gv);
+      ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++) {
-        const T gw = w ? gv[k] * ax_load(w[parameter_at(j, r, i + k)]) : gv[k];
+        const T gw = w ? gv[k] * ax_cuda_load(w[parameter_at(j, r, i + k)]) : gv[k];
         gv[k] = (gw - s - (xv[k] - m) * t) * scale;
       }
-      ax_put(dx + r * j.n, i, gv);
+      ax_cuda_put(dx + r * j.n, i, gv);
     }
   }
 }
@@ -492,7 +492,7 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
                            (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
     return st;
   }
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
@@ -506,14 +506,16 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
 
     if ((groups || dw || db) && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
     if (groups) {
-      st = ax_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
-        return ax_launch_rows(name, d, j.rows * j.channels, j.plane,
-                              plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd, sums);
+      st = ax_cuda_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
+        return ax_cuda_launch_rows(name, d, j.rows * j.channels, j.plane,
+                                   plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd,
+                                   sums);
       });
       if (st == AX_OK)
-        st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_launch_rows(name, d, j.rows, j.n, group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
-                                to, gp, xp, wp, mean, rstd, (const T *)sums);
+        st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+          return ax_cuda_launch_rows(name, d, j.rows, j.n,
+                                     group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp,
+                                     mean, rstd, (const T *)sums);
         });
       const int64_t channels = j.groups * j.channels, batch = x->shape[0];
       if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 1, true, add_weight, dw);
@@ -524,25 +526,26 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
       if constexpr (V >= 4) {
         warps = sums && aligned && j.n <= 32 * HELD && (uintptr_t)wp % 16 == 0;
         if (warps)
-          st = ax_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp, mean,
-                         rstd, sums);
+          st = ax_cuda_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp,
+                              mean, rstd, sums);
       }
       if (warps) {
       } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
         int64_t threads = (packs + 31) / 32 * 32;
         while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
-        st = aligned ? ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j, to,
-                                 gp, xp, wp, mean, rstd, sums)
-                     : ax_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j, to,
-                                 gp, xp, wp, mean, rstd, sums);
+        st = aligned ? ax_cuda_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j,
+                                      to, gp, xp, wp, mean, rstd, sums)
+                     : ax_cuda_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j,
+                                      to, gp, xp, wp, mean, rstd, sums);
       } else {
-        st = ax_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_launch_rows(name, d, j.rows, j.n, backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
-                                to, gp, xp, wp, mean, rstd);
+        st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+          return ax_cuda_launch_rows(name, d, j.rows, j.n,
+                                     backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp,
+                                     mean, rstd);
         });
         if (st == AX_OK && sums)
-          st = ax_launch(name, d, ax_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j, gp, xp,
-                         mean, rstd, sums, chunks);
+          st = ax_cuda_launch(name, d, ax_cuda_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j,
+                              gp, xp, mean, rstd, sums, chunks);
       }
       if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 0, false, add_weight, dw);
       if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 1, false, add_bias, db);

@@ -52,7 +52,7 @@ struct each {
 static each each_of(const ax_tensor *t) { return t ? each{ ax_data(t), t->dtype } : each{ NULL, 0 }; }
 static __device__ __forceinline__ double at(const each &e, int64_t c, double otherwise)
 {
-  return e.data ? ax_number_at(e.dtype, e.data, c) : otherwise;
+  return e.data ? ax_cuda_number_at(e.dtype, e.data, c) : otherwise;
 }
 
 static __device__ __forceinline__ int64_t first_row(const job &j, int64_t chunk)
@@ -122,9 +122,9 @@ template <class S, int V> struct spread {
   T first[V];
   __device__ __forceinline__ void begin(const job &j, int64_t lo, int64_t c)
   {
-    ax_get(x, lo * j.channels + c, first);
+    ax_cuda_get(x, lo * j.channels + c, first);
   }
-  __device__ __forceinline__ void load(int64_t at, loaded &v) const { ax_get(x, at, v.x); }
+  __device__ __forceinline__ void load(int64_t at, loaded &v) const { ax_cuda_get(x, at, v.x); }
   __device__ __forceinline__ void add(const job &, const loaded &v, T (&sum)[V], T (&square)[V]) const
   {
     for (int i = 0; i < V; i++) {
@@ -180,13 +180,13 @@ static __global__ void combine(job j, const S *x, const compute<S> *sums, each w
 {
   typedef compute<S> T;
   const int lane = threadIdx.x % 32;
-  for (int64_t c = ax_team<false>::first_row(); c < j.channels; c += ax_team<false>::row_step()) {
+  for (int64_t c = ax_cuda_team<false>::first_row(); c < j.channels; c += ax_cuda_team<false>::row_step()) {
     part all = { 0, 0, 0 };
     for (int64_t k = lane; k < j.chunks; k += 32) {
       const int64_t lo = first_row(j, k);
       const double many = (double)(first_row(j, k + 1) - lo), sum = (double)sums[2 * k * j.channels + c],
                    square = (double)sums[(2 * k + 1) * j.channels + c];
-      const double here = (double)ax_load(x[lo * j.channels + c]) + sum / many,
+      const double here = (double)ax_cuda_load(x[lo * j.channels + c]) + sum / many,
                    around = square - sum * sum / many;
       all = merged(all, part{ many, here, around < 0 ? 0 : around });
     }
@@ -197,11 +197,12 @@ static __global__ void combine(job j, const S *x, const compute<S> *sums, each w
     invstd[c] = (T)(1 / sqrt(all.total / (double)j.rows + eps));
     coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
     if (running_mean.data)
-      ax_number_put(running_mean.dtype, (void *)running_mean.data, c,
-                    (1 - momentum) * at(running_mean, c, 0) + momentum * all.centre);
+      ax_cuda_number_put(running_mean.dtype, (void *)running_mean.data, c,
+                         (1 - momentum) * at(running_mean, c, 0) + momentum * all.centre);
     if (running_var.data)
-      ax_number_put(running_var.dtype, (void *)running_var.data, c,
-                    (1 - momentum) * at(running_var, c, 0) + momentum * all.total / (double)(j.rows - 1));
+      ax_cuda_number_put(running_var.dtype, (void *)running_var.data, c,
+                         (1 - momentum) * at(running_var, c, 0) +
+                             momentum * all.total / (double)(j.rows - 1));
   }
 }
 
@@ -214,14 +215,14 @@ static __global__ void apply(job j, S *y, const S *x, const S *residual, const c
   for (int64_t q = AX_FIRST; q * V < j.rows * j.channels; q += AX_STEP) {
     const int64_t c = channel_of(q * V, j.channels);
     T v[V], z[V];
-    ax_get(x, q * V, v);
-    if (residual) ax_get(residual, q * V, z);
+    ax_cuda_get(x, q * V, v);
+    if (residual) ax_cuda_get(residual, q * V, z);
     for (int k = 0; k < V; k++) {
       v[k] = v[k] * a[c + k] + b[c + k];
       if (residual) v[k] += z[k];
       if (j.relu) v[k] = v[k] < 0 ? (T)0 : v[k];
     }
-    ax_put(y, q * V, v);
+    ax_cuda_put(y, q * V, v);
   }
 }
 
@@ -234,9 +235,10 @@ static ax_status run_apply(const char *name, const ax_tensor *x, const ax_tensor
   S *to = (S *)ax_data(y);
   const S *from = (const S *)ax_data(x), *more = residual ? (const S *)ax_data(residual) : NULL;
   if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)from | (uintptr_t)more) % 16 == 0)
-    return ax_launch(name, d, ax_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from, more, a,
-                     b);
-  return ax_launch(name, d, ax_blocks(y->numel, 256, d.index), 256, apply<S, 1>, j, to, from, more, a, b);
+    return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from,
+                          more, a, b);
+  return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel, 256, d.index), 256, apply<S, 1>, j, to, from, more,
+                        a, b);
 }
 
 static ax_status train(const ax_call *call, const ax_tensor *residual)
@@ -248,7 +250,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
 
   if (x->numel == 0) return AX_OK;
   j.relu = call->a->i[0];
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
@@ -258,15 +260,15 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels;
     st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
-             ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j,
-                         (const S *)ax_data(x), sums)
-             : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j,
-                         (const S *)ax_data(x), sums);
+             ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j,
+                              (const S *)ax_data(x), sums)
+             : ax_cuda_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j,
+                              (const S *)ax_data(x), sums);
     if (st == AX_OK)
-      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>, j,
-                     (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
-                     call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a,
-                     b);
+      st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>,
+                          j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
+                          call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]),
+                          (T *)ax_data(call->out[2]), a, b);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -301,8 +303,8 @@ template <class S, int V> struct product {
   }
   __device__ __forceinline__ void load(int64_t at, loaded &v) const
   {
-    ax_get(g, at, v.g);
-    ax_get(x, at, v.x);
+    ax_cuda_get(g, at, v.g);
+    ax_cuda_get(x, at, v.x);
   }
   __device__ __forceinline__ void add(const job &j, const loaded &v, T (&sum)[V], T (&products)[V]) const
   {
@@ -332,18 +334,18 @@ static __global__ void add_up(job j, const compute<S> *sums, each weight, const 
   typedef compute<S> T;
   T *const q = p + j.channels, *const s = q + j.channels;
   const int lane = threadIdx.x % 32;
-  for (int64_t c = ax_team<false>::first_row(); c < j.channels; c += ax_team<false>::row_step()) {
+  for (int64_t c = ax_cuda_team<false>::first_row(); c < j.channels; c += ax_cuda_team<false>::row_step()) {
     double sum = 0, product = 0;
     for (int64_t k = lane; j.rows && k < j.chunks; k += 32) {
       sum += (double)sums[2 * k * j.channels + c];
       product += (double)sums[(2 * k + 1) * j.channels + c];
     }
-    sum = ax_warp_reduce(sum, [](double a, double b) { return a + b; });
-    product = ax_warp_reduce(product, [](double a, double b) { return a + b; });
+    sum = ax_cuda_warp_reduce(sum, [](double a, double b) { return a + b; });
+    product = ax_cuda_warp_reduce(product, [](double a, double b) { return a + b; });
     if (lane != 0) continue;
     const double scale = (double)invstd[c], w = at(weight, c, 1) * scale;
-    ax_number_put(dweight.dtype, (void *)dweight.data, c, product * scale);
-    ax_number_put(dbias.dtype, (void *)dbias.data, c, sum);
+    ax_cuda_number_put(dweight.dtype, (void *)dweight.data, c, product * scale);
+    ax_cuda_number_put(dbias.dtype, (void *)dbias.data, c, sum);
     p[c] = (T)w;
     q[c] = j.rows ? (T)(-w * scale * scale * product / (double)j.rows) : (T)0;
     s[c] = j.rows ? (T)(-w * sum / (double)j.rows) : (T)0;
@@ -359,13 +361,13 @@ static __global__ void gradient(job j, S *dx, const S *g, const S *x, const comp
   for (int64_t i = AX_FIRST; i * V < j.rows * j.channels; i += AX_STEP) {
     const int64_t c = channel_of(i * V, j.channels);
     T xv[V], gv[V];
-    ax_get(x, i * V, xv);
-    ax_get(g, i * V, gv);
+    ax_cuda_get(x, i * V, xv);
+    ax_cuda_get(g, i * V, gv);
     for (int k = 0; k < V; k++) {
       const T v = !j.relu || xv[k] * a[c + k] + b[c + k] > 0 ? gv[k] : (T)0;
       gv[k] = p[c + k] * v + (q[c + k] * (xv[k] - mean[c + k]) + s[c + k]);
     }
-    ax_put(dx, i * V, gv);
+    ax_cuda_put(dx, i * V, gv);
   }
 }
 
@@ -378,7 +380,7 @@ AX_CUDA_KERNEL(_batch_norm_backward)
 
   if (j.channels == 0) return AX_OK;
   j.relu = call->a->i[0];
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
@@ -390,25 +392,26 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels, *const p = b + j.channels;
-    const unsigned channels = ax_blocks(j.channels, THREADS, d.index);
-    st = ax_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m, inv,
-                   a, b);
+    const unsigned channels = ax_cuda_blocks(j.channels, THREADS, d.index);
+    st = ax_cuda_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m,
+                        inv, a, b);
     if (st == AX_OK && j.rows)
       st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp) % 16 == 0
-               ? ax_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m,
-                           (const T *)a, (const T *)b, sums)
-               : ax_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m,
-                           (const T *)a, (const T *)b, sums);
+               ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m,
+                                (const T *)a, (const T *)b, sums)
+               : ax_cuda_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m,
+                                (const T *)a, (const T *)b, sums);
     if (st == AX_OK)
-      st = ax_launch("batch_norm", d, ax_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>, j,
-                     (const T *)sums, each_of(weight), inv, each_of(call->out[1]), each_of(call->out[2]), p);
+      st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>,
+                          j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]),
+                          each_of(call->out[2]), p);
     if (st == AX_OK && x->numel) {
       if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp) % 16 == 0)
-        st = ax_launch("batch_norm", d, ax_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>, j, to, gp,
-                       xp, m, (const T *)a, (const T *)b, (const T *)p);
+        st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>,
+                            j, to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);
       else
-        st = ax_launch("batch_norm", d, ax_blocks(x->numel, 256, d.index), 256, gradient<S, 1>, j, to, gp, xp,
-                       m, (const T *)a, (const T *)b, (const T *)p);
+        st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(x->numel, 256, d.index), 256, gradient<S, 1>, j,
+                            to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);
     }
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -433,15 +436,15 @@ AX_CUDA_KERNEL(_scale_shift)
 
   if (x->numel == 0) return AX_OK;
   j.relu = call->a->i[0];
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = 2 * (size_t)j.channels * sizeof(T);
     T *a;
     ax_status st = ax_cuda_take(d, bytes, (void **)&a);
     if (st != AX_OK) return st;
-    st = ax_launch("batch_norm", d, ax_blocks(j.channels, THREADS, d.index), THREADS, widen<T>,
-                   each_of(call->in[1]), each_of(call->in[2]), j.channels, a, a + j.channels);
+    st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, THREADS, d.index), THREADS, widen<T>,
+                        each_of(call->in[1]), each_of(call->in[2]), j.channels, a, a + j.channels);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, call->out[0], j, a, a + j.channels);
     ax_cuda_give(d, a, bytes);
     return st;

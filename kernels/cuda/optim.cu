@@ -172,35 +172,35 @@ template <int V, class T, class R>
 static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
 {
   T p[V], g[V], s[AX_MAX_STATES][V];
-  ax_get(e.param, i, p);
-  ax_get(e.grad, i, g);
+  ax_cuda_get(e.param, i, p);
+  ax_cuda_get(e.grad, i, g);
   for (int k = 0; k < AX_MAX_STATES; k++)
-    if (e.state[k]) ax_get(e.state[k], i, s[k]);
+    if (e.state[k]) ax_cuda_get(e.state[k], i, s[k]);
   for (int j = 0; j < V; j++) {
     T own[AX_MAX_STATES];
     for (int k = 0; k < AX_MAX_STATES; k++) own[k] = e.state[k] ? s[k][j] : (T)0;
     rule.step(p[j], g[j], own);
     for (int k = 0; k < AX_MAX_STATES; k++) s[k][j] = own[k];
   }
-  ax_put(e.param, i, p);
+  ax_cuda_put(e.param, i, p);
   for (int k = 0; k < AX_MAX_STATES; k++)
-    if (e.state[k]) ax_put(e.state[k], i, s[k]);
+    if (e.state[k]) ax_cuda_put(e.state[k], i, s[k]);
   if (!e.work) return;
-  ax_pack<uint16_t, V> rounded;
+  ax_cuda_pack<uint16_t, V> rounded;
   for (int j = 0; j < V; j++)
     rounded.v[j] = e.half ? ax_float_to_half((float)p[j]) : ax_float_to_bf16((float)p[j]);
-  *(ax_pack<uint16_t, V> *)(e.work + i) = rounded;
+  *(ax_cuda_pack<uint16_t, V> *)(e.work + i) = rounded;
 }
 
 /* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  skip: not NULL
  * and not 0: nothing is done. */
 template <class T, class R>
 static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
-    step_kernel(ax_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
+    step_kernel(ax_cuda_segment_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
 {
   constexpr int V = 16 / (int)sizeof(T);
   if (skip && *skip != 0) return;
-  ax_each_chunk(t, [&](int k, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
+  ax_cuda_each_chunk(t, [&](int k, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
     const R mine = rules ? rules[k * each] : rule;
     uintptr_t address = (uintptr_t)e.param | (uintptr_t)e.grad | (uintptr_t)e.work * 2;
     for (int i = 0; i < AX_MAX_STATES; i++) address |= (uintptr_t)e.state[i];
@@ -272,13 +272,14 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     e->half = s->work_dtype == AX_F16;
     for (int k = 0; k < AX_MAX_STATES; k++) e->state[k] = (T *)s->state[k];
   };
-  return ax_with_table<entry<T>>(what, d, segs, n, fill, [&](const ax_table<entry<T>> &t, unsigned blocks) {
+  return ax_cuda_with_table<entry<T>>(what, d, segs, n, fill,
+                                      [&](const ax_cuda_segment_table<entry<T>> &t, unsigned blocks) {
     const float *const skip = live ? live->skip : NULL;
     const int count = same ? 1 : t.count;
     R rule = {};
     auto step = [&](const R *rules) {
-      return ax_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules, same ? 0 : 1,
-                       skip);
+      return ax_cuda_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules,
+                            same ? 0 : 1, skip);
     };
     if (!blocks) return AX_OK;
     if (!live) {
@@ -291,8 +292,8 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     ax_status st = ax_cuda_take(d, (size_t)count * sizeof(R), &rules);
     if (st != AX_OK) return st;
     auto make = [&](const int64_t *steps) {
-      return ax_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps,
-                       segs[0].step, *h, *live, (R *)rules);
+      return ax_cuda_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps,
+                            segs[0].step, *h, *live, (R *)rules);
     };
     st = same ? make(NULL)
               : with_values<int64_t>(

@@ -53,7 +53,7 @@ template <int KIND, class T> static __device__ __forceinline__ T slope_of(T x, T
 /* Terms to `out`, or their sum, block by block, to `sums`. */
 template <class S, int V, int KIND>
 static __global__ void forward(S *out, double *sums, const S *x, const S *t, int64_t n, compute<S> p,
-                               ax_fault *fault)
+                               ax_cuda_fault *fault)
 {
   typedef compute<S> T;
   __shared__ double shared[32];
@@ -62,18 +62,18 @@ static __global__ void forward(S *out, double *sums, const S *x, const S *t, int
     double sum = 0;
     for (int64_t i = lo + (int64_t)threadIdx.x * V; i < hi; i += (int64_t)blockDim.x * V) {
       T a[V], b[V];
-      ax_get(x, i, a);
-      ax_get(t, i, b);
+      ax_cuda_get(x, i, a);
+      ax_cuda_get(t, i, b);
       for (int k = 0; k < V; k++) {
         if (KIND == AX_PAIR_BCE && (a[k] < 0 || a[k] > 1))
-          ax_report(fault, AX_FAULT_PROBABILITY, AX_OP_BCE, 0, i + k, 0);
+          ax_cuda_report(fault, AX_FAULT_PROBABILITY, AX_OP_BCE, 0, i + k, 0);
         a[k] = term_of<KIND>(a[k], b[k], p);
         sum += (double)a[k];
       }
-      if (!sums) ax_put(out, i, a);
+      if (!sums) ax_cuda_put(out, i, a);
     }
     if (!sums) continue;
-    sum = ax_block_reduce(
+    sum = ax_cuda_block_reduce(
         sum, [](double u, double v) { return u + v; }, shared);
     if (threadIdx.x == 0) sums[lo / CHUNK] = sum;
   }
@@ -84,9 +84,9 @@ static __global__ void finish(const double *sums, int64_t n, double scale, int d
   __shared__ double shared[32];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += sums[i];
-  sum = ax_block_reduce(
+  sum = ax_cuda_block_reduce(
       sum, [](double u, double v) { return u + v; }, shared);
-  if (threadIdx.x == 0) ax_number_put(dtype, out, 0, sum * scale);
+  if (threadIdx.x == 0) ax_cuda_number_put(dtype, out, 0, sum * scale);
 }
 
 template <class S, int V, int KIND>
@@ -94,14 +94,15 @@ static __global__ void backward(S *dx, int g_dtype, const void *g, bool every, c
                                 const S *t, int64_t n, compute<S> p)
 {
   typedef compute<S> T;
-  const T all = every ? (T)0 : (T)ax_number_at(g_dtype, g, 0) * scale;
+  const T all = every ? (T)0 : (T)ax_cuda_number_at(g_dtype, g, 0) * scale;
   for (int64_t q = AX_FIRST; q * V < n; q += AX_STEP) {
     T a[V], b[V];
-    ax_get(x, q * V, a);
-    ax_get(t, q * V, b);
+    ax_cuda_get(x, q * V, a);
+    ax_cuda_get(t, q * V, b);
     for (int k = 0; k < V; k++)
-      a[k] = slope_of<KIND>(a[k], b[k], p) * (every ? (T)ax_number_at(g_dtype, g, q * V + k) * scale : all);
-    ax_put(dx, q * V, a);
+      a[k] =
+          slope_of<KIND>(a[k], b[k], p) * (every ? (T)ax_cuda_number_at(g_dtype, g, q * V + k) * scale : all);
+    ax_cuda_put(dx, q * V, a);
   }
 }
 
@@ -118,14 +119,14 @@ template <int KIND> static ax_status loss(const ax_call *call)
   const char *name = ax_ops[call->op].name;
   const int64_t reduction = call->a->i[0], n = x->numel, chunks = (n + CHUNK - 1) / CHUNK;
   const size_t bytes = (size_t)(chunks ? chunks : 1) * sizeof(double);
-  ax_fault *fault = ax_cuda_fault_place(d);
+  ax_cuda_fault *fault = ax_cuda_fault_place(d);
   double *sums = NULL;
   ax_status st = AX_OK;
 
   if (!fault) return AX_ENOMEM;
   if (reduction != NONE && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
   if (n)
-    st = ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+    st = ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       constexpr int V = 16 / (int)sizeof(S);
       const compute<S> p = (compute<S>)call->a->f[0];
@@ -133,12 +134,12 @@ template <int KIND> static ax_status loss(const ax_call *call)
       const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
       const unsigned blocks = (unsigned)(chunks < 1 << 20 ? chunks : 1 << 20);
       if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (sums ? 0 : (uintptr_t)out)) % 16 == 0)
-        return ax_launch(name, d, blocks, THREADS, forward<S, V, KIND>, out, sums, a, b, n, p, fault);
-      return ax_launch(name, d, blocks, THREADS, forward<S, 1, KIND>, out, sums, a, b, n, p, fault);
+        return ax_cuda_launch(name, d, blocks, THREADS, forward<S, V, KIND>, out, sums, a, b, n, p, fault);
+      return ax_cuda_launch(name, d, blocks, THREADS, forward<S, 1, KIND>, out, sums, a, b, n, p, fault);
     });
   if (st == AX_OK && sums)
-    st = ax_launch(name, d, 1, chunks < 1024 ? 32 : 512, finish, (const double *)sums, chunks,
-                   reduction == SUM ? 1.0 : scale_of(reduction, x), (int)y->dtype, ax_data(y));
+    st = ax_cuda_launch(name, d, 1, chunks < 1024 ? 32 : 512, finish, (const double *)sums, chunks,
+                        reduction == SUM ? 1.0 : scale_of(reduction, x), (int)y->dtype, ax_data(y));
   if (sums) ax_cuda_give(d, sums, bytes);
   return st;
 }
@@ -161,7 +162,7 @@ template <int KIND> static ax_status gradient(const ax_call *call)
   const bool every = call->a->i[1] == NONE;
   const int64_t n = x->numel;
   if (n == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
@@ -170,10 +171,10 @@ template <int KIND> static ax_status gradient(const ax_call *call)
     const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
     const void *from = ax_data(g);
     if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0)
-      return ax_launch("pair_loss_backward", d, ax_blocks(n / V, 256, d.index), 256, backward<S, V, KIND>,
-                       out, (int)g->dtype, from, every, scale, a, b, n, p);
-    return ax_launch("pair_loss_backward", d, ax_blocks(n, 256, d.index), 256, backward<S, 1, KIND>, out,
-                     (int)g->dtype, from, every, scale, a, b, n, p);
+      return ax_cuda_launch("pair_loss_backward", d, ax_cuda_blocks(n / V, 256, d.index), 256,
+                            backward<S, V, KIND>, out, (int)g->dtype, from, every, scale, a, b, n, p);
+    return ax_cuda_launch("pair_loss_backward", d, ax_cuda_blocks(n, 256, d.index), 256, backward<S, 1, KIND>,
+                          out, (int)g->dtype, from, every, scale, a, b, n, p);
   });
 }
 

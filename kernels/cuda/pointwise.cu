@@ -98,24 +98,24 @@ AX_BOOL_BINARY(BOOL2)
 
 template <template <class> class F, int N> static ax_status integers(const ax_call *call)
 {
-  switch (ax_input_dtype(call)) {
-  case AX_I64: return ax_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
-  case AX_I32: return ax_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
-  case AX_U8: return ax_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
-  default: return ax_pointwise_float<F, N>(call);
+  switch (ax_cuda_input_dtype(call)) {
+  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
+  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
+  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
+  default: return ax_cuda_pointwise_float<F, N>(call);
   }
 }
 
 #define FLOATS(name, n) \
-  AX_CUDA_KERNEL(name) { return ax_pointwise_float<name##_fn, n>(call); }
+  AX_CUDA_KERNEL(name) { return ax_cuda_pointwise_float<name##_fn, n>(call); }
 #define NUMBERS(name, n) \
   AX_CUDA_KERNEL(name) { return call->iter->numel ? integers<name##_fn, n>(call) : AX_OK; }
 #define ALL(name, n) \
   AX_CUDA_KERNEL(name) \
   { \
     if (call->iter->numel == 0) return AX_OK; \
-    return ax_input_dtype(call) == AX_BOOL \
-               ? ax_pointwise<ax_bool, ax_bool, n>(call, name##_bool(call->a->f)) \
+    return ax_cuda_input_dtype(call) == AX_BOOL \
+               ? ax_cuda_pointwise<ax_cuda_bool, ax_cuda_bool, n>(call, name##_bool(call->a->f)) \
                : integers<name##_fn, n>(call); \
   }
 /* clang-format off */
@@ -133,7 +133,7 @@ FLOATS(_relu_backward, 2)
     AX_CUDA_KERNEL(remainder)
 {
   if (call->iter->numel == 0) return AX_OK;
-  if (ax_input_dtype(call) >= AX_I64) {
+  if (ax_cuda_input_dtype(call) >= AX_I64) {
     const ax_status st = ax_cuda_refuse_zero(call, 1, "remainder: division of an integer by zero");
     if (st != AX_OK) return st;
   }
@@ -173,14 +173,16 @@ AX_CUDA_KERNEL(clamp)
   const double lo = call->a->f[0], hi = call->a->f[1];
   const limits<int64_t> whole = { to_limit(lo), to_limit(hi) };
   if (call->iter->numel == 0) return AX_OK;
-  switch (ax_input_dtype(call)) {
-  case AX_F64: return ax_pointwise<double, double, 1>(call, limits<double>{ lo, hi });
-  case AX_F32: return ax_pointwise<float, float, 1>(call, limits<float>{ (float)lo, (float)hi });
-  case AX_F16: return ax_pointwise<ax_f16, ax_f16, 1>(call, limits<float>{ (float)lo, (float)hi });
-  case AX_BF16: return ax_pointwise<ax_bf16, ax_bf16, 1>(call, limits<float>{ (float)lo, (float)hi });
-  case AX_I64: return ax_pointwise<int64_t, int64_t, 1>(call, whole);
-  case AX_I32: return ax_pointwise<int32_t, int32_t, 1>(call, whole);
-  case AX_U8: return ax_pointwise<uint8_t, uint8_t, 1>(call, whole);
-  default: return ax_cuda_no_dtype(call->op, ax_input_dtype(call));
+  switch (ax_cuda_input_dtype(call)) {
+  case AX_F64: return ax_cuda_pointwise<double, double, 1>(call, limits<double>{ lo, hi });
+  case AX_F32: return ax_cuda_pointwise<float, float, 1>(call, limits<float>{ (float)lo, (float)hi });
+  case AX_F16:
+    return ax_cuda_pointwise<ax_cuda_f16, ax_cuda_f16, 1>(call, limits<float>{ (float)lo, (float)hi });
+  case AX_BF16:
+    return ax_cuda_pointwise<ax_cuda_bf16, ax_cuda_bf16, 1>(call, limits<float>{ (float)lo, (float)hi });
+  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, 1>(call, whole);
+  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, 1>(call, whole);
+  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, 1>(call, whole);
+  default: return ax_cuda_no_dtype(call->op, ax_cuda_input_dtype(call));
   }
 }

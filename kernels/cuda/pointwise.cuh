@@ -13,102 +13,107 @@
 #include "rows.cuh"
 
 /* Elements of a run: 16 bytes of the wider of two types, at most 8. */
-template <class O, class I> static __host__ __device__ constexpr int ax_run_of()
+template <class O, class I> static __host__ __device__ constexpr int ax_cuda_run_of()
 {
   constexpr int widest = (int)(sizeof(O) > sizeof(I) ? sizeof(O) : sizeof(I));
   return 16 / widest < 8 ? 16 / widest : 8;
 }
 
 /* The inputs of a call: addresses, or the number in their place. */
-template <class I, int N> struct ax_inputs {
+template <class I, int N> struct ax_cuda_inputs {
   const I *data[N];
   int64_t step[N]; /* flat: 1, or 0 for a single element */
   bool number[N];
   compute<I> value[N];
 };
 
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[1])
+template <class F, class O, class C>
+static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[1])
 {
-  return ax_store<O>(f(v[0]));
+  return ax_cuda_store<O>(f(v[0]));
 }
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[2])
+template <class F, class O, class C>
+static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[2])
 {
-  return ax_store<O>(f(v[0], v[1]));
+  return ax_cuda_store<O>(f(v[0], v[1]));
 }
-template <class F, class O, class C> static __device__ __forceinline__ O ax_apply(const F &f, const C (&v)[3])
+template <class F, class O, class C>
+static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[3])
 {
-  return ax_store<O>(f(v[0], v[1], v[2]));
+  return ax_cuda_store<O>(f(v[0], v[1], v[2]));
 }
 
 /* A run of every input that steps, and the one element of the others. */
 template <int V, class I, int N>
-static __device__ __forceinline__ void ax_gather_run(const ax_inputs<I, N> &in, const I *const (&from)[N],
-                                                     compute<I> (&v)[V][N])
+static __device__ __forceinline__ void ax_cuda_gather_run(const ax_cuda_inputs<I, N> &in,
+                                                          const I *const (&from)[N], compute<I> (&v)[V][N])
 {
   for (int k = 0; k < N; k++) {
     if (in.step[k]) {
-      const ax_pack<I, V> run = *(const ax_pack<I, V> *)from[k];
-      for (int j = 0; j < V; j++) v[j][k] = ax_load(run.v[j]);
+      const ax_cuda_pack<I, V> run = *(const ax_cuda_pack<I, V> *)from[k];
+      for (int j = 0; j < V; j++) v[j][k] = ax_cuda_load(run.v[j]);
     } else {
-      const compute<I> c = in.number[k] ? in.value[k] : ax_load(*from[k]);
+      const compute<I> c = in.number[k] ? in.value[k] : ax_cuda_load(*from[k]);
       for (int j = 0; j < V; j++) v[j][k] = c;
     }
   }
 }
 
 template <class F, class O, int V, class C, int N>
-static __device__ __forceinline__ void ax_apply_run(const F &f, O *out, const C (&v)[V][N])
+static __device__ __forceinline__ void ax_cuda_apply_run(const F &f, O *out, const C (&v)[V][N])
 {
-  ax_pack<O, V> run;
-  for (int j = 0; j < V; j++) run.v[j] = ax_apply<F, O>(f, v[j]);
-  *(ax_pack<O, V> *)out = run;
+  ax_cuda_pack<O, V> run;
+  for (int j = 0; j < V; j++) run.v[j] = ax_cuda_apply<F, O>(f, v[j]);
+  *(ax_cuda_pack<O, V> *)out = run;
 }
 
 template <class F, class O, class I, int N>
-static __global__ void ax_pointwise_flat(F f, O *out, ax_inputs<I, N> in, int64_t n)
+static __global__ void ax_cuda_pointwise_flat(F f, O *out, ax_cuda_inputs<I, N> in, int64_t n)
 {
-  constexpr int V = ax_run_of<O, I>();
+  constexpr int V = ax_cuda_run_of<O, I>();
   compute<I> v[V][N];
   const I *from[N];
   const int64_t runs = n / V;
 
   for (int64_t q = AX_FIRST; q < runs; q += AX_STEP) {
     for (int k = 0; k < N; k++) from[k] = in.data[k] + q * V * in.step[k];
-    ax_gather_run<V>(in, from, v);
-    ax_apply_run<F>(f, out + q * V, v);
+    ax_cuda_gather_run<V>(in, from, v);
+    ax_cuda_apply_run<F>(f, out + q * V, v);
   }
   for (int64_t i = runs * V + AX_FIRST; i < n; i += AX_STEP) {
-    for (int k = 0; k < N; k++) v[0][k] = in.number[k] ? in.value[k] : ax_load(in.data[k][i * in.step[k]]);
-    out[i] = ax_apply<F, O>(f, v[0]);
+    for (int k = 0; k < N; k++)
+      v[0][k] = in.number[k] ? in.value[k] : ax_cuda_load(in.data[k][i * in.step[k]]);
+    out[i] = ax_cuda_apply<F, O>(f, v[0]);
   }
 }
 
 /* RUNS: an item of the nest is a run along what was its innermost dim, in which every input steps
  * by one element or stands still. */
 template <bool RUNS, class F, class O, class I, int N>
-static __global__ void ax_pointwise_nest(F f, ax_nest<N + 1> nest, ax_inputs<I, N> in)
+static __global__ void ax_cuda_pointwise_nest(F f, ax_cuda_nest<N + 1> nest, ax_cuda_inputs<I, N> in)
 {
-  constexpr int V = RUNS ? ax_run_of<O, I>() : 1;
+  constexpr int V = RUNS ? ax_cuda_run_of<O, I>() : 1;
   int64_t at[N + 1];
   compute<I> v[V][N];
   const I *from[N];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_nest_at(nest, i, at);
+    ax_cuda_nest_at(nest, i, at);
     for (int k = 0; k < N; k++) from[k] = (const I *)(nest.data[k + 1] + at[k + 1]);
     if (RUNS) {
-      ax_gather_run<V>(in, from, v);
-      ax_apply_run<F>(f, (O *)(nest.data[0] + at[0]), v);
+      ax_cuda_gather_run<V>(in, from, v);
+      ax_cuda_apply_run<F>(f, (O *)(nest.data[0] + at[0]), v);
     } else {
-      for (int k = 0; k < N; k++) v[0][k] = in.number[k] ? in.value[k] : ax_load(*from[k]);
-      *(O *)(nest.data[0] + at[0]) = ax_apply<F, O>(f, v[0]);
+      for (int k = 0; k < N; k++) v[0][k] = in.number[k] ? in.value[k] : ax_cuda_load(*from[k]);
+      *(O *)(nest.data[0] + at[0]) = ax_cuda_apply<F, O>(f, v[0]);
     }
   }
 }
 
 /* Is everything contiguous or one element, and aligned for runs? */
-template <class O, class I, int N> static inline bool ax_is_flat(const ax_iter *it, ax_inputs<I, N> *in)
+template <class O, class I, int N>
+static inline bool ax_cuda_is_flat(const ax_iter *it, ax_cuda_inputs<I, N> *in)
 {
-  constexpr size_t V = ax_run_of<O, I>();
+  constexpr size_t V = ax_cuda_run_of<O, I>();
   bool flat = it->ndim <= 1 && (it->ndim == 0 || it->op[0].stride[0] == (int64_t)sizeof(O)) &&
               (uintptr_t)it->op[0].data % (sizeof(O) * V) == 0;
   for (int k = 0; k < N; k++) {
@@ -122,9 +127,10 @@ template <class O, class I, int N> static inline bool ax_is_flat(const ax_iter *
 }
 
 /* Turns a nest into one of runs, where every run of every operand is aligned. */
-template <class O, class I, int N> static inline bool ax_in_runs(ax_nest<N + 1> *nest, ax_inputs<I, N> *in)
+template <class O, class I, int N>
+static inline bool ax_cuda_in_runs(ax_cuda_nest<N + 1> *nest, ax_cuda_inputs<I, N> *in)
 {
-  constexpr int64_t V = ax_run_of<O, I>();
+  constexpr int64_t V = ax_cuda_run_of<O, I>();
   const int last = nest->ndim - 1;
   if (last < 0 || nest->shape[last] % V) return false;
   for (int k = 0; k <= N; k++) {
@@ -146,12 +152,12 @@ template <class O, class I, int N> static inline bool ax_in_runs(ax_nest<N + 1> 
 
 /* out = f(inputs), element by element: O and I are storage types, the inputs are operands `first`
  * .. first + N - 1 of the nest. */
-template <class O, class I, int N, class F> static ax_status ax_pointwise(const ax_call *call, F f)
+template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(const ax_call *call, F f)
 {
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
   const char *name = ax_ops[call->op].name;
-  ax_inputs<I, N> in = {};
+  ax_cuda_inputs<I, N> in = {};
 
   for (int k = 0; k < N; k++) {
     const ax_operand *o = &it->op[k + 1];
@@ -162,19 +168,19 @@ template <class O, class I, int N, class F> static ax_status ax_pointwise(const 
     if (ax_is_float(o->dtype)) in.value[k] = (compute<I>)ax_load_double(o->dtype, o->data, 0);
     else in.value[k] = (compute<I>)ax_load_int(o->dtype, o->data, 0);
   }
-  if (ax_is_flat<O, I, N>(it, &in))
-    return ax_launch(name, d, ax_blocks(it->numel / ax_run_of<O, I>() + 1, 256, d.index), 256,
-                     ax_pointwise_flat<F, O, I, N>, f, (O *)it->op[0].data, in, it->numel);
-  ax_nest<N + 1> nest = ax_nest_of<N + 1>(it);
-  if (ax_in_runs<O, I, N>(&nest, &in))
-    return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<true, F, O, I, N>,
-                     f, nest, in);
-  return ax_launch(name, d, ax_blocks(nest.numel, 256, d.index), 256, ax_pointwise_nest<false, F, O, I, N>, f,
-                   nest, in);
+  if (ax_cuda_is_flat<O, I, N>(it, &in))
+    return ax_cuda_launch(name, d, ax_cuda_blocks(it->numel / ax_cuda_run_of<O, I>() + 1, 256, d.index), 256,
+                          ax_cuda_pointwise_flat<F, O, I, N>, f, (O *)it->op[0].data, in, it->numel);
+  ax_cuda_nest<N + 1> nest = ax_cuda_nest_of<N + 1>(it);
+  if (ax_cuda_in_runs<O, I, N>(&nest, &in))
+    return ax_cuda_launch(name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
+                          ax_cuda_pointwise_nest<true, F, O, I, N>, f, nest, in);
+  return ax_cuda_launch(name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
+                        ax_cuda_pointwise_nest<false, F, O, I, N>, f, nest, in);
 }
 
 /* The type that the inputs have: a number beside half operands comes in float32. */
-static inline ax_dtype ax_input_dtype(const ax_call *call)
+static inline ax_dtype ax_cuda_input_dtype(const ax_call *call)
 {
   for (int k = 0; k < call->n_in; k++)
     if (call->in[k]) return (ax_dtype)call->in[k]->dtype;
@@ -182,13 +188,13 @@ static inline ax_dtype ax_input_dtype(const ax_call *call)
 }
 
 /* Float rows: F<float> serves float32 and the half types, F<double> float64. */
-template <template <class> class F, int N> static ax_status ax_pointwise_float(const ax_call *call)
+template <template <class> class F, int N> static ax_status ax_cuda_pointwise_float(const ax_call *call)
 {
-  const ax_dtype d = ax_input_dtype(call);
+  const ax_dtype d = ax_cuda_input_dtype(call);
   if (call->iter->numel == 0) return AX_OK;
-  return ax_with_float(call->op, d, [&](auto tag) {
+  return ax_cuda_with_float(call->op, d, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_pointwise<S, S, N>(call, F<compute<S>>(call->a->f));
+    return ax_cuda_pointwise<S, S, N>(call, F<compute<S>>(call->a->f));
   });
 }
 

@@ -73,15 +73,15 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
       for (int64_t ix = x.lo; ix < x.hi; ix += x.step) {
         const int64_t here = iy * j.w + ix;
         T v[V];
-        ax_get(image, here * j.c, v);
+        ax_cuda_get(image, here * j.c, v);
         for (int k = 0; k < V; k++)
           if (!(v[k] <= best[k]) && best[k] == best[k]) { /* so does a NaN, and stays */
             best[k] = v[k];
             at[k] = (int32_t)here;
           }
       }
-    ax_put(to, p, best);
-    ax_put(index, p, at);
+    ax_cuda_put(to, p, best);
+    ax_cuda_put(index, p, at);
   }
 }
 
@@ -94,8 +94,8 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
     const S *image = from + o.image * j.h * j.w * j.c + o.c;
     T sum = 0;
     for (int64_t iy = y.lo; iy < y.hi; iy++)
-      for (int64_t ix = x.lo; ix < x.hi; ix++) sum += ax_load(image[(iy * j.w + ix) * j.c]);
-    to[p] = ax_store<S>(sum / (T)divisor(j, y, x));
+      for (int64_t ix = x.lo; ix < x.hi; ix++) sum += ax_cuda_load(image[(iy * j.w + ix) * j.c]);
+    to[p] = ax_cuda_store<S>(sum / (T)divisor(j, y, x));
   }
 }
 
@@ -134,10 +134,10 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
       for (int64_t ox = x0; ox < x1; ox++) {
         const ax_window x = ax_pool_window(j.i, 1, j.w, ox);
         if (at.b < x.lo || at.b >= x.hi) continue;
-        sum += ax_load(g[((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c]) / (T)divisor(j, y, x);
+        sum += ax_cuda_load(g[((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c]) / (T)divisor(j, y, x);
       }
     }
-    to[p] = ax_store<S>(sum);
+    to[p] = ax_cuda_store<S>(sum);
   }
 }
 
@@ -163,13 +163,13 @@ template <class S, int V> static __global__ void gather(job j, S *to, const S *g
         const int64_t from = ((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c;
         T v[V];
         int32_t chosen[V];
-        ax_get(g, from, v);
-        ax_get(index, from, chosen);
+        ax_cuda_get(g, from, v);
+        ax_cuda_get(index, from, chosen);
         for (int k = 0; k < V; k++)
           if (chosen[k] == here) sum[k] += v[k];
       }
     }
-    ax_put(to, p, sum);
+    ax_cuda_put(to, p, sum);
   }
 }
 
@@ -185,10 +185,10 @@ static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, c
     T *sums = wide + image * size * j.c + c;
     for (int64_t k = 0; k < plane; k++) {
       const int64_t at = (image * plane + k) * j.c + c;
-      sums[index[at] * j.c] += ax_load(g[at]);
+      sums[index[at] * j.c] += ax_cuda_load(g[at]);
     }
     if ((void *)wide != (void *)to)
-      for (int64_t k = 0; k < size; k++) to[(image * size + k) * j.c + c] = ax_store<S>(sums[k * j.c]);
+      for (int64_t k = 0; k < size; k++) to[(image * size + k) * j.c + c] = ax_cuda_store<S>(sums[k * j.c]);
   }
 }
 
@@ -212,17 +212,17 @@ AX_CUDA_KERNEL(_max_pool)
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const ax_device d = x->device;
   if (y->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     constexpr int V = 16 / (int)sizeof(S);
     S *const to = (S *)ax_data(y);
     int32_t *const index = (int32_t *)ax_data(call->out[1]);
     const S *const from = (const S *)ax_data(x);
     if (runs<S>(x->shape[1], from, to, index))
-      return ax_launch("max_pool2d", d, ax_blocks(y->numel / V, 256, d.index), 256, largest<S, V>,
-                       job_of(call, x, y), to, index, from);
-    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, largest<S, 1>,
-                     job_of(call, x, y), to, index, from);
+      return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(y->numel / V, 256, d.index), 256, largest<S, V>,
+                            job_of(call, x, y), to, index, from);
+    return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(y->numel, 256, d.index), 256, largest<S, 1>,
+                          job_of(call, x, y), to, index, from);
   });
 }
 
@@ -231,10 +231,10 @@ AX_CUDA_KERNEL(_avg_pool)
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const ax_device d = x->device;
   if (y->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("avg_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, average<S>, job_of(call, x, y),
-                     (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_cuda_launch("avg_pool2d", d, ax_cuda_blocks(y->numel, 256, d.index), 256, average<S>,
+                          job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
@@ -244,10 +244,10 @@ AX_CUDA_KERNEL(_avg_pool_backward)
   const ax_device d = x->device;
   if (x->numel == 0) return AX_OK;
   if (g->numel == 0) return ax_cuda_clear("avg_pool2d", d, ax_data(x), (size_t)x->numel * ax_itemsize(x));
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("avg_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, spread<S>, job_of(call, x, g),
-                     (S *)ax_data(x), (const S *)ax_data(g));
+    return ax_cuda_launch("avg_pool2d", d, ax_cuda_blocks(x->numel, 256, d.index), 256, spread<S>,
+                          job_of(call, x, g), (S *)ax_data(x), (const S *)ax_data(g));
   });
 }
 
@@ -257,7 +257,7 @@ AX_CUDA_KERNEL(_pool_scatter)
   const ax_device d = x->device;
   if (x->numel == 0) return AX_OK;
   if (g->numel == 0) return ax_cuda_clear("max_pool2d", d, ax_data(x), (size_t)x->numel * ax_itemsize(x));
-  return ax_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const job j = job_of(call, x, g);
@@ -267,10 +267,10 @@ AX_CUDA_KERNEL(_pool_scatter)
     S *const to = (S *)ax_data(x);
     if (j.i[AX_POOL_KERNEL] > 0) { /* _max_pool's gradient, which brings its windows */
       if (runs<S>(j.c, from, to, at))
-        return ax_launch("max_pool2d", d, ax_blocks(x->numel / V, 256, d.index), 256, gather<S, V>, j, to,
-                         from, at);
-      return ax_launch("max_pool2d", d, ax_blocks(x->numel, 256, d.index), 256, gather<S, 1>, j, to, from,
-                       at);
+        return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gather<S, V>,
+                              j, to, from, at);
+      return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel, 256, d.index), 256, gather<S, 1>, j, to,
+                            from, at);
     }
     const size_t bytes = (size_t)x->numel * sizeof(T);
     void *wide = ax_data(x);
@@ -278,8 +278,8 @@ AX_CUDA_KERNEL(_pool_scatter)
     if (sizeof(S) != sizeof(T) && (st = ax_cuda_take(d, bytes, &wide)) != AX_OK) return st;
     st = ax_cuda_clear("max_pool2d", d, wide, bytes);
     if (st == AX_OK)
-      st = ax_launch("max_pool2d", d, ax_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j, (S *)ax_data(x),
-                     (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
+      st = ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j,
+                          (S *)ax_data(x), (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
     if (wide != ax_data(x)) ax_cuda_give(d, wide, bytes);
     return st;
   });
@@ -291,9 +291,10 @@ AX_CUDA_KERNEL(_pool_take)
   const ax_device d = x->device;
   if (y->numel == 0) return AX_OK;
   if (x->numel == 0) return ax_cuda_clear("max_pool2d", d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
-  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("max_pool2d", d, ax_blocks(y->numel, 256, d.index), 256, take<S>, job_of(call, x, y),
-                     (S *)ax_data(y), (const S *)ax_data(x), (const int32_t *)ax_data(index));
+    return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(y->numel, 256, d.index), 256, take<S>,
+                          job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x),
+                          (const int32_t *)ax_data(index));
   });
 }

@@ -3,13 +3,13 @@
  * them. */
 #include "draw.cuh"
 
-typedef ax_draw draw;
+typedef ax_cuda_draw draw;
 
-static draw draw_of(const ax_call *call) { return ax_draw_of(call); }
+static draw draw_of(const ax_call *call) { return ax_cuda_draw_of(call); }
 
 static __device__ __forceinline__ void block_of(const draw &d, int64_t block, uint32_t *w)
 {
-  ax_draw_block(d, (uint64_t)block, w);
+  ax_cuda_draw_block(d, (uint64_t)block, w);
 }
 /* Word of 32-bit element i; 64-bit word of 64-bit element i. */
 static __device__ __forceinline__ uint32_t word32(const draw &d, int64_t i)
@@ -32,7 +32,7 @@ static __global__ void uniform_kernel(S *y, int64_t n, draw d, float low, float 
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {
     const float x = low + ax_uniform_f32(word32(d, i), bits) * size;
-    y[i] = ax_store<S>(x < high ? x : low);
+    y[i] = ax_cuda_store<S>(x < high ? x : low);
   }
 }
 
@@ -50,15 +50,15 @@ AX_CUDA_KERNEL(_uniform)
   const double low = call->a->f[0], high = call->a->f[1];
   /* what the type's mantissa holds */
   const int bits = y->dtype == AX_F16 ? 11 : y->dtype == AX_BF16 ? 8 : 24;
-  const unsigned blocks = ax_blocks(y->numel, 256, y->device.index);
+  const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
-    return ax_launch("rand", y->device, blocks, 256, uniform_double, (double *)ax_data(y), y->numel,
-                     draw_of(call), low, high);
-  return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_double, (double *)ax_data(y), y->numel,
+                          draw_of(call), low, high);
+  return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("rand", y->device, blocks, 256, uniform_kernel<S>, (S *)ax_data(y), y->numel,
-                     draw_of(call), (float)low, (float)high, (float)(high - low), bits);
+    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_kernel<S>, (S *)ax_data(y), y->numel,
+                          draw_of(call), (float)low, (float)high, (float)(high - low), bits);
   });
 }
 
@@ -70,8 +70,8 @@ template <class S> static __global__ void normal_kernel(S *y, int64_t n, draw d,
     float first, second;
     block_of(d, p / 2, w);
     ax_normal_f32(w[2 * (p % 2)], w[2 * (p % 2) + 1], &first, &second);
-    y[2 * p] = ax_store<S>(mean + first * std);
-    if (2 * p + 1 < n) y[2 * p + 1] = ax_store<S>(mean + second * std);
+    y[2 * p] = ax_cuda_store<S>(mean + first * std);
+    if (2 * p + 1 < n) y[2 * p + 1] = ax_cuda_store<S>(mean + second * std);
   }
 }
 
@@ -91,15 +91,15 @@ AX_CUDA_KERNEL(_normal)
 {
   const ax_tensor *y = call->out[0];
   const double mean = call->a->f[0], std = call->a->f[1];
-  const unsigned blocks = ax_blocks((y->numel + 1) / 2, 256, y->device.index);
+  const unsigned blocks = ax_cuda_blocks((y->numel + 1) / 2, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
-    return ax_launch("randn", y->device, blocks, 256, normal_double, (double *)ax_data(y), y->numel,
-                     draw_of(call), mean, std);
-  return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    return ax_cuda_launch("randn", y->device, blocks, 256, normal_double, (double *)ax_data(y), y->numel,
+                          draw_of(call), mean, std);
+  return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("randn", y->device, blocks, 256, normal_kernel<S>, (S *)ax_data(y), y->numel,
-                     draw_of(call), (float)mean, (float)std);
+    return ax_cuda_launch("randn", y->device, blocks, 256, normal_kernel<S>, (S *)ax_data(y), y->numel,
+                          draw_of(call), (float)mean, (float)std);
   });
 }
 
@@ -109,7 +109,7 @@ template <class S>
 static __global__ void randint_kernel(S *y, int64_t n, draw d, uint64_t low, uint64_t range)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
-    y[i] = ax_store<S>((int64_t)(low + ax_uniform_int(word64(d, i), range)));
+    y[i] = ax_cuda_store<S>((int64_t)(low + ax_uniform_int(word64(d, i), range)));
 }
 
 AX_CUDA_KERNEL(_randint)
@@ -120,10 +120,11 @@ AX_CUDA_KERNEL(_randint)
     return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld",
                    (long long)low, (long long)high);
   if (y->numel == 0) return AX_OK;
-  return ax_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+  return ax_cuda_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("randint", y->device, ax_blocks(y->numel, 256, y->device.index), 256, randint_kernel<S>,
-                     (S *)ax_data(y), y->numel, draw_of(call), (uint64_t)low, (uint64_t)high - (uint64_t)low);
+    return ax_cuda_launch("randint", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
+                          randint_kernel<S>, (S *)ax_data(y), y->numel, draw_of(call), (uint64_t)low,
+                          (uint64_t)high - (uint64_t)low);
   });
 }
 
@@ -149,12 +150,13 @@ AX_CUDA_KERNEL(_randperm)
 
 template <class S> static __global__ void arange_float(S *y, int64_t n, double start, double step)
 {
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) y[i] = ax_store<S>(start + (double)i * step);
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) y[i] = ax_cuda_store<S>(start + (double)i * step);
 }
 
 template <class S> static __global__ void arange_int(S *y, int64_t n, uint64_t start, uint64_t step)
 {
-  for (int64_t i = AX_FIRST; i < n; i += AX_STEP) y[i] = ax_store<S>((int64_t)(start + (uint64_t)i * step));
+  for (int64_t i = AX_FIRST; i < n; i += AX_STEP)
+    y[i] = ax_cuda_store<S>((int64_t)(start + (uint64_t)i * step));
 }
 
 /* start + i * step: in int64 for integers, else in float64, so that no error adds up. */
@@ -162,18 +164,18 @@ AX_CUDA_KERNEL(_arange)
 {
   const ax_tensor *y = call->out[0];
   const double start = call->a->f[0], step = call->a->f[1];
-  const unsigned blocks = ax_blocks(y->numel, 256, y->device.index);
+  const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (ax_is_float((ax_dtype)y->dtype))
-    return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_launch("arange", y->device, blocks, 256, arange_float<S>, (S *)ax_data(y), y->numel, start,
-                       step);
+      return ax_cuda_launch("arange", y->device, blocks, 256, arange_float<S>, (S *)ax_data(y), y->numel,
+                            start, step);
     });
-  return ax_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+  return ax_cuda_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("arange", y->device, blocks, 256, arange_int<S>, (S *)ax_data(y), y->numel,
-                     (uint64_t)(int64_t)start, (uint64_t)(int64_t)step);
+    return ax_cuda_launch("arange", y->device, blocks, 256, arange_int<S>, (S *)ax_data(y), y->numel,
+                          (uint64_t)(int64_t)start, (uint64_t)(int64_t)step);
   });
 }
 
@@ -187,8 +189,8 @@ static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint3
     uint32_t w[4];
     block_of(d, b, w);
     for (int64_t j = 0; j < 4 && 4 * b + j < n; j++) {
-      const compute<S> scaled = ax_load(x[4 * b + j]) * scale;
-      y[4 * b + j] = ax_store<S>(w[j] >= least ? scaled : (compute<S>)0);
+      const compute<S> scaled = ax_cuda_load(x[4 * b + j]) * scale;
+      y[4 * b + j] = ax_cuda_store<S>(w[j] >= least ? scaled : (compute<S>)0);
     }
   }
 }
@@ -206,10 +208,10 @@ AX_CUDA_KERNEL(_dropout_apply)
     return ax_cuda_status("dropout",
                           cudaMemsetAsync(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y), stream));
   }
-  return ax_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("dropout", y->device, ax_blocks((y->numel + 3) / 4, 256, y->device.index), 256,
-                     dropout_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, draw_of(call),
-                     (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
+    return ax_cuda_launch("dropout", y->device, ax_cuda_blocks((y->numel + 3) / 4, 256, y->device.index), 256,
+                          dropout_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, draw_of(call),
+                          (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
   });
 }

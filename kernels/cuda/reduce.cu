@@ -15,8 +15,8 @@ template <class O> struct float_sum {
   __device__ __forceinline__ void finish(char *out, acc a, int64_t count, int64_t) const
   {
     if (mean) a /= (double)count;
-    if (accumulate) a += (double)ax_load(*(O *)out);
-    *(O *)out = ax_store<O>(a);
+    if (accumulate) a += (double)ax_cuda_load(*(O *)out);
+    *(O *)out = ax_cuda_store<O>(a);
   }
 };
 
@@ -57,9 +57,9 @@ struct counter {
 static ax_status float_sums(const ax_call *call, bool mean)
 {
   const bool accumulate = call->a->accumulate;
-  return ax_with_float(call->op, call->iter->op[1].dtype, [&](auto from) {
-    return ax_with_float(call->op, call->iter->op[0].dtype, [&](auto to) {
-      return ax_reduce<AX_TYPE_OF(from)>(call, float_sum<AX_TYPE_OF(to)>{ accumulate, mean });
+  return ax_cuda_with_float(call->op, call->iter->op[1].dtype, [&](auto from) {
+    return ax_cuda_with_float(call->op, call->iter->op[0].dtype, [&](auto to) {
+      return ax_cuda_reduce<AX_TYPE_OF(from)>(call, float_sum<AX_TYPE_OF(to)>{ accumulate, mean });
     });
   });
 }
@@ -68,10 +68,10 @@ AX_CUDA_KERNEL(sum)
 {
   const int_sum reducer = { call->a->accumulate };
   switch (call->iter->op[1].dtype) {
-  case AX_I64: return ax_reduce<int64_t>(call, reducer);
-  case AX_I32: return ax_reduce<int32_t>(call, reducer);
-  case AX_U8: return ax_reduce<uint8_t>(call, reducer);
-  case AX_BOOL: return ax_reduce<ax_bool>(call, counter{ COUNT });
+  case AX_I64: return ax_cuda_reduce<int64_t>(call, reducer);
+  case AX_I32: return ax_cuda_reduce<int32_t>(call, reducer);
+  case AX_U8: return ax_cuda_reduce<uint8_t>(call, reducer);
+  case AX_BOOL: return ax_cuda_reduce<ax_cuda_bool>(call, counter{ COUNT });
   default: return float_sums(call, false);
   }
 }
@@ -80,8 +80,8 @@ AX_CUDA_KERNEL(mean) { return float_sums(call, true); }
 
 static ax_status ask(const ax_call *call, question what)
 {
-  return ax_with_any(call->op, call->iter->op[1].dtype,
-                     [&](auto from) { return ax_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
+  return ax_cuda_with_any(call->op, call->iter->op[1].dtype,
+                          [&](auto from) { return ax_cuda_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
 }
 
 AX_CUDA_KERNEL(any) { return ask(call, ANY); }

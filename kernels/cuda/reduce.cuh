@@ -33,7 +33,7 @@ struct ax_reduction {
   int64_t chunks;
 };
 
-static __host__ __device__ __forceinline__ int64_t ax_in_at(const ax_dims &d, int64_t p)
+static __host__ __device__ __forceinline__ int64_t ax_cuda_in_at(const ax_dims &d, int64_t p)
 {
   int64_t at = 0;
   if (d.n == 1) return p * d.in[0];
@@ -44,7 +44,7 @@ static __host__ __device__ __forceinline__ int64_t ax_in_at(const ax_dims &d, in
   return at;
 }
 
-static __host__ __device__ __forceinline__ int64_t ax_out_at(const ax_dims &d, int64_t p)
+static __host__ __device__ __forceinline__ int64_t ax_cuda_out_at(const ax_dims &d, int64_t p)
 {
   int64_t at = 0;
   for (int k = d.n - 1; k >= 0; k--) {
@@ -55,8 +55,8 @@ static __host__ __device__ __forceinline__ int64_t ax_out_at(const ax_dims &d, i
 }
 
 /* Reduced positions of chunk c: [*lo, *hi). */
-static __host__ __device__ __forceinline__ void ax_chunk(const ax_reduction &r, int64_t c, int64_t *lo,
-                                                         int64_t *hi)
+static __host__ __device__ __forceinline__ void ax_cuda_chunk(const ax_reduction &r, int64_t c, int64_t *lo,
+                                                              int64_t *hi)
 {
   const int64_t size = r.reduced.count / r.chunks, more = r.reduced.count % r.chunks;
   *lo = size * c + (c < more ? c : more);
@@ -66,8 +66,8 @@ static __host__ __device__ __forceinline__ void ax_chunk(const ax_reduction &r, 
 /* Combines accumulators of any size over a block through shared memory, in the order of the
  * threads. */
 template <class R>
-static __device__ __forceinline__ typename R::acc ax_join_block(const R &reducer, typename R::acc a,
-                                                                typename R::acc *shared)
+static __device__ __forceinline__ typename R::acc ax_cuda_join_block(const R &reducer, typename R::acc a,
+                                                                     typename R::acc *shared)
 {
   __syncthreads();
   shared[threadIdx.x] = a;
@@ -83,62 +83,62 @@ static __device__ __forceinline__ typename R::acc ax_join_block(const R &reducer
 /* A block for each (result, chunk).  partial NULL: the result is written.  PACKED: the reduced
  * positions lie side by side, at least two packs. */
 template <bool PACKED, class R, class S>
-static __global__ void ax_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
+static __global__ void ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc shared[AX_REDUCE_THREADS];
   for (int64_t b = blockIdx.x; b < r.kept.count * r.chunks; b += gridDim.x) {
     const int64_t result = b / r.chunks, c = b % r.chunks;
-    const char *from = r.in + ax_in_at(r.kept, result);
+    const char *from = r.in + ax_cuda_in_at(r.kept, result);
     int64_t lo, hi;
-    ax_chunk(r, c, &lo, &hi);
+    ax_cuda_chunk(r, c, &lo, &hi);
     acc a = reducer.start();
     if (PACKED) {
       const S *line = (const S *)from + lo;
-      ax_walk<16 / (int)sizeof(S), ax_team<true>>(line, hi - lo, [&](int64_t i, auto width) {
+      ax_cuda_walk<16 / (int)sizeof(S), ax_cuda_team<true>>(line, hi - lo, [&](int64_t i, auto width) {
         constexpr int W = AX_VALUE_OF(width);
         compute<S> v[W];
-        ax_get(line, i, v);
+        ax_cuda_get(line, i, v);
         for (int k = 0; k < W; k++) a = reducer.add(a, v[k], lo + i + k, result);
       });
     } else
       for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x)
-        a = reducer.add(a, ax_load(*(const S *)(from + ax_in_at(r.reduced, p))), p, result);
-    a = ax_join_block(reducer, a, shared);
+        a = reducer.add(a, ax_cuda_load(*(const S *)(from + ax_cuda_in_at(r.reduced, p))), p, result);
+    a = ax_cuda_join_block(reducer, a, shared);
     if (threadIdx.x) continue;
     if (partial) partial[c * r.kept.count + result] = a;
-    else reducer.finish(r.out + ax_out_at(r.kept, result), a, r.reduced.count, result);
+    else reducer.finish(r.out + ax_cuda_out_at(r.kept, result), a, r.reduced.count, result);
   }
 }
 
 /* A thread for each (W results side by side, chunk). */
 template <int W, class R, class S>
-static __global__ void ax_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
+static __global__ void ax_cuda_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   const int64_t lanes = r.kept.count / W;
   for (int64_t i = AX_FIRST; i < lanes * r.chunks; i += AX_STEP) {
     const int64_t c = i / lanes, result = i % lanes * W;
-    const char *from = r.in + ax_in_at(r.kept, result);
+    const char *from = r.in + ax_cuda_in_at(r.kept, result);
     int64_t lo, hi;
-    ax_chunk(r, c, &lo, &hi);
+    ax_cuda_chunk(r, c, &lo, &hi);
     acc a[W];
     for (int k = 0; k < W; k++) a[k] = reducer.start();
 #pragma unroll 4
     for (int64_t p = lo; p < hi; p++) {
       compute<S> v[W];
-      ax_get((const S *)(from + ax_in_at(r.reduced, p)), 0, v);
+      ax_cuda_get((const S *)(from + ax_cuda_in_at(r.reduced, p)), 0, v);
       for (int k = 0; k < W; k++) a[k] = reducer.add(a[k], v[k], p, result + k);
     }
     for (int k = 0; k < W; k++)
       if (partial) partial[c * r.kept.count + result + k] = a[k];
-      else reducer.finish(r.out + ax_out_at(r.kept, result + k), a[k], r.reduced.count, result + k);
+      else reducer.finish(r.out + ax_cuda_out_at(r.kept, result + k), a[k], r.reduced.count, result + k);
   }
 }
 
 /* A block for 32 results: each has FOLD threads, which take every FOLD-th chunk. */
 template <class R>
-static __global__ void ax_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
+static __global__ void ax_cuda_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc part[AX_REDUCE_FOLD][32];
@@ -152,14 +152,14 @@ static __global__ void ax_reduce_chunks(R reducer, ax_reduction r, const typenam
     __syncthreads();
     if (threadIdx.y == 0 && result < r.kept.count) {
       for (int k = 1; k < AX_REDUCE_FOLD; k++) a = reducer.join(a, part[k][threadIdx.x]);
-      reducer.finish(r.out + ax_out_at(r.kept, result), a, r.reduced.count, result);
+      reducer.finish(r.out + ax_cuda_out_at(r.kept, result), a, r.reduced.count, result);
     }
     __syncthreads();
   }
 }
 
 /* Takes an ax_iter apart; true when the last dim is kept. */
-static inline bool ax_reduction_of(const ax_iter *it, ax_reduction *r)
+static inline bool ax_cuda_reduction_of(const ax_iter *it, ax_reduction *r)
 {
   bool columns = false;
   *r = ax_reduction{};
@@ -178,7 +178,7 @@ static inline bool ax_reduction_of(const ax_iter *it, ax_reduction *r)
 }
 
 /* How many chunks the reduced positions of `groups` blocks are cut into. */
-static inline int64_t ax_reduce_chunks_for(int64_t groups, int64_t count, int64_t least)
+static inline int64_t ax_cuda_reduce_chunks_for(int64_t groups, int64_t count, int64_t least)
 {
   int64_t chunks = groups < AX_REDUCE_CHUNKS ? AX_REDUCE_CHUNKS / groups : 1;
   if (chunks > count / least) chunks = count / least;
@@ -187,7 +187,7 @@ static inline int64_t ax_reduce_chunks_for(int64_t groups, int64_t count, int64_
 
 /* May columns be read W at a time?  The innermost kept dim is side by side, a multiple of W, and
  * all strides and the start are aligned. */
-static inline bool ax_reduce_aligned(const ax_reduction &r, int64_t item, int64_t W)
+static inline bool ax_cuda_reduce_aligned(const ax_reduction &r, int64_t item, int64_t W)
 {
   const int last = r.kept.n - 1;
   if (r.kept.in[last] != item || r.kept.shape[last] % W || (uintptr_t)r.in % (size_t)(item * W)) return false;
@@ -199,16 +199,16 @@ static inline bool ax_reduce_aligned(const ax_reduction &r, int64_t item, int64_
 }
 
 template <int W, class S, class R>
-static ax_status ax_launch_columns(const char *name, ax_device d, R reducer, const ax_reduction &r,
-                                   typename R::acc *partial)
+static ax_status ax_cuda_launch_columns(const char *name, ax_device d, R reducer, const ax_reduction &r,
+                                        typename R::acc *partial)
 {
-  return ax_launch(name, d, ax_blocks(r.kept.count / W * r.chunks, AX_REDUCE_THREADS, d.index),
-                   AX_REDUCE_THREADS, ax_reduce_columns<W, R, S>, reducer, r, partial);
+  return ax_cuda_launch(name, d, ax_cuda_blocks(r.kept.count / W * r.chunks, AX_REDUCE_THREADS, d.index),
+                        AX_REDUCE_THREADS, ax_cuda_reduce_columns<W, R, S>, reducer, r, partial);
 }
 
 template <class S, class R>
-static ax_status ax_launch_lines(const char *name, ax_device d, R reducer, const ax_reduction &r,
-                                 typename R::acc *partial)
+static ax_status ax_cuda_launch_lines(const char *name, ax_device d, R reducer, const ax_reduction &r,
+                                      typename R::acc *partial)
 {
   const int64_t blocks = r.kept.count * r.chunks, most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
   const unsigned grid = (unsigned)(blocks < most ? blocks : most);
@@ -216,12 +216,13 @@ static ax_status ax_launch_lines(const char *name, ax_device d, R reducer, const
                       r.reduced.count / r.chunks >= 32 / (int64_t)sizeof(S);
   int threads = AX_REDUCE_THREADS;
   while (threads > 32 && threads / 2 >= r.reduced.count) threads /= 2;
-  return packed ? ax_launch(name, d, grid, threads, ax_reduce_rows<true, R, S>, reducer, r, partial)
-                : ax_launch(name, d, grid, threads, ax_reduce_rows<false, R, S>, reducer, r, partial);
+  return packed
+             ? ax_cuda_launch(name, d, grid, threads, ax_cuda_reduce_rows<true, R, S>, reducer, r, partial)
+             : ax_cuda_launch(name, d, grid, threads, ax_cuda_reduce_rows<false, R, S>, reducer, r, partial);
 }
 
 /* Runs reducer R over elements of storage type S. */
-template <class S, class R> static ax_status ax_reduce(const ax_call *call, R reducer)
+template <class S, class R> static ax_status ax_cuda_reduce(const ax_call *call, R reducer)
 {
   typedef typename R::acc acc;
   constexpr int W = sizeof(S) >= 2 && sizeof(acc) <= 8 ? 8 / (int)sizeof(S) < 4 ? 8 / (int)sizeof(S) : 4 : 1;
@@ -231,22 +232,22 @@ template <class S, class R> static ax_status ax_reduce(const ax_call *call, R re
   acc *partial = NULL;
   ax_status st;
 
-  const bool columns = ax_reduction_of(call->iter, &r);
+  const bool columns = ax_cuda_reduction_of(call->iter, &r);
   if (r.kept.count == 0) return AX_OK;
-  const bool wide = columns && W > 1 && ax_reduce_aligned(r, (int64_t)sizeof(S), W);
+  const bool wide = columns && W > 1 && ax_cuda_reduce_aligned(r, (int64_t)sizeof(S), W);
   const int64_t threads = r.kept.count / (wide ? W : 1);
-  r.chunks = columns ? ax_reduce_chunks_for((threads + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS,
-                                            r.reduced.count, AX_REDUCE_ROWS)
-                     : ax_reduce_chunks_for(r.kept.count, r.reduced.count, AX_REDUCE_CHUNK);
+  r.chunks = columns ? ax_cuda_reduce_chunks_for((threads + AX_REDUCE_THREADS - 1) / AX_REDUCE_THREADS,
+                                                 r.reduced.count, AX_REDUCE_ROWS)
+                     : ax_cuda_reduce_chunks_for(r.kept.count, r.reduced.count, AX_REDUCE_CHUNK);
   const size_t bytes = (size_t)(r.kept.count * r.chunks) * sizeof(acc);
   if (r.chunks > 1 && (st = ax_cuda_take(d, bytes, (void **)&partial)) != AX_OK) return st;
-  if (wide) st = ax_launch_columns<W, S>(name, d, reducer, r, partial);
+  if (wide) st = ax_cuda_launch_columns<W, S>(name, d, reducer, r, partial);
   else
-    st = columns ? ax_launch_columns<1, S>(name, d, reducer, r, partial)
-                 : ax_launch_lines<S>(name, d, reducer, r, partial);
+    st = columns ? ax_cuda_launch_columns<1, S>(name, d, reducer, r, partial)
+                 : ax_cuda_launch_lines<S>(name, d, reducer, r, partial);
   if (st == AX_OK && partial)
-    st = ax_launch(name, d, ax_blocks(r.kept.count, 32, d.index), dim3(32, AX_REDUCE_FOLD),
-                   ax_reduce_chunks<R>, reducer, r, (const acc *)partial);
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(r.kept.count, 32, d.index), dim3(32, AX_REDUCE_FOLD),
+                        ax_cuda_reduce_chunks<R>, reducer, r, (const acc *)partial);
   if (partial) ax_cuda_give(d, partial, bytes);
   return st;
 }

@@ -22,18 +22,18 @@ static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t r = p / H, at = r * 4 * H + p % H;
-    const T i = sigmoid((T)ax_load(gx[at]) + (T)ax_load(gh[at])),
-            f = sigmoid((T)ax_load(gx[at + H]) + (T)ax_load(gh[at + H]));
-    const T g = tangent((T)ax_load(gx[at + 2 * H]) + (T)ax_load(gh[at + 2 * H])),
-            o = sigmoid((T)ax_load(gx[at + 3 * H]) + (T)ax_load(gh[at + 3 * H]));
-    const T c = f * (T)ax_load(before[p]) + i * g;
-    gates[at] = ax_store<S>(i);
-    gates[at + H] = ax_store<S>(f);
-    gates[at + 2 * H] = ax_store<S>(g);
-    gates[at + 3 * H] = ax_store<S>(o);
-    state[p] = ax_store<G>(c);
-    if (saved) saved[p] = ax_store<S>(c);
-    h[p] = ax_store<S>(o * tangent(c));
+    const T i = sigmoid((T)ax_cuda_load(gx[at]) + (T)ax_cuda_load(gh[at])),
+            f = sigmoid((T)ax_cuda_load(gx[at + H]) + (T)ax_cuda_load(gh[at + H]));
+    const T g = tangent((T)ax_cuda_load(gx[at + 2 * H]) + (T)ax_cuda_load(gh[at + 2 * H])),
+            o = sigmoid((T)ax_cuda_load(gx[at + 3 * H]) + (T)ax_cuda_load(gh[at + 3 * H]));
+    const T c = f * (T)ax_cuda_load(before[p]) + i * g;
+    gates[at] = ax_cuda_store<S>(i);
+    gates[at + H] = ax_cuda_store<S>(f);
+    gates[at + 2 * H] = ax_cuda_store<S>(g);
+    gates[at + 3 * H] = ax_cuda_store<S>(o);
+    state[p] = ax_cuda_store<G>(c);
+    if (saved) saved[p] = ax_cuda_store<S>(c);
+    h[p] = ax_cuda_store<S>(o * tangent(c));
   }
 }
 
@@ -44,15 +44,15 @@ static __global__ void lstm_back(int64_t n, int64_t H, const S *gates, const S *
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t at = p / H * 4 * H + p % H;
-    const T i = ax_load(gates[at]), f = ax_load(gates[at + H]), g = ax_load(gates[at + 2 * H]),
-            o = ax_load(gates[at + 3 * H]), t = tangent((T)ax_load(now[p]));
-    const T e = (dh ? (T)ax_load(dh[p]) : (T)0) + (gy ? (T)ax_load(gy[p]) : (T)0),
-            s = (dc_in ? (T)ax_load(dc_in[p]) : (T)0) + e * o * (1 - t * t);
-    d[at] = ax_store<S>(s * g * (i * (1 - i)));
-    d[at + H] = ax_store<S>(s * (T)ax_load(before[p]) * (f * (1 - f)));
-    d[at + 2 * H] = ax_store<S>(s * i * (1 - g * g));
-    d[at + 3 * H] = ax_store<S>(e * t * (o * (1 - o)));
-    dc[p] = ax_store<G>(s * f);
+    const T i = ax_cuda_load(gates[at]), f = ax_cuda_load(gates[at + H]), g = ax_cuda_load(gates[at + 2 * H]),
+            o = ax_cuda_load(gates[at + 3 * H]), t = tangent((T)ax_cuda_load(now[p]));
+    const T e = (dh ? (T)ax_cuda_load(dh[p]) : (T)0) + (gy ? (T)ax_cuda_load(gy[p]) : (T)0),
+            s = (dc_in ? (T)ax_cuda_load(dc_in[p]) : (T)0) + e * o * (1 - t * t);
+    d[at] = ax_cuda_store<S>(s * g * (i * (1 - i)));
+    d[at + H] = ax_cuda_store<S>(s * (T)ax_cuda_load(before[p]) * (f * (1 - f)));
+    d[at + 2 * H] = ax_cuda_store<S>(s * i * (1 - g * g));
+    d[at + 3 * H] = ax_cuda_store<S>(e * t * (o * (1 - o)));
+    dc[p] = ax_cuda_store<G>(s * f);
   }
 }
 
@@ -63,14 +63,15 @@ static __global__ void gru_cells(int64_t n, int64_t H, const S *gx, const G *gh,
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
-    const T r = sigmoid((T)ax_load(gx[x]) + (T)ax_load(gh[x])),
-            z = sigmoid((T)ax_load(gx[x + H]) + (T)ax_load(gh[x + H])), m = (T)ax_load(gh[x + 2 * H]);
-    const T c = tangent((T)ax_load(gx[x + 2 * H]) + r * m);
-    gates[at] = ax_store<S>(r);
-    gates[at + H] = ax_store<S>(z);
-    gates[at + 2 * H] = ax_store<S>(c);
-    gates[at + 3 * H] = ax_store<S>(m);
-    h[p] = ax_store<S>(c + z * ((T)ax_load(before[p]) - c));
+    const T r = sigmoid((T)ax_cuda_load(gx[x]) + (T)ax_cuda_load(gh[x])),
+            z = sigmoid((T)ax_cuda_load(gx[x + H]) + (T)ax_cuda_load(gh[x + H])),
+            m = (T)ax_cuda_load(gh[x + 2 * H]);
+    const T c = tangent((T)ax_cuda_load(gx[x + 2 * H]) + r * m);
+    gates[at] = ax_cuda_store<S>(r);
+    gates[at + H] = ax_cuda_store<S>(z);
+    gates[at + 2 * H] = ax_cuda_store<S>(c);
+    gates[at + 3 * H] = ax_cuda_store<S>(m);
+    h[p] = ax_cuda_store<S>(c + z * ((T)ax_cuda_load(before[p]) - c));
   }
 }
 
@@ -81,16 +82,16 @@ static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *b
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
-    const T r = ax_load(gates[at]), z = ax_load(gates[at + H]), c = ax_load(gates[at + 2 * H]),
-            m = ax_load(gates[at + 3 * H]);
-    const T e = (dh_in ? (T)ax_load(dh_in[p]) : (T)0) + (gy ? (T)ax_load(gy[p]) : (T)0);
+    const T r = ax_cuda_load(gates[at]), z = ax_cuda_load(gates[at + H]), c = ax_cuda_load(gates[at + 2 * H]),
+            m = ax_cuda_load(gates[at + 3 * H]);
+    const T e = (dh_in ? (T)ax_cuda_load(dh_in[p]) : (T)0) + (gy ? (T)ax_cuda_load(gy[p]) : (T)0);
     const T dn = e * (1 - z) * (1 - c * c), dr = dn * m * (r * (1 - r)),
-            dz = e * ((T)ax_load(before[p]) - c) * (z * (1 - z));
-    dgx[x] = dgh[x] = ax_store<S>(dr);
-    dgx[x + H] = dgh[x + H] = ax_store<S>(dz);
-    dgx[x + 2 * H] = ax_store<S>(dn);
-    dgh[x + 2 * H] = ax_store<S>(dn * r);
-    dh[p] = ax_store<G>(e * z);
+            dz = e * ((T)ax_cuda_load(before[p]) - c) * (z * (1 - z));
+    dgx[x] = dgh[x] = ax_cuda_store<S>(dr);
+    dgx[x + H] = dgh[x + H] = ax_cuda_store<S>(dz);
+    dgx[x + 2 * H] = ax_cuda_store<S>(dn);
+    dgh[x + 2 * H] = ax_cuda_store<S>(dn * r);
+    dh[p] = ax_cuda_store<G>(e * z);
   }
 }
 
@@ -99,8 +100,8 @@ static __global__ void rnn_cells(int64_t n, const S *x, const G *part, S *h, boo
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
-    const T v = (T)ax_load(x[p]) + (T)ax_load(part[p]);
-    h[p] = ax_store<S>(relu ? (v < 0 ? (T)0 : v) : tangent(v));
+    const T v = (T)ax_cuda_load(x[p]) + (T)ax_cuda_load(part[p]);
+    h[p] = ax_cuda_store<S>(relu ? (v < 0 ? (T)0 : v) : tangent(v));
   }
 }
 template <class S, class G>
@@ -108,23 +109,24 @@ static __global__ void rnn_back(int64_t n, const S *y, const S *gy, const G *dh,
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
-    const T now = ax_load(y[p]), e = (T)ax_load(gy[p]) + (T)ax_load(dh[p]);
-    d[p] = ax_store<S>(relu ? (now <= 0 ? (T)0 : e) : e * (1 - now * now));
+    const T now = ax_cuda_load(y[p]), e = (T)ax_cuda_load(gy[p]) + (T)ax_cuda_load(dh[p]);
+    d[p] = ax_cuda_store<S>(relu ? (now <= 0 ? (T)0 : e) : e * (1 - now * now));
   }
 }
 
 template <class To, class From> static __global__ void convert(To *to, const From *from, int64_t n)
 {
   for (int64_t p = AX_FIRST; p < n; p += AX_STEP)
-    to[p] = ax_store<To>(from ? (compute<To>)ax_load(from[p]) : (compute<To>)0);
+    to[p] = ax_cuda_store<To>(from ? (compute<To>)ax_cuda_load(from[p]) : (compute<To>)0);
 }
 template <class To, class From> static ax_status run_convert(ax_device d, To *to, const From *from, int64_t n)
 {
-  return n ? ax_launch("rnn", d, ax_blocks(n, 256, d.index), 256, convert<To, From>, to, from, n) : AX_OK;
+  return n ? ax_cuda_launch("rnn", d, ax_cuda_blocks(n, 256, d.index), 256, convert<To, From>, to, from, n)
+           : AX_OK;
 }
 
 template <class S> static S *data(const ax_tensor *t) { return t ? (S *)ax_data(t) : NULL; }
-static unsigned blocks(int64_t n, ax_device d) { return ax_blocks(n, 256, d.index); }
+static unsigned blocks(int64_t n, ax_device d) { return ax_cuda_blocks(n, 256, d.index); }
 
 AX_CUDA_KERNEL(_lstm_gates)
 {
@@ -132,11 +134,12 @@ AX_CUDA_KERNEL(_lstm_gates)
   const int64_t H = c0->shape[c0->ndim - 1];
   const ax_device d = c0->device;
   if (c0->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_cells<S, S>, c0->numel / H, H,
-                     (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]), (const S *)data<S>(c0),
-                     data<S>(call->out[1]), data<S>(call->out[0]), data<S>(call->out[2]), (S *)NULL);
+    return ax_cuda_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_cells<S, S>, c0->numel / H, H,
+                          (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
+                          (const S *)data<S>(c0), data<S>(call->out[1]), data<S>(call->out[0]),
+                          data<S>(call->out[2]), (S *)NULL);
   });
 }
 
@@ -146,12 +149,12 @@ AX_CUDA_KERNEL(_lstm_gates_backward)
   const int64_t H = c0->shape[c0->ndim - 1];
   const ax_device d = c0->device;
   if (c0->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_back<S, S>, c0->numel / H, H,
-                     (const S *)data<S>(call->in[2]), (const S *)data<S>(c0), (const S *)data<S>(call->in[4]),
-                     (const S *)NULL, (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
-                     data<S>(call->out[1]), data<S>(call->out[0]));
+    return ax_cuda_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_back<S, S>, c0->numel / H, H,
+                          (const S *)data<S>(call->in[2]), (const S *)data<S>(c0),
+                          (const S *)data<S>(call->in[4]), (const S *)NULL, (const S *)data<S>(call->in[0]),
+                          (const S *)data<S>(call->in[1]), data<S>(call->out[1]), data<S>(call->out[0]));
   });
 }
 
@@ -161,11 +164,11 @@ AX_CUDA_KERNEL(_gru_gates)
   const int64_t H = h0->shape[h0->ndim - 1];
   const ax_device d = h0->device;
   if (h0->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_cells<S, S>, h0->numel / H, H,
-                     (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]), (const S *)data<S>(h0),
-                     data<S>(call->out[0]), data<S>(call->out[1]));
+    return ax_cuda_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_cells<S, S>, h0->numel / H, H,
+                          (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
+                          (const S *)data<S>(h0), data<S>(call->out[0]), data<S>(call->out[1]));
   });
 }
 
@@ -175,12 +178,12 @@ AX_CUDA_KERNEL(_gru_gates_backward)
   const int64_t H = h0->shape[h0->ndim - 1];
   const ax_device d = h0->device;
   if (h0->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_back<S, S>, h0->numel / H, H,
-                     (const S *)data<S>(call->in[1]), (const S *)data<S>(h0), (const S *)NULL,
-                     (const S *)data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]),
-                     data<S>(call->out[1]));
+    return ax_cuda_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_back<S, S>, h0->numel / H, H,
+                          (const S *)data<S>(call->in[1]), (const S *)data<S>(h0), (const S *)NULL,
+                          (const S *)data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]),
+                          data<S>(call->out[1]));
   });
 }
 
@@ -274,7 +277,7 @@ template <class S>
 static ax_status times_weight(const ax_call *call, const sequence &s, int64_t n, const S *h,
                               const ax_tensor *w, const compute<S> *bias, compute<S> *to)
 {
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = w->dtype, g.out = dtype_of<compute<S>>::value, g.batch = 1;
   g.m = n, g.n = s.gates, g.k = s.hidden;
   g.a[1] = s.hidden, g.a[2] = 1, g.b[1] = 1, g.b[2] = s.hidden, g.c[1] = s.gates;
@@ -287,7 +290,7 @@ template <class S>
 static ax_status times_transposed(const ax_call *call, const sequence &s, int64_t n, const S *dg,
                                   const ax_tensor *w, bool add, compute<S> *to)
 {
-  ax_gemm g = {};
+  ax_cuda_gemm g = {};
   g.dtype = w->dtype, g.out = dtype_of<compute<S>>::value, g.batch = 1;
   g.m = n, g.n = s.hidden, g.k = s.gates;
   g.a[1] = s.gates, g.a[2] = 1, g.b[1] = s.hidden, g.b[2] = 1, g.c[1] = s.hidden;
@@ -321,7 +324,7 @@ AX_CUDA_KERNEL(lstm_layer)
   sequence s;
   ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *y = data<S>(call->out[0]), *gates = data<S>(call->out[2]), *all_c = gates + s.rows * 4 * H;
@@ -335,9 +338,9 @@ AX_CUDA_KERNEL(lstm_layer)
       if (k.n == 0 || H == 0) continue;
       if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
         break;
-      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H, x + k.at * 4 * H,
-                     (const T *)part.p, (const T *)c.p, c.p, y + k.at * H, gates + k.at * 4 * H,
-                     all_c + k.at * H);
+      st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H,
+                          x + k.at * 4 * H, (const T *)part.p, (const T *)c.p, c.p, y + k.at * H,
+                          gates + k.at * 4 * H, all_c + k.at * H);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)c.p, s.batch * H) : st;
   });
@@ -352,7 +355,7 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
   sequence s;
   ax_status st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dg = data<S>(call->out[0]);
@@ -364,9 +367,9 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
     if (st == AX_OK) st = run_convert<T, S>(d, dc.p, data<S>(gc), s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H, gates + k.at * 4 * H,
-                     k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H, g ? g + k.at * H : NULL,
-                     (const T *)dh.p, (const T *)dc.p, dc.p, dg + k.at * 4 * H);
+      st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H,
+                          gates + k.at * 4 * H, k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H,
+                          g ? g + k.at * H : NULL, (const T *)dh.p, (const T *)dc.p, dc.p, dg + k.at * 4 * H);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * 4 * H, w, false, dh.p);
     }
     if (st == AX_OK) st = run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H);
@@ -382,7 +385,7 @@ AX_CUDA_KERNEL(gru_layer)
   sequence s;
   ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *y = data<S>(call->out[0]), *gates = data<S>(call->out[1]);
@@ -395,8 +398,8 @@ AX_CUDA_KERNEL(gru_layer)
       if (k.n == 0 || H == 0) continue;
       const S *before = k.former < 0 ? h : y + k.former * H;
       if ((st = times_weight<S>(call, s, k.n, before, w, bias ? wide.p : (T *)NULL, part.p)) != AX_OK) break;
-      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H, x + k.at * 3 * H,
-                     (const T *)part.p, before, y + k.at * H, gates + k.at * 4 * H);
+      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H, x + k.at * 3 * H,
+                          (const T *)part.p, before, y + k.at * H, gates + k.at * 4 * H);
     }
     return st;
   });
@@ -411,7 +414,7 @@ AX_CUDA_KERNEL(_gru_layer_backward)
   sequence s;
   ax_status st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dgx = data<S>(call->out[0]), *dgh = data<S>(call->out[1]);
@@ -422,9 +425,9 @@ AX_CUDA_KERNEL(_gru_layer_backward)
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H, gates + k.at * 4 * H,
-                     k.former < 0 ? h : y + k.former * H, g + k.at * H, (const T *)dh.p, dh.p,
-                     dgx + k.at * 3 * H, dgh + k.at * 3 * H);
+      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H,
+                          gates + k.at * 4 * H, k.former < 0 ? h : y + k.former * H, g + k.at * H,
+                          (const T *)dh.p, dh.p, dgx + k.at * 3 * H, dgh + k.at * 3 * H);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dgh + k.at * 3 * H, w, true, dh.p);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), (const T *)dh.p, s.batch * H) : st;
@@ -440,7 +443,7 @@ AX_CUDA_KERNEL(rnn_layer)
   sequence s;
   ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->i[1], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *y = data<S>(call->out[0]);
@@ -452,8 +455,8 @@ AX_CUDA_KERNEL(rnn_layer)
       if (k.n == 0 || H == 0) continue;
       if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
         break;
-      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_cells<S, T>, k.n * H, x + k.at * H,
-                     (const T *)part.p, y + k.at * H, relu);
+      st = ax_cuda_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_cells<S, T>, k.n * H, x + k.at * H,
+                          (const T *)part.p, y + k.at * H, relu);
     }
     return st;
   });
@@ -468,7 +471,7 @@ AX_CUDA_KERNEL(_rnn_layer_backward)
   sequence s;
   ax_status st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s);
   if (st != AX_OK) return st;
-  return ax_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dg = data<S>(call->out[0]);
@@ -479,8 +482,8 @@ AX_CUDA_KERNEL(_rnn_layer_backward)
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
     while (st == AX_OK && walk_next(s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H,
-                     g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
+      st = ax_cuda_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H,
+                          g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
       if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * H, w, false, dh.p);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H) : st;

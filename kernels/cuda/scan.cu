@@ -20,10 +20,10 @@ template <class S> struct along {
   {
     return line / inner * n * inner + (from_end ? n - 1 - i : i) * inner + line % inner;
   }
-  __device__ __forceinline__ T load(int64_t line, int64_t i) const { return (T)ax_load(x[at(line, i)]); }
+  __device__ __forceinline__ T load(int64_t line, int64_t i) const { return (T)ax_cuda_load(x[at(line, i)]); }
   __device__ __forceinline__ void store(int64_t line, int64_t i, T up_to, T) const
   {
-    y[at(line, i)] = ax_store<S>(up_to);
+    y[at(line, i)] = ax_cuda_store<S>(up_to);
   }
 };
 
@@ -50,16 +50,17 @@ template <class S> static ax_status run(const ax_call *call, bool from_end)
   for (int d = (int)dim + 1; d < x->ndim; d++) f.inner *= x->shape[d];
   const int64_t lines = y->numel / f.n;
   if (f.inner > 1 && lines >= MANY)
-    return ax_launch("cumsum", y->device, ax_blocks(lines, 128, y->device.index), 128, columns<S>, f, lines);
-  return ax_scan<typename along<S>::T>("cumsum", y->device, lines, f.n, f);
+    return ax_cuda_launch("cumsum", y->device, ax_cuda_blocks(lines, 128, y->device.index), 128, columns<S>,
+                          f, lines);
+  return ax_cuda_scan<typename along<S>::T>("cumsum", y->device, lines, f.n, f);
 }
 
 static ax_status scan(const ax_call *call, bool from_end)
 {
   if (call->out[0]->numel == 0) return AX_OK;
   if (call->out[0]->dtype == AX_I64) return run<int64_t>(call, from_end);
-  return ax_with_float(call->op, (ax_dtype)call->out[0]->dtype,
-                       [&](auto tag) { return run<AX_TYPE_OF(tag)>(call, from_end); });
+  return ax_cuda_with_float(call->op, (ax_dtype)call->out[0]->dtype,
+                            [&](auto tag) { return run<AX_TYPE_OF(tag)>(call, from_end); });
 }
 
 AX_CUDA_KERNEL(cumsum) { return scan(call, false); }

@@ -8,7 +8,7 @@
 enum { AX_SCAN_THREADS = 256, AX_SCAN_CHUNK = 2048 };
 
 /* The sum of the values of all threads up to this one; *total: of all.  `shared`: 32 places. */
-template <class T> static __device__ __forceinline__ T ax_block_scan(T v, T *shared, T *total)
+template <class T> static __device__ __forceinline__ T ax_cuda_block_scan(T v, T *shared, T *total)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   T before = 0, all = 0;
@@ -30,7 +30,7 @@ template <class T> static __device__ __forceinline__ T ax_block_scan(T v, T *sha
 /* F: `T load(line, i)`, and `void store(line, i, T up_to, T own)` with the sum of elements 0 ..
  * i. */
 template <class T, class F>
-static __global__ void ax_scan_sums(F f, int64_t lines, int64_t n, int64_t chunks, T *sums)
+static __global__ void ax_cuda_scan_sums(F f, int64_t lines, int64_t n, int64_t chunks, T *sums)
 {
   __shared__ T shared[32];
   for (int64_t b = blockIdx.x; b < lines * chunks; b += gridDim.x) {
@@ -38,21 +38,22 @@ static __global__ void ax_scan_sums(F f, int64_t lines, int64_t n, int64_t chunk
                   hi = lo + AX_SCAN_CHUNK < n ? lo + AX_SCAN_CHUNK : n;
     T sum = 0;
     for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) sum += f.load(line, i);
-    sum = ax_block_reduce(
+    sum = ax_cuda_block_reduce(
         sum, [](T a, T b) { return a + b; }, shared);
     if (threadIdx.x == 0) sums[b] = sum;
   }
 }
 
 /* Each line's sums become those of the chunks before. */
-template <class T> static __global__ void ax_scan_chunks(T *sums, int64_t lines, int64_t chunks)
+template <class T> static __global__ void ax_cuda_scan_chunks(T *sums, int64_t lines, int64_t chunks)
 {
   __shared__ T shared[32];
   for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
     T carry = 0, total;
     for (int64_t lo = 0; lo < chunks; lo += blockDim.x) {
       const int64_t i = lo + threadIdx.x;
-      const T own = i < chunks ? sums[line * chunks + i] : (T)0, up_to = ax_block_scan(own, shared, &total);
+      const T own = i < chunks ? sums[line * chunks + i] : (T)0,
+              up_to = ax_cuda_block_scan(own, shared, &total);
       if (i < chunks) sums[line * chunks + i] = carry + (up_to - own);
       carry += total;
     }
@@ -60,7 +61,7 @@ template <class T> static __global__ void ax_scan_chunks(T *sums, int64_t lines,
 }
 
 template <class T, class F>
-static __global__ void ax_scan_apply(F f, int64_t lines, int64_t n, int64_t chunks, const T *sums)
+static __global__ void ax_cuda_scan_apply(F f, int64_t lines, int64_t n, int64_t chunks, const T *sums)
 {
   __shared__ T shared[32];
   for (int64_t b = blockIdx.x; b < lines * chunks; b += gridDim.x) {
@@ -69,7 +70,7 @@ static __global__ void ax_scan_apply(F f, int64_t lines, int64_t n, int64_t chun
     T carry = sums ? sums[b] : (T)0, total;
     for (int64_t at = lo; at < hi; at += blockDim.x) {
       const int64_t i = at + threadIdx.x;
-      const T own = i < hi ? f.load(line, i) : (T)0, up_to = ax_block_scan(own, shared, &total);
+      const T own = i < hi ? f.load(line, i) : (T)0, up_to = ax_cuda_block_scan(own, shared, &total);
       if (i < hi) f.store(line, i, carry + up_to, own);
       carry += total;
     }
@@ -77,7 +78,7 @@ static __global__ void ax_scan_apply(F f, int64_t lines, int64_t n, int64_t chun
 }
 
 template <class T, class F>
-static ax_status ax_scan(const char *what, ax_device d, int64_t lines, int64_t n, F f)
+static ax_status ax_cuda_scan(const char *what, ax_device d, int64_t lines, int64_t n, F f)
 {
   const int64_t chunks = (n + AX_SCAN_CHUNK - 1) / AX_SCAN_CHUNK, all = lines * chunks,
                 most = (int64_t)ax_cuda_multiprocessors(d.index) * 32;
@@ -90,13 +91,14 @@ static ax_status ax_scan(const char *what, ax_device d, int64_t lines, int64_t n
   if (lines == 0 || n == 0) return AX_OK;
   if (chunks > 1) {
     if ((st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
-    st = ax_launch(what, d, blocks, threads, ax_scan_sums<T, F>, f, lines, n, chunks, sums);
+    st = ax_cuda_launch(what, d, blocks, threads, ax_cuda_scan_sums<T, F>, f, lines, n, chunks, sums);
     if (st == AX_OK)
-      st = ax_launch(what, d, (unsigned)(lines < most ? lines : most), chunks < 1024 ? 128 : 1024,
-                     ax_scan_chunks<T>, sums, lines, chunks);
+      st = ax_cuda_launch(what, d, (unsigned)(lines < most ? lines : most), chunks < 1024 ? 128 : 1024,
+                          ax_cuda_scan_chunks<T>, sums, lines, chunks);
   }
   if (st == AX_OK)
-    st = ax_launch(what, d, blocks, threads, ax_scan_apply<T, F>, f, lines, n, chunks, (const T *)sums);
+    st = ax_cuda_launch(what, d, blocks, threads, ax_cuda_scan_apply<T, F>, f, lines, n, chunks,
+                        (const T *)sums);
   if (sums) ax_cuda_give(d, sums, bytes);
   return st;
 }

@@ -19,7 +19,7 @@ struct walk {
   const int64_t *index;
   int64_t skip; /* a position that is left alone; -1: none */
   double alpha;
-  ax_fault *fault;
+  ax_cuda_fault *fault;
 };
 
 /* Sums of integers wrap around in the type they have when they are unsigned. */
@@ -42,9 +42,9 @@ template <class S> struct adding {
   const S *s;
   T alpha;
   T sum;
-  __device__ __forceinline__ void begin(const S *x) { sum = (T)ax_load(*x); }
-  __device__ __forceinline__ void next(int64_t at) { sum = sum + alpha * (T)ax_load(s[at]); }
-  __device__ __forceinline__ void end(S *x) { *x = ax_store<S>(sum); }
+  __device__ __forceinline__ void begin(const S *x) { sum = (T)ax_cuda_load(*x); }
+  __device__ __forceinline__ void next(int64_t at) { sum = sum + alpha * (T)ax_cuda_load(s[at]); }
+  __device__ __forceinline__ void end(S *x) { *x = ax_cuda_store<S>(sum); }
 };
 template <class S> struct setting {
   const S *s; /* NULL: the number */
@@ -91,7 +91,7 @@ template <class K> static __global__ void slice_keys(walk w, int64_t picked, K *
   for (int64_t i = AX_FIRST; i < picked; i += AX_STEP) {
     const int64_t v = w.index[i * w.step_i[w.dim]];
     /* those that do not count come last */
-    keys[i] = ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size;
+    keys[i] = ax_cuda_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size;
   }
 }
 
@@ -116,19 +116,19 @@ template <class S, class F> static ax_status run_slices(ax_device d, const walk 
   const int64_t picked = w.shape[w.dim];
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) K;
-    ax_sorting<K> s;
-    ax_status st = ax_sort_begin(d, name, 1, picked, &s);
+    ax_cuda_sorting<K> s;
+    ax_status st = ax_cuda_sort_begin(d, name, 1, picked, &s);
     if (st != AX_OK) return st;
-    st = ax_launch(name, d, ax_blocks(picked, 256, d.index), 256, slice_keys<K>, w, picked, s.keys);
-    if (st == AX_OK) st = ax_sort<K>(name, 1, picked, ax_key_bytes(w.size + 1), &s);
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(picked, 256, d.index), 256, slice_keys<K>, w, picked, s.keys);
+    if (st == AX_OK) st = ax_cuda_sort<K>(name, 1, picked, ax_key_bytes(w.size + 1), &s);
     if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f, x, picked,
-                     (const K *)s.keys, (const uint32_t *)s.at);
-    ax_sort_end(&s);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f,
+                          x, picked, (const K *)s.keys, (const uint32_t *)s.at);
+    ax_cuda_sort_end(&s);
     return st;
   };
   if (w.numel == 0) return AX_OK;
-  return w.size < (int64_t)UINT32_MAX ? run(ax_type<uint32_t>()) : run(ax_type<uint64_t>());
+  return w.size < (int64_t)UINT32_MAX ? run(ax_cuda_type<uint32_t>()) : run(ax_cuda_type<uint64_t>());
 }
 
 /* ---- an index for each element */
@@ -143,7 +143,7 @@ template <class S, class F> static __global__ void lines_kernel(walk w, F f, S *
     place_of(w, p, &to, &i, &from);
     for (int64_t j = 0; j < along; j++) {
       const int64_t v = w.index[i + j * w.step_i[w.dim]];
-      if (!ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size)) continue;
+      if (!ax_cuda_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size)) continue;
       S *const place = x + to + v * w.step_x[w.dim];
       f.begin(place);
       f.next(from + j * w.step_s[w.dim]);
@@ -157,8 +157,8 @@ template <class K> static __global__ void place_keys(walk w, K *keys)
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
     int64_t to, i, from;
     const int64_t j = place_of(w, p, &to, &i, &from), v = w.index[i + j * w.step_i[w.dim]];
-    keys[p] =
-        ax_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size) ? (K)(to + v * w.step_x[w.dim]) : (K)w.end;
+    keys[p] = ax_cuda_in_range(w.fault, AX_FAULT_INDEX, w.op, v, p, w.size) ? (K)(to + v * w.step_x[w.dim])
+                                                                            : (K)w.end;
   }
 }
 
@@ -187,22 +187,23 @@ template <class S, class F> static ax_status run_places(ax_device d, const walk 
     walk l = w;
     l.shape[w.dim] = 1;
     l.numel = w.numel / along;
-    return ax_launch(name, d, ax_blocks(l.numel, 128, d.index), 128, lines_kernel<S, F>, l, f, x, along);
+    return ax_cuda_launch(name, d, ax_cuda_blocks(l.numel, 128, d.index), 128, lines_kernel<S, F>, l, f, x,
+                          along);
   }
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) K;
-    ax_sorting<K> s;
-    ax_status st = ax_sort_begin(d, name, 1, w.numel, &s);
+    ax_cuda_sorting<K> s;
+    ax_status st = ax_cuda_sort_begin(d, name, 1, w.numel, &s);
     if (st != AX_OK) return st;
-    st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, place_keys<K>, w, s.keys);
-    if (st == AX_OK) st = ax_sort<K>(name, 1, w.numel, ax_key_bytes(w.end + 1), &s);
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, place_keys<K>, w, s.keys);
+    if (st == AX_OK) st = ax_cuda_sort<K>(name, 1, w.numel, ax_key_bytes(w.end + 1), &s);
     if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(w.numel, 256, d.index), 256, places_kernel<S, F, K>, w, f, x,
-                     (const K *)s.keys, (const uint32_t *)s.at);
-    ax_sort_end(&s);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, places_kernel<S, F, K>, w, f,
+                          x, (const K *)s.keys, (const uint32_t *)s.at);
+    ax_cuda_sort_end(&s);
     return st;
   };
-  return w.end < (int64_t)UINT32_MAX ? run(ax_type<uint32_t>()) : run(ax_type<uint64_t>());
+  return w.end < (int64_t)UINT32_MAX ? run(ax_cuda_type<uint32_t>()) : run(ax_cuda_type<uint64_t>());
 }
 
 /* ---- the rows */
@@ -212,10 +213,10 @@ template <class G> static ax_status with_number(ax_op op, ax_dtype d, G g)
 {
   if (d == AX_BOOL) return ax_cuda_no_dtype(op, d);
   switch (d) {
-  case AX_I64: return g(ax_type<int64_t>());
-  case AX_I32: return g(ax_type<int32_t>());
-  case AX_U8: return g(ax_type<uint8_t>());
-  default: return ax_with_float(op, d, g);
+  case AX_I64: return g(ax_cuda_type<int64_t>());
+  case AX_I32: return g(ax_cuda_type<int32_t>());
+  case AX_U8: return g(ax_cuda_type<uint8_t>());
+  default: return ax_cuda_with_float(op, d, g);
   }
 }
 
@@ -283,7 +284,7 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
       const adding<S> f = adder<S>(ax_data(s), call->op == AX_OP_INDEX_ADD ? call->a->f[0] : 1);
       return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
     });
-  return ax_with_size(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     setting<S> f = {};
     f.s = s ? (const S *)ax_data(s) : NULL;

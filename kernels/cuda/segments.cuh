@@ -12,7 +12,7 @@ enum { AX_SEGMENT_THREADS = 128 };
 
 /* E has `int64_t n, first`: its elements, and the chunks of the entries before.  A chunk is a run
  * of at most `chunk` elements of one entry. */
-template <class E> struct ax_table {
+template <class E> struct ax_cuda_segment_table {
   const E *entries;
   int count;
   int chunk;
@@ -21,7 +21,7 @@ template <class E> struct ax_table {
 
 /* Elements of a chunk, from the elements of all: few sums have many small ones, so that they use
  * the whole device.  It follows from the sizes alone, and so does the shape of sums over chunks. */
-static inline int ax_chunk_of(int64_t all)
+static inline int ax_cuda_chunk_of(int64_t all)
 {
   return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768;
 }
@@ -33,7 +33,8 @@ ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const vo
 
 /* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at
  * a time. */
-template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_table<E> &t, int64_t c)
+template <class E>
+static __device__ __forceinline__ int ax_cuda_entry_at(const ax_cuda_segment_table<E> &t, int64_t c)
 {
   int lo = 0, n = t.count; /* it is one of lo .. lo + n - 1 */
   while (n > 1) {
@@ -47,10 +48,11 @@ template <class E> static __device__ __forceinline__ int ax_entry_at(const ax_ta
 
 /* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block:
  * neighbours, so that the entry is sought once. */
-template <class E, class F> static __device__ __forceinline__ void ax_each_chunk(const ax_table<E> &t, F f)
+template <class E, class F>
+static __device__ __forceinline__ void ax_cuda_each_chunk(const ax_cuda_segment_table<E> &t, F f)
 {
   const int64_t from = t.chunks * blockIdx.x / gridDim.x, to = t.chunks * (blockIdx.x + 1) / gridDim.x;
-  int k = ax_entry_at(t, from);
+  int k = ax_cuda_entry_at(t, from);
   for (int64_t c = from; c < to; c++) {
     while (k + 1 < t.count && t.entries[k + 1].first <= c) k++;
     const E e = t.entries[k];
@@ -62,20 +64,20 @@ template <class E, class F> static __device__ __forceinline__ void ax_each_chunk
 /* Builds the table with fill(entry, segment) for every segment that has elements, and calls
  * launch(table, blocks) with it. */
 template <class E, class FILL, class LAUNCH>
-static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
-                               LAUNCH launch)
+static ax_status ax_cuda_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
+                                    LAUNCH launch)
 {
   const size_t places = n > 0 ? (size_t)n : 1;
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 512;
   E *here = (E *)calloc(places, sizeof(E)); /* bytes between members are compared, too */
   const void *there = NULL;
-  ax_table<E> t = {};
+  ax_cuda_segment_table<E> t = {};
   int64_t all = 0;
   ax_status st;
 
   if (!here) return ax_fail(AX_ENOMEM, "%s: out of memory: no room for a table of %d entries", what, n);
   for (int k = 0; k < n; k++) all += segs[k].n;
-  t.chunk = ax_chunk_of(all);
+  t.chunk = ax_cuda_chunk_of(all);
   for (int k = 0; k < n; k++) {
     if (segs[k].n == 0) continue;
     E *e = &here[t.count++];
@@ -94,11 +96,13 @@ static ax_status ax_with_table(const char *what, ax_device d, const ax_segment *
 
 /* The same for one kernel(table, arguments...); nothing where there are no elements. */
 template <class E, class FILL, class... P, class... A>
-static ax_status ax_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
-                                    void (*kernel)(ax_table<E>, P...), A... arguments)
+static ax_status ax_cuda_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n,
+                                         FILL fill, void (*kernel)(ax_cuda_segment_table<E>, P...),
+                                         A... arguments)
 {
-  return ax_with_table<E>(what, d, segs, n, fill, [&](const ax_table<E> &t, unsigned blocks) {
-    return blocks ? ax_launch(what, d, blocks, AX_SEGMENT_THREADS, kernel, t, arguments...) : AX_OK;
+  return ax_cuda_with_table<E>(what, d, segs, n, fill,
+                               [&](const ax_cuda_segment_table<E> &t, unsigned blocks) {
+    return blocks ? ax_cuda_launch(what, d, blocks, AX_SEGMENT_THREADS, kernel, t, arguments...) : AX_OK;
   });
 }
 

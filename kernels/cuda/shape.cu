@@ -47,10 +47,10 @@ AX_CUDA_KERNEL(tile)
     k.shape[d] = y->shape[d];
     k.size[d] = y->shape[d] / call->a->list[d];
   }
-  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("tile", y->device, ax_blocks(k.numel, 256, y->device.index), 256, tile_kernel<S>, k,
-                     (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_cuda_launch("tile", y->device, ax_cuda_blocks(k.numel, 256, y->device.index), 256,
+                          tile_kernel<S>, k, (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
@@ -72,11 +72,11 @@ static ax_status triangle(const ax_call *call, bool upper)
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
   if (y->numel == 0) return AX_OK;
-  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch(upper ? "triu" : "tril", y->device, ax_blocks(y->numel, 256, y->device.index), 256,
-                     triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, rows, cols,
-                     call->a->i[0], upper);
+    return ax_cuda_launch(upper ? "triu" : "tril", y->device, ax_cuda_blocks(y->numel, 256, y->device.index),
+                          256, triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, rows,
+                          cols, call->a->i[0], upper);
   });
 }
 
@@ -116,10 +116,11 @@ AX_CUDA_KERNEL(_pad_mode)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
   if (y->numel == 0) return AX_OK;
-  return ax_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("pad", y->device, ax_blocks(y->numel, 256, y->device.index), 256, pad_kernel<S>,
-                     margins_of(x, y, call->a), (int)call->a->i[0], (S *)ax_data(y), (const S *)ax_data(x));
+    return ax_cuda_launch("pad", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
+                          pad_kernel<S>, margins_of(x, y, call->a), (int)call->a->i[0], (S *)ax_data(y),
+                          (const S *)ax_data(x));
   });
 }
 
@@ -182,20 +183,20 @@ AX_CUDA_KERNEL(_pad_mode_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->out[0];
   const dims k = margins_of(x, g, call->a);
-  const unsigned blocks = ax_blocks(x->numel, 256, x->device.index);
+  const unsigned blocks = ax_cuda_blocks(x->numel, 256, x->device.index);
   auto run = [&](auto tag, auto sum) {
     typedef AX_TYPE_OF(tag) S;
     typedef AX_TYPE_OF(sum) T;
-    return ax_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel, (int)call->a->i[0],
-                     (S *)ax_data(x), (const S *)ax_data(g));
+    return ax_cuda_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel, (int)call->a->i[0],
+                          (S *)ax_data(x), (const S *)ax_data(g));
   };
   if (x->numel == 0) return AX_OK;
   switch ((ax_dtype)x->dtype) {
-  case AX_F32: return run(ax_type<float>(), ax_type<float>());
-  case AX_F64: return run(ax_type<double>(), ax_type<double>());
-  case AX_I64: return run(ax_type<int64_t>(), ax_type<uint64_t>());
-  case AX_I32: return run(ax_type<int32_t>(), ax_type<uint32_t>());
-  case AX_U8: return run(ax_type<uint8_t>(), ax_type<uint32_t>());
+  case AX_F32: return run(ax_cuda_type<float>(), ax_cuda_type<float>());
+  case AX_F64: return run(ax_cuda_type<double>(), ax_cuda_type<double>());
+  case AX_I64: return run(ax_cuda_type<int64_t>(), ax_cuda_type<uint64_t>());
+  case AX_I32: return run(ax_cuda_type<int32_t>(), ax_cuda_type<uint32_t>());
+  case AX_U8: return run(ax_cuda_type<uint8_t>(), ax_cuda_type<uint32_t>());
   default: return ax_cuda_no_dtype(call->op, (ax_dtype)x->dtype);
   }
 }

@@ -11,25 +11,25 @@ template <class S, int V, bool WIDE>
 static __global__ void forward_rows(S *y, const S *x, ax_around s, bool logs)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   for (int64_t r = team::first_row(); r < s.outer; r += team::row_step()) {
     const S *from = x + r * s.n;
     S *to = y + r * s.n;
-    ax_exps<T> e;
-    ax_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
+    ax_cuda_exps<T> e;
+    ax_cuda_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
       T v[AX_VALUE_OF(width)];
-      ax_get(from, i, v);
+      ax_cuda_get(from, i, v);
       e.add(v);
     });
     e.template join<team>(shared);
-    const T by = logs ? ax_row_log(e.sum) : (T)1 / e.sum;
-    ax_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
+    const T by = logs ? ax_cuda_row_log(e.sum) : (T)1 / e.sum;
+    ax_cuda_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W];
-      ax_get(from, i, v);
-      for (int j = 0; j < W; j++) v[j] = logs ? (v[j] - e.top) - by : ax_term(v[j], e.top) * by;
-      ax_put(to, i, v);
+      ax_cuda_get(from, i, v);
+      for (int j = 0; j < W; j++) v[j] = logs ? (v[j] - e.top) - by : ax_cuda_term(v[j], e.top) * by;
+      ax_cuda_put(to, i, v);
     });
   }
 }
@@ -38,26 +38,27 @@ template <class S, int V, bool WIDE>
 static __global__ void backward_rows(S *dx, const S *g, const S *y, ax_around s, bool logs)
 {
   typedef compute<S> T;
-  typedef ax_team<WIDE> team;
+  typedef ax_cuda_team<WIDE> team;
   __shared__ T shared[32];
   for (int64_t r = team::first_row(); r < s.outer; r += team::row_step()) {
     const int64_t at = r * s.n;
     T sum = 0;
-    ax_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
+    ax_cuda_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T gv[W], yv[W];
-      ax_get(g, at + i, gv);
-      if (!logs) ax_get(y, at + i, yv);
+      ax_cuda_get(g, at + i, gv);
+      if (!logs) ax_cuda_get(y, at + i, yv);
       for (int j = 0; j < W; j++) sum += logs ? gv[j] : gv[j] * yv[j];
     });
     sum = team::sum(sum, shared);
-    ax_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
+    ax_cuda_walk<V, team>(g + at, s.n, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T gv[W], yv[W];
-      ax_get(g, at + i, gv);
-      ax_get(y, at + i, yv);
-      for (int j = 0; j < W; j++) gv[j] = logs ? gv[j] - ax_term(yv[j], (T)0) * sum : yv[j] * (gv[j] - sum);
-      ax_put(dx, at + i, gv);
+      ax_cuda_get(g, at + i, gv);
+      ax_cuda_get(y, at + i, yv);
+      for (int j = 0; j < W; j++)
+        gv[j] = logs ? gv[j] - ax_cuda_term(yv[j], (T)0) * sum : yv[j] * (gv[j] - sum);
+      ax_cuda_put(dx, at + i, gv);
     });
   }
 }
@@ -69,16 +70,16 @@ template <class S> static __global__ void forward_columns(S *y, const S *x, ax_a
   typedef compute<S> T;
   for (int64_t c = AX_FIRST; c < s.outer * s.inner; c += AX_STEP) {
     const int64_t at = c / s.inner * s.n * s.inner + c % s.inner;
-    ax_exps<T> e;
+    ax_cuda_exps<T> e;
     for (int64_t i = 0; i < s.n; i++) {
-      const T v[1] = { ax_load(x[at + i * s.inner]) };
+      const T v[1] = { ax_cuda_load(x[at + i * s.inner]) };
       e.add(v);
     }
     if (e.top == -(T)INFINITY) e.sum = (T)NAN;
-    const T by = logs ? ax_row_log(e.sum) : (T)1 / e.sum;
+    const T by = logs ? ax_cuda_row_log(e.sum) : (T)1 / e.sum;
     for (int64_t i = 0; i < s.n; i++) {
-      const T v = ax_load(x[at + i * s.inner]);
-      y[at + i * s.inner] = ax_store<S>(logs ? (v - e.top) - by : ax_term(v, e.top) * by);
+      const T v = ax_cuda_load(x[at + i * s.inner]);
+      y[at + i * s.inner] = ax_cuda_store<S>(logs ? (v - e.top) - by : ax_cuda_term(v, e.top) * by);
     }
   }
 }
@@ -91,12 +92,12 @@ static __global__ void backward_columns(S *dx, const S *g, const S *y, ax_around
     const int64_t at = c / s.inner * s.n * s.inner + c % s.inner;
     T sum = 0;
     for (int64_t i = 0; i < s.n; i++) {
-      const T gv = ax_load(g[at + i * s.inner]);
-      sum += logs ? gv : gv * ax_load(y[at + i * s.inner]);
+      const T gv = ax_cuda_load(g[at + i * s.inner]);
+      sum += logs ? gv : gv * ax_cuda_load(y[at + i * s.inner]);
     }
     for (int64_t i = 0; i < s.n; i++) {
-      const T gv = ax_load(g[at + i * s.inner]), yv = ax_load(y[at + i * s.inner]);
-      dx[at + i * s.inner] = ax_store<S>(logs ? gv - ax_term(yv, (T)0) * sum : yv * (gv - sum));
+      const T gv = ax_cuda_load(g[at + i * s.inner]), yv = ax_cuda_load(y[at + i * s.inner]);
+      dx[at + i * s.inner] = ax_cuda_store<S>(logs ? gv - ax_cuda_term(yv, (T)0) * sum : yv * (gv - sum));
     }
   }
 }
@@ -110,21 +111,22 @@ static ax_status run(const ax_call *call, bool logs, bool back)
 
   if (!ax_is_float((ax_dtype)out->dtype)) return ax_cuda_no_dtype(call->op, (ax_dtype)out->dtype);
   if (out->numel == 0) return AX_OK;
-  return ax_with_float(call->op, (ax_dtype)out->dtype, [&](auto tag) {
+  return ax_cuda_with_float(call->op, (ax_dtype)out->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     S *y = (S *)ax_data(out);
     const S *a = (const S *)ax_data(call->in[0]), *b = back ? (const S *)ax_data(call->in[1]) : NULL;
     if (s.inner > 1) {
-      const unsigned blocks = ax_blocks(s.outer * s.inner, 128, d.index);
-      return back ? ax_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs)
-                  : ax_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
+      const unsigned blocks = ax_cuda_blocks(s.outer * s.inner, 128, d.index);
+      return back ? ax_cuda_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs)
+                  : ax_cuda_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
     }
-    return ax_with_any_rows<S>(s.n, ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0),
-                               [&](auto v, auto wide) {
+    return ax_cuda_with_any_rows<S>(s.n,
+                                    ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0),
+                                    [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
-      return back ? ax_launch_rows(name, d, s.outer, s.n, backward_rows<S, V, WIDE>, y, a, b, s, logs)
-                  : ax_launch_rows(name, d, s.outer, s.n, forward_rows<S, V, WIDE>, y, a, s, logs);
+      return back ? ax_cuda_launch_rows(name, d, s.outer, s.n, backward_rows<S, V, WIDE>, y, a, b, s, logs)
+                  : ax_cuda_launch_rows(name, d, s.outer, s.n, forward_rows<S, V, WIDE>, y, a, s, logs);
     });
   });
 }

@@ -13,12 +13,12 @@ template <class S> struct keyed;
   };
 KEYED(float, uint32_t, 4, ax_key_f32(v))
 KEYED(double, uint64_t, 8, ax_key_f64(v))
-KEYED(ax_f16, uint32_t, 2, ax_key_f16(v.bits))
-KEYED(ax_bf16, uint32_t, 2, ax_key_bf16(v.bits))
+KEYED(ax_cuda_f16, uint32_t, 2, ax_key_f16(v.bits))
+KEYED(ax_cuda_bf16, uint32_t, 2, ax_key_bf16(v.bits))
 KEYED(int64_t, uint64_t, 8, ax_key_i64(v))
 KEYED(int32_t, uint32_t, 4, ax_key_i32(v))
 KEYED(uint8_t, uint32_t, 1, ax_key_u8(v))
-KEYED(ax_bool, uint32_t, 1, ax_key_u8(v.value))
+KEYED(ax_cuda_bool, uint32_t, 1, ax_key_u8(v.value))
 
 /* Lines of an (outer, n, inner) tensor, of which k elements each are the result. */
 struct lines {
@@ -88,26 +88,27 @@ static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bo
   if (call->out[0]->numel == 0) return AX_OK;
   for (int t = (int)dim + 1; t < x->ndim; t++) l.inner *= x->shape[t];
   l.count = x->numel / l.n;
-  return ax_with_any(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  return ax_cuda_with_any(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef typename keyed<S>::type K;
     const S *from = (const S *)ax_data(x);
     S *values = (S *)ax_data(call->out[0]);
     int64_t *indices = (int64_t *)ax_data(call->out[1]);
-    ax_sorting<K> s;
-    ax_status st = ax_sort_begin(d, name, l.count, l.n, &s);
+    ax_cuda_sorting<K> s;
+    ax_status st = ax_cuda_sort_begin(d, name, l.count, l.n, &s);
 
     if (st != AX_OK) return st;
-    st = ax_launch(name, d, ax_blocks(x->numel, 256, d.index), 256, make_keys<S>, from, l, falling, s.keys);
-    if (st == AX_OK) st = ax_sort<K>(name, l.count, l.n, keyed<S>::bytes, &s);
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(x->numel, 256, d.index), 256, make_keys<S>, from, l, falling,
+                        s.keys);
+    if (st == AX_OK) st = ax_cuda_sort<K>(name, l.count, l.n, keyed<S>::bytes, &s);
     if (st == AX_OK && what == SORT)
-      st = ax_launch(name, d, ax_blocks(l.count * l.k, 256, d.index), 256, put_sorted<S>, from, l,
-                     (const uint32_t *)s.at, values, indices);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(l.count * l.k, 256, d.index), 256, put_sorted<S>, from, l,
+                          (const uint32_t *)s.at, values, indices);
     else if (st == AX_OK)
-      st = ax_launch(name, d, ax_blocks(l.count, 128, d.index), 128, put_one<S>, from, l, (const K *)s.keys,
-                     (const uint32_t *)s.at, what == KTH ? k - 1 : (l.n - 1) / 2, what == MEDIAN && floats,
-                     values, indices);
-    ax_sort_end(&s);
+      st = ax_cuda_launch(name, d, ax_cuda_blocks(l.count, 128, d.index), 128, put_one<S>, from, l,
+                          (const K *)s.keys, (const uint32_t *)s.at, what == KTH ? k - 1 : (l.n - 1) / 2,
+                          what == MEDIAN && floats, values, indices);
+    ax_cuda_sort_end(&s);
     return st;
   });
 }
@@ -148,17 +149,17 @@ AX_CUDA_KERNEL(searchsorted)
   const int64_t n = s->shape[s->ndim - 1], m = v && v->ndim ? v->shape[v->ndim - 1] : 1;
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_launch("searchsorted", y->device, ax_blocks(y->numel, 256, y->device.index), 256, search<S>,
-                     (const S *)ax_data(s), n, s->ndim == 1, v ? (const S *)ax_data(v) : NULL,
-                     (S)call->a->f[0], m, (bool)call->a->i[0], (int64_t *)ax_data(y), y->numel);
+    return ax_cuda_launch("searchsorted", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
+                          search<S>, (const S *)ax_data(s), n, s->ndim == 1, v ? (const S *)ax_data(v) : NULL,
+                          (S)call->a->f[0], m, (bool)call->a->i[0], (int64_t *)ax_data(y), y->numel);
   };
   if (y->numel == 0) return AX_OK;
   switch ((ax_dtype)s->dtype) {
-  case AX_F32: return run(ax_type<float>());
-  case AX_F64: return run(ax_type<double>());
-  case AX_I64: return run(ax_type<int64_t>());
-  case AX_I32: return run(ax_type<int32_t>());
-  case AX_U8: return run(ax_type<uint8_t>());
+  case AX_F32: return run(ax_cuda_type<float>());
+  case AX_F64: return run(ax_cuda_type<double>());
+  case AX_I64: return run(ax_cuda_type<int64_t>());
+  case AX_I32: return run(ax_cuda_type<int32_t>());
+  case AX_U8: return run(ax_cuda_type<uint8_t>());
   default: return ax_cuda_no_dtype(call->op, (ax_dtype)s->dtype);
   }
 }

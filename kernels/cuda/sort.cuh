@@ -15,7 +15,7 @@ enum { AX_NETWORK = 1024, AX_RADIX_THREADS = 256, AX_RADIX_TILE = 4096 };
 
 /* size: a power of two, n <= size */
 template <class K>
-static __global__ void ax_sort_network(K *keys, uint32_t *at, int64_t lines, int n, int size)
+static __global__ void ax_cuda_sort_network(K *keys, uint32_t *at, int64_t lines, int n, int size)
 {
   __shared__ K key[AX_NETWORK];
   __shared__ uint32_t place[AX_NETWORK];
@@ -48,8 +48,8 @@ static __global__ void ax_sort_network(K *keys, uint32_t *at, int64_t lines, int
 }
 
 template <class K>
-static __global__ void ax_radix_count(const K *keys, int64_t lines, int64_t n, int64_t tiles, int shift,
-                                      uint32_t *counts)
+static __global__ void ax_cuda_radix_count(const K *keys, int64_t lines, int64_t n, int64_t tiles, int shift,
+                                           uint32_t *counts)
 {
   __shared__ uint32_t count[256];
   for (int64_t b = blockIdx.x; b < lines * tiles; b += gridDim.x) {
@@ -65,7 +65,7 @@ static __global__ void ax_radix_count(const K *keys, int64_t lines, int64_t n, i
   }
 }
 
-struct ax_radix_places { /* counts, which become the numbers of elements before */
+struct ax_cuda_radix_places { /* counts, which become the numbers of elements before */
   uint32_t *counts;
   int64_t n;
   __device__ __forceinline__ uint32_t load(int64_t line, int64_t i) const { return counts[line * n + i]; }
@@ -77,9 +77,9 @@ struct ax_radix_places { /* counts, which become the numbers of elements before 
 
 /* from_at NULL: elements still stand where they were. */
 template <class K>
-static __global__ void ax_radix_move(const K *from, const uint32_t *from_at, K *to, uint32_t *to_at,
-                                     int64_t lines, int64_t n, int64_t tiles, int shift,
-                                     const uint32_t *places)
+static __global__ void ax_cuda_radix_move(const K *from, const uint32_t *from_at, K *to, uint32_t *to_at,
+                                          int64_t lines, int64_t n, int64_t tiles, int shift,
+                                          const uint32_t *places)
 {
   __shared__ uint32_t base[256], ahead[AX_RADIX_THREADS / 32][256];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -118,7 +118,7 @@ static __global__ void ax_radix_move(const K *from, const uint32_t *from_at, K *
 }
 
 /* What a sort works in: two sets of keys and positions. */
-template <class K> struct ax_sorting {
+template <class K> struct ax_cuda_sorting {
   ax_device device;
   K *keys, *other;
   uint32_t *at, *other_at;
@@ -127,7 +127,8 @@ template <class K> struct ax_sorting {
 };
 
 template <class K>
-static ax_status ax_sort_begin(ax_device d, const char *what, int64_t lines, int64_t n, ax_sorting<K> *s)
+static ax_status ax_cuda_sort_begin(ax_device d, const char *what, int64_t lines, int64_t n,
+                                    ax_cuda_sorting<K> *s)
 {
   const size_t all = (size_t)(lines * n);
   if (n >= UINT32_MAX)
@@ -143,11 +144,14 @@ static ax_status ax_sort_begin(ax_device d, const char *what, int64_t lines, int
   s->other_at = s->at + all;
   return AX_OK;
 }
-template <class K> static void ax_sort_end(ax_sorting<K> *s) { ax_cuda_give(s->device, s->memory, s->bytes); }
+template <class K> static void ax_cuda_sort_end(ax_cuda_sorting<K> *s)
+{
+  ax_cuda_give(s->device, s->memory, s->bytes);
+}
 
 /* Sorts s->keys by their lowest `bytes` bytes; s->at: where each stood in its line. */
 template <class K>
-static ax_status ax_sort(const char *what, int64_t lines, int64_t n, int bytes, ax_sorting<K> *s)
+static ax_status ax_cuda_sort(const char *what, int64_t lines, int64_t n, int bytes, ax_cuda_sorting<K> *s)
 {
   const ax_device d = s->device;
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 16;
@@ -156,8 +160,8 @@ static ax_status ax_sort(const char *what, int64_t lines, int64_t n, int bytes, 
   if (n <= AX_NETWORK) {
     int size = 2;
     while (size < n) size *= 2;
-    return ax_launch(what, d, (unsigned)(lines < most ? lines : most), size / 2 < 32 ? 32 : size / 2,
-                     ax_sort_network<K>, s->keys, s->at, lines, (int)n, size);
+    return ax_cuda_launch(what, d, (unsigned)(lines < most ? lines : most), size / 2 < 32 ? 32 : size / 2,
+                          ax_cuda_sort_network<K>, s->keys, s->at, lines, (int)n, size);
   }
   const int64_t tiles = (n + AX_RADIX_TILE - 1) / AX_RADIX_TILE,
                 blocks = lines * tiles < most ? lines * tiles : most;
@@ -165,14 +169,14 @@ static ax_status ax_sort(const char *what, int64_t lines, int64_t n, int bytes, 
   uint32_t *counts;
   if ((st = ax_cuda_take(d, table, (void **)&counts)) != AX_OK) return st;
   for (int pass = 0; pass < bytes && st == AX_OK; pass++) {
-    st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_count<K>, (const K *)s->keys, lines,
-                   n, tiles, 8 * pass, counts);
+    st = ax_cuda_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_cuda_radix_count<K>,
+                        (const K *)s->keys, lines, n, tiles, 8 * pass, counts);
     if (st == AX_OK)
-      st = ax_scan<uint32_t>(what, d, lines, 256 * tiles, ax_radix_places{ counts, 256 * tiles });
+      st = ax_cuda_scan<uint32_t>(what, d, lines, 256 * tiles, ax_cuda_radix_places{ counts, 256 * tiles });
     if (st == AX_OK)
-      st = ax_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_radix_move<K>, (const K *)s->keys,
-                     (const uint32_t *)(pass ? s->at : NULL), s->other, s->other_at, lines, n, tiles,
-                     8 * pass, (const uint32_t *)counts);
+      st = ax_cuda_launch(what, d, (unsigned)blocks, AX_RADIX_THREADS, ax_cuda_radix_move<K>,
+                          (const K *)s->keys, (const uint32_t *)(pass ? s->at : NULL), s->other, s->other_at,
+                          lines, n, tiles, 8 * pass, (const uint32_t *)counts);
     K *const keys = s->keys;
     uint32_t *const at = s->at;
     s->keys = s->other, s->other = keys;

@@ -145,7 +145,7 @@ static void plan(const char *name, const ax_cudnn_key &key, ax_cudnn_builder bui
   fflush(stdout);
 }
 
-static void convolution(const char *part, const char *label, ax_conv c)
+static void convolution(const char *part, const char *label, ax_cuda_conv c)
 {
   static const char *const kinds[] = { "forward", "input", "weight" };
   for (ax_dtype t : { AX_BF16, AX_F16, AX_F32 })
@@ -170,8 +170,8 @@ static void attention(const char *part, const char *label, int64_t batch, int64_
   for (ax_dtype t : { AX_BF16, AX_F16 })
     for (int k = 0; k < 4; k++) {
       const bool backward = k & 1, causal = k & 2;
-      ax_attention a = { batch, heads, shared, queries, keys, head, head, {},    {},
-                         {},    {},    {},     {},      {},   {},   0,    causal };
+      ax_cuda_attention a = { batch, heads, shared, queries, keys, head, head, {},    {},
+                              {},    {},    {},     {},      {},   {},   0,    causal };
       const int64_t q[4] = { queries * 3 * heads * head, head, 3 * heads * head, 1 },
                     kv[4] = { keys * 3 * shared * head, head, 3 * shared * head, 1 };
       const int64_t y[4] = { queries * heads * head, head, heads * head, 1 };

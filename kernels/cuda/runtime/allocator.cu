@@ -30,12 +30,12 @@ static int bin_of(size_t bytes)
   return bin < AX_BINS ? bin : AX_BINS - 1;
 }
 
-static ax_block **bucket_of(ax_cuda_device *dev, const void *p)
+static ax_cuda_block **bucket_of(ax_cuda_device *dev, const void *p)
 {
   return &dev->used[(uintptr_t)p / 512 % AX_BUCKETS];
 }
 
-static void push(ax_block **list, ax_block *b)
+static void push(ax_cuda_block **list, ax_cuda_block *b)
 {
   b->prev = NULL;
   b->next = *list;
@@ -43,28 +43,31 @@ static void push(ax_block **list, ax_block *b)
   *list = b;
 }
 
-static void unlink_from(ax_block **list, ax_block *b)
+static void unlink_from(ax_cuda_block **list, ax_cuda_block *b)
 {
   if (b->prev) b->prev->next = b->next;
   else *list = b->next;
   if (b->next) b->next->prev = b->prev;
 }
 
-static ax_block **free_list(const ax_block *b) { return &b->pool->free[b->small][bin_of(b->bytes)]; }
+static ax_cuda_block **free_list(const ax_cuda_block *b)
+{
+  return &b->pool->free[b->small][bin_of(b->bytes)];
+}
 
 /* The smallest free block that is large enough. */
-static ax_block *find(ax_pool *pool, size_t bytes, bool small, bool cut_huge)
+static ax_cuda_block *find(ax_cuda_pool *pool, size_t bytes, bool small, bool cut_huge)
 {
-  ax_block *best = NULL;
+  ax_cuda_block *best = NULL;
   for (int bin = bin_of(bytes); bin < AX_BINS && !best; bin++)
-    for (ax_block *b = pool->free[small][bin]; b; b = b->next)
+    for (ax_cuda_block *b = pool->free[small][bin]; b; b = b->next)
       if (b->bytes >= bytes && (!best || b->bytes < best->bytes)) best = b;
   return best && !cut_huge && best->bytes >= HUGE_BLOCK && bytes < LARGE_SEGMENT ? NULL : best;
 }
 
-static ax_block *new_block(ax_pool *pool, char *data, size_t bytes, bool small)
+static ax_cuda_block *new_block(ax_cuda_pool *pool, char *data, size_t bytes, bool small)
 {
-  ax_block *b = (ax_block *)calloc(1, sizeof *b);
+  ax_cuda_block *b = (ax_cuda_block *)calloc(1, sizeof *b);
   if (!b) return NULL;
   b->pool = pool;
   b->data = data;
@@ -74,7 +77,7 @@ static ax_block *new_block(ax_pool *pool, char *data, size_t bytes, bool small)
 }
 
 /* A new segment as one free block.  *out NULL with AX_OK: the device has no room for it. */
-static ax_status grow(ax_cuda_device *dev, ax_pool *pool, size_t bytes, bool small, ax_block **out)
+static ax_status grow(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, bool small, ax_cuda_block **out)
 {
   const size_t two = (size_t)2 << 20;
   const size_t size = small                 ? SMALL_SEGMENT
@@ -101,17 +104,17 @@ static ax_status grow(ax_cuda_device *dev, ax_pool *pool, size_t bytes, bool sma
   return AX_OK;
 }
 
-static void forget_event(ax_cuda_device *dev, ax_block *b)
+static void forget_event(ax_cuda_device *dev, ax_cuda_block *b)
 {
   if (b->ready) ax_cuda_event_back(dev, b->ready);
   b->ready = NULL;
 }
 
-static void empty_pool(ax_cuda_device *dev, ax_pool *pool)
+static void empty_pool(ax_cuda_device *dev, ax_cuda_pool *pool)
 {
   for (int small = 0; small < 2; small++)
     for (int bin = 0; bin < AX_BINS; bin++)
-      for (ax_block *b = pool->free[small][bin], *next; b; b = next) {
+      for (ax_cuda_block *b = pool->free[small][bin], *next; b; b = next) {
         next = b->next;
         if (b->before || b->after) continue;
         unlink_from(&pool->free[small][bin], b);
@@ -135,10 +138,10 @@ static void empty_cache(ax_cuda_device *dev)
 }
 
 /* *out NULL with AX_OK: there is no room. */
-static ax_status take(ax_cuda_device *dev, ax_pool *pool, size_t bytes, ax_block **out)
+static ax_status take(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, ax_cuda_block **out)
 {
   const bool small = bytes < SMALL;
-  ax_block *b = find(pool, bytes, small, false), *rest;
+  ax_cuda_block *b = find(pool, bytes, small, false), *rest;
   ax_status st = AX_OK;
 
   *out = NULL;
@@ -166,9 +169,9 @@ static ax_status take(ax_cuda_device *dev, ax_pool *pool, size_t bytes, ax_block
 }
 
 /* `take` with what can be done before it fails. */
-static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
+static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_cuda_block **out)
 {
-  ax_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
+  ax_cuda_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
   ax_status st = take(dev, pool, bytes, out);
   cudaStream_t stream;
 
@@ -187,7 +190,7 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_block **out)
   }
 }
 
-static void count(ax_cuda_device *dev, ax_block *b, size_t asked, void **out)
+static void count(ax_cuda_device *dev, ax_cuda_block *b, size_t asked, void **out)
 {
   b->asked = asked;
   dev->stats.live_bytes += (int64_t)b->bytes;
@@ -203,7 +206,7 @@ static void small_live(const ax_cuda_device *dev, ax_memory_small *small)
 {
   *small = ax_memory_small{};
   for (int k = 0; k < AX_BUCKETS; k++)
-    for (const ax_block *b = dev->used[k]; b; b = b->next) ax_memory_small_add(small, b->asked);
+    for (const ax_cuda_block *b = dev->used[k]; b; b = b->next) ax_memory_small_add(small, b->asked);
 }
 
 static ax_status out_of_memory(ax_cuda_device *dev, int index, size_t bytes)
@@ -229,7 +232,7 @@ ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
   ax_cuda_device *dev = &ax_cuda_devices[index];
   const size_t rounded = bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
   cudaStream_t stream;
-  ax_block *b = NULL;
+  ax_cuda_block *b = NULL;
   ax_status st;
 
   *out = NULL;
@@ -245,7 +248,7 @@ ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
 ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
-  ax_block *b = NULL;
+  ax_cuda_block *b = NULL;
   ax_status st;
 
   *out = NULL;
@@ -259,11 +262,11 @@ ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
 
 /* Joins b with a free neighbour; b is in no list.  Of two events of one stream the later one says
  * it all. */
-static ax_block *join(ax_cuda_device *dev, ax_block *b, ax_block *other)
+static ax_cuda_block *join(ax_cuda_device *dev, ax_cuda_block *b, ax_cuda_block *other)
 {
   if (!other || other->used) return b;
   unlink_from(free_list(other), other);
-  ax_block *first = other == b->before ? other : b, *second = first->after;
+  ax_cuda_block *first = other == b->before ? other : b, *second = first->after;
   if (second->ready && (!first->ready || second->at > first->at)) {
     const cudaEvent_t later = second->ready;
     second->ready = first->ready;
@@ -280,7 +283,7 @@ static ax_block *join(ax_cuda_device *dev, ax_block *b, ax_block *other)
 
 /* The computing stream may still be asked to read what was sent: the event says when it is done
  * with that.  Where there is none to be had the stream is waited for. */
-static void mark_ready(ax_cuda_device *dev, ax_block *b)
+static void mark_ready(ax_cuda_device *dev, ax_cuda_block *b)
 {
   if (ax_cuda_forked()) return;
   if (ax_cuda_event(dev, &b->ready) == AX_OK && cudaEventRecord(b->ready, dev->stream) == cudaSuccess) {
@@ -291,7 +294,7 @@ static void mark_ready(ax_cuda_device *dev, ax_block *b)
   cudaStreamSynchronize(dev->stream);
 }
 
-static void give_back(ax_cuda_device *dev, ax_block *b)
+static void give_back(ax_cuda_device *dev, ax_cuda_block *b)
 {
   b->used = false;
   b = join(dev, b, b->before);
@@ -304,7 +307,7 @@ void ax_cuda_release(int index, void *data, size_t bytes)
   ax_cuda_device *dev = &ax_cuda_devices[index];
 
   pthread_mutex_lock(&ax_cuda_lock);
-  ax_block *b = *bucket_of(dev, data);
+  ax_cuda_block *b = *bucket_of(dev, data);
   while (b && b->data != data) b = b->next;
   if (b) {
     unlink_from(bucket_of(dev, data), b);
@@ -335,12 +338,12 @@ ax_status ax_cuda_pool_begin(ax_device d, uint64_t *id)
   ax_status st = AX_OK;
 
   pthread_mutex_lock(&ax_cuda_lock);
-  ax_pool *pool = dev->privates;
+  ax_cuda_pool *pool = dev->privates;
   while (pool && pool->id != *id) pool = pool->next;
   if (dev->recording) st = ax_fail(AX_EINVAL, "cuda:%d: a graph is being recorded already", d.index);
   else if (*id && !pool)
     st = ax_fail(AX_EINVAL, "cuda:%d: there is no pool %llu of a graph", d.index, (unsigned long long)*id);
-  else if (!pool && !(pool = (ax_pool *)calloc(1, sizeof *pool)))
+  else if (!pool && !(pool = (ax_cuda_pool *)calloc(1, sizeof *pool)))
     st = ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
   else {
     if (!*id) {
@@ -362,7 +365,7 @@ void ax_cuda_pool_end(ax_device d)
   pthread_mutex_lock(&ax_cuda_lock);
   dev->recording = NULL;
   while (dev->waiting) {
-    ax_block *b = dev->waiting;
+    ax_cuda_block *b = dev->waiting;
     unlink_from(&dev->waiting, b);
     mark_ready(dev, b);
     give_back(dev, b);
@@ -372,7 +375,7 @@ void ax_cuda_pool_end(ax_device d)
 
 bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data)
 {
-  ax_block *b;
+  ax_cuda_block *b;
   pthread_mutex_lock(&ax_cuda_lock);
   for (b = *bucket_of(&ax_cuda_devices[d.index], data); b && b->data != data;) b = b->next;
   const bool has = b && b->pool->kind == AX_POOL_PRIVATE && b->pool->id == id;
@@ -383,20 +386,20 @@ bool ax_cuda_pool_has(ax_device d, uint64_t id, const void *data)
 void ax_cuda_pool_release(ax_device d, uint64_t id)
 {
   ax_cuda_device *dev = &ax_cuda_devices[d.index];
-  ax_pool *const home = &dev->pools[AX_POOL_MAIN];
+  ax_cuda_pool *const home = &dev->pools[AX_POOL_MAIN];
 
   pthread_mutex_lock(&ax_cuda_lock);
-  for (ax_pool **at = &dev->privates; *at; at = &(*at)->next) {
-    ax_pool *const pool = *at;
+  for (ax_cuda_pool **at = &dev->privates; *at; at = &(*at)->next) {
+    ax_cuda_pool *const pool = *at;
     if (pool->id != id || pool == dev->recording) continue;
     *at = pool->next;
     for (int k = 0; k < AX_BUCKETS; k++)
-      for (ax_block *b = dev->used[k]; b; b = b->next)
+      for (ax_cuda_block *b = dev->used[k]; b; b = b->next)
         if (b->pool == pool) b->pool = home;
     for (int small = 0; small < 2; small++)
       for (int bin = 0; bin < AX_BINS; bin++)
         while (pool->free[small][bin]) {
-          ax_block *b = pool->free[small][bin];
+          ax_cuda_block *b = pool->free[small][bin];
           unlink_from(&pool->free[small][bin], b);
           b->pool = home;
           push(free_list(b), b);

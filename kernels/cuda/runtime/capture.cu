@@ -57,7 +57,7 @@ ax_status remember(graph *g, void *data, size_t bytes)
 ax_status take_outside(graph *g, size_t bytes, void **out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[g->device.index];
-  ax_pool *const pool = dev->recording;
+  ax_cuda_pool *const pool = dev->recording;
   dev->recording = NULL;
   ax_status st = ax_cuda_take(g->device, bytes, out);
   dev->recording = pool;

@@ -115,7 +115,7 @@ ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes)
   return st != AX_OK ? st : ax_cuda_status(what, cudaMemsetAsync(p, 0, bytes, stream));
 }
 
-ax_fault *ax_cuda_fault_place(ax_device d)
+ax_cuda_fault *ax_cuda_fault_place(ax_device d)
 {
   ax_cuda_device *dev = &ax_cuda_devices[d.index];
   cudaStream_t stream;
@@ -123,11 +123,11 @@ ax_fault *ax_cuda_fault_place(ax_device d)
 
   if (dev->fault) return dev->fault;
   if (ax_cuda_use(d, &stream) != AX_OK ||
-      ax_cuda_status("cudaHostAlloc", cudaHostAlloc(&p, sizeof(ax_fault),
+      ax_cuda_status("cudaHostAlloc", cudaHostAlloc(&p, sizeof(ax_cuda_fault),
                                                     cudaHostAllocMapped | cudaHostAllocPortable)) != AX_OK)
     return NULL;
-  memset(p, 0, sizeof(ax_fault));
-  return dev->fault = (ax_fault *)p;
+  memset(p, 0, sizeof(ax_cuda_fault));
+  return dev->fault = (ax_cuda_fault *)p;
 }
 
 bool ax_cuda_recording(int index) { return ax_cuda_devices[index].recording != NULL; }
@@ -148,8 +148,8 @@ ax_status ax_cuda_wait(int index, const char *what)
   st = ax_cuda_wait_stream(what, dev->stream);
   dev->stats.waits++;
 
-  if (st != AX_OK || !dev->fault || ((volatile ax_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
-  const ax_fault f = *dev->fault;
+  if (st != AX_OK || !dev->fault || ((volatile ax_cuda_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
+  const ax_cuda_fault f = *dev->fault;
   const char *name = ax_ops[f.op].name;
   dev->fault->code = AX_FAULT_NONE;
   if (name[0] == '_') name++;

@@ -16,35 +16,35 @@
 
 enum { AX_MOST_DEVICES = 64, AX_BINS = 48, AX_BUCKETS = 4096 };
 
-struct ax_pool;
-struct ax_block {
+struct ax_cuda_pool;
+struct ax_cuda_block {
   char *data;
   size_t bytes, asked;
   bool used, small;
-  ax_pool *pool;
+  ax_cuda_pool *pool;
   /* of free blocks of the sending pool: what the computing stream does with it before; NULL:
    * nothing */
   cudaEvent_t ready;
-  uint64_t at;              /* when that was recorded */
-  ax_block *before, *after; /* neighbours in the segment */
-  ax_block *prev, *next;    /* in the list of free blocks of its bin, or of used ones of its bucket */
+  uint64_t at;                   /* when that was recorded */
+  ax_cuda_block *before, *after; /* neighbours in the segment */
+  ax_cuda_block *prev, *next;    /* in the list of free blocks of its bin, or of used ones of its bucket */
 };
 
 /* Blocks of one pool are cut from segments of its own, and come back to it.  `kind`: MAIN, what
  * kernels use; SENDING, what the copy stream writes; PRIVATE, of a graph. */
-enum ax_pool_kind { AX_POOL_MAIN, AX_POOL_SENDING, AX_POOL_PRIVATE };
-struct ax_pool {
-  ax_pool_kind kind;
+enum ax_cuda_pool_kind { AX_POOL_MAIN, AX_POOL_SENDING, AX_POOL_PRIVATE };
+struct ax_cuda_pool {
+  ax_cuda_pool_kind kind;
   uint64_t id;
-  ax_block *free[2][AX_BINS]; /* large, small: by the power of two below their size */
-  ax_pool *next;
+  ax_cuda_block *free[2][AX_BINS]; /* large, small: by the power of two below their size */
+  ax_cuda_pool *next;
 };
 
-struct ax_sent {
+struct ax_cuda_sent {
   uint64_t ticket;
   cudaEvent_t done;
 };
-struct ax_stage {
+struct ax_cuda_stage {
   char *data;
   size_t used;
   cudaEvent_t done;
@@ -56,25 +56,25 @@ struct ax_cuda_device {
   cudaStream_t stream, copies; /* copies: NULL until the first batch is sent */
   int multiprocessors;
   char name[64];
-  ax_fault *fault; /* pinned memory of the host that kernels write */
+  ax_cuda_fault *fault; /* pinned memory of the host that kernels write */
 
-  ax_pool pools[2];   /* MAIN, SENDING */
-  ax_pool *privates;  /* of graphs that live */
-  ax_pool *recording; /* the one that allocations go to now; NULL: MAIN */
-  ax_block *waiting;  /* of the sending pool, given back while a graph was recorded */
+  ax_cuda_pool pools[2];   /* MAIN, SENDING */
+  ax_cuda_pool *privates;  /* of graphs that live */
+  ax_cuda_pool *recording; /* the one that allocations go to now; NULL: MAIN */
+  ax_cuda_block *waiting;  /* of the sending pool, given back while a graph was recorded */
   uint64_t last_pool;
-  ax_block *used[AX_BUCKETS]; /* by address */
+  ax_cuda_block *used[AX_BUCKETS]; /* by address */
   ax_memory_stats stats;
 
   cudaEvent_t *events; /* spare ones */
   int n_events, room_for_events;
   uint64_t recorded; /* events recorded in `stream` for the sending pool */
 
-  ax_sent *sent; /* on their way, oldest first */
+  ax_cuda_sent *sent; /* on their way, oldest first */
   int n_sent, room_for_sent;
   uint64_t last_ticket, arrived;
 
-  ax_stage stages[AX_STAGES]; /* transfer.cu: what goes up in the computing stream */
+  ax_cuda_stage stages[AX_STAGES]; /* transfer.cu: what goes up in the computing stream */
   int next_stage;
 };
 extern ax_cuda_device ax_cuda_devices[AX_MOST_DEVICES];

@@ -39,9 +39,9 @@ static bool make_stages(ax_cuda_device *dev)
 }
 
 /* A piece with room for n bytes.  *out NULL with AX_OK: there is none. */
-static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_stage **out)
+static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_cuda_stage **out)
 {
-  ax_stage *s = &dev->stages[dev->next_stage];
+  ax_cuda_stage *s = &dev->stages[dev->next_stage];
   ax_status st = AX_OK;
 
   *out = NULL;
@@ -69,7 +69,7 @@ static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, co
   dev->stats.uploads++;
   for (size_t at = 0; at < bytes && st == AX_OK; at += STAGE) {
     const size_t n = bytes - at < STAGE ? bytes - at : STAGE;
-    ax_stage *s;
+    ax_cuda_stage *s;
     if ((st = stage_for(dev, n, &s)) != AX_OK) return st;
     /* staged by the driver */
     if (!s)
@@ -195,7 +195,7 @@ static ax_status copy_ahead(ax_cuda_device *dev, int index, char *dst, const cha
 ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uint64_t *ticket)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
-  ax_sent sent = { 0, NULL };
+  ax_cuda_sent sent = { 0, NULL };
   cudaStream_t stream;
   ax_status st;
 
@@ -209,7 +209,8 @@ ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uin
   st = copy_ahead(dev, index, (char *)*out, (const char *)src, bytes);
   pthread_mutex_lock(&ax_cuda_lock);
   if (st == AX_OK && dev->n_sent == dev->room_for_sent) {
-    ax_sent *more = (ax_sent *)realloc(dev->sent, (size_t)(2 * dev->room_for_sent + 16) * sizeof *more);
+    ax_cuda_sent *more =
+        (ax_cuda_sent *)realloc(dev->sent, (size_t)(2 * dev->room_for_sent + 16) * sizeof *more);
     if (more) {
       dev->sent = more;
       dev->room_for_sent = 2 * dev->room_for_sent + 16;

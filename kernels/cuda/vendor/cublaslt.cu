@@ -11,7 +11,7 @@
 #if defined(AX_EMULATE) && !__has_include(<cublasLt.h>)
 
 /* Emulated without NVIDIA's headers: the caller's own kernel does it. */
-ax_status ax_cublaslt_gemm(ax_device, const ax_gemm *, const ax_gemm_data *, bool *done)
+ax_status ax_cublaslt_gemm(ax_device, const ax_cuda_gemm *, const ax_cuda_gemm_data *, bool *done)
 {
   *done = false;
   return AX_OK;
@@ -101,7 +101,7 @@ static ax_status ready(ax_device d, bool *usable)
 /* ---- plans */
 
 struct key {
-  ax_gemm g;
+  ax_cuda_gemm g;
   int64_t device, tf32, aligned;
 };
 
@@ -169,8 +169,8 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
   } while (0)
 
 /* A matrix of ours as cuBLASLt sees it: transposed when our columns are adjacent. */
-static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t cols, const int64_t *step,
-                             bool adjacent, cublasLtMatrixLayout_t *out)
+static cublasStatus_t layout(const ax_cuda_gemm *g, int64_t d, int64_t rows, int64_t cols,
+                             const int64_t *step, bool adjacent, cublasLtMatrixLayout_t *out)
 {
   const int64_t r = adjacent ? cols : rows, c = adjacent ? rows : cols, ld = adjacent ? step[1] : step[2];
   const int32_t batch = (int32_t)g->batch;
@@ -184,7 +184,7 @@ static cublasStatus_t layout(const ax_gemm *g, int64_t d, int64_t rows, int64_t 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-static uint32_t epilogue_of(const ax_gemm *g)
+static uint32_t epilogue_of(const ax_cuda_gemm *g)
 {
   switch (g->epilogue) {
   case AX_GEMM_GELU: return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -194,7 +194,7 @@ static uint32_t epilogue_of(const ax_gemm *g)
   }
 }
 
-static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, const ax_gemm_data *data)
+static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, const ax_cuda_gemm_data *data)
 {
   /* None, or parts in float32 (float64) in the workspace that a second kernel adds up in order. */
   const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -225,7 +225,7 @@ static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, con
   return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t point_to(plan *p, const ax_gemm_data *data)
+static cublasStatus_t point_to(plan *p, const ax_cuda_gemm_data *data)
 {
   cublasStatus_t s;
   if (data->bias != p->bias)
@@ -239,9 +239,9 @@ static cublasStatus_t point_to(plan *p, const ax_gemm_data *data)
   return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data)
+static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const ax_cuda_gemm_data *data)
 {
-  const ax_gemm *g = &p->k.g;
+  const ax_cuda_gemm *g = &p->k.g;
   const bool wide = g->dtype == AX_F64;
   const cublasComputeType_t compute = wide        ? CUBLAS_COMPUTE_64F
                                       : p->k.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
@@ -273,7 +273,7 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
 static int64_t *counter_of(const key *k, cublasStatus_t s)
 {
   static const char *const names[] = { "", " + gelu", " x gelu'", " + row sums" };
-  const ax_gemm *g = &k->g;
+  const ax_cuda_gemm *g = &k->g;
   char name[96];
   snprintf(name, sizeof name, "mm %s -> %s, cuBLASLt%s%s%s%s%s", ax_dtype_name((ax_dtype)g->dtype),
            ax_dtype_name((ax_dtype)g->out), k->tf32 ? " tf32" : "",
@@ -283,7 +283,7 @@ static int64_t *counter_of(const key *k, cublasStatus_t s)
   return ax_cuda_counter(name);
 }
 
-static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const ax_gemm_data *data,
+static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const ax_cuda_gemm_data *data,
                           plan **out)
 {
   const size_t at = bucket_of(k);
@@ -312,7 +312,7 @@ static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const 
 
 static bool small(int64_t v) { return v <= INT32_MAX; }
 
-ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data *data, bool *done)
+ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *asked, const ax_cuda_gemm_data *data, bool *done)
 {
   static const double one = 1, zero = 0;
   static const float one_f = 1, zero_f = 0;
@@ -328,7 +328,7 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_gemm *asked, const ax_gemm_data
       !small(asked->batch))
     return AX_OK;
   k.g = *asked;
-  ax_gemm *g = &k.g;
+  ax_cuda_gemm *g = &k.g;
   ax_tidy_steps(g->m, g->k, g->a);
   ax_tidy_steps(g->k, g->n, g->b);
   if (g->m == 1) g->c[1] = g->n;

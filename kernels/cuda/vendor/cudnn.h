@@ -16,18 +16,18 @@ const char *ax_cudnn_describe(void);
 
 /* ---- convolutions: cudnn_conv.cu */
 
-typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_conv_kind;
+typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_cuda_conv_kind;
 
 /* All of a convolution's sizes.  Images lie with channels innermost, without gaps; weights are (o,
  * c / groups, kh, kw). */
-struct ax_conv {
+struct ax_cuda_conv {
   int64_t n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
 };
 
 /* y = x * w, x = the input's gradient for y, or w = the weight's gradient.  bias (or NULL) is added
  * to y; add: w += its gradient; w_dtype may be AX_F32 beside half images in a weight's gradient.
  * *done false with AX_OK: cuDNN does not do this one, nothing was written. */
-ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *conv, ax_dtype dtype,
+ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_conv *conv, ax_dtype dtype,
                             ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
                             bool *done);
 
@@ -35,21 +35,21 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *conv,
 
 /* Rows of attention as cuDNN sees them: (batch, heads, rows, columns) with strides in elements.
  * dq, dk, dv, g are NULL forward. */
-struct ax_attention {
+struct ax_cuda_attention {
   int64_t batch, heads, shared_heads, queries, keys, head, value_head;
   int64_t q[4], k[4], v[4], y[4], g[4], dq[4], dk[4], dv[4]; /* strides */
   double scale;
   bool causal;
 };
-struct ax_attention_data {
+struct ax_cuda_attention_data {
   const void *q, *k, *v, *g;
   void *y, *lse, *dq, *dk, *dv;
 };
 
 /* Forward (y, lse) or backward (dq, dk, dv); lse is (batch, heads, queries) in float32, the natural
  * logarithm. */
-ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, ax_dtype dtype,
-                             const ax_attention_data *data, bool *done);
+ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_cuda_attention *a, ax_dtype dtype,
+                             const ax_cuda_attention_data *data, bool *done);
 
 #if __has_include(<cudnn_graph.h>)
 #define AX_CUDNN 1

@@ -15,8 +15,8 @@
 
 #ifndef AX_CUDNN
 
-ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, const ax_attention_data *,
-                             bool *done)
+ax_status ax_cudnn_attention(ax_device, bool, const ax_cuda_attention *, ax_dtype,
+                             const ax_cuda_attention_data *, bool *done)
 {
   *done = false;
   return AX_OK;
@@ -32,16 +32,16 @@ ax_status ax_cudnn_attention(ax_device, bool, const ax_attention *, ax_dtype, co
 namespace {
 
 enum { Q = 1, K, V, O, G, STATS, DQ, DK, DV, DELTA, SCALE, LOWEST, ONE, TENSORS }; /* numbers of tensors */
-/* words of a key; then the ax_attention, whose scale is not part of the graph */
+/* words of a key; then the ax_cuda_attention, whose scale is not part of the graph */
 enum { BACKWARD, ELEMENT, ALIGN, CALL = ALIGN + TENSORS };
-static_assert(CALL * 8 + sizeof(ax_attention) <= sizeof(ax_cudnn_key), "a call fits a key");
+static_assert(CALL * 8 + sizeof(ax_cuda_attention) <= sizeof(ax_cudnn_key), "a call fits a key");
 
 typedef cudnnBackendDescriptor_t tensor;
 
 struct builder {
   ax_cudnn_graph &g;
   const ax_cudnn_key &key;
-  ax_attention a;
+  ax_cuda_attention a;
   cudnnDataType_t type;
   int64_t scores[4], columns[4], sums[4]; /* (b, h, queries, keys), its strides, (b, h, queries, 1) */
 
@@ -246,8 +246,8 @@ bool fits(const int64_t *stride)
 
 } // namespace
 
-ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, ax_dtype dtype,
-                             const ax_attention_data *data, bool *done)
+ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_cuda_attention *a, ax_dtype dtype,
+                             const ax_cuda_attention_data *data, bool *done)
 {
   const float scale = (float)a->scale, lowest = -INFINITY, one = 1;
   const size_t bytes = (size_t)(a->batch * a->heads * a->queries) * sizeof(float);
@@ -282,7 +282,7 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_attention *a, 
       key.word[ALIGN + k] = ax_cudnn_alignment(list[k]);
     }
   key.word[ALIGN + DELTA] = 128;
-  ax_attention shape = *a;
+  ax_cuda_attention shape = *a;
   shape.scale = 0;
   memcpy(key.word + CALL, &shape, sizeof shape);
   snprintf(what, sizeof what, "attention%s %s", backward ? "'s gradient" : "", ax_dtype_name(dtype));

@@ -13,8 +13,8 @@
 
 #ifndef AX_CUDNN
 
-ax_status ax_cudnn_convolve(ax_device, ax_conv_kind, const ax_conv *, ax_dtype, ax_dtype, void *, void *,
-                            const void *, void *, bool, bool *done)
+ax_status ax_cudnn_convolve(ax_device, ax_cuda_conv_kind, const ax_cuda_conv *, ax_dtype, ax_dtype, void *,
+                            void *, const void *, void *, bool, bool *done)
 {
   *done = false;
   return AX_OK;
@@ -43,8 +43,8 @@ static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool
 {
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const uint32_t p = (uint32_t)i, tap = p % taps, row = p / taps, channel = row % c, o = row / c;
-    const float v = ax_load(from[((int64_t)o * taps + tap) * c + channel]);
-    to[i] = ax_store<D>(add ? ax_load(to[i]) + v : v);
+    const float v = ax_cuda_load(from[((int64_t)o * taps + tap) * c + channel]);
+    to[i] = ax_cuda_store<D>(add ? ax_cuda_load(to[i]) + v : v);
   }
 }
 
@@ -57,7 +57,8 @@ template <class S, int N> static __global__ void add_bias(uint32_t count, uint32
   for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
     const uint32_t channel = (uint32_t)i % (o / N) * N;
     few v = ((const few *)y)[i];
-    for (int k = 0; k < N; k++) v.of[k] = ax_store<S>(ax_load(v.of[k]) + ax_load(bias[channel + k]));
+    for (int k = 0; k < N; k++)
+      v.of[k] = ax_cuda_store<S>(ax_cuda_load(v.of[k]) + ax_cuda_load(bias[channel + k]));
     ((few *)y)[i] = v;
   }
 }
@@ -65,8 +66,8 @@ template <class S, int N> static __global__ void add_bias(uint32_t count, uint32
 /* ---- the graph */
 
 enum { X = 1, W = 2, Y = 3 };                         /* numbers of its tensors */
-enum { KIND, TYPE, X_ALIGN, W_ALIGN, Y_ALIGN, CONV }; /* words of a key; then the ax_conv */
-static_assert(sizeof(ax_conv) % 8 == 0 && CONV * 8 + sizeof(ax_conv) <= sizeof(ax_cudnn_key),
+enum { KIND, TYPE, X_ALIGN, W_ALIGN, Y_ALIGN, CONV }; /* words of a key; then the ax_cuda_conv */
+static_assert(sizeof(ax_cuda_conv) % 8 == 0 && CONV * 8 + sizeof(ax_cuda_conv) <= sizeof(ax_cudnn_key),
               "a convolution fits a key");
 
 static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t n,
@@ -78,12 +79,12 @@ static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataT
 
 static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
 {
-  ax_conv s;
+  ax_cuda_conv s;
   memcpy(&s, key.word + CONV, sizeof s);
   const cudnnDataType_t type = (cudnnDataType_t)key.word[TYPE];
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   const double one = 1, zero = 0;
-  const ax_conv_kind kind = (ax_conv_kind)key.word[KIND];
+  const ax_cuda_conv_kind kind = (ax_cuda_conv_kind)key.word[KIND];
 
   const cudnnBackendDescriptor_t x = image(g, X, type, s.n, s.c, s.h, s.w, key.word[X_ALIGN]);
   const cudnnBackendDescriptor_t w = image(g, W, type, s.o, s.c / s.groups, s.kh, s.kw, key.word[W_ALIGN]);
@@ -127,13 +128,15 @@ static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
 
 /* ---- calls */
 
-/* Calls f(ax_type<S>()) with the storage type; only for the three types that come here. */
+/* Calls f(ax_cuda_type<S>()) with the storage type; only for the three types that come here. */
 template <class F> static ax_status with_type(ax_dtype d, F f)
 {
-  return d == AX_F16 ? f(ax_type<ax_f16>()) : d == AX_BF16 ? f(ax_type<ax_bf16>()) : f(ax_type<float>());
+  return d == AX_F16    ? f(ax_cuda_type<ax_cuda_f16>())
+         : d == AX_BF16 ? f(ax_cuda_type<ax_cuda_bf16>())
+                        : f(ax_cuda_type<float>());
 }
 
-ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax_dtype dtype,
+ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_conv *s, ax_dtype dtype,
                             ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
                             bool *done)
 {
@@ -144,7 +147,7 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
   /* into memory of the call, then to the weight */
   const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype);
   const size_t bytes = (size_t)weights * ax_dtype_size(dtype);
-  const unsigned blocks = ax_blocks(weights, 256, d.index);
+  const unsigned blocks = ax_cuda_blocks(weights, 256, d.index);
   std::shared_ptr<ax_cudnn_plan> plan;
   ax_cudnn_key key;
   char what[80];
@@ -177,8 +180,8 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
   if (turned && kind != AX_CONV_WEIGHT)
     st = with_type(dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg, (uint32_t)taps,
-                       (const S *)w, (S *)own);
+      return ax_cuda_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg,
+                            (uint32_t)taps, (const S *)w, (S *)own);
     });
   if (st == AX_OK) {
     const int64_t uids[3] = { X, W, Y };
@@ -190,8 +193,8 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
       typedef AX_TYPE_OF(from) S;
       return with_type(w_dtype, [&](auto to) {
         typedef AX_TYPE_OF(to) D;
-        return ax_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg,
-                         (uint32_t)taps, add, (const S *)own, (D *)w);
+        return ax_cuda_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg,
+                              (uint32_t)taps, add, (const S *)own, (D *)w);
       });
     });
   if (*done && bias && kind == AX_CONV_FORWARD)
@@ -200,10 +203,10 @@ ax_status ax_cudnn_convolve(ax_device d, ax_conv_kind kind, const ax_conv *s, ax
       constexpr int N = 16 / sizeof(S);
       const uint32_t count = (uint32_t)(s->n * s->oh * s->ow * s->o), o = (uint32_t)s->o;
       if (o % N == 0 && (uintptr_t)y % 16 == 0)
-        return ax_launch("conv2d", d, ax_blocks(count / N, 256, d.index), 256, add_bias<S, N>, count / N, o,
-                         (const S *)bias, (S *)y);
-      return ax_launch("conv2d", d, ax_blocks(count, 256, d.index), 256, add_bias<S, 1>, count, o,
-                       (const S *)bias, (S *)y);
+        return ax_cuda_launch("conv2d", d, ax_cuda_blocks(count / N, 256, d.index), 256, add_bias<S, N>,
+                              count / N, o, (const S *)bias, (S *)y);
+      return ax_cuda_launch("conv2d", d, ax_cuda_blocks(count, 256, d.index), 256, add_bias<S, 1>, count, o,
+                            (const S *)bias, (S *)y);
     });
   ax_cuda_give(d, own, bytes);
   return st;
