@@ -8,6 +8,7 @@
 --- The core notes an event for every op, gradient rule, optimizer pass and named range while a
 --- profile records; nothing is noted, and nothing costs, otherwise.  Times are the host's: on a GPU
 --- each op is waited for while its profile lasts, so that they are those of the work.
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
@@ -82,8 +83,7 @@ local function cut(name, width)
   return "..." .. name:sub(-(width - 3))
 end
 
-local Averages = {}
-Averages.__index = Averages
+local Averages = class.open("Averages")
 
 --- The rows as text.
 ---@param opts { sort_by: string?, row_limit: integer?, max_name_column_width: integer?, header:
@@ -328,8 +328,8 @@ local Profiler = properties.define("Profiler", {
     key_averages = function(self, opts)
       opts = options.check("key_averages", opts, GROUP)
       local flags = self._flags
-      local rows, found = { _memory = flags.profile_memory, _flops = flags.with_flops,
-        _dropped = self._dropped or 0 }, {}
+      local rows, found = Averages(), {}
+      rows._memory, rows._flops, rows._dropped = flags.profile_memory, flags.with_flops, self._dropped or 0
       rows._shapes = opts.group_by_input_shape and flags.record_shapes
       for _, e in ipairs(events_of(self)) do
         -- as in PyTorch: one row for all steps
@@ -354,7 +354,7 @@ local Profiler = properties.define("Profiler", {
       for _, row in ipairs(rows) do
         row.cpu_time, row.self_cpu_time = row.cpu_time_total / row.count, row.self_cpu_time_total / row.count
       end
-      return setmetatable(rows, Averages)
+      return rows
     end,
     --- Writes the events as a trace that chrome://tracing and Perfetto show (the Trace Event
     --- Format).

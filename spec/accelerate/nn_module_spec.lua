@@ -147,6 +147,47 @@ describe("parameters()", function()
   end)
 end)
 
+describe("a module's own fields", function()
+  local function fields(module)
+    local list = {}
+    for name in next, module do list[#list + 1] = name end
+    table.sort(list)
+    return table.concat(list, " ")
+  end
+
+  it("are four, whatever it holds and whatever happens to it", function()
+    local own = "_hooked _registered _values training"
+    local net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert.equal(own, fields(net))
+    net:register_buffer("seen", tensor.zeros(1))
+    net.note, net.seen, net.note = "text", nil, nil
+    local handles = { net:register_forward_hook(function() end),
+      net:register_forward_pre_hook(function() end),
+      net:register_full_backward_hook(function() end), net:register_full_backward_pre_hook(function() end) }
+    net:eval()
+    net(tensor.ones(1, 2))
+    assert.equal(2, #net:parameters())
+    assert.equal(own, fields(net))
+    assert.is_table(net._hooked)
+    for _, handle in ipairs(handles) do handle:remove() end
+    assert.is_false(net._hooked)
+    assert.equal(own, fields(net))
+  end)
+
+  it("leave other names that begin with '_' to scripts", function()
+    local Own = nn.class("Own")
+    function Own:init()
+      self._order, self._kinds, self._children, self._listed = { 3, 1, 2 }, "kinds", 7, true
+      self.fc = nn.Linear(2, 2)
+    end
+    local net = Own()
+    assert.same({ 3, 1, 2 }, net._order)
+    assert.same({ "kinds", 7, true }, { net._kinds, net._children, net._listed })
+    assert.equal(2, #net:parameters())
+    assert.same({ net.fc }, net:children())
+  end)
+end)
+
 describe("paths", function()
   it("lead to parameters, buffers and modules", function()
     local net = Net()

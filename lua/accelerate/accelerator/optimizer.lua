@@ -32,12 +32,11 @@ local function apply(self, inner, scaler, closure)
   if not scaler then return inner:step(closure) end
   local result, stepped = scaler:step(inner, closure)
   scaler:update()
-  if type(stepped) == "boolean" then stepped = not stepped end
-  stepped = stepped or false
-  local former = self._skipped
-  self._skipped = stepped  -- or what the device found
+  local former, skipped = self._skipped, stepped or false -- or what the device found
+  if type(stepped) == "boolean" then skipped = not stepped end
+  self._skipped = skipped
   if recording.active then
-    recording.tell(function() self._skipped = stepped end, function() self._skipped = former end)
+    recording.tell(function() self._skipped = skipped end, function() self._skipped = former end)
   end
   return result
 end
@@ -77,18 +76,10 @@ function Accelerated:add_param_group(group)
   if self._owner then self._owner:_adopt_parameters() end
 end
 
---- For optimizers that have two modes; nothing for the others.
-local function mode(name)
-  return function(self)
-    local inner = self.optimizer
-    if type(inner[name]) == "function" then inner[name](inner) end
-  end
-end
-Accelerated.train, Accelerated.eval = mode "train", mode "eval"
-
 local Wrapper = properties.wrapper("AcceleratedOptimizer", "optimizer", {
   methods = Accelerated,
   forward = { "state_dict", "load_state_dict" },
+  optional = { "train", "eval" },
   get = {
     -- What the device found is not kept: a recorded step that is replayed answers anew.
     step_was_skipped = function(self)
@@ -105,7 +96,6 @@ function M.AcceleratedOptimizer(optimizer, owner)
   return Wrapper.new { optimizer = optimizer, _owner = owner or false, _skipped = false }
 end
 
----@return boolean
-M.is_accelerated = Wrapper.is
+M.is_accelerated, M.unwrap = Wrapper.is, Wrapper.unwrap
 
 return M

@@ -35,7 +35,7 @@ function Accelerator:verify_device_map(model)
     fail("verify_device_map: expected a module, got %s", options.show(model))
   end
   for _, module in model:named_modules() do
-    local map = rawget(module, "_values").hf_device_map
+    local map = module._values.hf_device_map
     if type(map) == "table" then
       local first = next(map)
       if first ~= nil and next(map, first) ~= nil then return true end
@@ -87,7 +87,7 @@ end
 
 local function wrap_optimizer(self, optimizer, placed)
   for _, known in ipairs(self._optimizers) do
-    if rawget(known, "optimizer") == optimizer then return known end
+    if known.optimizer == optimizer then return known end
   end
   if optimizer.fuses_backward and self._scaler then
     fail("prepare_optimizer: %s moves parameters inside backward, where a step cannot be skipped for " ..
@@ -112,7 +112,7 @@ function Accelerator:prepare_optimizer(optimizer, opts)
   if not optimizers.is_accelerated(optimizer) then
     optimizer = wrap_optimizer(self, optimizer, opts.device_placement)
   end
-  local inner = rawget(optimizer, "optimizer")
+  local inner = optimizer.optimizer
   if inner.fuses_backward then fuse(self, inner) end
   return enlist(self._optimizers, optimizer)
 end
@@ -146,18 +146,20 @@ function Accelerator:prepare_scheduler(scheduler)
   end
   if schedulers.is_accelerated(scheduler) then return enlist(self._schedulers, scheduler) end
   for _, known in ipairs(self._schedulers) do
-    if rawget(known, "scheduler") == scheduler then return known end
+    if known.scheduler == scheduler then return known end
   end
   local followed = self._optimizers
   for _, optimizer in ipairs(self._optimizers) do
-    if scheduler.optimizer == optimizer or scheduler.optimizer == rawget(optimizer, "optimizer") then
+    if scheduler.optimizer == optimizer or scheduler.optimizer == optimizer.optimizer then
       followed = { optimizer }
     end
   end
   local config = self._dataloader_config
-  return enlist(self._schedulers,
-    schedulers.AcceleratedScheduler(scheduler, followed, self._step_scheduler_with_optimizer,
-    function() return config.split_batches end))
+  return enlist(self._schedulers, schedulers.AcceleratedScheduler {
+    scheduler = scheduler, optimizers = followed,
+    step_with_optimizer = self._step_scheduler_with_optimizer,
+    split_batches = function() return config.split_batches end,
+  })
 end
 
 local function prepare_one(self, object, first_pass, placement)
@@ -192,7 +194,7 @@ function Accelerator:prepare(...)
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end
   end
   for _, optimizer in ipairs(flat.count > layouts and self._optimizers or {}) do
-    move_state(rawget(optimizer, "optimizer"))
+    move_state(optimizer.optimizer)
   end
   return unpack(objects, 1, n)
 end

@@ -1,4 +1,5 @@
 --- What an Accelerator writes and reads.  Methods of accelerate.Accelerator.
+local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
 local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
@@ -58,11 +59,8 @@ end
 
 --- Returns how messages show an object: by its class if it has one.
 local function pretty_name(object)
-  local meta = type(object) == "table" and getmetatable(object)
-  if type(meta) == "table" and type(rawget(meta, "__name")) == "string" then
-    return "a " .. rawget(meta, "__name")
-  end
-  return options.show(object)
+  local Class = class.of(object)
+  return Class and "a " .. Class.__name or options.show(object)
 end
 
 --- Returns a method of an object of any kind, or nil. Also returns nil if the object raises on

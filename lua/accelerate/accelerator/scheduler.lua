@@ -57,20 +57,15 @@ local Wrapper = properties.wrapper("AcceleratedScheduler", "scheduler", {
   forward = { "get_last_lr", "get_lr", "print_lr", "state_dict", "load_state_dict" },
 })
 
---- Wraps `scheduler`.
----@param scheduler table
----@param optimizers table[] prepared optimizers
----@param step_with_optimizer boolean
----@param split_batches fun(): boolean asked at each step: the configuration may change
-function M.AcceleratedScheduler(scheduler, optimizers, step_with_optimizer, split_batches)
-  first_step.prepared(scheduler)
-  return Wrapper.new {
-    scheduler = scheduler, optimizers = optimizers, step_with_optimizer = step_with_optimizer,
-      split_batches = split_batches,
-  }
+--- Wraps a scheduler.
+---@param fields { scheduler: table, optimizers: table[], step_with_optimizer: boolean,
+---  split_batches: fun(): boolean } optimizers: prepared ones; split_batches: called at each step,
+---  because the configuration may change
+function M.AcceleratedScheduler(fields)
+  first_step.prepared(fields.scheduler)
+  return Wrapper.new(fields)
 end
 
----@return boolean
-M.is_accelerated = Wrapper.is
+M.is_accelerated, M.unwrap = Wrapper.is, Wrapper.unwrap
 
 return M

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
 local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
+local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local recording = require "accelerate.capture.recording"
@@ -54,7 +55,7 @@ local function run_fused(self, where, loss, rate, weight, graph)
   end
   local inner = {}
   for _, optimizer in ipairs(self._optimizers) do
-    local own = rawget(optimizer, "optimizer")
+    local own = optimizer.optimizer
     if own.fuses_backward then inner[#inner + 1] = own end
   end
   if #inner == 0 then fail("%s: no LOMO or AdaLOMO optimizer was given to prepare", where) end
@@ -297,7 +298,7 @@ local function ready_gradients(self)
   self:_before_step()
   if not self._scaler then return end
   for _, optimizer in ipairs(self._optimizers) do
-    self._scaler:unscale_once_(rawget(optimizer, "optimizer"))
+    self._scaler:unscale_once_(optimizer.optimizer)
   end
 end
 
@@ -342,7 +343,7 @@ function Accelerator:unscale_gradients(optimizer)
   end
   if not self._scaler then return end
   self:_before_step()
-  for _, one in ipairs(list) do self._scaler:unscale_(rawget(one, "optimizer") or one) end
+  for _, one in ipairs(list) do self._scaler:unscale_(optimizers.unwrap(one)) end
 end
 
 return Accelerator

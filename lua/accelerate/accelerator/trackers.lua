@@ -138,7 +138,7 @@ function Accelerator:get_tracker(name, opts)
   for i, wanted in ipairs(self._log_with) do names[i] = type(wanted) == "string" and wanted or wanted.name end
   for _, entry in ipairs(self._trackers) do
     if entry.tracker.name == name then
-      if entry.failed or rawget(entry.tracker, "_off") then return trackers().blank end
+      if entry.failed or entry.tracker._off then return trackers().blank end
       return opts.unwrap and trackers().unwrap(entry.tracker) or entry.tracker
     end
   end
@@ -164,7 +164,7 @@ end
 function Accelerator:_live_trackers()
   local list = {}
   for _, entry in ipairs(self._trackers) do
-    if not entry.failed and not rawget(entry.tracker, "_off") then list[#list + 1] = entry.tracker end
+    if not entry.failed and not entry.tracker._off then list[#list + 1] = entry.tracker end
   end
   return list
 end

@@ -6,8 +6,8 @@ local schedulers = require "accelerate.accelerator.scheduler"
 local M = {}
 
 function M.is_accelerator(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  return type(meta) == "table" and rawget(meta, "__name") == "Accelerator"
+  local Class = class.of(value)
+  return Class ~= nil and Class.__name == "Accelerator"
 end
 
 function M.is_model(value) return class.is(value, require("accelerate.nn").Module) end

@@ -11,6 +11,7 @@
 ---   end)
 ---   for x, y in loader:iter() do local loss = step(x, y) end
 local autocast = require "accelerate.precision.autocast"
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
@@ -383,7 +384,16 @@ end
 
 ---@class accelerate.CapturedStep
 ---@overload fun(...): ...
-local Step = {}
+local Step = class("CapturedStep")
+Step.__call = call
+
+function Step:init(fn, opts)
+  self.fn, self.verify, self.warmup = fn, opts.verify, opts.warmup
+  self.device, self.max_graphs = opts.device, opts.max_graphs
+  self.entries, self.n_entries = {}, 0
+  self.modules, self.optimizers = {}, setmetatable({}, { __mode = "k" })
+  self.counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 }
+end
 
 --- Frees all recordings; the step is run eagerly and recorded anew.
 function Step:reset()
@@ -402,8 +412,7 @@ function Step:stats()
     verified = counts.verified, keys = self.n_entries }
 end
 
-local meta = { __name = "CapturedStep", __index = Step, __call = call }
-function meta.__tostring(self)
+function Step.__tostring(self)
   return ("CapturedStep(%d recorded, %d replayed)"):format(self.counts.recorded, self.counts.replayed)
 end
 
@@ -433,13 +442,7 @@ function M.capture(fn, opts)
     and not (type(fn) == "table" and type((getmetatable(fn) or {}).__call) == "function") then
     fail("capture: expected a function, got %s", options.show(fn))
   end
-  opts = options.check("capture", opts, OPTIONS)
-  return setmetatable({
-    fn = fn, verify = opts.verify, warmup = opts.warmup, device = opts.device, max_graphs = opts.max_graphs,
-      entries = {}, n_entries = 0,
-    modules = {}, optimizers = setmetatable({}, { __mode = "k" }),
-      counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 },
-  }, meta)
+  return Step(fn, options.check("capture", opts, OPTIONS))
 end
 
 return M

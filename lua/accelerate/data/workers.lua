@@ -4,6 +4,7 @@
 --- Each worker has a few requests ahead of it (prefetch_factor). What a batch is depends on its
 --- positions and its number alone (see seeding.lua), so requests can be sent again: to new workers,
 --- or after another pass used the same ones.
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
@@ -82,8 +83,9 @@ end
 -- ---- in the main process ------------------------------------------------------------------------
 
 --- The processes of one pass, or of a loader that keeps them.
-local Pool = {}
-Pool.__index = Pool
+local Pool = class.open("Pool")
+
+function Pool:init() self.list, self.ticket = {}, 0 end
 
 -- Pools that have processes, of all loaders; and how many of them were in use when that was last
 -- looked at.
@@ -104,7 +106,7 @@ end
 
 local function new_pool(loader)
   end_abandoned()
-  local pool = setmetatable({ list = {}, ticket = 0 }, Pool)
+  local pool = Pool()
   pools[pool] = true
   core.get_num_threads() -- loads the kernels once, here, and not in each worker
   for id = 0, loader.num_workers - 1 do
@@ -135,8 +137,12 @@ function M.close(loader)
 end
 
 -- A pass over a loader's batches.
-local Pass = {}
-Pass.__index = Pass
+local Pass = class.open("Pass")
+
+function Pass:init(fields)
+  for name, value in next, fields do self[name] = value end
+  self.issued, self.taken, self.turn, self.queue, self.ended = 0, 0, 0, {}, {}
+end
 
 -- Makes the pool this pass's own: workers learn of its seed, and what it had asked for is asked
 -- again.
@@ -267,10 +273,10 @@ end
 ---@return fun(): table? next_batch
 ---@return fun() close ends the pass before its time
 function M.read(loader, tasks, seed, epoch, skip, announced)
-  local pass = setmetatable({
+  local pass = Pass {
     loader = loader, tasks = tasks, stream = not tasks, seed = seed, epoch = epoch, announced = announced,
-    first = tasks and skip or 0, issued = 0, taken = 0, turn = 0, queue = {}, ended = {},
-  }, Pass)
+    first = tasks and skip or 0,
+  }
   -- Earlier passes of this loader give their processes up: most were left by break, and one that
   -- goes on starts new ones. A stream cannot be read from its middle: its processes stay until
   -- nobody can ask for more.

@@ -223,7 +223,7 @@ end
 ---@param more integer
 function Loader:_without(more)
   local copy = getmetatable(self).new()
-  for name, value in next, self do rawset(copy, name, value) end
+  for name, value in next, self do copy[name] = value end
   copy._skip = self._skip + more
   copy._end, copy._remainder, copy._pass = false, -1, nil
   -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the

@@ -40,7 +40,7 @@ local relu = core.relu
 
 local function relu_(x) return x:relu_() end
 
-function ReLU:forward(x) return self:_run(rawget(self, "_values").inplace and relu_ or relu, x) end
+function ReLU:forward(x) return self:_run(self._values.inplace and relu_ or relu, x) end
 
 function ReLU:extra_repr() return self.inplace and "inplace=True" or "" end
 
@@ -82,7 +82,7 @@ local function activation(title, name, order, schema, bare)
   end
   local a, b = order[1], order[2]
   function Class:forward(x)
-    local values = rawget(self, "_values")
+    local values = self._values
     local fn = values.inplace and op_ or op
     if b then return self:_run(fn, x, values[a], values[b]) end
     if a then return self:_run(fn, x, values[a]) end
@@ -94,7 +94,7 @@ local function activation(title, name, order, schema, bare)
       parts[#parts + 1] = (bare and "" or key .. "=") ..
         (schema[key][1] == "integer" and tostring(self[key]) or shown(self[key]))
     end
-    if rawget(self, "_values").inplace then parts[#parts + 1] = "inplace=True" end
+    if self._values.inplace then parts[#parts + 1] = "inplace=True" end
     return table.concat(parts, ", ")
   end
   M[title] = Class
@@ -210,7 +210,7 @@ end
 local flatten = core.flatten
 
 function Flatten:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(flatten, x, values.start_dim, values.end_dim)
 end
 

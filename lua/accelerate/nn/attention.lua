@@ -179,7 +179,7 @@ local CALL = {
 }
 
 local function forward(self, query, key, value, o)
-  local v, same = rawget(self, "_values"), rawequal(query, key) and rawequal(key, value)
+  local v, same = self._values, rawequal(query, key) and rawequal(key, value)
   for name, t in pairs { query = query, key = key, value = value } do
     if not core.is_tensor(t) then error(("%s must be a tensor, got %s"):format(name, options.show(t)), 0) end
   end

@@ -38,7 +38,7 @@ local function define(name, least, most)
 
   --- residual: something of x's shape that is added before the activation.
   function BatchNorm:forward(x, residual)
-    local v = rawget(self, "_values")
+    local v = self._values
     local training, momentum = self.training, v.momentum
     if core.is_tensor(x) and (x:dim() < least or x:dim() > most) then
       options.fail("%s: expected an input of %s dims, got [%s] (in %s)", name, least == most

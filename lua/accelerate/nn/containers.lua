@@ -11,16 +11,7 @@ local Linear = require("accelerate.nn.linear").Linear
 local GELU = require("accelerate.nn.activation").GELU
 
 local fail, is_module = options.fail, Module._is_module
-
--- The children as a list. Kept until something is registered or removed.
-local function list_of(self)
-  local list = rawget(self, "_children")
-  if list then return list end
-  list = {}
-  for i, item in ipairs(self:_own("module")) do list[i] = item[2] end
-  rawset(self, "_children", list)
-  return list
-end
+local list_of = Module._child_list
 
 local function not_a_module(where, at, value)
   if class.derives(value, Module) then
@@ -34,7 +25,7 @@ end
 local function append(self, module)
   if not is_module(module) then not_a_module(self.__name, #list_of(self) + 1, module) end
   local n = #list_of(self)
-  while rawget(self, "_kinds")[tostring(n)] do n = n + 1 end
+  while self:_kind_of(tostring(n)) do n = n + 1 end
   self[tostring(n)] = module
   return self
 end
@@ -187,14 +178,13 @@ add_methods(Sequential)
 
 -- A layer of this library, as it came: nothing but itself sees its input and its result.
 local function is_plain(layer)
-  return rawget(getmetatable(layer), "_builtin") and rawget(layer, "_values").forward == nil
-    and not rawget(layer, "_hooked")
+  return rawget(getmetatable(layer), "_builtin") and layer._values.forward == nil and not layer._hooked
 end
 
 local linear_gelu = core.linear_gelu
 local function is_tanh_gelu(layer)
   return layer ~= nil and getmetatable(layer) == GELU and is_plain(layer)
-    and rawget(layer, "_values").approximate == "tanh"
+    and layer._values.approximate == "tanh"
 end
 
 --- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it
@@ -209,7 +199,7 @@ function Sequential:forward(x)
     local plain = is_plain(layer)
     local y
     if plain and getmetatable(layer) == Linear and is_tanh_gelu(list[i + 1]) then
-      local values = rawget(layer, "_values")
+      local values = layer._values
       y = layer:_run(linear_gelu, x, values.weight, values.bias)
       i = i + 1
     else
@@ -334,9 +324,9 @@ local function make_dict(name, kind, read)
   function Class:__ipairs() return ipairs(self:values()) end
 
   --- Returns whether there is an entry of this name.
-  function Class:contains(key) return rawget(self, "_kinds")[key] == kind end
+  function Class:contains(key) return self:_kind_of(key) == kind end
   --- Returns the entry of this name, or nil.
-  function Class:get(key) return rawget(self, "_kinds")[key] == kind and self[key] or nil end
+  function Class:get(key) return self:_kind_of(key) == kind and self[key] or nil end
   --- Returns how many entries there are, as `#dict` does.
   ---@return integer
   function Class:len() return #self:_own(kind) end
@@ -451,7 +441,7 @@ ParameterList.__ipairs, ParameterList.__pairs = ParameterList.iter, ParameterLis
 
 function ParameterList.__index(self, key)
   if type(key) ~= "number" then return Module.__index(self, key) end
-  return rawget(self, "_values")[tostring((key < 0 and self:len() + 1 + key or key) - 1)]
+  return self._values[tostring((key < 0 and self:len() + 1 + key or key) - 1)]
 end
 
 function ParameterList.__newindex(self, key, value)

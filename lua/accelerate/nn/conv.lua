@@ -106,7 +106,7 @@ local function define(name, dims, transposed, op)
 
   if transposed then
     function Class:forward(x)
-      local v = rawget(self, "_values")
+      local v = self._values
       if dims == 1 then
         return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], v.output_padding[1], v.groups,
           v.dilation[1])
@@ -115,7 +115,7 @@ local function define(name, dims, transposed, op)
     end
   else
     function Class:forward(x)
-      local v = rawget(self, "_values")
+      local v = self._values
       if dims == 1 then
         local padding = v.padding
         return self:_run(op, x, v.weight, v.bias, v.stride[1], type(padding) == "table" and padding[1]

@@ -28,7 +28,7 @@ end
 local dropout = core.dropout
 
 function Dropout:forward(x)
-  local p = rawget(self, "_values").p
+  local p = self._values.p
   if not self.training or p == 0 then return x end
   if self.inplace then
     local result = self:_run(dropout, x, p, true, self.generator)
@@ -60,7 +60,7 @@ end
 local alpha_dropout = F.alpha_dropout
 
 function AlphaDropout:forward(x)
-  local v = rawget(self, "_values")
+  local v = self._values
   return alpha_dropout(x, { p = v.p, training = self.training, generator = v.generator })
 end
 
@@ -76,7 +76,7 @@ local function define_dropout(name, op)
     self.p, self.generator = o.p, o.generator
   end
   function Class:forward(x)
-    local v = rawget(self, "_values")
+    local v = self._values
     if not self.training or v.p == 0 then return x end
     return op(x, { p = v.p, generator = v.generator })
   end

@@ -76,7 +76,7 @@ function Embedding.from_pretrained(embeddings, opts)
 end
 
 function Embedding:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(embedding, x, values.weight, values.padding_idx)
 end
 

@@ -1,9 +1,9 @@
 --- Hooks of modules: functions that run before and after forward, and when gradients have passed
 --- through a module.
 ---
---- Lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks,
---- _backward_pre_hooks, _backward_hooks), there only while a hook is. A list is never changed, but
---- replaced: a hook may remove itself while the list is walked.
+--- A module's `_hooked` is false while it has none, else its lists of handles by kind: forward_pre,
+--- forward, backward_pre, backward. A list is never changed, but replaced: a hook may remove itself
+--- while the list is walked.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -14,6 +14,13 @@ local fail = options.fail
 local M = {}
 
 local function packed(...) return { n = select("#", ...), ... } end
+
+local NONE = {}
+
+local function list_of(module, kind)
+  local lists = module._hooked
+  return lists and lists[kind] or NONE
+end
 
 -- A hook that returns nothing (or nil) leaves the values as they are.
 local function replaced(values, ...)
@@ -38,7 +45,7 @@ end
 
 local function run_hooks(module, state)
   local grads = state.inputs
-  for _, handle in ipairs(rawget(module, "_backward_hooks") or {}) do
+  for _, handle in ipairs(list_of(module, "backward")) do
     grads = place(module.__name .. ": backward hook", handle.hook(module, grads, state.outputs), grads)
   end
   return grads
@@ -67,7 +74,7 @@ local leave = core.Function {
   backward = function(ctx, ...)
     local state = ctx.state
     local grads = packed(...)
-    for _, handle in ipairs(rawget(state.module, "_backward_pre_hooks") or {}) do
+    for _, handle in ipairs(list_of(state.module, "backward_pre")) do
       grads = place(state.module.__name .. ": backward pre-hook", handle.hook(state.module, grads), grads)
     end
     state.outputs = grads
@@ -105,15 +112,15 @@ end
 --- forward with all that stands around it.
 function M.call(self, ...)
   local args = packed(...)
-  for _, handle in ipairs(rawget(self, "_forward_pre_hooks") or {}) do
+  for _, handle in ipairs(list_of(self, "forward_pre")) do
     args = replaced(args, handle.hook(self, args))
   end
   local watched = core.is_grad_enabled()
-    and (rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks"))
+    and (list_of(self, "backward")[1] or list_of(self, "backward_pre")[1])
   local state = watched and { module = self }
   if watched then args, state.entered = through(enter, state, args) end
   local out = packed(self:forward(unpack(args, 1, args.n)))
-  for _, handle in ipairs(rawget(self, "_forward_hooks") or {}) do
+  for _, handle in ipairs(list_of(self, "forward")) do
     out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n)))
   end
   if watched then out = through(leave, state, out) end
@@ -124,17 +131,16 @@ end
 
 local Handle = class("RemovableHandle")
 
-function Handle:init(module, field, hook)
-  self.module, self.field, self.hook = module, field, hook
+function Handle:init(module, kind, hook)
+  self.module, self.kind, self.hook = module, kind, hook
 end
 
-local FIELDS = { "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks" }
-
--- _hooked tells Module.__call with one look whether there is any.
-local function mark(module)
-  local any = nil
-  for _, field in ipairs(FIELDS) do any = any or rawget(module, field) and true end
-  rawset(module, "_hooked", any)
+-- Replaces a list. `_hooked` is false again when the last one is empty: Module.__call sees with one
+-- look that there is no hook.
+local function replace(module, kind, list)
+  local lists = module._hooked or {}
+  lists[kind] = list[1] and list or nil
+  module._hooked = next(lists) ~= nil and lists
 end
 
 --- Takes the hook off; a second call does nothing.
@@ -142,23 +148,25 @@ function Handle:remove()
   local module = self.module
   if not module then return end
   local kept = {}
-  for _, handle in ipairs(rawget(module, self.field) or {}) do
+  for _, handle in ipairs(list_of(module, self.kind)) do
     if handle ~= self then kept[#kept + 1] = handle end
   end
-  rawset(module, self.field, kept[1] and kept or nil)
-  mark(module)
+  replace(module, self.kind, kept)
   self.module = nil
 end
 
-function M.add(self, field, hook)
+function M.add(self, kind, hook)
   options.value(self.__name, "hook", hook, { "function" })
-  local handle = Handle(self, field, hook)
-  local list = {}
-  for i, other in ipairs(rawget(self, field) or {}) do list[i] = other end
+  local handle = Handle(self, kind, hook)
+  local list = { unpack(list_of(self, kind)) }
   list[#list + 1] = handle
-  rawset(self, field, list)
-  mark(self)
+  replace(self, kind, list)
   return handle
+end
+
+--- Whether functions of a script see a module's arguments or results.
+function M.watch_forward(module)
+  return list_of(module, "forward_pre")[1] ~= nil or list_of(module, "forward")[1] ~= nil
 end
 
 --- Adds the methods to nn.Module.
@@ -168,13 +176,13 @@ function M.install(Module)
   --- returns, if anything, takes their place.
   ---@param hook fun(module: accelerate.nn.Module, args: table): ...
   ---@return table handle with handle:remove()
-  function Module:register_forward_pre_hook(hook) return M.add(self, "_forward_pre_hooks", hook) end
+  function Module:register_forward_pre_hook(hook) return M.add(self, "forward_pre", hook) end
 
   --- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the
   --- results' place.
   ---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
   ---@return table handle with handle:remove()
-  function Module:register_forward_hook(hook) return M.add(self, "_forward_hooks", hook) end
+  function Module:register_forward_hook(hook) return M.add(self, "forward", hook) end
 
   --- `hook(module, grad_input, grad_output)` runs in backward when the gradients of the module's
   --- arguments are there: lists of
@@ -184,13 +192,13 @@ function M.install(Module)
   --- inside tables. Arguments reach forward as other objects than they were.
   ---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table?
   ---@return table handle with handle:remove()
-  function Module:register_full_backward_hook(hook) return M.add(self, "_backward_hooks", hook) end
+  function Module:register_full_backward_hook(hook) return M.add(self, "backward", hook) end
 
   --- `hook(module, grad_output)` runs in backward before gradients pass through the module; a list
   --- that it returns takes their place.
   ---@param hook fun(module: accelerate.nn.Module, grad_output: table): table?
   ---@return table handle with handle:remove()
-  function Module:register_full_backward_pre_hook(hook) return M.add(self, "_backward_pre_hooks", hook) end
+  function Module:register_full_backward_pre_hook(hook) return M.add(self, "backward_pre", hook) end
 end
 
 return M

@@ -31,7 +31,7 @@ local function define(name, dims)
   end
 
   function InstanceNorm:forward(x)
-    local v = rawget(self, "_values")
+    local v = self._values
     local single = core.is_tensor(x) and x:dim() == dims - 1
     if not core.is_tensor(x) or (x:dim() ~= dims and not single) then
       options.fail("%s: expected an input of %d or %d dims, got %s (in %s)", name, dims - 1, dims,

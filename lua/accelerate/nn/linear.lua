@@ -46,7 +46,7 @@ function Linear:reset_parameters()
 end
 
 function Linear:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(linear, x, values.weight, values.bias)
 end
 

@@ -104,7 +104,7 @@ local function of_functional(title, name, schema, inputs)
     for key, value in pairs(options.check(title, opts, schema)) do self[key] = value end
   end
   function Class:forward(a, b, c)
-    local o, values = {}, rawget(self, "_values")
+    local o, values = {}, self._values
     for key in next, schema do o[key] = values[key] end
     if inputs == 3 then return self:_run(functional[name], a, b, c, o) end
     return self:_run(functional[name], a, b, o)

@@ -6,11 +6,20 @@
 ---   function Net:forward(x) return self.fc(x) end
 ---   local net = Net(64)
 ---
---- An instance holds what is assigned to it in `_values`, and never as raw fields, so that every
---- assignment comes by here. Own fields of the instance: training, _values, _kinds (name ->
---- "parameter" | "buffer" | "module"), _order (registered names), _transient (names of buffers that
---- are not saved), _listed (what parameters() found last), and, once there is one, lists of hooks
---- (see nn/hooks.lua) and _hooked.
+--- An instance has four fields. __new makes them and they are never nil, so reading and assigning
+--- them calls no metamethod:
+---
+---   training
+---   _values      what is assigned to the instance, by name; each assignment passes __newindex. A
+---                layer of the library reads its own attributes there: `self._values.weight` is
+---                `self.weight` without a call.
+---   _registered  which of the values are registered:
+---                kinds      name -> "parameter" | "buffer" | "module"
+---                order      the names, in order of registration
+---                transient  name -> true for buffers that are not saved
+---                children   the modules as a list, or nil (_child_list)
+---                listed     what parameters() returned last, or nil
+---   _hooked      false, or the lists of hooks by kind (nn/hooks.lua)
 ---
 --- Lua does not say in which order `self.a, self.b = X(), Y()` assigns (LuaJIT: the last first),
 --- and the order of registration is that of parameters, files and optimizer state: assign modules
@@ -33,9 +42,11 @@ local Module = class("Module")
 -- ---- attributes ---------------------------------------------------------------------------------
 
 function Module.__new(Class)
-  return setmetatable({ training = true, _values = {}, _kinds = {}, _order = {}, _transient = {} }, Class)
+  local members = { kinds = {}, order = {}, transient = {} }
+  return setmetatable({ training = true, _values = {}, _registered = members, _hooked = false }, Class)
 end
 
+-- rawget: of a table that __new did not make, `_values` would be looked up here again.
 function Module.__index(self, key)
   local value = rawget(self, "_values")[key]
   if value ~= nil then return value end
@@ -66,10 +77,9 @@ local registrations = 0
 
 local function unregister(self, key)
   registrations = registrations + 1
-  rawget(self, "_kinds")[key] = nil
-  rawget(self, "_transient")[key] = nil
-  rawset(self, "_children", nil)
-  local order = rawget(self, "_order")
+  local members = self._registered
+  members.kinds[key], members.transient[key], members.children = nil, nil, nil
+  local order = members.order
   for i = 1, #order do
     if order[i] == key then
       table.remove(order, i)
@@ -80,29 +90,29 @@ end
 
 local function register(self, key, value, kind)
   registrations = registrations + 1
-  local kinds = rawget(self, "_kinds")
+  local members = self._registered
+  local kinds, order = members.kinds, members.order
   if kinds[key] ~= kind then
     check_name(self, key, kind)
     if kinds[key] then unregister(self, key) end
     kinds[key] = kind
-    local order = rawget(self, "_order")
     order[#order + 1] = key
   end
-  rawset(self, "_children", nil)
-  rawget(self, "_values")[key] = value
+  members.children = nil
+  self._values[key] = value
 end
 
 function Module.__newindex(self, key, value)
-  local kind, former = kind_of(value), rawget(self, "_kinds")[key]
+  local kind, former = kind_of(value), self._registered.kinds[key]
   if kind then
     register(self, key, value, kind)
   elseif former == nil then
-    rawget(self, "_values")[key] = value
+    self._values[key] = value
   elseif value == nil then
     unregister(self, key)
-    rawget(self, "_values")[key] = nil
+    self._values[key] = nil
   elseif former == "buffer" and core.is_tensor(value) then
-    rawget(self, "_values")[key] = value
+    self._values[key] = value
   else
     local wanted = former == "parameter" and "an nn.Parameter" or former == "buffer" and "a tensor"
       or "a module"
@@ -146,11 +156,11 @@ function Module:register_buffer(name, value, opts)
     fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
   end
   if value == nil then
-    if rawget(self, "_kinds")[name] then self[name] = nil end
+    if self._registered.kinds[name] then self[name] = nil end
     return
   end
   register(self, name, value, "buffer")
-  rawget(self, "_transient")[name] = not o.persistent or nil
+  self._registered.transient[name] = not o.persistent or nil
 end
 
 -- ---- calling ------------------------------------------------------------------------------------
@@ -162,7 +172,7 @@ local function pass(...) return ... end
 function Module.__call(self, ...)
   local seen = recording.modules
   if seen and not seen[self] then seen[#seen + 1], seen[self] = self, true end
-  if rawget(self, "_hooked") then return pass(hooks.call(self, ...)) end
+  if self._hooked then return pass(hooks.call(self, ...)) end
   return pass(self:forward(...))
 end
 
@@ -176,15 +186,40 @@ hooks.install(Module)
 -- ---- walking ------------------------------------------------------------------------------------
 
 local function own(self, kind, list)
-  local kinds, values = rawget(self, "_kinds"), rawget(self, "_values")
-  for _, name in ipairs(rawget(self, "_order")) do
-    if kinds[name] == kind then list[#list + 1] = { name, values[name] } end
+  local members, values = self._registered, self._values
+  for _, name in ipairs(members.order) do
+    if kind == nil or members.kinds[name] == kind then list[#list + 1] = { name, values[name] } end
   end
   return list
 end
 
---- The module's own entries of a kind as {name, value} pairs, in order of registration.
----@param kind "parameter"|"buffer"|"module"
+local function values_of(pairs_list)
+  local list = {}
+  for i, item in ipairs(pairs_list) do list[i] = item[2] end
+  return list
+end
+
+--- Returns the kind under which a name is registered: "parameter", "buffer", "module"; nil for
+--- none.
+---@param name string
+---@return string?
+function Module:_kind_of(name) return self._registered.kinds[name] end
+
+--- Returns whether a buffer is left out of state_dict.
+---@param name string
+---@return boolean
+function Module:_is_transient(name) return self._registered.transient[name] or false end
+
+--- Returns the direct submodules under all their names, in order of registration.
+---@return accelerate.nn.Module[] list kept until something is registered or removed: do not change it
+function Module:_child_list()
+  local members = self._registered
+  if not members.children then members.children = values_of(own(self, "module", {})) end
+  return members.children
+end
+
+--- Returns the module's own entries as {name, value} pairs, in order of registration.
+---@param kind "parameter"|"buffer"|"module"|nil nil: of all kinds
 ---@return table[]
 function Module:_own(kind) return own(self, kind, {}) end
 
@@ -195,12 +230,6 @@ local function over(pairs_list)
     local item = pairs_list[i]
     if item then return item[1], item[2] end
   end
-end
-
-local function values_of(pairs_list)
-  local list = {}
-  for i, item in ipairs(pairs_list) do list[i] = item[2] end
-  return list
 end
 
 local function joined(prefix, name)
@@ -268,7 +297,7 @@ local function warn_hidden(self)
   end
   for _, item in ipairs(modules) do
     local module = item[2]
-    for name, value in next, rawget(module, "_values") do -- at most one has something to say, nearly always
+    for name, value in next, module._values do -- at most one has something to say, nearly always
       if type(value) == "table" and getmetatable(value) == nil then
         local count = hidden_in(value, known, 1)
         if count > 0 then
@@ -289,11 +318,11 @@ end
 function Module:parameters(opts)
   -- every step asks, for clipping: the walk is done again only after a registration anywhere
   if opts == nil then
-    local listed = rawget(self, "_listed")
+    local listed = self._registered.listed
     if not listed or listed.registrations ~= registrations then
       listed = setmetatable(values_of(collect(self, "parameter", EVERYTHING)), WEAK)
       listed.n, listed.registrations = #listed, registrations
-      rawset(self, "_listed", listed)
+      self._registered.listed = listed
       warn_hidden(self)
     end
     local list = {}
@@ -364,14 +393,14 @@ end
 function Module:get_submodule(path)
   local at, done = self, {}
   for name in path:gmatch("[^.]+") do
-    if rawget(at, "_kinds")[name] ~= "module" then
+    if at._registered.kinds[name] ~= "module" then
       local names = {}
       for _, child in ipairs(own(at, "module", {})) do names[#names + 1] = child[1] end
       fail("get_submodule: %s has no submodule '%s'%s", done[1] and "'" .. table.concat(done, ".") .. "'"
         or at.__name, name,
         options.hint(name, names))
     end
-    at = rawget(at, "_values")[name]
+    at = at._values[name]
     done[#done + 1] = name
   end
   return at
@@ -386,8 +415,8 @@ end
 
 local function get(self, where, path, kind)
   local at, name = owner(self, where, path)
-  local kinds, names = rawget(at, "_kinds"), {}
-  if kinds[name] == kind then return rawget(at, "_values")[name] end
+  local names = {}
+  if at._registered.kinds[name] == kind then return at._values[name] end
   for _, item in ipairs(own(at, kind, {})) do names[#names + 1] = item[1] end
   fail("%s: %s has no %s '%s'%s", where, at.__name, kind, name, options.hint(name, names))
 end
@@ -434,7 +463,7 @@ end
 function Module:train(mode)
   if mode == nil then mode = true end
   options.value(self.__name, "train's mode", mode, { "boolean" })
-  for _, module in ipairs(self:modules()) do rawset(module, "training", mode) end
+  for _, module in ipairs(self:modules()) do module.training = mode end
   return self
 end
 

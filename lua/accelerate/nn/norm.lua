@@ -72,7 +72,7 @@ LayerNorm.reset_parameters = reset
 local layer_norm = core.layer_norm
 
 function LayerNorm:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(layer_norm, x, values.normalized_shape, values.weight, values.bias, values.eps)
 end
 
@@ -109,7 +109,7 @@ RMSNorm.reset_parameters = reset
 local rms_norm = core.rms_norm
 
 function RMSNorm:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(rms_norm, x, values.normalized_shape, values.weight, values.eps)
 end
 
@@ -158,7 +158,7 @@ GroupNorm.reset_parameters = reset
 local group_norm = core.group_norm
 
 function GroupNorm:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(group_norm, x, values.num_groups, values.weight, values.bias, values.eps)
 end
 

@@ -41,7 +41,7 @@ local function padding_module(kind, mode, dims, takes_value)
   end
 
   function Class:forward(x)
-    local values = rawget(self, "_values")
+    local values = self._values
     return self:_run(pad, x, values.padding, mode, values.value or 0)
   end
 
@@ -85,7 +85,7 @@ end
 local unflatten = core.unflatten
 
 function Unflatten:forward(x)
-  local values = rawget(self, "_values")
+  local values = self._values
   return self:_run(unflatten, x, values.dim, values.sizes)
 end
 

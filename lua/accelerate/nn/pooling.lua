@@ -31,7 +31,7 @@ local function define_max(name, dims, op)
     self.ceil_mode = o.ceil_mode
   end
   function Class:forward(x)
-    local v = rawget(self, "_values")
+    local v = self._values
     return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation),
       v.ceil_mode)
   end
@@ -66,7 +66,7 @@ local function define_avg(name, dims, op)
       o.divisor_override
   end
   function Class:forward(x)
-    local v = rawget(self, "_values")
+    local v = self._values
     if dims == 1 then
       return self:_run(op, x, v.kernel_size[1], v.stride[1], v.padding[1], v.ceil_mode, v.count_include_pad)
     end
@@ -90,7 +90,7 @@ local function define_adaptive(name, dims, op)
     local o = options.check(name, options.gather(name, { "output_size" }, ...), OUTPUT)
     self.output_size = tuple(name, "output_size", o.output_size, dims, 1)
   end
-  function Class:forward(x) return self:_run(op, x, single(rawget(self, "_values").output_size)) end
+  function Class:forward(x) return self:_run(op, x, single(self._values.output_size)) end
   function Class:extra_repr() return "output_size=" .. Module._tuple(self.output_size, true) end
   M[name] = Class
 end
@@ -147,7 +147,7 @@ function Upsample:init(opts)
   end
 end
 
-function Upsample:forward(x) return self:_run(F.interpolate, x, rawget(self, "_values").options) end
+function Upsample:forward(x) return self:_run(F.interpolate, x, self._values.options) end
 
 function Upsample:extra_repr()
   local o = self.options
@@ -173,7 +173,7 @@ local function define_shuffle(name, option, op)
   function Class:init(...)
     self[option] = options.check(name, options.gather(name, { option }, ...), schema)[option]
   end
-  function Class:forward(x) return self:_run(op, x, rawget(self, "_values")[option]) end
+  function Class:forward(x) return self:_run(op, x, self._values[option]) end
   function Class:extra_repr() return ("%s=%d"):format(option, self[option]) end
   M[name] = Class
 end

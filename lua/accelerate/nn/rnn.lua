@@ -184,7 +184,7 @@ local function stacked(list)
 end
 
 local function all_layers(self, x, h0, c0, packed)
-  local values = rawget(self, "_values")
+  local values = self._values
   local step = values.proj_size > 0 and run_projected or run[values.mode]
   local directions, hs, cs = values.bidirectional and 2 or 1, {}, {}
   local ours = false  -- x was made in this loop
@@ -411,7 +411,7 @@ function LSTMCell:forward(x, state)
     h = zero_state(self, x)
     c = h
   end
-  local v = rawget(self, "_values")
+  local v = self._values
   return self:_run(core.lstm_cell, x, h, c, v.weight_ih, v.weight_hh, v.bias_ih, v.bias_hh)
 end
 
@@ -427,7 +427,7 @@ function GRUCell:init(input_size, hidden_size, opts)
 end
 
 function GRUCell:forward(x, h)
-  local v = rawget(self, "_values")
+  local v = self._values
   return self:_run(core.gru_cell, x, h or zero_state(self, x), v.weight_ih, v.weight_hh, v.bias_ih, v.bias_hh)
 end
 
@@ -447,7 +447,7 @@ function RNNCell:init(input_size, hidden_size, opts)
 end
 
 function RNNCell:forward(x, h)
-  local v = rawget(self, "_values")
+  local v = self._values
   return self:_run(core.rnn_cell, x, h or zero_state(self, x), v.weight_ih, v.weight_hh, v.bias_ih, v.bias_hh,
     v.nonlinearity)
 end

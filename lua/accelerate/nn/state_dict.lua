@@ -13,10 +13,9 @@ local fail = options.fail
 local function walk(self, prefix, above, visit)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
-  local transient = rawget(self, "_transient")
   for _, item in ipairs(self:_own("parameter")) do visit(prefix .. item[1], item[2]) end
   for _, item in ipairs(self:_own("buffer")) do
-    if not transient[item[1]] then visit(prefix .. item[1], item[2]) end
+    if not self:_is_transient(item[1]) then visit(prefix .. item[1], item[2]) end
   end
   for _, item in ipairs(self:_own("module")) do walk(item[2], prefix .. item[1] .. ".", above, visit) end
   above[self] = nil

@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
+local hooks = require "accelerate.nn.hooks"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
 local sizes = require "accelerate.nn.sizes"
@@ -61,7 +62,7 @@ end
 
 -- Nobody but the layer itself sees what it is given and what it makes.
 local function plain(module)
-  return module._builtin and not rawget(module, "_forward_hooks") and not rawget(module, "_forward_pre_hooks")
+  return module._builtin and not hooks.watch_forward(module)
 end
 
 -- May what lies between the parts of a layer be let go of at once?  Not when a hook or a function
@@ -70,7 +71,7 @@ local function private(self)
   for _, module in ipairs(self:children()) do
     if not plain(module) then return false end
   end
-  local activation = rawget(self, "_values").activation
+  local activation = self._values.activation
   return activation == nil or activation == ACTIVATIONS.relu or activation == ACTIVATIONS.gelu
 end
 
@@ -193,19 +194,19 @@ end
 -- A module with parameters and buffers of its own, which start with the same values.
 local function copied(module)
   local twin = Module.__new(getmetatable(module))
-  local kinds, values = rawget(module, "_kinds"), rawget(module, "_values")
-  for _, name in ipairs(rawget(module, "_order")) do
-    local kind, value = kinds[name], values[name]
+  for _, item in ipairs(module:_own()) do
+    local name, value, kind = item[1], item[2], module:_kind_of(item[1])
     if kind == "module" then twin[name] = copied(value)
     elseif kind == "parameter" then
       twin[name] = parameter.new(value:detach():clone(), { requires_grad = value.requires_grad })
-    else twin:register_buffer(name, value:detach():clone(),
-      { persistent = not rawget(module, "_transient")[name] }) end
+    else
+      twin:register_buffer(name, value:detach():clone(), { persistent = not module:_is_transient(name) })
+    end
   end
-  for name, value in next, values do
-    if not kinds[name] then rawget(twin, "_values")[name] = value end
+  for name, value in next, module._values do
+    if not module:_kind_of(name) then twin._values[name] = value end
   end
-  rawset(twin, "training", module.training)
+  twin.training = module.training
   return twin
 end
 

@@ -101,7 +101,8 @@ end
 function M.scheduler(scheduler, inside)
   M.seen[scheduler] = true
   local optimizer = scheduler.optimizer
-  optimizer = type(optimizer) == "table" and rawget(optimizer, "optimizer") or optimizer
+  -- what prepare returned stands for the optimizer inside it
+  optimizer = type(optimizer) == "table" and optimizer.optimizer or optimizer
   local first = scheduler.last_epoch == 0 and is_watched(optimizer)
   if first and not stepped[optimizer] and not optimizer:_has_state() then
     notice.trap("scheduler before optimizer", "%s: step before the optimizer's first one: the schedule's "

@@ -22,6 +22,7 @@ local fail = options.fail
 --- Plain gradient descent, p = (1 - lr * weight_decay) * p - lr * g, applied parameter by parameter
 --- inside backward.
 local LOMO = class("LOMO", Optimizer)
+LOMO.__newindex = nil -- `state` is a plain field: the tables themselves are kept
 
 LOMO._kind = "lomo"
 LOMO._row = { states = {}, hyper = {} }
@@ -52,7 +53,7 @@ function LOMO:init(model, opts)
     model = list
   end
   self._hooked, self._applied = setmetatable({}, { __mode = "k" }), true
-  rawset(self, "state", {})
+  self.state = {}
   Optimizer.init(self, model, opts)
 end
 
@@ -72,7 +73,7 @@ function LOMO:_load(items, commit)
     state[item.p] = item.kept
   end
   commit()
-  rawset(self, "state", state)
+  self.state = state
 end
 
 function LOMO:_relayout()

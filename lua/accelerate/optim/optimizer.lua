@@ -133,6 +133,7 @@ function Optimizer:init(params, opts)
   self.param_groups = {}
   self._owned = {}               -- parameter -> number of its group
   self._cores = {}               -- group -> the core's object
+  self._view = false             -- the tables by parameter, once `state` was read
   if core.is_tensor(params) then
     fail("%s: params must be a list of tensors or groups, got one tensor; write { tensor }", self.__name)
   end

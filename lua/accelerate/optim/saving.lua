@@ -203,7 +203,7 @@ function Saving:_load(items, commit)
   for _, item in ipairs(items) do cores[item.group].object:load(item.index, item.kept) end
   commit()
   self._cores = cores
-  rawset(self, "_view", nil)
+  self._view = false
 end
 
 --- Puts right what a file does not say about a parameter's state. A subclass' business.

@@ -34,13 +34,13 @@ end
 
 --- Takes over what the script has changed in `state`.
 function M.take(self)
-  local view = rawget(self, "_view")
+  local view = self._view
   if view then each(self, "take", view) end
 end
 
 --- Brings `state` up to date.
 function M.show(self)
-  local view = rawget(self, "_view")
+  local view = self._view
   if view then each(self, "show", view) end
 end
 
@@ -52,7 +52,7 @@ function M.settle(self) each(self, "settle") end
 function M.view(self)
   M.take(self)
   M.settle(self)
-  rawset(self, "_view", rawget(self, "_view") or {})
+  self._view = self._view or {}
   M.show(self)
   return self._view
 end
@@ -61,7 +61,7 @@ end
 --- new one.
 ---@return table?
 function M.of(self, group, index)
-  local view = rawget(self, "_view")
+  local view = self._view
   if view then return view[group.params[index]] end
   return M.core_of(self, group):get(index)
 end
@@ -82,7 +82,7 @@ function M.replace(self, value)
   if type(value) ~= "table" then
     fail("%s: state must be a table by parameter, got %s", self.__name, options.show(value))
   end
-  rawset(self, "_view", value)
+  self._view = value
   M.take(self)
 end
 

@@ -4,6 +4,7 @@
 --- one small exchange; a rank that is done says nothing, and makes the same one with no gradients
 --- of its own. When all say nothing, all are done. (PyTorch's Join counts the ranks in the same
 --- way.)
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
 local loaders = require "accelerate.data_loader.prepare"
@@ -23,8 +24,9 @@ local M = {}
 ---@field root integer the first rank that takes part in the current reduction with gradients of its
 ---  own
 ---@field latest integer? a rank that went on after another one was done
-local UnevenInputs = {}
-UnevenInputs.__index = UnevenInputs
+local UnevenInputs = class.open("UnevenInputs")
+
+function UnevenInputs:init(models) self.models, self.root = models, 0 end
 
 -- What a rank that is done takes part in.
 local REDUCTIONS = { reduce = replica.reduce, divide = windows.divide }
@@ -131,7 +133,7 @@ local function run(accelerator, models, fn, ...)
     fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks " ..
       "that are done cannot follow")
   end
-  local self = setmetatable({ models = models, root = 0 }, UnevenInputs)
+  local self = UnevenInputs(models)
   return scope.with(replica, "uneven_inputs", self, function(...)
     return (function(...)
       shadow(self)

@@ -53,7 +53,7 @@ local wrapped = setmetatable({}, { __mode = "k" })
 ---@param handler accelerate.AutocastKwargs?
 function M.wrap(model, handler)
   if wrapped[model] ~= nil or not state.lower_type() then return end
-  local forward, own = model.forward, rawget(model, "_values").forward
+  local forward, own = model.forward, model._values.forward
   local context = M.context(handler)
   wrapped[model] = own or false
   model.forward = function(...) return each_to_fp32(context(forward, ...)) end

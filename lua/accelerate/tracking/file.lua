@@ -3,6 +3,7 @@
 --- room, a directory that is gone) are raised as objects that
 --- `failure` tells from mistakes.
 local ffi = require "ffi"
+local class = require "accelerate.utils.class"
 local fs = require "accelerate.utils.fs"
 
 ffi.cdef [[
@@ -23,35 +24,38 @@ local EINTR = 4
 
 local M = {}
 
-local Failure = { __tostring = function(self) return self.message end }
+local Failure = class.open("Failure")
+function Failure:init(message) self.message = message end
+function Failure:__tostring() return self.message end
 
 --- Raises what went wrong with the world.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
-  error(setmetatable({ message = message }, Failure), 0)
+  error(Failure(message), 0)
 end
 local fail = M.fail
 
 --- The message of an object that `fail` raised, or nil.
-function M.failure(err) return getmetatable(err) == Failure and err.message or nil end
+function M.failure(err) return class.is(err, Failure) and err.message or nil end
 
 local function reason() return ffi.string(C.strerror(ffi.errno())) end
 
-local Out = {}
-Out.__index = Out
+local Out = class.open("Out")
+
+function Out:init(path, how)
+  local flags = O_WRONLY + O_CREAT + O_APPEND + O_CLOEXEC + (how and how.new and O_EXCL or 0)
+  local fd = C.open(path, flags, ffi.cast("int", 438))  -- 438: 0666, less the umask
+  if fd < 0 then fail("cannot open %s: %s", path, reason()) end
+  self.path = path
+  self._held = ffi.gc(ffi.new("int[1]", fd), function(h)
+    if h[0] >= 0 then C.close(h[0]) end
+  end)
+end
 
 --- Opens a file for writing at its end.
 ---@param path string
 ---@param how { new: boolean? }? new: it must not exist yet
-function M.open(path, how)
-  local flags = O_WRONLY + O_CREAT + O_APPEND + O_CLOEXEC + (how and how.new and O_EXCL or 0)
-  local fd = C.open(path, flags, ffi.cast("int", 438))  -- 438: 0666, less the umask
-  if fd < 0 then fail("cannot open %s: %s", path, reason()) end
-  local held = ffi.gc(ffi.new("int[1]", fd), function(h)
-    if h[0] >= 0 then C.close(h[0]) end
-  end)
-  return setmetatable({ path = path, _held = held }, Out)
-end
+function M.open(path, how) return Out(path, how) end
 
 --- Writes all of `text`.  A file that someone removed would take it and keep nothing: that is a
 --- failure as well.

@@ -8,6 +8,7 @@
 ---
 --- Built in are tensorboard, jsonl, csv, and wandb and comet_ml in the offline forms that their own
 --- tools upload later.
+local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -58,30 +59,32 @@ function M.is_registered(name) return registered[name] ~= nil end
 --- Makes a class known by its `name`, for log_with.  Call it before the Accelerator that uses it is
 --- made.  The class is called with the project's name, the logging directory where it requires one,
 --- and its options of init_kwargs.  A name that is there already is replaced, with a warning.
----@param class table derived from GeneralTracker, with `name` and `requires_logging_directory`
-function M.register_tracker_class(class)
-  if not require("accelerate.utils.class").derives(class, tracker.GeneralTracker) then
+---@param tracker_class table derived from GeneralTracker, with `name` and
+---  `requires_logging_directory`
+function M.register_tracker_class(tracker_class)
+  if not class.derives(tracker_class, tracker.GeneralTracker) then
     fail("register_tracker_class: expected a class derived from GeneralTracker (tracking.class), got %s",
-      tracker.is(class) and "an object of one: give its class" or options.show(class))
+      tracker.is(tracker_class) and "an object of one: give its class" or options.show(tracker_class))
   end
-  local name = class.name
+  local name = tracker_class.name
   if type(name) ~= "string" or name == "" then
-    fail("register_tracker_class: %s.name must be a text that is not empty, got %s", class.__name,
+    fail("register_tracker_class: %s.name must be a text that is not empty, got %s", tracker_class.__name,
       options.show(name))
   end
-  if type(class.requires_logging_directory) ~= "boolean" then
-    fail("register_tracker_class: %s.requires_logging_directory must be true or false, got %s", class.__name,
-      options.show(class.requires_logging_directory))
+  if type(tracker_class.requires_logging_directory) ~= "boolean" then
+    fail("register_tracker_class: %s.requires_logging_directory must be true or false, got %s",
+      tracker_class.__name,
+      options.show(tracker_class.requires_logging_directory))
   end
   if name == "all" then
     fail("register_tracker_class: the name 'all' stands for all trackers; call %s something else",
-      class.__name)
+      tracker_class.__name)
   end
   local former = registered[name] or M.class_of(name)
-  if former and former ~= class then
-    notice.main("register_tracker_class: the tracker '%s' is replaced by %s", name, class.__name)
+  if former and former ~= tracker_class then
+    notice.main("register_tracker_class: the tracker '%s' is replaced by %s", name, tracker_class.__name)
   end
-  registered[name] = class
+  registered[name] = tracker_class
 end
 
 local function known_names()
@@ -126,7 +129,7 @@ function M.filter_trackers(log_with, logging_dir)
       tracker.check(entry)
     else
       fail("log_with: entry %d must be a name or a tracker%s, got %s", i,
-        type(entry) == "table" and rawget(entry, "__name") and " (call the class to make one)" or "",
+        class.itself(entry) and " (call the class to make one)" or "",
         options.show(entry))
     end
   end
@@ -134,13 +137,13 @@ function M.filter_trackers(log_with, logging_dir)
     if seen[entry] then return end
     seen[entry] = true
     if type(entry) == "string" then
-      local class = M.class_of(entry)
-      if not class then
+      local Class = M.class_of(entry)
+      if not Class then
         notice.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry,
           table.concat(AVAILABLE, ", "))
         return
       end
-      if class.requires_logging_directory and logging_dir == nil then
+      if Class.requires_logging_directory and logging_dir == nil then
         fail("log_with: the tracker '%s' writes files and needs a place for them: give Accelerator a " ..
           "project_dir, or a project_config " ..
           "with a logging_dir", entry)

@@ -24,6 +24,7 @@ local M = {}
 ---@field main_process_only boolean default true; false: its methods are called on every process
 local GeneralTracker = class("GeneralTracker")
 GeneralTracker.main_process_only = true
+M.GeneralTracker = GeneralTracker
 
 --- Called by `accelerator:init_trackers` before anything else: the place for opening files.
 function GeneralTracker:start() end
@@ -69,12 +70,9 @@ function M.check(object)
   end
 end
 
-local function construct(Class, ...)
-  local object = setmetatable({}, Class)
-  if Class.init then Class.init(object, ...) end
-  M.check(object)
-  return object
-end
+-- A base without init ignores arguments: an Accelerator gives every tracker the project's name.
+function GeneralTracker:init() end
+GeneralTracker.__made = M.check
 
 --- Makes a class of trackers.  Calling it makes one: `init` gets the arguments (from an
 --- Accelerator: the project's name, the logging directory where it is required, then the options of
@@ -90,13 +88,8 @@ function M.class(name, base)
   if base ~= nil and not class.derives(base, GeneralTracker) then
     fail("tracking.class: the base of '%s' must be a class of trackers, got %s", name, options.show(base))
   end
-  local Class = class.open(name, base or GeneralTracker)
-  getmetatable(Class).__call = construct
-  return Class
+  return class.open(name, base or GeneralTracker)
 end
-
-getmetatable(GeneralTracker).__call = construct
-M.GeneralTracker = GeneralTracker
 
 function M.is(value) return class.is(value, GeneralTracker) end
 
@@ -126,7 +119,8 @@ end
 local function nothing() end
 
 local Blank = class("GeneralTracker", GeneralTracker)
-Blank.__index = function(_, key)
+Blank.__made = nothing
+function Blank.__index(_, key)
   if key == "name" or (type(key) == "string" and key:sub(1, 1) == "_") then return nil end
   if key == "main_process_only" then return true end
   return nothing
@@ -134,6 +128,6 @@ end
 
 --- What stands where there is no tracker (another process than the main one, or before
 --- init_trackers): every method does nothing.
-M.blank = setmetatable({}, Blank)
+M.blank = Blank()
 
 return M

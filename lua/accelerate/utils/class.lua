@@ -3,6 +3,8 @@
 --- from the base when the class is made.
 --- `class.is(value, Class)` is true for instances of Class and of classes made from it.
 ---
+--- A class's `__made(object)` is called after init; it is inherited like a metamethod.
+---
 --- Public methods (functions whose first parameter is `self` and whose name does not begin with
 --- '_') refuse to be called with '.' in place of ':'. Classes of scripts, made by `class.open`,
 --- take their methods as they are.
@@ -23,6 +25,8 @@ local function construct(Class, ...)
     error(("%s: got %d argument%s, but the class has no init method to take %s"):format(
       Class.__name, n, n == 1 and "" or "s", n == 1 and "it" or "them"), 2)
   end
+  local made = Class.__made
+  if made then made(object) end
   return object
 end
 
@@ -64,7 +68,7 @@ local function make_class(name, base, on_assign)
   if type(name) ~= "string" or name == "" then
     error(("class: the name must be a string that is not empty, got %s"):format(tostring(name)), 3)
   end
-  if base ~= nil and (type(base) ~= "table" or rawget(base, "__name") == nil) then
+  if base ~= nil and not class.itself(base) then
     error(("class %s: the base must be a class, got %s"):format(name, type(base)), 3)
   end
   local Class = { __name = name, __base = base, __new = base and base.__new or new }
@@ -123,12 +127,19 @@ function class.derives(Class, Base)
   return false
 end
 
---- Returns the class of an instance made by this module, or nil.
+--- Returns the class of an object: its metatable, if that is named as classes are; or nil.
 ---@param value any
 ---@return table?
 function class.of(value)
   local meta = type(value) == "table" and getmetatable(value)
-  return type(meta) == "table" and rawget(meta, "__name") and meta or nil
+  return type(meta) == "table" and type(rawget(meta, "__name")) == "string" and meta or nil
+end
+
+--- Returns the class that `value` is, or nil.
+---@param value any
+---@return table?
+function class.itself(value)
+  return type(value) == "table" and type(rawget(value, "__name")) == "string" and value or nil
 end
 
 return setmetatable(class, { __call = make })

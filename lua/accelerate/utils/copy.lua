@@ -1,5 +1,6 @@
 --- accelerate.utils.deepcopy: a copy that shares nothing with the original, except what there is
 --- one of in a process.
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -15,9 +16,9 @@ local function copy(value, seen)
   end
   if type(value) ~= "table" then return value end
   if seen[value] then return seen[value] end
-  local meta = getmetatable(value)
+  local meta, Class = getmetatable(value), class.of(value)
   if type(meta) == "table" then
-    if ONE[rawget(meta, "__name")] then return value end
+    if Class and ONE[Class.__name] then return value end
     local own = rawget(meta, "__deepcopy")
     if own then return own(value) end
     options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead",

@@ -25,7 +25,7 @@ local function names_of(value)
   local list, seen = {}, {}
   add_names(list, seen, value)
   if type(rawget(value, "_values")) == "table" then add_names(list, seen, rawget(value, "_values")) end
-  local Class = class.of(value) or (rawget(value, "__name") and value)
+  local Class = class.of(value) or class.itself(value)
   while type(Class) == "table" do
     add_names(list, seen, Class)
     Class = rawget(Class, "__base")
@@ -37,7 +37,7 @@ end
 local function title(value)
   local Class = class.of(value)
   if Class then return Class.__name end
-  if type(rawget(value, "__name")) == "string" then return "class " .. rawget(value, "__name") end
+  if class.itself(value) then return "class " .. value.__name end
 end
 
 --- What there is to say about `name`, which `value` lacks: with the nearest name, or, for an object

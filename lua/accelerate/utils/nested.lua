@@ -61,10 +61,9 @@ local function at(path) return path == "" and "" or " at " .. path end
 
 --- "a string", "a Linear": for messages about leaves.
 local function kind_of(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  local name = type(meta) == "table" and rawget(meta, "__name")
   if value == nil then return "nil" end
-  return "a " .. (type(name) == "string" and name or type(value))
+  local Class = class.of(value)
+  return "a " .. (Class and Class.__name or type(value))
 end
 M.kind_of = kind_of
 

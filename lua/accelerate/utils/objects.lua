@@ -1,4 +1,5 @@
 --- Helpers for plain values: names for messages, nested tables, numbers of bytes.
+local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -11,10 +12,8 @@ local M = {}
 ---@param value any
 ---@return string
 function M.get_pretty_name(value)
-  local meta = (type(value) == "table" or type(value) == "userdata") and getmetatable(value)
-  local own = type(value) == "table" and rawget(value, "__name")
-  local name = type(own) == "string" and own or type(meta) == "table" and rawget(meta, "__name")
-  if type(name) == "string" then return name end
+  local Class = class.itself(value) or class.of(value)
+  if Class then return Class.__name end
   if type(value) == "function" then
     local info = debug.getinfo(value, "S")
     return info.what == "C" and "function" or ("function at %s:%d"):format(info.short_src, info.linedefined)

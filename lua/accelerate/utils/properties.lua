@@ -88,19 +88,27 @@ end
 --- that `new` was given; none of them is nil.
 ---@param name string used in messages
 ---@param field string
----@param spec { methods: table<string, function>, get: table<string, function>?, forward: string[]?
----  } forward: methods that call the other object's
----@return { new: (fun(fields: table): table), is: (fun(value: any): boolean) }
+---@param spec { methods: table<string, function>, get: table<string, function>?, forward:
+---  string[]?, optional: string[]? } forward: methods that call the other object's; optional: such
+---  that do nothing where the other object lacks them
+---@return { new: (fun(fields: table): table), is: (fun(value: any): boolean), unwrap: (fun(value:
+---  any): any) } unwrap: the object behind one of this class, any other value as it is
 function M.wrapper(name, field, spec)
   local own, get, meta = M.merge(spec.methods, {}), spec.get or {}, { __name = name }
   for _, method in ipairs(spec.forward or {}) do own[method] = forward(field, method) end
+  for _, method in ipairs(spec.optional or {}) do
+    local call = forward(field, method)
+    own[method] = function(self, ...)
+      if type(self[field][method]) == "function" then return call(self, ...) end
+    end
+  end
   local guarded = M.guarded(meta, name, own)
   function meta.__index(self, key)
     local method = guarded[key]
     if method ~= nil then return method end
     local getter = get[key]
     if getter then return getter(self) end
-    local object = rawget(self, field)
+    local object = self[field]
     local value = object[key]
     -- a method of the object's class gets the object, not its wrapper
     if type(value) == "function" and rawget(object, key) == nil then return forward(field, key) end
@@ -108,12 +116,14 @@ function M.wrapper(name, field, spec)
   end
   function meta.__newindex(self, key, value)
     if own[key] ~= nil or get[key] then options.fail("%s: '%s' cannot be assigned", name, tostring(key)) end
-    rawget(self, field)[key] = value
+    self[field][key] = value
   end
-  function meta.__tostring(self) return ("%s(%s)"):format(name, tostring(rawget(self, field))) end
+  function meta.__tostring(self) return ("%s(%s)"):format(name, tostring(self[field])) end
+  local function is(value) return type(value) == "table" and getmetatable(value) == meta end
   return {
     new = function(fields) return setmetatable(fields, meta) end,
-    is = function(value) return type(value) == "table" and getmetatable(value) == meta end,
+    is = is,
+    unwrap = function(value) return is(value) and value[field] or value end,
   }
 end
 

@@ -47,7 +47,7 @@ end
 --- Returns a sequence of this layout with other rows.
 function PackedSequence:_with(data)
   local p = PackedSequence()
-  for key, value in next, self do rawset(p, key, value) end
+  for key, value in next, self do p[key] = value end
   p.data = data
   return p
 end
