@@ -85,7 +85,7 @@ static void parse_param(ax_lua_param *p, const char *s, size_t n, int *slots, bo
     break;
   case AX_P_DIMS:
   case AX_P_INTS:
-    if (*listed) { /* the second one: its length and its entries go where integers go */
+    if (*listed) { /* the second list: its length and its entries go into the integer attributes */
       p->second = true;
       p->slot = (uint8_t)slots[1];
       slots[1] += 1 + AX_MAX_DIMS;
@@ -99,7 +99,7 @@ static void parse_param(ax_lua_param *p, const char *s, size_t n, int *slots, bo
   if (equals) {
     p->optional = true;
     p->value = default_value(p, equals + 1, (size_t)(end - equals - 1));
-  } else if (p->kind == AX_P_NUM) p->value = NAN; /* an optional number that was not given */
+  } else if (p->kind == AX_P_NUM) p->value = NAN; /* NaN: the optional number was left out */
   else p->value = (double)AX_NO_DIM;
 }
 
@@ -135,8 +135,8 @@ typedef struct reader {
   const char *fn;
   const ax_lua_signature *sig;
   ax_lua_read_result *r;
-  int ndim;      /* of the tensor that dims are about */
-  int64_t dim;   /* the dim that positions are about */
+  int ndim;      /* of the tensor that dims refer to */
+  int64_t dim;   /* the dim that positions refer to */
   bool at_least; /* positions may be one past the last (narrow of length 0) */
 } reader;
 
@@ -169,8 +169,8 @@ static const char *expected_text(lua_State *L, const ax_lua_param *p)
   }
 }
 
-/* Was the op called as x.op(...), with a dot?  tensor.op(...) and F.op(...) look the same: what to
- * write holds for all. */
+/* Returns a hint where the op was called with a dot, x.op(...).  Lua reports tensor.op(...) and
+ * F.op(...) the same way; the hint is right for them too. */
 static const char *dot_hint(reader *q)
 {
   lua_Debug ar;
@@ -189,7 +189,7 @@ static int wrong(reader *q, const ax_lua_param *p, int arg, int idx)
   return ax_lua_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
 }
 
-/* A dim as the user counts, to 0 .. ndim-1 (0-d tensors: dim 1, as in PyTorch). */
+/* Converts a dim as users count to 0 .. ndim-1.  A 0-d tensor has dim 1, as in PyTorch. */
 static int64_t dim_of(reader *q, const ax_lua_param *p, int64_t v)
 {
   const int extra = p->kind == AX_P_DIM_PLUS;
@@ -234,7 +234,8 @@ static void read_tensors(reader *q, const ax_lua_param *p, int arg, int idx)
   if (!lua_istable(L, idx)) wrong(q, p, arg, idx);
   n = (int)lua_objlen(L, idx);
   if (n == 0) ax_lua_error(L, q->fn, "%s: expected at least one tensor, got an empty list", p->name);
-  list = lua_newuserdata(L, sizeof *list * (size_t)n); /* lives as long as this call: it stays on the stack */
+  /* freed by the collector: it stays on the stack during the call */
+  list = lua_newuserdata(L, sizeof *list * (size_t)n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1); /* the list keeps them alive */
     list[i] = ax_lua_opt_tensor(L, -1, q->fn);
@@ -247,7 +248,7 @@ static void read_tensors(reader *q, const ax_lua_param *p, int arg, int idx)
   q->r->args.in = list;
   q->r->args.n_in = n;
   q->ndim = list[0]->ndim;
-  /* empty lists join with anything: dims are about the first tensor that is none */
+  /* empty 1-d tensors concatenate with anything: dims refer to the first tensor that is not one */
   for (int i = 0; i < n; i++)
     if (list[i]->ndim != 1 || list[i]->numel > 0) {
       q->ndim = list[i]->ndim;
@@ -298,7 +299,7 @@ static void read_dims(reader *q, const ax_lua_param *p, int arg, int idx)
   else a->n_list = n;
 }
 
-/* An integer for both places, or a list of two. */
+/* Reads an integer, for both places, or a list of two. */
 static void read_pair(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   int64_t *at = &q->r->args.a.i[p->slot], list[AX_MAX_DIMS];
@@ -325,7 +326,7 @@ static int word_of(reader *q, const ax_lua_param *p, int arg, int idx)
                       near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-/* Reads the value at idx for p.  arg: its number in the call, 0 when it came by name. */
+/* Reads the value at idx as p.  arg: its number in the call, 0 when it was given by name. */
 static void read_param(reader *q, const ax_lua_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
@@ -405,7 +406,7 @@ static void use_default(reader *q, const ax_lua_param *p, int arg)
   }
 }
 
-/* Sizes or dims as several numbers take all positions that are left: x:view(2, 3). */
+/* Sizes or dims given as several numbers take all remaining positions: x:view(2, 3). */
 static bool read_rest(reader *q, const ax_lua_param *p, int first, int last)
 {
   ax_attrs *a = &q->r->args.a;
@@ -432,7 +433,7 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
   r->args.in = r->in;
   r->args.a.n_list = -1;
 
-  while (last > 0 && lua_isnil(L, last)) last--; /* what a wrapper passes on without having it */
+  while (last > 0 && lua_isnil(L, last)) last--; /* a wrapper passes on arguments that it did not get */
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
     const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2;
@@ -449,7 +450,7 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
     const bool given = arg <= last && lua_type(L, arg) != LUA_TNIL;
 
     if (options) {
-      /* stays on the stack: a tensor among the options is borrowed from there */
+      /* the value stays on the stack, which holds a tensor among the options */
       lua_getfield(L, options, p->name);
       if (!lua_isnil(L, -1)) {
         if (given) ax_lua_error(L, shown, "%s is given twice, by position and by name", p->name);

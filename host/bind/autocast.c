@@ -1,5 +1,5 @@
-/* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua; and
- * parameters' working copies. */
+/* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua, and
+ * the working copies of parameters. */
 #include "bind/bind.h"
 
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
@@ -13,7 +13,7 @@ static int autocast_state(lua_State *L)
   return 3;
 }
 
-/* core.autocast_enter(enabled, dtype, cache_enabled) -> what autocast_leave takes */
+/* core.autocast_enter(enabled, dtype, cache_enabled) -> the argument of autocast_leave */
 static int autocast_enter(lua_State *L)
 {
   ax_lua_context_inside in = { 0 };
@@ -36,8 +36,8 @@ static int autocast_leave(lua_State *L)
   return 0;
 }
 
-/* core.set_work(parameter, flat, offset): its working copy is elements [offset, ..) of the flat
- * buffer of a half type.  flat nil: none. */
+/* core.set_work(parameter, flat, offset): makes elements [offset, ..) of `flat`, a flat buffer of a
+ * half type, the parameter's working copy. flat nil: removes it. */
 static int set_work(lua_State *L)
 {
   ax_tensor *t, *flat;
@@ -51,7 +51,7 @@ static int set_work(lua_State *L)
   return 0;
 }
 
-/* core.work_of(parameter) -> its working copy or nil, whether that is current */
+/* core.work_of(parameter) -> its working copy or nil, and whether the copy is current */
 static int work_of(lua_State *L)
 {
   ax_tensor *t, **box;

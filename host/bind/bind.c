@@ -1,5 +1,5 @@
-/* bind.c: opens accelerate.core part by part; Lua values that C holds, and Lua functions that C
- * calls. */
+/* bind.c: opens accelerate.core part by part, keeps the Lua values that C refers to, and calls Lua
+ * functions from C. */
 #include "bind/bind.h"
 #include "host.h"
 
@@ -7,7 +7,7 @@
 
 _Thread_local ax_lua_globals ax_lua;
 
-/* ---- Lua values that C lets go of */
+/* ---- releasing Lua values that C referred to */
 
 void ax_lua_drop_dead(lua_State *L)
 {
@@ -84,8 +84,8 @@ static int new_table(lua_State *L)
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
-/* The state goes away: its finalisers have yet to run, but no new call comes.  The registry is
- * still there. */
+/* Runs when the state closes.  Its finalisers still run later, but no new call comes.  The registry
+ * still exists. */
 static void state_closed(lua_State *L, void *unused)
 {
   ax_memory_set_hook(NULL);
@@ -108,7 +108,7 @@ static void state_closed(lua_State *L, void *unused)
 static const ax_lua_class state_class = { "the state of accelerate.core", 1, state_closed, NULL };
 static const char registry_key = 0;
 
-/* Each adds its functions to the table of accelerate.core, which is on the stack top. */
+/* Each opener adds its functions to the table of accelerate.core, which is on the stack top. */
 typedef void (*opener)(lua_State *L);
 static const opener openers[] = { ax_lua_open_tensor,
                                   ax_lua_open_values,
@@ -163,7 +163,7 @@ static int open_core(lua_State *L)
   lua_pushliteral(L, AX_VERSION);
   lua_setfield(L, -2, "version");
 
-  /* closing the state finalises this first or last, but no Lua code runs after any of it */
+  /* closing the state finalises this object first or last; no Lua code runs after any finaliser */
   ax_lua_open_class(L, &state_class);
   ax_lua_push_object(L, &state_class);
   luaL_ref(L, LUA_REGISTRYINDEX);

@@ -17,14 +17,14 @@
 
 /* ---- the state of the binding on this thread: one Lua state a thread */
 
-/* a Lua value that C let go of */
+/* a Lua value that C no longer refers to */
 typedef struct ax_lua_dead_ref {
   struct ax_lua_dead_ref *next;
   int ref;
 } ax_lua_dead_ref;
 
-/* tensor.scope; see bind/scope.c.  In the registry: the results made in the innermost one (weak
- * list), and those it must not empty. */
+/* tensor.scope; see bind/scope.c.  References into the registry: the results made in the innermost
+ * scope (a weak list), and those that it must not empty. */
 typedef struct ax_lua_scope_state {
   bool inside;
   int count, list, kept;
@@ -33,24 +33,26 @@ typedef struct ax_lua_context ax_lua_context;
 
 typedef struct ax_lua_globals {
   lua_State *L;      /* of the innermost call into the binding */
-  bool open;         /* a state is; finalisers that run while it closes leave Lua alone */
+  bool open;         /* a state is open; finalisers that run while it closes do not call Lua */
   int ref_tensor_mt; /* in the registry */
   int ref_methods;   /* name -> method, or number of a field */
   /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_handles;
   int ref_environments; /* weak: light userdata of a leaf's box -> the table of its hooks */
-  /* boxes whose Lua object died before the hooks on their tensor could: see bind/grad.c */
+  /* tensors' boxes whose Lua object was collected while the tensor still had hooks: see
+   * bind/grad.c */
   int ref_orphans;
-  /* weak: number of a layout -> what is called when one of its buckets is full; see bind/flat.c */
+  /* weak: number of a layout -> the function to call when one of its buckets is full; see
+   * bind/flat.c */
   int ref_full;
   int ref_anchors; /* Lua values held by graph nodes; luaL_ref keys */
   ax_lua_scope_state scope;
   ax_lua_context *contexts, *parked; /* see bind/context.c; each has `room` places */
   int n_open, n_parked, room, last_context;
   int ref_owners, ref_waiting; /* id of a context -> its coroutine; the second one is weak */
-  ax_device device;            /* where constructors put tensors when nothing else is said */
+  ax_device device;            /* where constructors put tensors when no device is given */
   int64_t mark;                /* the pressure at which a collection is due */
-  /* anchors to drop at the next occasion: finalisers must not touch Lua themselves */
+  /* anchors to drop at the next call: finalisers must not touch Lua themselves */
   ax_lua_dead_ref *dead;
   bool collecting;
   bool raised; /* a Lua function called from C failed; its error waits in the registry */
@@ -58,7 +60,7 @@ typedef struct ax_lua_globals {
 } ax_lua_globals;
 extern _Thread_local ax_lua_globals ax_lua;
 
-/* a call comes from another coroutine than the last one did: its contexts hold now */
+/* The call comes from another coroutine than the last call did: swaps their contexts. */
 void ax_lua_context_switch(lua_State *L);
 void ax_lua_slow(lua_State *L); /* collects, drops anchors, reports an interrupt; may raise */
 /* set by a signal handler of the host, where there is one */
@@ -85,16 +87,17 @@ void ax_lua_backward_ends(lua_State *L);
 /* ---- contexts (context.c) */
 
 typedef enum { AX_CONTEXT_GRAD, AX_CONTEXT_AUTOCAST, AX_CONTEXT_SCOPE } ax_lua_context_kind;
-/* What holds inside; the one that belongs to the kind counts. */
+/* The settings inside a context; the field of its kind counts. */
 typedef struct ax_lua_context_inside {
   bool grad;
   ax_autocast cast;
   ax_lua_scope_state scope;
 } ax_lua_context_inside;
-/* Opens a context of the coroutine L; raises as `fn`.  Returns what ax_lua_context_close wants. */
+/* Opens a context of the coroutine L; errors are raised as `fn`'s.  Returns the id for
+ * ax_lua_context_close. */
 int ax_lua_context_open(lua_State *L, const char *fn, ax_lua_context_kind kind,
                         const ax_lua_context_inside *inside);
-/* Closes it, and those inside it that were left open. */
+/* Closes it, and the contexts inside it that were left open. */
 void ax_lua_context_close(lua_State *L, int id);
 void ax_lua_context_free(void); /* the state goes away */
 
@@ -107,29 +110,29 @@ int ax_lua_raise(lua_State *L, const char *where);
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
 /* Raises "fn: ..." with the caller's position. */
 int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4);
-/* Pushes a short text about the value: string "a", number 1.5, tensor float32 [2, 3], nil.  Returns
- * it. */
+/* Pushes a short text about the value and returns it: string "a", number 1.5, tensor float32 [2,
+ * 3], nil. */
 const char *ax_lua_describe(lua_State *L, int idx);
-/* Argument 1, a path: borrowed from the stack.  Raises when it is no string, empty, or has a NUL in
- * it. */
+/* Reads argument 1, a path; borrowed from the stack.  Raises when it is not a string, is empty, or
+ * contains a NUL. */
 const char *ax_lua_check_path(lua_State *L, const char *fn);
 /* The name in the list that is closest to `given`, or NULL when none is near. */
 const char *ax_lua_nearest(const char *given, const char *const *names, int n);
 
-/* Raises that method `fn` was called without its object, with '.' in place of ':'.  `noun`: what to
- * call the object. */
+/* Raises the error of method `fn` called without its object, with '.' in place of ':'.  `noun`: how
+ * to call the object. */
 int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn);
 int ax_lua_out_of_memory(lua_State *L);
-/* "; did you mean ...?" about a device that there is not, or "". */
+/* Returns "; did you mean ...?" for the name of a device that does not exist, or "". */
 const char *ax_lua_device_hint(const char *given);
-/* The element type nearest to a name, or NULL; the names of all. */
+/* The element type nearest to a name, or NULL; a list of all names. */
 const char *ax_lua_nearest_dtype(const char *given);
 const char *ax_lua_dtype_list(void);
 
 /* ---- boxes */
 
-/* Pushes an empty handle and returns its place; `result`: made by an op, so a scope may empty it
- * again. */
+/* Pushes an empty handle and returns where its tensor goes.  _result: for the result of an op,
+ * which a scope may empty again. */
 ax_tensor **ax_lua_push_box(lua_State *L);
 ax_tensor **ax_lua_push_result(lua_State *L);
 typedef struct ax_lua_box {
@@ -149,37 +152,37 @@ static inline ax_tensor **ax_lua_to_box(lua_State *L, int idx)
 ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
 /* Borrowed, or NULL when the value is not a tensor.  Raises when it was released. */
 ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn);
-/* Pushes the Lua object of `t`: the one that there is, if ax_lua_remember_handle was called for it,
- * else a new one (which is remembered). */
+/* Pushes the Lua object of `t`: the existing one if ax_lua_remember_handle was called for it, else
+ * a new one (which is remembered). */
 void ax_lua_push_handle(lua_State *L, ax_tensor *t);
 /* Makes the Lua object at idx the one that ax_lua_push_handle finds. */
 void ax_lua_remember_handle(lua_State *L, int idx);
 /* Takes the tensor out of a box; returns it (owned) or NULL. */
 ax_tensor *ax_lua_empty_box(ax_tensor **box);
-/* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy. Borrowed (the stack
- * holds it). */
+/* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy.  Borrowed: the stack
+ * holds it. */
 ax_tensor *ax_lua_push_on_cpu(lua_State *L, int idx, const char *fn);
 
 /* ---- objects (object.c): userdata with a struct of the core's, or a pointer to one */
 
 typedef struct ax_lua_class {
-  const char *name; /* "a csv reader": messages, and what getmetatable gives */
+  const char *name; /* "a csv reader": in messages, and as the result of getmetatable */
   size_t size;      /* of the struct */
-  /* Frees what the struct holds and leaves it as ax_lua_push_object made it: it is called once
-   * more, or often. */
+  /* Frees what the struct holds and leaves it as ax_lua_push_object made it, all zero.  May be
+   * called again. */
   void (*clear)(lua_State *L, void *object);
   const luaL_Reg *methods; /* events too (__tostring); NULL: none */
 } ax_lua_class;
 
-/* Makes the class's metatable; before anything is pushed. */
+/* Makes the class's metatable; called before any object is pushed. */
 void ax_lua_open_class(lua_State *L, const ax_lua_class *class);
 /* Pushes an object, all zero, and returns its struct. */
 void *ax_lua_push_object(lua_State *L, const ax_lua_class *class);
-/* The struct of the object at idx, or NULL when it is none of this class. */
+/* The struct of the object at idx, or NULL when it is not of this class. */
 void *ax_lua_to_object(lua_State *L, int idx, const ax_lua_class *class);
-/* The same; raises for others. */
+/* Likewise, but raises for other values. */
 void *ax_lua_check_object(lua_State *L, int idx, const ax_lua_class *class, const char *fn);
-/* Of a class whose struct is a pointer: the pointer.  Also raises when it is NULL: the object was
+/* The pointer, for a class whose struct is a pointer.  Also raises when it is NULL: the object was
  * closed. */
 void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, const char *fn);
 
@@ -208,9 +211,9 @@ typedef struct ax_lua_param {
   const char *name;
   uint8_t kind, slot;
   bool optional;
-  /* a list of an op that has one already: it fills ax_attrs.i, its length (-1: not given) first */
+  /* a second list of integers: it fills ax_attrs.i, its length (-1: not given) first */
   bool second;
-  double value; /* the default, in the core's counting */
+  double value; /* the default, as the core counts */
   int n_words;
   const char *words[AX_MAX_WORDS];
 } ax_lua_param;
@@ -226,13 +229,13 @@ const ax_lua_signature *ax_lua_signature_of(ax_op op);
 typedef struct ax_lua_read_result {
   ax_args args;
   ax_tensor *in[AX_MAX_INPUTS];
-  int at[AX_MAX_INPUTS]; /* where on the stack each input lies */
+  int at[AX_MAX_INPUTS]; /* the stack index of each input */
 } ax_lua_read_result;
 /* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.
  * Raises; owns nothing. */
 void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r);
 
-/* Whether the value is a plain table that is no list (has no [1]); an empty one where
+/* Whether the value is a plain table that is not a list (has no [1]); an empty table is one where
  * `empty_counts`. */
 bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts);
 /* Raises when the table at idx has a key that is not in `names`. */
@@ -256,14 +259,14 @@ ax_generator *ax_lua_to_generator(lua_State *L, int idx); /* NULL when it is non
 /* The integers of the list at idx; returns their number, at most AX_MAX_DIMS.  Raises for other
  * entries, holes and named ones. */
 int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out);
-/* A position as users count, from 1 or from -1 backward, to 0 .. size-1; what is out of range comes
- * out of range (0 as -1). */
+/* Converts a position as users count, from 1 or from -1 backward, to 0 .. size-1.  A position out
+ * of range stays out of range (0 gives -1). */
 static inline int64_t ax_lua_position(int64_t p, int64_t size) { return p < 0 ? size + p : p - 1; }
 
 /* ---- running ops */
 
-/* Runs op and pushes its visible results; a result that is input k itself comes as the Lua value at
- * r->at[k]. */
+/* Runs op and pushes its visible results.  A result that is input k itself is pushed as the Lua
+ * value at r->at[k]. */
 int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r);
 
 /* ---- parts: each expects the table of accelerate.core on the stack top and leaves it there */
@@ -298,7 +301,7 @@ void ax_lua_add_functions(lua_State *L, const luaL_Reg *list);
 /* Adds methods of tensors. */
 void ax_lua_add_methods(lua_State *L, const luaL_Reg *list);
 
-/* ---- among the files */
+/* ---- other functions that files of the binding share */
 
 int ax_lua_index_read(lua_State *L);  /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
 int ax_lua_index_write(lua_State *L); /* (tensor, key, value) */
@@ -308,7 +311,7 @@ void ax_lua_sweep_orphans(lua_State *L);
 /* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_lua_raise, and the
  * status says that there was one. */
 ax_status ax_lua_protect(lua_CFunction fn, void *p);
-/* Lets go of an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
+/* Drops an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
 void ax_lua_drop_anchor(ax_lua_dead_ref *d);
 void ax_lua_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
 void ax_lua_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */

@@ -38,7 +38,8 @@ void ax_lua_remember_handle(lua_State *L, int idx)
   (*box)->handle = box;
 }
 
-/* Pushes what `table` (a registry reference) holds under the handle of t, if that is t's box. */
+/* Pushes the value that `table` (a registry reference) holds under the handle of t, if the value is
+ * t's box. */
 static bool find_handle(lua_State *L, int table, const ax_tensor *t)
 {
   ax_tensor **box;
@@ -51,9 +52,9 @@ static bool find_handle(lua_State *L, int table, const ax_tensor *t)
   return false;
 }
 
-/* Gives the userdata on the stack top the table of hooks that lay in `former`.  Between a
- * collection and the finaliser weak tables no longer hold the former object, but still the table,
- * which lives until then. */
+/* Gives the userdata on the stack top the table of hooks that `former` had.  Between a collection
+ * and the finaliser, weak tables no longer hold the former object; they still hold its table of
+ * hooks, which lives until the finaliser has run. */
 static void move_environment(lua_State *L, const void *former, const void *box)
 {
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_environments);

@@ -1,12 +1,12 @@
-/* bind/capture.c: recorded steps, as lua/accelerate/capture/step.lua uses them.
+/* bind/capture.c: captured steps, for lua/accelerate/capture/step.lua.
  *
- * The collector is paused while a step is recorded.  Finalisers that free tensors would do no harm
- * by themselves: memory of the recording goes back to its pool, where what was taken down later may
- * overwrite it, as it would in the call itself; memory from outside is held by the recording where
- * it refers to it.  But when they run depends on how much garbage the script has made before, and
- * with it would depend what the recording's memory looks like; and a finaliser may be that of
- * another recording, which calls the driver, or a function of the script that computes on the
- * device, which would be taken down and replayed for ever. */
+ * The collector is paused while a step is recorded.  A finaliser that frees a tensor would do no
+ * harm: memory of the recording returns to the recording's pool, where a later op of the recording
+ * may reuse it, as it would outside; the recording itself holds memory from outside that it refers
+ * to.  Two reasons remain.  The moment of a collection depends on the garbage that the script made
+ * before, and the layout of the recording's memory would depend on it too.  And a finaliser may
+ * free another recording, which calls the driver, or run a function of the script that computes on
+ * the device; the recording would contain that computation, and each replay would repeat it. */
 #include "bind/bind.h"
 #include "capture.h"
 
@@ -67,7 +67,8 @@ static int capture_begin(lua_State *L)
   return 1;
 }
 
-/* core.capture_leave_gradients(c): see there; right after capture_begin */
+/* core.capture_leave_gradients(c): see ax_capture_leave_gradients; call it right after
+ * capture_begin */
 static int capture_leave_gradients(lua_State *L)
 {
   ax_capture_leave_gradients(check_box(L, 1, "capture")->c);
@@ -89,7 +90,7 @@ static int capture_free(lua_State *L)
   return 0;
 }
 
-/* core.capture_fits(c) -> true, or false and why it cannot be replayed now */
+/* core.capture_fits(c) -> true, or false and the reason why it cannot be replayed now */
 static int capture_fits(lua_State *L)
 {
   const char *why;
@@ -101,7 +102,7 @@ static int capture_fits(lua_State *L)
   return 2;
 }
 
-/* core.capture_writes(c, t): did it change the leaf t in place? */
+/* core.capture_writes(c, t) -> whether the recording changes the leaf t in place */
 static int capture_writes(lua_State *L)
 {
   const box *b = check_box(L, 1, "capture");
@@ -109,7 +110,8 @@ static int capture_writes(lua_State *L)
   return 1;
 }
 
-/* core.same_bits(a, b): of one type and shape, with the same bits in every element */
+/* core.same_bits(a, b) -> whether both have one type and shape and the same bits in every
+ * element */
 static int same_bits(lua_State *L)
 {
   const ax_tensor *t[2];
@@ -159,7 +161,7 @@ static int capture_info(lua_State *L)
   return 4;
 }
 
-/* core.tensor_key(t) -> "float32[2, 3]cuda:0": what a recording depends on */
+/* core.tensor_key(t) -> "float32[2, 3]cuda:0": the properties that a recording depends on */
 static int tensor_key(lua_State *L)
 {
   char shape[192], device[16];
@@ -172,14 +174,15 @@ static int tensor_key(lua_State *L)
   return 1;
 }
 
-/* core.tensor_place(t) -> the address of its storage, and where in it (bytes) t begins and ends */
+/* core.tensor_place(t) -> the address of its storage, and the bytes in it where t begins and
+ * ends */
 static int tensor_place(lua_State *L)
 {
   const ax_tensor *t = ax_lua_check_tensor(L, 1, "tensor_place", "t");
   const double begin = (double)t->offset * (double)ax_itemsize(t);
   lua_pushnumber(L, (double)(uintptr_t)t->storage->data);
   lua_pushnumber(L, begin);
-  /* of contiguous ones; others are named by where they begin */
+  /* the end is exact for contiguous tensors; others are identified by their beginning */
   lua_pushnumber(L, begin + (double)t->numel * (double)ax_itemsize(t));
   return 3;
 }
@@ -205,8 +208,8 @@ static int capture_restore(lua_State *L)
   return 0;
 }
 
-/* core.capture_differ(c, a, b) -> nil, or the storage's address (0: a generator) and the byte in it
- * (-1: the gradient of the leaf there) */
+/* core.capture_differ(c, a, b) -> nil, or the address of the storage that differs (0: a generator)
+ * and the first differing byte in it (-1: the gradient of the leaf there) */
 static int capture_differ(lua_State *L)
 {
   const void *storage;

@@ -15,8 +15,8 @@
 
 static int lesser(int a, int b) { return a < b ? a : b; }
 
-/* Edits (insert, drop, replace, swap neighbours) between two short names, letters in either
- * case. */
+/* The number of edits (insert, drop, replace, swap neighbours) between two short names; case is
+ * ignored. */
 static int edit_distance(const char *a, const char *b)
 {
   enum { MOST = 40 };
@@ -37,8 +37,8 @@ static int edit_distance(const char *a, const char *b)
   return row[na % 3][nb];
 }
 
-/* Of two names that are equally near: the one that begins with the given letter, else the later one
- * ("Conv2d" for "Conv3d"), so that the order of the list does not matter. */
+/* Chooses between two equally near names: the one that begins with the given letter, else the later
+ * in the alphabet ("Conv2d" for "Conv3d").  The order of the list does not matter. */
 static bool better(const char *given, const char *a, const char *b)
 {
   const bool first = a[0] == given[0], second = b[0] == given[0];
@@ -49,7 +49,7 @@ const char *ax_lua_nearest(const char *given, const char *const *names, int n)
 {
   const char *best = NULL;
   const int length = (int)strlen(given);
-  int least = length < 5 ? 1 : (length + 1) / 3; /* the more letters, the more of them may be wrong */
+  int least = length < 5 ? 1 : (length + 1) / 3; /* longer names may have more wrong letters */
 
   for (int i = 0; i < n; i++) {
     const int d = edit_distance(given, names[i]);
@@ -96,8 +96,8 @@ const char *ax_lua_describe(lua_State *L, int idx)
   }
 }
 
-/* "train.lua:12: ", the innermost line of the user's own: a call that goes through lua/accelerate
- * is reported where it began. */
+/* Pushes "train.lua:12: ", the innermost line of the user's own code: an error inside
+ * lua/accelerate is reported at the call that led there. */
 static void push_where(lua_State *L)
 {
   char where[256] = "";
@@ -119,7 +119,7 @@ int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
   return lua_error(L);
 }
 
-/* `arg` 0: an option, or whatever `name` says. */
+/* arg 0: `name` alone says what the value is (an option). */
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
   const char *got = ax_lua_describe(L, idx);
@@ -140,7 +140,7 @@ const char *ax_lua_check_path(lua_State *L, const char *fn)
   return path;
 }
 
-/* ---- errors that mean "out of memory": what find_executable_batch_size tries again after */
+/* ---- errors that mean "out of memory", after which find_executable_batch_size tries again */
 
 enum { FULL_KEPT = 4, FULL_TEXT = 256 };
 static _Thread_local char full[FULL_KEPT][FULL_TEXT]; /* the messages of the last such errors */
@@ -152,8 +152,8 @@ static void remember_full(const char *message)
   full_next = (full_next + 1) % FULL_KEPT;
 }
 
-/* core._out_of_memory(text) -> whether it holds the message of one of the last errors of the core
- * that were about memory */
+/* core._out_of_memory(text) -> whether `text` contains the message of one of this thread's last
+ * errors about memory */
 int ax_lua_out_of_memory(lua_State *L)
 {
   const char *text = luaL_checkstring(L, 1);
@@ -163,7 +163,7 @@ int ax_lua_out_of_memory(lua_State *L)
   return 1;
 }
 
-/* Is it the name of an op, in place or not? */
+/* Whether `name` is the name of an op, in place or not. */
 static bool names_op(const char *name, size_t n)
 {
   for (int k = 0; k < AX_OP_COUNT; k++) {
@@ -173,8 +173,8 @@ static bool names_op(const char *name, size_t n)
   return false;
 }
 
-/* The message without the names of other ops that it begins with: "mm: ", where the op that users
- * called runs a product inside. */
+/* Returns the message without the names of inner ops at its beginning, such as "mm: " where the op
+ * that the user called runs a product inside. */
 static const char *without_inner_name(const char *message, const char *where)
 {
   const size_t called = strlen(where);
@@ -193,7 +193,7 @@ int ax_lua_raise(lua_State *L, const char *where)
   const char *message = ax_last_error();
   const size_t n = where ? strlen(where) : 0;
 
-  if (ax_lua.raised) { /* what a Lua hook or gradient raised, unchanged */
+  if (ax_lua.raised) { /* a Lua hook or gradient function raised: pass its error on unchanged */
     ax_lua.raised = false;
     lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_error);
     lua_pushboolean(L, 0);
@@ -381,7 +381,7 @@ ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char
 bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts)
 {
   if (!lua_istable(L, idx)) return false;
-  if (lua_getmetatable(L, idx)) { /* an object of some class is not plain */
+  if (lua_getmetatable(L, idx)) { /* an object of a class is not a plain table */
     lua_pop(L, 1);
     return false;
   }
@@ -419,8 +419,7 @@ void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *con
   }
 }
 
-/* A list holds integers and nothing under other keys: {1, 2, keepdim = true} mixes up a list and
- * options. */
+/* A list holds integers and no other keys: {1, 2, keepdim = true} mixes a list and options. */
 int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
 {
   const int n = (int)lua_objlen(L, idx);

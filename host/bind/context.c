@@ -1,13 +1,13 @@
-/* bind/context.c: what holds inside tensor.no_grad, enable_grad, autocast and scope, and for which
+/* bind/context.c: the settings inside tensor.no_grad, enable_grad, autocast and scope, for each
  * coroutine.
  *
- * A context belongs to the coroutine that opened it.  When that one yields, its contexts are closed
- * for whoever runs on, and when it is resumed they hold again.  Lua reports neither moment; but the
- * state matters only to calls into the binding, each of which says which coroutine it comes from:
- * ax_lua_enter calls ax_lua_context_switch when that is another one than at the last call.
+ * A context belongs to the coroutine that opened it.  When the coroutine yields, its contexts are
+ * closed; when it is resumed, they are opened again.  Lua reports neither moment.  But only calls
+ * into the binding use the settings, and each passes its lua_State, which identifies its coroutine:
+ * ax_lua_enter calls ax_lua_context_switch when that differs from the last call's.
  *
- * Open contexts stand in a stack, the innermost last.  Those of coroutines that wait are parked
- * beside it. */
+ * Open contexts are on a stack, the innermost last.  The contexts of suspended coroutines are
+ * parked beside it. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct ax_lua_context {
   bool main; /* of the main program, which never yields */
   int id;
   ax_lua_context_kind kind;
-  /* what holds on the other side: outside while the context is open, inside while it is parked */
+  /* the settings of the other side: outside while the context is open, inside while it is parked */
   bool grad;
   ax_autocast cast;
   ax_lua_scope_state scope;
@@ -39,7 +39,7 @@ static void go_in(ax_lua_context *c)
 static void go_out(ax_lua_context *c)
 {
   const ax_autocast cast = ax_autocast_get();
-  if (c->kind != AX_CONTEXT_AUTOCAST) go_in(c); /* the other two trade places alike both ways */
+  if (c->kind != AX_CONTEXT_AUTOCAST) go_in(c); /* the other two kinds swap in both directions alike */
   else {
     ax_autocast_leave(c->cast);
     c->cast = cast;
@@ -48,16 +48,16 @@ static void go_out(ax_lua_context *c)
 
 static ax_lua_context *top(void) { return ax_lua.n_open ? &ax_lua.contexts[ax_lua.n_open - 1] : NULL; }
 
-/* ---- which coroutine: open contexts keep theirs alive, parked ones do not */
+/* ---- owners: an open context keeps its coroutine alive, a parked one does not */
 
 static void note_owner(lua_State *L, const ax_lua_context *c, bool open)
 {
   if (c->main) return;
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_owners);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_waiting);
-  lua_rawgeti(L, -2 + (open ? 1 : 0), c->id); /* from where it stands now ... */
+  lua_rawgeti(L, -2 + (open ? 1 : 0), c->id); /* from the present table ... */
   lua_pushvalue(L, -1);
-  lua_rawseti(L, open ? -4 : -3, c->id); /* ... to where it belongs */
+  lua_rawseti(L, open ? -4 : -3, c->id); /* ... to the other one */
   lua_pop(L, 1);
   lua_pushnil(L);
   lua_rawseti(L, open ? -2 : -3, c->id);
@@ -73,7 +73,7 @@ static void forget_owner(lua_State *L, const ax_lua_context *c)
   lua_pop(L, 1);
 }
 
-/* The coroutine of a parked context, or NULL when it was collected: another one may stand at its
+/* The coroutine of a parked context, or NULL when it was collected: another one may have its
  * address by now. */
 static lua_State *waiting(lua_State *L, const ax_lua_context *c)
 {
@@ -107,7 +107,7 @@ void ax_lua_context_switch(lua_State *L)
   if (ax_lua.n_open + ax_lua.n_parked == 0) return;
   luaL_checkstack(L, 8, "contexts");
   while (top() && top()->owner != L && !top()->main && lua_status(top()->owner) == LUA_YIELD) park(L);
-  for (int k = ax_lua.n_parked - 1; k >= 0; k--) { /* the outermost of a coroutine was parked last */
+  for (int k = ax_lua.n_parked - 1; k >= 0; k--) { /* the outermost context of a coroutine was parked last */
     ax_lua_context c = ax_lua.parked[k];
     lua_State *owner = waiting(L, &c);
     if (owner && owner != L) continue;
@@ -123,7 +123,7 @@ void ax_lua_context_switch(lua_State *L)
 
 /* ---- opening and closing */
 
-/* Room for one more, open or parked, so that neither way out can fail. */
+/* Makes room for one more context, open or parked, so that opening and closing cannot fail. */
 static void make_room(lua_State *L, const char *fn)
 {
   const int n = ax_lua.n_open + ax_lua.n_parked + 1;

@@ -1,5 +1,5 @@
-/* bind/create.c: constructors.  Sizes come as several numbers or as one list, options in a table at
- * the end. */
+/* bind/create.c: constructors.  Sizes are several numbers or one list; options are a table at the
+ * end. */
 #include "bind/bind.h"
 
 #include <math.h>
@@ -12,9 +12,8 @@ typedef struct factory {
   ax_generator *gen;
 } factory;
 
-/* Reads the options at the end, if there are any; returns the last index of what stands before
- * them.  An empty table counts as options only after more than `least` + 1 arguments: zeros({}) is
- * a 0-d tensor. */
+/* Reads the options at the end, if there are any; returns the last index before them.  An empty
+ * table counts as options only after more than `least` + 1 arguments: zeros({}) is a 0-d tensor. */
 static int read_options(lua_State *L, const char *fn, bool random, int least, factory *f)
 {
   static const char *const names[] = { "dtype", "device", "requires_grad", "generator" };
@@ -58,7 +57,7 @@ static void set_all(lua_State *L, const char *fn, ax_tensor *t, double v)
   else if (ax_fill(t, v) != AX_OK) ax_lua_raise(L, fn);
 }
 
-/* Runs a row that fills a tensor the caller made. */
+/* Runs an op whose result fills a tensor that the caller made. */
 static void run_into(lua_State *L, const char *fn, ax_op op, const ax_args *a, ax_tensor *t)
 {
   if (ax_run_into(op, a, t) != AX_OK) ax_lua_raise(L, fn);
@@ -80,7 +79,7 @@ static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
   run_into(L, fn, AX_OP_NORMAL, &a, t);
 }
 
-/* ---- zeros, ones, empty, rand, randn, and those of another tensor's shape */
+/* ---- zeros, ones, empty, rand, randn, and the _like forms */
 
 typedef enum { MAKE_EMPTY, MAKE_ZEROS, MAKE_ONES, MAKE_RAND, MAKE_RANDN } maker;
 static const char *const maker_names[] = { "empty", "zeros", "ones", "rand", "randn" };
@@ -141,7 +140,7 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
   return type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
 }
 
-/* full(shape, value): float32 for a number, bool for a boolean, unless told otherwise */
+/* full(shape, value): float32 for a number, bool for a boolean, unless a dtype is given */
 static int full(lua_State *L)
 {
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
@@ -181,8 +180,8 @@ static int full_like(lua_State *L)
 
 /* ---- sequences */
 
-/* arange(n), arange(start, stop), arange(start, stop, step): without stop; int64 when all are
- * integral */
+/* arange(n), arange(start, stop), arange(start, stop, step): stop is not included; int64 when all
+ * arguments are integral */
 static int arange(lua_State *L)
 {
   factory f = { .dtype = AX_I64, .device = ax_lua.device };
@@ -224,7 +223,7 @@ static int arange(lua_State *L)
 }
 
 /* A CPU tensor of f's type and the given shape, for constructors that write elements themselves;
- * land copies it to the device. */
+ * `land` copies it to the device. */
 static ax_tensor *push_draft(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
   factory here = *f;
@@ -242,7 +241,7 @@ static int land(lua_State *L, const char *fn, const factory *f, ax_tensor *draft
   return finish(L, fn, f, draft);
 }
 
-/* linspace(start, stop, steps): both ends included; exact at both */
+/* linspace(start, stop, steps): both ends are included and exact */
 static int linspace(lua_State *L)
 {
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
@@ -289,8 +288,8 @@ static int eye(lua_State *L)
 
 /* ---- random integers */
 
-/* randint(low, high, shape), randint(high, shape): low <= value < high, int64 unless told
- * otherwise */
+/* randint(low, high, shape), randint(high, shape): low <= value < high; int64 unless a dtype is
+ * given */
 static int randint(lua_State *L)
 {
   factory f = { .dtype = AX_I64, .device = ax_lua.device };

@@ -49,7 +49,8 @@ static int read_npz(lua_State *L)
     *box = ax_tensor_retain((*file)->tensors[i]);
     lua_rawset(L, names - 1);
   }
-  ax_tensor_file_free(*file); /* now, not at the next collection: each tensor must have one owner */
+  /* now, not at the next collection: each tensor must be the only owner of its memory */
+  ax_tensor_file_free(*file);
   *file = NULL;
   return 2;
 }
@@ -59,8 +60,8 @@ static int read_npz(lua_State *L)
 static const ax_lua_class csv_class;
 static ax_csv *check_csv(lua_State *L, const char *fn) { return ax_lua_check_pointer(L, 1, &csv_class, fn); }
 
-/* core._csv(path, delimiter, quote, skip) -> file; characters as strings of one byte, quote "" for
- * none */
+/* core._csv(path, delimiter, quote, skip) -> file; delimiter and quote are strings of one byte,
+ * quote "" turns quoting off */
 static int csv_read(lua_State *L)
 {
   ax_csv_options o;
@@ -104,8 +105,8 @@ static int csv_row(lua_State *L)
   return 1;
 }
 
-/* file:column(k, first, name, kind, dtype) -> tensor or list of strings; rows from `first` on;
- * kind: "guess", "text" or "typed" */
+/* file:column(k, first, name, kind, dtype) -> tensor or list of strings, of the rows from `first`
+ * on; kind: "guess", "text" or "typed" */
 static int csv_column(lua_State *L)
 {
   static const char *const kinds[] = { "guess", "text", "typed", NULL };
@@ -172,8 +173,9 @@ static int tokens_size(lua_State *L)
   return 2;
 }
 
-/* core._token_windows(shards, which, at, length) -> x, y: int64 [n, length]; window i is `length`
- * tokens of shard which[i] (from 1) from place at[i] (from 0), y the same one token later */
+/* core._token_windows(shards, which, at, length) -> x, y: int64 [n, length].  Row i of x is the
+ * `length` tokens of shard which[i] (counted from 1) from position at[i] (from 0); row i of y
+ * begins one token later. */
 static int token_windows(lua_State *L)
 {
   static const char fn[] = "TokenDataset";
@@ -219,8 +221,8 @@ static const ax_lua_class tokens_class = { "a file of tokens", sizeof(ax_tokens 
 
 /* ---- pictures */
 
-/* read_image(path, channels) -> uint8 [channels, height, width]; channels 0: as the file has
- * them */
+/* read_image(path, channels) -> uint8 [channels, height, width]; channels 0: as many as the file
+ * has */
 static int read_image(lua_State *L)
 {
   const char *path;

@@ -1,4 +1,5 @@
-/* bind/device.c: pinned memory, batches that are sent ahead, and what is live by script line. */
+/* bind/device.c: pinned memory, batches that are sent ahead, and the live tensors of each script
+ * line. */
 #include "bind/bind.h"
 #include "bind/group.h"
 
@@ -6,8 +7,8 @@
 
 /* ---- pinned memory */
 
-/* x:pin_memory(): x's elements in memory that a device reads and writes by itself; x itself when it
- * lies there. */
+/* x:pin_memory() -> x's elements in pinned memory, which a device reads and writes by itself; x
+ * itself when it is pinned already. */
 static int pin_memory(lua_State *L)
 {
   ax_tensor *t, **box;
@@ -31,9 +32,9 @@ static int is_pinned(lua_State *L)
 
 /* ---- batches sent ahead */
 
-/* core._send(t, device) -> the tensor there, not to be used before core._arrive(device, ticket),
- * and the ticket; nothing where the ordinary way must be taken: t lies on a device already or wants
- * gradients, or the device sends nothing ahead */
+/* core._send(t, device) -> the tensor on the device, not to be used before core._arrive(device,
+ * ticket), and the ticket.  Returns nothing where the caller must use x:to: t is on a device
+ * already or requires a gradient, or the device cannot send ahead. */
 static int send(lua_State *L)
 {
   uint64_t ticket = 0;
@@ -61,10 +62,10 @@ static int arrive(lua_State *L)
   return 0;
 }
 
-/* ---- what is live */
+/* ---- live tensors */
 
-/* "train.lua:31 (linear)": the innermost line outside the library, and the function of the core
- * that is at work. */
+/* "train.lua:31 (linear)": the innermost line outside the library, and the core function that is
+ * running. */
 static const char *where(void)
 {
   static _Thread_local char text[96];
@@ -82,9 +83,9 @@ static const char *where(void)
   return text;
 }
 
-/* core._memory_groups(device, most) -> a list of { where, bytes, live }: the tensors of 1 MB and
- * more, by line and size, largest first; and a list of { blocks, bytes } of the smaller ones: up to
- * 1 KB, 8 KB, 64 KB, 256 KB, 1 MB */
+/* core._memory_groups(device, most) -> a list of { where, bytes, live }, the tensors of 1 MB and
+ * more by line and size, largest first; and a list of { blocks, bytes }, the smaller ones in the
+ * classes up to 1 KB, 8 KB, 64 KB, 256 KB and 1 MB */
 static int memory_groups(lua_State *L)
 {
   ax_memory_group list[64];
@@ -122,7 +123,7 @@ static int memory_groups(lua_State *L)
   return 2;
 }
 
-/* core._cuda_environment() -> the plugin's file, and what it says of this machine or nil */
+/* core._cuda_environment() -> the plugin's file, and its report about this machine or nil */
 static int cuda_environment(lua_State *L)
 {
   char path[4200];
@@ -135,7 +136,7 @@ static int cuda_environment(lua_State *L)
   return 2;
 }
 
-/* core._loaded(kind): whether the backend of "cpu" or "cuda" is loaded; does not load it */
+/* core._loaded(kind) -> whether the backend of "cpu" or "cuda" is loaded; does not load it */
 static int is_loaded(lua_State *L)
 {
   ax_device d;

@@ -1,5 +1,4 @@
-/* bind/dist.c: process groups in Lua (core.dist), and the script line that messages about ranks
- * name. */
+/* bind/dist.c: process groups in Lua (core.dist), and the script line in messages about ranks. */
 #include "bind/group.h"
 
 #include <stdio.h>
@@ -9,7 +8,8 @@
 
 /* ---- script lines ---------------------------------------------------------------------------- */
 
-static char library_dir[4100]; /* "@.../lua/accelerate/": how the sources of the library's own frames begin */
+/* "@.../lua/accelerate/": the beginning of the sources of the library's own frames */
+static char library_dir[4100];
 
 void ax_lua_set_module_dir(const char *dir)
 {
@@ -91,7 +91,7 @@ static int dist_local_world_size(lua_State *L)
   return 1;
 }
 
-/* ---- what was begun without waiting for it: a userdata that holds the tensor ----------------- */
+/* ---- work: a collective that was begun; a userdata that holds the tensor ------------------- */
 
 static const ax_lua_class work_class;
 
@@ -104,7 +104,8 @@ static int work_wait(lua_State *L)
   return 0;
 }
 
-/* Nobody asked for the end: the memory still may not be used again before it. */
+/* Nobody called work:wait().  The memory still must not be used again before the collective has
+ * ended. */
 static void clear_work(lua_State *L, void *object)
 {
   ax_work **w = object, *work = *w;
@@ -130,8 +131,8 @@ static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int mode
   return 1;
 }
 
-/* (tensor, reduction, model, begin): begin true: returns work, of which work:wait() puts what
- * follows on the device behind its end; the tensor may not be used before. */
+/* (tensor, reduction, model, begin).  begin true: returns work; work:wait() queues what follows on
+ * the device behind the end of the collective, and the tensor must not be used before. */
 static int dist_all_reduce(lua_State *L)
 {
   ax_tensor *t;
@@ -161,7 +162,7 @@ static int dist_broadcast(lua_State *L)
   return 1;
 }
 
-/* (tensors, root): each takes root's elements. */
+/* (tensors, root): each tensor gets root's elements. */
 static int dist_broadcast_all(lua_State *L)
 {
   ax_tensor **list;
@@ -233,7 +234,7 @@ static int dist_leave(lua_State *L)
   return 0;
 }
 
-/* (index): this rank's collectives of cuda tensors run on cuda:index.  All ranks call it. */
+/* (index): this rank's collectives of CUDA tensors run on cuda:index.  All ranks call it. */
 static int dist_join_device(lua_State *L)
 {
   enter(L);
@@ -249,7 +250,8 @@ static int dist_device_group(lua_State *L)
   return 1;
 }
 
-/* (tensors): counts a write of each: a collective wrote the buffer that they are views of. */
+/* (tensors): counts one write of each, after a collective wrote the buffer that they are views
+ * of. */
 static int dist_touch(lua_State *L)
 {
   ax_lua_enter(L);
@@ -276,7 +278,8 @@ static void run(lua_State *L, const char *fn, ax_collective c)
   if (ax_dist_run(&c, NULL) != AX_OK) ax_lua_raise(L, fn);
 }
 
-/* Strings may differ in length: the lengths go first, then every string padded to the longest. */
+/* Strings may differ in length: the lengths are gathered first, then every string padded to the
+ * longest. */
 static int dist_all_gather_bytes(lua_State *L)
 {
   static const char fn[] = "all_gather_bytes";

@@ -8,7 +8,7 @@ static void clear_layout(lua_State *L, void *object)
   ax_flat **f = object;
   ax_flat *former = *f;
   *f = NULL;
-  if (former) former->full = NULL; /* nobody is there to be called */
+  if (former) former->full = NULL; /* no Lua function is left to call */
   ax_flat_release(former);
 }
 
@@ -26,7 +26,7 @@ static int check_bucket(lua_State *L, const ax_flat *f, const char *fn)
 }
 
 /* core.flat(params) -> a layout, its number, the parameters' offsets in elements counted from 0,
- * the elements of all slots */
+ * and the number of elements of all slots */
 static int new_layout(lua_State *L)
 {
   ax_tensor **params;
@@ -36,7 +36,7 @@ static int new_layout(lua_State *L)
   ax_lua_enter(L);
   lua_settop(L, 1);
   params = ax_lua_push_params(L, 1, "flat", &n);
-  for (int k = 0; k < n; k++) { /* so that ax_flat.params lead to the script's own objects */
+  for (int k = 0; k < n; k++) { /* so that ax_flat.params lead back to the script's own objects */
     lua_rawgeti(L, 1, k + 1);
     ax_lua_remember_handle(L, lua_gettop(L));
     lua_pop(L, 1);
@@ -53,8 +53,8 @@ static int new_layout(lua_State *L)
   return 4;
 }
 
-/* core.flat_of(p) -> the number of its layout and its slot there, from 1; nothing where it has
- * none */
+/* core.flat_of(p) -> the number of its layout and its slot there, counted from 1; nothing where it
+ * has none */
 static int flat_of(lua_State *L)
 {
   const ax_tensor *p;
@@ -89,8 +89,8 @@ static int give_grads(lua_State *L)
   return done(L, ax_flat_give_grads(check_layout(L, "give_grads")), "give_grads");
 }
 
-/* layout:give_work(dtype): makes the buffer of working copies.  Autocast writes them when it first
- * needs them; from then on optimizers do. */
+/* layout:give_work(dtype): makes the buffer of working copies.  Autocast writes a copy when it
+ * first needs it; from then on optimizers do. */
 static int give_work(lua_State *L)
 {
   ax_flat *f = check_layout(L, "give_work");
@@ -109,7 +109,7 @@ static int is_current(lua_State *L)
 }
 static int has_grad(lua_State *L) { return push_flag(L, ax_flat_has_grad(check_layout(L, "has_grad"))); }
 
-/* layout:wants_grad(): does a parameter require a gradient? */
+/* layout:wants_grad() -> whether any parameter requires a gradient */
 static int wants_grad(lua_State *L)
 {
   const ax_flat *f = check_layout(L, "wants_grad");
@@ -179,9 +179,9 @@ static ax_status call_full(ax_flat *f, int bucket, int slot)
   return ax_lua_protect(run_full, &(full_call){ f, bucket, slot });
 }
 
-/* layout:expect(full): see ax_flat_expect.  full(bucket, late, slot) is called inside the pass;
- * late: the bucket was full before this gradient, of that slot.  The caller keeps the
- * function alive.  nil: nobody is called. */
+/* layout:expect(full): see ax_flat_expect.  full(bucket, late, slot) is called during the backward
+ * pass; late: the bucket was full before this gradient, that of `slot`, arrived.  The caller keeps
+ * the function alive.  nil: no function is called. */
 static int expect(lua_State *L)
 {
   ax_flat *f = check_layout(L, "expect");
@@ -196,7 +196,7 @@ static int expect(lua_State *L)
   return 0;
 }
 
-/* layout:ignore(): nobody is called any more in this pass; arrivals are still counted */
+/* layout:ignore(): no function is called any more in this pass; gradients are still counted */
 static int ignore(lua_State *L)
 {
   check_layout(L, "ignore")->full = NULL;
@@ -208,7 +208,7 @@ static int remember(lua_State *L)
   return done(L, ax_flat_remember(check_layout(L, "remember")), "remember");
 }
 
-/* layout:reached() -> how many gradients backward passes have brought so far */
+/* layout:reached() -> how many gradients backward passes have written so far */
 static int reached(lua_State *L)
 {
   lua_pushnumber(L, (double)check_layout(L, "reached")->reached);
@@ -229,8 +229,8 @@ static int is_watched(lua_State *L)
   return push_flag(L, ax_flat_is_watched(f, check_bucket(L, f, "is_watched")));
 }
 
-/* layout:collect(bucket) -> false when a parameter was given other memory and the layout is out of
- * date; see ax_flat_collect */
+/* layout:collect(bucket) -> false when a parameter was given other memory, so that the layout is
+ * out of date; see ax_flat_collect */
 static int collect(lua_State *L)
 {
   ax_flat *f = check_layout(L, "collect");

@@ -6,10 +6,11 @@
  *   }
  *   square(x):sum():backward()
  *
- * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in the
- * graph; everything else passes through.  backward receives a gradient for each result (zeros where
- * none arrived) and returns one for each argument of forward, nil for what has none.  The node
- * holds { ctx, backward } in a registry table until the graph is released. */
+ * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in
+ * the graph; other results are returned unchanged.  backward receives a gradient for each result
+ * (zeros where none arrived) and returns one for each argument of forward, nil for an argument
+ * without one.  The node holds { ctx, backward } in a registry table until the graph is
+ * released. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ typedef struct custom {
   const void *ctx; /* the address of the Lua table */
 } custom;
 
-/* The function whose gradient is being worked out now. */
+/* The function whose backward is running. */
 static _Thread_local const custom *active;
 
 typedef struct backward_call {
@@ -128,8 +129,8 @@ static void custom_drop(void *ud)
 
 /* ---- ctx */
 
-/* ctx:save_for_backward(...): tensors (or nil) that backward needs; their versions are checked when
- * they are asked for again. */
+/* ctx:save_for_backward(...): tensors (or nil) that backward needs; ctx:saved_tensors() checks
+ * their versions. */
 static int save_for_backward(lua_State *L)
 {
   const int n = lua_gettop(L) - 1;
@@ -145,7 +146,7 @@ static int save_for_backward(lua_State *L)
     if (!t && !lua_isnil(L, i + 1))
       return ax_lua_arg_error(L, "save_for_backward", i, NULL,
                               "a tensor or nil; other values go into fields of ctx", i + 1);
-    if (t) ax_lua_scope_keep(L, i + 1); /* backward may come after the scope that it was made in */
+    if (t) ax_lua_scope_keep(L, i + 1); /* backward may run after the scope that the tensor was made in */
     lua_pushvalue(L, i + 1);
     lua_rawseti(L, -3, i);
     lua_pushnumber(L, t ? t->version->edits : 0);
@@ -231,7 +232,8 @@ static ax_tensor **alias_results(lua_State *L, int first, const call *k, const c
     lua_rawset(L, -3);
     box = ax_lua_push_result(L);
     if (ax_tensor_alias_shared(t, box) != AX_OK) ax_lua_raise(L, name);
-    /* changed in place, it would change the argument behind the back of that one's history */
+    /* the result shares memory with an argument: an in-place op on it would change the argument
+     * without its history */
     for (int at = 0; at < k->n_tensors; at++)
       if (k->inputs[at]->storage == t->storage) (*box)->view = AX_VIEW_CUSTOM;
     out[(*n_out)++] = *box;
@@ -332,8 +334,8 @@ static int function_call(lua_State *L)
   return k.n_results;
 }
 
-/* f:apply(...) and f.apply(...) are both in use: the object itself is dropped when it comes
- * first. */
+/* f:apply(...) and f.apply(...) are both in use: a first argument that is the object itself is
+ * dropped. */
 static int function_apply(lua_State *L)
 {
   lua_pushvalue(L, lua_upvalueindex(1));
@@ -367,7 +369,7 @@ static int function(lua_State *L)
     lua_pushliteral(L, "Function");
   } else if (lua_type(L, -1) != LUA_TSTRING)
     return ax_lua_error(L, "Function", "name: expected a string, got %s", ax_lua_describe(L, -1));
-  lua_pushvalue(L, -1); /* nodes keep a pointer to the name: it stays for good */
+  lua_pushvalue(L, -1); /* nodes keep a pointer to the name, so it is never collected */
   lua_pushboolean(L, 1);
   lua_rawset(L, lua_upvalueindex(2));
   lua_pushvalue(L, lua_upvalueindex(1));

@@ -4,8 +4,8 @@
 
 static const ax_lua_class gather_class;
 
-/* core._gather({ tensor, ... }) -> gatherer, or nil and why these tensors cannot be gathered
- * from */
+/* core._gather({ tensor, ... }) -> gatherer, or nil and the reason why these tensors cannot be
+ * gathered from */
 static int gather_new(lua_State *L)
 {
   ax_tensor *sources[AX_GATHER_MAX];

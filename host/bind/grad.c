@@ -1,19 +1,21 @@
 /* bind/grad.c: backward, grad, and hooks.
  *
- * Where hooks keep their Lua function: a leaf's in the environment table of its userdata, so that
- * the collector sees a closure that captures the tensor, and frees both; a result's in a registry
- * table until the graph is released.  So is the object of a leaf with hooks that a graph has in it.
- * Where something else in C holds a tensor with hooks whose Lua object dies, its finaliser puts the
- * object into the table of orphans, and each collection by memory pressure drops the orphans whose
- * tensor nothing else holds any more. */
+ * Hooks keep their Lua function in one of two places.  A leaf's hooks keep it in the environment
+ * table of the leaf's userdata: the collector then sees a closure that captures the tensor, and
+ * frees both.  A result's hooks keep it in a registry table until the graph is released.  The
+ * registry also holds the object of a leaf with hooks while a graph contains the leaf.
+ *
+ * When the Lua object of a tensor with hooks is finalised while other C code still holds the
+ * tensor, the finaliser puts the object into the table of orphans.  Each collection by memory
+ * pressure drops the orphans whose tensor has no other owner. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
 
 /* ---- lists of tensors */
 
-/* Pushes an array with the tensors at idx: one, or a list of them.  Borrowed: the argument holds
- * them. */
+/* Pushes an array with the tensors at idx: one, or a list of them.  The tensors are borrowed: the
+ * argument holds them. */
 static ax_tensor **push_array(lua_State *L, int idx, const char *fn, const char *name, bool holes,
                               int expected, int *n)
 {
@@ -135,7 +137,7 @@ typedef struct hook_call {
   ax_tensor *grad, *replacement;
 } hook_call;
 
-/* Pushes the environment table of the userdata at idx; a fresh one when it still has the
+/* Pushes the environment table of the userdata at idx; makes one when the userdata still has the
  * default. */
 static void push_environment(lua_State *L, int idx)
 {
@@ -218,7 +220,7 @@ static int hook_remove(lua_State *L)
   box = ax_lua_to_box(L, -3);
   /* removed before, or the tensor was released */
   if (!box || !*box || !ax_lua_to_integer(L, -2, &id)) return 0;
-  if (!lua_isnil(L, -1)) { /* a leaf's function lies in its environment */
+  if (!lua_isnil(L, -1)) { /* the function of a leaf's hook is in the environment of the leaf */
     lua_getfenv(L, -3);
     lua_pushnil(L);
     lua_rawseti(L, -2, (int)lua_tointeger(L, -3));
@@ -287,8 +289,8 @@ static int register_post_accumulate_grad_hook(lua_State *L)
   return add_hook(L, "register_post_accumulate_grad_hook", true);
 }
 
-/* While a graph has a leaf with hooks in it, the leaf's object stays, and with it what the hooks
- * capture. */
+/* While a graph contains a leaf with hooks, this keeps the leaf's object alive, and with it what
+ * the hooks capture. */
 typedef struct held_leaf {
   ax_lua_dead_ref anchor;
   ax_tensor *leaf;
@@ -370,7 +372,7 @@ static int set_grad_enabled(lua_State *L)
   return 1;
 }
 
-/* core._backward(roots, gradients, retain_graph): one pass from several roots */
+/* core._backward(roots, gradients, retain_graph): one backward pass from several roots */
 static int backward_from(lua_State *L)
 {
   ax_tensor **roots, **seeds;
@@ -383,7 +385,8 @@ static int backward_from(lua_State *L)
   return 0;
 }
 
-/* core._backward_collects(): for custom gradients: does the pass under way come from core.grad? */
+/* core._backward_collects() -> whether the pass under way comes from core.grad; for custom
+ * gradients */
 static int backward_collects(lua_State *L)
 {
   lua_pushboolean(L, ax_backward_collects());

@@ -1,11 +1,11 @@
-/* gradients.c: norms of gradients over lists of parameters, and what is done with them: clipping,
- * scaling, taking the loss scale out. */
+/* gradients.c: norms of gradients over lists of parameters; clipping, scaling and unscaling of
+ * gradients. */
 #include "bind/hyper.h"
 #include "capture.h"
 
 #include <math.h>
 
-/* The list of tensors at idx, in a scratch array that lies on the stack. */
+/* Pushes a scratch array with the list of tensors at idx. */
 ax_tensor **ax_lua_push_params(lua_State *L, int idx, const char *fn, int *n)
 {
   ax_tensor **list;
@@ -31,7 +31,8 @@ static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
   return list;
 }
 
-/* float64 where one of the list is, else float32: what a norm of them is told in. */
+/* The type that a norm of the list is computed in: float64 where one of the tensors is, else
+ * float32. */
 static ax_dtype norm_dtype(int n, ax_tensor *const *list)
 {
   for (int k = 0; k < n; k++)
@@ -39,8 +40,8 @@ static ax_dtype norm_dtype(int n, ax_tensor *const *list)
   return AX_F32;
 }
 
-/* Do all lie on one device that is not the CPU?  Then a norm stays there, and nobody waits for
- * it. */
+/* Whether all tensors are on one device other than the CPU.  A norm then stays on that device, and
+ * the host does not wait for it. */
 static bool on_a_device(int n, ax_tensor *const *list)
 {
   const ax_tensor *first = NULL;
@@ -52,8 +53,8 @@ static bool on_a_device(int n, ax_tensor *const *list)
   return first && first->device.kind != AX_CPU;
 }
 
-/* Fills box with the norm of the list, a 0-d tensor; where `wide` is not NULL it becomes the same
- * in float64, for the caller to release. */
+/* Fills box with the norm of the list, a 0-d tensor.  `wide` not NULL: *wide becomes a float64 copy
+ * of it, which the caller releases. */
 static ax_status norm_into_box(int n, ax_tensor *const *list, double p, ax_tensor **box, ax_tensor **wide)
 {
   ax_tensor *norm = NULL;
@@ -73,8 +74,8 @@ out:
 }
 
 /* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d
- * tensor: the norm before clipping, on the gradients' device where they share one.  There the host
- * waits for nothing, unless error_if_nonfinite makes it look. */
+ * tensor: the norm before clipping, on the gradients' device where they share one.  The host does
+ * not wait for that device unless error_if_nonfinite requires the norm's value. */
 static int clip_grad_norm_(lua_State *L)
 {
   static const char fn[] = "clip_grad_norm_";
@@ -114,9 +115,9 @@ static int clip_grad_norm_(lua_State *L)
   return st == AX_OK ? 1 : ax_lua_raise(L, fn);
 }
 
-/* core.gradients(params) -> which of them have a gradient, and the device: how many, where it is
- * none or all of them; else a string with a '1' or a '0' for each.  The device is nil where they
- * lie on several, or there are none. */
+/* core.gradients(params) -> which parameters have a gradient, and the device of the gradients.  The
+ * first result is a number, how many, where none or all have one; else a string with a '1' or a '0'
+ * for each.  The device is nil where there are several, or no gradients. */
 static int gradients(lua_State *L)
 {
   ax_tensor **grads;
@@ -143,8 +144,8 @@ static int gradients(lua_State *L)
   return 2;
 }
 
-/* core.unscale_grads_(params, scale, found): every gradient divided by scale; found becomes 1 where
- * one is then infinite or NaN */
+/* core.unscale_grads_(params, scale, found): divides every gradient by scale; found becomes 1 where
+ * one is infinite or NaN afterwards */
 static int unscale_grads_(lua_State *L)
 {
   static const char fn[] = "unscale_grads_";
@@ -175,7 +176,7 @@ static int scale_update_(lua_State *L)
   return ax_scale_update(state, found, growth, backoff, interval) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
-/* core.scale_grads_(params, factor): every gradient times a number */
+/* core.scale_grads_(params, factor): multiplies every gradient by a number */
 static int scale_grads_(lua_State *L)
 {
   static const char fn[] = "scale_grads_";

@@ -1,4 +1,4 @@
-/* group.h: what the host needs of bind/dist.c. */
+/* group.h: the part of bind/dist.c that the host uses. */
 #ifndef AX_BIND_GROUP_H
 #define AX_BIND_GROUP_H
 
@@ -7,10 +7,10 @@
 
 #include <lua.h>
 
-/* Where the library's own Lua files lie: frames in there are passed over when a script line is
- * looked for. */
+/* Sets the folder of the library's own Lua files: the search for a script line skips frames in
+ * there. */
 void ax_lua_set_module_dir(const char *dir);
-/* Is this the source (as lua_getinfo gives it) of one of the library's own files? */
+/* Whether `source` (as lua_getinfo gives it) is one of the library's own files. */
 bool ax_lua_in_library(const char *source);
 /* "train.lua:12", the innermost frame outside the library; "" when there is none.  Returns buf. */
 const char *ax_lua_where(lua_State *L, char *buf, size_t size);

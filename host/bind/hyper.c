@@ -1,7 +1,7 @@
 /* hyper.c: the kinds of optimizers, and the numbers of their steps. */
 #include "bind/hyper.h"
 
-/* The value of field `name` of the table at idx, on the stack top; raises when it is missing. */
+/* Pushes the value of field `name` of the table at idx; raises when it is missing. */
 static void push_field(lua_State *L, int idx, const char *fn, const char *name)
 {
   lua_getfield(L, idx, name);
@@ -35,7 +35,7 @@ static void pair_field(lua_State *L, int idx, const char *fn, const char *name, 
   lua_pop(L, 1);
 }
 
-/* Is `name` one of the words of `list`? */
+/* Whether `name` is one of the words of `list`. */
 static bool lists(const char *list, const char *name)
 {
   const size_t n = strlen(name);
@@ -61,7 +61,7 @@ static void find_taken(void)
   }
 }
 
-/* The numbers that `kind` takes, all of them, out of the table at idx. */
+/* Reads all hyperparameters that `kind` takes from the table at idx. */
 void ax_lua_read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind, ax_hyper *h)
 {
   const uint32_t takes = taken[kind];
@@ -123,7 +123,7 @@ static int optim_kinds(lua_State *L)
   return 1;
 }
 
-/* core.optim_needs(kind, hyper) -> which states are kept, bit k - 1 for the k-th */
+/* core.optim_needs(kind, hyper) -> which states are kept: bit k - 1 for the k-th */
 static int optim_needs(lua_State *L)
 {
   ax_hyper h;
@@ -136,8 +136,8 @@ static int optim_needs(lua_State *L)
   return 1;
 }
 
-/* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the numbers as a step reads them from
- * device memory (live.hyper) */
+/* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the hyperparameters in the form that
+ * a step reads from device memory (live.hyper) */
 static int optim_hyper(lua_State *L)
 {
   const int64_t size = (int64_t)sizeof(ax_hyper);

@@ -1,4 +1,4 @@
-/* hyper.h: what files about optimizers share. */
+/* hyper.h: shared by the files about optimizers. */
 #ifndef AX_BIND_HYPER_H
 #define AX_BIND_HYPER_H
 
@@ -6,9 +6,9 @@
 
 /* The kind that the string at idx names; raises for others. */
 ax_optim_kind ax_lua_check_kind(lua_State *L, int idx, const char *fn);
-/* The numbers that `kind` takes, all of them, out of the table at idx. */
+/* Reads all hyperparameters that `kind` takes from the table at idx. */
 void ax_lua_read_hyper(lua_State *L, int idx, const char *fn, ax_optim_kind kind, ax_hyper *h);
-/* The list of tensors at idx, in a scratch array that lies on the stack. */
+/* Pushes a scratch array with the list of tensors at idx. */
 ax_tensor **ax_lua_push_params(lua_State *L, int idx, const char *fn, int *n);
 
 #endif

@@ -18,9 +18,9 @@
 
 #define SHAPE(t) ax_shape_text((t)->ndim, (t)->shape, (char[192]){ 0 }, 192)
 
-/* What one access makes on the way.  The boxes lie on the Lua stack, so an error loses nothing;
- * when all went well they are emptied at once, lest dead handles keep memory until the next
- * collection. */
+/* The temporaries of one access.  Their boxes are on the Lua stack, so an error leaks nothing.
+ * After a success the boxes are emptied at once, so that dead handles do not keep memory until the
+ * next collection. */
 enum { MOST_TEMPS = 64 };
 typedef struct work {
   lua_State *L;
@@ -82,7 +82,7 @@ static ax_tensor *index_select(work *w, ax_tensor *x, int dim, ax_tensor *index)
                &(ax_attrs){ .i = { dim }, .n_list = -1 });
 }
 
-/* The elements of t where the CPU can read them. */
+/* A copy of t on the CPU, or t itself where it is there. */
 static ax_tensor *on_cpu(work *w, ax_tensor *t)
 {
   ax_tensor **box;
@@ -93,8 +93,8 @@ static ax_tensor *on_cpu(work *w, ax_tensor *t)
   return *box;
 }
 
-/* 1-based or negative, to 0-based.  `shown` and `shape` are the dim and the tensor as the user
- * knows them. */
+/* 1-based or negative to 0-based.  Messages name `shown` and `whole`, the dim and the tensor as the
+ * user knows them. */
 static int64_t position(lua_State *L, int64_t size, int64_t p, int shown, const ax_tensor *whole)
 {
   const int64_t at = ax_lua_position(p, size);
@@ -255,7 +255,7 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx)
     x = read_entry(w, original, x, &dim, k, lua_gettop(L));
   }
   if (x != original) return x;
-  /* all of it, as a new view */
+  /* the key selects all of x: return a new view */
   if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 });
   return apply1(w, AX_OP_VIEW, x, (ax_attrs){ .n_list = 0 });
 }
@@ -331,7 +331,8 @@ static void write_into(lua_State *L, ax_tensor *place, const value *v)
   if (ax_run_inplace(AX_OP_COPY, &a, place) != AX_OK) ax_lua_raise(L, "index");
 }
 
-/* Leading dims of size 1 do not matter: x[1] = tensor({ 3 }) for a 1-d x, as in PyTorch. */
+/* Drops leading dims of size 1 beyond the place's dims: x[1] = tensor({ 3 }) works for a 1-d x, as
+ * in PyTorch. */
 static ax_tensor *trim(work *w, ax_tensor *v, const ax_tensor *place)
 {
   const int extra = v->ndim - place->ndim;
@@ -365,7 +366,8 @@ static ax_tensor *expand(work *w, ax_tensor *v, const ax_tensor *like)
   return apply1(w, AX_OP_EXPAND, v, a);
 }
 
-/* x.shape numbers 0, 1, 2 ...: read with a key, they say which elements it names. */
+/* Numbers 0, 1, 2 ... in x's shape: reading them with a key gives the elements that the key
+ * selects. */
 static ax_tensor *numbered(work *w, const ax_tensor *x)
 {
   ax_tensor **box = push_temp(w), *flat;
@@ -377,7 +379,7 @@ static ax_tensor *numbered(work *w, const ax_tensor *x)
   return *box;
 }
 
-/* How often each element of x is named by `places` (flat positions), as float32 in x's shape. */
+/* How often `places` (flat positions) contains each element of x, as float32 in x's shape. */
 static ax_tensor *count_places(work *w, const ax_tensor *x, ax_tensor *places)
 {
   ax_tensor **ones = push_temp(w), *count;
@@ -399,7 +401,7 @@ static void refuse_repeats(work *w, ax_tensor *count)
         "a row is listed twice; in a list, and where gradients are recorded, each may be assigned once");
 }
 
-/* Is the key a list with a tensor among its entries? */
+/* Whether the key is a list that contains a tensor. */
 static bool holds_tensor(lua_State *L, int key)
 {
   bool found = false;
@@ -417,7 +419,7 @@ static ax_tensor *cast(work *w, ax_tensor *t, ax_dtype to)
   return t->dtype == to ? t : apply1(w, AX_OP_CAST, t, (ax_attrs){ .i = { to }, .n_list = -1 });
 }
 
-/* x:copy_(where(named by the key, value, x)), every step of which is recorded if need be. */
+/* x:copy_(where(selected by the key, value, x)); every step is recorded if need be. */
 static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
 {
   ax_tensor *in[3] = { NULL, NULL, x };
@@ -429,8 +431,8 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
 
   in[0] = run(w, AX_OP_NE,
               &(ax_args){ .n_in = 2, .in = pair, .scalars = 2, .integral = 2, .a = { .n_list = -1 } });
-  /* its elements, put where they belong among zeros; bools as bytes, since sums of bools are
-   * none */
+  /* scatter the value's elements into zeros; bools travel as bytes, since there are no sums of
+   * bools */
   if (v->t) {
     const ax_dtype carrier = x->dtype == AX_BOOL ? AX_U8 : (ax_dtype)x->dtype;
     ax_tensor *wide = expand(w, v->t, picked), *flat, *placed;
@@ -449,8 +451,8 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
   write_into(w->L, x, &(value){ .t = run(w, AX_OP_WHERE, &a) });
 }
 
-/* x[index] = value, row by row in the order of the list: a row listed twice keeps the later
- * value. */
+/* x[index] = value, row by row in the order of the list: the last value is kept for a row that is
+ * listed twice. */
 static void write_rows(work *w, ax_tensor *x, ax_tensor *index, const value *v)
 {
   lua_State *L = w->L;

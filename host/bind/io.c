@@ -31,8 +31,8 @@ static const char *check_text(lua_State *L, int idx, const char *what)
   return s;
 }
 
-/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list keeps what they point
- * to. */
+/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list owns the names and
+ * tensors. */
 static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors)
 {
   for (int i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static void read_entries(lua_State *L, int idx, int n, const char **names, ax_te
   }
 }
 
-/* laid out as the core's list: key, value, key, value */
+/* the layout of the core's list: key, value, key, value */
 typedef struct pair {
   const char *key, *value;
 } pair;
@@ -65,8 +65,8 @@ static int by_key(const void *a, const void *b)
   return strcmp(((const pair *)a)->key, ((const pair *)b)->key);
 }
 
-/* Reads the map of strings at idx as pairs, in the order of their keys (every process writes the
- * same file).  Pushes their memory. */
+/* Reads the map of strings at idx as pairs, sorted by key, so that every process writes the same
+ * file.  Pushes their memory. */
 static const char *const *read_metadata(lua_State *L, int idx, int *n)
 {
   pair *pairs;
@@ -123,7 +123,7 @@ static void clear_file(lua_State *L, void *object)
   *file = NULL;
 }
 
-/* Holds a file while its tensors are handed out. */
+/* Owns a file until its tensors have been returned. */
 static const ax_lua_class file_class = { "a safetensors file", sizeof(ax_tensor_file *), clear_file, NULL };
 
 /* safetensors_load(path) -> list of { name, tensor }, metadata */
@@ -154,7 +154,8 @@ static int safetensors_load(lua_State *L)
     lua_pushstring(L, (*file)->meta[2 * i + 1]);
     lua_rawset(L, -3);
   }
-  ax_tensor_file_free(*file); /* now, not at the next collection: each tensor must have one owner */
+  /* now, not at the next collection: each tensor must be the only owner of its memory */
+  ax_tensor_file_free(*file);
   *file = NULL;
   return 2;
 }
@@ -170,7 +171,8 @@ static void clear_text(lua_State *L, void *object)
 
 static const ax_lua_class text_class = { "the text of a file", sizeof(char *), clear_text, NULL };
 
-/* core._read_file(path) -> text, or nil and why it cannot be read.  Regular files only. */
+/* core._read_file(path) -> text, or nil and the reason why it cannot be read.  Regular files
+ * only. */
 static int read_file(lua_State *L)
 {
   const char *path;
@@ -190,8 +192,8 @@ static int read_file(lua_State *L)
   return 2;
 }
 
-/* core._write_file(path, text) -> true, or nil and why it was not written.  The file appears whole
- * or not at all. */
+/* core._write_file(path, text) -> true, or nil and the reason why it was not written.  The file
+ * appears whole or not at all. */
 static int write_file(lua_State *L)
 {
   const char *path, *text;

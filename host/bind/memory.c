@@ -1,20 +1,22 @@
-/* bind/memory.c: the Lua collector sees eight bytes where a tensor holds a gigabyte; this file
- * makes it run when tensors have piled up.
+/* bind/memory.c: runs the Lua collector when tensors have piled up.  The collector itself sees
+ * eight bytes where a tensor holds a gigabyte.
  *
  * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB,
- * at most 256 MB).  It is put off while the last one is recent, measured by what it cost (a large
- * Lua heap: tens of milliseconds), but never past four times that growth, so that memory stays flat
- * whatever the clock says.  The clock counts this thread's processor time: what else the machine
- * does changes nothing.
+ * at most 256 MB).  It is postponed while the last one is recent in relation to its cost (a large
+ * Lua heap takes tens of milliseconds), but never past four times that growth: memory stays flat
+ * whatever the clock shows.  The clock counts this thread's processor time, so other load on the
+ * machine changes nothing.
  *
- * Before an allocation fails there are two more attempts: a collection, and one without LuaJIT's
- * traces.  A trace holds the objects that it was specialised on for as long as its function lives,
- * tensors among them; without traces they are garbage, at the price of compiling again.
+ * Before an allocation fails there are two more attempts: a collection, and a collection without
+ * LuaJIT's traces.  A trace holds the objects that it was specialised on, tensors among them, for
+ * as long as its function lives.  Without traces these objects are garbage; the price is that code
+ * is compiled again.
  *
- * The best moment is the end of a backward pass: the graph is gone, and what is left of a step are
- * the dead handles of a user's forward, which pin its activations.  A collection there finds them
- * all; one in the middle of the next forward finds half of them, leaves more, and so lets more pile
- * up.  The pressure at which backward began is then what a step needs, and no reason to collect. */
+ * The best moment for a collection is the end of a backward pass: the graph is gone, and what
+ * remains of the step are the dead handles of the user's forward, which keep its activations.  A
+ * collection at that moment finds all of them.  A collection in the middle of the next forward
+ * finds half of them and lets more pile up.  The pressure when backward began is therefore the need
+ * of a step, and no reason to collect. */
 #include "bind/bind.h"
 #include "capture.h"
 #include "feed.h"
@@ -24,8 +26,8 @@
 
 #define LEAST_GROWTH ((int64_t)32 << 20)
 #define MOST_GROWTH ((int64_t)256 << 20)
-#define PATIENCE 4                  /* times the growth allowed: then it runs however much it costs */
-#define POSTPONE ((int64_t)4 << 20) /* growth until the clock is looked at again */
+#define PATIENCE 4                  /* times the growth allowed: past it a collection runs at any cost */
+#define POSTPONE ((int64_t)4 << 20) /* growth until the clock is read again */
 #define MOST_ROUNDS 8               /* collections before an allocation fails */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 
@@ -57,8 +59,8 @@ static int run_collector(lua_State *L)
   return 0;
 }
 
-/* A full collection; the status of lua_cpcall (a user's finaliser may raise), with the error on the
- * stack. */
+/* Runs a full collection.  Returns the status of lua_cpcall (a user's finaliser may raise), with
+ * the error on the stack. */
 static int collect(lua_State *L)
 {
   const double start = now();
@@ -111,10 +113,10 @@ static bool hook_called;
 static void note_call(lua_State *L, lua_Debug *ar) { hook_called = true; }
 static int nothing(lua_State *L) { return 0; }
 
-/* Compiled code leaves its trace before it calls the binding, but the compiler itself may be at
- * work further up: inside a handler of its events (jit.attach) a flush would pull its traces away,
- * and a finaliser may run at the exit of a trace.  LuaJIT has no function that tells; in both it
- * calls no hooks. */
+/* Compiled code leaves its trace before it calls the binding, but the compiler itself may be active
+ * further up the stack.  Inside a handler of its events (jit.attach) a flush would free traces that
+ * it uses; and a finaliser may run at the exit of a trace.  LuaJIT has no function that reports
+ * this, but in both states it calls no hooks: a test call shows whether one runs. */
 static void flush_traces(lua_State *L)
 {
   const lua_Hook former = lua_gethook(L);
@@ -128,8 +130,7 @@ static void flush_traces(lua_State *L)
   if (hook_called) luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
 }
 
-/* Collects until there is nothing more: what a finaliser lets go of is found by the next
- * collection. */
+/* Collects until a collection frees nothing more: one collection may make garbage for the next. */
 static void collect_all(lua_State *L)
 {
   int64_t before;
@@ -140,8 +141,8 @@ static void collect_all(lua_State *L)
   } while (++round < 2 || (round < MOST_ROUNDS && ax_memory_pressure() < before));
 }
 
-/* Before an allocation fails.  The core may be deep in an op, but what it works on is held by the
- * Lua stack or counted. */
+/* The memory hook: called before an allocation fails.  The core may be deep in an op, but the Lua
+ * stack or a count holds everything that it works on. */
 static bool last_chance(size_t wanted, int attempt)
 {
   lua_State *L = ax_lua.L;
@@ -164,7 +165,7 @@ static void set_number(lua_State *L, const char *key, int64_t v)
   lua_setfield(L, -2, key);
 }
 
-/* The backend of the device named at idx; of the CPU where nothing is. */
+/* The backend of the device named at idx; the CPU's where there is none. */
 static const ax_backend *backend_at(lua_State *L, int idx, const char *fn)
 {
   const ax_backend *b;
@@ -205,7 +206,7 @@ static int memory_stats(lua_State *L)
   return 1;
 }
 
-/* core.set_memory_limit(bytes): 0 goes back to the default */
+/* core.set_memory_limit(bytes): 0 restores the default */
 static int set_memory_limit(lua_State *L)
 {
   ax_lua_enter(L);
@@ -277,7 +278,7 @@ static int backend_info(lua_State *L)
   return 1;
 }
 
-/* core.device_count(kind): how many devices can be used; for 0 also why */
+/* core.device_count(kind) -> how many devices can be used; for 0 also the reason */
 static int device_count(lua_State *L)
 {
   ax_device d;
@@ -292,8 +293,8 @@ static int device_count(lua_State *L)
   return 2;
 }
 
-/* core.set_default_device(device): where constructors put tensors when nothing else is said;
- * returns the former one's name */
+/* core.set_default_device(device) -> the former one's name; constructors put tensors on `device`
+ * when no other is given */
 static int set_default_device(lua_State *L)
 {
   char text[16];
@@ -304,7 +305,7 @@ static int set_default_device(lua_State *L)
   return 1;
 }
 
-/* core.synchronize(device): waits until the device has done all it was asked for */
+/* core.synchronize(device): waits until the device has finished all queued work */
 static int synchronize(lua_State *L)
 {
   ax_lua_enter(L);
@@ -335,8 +336,8 @@ static int get_float32_matmul_precision(lua_State *L)
   return 1;
 }
 
-/* core.kernel_stats({ reset = false, device = "cpu" }) -> how often each kernel that is counted ran
- * on this thread (of GPUs: in this process): a table name -> calls */
+/* core.kernel_stats({ reset = false, device = "cpu" }) -> a table name -> calls: how often each
+ * counted kernel ran on this thread (for GPUs: in this process) */
 static int kernel_stats(lua_State *L)
 {
   static const char *const names[] = { "reset", "device" };

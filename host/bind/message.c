@@ -36,15 +36,15 @@ static void put(lua_State *L, ax_lua_message *b, const void *bytes, size_t n)
   b->n += n;
 }
 
-/* Where a value lies: for messages, and to find a table inside itself. */
+/* The position of a value: for messages, and to find a table that contains itself. */
 typedef struct place {
   const struct place *up;
-  /* of the key: LUA_TSTRING, LUA_TNUMBER, LUA_TBOOLEAN; a root: LUA_TNIL, LUA_TSTRING where it has
-   * a name */
+  /* type of the key: LUA_TSTRING, LUA_TNUMBER, LUA_TBOOLEAN; of a root: LUA_TSTRING where it has a
+   * name, else LUA_TNIL */
   int type;
   const char *name;
-  double number;     /* a root without a name: which value of the call it is */
-  const void *table; /* what lies there, if it is a table */
+  double number;     /* a root without a name: its number among the values of the call */
+  const void *table; /* the value itself, if it is a table */
 } place;
 
 static bool is_word(const char *s)
@@ -98,8 +98,8 @@ static void put_tensor(lua_State *L, ax_lua_message *b, ax_tensor *t)
   b->data += aligned((size_t)t->numel * ax_itemsize(t));
 }
 
-/* ---- tables: the list part, then the other entries in the order of their keys, so that equal
- * values are equal bytes */
+/* ---- tables: the list part, then the other entries sorted by key, so that equal values have
+ * equal bytes */
 
 typedef struct key {
   int type;
@@ -110,7 +110,7 @@ typedef struct key {
 
 static int rank_of(int type) { return type == LUA_TNUMBER ? 0 : type == LUA_TSTRING ? 1 : 2; }
 
-/* Numbers ascending, then strings, then booleans: as accelerate.utils.ordered has it. */
+/* Numbers ascending, then strings, then booleans: the order of accelerate.utils.ordered. */
 static int compare_keys(const void *pa, const void *pb)
 {
   const key *a = pa, *b = pb;
@@ -131,7 +131,7 @@ static void raise_key(lua_State *L, const place *where, int idx)
              lua_tostring(L, -1), luaL_typename(L, idx));
 }
 
-/* How many keys the table has, and *list: n where its number keys are exactly 1..n, else 0. */
+/* Returns how many keys the table has.  *list: n where its number keys are exactly 1..n, else 0. */
 static size_t count_keys(lua_State *L, int idx, size_t *list)
 {
   const size_t border = lua_objlen(L, idx);
@@ -212,7 +212,8 @@ static void put_table(lua_State *L, ax_lua_message *b, int idx, place *where, in
   lua_settop(L, top);
 }
 
-/* A table without a metatable, or one of utils.ordered, which goes as a plain one. */
+/* Whether the value is a table without a metatable, or one of utils.ordered, which is sent as a
+ * plain table. */
 static bool is_plain(lua_State *L, int idx)
 {
   bool plain;
@@ -296,7 +297,7 @@ typedef struct source {
   const char *at, *end; /* of the tree */
   char *data;
   size_t n_data;
-  ax_worker *worker; /* NULL: tensors are copied; else they lie in the slot of `note` */
+  ax_worker *worker; /* NULL: tensors are copied; else they stay in the slot of `note` */
   const ax_note *note;
 } source;
 
@@ -418,7 +419,7 @@ ax_status ax_lua_message_read(lua_State *L, char *whole, size_t size, ax_worker 
 
 /* ---- values as byte strings ------------------------------------------------------------------ */
 
-/* _serialize(value, name): the bytes; `name` is what messages call the value. */
+/* _serialize(value, name) -> its bytes; messages call the value `name` */
 static int serialize(lua_State *L)
 {
   place where = { NULL, LUA_TSTRING, lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "the value", 0,
@@ -435,14 +436,14 @@ static int serialize(lua_State *L)
   put_value(L, b, 1, &where, 0);
   size = ax_lua_message_size(b);
   to = lua_newuserdata(L, size);
-  memset(to, 0, size); /* the gaps between tensors: equal values are equal bytes */
+  memset(to, 0, size); /* zeros in the gaps between tensors: equal values have equal bytes */
   ax_lua_message_copy(b, to);
   ax_lua_message_release(b);
   lua_pushlstring(L, to, size);
   return 1;
 }
 
-/* _deserialize(bytes): the value.  Raises for bytes that no value was written to. */
+/* _deserialize(bytes) -> the value.  Raises for bytes that _serialize did not write. */
 static int deserialize(lua_State *L)
 {
   const char *text;

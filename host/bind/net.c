@@ -21,7 +21,7 @@ static struct sockaddr_in local_address(int port)
                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-/* core._port_in_use(port): whether something on this machine listens there */
+/* core._port_in_use(port) -> whether a program on this machine listens there */
 static int port_in_use(lua_State *L)
 {
   static const char fn[] = "is_port_in_use";
@@ -36,7 +36,7 @@ static int port_in_use(lua_State *L)
   return 1;
 }
 
-/* core._free_port(): a port that nothing uses now */
+/* core._free_port() -> a port that is free now */
 static int free_port(lua_State *L)
 {
   static const char fn[] = "get_free_port";

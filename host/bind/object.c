@@ -1,9 +1,9 @@
-/* object.c: what userdata of the binding other than tensors have in common.
+/* object.c: userdata of the binding other than tensors.
  *
- * An object is a full userdata with a tag and a C struct in it, of a class that makes, checks and
- * clears it.  Scripts can reach any function of a metatable, and swap metatables, through the debug
- * library.  So methods and finalisers know an object by its tag, never by its metatable, and what
- * was cleared is all zero. */
+ * An object is a full userdata that holds a tag and a C struct; its class makes, checks and clears
+ * it.  Through the debug library scripts can reach every function of a metatable and swap
+ * metatables.  Methods and finalisers therefore recognise an object by its tag, never by its
+ * metatable, and a cleared object is all zero. */
 #include "bind/bind.h"
 
 typedef struct tagged {
@@ -42,7 +42,7 @@ void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, con
   return p;
 }
 
-/* Scripts, too, may call it, with anything and more than once. */
+/* Scripts can call it too, with any value and more than once. */
 static int collect(lua_State *L)
 {
   const ax_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));

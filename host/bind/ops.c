@@ -6,7 +6,7 @@
 
 /* ---- calling */
 
-/* The result is an input itself (x:contiguous()): hand out the caller's object. */
+/* Where the result is an input itself (x:contiguous()), returns the caller's object. */
 static bool same_object(lua_State *L, ax_tensor **box, const ax_lua_read_result *r)
 {
   for (int k = 0; k < r->args.n_in && k < AX_MAX_INPUTS && r->args.in == r->in; k++)
@@ -28,7 +28,7 @@ int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read
   if (ax_run(op, &r->args, out) != AX_OK) return ax_lua_raise(L, shown);
   *box[0] = out[0];
   for (int k = 1; k < AX_MAX_OUT; k++) {
-    if (k >= results) ax_tensor_release(out[k]); /* for the gradient alone */
+    if (k >= results) ax_tensor_release(out[k]); /* used by the gradient only */
     else if (out[k]) {
       *box[k] = out[k];
       n = k + 1;
@@ -64,7 +64,7 @@ static int op_inplace(lua_State *L)
   return 1;
 }
 
-/* a + b and its kin, with none of op_call's generality: this is the shortest way from Lua to a
+/* a + b and the other operators, without op_call's generality: the shortest path from Lua to a
  * kernel. */
 static int operator_call(lua_State *L)
 {
@@ -109,10 +109,10 @@ static const struct {
     "element" },
 };
 
-/* ---- clamp, whose limits may be tensors: then it is another row */
+/* ---- clamp; with tensors as limits it is another row */
 
-/* The limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table of
- * options, which are pushed.  Is one a tensor? */
+/* Finds the limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table
+ * of options, which are pushed.  Returns whether one of them is a tensor. */
 static bool tensor_limits(lua_State *L, int at[2])
 {
   const int last = lua_gettop(L);
@@ -126,7 +126,7 @@ static bool tensor_limits(lua_State *L, int at[2])
   return (at[0] && ax_lua_to_box(L, at[0])) || (at[1] && ax_lua_to_box(L, at[1]));
 }
 
-/* A limit as a tensor: a number becomes one of x's type. */
+/* Returns a limit as a tensor: a number becomes a tensor of x's type. */
 static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const char *name, const ax_tensor *x)
 {
   ax_tensor *t = ax_lua_opt_tensor(L, idx, shown), **box;
@@ -278,7 +278,7 @@ void ax_lua_open_ops(lua_State *L)
     { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL }
   };
 
-  ax_lua_signature_of(AX_OP_ADD); /* parses them all */
+  ax_lua_signature_of(AX_OP_ADD); /* parses all signatures */
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];

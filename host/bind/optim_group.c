@@ -1,7 +1,7 @@
 /* optim_group.c: the parameter groups of optimizers, for lua/accelerate/optim.
  *
- * What a group keeps of a parameter is a table in Lua, { step = n, exp_avg = tensor, ... }, only
- * where somebody looks: `show` fills such tables, `take` reads what the script has changed in
+ * The optimizer states of a parameter become a Lua table, { step = n, exp_avg = tensor, ... }, only
+ * while a script reads them: `show` fills such tables, `take` reads what the script has changed in
  * them. */
 #include "bind/hyper.h"
 #include "capture.h"
@@ -11,7 +11,7 @@
 
 ax_capture *ax_lua_check_capture(lua_State *L, int idx, const char *fn);
 
-/* step: what errors of a step begin with, "AdamW:step" */
+/* step: how the errors of a step begin, "AdamW:step" */
 typedef struct group_box {
   ax_optim_group *g;
   char step[48];
@@ -45,7 +45,7 @@ static int check_member(lua_State *L, int idx, const ax_optim_group *g, const ch
   return (int)ax_lua_check_integer(L, idx, fn, "member", 1, ax_optim_group_size(g)) - 1;
 }
 
-/* core.optim_group(kind, params, name) -> a group.  name: the optimizer's, for messages */
+/* core.optim_group(kind, params, name) -> a group.  name: the optimizer's name in messages */
 static int new_group(lua_State *L)
 {
   static const char fn[] = "optim_group";
@@ -69,9 +69,9 @@ static int new_group(lua_State *L)
   return 1;
 }
 
-/* ---- what is kept of the members */
+/* ---- the states of the members */
 
-/* Sets a field of the table on the stack top to t's Lua object, or to nil; an object of t that is
+/* Sets a field of the table on the stack top to t's Lua object, or to nil.  An object of t that is
  * there already, the script's own, stays. */
 static void set_tensor(lua_State *L, const char *name, ax_tensor *t)
 {
@@ -87,7 +87,7 @@ static void set_tensor(lua_State *L, const char *name, ax_tensor *t)
   lua_setfield(L, -2, name);
 }
 
-/* Sets the fields of the table on the stack top. */
+/* Writes the states into fields of the table on the stack top. */
 static void write_kept(lua_State *L, ax_optim_kind kind, const ax_optim_kept *kept)
 {
   const ax_optim_row *row = &ax_optims[kind];
@@ -103,7 +103,8 @@ static void write_kept(lua_State *L, ax_optim_kind kind, const ax_optim_kept *ke
   }
 }
 
-/* Reads them, of member i.  Tensors are borrowed: the table holds them. */
+/* Reads the states of member i from the table on the stack top.  Tensors are borrowed: the table
+ * holds them. */
 static void read_kept(lua_State *L, const char *fn, ax_optim_kind kind, int i, ax_optim_kept *out)
 {
   const ax_optim_row *row = &ax_optims[kind];
@@ -125,7 +126,7 @@ static void read_kept(lua_State *L, const char *fn, ax_optim_kind kind, int i, a
   }
 }
 
-/* group:get(member) -> a table of what is kept; nothing where the member was never stepped */
+/* group:get(member) -> a table of the member's states; nothing where it was never stepped */
 static int group_get(lua_State *L)
 {
   const ax_optim_group *g = check_group(L, 1, "get");
@@ -137,7 +138,7 @@ static int group_get(lua_State *L)
   return 1;
 }
 
-/* group:load(member, table): keeps copies of what is in the table */
+/* group:load(member, table): sets the member's states to copies of the table's */
 static int group_load(lua_State *L)
 {
   ax_optim_group *g = check_group(L, 1, "load");
@@ -151,8 +152,8 @@ static int group_load(lua_State *L)
   return 0;
 }
 
-/* group:show(view): for every member that was stepped, view[parameter] becomes a table of what is
- * kept, the one that lies there if there is one */
+/* group:show(view): view[parameter] becomes a table of states for every member that was stepped; a
+ * table that is there already is filled again */
 static int group_show(lua_State *L)
 {
   const ax_optim_group *g = check_group(L, 1, "show");
@@ -178,8 +179,8 @@ static int group_show(lua_State *L)
   return 0;
 }
 
-/* group:take(view): the tables in `view`, as the script may have changed them, are what is kept
- * from now on; nothing is kept of members without one */
+/* group:take(view): the tables in `view`, which the script may have changed, become the members'
+ * states; members without a table have none from now on */
 static int group_take(lua_State *L)
 {
   group_box *box = ax_lua_check_object(L, 1, &group_class, "take");
@@ -208,7 +209,7 @@ static int group_take(lua_State *L)
   return 0;
 }
 
-/* group:inherit(other): takes over what `other` keeps of parameters that both have */
+/* group:inherit(other): takes over the states of parameters that are in both groups */
 static int group_inherit(lua_State *L)
 {
   ax_optim_group *g = check_group(L, 1, "inherit");
@@ -228,7 +229,7 @@ static int group_size(lua_State *L)
   return 1;
 }
 
-/* group:segments() -> how many runs of memory the last step was */
+/* group:segments() -> the number of segments of the last step */
 static int group_segments(lua_State *L)
 {
   lua_pushinteger(L, ax_optim_group_segments(check_group(L, 1, "segments")));
@@ -244,8 +245,8 @@ static int group_zero_grad(lua_State *L)
 
 /* ---- steps */
 
-/* The memory of field `name` of the table of live numbers at idx, or NULL: a contiguous tensor of
- * `dtype` on the parameters' device. */
+/* The memory of field `name` of the table of live numbers at idx, or NULL.  The field must be a
+ * contiguous tensor of `dtype` on the parameters' device. */
 static void *live_field(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype,
                         int64_t numel, ax_device device, bool written)
 {
@@ -268,7 +269,7 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
   return ax_data(t);
 }
 
-/* Pushes a list of the records, which it takes. */
+/* Pushes a list of the records; takes them. */
 static void push_records(lua_State *L, ax_optim_record **records)
 {
   lua_newtable(L);
@@ -280,11 +281,11 @@ static void push_records(lua_State *L, ax_optim_record **records)
   }
 }
 
-/* group:step(hyper, live, recorded): one update.  live: nil; a float32 of the parameters' device
- * that is not 0 where the step is to be skipped; or { skip = float32, skipped = int64, hyper =
- * optim_hyper's, ran = int64 }, tensors of that device, each may be left out: see ax_optim_live.
- * The counts go on, whether the device skips the step or not.  recorded true: returns a list of
- * records, one for each call of a kernel. */
+/* group:step(hyper, live, recorded): one update.  live: nil; a float32 tensor on the parameters'
+ * device, not 0 where the step is to be skipped; or { skip = float32, skipped = int64, hyper =
+ * optim_hyper's, ran = int64 }, tensors on that device, each optional: see ax_optim_live.  Step
+ * counts rise whether or not the device skips the step.  recorded true: returns a list of records,
+ * one for each kernel call. */
 static int group_step(lua_State *L)
 {
   group_box *box = ax_lua_check_object(L, 1, &group_class, "step");
@@ -320,7 +321,8 @@ static int group_step(lua_State *L)
   return 1;
 }
 
-/* group:settle(): takes steps that a device skipped out of the counts; waits for it */
+/* group:settle(): subtracts the steps that a device skipped from the counts; waits for the
+ * device */
 static int group_settle(lua_State *L)
 {
   if (ax_optim_group_settle(check_group(L, 1, "settle")) != AX_OK) return ax_lua_raise(L, "settle");
@@ -335,7 +337,7 @@ static ax_optim_record *check_record(lua_State *L, const char *fn)
   return ax_lua_check_pointer(L, 1, &record_class, fn);
 }
 
-/* record:again(kind, hyper, capture): before a replay */
+/* record:again(kind, hyper, capture): prepares a replay */
 static int record_again(lua_State *L)
 {
   ax_optim_record *r = check_record(L, "again");
@@ -352,7 +354,7 @@ static int record_undo(lua_State *L)
   return 0;
 }
 
-/* record:misfit(kind, hyper) -> why a replay would be wrong now, or nothing */
+/* record:misfit(kind, hyper) -> the reason why a replay would be wrong now, or nothing */
 static int record_misfit(lua_State *L)
 {
   const ax_optim_record *r = check_record(L, "misfit");

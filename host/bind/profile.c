@@ -1,15 +1,15 @@
-/* bind/profile.c: the profiler's switch, its events, and where in the script they come from;
- * lua/accelerate/profiler.lua does the rest. */
+/* bind/profile.c: starts and stops the profiler, and returns its events with their places in the
+ * script; lua/accelerate/profiler.lua does the rest. */
 #include "bind/bind.h"
 #include "bind/group.h"
 #include "profile.h"
 
 #include <stdio.h>
 
-/* nn.Module's __call, by which frames of modules are known */
+/* nn.Module's __call, which identifies the frames of modules */
 static _Thread_local int module_call = LUA_NOREF;
 
-/* The frames of the script, innermost first, in lines such as "train.lua:12 (step)". */
+/* The frames of the script, innermost first, as lines such as "train.lua:12 (step)". */
 static int32_t stack_text(lua_State *L)
 {
   char text[2048];
@@ -26,7 +26,7 @@ static int32_t stack_text(lua_State *L)
   return ax_profile_text(text);
 }
 
-/* The modules under way, outermost first: "Sequential > Linear". */
+/* The modules whose forward is running, outermost first: "Sequential > Linear". */
 static int32_t modules_text(lua_State *L)
 {
   const char *names[32];
@@ -109,14 +109,14 @@ static void set_number(lua_State *L, const char *name, double value)
   lua_setfield(L, -2, name);
 }
 
-/* Nothing for the number of no text. */
+/* Sets a field to a text; to nil for a number without one. */
 static void set_text(lua_State *L, const char *name, int32_t number)
 {
   lua_pushstring(L, ax_profile_text_of(number)); /* NULL: nil */
   lua_setfield(L, -2, name);
 }
 
-/* Pushes an event; `zero`: when the first began. */
+/* Pushes an event; `zero`: when the first event began. */
 static void push_event(lua_State *L, const ax_profile_event *e, int64_t zero)
 {
   static const char *const kinds[] = { "cpu_op", "backward", "optimizer", "user_annotation", "collective" };
@@ -160,8 +160,8 @@ static int profile_events(lua_State *L)
   return 3;
 }
 
-/* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while nothing
- * records */
+/* core._profile_push(name, collective) -> two numbers for _profile_pop; nothing while the profiler
+ * is off */
 static int profile_push(lua_State *L)
 {
   const char *name = luaL_checkstring(L, 1);

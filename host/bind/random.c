@@ -13,7 +13,7 @@ ax_generator *ax_lua_to_generator(lua_State *L, int idx)
 
 static ax_generator **push_generator(lua_State *L) { return ax_lua_push_object(L, &generator_class); }
 
-/* Seeds are integers; a negative one stands for itself modulo 2^64, as in PyTorch. */
+/* Reads a seed, an integer; a negative one counts modulo 2^64, as in PyTorch. */
 static uint64_t check_seed(lua_State *L, int idx, const char *fn)
 {
   return (uint64_t)ax_lua_check_integer(L, idx, fn, "seed", -(INT64_C(1) << 53), INT64_C(1) << 53);
@@ -41,7 +41,7 @@ static int default_generator(lua_State *L)
   return 1;
 }
 
-/* A replay takes the generator as it finds it. */
+/* Raises during capture: a replay uses the generator's state at the time of the replay. */
 static void refuse_while_recording(lua_State *L, const char *fn)
 {
   if (ax_recording)
@@ -50,10 +50,11 @@ static void refuse_while_recording(lua_State *L, const char *fn)
                  "outside the step");
 }
 
-/* its address is the registry's key of math.randomseed, which a script may replace */
+/* its address is the registry's key for the original math.randomseed; a script may replace the
+ * global one */
 static const char RANDOMSEED;
 
-/* core.manual_seed(seed): the default generator, and Lua's math.random */
+/* core.manual_seed(seed): seeds the default generator and Lua's math.random */
 static int manual_seed(lua_State *L)
 {
   uint64_t seed;
@@ -68,7 +69,7 @@ static int manual_seed(lua_State *L)
   return 0;
 }
 
-/* core._common_generator(): for draws that are the same on all ranks also in an unseeded run */
+/* core._common_generator(): for draws that are equal on all ranks even in an unseeded run */
 static int common_generator(lua_State *L)
 {
   ax_generator **box;
@@ -79,7 +80,7 @@ static int common_generator(lua_State *L)
   return 1;
 }
 
-/* core._seedings(): how often the default generator was seeded */
+/* core._seedings() -> how often the default generator was seeded */
 static int seedings(lua_State *L)
 {
   lua_pushnumber(L, (double)ax_random_seedings());
@@ -108,8 +109,8 @@ static int initial_seed(lua_State *L)
   return 1;
 }
 
-/* Sixteen bytes, little-endian: the seed, then the number of draws so far.  A byte more, 1, where
- * the draws are the rank's own. */
+/* Sixteen bytes, little-endian: the seed, then the number of draws so far.  A 17th byte, 1, follows
+ * where the rank has its own random numbers. */
 static int get_state(lua_State *L)
 {
   const ax_generator *g;

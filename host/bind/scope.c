@@ -1,7 +1,8 @@
-/* bind/scope.c: contexts: functions that run a function and put things back, also when it raises.
+/* bind/scope.c: contexts: functions that run a function and restore the former state, also when it
+ * raises.
  *
- * They are Lua around a pair of C functions, since a coroutine may yield across Lua's own xpcall
- * but not across a C function. */
+ * They are Lua code around pairs of C functions, because a coroutine can yield across Lua's own
+ * xpcall but not across a C function. */
 #include "bind/bind.h"
 
 static const char contexts[] =
@@ -41,9 +42,8 @@ static const char contexts[] =
     "  return left(open_scope(), xpcall(fn, traced, ...))\n"
     "end\n";
 
-/* ---- tensor.scope: results of ops made inside are emptied when it ends, unless they are returned
- * (alone or in tables) or kept.  What
- * constructors make stays: it tends to be state. */
+/* ---- tensor.scope: when it ends, the results of ops made inside are emptied, unless they are
+ * returned (alone or in tables) or kept.  Results of constructors stay: they tend to be state. */
 
 void ax_lua_scope_track(lua_State *L)
 {
@@ -53,7 +53,7 @@ void ax_lua_scope_track(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* open_grad(on) -> a context: gradients are recorded in it, or not */
+/* open_grad(on) -> a context in which gradients are recorded, or not */
 static int open_grad(lua_State *L)
 {
   ax_lua_enter(L);
@@ -87,7 +87,7 @@ static int scope_open(lua_State *L)
   return 1;
 }
 
-/* Marks the tensors in the value at idx; tables are walked, each once. */
+/* Marks the tensors in the value at idx; walks each table once. */
 static void keep_value(lua_State *L, int idx, int kept)
 {
   const bool tensor = ax_lua_to_box(L, idx) != NULL;
@@ -121,7 +121,7 @@ static int scope_close(lua_State *L)
   list = lua_gettop(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
   kept = lua_gettop(L);
-  /* the scope around is the current one again, before anything below can raise */
+  /* the outer scope is the current one again before anything below can raise */
   ax_lua_context_close(L, (int)lua_tointeger(L, 1));
   luaL_checkstack(L, 16, "scope");
   if (lua_toboolean(L, 2))
@@ -135,14 +135,14 @@ static int scope_close(lua_State *L)
       const bool keep = lua_toboolean(L, -1);
       lua_pop(L, 1);
       if (!keep) ax_tensor_release(ax_lua_empty_box(box));
-      else if (ax_lua.scope.inside) ax_lua_scope_track(L); /* the scope around decides about it */
+      else if (ax_lua.scope.inside) ax_lua_scope_track(L); /* the outer scope decides about it */
     }
     lua_pop(L, 1);
   }
   return 0;
 }
 
-/* The tensor at idx outlives the scopes around. */
+/* Marks the tensor at idx: no open scope empties it. */
 void ax_lua_scope_keep(lua_State *L, int idx)
 {
   if (!ax_lua.scope.inside) return;
@@ -152,7 +152,7 @@ void ax_lua_scope_keep(lua_State *L, int idx)
   lua_pop(L, 2);
 }
 
-/* core.keep(...) -> its arguments: their tensors outlive the innermost scope and those around it */
+/* core.keep(...) -> its arguments; no open scope empties their tensors */
 static int keep(lua_State *L)
 {
   const int n = lua_gettop(L);

@@ -1,10 +1,10 @@
-/* bind/split.c: ops with any number of results, as several Lua values: split, chunk, unbind,
- * meshgrid; and second names of ops. */
+/* bind/split.c: ops with any number of results, returned as several Lua values (split, chunk,
+ * unbind, meshgrid), and second names of ops. */
 #include "bind/bind.h"
 
 enum { MOST_VALUES = 4096 }; /* results of one call: the Lua stack of a C function has room for 8000 values */
 
-/* Pushes n empty boxes, and behind them a list of n places for the results. */
+/* Pushes n empty boxes, then a list of n places for the results. */
 static ax_tensor **push_places(lua_State *L, const char *fn, int64_t n, int *first)
 {
   if (n > MOST_VALUES)
@@ -31,8 +31,8 @@ static int push_split(lua_State *L, const char *fn, ax_tensor *x, int dim, int64
   return return_places(L, out, n, first);
 }
 
-/* Parts of `size` positions; the last one of what is left.  A dim without positions has one
- * part. */
+/* Parts of `size` positions, the last one smaller where the dim's size is no multiple.  A dim
+ * without positions has one part. */
 static int push_equal(lua_State *L, const char *fn, ax_tensor *x, int dim, int64_t size)
 {
   const int64_t whole = x->ndim ? x->shape[dim] : 0;
@@ -59,8 +59,8 @@ static int read_split_dim(lua_State *L)
   return 1;
 }
 
-/* A list of sizes may be longer than any shape, so it is read here; the rest as every op's
- * arguments. */
+/* A list of sizes may be longer than any shape, so it is read here; the other arguments are read
+ * like those of every op. */
 static int split(lua_State *L)
 {
   const int top = lua_gettop(L);
@@ -105,7 +105,7 @@ static int chunk(lua_State *L)
   if (chunks > MOST_VALUES)
     return ax_lua_error(L, "chunk", "%lld results are more than a call can return (%d)", (long long)chunks,
                         MOST_VALUES);
-  /* of a dim of size 0, as many as were asked for */
+  /* a dim of size 0 has as many parts as the call requested */
   int64_t *sizes = lua_newuserdata(L, sizeof *sizes * (size_t)chunks);
   memset(sizes, 0, sizeof *sizes * (size_t)chunks);
   return push_split(L, "chunk", r.in[0], (int)r.args.a.i[1], chunks, sizes);
@@ -208,8 +208,8 @@ static int einsum(lua_State *L)
   return 1;
 }
 
-/* Other names that PyTorch has for some ops.  (`repeat` is a word of Lua's: x["repeat"](x, 2, 3);
- * tile is the same.) */
+/* Other names that PyTorch has for some ops.  (`repeat` is a keyword of Lua: x["repeat"](x, 2, 3);
+ * tile does the same.) */
 static const struct {
   const char *name, *op;
 } second_names[] = {

@@ -67,7 +67,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   return 1;
 }
 
-/* Names are compared with all there are only when one was not found. */
+/* Raises for an unknown name.  Only here is the name compared with all names. */
 static int unknown_name(lua_State *L, const char *what)
 {
   const char *given = lua_tostring(L, 2), *names[512], *near;
@@ -85,7 +85,7 @@ static int unknown_name(lua_State *L, const char *what)
   return ax_lua_error(L, "tensor", "there is no %s \"%s\"", what, given);
 }
 
-/* Also the way to every method, so strings come first. */
+/* The __index of tensors.  Every method call comes through here, so strings are handled first. */
 static int tensor_index(lua_State *L)
 {
   if (lua_type(L, 2) == LUA_TSTRING) {
@@ -111,8 +111,8 @@ static bool same_place(const ax_tensor *a, const ax_tensor *b)
   return memcmp(a->shape, b->shape, sizeof a->shape[0] * a->ndim) == 0;
 }
 
-/* x.grad = g.  Where the gradient has a reserved place in a flat buffer g's elements move there,
- * and so does the Lua object of g. */
+/* x.grad = g.  Where the gradient has a slot in a flat buffer, g's elements are copied there, and
+ * g's Lua object becomes that of the slot. */
 static int set_grad(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box, *g;
@@ -191,7 +191,7 @@ static int tensor_gc(lua_State *L)
   return 0;
 }
 
-/* core.release(t): its memory goes at once, if nothing else holds it. */
+/* core.release(t): frees its memory at once, unless something else holds it. */
 static int release(lua_State *L)
 {
   ax_tensor **box;
@@ -283,7 +283,7 @@ static int numel(lua_State *L)
   return 1;
 }
 
-/* x:size() lists all, x:size(d) gives one. */
+/* x:size() returns all sizes, x:size(d) one. */
 static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const int64_t *v)
 {
   if (lua_isnoneornil(L, 2)) push_numbers(L, t->ndim, v);
@@ -328,15 +328,15 @@ static int nbytes(lua_State *L)
   return 1;
 }
 
-/* The edits that were counted on this tensor's memory: what the check of saved tensors compares. */
+/* The number of edits of this tensor's memory, which the check of saved tensors compares. */
 static int version(lua_State *L)
 {
   lua_pushnumber(L, self(L, "_version")->version->edits);
   return 1;
 }
 
-/* Where the elements lie, as a number: equal for two tensors that show the same memory from the
- * same place on.  Counts as no edit. */
+/* The address of the first element, as a number: equal for two tensors that begin at the same place
+ * of the same memory.  Does not count as an edit. */
 static int address(lua_State *L)
 {
   lua_pushnumber(L, (double)(uintptr_t)ax_data(self(L, "_address")));
@@ -353,8 +353,8 @@ static const char cast_pointer[] = "local ffi = require 'ffi'\n"
                                    "uint8 = typeof 'uint8_t *', bool = typeof 'bool *' }\n"
                                    "return function(p, dtype) return cast(types[dtype], p) end\n";
 
-/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not rebound.
- * Counts as an edit, since what the caller does with it cannot be seen. */
+/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not moved.  It
+ * counts as an edit, since the caller may write through it. */
 static int data_ptr(lua_State *L)
 {
   ax_tensor *t = self(L, "data_ptr");
@@ -362,7 +362,7 @@ static int data_ptr(lua_State *L)
     return ax_lua_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
   if (!ax_tensor_is_contiguous(t))
     return ax_lua_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
-  if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: the FFI library is loaded only now */
+  if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: loads the FFI library */
     if (luaL_loadbuffer(L, cast_pointer, sizeof cast_pointer - 1, "=data_ptr") != 0) return lua_error(L);
     lua_call(L, 0, 1);
     lua_replace(L, lua_upvalueindex(1));
@@ -451,13 +451,13 @@ static void read_target(lua_State *L, int last, target *to)
   }
 }
 
-/* Pushes t (which lies at index 1) as `to` wants it: the same object when nothing changes. */
+/* Pushes t (at index 1) converted to `to`; t's own object when nothing changes. */
 static int convert(lua_State *L, ax_tensor *t, const target *to)
 {
   ax_lua_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
 
   r.args.in = r.in;
-  if (!ax_same_device(t->device, to->device)) { /* the cast, where there is one, follows on the new device */
+  if (!ax_same_device(t->device, to->device)) { /* the cast, if there is one, follows on the new device */
     r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index, 0, 0, to->later }, .n_list = -1 };
     ax_lua_run_push(L, AX_OP_TO_DEVICE, "to", &r);
     if (to->dtype == t->dtype) return 1;
@@ -539,7 +539,7 @@ static void make_metatable(lua_State *L)
   lua_createtable(L, 0, 16);
   ax_lua_add_functions(L, events);
   lua_pushliteral(L, "tensor");
-  lua_setfield(L, -2, "__metatable"); /* scripts cannot swap it: C trusts it */
+  lua_setfield(L, -2, "__metatable"); /* scripts cannot swap it: C relies on it */
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushvalue(L, -1);
   lua_pushcclosure(L, tensor_index, 1);

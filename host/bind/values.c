@@ -23,9 +23,10 @@ bool ax_lua_number_fits(ax_dtype d, double v)
 typedef struct filler {
   lua_State *L;
   ax_dtype dtype;
-  bool told; /* the caller named the type: numbers and booleans may stand for each other */
+  bool told; /* the caller gave the type: numbers and booleans may stand for each other */
   int ndim;
-  int64_t shape[AX_MAX_DIMS], at[AX_MAX_DIMS]; /* at: where we are, 1-based, for messages */
+  /* at: the position of the current entry, 1-based, for messages */
+  int64_t shape[AX_MAX_DIMS], at[AX_MAX_DIMS];
   void *data;
   int64_t next; /* element to write */
 } filler;
@@ -40,8 +41,8 @@ static const char *place(const filler *f, int depth, char *buf, size_t size)
   return buf;
 }
 
-/* The shape is that of the first entries all the way down; fill compares the rest with it.  Table
- * at idx. */
+/* Reads the shape from the first entries all the way down; `fill` compares the other entries with
+ * it.  The table is at idx. */
 static void measure(filler *f, int idx)
 {
   lua_State *L = f->L;
@@ -114,7 +115,7 @@ static void fill_row(filler *f, int depth)
 {
   lua_State *L = f->L;
   const int64_t n = f->shape[depth];
-  /* the common type gets a loop of its own */
+  /* float32 is by far the most frequent type and has a loop of its own */
   float *f32 = f->dtype == AX_F32 ? (float *)f->data + f->next : NULL;
 
   for (int64_t i = 0; i < n; i++) {
@@ -243,7 +244,7 @@ static void push_nested(lua_State *L, const ax_tensor *t, int depth, int64_t at)
   }
 }
 
-/* x:totable(): nested lists; a 0-d tensor gives its value. */
+/* x:totable() -> nested lists; the value itself for a 0-d tensor. */
 static int totable(lua_State *L)
 {
   ax_tensor *t;

@@ -1,18 +1,19 @@
-/* bind/worker.c: worker processes in Lua: core._worker_start, core._worker_wait and their kin. */
+/* bind/worker.c: worker processes in Lua: core._worker_start, core._worker_wait and the others. */
 #include "bind/message.h"
 
 #include <stdio.h>
 #include <time.h>
 
-/* the host's; another program that embeds the binding may lack it */
+/* defined by the host; another program that embeds the binding may lack it */
 extern int ax_config_cores(void) __attribute__((weak));
 
-/* a batch up to so many bytes is copied; so many slots may be in use */
+/* a batch of at most SMALL bytes is copied; at most HELD_MOST slots may be in use */
 enum { SMALL = 32 << 10, HELD_MOST = 128 };
 
 static const ax_lua_class worker_class;
 
-/* The handle of a worker in its parent, and in the worker that of its channel to the parent. */
+/* Returns the end at idx: in the parent the handle of a worker, in the worker its channel to the
+ * parent. */
 static ax_worker *check_end(lua_State *L, int idx, bool child, const char *fn)
 {
   ax_worker *w = ax_lua_check_pointer(L, idx, &worker_class, fn);
@@ -32,7 +33,7 @@ static void close_worker(ax_worker **h, double seconds)
 
 static void clear_worker(lua_State *L, void *object) { close_worker(object, 0.02); }
 
-/* core._worker_start(fn) -> worker.  The child calls fn(channel) and ends with it. */
+/* core._worker_start(fn) -> worker.  The child calls fn(channel) and then exits. */
 static int worker_start(lua_State *L)
 {
   const char *text;
@@ -69,12 +70,13 @@ static int worker_send(lua_State *L)
   whole = lua_newuserdata(L, size);
   ax_lua_message_copy(b, whole);
   ax_lua_message_release(b);
-  /* a worker that is gone is told of by the next wait */
+  /* the next wait reports a worker that is gone */
   lua_pushboolean(L, ax_worker_send(w, whole, size) == AX_OK);
   return 1;
 }
 
-/* channel:receive() -> the values of the next request; nothing when the parent wants no more */
+/* channel:receive() -> the values of the next request; nothing when the parent has closed the
+ * channel */
 static int worker_receive(lua_State *L)
 {
   const void *bytes;
@@ -91,7 +93,7 @@ static int worker_receive(lua_State *L)
   return count;
 }
 
-/* channel:reply(ticket, kind, ...): false when the parent is gone */
+/* channel:reply(ticket, kind, ...) -> false when the parent is gone */
 static int worker_reply(lua_State *L)
 {
   ax_note note = { 0 };
@@ -106,7 +108,7 @@ static int worker_reply(lua_State *L)
   b = ax_lua_message_write(L, 4);
   if (ax_worker_slot(w, ax_lua_message_size(b), &note, &to) != AX_OK) return ax_lua_raise(L, "worker");
   ax_lua_message_copy(b, to);
-  ax_lua_message_release(b); /* now: its tensors are the worker's memory for the next batch */
+  ax_lua_message_release(b); /* now: the worker reuses the tensors' memory for the next batch */
   lua_pushboolean(L, ax_worker_reply(w, &note) == AX_OK);
   return 1;
 }
@@ -114,7 +116,7 @@ static int worker_reply(lua_State *L)
 /* Pushes the values of a note. */
 static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int *count)
 {
-  /* small ones are not worth a slot */
+  /* a small batch is not worth a slot */
   const bool copy = note->bytes <= SMALL || ax_worker_held(w) > HELD_MOST;
   ax_status st;
   char *data;
@@ -126,10 +128,8 @@ static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int 
   return st;
 }
 
-/* core._worker_wait(workers, at, seconds) -> ticket, kind, ...  or nil, "timeout"  or nil, "died",
- *   which, message,
- * or nil, "stopped", message: once, and the wait may go on.
- * seconds < 0: without end */
+/* core._worker_wait(workers, at, seconds) -> ticket, kind, ... or nil, "timeout" or nil, "died",
+ * which, message or nil, "stopped", message: once; the caller may wait on seconds < 0: no limit */
 static int worker_wait(lua_State *L)
 {
   ax_worker *list[AX_MAX_WORKERS];
@@ -202,14 +202,14 @@ static int worker_inside(lua_State *L)
   return 1;
 }
 
-/* core._cores(): cores that this process may use; 1 when nobody knows */
+/* core._cores() -> the number of cores that this process may use; 1 when it is unknown */
 static int cores(lua_State *L)
 {
   lua_pushinteger(L, ax_config_cores ? ax_config_cores() : 1);
   return 1;
 }
 
-/* core._monotonic(): seconds on a clock that only goes forward */
+/* core._monotonic() -> seconds on a clock that never goes back */
 static int monotonic(lua_State *L)
 {
   struct timespec t;
@@ -218,8 +218,8 @@ static int monotonic(lua_State *L)
   return 1;
 }
 
-/* core._worker_exit(status): ends a worker without the exit handlers of the rank that it was forked
- * from */
+/* core._worker_exit(status): ends a worker without running the exit handlers of the rank that
+ * forked it */
 static int worker_exit(lua_State *L)
 {
   if (!ax_worker_inside()) return luaL_error(L, "not in a worker process");
