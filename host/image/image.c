@@ -1,7 +1,7 @@
 /* image.c: JPEG and PNG through the system's libraries.
  *
- * Both libraries report errors by longjmp.  Whatever must outlive one lies in a structure outside
- * the function that jumps. */
+ * Both libraries report errors by longjmp.  Data that must survive a jump is in a structure
+  * outside the function that jumps. */
 #include "image.h"
 
 #include <setjmp.h>
@@ -25,8 +25,7 @@ static int refuse(char *why, size_t size, const char *fmt, ...)
   return 1;
 }
 
-/* `per_byte`: more pixels than this cannot be packed into one byte; a header that says otherwise is
- * not believed. */
+/* `per_byte`: the most pixels that one byte can encode; a header that claims more is refused. */
 static int take_room(ax_image *out, int64_t height, int64_t width, int channels, size_t bytes,
                      int64_t per_byte, char *why, size_t size)
 {
@@ -54,7 +53,7 @@ static void release(ax_image *image)
 /* ---- JPEG */
 
 typedef struct jpeg_job {
-  struct jpeg_error_mgr errors; /* first: the library hands out a pointer to it */
+  struct jpeg_error_mgr errors; /* first: the library passes a pointer to it */
   jmp_buf jump;
   char *why;
   size_t why_size;
@@ -69,8 +68,8 @@ static void jpeg_fail(j_common_ptr info)
   longjmp(j->jump, 1);
 }
 
-/* The library would go on with grey where data is missing or wrong: that is no picture.  Other
- * warnings are about marks that nobody needs. */
+/* The library would fill missing or wrong data with grey; here that is an error.  Its other
+ * warnings are about markers that do not matter for the pixels. */
 static void jpeg_message(j_common_ptr info, int level)
 {
   if (level < 0) switch (info->err->msg_code) {

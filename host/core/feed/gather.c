@@ -9,22 +9,22 @@
 
 #include "core/core.h"
 
-enum { UNIT = 64 << 10 }; /* bytes that are copied at a time, at least */
+enum { UNIT = 64 << 10 }; /* the least number of bytes that are copied at a time */
 
 struct ax_gather {
   int n;
   ax_tensor *source[AX_GATHER_MAX], *result[AX_GATHER_MAX];
-  ax_storage *storage[AX_GATHER_MAX]; /* of the sources when the batch began */
+  ax_storage *storage[AX_GATHER_MAX]; /* the sources' when the batch began */
   uint32_t edits[AX_GATHER_MAX];
   const char *from[AX_GATHER_MAX];
   char *to[AX_GATHER_MAX];
   size_t row[AX_GATHER_MAX];        /* bytes */
-  int64_t at_once[AX_GATHER_MAX];   /* rows of a unit */
-  int64_t first[AX_GATHER_MAX + 1]; /* the first unit of each source; the last: how many there are */
+  int64_t at_once[AX_GATHER_MAX];   /* rows of one unit */
+  int64_t first[AX_GATHER_MAX + 1]; /* the first unit of each source; the last entry: the number of units */
   int64_t *positions, count, room;
   _Atomic int64_t next_unit;
   bool started;
-  bool helped; /* the thread works on it; with the lock held */
+  bool helped; /* the thread works on it; read and written with the lock held */
   bool queued; /* likewise */
   ax_gather *next;
 };
@@ -50,8 +50,8 @@ static void copy_rows(const ax_gather *g, int k, int64_t lo, int64_t hi)
   for (int64_t i = lo; i < hi; i++) memcpy(to + (size_t)i * row, from + (size_t)g->positions[i] * row, row);
 }
 
-/* Copies units until none is left.  The thread and, when it takes the batch, the caller do this
- * side by side: a thread that got no core costs no waiting. */
+/* Copies units until none is left.  The thread does this, and so does the caller when it takes the
+ * batch, side by side: where the thread got no core, the caller does not wait for it. */
 static void copy_units(ax_gather *g)
 {
   int64_t unit;
@@ -94,8 +94,8 @@ static void *work(void *unused)
   return NULL;
 }
 
-/* Lets the thread do what is queued and end.  Also called before each fork: a child has no threads
- * but the caller's. */
+/* Lets the thread finish what is queued and end.  Also called before each fork: a child has no
+ * threads but the caller's. */
 static void stop_thread(void)
 {
   if (!running) return;
@@ -113,7 +113,7 @@ static bool start_thread(void)
   if (running) return true;
   if (!watching) watching = pthread_atfork(stop_thread, NULL, NULL) == 0;
   if (!watching) return false;
-  sigfillset(&all); /* signals are for the thread that runs Lua */
+  sigfillset(&all); /* the thread that runs Lua handles signals */
   pthread_sigmask(SIG_SETMASK, &all, &former);
   running = pthread_create(&thread, NULL, work, NULL) == 0;
   pthread_sigmask(SIG_SETMASK, &former, NULL);
@@ -146,7 +146,7 @@ ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out)
   return AX_OK;
 }
 
-/* Completes the batch. */
+/* Completes the current batch. */
 static void finish(ax_gather *g)
 {
   if (!g->started) return;
@@ -207,7 +207,7 @@ static ax_status check_positions(const ax_gather *g)
   return AX_OK;
 }
 
-/* Remembers what the sources are now, and where the rows go. */
+/* Notes the sources' memory and versions, and where the rows go. */
 static ax_status prepare(ax_gather *g)
 {
   for (int k = 0; k < g->n; k++) {
@@ -242,7 +242,7 @@ ax_status ax_gather_start(ax_gather *g, int64_t count, bool ahead)
     return st;
   }
   g->started = true;
-  if (!ahead || !start_thread()) return AX_OK; /* then it is copied when it is taken */
+  if (!ahead || !start_thread()) return AX_OK; /* it is copied when it is taken */
   pthread_mutex_lock(&lock);
   g->queued = true;
   g->next = NULL;
@@ -263,7 +263,7 @@ ax_status ax_gather_take(ax_gather *g, ax_tensor **out)
   finish(g);
   for (int k = 0; k < g->n; k++)
     stale |= g->storage[k] != g->source[k]->storage || g->edits[k] != g->source[k]->version->edits;
-  if (stale) { /* a source was written to, or is another one now: as if the batch were read just now */
+  if (stale) { /* a source was written or replaced: read the batch again from its present contents */
     drop_results(g);
     if ((st = check_positions(g)) == AX_OK && (st = prepare(g)) == AX_OK) copy_units(g);
   }

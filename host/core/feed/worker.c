@@ -21,10 +21,10 @@
 #include "dist.h"
 
 enum { SLOTS = 1024, PAGE = 4096 };
-#define LOOK 0.25 /* seconds of a wait between looks at whether the worker is stopped */
+#define LOOK 0.25 /* seconds between two checks whether a worker that is waited for is stopped */
 
-/* Shared by both processes.  The child fills a slot while it is not busy; the parent sets busy back
- * when nothing of its own lies in it any more. */
+/* Shared by both processes.  The child fills a slot while it is not busy; the parent resets busy
+ * when none of its tensors uses the slot any more. */
 typedef struct control {
   _Atomic uint32_t busy[SLOTS];
 } control;
@@ -35,7 +35,7 @@ typedef struct slot_map {
   int32_t refs; /* atomic: the note until it is dropped, and each storage */
   char *data;   /* the parent's mapping, kept from one use to the next */
   uint64_t offset, capacity;
-  int64_t counted; /* bytes that the memory statistics count now */
+  int64_t counted; /* the bytes that the memory statistics count for it now */
 } slot_map;
 
 struct ax_worker {
@@ -43,20 +43,21 @@ struct ax_worker {
   pid_t pid, parent;
   int fd, memory; /* the socket, the memory file */
   bool child;
-  int stop_looks; /* parent: how often in a row it was found stopped */
+  int stop_looks; /* parent: in how many consecutive checks it was found stopped */
   control *control;
-  ax_worker *next;       /* parent: the live ones */
+  ax_worker *next;       /* parent: list of the live workers */
   int n_slots;           /* child: made so far */
-  uint64_t end;          /* child: of the memory file */
+  uint64_t end;          /* child: the end of the memory file */
   slot_map slots[SLOTS]; /* child: offset, capacity and mapping are its own */
   char *request;
   size_t room;
-  /* parent: what the socket did not take yet of requests, sent on in the next send or wait */
+  /* parent: the part of requests that the socket did not take yet; the next send or wait continues
+   * with it */
   char *unsent;
   size_t unsent_at, unsent_n, unsent_room;
 };
 
-static ax_worker *live; /* of this process; one thread uses it */
+static ax_worker *live; /* workers of this process; one thread uses the list */
 static bool inside;
 
 bool ax_worker_inside(void) { return inside; }
@@ -101,7 +102,7 @@ static void leave_nothing(ax_group *g, bool abort) { (void)g, (void)abort; }
 
 static void keep_going(int sig) { (void)sig; }
 
-/* What makes a worker of a fresh fork. */
+/* Turns a fresh fork into a worker. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
   static const ax_transport refusing = { .name = "worker",
@@ -112,16 +113,17 @@ static void become_worker(ax_worker *w, pid_t parent)
   int null;
 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(128 + SIGKILL); /* it died before the line above */
+  if (getppid() != parent) _exit(128 + SIGKILL); /* the parent died before the line above */
   prctl(PR_SET_NAME, "accel-worker");
   inside = true;
   ax_backend_refuse_devices(
       "a loader's worker process uses no GPU (CUDA does not survive the fork that made it): a data set and "
       "its transforms give tensors of the CPU, and the loader moves the batches");
   ax_profiling = false;
-  sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all; the parent decides */
+  sigaction(SIGINT, &on_interrupt, NULL); /* Ctrl-C reaches all processes; the parent decides */
   signal(SIGTERM, SIG_DFL);
-  for (ax_worker *other = live; other; other = other->next) { /* or they would not see the parent go */
+  /* or they would not notice when the parent is gone */
+  for (ax_worker *other = live; other; other = other->next) {
     close(other->fd);
     close(other->memory);
     other->fd = other->memory = -1;
@@ -157,7 +159,7 @@ ax_status ax_worker_fork(ax_worker **out, bool *child)
   w->memory = memfd_create("accel-batches", MFD_CLOEXEC);
   if (w->memory < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     AX_TRY(ax_fail(AX_EIO, "a worker needs a memory file and a socket: %s", strerror(errno)));
-  fflush(NULL); /* or the worker would print it again */
+  fflush(NULL); /* or the worker would print the buffered text again */
   pid = fork();
   if (pid < 0) AX_TRY(ax_fail(AX_EIO, "a worker process could not be started: %s", strerror(errno)));
   w->pid = pid;
@@ -199,7 +201,7 @@ void ax_worker_close(ax_worker *w, double seconds)
   const double deadline = now() + seconds;
   int status;
 
-  /* a copy of the parent's, in a worker or another fork: the process is not its own */
+  /* in a worker or another fork this is a copy of the parent's: the process is not its child */
   if (w->parent != getpid()) return;
   for (ax_worker **p = &live; *p; p = &(*p)->next)
     if (*p == w) {
@@ -245,7 +247,7 @@ static size_t read_all(int fd, void *to, size_t n)
   return at;
 }
 
-/* Sends as much as the socket takes now; false when the worker is gone. */
+/* Sends as much as the socket takes now; returns false when the worker is gone. */
 static bool write_some(int fd, const char *from, size_t n, size_t *sent)
 {
   for (*sent = 0; *sent < n;) {
@@ -283,8 +285,7 @@ static ax_status keep_unsent(ax_worker *w, const char *bytes, size_t n)
   return AX_OK;
 }
 
-/* A worker may be at work, or waiting for nothing but its next request: the rank does not wait for
- * it to read a long one. */
+/* The rank does not wait for a busy worker to read a long request. */
 static ax_status send_part(ax_worker *w, const void *bytes, size_t n)
 {
   size_t sent = 0;
@@ -338,7 +339,7 @@ static int choose_slot(ax_worker *w, size_t bytes)
   return w->n_slots < SLOTS ? w->n_slots++ : -1;
 }
 
-/* Gives the slot a larger place at the end of the file; what it had goes back to the system. */
+/* Moves the slot to a larger range at the end of the file; its old pages go back to the system. */
 static ax_status move_slot(ax_worker *w, slot_map *s, size_t bytes)
 {
   const uint64_t wanted = (bytes + bytes / 8 + PAGE - 1) / PAGE * PAGE;
@@ -351,7 +352,8 @@ static ax_status move_slot(ax_worker *w, slot_map *s, size_t bytes)
     s->data = NULL;
     s->capacity = 0;
   }
-  /* takes the pages now: running out is an error here and not a signal at the first write */
+  /* allocates the pages now: lack of memory is an error here, and not a signal at the first
+   * write */
   while ((error = posix_fallocate(w->memory, (off_t)w->end, (off_t)wanted)) == EINTR) {}
   if (error)
     return ax_fail(AX_ENOMEM, "%llu bytes of shared memory for a batch: %s", (unsigned long long)wanted,
@@ -396,7 +398,7 @@ ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
 {
   slot_map *s = &w->slots[note->slot];
 
-  if (s->data && s->offset != note->offset) { /* it moved */
+  if (s->data && s->offset != note->offset) { /* the slot has moved */
     munmap(s->data, s->capacity);
     s->data = NULL;
   }
@@ -425,7 +427,7 @@ ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
 static void release_slot(slot_map *s)
 {
   ax_worker *w = s->worker;
-  if (w->parent != getpid()) return; /* a worker's copy of what its parent holds */
+  if (w->parent != getpid()) return; /* a worker's copy of its parent's storage */
   if (__atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
   ax_memory_count_foreign(-s->counted);
   atomic_store_explicit(&w->control->busy[s->index], 0, memory_order_release);
@@ -453,7 +455,7 @@ int ax_worker_held(const ax_worker *w)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Writes how the worker ended. */
+/* Writes how the worker ended into the thread's message. */
 static void describe_end(ax_worker *w)
 {
   const double deadline = now() + 1;
@@ -473,12 +475,12 @@ static void describe_end(ax_worker *w)
   } else if (got == w->pid)
     ax_fail(AX_EIO, "process %d exited with status %d", (int)w->pid, WEXITSTATUS(status));
   else ax_fail(AX_EIO, "process %d is gone", (int)w->pid);
-  if (got != 0) w->pid = 0; /* reaped: the number may be another process's soon */
+  if (got != 0) w->pid = 0; /* reaped: another process may get the number */
 }
 
-/* Whether a worker that is waited for has just been found stopped for the second time in a row, and
- * by what.  Both sides of a Ctrl-Z are stopped and go on together: the first look after that may
- * come too early. */
+/* Whether a worker that is waited for was found stopped twice in a row for the first time; the
+ * message names the signal.  Ctrl-Z stops both processes and they continue together, so a single
+ * check may come too early. */
 static bool newly_stopped(ax_worker *w)
 {
   siginfo_t info = { .si_pid = 0 };
@@ -519,7 +521,7 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
       return AX_WAIT_DIED;
     }
     for (int i = 0; ready > 0 && i < n; i++)
-      if (fds[i].revents & POLLOUT) send_on(list[i]); /* (one that is gone shows as such below) */
+      if (fds[i].revents & POLLOUT) send_on(list[i]); /* a worker that is gone is found below */
     for (int i = 0; ready > 0 && i < n; i++)
       if (fds[i].revents & (POLLHUP | POLLERR | POLLNVAL)) {
         *died = i;

@@ -1,8 +1,8 @@
 /* csv.c: text files of rows and columns.
  *
- * Fields are divided by one character; a quoted one may hold it, line ends, and quotes doubled.
- * Lines end with LF or CR LF.  The file is taken into memory, quotes are removed where they stand,
- * and each field ends with a NUL, so that numbers can be read in place. */
+ * Fields are separated by one character.  A quoted field may contain it, line ends, and doubled
+  * quotes.  Lines end with LF or CR LF.  The file is read into memory; quotes are removed in place,
+  * and each field ends with a NUL, so that numbers can be parsed in place. */
 #include "io.h"
 
 #include <errno.h>
@@ -23,11 +23,11 @@ typedef struct field {
 struct ax_csv {
   char *path, *text;
   field *fields;  /* [rows][columns] */
-  int64_t *lines; /* where each row begins, from 1 */
+  int64_t *lines; /* the line on which each row begins, from 1 */
   int64_t rows, columns;
 };
 
-/* ---- cutting the text up */
+/* ---- cutting the text into fields */
 
 typedef struct cutter {
   const char *path;
@@ -57,7 +57,7 @@ static bool at_line_end(const cutter *c)
   return c->at >= c->end || *c->at == '\n' || (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n'));
 }
 
-/* Reads a quoted field; its text moves forward over the quotes that go. */
+/* Reads a quoted field; its text moves forward over the removed quotes. */
 static ax_status read_quoted(cutter *c)
 {
   const char *path = c->path;
@@ -116,7 +116,7 @@ static ax_status cut(cutter *c, int64_t skip)
   }
   while (c->at < c->end) {
     const int64_t before = c->n_fields, line = c->line;
-    if (at_line_end(c)) { /* blank */
+    if (at_line_end(c)) { /* a blank line */
       end_line(c);
       continue;
     }
@@ -135,7 +135,7 @@ static ax_status cut(cutter *c, int64_t skip)
     }
     csv->lines[csv->rows++] = line;
   }
-  /* only now: what follows a field is looked at until the whole is cut */
+  /* only now: the cutter reads the character behind a field */
   for (int64_t i = 0; i < c->n_fields; i++) csv->fields[i].at[csv->fields[i].n] = '\0';
   return AX_OK;
 }
@@ -165,7 +165,8 @@ ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out)
                .csv = csv };
   st = ax_bytes_check(FN, path, &file);
   ax_bytes_free(&file);
-  if (c.end - c.at >= 3 && memcmp(c.at, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* some programs mark UTF-8 so */
+  /* the byte order mark that some programs write before UTF-8 */
+  if (c.end - c.at >= 3 && memcmp(c.at, "\xef\xbb\xbf", 3) == 0) c.at += 3;
   if (st != AX_OK || (st = cut(&c, o->skip)) != AX_OK) {
     ax_csv_free(csv);
     return st;
@@ -211,7 +212,7 @@ static kind kind_of(const field *f, int64_t *i, double *d)
 
   if (!*s) return strlen(f->at) == f->n ? MISSING : TEXT; /* a NUL inside is text */
   for (const char *c = s; *c; c++)
-    if (*c == 'x' || *c == 'X' || *c == '(') return TEXT; /* strtod would take hexadecimals and nan(...) */
+    if (*c == 'x' || *c == 'X' || *c == '(') return TEXT; /* strtod would accept hexadecimals and nan(...) */
   errno = 0;
   *i = strtoll(s, &end, 10);
   if (end != s && !*skip_space(end) && errno == 0 && strlen(f->at) == f->n) {
@@ -234,7 +235,7 @@ static bool bool_of(const char *s, double *out)
   return false;
 }
 
-/* Fills t with the fields; TYPED ones must fit. */
+/* Fills t with the fields; every field of a TYPED column must fit. */
 static ax_status fill(const ax_csv *c, int64_t first, int64_t column, const char *name, ax_tensor *t)
 {
   const char *path = c->path;
@@ -277,7 +278,7 @@ ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const ch
       if (k != MISSING) numbers++;
       if (k != INTEGER) integral = false;
     }
-    if (numbers == 0) return AX_OK; /* nothing there: text */
+    if (numbers == 0) return AX_OK; /* no numbers at all: text */
     if (integral) dtype = AX_I64;
   }
   if ((st = ax_tensor_new(dtype, 1, &rows, out)) != AX_OK) return st;

@@ -23,7 +23,7 @@ static ax_status open_regular(const char *fn, const char *path, int *fd, struct 
 {
   ax_status st = AX_OK;
 
-  /* a pipe must not wait for its writer, only to be refused */
+  /* a pipe is refused below; opening it must not wait for its writer */
   *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (*fd < 0 || fstat(*fd, info) != 0)
     st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno))
@@ -74,7 +74,7 @@ ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b)
                       b->n);
 }
 
-/* Appends what the stream holds to out. */
+/* Appends the unpacked stream to out. */
 static ax_status unpack(gzFile gz, const char *fn, const char *path, size_t most, ax_bytes *out)
 {
   size_t room = 1 << 16;

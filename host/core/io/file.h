@@ -1,35 +1,34 @@
-/* file.h: what readers of data files share: the whole of a file, plain or gzip, and an error that
- * names it. */
+/* file.h: shared by the readers of data files: reading a whole file, plain or gzip, and errors that
+ * name the file. */
 #ifndef AX_FILE_H
 #define AX_FILE_H
 
 #include "ax.h"
 
-/* A file in memory.  Plain ones are mapped. */
+/* A file in memory.  Plain files are mapped. */
 typedef struct ax_bytes {
   const uint8_t *data;
   size_t n;
   struct ax_mapping *mapping; /* NULL: not mapped */
 } ax_bytes;
 
-/* Maps a regular file.  EIO; an empty file is fine.  Another program may truncate the file
- * meanwhile.  What is gone then reads as zeros: whoever has read calls ax_bytes_check before
- * believing what was read. */
+/* Maps a regular file; it may be empty.  EIO.  Another program may truncate the file later.  The
+ * lost part then reads as zeros, so a reader calls ax_bytes_check before it trusts what it has
+ * read. */
 ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out);
-/* EIO when the file is shorter now than the memory, or could not be read. */
+/* EIO when the file is shorter now than the mapping, or could not be read. */
 ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b);
-/* Reads a file, unpacking gzip; what comes out may be at most `most` bytes.  ax_bytes_check as
- * above. */
+/* Reads a file and unpacks gzip, to at most `most` bytes.  Call ax_bytes_check as above. */
 ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *out);
 void ax_bytes_free(ax_bytes *b);
 
-/* Opens a regular file to read; anything else (a pipe, a device) is refused without waiting for it.
- * EIO.  *fd is the caller's to close, or -1.  fn NULL: the message begins with the path. */
+/* Opens a regular file for reading; refuses anything else (a pipe, a device) without waiting for
+ * it. EIO.  *fd: the caller closes it; -1 on failure.  fn NULL: the message begins with the
+ * path. */
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 
 /* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced
- * and renamed; what was there before stays
- * until then. */
+ * and renamed; an older file stays until then. */
 typedef struct ax_replacement {
   const char *fn, *path; /* borrowed */
   char *temporary;
@@ -39,11 +38,11 @@ typedef struct ax_replacement {
 /* fn NULL: messages are "cannot write PATH: why". */
 ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r);
 ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes);
-/* Puts the file in its place where `st` is AX_OK and all went well, else removes what was written.
- * The first error, or AX_OK. */
+/* Renames the file to its place where `st` is AX_OK and all writes went well, else removes it.
+ * Returns the first error, or AX_OK. */
 ax_status ax_replace_end(ax_replacement *r, ax_status st);
 
-/* mapping.c: a mapped file whose pages may vanish */
+/* mapping.c: a mapped file that may be truncated */
 struct stat;
 ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data);
 void ax_mapping_free(struct ax_mapping *m);

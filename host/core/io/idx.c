@@ -4,9 +4,9 @@
  * then the elements, big-endian, the last dim fastest.  zlib's gz layer reads plain and compressed
  * files alike.
  *
- * A header is a claim.  Before memory is taken for it, it is compared with the file: a plain file
- * must have exactly the claimed size; a compressed one must be able to hold that much, and deflate
- * packs at most 1032 bytes into one. */
+ * The header is not trusted.  Before memory is allocated for it, it is compared with the file: a
+  * plain file must have exactly the size that it gives; a compressed file must be able to contain
+  * it, and deflate packs at most 1032 bytes into one. */
 #include "io.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ typedef struct idx_header {
   int64_t header_bytes, data_bytes;
 } idx_header;
 
-/* What zlib says about the last read: damaged data, an end in the middle of the stream, or the
- * system's error. */
+/* zlib's reason for a failed read: damaged data, an end in the middle of the stream, or a system
+ * error. */
 static const char *gz_reason(gzFile gz)
 {
   int code = Z_OK;
@@ -39,8 +39,8 @@ static const char *gz_reason(gzFile gz)
   return code == Z_OK ? NULL : text;
 }
 
-/* Reads up to `want` bytes; *got says how many there were.  Fails when the stream is damaged or
- * cut. */
+/* Reads up to `want` bytes; *got: how many there were.  Fails when the stream is damaged or cut
+ * short. */
 static ax_status read_up_to(gzFile gz, const char *path, void *to, int64_t want, int64_t *got)
 {
   *got = 0;
@@ -111,7 +111,7 @@ static ax_status read_header(gzFile gz, const char *path, idx_header *h)
   return AX_OK;
 }
 
-/* Can this file hold what its header claims? */
+/* Whether the file can contain what its header describes. */
 static ax_status check_size(const char *path, const idx_header *h, bool plain, int64_t file_bytes)
 {
   char shape[128];
@@ -162,7 +162,7 @@ ax_status ax_idx_read(const char *path, ax_tensor **out)
   if (got < h.data_bytes)
     AX_TRY(FAIL(AX_EIO, "ends after %lld bytes of data; its header says %lld", (long long)got,
                 (long long)h.data_bytes));
-  /* the end of the stream is where zlib compares the checksum */
+  /* zlib compares the checksum at the end of the stream */
   AX_TRY(read_up_to(gz, path, &extra, 1, &got));
   if (got != 0)
     AX_TRY(

@@ -1,10 +1,10 @@
 /* mapping.c: files mapped into memory, which another program may truncate.
  *
- * Reading a page that the file no longer has is a SIGBUS, in whichever thread reads.  The handler
- * here puts zeros in the place of the lost part and notes that the mapping is cut; the reader goes
- * on, and finds the note when it checks what it has read.  So no reader needs to be prepared for a
- * jump, and reading costs what reading memory costs.  A SIGBUS elsewhere is left to whoever handled
- * it before. */
+ * Reading a page that the file no longer has raises SIGBUS in the reading thread.  The handler
+ * here maps zeros over the lost part and marks the mapping as cut.  The reader continues, and
+ * sees the mark when it checks what it has read.  So readers need no jumps, and reading costs no
+ * more than reading memory.  A SIGBUS at another address goes to the handler that was installed
+ * before. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -50,11 +50,12 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
                0) != MAP_FAILED)
         return;
     }
-  sigaction(sig, &former, NULL);      /* not ours: the access is tried again, and meets the former handler */
-  if (info->si_code <= 0) raise(sig); /* nothing was accessed: another process sent it */
+  /* another address: the access is repeated and reaches the former handler */
+  sigaction(sig, &former, NULL);
+  if (info->si_code <= 0) raise(sig); /* another process sent the signal */
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static bool install(void)
 {
   struct sigaction a = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO };
@@ -109,13 +110,13 @@ void ax_mapping_free(struct ax_mapping *m)
   atomic_store(&m->begin, 0);
 }
 
-/* The rest of a file's last page reads as zeros without a signal, so the size counts, too. */
+/* The rest of a file's last page reads as zeros without a signal, so the size is compared too. */
 bool ax_mapping_whole(const struct ax_mapping *m, const char *path)
 {
   struct stat info;
 
   if (atomic_load(&m->cut)) return false;
-  /* moved: it is still whole */
+  /* replaced by another file: the mapped one is still whole */
   if (stat(path, &info) != 0 || info.st_dev != m->device || info.st_ino != m->inode) return true;
   return (size_t)info.st_size >= m->n;
 }

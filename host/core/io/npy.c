@@ -3,9 +3,9 @@
  * .npy: "\x93NUMPY", version, length of the header, a Python dict literal { 'descr',
  * 'fortran_order', 'shape' }, the elements.  .npz: a zip archive of such files, stored or deflated.
  *
- * Types that tensors lack become the next wider one that they have: int8, int16, uint16 -> int32;
- * uint32 -> int64; uint64 -> int64 when every value fits.  Sizes are checked against the file
- * before memory is taken. */
+ * Types that tensors lack are read as the next wider type: int8, int16, uint16 -> int32; uint32 ->
+  * int64; uint64 -> int64 when every value fits.  Sizes are checked against the file before memory
+  * is allocated. */
 #include "io.h"
 
 #include <limits.h>
@@ -28,7 +28,7 @@ typedef struct header {
   bool big, fortran;
   int ndim;
   int64_t shape[AX_MAX_DIMS], numel;
-  size_t at;      /* where the elements begin */
+  size_t at;      /* the offset of the elements */
   ax_dtype dtype; /* of the tensor */
 } header;
 
@@ -130,7 +130,7 @@ static ax_status read_shape(const source *s, text *t, header *h)
       return FAIL(AX_EIO, "the shape in its header cannot be read");
     }
   }
-  for (int d = 0; d < h->ndim; d++) /* a size of 0 hides sizes that cannot be */
+  for (int d = 0; d < h->ndim; d++) /* a size of 0 would hide impossible sizes */
     if (h->shape[d] > INT64_MAX / 16) return FAIL(AX_EIO, "the sizes in its header are too large to be true");
   return AX_OK;
 }
@@ -202,7 +202,7 @@ static ax_status read_header(const source *s, const uint8_t *p, size_t n, header
   for (int64_t i = 0; i < n; i++) ((D *)to)[i] = ((const S *)from)[i]; \
   break
 
-/* From the file's type, in this machine's byte order, to the tensor's. */
+/* Converts from the file's type, in this machine's byte order, to the tensor's. */
 static ax_status convert(const source *s, const header *h, const void *from, void *to)
 {
   const int64_t n = h->numel;
@@ -227,7 +227,7 @@ static ax_status convert(const source *s, const header *h, const void *from, voi
   return AX_OK;
 }
 
-/* Copies items, turning their bytes round where the file's order is not this machine's. */
+/* Copies items, swapping their bytes where the file's byte order is not this machine's. */
 static void copy_ordered(void *to, const uint8_t *from, int64_t n, int item, bool big)
 {
   if (big == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || item == 1) {
@@ -238,7 +238,7 @@ static void copy_ordered(void *to, const uint8_t *from, int64_t n, int item, boo
     for (int b = 0; b < item; b++) ((uint8_t *)to)[i * item + b] = from[i * item + item - 1 - b];
 }
 
-/* The tensor of one .npy file in memory. */
+/* Reads one .npy file that is in memory. */
 static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor **out)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], step = 1;
@@ -257,7 +257,8 @@ static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor
     copy_ordered(copy, p + h.at, h.numel, h.item, h.big);
     AX_TRY(convert(s, &h, copy, ax_data(t)));
   }
-  if (h.fortran && h.ndim > 1) { /* the dims are backwards: show them forwards, then copy into rows */
+  /* the dims are stored in reverse: make a view with them in order, then copy it */
+  if (h.fortran && h.ndim > 1) {
     for (int d = 0; d < h.ndim; d++) {
       strides[d] = step;
       step *= h.shape[d];
@@ -275,7 +276,8 @@ out:
   return st;
 }
 
-/* What was found wrong with a file that was truncated meanwhile says nothing about the file. */
+/* When the file was truncated during reading, reports that instead of the error found in its
+ * contents. */
 static ax_status believe(const source *s, const ax_bytes *file, ax_status found)
 {
   const ax_status st = ax_bytes_check(s->fn, s->path, file);
@@ -299,7 +301,7 @@ ax_status ax_npy_read(const char *path, ax_tensor **out)
   return st;
 }
 
-/* ---- zip.  The central directory at the end says what there is; sizes beyond 4 GB are in an extra
+/* ---- zip.  The central directory at the end lists the entries; sizes beyond 4 GB are in an extra
  * field. */
 
 typedef struct entry {
@@ -317,7 +319,7 @@ static uint64_t le(const uint8_t *p, int bytes)
   return v;
 }
 
-/* Where the central directory lies and how many entries it has. */
+/* Finds the offset and size of the central directory, and how many entries it has. */
 static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uint64_t *at, uint64_t *size,
                                 uint64_t *count)
 {
@@ -346,7 +348,7 @@ static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uin
   return AX_OK;
 }
 
-/* One entry of the directory at *at; moves *at on. */
+/* Reads the directory entry at *at; advances *at. */
 static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, uint64_t end, entry *e)
 {
   const uint8_t *p = file + *at;
@@ -368,7 +370,7 @@ static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, 
   for (const uint8_t *x = p + 46 + name, *stop = x + extra; stop - x >= 4;) {
     const size_t length = le(x + 2, 2);
     if ((size_t)(stop - x) - 4 < length) break;
-    if (le(x, 2) == 1) { /* zip64: those of the three that did not fit, in this order */
+    if (le(x, 2) == 1) { /* zip64: those of the three numbers that did not fit 32 bits, in this order */
       const uint8_t *v = x + 4, *last = v + length;
       uint64_t *fields[] = { &e->size, &e->packed, &e->at };
       for (int i = 0; i < 3; i++)
@@ -383,8 +385,8 @@ static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, 
   return AX_OK;
 }
 
-/* The bytes of an entry; *owned is to be freed, and NULL where the archive itself holds them
- * plain. */
+/* Finds the bytes of an entry.  *owned is to be freed; NULL where the archive contains them
+ * unpacked. */
 static ax_status open_entry(const source *s, const uint8_t *file, size_t n, const entry *e,
                             const uint8_t **data, void **owned)
 {

@@ -100,7 +100,7 @@ ax_status ax_image_read(const char *path, int channels, ax_tensor **out)
   return st;
 }
 
-/* ---- resizing.  Each new pixel is a weighted mean of a run of old ones, first along rows, then
+/* ---- resizing.  Each new pixel is a weighted mean of consecutive old ones, first along rows, then
  * along columns. */
 
 typedef struct taps {
@@ -118,7 +118,7 @@ static ax_status check_picture(const char *fn, const ax_tensor *t)
                  ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
 }
 
-/* The weights of a triangle that is as wide as a new pixel, but at least as an old one.  One block
+/* The weights are a triangle whose half width is a new pixel, but at least an old one.  One block
  * of memory. */
 static taps *make_taps(int64_t from, int64_t to, bool antialias)
 {
@@ -146,7 +146,7 @@ static taps *make_taps(int64_t from, int64_t to, bool antialias)
   return list;
 }
 
-/* One channel through both passes; `rows` holds h x width floats. */
+/* Resizes one channel; `rows` has room for the h x width floats between the passes. */
 static void resize_plane(const float *in, int64_t h, int64_t w, float *rows, float *out, const taps *ty,
                          int64_t height, const taps *tx, int64_t width)
 {

@@ -22,7 +22,7 @@ ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r)
   *r = (ax_replacement){ .fn = fn, .path = path, .temporary = ax_malloc(room), .fd = -1 };
   if (!r->temporary) return AX_ENOMEM;
   snprintf(r->temporary, room, "%s.tmp.%ld", path, (long)getpid());
-  unlink(r->temporary); /* a leftover of a killed process that had our id */
+  unlink(r->temporary); /* left by a killed process that had our id */
   r->fd = open(r->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (r->fd >= 0) return AX_OK;
   failed(r, "write");
@@ -45,8 +45,8 @@ ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
   return AX_OK;
 }
 
-/* The rename itself must survive a power cut; some file systems cannot sync a folder, and then
- * there is nothing more to do. */
+/* The rename itself must survive a power cut.  Some file systems cannot sync a folder; that is not
+ * an error. */
 static void sync_folder_of(char *path)
 {
   char *slash = strrchr(path, '/');
@@ -64,7 +64,7 @@ static ax_status put_in_place(ax_replacement *r)
 
   if (!r->unsynced && fsync(fd) != 0) return failed(r, "sync");
   r->fd = -1;
-  if (close(fd) != 0) return failed(r, "write"); /* some network file systems find a full disk only here */
+  if (close(fd) != 0) return failed(r, "write"); /* some network file systems report a full disk only here */
   if (rename(r->temporary, r->path) != 0) return failed(r, "replace");
   return AX_OK;
 }

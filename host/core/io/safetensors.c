@@ -1,9 +1,9 @@
-/* safetensors.c: the reader of the safetensors format (safetensors.h shows it; safetensors_write.c
- * is the writer).
+/* safetensors.c: the reader of the safetensors format (described in safetensors.h;
+ * safetensors_write.c is the writer).
  *
  * The whole header is checked against the size of the file before a tensor is allocated: a damaged
- * or hostile file costs an error message.  The JSON parser is cJSON, which bounds its recursion;
- * what it lets pass and the format does not (NUL and control characters, bytes that are not UTF-8,
+ * or hostile file costs an error message.  cJSON parses the JSON, and bounds its recursion.  What
+ * cJSON accepts and the format does not (NUL and control characters, bytes that are not UTF-8,
  * repeated names) is checked here. */
 #include "safetensors.h"
 
@@ -38,7 +38,7 @@ typedef struct reader {
   cJSON *json;
   int n;
   entry *entries;       /* [n], in the header's order */
-  const entry **sorted; /* [n], for the two checks that need an order */
+  const entry **sorted; /* [n], for the two checks that need sorted entries */
 } reader;
 
 static ax_status read_at(const reader *r, void *to, int64_t bytes, int64_t at)
@@ -81,8 +81,8 @@ static ax_status open_file(reader *r)
   return AX_OK;
 }
 
-/* What cJSON would take for text, cut or pass on: control characters (NUL ends its strings), NUL
- * written as an escape, bytes that are not UTF-8. */
+/* Refuses text that cJSON would accept, cut or pass on: control characters (NUL ends its strings),
+ * NUL written as an escape, bytes that are not UTF-8. */
 static ax_status check_text(const reader *r)
 {
   const unsigned char *s = (const unsigned char *)r->header;
@@ -123,7 +123,7 @@ static ax_status parse_header(reader *r)
   return AX_OK;
 }
 
-/* Is `item` a whole number from 0 to 2^53? */
+/* Whether `item` is a whole number from 0 to 2^53. */
 static bool get_size(const cJSON *item, int64_t *out)
 {
   if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= EXACT_INTEGERS)) return false;
@@ -198,7 +198,7 @@ static int by_place(const void *a, const void *b)
   return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Are the names unique, and do the tensors cover the data exactly? */
+/* Checks that names are unique, and that the tensors cover the data without holes or overlap. */
 static ax_status check_entries(const reader *r)
 {
   int64_t at = 0;
@@ -268,14 +268,15 @@ static ax_status read_metadata(const reader *r, ax_tensor_file *f)
   cJSON_ArrayForEach(item, map)
   {
     if (!cJSON_IsString(item)) return FAIL(AX_EIO, "the metadata '%.100s' is not a text", item->string);
-    const int at = 2 * f->n_meta++; /* counted first, so that a failure below frees the one that was made */
+    const int at = 2 * f->n_meta++; /* counted first, so that a failure below frees the first of the two */
     if (!(f->meta[at] = copy_text(item->string)) || !(f->meta[at + 1] = copy_text(item->valuestring)))
       return AX_ENOMEM;
   }
   return AX_OK;
 }
 
-/* Kernels rely on bools being 0 or 1; a file may say otherwise. */
+/* Makes every nonzero byte 1: kernels rely on bools being 0 or 1, and a file may contain other
+ * bytes. */
 static void normalise_bools(ax_tensor *t)
 {
   uint8_t *p = ax_data(t);

@@ -1,4 +1,4 @@
-/* safetensors.h: what the reader and the writer of the safetensors format share.
+/* safetensors.h: shared by the reader and the writer of the safetensors format.
  *
  *   8 bytes  N, little-endian: the size of the header
  *   N bytes  JSON: { "__metadata__": { key: text },
@@ -14,7 +14,7 @@
 #error "safetensors files are copied as elements lie in memory, which must be little-endian"
 #endif
 
-#define AX_SAFETENSORS_HEADER_LIMIT 100000000 /* bytes; the reference implementation's */
+#define AX_SAFETENSORS_HEADER_LIMIT 100000000 /* bytes; the reference implementation has the same limit */
 
 /* The format's name of each element type. */
 static const char *const ax_safetensors_types[AX_DTYPE_COUNT] = {
@@ -22,8 +22,8 @@ static const char *const ax_safetensors_types[AX_DTYPE_COUNT] = {
   [AX_I64] = "I64", [AX_I32] = "I32", [AX_U8] = "U8",   [AX_BOOL] = "BOOL",
 };
 
-/* Bytes of the UTF-8 character at s (at most n), or 0 when there is none (overlong forms and
- * surrogates are none: RFC 3629). */
+/* The number of bytes of the UTF-8 character at s (at most n), or 0 when there is none.  Overlong
+ * forms and surrogates are not characters (RFC 3629). */
 static inline size_t ax_utf8_length(const unsigned char *s, size_t n)
 {
   const unsigned char c = s[0];

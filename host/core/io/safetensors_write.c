@@ -1,4 +1,4 @@
-/* safetensors_write.c: the writer of the safetensors format (safetensors.h shows it). */
+/* safetensors_write.c: the writer of the safetensors format (described in safetensors.h). */
 #define _GNU_SOURCE /* open_memstream */
 #include "safetensors.h"
 
@@ -70,8 +70,8 @@ static void print_entry(FILE *to, const char *name, const ax_tensor *t, int64_t 
           (long long)(begin + t->numel * (int64_t)ax_itemsize(t)));
 }
 
-/* places[i]: where tensor i begins in the data; wider types first, so that each is aligned to its
- * elements. */
+/* places[i]: the offset of tensor i in the data.  Wider types come first, so that each tensor is
+ * aligned to its elements. */
 static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
 {
   int64_t at = 0;
@@ -83,7 +83,8 @@ static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
       }
 }
 
-/* *text: the size and the JSON, padded with spaces so that the data begins aligned; free it. */
+/* *text: the size and the JSON, padded with spaces so that the data begins aligned; the caller
+ * frees it. */
 static ax_status make_header(int n, const char *const *names, ax_tensor *const *tensors,
                              const int64_t *places, int n_meta, const char *const *meta, char **text,
                              size_t *bytes)

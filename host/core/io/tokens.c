@@ -1,6 +1,6 @@
-/* tokens.c: shards of token ids, as trainers of language models write them: uint16 or uint32
- * numbers in a row, little-endian, with or without a header.  A file is mapped, so that opening one
- * of many gigabytes costs nothing and processes share its pages.
+/* tokens.c: shards of token ids, as trainers of language models write them: consecutive uint16 or
+ * uint32 numbers, little-endian, with or without a header.  A file is mapped, so that opening many
+ * gigabytes is quick and processes share its pages.
  *
  * llm.c's header is 256 int32: 20240520 (uint16, version 1) or 20240801 (uint32, version 7), the
  * version, the number of tokens. */
@@ -93,7 +93,7 @@ int ax_tokens_item(const ax_tokens *t) { return t->item; }
 
 static void widen(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
 {
-  const uint8_t *p = t->data + at * t->item; /* a header of one's own may leave it unaligned */
+  const uint8_t *p = t->data + at * t->item; /* unaligned behind a header of odd length */
   if (t->item == 2) {
     for (int64_t i = 0; i < n; i++) {
       uint16_t v;
@@ -109,8 +109,8 @@ static void widen(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
   }
 }
 
-/* A window that reaches beyond the end of a truncated file ends in zeros.  Only then is it worth
- * asking. */
+/* A window beyond the end of a truncated file reads as zeros.  So the check is needed only when the
+ * last token is 0. */
 ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to)
 {
   widen(t, at, n, to);
