@@ -1,8 +1,8 @@
-/* config.c: the command line and the environment become a plan.
+/* config.c: turns the command line and the environment into a plan.
  *
- * Order of precedence: option, environment variable, default.  Options end at the script; what
- * follows is the script's own.  The interpreter's options (-e, -l, -i, -j, -) are those of lua and
- * luajit, so that tools which start a Lua interpreter can start this one. */
+ * Order of precedence: option, environment variable, default.  Options end at the script; the
+  * arguments after it are the script's own.  The interpreter's options (-e, -l, -i, -j, -) are
+  * those of lua and luajit, so that tools which start a Lua interpreter can start this one. */
 #define _GNU_SOURCE
 #include "host.h"
 
@@ -30,7 +30,7 @@ static const row rows[AX_SET_COUNT] = {
 #undef SETTING
 };
 
-/* Options that are not settings, for the help and for guessing what a misspelt one meant. */
+/* Options that are not settings: for the help, and for suggestions after a misspelt one. */
 static const struct {
   const char *name, *argument, *help;
 } others[] = {
@@ -40,8 +40,8 @@ static const struct {
 };
 #define N_OTHERS ((int)(sizeof others / sizeof *others))
 
-/* Edits between two words, where swapping neighbours is one edit.  Words are short: anything over
- * 63 is far away. */
+/* The number of edits between two words, where swapping neighbours is one edit.  Words of more than
+ * 63 letters count as far apart. */
 static int distance(const char *a, const char *b)
 {
   int d[3][65], na = (int)strlen(a), nb = (int)strlen(b), i, j;
@@ -72,7 +72,7 @@ static const char *nearest_option(const char *given)
     const char *name = i < AX_SET_COUNT ? rows[i].name : others[i - AX_SET_COUNT].name;
     int d = distance(given, name);
     if (strncmp(given, name, strlen(given)) == 0 && d > 2)
-      d = 2; /* the beginning of a long name is a good hint of it */
+      d = 2; /* the beginning of a long name is a good hint */
     if (d < least) {
       least = d;
       best = name;
@@ -94,7 +94,7 @@ static bool truth(const char *text, double *out)
   return false;
 }
 
-/* Is `text` one of "a|b|c", in either case? */
+/* Whether `text` is one of "a|b|c"; case is ignored. */
 static bool is_word(const char *words, const char *text)
 {
   const size_t n = strlen(text);
@@ -106,7 +106,7 @@ static bool is_word(const char *words, const char *text)
   }
 }
 
-/* How many numbers "0,2" has; 0: it is no such list. */
+/* The number of entries of a list such as "0,2"; 0: not such a list. */
 static int count_list(const row *r, const char *text)
 {
   double seen[64];
@@ -126,8 +126,8 @@ static int count_list(const row *r, const char *text)
   }
 }
 
-/* Reads `text` as the value of row `id`; 0, or the exit status after saying what is wrong with
- * it. */
+/* Reads `text` as the value of row `id`.  Returns 0, or the exit status after printing what is
+ * wrong. */
 static int assign(ax_plan *plan, int id, const char *text, const char *origin)
 {
   const row *r = &rows[id];
@@ -136,7 +136,7 @@ static int assign(ax_plan *plan, int id, const char *text, const char *origin)
   char *end;
 
   if (strcmp(text, "auto") == 0 && strcmp(r->standard, "auto") == 0) {
-    /* worked out later */
+    /* computed later */
   } else if (r->kind == SWITCH) {
     if (!truth(text, &v)) {
       fprintf(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
@@ -181,7 +181,7 @@ static int find_row(const char *name)
   return -1;
 }
 
-/* "--num-processes=2" and "--num_processes 2": moves *at to the last word used. */
+/* Parses "--num-processes=2" or "--num_processes 2"; moves *at to the last word used. */
 static int long_option(ax_plan *plan, int *at)
 {
   const char *word = plan->argv[*at] + 2, *eq = strchr(word, '='), *value = eq ? eq + 1 : NULL;
@@ -289,7 +289,7 @@ int ax_config_ranks_here(const ax_plan *plan)
   return (int)plan->set[AX_SET_num_processes].number / (int)plan->set[AX_SET_num_machines].number;
 }
 
-/* How the machines of a run fit together. */
+/* Checks the settings of a run on several machines against each other. */
 static int check_machines(const ax_plan *plan)
 {
   const ax_setting *machines = &plan->set[AX_SET_num_machines], *mine = &plan->set[AX_SET_machine_rank],
@@ -324,7 +324,7 @@ static int check_machines(const ax_plan *plan)
   return 0;
 }
 
-/* What settings have to do with each other. */
+/* Checks the other settings against each other. */
 static int check_plan(const ax_plan *plan)
 {
   const ax_setting *gpus = &plan->set[AX_SET_gpu_ids];
@@ -475,14 +475,14 @@ int ax_config_cores(void)
   return (int)n;
 }
 
-/* OMP_NUM_THREADS, unless a launcher of ours worked it out for the rank that started this
+/* OMP_NUM_THREADS, unless one of our launchers computed it for the rank that started this
  * process. */
 static int omp_threads(void)
 {
   const char *omp = getenv("OMP_NUM_THREADS"), *ours = getenv("ACCEL_RUN_THREADS");
 
   if (!omp || (ours && strcmp(omp, ours) == 0)) return 0;
-  return atoi(omp); /* "4,2" is nested levels: the first one counts */
+  return atoi(omp); /* "4,2" gives nested levels: the first number counts */
 }
 
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
@@ -498,7 +498,7 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
   return n > 0 ? n : 1;
 }
 
-/* libgomp knows the affinity mask but not the cgroup's quota, and nothing of other ranks. */
+/* libgomp respects the affinity mask but knows neither the cgroup's quota nor other ranks. */
 void ax_config_export(const ax_plan *plan, int ranks)
 {
   bool given;
@@ -519,10 +519,10 @@ void ax_config_export(const ax_plan *plan, int ranks)
   if ((long)ranks * threads <= ax_config_cores() && !getenv("OMP_WAIT_POLICY"))
     setenv("GOMP_SPINCOUNT", "10000", 0);
   if (plan->set[AX_SET_cpu].number) setenv("ACCELERATE_USE_CPU", "true", 1);
-  if (!isnan(plan->set[AX_SET_gpu_ids].number)) /* numbered as the driver and nvidia-smi do, not by speed */
+  if (!isnan(plan->set[AX_SET_gpu_ids].number)) /* numbered by bus id as nvidia-smi does, not by speed */
     setenv("CUDA_VISIBLE_DEVICES", plan->set[AX_SET_gpu_ids].text, 1),
         setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0),
-        /* ranks say so where there is none of them */
+        /* ranks report when none of these GPUs exists */
         setenv("ACCELERATE_GPU_IDS", plan->set[AX_SET_gpu_ids].text, 1);
   if (strncmp(plan->set[AX_SET_mixed_precision].origin, "--", 2) == 0)
     setenv(rows[AX_SET_mixed_precision].env, plan->set[AX_SET_mixed_precision].text, 1);

@@ -1,11 +1,11 @@
 /* dist.h: process groups.
  *
- * A group is a rank, a size and a transport.  A transport is a vtable that carries collectives over
- * one kind of memory: `shm` (host memory, ranks of one machine), `tcp` (host memory, several
- * machines), `nccl` (the CUDA backend's: the memory of GPUs).  They are peers.  One whose
- * collectives run beside the computation gives back a ticket for their end; one that finishes them
- * before it returns gives none.  There are at most two groups in a process: the world, for host
- * memory, and the devices', which is made through the world when it is first needed.
+ * A group is a rank, a size and a transport.  A transport is a table of functions that carries
+  * collectives over one kind of memory: `shm` (host memory, the ranks of one machine), `tcp` (host
+  * memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They are peers.  A
+  * transport whose collectives run beside the computation returns a ticket for their end; one that
+  * finishes them before it returns gives none.  A process has at most two groups: the world, for
+  * host memory, and the devices' group, which is made through the world when it is first needed.
  *
  * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
@@ -36,8 +36,8 @@ AX_API const char *ax_reduction_name(ax_reduction r);
 /* *out: the reduction called `name`; EINVAL, with the list of names, when there is none. */
 AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
 
-/* One collective over raw, contiguous buffers: of host memory, or of the device whose group this
- * rank has joined.  n is the group's size, `count` in elements:
+/* One collective over raw, contiguous buffers in host memory or in the memory of the device that
+ * this rank has joined with.  n is the group's size; `count` is in elements:
  *   ALL_REDUCE      in[count] of all ranks reduced -> out[count] on each; in may be out
  *   BROADCAST       in[count] of root -> out[count] on each; in may be out
  *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
@@ -45,19 +45,19 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *                   out
  *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL
  *                   elsewhere
- *   BARRIER         nobody leaves before all have entered
- *   JOIN            ALL_GATHER of what ranks say of their devices before these join a group */
+ * BARRIER         no rank leaves before all have entered JOIN            ALL_GATHER of facts about
+  * the ranks' devices, before the devices join a group */
 typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;
   ax_reduction reduction; /* for the ops that reduce, else AX_SUM */
   int root;               /* for BROADCAST and GATHER, else 0 */
-  /* for gradients: the number of their prepared model, from 1; 0: none.  It tells apart buffers of
-   * two models that have one size */
+  /* for gradients: the number of their prepared model, from 1; 0: none.  It distinguishes buffers
+   * of equal size from two models */
   int model;
   uint8_t kind, index; /* ax_device: the buffers' device */
   int64_t count;
-  /* the tensor's shape, which has to be the same on every rank; 0: raw buffers */
+  /* the tensor's shape, which must be the same on every rank; 0: raw buffers */
   int ndim;
   int64_t shape[AX_MAX_DIMS];
   const void *in;
@@ -74,13 +74,13 @@ typedef struct ax_work ax_work;
 typedef struct ax_transport {
   const char *name; /* "shm", "tcp", "nccl" */
 
-  /* ---- joining, of a transport of devices: ranks exchange names and an id through the world, then
+  /* ---- joining (transports of devices): ranks exchange names and an id through the world, then
    * join */
 
-  /* What names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".
-   * Two ranks may not have the same one. */
+  /* Names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".  Two
+   * ranks must not have the same name. */
   ax_status (*identity)(int device, char name[AX_DEVICE_NAME]);
-  /* Makes the id that all ranks join with. */
+  /* Makes the id with which all ranks join. */
   ax_status (*make_id)(char id[AX_GROUP_ID]);
   /* Joins; g has its rank, size and device, and gets its state.  Returns when all have joined, or
    * with the error of ax_dist_look. */
@@ -88,32 +88,33 @@ typedef struct ax_transport {
 
   /* ---- collectives */
 
-  /* Whether it can take a collective now: not while a graph is recorded.  Called before other ranks
-   * see the collective.  (optional) NULL: always. */
+  /* Whether it can start a collective now: not while a graph is recorded.  Called before other
+   * ranks see the collective.  (optional) NULL: always. */
   ax_status (*ready)(ax_group *g);
   /* Starts c[0 .. n - 1], as one, after all work queued on their memory so far.  *ticket: a number
-   * for `order`, or 0: they are over. */
+   * for `order`; 0: they have ended. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
   /* Orders work queued on the memory from now on after the end of `ticket`.  (optional) NULL: there
    * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
-  /* Leaves the group and frees what it holds; not a collective.  abort: what is under way ends at
-   * once; else it is waited for. */
+  /* Leaves the group and frees what it holds; not a collective.  abort: ends running collectives at
+   * once; else waits for them. */
   void (*leave)(ax_group *g, bool abort);
 
-  /* ---- of a world: what waiting ranks know of each other */
+  /* ---- for worlds: what waiting ranks know of each other */
 
-  /* How long this rank waits in one collective.  (optional) NULL: it never waits. */
+  /* Sets how long this rank waits in one collective.  (optional) NULL: it never waits. */
   void (*set_timeout)(ax_group *g, double seconds);
-  /* A collective that the devices' group carries: writes it down and compares it with the other
-   * ranks' collectives, without waiting for them.  EMISMATCH, on all ranks, when they differ.
-   * (optional) NULL: there is no rank to compare with. */
+  /* Publishes a collective that the devices' group carries, and compares it with the other ranks'
+   * collectives without waiting for them.  EMISMATCH, on all ranks, when they differ.  (optional)
+   * NULL: there is no rank to compare with. */
   ax_status (*post)(ax_group *g, const ax_collective *c);
-  /* One look from inside a wait for the devices' group, begun at `since`: AX_OK to go on waiting,
-   * else why that is in vain.  since 0: the wait is over, with `st`.  (optional) */
+  /* Called repeatedly inside a wait for the devices' group that began at `since`.  AX_OK: wait on;
+   * else the error that makes the wait pointless.  since 0: the wait has ended, with `st`.
+   * (optional) */
   ax_status (*look)(ax_group *g, int64_t since, ax_status st);
-  /* From now on this rank posts its collectives of host memory, too: devices have joined.  Called
-   * at the same place by all ranks.  (optional) */
+  /* From now on this rank posts its collectives of host memory too, because devices have joined.
+   * All ranks call it at the same point.  (optional) */
   void (*post_all)(ax_group *g);
 } ax_transport;
 
@@ -121,25 +122,25 @@ struct ax_group {
   const ax_transport *transport;
   void *state; /* the transport's */
   int rank, size, local_rank, local_size;
-  int device;  /* in the devices' group: the device that this rank brings */
+  int device;  /* in the devices' group: this rank's device */
   bool closed; /* this rank has left it */
 };
 
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
 AX_API ax_group *ax_dist_world(void);
 
-/* Checks `c` against what the group and the dtype allow, and starts it in the group that carries
- * its memory.  *work: its end, or NULL: it is over.  work NULL: also waits for its end.  For a
- * device's collective, work queued on the device from now on comes after that end, and the host
- * goes on. */
+/* Checks `c` against the group and the dtype, and starts it in the group that carries its memory.
+ * *work: for waiting until it ends; NULL: it has ended.  work NULL: also waits for the end.  For a
+ * collective of a device, that wait is the device's: work queued from now on runs after the end,
+ * and the host goes on. */
 AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
 /* Orders work queued on the device from now on after the end of `work` (NULL: does nothing).  Takes
  * it. */
 AX_API ax_status ax_work_wait(ax_work *work);
-/* How long this rank waits for the others in one collective of the world, from now on. */
+/* Sets how long this rank waits for the others in one collective of the world. */
 AX_API void ax_dist_set_timeout(double seconds);
-/* This rank leaves the world, for good: its collectives fail from now on, and so do the others'
- * that wait for it.  Ranks keep their numbers.  Nothing in a group of one. */
+/* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
+ * the others that wait for it.  Ranks keep their numbers.  Does nothing in a group of one. */
 AX_API void ax_dist_leave(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
 AX_API void ax_dist_set_where(const char *where);
@@ -149,8 +150,7 @@ AX_API void ax_dist_set_where(const char *where);
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
 /* Starts an all_reduce of a contiguous tensor without waiting.  t's elements may not be read or
- * written before ax_work_wait(*work), and t must live until then.  *work NULL: it is over
- * already. */
+ * written before ax_work_wait(*work), and t must live until then.  *work NULL: it has ended. */
 AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
 AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
 /* Broadcasts many tensors, on a device as one collective. */
@@ -165,22 +165,22 @@ AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
 AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out);
 AX_API ax_status ax_dist_barrier(void);
 
-/* ---- devices: collectives over their memory, which a backend's library (NCCL) carries out beside
- * the computation */
+/* ---- devices: collectives over their memory, which a backend's library (NCCL) runs beside the
+ * computation */
 
-/* This rank's collectives of device memory go over devices[index] from now on.  All ranks call it,
- * at the same place; the first collective of a device's tensor does.  A group of one may have it,
- * too. */
+/* From now on devices[index] carries this rank's collectives of device memory.  All ranks call it,
+ * at the same point; the first collective of a device's tensor does so too.  A group of one may
+ * have it. */
 AX_API ax_status ax_dist_join_device(int index);
 /* "nccl" when a device has joined, else NULL. */
 AX_API const char *ax_dist_device_name(void);
-/* Ends the devices' group, when this rank has come to its end. */
+/* Leaves the devices' group at the end of this rank. */
 AX_API void ax_dist_leave_device(void);
-/* For backends: one look from inside a wait for the device that began at `since` (ax_dist_now).
+/* For backends: called repeatedly inside a wait for the device that began at `since` (ax_dist_now).
  * See ax_transport.look. */
 AX_API ax_status ax_dist_look(int64_t since, ax_status st);
 AX_API int64_t ax_dist_now(void); /* monotonic, nanoseconds */
-/* A process forked from this one has none of it. */
+/* Called in a forked child: it has no part in the devices' group. */
 void ax_dist_forget_device(void);
 
 /* ---- for transports -------------------------------------------------------------------------- */
@@ -192,7 +192,7 @@ const char *ax_dist_where(void);
 /* device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n,
                           ax_work **work);
-/* *out: a new work for `ticket`; NULL when that is 0. */
+/* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 /* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of
  * device. */

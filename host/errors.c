@@ -1,8 +1,8 @@
-/* errors.c: errors as users see them: what Lua's own words leave out, and the stack from the
- * script's side.
+/* errors.c: errors as users see them: with the hints that Lua's messages lack, and with the
+ * script's frames first.
  *
- * The words are made by lua/accelerate/utils/explain.lua, which is loaded by the first error.
- * Where it cannot run (no stack left, no memory) the error stays as Lua gave it. */
+ * lua/accelerate/utils/explain.lua makes the hints; the first error loads it.  Where it cannot run
+ * (stack or memory exhausted) the error stays as Lua raised it. */
 #include "host.h"
 
 #include <lauxlib.h>
@@ -12,7 +12,7 @@
 #define LOST_STACK "stack overflow"
 #define LOST_MEMORY "not enough memory"
 
-/* Pushes explain[name], or nothing where it cannot be had. */
+/* Pushes explain[name].  Returns false, and pushes nothing, where it is not available. */
 static bool push_explainer(lua_State *L, const char *name)
 {
   if (!lua_checkstack(L, 20)) return false;
@@ -27,7 +27,7 @@ static bool push_explainer(lua_State *L, const char *name)
   return true;
 }
 
-/* Replaces the value on the stack top by explain[name](value), when that is text. */
+/* Replaces the value on the stack top by explain[name](value), when that is a string. */
 static void explain_top(lua_State *L, const char *name)
 {
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
@@ -46,7 +46,7 @@ void ax_errors_add_stack(lua_State *L, int level)
 
   luaL_traceback(L, L, lua_tostring(L, -1), level);
   text = lua_tostring(L, -1);
-  last = strrchr(text, '\n'); /* "[C]: at 0x55...": main, which tells nobody anything */
+  last = strrchr(text, '\n'); /* "[C]: at 0x55...", the frame of main, is of no use to a reader */
   if (last && strncmp(last, "\n\t[C]: at 0x", 12) == 0) {
     lua_pushlstring(L, text, (size_t)(last - text));
     lua_remove(L, -2);
@@ -54,7 +54,8 @@ void ax_errors_add_stack(lua_State *L, int level)
   lua_remove(L, -2);
 }
 
-/* Message handler: the error as text, with the stack once, however often it is raised again. */
+/* Message handler: returns the error as text, with the stack once, however often it is raised
+ * again. */
 int ax_errors_handler(lua_State *L)
 {
   const char *text;

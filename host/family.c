@@ -1,13 +1,13 @@
-/* family.c: what the script's own programs (io.popen, os.execute) do when a run is killed: they go,
- * too.
+/* family.c: ends the programs that the script started (io.popen, os.execute) when a run is killed.
  *
- * Every program that a rank starts inherits an environment variable with a text that no other run
- * has.  When a run fails, the launcher looks for it in /proc and ends what it finds.  Parents and
- * process groups would not do: a killed rank's children are nobody's at once.  A guard does the
- * same when the launcher itself is killed: a process that only waits for the end of a pipe.
+ * Every program that a rank starts inherits an environment variable whose value is unique to the
+ * run.  When a run fails, the launcher searches /proc for it and ends the processes that have it.
+ * Parents and process groups would not identify them: the children of a killed rank get another
+ * parent at once.  A guard, a process that only waits for the end of a pipe, does the search when
+ * the launcher itself is killed.
  *
- * A run that ends well leaves its programs alone, as a shell does, and so does `env -u ACCEL_RUN_ID
- * program`. */
+ * A run that ends well leaves its programs alone, as a shell does.  A program started by `env -u
+ * ACCEL_RUN_ID program` is always left alone. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -25,16 +25,16 @@
 #include "host.h"
 
 #define NAME "ACCEL_RUN_ID"
-#define LOOK_NS 20000000 /* between looks at what is left */
-#define TERM_AFTER 0.3   /* seconds: most programs end when their pipe does */
+#define LOOK_NS 20000000 /* between two searches */
+#define TERM_AFTER 0.3   /* seconds; most programs end by themselves when their pipe closes */
 #define KILL_AFTER 0.6
-#define GIVE_UP_AFTER 5.0 /* what SIGKILL does not end hangs in the kernel */
+#define GIVE_UP_AFTER 5.0 /* a process that SIGKILL does not end hangs in the kernel */
 
 static char mark[64]; /* "ACCEL_RUN_ID=..." */
 static int guard_pipe = -1;
 static pid_t guard;
 
-/* ---- finding them */
+/* ---- finding the programs */
 
 /* Whether the environment in `fd` has the mark.  It may be longer than the buffer. */
 static bool has_mark(int fd)
@@ -53,8 +53,8 @@ static bool has_mark(int fd)
   return false;
 }
 
-/* The process cannot become another between the look and the signal: the descriptor stays with
- * it. */
+/* Signals a process with the mark.  The descriptor of the process guarantees that its number is not
+ * reused between the check and the signal. */
 static bool signal_if_ours(const char *pid, int sig)
 {
   char path[64];
@@ -74,7 +74,7 @@ static bool signal_if_ours(const char *pid, int sig)
   return ours;
 }
 
-/* Sends `sig` (0: nothing) to the run's programs; returns how many there are. */
+/* Sends `sig` (0: none) to the run's programs; returns how many there are. */
 static int signal_programs(int sig)
 {
   DIR *all = opendir("/proc");
@@ -111,7 +111,8 @@ static void end_programs(void)
 
 /* ---- the guard */
 
-/* Out of reach of what ends the launcher, and in nobody's way: a group of its own, no files. */
+/* A process group of its own and no open files: signals to the launcher do not reach the guard, and
+ * it holds nothing open. */
 static _Noreturn void be_guard(int from_launcher)
 {
   char word = 0;
@@ -134,7 +135,8 @@ void ax_family_begin(void)
 
   clock_gettime(CLOCK_MONOTONIC, &now);
   snprintf(mark, sizeof mark, NAME "=%d-%lld.%09ld", (int)getpid(), (long long)now.tv_sec, now.tv_nsec);
-  if (pipe2(pair, O_CLOEXEC) != 0) return; /* then there is none: only a killed launcher needs it */
+  /* without a guard: it is only needed when the launcher is killed */
+  if (pipe2(pair, O_CLOEXEC) != 0) return;
   guard = fork();
   if (guard == 0) {
     close(pair[1]);

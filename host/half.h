@@ -1,7 +1,8 @@
-/* float16 and bfloat16 as bits, to and from float, rounding to nearest even.  Plain C, so that the
- * core, the CPU kernels and tests agree bit for bit; branch-light, so that loops over it vectorise.
- * On a GPU (sm_80 and later) they are instructions, whose results differ in the bits of a NaN
- * alone.  Layouts: IEEE 754 binary16; bfloat16 is the upper half of binary32. */
+/* float16 and bfloat16 as bits, to and from float, rounding to nearest even.  The code is plain C,
+ * so that the core, the CPU kernels and tests agree bit for bit, and has few branches, so that
+ * loops over it vectorise.  On a GPU (sm_80 and later) the conversions are instructions, whose
+ * results differ only in the bits of a NaN.  Layouts: float16 is IEEE 754 binary16; bfloat16 is the
+ * upper half of binary32. */
 #ifndef AX_HALF_H
 #define AX_HALF_H
 
@@ -52,15 +53,14 @@ AX_FN uint16_t ax_float_to_bf16(float f)
 {
   const uint32_t u = ax_float_to_bits(f);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  /* a NaN stays one, quiet */
+  /* a NaN stays a NaN, made quiet */
   return (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((u >> 16) | 0x40u) : (uint16_t)rounded;
 }
 
 AX_FN float ax_half_to_float(uint16_t h)
 {
   const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-  /* the exponent moves from bias 15 to 127; subnormals come out right because the multiplication
-   * normalises them */
+  /* the multiplication moves the exponent from bias 15 to 127, and normalises subnormals */
   const float scaled = ax_bits_to_float(rest << 13) * 0x1p112f;
   const uint32_t bits = rest >= 0x7c00u ? 0x7f800000u | (rest << 13) : ax_float_to_bits(scaled);
   return ax_bits_to_float(sign | bits);
@@ -73,7 +73,7 @@ AX_FN uint16_t ax_float_to_half(float f)
 
   if (mag > 0x7f800000u) out = 0x7e00u;       /* NaN */
   else if (mag >= 0x477ff000u) out = 0x7c00u; /* rounds to infinity (65520 and above) */
-  else if (mag < 0x38800000u) {               /* subnormal: let the adder round at 2^-24 */
+  else if (mag < 0x38800000u) {               /* subnormal: adding 0.5 rounds at 2^-24 */
     out = ax_float_to_bits(ax_bits_to_float(mag) + 0.5f) - 0x3f000000u;
   } else out = (mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13;
   return (uint16_t)(sign | out);

@@ -1,5 +1,4 @@
-/* host.h: what the files of the host itself (main, config, interp, repl, launch, machines) offer
- * each other. */
+/* host.h: shared by the files of the host itself (main, config, interp, repl, launch, machines). */
 #ifndef AX_HOST_H
 #define AX_HOST_H
 
@@ -25,8 +24,8 @@ typedef enum {
 } ax_setting_id;
 
 typedef struct ax_setting {
-  double number;      /* the value; switches: 0 or 1; NaN where the value is worked out later ("auto") */
-  const char *text;   /* as it was written */
+  double number;      /* the value; switches: 0 or 1; NaN where the value is computed later ("auto") */
+  const char *text;   /* as the user wrote it */
   const char *origin; /* "default", "--num_processes", "environment variable ACCELERATE_..." */
 } ax_setting;
 
@@ -46,7 +45,7 @@ typedef struct ax_plan {
   size_t stdin_size;
 } ax_plan;
 
-/* Fills `plan`; 0, or the exit status after telling stderr what is wrong. */
+/* Fills `plan`.  Returns 0, or the exit status after printing to stderr what is wrong. */
 int ax_config_parse(int argc, char **argv, ax_plan *plan);
 void ax_config_free(ax_plan *plan);
 void ax_config_help(FILE *f);
@@ -55,9 +54,9 @@ void ax_config_explain(const ax_plan *plan, FILE *f);
 const char *ax_config_action(const ax_plan *plan, int i, char *letter);
 /* Ranks of this machine: num_processes / num_machines. */
 int ax_config_ranks_here(const ax_plan *plan);
-/* Cores this process may use: the affinity mask, cut down to the cgroup's quota. */
+/* Cores that this process may use: the affinity mask, limited by the cgroup's quota. */
 int ax_config_cores(void);
-/* Threads a rank gets when `ranks` share this machine; *explicit_: the user set the number. */
+/* Threads of a rank when `ranks` share this machine; *explicit_: the user set the number. */
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
 /* Sets the environment variables that libraries and the script read. */
 void ax_config_export(const ax_plan *plan, int ranks);
@@ -71,25 +70,25 @@ typedef void (*ax_failure_fn)(const char *text, const char *where);
 /* Runs `plan` in a fresh Lua state and returns the exit status.  Errors go to `failed`; NULL:
  * stderr. */
 int ax_interp_run(const ax_plan *plan, ax_failure_fn failed);
-/* Calls the function below `nargs` arguments with a traceback as message handler; the status of
- * lua_pcall. */
+/* Calls the function below `nargs` arguments, with a message handler that adds a traceback.
+ * Returns the status of lua_pcall. */
 int ax_interp_call(lua_State *L, int nargs, int nresults);
 /* Prints the error on the stack top, if it is not nil, and pops it. */
 void ax_interp_report(lua_State *L);
 /* Calls `raise` (or nothing) at the first SIGINT while Lua runs: see interp.c. */
 void ax_interp_catch_interrupts(lua_State *L);
 bool ax_interp_take_interrupt(void);
-/* Where the Lua files were found, or would be: ".../lua".  Borrowed. */
+/* The folder of the Lua files, ".../lua", also where they were not found.  Borrowed. */
 const char *ax_interp_lua_dir(void);
 
 /* ---- errors.c: errors as users see them ------------------------------------------------------ */
 
-/* Message handler: the error as text, with the stack once. */
+/* Message handler: returns the error as text, with the stack once. */
 int ax_errors_handler(lua_State *L);
-/* Replaces the text on the stack top by itself and the stack from `level` on. */
+/* Adds the stack from `level` on to the text on the stack top. */
 void ax_errors_add_stack(lua_State *L, int level);
-/* Replaces the error on the stack top, when it is text, by the one to show: with hints, and the
- * script's frames first. */
+/* Replaces the error on the stack top, when it is text, by the form to show: with hints, and with
+ * the script's frames first. */
 void ax_errors_finish(lua_State *L);
 
 /* ---- repl.c ---------------------------------------------------------------------------------- */
@@ -101,15 +100,15 @@ void ax_repl_run(lua_State *L);
 
 /* In the launcher, before ranks are forked: starts the guard, which outlives a killed launcher. */
 void ax_family_begin(void);
-/* In a rank: what it starts can be found again. */
+/* In a rank: marks the programs that it starts, so that they can be found again. */
 void ax_family_join(void);
-/* In the launcher, when no rank is left.  failed: ends the programs that the ranks have left. */
+/* In the launcher, when no rank is left.  failed: ends the programs that the ranks started. */
 void ax_family_end(bool failed);
 
 /* ---- launch.c -------------------------------------------------------------------------------- */
 
-/* Runs the plan in forked processes, one for each rank of this machine, and returns the exit status
- * of the whole. */
+/* Runs the plan in forked processes, one for each rank of this machine.  Returns the exit status of
+ * the run. */
 int ax_launch(const ax_plan *plan);
 
 #endif

@@ -1,4 +1,4 @@
-/* image.h: what the host and the plugin libax_image.so agree on.  The plugin holds all that needs
+/* image.h: the interface between the host and the plugin libax_image.so, which holds all that needs
  * libjpeg and libpng. */
 #ifndef AX_IMAGE_H
 #define AX_IMAGE_H
@@ -18,7 +18,7 @@ typedef struct ax_image {
 
 typedef struct ax_image_plugin {
   uint32_t abi;
-  /* 0, or 1 with the reason in `why`.  channels: 1, 3 or 0 (as the file has them). */
+  /* Returns 0, or 1 with the reason in `why`.  channels: 1, 3 or 0 (as many as the file has). */
   int (*jpeg)(const uint8_t *bytes, size_t n, int channels, ax_image *out, char *why, size_t why_size);
   int (*png)(const uint8_t *bytes, size_t n, int channels, ax_image *out, char *why, size_t why_size);
   void (*release)(ax_image *image);

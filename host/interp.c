@@ -34,7 +34,7 @@ static char failed_at[256]; /* the script line of the last error that the messag
 
 const char *ax_interp_lua_dir(void) { return lua_dir; }
 
-/* ---- where things lie ------------------------------------------------------------------------ */
+/* ---- folders --------------------------------------------------------------------------------- */
 
 static bool is_dir(const char *path)
 {
@@ -53,13 +53,13 @@ static void find_dirs(void)
     { "lua", "." },
   };
   char exe[PATH_MAX], probe[PATH_MAX + 64];
-  const char *started = (const char *)getauxval(AT_EXECFN); /* as exec was given it */
+  const char *started = (const char *)getauxval(AT_EXECFN); /* the path that exec received */
   size_t i;
 
-  /* A bare root may have no /proc mounted; the working directory is still the one in which we were
-   * started. */
+  /* /proc may not be mounted in a bare root; the working directory is still the one of the
+   * start. */
   if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
-    return; /* modules come from LUA_PATH, or are not found, which `require` says */
+    return; /* modules come from LUA_PATH, or `require` reports them missing */
   *strrchr(exe, '/') = '\0';
   for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
@@ -78,7 +78,7 @@ static void set_paths(lua_State *L)
 {
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "path");
-  /* jit.v, jit.dump and so on: in an installation they stand in lua_dir */
+  /* jit.v, jit.dump and the others are in lua_dir in an installation */
   lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s", lua_dir, lua_dir, plugin_dir,
                   lua_tostring(L, -1));
   lua_setfield(L, -3, "path");
@@ -91,15 +91,15 @@ static void set_paths(lua_State *L)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Is `name` (as messages shorten it) a file of the library? */
+/* Whether `name` (as messages shorten it) is a file of the library. */
 static bool in_library(const char *name)
 {
   const size_t n = strlen(lua_dir);
   return strncmp(name, lua_dir, n) == 0 || (strncmp(name, "...", 3) == 0 && strstr(name, "/accelerate/"));
 }
 
-/* An error that was caught, given its stack and raised again tells its script line in that stack:
- * the first line there that is not in the library. */
+/* An error that was caught, given its stack and raised again has its script line in that stack: the
+ * first line outside the library. */
 static void where_of_stack(const char *stack)
 {
   const char *line;
@@ -117,8 +117,8 @@ static void where_of_stack(const char *stack)
   }
 }
 
-/* From the failure to its report nothing is collected: the finaliser of a pipe waits for its
- * program, and the news would wait with it. */
+/* Between the failure and its report the collector is stopped: the finaliser of a pipe waits for
+ * the pipe's program, and the report would wait with it. */
 static bool collector_held;
 
 static void hold_collector(lua_State *L)
@@ -134,7 +134,7 @@ static void free_collector(lua_State *L)
   collector_held = false;
 }
 
-/* Message handler: the error as text with its stack, and where the script was. */
+/* Message handler: returns the error as text with its stack, and records the script line. */
 static int traceback(lua_State *L)
 {
   const char *stack;
@@ -155,7 +155,7 @@ int ax_interp_call(lua_State *L, int nargs, int nresults)
   status = lua_pcall(L, nargs, nresults, base);
   lua_remove(L, base);
   if (status != 0) {
-    hold_collector(L); /* an error of memory calls no handler */
+    hold_collector(L); /* an out-of-memory error calls no handler */
     ax_errors_finish(L);
   }
   return status;
@@ -175,8 +175,8 @@ void ax_interp_report(lua_State *L)
   free_collector(L);
 }
 
-/* os.exit in a rank: a status other than 0 ends the run, so the launcher wants to know from
- * where. */
+/* os.exit in a rank: a status other than 0 ends the run, so the script line goes into the rank's
+ * record. */
 static int rank_exit(lua_State *L)
 {
   int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : luaL_optint(L, 1, 0);
@@ -206,12 +206,12 @@ static void watch_exit(lua_State *L)
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too; a second one, should a
- * script catch that error and go on, ends the process. */
+/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A second one ends the
+ * process, in case the script caught the first error and went on. */
 static lua_State *interrupted_state;
 static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
-/* Not 0: one waits to be raised.  The binding looks at it too: a hook runs between instructions of
- * Lua, not within a long call.  Whoever raises it sets it back. */
+/* Not 0: an interrupt is to be raised.  The binding reads it too, because a hook runs between
+ * instructions of Lua and not within a long call.  The code that raises the error resets it. */
 volatile int ax_interrupted;
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar)
@@ -223,7 +223,7 @@ static void raise_interrupt(lua_State *L, lua_Debug *ar)
   if (!waits) return;
   if (lua_getinfo(L, "Sl", ar) && ar->currentline > 0)
     lua_pushfstring(L, "%s:%d: ", ar->short_src, ar->currentline);
-  else luaL_where(L, 1); /* in a function of C: where it was called */
+  else luaL_where(L, 1); /* in a C function: the line of its call */
   lua_pushliteral(L, "interrupted");
   lua_concat(L, 2);
   lua_error(L);
@@ -238,7 +238,7 @@ static void on_interrupt(int sig)
 
 void ax_interp_catch_interrupts(lua_State *L)
 {
-  struct sigaction a = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read gives up */
+  struct sigaction a = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read returns */
 
   interrupted_state = L;
   interrupts = ax_interrupted = 0;
@@ -263,7 +263,8 @@ static const char jit_command[] = "local name, rest = (...):match('^([^=]*)=?(.*
                                   "if type(run) ~= 'function' then run = require('jit.' .. name).start end\n"
                                   "run(unpack(args))\n";
 
-/* -e, -l and -j, in the order they were given.  Leaves the error on the stack when one fails. */
+/* Runs -e, -l and -j in the order they were given.  Leaves the error on the stack when one
+ * fails. */
 static int run_actions(lua_State *L, const ax_plan *plan)
 {
   int i, status = 0;
@@ -288,7 +289,7 @@ static int run_actions(lua_State *L, const ax_plan *plan)
   return status;
 }
 
-/* arg[0] is the script, arg[1].. its arguments, arg[-1].. what stands before it. */
+/* Sets arg: arg[0] is the script, arg[1].. its arguments, arg[-1].. the words before it. */
 static void set_arg(lua_State *L, const ax_plan *plan)
 {
   int i;
@@ -301,13 +302,13 @@ static void set_arg(lua_State *L, const ax_plan *plan)
   lua_setglobal(L, "arg");
 }
 
-/* __index of _G until a global is missed for the first time: accelerate.utils.globals takes over
- * from then on.  Upvalue: the script. */
+/* The __index of _G until the first missing global; accelerate.utils.globals takes over then.
+ * Upvalue: the script. */
 static int miss_global(lua_State *L)
 {
   lua_settop(L, 2);
   if (!lua_getmetatable(L, 1)) return 0;
-  lua_pushnil(L); /* what follows may read globals, too */
+  lua_pushnil(L); /* the code below may read globals too */
   lua_setfield(L, 3, "__index");
   lua_getglobal(L, "require");
   lua_pushliteral(L, "accelerate.utils.globals");
@@ -322,7 +323,7 @@ static int miss_global(lua_State *L)
   return 1;
 }
 
-/* The script is on top of the stack, and stays. */
+/* The script is on the stack top, and stays there. */
 static void watch_globals(lua_State *L)
 {
   lua_createtable(L, 0, 1);
@@ -338,7 +339,7 @@ static int run_script(lua_State *L, const ax_plan *plan)
 
   if (plan->stdin_text) {
     const char *text = plan->stdin_text, *end = text + plan->stdin_size;
-    if (text < end && *text == '#') /* "#!" line: skipped, but it counts as a line */
+    if (text < end && *text == '#') /* a "#!" line is skipped, but counts as a line */
       while (text < end && *text != '\n') text++;
     status = luaL_loadbuffer(L, text, (size_t)(end - text), "=stdin");
   } else {
@@ -354,7 +355,8 @@ static int run_script(lua_State *L, const ax_plan *plan)
   return ax_interp_call(L, n, 0);
 }
 
-/* LuaJIT comes as source from whoever builds, so what it must be is checked where it runs. */
+/* Users may build with their own LuaJIT source, so its required features are checked at run
+ * time. */
 static void check_build(lua_State *L)
 {
   static const char probe[] = "if not require('ffi').abi('gc64') then return 'without GC64: it can address "
@@ -370,9 +372,9 @@ static void check_build(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* Compiled code must be within 2 GB of the interpreter's own.  Its memory is taken as one piece and
- * now, for CUDA maps large parts of the address space later.  The limits are the same for every
- * source that LuaJIT is built from; its own defaults are small for programs of many modules, which
+/* Compiled code must be within 2 GB of the interpreter's own code.  Its memory is reserved in one
+ * piece and early, because CUDA maps large parts of the address space later.  The limits are set
+ * here for every LuaJIT source; its own defaults are too small for programs of many modules, and
  * would drop all compiled code again and again. */
 static void reserve_trace_memory(lua_State *L)
 {
@@ -409,9 +411,10 @@ static int protected_main(lua_State *L)
   const ax_plan *plan = j->plan;
   int status;
 
-  lua_gc(L, LUA_GCSTOP, 0); /* opening the libraries makes no garbage worth a collection */
-  /* Lua's next cycle begins when the last one ends: a dead handle weighs little, and pins a tensor
-   * until its cycle.  The heap of a training script is small. */
+  lua_gc(L, LUA_GCSTOP, 0); /* opening the libraries makes hardly any garbage */
+  /* Lua's next collection cycle begins when the last one ends: a dead handle weighs little in the
+   * collector's accounts, and keeps a tensor until its cycle.  The heap of a training script is
+   * small. */
   lua_gc(L, LUA_GCSETPAUSE, 100);
   luaL_openlibs(L);
   lua_gc(L, LUA_GCRESTART, -1);
@@ -446,7 +449,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     return AX_EXIT_FAILED;
   }
   failed_fn = failed;
-  if (failed) /* a rank: each line is one write, so that those of several ranks stay whole */
+  if (failed) /* a rank: each line is one write, so that lines of several ranks do not mix */
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
   find_dirs();
   ax_backend_set_dir(plugin_dir);
@@ -456,6 +459,6 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     j.status = AX_EXIT_FAILED;
   }
   if (!failed || j.status == 0)
-    lua_close(L); /* a rank that failed leaves at once: its peers wait for the news */
+    lua_close(L); /* a rank that failed exits at once: the other ranks wait for the report */
   return j.status;
 }

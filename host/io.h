@@ -1,17 +1,17 @@
-/* io.h: files that hold tensors.  Readers trust nothing: sizes are checked against the file before
- * memory is taken, and every message names the file, what was expected there and what was found. */
+/* io.h: files that hold tensors.  Readers check sizes against the file before they allocate, and
+ * every message names the file, what was expected there and what was found. */
 #ifndef AX_IO_H
 #define AX_IO_H
 
 #include "ax.h"
 
-/* Reads an IDX file (the format of MNIST and its kin), plain or gzip.  Element types: uint8, int32,
- * float32, float64.  *out: a new reference to a contiguous tensor, or NULL.  EIO when the file
- * cannot be opened, is no IDX file, does not have the length that its header gives, or its
- * compressed data is damaged; EDTYPE for element types that tensors do not have. */
+/* Reads an IDX file (the format of MNIST), plain or gzip.  Element types: uint8, int32, float32,
+ * float64.  *out: a new reference to a contiguous tensor, or NULL.  EIO when the file cannot be
+ * opened, is not an IDX file, does not have the length that its header gives, or has damaged
+ * compressed data; EDTYPE for element types that tensors do not have. */
 AX_API ax_status ax_idx_read(const char *path, ax_tensor **out);
 
-/* What a safetensors file holds, in the order of its header. */
+/* The contents of a safetensors file, in the order of its header. */
 typedef struct ax_tensor_file {
   int n;
   char **names;        /* [n], unique, UTF-8 */
@@ -26,16 +26,16 @@ typedef struct ax_tensor_file {
 AX_API ax_status ax_safetensors_read(const char *path, ax_tensor_file **out);
 AX_API void ax_tensor_file_free(ax_tensor_file *f); /* NULL is fine */
 
-/* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
+/* Writes `n` tensors, listed in the given order.  In the data part wider element types come first,
  * so that each tensor is aligned to its element size without padding (the format allows no holes).
  * meta as above.  The file appears whole or not at all: it is written beside `path`, synced and
- * renamed, and what was there before stays until then.  EINVAL for a name that is given twice,
- * reserved or not UTF-8, and for a tensor that is not on the CPU. */
+ * renamed, and an older file stays until then.  EINVAL for a name that is given twice, reserved or
+ * not UTF-8, and for a tensor that is not on the CPU. */
 AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names,
                                       ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
-/* Reads a NumPy .npy file: any of its numeric types; those that tensors lack are widened.  *out: a
- * new reference to a contiguous tensor.  EIO for a file that breaks the format or does not have the
+/* Reads a NumPy .npy file of any numeric type; types that tensors lack are widened.  *out: a new
+ * reference to a contiguous tensor.  EIO for a file that breaks the format or does not have the
  * length that its header gives; EDTYPE for other types of elements. */
 AX_API ax_status ax_npy_read(const char *path, ax_tensor **out);
 /* The arrays of a .npz archive, stored or deflated, in the order of its directory; n_meta is 0. */
@@ -47,8 +47,8 @@ typedef struct ax_csv_options {
   char delimiter, quote;
   int64_t skip; /* lines to leave out at the beginning */
 } ax_csv_options;
-/* Plain or gzip.  All rows must have as many fields; blank lines do not count.  EIO, naming the
- * line. */
+/* Reads a plain or gzip file.  All rows must have the same number of fields; blank lines do not
+ * count.  EIO, naming the line. */
 AX_API ax_status ax_csv_read(const char *path, const ax_csv_options *o, ax_csv **out);
 AX_API void ax_csv_free(ax_csv *c);
 AX_API int64_t ax_csv_rows(const ax_csv *c);
@@ -64,34 +64,34 @@ AX_API ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, c
 
 /* A file of token ids, memory-mapped. */
 typedef struct ax_tokens ax_tokens;
-/* item: 2 or 4 bytes for each token; 0: by the file's header, else 2.  header: bytes to leave out;
+/* item: 2 or 4 bytes for each token; 0: as the file's header says, else 2.  header: bytes to skip;
  * -1: llm.c's header of 1024 bytes where there is one.  EIO for a file whose size does not fit. */
 AX_API ax_status ax_tokens_open(const char *path, int item, int64_t header, ax_tokens **out);
 AX_API void ax_tokens_close(ax_tokens *t);
 AX_API int64_t ax_tokens_count(const ax_tokens *t);
 AX_API int ax_tokens_item(const ax_tokens *t);
-/* Copies `n` tokens from place `at` (from 0), which the caller has checked.  EIO when the file was
- * truncated meanwhile. */
+/* Copies `n` tokens from position `at` (from 0), which the caller has checked.  EIO when the file
+ * has become shorter. */
 AX_API ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
 
-/* Pictures: decoded by the plugin libax_image.so, which is there when libjpeg and libpng were at
+/* Pictures are decoded by the plugin libax_image.so, which exists when libjpeg and libpng did at
  * build time. */
-/* bytes: a JPEG or PNG file, for messages called `name` (NULL: it has none).  channels: 1 (grey),
- * 3, or 0: as the file has them.  *out: uint8 [channels, height, width]. */
+/* bytes: a JPEG or PNG file; messages call it `name` (NULL: no name).  channels: 1 (grey), 3, or 0
+ * (as many as the file has).  *out: uint8 [channels, height, width]. */
 AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels,
                                  ax_tensor **out);
 AX_API ax_status ax_image_read(const char *path, int channels, ax_tensor **out);
-/* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear, averaging over the area of a new
- * pixel when shrinking (antialias). */
+/* [c, h, w], uint8 or float32 -> [c, height, width]: bilinear; with antialias, a shrunk pixel is
+ * the average over its area. */
 AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool antialias,
                                  ax_tensor **out);
-/* The window of height x width at (top, left), which may reach beyond the picture: `fill` is used
- * there.  flip: mirrored. */
+/* The window of height x width at (top, left), which may reach beyond the picture; `fill` is the
+ * value there.  flip: mirrored left to right. */
 AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width,
                                bool flip, double fill, ax_tensor **out);
 
-/* Texts.  The whole of a regular file, also of one that has no size (/proc).  *data is malloc's.
- * EIO, ENOMEM: "PATH: why". */
+/* Texts.  Reads the whole of a regular file, also of one without a size (/proc).  *data: for
+ * free().  EIO, ENOMEM: "PATH: reason". */
 AX_API ax_status ax_file_slurp(const char *path, char **data, size_t *n);
 /* The file appears whole or not at all; a power cut may lose it.  EIO: "cannot write PATH: why". */
 AX_API ax_status ax_file_put(const char *path, const char *text, size_t n);

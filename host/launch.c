@@ -1,17 +1,17 @@
-/* launch.c: forks one process per rank, before any Lua state or library thread exists, and sees
- * them to their end.
+/* launch.c: forks one process per rank, before any Lua state or library thread exists, and waits
+ * for their end.
  *
- * The launcher itself does nothing but wait.  It learns of a failure in one of two ways: a rank
- * writes why it fails into its record and raises the abort flag (an error in the script, os.exit),
- * or the kernel says how a process ended (a signal, a plain exit).  Either way, ranks that wait in
- * a collective are woken with an error of their own, and what is left a moment later is killed.
- * The report comes after the last rank is gone, so that it is the end of what the run prints.
+ * The launcher learns of a failure in one of two ways.  A rank writes the reason into its record
+ * and raises the abort flag (an error in the script, os.exit); or the kernel reports how a process
+ * ended (a signal, a plain exit).  In both cases ranks that wait in a collective are woken with an
+ * error of their own, and ranks that are left a moment later are killed.  The report comes after
+ * the last rank is gone, so that it is the end of the run's output.
  *
- * On several machines each has its launcher (machines.c).  They tell each other of failures, and
- * each ends its own ranks as above.
+ * On several machines each has its launcher (machines.c).  The launchers notify each other of
+ * failures, and each ends its own ranks as above.
  *
  * Nothing outlives the launcher: the kernel kills a rank whose parent dies, the shared memory has
- * no name, and programs that the script started are ended, too (family.c). */
+ * no name, and programs that the script started are ended too (family.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,16 +29,16 @@
 #include "host.h"
 #include "machines.h"
 
-#define TICK_NS 100000000 /* between looks at the ranks' records */
+#define TICK_NS 100000000 /* between two checks of the ranks' records */
 #define TICK_ENDING_NS 20000000
-#define PATIENCE_NS 300000000    /* that ranks get to leave by themselves, and again after SIGTERM */
-#define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too: no need to tell of that */
+#define PATIENCE_NS 300000000    /* for ranks to leave by themselves, and again after SIGTERM */
+#define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too and is not reported */
 #define SHOWN 16                 /* ranks in a table */
 
 typedef struct child {
   pid_t pid;
   bool alive;
-  int status;      /* of waitpid, when no longer alive */
+  int status;      /* from waitpid, when no longer alive */
   int stop_signal; /* 0: not stopped */
   int64_t stopped_at;
   bool stop_told;
@@ -47,10 +47,10 @@ typedef struct child {
 typedef struct run {
   ax_control *control;
   ax_machines *machines; /* NULL: this is the only one */
-  int ranks, alive;      /* of this machine, as all that is counted here */
+  int ranks, alive;      /* on this machine, like all counts here */
   child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
-  /* when the launcher itself was last found stopped: clocks of waits start anew */
+  /* when the launcher itself was last found stopped: waits are timed from then on */
   int64_t last_tick, awake_since;
   double next_stall;
   int ending_signal; /* a signal to the launcher ends the run */
@@ -60,7 +60,8 @@ typedef struct run {
   char table[SHOWN + 1][400]; /* where the ranks were when the run began to end */
 } run;
 
-/* Names a rank of this machine by its number among all; borrowed until the next call. */
+/* The name of a rank of this machine, with its number among all ranks; borrowed until the next
+ * call. */
 static const char *name_of(const ax_machines *m, int rank)
 {
   static char text[48];
@@ -80,13 +81,14 @@ static void keep_going(int sig) { (void)sig; }
 
 static void finished(void)
 {
-  if (my_control->rank[my_rank].pid != (int32_t)getpid()) /* a process that the rank forked */
+  if (my_control->rank[my_rank].pid != (int32_t)getpid()) /* in a process that the rank forked */
     return;
   if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE) ax_tcp_finished();
   ax_shm_finished(my_control, my_rank);
 }
 
-/* Writes down why this rank fails.  The first to fail ends the run. */
+/* Writes the reason of this rank's failure into its record.  The first rank to fail ends the
+ * run. */
 static void rank_failed(const char *text, const char *where)
 {
   ax_rank_record *me = &my_control->rank[my_rank];
@@ -118,13 +120,13 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   ax_family_join();
-  if (getppid() != launcher) /* it died before the line above */
+  if (getppid() != launcher) /* the launcher died before the line above */
     _exit(128 + SIGKILL);
-  /* Ctrl-C reaches all; the launcher decides.  A handler, because ignoring would be inherited by
-   * programs that the script starts. */
+  /* Ctrl-C reaches all processes, and the launcher decides.  A handler, because programs that the
+   * script starts would inherit SIG_IGN. */
   sigaction(SIGINT, &on_interrupt, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
-  /* ranks must not race for lines of input: it is rank 0's */
+  /* only rank 0 reads stdin: ranks must not compete for lines of input */
   if (number > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) {
     dup2(null, STDIN_FILENO);
     close(null);
@@ -142,18 +144,18 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
     _exit(AX_EXIT_FAILED);
   }
   if (machines) ax_machines_join(machines, rank);
-  atexit(finished); /* also for os.exit(0) */
+  atexit(finished); /* runs for os.exit(0) too */
   status = ax_interp_run(plan, rank_failed);
   if (status == 0) {
     finished();
-    ax_dist_leave_device(); /* while the GPU's libraries still work: atexit is too late for them */
+    ax_dist_leave_device(); /* before atexit, which is too late for the GPU's libraries */
   }
   if (status == 0) return 0; /* main ends the process as usual */
   fflush(NULL);
   _exit(status);
 }
 
-/* ---- what ranks are doing -------------------------------------------------------------------- */
+/* ---- the state of the ranks ------------------------------------------------------------------ */
 
 /* Both are borrowed until the next call. */
 static const char *signal_name(int sig)
@@ -219,7 +221,7 @@ static void print_table(run *r, int lines)
   for (i = 0; i < lines; i++) fprintf(stderr, "%s\n", r->table[i]);
 }
 
-/* Tells, at growing intervals, when ranks have been waiting for long. */
+/* Reports, at growing intervals, that ranks have been waiting for long. */
 static void watch_stalls(run *r, int64_t now)
 {
   double longest = 0, limit = 0;
@@ -263,7 +265,7 @@ static void rank_ended(run *r, int rank, int status)
     else snprintf(reason, sizeof reason, "%s exited with status %d", name_of(r->machines, rank), code);
     ax_shm_abort(r->control, rank, reason);
   } else {
-    ax_shm_finished(r->control, rank); /* it may have left without saying so */
+    ax_shm_finished(r->control, rank); /* it may have left without entering its end into the record */
   }
 }
 
@@ -290,7 +292,7 @@ static void reap(run *r, int64_t now)
   }
 }
 
-/* A stopped rank stops everybody, sooner or later. */
+/* Watches for stopped ranks: a stopped rank stops the others, sooner or later. */
 static void watch_stopped(run *r, int64_t now)
 {
   int rank;
@@ -323,8 +325,8 @@ static void signal_all(run *r, int sig)
     if (r->child[rank].alive) kill(r->child[rank].pid, sig);
 }
 
-/* Once the run is ending: first patience, then SIGTERM, then SIGKILL, which also ends what is
- * stopped. */
+/* Ends the remaining ranks: after a grace period with SIGTERM, then with SIGKILL, which also ends
+ * stopped processes. */
 static void end_ranks(run *r, int64_t now)
 {
   const int64_t patience = r->ending_signal ? 0 : PATIENCE_NS;
@@ -350,13 +352,13 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
     int sig = sigtimedwait(signals, NULL, &tick);
     int64_t now = ax_monotonic_ns();
 
-    if (now - r->last_tick > 20 * (int64_t)TICK_NS) /* stopped ourselves (Ctrl-Z), or the machine slept */
-      r->awake_since = now;
+    /* the launcher was stopped (Ctrl-Z), or the machine slept */
+    if (now - r->last_tick > 20 * (int64_t)TICK_NS) r->awake_since = now;
     r->last_tick = now;
     if (sig > 0 && sig != SIGCHLD) {
       char reason[128];
       if (r->ending_signal) {
-        signal_all(r, SIGKILL); /* asked twice */
+        signal_all(r, SIGKILL); /* the second signal */
       } else {
         r->ending_signal = sig;
         if (r->machines)
@@ -390,7 +392,7 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
   const ax_rank_record *rec = &r->control->rank[rank];
   int code;
 
-  if (rec->failure[0]) { /* it said so itself, whatever ended the process in the end */
+  if (rec->failure[0]) { /* it wrote its failure itself, however the process ended */
     code = WIFEXITED(c->status) && WEXITSTATUS(c->status) ? WEXITSTATUS(c->status) : AX_EXIT_FAILED;
     snprintf(how, size, "failed");
     return code;
@@ -411,8 +413,8 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
   return code ? code : AX_EXIT_FAILED;
 }
 
-/* A rank may have been killed while it wrote down why it fails: then the first one that ended badly
- * is it. */
+/* Decides which rank failed.  Where a rank was killed while it wrote its failure, it is the first
+ * one that ended badly. */
 static void settle(run *r)
 {
   int rank;
@@ -462,7 +464,7 @@ static int report(run *r, int lines)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* The signals that the launcher waits for; one that was ignored when it started (nohup) stays
+/* The signals that the launcher waits for.  A signal that was ignored when it started (nohup) stays
  * ignored. */
 static void block_signals(sigset_t *signals, sigset_t *former)
 {
@@ -513,7 +515,7 @@ int ax_launch(const ax_plan *plan)
   }
   ax_config_export(plan, ranks);
   if (crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
-  fflush(NULL); /* or every rank would print it again */
+  fflush(NULL); /* or every rank would print the buffered text again */
   ax_family_begin();
   block_signals(&signals, &former);
   for (rank = 0; rank < ranks; rank++) {

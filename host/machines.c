@@ -1,12 +1,14 @@
 /* machines.c: launchers of several machines find each other before they fork their ranks.
  *
- * Machine 0 listens at main_process_ip:main_process_port; the others connect, and try again until
- * --timeout.  A launcher says who it is and gets the number of the run, then makes one connection
- * for each of its ranks, which say that number.  When all machines are there they start.
- *
- * The first connection of each launcher stays with it, to pass on that a rank failed here, or that
- * all ended well.  One that ends without that word is a machine that is gone.  Machine 0 listens
- * on, so that the port stays taken, and tells late ones that the run has begun. */
+ * Machine 0 listens at main_process_ip:main_process_port; the others connect, and retry until
+  * --timeout.  A launcher introduces itself and gets the number of the run.  Then it makes one
+  * connection for each of its ranks, which present that number.  The run starts when all machines
+  * are there.
+  *
+  * The first connection of each launcher stays with it; it carries the news that a rank failed
+  * there or that all ended well.  A connection that closes without such news means that the machine
+  * is gone.  Machine 0 keeps listening, so that the port stays taken and late machines can be
+  * refused. */
 #define _GNU_SOURCE
 #include "machines.h"
 
@@ -23,9 +25,9 @@
 
 #include "core/dist/tcp.h"
 
-#define MAGIC 0x6c636361u              /* "accl"; another order of bytes is another machine's */
-#define VERSION 1u                     /* of what goes over these connections */
-#define HELLO_NS ((int64_t)2000000000) /* that a connection has to say who it is */
+#define MAGIC 0x6c636361u              /* "accl"; another byte order gives another number */
+#define VERSION 1u                     /* of the protocol */
+#define HELLO_NS ((int64_t)2000000000) /* for a new connection to introduce itself */
 #define AGAIN_MS 200                   /* between attempts to connect */
 
 typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE } note_kind;
@@ -33,7 +35,7 @@ typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE } note_kind;
 typedef struct hello {
   uint32_t magic, version, layout;        /* layout: the size of a rank's record of a collective */
   int32_t machines, machine, ranks, rank; /* rank -1: a launcher */
-  uint64_t run;                           /* 0 from a launcher, which is told */
+  uint64_t run;                           /* 0 from a launcher, which gets it in the reply */
 } hello;
 typedef struct welcome {
   uint32_t magic, version, refused;
@@ -43,7 +45,7 @@ typedef struct welcome {
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-/* A machine that vanishes is noticed within half a minute. */
+/* TCP options: a machine that vanishes is noticed within half a minute. */
 static void prepare(int fd)
 {
   const int on = 1, idle = 10, every = 5, times = 4, unanswered = 30000;
@@ -130,7 +132,8 @@ static int listen_here(ax_machines *m, const ax_plan *plan)
   return AX_EXIT_FAILED;
 }
 
-/* Takes one connection and reads who it is; -1: there was none, or a stranger, who is not heard. */
+/* Accepts one connection and reads its hello.  Returns -1 when there was none, or when it is not
+ * accel-run's (it is closed). */
 static int take(ax_machines *m, hello *h, char *from, size_t size, int64_t patience)
 {
   struct sockaddr_storage a;
@@ -149,7 +152,7 @@ static int take(ax_machines *m, hello *h, char *from, size_t size, int64_t patie
   return -1;
 }
 
-/* What is wrong with a launcher or a rank that says `h`, in `text`; "" when nothing is. */
+/* Writes into `text` what is wrong with the launcher or rank that sent `h`; "" when nothing is. */
 static void judge(const ax_machines *m, const hello *h, uint64_t run, const char *from, char *text,
                   size_t size)
 {
@@ -194,7 +197,7 @@ static void reply(int fd, uint64_t run, const char *refusal)
   move(fd, &w, sizeof w, true, ax_monotonic_ns() + HELLO_NS);
 }
 
-/* The machines that are not all there: "1, 3". */
+/* Lists the machines that have not arrived completely: "1, 3". */
 static void missing(const ax_machines *m, char *buf, size_t size)
 {
   size_t n = 0;
@@ -221,8 +224,8 @@ static bool tell(ax_machines *m, note_kind kind, const char *text)
   return all;
 }
 
-/* Machines that went away while others were still missing may come again.  Returns how many ranks
- * are wanted anew. */
+/* Forgets machines that disconnected while others were still missing; they may come again.  Returns
+ * how many ranks are missing again. */
 static int forget_gone(ax_machines *m)
 {
   int wanted = 0, k, r;
@@ -296,8 +299,8 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
 
 /* ---- the other machines ---------------------------------------------------------------------- */
 
-/* A connection to machine 0 that was said hello to and answered; -1 after telling stderr why not,
- * HAS_WORD when machine 0 has something to say on the first one meanwhile. */
+/* Connects to machine 0 and exchanges hellos.  Returns the connection; -1 after printing to stderr
+ * what is wrong; HAS_WORD when machine 0 has sent a message on the first connection meanwhile. */
 enum { HAS_WORD = -2 };
 static int reach(ax_machines *m, const struct addrinfo *list, double seconds, int rank, uint64_t *run)
 {
@@ -372,7 +375,8 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   if (list) freeaddrinfo(list);
   if (status != 0) return status;
   snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
-  /* Machine 0 sets the limit of this wait, and says so; the second is for its word to get here. */
+  /* Machine 0 sets the limit of this wait and reports it; the extra second is for its message to
+   * arrive. */
   e = move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
   n.text[sizeof n.text - 1] = '\0';
   if (e == 0 && n.kind == NOTE_START) return 0;
@@ -443,7 +447,7 @@ void ax_machines_forked(ax_machines *m)
   }
 }
 
-/* Late ones are told that they are; what runs goes on. */
+/* Refuses a machine that comes after the start; the run goes on. */
 static void refuse_late(ax_machines *m)
 {
   char from[64], text[400];

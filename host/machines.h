@@ -20,26 +20,26 @@ typedef struct ax_machines {
   int listener;              /* machine 0's, open as long as the run lasts: it keeps the port */
   int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
   char from[AX_MAX_RANKS][64];
-  ax_note coming[AX_MAX_RANKS]; /* not whole yet */
+  ax_note coming[AX_MAX_RANKS]; /* a message that is not complete yet */
   size_t have[AX_MAX_RANKS];
-  bool done[AX_MAX_RANKS]; /* its ranks have ended well, or it has failed and all know */
-  /* in machine 0, by rank: the end that rank 0 takes; elsewhere, by local rank: its own */
+  bool done[AX_MAX_RANKS]; /* its ranks have ended well, or it has failed and all launchers know */
+  /* in machine 0, by rank: the end for rank 0; elsewhere, by local rank: the rank's own end */
   int data[AX_MAX_RANKS];
-  int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, of its own ranks */
-  bool told;               /* the others know that the run ends */
+  int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, for its own ranks */
+  bool told;               /* the other launchers know that the run ends */
 } ax_machines;
 
-/* Finds the other launchers and connects all ranks to rank 0; 0, or the exit status after telling
- * stderr what is wrong. */
+/* Finds the other launchers and connects all ranks to rank 0.  Returns 0, or the exit status after
+ * printing to stderr what is wrong. */
 int ax_machines_meet(ax_machines *m, const ax_plan *plan);
 /* In a forked rank: takes its connections, closes the others' and joins the group. */
 void ax_machines_join(ax_machines *m, int local_rank);
-/* In the launcher, when all its ranks have been forked: the connections are theirs alone. */
+/* In the launcher, when all its ranks have been forked: closes the connections that are theirs. */
 void ax_machines_forked(ax_machines *m);
 /* Reads the other launchers' messages, and sends them one when the run ends here.  Returns whether
- * others still run. */
+ * other machines still run. */
 bool ax_machines_watch(ax_machines *m, ax_control *c);
-/* The last word of this launcher; `failed` NULL: all went well. */
+/* Sends this launcher's last message; `failed` NULL: all went well. */
 void ax_machines_end(ax_machines *m, const char *failed);
 
 #endif

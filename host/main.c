@@ -28,7 +28,8 @@ static int read_stdin(ax_plan *plan)
   return 0;
 }
 
-/* A process that another launcher started would train alone, silently, n times over. */
+/* Refuses to start as a rank of another launcher: each such process would train alone, without a
+ * word. */
 static int refuse_foreign_ranks(void)
 {
   static const struct {
@@ -41,7 +42,7 @@ static int refuse_foreign_ranks(void)
   };
   size_t i;
 
-  if (getenv("ACCEL_RUN_RANK")) /* started by a rank of ours: the variables are about that rank */
+  if (getenv("ACCEL_RUN_RANK")) /* started by one of our ranks: the variables are about that rank */
     return 0;
   for (i = 0; i < sizeof launchers / sizeof *launchers; i++) {
     const char *size = getenv(launchers[i].size), *rank = getenv(launchers[i].rank);
@@ -93,8 +94,9 @@ static int tell_environment(void)
   return status;
 }
 
-/* A program may start us without them.  The next files that are opened, a socket of a worker or the
- * script's own, would take their numbers, and what is printed would go there. */
+/* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
+ * files, a socket of a worker or the script's own, would get their numbers, and printed text would
+ * go there. */
 static void open_standard_files(void)
 {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -103,8 +105,8 @@ static void open_standard_files(void)
 
 static void go_on(int sig) { (void)sig; }
 
-/* A file that would grow beyond `ulimit -f` is an error of the call that writes it.  A handler,
- * because ignoring would be inherited by programs that the script starts. */
+/* A write beyond `ulimit -f` becomes an error of that write.  A handler, because programs that the
+ * script starts would inherit SIG_IGN. */
 static void survive_file_limit(void)
 {
   struct sigaction a = { .sa_handler = go_on, .sa_flags = SA_RESTART };

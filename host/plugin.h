@@ -1,8 +1,8 @@
-/* plugin.h: what a backend sees of accel: statuses, element types, tensors as they are in memory,
- * the op table, loop nests, and the table of functions that a plugin exports.
+/* plugin.h: the part of accel that a backend sees: statuses, element types, tensors as they are in
+ * memory, the op table, loop nests, and the table of functions that a plugin exports.
  *
- * Kernels include this, and capture.h and dist.h where they record steps or move collectives; ax.h
- * is for those who call the core.  Ownership and statuses are as in ax.h. */
+ * Kernels include this, and capture.h and dist.h where they record steps or run collectives; ax.h
+  * is for callers of the core.  Ownership and statuses are as in ax.h. */
 #ifndef AX_PLUGIN_H
 #define AX_PLUGIN_H
 
@@ -67,7 +67,7 @@ AX_API const char *ax_device_text(ax_device d, char *buf, size_t size); /* "cpu"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Small C structures (nodes, tables).  As malloc, but counted, and made to fail by
+/* Allocates small C structures (nodes, tables), as malloc does; counted, and subject to
  * ax_alloc_fail_at.  Free with ax_mfree.  NULL, with the message written, when memory is out. */
 AX_API void *ax_malloc(size_t bytes);
 AX_API void *ax_calloc(size_t n, size_t size);
@@ -80,33 +80,34 @@ AX_API ax_status ax_alloc(size_t bytes, void **out);
 AX_API void ax_free(void *p, size_t bytes);
 
 typedef struct ax_memory_stats {
-  int64_t live_bytes, peak_bytes; /* in tensors now; the most there ever was since reset */
-  int64_t cached_bytes;           /* freed by tensors, kept for the next ones */
+  int64_t live_bytes, peak_bytes; /* in tensors now; the largest value since the last reset */
+  int64_t cached_bytes;           /* freed by tensors, kept for later ones */
   int64_t limit_bytes;            /* live + cached never exceed it */
   int64_t live_blocks, structs;   /* storages alive; C structures alive (for leak tests) */
   int64_t allocations, cache_hits, pressure_collections;
-  int64_t waits, uploads; /* devices: how often the host has waited for one, and copied to it */
+  int64_t waits, uploads; /* devices: how often the host waited for one, and copied to it */
   /* devices; 0 on the CPU */
-  int64_t reserved_bytes, peak_reserved_bytes; /* taken from the driver: live + cached */
-  int64_t available_bytes;                     /* that the driver has left, for all processes */
-  /* taken from the driver now; requests that had to make room first; those that failed */
+  int64_t reserved_bytes, peak_reserved_bytes; /* allocated from the driver: live + cached */
+  int64_t available_bytes;                     /* what the driver has left, for all processes */
+  /* allocations from the driver now; requests that had to make room first; requests that failed */
   int64_t segments, retries, failures;
 } ax_memory_stats;
-/* Calls the hook, for backends that ran out of their memory.  True: it is worth allocating
- * again. */
+/* Calls the memory hook, for backends whose memory is full.  Returns true when it is worth
+ * allocating again. */
 AX_API bool ax_memory_relieve(size_t wanted, int attempt);
-/* Bytes taken (or, negative, given back) on a device: they press on the collector as those here
- * do. */
+/* Counts bytes taken (or, negative, given back) on a device: they press on the collector like host
+ * memory. */
 AX_API void ax_memory_count_device(int64_t bytes);
-/* Tensors over memory that is not the allocator's (batches from worker processes) took, or gave
- * back, so many bytes. */
+/* Counts bytes taken or given back by tensors over foreign memory (batches from worker
+ * processes). */
 AX_API void ax_memory_count_foreign(int64_t bytes);
 /* ---- what is live, by size and script line: for the message of an allocation that fails.
  * Tensors of a megabyte and more are tracked one by one (their line is looked up when they are
  * made), smaller ones are counted by size. */
 
 enum { AX_MEMORY_TRACKED = 1 << 20, AX_SMALL_CLASSES = 5 };
-/* How many smaller blocks there are, and their bytes: up to 1 KB, 8 KB, 64 KB, 256 KB, 1 MB. */
+/* The number of smaller blocks and their bytes, in the classes up to 1 KB, 8 KB, 64 KB, 256 KB, 1
+ * MB. */
 typedef struct ax_memory_small {
   int64_t blocks[AX_SMALL_CLASSES], bytes[AX_SMALL_CLASSES];
 } ax_memory_small;
@@ -118,8 +119,8 @@ static inline void ax_memory_small_add(ax_memory_small *s, size_t bytes)
   s->bytes[k] += (int64_t)bytes;
 }
 AX_API const char *ax_memory_where(void);
-/* A few lines for a message, each begun by a line feed: the eight largest groups, the rest of them,
- * and `small`. */
+/* Writes a few lines for a message, each after a line feed: the eight largest groups, the rest of
+ * them, and `small`. */
 AX_API void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size_t size);
 
 typedef struct ax_version {
@@ -130,10 +131,10 @@ typedef struct ax_version {
 typedef struct ax_storage {
   int32_t refs; /* atomic */
   ax_device device;
-  uint16_t group; /* which group of ax_memory_groups counts it; 0: none */
+  uint16_t group; /* the group of ax_memory_groups that counts it; 0: none */
   void *data;
   size_t bytes;
-  void (*release)(struct ax_storage *); /* frees `data` only; NULL: not ours to free */
+  void (*release)(struct ax_storage *); /* frees `data` only; NULL: the data is not freed */
   void *owner;                          /* for `release` */
   ax_version version;                   /* shared by the tensors that have no cell of their own */
 } ax_storage;
@@ -145,8 +146,8 @@ typedef struct ax_node ax_node;
 typedef struct ax_hook ax_hook;
 
 /* A recorded in-place op on a view rewrites the base's history (views.c), so a view points to its
- * base.  Where nothing was recorded while the view was made, or a custom function made it, there is
- * none to rewrite: then a recorded in-place op on the view is refused. */
+ * base.  A view that was made while nothing was recorded, or by a custom function, has no base
+ * whose history could be rewritten: a recorded in-place op on it is refused. */
 typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM } ax_view_kind;
 
 struct ax_tensor {
@@ -154,7 +155,7 @@ struct ax_tensor {
   uint8_t dtype, ndim;
   bool requires_grad; /* leaf that needs a gradient, or result of a recorded op */
   uint8_t view;       /* ax_view_kind */
-  bool shared;        /* another tensor that users see shows (or showed) this memory */
+  bool shared;        /* another tensor that users see shares (or shared) this memory */
   uint8_t out_index;  /* which result of grad_fn this is */
   ax_device device;
   int64_t numel;
@@ -162,21 +163,21 @@ struct ax_tensor {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS]; /* in elements */
   ax_storage *storage;
   ax_version *version; /* shared with views; edits counts writes */
-  ax_tensor *base;     /* AX_VIEW: whose elements these are, itself no such view; counted */
+  ax_tensor *base;     /* AX_VIEW: the tensor that it is a view of, itself no such view; counted */
   /* counts rewrites of this tensor's history by in-place ops; views: the base's count when their
    * own history was set */
   uint32_t rewrites;
   ax_node *grad_fn;     /* counted; NULL for leaves */
   ax_node *accumulate;  /* leaves: weak pointer to the node that adds into grad */
   ax_tensor *grad;      /* leaves: counted; NULL when there is none */
-  ax_tensor *grad_slot; /* leaves: where grad goes (a view of a flat buffer) when there is one; counted */
-  /* leaves: their copy in autocast's type (a view of a flat buffer) when there is one; counted */
+  ax_tensor *grad_slot; /* leaves: the gradient's slot (a view of a flat buffer), if any; counted */
+  /* leaves: the working copy in autocast's type (a view of a flat buffer), if any; counted */
   ax_tensor *work;
-  uint32_t work_edits;  /* version->edits when `work` was written: it is current while they are equal */
+  uint32_t work_edits;  /* version->edits when `work` was written; it is current while they are equal */
   ax_hook *hooks;       /* leaves: called with the gradient before it is added */
-  void *handle;         /* for the binding: how it finds the Lua object of this tensor; NULL if none */
-  struct ax_flat *flat; /* leaves: the layout that it is laid out in (flat.h), weak; NULL: none */
-  int32_t slot;         /* its place there */
+  void *handle;         /* for the binding: leads to the Lua object of this tensor; NULL if none */
+  struct ax_flat *flat; /* leaves: the layout that contains it (flat.h), weak; NULL: none */
+  int32_t slot;         /* its slot there */
 };
 
 /* New reference, contiguous, uncleared. */
@@ -221,11 +222,10 @@ typedef enum {
   AX_OP_COUNT
 } ax_op;
 
-/* A backend that was built against other structures or another op table is refused by this
- * number. */
+/* A backend that was built with other structures or another op table is refused by this number. */
 #define AX_INTERFACE ((uint32_t)AX_ABI << 16 | (uint32_t)AX_OP_COUNT)
 
-#define AX_NO_DIM INT64_MIN /* an optional dim that was not given */
+#define AX_NO_DIM INT64_MIN /* the value of an optional dim that was left out */
 
 /* Arguments that are not tensors.  The signature in ops.def defines the slots: dims, integers,
  * booleans, choices and dtypes fill `i` in order, numbers fill `f`, one list (dims or sizes) fills
@@ -236,8 +236,8 @@ typedef struct ax_attrs {
   int n_list; /* -1: the list was not given */
   int64_t list[AX_MAX_DIMS];
   bool accumulate;   /* internal: the result is added to what `out` holds (mm, sum) */
-  bool wide;         /* internal: inputs of half types give a float32 result, with no rounding in between */
-  ax_generator *gen; /* borrowed during the call; NULL: the default one */
+  bool wide;         /* internal: inputs of half types give a float32 result, without rounding in between */
+  ax_generator *gen; /* borrowed during the call; NULL: the default generator */
   /* Filled by the dispatcher for random ops, so that a gradient can draw again.  device_args: in a
    * captured step (capture.h), device memory that holds the seed to use instead of `seed` and an
    * offset to add to `draw`; otherwise NULL. */
@@ -268,9 +268,10 @@ typedef struct ax_op_row {
 } ax_op_row;
 AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
 
-/* How products of float32 are computed on GPUs, as PyTorch's torch.set_float32_matmul_precision:
- * HIGHEST (the default) in float32; HIGH and MEDIUM with operands rounded to TF32 (10 bits of
- * mantissa), sums in float32.  The CPU always computes in float32.  Of the whole process. */
+/* How GPUs compute float32 products, for the whole process, as with PyTorch's
+ * torch.set_float32_matmul_precision: HIGHEST (the default) in float32; HIGH and MEDIUM with
+ * operands rounded to TF32 (10 bits of mantissa) and sums in float32.  The CPU always computes in
+ * float32. */
 typedef enum { AX_PRECISION_HIGHEST, AX_PRECISION_HIGH, AX_PRECISION_MEDIUM } ax_precision;
 AX_API ax_precision ax_float32_matmul_precision(void);
 
@@ -284,7 +285,7 @@ typedef enum {
   AX_OPTIM_COUNT
 } ax_optim_kind;
 
-/* The numbers of a step, named in optim.def; those that a kind does not take are 0. */
+/* The hyperparameters of a step, named in optim.def; those that a kind does not take are 0. */
 typedef struct ax_hyper {
 #define NUMBER(name) double name;
 #define PAIR(name) double name[2];
@@ -303,18 +304,19 @@ typedef struct ax_optim_state {
 } ax_optim_state;
 typedef struct ax_optim_row {
   const char *name;
-  const char *hyper; /* names of ax_hyper's fields, a space between */
+  const char *hyper; /* names of ax_hyper's fields, separated by a space */
   bool by_matrix;
   int n_states;
   ax_optim_state states[AX_MAX_STATES];
 } ax_optim_row;
 AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
 
-/* One run of parameters: the members of an optimizer group (flat.h) that can be stepped as one. */
+/* One run of parameters: neighbouring members of an optimizer group (flat.h) that are stepped as
+ * one. */
 typedef struct ax_segment {
-  void *param, *state[AX_MAX_STATES]; /* the param's dtype; states NULL where they are not kept */
-  /* working copy, of work_dtype (bfloat16 or float16): the kernel writes the new parameter there,
-   * rounded; NULL: none */
+  void *param, *state[AX_MAX_STATES]; /* of the param's dtype; states NULL where they are not kept */
+  /* the working copy, of work_dtype (bfloat16 or float16): the kernel writes the new parameter
+   * there, rounded; NULL: none */
   void *work;
   const void *grad;
   ax_dtype work_dtype;
@@ -324,15 +326,15 @@ typedef struct ax_segment {
   int64_t rows, cols; /* by_matrix: size of each of the n / (rows * cols) matrices; 0: fewer than two dims */
   double number;      /* the state of form NUMBER, up to and including this step */
 } ax_segment;
-/* Memory of the device that a step reads because the host does not know it when it issues the
+/* Device memory that a step reads, for values that the host does not know when it issues the
  * step. */
 typedef struct ax_optim_live {
-  const float *skip; /* non-zero: the step changes nothing (gradients overflowed); NULL: never */
-  /* steps skipped so far, taken from the segments' `step`; a step that is skipped adds 1.  NULL: 0,
+  const float *skip; /* non-zero: the step changes nothing (gradients overflowed); NULL: never skip */
+  /* steps skipped so far, subtracted from the segments' `step`; a skipped step adds 1.  NULL: 0,
    * and not counted */
   int64_t *skipped;
-  /* read instead of the host's copy (captured steps); NULL: the host's.  Both keep the same
-   * states */
+  /* read instead of the host's copy (captured steps); NULL: the host's copy.  Both must keep the
+   * same states */
   const ax_hyper *hyper;
   const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
 } ax_optim_live;
@@ -358,12 +360,12 @@ typedef struct ax_iter {
   ax_operand op[1 + AX_MAX_INPUTS];
 } ax_iter;
 
-/* What a kernel is called with.  POINTWISE: `iter` over out[0] and the inputs, all inputs in the
- * compute dtype (cast: its own source dtype), except that inputs of half types stay as they are
- * where that is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter` over the
- * input's dims with out[0]'s strides 0 in reduced dims (second results, as the indices of max,
- * through out[1], contiguous); KERNEL: tensors as the row's rule requires them (contiguous and cast
- * where it demands that). */
+/* The arguments of a kernel.  POINTWISE: `iter` runs over out[0] and the inputs; all inputs have
+ * the compute dtype (cast: its own source dtype), except that inputs of half types stay as they are
+ * where the compute dtype is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter`
+ * runs over the input's dims; out[0] has strides 0 in reduced dims; second results, such as the
+ * indices of max, are written through out[1], contiguous.  KERNEL: tensors as the row's rule
+ * requires them (contiguous and cast where it says so). */
 typedef struct ax_call {
   ax_op op;
   const ax_attrs *a;
@@ -377,35 +379,35 @@ typedef ax_status (*ax_kernel)(const ax_call *call);
 /* The memory of devices other than the CPU. */
 typedef struct ax_device_memory {
   int (*count)(void); /* devices that can be used */
-  /* 256-byte aligned, not cleared.  Work is ordered: memory given back may be handed out again at
-   * once.  ENOMEM's message gives the requested, live and free bytes. */
+  /* 256-byte aligned, not cleared.  Work on a device runs in order, so freed memory may be handed
+   * out again at once.  ENOMEM's message gives the requested, live and free bytes. */
   ax_status (*alloc)(int device, size_t bytes, void **out);
   void (*release)(int device, void *data, size_t bytes);
-  /* Between host and device or two devices.  On return `src` may be reused, and data on the host is
-   * complete. */
+  /* Copies between host and device or between two devices.  On return `src` may be reused, and data
+   * on the host is complete. */
   ax_status (*copy)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
   ax_status (*synchronize)(int device);
   void (*stats)(int device, ax_memory_stats *out);
   void (*reset_peak)(int device);
   void (*empty_cache)(int device);
-  /* The rest is optional, all of it or none.  copy_later: as copy, but pinned memory is read or
-   * written in the order of the device's work, without a wait. */
+  /* The rest is optional, all of it or none.  copy_later: copies, but reads or writes pinned memory
+   * in order with the device's work, without a wait. */
   ax_status (*copy_later)(ax_device to, void *dst, ax_device from, const void *src, size_t bytes);
-  /* Begins a copy beside the computation: *out is memory of the device (for `release`), `src` has
-   * been read unless it is pinned; arrive: work queued from now on comes after all copies up to
-   * this ticket. */
+  /* send: begins a copy beside the computation.  *out is device memory (for `release`); `src` has
+   * been read on return unless it is pinned.  arrive: work queued from now on runs after all copies
+   * up to this ticket. */
   ax_status (*send)(int device, const void *src, size_t bytes, void **out, uint64_t *ticket);
   ax_status (*arrive)(int device, uint64_t ticket);
   ax_status (*pinned_new)(size_t bytes, void **out);
   void (*pinned_free)(void *p, size_t bytes);
-  /* the small blocks that are live, scratch memory of kernels included */
+  /* the live small blocks, including the kernels' scratch memory */
   void (*small)(int device, ax_memory_small *out);
 } ax_device_memory;
 
 typedef struct ax_transport ax_transport; /* dist.h */
 
-/* How often a kernel was chosen on this thread, under a name such as "mm bfloat16 -> float32,
- * oneDNN brg:avx512_core_bf16". */
+/* How often a kernel was chosen on this thread, by a name such as "mm bfloat16 -> float32, oneDNN
+ * brg:avx512_core_bf16". */
 typedef struct ax_kernel_stat {
   char name[96];
   int64_t calls;
@@ -415,7 +417,7 @@ typedef struct ax_backend {
   uint32_t abi;
   const char *name;         /* "cpu" */
   const char *level;        /* "x86-64-v3" */
-  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: the op is not there (views and composites never are) */
+  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */
   ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
                      const ax_hyper *h, const ax_optim_live *live);
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if
@@ -425,8 +427,8 @@ typedef struct ax_backend {
   ax_status (*scale)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
   /* to -limit .. limit; grad is writable here */
   ax_status (*clamp)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);
-  /* The next four keep their numbers on the device, so that the host does not wait: *out, norm,
-   * scale, found and state are in the device's memory. */
+  /* The next four keep their numbers in device memory (*out, norm, scale, found, state), so that
+   * the host does not wait. */
   /* norm's result ^ (1 / root) */
   ax_status (*norm_into)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double root,
                          double *out);
@@ -444,18 +446,17 @@ typedef struct ax_backend {
   const char *(*describe)(void);  /* "oneDNN 2.6.3, 2 threads" */
   const ax_device_memory *memory; /* NULL: the host's (CPU) */
   const ax_transport *transport;  /* between the devices of several ranks (dist.h); NULL: there is none */
-  /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: all counts go back to 0 */
+  /* (optional; NULL: nothing is counted) borrowed, *n of them; reset: sets all counts to 0 */
   const ax_kernel_stat *(*stats)(int *n, bool reset);
   const struct ax_device_capture *capture; /* (optional) recording steps: capture.h */
 } ax_backend;
-/* The one symbol of a plugin.  NULL: it cannot be used here; the reason is the thread's message
- * (ax_fail). */
+/* The one symbol of a plugin.  It returns NULL when the backend cannot be used here; ax_last_error
+ * has the reason. */
 typedef const ax_backend *(*ax_backend_entry)(void);
 #define AX_BACKEND_ENTRY "ax_backend_get"
 
-/* Borrowed; loads the plugin on first use.  The status' message names the files tried and why each
- * was refused. */
-/* Also checks the number of a CUDA device. */
+/* Borrowed.  Loads the plugin on first use and checks the number of a CUDA device.  The message of
+ * a failure names the files tried and why each was refused. */
 AX_API ax_status ax_backend_of(ax_device device, const ax_backend **out);
 
 #endif

@@ -1,5 +1,6 @@
-/* What the profiler keeps: one event for each op, gradient rule, optimizer pass and named range, in
- * the order in which they begin.  Off, it costs the dispatcher one branch that is never taken. */
+/* The profiler's record: one event for each op, gradient rule, optimizer pass and named range, in
+ * the order in which they begin.  When off it costs the dispatcher one branch that is never
+ * taken. */
 #ifndef AX_PROFILE_H
 #define AX_PROFILE_H
 
@@ -15,8 +16,8 @@ typedef enum {
 
 typedef struct ax_profile_event {
   int64_t start, end; /* nanoseconds of a clock that only moves forward; end 0: still under way */
-  int64_t flops;      /* products and convolutions, by their formula; this event's alone */
-  int64_t bytes;      /* in tensors afterwards, less before */
+  int64_t flops;      /* by the formulas of products and convolutions; of this event alone */
+  int64_t bytes;      /* in tensors at the end, minus at the beginning */
   int32_t parent;     /* the event that contains it, -1: none */
   int32_t name, place, stack, shapes, modules; /* numbers of texts; 0: none */
   int32_t kind;
@@ -27,20 +28,20 @@ typedef struct ax_profile_options {
   bool shapes, memory, stack, flops, modules, wait;
 } ax_profile_options;
 
-extern _Thread_local bool ax_profiling; /* this thread records */
-/* the place in the script of the event under way; 0 when nothing records */
+extern _Thread_local bool ax_profiling; /* this thread records events */
+/* the place in the script of the current event; 0 when nothing records */
 extern _Thread_local int32_t ax_profile_place;
 
-/* Fills in where the script is: ax_profile_text gives numbers for texts.  Called as the outermost
- * event begins. */
+/* Fills in the place in the script; ax_profile_text turns texts into numbers.  Called when an
+ * outermost event begins. */
 typedef void (*ax_profile_where)(const ax_profile_options *wanted, ax_profile_event *e);
 
-/* wait: each op waits for its device, so that its time is that of the work and not of its
+/* wait: each op waits for its device, so that its time is the time of the work and not of the
  * launch. */
 AX_API void ax_profile_start(ax_profile_options o, ax_profile_where where);
 AX_API void ax_profile_stop(void);
 AX_API void ax_profile_clear(void); /* forgets the events; texts keep their numbers */
-/* Borrowed until the next event begins; *dropped: how many there was no memory for. */
+/* Borrowed until the next event begins; *dropped: how many events were lost for lack of memory. */
 AX_API const ax_profile_event *ax_profile_events(int32_t *n, int64_t *dropped);
 /* The number of a text, from 1 on: equal texts have equal numbers.  0: no memory. */
 AX_API int32_t ax_profile_text(const char *text);
@@ -53,10 +54,10 @@ typedef struct ax_profile_mark {
 AX_API ax_profile_mark ax_profile_begin(const char *name, ax_profile_kind kind, int32_t place);
 AX_API void ax_profile_end(ax_profile_mark m);
 
-/* Waits until the device has done its work, where the options have `wait`. */
+/* Waits until the device has finished its work, where the options have `wait`. */
 void ax_profile_wait(ax_device device);
-/* What the dispatcher calls while ax_profiling: run(op, args, result) between the beginning and the
- * end of an event.  result: `out` of ax_run, or the address of the destination. */
+/* Called by the dispatcher while ax_profiling: runs run(op, args, result) between the beginning and
+ * the end of an event.  result: `out` of ax_run, or the address of the destination. */
 ax_status ax_profile_run(ax_op op, const ax_args *args, ax_tensor **result, bool inplace,
                          ax_status (*run)(ax_op, const ax_args *, ax_tensor **));
 

@@ -1,7 +1,7 @@
 /* repl.c: read, evaluate, print, on a terminal.
  *
  * libedit is opened when the prompt starts, not linked: scripts and ranks need not load it and its
- * five libraries, and a machine without it still has a prompt, without line editing. */
+  * five libraries, and a machine without it still has a prompt, without line editing. */
 #define _GNU_SOURCE
 #include "host.h"
 
@@ -32,7 +32,7 @@ static EditLine *line_editor;
 static History *past;
 static const char *prompt_text;
 static volatile sig_atomic_t cancelled;
-static sigset_t waiting_mask; /* while a character is waited for: SIGINT is let in */
+static sigset_t waiting_mask; /* the mask while waiting for a character: lets SIGINT through */
 
 static void on_cancel(int sig)
 {
@@ -46,8 +46,8 @@ static char *prompt_of(EditLine *e)
   return (char *)prompt_text;
 }
 
-/* Reads one character; -1 when Ctrl-C came instead, which makes el_gets give the line up.  SIGINT
- * is blocked but for the moment of waiting, so that it cannot come unseen just before that. */
+/* Reads one character.  Returns -1 after Ctrl-C, so that el_gets drops the line.  SIGINT is blocked
+ * except while ppoll waits, so that none is lost just before the wait. */
 static int read_char(EditLine *e, wchar_t *out)
 {
   static mbstate_t state;
@@ -59,7 +59,7 @@ static int read_char(EditLine *e, wchar_t *out)
     ssize_t n = -1;
     size_t r;
     if (ppoll(&in, 1, NULL, &waiting_mask) > 0) n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !cancelled) continue; /* a window that changed its size */
+    if (n < 0 && errno == EINTR && !cancelled) continue; /* the window changed its size */
     if (n <= 0) return (int)n;
     r = mbrtowc(out, &c, 1, &state);
     if (r == (size_t)-2) continue;
@@ -89,7 +89,7 @@ static bool open_editor(void)
   void *lib = NULL;
   size_t i;
 
-  setlocale(LC_CTYPE, ""); /* what the keyboard sends may be UTF-8 */
+  setlocale(LC_CTYPE, ""); /* the keyboard may send UTF-8 */
   for (i = 0; i < sizeof names / sizeof *names && !lib; i++) lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!lib) return false;
 #define FIND(member, name) \
@@ -142,7 +142,7 @@ static read_result read_line(lua_State *L, const char *prompt)
     sigemptyset(&interrupt);
     sigaddset(&interrupt, SIGINT);
     sigprocmask(SIG_BLOCK, &interrupt, &waiting_mask);
-    /* before the prompt shows: what is typed then is not echoed twice */
+    /* before the prompt shows, so that early input is not echoed twice */
     edit.set(line_editor, EL_PREP_TERM, 1);
     text = edit.gets(line_editor, &n);
     sigprocmask(SIG_SETMASK, &waiting_mask, NULL);
@@ -171,11 +171,11 @@ static void remember(lua_State *L, int at)
 
   if (!past || !text[strspn(text, " \t")]) return;
   edit.history(past, &ev, H_ENTER, text);
-  if (history_path()) /* now, for the process may not live to the end of the session */
+  if (history_path()) /* now: the process may be killed before the prompt ends */
     edit.history(past, &ev, H_SAVE, history_path());
 }
 
-/* Does the parser want more, rather than something else? */
+/* Whether the parser reached the end of the text and needs more. */
 static bool incomplete(lua_State *L, int status)
 {
   size_t n;
@@ -186,8 +186,8 @@ static bool incomplete(lua_State *L, int status)
   return (n >= 7 && strcmp(text + n - 7, "'<eof>'") == 0) || (n >= 5 && strcmp(text + n - 5, "<eof>") == 0);
 }
 
-/* Loads the text at `at` as an expression ("=x" is the old way to say so) or else as statements;
- * pushes function or error. */
+/* Loads the text at `at` as an expression (or after the old prefix "="), else as statements; pushes
+ * the function or the error. */
 static int compile(lua_State *L, int at)
 {
   const char *text = lua_tostring(L, at);
@@ -217,7 +217,7 @@ static read_result read_chunk(lua_State *L, int *status)
       lua_settop(L, base);
       return r;
     }
-    if (r == READ_END) { /* let the message say what was missing */
+    if (r == READ_END) { /* compile again for the message about what is missing */
       *status = compile(L, base + 1);
       break;
     }
@@ -230,7 +230,7 @@ static read_result read_chunk(lua_State *L, int *status)
   return READ_LINE;
 }
 
-/* accelerate.nn as `nn`, and so on: loaded when first named, and only at the prompt. */
+/* Loads accelerate.nn as `nn`, and so on, when the name is first used; only at the prompt. */
 static int lazy_global(lua_State *L)
 {
   const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
