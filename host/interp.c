@@ -412,10 +412,6 @@ static int protected_main(lua_State *L)
   int status;
 
   lua_gc(L, LUA_GCSTOP, 0); /* opening the libraries makes hardly any garbage */
-  /* Lua's next collection cycle begins when the last one ends: a dead handle weighs little in the
-   * collector's accounts, and keeps a tensor until its cycle.  The heap of a training script is
-   * small. */
-  lua_gc(L, LUA_GCSETPAUSE, 100);
   luaL_openlibs(L);
   lua_gc(L, LUA_GCRESTART, -1);
   check_build(L);

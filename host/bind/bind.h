@@ -32,10 +32,11 @@ typedef struct ax_lua_scope_state {
 typedef struct ax_lua_context ax_lua_context;
 
 typedef struct ax_lua_globals {
-  lua_State *L;      /* of the innermost call into the binding */
-  bool open;         /* a state is open; finalisers that run while it closes do not call Lua */
-  int ref_tensor_mt; /* in the registry */
-  int ref_methods;   /* name -> method, or number of a field */
+  lua_State *L;         /* of the innermost call into the binding */
+  bool open;            /* a state is open; finalisers that run while it closes do not call Lua */
+  bool pause_shortened; /* of the collector, at the first backward; see bind/memory.c */
+  int ref_tensor_mt;    /* in the registry */
+  int ref_methods;      /* name -> method, or number of a field */
   /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_handles;
   int ref_environments; /* weak: light userdata of a leaf's box -> the table of its hooks */
@@ -81,7 +82,7 @@ static inline void ax_lua_enter(lua_State *L)
 }
 void ax_lua_drop_dead(lua_State *L);
 /* Around a backward pass, with nothing owned: the second may run a collection, and raise. */
-void ax_lua_backward_begins(void);
+void ax_lua_backward_begins(lua_State *L);
 void ax_lua_backward_ends(lua_State *L);
 
 /* ---- contexts (context.c) */

@@ -69,7 +69,7 @@ static int backward(lua_State *L)
   if (options) ax_lua_check_options(L, options, "backward", names, 2);
   retain = option(L, options, "backward", "retain_graph");
   create = option(L, options, "backward", "create_graph");
-  ax_lua_backward_begins();
+  ax_lua_backward_begins(L);
   if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_lua_raise(L, "backward");
   ax_lua_backward_ends(L);
   return 0;

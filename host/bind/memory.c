@@ -98,7 +98,22 @@ void ax_lua_slow(lua_State *L)
   if (collect(L) != 0) lua_error(L);
 }
 
-void ax_lua_backward_begins(void) { last.need = last.clean ? ax_memory_pressure() : 0; }
+/* A dead handle weighs little in Lua's heap and pins a tensor until its cycle ends.  So in training
+ * a cycle begins when the last one ends; while modules load, and in a script that set a pause of
+ * its own, the pause stays. */
+static void shorten_pause(lua_State *L)
+{
+  const int former = lua_gc(L, LUA_GCSETPAUSE, 100);
+
+  if (former != LUAI_GCPAUSE) lua_gc(L, LUA_GCSETPAUSE, former);
+  ax_lua.pause_shortened = true;
+}
+
+void ax_lua_backward_begins(lua_State *L)
+{
+  if (!ax_lua.pause_shortened) shorten_pause(L);
+  last.need = last.clean ? ax_memory_pressure() : 0;
+}
 
 void ax_lua_backward_ends(lua_State *L)
 {
