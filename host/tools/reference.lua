@@ -307,6 +307,7 @@ local function write_field(out, call, field)
   for name, kind in (arguments or ""):sub(2, -2):gmatch("([%w_.]+%??):%s*([^,]*)") do
     list[#list + 1] = (name:find("%?$") or kind:find("%?$")) and "[" .. name:gsub("%?$", "") .. "]" or name
   end
+  if arguments and arguments:find("%.%.%.%)$") then list[#list + 1] = "..." end
   add(out, "## ", call, arguments and "(" .. table.concat(list, ", ") .. ")" or "")
   add(out, "")
   if field.text ~= "" then

@@ -34,11 +34,11 @@ describe("find_executable_batch_size", function()
   end)
 
   it("frees what the failed tries held", function()
-    local train = utils.find_executable_batch_size(function(batch_size)
+    local train = utils.find_executable_batch_size({ starting_batch_size = 100 }, function(batch_size)
       local held = {}
       for i = 1, batch_size do held[i] = core.zeros(1000, 250) end
       return #held
-    end, { starting_batch_size = 100 })
+    end)
     limited(50.5 * MB, function()
       local found = train()
       assert.is_true(found <= 50 and found >= 43, found) -- at once below: 100 90 81 72 64 57 51 45
@@ -55,15 +55,15 @@ describe("find_executable_batch_size", function()
       if batch_size > 10 then error("CUDA out of memory. Tried to allocate 2.00 GiB") end
       return batch_size
     end
-    assert.are.equal(8, utils.find_executable_batch_size(body, options)())
+    assert.are.equal(8, utils.find_executable_batch_size(options, body)())
     assert.are.same({ 64, 32, 16 }, asked)
-    -- options first: what it gives takes the function
+    -- options alone: what it returns takes the function
     assert.are.equal(8, utils.find_executable_batch_size(options)(body)())
     for _, wrong in ipairs { 64, 65, 1.5, "x", -1 } do
-      assert.error_matches(utils.find_executable_batch_size(body, { starting_batch_size = 64,
+      assert.error_matches(utils.find_executable_batch_size({ starting_batch_size = 64,
         reduce_batch_size_fn = function()
           return wrong
-        end }), "find_executable_batch_size: .*reduce_batch_size_fn")
+        end }, body), "find_executable_batch_size: .*reduce_batch_size_fn")
     end
   end)
 
@@ -73,7 +73,7 @@ describe("find_executable_batch_size", function()
       tries = tries + 1
       core.zeros(batch_size, 2 ^ 40)
     end
-    assert.error_matches(utils.find_executable_batch_size(never, { starting_batch_size = 4 }),
+    assert.error_matches(utils.find_executable_batch_size({ starting_batch_size = 4 }, never),
       "find_executable_batch_size: no batch size fits, also 1 ran out of memory: .*out of memory")
     assert.are.equal(4, tries) -- 4 3 2 1
     tries = 0
@@ -88,6 +88,15 @@ describe("find_executable_batch_size", function()
     assert.are.equal(thrown, caught)
   end)
 
+  it("takes its options before the function, as contexts do", function()
+    assert.error_matches(function()
+      utils.find_executable_batch_size(function(size) return size end, { starting_batch_size = 4 })
+    end, "options come before the function: write find_executable_batch_size%({ starting_batch_size = 4 " ..
+      "}, fn%)")
+    assert.are.equal(4, utils.find_executable_batch_size({ starting_batch_size = 4 },
+      function(size) return size end)())
+  end)
+
   it("notices a size that is passed by hand, and wrong arguments", function()
     local train = utils.find_executable_batch_size(function(batch_size, model) return batch_size, model end)
     assert.error_matches(function() train(128, "model") end,
@@ -99,9 +108,9 @@ describe("find_executable_batch_size", function()
       "fn must take the batch size as its first argument")
     assert.error_matches(function() utils.find_executable_batch_size() end, "fn is missing")
     assert.error_matches(function() utils.find_executable_batch_size(3) end, "fn must be a function, got 3")
-    assert.error_matches(function() utils.find_executable_batch_size(print, { starting_batch_size = 0 }) end,
+    assert.error_matches(function() utils.find_executable_batch_size({ starting_batch_size = 0 }, print) end,
       "must be at least 1, got 0")
-    assert.error_matches(function() utils.find_executable_batch_size(print, { start = 1 }) end,
+    assert.error_matches(function() utils.find_executable_batch_size({ start = 1 }, print) end,
       "unknown option 'start'")
     assert.are.equal(utils.find_executable_batch_size, accelerate.find_executable_batch_size)
   end)

@@ -221,10 +221,10 @@ describe("running out of memory", function()
     assert.is_false(reduce("train.lua:3: the shop is out of memory cards"))
     assert.is_false(reduce("out of memory"))
     local calls = 0
-    local train = utils.find_executable_batch_size(function(_)
+    local train = utils.find_executable_batch_size({ starting_batch_size = 8 }, function(_)
       calls = calls + 1
       error("out of memory, says the script")
-    end, { starting_batch_size = 8 })
+    end)
     assert.is_false((pcall(train)))
     assert.are.equal(1, calls)
   end)

@@ -67,12 +67,18 @@ local function only_where(name, test)
 end
 
 --- Returns a function that calls `fn` on the main process and returns nothing elsewhere.
+---@param fn function
+---@return function
 process.on_main_process = only_where("on_main_process", function(self) return self.is_main_process end)
 --- Returns a function that calls `fn` on each machine's main process and returns nothing elsewhere.
+---@param fn function
+---@return function
 process.on_local_main_process = only_where("on_local_main_process",
   function(self) return self.is_local_main_process end)
 --- Returns a function that calls `fn` on the process of the highest rank and returns nothing
 --- elsewhere.
+---@param fn function
+---@return function
 process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
 -- A decorator of one rank: `{ [key] = n }`, then the function.

@@ -75,23 +75,30 @@ local FIND = {
 --- again with 0.9 times the size, rounded down. Later calls start with the size that was found.
 --- Raises when the size reaches 0. Other errors pass.
 ---
----   local train = utils.find_executable_batch_size(function(batch_size, model) ... end, {
----     starting_batch_size = 256 })
+---   local train = utils.find_executable_batch_size({ starting_batch_size = 256 },
+---     function(batch_size, model) ... end)
 ---   train(model)
+---
+--- With options alone it returns a function that takes `fn`.
 ---
 --- On several ranks only the rank that ran out of memory starts again. Reduce a shared size if the
 --- others must follow.
+---@param opts { starting_batch_size: integer?, reduce_batch_size_fn: function? }? may be left out.
+---  starting_batch_size: default 128; reduce_batch_size_fn: takes a size and returns the next one,
+---  which must be smaller
 ---@param fn function its first argument is the batch size; callers of the result do not pass that one
----@param opts { starting_batch_size: integer?, reduce_batch_size_fn: (fun(batch_size: integer):
----  integer)? }? default 128; reduce_batch_size_fn: gives the next size, which must be smaller
 ---@return function
-function M.find_executable_batch_size(fn, opts)
-  if opts == nil and options.is_options(fn, FIND) then  -- options alone: what is returned takes the function
-    opts = options.check("find_executable_batch_size", fn, FIND)
-    return function(inner) return M.find_executable_batch_size(inner, opts) end
+function M.find_executable_batch_size(opts, fn)
+  if scope.callable(opts) and fn ~= nil then
+    fail("find_executable_batch_size: options come before the function: write "
+      .. "find_executable_batch_size({ starting_batch_size = %s }, fn)",
+      type(fn) == "table" and tostring(fn.starting_batch_size or "n") or "n")
   end
-  options.value("find_executable_batch_size", "fn", fn, { "function" })
+  if fn == nil and not options.is_options(opts, FIND) then opts, fn = nil, opts end
+  local alone = fn == nil and opts ~= nil
   opts = options.check("find_executable_batch_size", opts, FIND)
+  if alone then return function(inner) return M.find_executable_batch_size(opts, inner) end end
+  options.value("find_executable_batch_size", "fn", fn, { "function" })
   local size, named = opts.starting_batch_size, parameters(fn)
   if named == 0 then
     fail("find_executable_batch_size: fn must take the batch size as its first argument, it takes none")
