@@ -41,12 +41,13 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *   ALL_REDUCE      in[count] of all ranks reduced -> out[count] on each; in may be out
  *   BROADCAST       in[count] of root -> out[count] on each; in may be out
  *   ALL_GATHER      in[count] of each -> out[n * count] on each, in rank order
- *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not overlap
- *                   out
+ *   REDUCE_SCATTER  in[n * count] reduced -> out[count], rank r getting part r; in must not
+ *                   overlap out
  *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL
  *                   elsewhere
- * BARRIER         no rank leaves before all have entered JOIN            ALL_GATHER of facts about
-  * the ranks' devices, before the devices join a group */
+ *   BARRIER         no rank leaves before all have entered
+ *   JOIN            ALL_GATHER of facts about the ranks' devices, before the devices join a
+ *                   group */
 typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;

@@ -1,15 +1,15 @@
-/* Activations and their derivatives, scalar by scalar; CPU and CUDA kernels both include this.  p0
- * .. p3 are the row's numbers in order.  In the rows of derivatives a is the gradient of the result
- * and b the input. */
+/* Activations and their derivatives, one scalar at a time, for the CPU and CUDA kernels.  p0 .. p3
+ * are the row's numbers in order.  In rows of derivatives, a is the gradient of the result and b is
+ * the input. */
 #ifndef AX_ACTIVATION_H
 #define AX_ACTIVATION_H
 
 #include "functions.h"
 
-/* ---- gelu: x Phi(x), Phi being the normal distribution function */
+/* ---- gelu(x) = x Phi(x) with the normal distribution function Phi (Hendrycks and Gimpel 2016) */
 
-/* Phi(-a) for a >= 0 as 2^Q(a), Q minimising the error of a Phi(-a); 0 where it no longer counts (a
- * > 12 or so). */
+/* Phi(-a) for a >= 0 as 2^Q(a), where the polynomial Q minimises the error of a Phi(-a); 0 where
+ * the product is negligible (a > 12 or so). */
 AX_FN float ax_normal_tail_f32(float a)
 {
   const float s = a * a, w = s * s;
@@ -27,7 +27,7 @@ AX_FN float ax_gelu_f32(float x)
 }
 AX_FN double ax_gelu_f64(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752440)); }
 
-/* Phi(x) + x phi(x) */
+/* gelu'(x) = Phi(x) + x phi(x) with the normal density phi */
 AX_FN float ax_gelu_slope_f32(float x)
 {
   const float h = ax_normal_tail_f32(fabsf(x)), density = 0.398942280f * ax_exp2_part(x * x * -0.721347520f);
@@ -38,7 +38,7 @@ AX_FN double ax_gelu_slope_f64(double x)
   return 0.5 * (1.0 + erf(x * 0.70710678118654752440)) + x * exp(-0.5 * x * x) * 0.39894228040143267794;
 }
 
-/* x (1 + tanh u) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3) */
+/* gelu by tanh: x (1 + tanh u) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3) */
 AX_FN float ax_gelu_tanh_part(float x) /* exp(-2u) */
 {
   const float y = x * AX_FMAF(x * x, -0.102943240f, -2.30220819f), e = ax_exp2_part(y);
@@ -50,7 +50,7 @@ AX_FN double ax_gelu_tanh_f64(double x)
   return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
-/* s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
+/* its derivative: s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
 AX_FN float ax_gelu_tanh_slope_f32(float x)
 {
   const float c = x > 9.9f ? 9.9f : x < -9.9f ? -9.9f : x; /* no inf * 0 */
@@ -67,7 +67,7 @@ AX_FN double ax_gelu_tanh_slope_f64(double x)
 
 /* ---- functions of the logistic sigmoid */
 
-AX_FN float ax_logistic_f32(float x) /* quicker than ax_sigmoid_f32, with an error of 1e-7 |x| of itself */
+AX_FN float ax_logistic_f32(float x) /* faster than ax_sigmoid_f32, with a relative error of 1e-7 |x| */
 {
   const float y = x * -AX_LOG2E, e = ax_exp2_part(y);
   return 1.0f / (1.0f + (y > 126.0f ? INFINITY : e));
@@ -100,7 +100,8 @@ AX_FN float ax_log_sigmoid_f32(float x)
 }
 AX_FN double ax_log_sigmoid_f64(double x) { return x != x ? x : (x < 0 ? x : 0) - log1p(exp(-fabs(x))); }
 
-/* tanh(softplus x) = e (e + 2) / (e (e + 2) + 2) with e = exp(x) */
+/* mish(x) = x tanh(softplus(x)) (Misra 2019); tanh(softplus(x)) = e (e + 2) / (e (e + 2) + 2) with
+ * e = exp(x) */
 AX_FN float ax_mish_gate_f32(float x)
 {
   const float e = ax_exp_f32(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
@@ -124,7 +125,7 @@ AX_FN double ax_mish_slope_f64(double x)
   return w + c * ax_logistic_f64(x) * (1.0 - w * w);
 }
 
-/* ---- rows: X(name, expression); FN(f) is f's version for the element type */
+/* ---- rows: X(name, expression); FN(f) is the version of f for the element type */
 
 /* clang-format off */
 #define AX_ACTIVATIONS(X, FN) \

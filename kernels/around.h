@@ -1,4 +1,4 @@
-/* A contiguous tensor as (outer, n, inner) around one of its dims. */
+/* A contiguous tensor seen as (outer, n, inner), where n is one of its dims. */
 #ifndef AX_AROUND_H
 #define AX_AROUND_H
 

@@ -1,16 +1,17 @@
-/* Products of stacks: how their leading dims are walked, for C and CUDA. */
+/* Batched products for C and CUDA: the walk over their leading dims. */
 #ifndef AX_BATCHED_MATMUL_H
 #define AX_BATCHED_MATMUL_H
 
 #include "plugin.h"
 
-/* c (.., m, n) = a (.., m, k) x b (.., k, n), leading dims of any strides, broadcast against each
- * other.  The leading dims are merged as far as all three step evenly; the innermost is the batch
- * of one call, and the others are walked: shape[0 .. n - 1], with steps in elements. */
+/* c (.., m, n) = a (.., m, k) x b (.., k, n), with leading dims of any strides, broadcast against
+ * each other.  Leading dims are merged as far as all three operands have even steps.  The innermost
+ * of the merged dims is the batch of one call; the others, shape[0 .. n - 1] with steps in
+ * elements, are walked. */
 typedef struct ax_batched_matmul {
   int n;
   int64_t calls, batch;
-  /* at n: the batch and its steps */
+  /* at index n: the batch and its steps */
   int64_t shape[AX_MAX_DIMS], a[AX_MAX_DIMS], b[AX_MAX_DIMS], c[AX_MAX_DIMS];
 } ax_batched_matmul;
 
@@ -41,7 +42,7 @@ static inline ax_batched_matmul ax_batched_matmul_of(const ax_tensor *a, const a
   return s;
 }
 
-/* Where call p begins, in elements. */
+/* The offsets of call p, in elements. */
 static inline void ax_batched_matmul_at(const ax_batched_matmul *s, int64_t p, int64_t *a, int64_t *b,
                                         int64_t *c)
 {
@@ -53,15 +54,15 @@ static inline void ax_batched_matmul_at(const ax_batched_matmul *s, int64_t p, i
   }
 }
 
-/* Steps (batch, row, column) as libraries like them: a dim of size 1 steps as if the matrix were
- * contiguous. */
+/* Rewrites steps (batch, row, column) as libraries expect them: a dim of size 1 steps as in a
+ * contiguous matrix. */
 static inline void ax_tidy_steps(int64_t rows, int64_t cols, int64_t *step)
 {
   if (cols == 1) step[2] = 1;
   if (rows == 1) step[1] = step[2] == 1 ? cols : 1;
 }
 
-/* Can a BLAS take it: one dim adjacent, the other one not overlapping? */
+/* Whether a BLAS accepts the matrix: one dim is adjacent, and the other one does not overlap. */
 static inline bool ax_blas_takes(int64_t rows, int64_t cols, const int64_t *step)
 {
   return step[0] >= 0 && ((step[2] == 1 && step[1] >= cols) || (step[1] == 1 && step[2] >= rows));

@@ -1,11 +1,11 @@
-/* More scalar functions of the pointwise ops, in the manner of pointwise.h: branch-free polynomials
- * in float32, libm in float64. */
+/* More scalar functions of the pointwise ops, written like those of pointwise.h: branch-free
+ * polynomials in float32, libm in float64. */
 #ifndef AX_FUNCTIONS_H
 #define AX_FUNCTIONS_H
 
 #include "pointwise.h"
 
-/* 1 ulp; the limits are where the result is 0 or infinite anyway. */
+/* 1 ulp.  Beyond the limits the result is 0 or infinite. */
 AX_FN float ax_exp2_f32(float x)
 {
   const float c0 = x < -151.0f ? -151.0f : x, c = c0 > 129.0f ? 129.0f : c0;
@@ -39,8 +39,8 @@ AX_FN float ax_log10_f32(float x)
   return ax_log_ends(x, AX_FMAF(n, 0x1.344p-2f, low));
 }
 
-/* (e - 1/e) / 2 with expm1, which keeps small results; large ones through exp(x / 2), which does
- * not overflow.  2.5 ulp. */
+/* 2.5 ulp.  (e - 1/e) / 2 with expm1, which keeps small results exact; large ones come from exp(x /
+ * 2), which does not overflow. */
 AX_FN float ax_sinh_f32(float x)
 {
   const float a = fabsf(x), t = ax_expm1_f32(a > 80.0f ? 80.0f : a), h = ax_exp_f32(a * 0.5f);
@@ -51,7 +51,7 @@ AX_FN float ax_cosh_f32(float x)
   const float a = fabsf(x), e = ax_exp_f32(a > 80.0f ? 80.0f : a), h = ax_exp_f32(a * 0.5f);
   return a < 80.0f ? 0.5f * e + 0.5f / e : (0.5f * h) * h;
 }
-/* 2.5 ulp, these three. */
+/* These three: 2.5 ulp. */
 AX_FN float ax_asinh_f32(float x)
 {
   const float a = fabsf(x), s = a > 1e9f ? 1e9f : a;
@@ -70,8 +70,8 @@ AX_FN float ax_atanh_f32(float x)
   return copysignf(0.5f * ax_log1p_f32((a + a) / (1.0f - a)), x);
 }
 
-/* 2 ulp.  asin(a) for 0 <= a <= 1/2 as a polynomial; beyond that pi/2 - 2 asin(sqrt((1 - a) /
- * 2)). */
+/* 2 ulp.  A polynomial gives asin(a) for 0 <= a <= 1/2; beyond that it is pi/2 - 2 asin(sqrt((1 -
+ * a) / 2)). */
 AX_FN float ax_asin_core(float s, float r) /* s = r * r */
 {
   float p = 4.2218547e-2f;
@@ -127,8 +127,8 @@ AX_FN float ax_atan2_f32(float a, float b)
   return copysignf(ax_as_bits(b) >> 31 ? (3.14159274f - z) + 8.74227766e-8f : z, a);
 }
 
-/* 5 ulp, 0 beyond 10.5 where it underflows.  t exp(-x^2 + P(t)) with t = 1 / (1 + x/2); the
- * square's lost bits come back as a factor. */
+/* 5 ulp; 0 beyond 10.5, where it underflows.  t exp(-x^2 + P(t)) with t = 1 / (1 + x/2); a factor
+ * restores the bits that the square lost. */
 AX_FN float ax_erfc_f32(float x)
 {
   const float a = fabsf(x), c = a > 10.5f ? 10.5f : a, t = 1.0f / AX_FMAF(c, 0.5f, 1.0f);
@@ -177,7 +177,7 @@ AX_FN double ax_trunc_f64(double x) { return trunc(x); }
 AX_FN double ax_frac_f64(double x) { return x - trunc(x); }
 AX_FN double ax_tan_f64(double x) { return tan(x); }
 
-/* log(exp(a) + exp(b)) and a log(b), 0 where a is 0. */
+/* log(exp(a) + exp(b)); a log(b), which is 0 where a is 0. */
 AX_FN float ax_logaddexp_f32(float a, float b)
 {
   const float hi = a > b ? a : b, d = fabsf(a - b);
@@ -191,7 +191,7 @@ AX_FN double ax_logaddexp_f64(double a, double b)
 }
 AX_FN float ax_xlogy_f32(float a, float b) { return a == 0.0f && b == b ? 0.0f : a * ax_log_f32(b); }
 AX_FN double ax_xlogy_f64(double a, double b) { return a == 0.0 && b == b ? 0.0 : a * log(b); }
-/* Infinite where a side is, also beside a NaN: as C's hypot. */
+/* Infinite where one argument is, even if the other is NaN, as C's hypot. */
 AX_FN float ax_hypot_f32(float a, float b)
 {
   const float y = (float)sqrt((double)a * a + (double)b * b);
@@ -199,7 +199,7 @@ AX_FN float ax_hypot_f32(float a, float b)
 }
 AX_FN double ax_hypot_f64(double a, double b) { return hypot(a, b); }
 
-/* Floor of the quotient, right where a / b rounds up to a whole number: as Python's //. */
+/* The floor of the quotient, exact even where a / b rounds up to a whole number, as Python's //. */
 AX_FN float ax_floor_divide_f32(float a, float b)
 {
   const float r = fmodf(a, b), q = (a - r) / b, down = r != 0.0f && (b < 0.0f) != (r < 0.0f) ? q - 1.0f : q;
@@ -212,7 +212,7 @@ AX_FN double ax_floor_divide_f64(double a, double b)
   const double whole = floor(down), near = down - whole > 0.5 ? whole + 1.0 : whole;
   return b == 0.0 ? a / b : down != 0.0 ? near : copysign(0.0, a / b);
 }
-/* b is not 0: the caller has looked.  The least integer by -1 wraps around. */
+/* b is not 0: the caller has checked.  The least integer divided by -1 wraps around. */
 AX_FN int64_t ax_floor_divide_int(int64_t a, int64_t b)
 {
   if (b == -1) return (int64_t)(0 - (uint64_t)a);
@@ -229,7 +229,8 @@ AX_FN int64_t ax_fmod_int(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
 #define AX_MORE_FLOAT_BINARY(X) \
   X(atan2) X(logaddexp) X(xlogy) X(hypot) X(floor_divide)
 
-/* Integers.  Shifts by the width or more give what shifting on and on would. */
+/* Integers.  A shift by the type's width or more gives what single shifts, one after the other,
+ * would give. */
 #define AX_INT_BITS(X) \
   X(bitwise_and, a & b) \
   X(bitwise_or, a | b) \

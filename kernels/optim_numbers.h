@@ -1,5 +1,5 @@
-/* What a step of an optimizer takes from its options and the step's count, worked out once in
- * float64; CPU and CUDA kernels both include this. */
+/* The coefficients of an optimizer's step, computed once in float64 from its hyperparameters and
+ * the step count, for the CPU and CUDA kernels. */
 #ifndef AX_OPTIM_NUMBERS_H
 #define AX_OPTIM_NUMBERS_H
 
@@ -8,8 +8,8 @@
 #include "plugin.h"
 #include "fn.h"
 
-/* torch.optim.Adam, and AdamW with decoupled_weight_decay: p = keep p - step m / (sqrt(v) root +
- * eps). */
+/* torch.optim.Adam, and AdamW with decoupled_weight_decay (Kingma and Ba 2015, Loshchilov and
+ * Hutter 2019): p = keep p - step m / (sqrt(v) root + eps). */
 typedef struct ax_adam_numbers {
   double sign, l2, keep, w1, beta2, w2, step, root, eps;
 } ax_adam_numbers;
@@ -30,8 +30,8 @@ AX_FN ax_adam_numbers ax_adam_numbers_of(const ax_segment *s, const ax_hyper *h)
   return a;
 }
 
-/* torch.optim.NAdam and RAdam: p loses (by_grad g + by_mean m) / (sqrt(v) root + eps), or that
- * without its divisor. */
+/* torch.optim.NAdam (Dozat 2016) and RAdam (Liu et al. 2020): p -= (by_grad g + by_mean m) /
+ * (sqrt(v) root + eps); `divide` false: without the divisor. */
 typedef struct ax_mixed_numbers {
   double sign, l2, keep, w1, beta2, w2, root, eps, by_grad, by_mean;
   bool divide;
@@ -55,7 +55,7 @@ AX_FN ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
 
 AX_FN ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
-  const double step = (double)s->step, product = s->number; /* of the momenta up to this step's */
+  const double step = (double)s->step, product = s->number; /* the product of the momenta up to this step */
   const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
   const double next = h->betas[0] * (1 - 0.5 * pow(0.96, (step + 1) * h->momentum_decay));
   ax_mixed_numbers x = ax_mixed_numbers_of(h);
@@ -69,17 +69,17 @@ AX_FN ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *
 {
   const double step = (double)s->step, bias1 = 1 - pow(h->betas[0], step), power = pow(h->betas[1], step),
                bias2 = 1 - power;
-  /* of the mean of squares, in steps */
+  /* the length of the mean of squares, in steps */
   const double most = 2 / (1 - h->betas[1]) - 1, length = most - 2 * step * power / bias2;
   ax_mixed_numbers x = ax_mixed_numbers_of(h);
-  x.divide = length > 5; /* below that its variance is not defined */
+  x.divide = length > 5; /* the variance of a shorter mean is not defined */
   x.by_mean = h->lr / bias1;
   if (x.divide)
     x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
   return x;
 }
 
-/* torch's rule for the loss scale: state is { scale, clean steps since it changed }. */
+/* torch's rule for the loss scale; state is { scale, clean steps since it changed }. */
 AX_FN void ax_scale_next(double *state, bool overflow, double growth, double backoff, int64_t interval)
 {
   if (overflow) {
@@ -90,7 +90,7 @@ AX_FN void ax_scale_next(double *state, bool overflow, double growth, double bac
   state[1] += 1;
   if (state[1] != (double)interval) return;
   const double grown = state[0] * growth;
-  if (grown < 3.4e38) state[0] = grown; /* one that float32 cannot hold would make every loss infinite */
+  if (grown < 3.4e38) state[0] = grown; /* a scale beyond float32 would make every loss infinite */
   state[1] = 0;
 }
 

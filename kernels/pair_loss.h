@@ -1,11 +1,11 @@
-/* Losses of two tensors of one shape: the term of an element and its slope, scalar by scalar; CPU
- * and CUDA kernels both include this. */
+/* Losses of two tensors of one shape: the term of an element and its derivative, one scalar at a
+ * time, for the CPU and CUDA kernels. */
 #ifndef AX_PAIR_LOSS_H
 #define AX_PAIR_LOSS_H
 
 #include "activation.h"
 
-/* The kinds, as _pair_loss_backward is told. */
+/* The kinds, in the numbering of _pair_loss_backward's attribute. */
 enum {
   AX_PAIR_MSE,
   AX_PAIR_L1,
@@ -18,8 +18,8 @@ enum {
   AX_PAIR_KINDS
 };
 
-/* X(name, the term, its slope with respect to x) of input x, target t and the number p; FN(f) is
- * f's version for the type */
+/* X(name, the term, its derivative with respect to x) for input x, target t and the number p; FN(f)
+ * is the version of f for the type */
 #define AX_PAIR_TERMS(X, T, FN) \
   X(mse, (x - t) * (x - t), 2 * (x - t)) \
   X(l1, FN(abs)(x - t), (T)((x > t) - (x < t)) + (x - t) * 0) \
@@ -33,6 +33,7 @@ enum {
   X(kl, FN(xlogy)(t, t) - t * x, ((void)x, -t)) \
   X(kl_log, FN(exp)(t) * (t - x), ((void)x, -FN(exp)(t)))
 
-#define ax_at_least(v) ((v) < -100 ? -100 : (v)) /* so that a certain mistake costs 100, not infinity */
+/* limits the cost of a confident mistake to 100 instead of infinity */
+#define ax_at_least(v) ((v) < -100 ? -100 : (v))
 
 #endif

@@ -1,10 +1,10 @@
-/* Random numbers that are the same bits everywhere: Philox 4x32-10 (Salmon et al., "Parallel random
- * numbers: as easy as 1, 2, 3") and the maths that turns its words into uniforms and normals.  C
- * and CUDA kernels include this.
+/* Random numbers that are bit for bit the same on every device: Philox 4x32-10 (Salmon et al. 2011,
+ * "Parallel random numbers: as easy as 1, 2, 3") and the functions that turn its words into
+ * uniforms and normals, for the C and CUDA kernels.
  *
- * One block of four 32-bit words is a function of (seed, stream, draw, block number); which
- * elements it feeds is below, with the distributions.  log, sine and cosine are our own, of
- * additions and products only; they must be compiled without contraction into fused multiply-adds
+ * One block of four 32-bit words is a function of (seed, stream, draw, block number); the sections
+ * below give the elements that it feeds.  log, sine and cosine are our own and consist of additions
+ * and products only.  They must be compiled without contraction into fused multiply-adds
  * (-ffp-contract=off, -fmad=false), or bits would differ between processors. */
 #ifndef AX_PHILOX_H
 #define AX_PHILOX_H
@@ -52,11 +52,11 @@ AX_FN void ax_philox_run(ax_philox p, uint32_t out[4])
   out[3] = c3;
 }
 
-/* ---- uniforms.  32-bit types: element i takes word i % 4 of block i / 4.  64-bit types: words 2
- * (i % 2) and the next of block i / 2. */
+/* ---- uniforms.  32-bit types: element i takes word i % 4 of block i / 4.  64-bit types: element i
+ * takes words 2 (i % 2) and 2 (i % 2) + 1 of block i / 2. */
 
-/* The top `bits` bits, as a multiple of 2^-bits below 1; bits is what the mantissa of the type
- * holds (24, float16 11, bfloat16 8). */
+/* The top `bits` bits as a multiple of 2^-bits below 1; bits is the size of the type's mantissa
+ * (float32 24, float16 11, bfloat16 8). */
 AX_FN float ax_uniform_f32(uint32_t word, int bits)
 {
   return (float)(word >> (32 - bits)) * (1.0f / (float)(1u << bits));
@@ -107,7 +107,7 @@ AX_FN float ax_philox_log_f32(float u)
   return (m + r) + z * 0.693359375f;
 }
 
-/* cos and sin of 2 pi word / 2^32.  The nearest quarter turn splits off exactly. */
+/* cos and sin of 2 pi word / 2^32.  Splitting off the nearest quarter turn is exact. */
 AX_FN void ax_philox_turn_f32(uint32_t word, float *cosine, float *sine)
 {
   const uint32_t q = (word + 0x20000000u) >> 30;
@@ -139,7 +139,7 @@ AX_FN void ax_normal_f32(uint32_t w0, uint32_t w1, float *first, float *second)
   *second = r * s;
 }
 
-/* log of a double in [2^-53, 1]: fdlibm's, without its short cuts. */
+/* log of a double in [2^-53, 1]: the algorithm of fdlibm, without its special cases. */
 AX_FN double ax_philox_log_f64(double u)
 {
   uint64_t bits;

@@ -1,12 +1,12 @@
-/* Scalar maths of the pointwise ops, forward and derivative, written once: the C kernels and the
- * CUDA kernels both include this.
+/* Scalar functions of the pointwise ops, forward and derivative, written once for the C kernels and
+ * the CUDA kernels.
  *
- * The float32 functions are our own polynomials: free of branches, table look-ups and calls, so
- * that a compiler turns a loop over them into vector code.  Errors were measured on every 61st
- * float against float64: the comment at each function says how large they are with fused
- * multiply-add; without it (x86-64-v2) they are up to 0.3 units in the last place larger.  float64
- * goes to libm.  Bits may differ between processor levels; ops/generator.c, where they may not, has
- * its own (philox.h). */
+ * The float32 functions are our own polynomials, without branches, table look-ups or calls, so that
+ * a compiler turns a loop over them into vector code.  The comment at each function gives its
+ * error, measured on every 61st float against float64, with fused multiply-add; without it
+ * (x86-64-v2) errors are up to 0.3 units in the last place larger.  float64 uses libm.  Bits may
+ * differ between processor levels; random numbers, where they may not, have functions of their own
+ * (philox.h). */
 #ifndef AX_POINTWISE_H
 #define AX_POINTWISE_H
 
@@ -16,7 +16,7 @@
 
 #include "fn.h"
 
-/* a * b + c, fused where the processor does it in one instruction; elsewhere fmaf would be a slow
+/* a * b + c, fused where the processor has an instruction for it; elsewhere fmaf would be a slow
  * call. */
 #if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
 #define AX_HAS_FMA 1
@@ -39,8 +39,8 @@ AX_FN uint32_t ax_as_bits(float f)
   return u;
 }
 
-/* Adding it rounds a float below 2^22 to the nearest integer, whose low bits are then the low bits
- * of the sum's mantissa. */
+/* Adding this rounds a float below 2^22 to the nearest integer, and puts the integer into the low
+ * bits of the sum's mantissa. */
 #define AX_ROUNDER 0x1.8p23f
 
 /* n = round(x / ln 2) and r = x - n ln 2; returns the bits of n + AX_ROUNDER. */
@@ -53,9 +53,9 @@ AX_FN uint32_t ax_exp_reduce(float x, float *r)
   return ax_as_bits(t);
 }
 
-/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.  In steps of r^2, here and below: half the way from
- * the first multiplication to the last, and it is that way, not the number of instructions, that a
- * processor waits for. */
+/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.  This polynomial and those below are evaluated in
+ * steps of r^2: that halves the chain of dependent operations, and the length of that chain, not
+ * the number of instructions, bounds the speed. */
 AX_FN float ax_exp_tail(float r)
 {
   const float s = r * r;
@@ -63,17 +63,17 @@ AX_FN float ax_exp_tail(float r)
                  AX_FMAF(1.66664720e-1f, r, 4.99999851e-1f));
 }
 
-/* 1 ulp; 0 where the result would be subnormal.  Both ends are seen to after the arithmetic, which
- * may be nonsense there. */
+/* 1 ulp; 0 where the result would be subnormal.  Both ends of the range are fixed up after the
+ * arithmetic, whose result there may be nonsense. */
 AX_FN float ax_exp_f32(float x)
 {
   float r, p;
   const uint32_t bits = ax_exp_reduce(x, &r);
 
   p = AX_FMAF(ax_exp_tail(r), r * r, r) + 1.0f;
-  p = ax_as_float(ax_as_bits(p) + (bits << 23)); /* p is in (0.7, 1.42): its exponent just moves */
+  p = ax_as_float(ax_as_bits(p) + (bits << 23)); /* p is in (0.7, 1.42), so only its exponent changes */
   p = x < -87.3365402f ? 0.0f : p;
-  return x < 88.7228394f ? p : x * INFINITY; /* a NaN stays one */
+  return x < 88.7228394f ? p : x * INFINITY; /* a NaN stays a NaN */
 }
 
 /* 1.4 ulp.  2^n (expm1(r) + 1) - 1 with the terms in the order that keeps small results exact. */
@@ -90,7 +90,7 @@ AX_FN float ax_expm1_f32(float x)
   half = ax_as_float((bits - 0x4b400000u + 126u) << 23); /* 2^(n-1): 2^128 has no float */
   y = AX_FMAF(half, p, half - 0.5f);
   y = y + y;
-  /* halving would lose bits of subnormals, and -0 stays -0; a NaN came through p */
+  /* halving would lose bits of subnormals, and -0 stays -0; p carries a NaN through */
   return fabsf(in) < 0x1p-26f ? in : y;
 }
 
@@ -98,7 +98,7 @@ AX_FN float ax_expm1_f32(float x)
 AX_FN float ax_log_parts(float x, float *whole)
 {
   const int tiny = x < 0x1p-126f;
-  /* choosing between constants, not results, keeps this free of branches */
+  /* selecting constants instead of results keeps this free of branches */
   const float m0 = x * (tiny ? 0x1p23f : 1.0f);
   const int32_t e = (int32_t)((ax_as_bits(m0) - 0x3f2aaaabu) & 0xff800000u);
   const float m = ax_as_float(ax_as_bits(m0) - (uint32_t)e) - 1.0f; /* in [-1/3, 1/3] */
@@ -117,7 +117,7 @@ AX_FN float ax_log_parts(float x, float *whole)
   return AX_FMAF(r, s, m);
 }
 
-/* What a logarithm `r` of x becomes where x is not positive and finite. */
+/* Replaces the logarithm `r` of x where x is not positive and finite. */
 AX_FN float ax_log_ends(float x, float r)
 {
   r = x < INFINITY ? r : x; /* +infinity and NaN */
@@ -133,7 +133,7 @@ AX_FN float ax_log_f32(float x)
   return ax_log_ends(x, AX_FMAF(n, 0x1.62e43p-1f, r));
 }
 
-/* 1.5 ulp.  What 1 + x loses of x comes back as a first-order term. */
+/* 1.5 ulp.  The part of x that 1 + x lost returns as a first-order term. */
 AX_FN float ax_log1p_f32(float x)
 {
   const float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
@@ -141,7 +141,7 @@ AX_FN float ax_log1p_f32(float x)
   return x == 0.0f ? x : y;                                                  /* -0 stays -0 */
 }
 
-/* 2.4 ulp.  t / (t + 2) with t = expm1(2 |x|), which keeps small results. */
+/* 2.4 ulp.  t / (t + 2) with t = expm1(2 |x|), which keeps small results exact. */
 AX_FN float ax_tanh_f32(float x)
 {
   const float a = fabsf(x), c = a > 10.0f ? 10.0f : a;
@@ -151,17 +151,17 @@ AX_FN float ax_tanh_f32(float x)
   p = AX_FMAF(ax_exp_tail(r), r * r, r);
   s = ax_as_float((bits << 23) + 0x3f800000u); /* 2^n, n being 0..29 */
   t = AX_FMAF(s, p, s - 1.0f);
-  return copysignf(t / (t + 2.0f), x); /* of -0 too */
+  return copysignf(t / (t + 2.0f), x); /* also of -0 */
 }
 
-/* 2.4 ulp above -87; below the result is 0 instead of a subnormal. */
+/* 2.4 ulp above -87; 0 instead of a subnormal below. */
 AX_FN float ax_sigmoid_f32(float x) { return 1.0f / (1.0f + ax_exp_f32(-x)); }
 
 #define AX_LOG2E 0x1.715476p+0f
 
-/* 2^x for x <= 127, where the result matters as a part of something near 1: 1.5 ulp above -126,
- * exactly 0 below.  A GPU has an instruction for it (2 ulp by the CUDA programming guide), which
- * leaves rows of exponentials to the memory's speed. */
+/* 2^x for x <= 127, for results that are a part of something near 1: 1.5 ulp above -126, exactly 0
+ * below.  A GPU has an instruction for it (2 ulp by the CUDA programming guide); with it, rows of
+ * exponentials are bound by memory. */
 AX_FN float ax_exp2_part(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -174,13 +174,14 @@ AX_FN float ax_exp2_part(float x)
       AX_FMAF(AX_FMAF(1.326472205e-3f, f, 9.671512997e-3f), s, AX_FMAF(5.550733760e-2f, f, 2.402224208e-1f));
 
   p = AX_FMAF(p, s, AX_FMAF(6.931469776e-1f, f, 1.0f));
-  p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23)); /* p is in (0.7, 1.42): its exponent just moves */
+  /* p is in (0.7, 1.42), so only its exponent changes */
+  p = ax_as_float(ax_as_bits(p) + (ax_as_bits(t) << 23));
   return x < -126.0f ? 0.0f : p;
 #endif
 }
 
-/* 1.2 ulp.  Two polynomials: x P(x^2) near 0, 1 - 2^Q(x) further out; both are computed, one is
- * taken.  (Coefficients from N. Juffa's erff.) */
+/* 1.2 ulp.  Two polynomials are computed and one is selected: x P(x^2) near 0, 1 - 2^Q(x) further
+ * out. (Coefficients from N. Juffa's erff.) */
 AX_FN float ax_erf_f32(float x)
 {
   const float a = fabsf(x), t = a > 4.0f ? 4.0f : a, s = t * t, w = s * s;
@@ -196,15 +197,15 @@ AX_FN float ax_erf_f32(float x)
   return a > 0.927734375f ? q : (x == x ? p : x);
 }
 
-/* Beyond this the reduction below loses bits and the caller takes libm's sinf and cosf. */
+/* Beyond this the reduction below loses bits, and the caller uses libm's sinf and cosf. */
 #if AX_HAS_FMA
 #define AX_TRIG_LIMIT 70000.0f
 #else
 #define AX_TRIG_LIMIT 8000.0f
 #endif
 
-/* sin(x + quarter * pi/2) for |x| <= AX_TRIG_LIMIT; an absolute error of 1e-7 at most, 1.4 ulp
- * within a turn. */
+/* sin(x + quarter * pi/2) for |x| <= AX_TRIG_LIMIT: absolute error at most 1e-7, 1.4 ulp within a
+ * turn. */
 AX_FN float ax_trig_f32(float x, uint32_t quarter)
 {
   const float t = AX_FMAF(x, 0x1.45f306p-1f, AX_ROUNDER), j = t - AX_ROUNDER;
@@ -229,7 +230,7 @@ AX_FN float ax_trig_f32(float x, uint32_t quarter)
   return ax_as_float(ax_as_bits(y) ^ ((q & 2u) << 30));
 }
 
-/* The same names for both precisions, for the rows below. */
+/* One name pattern for both precisions, which the rows below need. */
 AX_FN float ax_sin_f32(float x) /* -0 stays -0 */
 {
   const float y = ax_trig_f32(x, 0);
@@ -262,7 +263,8 @@ AX_FN double ax_round_f64(double x) { return rint(x); }
 AX_FN double ax_abs_f64(double x) { return fabs(x); }
 AX_FN double ax_pow_f64(double a, double b) { return pow(a, b); }
 
-/* a - b floor(a / b), with fmod's exactness: the sign of b, as in Lua and Python. */
+/* a - b floor(a / b), computed by fmod and therefore exact; it has the sign of b, as in Lua and
+ * Python. */
 AX_FN float ax_remainder_f32(float a, float b)
 {
   const float r = fmodf(a, b);
@@ -273,15 +275,15 @@ AX_FN double ax_remainder_f64(double a, double b)
   const double r = fmod(a, b);
   return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r;
 }
-/* b is not 0: the caller has looked. */
+/* b is not 0: the caller has checked. */
 AX_FN int64_t ax_remainder_int(int64_t a, int64_t b)
 {
   const int64_t r = b == -1 ? 0 : a % b; /* INT64_MIN % -1 traps */
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-/* Wraps around as all integer arithmetic here.  A negative power is what truncating 1 / a^-b gives:
- * 0 but for 1 and -1. */
+/* Wraps around, like all integer arithmetic here.  A negative power truncates 1 / a^-b: the result
+ * is 0 except for 1 and -1. */
 AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
 {
   uint64_t y = 1, base = (uint64_t)a;
@@ -293,8 +295,8 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   return (int64_t)y;
 }
 
-/* ---- rows: X(name, expression).  T is the element type, U an unsigned type that arithmetic on T
- * may wrap around in. */
+/* ---- rows: X(name, expression).  T is the element type; U is an unsigned type in which arithmetic
+ * on T may wrap around. */
 
 /* clang-format off */
 
@@ -303,7 +305,7 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   X(exp) X(expm1) X(log) X(log1p) X(sqrt) X(rsqrt) X(reciprocal) X(tanh) X(sigmoid) X(erf) X(floor) X(ceil) \
   X(round) X(abs)
 
-/* Floats.  maximum and minimum: a NaN on either side wins. */
+/* Floats.  maximum and minimum: the result is NaN where either side is. */
 #define AX_FLOAT_UNARY(X) \
   X(neg, -x) \
   X(sign, (T)((x > 0) - (x < 0))) \
@@ -320,7 +322,7 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   X(_sigmoid_backward, a * (((T)1 - b) * b)) \
   X(_relu_backward, b <= 0 ? (T)0 : a)
 
-/* Integers; what is the same for bool is marked by its own row further down. */
+/* Integers.  Bool has rows of its own further down where it differs. */
 #define AX_INT_UNARY(X) \
   X(neg, (U)0 - (U)x) \
   X(abs, x < 0 ? (U)0 - (U)x : (U)x) \

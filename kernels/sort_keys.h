@@ -1,5 +1,5 @@
-/* Sort keys: an unsigned number for each element that rises as the elements do.  NaN stands above
- * everything, both zeros are alike.  CPU and CUDA kernels both include this. */
+/* Sort keys for the CPU and CUDA kernels: an unsigned number for each element, in the elements'
+ * order. NaN is above everything; the two zeros have one key. */
 #ifndef AX_SORT_KEYS_H
 #define AX_SORT_KEYS_H
 
@@ -17,7 +17,7 @@ AX_FN uint64_t ax_key_f64(double v)
   const uint64_t turned = u ^ (u >> 63 ? UINT64_MAX : UINT64_C(1) << 63);
   return v != v ? UINT64_MAX : v == 0 ? UINT64_C(1) << 63 : turned;
 }
-/* The upper half of the key of the float: rises as strictly. */
+/* The upper half of the float's key: the conversion keeps the order. */
 AX_FN uint32_t ax_key_bf16(uint16_t v) { return ax_key_f32(ax_bf16_to_float(v)) >> 16; }
 AX_FN uint32_t ax_key_f16(uint16_t v)
 {

@@ -128,8 +128,12 @@ static ax_status push_note(lua_State *L, ax_worker *w, const ax_note *note, int 
   return st;
 }
 
-/* core._worker_wait(workers, at, seconds) -> ticket, kind, ... or nil, "timeout" or nil, "died",
- * which, message or nil, "stopped", message: once; the caller may wait on seconds < 0: no limit */
+/* core._worker_wait(workers, at, seconds) -> one of
+ *   ticket, kind, ...
+ *   nil, "timeout"
+ *   nil, "died", which, message
+ *   nil, "stopped", message: once for each stop; the caller may wait on
+ * seconds < 0: no limit. */
 static int worker_wait(lua_State *L)
 {
   ax_worker *list[AX_MAX_WORKERS];

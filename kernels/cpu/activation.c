@@ -1,4 +1,5 @@
-/* Activations and their derivatives: the expressions of activation.h over the loops of simd.h. */
+/* Activations and their derivatives: the expressions of activation.h in the loops of simd.h.
+ * Exponentials dominate for operands in the cache; large operands are bound by memory. */
 #include "simd.h"
 
 #include "activation.h"
@@ -30,7 +31,7 @@ AX_ACTIVATION_SLOPES(TWO, OF)
 AX_ACTIVATIONS(KERNEL, OF)
 AX_ACTIVATION_SLOPES(KERNEL, OF)
 
-/* ---- gelu: the word says which form */
+/* ---- gelu: the attribute selects the form */
 
 AX_LOOP1(gelu_none_f32, float, float, ax_gelu_f32(x))
 AX_LOOP1(gelu_none_f64, double, double, ax_gelu_f64(x))
@@ -41,7 +42,7 @@ AX_LOOP2(back_tanh_f64, double, double, ax_gelu_tanh_slope_f64(b) * a)
 AX_BF16_LOOP1(gelu_none_bf16, ax_gelu_f32(x))
 AX_BF16_LOOP2(back_none_bf16, ax_gelu_slope_f32(b) * a)
 
-/* As ax_gelu_tanh_f32 and its slope in activation.h. */
+/* ax_gelu_tanh_f32 of activation.h and its derivative, for vectors. */
 static inline ax_vec_f32 gelu_tanh(ax_vec_f32 x)
 {
   const ax_vec_f32 zero = { 0 }, y = x * AX_VFMA_f32(x * x, zero - 0.102943240f, zero - 2.30220819f);

@@ -1,8 +1,17 @@
-/* Scaled dot-product attention and its gradient, in memory linear in the sequence: blocks of
- * QUERIES queries against blocks of KEYS keys, with a running softmax; the gradient computes the
- * blocks anew from the log-sum-exp that the forward pass kept.  float32 and the half types compute
- * in float32, float64 in itself.  Work is shared by blocks of queries (forward) or heads
- * (backward), and no sum crosses two pieces of work. */
+/* Scaled dot-product attention, y = softmax(q k^T scale + mask) v, and its gradient, in memory
+ * linear in the sequence (Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 for the
+ * running softmax).
+ *
+ * Blocks of QUERIES queries meet blocks of KEYS keys.  Each query keeps the largest score so far
+ * and the sum of exponentials about it, and rescales its partial result when the maximum rises.
+ * The gradient computes the blocks again from the log-sum-exp that the forward pass saved:
+ *     P = exp(S - lse)    dP = dO V^T    dS = P * (dP - delta)
+ *     delta = the sum of dO * O over the columns
+ *
+ * float32 and the half types compute in float32, float64 in float64.  Threads share blocks of
+ * queries (forward) or heads of keys (backward); no sum crosses two pieces of work.  The products
+ * bound the kernel: it does 4 T^2 D operations forward for a head, on tiles that stay in the
+ * caches. */
 #include "cpu.h"
 
 #include <math.h>
@@ -23,7 +32,7 @@
 #define MR 6
 #define QUERIES 48      /* a multiple of MR and of every vector */
 #define KEYS 144        /* a multiple of MR and of 4 */
-#define NEVER (1 << 20) /* without a diagonal: further ahead than any block is wide */
+#define NEVER (1 << 20) /* no diagonal: beyond the width of any block */
 
 /* A tensor (batch, heads, rows, columns); step: bytes. */
 typedef struct side {
@@ -38,22 +47,22 @@ typedef struct job {
   const void *mask; /* NULL: none */
   void *lse;
   int64_t batch, heads, group, queries, keys, head, value_head;
-  int64_t width, value_width; /* head sizes in whole vectors */
+  int64_t width, value_width; /* head sizes rounded up to whole vectors */
   double scale;
   bool causal, dropout, back;
-  uint32_t least; /* an element stays when its word reaches this */
-  double kept;    /* and is then scaled by this */
+  uint32_t least; /* dropout: an element stays when its word is at least this */
+  double kept;    /* and is then multiplied by this */
   int64_t quads;  /* Philox blocks for a row of scores */
   char *scratch;
-  size_t scratch_bytes; /* of one thread */
+  size_t scratch_bytes; /* for one thread */
 } job;
 
-/* exp(x) for x that is at most a rounding above 0: no limit at the top, and 0 where a float would
- * be subnormal. */
+/* exp(x) for x <= 0 up to rounding: needs no upper limit, and gives 0 where a float would be
+ * subnormal. */
 AX_FN float exp_below_f32(float x)
 {
   float r;
-  const uint32_t n = ax_exp_reduce(x, &r); /* its low bits are the power of two */
+  const uint32_t n = ax_exp_reduce(x, &r); /* the low bits are the power of two */
   const float p = AX_FMAF(AX_FMAF(ax_exp_tail(r), r, 1.0f), r, 1.0f);
   const float y = ax_as_float(ax_as_bits(p) + (n << 23));
   return x < -87.0f ? 0.0f : y;
@@ -99,7 +108,7 @@ static side side_of(const ax_tensor *t)
   return s;
 }
 
-/* (batch, rows, heads, columns) as the rest see it. */
+/* Swaps heads and rows: (batch, rows, heads, columns) -> (batch, heads, rows, columns). */
 static side turned(const ax_tensor *t)
 {
   side s = side_of(t), r = s;
@@ -112,7 +121,7 @@ static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tenso
                  const ax_tensor *mask)
 {
   const double p = call->a->f[0];
-  /* `turn` takes four columns at a time */
+  /* `turn` transposes four columns at a time */
   const int64_t vector = BYTES / (q->dtype == AX_F64 ? 8 : 4), lanes = vector < 4 ? 4 : vector;
 
   j->a = call->a;

@@ -1,24 +1,24 @@
-/* Attention on tiles, for one element type: attention.c includes this once for float and once for
- * double.  T is the type, N(name) the name with the type's suffix, EXP and LOG its functions.  All
- * matrices here are scratch of our own: rows padded to whole vectors and filled up with zeros, with
- * room for a whole tile past the last row.
+/* Attention on tiles, for one element type: attention.c includes this for float and for double.  T
+ * is the type, N(name) is the name with the type's suffix, EXP and LOG are the type's functions.
+ * All matrices here are scratch memory with rows padded by zeros to whole vectors, and with room
+ * for a whole tile past the last row.
  *
- * Scores are kept transposed, (keys, QUERIES): then the softmax runs along rows with one vector
- * lane for each query and no sums across lanes, and every product has the one form that a register
- * tile likes, a broadcast element of A times a vector of a row of B:
+ * Scores are stored transposed, (keys, QUERIES).  The softmax then runs along rows, with a vector
+ * lane for each query and no sums across lanes; and every product has the form that suits a
+ * register tile, a broadcast element of A times a vector from a row of B:
  *
  *   forward   S^T = K Q^T        O   += P V         (A is P^T read by columns)
  *   backward  dP^T = V dO^T      dV  += P^T dO      dK += dS^T Q      dQ += dS K
  *
- * so that only Q and dO have to be transposed, once for each block of queries. */
+ * Only Q and dO have to be transposed, once for each block of queries. */
 
 enum { N(V) = BYTES / sizeof(T) };
-/* Widths are multiples of a vector, and of 4. */
+/* Widths are multiples of a vector and of 4. */
 #define LANES (N(V) < 4 ? 4 : N(V))
 typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 ? 4 : BYTES / sizeof(T))),
                                  aligned(sizeof(T)), may_alias));
 
-/* c (MR rows, NV vectors) = or += a b; a(m, k) lies at a + m * AM + k * AK. */
+/* c (MR rows, NV vectors) = a b, or += a b; a(m, k) is a[m * AM + k * AK]. */
 #define TILE(name, NV, AM, AK) \
   static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, \
                       bool add) \
@@ -66,7 +66,7 @@ TILE(by_cols_4, 4, 1, step)
 #endif
 #undef TILE
 
-/* One row tile of c over `width` columns, a multiple of V. */
+/* One row of tiles of c, `width` columns, a multiple of V. */
 static inline void N(rows_of)(bool by_cols, const T *a, int64_t step, const T *b, int64_t ldb, T *c,
                               int64_t ldc, int64_t width, int64_t depth, bool add)
 {
@@ -78,7 +78,7 @@ static inline void N(rows_of)(bool by_cols, const T *a, int64_t step, const T *b
   static const tile tiles[2][2] = { { N(by_rows_1), N(by_rows_2) }, { N(by_cols_1), N(by_cols_2) } };
 #endif
   for (int64_t vectors = width / N(V), panels = (vectors + MAX_NV - 1) / MAX_NV; panels > 0; panels--) {
-    const int64_t nv = (vectors + panels - 1) / panels; /* as even as can be */
+    const int64_t nv = (vectors + panels - 1) / panels; /* as even as possible */
     tiles[by_cols][nv - 1](a, step, b, ldb, c, ldc, depth, add);
     b += nv * N(V);
     c += nv * N(V);
@@ -86,7 +86,7 @@ static inline void N(rows_of)(bool by_cols, const T *a, int64_t step, const T *b
   }
 }
 
-/* ---- scratch of a thread */
+/* ---- scratch memory of a thread */
 
 typedef struct N(scratch) {
   T *k, *v, *dk, *dv;                 /* (keys, width) */
@@ -122,10 +122,10 @@ static size_t N(scratch_size)(const job *j, N(scratch) * at, T *base)
   return (size_t)(p - base) * sizeof(T);
 }
 
-/* ---- in and out */
+/* ---- loading and storing */
 
-/* n rows of a tensor (any strides, its own type) into dst, times `factor`; `width` elements a row,
- * zeros past those that there are, and zero rows up to `rows`. */
+/* Copies n rows of a tensor (any strides, its own type) into dst, times `factor`.  Rows have
+ * `width` elements; missing elements and the rows up to `rows` become 0. */
 static void N(load)(const side *t, const char *from, int64_t n, int64_t rows, int64_t width, T factor, T *dst)
 {
   if (t->step[3] == sizeof(T) && t->dtype == sizeof_type(T) && t->size[3] == width) {
@@ -169,8 +169,7 @@ static void N(store)(const side *t, char *to, int64_t n, int64_t width, T factor
     }
 }
 
-/* dst (width, QUERIES) = src (QUERIES, width) transposed, in pieces of 4 x 4 that stay in
- * registers. */
+/* dst (width, QUERIES) = src (QUERIES, width) transposed, in pieces of 4 x 4 in registers. */
 static void N(turn)(const T *src, int64_t width, T *dst)
 {
   typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
@@ -197,8 +196,8 @@ typedef struct N(block) {
   int64_t b, h, q0, nq, k0, nk;
 } N(block);
 
-/* What the mask adds, as (keys, QUERIES), or one value for each key where it does not depend on the
- * query.  False: it blocks all of it. */
+/* Loads the values that the mask adds, as (keys, QUERIES), or one for each key where the mask does
+ * not depend on the query.  Returns false when the mask blocks the whole block. */
 static bool N(load_mask)(const job *j, const N(block) * at, N(scratch) * w)
 {
   const side *m = &j->mask_side;
@@ -218,10 +217,10 @@ static bool N(load_mask)(const job *j, const N(block) * at, N(scratch) * w)
   return any;
 }
 
-/* S^T of a block of keys, masked.  False: nothing in it counts. */
+/* S^T of a block of keys, masked.  Returns false when every score is masked. */
 static bool N(scores)(const job *j, const N(block) * at, N(scratch) * w, T *s)
 {
-  /* key k is seen by query q when q >= k + ahead, both within the block */
+  /* query q sees key k when q >= k + ahead, both counted within the block */
   const int64_t ahead = j->causal ? at->k0 - at->q0 : -NEVER;
 
   if (j->mask && !N(load_mask)(j, at, w)) return false;
@@ -246,13 +245,13 @@ static bool N(scores)(const job *j, const N(block) * at, N(scratch) * w, T *s)
       }
     }
   }
-  /* only the blocks that the diagonal crosses */
+  /* only blocks that the diagonal crosses */
   for (int64_t k = ahead < 0 ? -ahead + 1 : 0; k < at->nk; k++)
     for (int64_t i = 0; i < k + ahead && i < QUERIES; i++) s[k * QUERIES + i] = -(T)INFINITY;
   return true;
 }
 
-/* factor[key r of 4][query]: 0 or 1 / (1 - p).  Element (b, h, q, k) takes word k % 4 of the Philox
+/* factor[key r of 4][query]: 0 or 1 / (1 - p).  Element (b, h, q, k) takes word k % 4 of Philox
  * block ((b H + h) T + q) K/4 + k/4. */
 static void N(keep)(const job *j, const N(block) * at, int64_t k, T factor[4][QUERIES])
 {
@@ -317,7 +316,7 @@ static void N(forward)(const job *j, int64_t b, int64_t h, int64_t q0, N(scratch
     }
     AX_SIMD
     for (int i = 0; i < QUERIES; i++) {
-      /* all masked so far: exp(-inf - 0) is 0, not NaN */
+      /* all keys masked so far: exp(-inf - 0) is 0, not NaN */
       const T least = now[i] == -(T)INFINITY ? 0 : now[i];
       change[i] = EXP(top[i] - least);
       top[i] = now[i];
@@ -349,7 +348,7 @@ static void N(forward)(const job *j, int64_t b, int64_t h, int64_t q0, N(scratch
         for (int64_t c = 0; c < j->value_width; c++) o[c] *= by;
       }
     for (int64_t i = 0; i < at.nq; i += MR) {
-      /* keys that these queries see */
+      /* the keys that these queries see */
       const int64_t last = j->causal && q0 + i + MR - at.k0 < at.nk ? q0 + i + MR - at.k0 : at.nk;
       N(rows_of)
       (true, s + i, QUERIES, w->v + at.k0 * j->value_width, j->value_width, w->o + i * j->value_width,
@@ -361,13 +360,13 @@ static void N(forward)(const job *j, int64_t b, int64_t h, int64_t q0, N(scratch
   T *lse = (T *)j->lse + (b * j->heads + h) * j->queries + q0;
   char *to = j->y.data + b * j->y.step[0] + h * j->y.step[1] + q0 * j->y.step[2];
   for (int64_t i = 0; i < at.nq; i++, to += j->y.step[2]) {
-    const bool none = sum[i] == 0; /* a query that sees no key: 0, as in PyTorch */
+    const bool none = sum[i] == 0; /* the query sees no key: the result is 0, as in PyTorch */
     N(store)(&j->y, to, 1, j->value_width, none ? 0 : 1 / sum[i], w->o + i * j->value_width);
     lse[i] = none ? (T)INFINITY : top[i] + LOG(sum[i]);
   }
 }
 
-/* ---- backward: one head of keys and values, with every block of queries that looks at it */
+/* ---- backward: one head of keys and values, with every block of queries that sees it */
 
 static void N(back_block)(const job *j, N(block) at, N(scratch) * w)
 {
@@ -377,7 +376,7 @@ static void N(back_block)(const job *j, N(block) at, N(scratch) * w)
   if (!N(scores)(j, &at, w, s)) return;
   for (int64_t k = 0; k < at.nk; k += MR) {
     const int64_t first = k + ahead > 0 ? (k + ahead) / N(V) * N(V) : 0;
-    if (first) /* what the diagonal leaves out is not computed, and must not be NaN */
+    if (first) /* scores left of the diagonal are not computed and must not be NaN */
       for (int64_t r = k; r < k + MR; r++) memset(dp + r * QUERIES, 0, (size_t)first * sizeof(T));
     N(rows_of)
     (false, w->v + (at.k0 + k) * j->value_width, j->value_width, w->got + first, QUERIES,
@@ -402,12 +401,12 @@ static void N(back_block)(const job *j, N(block) at, N(scratch) * w)
       }
     }
   }
-  /* the last tile reaches rows of dk and dv that this block must not touch */
+  /* the last tile reaches rows of dk and dv that belong to the next block */
   for (int64_t k = at.nk; k % MR; k++) {
     memset(s + k * QUERIES, 0, QUERIES * sizeof(T));
     memset(dp + k * QUERIES, 0, QUERIES * sizeof(T));
   }
-  const int64_t depth = at.nq; /* the padding of p and d past it is never read */
+  const int64_t depth = at.nq; /* the padding of p and d behind it is never read */
   for (int64_t k = 0; k < at.nk; k += MR) {
     const int64_t first = k + ahead > 0 ? k + ahead : 0, row = at.k0 + k;
     if (first >= depth) break;
@@ -449,7 +448,7 @@ static void N(backward)(const job *j, int64_t b, int64_t shared, N(scratch) * w)
       N(load)(&j->y, y, at.nq, QUERIES, j->value_width, 1, w->o);
       N(turn)(w->o, j->value_width, w->ot);
       memset(w->delta, 0, QUERIES * sizeof(T));
-      for (int64_t c = 0; c < j->value_width; c++) { /* delta = sum of dO O over the columns */
+      for (int64_t c = 0; c < j->value_width; c++) { /* delta = sum of dO * O over the columns */
         const T *g = w->got + c * QUERIES, *o = w->ot + c * QUERIES;
         AX_SIMD
         for (int i = 0; i < QUERIES; i++) w->delta[i] += g[i] * o[i];
@@ -464,7 +463,7 @@ static void N(backward)(const job *j, int64_t b, int64_t shared, N(scratch) * w)
       (&j->dq, j->dq.data + b * j->dq.step[0] + h * j->dq.step[1] + q0 * j->dq.step[2], at.nq, j->width,
        (T)j->scale, w->dq);
     }
-  /* q carried the scale */
+  /* q was already scaled */
   N(store)(&j->dk, j->dk.data + b * j->dk.step[0] + shared * j->dk.step[1], j->keys, j->width, 1, w->dk);
   N(store)
   (&j->dv, j->dv.data + b * j->dv.step[0] + shared * j->dv.step[1], j->keys, j->value_width, 1, w->dv);

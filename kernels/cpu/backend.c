@@ -1,4 +1,4 @@
-/* The plugin's one symbol and the table behind it.  A row of ops.def without its kernel does not
+/* The plugin's one symbol and its table of kernels.  A row of ops.def without a kernel does not
  * link. */
 #include "cpu.h"
 

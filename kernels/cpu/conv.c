@@ -1,6 +1,7 @@
-/* Convolutions: who computes them.  3 x 3 kernels go through Winograd's transforms where that pays;
- * float32 and bfloat16 to oneDNN as far as it has fast code; float16, and what oneDNN leaves, runs
- * in float32; float64 in our own loops. */
+/* Convolutions: the choice of the implementation.  3 x 3 kernels use Winograd's transforms where
+ * that pays (winograd.c).  oneDNN computes float32 and bfloat16 where it has fast code
+ * (dnnl_conv.c).  float16, and bfloat16 without fast code, is converted to float32; float64 and the
+ * remaining float32 cases use plain loops (conv_plain.c). */
 #include "conv.h"
 
 #include <omp.h>
@@ -50,13 +51,13 @@ out:
 
 /* ---- the gradient of the weight
  *
- * oneDNN divides the batch among threads and so lets the sum depend on their number.  We cut the
- * batch into pieces whose number follows from the sizes, run each on one thread and add the results
- * up in order. */
+ * oneDNN divides the batch among threads, and the sum then depends on their number.  So the batch
+ * is cut here into pieces whose number follows from the sizes; each piece runs on one thread, and
+ * the results are added in order. */
 
 enum {
   MAX_PIECES = 16,
-  PIECE_POSITIONS = 512 /* below this many output positions a piece costs more to add up than to compute */
+  PIECE_POSITIONS = 512 /* a smaller piece costs more to add up than to compute */
 };
 
 typedef struct pieces {
@@ -64,7 +65,7 @@ typedef struct pieces {
   const ax_conv_data *d;
   float *sums; /* one set of weights for each piece */
   char *scratch;
-  size_t scratch_bytes; /* of each piece */
+  size_t scratch_bytes; /* for each piece */
   int64_t count, weights;
   bool accumulate;
   ax_status status[MAX_PIECES];
@@ -78,7 +79,7 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
   const int64_t size = (int64_t)ax_dtype_size((ax_dtype)v->dtype);
   const int threads = omp_get_max_threads();
 
-  omp_set_num_threads(1); /* of this thread's own settings: its primitives are made for one */
+  omp_set_num_threads(1); /* sets only this thread's number: its primitives are made for one */
   for (int64_t k = lo; k < hi; k++) {
     const int64_t from = v->n * k / p->count, to = v->n * (k + 1) / p->count;
     ax_conv part = *v;
@@ -114,7 +115,7 @@ static void add_pieces(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-/* The scratch memory of a piece; pieces are of one length or of two. */
+/* Allocates the scratch memory of the pieces, which have one length or two. */
 static ax_status scratch_of_pieces(pieces *p)
 {
   const int threads = omp_get_max_threads();
@@ -162,7 +163,7 @@ static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool ac
     if (p.status[k] != AX_OK)
       AX_TRY(ax_fail(p.status[k], "conv2d: the gradient of the weight: %s in oneDNN",
                      ax_status_text(p.status[k])));
-    if (!p.done[k]) goto out; /* all or none: they differ in the batch alone */
+    if (!p.done[k]) goto out; /* all or none, since pieces differ only in their batch */
   }
   *done = true;
   if (!direct) ax_cpu_for(p.weights, p.weights * p.count, add_pieces, &p);
@@ -187,8 +188,8 @@ out:
   return st;
 }
 
-/* oneDNN walks the padding and multiplies these numbers as int: it ends never, or by a fault, where
- * they are absurd. */
+/* oneDNN walks the padding and multiplies these numbers as int: absurd values make it crash or
+ * never return. */
 static bool moderate(const ax_conv *v)
 {
   enum { MOST = 1 << 15 };

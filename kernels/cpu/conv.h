@@ -1,37 +1,37 @@
-/* One convolution and its two gradients: what conv.c asks of oneDNN (dnnl_conv.c) and of our own
- * kernels (winograd.c, conv_plain.c).
+/* One convolution and its two gradients: the interface between conv.c and the implementations
+ * (dnnl_conv.c, winograd.c, conv_plain.c).
  *
- * Images lie with their channels innermost: x (n, h, w, c), y (n, oh, ow, o).  Weights are (o, c /
+ * Images have their channels innermost: x (n, h, w, c), y (n, oh, ow, o).  Weights are (o, c /
  * groups, kh, kw), contiguous. */
 #ifndef AX_CPU_CONV_H
 #define AX_CPU_CONV_H
 
 #include "cpu.h"
 
-/* writes y, x or w out of the other two */
+/* computes y, x or w from the other two */
 typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_conv_what;
 
-/* No padding, integers of one size: it is a key of a cache. */
+/* No padding bytes, and integers of one size: this is the key of a cache. */
 typedef struct ax_conv {
   int64_t what, dtype, n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
   int64_t bias; /* FORWARD: 0 or 1 */
 } ax_conv;
 
-/* x, w, y: the one that `what` names is written, the others are read. */
+/* x, w, y: `what` names the one that is written; the others are read. */
 typedef struct ax_conv_data {
   void *x, *w, *y;
   const void *bias;
-  bool wide; /* WEIGHT: w is float32 though x and y are of a half type */
+  bool wide; /* WEIGHT: w is float32 although x and y are of a half type */
 } ax_conv_data;
 
-/* dnnl_conv.c: float32 and bfloat16, as far as oneDNN has fast code for the case; *done tells.
- * WEIGHT writes float32 whatever the type.  `scratch`: as many bytes as ax_dnnl_conv_scratch says
- * for the same case and number of threads. */
+/* dnnl_conv.c: float32 and bfloat16.  *done: whether oneDNN has fast code for the case and has
+ * computed it.  WEIGHT writes float32 for either type.  `scratch`: as many bytes as
+ * ax_dnnl_conv_scratch gives for the case and number of threads. */
 ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *scratch, bool *done);
 ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes);
 
-/* winograd.c: float32 and bfloat16 (computed with in float32), as far as ax_wino_fits.  WEIGHT adds
- * to w when `accumulate`. */
+/* winograd.c: float32 and bfloat16 (computed in float32), where ax_wino_fits.  WEIGHT adds to w
+ * when `accumulate`. */
 bool ax_wino_fits(const ax_conv *v);
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 

@@ -1,6 +1,9 @@
-/* Convolutions in plain loops, for the types and cases that oneDNN has no fast code for.  The
- * weights are packed once per call so that the innermost loop runs along the channels that are
- * written. */
+/* Convolutions in plain loops, for the types and cases without faster code: y[n, i, j, o] = bias[o]
+ * + sum over taps (k, l) and channels c of x[n, s i + d k - p, s j + d l - p, c] w[o, c, k, l].
+ *
+ * Weights are packed once per call, so that the innermost loop runs along the written channels.
+ * Threads share rows of y (forward), rows of x (gradient of the input), or pairs of an input
+ * channel and a tap (gradient of the weight).  Multiplications bound the kernel. */
 #include "conv.h"
 
 #include <string.h>
@@ -21,7 +24,7 @@ static inline int64_t source(const ax_conv *v, int dim, int64_t at, int64_t k, i
 }
 
 #define PLAIN(S, T) \
-  /* (tap, group, read channel, written channel) out of (o, c / groups, kh, kw) */ \
+  /* packs (o, c / groups, kh, kw) as (tap, group, read channel, written channel) */ \
   static void pack_##S(const ax_conv *v, const T *w, T *to) \
   { \
     const int64_t og = v->o / v->groups, cg = v->c / v->groups, taps = v->kh * v->kw; \

@@ -1,4 +1,5 @@
-/* Copies: any strides, any type to any other. */
+/* Copies with any strides, from any type to any other.  They are bound by memory: contiguous runs
+ * use vector code, and transposing copies go through tiles. */
 #include "cpu.h"
 
 #include <string.h>
@@ -6,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-/* ---- half types, a run at a time */
+/* ---- half types, in runs */
 
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n)
 {
@@ -50,17 +51,18 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   }
 }
 
-/* ---- single elements: every type goes through the one of these three that holds it exactly */
+/* ---- single elements: every type is converted through float, double or int64, whichever holds it
+ * exactly */
 
-/* Out of range and NaN are undefined in C: they come as the least value, as x86 and PyTorch have
- * it; uint8 takes the low bits. */
+/* Conversions out of range, and of NaN, are undefined in C.  Here they give the least value, as on
+ * x86 and in PyTorch; uint8 keeps the low bits. */
 static inline int64_t to_i64(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
 static inline int64_t to_i64_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
 static inline int32_t to_i32(double v) { return v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; }
 static inline int32_t to_i32_f(float v) { return v >= -0x1p31f && v < 0x1p31f ? (int32_t)v : INT32_MIN; }
 
-/* Rows: from type, its C type, the value as float, double, int64, int32, truth; x is what was
- * loaded. */
+/* Rows: the source type, its C type, and the loaded value x as float, double, int64, int32 and
+ * truth value. */
 #define SOURCES(X) \
   X(f32, float, x, x, to_i64_f(x), to_i32_f(x), x != 0) \
   X(f64, double, (float)x, x, to_i64(x), to_i32(x), x != 0) \
@@ -101,7 +103,7 @@ static inline int32_t to_i32_f(float v) { return v >= -0x1p31f && v < 0x1p31f ? 
   CAST(from, bool, TI, uint8_t, as_truth)
 SOURCES(ALL_CASTS)
 
-/* Half and float in runs, with the processor's instructions where there are some. */
+/* Half types and float in runs, with the processor's conversion instructions where it has them. */
 #define RUNS(half, D) \
   static void half##_to_f32_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
@@ -154,9 +156,9 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   [AX_BOOL] = ROW(u8), /* a bool is an integer of 0 or 1 */
 };
 
-/* ---- the same type: bits, by size */
+/* ---- between equal types: moves bits, by size */
 
-#define TILE 32 /* a side of a transposing copy's tile */
+#define TILE 32 /* the side of a transposing copy's tile */
 
 #define MOVE(size, T) \
   static void move_##size(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
@@ -197,8 +199,8 @@ typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src
 static const tile_fn tiles[9] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8 };
 
 /* A transposing copy: the result is contiguous in one dim (the columns), the source in another (the
- * rows).  Tiles go through a buffer, so that each cache line of either side is touched once: with
- * strides of a power of two they would push each other out before they are used up. */
+ * rows).  Tiles go through a buffer, so that each cache line of either side is touched once; with
+ * strides of a power of two, lines would otherwise evict each other half used. */
 typedef struct transpose {
   const ax_iter *it;
   int row, col;
@@ -274,7 +276,7 @@ void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst,
     step *= shape[d];
     it.numel *= shape[d];
   }
-  for (int d = 0; d < ndim; d++) { /* size-1 dims drop out, neighbours merge */
+  for (int d = 0; d < ndim; d++) { /* drop size-1 dims, merge neighbours */
     const int64_t s = strides[d] * from_size;
     if (shape[d] == 1) continue;
     if (last >= 0 && it.op[1].stride[last] == s * shape[d]) it.shape[last] *= shape[d];
@@ -297,7 +299,7 @@ static ax_status copy_tensor(const ax_call *call)
   const ax_tensor *x = call->in[0], *y = call->out[0];
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   int order[AX_MAX_DIMS];
-  for (int d = 0; d < y->ndim; d++) { /* as y lies in memory: long steps first */
+  for (int d = 0; d < y->ndim; d++) { /* in y's memory order: long steps first */
     int at = d;
     for (; at > 0 && y->strides[order[at - 1]] < y->strides[d]; at--) order[at] = order[at - 1];
     order[at] = d;

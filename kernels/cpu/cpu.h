@@ -1,4 +1,4 @@
-/* What the CPU kernels share: the loop driver, work sharing, conversions.  Built once per processor
+/* Shared by the CPU kernels: the loop driver, work sharing, conversions.  Built once per processor
  * level.
  *
  * Results never depend on the number of threads: work is divided by outputs, or into chunks whose
@@ -15,13 +15,13 @@
 
 #include "half.h"
 
-/* The iterations of the next loop touch different elements (an operand may be the result itself,
- * element for element). */
+/* The iterations of the next loop touch different elements; an operand may be the result itself,
+ * element for element. */
 #define AX_SIMD _Pragma("omp simd")
 #define AX_LIKELY(x) __builtin_expect(!!(x), 1)
 
-/* Copies a block past the caches: dst at a multiple of 64, bytes too.  A run of such copies ends
- * with ax_cpu_stream_end. */
+/* Copies a block past the caches; dst and bytes are multiples of 64.  Call ax_cpu_stream_end after
+ * the last block. */
 static inline void ax_cpu_stream(void *dst, const void *src, int64_t bytes)
 {
 #if defined __AVX512F__
@@ -47,9 +47,9 @@ static inline void ax_cpu_stream_end(void)
 #endif
 }
 
-/* Below this many elements a second thread costs more than it brings. */
+/* With fewer elements a second thread costs more than it gains. */
 #define AX_GRAIN 32768
-/* `work` of a loop that only moves bytes, for ax_cpu_for: a second thread pays from about a
+/* The `work` for ax_cpu_for of a loop that only moves bytes: a second thread pays from about a
  * megabyte on. */
 #define AX_MOVED(bytes) ((bytes) / 32)
 
@@ -72,7 +72,7 @@ static inline void ax_cpu_stream_end(void)
 
 /* ---- loop.c: work sharing and loop nests */
 
-/* Calls fn over [0, n), in one piece or in one piece per thread when `work` (elements touched) is
+/* Calls fn over [0, n) in one piece, or in one piece per thread where `work` (elements touched) is
  * worth it. */
 typedef void (*ax_range_fn)(int64_t lo, int64_t hi, void *ctx);
 void ax_cpu_for(int64_t n, int64_t work, ax_range_fn fn, void *ctx);
@@ -81,24 +81,24 @@ void ax_cpu_set_threads(int n);
 
 /* The innermost loop of a nest: n steps from data[k] by stride[k] bytes. */
 typedef void (*ax_loop)(char *const *data, const int64_t *stride, int64_t n, const void *ctx);
-/* Walks `it` in the order that suits memory best; operands must not overlap other than exactly. */
+/* Walks `it` in the order that suits memory best; operands may overlap only exactly. */
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
-/* Picks the loop for the type of operand `key` out of `loops` [AX_DTYPE_COUNT]; float16 and
- * bfloat16 run through the float32 loop a block at a time, or through their own (AX_BF16_LOOP1, 2
- * in simd.h) where it is there and all operands are of that type and contiguous.  EDTYPE naming the
- * op where there is none. */
+/* Runs the loop for the type of operand `key` from `loops` [AX_DTYPE_COUNT].  float16 and bfloat16
+ * run through the float32 loop in blocks, or through their own loop (AX_BF16_LOOP1, 2 in simd.h)
+ * where there is one and all operands are contiguous and of that type.  EDTYPE naming the op where
+ * there is no loop. */
 ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, const void *ctx);
 ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d);
 
-/* ---- stats.c: what core.kernel_stats() tells */
-/* The counter of that name on this thread, for the kernel to add to; it may keep the pointer. */
+/* ---- stats.c: the counters behind core.kernel_stats() */
+/* This thread's counter of that name, which the kernel increments; the pointer stays valid. */
 int64_t *ax_cpu_counter(const char *name);
 const ax_kernel_stat *ax_cpu_stats(int *n, bool reset);
-/* Is a result of so many bytes better written past the caches? */
+/* Whether a result of this size is better written past the caches. */
 bool ax_cpu_streams(int64_t bytes);
 
 /* ---- copy.c */
-/* n elements of half type `d`, `stride` bytes apart, to float; and back, rounded to nearest
+/* n elements of half type `d`, `stride` bytes apart, to float; and from float, rounded to nearest
  * even. */
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n);
 void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t stride, int64_t n);

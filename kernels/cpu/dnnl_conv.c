@@ -1,9 +1,8 @@
-/* All that we use of oneDNN for convolutions, beside dnnl_shim.c for products; versions 2 and 3
- * differ in how a primitive is described.
+/* Convolutions by oneDNN (dnnl_shim.c has the matrix products).  Versions 2 and 3 differ in how a
+ * primitive is described.
  *
- * Each thread keeps the primitives of the last shapes that it met.  Images go in and out as they
- * are; the weights, which are small, are reordered on the way, since oneDNN's code wants them in
- * blocks. */
+ * Each thread caches the primitives of its last shapes.  Images are passed as they are; the small
+ * weights are reordered for each call, since oneDNN's code needs them in blocks. */
 #include "conv.h"
 
 #include <omp.h>
@@ -16,7 +15,7 @@
     if ((st = (expr)) != dnnl_success) goto out; \
   } while (0)
 
-/* ---- what differs between the versions */
+/* ---- differences between the versions */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -115,10 +114,10 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t h
 
 typedef struct entry {
   ax_conv key;
-  int64_t threads; /* that the primitive was made for; 0: the entry is empty */
+  int64_t threads; /* the number that the primitive was made for; 0: the entry is empty */
   uint64_t used;
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
-  dnnl_primitive_t reorder;   /* of the weights, into blocks or (WEIGHT) out of them; NULL: none is needed */
+  dnnl_primitive_t reorder;   /* of the weights, into blocks or (WEIGHT) out of them; NULL: not needed */
   dnnl_memory_t x, w, bias, y, packed;
   size_t packed_bytes;
 } entry;
@@ -149,7 +148,7 @@ out:
   return st;
 }
 
-/* Channels innermost. */
+/* The descriptor of an image with channels innermost. */
 static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t n, int64_t c, int64_t h,
                            int64_t w)
 {
@@ -175,8 +174,7 @@ static dnnl_status_t entry_build(entry *e, const ax_conv *v)
   const char *code = "";
   dnnl_status_t st;
 
-  /* what the last window reaches past the end; less than nothing where the stride leaves some of
-   * the input out */
+  /* how far the last window reaches past the end; negative where the stride leaves input unused */
   for (int d = 0; d < 2; d++) {
     const int64_t out = d ? v->ow : v->oh, in = d ? v->w : v->h, k = d ? v->kw : v->kh;
     pad_end[d] = (out - 1) * v->stride[d] + v->dilation[d] * (k - 1) + 1 - in - v->padding[d];

@@ -1,10 +1,9 @@
-/* All that we use of oneDNN: matrix products.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ
- * in how a primitive is described; nothing outside this file sees which one it is.
+/* Matrix products by oneDNN.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ in how a primitive
+ * is described; only this file sees which one it is.
  *
- * Making a primitive costs some 100 microseconds, running one well under 1: each thread keeps the
- * primitives of the last shapes that it met, four ways for each of 64 hash values.  Where oneDNN
- * would fall back on its plain reference code, that is kept too, so that the caller's next way is
- * taken at once. */
+ * Making a primitive costs some 100 microseconds, running one well under 1.  So each thread caches
+ * the primitives of its last shapes, four ways for each of 64 hash values.  A case for which oneDNN
+ * only has its slow reference code is cached too, so that the caller takes another way at once. */
 #include "gemm.h"
 
 #include <omp.h>
@@ -13,7 +12,7 @@
 
 #include <dnnl.h>
 
-/* ---- what differs between the versions */
+/* ---- differences between the versions */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -81,8 +80,8 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 typedef struct entry {
   ax_gemm key;
-  int64_t threads;            /* that the primitive was made for; 0: the entry is empty */
-  uint64_t used;              /* when, for choosing which one to drop */
+  int64_t threads;            /* the number that the primitive was made for; 0: the entry is empty */
+  uint64_t used;              /* the time of the last use, for choosing the entry to drop */
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
   dnnl_memory_t a, b, bias, c;
   int64_t *calls;
@@ -103,7 +102,7 @@ static void entry_clear(entry *e)
   memset(e, 0, sizeof(*e));
 }
 
-/* One matrix of a batch; a repeated one has a batch dim of 1, which oneDNN broadcasts. */
+/* One matrix of a batch; a repeated matrix gets a batch dim of 1, which oneDNN broadcasts. */
 static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, int64_t rows, int64_t cols,
                             int64_t batch_step, int64_t row_step, int64_t col_step)
 {
@@ -147,7 +146,7 @@ static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
   }
   DNNL_TRY(matmul_create(&pd, engine, &a, &b, g->bias ? &bias : NULL, &c, attr));
   DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
-  if (strstr(code, "ref")) { /* plain loops, a hundred times slower than ours */
+  if (strstr(code, "ref")) { /* plain loops, a hundred times slower than ax_cpu_gemm */
     st = dnnl_unimplemented;
     goto out;
   }

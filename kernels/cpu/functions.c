@@ -1,4 +1,4 @@
-/* The functions of functions.h, ternary arithmetic and bits over the loops of simd.h. */
+/* The functions of functions.h, ternary arithmetic and bit operations, in the loops of simd.h. */
 #include "simd.h"
 
 #include "functions.h"
@@ -15,7 +15,7 @@ MATH1(tan)
 AX_LOOP2(fmod_f32, float, float, fmodf(a, b))
 AX_LOOP2(fmod_f64, double, double, fmod(a, b))
 
-/* Integers: whole numbers stay as they are. */
+/* Integers are whole numbers already. */
 #define INTEGERS(X) X(i64, int64_t) X(i32, int32_t) X(u8, uint8_t)
 #define WHOLE(S, T) \
   AX_LOOP1(trunc_##S, T, T, x) \
@@ -51,7 +51,7 @@ TABLE(logaddexp, FLOATS(logaddexp))
 TABLE(xlogy, FLOATS(xlogy))
 TABLE(hypot, FLOATS(hypot))
 
-/* ---- tan: angles beyond the reduction's reach are libm's, one by one */
+/* ---- tan: libm computes angles beyond the reduction's range, one by one */
 
 static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
 {
@@ -73,7 +73,7 @@ static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const 
 }
 TABLE(tan, [AX_F32] = tan_runs, [AX_F64] = tan_f64)
 
-/* ---- division of integers: a zero is found before anything is written */
+/* ---- division of integers: finds a zero divisor before it writes anything */
 
 #define ZERO(S, T) \
   static void zero_##S(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
@@ -126,7 +126,7 @@ AX_LOOP3_WITH(addcdiv_f64, double, double, double, AX_NUMBERS(double), m + p0 * 
 TABLE(addcmul, FLOATS(addcmul), INTS(addcmul))
 TABLE(addcdiv, FLOATS(addcdiv))
 
-/* From the nearer end, so that weight 1 gives `end` exactly. */
+/* Computed from the nearer end, so that weight 1 gives `end` exactly. */
 AX_LOOP3(lerp_f32, float, float, float, b < 0.5f ? m + b * (a - m) : a - (a - m) * (1.0f - b))
 AX_LOOP3(lerp_f64, double, double, double, b < 0.5 ? m + b * (a - m) : a - (a - m) * (1.0 - b))
 TABLE(lerp, FLOATS(lerp))

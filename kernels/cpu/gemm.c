@@ -1,7 +1,7 @@
-/* Our own matrix product, for the types that oneDNN does not have.  A tile of 64 x 64 results is
- * one piece of work: slices of both matrices are packed on the stack, whatever their strides, and
- * multiplied by a kernel that holds 4 rows of two vectors in registers.  The order of additions
- * depends on the sizes only. */
+/* A matrix product of our own for the types that oneDNN does not have.  A tile of 64 x 64 results
+ * is one piece of work for a thread.  Slices of both matrices are packed on the stack, whatever
+ * their strides, and multiplied by a kernel that keeps 4 rows of two vectors in registers;
+ * multiplications bound it.  The order of additions depends on the sizes only. */
 #include "gemm.h"
 
 #include <string.h>
@@ -15,10 +15,11 @@
 #endif
 
 #define TILE 64   /* rows and columns of a tile */
-#define DEPTH 128 /* of a slice */
+#define DEPTH 128 /* of a slice, along k */
 #define MR 4
 
-/* U: what arithmetic is done in, so that integers wrap around without undefined behaviour. */
+/* U: the type that arithmetic is done in, in which integers wrap around without undefined
+ * behaviour. */
 #define GEMM(name, U, bytes) \
   typedef U name##_vec __attribute__((vector_size(bytes), aligned(sizeof(U)), may_alias)); \
   enum { name##_V = bytes / sizeof(U), name##_NR = 2 * name##_V }; \
@@ -43,7 +44,7 @@
       *(name##_vec *)(acc + i * TILE + name##_V) = c[i][1]; \
     } \
   } \
-  /* Groups of `lanes` rows, each depth x lanes, zeros past the end. */ \
+  /* Packs groups of `lanes` rows, each depth x lanes, with zeros past the end. */ \
   static void name##_pack(const U *src, int64_t row, int64_t col, int64_t rows, int64_t depth, int lanes, \
                           U *dst) \
   { \

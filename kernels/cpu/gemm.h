@@ -1,32 +1,32 @@
-/* One matrix product, or a batch of them: what matmul.c asks of oneDNN (dnnl_shim.c) and of our own
- * kernel (gemm.c). */
+/* One matrix product, or a batch of them: the interface between matmul.c and its implementations
+ * (oneDNN in dnnl_shim.c, our own kernel in gemm.c). */
 #ifndef AX_CPU_GEMM_H
 #define AX_CPU_GEMM_H
 
 #include "cpu.h"
 
-/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or += without bias; i below batch.  Steps are
+/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or += without bias, for i < batch.  Steps are
  * strides in elements: batch, row, column; a batch step of 0 repeats the matrix.  The columns of c
- * are adjacent.  No padding: it is a key of a cache. */
+ * are adjacent.  No padding bytes: this is the key of a cache. */
 typedef struct ax_gemm {
   int64_t dtype, batch, m, n, k;
   int64_t a[3], b[3], c[2];
   int64_t bias, accumulate; /* 0 or 1; not both */
-  int64_t wide, wide_bias;  /* 0 or 1, half types only: c, the bias, is float32 */
+  int64_t wide, wide_bias;  /* 0 or 1, half types only: c (wide), the bias (wide_bias) is float32 */
 } ax_gemm;
 
 static inline ax_dtype ax_gemm_out(const ax_gemm *g) { return g->wide ? AX_F32 : (ax_dtype)g->dtype; }
 static inline ax_dtype ax_gemm_bias(const ax_gemm *g) { return g->wide_bias ? AX_F32 : (ax_dtype)g->dtype; }
 
-/* matmul.c: the fastest way that there is for g, any float or integer type; sizes may be 0. */
+/* matmul.c: the fastest way for g; any float or integer type; sizes may be 0. */
 ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
-/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias,
- * nothing wide. */
+/* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias, no
+ * wide results. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 
-/* dnnl_shim.c: float32 and half types, as far as oneDNN has fast code for the case; *done tells.
- * Sizes must not be 0. */
+/* dnnl_shim.c: float32 and half types.  *done: whether oneDNN has fast code for the case and has
+ * computed it.  Sizes must not be 0. */
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);
 const char *ax_dnnl_version(void); /* "2.6.3" */
 

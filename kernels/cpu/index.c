@@ -1,12 +1,12 @@
-/* Picking positions of a dim, its gradient, and where a mask is true.  Indices are checked before
- * anything is written. */
+/* index_select (y[o, i, :] = x[o, index[i], :]), its gradient, and the positions where a mask is
+ * true. All are bound by memory.  Indices are checked before anything is written. */
 #include "cpu.h"
 
 #include <string.h>
 
 typedef struct job {
   ax_dtype dtype;
-  int64_t outer, size, picked, inner; /* x is (outer, size, inner), the picked part (outer, picked, inner) */
+  int64_t outer, size, picked, inner; /* x is (outer, size, inner), the result (outer, picked, inner) */
   const int64_t *index;
   const char *src;
   char *dst;
@@ -44,7 +44,7 @@ static ax_status check_index(const job *j)
     } \
     break;
 
-/* Runs of `inner` elements. */
+/* Copies runs of `inner` elements; threads share the rows of the result. */
 static void select_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -80,8 +80,9 @@ ax_status ax_cpu_index_select(const ax_call *call)
   return AX_OK;
 }
 
-/* ---- gradient: sums in the order of the indices.  Threads divide the columns (outer x inner),
- * never the indices. */
+/* ---- gradient: sums in the order of the indices.  Threads share the columns (outer x inner),
+ * never
+ * the indices. */
 
 #define ADD(name, T, U, sum) \
   static void add_##name(const job *j, int64_t o, int64_t at, int64_t n) \
@@ -136,12 +137,13 @@ ax_status ax_cpu__index_select_backward(const ax_call *call)
   return AX_OK;
 }
 
-/* ---- flat positions of the trues; the caller counted them, and both must agree */
+/* ---- flat positions of the true elements; the caller has counted them, and both counts must
+ * agree */
 
 #define RUN 512
 
-/* Positions of the trues among n <= RUN bytes, counted from `base`; returns their number.  No
- * branch: masks are hard to foresee. */
+/* Finds the positions of the true ones among n <= RUN bytes, counted from `base`; returns their
+ * number. No branches: masks are hard to predict. */
 static int64_t true_positions(const uint8_t *m, int64_t n, int64_t base, int64_t *found)
 {
   int64_t count = 0;
@@ -171,7 +173,7 @@ ax_status ax_cpu__mask_indices(const ax_call *call)
   return AX_OK;
 }
 
-/* ---- nonzero: the same as rows of positions */
+/* ---- nonzero: the positions as rows of coordinates */
 
 ax_status ax_cpu__nonzero(const ax_call *call)
 {

@@ -1,6 +1,7 @@
-/* Resampling of channels-last images.  Where each position of the result comes from is worked out
- * once for each dim: two source positions and their weights (nearest: one of weight 1).  Half types
- * go through float32. */
+/* Resampling of channels-last images: y[i, j] = sum over two source rows and two source columns of
+ * weight x source.  The source positions and weights are computed once for each dim (nearest: one
+ * source of weight 1).  Half types are converted to float32.  Threads share rows of the result
+ * (forward) or images (gradient); memory bounds the kernel. */
 #include "cpu.h"
 
 #include <math.h>
@@ -18,8 +19,8 @@ typedef struct job {
   void *to;
 } job;
 
-/* As PyTorch computes it: in the element's own precision, from the given factor rather than the
- * sizes when there is one. */
+/* Computes sources as PyTorch does: in the element's own precision, and from the given factor
+ * instead of the sizes where there is one. */
 static void sources(source *s, int64_t in, int64_t out, bool linear, bool align, double factor, bool wide)
 {
   double ratio = factor > 0 ? 1 / factor : (double)in / (double)out;

@@ -1,4 +1,4 @@
-/* Comparisons, logic and choice: results are bool, one byte of 0 or 1. */
+/* Comparisons, logic and selection: results are bool, one byte of 0 or 1. */
 #include "simd.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ UNARY(isnan, x != x, x & 0)
 UNARY(isfinite, x - x == 0, (x | 1) != 0)
 UNARY(isinf, x == x && x - x != 0, x & 0)
 
-/* ---- choice moves bits; only their number matters */
+/* ---- where moves bits; only the size of an element matters */
 
 AX_LOOP3(where_1, uint8_t, uint8_t, uint8_t, m ? a : b)
 AX_LOOP3(where_2, uint16_t, uint8_t, uint16_t, m ? a : b)
@@ -53,7 +53,7 @@ static const ax_loop where_loops[AX_DTYPE_COUNT] = { BY_SIZE(where) };
 
 ax_status ax_cpu_where(const ax_call *call) { return ax_cpu_pointwise(call, where_loops, 0, NULL); }
 
-/* where(mask, value, x): the operands in another order, the value as one more. */
+/* where(mask, value, x): the operands of where in another order, with the number as an operand. */
 ax_status ax_cpu_masked_fill(const ax_call *call)
 {
   const ax_dtype d = call->iter->op[0].dtype;

@@ -1,4 +1,4 @@
-/* Work sharing and loop nests: how every pointwise kernel gets from an ax_iter to its innermost
+/* Work sharing and loop nests: the path of a pointwise kernel from an ax_iter to its innermost
  * loop. */
 #include "cpu.h"
 
@@ -31,21 +31,20 @@ typedef struct walk {
   bool stream;
 } walk;
 
-/* A smaller result may still be in the last cache when it is read.  (What the system says of that
- * cache's size is no guide: on a shared machine it may be the whole socket's.) */
+/* A smaller result may still be in the last cache when it is read.  (The cache size that the system
+ * reports is no guide: on a shared machine it may be that of the whole socket.) */
 bool ax_cpu_streams(int64_t bytes) { return bytes >= 16 << 20; }
 
-#define STREAM_BLOCK 2048 /* bytes: the block and its inputs stay in the first-level cache */
+#define STREAM_BLOCK 2048 /* bytes; the block and its inputs stay in the first-level cache */
 
-/* One run of a large result: each block is computed into a buffer, from where it goes past the
- * caches to its place.  Ordinary stores would first read the lines that they are about to
- * overwrite. */
+/* Computes a run of a large result block by block in a buffer, and writes each block past the
+ * caches. Ordinary stores would first read the lines that they overwrite. */
 static void stream_run(const walk *w, char *const *data, const int64_t *step, int64_t count)
 {
   char buffer[STREAM_BLOCK] __attribute__((aligned(64))), *part[1 + AX_MAX_INPUTS];
   const int n = w->it->n;
   const int64_t size = step[0], block = STREAM_BLOCK / size, skew = (int64_t)((uintptr_t)data[0] & 63);
-  int64_t done = skew ? (64 - skew) / size : 0; /* up to where whole lines begin */
+  int64_t done = skew ? (64 - skew) / size : 0; /* up to the first whole line */
 
   if (skew % size || done > count) done = count;
   if (done) w->loop(data, step, done, w->ctx);
@@ -59,7 +58,7 @@ static void stream_run(const walk *w, char *const *data, const int64_t *step, in
   ax_cpu_stream_end();
 }
 
-/* Elements [lo, hi) in the iteration's own order. */
+/* Runs elements [lo, hi) in the iteration's own order. */
 static void walk_range(int64_t lo, int64_t hi, void *ud)
 {
   const walk *w = ud;
@@ -85,7 +84,7 @@ static void walk_range(int64_t lo, int64_t hi, void *ud)
     if (lo >= hi) break;
     for (int k = 0; k < n; k++) data[k] -= at[inner] * step[k];
     at[inner] = 0;
-    for (int d = inner - 1; d >= 0; d--) { /* carry into the next dim out */
+    for (int d = inner - 1; d >= 0; d--) { /* carry into the next outer dim */
       for (int k = 0; k < n; k++) data[k] += it->op[k].stride[d];
       if (++at[d] < it->shape[d]) break;
       for (int k = 0; k < n; k++) data[k] -= at[d] * it->op[k].stride[d];
@@ -96,8 +95,8 @@ static void walk_range(int64_t lo, int64_t hi, void *ud)
 
 static int64_t size_of(int64_t stride) { return stride < 0 ? -stride : stride; }
 
-/* Should dim a lie outside dim b?  The first operand that steps differently decides: long steps go
- * outside. */
+/* Whether dim a belongs outside dim b.  The first operand whose steps differ decides: the longer
+ * step is outside. */
 static bool outside(const ax_iter *it, int a, int b)
 {
   for (int k = 0; k < it->n; k++) {
@@ -139,7 +138,7 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
   walk w = { .it = it, .loop = loop, .ctx = ctx };
 
   if (it->numel == 0) return;
-  if (it->ndim <= 1 && it->numel < AX_GRAIN) { /* most calls: one short loop */
+  if (it->ndim <= 1 && it->numel < AX_GRAIN) { /* most calls are one short loop */
     char *data[1 + AX_MAX_INPUTS];
     int64_t step[1 + AX_MAX_INPUTS];
     for (int k = 0; k < it->n; k++) {
@@ -165,7 +164,7 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
   const int64_t size = (int64_t)ax_dtype_size(out->dtype);
   w.stream = it->n > 1 && out->stride[inner] == size && w.it->shape[inner] * size >= 4 * STREAM_BLOCK &&
              ax_cpu_streams(it->numel * size);
-  /* in place: the lines are there already */
+  /* in place: the lines have been read already */
   for (int k = 1; w.stream && k < it->n; k++) w.stream = it->op[k].data != out->data;
   ax_cpu_for(it->numel, it->numel, walk_range, &w);
 }
@@ -180,7 +179,7 @@ ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d)
 
 #define BLOCK 512
 
-/* direct: NULL, or for contiguous operands of one half type */
+/* direct: the loop for contiguous operands of one half type, or NULL */
 typedef struct half_walk {
   ax_loop loop, direct;
   const void *ctx;
@@ -189,8 +188,8 @@ typedef struct half_walk {
 
 static bool is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
-/* A float32 loop over half operands: each block goes through buffers that stay in the first-level
- * cache. */
+/* Runs a float32 loop over half operands: each block is converted in buffers that stay in the
+ * first-level cache. */
 static void half_loop(char *const *data, const int64_t *stride, int64_t n, const void *ud)
 {
   const half_walk *h = ud;
@@ -226,8 +225,8 @@ ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, c
   const ax_iter *it = call->iter;
   ax_dtype d = it->op[key].dtype;
 
-  for (int k = 1; key && k < it->n; k++)
-    if (is_half(it->op[k].dtype)) d = it->op[k].dtype; /* a number beside half operands comes in float32 */
+  for (int k = 1; key && k < it->n; k++) /* a number beside half operands is stored in float32 */
+    if (is_half(it->op[k].dtype)) d = it->op[k].dtype;
   if (is_half(d)) {
     half_walk h = { loops[AX_F32], loops[d], ctx, it };
     for (int k = 0; k < it->n; k++)

@@ -1,27 +1,30 @@
-/* cross_entropy, nll_loss and their gradients.  The forward pass keeps the log-sum-exp of each row,
- * so that the gradient is one pass over the input: exp(x - lse), less 1 at the target, times the
- * row's scale.
+/* cross_entropy and its gradient.  The forward pass saves the log-sum-exp of each row, so that the
+ * gradient is one pass over the input: (exp(x - lse) - [target]) times the row's scale.
  *
- * With weights w and smoothing e a row's loss is (1 - e) w[t] (lse - x[t]) + e / C sum(w (lse -
- * x)), and mean divides by the sum of the w[t].  With class probabilities q it is sum(w q (lse -
- * x)) of the smoothed q, and mean divides by the number of rows. */
+ * With weights w, smoothing e and C classes, the loss of a row with target t is (1 - e) w[t] (lse -
+ * x[t]) + e / C sum(w (lse - x)), and `mean` divides by the sum of the w[t].  With class
+ * probabilities q the loss is sum(w q (lse - x)) of the smoothed q, and `mean` divides by the
+ * number of rows.
+ *
+ * Threads share rows.  The exponentials bound rows in the cache, memory bounds longer ones: each is
+ * read once forward, and read and written once backward. */
 #include "rows.h"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
 
 typedef struct job {
-  ax_dtype dtype; /* that is computed in */
+  ax_dtype dtype; /* the type computed in */
   int64_t rows, classes;
   const char *input;
   const int64_t *target;
   int64_t ignore;
-  void *lse;      /* of the dtype; the count of targets that are not ignored follows the rows */
+  void *lse;      /* of the dtype; the number of counted targets follows the rows */
   const char *g;  /* backward: the gradient, of the dtype, one or one for each row */
   int64_t g_step; /* 0 or 1 */
   double scale;
   char *out;
   const char *weight, *probability; /* of the dtype, or NULL */
-  double smoothing, all_weights;    /* the sum of the weights (their number where there are none) */
+  double smoothing, all_weights;    /* the sum of the weights (C where there are none) */
   /* forward with probabilities: each row's loss, then its sum of w q, in the dtype */
   char *rows_out;
 } job;
@@ -43,7 +46,7 @@ static void weigh(job *j, const ax_tensor *weight, double smoothing)
 }
 static const ax_tensor *input(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
 
-/* Few classes: one row has too little to fill vectors with, so 16 rows lie side by side in them. */
+/* Few classes: a row does not fill the vectors, so 16 rows are computed side by side. */
 #define FEW 32
 #define ROWS 16
 
@@ -67,11 +70,11 @@ static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
   memcpy(lse, sum, (size_t)rows * sizeof(float));
 }
 
-/* Many classes: blocks that stay in the first-level cache, each about its own largest element,
- * which is looked for while the block before it is worked on. */
+/* Many classes: blocks that stay in the first-level cache, each with its own largest element, which
+ * is searched while the block before it is computed. */
 enum { BLOCK = 1024 };
 
-/* (-inf) - (-inf) would be NaN */
+/* the centre of an infinite maximum is 0: (-inf) - (-inf) would be NaN */
 static inline float centre(float top) { return top == -INFINITY ? 0 : top; }
 
 static void lse_rows(const float *x, int64_t rows, int64_t n, float *lse)
@@ -83,7 +86,7 @@ static void lse_rows(const float *x, int64_t rows, int64_t n, float *lse)
     for (int64_t at = 0, length; at < n; at += length, x += length) {
       const float own = next;
       length = n - at < BLOCK ? n - at : BLOCK;
-      /* the next block is the row's next one, or the first of the next row */
+      /* the next block is the row's next one, or the first one of the next row */
       const int64_t left = n - at - length > 0 ? n - at - length
                            : r + 1 < rows      ? n
                                                : 0,
@@ -132,7 +135,7 @@ static ax_status check_targets(const job *j, const char *name)
   return AX_OK;
 }
 
-/* The facts of a call, with half inputs widened into *wide (to be freed). */
+/* Fills in *j from the call; half inputs are converted into *wide (the caller frees it). */
 static ax_status begin(const ax_call *call, int input, int target, job *j, void **wide, size_t *bytes)
 {
   const ax_tensor *x = call->in[input];
@@ -227,8 +230,8 @@ static void row_gradient_f64(const double *x, int64_t n, int64_t target, double 
   out[target] -= scale;
 }
 
-/* scale softmax(x), and `scale` less at the target; stream: out goes past the caches, but for the
- * step that holds the target. */
+/* scale softmax(x), minus scale at the target; stream: out is written past the caches, except for
+ * the step with the target. */
 static void row_gradient_f32(const float *x, int64_t n, int64_t target, float lse, float scale, float *out,
                              bool stream)
 {
@@ -247,7 +250,7 @@ static void row_gradient_f32(const float *x, int64_t n, int64_t target, float ls
   out[target] -= scale;
 }
 
-/* scale (factor softmax(x) - even w), and `own` less at the target */
+/* scale (factor softmax(x) - even w), minus `own` at the target */
 #define ROW_GRADIENT(S, T, TERM) \
   static void row_weighted_##S(const T *x, const T *w, int64_t n, int64_t target, T lse, T factor, T even, \
                                T own, T *out) \
@@ -318,8 +321,8 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
   if (stream) ax_cpu_stream_end();
 }
 
-/* The gradient of `call`'s input 1, the facts of which are in *j; wide is the input in float, if it
- * had to be widened. */
+/* Writes the gradient of the call's input 1, described in *j; wide is the input in float32 where it
+ * was converted. */
 static ax_status give_gradient(const ax_call *call, job *j, void *wide, size_t bytes, int64_t reduction)
 {
   const ax_tensor *g = call->in[0], *dx = call->out[0];
@@ -412,7 +415,7 @@ static void soft_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-/* The probabilities in the type computed in; *wide is to be freed. */
+/* Loads the probabilities in the type computed in; the caller frees *wide. */
 static ax_status begin_soft(const ax_call *call, int target, job *j, void **wide, size_t *bytes)
 {
   const ax_tensor *q = call->in[target];

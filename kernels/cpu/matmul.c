@@ -1,13 +1,13 @@
-/* mm, bmm, linear.  float32 and the half types go to oneDNN; what it has no fast code for goes to
- * it in another form (copied, or in float32) or to our own kernel, which also does float64 and
- * integers. */
+/* mm, bmm, linear: the choice of the implementation.  oneDNN computes float32 and the half types.
+ * A case for which it has no fast code is passed to it in another form (copied, or in float32) or
+ * goes to our own kernel (gemm.c), which also computes float64 and integers. */
 #include "gemm.h"
 #include "batched_matmul.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Scratch memory with matrix `src` packed in type `to`; changes its steps. */
+/* Packs matrix `src` in type `to` into scratch memory; changes its steps. */
 static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step,
                       const void *src, void **out, size_t *bytes)
 {
@@ -47,9 +47,9 @@ static void own(ax_gemm g, const void *a, const void *b, const void *bias, void 
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
-/* oneDNN divides k among threads, and so lets the result depend on their number, when a is
- * transposed and k at least 2048 (the gradient of a weight over a large batch).  We let no product
- * be that deep. */
+/* oneDNN divides k among threads when a is transposed and k is at least 2048 (the gradient of a
+ * weight over a large batch), and the result then depends on their number.  So no single product is
+ * that deep. */
 #define DEEP 2048
 #define SLICE 1024
 
@@ -106,8 +106,8 @@ out:
   return st;
 }
 
-/* Half types through float32: everything is widened; the result, unless it is wide itself, is
- * rounded once. */
+/* Computes half types in float32: converts both operands, and rounds the result once unless it is
+ * wide. */
 static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   const ax_dtype d = (ax_dtype)g->dtype;
@@ -162,7 +162,8 @@ static void count(const ax_gemm *g, bool widens)
   ++**at;
 }
 
-/* Products of one row and one column: a matrix product would spend its time on everything else. */
+/* Products of one row and one column are dot products; a matrix product would spend its time on
+ * setup. */
 typedef struct dots {
   const ax_gemm *g;
   const void *a, *b;
@@ -309,8 +310,8 @@ ax_status ax_cpu__batched_matmul(const ax_call *call)
   return st;
 }
 
-/* g (rows, out), x (rows, in) -> dweight = g^T x, dbias = the sums of g's columns, as the rows mm
- * and sum compute them. */
+/* g (rows, out), x (rows, in) -> dweight = g^T x, dbias = the sums of g's columns, computed as the
+ * rows mm and sum compute them. */
 ax_status ax_cpu__linear_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];
@@ -341,7 +342,7 @@ ax_status ax_cpu__linear_backward(const ax_call *call)
       .op = AX_OP_SUM, .a = &a, .n_in = 1, .n_out = 1, .in = call->in, .out = call->out + 1, .iter = &it });
 }
 
-/* f over y, and x where there is one: contiguous, of one type. */
+/* Runs f over y, and over x where there is one: contiguous and of one type. */
 static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor *const *in)
 {
   const ax_attrs a = { .i = { 1 }, .n_list = -1 }; /* gelu's form with tanh */
@@ -373,8 +374,8 @@ ax_status ax_cpu__mm_dgelu(const ax_call *call)
                                  (ax_tensor *[]){ call->out[0], call->in[2] });
 }
 
-/* x (.., in), weight (out, in), bias (out) -> (.., out): one product with the leading dims of x as
- * rows. */
+/* x (.., in), weight (out, in), bias (out) -> (.., out): one product, whose rows are x's leading
+ * dims. */
 ax_status ax_cpu_linear(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL,

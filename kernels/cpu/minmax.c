@@ -1,4 +1,6 @@
-/* max, min, argmax, argmin.  A NaN beats everything; of equals the first wins, in logical order. */
+/* max, min, argmax, argmin.  The result is NaN where an element is; of equal elements the first
+ * wins, in logical order.  Threads share results, or chunks of a long reduction; memory bounds the
+ * kernel. */
 #include "reduce.h"
 
 #include <string.h>
@@ -11,22 +13,22 @@ typedef struct best {
   } v;
   int64_t at;
 } best;
-/* Elements base .. base + n - 1, `stride` apart from p, against *b. */
+/* Compares elements base .. base + n - 1, `stride` bytes apart from p, with *b. */
 typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, int64_t base, best *b);
-/* b[j] against column j of `rows` rows, the first being position `base`; row r starts at p +
- * at[r]. */
+/* Compares column j of `rows` rows with b[j]; the first row is position `base`, and row r starts at
+ * p + at[r]. */
 typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows,
                           int64_t base, best *b);
 
-/* Is x better than y?  `op` is > or <. */
+/* Whether x is better than y; `op` is > or <. */
 #define FLOAT_BETTER(op, x, y) (((x)op(y)) | (((x) != (x)) & ((y) == (y))))
 #define INT_BETTER(op, x, y) ((x)op(y))
 
 #define LANES 64
 #define BLOCK 1024
 
-/* Finds the best value of a block with vector code, then, only if it beats what there is, where it
- * first stands. */
+/* Finds the best value of a block with vector code; only if it beats *b, finds where it first
+ * occurs. */
 #define ROW(fn, T, field, op, better) \
   static void fn##_block(const T *x, int64_t n, int64_t base, best *b) \
   { \
@@ -44,12 +46,12 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
       } \
       for (int j = 0; j < LANES; j++) top = lane[j] op top ? lane[j] : top; \
       for (i = nan ? 0 : i; nan && x[i] == x[i]; i++) \
-        ; /* the first NaN is the best there is */ \
+        ; /* the first NaN is the best element */ \
       top = nan ? x[i] : top; \
     } \
     for (; i < n; i++) top = better(op, x[i], top) ? x[i] : top; \
     if (b->at >= 0 && !better(op, top, (T)b->v.field)) return; \
-    for (i = 0; i + LANES <= n; i += LANES) { /* where it first stands */ \
+    for (i = 0; i + LANES <= n; i += LANES) { /* where it first occurs */ \
       int here = 0; \
       _Pragma("omp simd reduction(|:here)") for (int j = 0; j < LANES; j++) here |= \
           (x[i + j] == top) | ((x[i + j] != x[i + j]) & (top != top)); \
@@ -123,7 +125,7 @@ BOTH(i64, int64_t, i, INT_BETTER)
 BOTH(i32, int32_t, i, INT_BETTER)
 BOTH(u8, uint8_t, i, INT_BETTER)
 
-/* Half types in float32: every value has its own, in the same order. */
+/* Half types are compared in float32, which keeps values and order. */
 #define HALF(dir, name, D) \
   static void dir##_row_##name(const char *p, int64_t stride, int64_t n, int64_t base, best *b) \
   { \
@@ -159,7 +161,7 @@ typedef struct job {
   ax_split s;
   finder find;
   int64_t *where; /* positions of all results, or NULL */
-  bool arg;       /* the result proper is the position */
+  bool arg;       /* the result itself is the position */
   best *partial;  /* [chunks][results] when there is more than one chunk */
 } job;
 
@@ -213,7 +215,7 @@ static void minmax_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-/* Is a better than b?  `sign` is 1 for max, -1 for min. */
+/* Whether a is better than b; `sign` is 1 for max, -1 for min. */
 static bool beats(const job *j, int sign, const best *a, const best *b)
 {
   if (ax_is_float(j->s.from)) {
@@ -231,7 +233,8 @@ static ax_status minmax(const ax_call *call, const finder *finders, int sign, bo
   ax_cpu_split(call->iter, &j.s);
   j.find = finders[j.s.from];
   if (!arg && call->n_out > 1 && call->out[1]) j.where = ax_data(call->out[1]);
-  /* the core refuses this where there are results; nothing to do where there are none */
+  /* the core refuses this case where there are results, and there is nothing to do where there are
+   * none */
   if (j.s.reduced.count == 0) {
     if (j.s.kept.count == 0) return AX_OK;
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);

@@ -1,6 +1,7 @@
 /* var, std, norm and logsumexp: sums of a function of each element, all in float64.  var and
- * logsumexp go over their elements twice: the first time for a centre (the mean, the largest), the
- * second for the sum of squares or of exponentials about it. */
+ * logsumexp read their elements twice: first for a centre c (the mean, the maximum), then for the
+ * sum of (x - c)^2 or exp(x - c).  Threads share results, or chunks of a long reduction whose sums
+ * are combined in order. */
 #include "reduce.h"
 
 #include <math.h>
@@ -8,15 +9,14 @@
 
 #include "pointwise.h"
 
-/* elements that are fetched at a time where they are not contiguous or not of the type computed
- * in */
+/* elements fetched at a time where they are not contiguous or not of the type computed in */
 #define RUN 512
 #define LANES 16
 
-/* n contiguous elements of the type computed in (float or double) about centre c, joined into
+/* Joins n contiguous elements of the type computed in (float or double), about centre c, into
  * *to. */
 typedef void (*row_fn)(const void *x, int64_t n, double c, double *to);
-/* n neighbouring columns, each about its own centre and into its own total. */
+/* Joins n neighbouring columns, each about its own centre, into its own total. */
 typedef void (*column_fn)(const void *x, int64_t n, const double *c, double *to);
 typedef struct kind {
   row_fn row[2];
@@ -25,7 +25,7 @@ typedef struct kind {
   bool joins_max;
 } kind;
 
-/* `term` of T v and double c, added up. */
+/* Adds up `term`, a function of T v and double c. */
 #define ADDING(name, S, T, term) \
   static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
   { \
@@ -58,7 +58,7 @@ typedef struct kind {
       to[j] += (double)(term); \
     } \
   }
-/* The extreme of `term`; a NaN wins. */
+/* The extreme of `term`; the result is NaN where one element is. */
 #define CHOOSING(name, S, T, op, term) \
   static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
   { \
@@ -99,7 +99,7 @@ BOTH(ADDING, sizes, fabs((double)v))
 BOTH(ADDING, counts, v != 0)
 ADDING(exps, f32, float, ax_exp_f32((float)(v - c)))
 ADDING(exps, f64, double, exp(v - c))
-ADDING(powers, f32, float, pow(fabs((double)v), c)) /* the centre is the power */
+ADDING(powers, f32, float, pow(fabs((double)v), c)) /* the parameter c is the power here */
 ADDING(powers, f64, double, pow(fabs(v), c))
 BOTH(CHOOSING, top, >, v)
 CHOOSING(widest, f32, float, >, fabsf(v))
@@ -134,8 +134,8 @@ typedef struct job {
   bool second_pass;
 } job;
 
-/* Elements at p, `stride` apart, contiguous and of the type computed in: in place where they are,
- * else in `run`. */
+/* Fetches elements at p, `stride` bytes apart: in place where they are contiguous and of the type
+ * computed in, else copied to `run`. */
 static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n, void *run)
 {
   const ax_dtype d = j->s.from;
@@ -215,7 +215,7 @@ static void chunk_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-/* The chunks' totals of result r, in order. */
+/* Combines the chunks' totals of result r in order. */
 static double joined(const job *j, const kind *k, int64_t r)
 {
   double total = j->partial[r];
@@ -265,7 +265,7 @@ static double mean_of(const job *j, double total) { return total / (double)j->s.
 static double variance(const job *j, double mean, double total)
 {
   const double n = (double)j->s.reduced.count - j->number;
-  return total / (n > 0 ? n : 0) + mean * 0; /* of nothing: NaN */
+  return total / (n > 0 ? n : 0) + mean * 0; /* of no elements: NaN */
 }
 static double deviation(const job *j, double mean, double total) { return sqrt(variance(j, mean, total)); }
 
@@ -286,7 +286,7 @@ ax_status ax_cpu_std(const ax_call *call)
                            .number = call->a->f[0] });
 }
 
-/* (-inf) - (-inf) would be NaN */
+/* an infinite maximum is no centre: (-inf) - (-inf) would be NaN */
 static double top_of(const job *j, double top) { return isinf(top) ? 0 : top; }
 static double add_log(const job *j, double top, double total) { return top + log(total); }
 ax_status ax_cpu_logsumexp(const ax_call *call)

@@ -1,4 +1,4 @@
-/* nll_loss and its gradient: picking and placing one element of each row. */
+/* nll_loss, -w[t] x[r, t], and its gradient: reads or writes one element of each row. */
 #include "cpu.h"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */

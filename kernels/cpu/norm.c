@@ -1,9 +1,13 @@
-/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of
- * channels) is read from memory once: later passes over it find it in the first-level cache.
- * float32 and the half types compute in float32, float64 in itself.
+/* layer_norm, rms_norm, group_norm and their gradients:
+ *     y  = (x - mean) rstd w + b          rstd = 1 / sqrt(var + eps); rms_norm: mean = 0
+ *     dx = rstd (g w - mean(g w) - xhat mean(g w xhat))          xhat = (x - mean) rstd
  *
- * Gradients of weight and bias are sums over rows: rows are cut into chunks whose number follows
- * from the sizes, each chunk adds up its own, and the chunks are added in order, so that nothing
+ * A row (the last dims, or a group of channels) is read from memory once: later passes over it find
+ * it in the first-level cache.  Memory bounds the kernel.  float32 and the half types compute in
+ * float32, float64 in float64.
+ *
+ * Gradients of weight and bias are sums over rows.  Rows are cut into chunks whose number follows
+ * from the sizes; each chunk adds up its own rows, and the chunks are added in order, so nothing
  * depends on the number of threads. */
 #include "cpu.h"
 
@@ -14,12 +18,12 @@
 #include "pointwise.h"
 #include "vector.h"
 
-/* of LONG elements or more are done together: weight and bias do not stay in the first-level cache
- * then */
+/* this many rows of at least LONG elements are computed together: weight and bias do not stay in
+ * the first-level cache then */
 #define ROWS 4
-#define LONG 2048 /* shorter rows go one by one, in the order in which the processor fetches memory ahead */
+#define LONG 2048 /* shorter rows are computed one by one, in the order in which the processor prefetches */
 #define MAX_CHUNKS 64
-#define CHUNK 16384 /* elements that are worth a chunk */
+#define CHUNK 16384 /* the least number of elements of a chunk */
 
 typedef struct job {
   ax_dtype dtype, compute;
@@ -28,7 +32,8 @@ typedef struct job {
   int64_t groups, channels;
   double eps;
   bool centred;
-  /* float32 rows of last dims: y goes past the caches, whole vectors of it at multiples of 64 */
+  /* float32 rows of last dims: y is written past the caches, in whole vectors at multiples of 64
+   * bytes */
   bool stream;
   const char *x, *g;
   const void *w, *b; /* in the compute type; never NULL */
@@ -39,8 +44,8 @@ typedef struct job {
   int64_t chunks;
 } job;
 
-/* Which rows are done together follows from the sizes, never from the threads: pieces of work are
- * whole groups of 64 rows, or chunks. */
+/* The rows that are computed together follow from the sizes, never from the threads: pieces of work
+ * are whole groups of 64 rows, or chunks. */
 #define NORM(S, T, SQRT, FMA, PUT) \
   enum { V_##S = AX_BYTES / sizeof(T) }; \
   typedef ax_vec_##S vec_##S; \
@@ -162,7 +167,7 @@ typedef struct job {
       AX_UNROLL \
       for (int r = 0; r < R; r++) { \
         const vec_##S gi = at_##S(g + r * n + i), d = at_##S(x + r * n + i) - mean[r]; \
-        /* the rows that come next: memory would stand still meanwhile */ \
+        /* prefetch the next rows, or memory would idle meanwhile */ \
         __builtin_prefetch(g + (R + r) * n + i); \
         __builtin_prefetch(x + (R + r) * n + i); \
         PUT(dx + r * n + i, (gi * wi - s[r] - d * t[r]) * rstd[r], j->stream); \
@@ -230,7 +235,7 @@ typedef struct job {
         dx[c * n + i] = FMA(mean - x[c * n + i], t, FMA(g[c * n + i], wc, -s)) * rstd; \
     } \
   } \
-  /* A half row goes through float32 copies; of other types it is used where it lies. */ \
+  /* Half rows are copied to float32; rows of other types are used in place. */ \
   static void S##_range(int64_t lo, int64_t hi, void *ud) \
   { \
     const job *j = ud; \
@@ -273,7 +278,7 @@ typedef struct job {
     } \
     if (j->stream) ax_cpu_stream_end(); \
   } \
-  /* Sums over chunks (or batch and channel) in order, into parameters of the compute type. */ \
+  /* Adds chunks (or batches and channels) in order, into parameters of the compute type. */ \
   static void collect_##S(const job *j, int64_t n, int which, bool add, T *out) \
   { \
     const T *sums = j->sums; \
@@ -300,8 +305,8 @@ NORM(f64, double, sqrt, PLAIN, PUT_F64)
 
 /* ---- drivers */
 
-/* A parameter of n elements in the compute type: itself, a converted copy, or `otherwise`
- * throughout. */
+/* A parameter of n elements in the compute type: the tensor itself, a converted copy, or
+ * `otherwise` in every element. */
 static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double otherwise, void **own,
                            size_t bytes, const void **out)
 {
@@ -320,7 +325,7 @@ static ax_status parameter(const job *j, const ax_tensor *t, int64_t n, double o
   return AX_OK;
 }
 
-/* The sizes of a job over x: groups 0 for the last `last` dims. */
+/* The sizes of a job over x; groups 0: over the last `last` dims. */
 static job plan(const ax_tensor *x, int last, int64_t groups)
 {
   job j = { .dtype = (ax_dtype)x->dtype,
@@ -364,7 +369,7 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   size_t scratch = 0;
   ax_status st = AX_OK;
 
-  if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
+  if (x->numel == 0) { /* no rows, or rows without elements: statistics as in PyTorch */
     for (int k = 1; k < call->n_out; k++)
       for (int64_t i = 0; i < call->out[k]->numel; i++)
         ax_store_double(j.compute, ax_data(call->out[k]), i, NAN);
@@ -387,7 +392,7 @@ out:
   return st;
 }
 
-/* The gradient of weight (0) or bias (1) into `t`, which may be of a half type. */
+/* Writes the gradient of weight (0) or bias (1) into `t`, which may be of a half type. */
 static ax_status give(const job *j, int which, bool add, ax_tensor *t)
 {
   const int64_t n = parameter_count(j);

@@ -1,9 +1,11 @@
-/* Batch normalisation over rows of channels (the channels lie innermost).
+/* Batch normalisation over rows of channels (the channels are innermost), y = (x - mean) invstd w +
+ * b for each channel, with an optional residual and relu, and its gradient.
  *
- * The statistics are gathered in chunks of rows whose size follows from the number of channels
- * alone.  A chunk sums in its own type the differences from its first row, and their squares: a
- * shift that is near the mean, so that one pass is as exact as two.  The chunks are put together in
- * order, in double. */
+ * Statistics are gathered in chunks of rows whose size follows from the number of channels alone.
+ * A chunk sums, in the type computed in, the differences from its first row and their squares.  The
+ * first row is near the mean, so one pass is as exact as two.  The chunks are combined in order, in
+ * double (Chan, Golub and LeVeque 1979).  Threads share chunks and rows; memory bounds the kernel,
+ * which reads x twice in training. */
 #include "cpu.h"
 
 #include <math.h>
@@ -15,7 +17,7 @@ typedef struct job {
   int64_t rows, channels, chunk_rows;
   const void *x, *g, *residual; /* (rows, channels) */
   void *y;                      /* the result, or dx; of the same type */
-  /* (chunks, 2, channels): of the chunk's differences and their squares; backward: of g and of g (x
+  /* (chunks, 2, channels): sums of the differences and of their squares; backward: of g and of g (x
    * - mean) */
   void *sums;
   const void *a, *b, *c, *mean; /* for each channel, in the type computed in, as the sums are */
@@ -27,7 +29,7 @@ typedef struct kind {
   void (*combine)(const job *, double *, double *), (*add_up)(const job *, double *, double *);
 } kind;
 
-/* X: the type in memory, T: the one computed in; GET and PUT convert an element on its way. */
+/* X: the type in memory; T: the type computed in; GET and PUT convert an element. */
 #define BATCH_NORM(S, X, T, GET, PUT) \
   static void statistics_##S(int64_t lo, int64_t hi, void *ud) \
   { \
@@ -91,8 +93,7 @@ typedef struct kind {
       } \
     } \
   } \
-  /* sums of g and of g (x - mean); where relu cut the result off (x a + b is not positive) g \
-   * counts as 0 */ \
+  /* sums of g and of g (x - mean); g counts as 0 where relu cut the result off (x a + b <= 0) */ \
   static void products_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const job *j = ud; \
@@ -137,7 +138,7 @@ typedef struct kind {
       } \
     } \
   } \
-  /* dx = p g + q (x - mean) + s; p, q, s lie in c one after the other */ \
+  /* dx = p g + q (x - mean) + s; p, q and s follow each other in c */ \
   static void gradient_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const job *j = ud; \
@@ -159,7 +160,7 @@ typedef struct kind {
       } \
     } \
   } \
-  /* Mean of each channel, and the sum of squared differences from it, out of the chunks. */ \
+  /* Combines the chunks: the mean of each channel, and the sum of squared differences from it. */ \
   static void combine_##S(const job *j, double *mean, double *m2) \
   { \
     const int64_t n = j->channels; \
@@ -236,8 +237,8 @@ static void put(bool wide, void *to, int64_t c, double v)
   else ((float *)to)[c] = (float)v;
 }
 
-/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and
- * so where relu cut off. */
+/* y = x a + b.  a and b come from the rounded mean and invstd, so that the backward pass computes
+ * the same numbers and finds where relu cut off. */
 static void coefficients(bool wide, const ax_tensor *weight, const ax_tensor *bias, const ax_tensor *mean,
                          const ax_tensor *invstd, int64_t c, void *a, void *b)
 {
@@ -255,7 +256,7 @@ static job job_of(const ax_tensor *x)
 
 static int64_t chunks_of(const job *j) { return (j->rows + j->chunk_rows - 1) / j->chunk_rows; }
 
-/* Computes y = x a + b and so on. */
+/* Computes y = x a + b, with residual and relu. */
 static void apply(job *j, const ax_tensor *x, const ax_tensor *residual, const ax_tensor *y)
 {
   j->x = ax_data(x);

@@ -1,6 +1,6 @@
-/* What the optimizer kernels share.  A kernel steps `n` elements of segment `s` from element `at`
- * on.  Formulas are PyTorch's, in their order of operations; what does not depend on the element is
- * computed once, in float64. */
+/* Shared by the optimizer kernels.  A kernel steps `n` elements of segment `s` from element `at`
+ * on. The formulas are PyTorch's, in their order of operations; coefficients that do not depend on
+ * the element are computed once, in float64. */
 #ifndef AX_CPU_OPTIM_H
 #define AX_CPU_OPTIM_H
 
@@ -17,7 +17,8 @@ typedef void (*ax_optim_kernel)(const ax_segment *s, int64_t at, int64_t n, cons
   ax_status ax_cpu_##kernel(ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
 #include "core/optim.def"
 
-/* As many elements as the first-level cache still holds when their working copy is written. */
+/* The number of elements that are still in the first-level cache when their working copy is
+ * written. */
 #define AX_OPTIM_BLOCK 2048
 
 static inline void ax_round_f32(const float *restrict p, uint16_t *restrict work, int64_t n)
@@ -32,8 +33,8 @@ static inline void ax_round_f64(const double *restrict p, uint16_t *restrict wor
   for (int64_t i = 0; i < n; i++) work[i] = ax_float_to_bf16((float)p[i]);
 }
 
-/* Runs the statements for each i in [0, n), and writes the working copy, if there is one, block by
- * block. */
+/* Runs the statements for each i in [0, n), block by block, and writes the working copy of each
+ * block if there is one. */
 #define AX_OPTIM_EACH(S, s, p, at, n, ...) \
   for (int64_t lo_ = 0, hi_; lo_ < (n); lo_ = hi_) { \
     hi_ = (s)->work && (n)-lo_ > AX_OPTIM_BLOCK ? lo_ + AX_OPTIM_BLOCK : (n); \
@@ -42,7 +43,7 @@ static inline void ax_round_f64(const double *restrict p, uint16_t *restrict wor
     if ((s)->work) ax_round_##S((p) + lo_, (uint16_t *)(s)->work + (at) + lo_, hi_ - lo_); \
   }
 
-/* for an S that is a macro */
+/* for an S that is itself a macro */
 #define AX_OPTIM_EACH_(S, s, p, at, n, ...) AX_OPTIM_EACH(S, s, p, at, n, __VA_ARGS__)
 
 /* The arrays of a segment from element `at` on. */

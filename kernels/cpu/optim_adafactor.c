@@ -1,11 +1,14 @@
-/* torch.optim.Adafactor: the mean of squared gradients of a matrix is kept as a mean for each row
- * and one for each column, whose product stands for it; the step is measured against the root mean
- * square of the parameter, and of itself.
+/* torch.optim.Adafactor (Shazeer and Stern 2018).  The mean of squared gradients of a matrix is
+ * kept as a mean for each row and one for each column; their product, divided by their mean,
+ * approximates it:
+ *     u = g / sqrt(max(row col / mean, eps1^2))
+ *     p -= max(eps2, rms(p)) lr u / max(1, rms(u) / d)
  *
- * A parameter is walked three times, in chunks of fixed bounds whose sums are combined in order:
- * squares of gradients and parameters; the size of the update; the update.  1 / sqrt(max(row * col
- * / mean, eps1^2)) is min(1 / sqrt(row / mean) * 1 / sqrt(col), 1 / eps1), so the walks neither
- * divide nor take roots but once for each row and column. */
+ * A parameter is read three times, in chunks of fixed bounds whose sums are combined in order:
+ * squares of gradients and parameters; the size of the update; the update.  1 / sqrt(max(row col
+ * / mean, eps1^2)) equals min(1 / sqrt(row / mean) 1 / sqrt(col), 1 / eps1), so roots and
+ * divisions are computed once for each row and column only.  Threads share chunks; memory bounds
+ * the kernel. */
 #include "optim.h"
 
 #include <float.h>
@@ -18,17 +21,18 @@ typedef struct factor_job {
   const ax_hyper *h;
   int64_t matrices, rows, cols; /* a vector: one matrix of one row, and factored is false */
   bool factored;
-  /* in a chunk of one matrix; chunks of small matrices hold `chunk_matrices` of them, whole */
+  /* the rows in a chunk of one matrix; a chunk of small matrices has `chunk_matrices` whole ones */
   int64_t chunk_rows;
   int64_t chunk_matrices, chunks_each, chunks;
-  /* of the new squares; 1 / eps1; eps1; for maximize; of p; of the update */
+  /* the weight of the new squares; 1 / eps1; eps1; -1 for maximize; the factors of p and of the
+   * update */
   double weight, limit, mean_eps, sign, keep, step;
   double *sums;                  /* chunk k: [2k] squares of p, [2k + 1] squares of the update */
   void *col_sums;                /* a row of `cols` for each chunk */
-  void *row_factor, *col_factor; /* 1 / sqrt of them: rows, cols of each matrix */
+  void *row_factor, *col_factor; /* 1 / sqrt of the means: rows, cols of each matrix */
 } factor_job;
 
-/* What chunk c covers: rows [*lo, *hi) of each matrix in [*first, *last). */
+/* The range of chunk c: rows [*lo, *hi) of each matrix in [*first, *last). */
 static void bounds(const factor_job *j, int64_t c, int64_t *first, int64_t *last, int64_t *lo, int64_t *hi)
 {
   if (j->chunk_matrices > 1) {
@@ -75,7 +79,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
   j.matrices = s->n / (j.rows * j.cols);
   j.chunk_matrices = j.factored && j.rows * j.cols <= CHUNK / 2 ? CHUNK / (j.rows * j.cols) : 1;
   j.chunk_rows = CHUNK / j.cols > LEAST_ROWS ? CHUNK / j.cols : LEAST_ROWS;
-  if (!j.factored) { /* its elements are chunks' rows */
+  if (!j.factored) { /* each element is a row */
     j.rows = s->n;
     j.cols = 1;
     j.chunk_rows = CHUNK;
@@ -113,7 +117,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
   }
   j.step = fmax(h->eps2, sqrt(squares / (double)s->n)) * fmin(h->lr, 1 / sqrt(step)) /
            fmax(1, sqrt(moved / (double)s->n) / h->d);
-  if (squares != squares || moved != moved) j.step = NAN; /* fmax would pass over it */
+  if (squares != squares || moved != moved) j.step = NAN; /* fmax would ignore NaN */
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? update_f32 : update_f64, &j);
   ax_free(scratch, bytes);
   return AX_OK;

@@ -1,11 +1,11 @@
-/* The walks of optim_adafactor.c for one element type: T, its suffix S, and SQRT.  Included once
- * for each. */
+/* The three passes of optim_adafactor.c for one element type: T, its suffix S, and SQRT.  Included
+ * once for each type. */
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, S)
 
-/* Sum of the squares of n elements, at most SUM_BLOCK of them. */
+/* The sum of the squares of n elements, at most SUM_BLOCK of them. */
 static double NAME(squares_of_block)(const T *x, int64_t n)
 {
   T lane[LANES] = { 0 };
@@ -30,7 +30,7 @@ static double NAME(squares_of)(const T *x, int64_t n)
   return sum;
 }
 
-/* The same of one row of gradients, which are added to the columns' as well. */
+/* The sum of the squares of one row of gradients; also adds the squares to the columns' sums. */
 static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t cols)
 {
   double sum = 0;
@@ -45,8 +45,8 @@ static double NAME(row_squares)(const T *restrict g, T *restrict col, int64_t co
 
 static T NAME(moved_to)(T old, double mean, double weight) { return old + (T)weight * ((T)mean - old); }
 
-/* First walk.  Factored: rows' means, and the squares of each column in the chunk; small matrices:
- * columns' means, too.  Vectors: the running mean, and the size of the update. */
+/* First pass.  Factored: the rows' means, and each column's squares in the chunk; small matrices:
+ * the columns' means too.  Vectors: the running mean, and the size of the update. */
 static void NAME(squares)(int64_t from, int64_t to, void *ud)
 {
   const factor_job *j = ud;
@@ -99,7 +99,7 @@ static void NAME(squares)(int64_t from, int64_t to, void *ud)
   }
 }
 
-/* The means of columns [from, to) of all matrices, out of those of the chunks. */
+/* The means of columns [from, to) of all matrices, from those of the chunks. */
 static void NAME(columns)(int64_t from, int64_t to, void *ud)
 {
   const factor_job *j = ud;
@@ -142,7 +142,7 @@ static void NAME(factors)(int64_t from, int64_t to, void *ud)
   }
 }
 
-/* Second walk: the squares of the update. */
+/* Second pass: the squares of the update. */
 static void NAME(size)(int64_t from, int64_t to, void *ud)
 {
   const factor_job *j = ud;
@@ -173,7 +173,7 @@ static void NAME(size)(int64_t from, int64_t to, void *ud)
   }
 }
 
-/* Third walk. */
+/* Third pass: the update. */
 static void NAME(update)(int64_t from, int64_t to, void *ud)
 {
   const factor_job *j = ud;

@@ -1,5 +1,6 @@
-/* Optimizers that divide a running mean of gradients by the root of one of squares: Adam and AdamW,
- * Adamax, NAdam, RAdam. */
+/* Optimizers that divide a running mean of gradients by the root of a mean of squares: Adam (Kingma
+ * and Ba 2015), AdamW (Loshchilov and Hutter 2019), Adamax, NAdam (Dozat 2016), RAdam (Liu et al.
+ * 2020). */
 #include "optim.h"
 
 #include "optim_numbers.h"
@@ -41,11 +42,11 @@ void ax_cpu_adam_f64(const ax_segment *s, int64_t at, int64_t n, const ax_hyper 
   adam_f64(s, at, n, &a);
 }
 
-/* Square root and division share a unit with one of the multipliers, and 16 elements keep it for 20
- * cycles, more than memory does.  Here the division is an approximation of 14 bits and one step of
- * Newton's method, which is good to the last bit or two, and what an option does not need is left
- * out when it is compiled.  The end of a run goes the same way under a mask: what an element
- * becomes must not depend on where threads divide the work. */
+/* Square root and division share a unit with one of the multipliers, and 16 elements occupy it for
+ * 20 cycles, longer than memory takes.  So the division here is a 14-bit approximation and one step
+ * of Newton's method, good to the last bit or two, and code for options that are off is compiled
+ * out. The end of a run uses the same code under a mask: the result for an element must not depend
+ * on where threads divide the work. */
 #ifdef __AVX512F__
 typedef struct adam_16 {
   __m512i sign;
@@ -66,15 +67,15 @@ static inline __attribute__((always_inline)) void adam_some(float *p, float *m, 
   const __m512 b =
       _mm512_fmadd_ps(_mm512_mul_ps(c->w2, g), g, _mm512_mul_ps(c->beta2, _mm512_maskz_loadu_ps(some, v)));
   __m512 under = b;
-  /* max returns its second operand when either is NaN: b's NaN comes through here, top's with the
-   * second choice */
+  /* max returns its second operand when either is NaN: b's NaN comes from that, top's from the
+   * second selection */
   if (with & WITH_TOP) {
     const __m512 old = _mm512_maskz_loadu_ps(some, top);
     under = _mm512_mask_mov_ps(_mm512_max_ps(old, b), _mm512_cmp_ps_mask(old, old, _CMP_UNORD_Q), old);
     _mm512_mask_storeu_ps(top, some, under);
   }
-  /* a limit on the divisor, since infinity times its reciprocal is NaN; min returns its second
-   * operand when that is NaN */
+  /* limits the divisor, since infinity times its reciprocal is NaN; min returns its second operand
+   * when that is NaN */
   const __m512 divisor =
       _mm512_min_ps(_mm512_set1_ps(0x1p125f), _mm512_fmadd_ps(_mm512_sqrt_ps(under), c->root, c->eps));
   const __m512 about = _mm512_rcp14_ps(divisor);
@@ -98,7 +99,7 @@ static inline __attribute__((always_inline)) void adam_all(const ax_segment *s, 
                                                            const adam_16 *c, int with)
 {
   float *p = (float *)s->param + at, *m = (float *)s->state[0] + at, *v = (float *)s->state[1] + at;
-  float *top = with & WITH_TOP ? (float *)s->state[2] + at : p; /* p: not looked at */
+  float *top = with & WITH_TOP ? (float *)s->state[2] + at : p; /* p as a placeholder: not read */
   uint16_t *work = with & WITH_WORK ? (uint16_t *)s->work + at : (uint16_t *)p;
   const float *grad = (const float *)s->grad + at;
   int64_t i = 0;
@@ -140,8 +141,8 @@ void ax_cpu_adam_f32(const ax_segment *s, int64_t at, int64_t n, const ax_hyper 
 }
 #endif
 
-/* torch.optim.Adamax: the root of the mean of squares gives way to u = max(beta2 * u, |g| +
- * eps). */
+/* torch.optim.Adamax (Kingma and Ba 2015): the divisor is u = max(beta2 * u, |g| + eps) instead of
+ * a root of mean squares. */
 #define ADAMAX(S, T, ABS) \
   void ax_cpu_adamax_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \

@@ -1,8 +1,9 @@
-/* Optimizers that step by the gradient, its running mean, or the sign of that: SGD and Lion. */
+/* Optimizers that step by the gradient, its running mean, or the sign of that mean: SGD and
+ * Lion. */
 #include "optim.h"
 
-/* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, the first
- * time b = g; p -= lr * b, or with nesterov lr * (g + momentum * b). */
+/* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, in the
+ * first step b = g; p -= lr * b, or with nesterov p -= lr * (g + momentum * b). */
 #define SGD(S, T) \
   void ax_cpu_sgd_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \
@@ -18,7 +19,7 @@
     const T from_buf = h->nesterov ? momentum : 1, from_grad = h->nesterov ? 1 : 0; \
     if (s->step == 1) { \
       AX_SIMD \
-      for (int64_t i = 0; i < n; i++) buf[i] = 0; /* it may hold anything, NaN included */ \
+      for (int64_t i = 0; i < n; i++) buf[i] = 0; /* it is uninitialised, and may contain NaN */ \
     } \
     AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + decay * p[i]; \
                   const T b = keep * buf[i] + add * g; buf[i] = b; \
@@ -41,7 +42,7 @@ SGD(f64, double)
                   m[i] = beta2 * m[i] + w2 * g; \
                   p[i] = keep * p[i] - (c > 0   ? lr \
                                         : c < 0 ? -lr \
-                                                : c);) /* 0, or a NaN that must not go unseen */ \
+                                                : c);) /* 0, or a NaN, which must stay visible */ \
   }
 LION(f32, float)
 LION(f64, double)

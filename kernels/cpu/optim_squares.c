@@ -1,4 +1,5 @@
-/* Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad and
+/* Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad (Duchi
+ * et al. 2011), s += g^2 and p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s) + eps); and
  * RMSprop. */
 #include "optim.h"
 
@@ -15,8 +16,9 @@
 ADAGRAD(f32, float, sqrtf)
 ADAGRAD(f64, double, sqrt)
 
-/* torch.optim.RMSprop: with `centered` the square of the mean gradient is taken from the mean
- * square; with momentum the quotients go into a buffer, and p loses lr times that. */
+/* torch.optim.RMSprop: v = alpha * v + (1 - alpha) * g^2; p -= lr * g / (sqrt(v) + eps).  With
+ * `centered` the square of the mean gradient is subtracted from v; with momentum the quotients go
+ * into a buffer b = momentum * b + quotient, and p -= lr * b. */
 #define RMSPROP(S, T, SQRT) \
   void ax_cpu_rmsprop_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
   { \

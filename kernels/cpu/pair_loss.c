@@ -1,5 +1,7 @@
-/* Losses of two tensors of one shape, element by element: the terms and their sum in one pass, and
- * one pass for the gradient.  Sums run in chunks whose bounds follow from the size alone. */
+/* Losses of two tensors of one shape, element by element (pair_loss.h has the terms): one pass for
+ * the terms and their sum, one for the gradient.  Sums use chunks whose bounds follow from the
+ * size alone; threads share chunks.  Memory bounds the polynomial losses, logarithms bound the
+ * others. */
 #include "cpu.h"
 
 #include <math.h>
@@ -93,11 +95,12 @@ typedef struct job {
   const char *x, *t, *g;
   int64_t g_step; /* 0 or 1 */
   char *out;
-  double *sums; /* [chunks] where there is a sum */
+  double *sums; /* [chunks], where there is a sum */
   bool found;   /* bce: an input outside 0..1 */
 } job;
 
-/* n elements from element `at` on as floats: in place where they are floats, else in `run`. */
+/* Returns n elements from element `at` on as floats: in place where they are floats, else in
+ * `run`. */
 static const float *floats(const job *j, const char *p, int64_t at, int64_t n, float *run)
 {
   if (j->dtype == AX_F32) return (const float *)p + at;
@@ -119,7 +122,7 @@ static void look_wide(job *j, const double *x, int64_t n)
   if (outside) __atomic_store_n(&j->found, true, __ATOMIC_RELAXED);
 }
 
-/* Terms of [lo, hi), run by run: each to its place, or their sum. */
+/* Computes the terms of [lo, hi), run by run; writes each, or returns their sum. */
 static double forward(job *j, int64_t lo, int64_t hi)
 {
   float left[RUN], right[RUN], out[RUN];

@@ -1,6 +1,6 @@
-/* Philox blocks a vector at a time.  A compiler makes 64-bit products of the 32-bit ones, which are
- * slow; processors have the instruction that multiplies every other 32-bit lane, and two of them
- * with some shifts do a round for all lanes. */
+/* Philox blocks, a vector at a time.  A compiler turns the products of 32-bit words into slow
+ * 64-bit products; processors have an instruction that multiplies every other 32-bit lane, and two
+ * of these with some shifts do a round for all lanes. */
 #ifndef AX_CPU_PHILOX_LANES_H
 #define AX_CPU_PHILOX_LANES_H
 
@@ -39,8 +39,8 @@ AX_FN void ax_philox_product(ax_words x, ax_words m, ax_words *hi, ax_words *lo)
   *lo = ODD(W(slli_epi64)(odd, 32), even);
 }
 
-/* n blocks, a multiple of 16: block i has the key and draw of `p`, and the counter words low[i] and
- * high[i].  Word r of it goes to wr[i]. */
+/* Computes n blocks, a multiple of 16.  Block i has the key and draw of `p`, and the counter words
+ * low[i] and high[i]; its word r goes to wr[i]. */
 static inline void ax_philox_lanes(ax_philox p, int n, const uint32_t *low, const uint32_t *high,
                                    uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3)
 {

@@ -1,5 +1,5 @@
-/* Arithmetic and functions, element by element.  The expressions stand in pointwise.h; here they
- * meet the loops of simd.h, one for each type that the op is defined for. */
+/* Arithmetic and functions, element by element: the expressions of pointwise.h in the loops of
+ * simd.h, one loop for each type that an op has.  Memory bounds arithmetic on large operands. */
 #include "simd.h"
 
 #include "pointwise.h"
@@ -62,7 +62,7 @@ AX_INT_BINARY(INT2)
 AX_BOOL_UNARY(BOOL1)
 AX_BOOL_BINARY(BOOL2)
 
-/* what training in bfloat16 does most */
+/* the most frequent ops of training in bfloat16 */
 #define T float
 #define HALF1(name, expr) AX_BF16_LOOP1(name##_bf16, expr)
 #define HALF2(name, expr) AX_BF16_LOOP2(name##_bf16, expr)
@@ -72,7 +72,7 @@ AX_FLOAT_BINARY(HALF2)
 #undef HALF1
 #undef HALF2
 
-/* ---- the kernels: which types an op has */
+/* ---- the kernels and the types that an op has */
 
 #define TABLE(name, ...) \
   ax_status ax_cpu_##name(const ax_call *call) \
@@ -113,7 +113,7 @@ TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
 TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))
 TABLE(_relu_backward, FLOATS(_relu_backward), HALF(_relu_backward))
 
-/* ---- sin and cos: large arguments need libm, one by one */
+/* ---- sin and cos: libm computes large arguments, one by one */
 
 AX_LOOP1(sin_fast, float, float, ax_sin_f32(x))
 AX_LOOP1(cos_fast, float, float, ax_cos_f32(x))
@@ -142,7 +142,7 @@ static bool any_large(const char *p, int64_t stride, int64_t n)
         name##_fast(part, stride, count, ctx); \
         continue; \
       } \
-      for (int64_t i = 0; i < count; i++) { /* the same bits for an element whatever its neighbours are */ \
+      for (int64_t i = 0; i < count; i++) { /* an element's bits do not depend on its neighbours */ \
         const float x = *(const float *)(part[1] + i * stride[1]); \
         *(float *)(part[0] + i * stride[0]) = fabsf(x) <= AX_TRIG_LIMIT ? ax_##name##_f32(x) : name##f(x); \
       } \
@@ -153,18 +153,18 @@ TRIG(cos)
 TABLE(sin, FLOATS(sin))
 TABLE(cos, FLOATS(cos))
 
-/* ---- clamp: the limits come in f[0] and f[1], infinite where not given */
+/* ---- clamp: the limits are f[0] and f[1], infinite where not given */
 
 static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p63 ? (int64_t)v : INT64_MIN; }
 
-/* A NaN in x stays; a NaN as limit gives NaN everywhere, as in PyTorch; where min > max the result
- * is max. */
+/* A NaN in x stays NaN; a NaN as a limit gives NaN everywhere, as in PyTorch; where min > max the
+ * result is max. */
 #define CLAMP(suffix, T, L, limit) \
   static void clamp_##suffix(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
     const double *f = ctx; \
     const L lo = limit(f[0]), hi = limit(f[1]); \
-    /* pieces: the limits stay in registers, the loop maker stays simple */ \
+    /* in pieces, so that the limits stay in registers and the loop stays simple to vectorise */ \
     for (int64_t done = 0; done < n; done += 1024) { \
       const int64_t count = n - done < 1024 ? n - done : 1024; \
       const char *in = data[1] + done * stride[1]; \
@@ -196,10 +196,10 @@ ax_status ax_cpu_clamp(const ax_call *call)
   return ax_cpu_pointwise(call, loops, 1, call->a->f);
 }
 
-/* ---- pow: the common exponents are products and roots */
+/* ---- pow: frequent exponents are products and roots */
 
 AX_LOOP2(pow_any, float, float, ax_pow_f32(a, b))
-/* what pow says for -infinity and -0 */
+/* the results of pow for -infinity and -0 */
 AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f))
 AX_LOOP1(pow_one, float, float, x)
 AX_LOOP1(pow_cube, float, float, (x * x * x))
@@ -219,9 +219,10 @@ static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const v
   loop(data, stride, n, ctx);
 }
 
-/* ---- pow and remainder of integers: what has no result is found before anything is written */
+/* ---- pow and remainder of integers: finds an operand without a result before it writes
+ * anything */
 
-/* ctx: an int, set to 1 when the operand holds a 0 (remainder), a negative number (pow). */
+/* ctx: an int, set to 1 when the operand contains a 0 (remainder) or a negative number (pow). */
 #define FIND(fn, T, test) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
@@ -260,7 +261,7 @@ ax_status ax_cpu_pow(const ax_call *call)
   static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow) };
   const ax_operand *exponent = &call->iter->op[2];
 
-  /* a number, as in PyTorch; a tensor truncates instead */
+  /* a negative number as exponent is refused, as in PyTorch; a tensor of exponents truncates */
   if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) {
     const int64_t b =
         exponent->dtype == AX_I64 ? *(const int64_t *)exponent->data : *(const int32_t *)exponent->data;

@@ -1,5 +1,6 @@
-/* Pooling: windows of channels-last images, so that the innermost loops run along the channels.
- * Half types go through float32. */
+/* Pooling over windows of channels-last images: the innermost loops run along the channels.  Half
+ * types are converted to float32.  Threads share rows of windows (forward) or whole images
+ * (gradients, since windows may overlap); memory bounds the kernel. */
 #include "cpu.h"
 
 #include <math.h>
@@ -8,14 +9,14 @@
 #include "core/ops/pool.h"
 
 typedef struct job {
-  const int64_t *i; /* the row's slots */
+  const int64_t *i; /* the row's attributes */
   int64_t n, c, h, w, oh, ow;
-  const void *from; /* what is read and written, in float32 or float64 */
+  const void *from; /* read and written, in float32 or float64 */
   void *to;
   int32_t *index;
 } job;
 
-/* What the mean of a window is divided by. */
+/* The divisor of a window's mean. */
 static inline double divisor(const job *j, ax_window y, ax_window x)
 {
   if (j->i[AX_POOL_DIVISOR]) return (double)j->i[AX_POOL_DIVISOR];
@@ -44,7 +45,7 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
             const T *v = image + here * j->c; \
             AX_SIMD \
             for (int64_t c = 0; c < j->c; c++) { \
-              const bool more = !(v[c] <= best[c]); /* so is a NaN */ \
+              const bool more = !(v[c] <= best[c]); /* also where v[c] is NaN */ \
               const bool kept = best[c] != best[c]; \
               at[c] = more && !kept ? here : at[c]; \
               best[c] = more && !kept ? v[c] : best[c]; \
@@ -121,8 +122,8 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
 POOL(f32, float)
 POOL(f64, double)
 
-/* `count` pieces of work; big, small: the tensors before and after pooling, of which `from` is read
- * and `to` written. */
+/* Runs `count` pieces of work.  big, small: the tensors before and after pooling; `from` is the one
+ * that is read, `to` the one that is written. */
 static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor *small, const ax_tensor *from,
                      const ax_tensor *to, const ax_tensor *index, int64_t count, ax_range_fn f32,
                      ax_range_fn f64)

@@ -1,6 +1,7 @@
-/* Random fills, dropout, permutations, arange.  Which words feed which element is philox.h's
- * business; here they come in blocks of 1024, so that generating and using them are vector
- * loops. */
+/* Random fills, dropout, permutations, arange.  philox.h defines which words each element takes.
+ * Words are made in blocks of 1024, so that making and using them are vector loops.  Threads
+ * share blocks; the integer products of Philox bound the kernels, dropout of large tensors also
+ * memory. */
 #include "cpu.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ typedef struct job {
   char *out;
 } job;
 
-/* The words of philox blocks first .. first + blocks - 1. */
+/* The words of Philox blocks first .. first + blocks - 1. */
 static void words(const ax_attrs *a, int64_t first, int64_t blocks, uint32_t *out)
 {
   const uint64_t seed = a->rng.seed, stream = a->rng.stream, draw = a->rng.draw;
@@ -26,7 +27,7 @@ static void words(const ax_attrs *a, int64_t first, int64_t blocks, uint32_t *ou
     ax_philox_run(ax_philox_at(seed, stream, draw, (uint64_t)(first + b)), out + 4 * b);
 }
 
-/* Block p: its first element, and how many it has; then the words for n elements from lo on. */
+/* Block p: sets its first element, returns its number of elements. */
 static int64_t block_bounds(const job *j, int64_t p, int64_t *lo)
 {
   *lo = p * BLOCK;
@@ -35,7 +36,7 @@ static int64_t block_bounds(const job *j, int64_t p, int64_t *lo)
 static void words32(const job *j, int64_t lo, int64_t n, uint32_t *w) { words(j->a, lo / 4, (n + 3) / 4, w); }
 static void words64(const job *j, int64_t lo, int64_t n, uint32_t *w) { words(j->a, lo / 2, (n + 1) / 2, w); }
 
-/* A block of float results into place. */
+/* Stores a block of float results. */
 static void put_floats(const job *j, int64_t lo, int64_t n, const float *v)
 {
   if (j->dtype == AX_F32) memcpy((float *)j->out + lo, v, (size_t)n * sizeof(float));
@@ -62,7 +63,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
   const double low = j->a->f[0], high = j->a->f[1];
-  /* what the type's mantissa holds: more would round up to 1 */
+  /* as many bits as the type's mantissa has: more could round up to 1 */
   const int bits = j->dtype == AX_F16 ? 11 : j->dtype == AX_BF16 ? 8 : 24;
   uint32_t w[2 * BLOCK];
   float v[BLOCK];
@@ -75,7 +76,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
       words64(j, lo, n, w);
       for (int64_t i = 0; i < n; i++) {
         const double x = low + ax_uniform_f64(ax_word64(w[2 * i], w[2 * i + 1])) * (high - low);
-        y[i] = x < high ? x : low; /* rounding may reach the end that is left out */
+        y[i] = x < high ? x : low; /* rounding may reach `high`, which is excluded */
       }
       continue;
     }
@@ -159,9 +160,9 @@ typedef struct keyed {
   int64_t at;
 } keyed;
 
-/* 0 .. n-1 in the order of n random keys (of equal ones, the first comes first).  Keys are spread
- * evenly, so n buckets by key hold about one each: distributing them and tidying up neighbours
- * takes linear time. */
+/* 0 .. n-1 in the order of n random keys (of equal keys, the first comes first).  Keys are uniform,
+ * so n buckets by key have about one each: distributing them and sorting within buckets takes
+ * linear time. */
 ax_status ax_cpu__randperm(const ax_call *call)
 {
   const ax_tensor *y = call->out[0];
@@ -207,7 +208,7 @@ out:
   return st;
 }
 
-/* start + i * step: in int64 for integers, else in float64, so that no error adds up. */
+/* start + i * step, in int64 for integers, else in float64, so that errors do not accumulate. */
 static void arange_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
@@ -228,7 +229,8 @@ static void arange_range(int64_t from, int64_t until, void *ud)
 
 ax_status ax_cpu__arange(const ax_call *call) { return fill(call, arange_range, false); }
 
-/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words
+/* ---- dropout: an element stays when its word is at least p 2^32; the gradient draws the same
+ * words
  * again */
 
 static void dropout_range(int64_t from, int64_t until, void *ud)
@@ -267,7 +269,7 @@ static void dropout_range(int64_t from, int64_t until, void *ud)
 
 ax_status ax_cpu__dropout_apply(const ax_call *call)
 {
-  if (call->a->f[0] >= 1) { /* all of it goes, infinities and NaN too */
+  if (call->a->f[0] >= 1) { /* everything becomes 0, infinities and NaN too */
     const ax_tensor *y = call->out[0];
     if (!ax_is_float((ax_dtype)y->dtype)) return ax_cpu_no_dtype(call->op, (ax_dtype)y->dtype);
     memset(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y));

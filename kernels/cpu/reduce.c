@@ -1,6 +1,7 @@
 /* sum, mean, any, all.  float32 and the half types add in float32 over short runs and in float64
- * above that: as accurate as a float64 sum for practical purposes, at the speed of float32.
- * Integers add in int64 and wrap around. */
+ * above that: practically as accurate as a float64 sum, at the speed of float32.  Integers add in
+ * int64 and wrap around.  Threads share results, or chunks of a long reduction; memory bounds the
+ * kernel. */
 #include "reduce.h"
 
 #include <string.h>
@@ -57,7 +58,7 @@ ax_group ax_cpu_group(const ax_split *s, int64_t t)
   return g;
 }
 
-/* ---- the innermost loops.  A total is the bits of a double or of an int64_t. */
+/* ---- the innermost loops.  A total is a double or an int64_t. */
 
 typedef union total {
   double d;
@@ -69,9 +70,9 @@ typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, total *to);
 typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows,
                           total *to);
 
-#define RUN 512 /* elements that are added in float32 */
+#define RUN 512 /* elements added in float32 */
 
-/* 32 running sums, combined in a fixed order: the same at each level of processor. */
+/* 32 running sums, combined in a fixed order that is equal for every processor level. */
 #define LANES 32
 static inline float sum_run(const float *p, int64_t n)
 {
@@ -129,7 +130,7 @@ static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
   to->d += ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
-/* Sums of integers and counts of what is not 0: any order gives the same. */
+/* Sums of integers and counts of nonzero elements, which do not depend on the order. */
 #define ROW_INT(name, T, expr) \
   static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
   { \
@@ -191,7 +192,7 @@ INT_PAIR(i64, int64_t, x)
 INT_PAIR(i32, int32_t, (int64_t)x)
 INT_PAIR(u8, uint8_t, x)
 INT_PAIR(count_1, uint8_t, x != 0)
-/* half types: -0 is 0 */
+/* half types: -0 counts as 0 */
 INT_PAIR(count_2, uint16_t, (x & 0x7fff) != 0)
 INT_PAIR(count_4, int32_t, x != 0)
 INT_PAIR(count_8, int64_t, x != 0)
@@ -210,18 +211,18 @@ typedef struct job {
   ax_split s;
   adder add;
   finish what;
-  bool integral, accumulate; /* totals are integers; the result is added to */
+  bool integral, accumulate; /* totals are integers; the result is added to what is there */
   total *partial;            /* [chunks][results] when there is more than one chunk */
 } job;
 
-/* Adds reduced positions [lo, hi) of a group into to[0 .. g->n). */
+/* Adds reduced positions [lo, hi) of a group to to[0 .. g->n). */
 static void add_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, total *to)
 {
   const ax_dims *r = &j->s.reduced;
   const int last = r->n - 1;
 
   if (!j->s.columns) {
-    if (r->n == 0) { /* nothing is reduced, or a single element */
+    if (r->n == 0) { /* nothing is reduced, or only one element */
       if (lo < hi) j->add.row(g->in, 0, 1, to);
       return;
     }

@@ -1,16 +1,16 @@
 /* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the
- * recurrent weight, one pointwise pass over the step's gates.  Half types are widened once and
- * computed in float32.
+ * recurrent weight, which bounds it, and one pointwise pass over the step's gates, whose rows
+ * threads share.  Half types are converted once and computed in float32.
  *
- * Step t of a packed batch has sizes[t] sequences, fewer and fewer: its rows follow those of the
- * steps before, and the state's first rows are those that go on. */
+ * Step t of a packed batch has sizes[t] sequences, a falling number.  Its rows follow those of the
+ * steps before; the first rows of the state belong to the sequences that go on. */
 #include "gemm.h"
 
 #include "rnn_rows.h"
 
 #include <string.h>
 
-/* ---- operands: as they are, or widened to the type that is computed in */
+/* ---- operands: in place, or converted to the type computed in */
 
 typedef struct operand {
   const ax_tensor *t;
@@ -19,7 +19,7 @@ typedef struct operand {
   bool result;
 } operand;
 typedef struct job {
-  ax_dtype dtype; /* that is computed in */
+  ax_dtype dtype; /* the type computed in */
   operand list[12];
   int n;
   ax_status st;
@@ -42,12 +42,12 @@ static void *open_operand(job *j, const ax_tensor *t, bool result)
 static const void *read_from(job *j, const ax_tensor *t) { return open_operand(j, t, false); }
 static void *write_to(job *j, const ax_tensor *t) { return open_operand(j, t, true); }
 
-/* bfloat16 where the processor multiplies it: products take the state and the weight as they are
- * and add up in float32; only what is pointwise is widened.  Elsewhere (and for float16) all is
- * widened, weights once for all steps. */
+/* Whether products of bfloat16 can take the state and the weight as they are and add in float32, so
+ * that only pointwise parts are converted.  Elsewhere, and for float16, everything is converted,
+ * weights once for all steps. */
 static bool can_multiply(const ax_tensor *w)
 {
-  static _Thread_local int known = -1; /* asked once, with a product of some size */
+  static _Thread_local int known = -1; /* found once, with a product of a moderate size */
   if (w->dtype != AX_BF16) return false;
   if (known < 0) {
     static const uint16_t a[32 * 32], b[32 * 32];
@@ -77,7 +77,7 @@ static void *scratch(job *j, int64_t n)
   return o->data;
 }
 
-/* Rounds widened results, frees what was opened. */
+/* Rounds converted results and frees what was opened. */
 static ax_status finish(job *j)
 {
   for (int k = 0; k < j->n; k++) {
@@ -109,7 +109,7 @@ ax_status ax_cpu__lstm_gates(const ax_call *call)
   return finish(&j);
 }
 
-/* The gradients from outside are copied into where the loops look for those of the step after. */
+/* Copies gradients from outside to where the loops expect the gradient from the next step. */
 static void copy_or_zero(job *j, void *to, const void *from, int64_t n)
 {
   if (j->st != AX_OK || n == 0) return;
@@ -172,15 +172,15 @@ ax_status ax_cpu__gru_gates_backward(const ax_call *call)
 /* ---- layers */
 
 typedef struct sequence {
-  /* rows of all steps; of the first one; widths of the state and of the gates */
+  /* rows of all steps; rows of the first step; widths of the state and of the gates */
   int64_t steps, rows, batch, hidden, gates;
-  const int64_t *sizes; /* sequences in each step; NULL: always `batch` */
+  const int64_t *sizes; /* the number of sequences of each step; NULL: always `batch` */
   bool reverse;
 } sequence;
 
 static int64_t size_at(const sequence *s, int64_t t) { return s->sizes ? s->sizes[t] : s->batch; }
 
-/* x: something that lies as y does.  Checks what only the numbers in `sizes` tell. */
+/* x: a tensor laid out like y.  Also checks what depends on the numbers in `sizes`. */
 static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
                                 const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
@@ -216,8 +216,8 @@ static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const a
   return AX_OK;
 }
 
-/* A walk over the steps, in order or backward. */
-/* step, its first row, its rows; the first row of the one before in time, -1: none */
+/* A walk over the steps, forward or backward in time: the step, its first row, its rows, and the
+ * first row of the previous step in time (-1: none). */
 typedef struct walk {
   int64_t t, at, n, former;
 } walk;
@@ -242,7 +242,7 @@ static bool walk_next(const sequence *s, bool backward, walk *w)
 
 #define AT(p, row, width) ((char *)(p) + size * (row) * (width))
 
-/* One sequence: oneDNN takes three times as long as w needs to be read for a row times w^T. */
+/* One sequence: for one row times w^T, oneDNN takes three times as long as reading w. */
 typedef struct one_sequence {
   int64_t hidden;
   const void *h, *w, *bias;
@@ -263,7 +263,7 @@ typedef struct one_sequence {
 ONE(f32, float)
 ONE(f64, double)
 
-/* to (n, gates) = h (n, H) w^T + bias; h and w of type d */
+/* to (n, gates) = h (n, H) w^T + bias; h and w are of type d */
 static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const void *h, const void *w,
                               const void *bias, void *to)
 {
@@ -286,7 +286,7 @@ static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const vo
   return ax_cpu_product(&g, h, w, bias, to);
 }
 
-/* to (n, H) = dg (n, gates) w, or += */
+/* to (n, H) = dg (n, gates) w, or to += dg w */
 static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, const void *dg, const void *w,
                                   bool add, void *to)
 {
@@ -303,9 +303,9 @@ static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, cons
   return ax_cpu_product(&g, dg, w, NULL, to);
 }
 
-/* What a product of the state with the weight, or of a step's gradients, works on: the widened
- * operands, or the tensors themselves.  Results that products read are rounded step by step then,
- * and not once more at the end. */
+/* The operands of a product of the state with the weight, or of a step's gradients: converted, or
+ * the tensors themselves.  In the latter case results that products read are rounded at every step,
+ * and not again at the end. */
 typedef struct factors {
   ax_dtype dtype;
   int64_t size;
@@ -326,8 +326,8 @@ static factors factors_of(job *j, const ax_tensor *w, const ax_tensor *first, co
   return f;
 }
 
-/* The rows of a step, rounded to where a product will read them: row `at` of `width`.  Returns what
- * the product reads: the rows themselves where nothing is rounded. */
+/* Rounds the rows of a step to where a product reads them, row `at` of `width`.  Returns the
+ * product's operand: the rows themselves where nothing is rounded. */
 static const void *rounded(const factors *f, const void *rows, int64_t at, int64_t n, int64_t width)
 {
   if (!f->rounded) return rows;
@@ -335,7 +335,7 @@ static const void *rounded(const factors *f, const void *rows, int64_t at, int64
   return f->rounded + at * width * 2;
 }
 
-/* The state that a step begins with, as its product reads it. */
+/* The state at the beginning of a step, as its product reads it. */
 static const void *state_for(const factors *f, const walk *k, const void *first, const void *y, int64_t width)
 {
   if (f->rounded) return k->former < 0 ? f->first : f->rounded + k->former * width * 2;
@@ -371,7 +371,7 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
       break;
     run_rows(j.dtype, LSTM, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
-    /* packed: of those that go on; what is left there is the last of each */
+    /* packed: only sequences that go on are copied, so each row keeps its last state */
     if (s.sizes || k.t == (s.reverse ? 0 : s.steps - 1)) memcpy(c_last, p.state, (size_t)(k.n * H * size));
   }
   return finish(&j);

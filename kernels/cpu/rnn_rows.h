@@ -1,4 +1,6 @@
-/* The pointwise parts of recurrent cells, forward and back: loops over the gates of some rows. */
+/* The pointwise parts of recurrent cells, forward and backward: loops over the gates of some rows.
+ *     LSTM (gates i f g o): c' = f c + i g, h' = o tanh(c')
+ *     GRU (gates r z n):    n = tanh(nx + r nh), h' = (1 - z) n + z h */
 #ifndef AX_CPU_RNN_ROWS_H
 #define AX_CPU_RNN_ROWS_H
 
@@ -6,7 +8,7 @@
 
 #include "pointwise.h"
 
-/* Operands have one row of `hidden` cells, or of as many of each gate, for each sequence. */
+/* Operands have one row for each sequence: `hidden` numbers, or that many for each gate. */
 typedef struct cells {
   int64_t hidden;
   bool relu;
@@ -14,9 +16,9 @@ typedef struct cells {
   void *gates;              /* what the gradient needs of them; may be gh itself */
   const void *before, *now; /* the state (c, or h of a GRU) before and after the step */
   void *state, *h;          /* written: the new c; the new h */
-  const void *gy;           /* gradient of h from outside; NULL: none */
-  const void *gc;           /* cells alone: gradient of c from outside */
-  void *dh, *dc;            /* gradients of the state: read, and written for the step before */
+  const void *gy;           /* the gradient of h from outside; NULL: none */
+  const void *gc;           /* only for cells: the gradient of c from outside */
+  void *dh, *dc;            /* the gradients of the state: read, and written for the previous step */
   void *dgx, *dgh;
 } cells;
 
@@ -44,8 +46,8 @@ typedef struct cells {
       } \
     } \
   } \
-  /* dh and dc hold the gradient from the step after; dc is left for the step before (dh comes out \
-   * of a product) */ \
+  /* dh and dc hold the gradient from the next step; dc becomes that of the previous step (dh is \
+   * the result of a product) */ \
   static void lstm_back_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const cells *p = ud; \
@@ -88,7 +90,7 @@ typedef struct cells {
       } \
     } \
   } \
-  /* dh: read, and left as the part of the step before's that does not come through the gates */ \
+  /* dh: read, and set to the part of the previous step's gradient that bypasses the gates */ \
   static void gru_back_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const cells *p = ud; \
@@ -112,7 +114,7 @@ typedef struct cells {
       } \
     } \
   } \
-  /* h: holds the hidden part of the sum already */ \
+  /* h already holds the hidden part of the sum */ \
   static void rnn_rows_##S(int64_t lo, int64_t hi, void *ud) \
   { \
     const cells *p = ud; \

@@ -1,6 +1,5 @@
-/* What softmax and cross-entropy do with a row: its largest element and the sum of exp(x - top).
- * Sums go in lanes that are added up at the end, in an order that depends on the level of processor
- * alone. */
+/* Rows of softmax and cross-entropy: the largest element, and the sum of exp(x - top).  Sums are
+ * added in lanes, and the lanes at the end; the order depends on the processor level alone. */
 #ifndef AX_CPU_ROWS_H
 #define AX_CPU_ROWS_H
 
@@ -14,9 +13,9 @@
 
 #define AX_LANES 32
 
-/* exp(x - top).  In float32 an error of 1e-7 (1 + |x - top|) of itself, and exactly 0 from 87 below
- * on.  (One multiply-add with top log2 e worked out beforehand would do, but not for rows of
- * numbers like 1e9.) */
+/* exp(x - top).  In float32 the relative error is 1e-7 (1 + |x - top|), and the result is exactly 0
+ * from 87 below top on.  (One multiply-add with a precomputed top log2 e would be faster, but wrong
+ * for rows of numbers like 1e9.) */
 #define AX_TERM_f32(x, top) ax_exp2_part(((x) - (top)) * AX_LOG2E)
 #define AX_TERM_f64(x, top) exp((x) - (top))
 
@@ -32,7 +31,7 @@ AX_ROW_FOLD(f64, double)
 
 /* ---- float64 */
 
-/* The largest element that is not NaN (a NaN comes out in the sum); n > 0. */
+/* The largest element that is not NaN (a NaN shows in the sum); n > 0. */
 static inline double top_f64(const double *x, int64_t n)
 {
   double top = -INFINITY;
@@ -40,7 +39,7 @@ static inline double top_f64(const double *x, int64_t n)
   return top;
 }
 
-/* The sum of exp(x - top); the terms go to y unless it is NULL. */
+/* The sum of exp(x - top); the terms are written to y unless it is NULL. */
 static inline double exps_f64(const double *x, int64_t n, double top, double *y)
 {
   double lane[AX_LANES] = { 0 }, rest = 0;
@@ -61,14 +60,14 @@ static inline double exps_f64(const double *x, int64_t n, double top, double *y)
 
 /* ---- float32
  *
- * A row's largest element is looked for while the row before it is worked on: fetching from memory
- * and arithmetic then go on side by side. */
+ * The largest element of a row is searched while the row before it is computed, so that memory
+ * access and arithmetic overlap. */
 
 enum { AX_ROW_LANES = AX_BYTES / 4, AX_ROW_STEP = 4 * AX_ROW_LANES };
 
 static inline ax_vec_f32 ax_row_term(ax_vec_f32 x, float top) { return ax_vec_exp2((x - top) * AX_LOG2E); }
 
-/* What is left of a row when whole vectors are done, filled up with `filler`. */
+/* The rest of a row after its whole vectors, filled up with `filler`. */
 static inline ax_vec_f32 ax_row_rest(const float *x, int64_t n, float filler)
 {
   float lane[AX_ROW_LANES];
@@ -91,8 +90,8 @@ static inline float top_f32(const float *x, int64_t n)
   return ax_vec_largest(ax_vec_max(ax_vec_max(top[0], top[1]), ax_vec_max(top[2], top[3])));
 }
 
-/* The sum of exp(x - top); the terms go to y unless it is NULL.  next: NULL, or the next row, whose
- * top_f32 goes to *next_top. */
+/* The sum of exp(x - top); the terms are written to y unless it is NULL.  next: NULL, or the next
+ * row, whose top_f32 is written to *next_top. */
 static inline __attribute__((always_inline)) float ax_row_exps(const float *x, int64_t n, float top, float *y,
                                                                const float *next, float *next_top)
 {
@@ -130,8 +129,8 @@ static inline __attribute__((always_inline)) float ax_row_exps(const float *x, i
   return ax_vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* Where a row of n floats is computed that goes to `out` past the caches: `buffer`, or `out` itself
- * where that does not pay or fit. */
+/* Where a row of n floats is computed that is written to `out` past the caches: `buffer`, or `out`
+ * itself where streaming does not pay or fit. */
 #define AX_ROW_MAX 4096
 static inline float *ax_row_place(bool streams, float *out, int64_t n, float *buffer)
 {

@@ -1,18 +1,20 @@
-/* cumsum along a dim, forward and (for its gradient) from the end.  Floats add in float64. */
+/* cumsum along a dim, y[i] = x[0] + .. + x[i], forward and from the end (for its gradient).
+ * Floats add in float64.  Threads share lines, or tiles of neighbouring columns; memory bounds the
+ * kernel. */
 #include "cpu.h"
 
-#define TILE 256 /* columns carried together */
+#define TILE 256 /* columns that are computed together */
 
 typedef struct job {
-  int64_t n, inner, across; /* the dim, what lies within a step of it, and tiles of that */
+  int64_t n, inner, across; /* the dim, the elements within one step of it, and the tiles of those */
   ax_dtype dtype;
   bool from_end;
   const char *in;
   char *out;
 } job;
 
-/* `cols` neighbouring columns of n rows that are `step` elements apart, starting at element
- * `at`. */
+/* Scans `cols` neighbouring columns of n rows that are `step` elements apart, from element `at`
+ * on. */
 #define SCAN(S, T, A, LOAD, STORE) \
   static void scan_##S(const job *j, int64_t at, int64_t cols) \
   { \

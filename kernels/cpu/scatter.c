@@ -1,11 +1,11 @@
-/* gather, scatter and their kin: one walk over the index for all of them.
+/* gather, scatter and the ops like them, in one walk over the index.
  *
- * The index names a position of dim for each of its elements; the other coordinates are the
- * element's own.  A walk goes line by line: n positions along dim times a run of w along the last
- * other dim.  Lines never touch each other's elements, so threads divide lines (and columns of long
- * runs); within a line everything happens in the order of the index, whatever the number of
- * threads.  A list of slices (index_add and the like) is an index that stands still, with steps of
- * 0, in all dims but one. */
+ * The index gives a position along dim for each of its elements; the element's own coordinates give
+ * the others.  A walk goes line by line: n positions along dim times a run of w along the last
+ * other dim.  Lines never touch each other's elements, so threads share lines (and columns of long
+ * runs); within a line everything happens in the order of the index, for any number of threads.  A
+ * list of slices (index_add, index_copy, index_fill) is an index with steps of 0 in all dims but
+ * one.  Memory bounds all of these. */
 #include "cpu.h"
 
 #include <string.h>
@@ -13,21 +13,21 @@
 typedef struct walk {
   ax_dtype dtype;
   int n; /* dims outside a line */
-  /* their steps, in elements */
+  /* the steps of those dims, in elements */
   int64_t shape[AX_MAX_DIMS], step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS];
-  int64_t along, dim_x, dim_i, dim_s; /* positions of the index along dim, and steps there */
+  int64_t along, dim_x, dim_i, dim_s; /* positions of the index along dim, and the steps there */
   int64_t width, run_x, run_i, run_s; /* the run */
   int64_t lines, pieces;              /* pieces: columns of a run */
-  char *x;                            /* what is indexed: read by gather, written by the others */
+  char *x;                            /* the indexed tensor: read by gather, written by the others */
   const int64_t *index;
-  char *s; /* the other side */
+  char *s; /* the other tensor */
   double alpha;
 } walk;
 
 #define COLUMNS 512
 
-/* Checks every index before anything is written.  Dims in which the index stands still are looked
- * at once. */
+/* Checks every index before anything is written.  Dims in which the index has step 0 are checked
+ * once. */
 static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int64_t size)
 {
   int64_t shape[AX_MAX_DIMS], step[AX_MAX_DIMS], lines = 1, run = 1, run_step = 1;
@@ -66,7 +66,8 @@ static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int6
     if (bad) break;
     if (l + 1 == lines) return AX_OK;
   }
-  for (int64_t flat = 0; flat < index->numel; flat++) { /* the first one, in the order that the user sees */
+  /* the first bad one, in the order that the user sees */
+  for (int64_t flat = 0; flat < index->numel; flat++) {
     int64_t at = 0, rest = flat, where[AX_MAX_DIMS];
     char text[160];
     for (int d = index->ndim - 1; d >= 0; d--) {
@@ -83,8 +84,8 @@ static ax_status check_index(ax_op op, const ax_tensor *index, int64_t dim, int6
   return AX_OK;
 }
 
-/* The walk over `index`, as wide as `like` (the index itself, or the slices that it names).  s
- * NULL: a number. */
+/* Plans the walk over `index`, as wide as `like` (the index itself, or the slices that it
+ * selects).  s NULL: a number instead. */
 static void plan(walk *w, const ax_tensor *x, const ax_tensor *index, const ax_tensor *s, int64_t dim,
                  bool slices, const ax_tensor *like)
 {
@@ -96,7 +97,7 @@ static void plan(walk *w, const ax_tensor *x, const ax_tensor *index, const ax_t
   w->n = 0;
   for (int d = ndim - 1; d >= 0 && run < 0; d--)
     if (d != dim && like->shape[d] > 1) run = d;
-  /* along dim itself memory is walked best */
+  /* a run along dim itself walks memory best */
   if (run >= 0 && dim > run && (slices ? index->numel : like->shape[dim]) > 1) run = -1;
   for (int d = 0; d < ndim; d++) {
     const int64_t size = slices && d == dim ? index->numel : like->shape[d];
@@ -145,8 +146,8 @@ static void walk_lines(const walk *w, int64_t lo, int64_t hi, line_fn line)
   }
 }
 
-/* `one`: what happens to the pair of elements X (of x) and S; `row`: the same for a run of them
- * without gaps. */
+/* `one`: the statement for a pair of elements X (of x) and S; `row`: the statement for a run of
+ * adjacent pairs. */
 #define LINE(name, T, U, row, one) \
   static void name##_line(const walk *w, char *xp, const int64_t *index, char *sp, int64_t width) \
   { \
@@ -228,7 +229,7 @@ ax_status ax_cpu_gather(const ax_call *call)
   return AX_OK;
 }
 
-/* Zeros or a copy of x, then the walk. */
+/* Writes zeros or a copy of x, then walks. */
 static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tensor *s, bool slices, bool add)
 {
   const ax_tensor *index = call->in[1], *y = call->out[0];
@@ -283,7 +284,7 @@ ax_status ax_cpu_index_fill(const ax_call *call) { return write_at(call, call->i
 
 typedef struct table {
   const int64_t *index;
-  int64_t n, count, row, padding; /* row: bytes, or elements of a gradient */
+  int64_t n, count, row, padding; /* row: its bytes, or the elements of a gradient */
   const char *src;
   char *dst;
   bool accumulate;
@@ -308,8 +309,8 @@ ax_status ax_cpu_embedding(const ax_call *call)
   return st;
 }
 
-/* Threads divide the rows of the weight; each looks through the whole index for its own, so a row's
- * sum is made in the order of the index. */
+/* Threads share the rows of the weight; each searches the whole index for its own rows, so a row's
+ * sum is added in the order of the index. */
 #define EMBED_ADD(name, T) \
   static void embed_add_##name(int64_t lo, int64_t hi, void *ud) \
   { \

@@ -1,4 +1,5 @@
-/* tile, tril, triu, pad with elements of the input: copies that no strides describe. */
+/* tile, tril, triu, and pad with elements of the input: copies that strides cannot express.  Memory
+ * bounds them; threads share rows of the result. */
 #include "cpu.h"
 
 #include <string.h>
@@ -7,12 +8,12 @@
 
 /* ---- tile */
 
-/* Dims from outermost, neighbours merged where that changes nothing.  One block of dim d is size[d]
- * blocks of dim d + 1, and stands repeats[d] times in a row. */
+/* Dims from the outermost on, neighbours merged where that changes nothing.  A block of dim d
+ * consists of size[d] blocks of dim d + 1 and is repeated repeats[d] times. */
 typedef struct tile {
   int n;
   int64_t size[AX_MAX_DIMS + 1], repeats[AX_MAX_DIMS + 1];
-  /* bytes of what one position of dim d is in x, and in the result */
+  /* bytes of one position of dim d, in x and in the result */
   int64_t from[AX_MAX_DIMS + 1], to[AX_MAX_DIMS + 1];
   const char *src;
   char *dst;
@@ -102,7 +103,7 @@ static void triangle_range(int64_t lo, int64_t hi, void *ud)
   for (int64_t r = lo; r < hi; r++) {
     const char *from = t->src + r * t->row_bytes;
     char *to = t->dst + r * t->row_bytes;
-    /* columns before the first one above (tril) or on (triu) the diagonal */
+    /* the number of columns before the first one above (tril) or on (triu) the diagonal */
     int64_t below = r % t->rows + t->diagonal + !t->upper;
     below = (below < 0 ? 0 : below > t->cols ? t->cols : below) * t->item;
     const int64_t kept = t->upper ? t->row_bytes - below : below, at = t->upper ? below : 0;
@@ -127,20 +128,20 @@ ax_status ax_cpu_triu(const ax_call *call) { return triangle_of(call, true); }
 
 /* ---- pad with elements of the input */
 
-/* x is (outer, small[0] .. small[n-1], inner), the padded one (outer, wide[0] .. wide[n-1], inner);
- * map[d][j] is where position j of wide dim d comes from. */
+/* x is (outer, small[0] .. small[n-1], inner), the padded tensor is (outer, wide[0] .. wide[n-1],
+ * inner); position j of wide dim d is a copy of position map[d][j]. */
 typedef struct margins {
   ax_dtype dtype;
   int n;
   int64_t outer, inner, small[AX_MAX_DIMS], wide[AX_MAX_DIMS], before[AX_MAX_DIMS], *map[AX_MAX_DIMS];
-  /* elements of one outer position of x; rows (all but the last padded dim) of one of the padded
-   * one */
+  /* elements of one outer position of x; rows (all padded dims but the last) of one outer position
+   * of the padded tensor */
   int64_t small_block, wide_rows, item;
   const char *src;
   char *dst;
 } margins;
 
-/* `x` is the tensor without margins, `y` with.  *maps has to be freed. */
+/* `x` is the tensor without margins, `y` with.  The caller frees *maps. */
 static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, const ax_attrs *a,
                             int64_t **maps)
 {
@@ -182,7 +183,7 @@ static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, 
   return AX_OK;
 }
 
-/* The element of x at which row r of the padded one begins; its last dim is left out. */
+/* The element of x at which row r of the padded tensor begins, without its last dim. */
 static int64_t row_start(const margins *m, int64_t r)
 {
   int64_t at = 0, step = m->small[m->n - 1] * m->inner;
@@ -224,7 +225,7 @@ ax_status ax_cpu__pad_mode(const ax_call *call)
   return st;
 }
 
-/* Threads divide the outer positions; within one, sums are made in the order of g. */
+/* Threads share the outer positions; within one, sums are added in the order of g. */
 #define UNPAD(name, T, U) \
   static void unpad_##name(int64_t lo, int64_t hi, void *ud) \
   { \

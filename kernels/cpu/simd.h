@@ -1,20 +1,20 @@
-/* Makers of innermost loops: each takes an expression over scalars and writes a function of type
- * ax_loop, with a vector loop where the operands are contiguous (or stand still) and a plain one
- * for any strides. */
+/* Macros that write innermost loops: each takes a scalar expression and defines a function of type
+ * ax_loop, with a vector loop for contiguous (or repeated) operands and a plain one for any
+ * strides. */
 #ifndef AX_SIMD_H
 #define AX_SIMD_H
 
 #include "cpu.h"
 #include "vector.h"
 
-/* The first numbers of a call as p0 .. p3 of type T: what loops with parameters begin with. */
+/* Declares the call's first numbers as p0 .. p3 of type T, for loops with parameters. */
 #define AX_NUMBERS(T) \
   const T p0 __attribute__((unused)) = (T)((const double *)ctx)[0], \
              p1 __attribute__((unused)) = (T)((const double *)ctx)[1], \
              p2 __attribute__((unused)) = (T)((const double *)ctx)[2], \
              p3 __attribute__((unused)) = (T)((const double *)ctx)[3];
 
-/* TO result = expr of TI x; `begin` may declare what the expression needs of `ctx`, the context. */
+/* TO result = expr of TI x; `begin` may declare what the expression needs of the context `ctx`. */
 #define AX_LOOP1(fn, TO, TI, expr) AX_LOOP1_WITH(fn, TO, TI, , expr)
 #define AX_LOOP1_WITH(fn, TO, TI, BEGIN, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
@@ -79,7 +79,7 @@
     } \
   }
 
-/* The same of bfloat16 by way of float, for operands that are all contiguous: what ax_cpu_pointwise
+/* Likewise for contiguous operands of bfloat16, computed in float: the loops that ax_cpu_pointwise
  * finds at AX_BF16. */
 #define AX_BF16_LOOP1(fn, expr) \
   static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
@@ -104,10 +104,9 @@
     } \
   }
 
-/* float result = expr of vectors x, or a and b: for what the compiler does not turn into the best
- * code.  Elements that do not fill a vector, or do not lie side by side, go through one too, so
- * that each gets the same bits wherever it stands.  LOAD and STORE: of a vector that lies side by
- * side. */
+/* float result = expr of vectors x, or a and b, for expressions that the compiler vectorises badly.
+ * Elements that do not fill a vector, or are not adjacent, are put into one too, so that an element
+ * gets the same bits in every position.  LOAD and STORE: of a vector of adjacent elements. */
 enum { AX_VEC_LANES = AX_BYTES / 4 };
 #define AX_VEC_GATHER(v, GET, T, p, step, n) \
   ax_vec_f32 v; \

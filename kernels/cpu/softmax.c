@@ -1,11 +1,15 @@
-/* softmax and log_softmax along one dim, and their gradients.  The tensor is (outer, n, inner)
- * around that dim.  Where inner is 1 a row is a run of memory; else a tile of neighbouring columns
- * is carried along, row after row.  float32 and the half types compute in float32, float64 in
- * itself. */
+/* softmax and log_softmax along one dim, and their gradients:
+ *     y = exp(x - max) / sum(exp(x - max))        dx = y (g - sum(g y))
+ *     y = x - max - log(sum(exp(x - max)))        dx = g - exp(y) sum(g)
+ *
+ * The tensor is (outer, n, inner) around that dim.  Where inner is 1 a row is a run of memory; else
+ * a tile of neighbouring columns is computed together, row after row.  float32 and the half types
+ * compute in float32, float64 in float64.  Threads share rows or tiles.  Exponentials bound rows in
+ * the cache, memory bounds large tensors. */
 #include "rows.h"
 #include "around.h"
 
-#define TILE 64 /* columns carried together */
+#define TILE 64 /* columns that are computed together */
 
 /* ---- rows */
 
@@ -36,8 +40,8 @@ static void back_row_f64(const double *g, const double *y, int64_t n, double *ou
   for (i = 0; i < n; i++) out[i] = logs ? g[i] - exp(y[i]) * s : y[i] * (g[i] - s);
 }
 
-/* float32: `rows` rows of n, `stream`: out goes past the caches.  While a row is worked on the next
- * one is read for the first time. */
+/* float32: `rows` rows of n; `stream`: out is written past the caches.  While a row is computed,
+ * the next one is read for the first time. */
 static void forward_rows(const float *x, int64_t rows, int64_t n, float *out, bool logs, bool stream)
 {
   float buffer[AX_ROW_MAX] __attribute__((aligned(64))), top = top_f32(x, n), next = 0;
@@ -60,7 +64,7 @@ static void forward_rows(const float *x, int64_t rows, int64_t n, float *out, bo
   }
 }
 
-/* What the gradient of a row subtracts, or multiplies with: the sum of g y, or of g. */
+/* The number that the gradient of a row subtracts or multiplies by: the sum of g y, or of g. */
 typedef struct sums {
   ax_vec_f32 lane[4];
   float rest;
@@ -70,8 +74,8 @@ static inline float add_up(const sums *s)
   return ax_vec_sum((s->lane[0] + s->lane[1]) + (s->lane[2] + s->lane[3])) + s->rest;
 }
 
-/* out = the gradient of this row (unless it is NULL); *next: the sums of the following one, g_next
- * and y_next (unless NULL). */
+/* out = the gradient of this row (unless NULL); *next: the sums of the following row, g_next and
+ * y_next (unless NULL). */
 static inline __attribute__((always_inline)) void back_row(const float *g, const float *y, int64_t n, float s,
                                                            float *out, const float *g_next,
                                                            const float *y_next, sums *next, const bool logs,
@@ -160,13 +164,13 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
 COLUMNS(f32, float, ax_exp_f32)
 COLUMNS(f64, double, exp)
 
-/* ---- driver: work is shared by rows, or by tiles of columns */
+/* ---- driver: threads share rows, or tiles of columns */
 
 typedef struct job {
   ax_around s;
   ax_dtype dtype;
   bool logs, back;
-  bool stream; /* float rows go past the caches */
+  bool stream; /* float32 rows are written past the caches */
   const char *in[2];
   char *out;
 } job;

@@ -1,10 +1,11 @@
 /* sort, topk, kthvalue, median, searchsorted.
  *
- * Every element gets an unsigned key that rises as the elements do: NaN above everything, both
- * zeros alike, all bits turned round where the order falls.  Keys of up to 32 bits are sorted
- * together with the position in one 64-bit word, longer ones in a pair.  A radix sort looks at one
- * byte after the other, from the lowest up, and skips those that are all the same; it keeps equals
- * in their order. */
+ * Every element gets an unsigned key in the elements' order: NaN is above everything, both zeros
+ * are equal, and all bits are inverted for a descending order.  Keys of up to 32 bits are sorted
+ * together with the position in one 64-bit word, longer keys in a pair.  A radix sort takes one
+ * byte after the other, from the lowest up, and skips bytes that are equal in all keys; it is
+ * stable.  Threads share lines; memory bounds long lines, which are read and written once for each
+ * byte. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -21,9 +22,9 @@ enum { SORT, TOPK, KTH, MEDIAN };
 typedef struct job {
   int what;
   ax_dtype dtype;
-  /* elements of a line, bytes from one to the next; lines are (outer, inner) */
+  /* elements of a line, bytes from one to the next; lines are numbered (outer, inner) */
   int64_t n, step, outer_step, inner;
-  int64_t k; /* results of a line, at out_step bytes; KTH: which one */
+  int64_t k; /* results of a line, at out_step bytes; KTH: the rank */
   bool falling;
   const char *x;
   char *values;
@@ -61,9 +62,9 @@ static const keys_fn keys_of[AX_DTYPE_COUNT] = {
 };
 static bool is_wide(ax_dtype d) { return d == AX_F64 || d == AX_I64; }
 
-/* ---- sorting words (key above, position below) and pairs */
+/* ---- sorting words (key in the upper half, position in the lower) and pairs */
 
-enum { FEW = 48 }; /* below this insertion is quicker than counting */
+enum { FEW = 48 }; /* insertion is faster than counting for fewer */
 
 #define SORTING(name, E, VALUE, first_bit, bytes) \
   static void insertion_##name(E *v, int64_t n) \
@@ -75,7 +76,7 @@ enum { FEW = 48 }; /* below this insertion is quicker than counting */
       v[j] = e; \
     } \
   } \
-  /* Sorts v with the help of `other`; returns the one that holds the result. */ \
+  /* Sorts v with the help of `other`; returns the one with the result. */ \
   static E *radix_##name(E *v, E *other, int64_t n) \
   { \
     if (n <= FEW) { \
@@ -123,7 +124,7 @@ static void put(const job *j, const char *x, int64_t line, int64_t rank, int64_t
     j->indices[to + i * j->inner] = at[i]; \
   }
 
-/* The elements at[0 .. n-1] of a line are its results. */
+/* Writes the elements at[0 .. n-1] of a line as its results. */
 static void put_all(const job *j, const char *x, int64_t line, const int64_t *at, int64_t n)
 {
   const int64_t to = line / j->inner * j->k * j->inner + line % j->inner;
@@ -135,7 +136,8 @@ static void put_all(const job *j, const char *x, int64_t line, const int64_t *at
   }
 }
 
-/* Sorts the line; the positions in their order go to `at` (the start of the scratch memory). */
+/* Sorts the line; its positions in sorted order are written to `at` (the start of the scratch
+ * memory). */
 static int64_t *sort_line(const job *j, const char *x, char *scratch)
 {
   const int64_t n = j->n;
@@ -159,8 +161,8 @@ static int64_t *sort_line(const job *j, const char *x, char *scratch)
   return at;
 }
 
-/* ---- the few best of a line: kept in order while the line goes by; most elements are refused by
- * one comparison */
+/* ---- topk with small k: the best elements are kept sorted while the line is read; one comparison
+ * refuses most elements */
 
 enum { BLOCK = 256, MOST_KEPT = 128 };
 
@@ -293,7 +295,7 @@ typedef struct search {
   bool right, one;
 } search;
 
-/* NaN stands above everything, in the sequence as among the values. */
+/* NaN is above everything, in the sequence and among the values. */
 #define BELOW_FLOAT(a, b) ((a) < (b) || ((b) != (b) && (a) == (a)))
 #define BELOW_INT(a, b) ((a) < (b))
 

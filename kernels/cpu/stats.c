@@ -1,5 +1,4 @@
-/* Counters of which kernels ran: how a test, or a user, sees that a product went the way it
- * should. */
+/* Counters of the kernels that ran, by which a test or a user sees the path that a product took. */
 #include "cpu.h"
 
 #include <stdio.h>
@@ -7,7 +6,8 @@
 
 #define COUNTERS 64
 
-static __thread ax_kernel_stat counters[COUNTERS + 1]; /* the last one takes what finds no room */
+/* the last one counts kernels for which there is no room */
+static __thread ax_kernel_stat counters[COUNTERS + 1];
 static __thread int n_counters;
 
 int64_t *ax_cpu_counter(const char *name)
@@ -22,7 +22,7 @@ int64_t *ax_cpu_counter(const char *name)
 const ax_kernel_stat *ax_cpu_stats(int *n, bool reset)
 {
   *n = n_counters;
-  if (reset) /* the names stay: kernels hold on to their counters */
+  if (reset) /* the names stay: kernels keep pointers to their counters */
     for (int k = 0; k <= COUNTERS; k++) counters[k].calls = 0;
   return counters;
 }

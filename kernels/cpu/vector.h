@@ -1,5 +1,5 @@
-/* Vectors as wide as the level of processor has them, for the kernels whose loops the compiler does
- * not see through. */
+/* Vectors as wide as the processor level has them, for kernels whose loops the compiler does not
+ * vectorise well. */
 #ifndef AX_CPU_VECTOR_H
 #define AX_CPU_VECTOR_H
 
@@ -22,8 +22,8 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #include <immintrin.h>
 #endif
 
-/* a b + c, fused where the processor does it: the compiler is told not to make that choice by
- * itself. */
+/* a b + c, fused where the processor has an instruction for it; the compiler is not allowed to
+ * contract by itself. */
 #if defined(__AVX512F__)
 #define AX_VFMA_f32(a, b, c) ((ax_vec_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define AX_VFMA_f64(a, b, c) ((ax_vec_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
@@ -35,8 +35,8 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #define AX_VFMA_f64(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* As many bfloat16s as a vector has floats, from and to memory; the latter rounds as
- * ax_float_to_bf16 does. */
+/* Loads and stores as many bfloat16s as a vector has floats; a store rounds as ax_float_to_bf16
+ * does. */
 typedef uint32_t ax_vec_bits __attribute__((vector_size(AX_BYTES)));
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_bf16(const void *p)
 {
@@ -72,7 +72,7 @@ static inline __attribute__((always_inline)) void ax_vec_to_bf16(void *p, ax_vec
 #endif
 }
 
-/* a > b ? a : b, so that b wins where one is NaN. */
+/* a > b ? a : b, so the result is b where one is NaN. */
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_max(ax_vec_f32 a, ax_vec_f32 b)
 {
 #if defined(__AVX512F__)
@@ -97,8 +97,8 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_min(ax_vec_f32 a,
 #endif
 }
 
-/* 2^x as ax_exp2_part: for x up to AX_VEC_EXP2_TOP, exactly 0 below -126.  (AVX-512 scales as far
- * as infinity.) */
+/* 2^x as ax_exp2_part: for x up to AX_VEC_EXP2_TOP, exactly 0 below -126.  (AVX-512 scales up to
+ * infinity.) */
 #if defined(__AVX512F__)
 #define AX_VEC_EXP2_TOP 200.0f
 #else
@@ -144,7 +144,7 @@ static inline float ax_vec_largest(ax_vec_f32 v)
   return top;
 }
 
-/* Past the caches when `stream`: p at a multiple of AX_BYTES then. */
+/* Stores past the caches when `stream`; p must then be a multiple of AX_BYTES. */
 static inline __attribute__((always_inline)) void ax_vec_put(float *p, ax_vec_f32 v, bool stream)
 {
 #if defined(__AVX512F__)
@@ -159,7 +159,7 @@ static inline __attribute__((always_inline)) void ax_vec_put(float *p, ax_vec_f3
   else *(ax_vec_f32 *)p = v;
 }
 
-/* Before a loop with few steps, whose arrays are then registers. */
+/* Before a loop with few steps, so that its arrays become registers. */
 #define AX_UNROLL _Pragma("GCC unroll 8")
 
 #endif

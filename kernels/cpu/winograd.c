@@ -1,21 +1,22 @@
-/* 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 results out of 6 x
- * 6 inputs takes 36 products where the plain sum takes 144.  With the transforms, which are cheap
- * sums along the channels, two to three times as fast as oneDNN's direct code; the results differ
- * from those of a plain sum by about 1e-5 of the largest one (a plain sum itself errs by about
- * 1e-6).
+/* 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): a tile of 4 x
+ * 4 results from 6 x 6 inputs takes 36 products where the plain sum takes 144.  With the
+ * transforms, which are cheap sums along the channels, it is two to three times as fast as oneDNN's
+ * direct code. The results differ from those of a plain sum by about 1e-5 of the largest one (a
+ * plain sum has an error of about 1e-6).
  *
- * bfloat16 images and weights are read as they are and computed with in float32: the transforms
- * would lose too much in bfloat16, and a quarter of the products in float32 takes half the time of
- * all of them in bfloat16.
+ * bfloat16 images and weights are read as they are and computed in float32: the transforms would
+ * lose too much in bfloat16, and a quarter of the products in float32 takes half the time of all of
+ * them in bfloat16.
  *
  *   y = A' [ (G w G') . (B' d B) ] A        summed over the input channels: 36 matrix products
  *                                           (tiles x c) x (c x o)
- *   dw = G' [ sum over tiles of (B' d B) . (A g A') ] G                       36 products (c x
- *     tiles) x (tiles x o)
+ *   dw = G' [ sum over tiles of (B' d B) . (A g A') ] G
+ *                                           36 products (c x tiles) x (tiles x o)
  *
- * and the gradient for the input is a convolution of g with the weights turned around.  Tiles go in
- * blocks whose transforms stay in the second cache.  Blocks and the order of additions follow from
- * the sizes alone. */
+ * The gradient of the input is a convolution of g with the weights reversed.  Tiles are computed in
+ * blocks whose transforms stay in the second-level cache; threads share blocks (weights: tiles,
+ * then the 36 products).  Blocks and the order of additions follow from the sizes alone.  The
+ * products bound the kernel. */
 #include "conv.h"
 #include "vector.h"
 
@@ -23,8 +24,8 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
-/* rows of results that the product holds in registers, two vectors each; what is left goes in
- * smaller groups */
+/* rows of results that the product keeps in registers, two vectors each; the remaining rows are
+ * computed in smaller groups */
 #define ROWS_1 12
 #define ROWS_2 8
 #elif defined(__AVX__)
@@ -38,13 +39,13 @@
 typedef ax_vec_f32 vec;
 enum { LANES = AX_BYTES / 4, PANEL = 2 * LANES, TILE = 4, SIDE = 6, POINTS = SIDE * SIDE };
 enum {
-  CACHE = 640 * 1024 /* bytes of transforms that a block may take */,
+  CACHE = 640 * 1024 /* bytes of transforms in a block */,
   MIN_TILES = 24,
   MAX_TILES = 192,
-  SKEW = 16 /* floats: the 36 planes start at different cache sets */
+  SKEW = 16 /* floats, so that the 36 planes start at different cache sets */
 };
 
-/* ---- images of either type: `half` is a constant wherever these are used */
+/* ---- images of either type: `half` is a constant in every use */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -61,8 +62,8 @@ INLINE void store(void *image, int64_t at, vec v, bool half)
 
 /* ---- the 36 products */
 
-/* c (ROWS x N vectors, rows c_row apart) = or += a (rows a_row apart, steps a_step) x b (steps
- * b_step apart) over `depth` steps. */
+/* c (ROWS x N vectors, rows c_row apart) = a (rows a_row apart, steps a_step) x b (steps b_step
+ * apart) over `depth` steps, or +=. */
 #define UNROLLED _Pragma("GCC unroll 12")
 #define MICRO(name, ROWS, N) \
   __attribute__((optimize("fp-contract=fast"))) static void name(int64_t depth, const float *a, \
@@ -112,8 +113,8 @@ MICRO(micro_4_1, 1, 1)
 typedef void (*micro)(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                       int64_t b_step, float *c, int64_t c_row, bool add);
 
-/* c (rows x cols) = or += a x b.  b's panels of PANEL columns lie b_panel apart (the last one may
- * be half as wide). */
+/* c (rows x cols) = a x b, or +=.  b has panels of PANEL columns that are b_panel apart (the last
+ * one may be half as wide). */
 static void product(int64_t rows, int64_t cols, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
                     const float *b, int64_t b_panel, int64_t b_step, float *c, int64_t c_row, bool add)
 {
@@ -189,15 +190,15 @@ static inline void times_gt(const vec *u, vec *o) /* G' u: 6 to 3 */
 typedef struct wino {
   int64_t n, c, o; /* channels read and written (WEIGHT: of x and of g) */
   int64_t h, w, oh, ow, pad_y, pad_x;
-  int64_t across, tiles;           /* tiles in a row of an image; in all */
+  int64_t across, tiles;           /* tiles in a row of an image; tiles in all */
   int64_t block, plane_c, plane_o; /* tiles in a block; floats in a plane of its transforms */
-  bool half;                       /* x, y, bias are of bfloat16, else of float32 */
+  bool half;                       /* x, y, bias are bfloat16, else float32 */
   const void *x;                   /* (n, h, w, c) */
   void *y;                         /* (n, oh, ow, o): written; WEIGHT: g, read */
   const void *bias;
   float *u;      /* FORWARD, INPUT: (36, panels, c, PANEL).  WEIGHT: (36, c, o) */
-  float *v, *m;  /* transforms of a block; for each thread */
-  int64_t first; /* WEIGHT: of the block under way */
+  float *v, *m;  /* the transforms of a block; for each thread */
+  int64_t first; /* WEIGHT: the first tile of the current block */
 } wino;
 
 static inline void place(const wino *p, int64_t tile, int64_t *n, int64_t *ty, int64_t *tx)
@@ -208,12 +209,12 @@ static inline void place(const wino *p, int64_t tile, int64_t *n, int64_t *ty, i
   *n = tile / p->across / down;
 }
 
-/* Pixels outside of an image: as many channels of it as ax_wino_fits allows. */
+/* Pixels outside of an image: as many channels as ax_wino_fits allows. */
 enum { MAX_CHANNELS = 1024 };
 static const float nothing[MAX_CHANNELS] __attribute__((aligned(64)));
 
-/* Where the pixels of a square lie whose corner is (y0, x0): `side` rows of `side` of an image of h
- * x w with c channels. */
+/* The addresses of the pixels of a square with corner (y0, x0): `side` rows of `side` pixels in an
+ * image of h x w with c channels. */
 static __attribute__((noinline)) void pixels(const void *image, int64_t h, int64_t w, int64_t c, int64_t y0,
                                              int64_t x0, int side, bool half, const void **at)
 {
@@ -231,7 +232,7 @@ INLINE const void *image_of(const void *images, int64_t n, int64_t size, bool ha
   return (const char *)images + n * size * (half ? 2 : 4);
 }
 
-/* B' d B of tile `tile`, as the t-th of the block's. */
+/* Transforms tile `tile`, B' d B, into the t-th of the block. */
 INLINE void tile_in(const wino *p, const void *const *at, const void *const *next, float *v, int64_t t,
                     bool half)
 {
@@ -251,7 +252,7 @@ INLINE void tile_in(const wino *p, const void *const *at, const void *const *nex
   }
 }
 
-/* A' m A, into y. */
+/* Transforms back, A' m A, into y. */
 INLINE void tile_out(const wino *p, int64_t tile, const float *m, int64_t t, bool half)
 {
   int64_t n, ty, tx;
@@ -275,7 +276,7 @@ INLINE void tile_out(const wino *p, int64_t tile, const float *m, int64_t t, boo
   }
 }
 
-/* A g A' of a tile of g, as the t-th of the block's. */
+/* Transforms a tile of g, A g A', into the t-th of the block. */
 INLINE void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t, bool half)
 {
   const void *at[TILE * TILE];
@@ -300,7 +301,7 @@ INLINE void tile_gradient(const wino *p, int64_t tile, float *m, int64_t t, bool
 
 /* ---- weights */
 
-/* c, o: as w has them; half: w is of bfloat16 */
+/* c, o: as in w; half: w is bfloat16 */
 typedef struct kernels {
   const wino *p;
   void *w;
@@ -313,13 +314,13 @@ static inline float tap_at(const kernels *k, int64_t at)
   return k->half ? ax_bf16_to_float(((const uint16_t *)k->w)[at]) : ((const float *)k->w)[at];
 }
 
-/* G w G' for vectors of written channels: (36, panels, read, PANEL).  turned: w's outputs are read
- * and its inputs written, its taps reversed. */
+/* Transforms weights, G w G', for vectors of written channels: (36, panels, read, PANEL).  turned:
+ * reads w's outputs, writes its inputs, and reverses its taps. */
 static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
 {
   const kernels *k = ud;
   const wino *p = k->p;
-  /* between written channels of w */
+  /* the distance between written channels in w */
   const int64_t panels = (p->o + PANEL - 1) / PANEL, step = k->turned ? 9 : k->c * 9;
 
   for (int64_t read = lo; read < hi; read++)
@@ -343,7 +344,7 @@ static void weights_in(int64_t lo, int64_t hi, void *ud) /* read channels */
     }
 }
 
-/* G' u G into w (o, c, 3, 3). */
+/* Transforms back, G' u G, into w (o, c, 3, 3). */
 static void weights_out(int64_t lo, int64_t hi, void *ud) /* input channels */
 {
   const kernels *k = ud;
@@ -468,7 +469,7 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   ax_status st;
 
   p.half = v->dtype == AX_BF16;
-  if (turned) /* a convolution of g with the weights turned around */
+  if (turned) /* a convolution of g with the weights reversed */
     p = (wino){ .n = v->n,
                 .c = v->o,
                 .o = v->c,
