@@ -289,6 +289,26 @@ int ax_config_ranks_here(const ax_plan *plan)
   return (int)plan->set[AX_SET_num_processes].number / (int)plan->set[AX_SET_num_machines].number;
 }
 
+/* Without --num_processes a script gets a rank for each visible GPU, as with `accelerate launch`; a
+ * prompt, -e and what a rank starts get one process. */
+static void settle_ranks(ax_plan *plan)
+{
+  static char text[16], origin[64];
+  ax_setting *s = &plan->set[AX_SET_num_processes];
+  const ax_setting *named = &plan->set[AX_SET_gpu_ids];
+  const bool alone =
+      plan->set[AX_SET_cpu].number || !plan->script || plan->interactive || getenv("ACCEL_RUN_RANK") != NULL;
+
+  if (!isnan(s->number)) return;
+  plan->gpus = alone ? 0 : isnan(named->number) ? ax_gpus_visible() : (int)named->number;
+  s->number = plan->set[AX_SET_num_machines].number * (plan->gpus > 0 ? plan->gpus : 1);
+  snprintf(text, sizeof text, "%d", (int)s->number);
+  snprintf(origin, sizeof origin, plan->gpus > 0 ? "default (%d visible GPU%s)" : "default", plan->gpus,
+           plan->gpus == 1 ? "" : "s");
+  s->text = text;
+  s->origin = origin;
+}
+
 /* Checks the settings of a run on several machines against each other. */
 static int check_machines(const ax_plan *plan)
 {
@@ -374,6 +394,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
     if (status != 0) return status;
   }
   if (i < argc) plan->script = i;
+  settle_ranks(plan);
   return check_plan(plan);
 }
 

@@ -39,6 +39,7 @@ typedef struct ax_plan {
   char **argv;
   int n_actions; /* options that run before the script: argv positions of -e, -l and -j */
   int *actions;
+  int gpus;         /* visible GPUs, where the number of ranks follows from them; else 0 */
   int script;       /* argv position of the script ("-" is stdin); 0: none */
   bool interactive; /* -i */
   char *stdin_text; /* the script read from stdin, once, before ranks are forked; NULL if there is none */
@@ -80,6 +81,13 @@ void ax_interp_catch_interrupts(lua_State *L);
 bool ax_interp_take_interrupt(void);
 /* The folder of the Lua files, ".../lua", also where they were not found.  Borrowed. */
 const char *ax_interp_lua_dir(void);
+/* The folder of the backends' plugins.  Borrowed. */
+const char *ax_interp_plugin_dir(void);
+
+/* ---- gpus.c ---------------------------------------------------------------------------------- */
+
+/* The GPUs that ranks of this machine can have; 0 where this build has no CUDA backend. */
+int ax_gpus_visible(void);
 
 /* ---- errors.c: errors as users see them ------------------------------------------------------ */
 

@@ -32,8 +32,6 @@ static char lua_dir[PATH_MAX], plugin_dir[PATH_MAX];
 static ax_failure_fn failed_fn;
 static char failed_at[256]; /* the script line of the last error that the message handler saw */
 
-const char *ax_interp_lua_dir(void) { return lua_dir; }
-
 /* ---- folders --------------------------------------------------------------------------------- */
 
 static bool is_dir(const char *path)
@@ -72,6 +70,14 @@ static void find_dirs(void)
   }
   snprintf(lua_dir, sizeof lua_dir, "%.*s/lua", (int)(sizeof lua_dir - 8), exe);
   snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
+}
+
+const char *ax_interp_lua_dir(void) { return lua_dir; }
+
+const char *ax_interp_plugin_dir(void)
+{
+  find_dirs();
+  return plugin_dir;
 }
 
 static void set_paths(lua_State *L)

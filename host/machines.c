@@ -88,9 +88,9 @@ static int move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
   return 0;
 }
 
-static struct addrinfo *resolve(const ax_plan *plan, bool listens)
+static struct addrinfo *resolve(const ax_plan *plan)
 {
-  const struct addrinfo want = { .ai_socktype = SOCK_STREAM, .ai_flags = listens ? AI_PASSIVE : 0 };
+  const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
   const ax_setting *ip = &plan->set[AX_SET_main_process_ip];
   struct addrinfo *list = NULL;
   int e = getaddrinfo(ip->text, plan->set[AX_SET_main_process_port].text, &want, &list);
@@ -109,26 +109,65 @@ static void say_hello(hello *h, const ax_machines *m, int rank, uint64_t run)
 
 /* ---- machine 0 ------------------------------------------------------------------------------- */
 
+static bool is_loopback(const char *text)
+{
+  return strcmp(text, "localhost") == 0 || strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0;
+}
+
+/* Reports an address that this machine does not have: it may be that of a router before it, and it
+ * may be a mistake. */
+static void check_own(const ax_machines *m, struct addrinfo *a)
+{
+  const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+  if (a->ai_family == AF_INET) ((struct sockaddr_in *)a->ai_addr)->sin_port = 0;
+  else if (a->ai_family == AF_INET6) ((struct sockaddr_in6 *)a->ai_addr)->sin6_port = 0;
+  if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) != 0 && errno == EADDRNOTAVAIL)
+    fprintf(stderr,
+            "accel-run: machine 0 has no address of %s; it listens at all that it has (--main_process_ip is "
+            "an address of the machine with --machine_rank 0)\n",
+            m->address);
+  if (fd >= 0) close(fd);
+}
+
+/* Listens at one address; 0, or an errno. */
+static int listen_at(ax_machines *m, const struct sockaddr *a, socklen_t length)
+{
+  const int on = 1, off = 0;
+
+  put_away(&m->listener);
+  m->listener = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (m->listener < 0) return errno;
+  setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (a->sa_family == AF_INET6) setsockopt(m->listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  return bind(m->listener, a, length) != 0 || listen(m->listener, AX_MAX_RANKS) != 0 ? errno : 0;
+}
+
+/* Machine 0's own name often resolves to a loopback address on machine 0 itself (Debian's
+ * installer writes 127.0.1.1 into /etc/hosts).  So it listens at all addresses, of IPv6 and IPv4,
+ * unless a loopback address was given. */
 static int listen_here(ax_machines *m, const ax_plan *plan)
 {
-  struct addrinfo *a = resolve(plan, true);
-  const int on = 1;
+  const uint16_t port = htons((uint16_t)plan->set[AX_SET_main_process_port].number);
+  const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = port };
+  const struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = port };
+  struct addrinfo *named = resolve(plan);
   int error;
 
-  if (!a) return AX_EXIT_FAILED;
-  m->listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  error = m->listener < 0 || bind(m->listener, a->ai_addr, a->ai_addrlen) != 0 ||
-                  listen(m->listener, AX_MAX_RANKS) != 0
-              ? errno
-              : 0;
-  freeaddrinfo(a);
+  if (!named) return AX_EXIT_FAILED;
+  if (is_loopback(plan->set[AX_SET_main_process_ip].text)) {
+    error = listen_at(m, named->ai_addr, named->ai_addrlen);
+  } else {
+    check_own(m, named);
+    error = listen_at(m, (const struct sockaddr *)&any6, sizeof any6);
+    if (error != 0 && error != EADDRINUSE) /* no IPv6 here */
+      error = listen_at(m, (const struct sockaddr *)&any4, sizeof any4);
+  }
+  freeaddrinfo(named);
   if (error == 0) return 0;
   fprintf(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
           error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
-          : error == EADDRNOTAVAIL
-              ? "; --main_process_ip must be an address of machine 0, the one with --machine_rank 0"
-              : "");
+                              : "");
   return AX_EXIT_FAILED;
 }
 
@@ -144,6 +183,7 @@ static int take(ax_machines *m, hello *h, char *from, size_t size, int64_t patie
   prepare(fd);
   if (getnameinfo((struct sockaddr *)&a, length, from, (socklen_t)size, NULL, 0, NI_NUMERICHOST) != 0)
     snprintf(from, size, "?");
+  if (strncmp(from, "::ffff:", 7) == 0) memmove(from, from + 7, strlen(from + 7) + 1); /* IPv4 */
   e = move(fd, h, sizeof *h, false, ax_monotonic_ns() + patience);
   if (e == 0 && h->magic == MAGIC) return fd;
   fprintf(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n", from,
@@ -362,7 +402,7 @@ static int reach(ax_machines *m, const struct addrinfo *list, double seconds, in
 static int join_machine_0(ax_machines *m, const ax_plan *plan)
 {
   const double limit = plan->set[AX_SET_timeout].number;
-  struct addrinfo *list = resolve(plan, false);
+  struct addrinfo *list = resolve(plan);
   int status = list ? 0 : AX_EXIT_FAILED, e, fd = 0;
   uint64_t run = 0;
   ax_note n;

@@ -52,8 +52,8 @@ describe("the command line", function()
   usage("refuses GPUs that are no numbers", { "--gpu_ids", "first", "-e", "" }, 2, "--gpu_ids", "got 'first'")
   usage("refuses more ranks than GPUs named", { "--gpu_ids", "0,2", "--num_processes", "3", "-e", "" }, 2,
     "0,2 names 2 GPUs", "3 ranks need one each")
-  usage("refuses ranks that cannot be divided among machines", { "--num_machines", "2", "-e", "" }, 2,
-    "1 ranks (default)", "2 machines (--num_machines)")
+  usage("refuses ranks that cannot be divided among machines", { "--num_machines", "2",
+    "--num_processes", "3", "-e", "" }, 2, "3 ranks (--num_processes)", "2 machines (--num_machines)")
   usage("says that an option needs a value", { "--num_processes" }, 2, "--num_processes", "needs a value")
   usage("names the option nearest to a misspelt one", { "--num_proceses", "2", "-e", "" }, 2,
     "--num_proceses", "--num_processes")

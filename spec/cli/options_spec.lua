@@ -223,7 +223,7 @@ describe("launch options", function()
   it("are listed by --help, each with its variable", function()
     local out = run(0, { "--help" })
     for _, word in ipairs { "usage: accel%-run", "%-%-num_processes N\n",
-      "ACCELERATE_NUM_PROCESSES; default 1", "%-%-stall_timeout S", "%-%-explain", "%-e CODE" } do
+      "ACCELERATE_NUM_PROCESSES; default auto", "%-%-stall_timeout S", "%-%-explain", "%-e CODE" } do
       has(out, word)
     end
     assert.equal(out, (run(0, { "-h" })))
@@ -234,6 +234,57 @@ describe("launch options", function()
     assert.equal("true\n", (run(0, { "--cpu", "-e", "print(os.getenv('ACCELERATE_USE_CPU'))" })))
     assert.equal("4\n",
       (run(0, { "--num_cpu_threads_per_process", "4", "-e", "print(os.getenv('OMP_NUM_THREADS'))" })))
+  end)
+
+  describe("without --num_processes", function()
+    -- A copy of the host with the file of a CUDA backend, and the nodes of `gpus` GPUs.
+    local function with_gpus(gpus, words, env)
+      local out, err
+      host.in_folder(function(folder)
+        local lua = assert(package.searchpath("accelerate.utils.class", package.path)):match(
+          "^(.*)/accelerate/")
+        assert(os.execute(("cd '%s' && mkdir build && cp '%s' build/accel-run && ln -s '%s' lua"):format(
+          folder,
+          host.path, lua)))
+        for _, name in ipairs { "build/libax_cuda.so", "nvidiactl", "nvidia-uvm", "train.lua" } do
+          assert(io.open(folder .. "/" .. name, "w")):close()
+        end
+        for k = 0, gpus - 1 do assert(io.open(folder .. "/nvidia" .. k, "w")):close() end
+        local f = assert(io.open(folder .. "/train.lua", "w"))
+        f:write "print(require('accelerate.core').dist.world_size())"
+        f:close()
+        env = env or {}
+        env.ACCEL_DEVICE_NODES = folder
+        words[#words + 1] = folder .. "/train.lua"
+        out, err = run(0, words, { env = env, path = folder .. "/build/accel-run" })
+      end)
+      return out, err
+    end
+
+    it("a script gets a rank for each visible GPU, in one line", function()
+      local out, err = with_gpus(3, {})
+      assert.equal(("3\n"):rep(3), out)
+      assert.equal("accel-run: 3 ranks, one for each of the 3 visible GPUs (--num_processes N sets it)\n",
+        err)
+      for visible, ranks in pairs { ["0,2"] = 2, ["1,7,0"] = 1, ["GPU-2a,GPU-3b"] = 2, ["-1"] = 1,
+        [""] = 1 } do
+        out = with_gpus(3, {}, { CUDA_VISIBLE_DEVICES = visible })
+        assert.equal((ranks .. "\n"):rep(ranks), out, visible)
+      end
+      has(with_gpus(2, { "--explain" }), "num_processes +2 +default %(2 visible GPUs%)\n")
+    end)
+
+    it("it gets one where the user wants one, or where there is none", function()
+      for _, words in ipairs { { "--num_processes", "1" }, { "--cpu" } } do
+        local out, err = with_gpus(3, words)
+        assert.equal("1\n", out)
+        assert.equal("", err)
+      end
+      local out, err = with_gpus(0, {})
+      assert.equal("1\n", out)
+      assert.equal("", err)
+      assert.equal("2\n2\n", (with_gpus(3, { "--gpu_ids", "0,2" }))) -- as many as are named
+    end)
   end)
 
   it("refuse a prompt in several processes", function()

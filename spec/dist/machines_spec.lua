@@ -340,8 +340,46 @@ describe("several machines", function()
     assert.are.equal(2, status)
     has(err, "environment variable ACCELERATE_MACHINE_RANK: expected 0 to 1")
     status, _, err = host.run { "--num_machines", "2", "--num_processes", "2", "--main_process_ip",
-      "192.0.2.1", "-e", "" }
+      "192.0.2.1", "--main_process_port", tostring(machines.free_port()), "--timeout", "0.5", "-e", "" }
     assert.are.equal(1, status)
-    has(err, "machine 0 cannot listen at 192%.0%.2%.1:29500: [^\n]*must be an address of machine 0")
+    has(err, "machine 0 has no address of 192%.0%.2%.1:%d+; it listens at all that it has")
+    has(err, "waited 0.5 s")
+  end)
+
+  it("reach machine 0 at any of its addresses, whatever its own name resolves to", function()
+    local script = "print(require('accelerate.core').dist.rank())"
+    for _, addresses in ipairs { { "0.0.0.0", "127.0.0.1" }, { "0.0.0.0", "127.0.0.2" } } do
+      local out = machines.ok(script, { ranks = 2, addresses = addresses })
+      assert.are.equal(2, select(2, out:gsub("[01]\n", "")), out)
+    end
+    if not io.open("/proc/net/if_inet6") then return end
+    assert.truthy(machines.ok(script, { ranks = 2, addresses = { "::", "::1" } }):find "1\n")
+  end)
+
+  it("are numbered by a launcher that starts one accel-run on each", function()
+    local script = "print('rank ' .. require('accelerate.core').dist.rank())"
+    local launchers = {
+      { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID" }, { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK" },
+      { "PMI_SIZE", "PMI_RANK" }, { "WORLD_SIZE", "RANK" },
+    }
+    for _, names in ipairs(launchers) do
+      local out = machines.ok(script, { started_by = function(rank)
+        return { [names[1]] = "2", [names[2]] = tostring(rank) }
+      end })
+      for rank = 0, 3 do assert.truthy(out:find("rank " .. rank .. "\n", 1, true), out) end
+    end
+    local words = { "--num_machines", "2", "--num_processes", "4", "--main_process_ip", "127.0.0.1", "-e",
+      "" }
+    local function refused(env, text)
+      local status, _, err = host.run(words, { env = env })
+      assert.are.equal(2, status, err)
+      has(err, text)
+    end
+    refused({ SLURM_STEP_NUM_TASKS = "4", SLURM_PROCID = "1" },
+      "2 machines, and SLURM_STEP_NUM_TASKS=4 says that srun [^\n]*started 4 processes; " ..
+      "it must start one on each machine %(srun %-%-ntasks%-per%-node=1%)")
+    table.insert(words, 1, "--machine_rank=0")
+    refused({ SLURM_STEP_NUM_TASKS = "2", SLURM_PROCID = "1" },
+      "%-%-machine_rank is 0, and SLURM_PROCID=1; leave %-%-machine_rank out")
   end)
 end)

@@ -63,7 +63,7 @@ function M.run(arguments, options)
   for name, value in pairs(options.env or {}) do words[#words + 1] = name .. "=" .. quote(value) end
   table.sort(words)
   table.insert(words, 1, options.folder and ("cd %s && env"):format(quote(options.folder)) or "env")
-  words[#words + 1] = ("timeout -k 5 %g %s"):format(seconds, quote(M.path))
+  words[#words + 1] = ("timeout -k 5 %g %s"):format(seconds, quote(options.path or M.path))
   for _, word in ipairs(arguments) do words[#words + 1] = quote(word) end
   if options.stdin then
     local f = assert(io.open(base .. ".in", "wb"))

@@ -57,18 +57,26 @@ function M.free_port()
 end
 
 --- Starts machine `rank` of `opts.machines` (2), with `opts.ranks` (4) ranks on all of them.
+--- opts.addresses: machine 0's address as machine 0 and as the others know it; opts.started_by:
+--- variables of a launcher that started the machines, instead of --machine_rank.
 ---@return table run see processes.start
 function M.start(rank, port, path, opts)
   opts = opts or {}
-  local words = { "--num_machines", tostring(opts.machines or 2), "--machine_rank", tostring(rank),
-    "--main_process_ip", "127.0.0.1",
+  local address = opts.addresses and opts.addresses[rank == 0 and 1 or 2] or "127.0.0.1"
+  local words = { "--num_machines", tostring(opts.machines or 2), "--main_process_ip", address,
     "--main_process_port", tostring(port), "--num_processes", tostring(opts.ranks or 4),
     "--num_cpu_threads_per_process", "1",
     "--timeout", tostring(opts.timeout or 20) }
+  local env = opts.env
+  if opts.started_by then
+    env = opts.started_by(rank)
+  else
+    words[#words + 1], words[#words + 2] = "--machine_rank", tostring(rank)
+  end
   for _, word in ipairs(opts.launch or {}) do words[#words + 1] = word end
   words[#words + 1] = path
   for _, word in ipairs(opts.arguments or {}) do words[#words + 1] = word end
-  return processes.start(words, { env = opts.env })
+  return processes.start(words, { env = env })
 end
 
 --- Runs `script` on all machines, the last one first, and waits for their ends.
